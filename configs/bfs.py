@@ -1,0 +1,16 @@
+"""BFS alone: one row of the ablation in Table 5 of Chang et al. 2020; everything else as in ict_bfs_wlp.py.
+
+python -m retrieval.main --config=configs/bfs.py:local --workdir=runs/bfs
+"""
+
+from ml_collections import ConfigDict
+
+from configs import ict_bfs_wlp
+
+
+def get_config(size: str = "paper") -> ConfigDict:
+    """`ict_bfs_wlp` with BFS as the only task."""
+    config = ict_bfs_wlp.get_config(size)
+    config.data.rates.update(ict=0.0, bfs=0.0, wlp=0.0)
+    config.data.rates.bfs = 1.0
+    return config

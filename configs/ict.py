@@ -1,0 +1,16 @@
+"""ICT alone: one row of the ablation in Table 5 of Chang et al. 2020; everything else as in ict_bfs_wlp.py.
+
+python -m retrieval.main --config=configs/ict.py:local --workdir=runs/ict
+"""
+
+from ml_collections import ConfigDict
+
+from configs import ict_bfs_wlp
+
+
+def get_config(size: str = "paper") -> ConfigDict:
+    """`ict_bfs_wlp` with ICT as the only task."""
+    config = ict_bfs_wlp.get_config(size)
+    config.data.rates.update(ict=0.0, bfs=0.0, wlp=0.0)
+    config.data.rates.ict = 1.0
+    return config

@@ -1,0 +1,16 @@
+"""WLP alone: one row of the ablation in Table 5 of Chang et al. 2020; everything else as in ict_bfs_wlp.py.
+
+python -m retrieval.main --config=configs/wlp.py:local --workdir=runs/wlp
+"""
+
+from ml_collections import ConfigDict
+
+from configs import ict_bfs_wlp
+
+
+def get_config(size: str = "paper") -> ConfigDict:
+    """`ict_bfs_wlp` with WLP as the only task."""
+    config = ict_bfs_wlp.get_config(size)
+    config.data.rates.update(ict=0.0, bfs=0.0, wlp=0.0)
+    config.data.rates.wlp = 1.0
+    return config

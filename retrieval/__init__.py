@@ -1,0 +1,1 @@
+"""Embedding-based retrieval: pre-training, fine-tuning, search and evaluation."""

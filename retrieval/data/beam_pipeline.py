@@ -1,0 +1,115 @@
+"""`prepare` on Apache Beam: the functions of `shards`, with CoGroupByKey between them."""
+
+import collections
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from retrieval.data import articles, prepare, shards
+from retrieval.data.vocab import WordPiece
+
+_ARTICLE = "article"
+
+
+def write_articles(source: "prepare.Source", folder: Path, settings: "prepare.Settings") -> collections.Counter:
+    """Source to `articles/*.jsonl`; returns the counts."""
+    with _pipeline(settings) as pipeline:
+        items = (
+            pipeline
+            | beam.Create([None])
+            | "read" >> beam.FlatMap(lambda _: source.read())
+            | beam.Reshuffle()
+            | "parse"
+            >> beam.FlatMap(lambda page: _tagged(prepare.parse_pages([page], source.parse))).with_outputs(
+                _ARTICLE, shards.COUNT
+            )
+        )
+        lines = items[_ARTICLE] | "lines" >> beam.Values()
+        prefix = str(folder / "articles" / "beam")
+        lines | "write lines" >> beam.io.WriteToText(prefix, ".jsonl", num_shards=settings.num_shards)
+        _write_counts([items], folder / "work" / "articles-counts")
+    return _read_counts(folder / "work" / "articles-counts")
+
+
+def write_shards(folder: Path, settings: "prepare.Settings") -> collections.Counter:
+    """`articles/*.jsonl` to TFRecord shards; returns the counts."""
+    n = settings.num_shards
+    with _pipeline(settings) as pipeline:
+        cut = (
+            pipeline
+            | beam.io.ReadFromText(str(folder / "articles" / "*.jsonl"))
+            | "cut" >> beam.ParDo(_Cut(folder / "vocab.txt", settings)).with_outputs()
+        )
+        resolved = _grouped("resolve", shards.resolve, {tag: cut[tag] for tag in (shards.REDIRECT, shards.REQUEST)})
+        attached = _grouped(
+            "attach",
+            lambda *group: shards.attach(*group, n),
+            {shards.LEAD: cut[shards.LEAD], shards.RESOLVED: resolved[shards.RESOLVED]},
+        )
+        every_shard = pipeline | "every shard" >> beam.Create([(i, None) for i in range(n)])
+        written = _grouped(
+            "write",
+            lambda shard, items, neighbours, _: shards.write_shard(shard, items, neighbours, folder, n),
+            {
+                shards.PASSAGE: cut[shards.PASSAGE],
+                shards.NEIGHBOUR: attached[shards.NEIGHBOUR],
+                "every": every_shard,  # a shard without a passage is written too
+            },
+        )
+        _write_counts([cut, attached, written], folder / "work" / "shards-counts")
+    return _read_counts(folder / "work" / "shards-counts")
+
+
+class _Cut(beam.DoFn):
+    def __init__(self, vocabulary: Path, settings: "prepare.Settings"):
+        self._path, self._settings = vocabulary, settings
+
+    def setup(self) -> None:
+        self._vocabulary = WordPiece.load(self._path)
+
+    def process(self, line: str) -> Iterator[beam.pvalue.TaggedOutput]:
+        item, settings = articles.from_json(line), self._settings
+        yield from _tagged(shards.cut_article(item, self._vocabulary, settings.limits, settings.num_shards))
+
+
+def _grouped(name: str, step: Any, collections_by_tag: dict[str, beam.PCollection]) -> beam.pvalue.DoOutputsTuple:
+    """CoGroupByKey, then `step(key, values of the first tag, values of the second ...)`."""
+    tags = list(collections_by_tag)
+    return (
+        collections_by_tag
+        | f"group to {name}" >> beam.CoGroupByKey()
+        | name >> beam.FlatMap(lambda group: _tagged(step(group[0], *(group[1][tag] for tag in tags)))).with_outputs()
+    )
+
+
+def _tagged(items: Iterable[tuple[str, Any, Any]]) -> Iterator[beam.pvalue.TaggedOutput]:
+    for tag, key, value in items:
+        yield beam.pvalue.TaggedOutput(tag, (key, value))
+
+
+def _write_counts(outputs: Iterable[Any], prefix: Path) -> None:
+    counts = [output[shards.COUNT] for output in outputs]
+    (
+        counts
+        | beam.Flatten()
+        | beam.CombinePerKey(sum)
+        | beam.Map(lambda pair: f"{pair[1]!r}\t{pair[0]}")
+        | "write counts" >> beam.io.WriteToText(str(prefix), num_shards=1)
+    )
+
+
+def _read_counts(prefix: Path) -> collections.Counter:
+    counts: collections.Counter = collections.Counter()
+    for path in prefix.parent.glob(f"{prefix.name}*"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            value, name = line.split("\t", 1)
+            counts[name] += float(value) if "." in value else int(value)
+    return counts
+
+
+def _pipeline(settings: "prepare.Settings") -> beam.Pipeline:
+    options = PipelineOptions([f"--runner={settings.runner}", *settings.beam_options], save_main_session=False)
+    return beam.Pipeline(options=options)

@@ -1,0 +1,219 @@
+"""Test collections: queries, candidates and relevance judgements, as BEIR folders.
+
+Every evaluation set of the project, wherever it comes from, is kept as such a folder:
+
+    corpus.jsonl    {"_id": ..., "title": ..., "text": ...}
+    queries.jsonl   {"_id": ..., "text": ...}
+    qrels/NAME.tsv  query-id, corpus-id, score (with a header line); one file per rule of relevance
+
+The two .jsonl files may be compressed (.jsonl.gz), and a title may be left out, in what is read.
+"""
+
+import dataclasses
+import gzip
+import json
+import zlib
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from retrieval import files
+from retrieval.errors import UserError
+
+_HEADER = ["query-id", "corpus-id", "score"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """Something that can be retrieved. ReQA's (sentence, passage) pairs are (title, text)."""
+
+    id: str
+    title: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class RetrievalSet:
+    """One evaluation set.
+
+    Attributes:
+      queries: query id -> text, in the order of the file.
+      candidates: what is ranked, in the order of the file.
+      qrels: rule of relevance -> query id -> candidate id -> grade (> 0 is relevant). Most sets have one rule,
+        named 'test'; ReQA has two.
+    """
+
+    name: str
+    queries: dict[str, str]
+    candidates: list[Candidate]
+    qrels: dict[str, dict[str, dict[str, int]]]
+
+
+def read_folder(folder: Path, name: str | None = None) -> RetrievalSet:
+    """Reads a BEIR folder; its name is `name` or the folder's own.
+
+    As in BEIR, queries that no rule judges are left out. A judgement may be zero or negative (not relevant).
+
+    Raises:
+      UserError: a file is missing or broken, an id is missing, repeated or has white space, a judgement names an
+        unknown query or candidate, or there is no judgement; with the file and the line.
+    """
+    folder = Path(folder)
+    candidates = list(read_candidates(_either(folder, "corpus.jsonl")))
+    queries = read_queries(_either(folder, "queries.jsonl"))
+    paths = sorted(folder.glob("qrels/*.tsv"))
+    if not paths:
+        raise UserError(f"{folder / 'qrels'}: no .tsv file with relevance judgements")
+    known = {candidate.id for candidate in candidates}
+    qrels = {path.stem: _read_qrels(path, queries, known) for path in paths}
+    judged = set().union(*qrels.values())
+    queries = {id: text for id, text in queries.items() if id in judged}
+    return RetrievalSet(name or folder.resolve().name, queries, candidates, qrels)
+
+
+def write_folder(folder: Path, value: RetrievalSet) -> None:
+    """Writes a BEIR folder, whole or not at all; one that is there is replaced."""
+    with files.atomic(Path(folder)) as temporary:
+        (temporary / "qrels").mkdir(parents=True)
+        write_candidates(temporary / "corpus.jsonl", value.candidates)
+        _write_records(temporary / "queries.jsonl", ({"_id": id, "text": text} for id, text in value.queries.items()))
+        for rule, qrels in value.qrels.items():
+            rows = [f"{query}\t{id}\t{grade}" for query, grades in qrels.items() for id, grade in grades.items()]
+            text = "\n".join(["\t".join(_HEADER), *rows]) + "\n"
+            (temporary / "qrels" / f"{rule}.tsv").write_text(text, encoding="utf-8")
+
+
+def read_candidates(path: Path) -> Iterator[Candidate]:
+    """The candidates of a corpus.jsonl or corpus.jsonl.gz, one after the other.
+
+    Raises:
+      UserError: as `read_folder`.
+    """
+    for id, record, at in _records(path):
+        yield Candidate(id, string(record, "title", at, default=""), string(record, "text", at))
+
+
+def read_queries(path: Path) -> dict[str, str]:
+    """Every query, judged or not, of a queries.jsonl or queries.jsonl.gz.
+
+    Raises:
+      UserError: as `read_folder`.
+    """
+    return {id: string(record, "text", at) for id, record, at in _records(path)}
+
+
+def write_candidates(path: Path, candidates: Iterable[Candidate]) -> None:
+    """Writes a corpus.jsonl, whole or not at all."""
+    with files.atomic(Path(path)) as temporary:
+        _write_records(temporary, ({"_id": c.id, "title": c.title, "text": c.text} for c in candidates))
+
+
+def string(record: Any, field: str, at: str, default: str | None = None) -> str:
+    """A text field of a JSON object that was read at `at`; `default` stands for one that is missing or null."""
+    value = record.get(field) if isinstance(record, dict) else None
+    value = default if value is None else value
+    if not isinstance(value, str):
+        raise UserError(f"{at}: the field '{field}' is missing or not a string")
+    if not value.isascii():
+        _refuse_surrogates(value, field, at)
+    return value
+
+
+def byte_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file, or of what it holds where its name ends in .gz.
+
+    Raises:
+      UserError: it is missing, unreadable or a broken gzip.
+    """
+    try:
+        with gzip.open(path) if Path(path).suffix == ".gz" else open(path, "rb") as file:
+            yield from file
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such file") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from error
+
+
+def _either(folder: Path, name: str) -> Path:
+    for path in (folder / name, folder / f"{name}.gz"):
+        if path.is_file():
+            return path
+    raise UserError(f"{folder}: neither {name} nor {name}.gz is there; a BEIR folder has one of them")
+
+
+def _lines(path: Path) -> Iterator[tuple[str, str]]:
+    """The lines that are not empty, each after the place where it stands."""
+    for number, line in enumerate(byte_lines(path), 1):
+        at = f"{path}, line {number}"
+        try:
+            text = line.decode("utf-8-sig").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise UserError(f"{at}: not UTF-8 ({error}); convert the file to UTF-8") from error
+        if text.strip():
+            yield at, text
+
+
+def _records(path: Path) -> Iterator[tuple[str, dict, str]]:
+    """(id, JSON object, place) of each line."""
+    seen = set()
+    for at, line in _lines(path):
+        try:
+            record = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise UserError(f"{at}: not valid JSON ({error})") from error
+        id = _id(record, at)
+        if id in seen:
+            raise UserError(f"{at}: the _id '{id}' is there twice; ids must be distinct")
+        seen.add(id)
+        yield id, record, at
+
+
+def _id(record: Any, at: str) -> str:
+    if isinstance(record, dict) and type(record.get("_id")) is int:
+        return str(record["_id"])
+    id = string(record, "_id", at)
+    if not id or any(c.isspace() for c in id):
+        raise UserError(f"{at}: the _id '{id}' is empty or has white space, which run files cannot hold; rename it")
+    return id
+
+
+def _read_qrels(path: Path, queries: Collection[str], candidates: Collection[str]) -> dict[str, dict[str, int]]:
+    qrels: dict[str, dict[str, int]] = {}
+    for at, line in _lines(path):
+        fields = line.split("\t")
+        if not qrels and fields == _HEADER:
+            continue
+        query, candidate, grade = _judgement(fields, at)
+        if query not in queries:
+            raise UserError(f"{at}: the query '{query}' is not in queries.jsonl")
+        if candidate not in candidates:
+            raise UserError(f"{at}: the candidate '{candidate}' is not in corpus.jsonl")
+        if qrels.setdefault(query, {}).setdefault(candidate, grade) != grade:
+            raise UserError(f"{at}: query '{query}' and candidate '{candidate}' are judged twice, and differently")
+    if not qrels:
+        raise UserError(f"{path}: no judgement in it, so no query is left to evaluate")
+    return qrels
+
+
+def _judgement(fields: list[str], at: str) -> tuple[str, str, int]:
+    if len(fields) != 3:
+        raise UserError(f"{at}: {len(fields)} fields, expected 3 between tabs: {', '.join(_HEADER)}")
+    try:
+        return fields[0], fields[1], int(fields[2])
+    except ValueError as error:
+        raise UserError(f"{at}: the score '{fields[2]}' is not an integer") from error
+
+
+def _write_records(path: Path, records: Iterable[dict[str, str]]) -> None:
+    """Writes JSON lines, and refuses what could not be read back."""
+    with open(path, "w", encoding="utf-8") as file:
+        for number, record in enumerate(records, 1):
+            _id(record, f"{path.name}, line {number}")
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+
+def _refuse_surrogates(value: str, field: str, at: str) -> None:
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UserError(f"{at}: the field '{field}' has half of a surrogate pair ({error})") from error

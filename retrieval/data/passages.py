@@ -1,0 +1,107 @@
+"""Articles cut into passages of whole sentences, as token ids."""
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Sequence
+
+from retrieval.data import sentences
+from retrieval.data.articles import Article, Link, Section
+from retrieval.data.vocab import WordPiece
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentences:
+    """Token ids of consecutive sentences; `lengths` are their sizes in tokens."""
+
+    ids: tuple[int, ...]
+    lengths: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Passage:
+    """A run of sentences of one section.
+
+    Attributes:
+      id: `ARTICLE:INDEX`, where INDEX counts the passages of the article.
+      in_lead: whether the passage is part of the article's first section.
+      targets: titles that the passage links to, each once.
+    """
+
+    id: str
+    text: str
+    tokens: Sentences
+    in_lead: bool
+    targets: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """How passages are cut, in tokens: none longer than `longest`; a paragraph that ends before `shortest` is joined
+    with the next one of its section; what is left shorter than `least` is dropped."""
+
+    longest: int = 256
+    shortest: int = 96
+    least: int = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sentence:
+    text: str
+    ids: tuple[int, ...]
+    links: tuple[Link, ...]
+    ends_paragraph: bool
+
+
+def cut(article: Article, vocabulary: WordPiece, limits: Limits) -> tuple[Sentences, list[Passage]]:
+    """The sentences of the article's lead, and all its passages in order.
+
+    A passage grows by whole sentences and never crosses a heading. A sentence of more than `limits.longest` tokens is
+    cut off there.
+    """
+    per_section = [list(_sentences(section, vocabulary, limits.longest)) for section in article.sections]
+    passages: list[Passage] = []
+    for index, section in enumerate(per_section):
+        for group in _groups(section, limits):
+            passages.append(_passage(f"{article.id}:{len(passages)}", group, in_lead=index == 0))
+    return _join(per_section[0] if per_section else []), passages
+
+
+def document_id(passage_id: str) -> int:
+    """31 bits that stand for a passage in a batch. A collision (one batch of 8192 in 65) only masks one negative."""
+    return int.from_bytes(hashlib.blake2b(passage_id.encode(), digest_size=4).digest(), "big") >> 1
+
+
+def _sentences(section: Section, vocabulary: WordPiece, longest: int) -> Iterator[_Sentence]:
+    spans = [(p, start, end) for p in section.paragraphs for start, end in sentences.split(p.text)]
+    tokens = vocabulary.encode_batch([p.text[start:end] for p, start, end in spans])
+    for i, ((paragraph, start, end), ids) in enumerate(zip(spans, tokens)):
+        if ids:
+            links = tuple(link for link in paragraph.links if start <= link.start < end)
+            last = i + 1 == len(spans) or spans[i + 1][0] is not paragraph
+            yield _Sentence(paragraph.text[start:end], tuple(ids[:longest]), links, last)
+
+
+def _groups(section: Sequence[_Sentence], limits: Limits) -> Iterator[list[_Sentence]]:
+    group: list[_Sentence] = []
+    size = 0
+    for sentence in section:
+        if size + len(sentence.ids) > limits.longest:
+            yield from [group] if size >= limits.least else []
+            group, size = [], 0
+        group.append(sentence)
+        size += len(sentence.ids)
+        if sentence.ends_paragraph and size >= limits.shortest:
+            yield group
+            group, size = [], 0
+    if size >= limits.least:
+        yield group
+
+
+def _passage(id: str, group: Sequence[_Sentence], in_lead: bool) -> Passage:
+    targets = dict.fromkeys(link.target for sentence in group for link in sentence.links)
+    text = " ".join(sentence.text for sentence in group)
+    return Passage(id, text, _join(group), in_lead, tuple(targets))
+
+
+def _join(group: Sequence[_Sentence]) -> Sentences:
+    return Sentences(tuple(i for s in group for i in s.ids), tuple(len(s.ids) for s in group))

@@ -1,0 +1,243 @@
+"""A corpus to tokenised shards: articles, then the vocabulary, then passages with their links.
+
+    corpus/articles/*.jsonl          one article, redirect or known item (held out for evaluation) a line
+    corpus/vocab.txt                 the WordPiece vocabulary
+    corpus/passages-*.tfrecord       a passage, its title and (outside the lead itself) the lead of its article
+    corpus/links-*.tfrecord          a passage and the lead of an article that it links to (WLP)
+    corpus/passages-*.jsonl          the text of the passages
+    corpus/stats.json                what was read, kept and dropped, and the numbers of Table 1
+
+The work is the same functions under two runners: a process pool on this machine (`local_runner`), or Apache Beam
+(`beam_pipeline`) wherever Beam runs. Both write the same bytes.
+"""
+
+import collections
+import dataclasses
+import functools
+import itertools
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from retrieval import files
+from retrieval.data import articles, local_runner, pydocs, shards, wikipedia, wikitext
+from retrieval.data.articles import Article, Broken, Dropped, KnownItem, Redirect
+from retrieval.data.passages import Limits
+from retrieval.data.vocab import WordPiece
+from retrieval.errors import UserError
+
+LOCAL = "local"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What decides the contents of the shards, and how they are made.
+
+    Attributes:
+      vocabulary: path of a `vocab.txt`, or None to train one of `vocab_size` tokens on the corpus.
+      num_shards: files of each kind; a multiple of `data.lanes`.
+      held_out: fraction of functions that pydocs keeps for evaluation.
+      runner: 'local', or the name of a Beam runner.
+      beam_options: further flags for Beam, such as `--region=...`.
+      chunk_bytes: how much of the source one task parses; the unit of resuming.
+    """
+
+    vocabulary: Path | None
+    vocab_size: int
+    num_shards: int
+    limits: Limits
+    held_out: float = 0.0
+    runner: str = LOCAL
+    beam_options: tuple[str, ...] = ()
+    workers: int = 2
+    chunk_bytes: int = 4 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A corpus: a cheap sequential reader of pages, and the dear function that makes articles of them."""
+
+    read: Callable[[], Iterator[Any]]
+    parse: Callable[[Any], list[Article | Redirect | KnownItem | Dropped]]
+
+
+def open_source(corpus: str, lock: Path, held_out: float) -> Source:
+    """`corpus` is 'pydocs' or the paths of MediaWiki exports, separated by commas."""
+    if corpus == "pydocs":
+        return Source(functools.partial(pydocs.read_pages, lock), functools.partial(pydocs.parse, held_out=held_out))
+    paths = [Path(path) for path in corpus.split(",")]
+    return Source(functools.partial(_read_dumps, paths), wikitext.parse)
+
+
+def prepare(source: Source, folder: Path, settings: Settings) -> dict[str, Any]:
+    """Writes the corpus below `folder` and returns its statistics; goes on where an earlier call was cut off.
+
+    Raises:
+      UserError: the source cannot be read, or holds no passage.
+    """
+    files.remove_temporaries(folder)
+    work = folder / "work"
+    if settings.runner == LOCAL:
+        counts = _articles(source, folder, settings)
+        _vocabulary(folder, settings)
+        counts += _shards(folder, work, settings)
+    else:
+        from retrieval.data import beam_pipeline  # Beam takes a second to import, and only this branch needs it
+
+        counts = beam_pipeline.write_articles(source, folder, settings)
+        _vocabulary(folder, settings)
+        counts += beam_pipeline.write_shards(folder, settings)
+    if not counts["passages"]:
+        raise UserError(f"no passage came out of the corpus: {dict(counts)}")
+    shutil.rmtree(work, ignore_errors=True)
+    statistics = _statistics(counts)
+    files.write_json(folder / "stats.json", statistics)
+    return statistics
+
+
+def parse_pages(pages: Iterable[Any], parse: Callable) -> Iterator[tuple[str, Any, Any]]:
+    """Articles, redirects and known items as `("article", "", json)`, everything else as counts."""
+    for page in pages:
+        results = [page] if isinstance(page, Redirect | Dropped | Broken) else parse(page)
+        for result in results:
+            if isinstance(result, Article | Redirect | KnownItem):
+                yield "article", "", articles.to_json(result)
+            if isinstance(result, Redirect | KnownItem):
+                yield shards.COUNT, "redirects" if isinstance(result, Redirect) else "held out for evaluation", 1
+            elif isinstance(result, Dropped):
+                yield shards.COUNT, f"pages dropped: {result.reason}", 1
+            elif isinstance(result, Broken):
+                yield shards.COUNT, f"broken: {result.message}", 1
+        yield shards.COUNT, "pages read", 1
+
+
+def article_files(folder: Path) -> list[Path]:
+    """The files of articles, in order."""
+    return sorted((folder / "articles").glob("*.jsonl"))
+
+
+def read_articles(path: Path) -> Iterator[Article | Redirect | KnownItem]:
+    """What one file of articles holds."""
+    with path.open(encoding="utf-8") as lines:
+        yield from map(articles.from_json, lines)
+
+
+def _read_dumps(paths: list[Path]) -> Iterator[Any]:
+    for path in paths:
+        yield from wikipedia.read_pages(path)
+
+
+def _articles(source: Source, folder: Path, settings: Settings) -> collections.Counter:
+    chunks = enumerate(_chunks(source.read(), settings.chunk_bytes))
+    output = folder / "articles"
+    tasks = ((output / f"{i:06d}.counts", (output / f"{i:06d}.jsonl", pages, source.parse)) for i, pages in chunks)
+    local_runner.run_tasks("parse", tasks, _parse_task, settings.workers)
+    return _sum_counts(output.glob("*.counts"))
+
+
+def _parse_task(output: Path, article_file: Path, pages: list, parse: Callable) -> None:
+    items = list(parse_pages(pages, parse))
+    lines = [line for tag, _, line in items if tag != shards.COUNT]
+    files.write_text(article_file, "".join(f"{line}\n" for line in lines))
+    local_runner.write_items(output, [item for item in items if item[0] == shards.COUNT], num_buckets=1)
+
+
+def _chunks(pages: Iterable[Any], chunk_bytes: int) -> Iterator[list]:
+    chunk, size = [], 0
+    for page in pages:
+        chunk.append(page)
+        size += getattr(page, "size", 0)  # redirects and dropped pages have none
+        if size >= chunk_bytes:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _vocabulary(folder: Path, settings: Settings) -> None:
+    path = folder / "vocab.txt"
+    if settings.vocabulary is not None:
+        WordPiece.load(settings.vocabulary).save(path)
+    elif not path.exists():
+        WordPiece.train(_sample_texts(folder, budget=16 << 20), settings.vocab_size).save(path)
+
+
+def _sample_texts(folder: Path, budget: int) -> Iterator[str]:
+    """Paragraphs of every n-th article, about `budget` characters in all: enough to count word pieces by."""
+    every = max(1, sum(path.stat().st_size for path in article_files(folder)) // budget)
+    lines = itertools.chain.from_iterable(map(read_articles, article_files(folder)))
+    for article in itertools.islice((item for item in lines if isinstance(item, Article)), 0, None, every):
+        for section in article.sections:
+            yield from (paragraph.text for paragraph in section.paragraphs)
+
+
+def _shards(folder: Path, work: Path, settings: Settings) -> collections.Counter:
+    """The steps of `shards`, each a phase of the local runner."""
+    buckets = range(settings.num_shards)
+    run = functools.partial(local_runner.run_tasks, workers=settings.workers)
+    sources = article_files(folder)
+    run(
+        "cut",
+        [(work / "cut" / f"{p.stem}.items", (p, folder, settings)) for p in sources],
+        _cut_task,
+        total=len(sources),
+    )
+    for name, task in {"resolve": _resolve_task, "attach": _attach_task, "write": _write_task}.items():
+        tasks = [(work / name / f"{b:05d}.items", (b, work, folder, settings)) for b in buckets]
+        run(name, tasks, task, total=len(buckets))
+    return _sum_counts(work.glob("*/*.items"), settings.num_shards)
+
+
+def _cut_task(output: Path, article_file: Path, folder: Path, settings: Settings) -> None:
+    vocabulary = WordPiece.load(folder / "vocab.txt")
+    items = (
+        item
+        for article in read_articles(article_file)
+        for item in shards.cut_article(article, vocabulary, settings.limits, settings.num_shards)
+    )
+    local_runner.write_items(output, items, settings.num_shards)
+
+
+def _resolve_task(output: Path, bucket: int, work: Path, folder: Path, settings: Settings) -> None:
+    groups = local_runner.read_groups([work / "cut"], [shards.REDIRECT, shards.REQUEST], bucket)
+    items = (item for title, values in groups for item in shards.resolve(title, *values))
+    local_runner.write_items(output, items, settings.num_shards)
+
+
+def _attach_task(output: Path, bucket: int, work: Path, folder: Path, settings: Settings) -> None:
+    groups = local_runner.read_groups([work / "cut", work / "resolve"], [shards.LEAD, shards.RESOLVED], bucket)
+    items = (item for title, values in groups for item in shards.attach(title, *values, settings.num_shards))
+    local_runner.write_items(output, items, settings.num_shards)
+
+
+def _write_task(output: Path, bucket: int, work: Path, folder: Path, settings: Settings) -> None:
+    groups = dict(local_runner.read_groups([work / "cut", work / "attach"], [shards.PASSAGE, shards.NEIGHBOUR], bucket))
+    values = groups.get(bucket, [[], []])
+    items = shards.write_shard(bucket, *values, folder, settings.num_shards)
+    local_runner.write_items(output, items, settings.num_shards)
+
+
+def _sum_counts(paths: Iterable[Path], num_buckets: int = 1) -> collections.Counter:
+    counts: collections.Counter = collections.Counter()
+    for folder in {path.parent for path in paths}:
+        for bucket in range(num_buckets):
+            for name, (values,) in local_runner.read_groups([folder], [shards.COUNT], bucket):
+                counts[name] += sum(values)
+    return counts
+
+
+def _statistics(counts: collections.Counter) -> dict[str, Any]:
+    """Counts by name, Table 1 by task, and what broke."""
+    tasks = {}
+    for task in ("ict", "bfs", "wlp", "mlm"):
+        pairs, query, document = (counts.pop(f"{task} {k}", 0) for k in ("pairs", "query tokens", "document tokens"))
+        tasks[task] = {
+            "pairs": pairs,
+            "tokens": round(query + document),
+            "query_tokens": round(query / max(pairs, 1), 2),
+            "document_tokens": round(document / max(pairs, 1), 2),
+        }
+    problems = sorted(name.removeprefix("broken: ") for name in counts if name.startswith("broken: "))
+    plain = {name: count for name, count in sorted(counts.items()) if not name.startswith("broken: ")}
+    return {"counts": plain, "tasks": tasks, "problems": problems}

@@ -1,0 +1,108 @@
+"""The pre-training tasks of Chang et al. 2020, section 3, as pure functions of a record, a seed and the lengths.
+
+A record is what `shards` writes: a passage (`ids`, and the `lengths` of its sentences), the `title` of its article, a
+lead (`lead_ids`, `lead_lengths`: of its own article in the passage shards, of an article it links to in the link
+shards), `document_id` and `counts`. Everything is a TensorFlow tensor; randomness comes from `seed` alone.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from retrieval.data.vocab import WordPiece
+
+Record = Mapping[str, tf.Tensor]
+
+
+class Specials(NamedTuple):
+    """The ids of a vocabulary that the tasks need."""
+
+    cls: int
+    sep: int
+    mask: int
+    vocab_size: int
+
+    @classmethod
+    def of(cls, vocabulary: WordPiece) -> "Specials":
+        """Reads them off a vocabulary."""
+        return cls(vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id, len(vocabulary))
+
+
+def ict(record: Record, seed: tf.Tensor, lengths: Mapping[str, int], specials: Specials, removal: float) -> Record:
+    """Inverse Cloze Task: the query is a random sentence, the document `[CLS] title [SEP] the other sentences [SEP]`.
+
+    Args:
+      removal: probability that the sentence is left out of the document: 1.0 in Chang et al., 0.9 in ORQA.
+    """
+    seeds = tf.random.split(seed, 2)
+    start, end = _random_sentence(record["lengths"], seeds[0])
+    ids = record["ids"]
+    rest = tf.concat([ids[:start], ids[end:]], 0)
+    body = tf.cond(tf.random.stateless_uniform([], seeds[1]) < removal, lambda: rest, lambda: ids)
+    return {
+        "query": _single(ids[start:end], lengths["query"], specials),
+        "document": _pair(record["title"], body, lengths["document"], specials),
+    }
+
+
+def lead_to_passage(record: Record, seed: tf.Tensor, lengths: Mapping[str, int], specials: Specials) -> Record:
+    """The query is a random sentence of the lead, the document `[CLS] passage [SEP]`.
+
+    On the passage shards this is Body First Selection (the lead of the passage's own article), on the link shards
+    Wiki Link Prediction (the lead of an article that the passage links to).
+    """
+    start, end = _random_sentence(record["lead_lengths"], seed)
+    return {
+        "query": _single(record["lead_ids"][start:end], lengths["query"], specials),
+        "document": _single(record["ids"], lengths["document"], specials),
+    }
+
+
+def mlm(record: Record, seed: tf.Tensor, lengths: Mapping[str, int], specials: Specials, rate: float = 0.15) -> Record:
+    """Masked language model (Devlin et al. 2019): `rate` of a passage's tokens are to be predicted; of these 80 % are
+    replaced by [MASK], 10 % by a random token, 10 % stay."""
+    seeds = tf.random.split(seed, 3)
+    ids = _single(record["ids"], lengths["text"], specials)
+    size = tf.size(ids)
+    count = tf.maximum(1, tf.cast(tf.round(rate * tf.cast(size - 2, tf.float32)), tf.int32))
+    # [CLS] and [SEP], the two ends, are never chosen.
+    order = tf.argsort(tf.random.stateless_uniform([size - 2], seeds[0])) + 1
+    positions = tf.sort(order[:count])
+    labels = tf.gather(ids, positions)
+    roll = tf.random.stateless_uniform([count], seeds[1])
+    random_ids = tf.random.stateless_uniform([count], seeds[2], 0, specials.vocab_size, tf.int32)
+    replaced = tf.where(roll < 0.8, specials.mask, tf.where(roll < 0.9, random_ids, labels))
+    text = tf.tensor_scatter_nd_update(ids, positions[:, None], replaced)
+    return {"text": text, "positions": positions, "labels": labels}
+
+
+def log_q(counts: tf.Tensor, weights: Mapping[int, float]) -> tf.Tensor:
+    """log Q(d): the probability that a draw of the mixture has this passage as its document.
+
+    Args:
+      counts: how often an epoch of each task draws the passage, [ICT, BFS, WLP].
+      weights: for each column of `counts` in the mixture, its rate divided by the size of the task's epoch.
+    """
+    terms = [tf.cast(counts[column], tf.float32) * weight for column, weight in weights.items()]
+    return tf.math.log(tf.add_n(terms))
+
+
+def _random_sentence(lengths: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Start and end, in tokens, of one of the sentences."""
+    index = tf.random.stateless_uniform([], seed, 0, tf.size(lengths), tf.int32)
+    end = tf.cumsum(lengths)[index]
+    return end - lengths[index], end
+
+
+def _single(ids: tf.Tensor, length: int, specials: Specials) -> tf.Tensor:
+    """`WordPiece.single` in TensorFlow."""
+    return tf.concat([[specials.cls], ids[: length - 2], [specials.sep]], 0)
+
+
+def _pair(first: tf.Tensor, second: tf.Tensor, length: int, specials: Specials) -> tf.Tensor:
+    """`WordPiece.pair` in TensorFlow."""
+    first = first[: tf.minimum(tf.maximum(length // 2, length - 3 - tf.size(second)), length - 3)]
+    second = second[: length - 3 - tf.size(first)]
+    pair = tf.concat([[specials.cls], first, [specials.sep], second, [specials.sep]], 0)
+    return tf.cond(tf.size(first) > 0, lambda: pair, lambda: _single(second, length, specials))

@@ -1,0 +1,153 @@
+"""ReQA (Ahmad et al. 2019) from SQuAD v1.1, as Chang et al. 2020 (section 4.1) evaluate on it.
+
+A question is to find, among all (sentence, paragraph) pairs, the pair whose sentence holds its answer.
+"""
+
+import bisect
+import collections
+import dataclasses
+import hashlib
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from retrieval.data import beir, sentences
+from retrieval.errors import UserError
+
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Paragraph:
+    """`questions` are (question, positions in `sentences` of its gold sentences, each once); `lost` counts answers."""
+
+    text: str
+    sentences: list[str]
+    questions: list[tuple[str, list[int]]]
+    lost: int
+
+
+def read_squad(paths: Sequence[Path]) -> beir.RetrievalSet:
+    """The set 'reqa' from the questions of all `paths`, SQuAD v1.1 JSON files (.json or .json.gz).
+
+    Candidates (title = sentence, text = its whole paragraph) are the distinct (sentence, paragraph) pairs of the
+    paragraphs that have a question. Queries are the distinct question strings that have a gold sentence: a sentence
+    in which an answer begins. All strings are taken as they stand, with their line breaks and outer white space;
+    the 97,888 queries of the paper's Table 2 are counted so. Ids come from the texts alone: they do not depend on the
+    files or their order.
+
+    The rules of relevance are 'pair', the gold (sentence, paragraph) pairs (Chang et al.), which are also the tuples
+    for fine-tuning, and 'sentence', every candidate with the text of a gold sentence, whatever its paragraph
+    (Ahmad et al.).
+
+    An answer that is not at its `answer_start` is looked for in the paragraph: where it occurs exactly once, it is
+    taken to be there, otherwise it is left out. What is left out is counted in the log.
+
+    Raises:
+      UserError: a file is missing, not JSON or not SQuAD, or no question is left; with the article and question.
+    """
+    queries: dict[str, str] = {}
+    candidates: dict[str, beir.Candidate] = {}
+    pairs: dict[str, dict[str, int]] = {}
+    left_out = collections.Counter()
+    for paragraph in (p for path in paths for p in _paragraphs(Path(path)) if p.questions):
+        ids = _candidate_ids(paragraph)
+        candidates |= {id: beir.Candidate(id, sentence, paragraph.text) for sentence, id in ids.items()}
+        for question, golds in paragraph.questions:
+            if golds:
+                query = _digest(question)
+                queries[query] = question
+                pairs.setdefault(query, {}).update((ids[paragraph.sentences[gold]], 1) for gold in golds)
+        left_out["answers"] += paragraph.lost
+        left_out["questions"] += sum(not golds for _, golds in paragraph.questions)
+    if not queries:
+        raise UserError(f"{', '.join(map(str, paths)) or 'no SQuAD file'}: not one question with an answer")
+    if left_out.total():
+        _log.warning("ReQA: left out %(answers)d misplaced answers, %(questions)d questions with no answer", left_out)
+    qrels = {"pair": pairs, "sentence": _same_sentence(pairs, candidates)}
+    return beir.RetrievalSet("reqa", queries, list(candidates.values()), qrels)
+
+
+def statistics(value: beir.RetrievalSet) -> dict[str, int]:
+    """The counts of Chang et al., Table 2 (SQuAD train + dev there: 97,888 queries, 101,951 candidates, 99,024 tuples).
+
+    A tuple is a distinct (question, sentence, paragraph); one that stands twice in SQuAD is counted once.
+    """
+    tuples = sum(map(len, value.qrels["pair"].values()))
+    return {"queries": len(value.queries), "candidates": len(value.candidates), "tuples": tuples}
+
+
+def _candidate_ids(paragraph: _Paragraph) -> dict[str, str]:
+    """Sentence -> id; of equal sentences the first gives the number."""
+    key = _digest(paragraph.text)
+    ids: dict[str, str] = {}
+    for number, sentence in enumerate(paragraph.sentences):
+        ids.setdefault(sentence, f"{key}-{number}")
+    return ids
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _same_sentence(
+    pairs: dict[str, dict[str, int]], candidates: dict[str, beir.Candidate]
+) -> dict[str, dict[str, int]]:
+    by_sentence = collections.defaultdict(list)
+    for candidate in candidates.values():
+        by_sentence[candidate.title].append(candidate.id)
+    return {
+        query: {id: 1 for gold in golds for id in by_sentence[candidates[gold].title]} for query, golds in pairs.items()
+    }
+
+
+def _paragraphs(path: Path) -> Iterator[_Paragraph]:
+    try:
+        root = json.loads(b"".join(beir.byte_lines(path)))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not valid JSON ({error})") from error
+    for i, article in enumerate(_field(root, "data", list, f"{path}")):
+        title = article.get("title") if isinstance(article, dict) else None
+        at = f"{path}: article {i} ('{title}')"
+        for j, paragraph in enumerate(_field(article, "paragraphs", list, at)):
+            yield _paragraph(paragraph, f"{at}, paragraph {j}")
+
+
+def _paragraph(record: Any, at: str) -> _Paragraph:
+    text = beir.string(record, "context", at)
+    spans = sentences.split(text)
+    questions, lost = [], 0
+    for number, question in enumerate(_field(record, "qas", list, at)):
+        id = question.get("id", number) if isinstance(question, dict) else number
+        question_at = f"{at}, question '{id}'"
+        starts = [_start(answer, text, question_at) for answer in _field(question, "answers", list, question_at)]
+        golds = [_sentence_at(spans, start) for start in starts if start is not None]
+        questions.append((beir.string(question, "question", question_at), list(dict.fromkeys(golds))))
+        lost += starts.count(None)
+    return _Paragraph(text, [text[a:b] for a, b in spans], questions, lost)
+
+
+def _start(answer: Any, text: str, at: str) -> int | None:
+    """Where the answer begins, or None where that cannot be decided."""
+    words = beir.string(answer, "text", at)
+    start = _field(answer, "answer_start", int, at)
+    if not words.strip():
+        return None
+    if start >= 0 and text.startswith(words, start):
+        return start
+    return text.find(words) if text.count(words) == 1 else None
+
+
+def _sentence_at(spans: Sequence[tuple[int, int]], position: int) -> int:
+    # White space between two sentences belongs to the second: some answers begin with it.
+    return bisect.bisect_right(spans, position, key=lambda span: span[1])
+
+
+def _field(record: Any, name: str, kind: type[_T], at: str) -> _T:
+    value = record.get(name) if isinstance(record, dict) else None
+    if type(value) is not kind:
+        raise UserError(f"{at}: the field '{name}' is missing or not a JSON {'array' if kind is list else 'integer'}")
+    return value

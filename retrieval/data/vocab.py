@@ -1,0 +1,138 @@
+"""WordPiece (Wu et al. 2016, as in BERT): load a published vocabulary, or train one on the corpus."""
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+# The library's threads and our worker processes would fight over the cores; it also refuses to work after a fork.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from retrieval import files
+from retrieval.errors import UserError
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+class WordPiece:
+    """Text to token ids and back, with BERT's normaliser (uncased: lower case, accents stripped) and pre-tokeniser.
+
+    The Rust `tokenizers` library does the work: it agrees with the published BERT tokeniser also on control
+    characters and malformed text, which tensorflow-text does not, and worker processes need no TensorFlow for it.
+
+    Attributes:
+      tokens: id -> token.
+      pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens; `pad_id` is always 0.
+    """
+
+    def __init__(self, tokens: Sequence[str]):
+        self.tokens = list(tokens)
+        self._tokenizer = _bert(models.WordPiece({token: i for i, token in enumerate(tokens)}, unk_token="[UNK]"))
+        ids = {token: self.tokens.index(token) for token in SPECIAL_TOKENS}
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = ids.values()
+
+    @classmethod
+    def load(cls, path: Path) -> "WordPiece":
+        """Reads a BERT `vocab.txt`: one token a line, the line number is the id.
+
+        Raises:
+          UserError: the file cannot be read, lacks a special token, repeats a token, or [PAD] is not its first line.
+        """
+        try:
+            tokens = Path(path).read_text(encoding="utf-8").split("\n")
+        except OSError as error:
+            raise UserError(f"vocabulary {path}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise UserError(f"vocabulary {path}: not UTF-8 text ({error})") from error
+        tokens = [token.rstrip("\r") for token in tokens]
+        while tokens and not tokens[-1]:
+            tokens.pop()
+        _check(path, tokens)
+        return cls(tokens)
+
+    @classmethod
+    def train(cls, texts: Iterable[str], size: int) -> "WordPiece":
+        """Learns a vocabulary of at most `size` tokens; the same texts give the same vocabulary.
+
+        Raises:
+          UserError: the texts hold no word.
+        """
+        tokenizer = _bert(models.WordPiece(unk_token="[UNK]"))
+        words = Counter(w for text in texts for w, _ in _words(tokenizer, text))
+        if not words:
+            raise UserError("cannot train a vocabulary: the corpus holds no word")
+        characters = Counter()
+        for word, count in words.items():
+            characters.update(dict.fromkeys(word, count))
+        alphabet = sorted(sorted(characters), key=characters.__getitem__, reverse=True)[: min(1000, size // 4)]
+        # The library numbers the pieces in the order of a randomly seeded hash map, and breaks ties by these numbers:
+        # only with every one-character piece numbered beforehand do equal texts give equal vocabularies.
+        pieces = [*SPECIAL_TOKENS, *sorted(alphabet), *(f"##{c}" for c in sorted(alphabet))]
+        trainer = trainers.WordPieceTrainer(
+            vocab_size=size, min_frequency=2, limit_alphabet=len(alphabet), special_tokens=pieces, show_progress=False
+        )
+        tokenizer.train_from_iterator((f"{w} " * words[w] for w in sorted(words)), trainer)
+        ids = tokenizer.get_vocab()
+        return cls(sorted(ids, key=ids.__getitem__))
+
+    def save(self, path: Path) -> None:
+        """Writes `vocab.txt`, whole or not at all."""
+        files.write_text(path, "\n".join(self.tokens) + "\n")
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text`; a "[SEP]" in the text is three ordinary word pieces, never the special token."""
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` for many texts at once."""
+        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text with the word pieces joined; special tokens are left out."""
+        special = {self.pad_id, self.cls_id, self.sep_id, self.mask_id}
+        return self._tokenizer.decode([i for i in ids if i not in special])
+
+    def single(self, ids: Sequence[int], length: int) -> list[int]:
+        """`[CLS] ids [SEP]`, cut to `length` tokens."""
+        return [self.cls_id, *ids[: length - 2], self.sep_id]
+
+    def pair(self, first: Sequence[int], second: Sequence[int], length: int) -> list[int]:
+        """`[CLS] first [SEP] second [SEP]`, cut to `length` tokens; `second` is cut before `first` is.
+
+        An empty `first` (a text without a title) gives `single(second)`.
+        """
+        if not first:
+            return self.single(second, length)
+        first = first[: max(length // 2, length - 3 - len(second))][: length - 3]
+        return [self.cls_id, *first, self.sep_id, *second[: length - 3 - len(first)], self.sep_id]
+
+
+def _bert(model: models.WordPiece) -> Tokenizer:
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    return tokenizer
+
+
+def _words(tokenizer: Tokenizer, text: str) -> list[tuple[str, tuple[int, int]]]:
+    return tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))
+
+
+def _check(path: Path, tokens: list[str]) -> None:
+    missing = [token for token in SPECIAL_TOKENS if token not in tokens]
+    if missing:
+        raise UserError(
+            f"vocabulary {path}: lacks {', '.join(missing)}; a BERT vocab.txt with one token a line is needed"
+        )
+    if tokens[0] != "[PAD]":
+        raise UserError(f"vocabulary {path}: line 1 is {tokens[0]!r}, but padding has id 0: [PAD] must come first")
+    if len(set(tokens)) != len(tokens):
+        seen: set[str] = set()
+        line, token = next((i, t) for i, t in enumerate(tokens, 1) if t in seen or seen.add(t))
+        raise UserError(f"vocabulary {path}: line {line} repeats the token {token!r}")

@@ -1,0 +1,202 @@
+"""report.md: the results of a work directory as tables and plots."""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+
+from retrieval.errors import UserError
+from retrieval.files import atomic, write_text
+
+_FIELDS = ("system", "dataset", "split", "metric", "value", "queries", "seconds", "step")
+_PERCENT = ("AP", "P", "R", "RR", "Rprec", "Success", "nDCG")
+_CURVES = {"Success": "queries with a right answer among the first k", "R": "right answers among the first k"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that is shown as it is: corpus statistics, index parameters, recall of an index ...
+
+    Attributes:
+      title: the heading above it.
+      header: the names of the columns.
+      rows: the cells, text or numbers.
+      notes: a paragraph below it: where the numbers come from.
+    """
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    notes: str = ""
+
+
+def write_report(folder: Path, title: str, results: Sequence[Mapping], tables: Sequence[Table] = ()) -> None:
+    """Writes `report.md`, and its plots in `plots/`, into the work directory `folder`.
+
+    The same results give the same bytes. The training curve comes from `metrics/train.jsonl`, where there is one: every
+    key that has 'loss' in it is a curve over 'step'.
+
+    Args:
+      folder: the work directory.
+      title: the first heading.
+      results: the rows of results.json. Data sets, systems and metrics are shown in the order of their first row.
+      tables: what else is to be shown, after the results.
+
+    Raises:
+      UserError: a row lacks a field, two rows give different values for one place of a table, or a line of
+        train.jsonl is not a JSON object with a step.
+    """
+    folder = Path(folder)
+    parts = [f"# {title}"]
+    for (dataset, split), systems in _by_test_set(results).items():
+        parts += [f"## {dataset}, {split}", _results_table(systems)]
+        for metric in _CURVES:
+            figure = _recall_figure(systems, metric, f"{dataset}, {split}")
+            if figure:
+                parts.append(_save(folder, figure, f"{metric.lower()}-{dataset}-{split}"))
+    for table in tables:
+        parts += [f"## {table.title}", _markdown(table.header, table.rows), *filter(None, [table.notes])]
+    losses = _training_losses(folder / "metrics" / "train.jsonl")
+    if losses:
+        parts += ["## Training", _save(folder, _loss_figure(losses), "training-loss")]
+    write_text(folder / "report.md", "\n\n".join(parts) + "\n")
+
+
+def _by_test_set(results: Sequence[Mapping]) -> dict[tuple, dict[tuple, dict]]:
+    """(dataset, split) -> (system, step) -> {'queries', 'seconds', 'metrics': metric -> value}."""
+    test_sets = {}
+    for row in results:
+        missing = [field for field in _FIELDS if field not in row]
+        if missing:
+            raise UserError(f"results.json: the row {dict(row)} has no {', '.join(missing)}")
+        systems = test_sets.setdefault((row["dataset"], row["split"]), {})
+        empty = {"queries": row["queries"], "seconds": row["seconds"], "metrics": {}}
+        metrics = systems.setdefault((row["system"], row["step"]), empty)["metrics"]
+        if metrics.setdefault(row["metric"], row["value"]) != row["value"]:
+            raise UserError(
+                f"results.json: {row['system']}, {row['dataset']}, {row['split']}, step {row['step']} has two values "
+                f"of {row['metric']}, {metrics[row['metric']]} and {row['value']}; remove one"
+            )
+    return test_sets
+
+
+def _results_table(systems: Mapping[tuple, Mapping]) -> str:
+    """One row per system; the best value of each metric is bold."""
+    metrics = list(dict.fromkeys(metric for system in systems.values() for metric in system["metrics"]))
+    best = {metric: max(s["metrics"].get(metric, -math.inf) for s in systems.values()) for metric in metrics}
+    rows = []
+    for (system, step), result in systems.items():
+        cells = [_metric_cell(metric, result["metrics"].get(metric), best[metric]) for metric in metrics]
+        rows.append([system, step, result["queries"], *cells, result["seconds"]])
+    return _markdown(["System", "Step", "Queries", *metrics, "Seconds"], rows)
+
+
+def _metric_cell(metric: str, value: float | None, best: float) -> str:
+    if value is None:
+        return "–"
+    if _base(metric) not in _PERCENT:
+        return f"{value:.4g}"
+    return f"**{100 * value:.2f}**" if value == best else f"{100 * value:.2f}"
+
+
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A Markdown table: the first column to the left, the others to the right; columns of nothing but None left out."""
+    columns = [column for column in zip(header, *rows) if not rows or any(cell is not None for cell in column[1:])]
+    lines = [" | ".join(_cell(column[line]) for column in columns) for line in range(len(rows) + 1)]
+    lines.insert(1, " | ".join([":---"] + ["---:"] * (len(columns) - 1)))
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float) and abs(value) < 1000:
+        return f"{value:.4g}"
+    if isinstance(value, int | float):
+        return f"{value:,.0f}"
+    return re.sub(r"\s+", " ", str(value)).replace("|", "\\|")
+
+
+def _base(metric: str) -> str:
+    """The metric's name without its parameters and its cutoff."""
+    return re.split(r"[(@]", metric)[0]
+
+
+def _training_losses(path: Path) -> dict[str, dict[int, float]]:
+    """Name of a loss -> step -> value. Of a step that a resumed run did again, the last value counts."""
+    losses = {}
+    if not path.is_file():
+        return losses
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            record = json.loads(line)
+            step = record["step"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path}, line {number}: not a JSON object with a 'step'; remove the line") from error
+        for name, value in record.items():
+            if "loss" in name and isinstance(value, int | float):
+                losses.setdefault(name, {})[step] = value
+    return losses
+
+
+def _loss_figure(losses: Mapping[str, Mapping[int, float]]) -> Figure:
+    figure, axes = _figure("Training loss", "step", "loss")
+    for number, (name, values) in enumerate(losses.items()):
+        steps = np.array(sorted(values))
+        points = np.array([values[step] for step in steps], float)
+        width = max(1, len(points) // 50)
+        smooth = np.convolve(points, np.ones(width) / width, mode="valid")
+        if width > 1:
+            axes.plot(steps, points, color=f"C{number}", alpha=0.25, linewidth=0.8)
+        label = name if width == 1 else f"{name}, mean of {width} values"
+        middle = width // 2
+        axes.plot(steps[middle : middle + len(smooth)], smooth, color=f"C{number}", label=label)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.legend(frameon=False)
+    return figure
+
+
+def _recall_figure(systems: Mapping[tuple, Mapping], metric: str, title: str) -> Figure | None:
+    """`metric` at every cutoff, a line per system; None unless some system has two cutoffs."""
+    curves = {}
+    for (system, step), result in systems.items():
+        values = {
+            int(m.split("@")[1]): 100 * v for m, v in result["metrics"].items() if re.fullmatch(rf"{metric}@\d+", m)
+        }
+        if len(values) > 1:
+            curves[system if step is None else f"{system}, step {step:,}"] = dict(sorted(values.items()))
+    if not curves:
+        return None
+    figure, axes = _figure(f"{title}: {_CURVES[metric]}", "k", f"{metric}@k, %")
+    for label, values in curves.items():
+        axes.plot(list(values), list(values.values()), marker="o", markersize=4, label=label)
+    cutoffs = sorted({cutoff for values in curves.values() for cutoff in values})
+    axes.set_xscale("log")
+    axes.set_xticks(cutoffs, [f"{cutoff:,}" for cutoff in cutoffs])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False)
+    return figure
+
+
+def _figure(title: str, x: str, y: str) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(7, 4.3), layout="constrained")
+    axes = figure.add_subplot(title=title, xlabel=x, ylabel=y)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _save(folder: Path, figure: Figure, name: str) -> str:
+    """Saves a plot and returns the Markdown that shows it."""
+    name = re.sub(r"[^\w.-]+", "-", name).strip("-")
+    with atomic(folder / "plots" / f"{name}.png") as temporary:
+        figure.savefig(temporary, format="png", dpi=120, metadata={"Software": None})
+    return f"![{name}](plots/{name}.png)"

@@ -1,0 +1,135 @@
+"""Files that are written whole or not at all, and fingerprints of what they hold."""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from retrieval.errors import UserError
+
+_TEMPORARY = ".tmp-"
+_MANIFEST = "manifest.json"
+
+
+@contextlib.contextmanager
+def atomic(path: Path) -> Iterator[Path]:
+    """Yields a temporary path beside `path`; on success it takes the place of `path`.
+
+    The temporary may become a file or a folder. After an error, or a kill, `path` is what it was before;
+    what a kill leaves behind is removed by `remove_temporaries`.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{_TEMPORARY}{os.getpid()}-{path.name}")
+    remove(temporary)
+    try:
+        yield temporary
+        _sync_all(temporary)
+        if path.is_dir():
+            remove(path)
+        os.replace(temporary, path)
+        _sync(path.parent)
+    except BaseException:
+        remove(temporary)
+        raise
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Deletes what interrupted `atomic` writes left below `folder`."""
+    for leftover in list(Path(folder).rglob(f"{_TEMPORARY}*")):
+        remove(leftover)
+
+
+def remove(path: Path) -> None:
+    """Deletes a file, or a folder with all it holds; nothing happens where there is none."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes `value` as indented JSON, whole or not at all."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes `text` as UTF-8, whole or not at all."""
+    with atomic(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """Reads a JSON file.
+
+    Raises:
+      UserError: the file is missing or not JSON; the message names the file and the line.
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such file") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not valid JSON ({error})") from error
+
+
+def fingerprint(value: Any) -> str:
+    """A short SHA-256 of a JSON-like value; equal values give equal fingerprints."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def describe(path: Path) -> list:
+    """Name, size and modification time of a file or of every file of a folder: enough to see a change."""
+    path = Path(path)
+    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    return [[str(p), p.stat().st_size, p.stat().st_mtime_ns] for p in files]
+
+
+def write_manifest(folder: Path) -> None:
+    """Writes `manifest.json` into `folder`: the SHA-256 of every file in it, by its path below `folder`."""
+    folder = Path(folder)
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / _MANIFEST)
+    write_json(folder / _MANIFEST, {path.relative_to(folder).as_posix(): _sha256(path) for path in files})
+
+
+def verify_manifest(folder: Path) -> None:
+    """Compares the files of `folder` with the `manifest.json` that `write_manifest` left there.
+
+    Raises:
+      UserError: there is no manifest, or a file is missing or not what it was when it was written.
+    """
+    folder = Path(folder)
+    sums = read_json(folder / _MANIFEST)
+    if not isinstance(sums, dict):
+        raise UserError(f"{folder / _MANIFEST}: not a list of files and sums; build {folder} again")
+    for name, expected in sums.items():
+        path = folder / name
+        if not path.is_file():
+            raise UserError(f"{path}: missing, though {folder / _MANIFEST} lists it; build {folder} again")
+        if _sha256(path) != expected:
+            raise UserError(
+                f"{path}: damaged, its SHA-256 is not the one in {folder / _MANIFEST}; build {folder} again"
+            )
+
+
+def _sync_all(path: Path) -> None:
+    """Flushes a file, or a folder and everything below it, to the disk."""
+    for item in [path, *path.rglob("*")] if path.is_dir() else [path]:
+        _sync(item)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,154 @@
+"""The two-tower retrieval model (Chang et al. 2020, section 2): a query and a document are encoded apart."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from retrieval.errors import UserError, unknown_name
+from retrieval.models.bow import BowConfig, BowMlp
+from retrieval.models.text import Text, first, mean
+from retrieval.models.transformer import INIT, Transformer, TransformerConfig
+
+POOLINGS = {"cls": first, "mean": mean}
+
+
+@dataclasses.dataclass(frozen=True)
+class TowerConfig:
+    """Both towers of a model.
+
+    Attributes:
+      encoder: a name in `ENCODERS`.
+      sizes: the fields of the encoder's config (TransformerConfig, BowConfig).
+      embed_dim: dimension of the embeddings.
+      pooling: 'cls' or 'mean', what a Transformer makes of its hidden states; BoW-MLP always takes the mean.
+      normalize: whether embeddings have length 1, so that inner products are cosines.
+      tied: whether queries and documents share one tower.
+    """
+
+    encoder: str
+    sizes: Mapping[str, Any]
+    embed_dim: int
+    pooling: str = "cls"
+    normalize: bool = False
+    tied: bool = False
+
+
+class Tower(nnx.Module):
+    """A Transformer, its pooled hidden state, and a linear layer."""
+
+    def __init__(self, encoder: Transformer, embed_dim: int, pooling: str, *, rngs: nnx.Rngs):
+        if pooling not in POOLINGS:
+            raise unknown_name("pooling", pooling, POOLINGS)
+        self.pooling = pooling
+        self.encoder = encoder
+        self.projection = nnx.Linear(encoder.config.hidden_size, embed_dim, kernel_init=INIT, rngs=rngs)
+
+    def __call__(self, text: Text, *, dropout_key: jax.Array | None) -> jax.Array:
+        """Embeddings, float32 [B, E]."""
+        pooled_BH = POOLINGS[self.pooling](self.encoder(text, dropout_key=dropout_key), text)
+        return self.projection(pooled_BH.astype(jnp.float32))
+
+
+class TwoTower(nnx.Module):
+    """Queries and documents to embeddings, by two towers or, where `document_tower` is None, by one.
+
+    A tied model has no attribute `document_tower`: one module under two names would be two in a tree.
+    """
+
+    def __init__(self, query_tower: Tower | BowMlp, document_tower: Tower | BowMlp | None, normalize: bool):
+        self.normalize = normalize
+        self.query_tower = query_tower
+        if document_tower is not None:
+            self.document_tower = document_tower
+
+    def encode_queries(self, text: Text, dropout_key: jax.Array | None) -> jax.Array:
+        """Embeddings, float32 [B, E]."""
+        return self._encode(self.query_tower, text, _fold_in(dropout_key, 0))
+
+    def encode_documents(self, text: Text, dropout_key: jax.Array | None) -> jax.Array:
+        """Embeddings, float32 [B, E]; the masks differ from those of `encode_queries` with the same key."""
+        return self._encode(getattr(self, "document_tower", self.query_tower), text, _fold_in(dropout_key, 1))
+
+    def _encode(self, tower: Tower | BowMlp, text: Text, dropout_key: jax.Array | None) -> jax.Array:
+        embedding_BE = tower(text, dropout_key=dropout_key)
+        if not self.normalize:
+            return embedding_BE
+        # The small number inside the root: a zero vector stays zero, and so does its gradient.
+        return embedding_BE * jax.lax.rsqrt(jnp.square(embedding_BE).sum(axis=1, keepdims=True) + 1e-12)
+
+
+def create(config: TowerConfig, seed: int) -> TwoTower:
+    """A new model; the same config and seed give the same parameters.
+
+    Raises:
+      UserError: an encoder, one of its sizes or a pooling that does not exist, or a size that is missing.
+    """
+    if config.encoder not in ENCODERS:
+        raise unknown_name("encoder", config.encoder, ENCODERS)
+    rngs = nnx.Rngs(seed)
+    towers = [ENCODERS[config.encoder](config, rngs) for _ in range(1 if config.tied else 2)]
+    return TwoTower(towers[0], None if config.tied else towers[1], config.normalize)
+
+
+def init_encoders(two_tower: TwoTower, encoder: Transformer) -> None:
+    """Gives every tower a copy of a pre-trained encoder's parameters; the projections stay as they are.
+
+    Raises:
+      UserError: a tower is no Transformer, or its parameters differ in name or shape; the message lists which.
+    """
+    source = nnx.state(encoder, nnx.Param)
+    for name in ("query_tower", "document_tower"):
+        tower = getattr(two_tower, name, None)
+        if isinstance(tower, BowMlp):
+            raise UserError(f"{name}: a BoW-MLP cannot start from a pre-trained Transformer")
+        if tower is not None:
+            _check_same_shapes(name, nnx.state(tower.encoder, nnx.Param), source)
+            # Copies of the arrays too: a training step that donates its parameters may not be given one buffer twice.
+            nnx.update(tower.encoder, jax.tree.map(jnp.copy, source))
+
+
+def _transformer(config: TowerConfig, rngs: nnx.Rngs) -> Tower:
+    encoder = Transformer(_sizes(TransformerConfig, config), rngs=rngs)
+    return Tower(encoder, config.embed_dim, config.pooling, rngs=rngs)
+
+
+def _bow_mlp(config: TowerConfig, rngs: nnx.Rngs) -> BowMlp:
+    return BowMlp(_sizes(BowConfig, config), config.embed_dim, rngs=rngs)
+
+
+ENCODERS = {"transformer": _transformer, "bow_mlp": _bow_mlp}
+
+
+def _sizes(kind: type, config: TowerConfig) -> Any:
+    """An encoder's config from a plain mapping."""
+    fields = dataclasses.fields(kind)
+    for name in config.sizes:
+        if name not in (known := [field.name for field in fields]):
+            raise unknown_name(f"size of encoder '{config.encoder}'", name, known)
+    missing = [f.name for f in fields if f.default is dataclasses.MISSING and f.name not in config.sizes]
+    if missing:
+        raise UserError(f"encoder '{config.encoder}': set its {', '.join(missing)}")
+    return kind(**config.sizes)
+
+
+def _check_same_shapes(name: str, wanted: nnx.State, given: nnx.State) -> None:
+    wanted, given = _shapes(wanted), _shapes(given)
+    differences = [
+        f"{path}: {given.get(path, 'missing')}, needed {wanted.get(path, 'nothing')}"
+        for path in sorted(wanted.keys() | given.keys())
+        if wanted.get(path) != given.get(path)
+    ]
+    if differences:
+        raise UserError(f"the pre-trained encoder does not fit {name}; it has\n  " + "\n  ".join(differences))
+
+
+def _shapes(state: nnx.State) -> dict[str, tuple[int, ...]]:
+    return {"/".join(map(str, path)): variable.shape for path, variable in nnx.to_flat_state(state)}
+
+
+def _fold_in(key: jax.Array | None, number: int) -> jax.Array | None:
+    return None if key is None else jax.random.fold_in(key, number)

@@ -1,0 +1,152 @@
+"""BM25 over words: bm25s computes every (word, passage) weight once, a sparse matrix product adds them up per query.
+
+The variant is Lucene's: idf = ln(1 + (N - n + 0.5) / (n + 0.5)), times tf / (tf + k1 (1 - b + b length / mean length)).
+Words are lower-cased runs of two or more word characters, without stemming.
+"""
+
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import scipy.sparse
+
+from retrieval.errors import UserError, unknown_name
+from retrieval.files import atomic, read_json, verify_manifest, write_json, write_manifest
+from retrieval.search.exact import no_results
+
+_STOP_WORDS = ("en", "none")
+_BATCH = 128
+_WEIGHTS, _VOCABULARY, _PARAMETERS = "weights.npz", "vocabulary.json", "parameters.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Parameters:
+    document: str
+    k1: float
+    b: float
+    stop_words: str
+
+
+class Bm25Index:
+    """A [words, passages] matrix of BM25 weights and the words of its rows."""
+
+    def __init__(self, weights_VN: scipy.sparse.csr_array, vocabulary: dict[str, int], parameters: _Parameters):
+        self._weights = weights_VN
+        self._vocabulary = vocabulary
+        self._parameters = parameters
+
+    @classmethod
+    def build(
+        cls, texts: Sequence[str], document: str, k1: float = 1.5, b: float = 0.75, stop_words: str = "en"
+    ) -> "Bm25Index":
+        """Indexes `texts`; 100,000 of 120 words take about 10 s.
+
+        Args:
+          texts: one per candidate.
+          document: what the texts are made of, in words for the report, such as 'title + text'.
+          k1: how soon more occurrences of a word stop to matter.
+          b: how much longer texts are discounted, 0 to 1.
+          stop_words: 'en' leaves out the 33 English stop words of Lucene, 'none' keeps every word.
+
+        Raises:
+          UserError: no text has a word, a parameter is out of its range, or `stop_words` is unknown.
+        """
+        if k1 < 0 or not 0 <= b <= 1:
+            raise UserError(f"BM25: k1 is {k1} and b is {b}; k1 must be 0 or more and b between 0 and 1")
+        if stop_words not in _STOP_WORDS:
+            raise unknown_name("stop word list", stop_words, _STOP_WORDS)
+        bm25s = _import_bm25s()
+        tokens = bm25s.tokenize(list(texts), stopwords=_stop_words(stop_words), show_progress=False)
+        if not tokens.vocab:
+            raise UserError(f"BM25: none of the {len(texts)} texts has a word to search for")
+        model = bm25s.BM25(k1=k1, b=b, method="lucene")
+        model.index(tokens, create_empty_token=False, show_progress=False)
+        columns = (model.scores["data"], model.scores["indices"], model.scores["indptr"])
+        weights_VN = scipy.sparse.csr_array(columns, shape=(len(tokens.vocab), len(texts)))
+        return cls(weights_VN, tokens.vocab, _Parameters(document, k1, b, stop_words))
+
+    def save(self, folder: Path) -> None:
+        """Writes the index and the checksums of its files, whole or not at all."""
+        with atomic(folder) as temporary:
+            temporary.mkdir()
+            scipy.sparse.save_npz(temporary / _WEIGHTS, self._weights, compressed=False)
+            write_json(temporary / _VOCABULARY, self._vocabulary)
+            write_json(temporary / _PARAMETERS, dataclasses.asdict(self._parameters))
+            write_manifest(temporary)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Bm25Index":
+        """Loads what `save` wrote.
+
+        Raises:
+          UserError: the folder is no saved index, or a file is missing or damaged.
+        """
+        folder = Path(folder)
+        verify_manifest(folder)
+        weights_VN = scipy.sparse.load_npz(folder / _WEIGHTS)
+        return cls(weights_VN, read_json(folder / _VOCABULARY), _Parameters(**read_json(folder / _PARAMETERS)))
+
+    @property
+    def description(self) -> str:
+        """What was indexed and how, in words for a report."""
+        parameters = self._parameters
+        stop_words = "English stop words left out" if parameters.stop_words == "en" else "all words kept"
+        return (
+            f"BM25 (Lucene's variant, k1 {parameters.k1:g}, b {parameters.b:g}, {stop_words}, no stemming), "
+            f"document = {parameters.document}, {self._weights.shape[1]:,} documents"
+        )
+
+    def search(self, queries: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
+        """The `k` best passages for each query, ties to the smaller row; only passages that share a word with it.
+
+        97,888 questions over 100,000 passages take 20 s on 2 CPU cores.
+
+        Returns:
+          scores [Q, k] float32, best first, and rows [Q, k] int32; -inf and -1 where fewer were found.
+        """
+        scores_QK, rows_QK = no_results(len(queries), k)
+        words = self._words(queries)
+        starts = range(0, len(queries), _BATCH)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            batches = pool.map(lambda start: list(self._best(words[start : start + _BATCH], k)), starts)
+            results = (result for batch in batches for result in batch)
+            for query, (scores, rows) in enumerate(results):
+                scores_QK[query, : len(rows)], rows_QK[query, : len(rows)] = scores, rows
+        return scores_QK, rows_QK
+
+    def _words(self, queries: Sequence[str]) -> list[list[int]]:
+        """The vocabulary's numbers of each query's known words."""
+        stop_words = _stop_words(self._parameters.stop_words)
+        tokens = _import_bm25s().tokenize(list(queries), stopwords=stop_words, show_progress=False, return_ids=False)
+        return [[self._vocabulary[word] for word in query if word in self._vocabulary] for query in tokens]
+
+    def _best(self, words: list[list[int]], k: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Scores and rows of each query's best `k` passages."""
+        ends = np.cumsum([0, *map(len, words)])
+        columns = np.array([word for query in words for word in query], np.int32)
+        counts = scipy.sparse.csr_array(
+            (np.ones(len(columns), np.float32), columns, ends), shape=(len(words), len(self._vocabulary))
+        )
+        found = counts @ self._weights
+        for start, end in zip(found.indptr, found.indptr[1:]):
+            scores, rows = found.data[start:end], found.indices[start:end]
+            if len(scores) > k:
+                possible = scores >= np.partition(scores, -k)[-k]  # the k-th best and all that tie with it
+                scores, rows = scores[possible], rows[possible]
+            order = np.lexsort((rows, -scores))[:k]
+            yield scores[order], rows[order]
+
+
+def _stop_words(name: str) -> str | None:
+    return None if name == "none" else name
+
+
+def _import_bm25s() -> ModuleType:
+    """bm25s, imported late: its import runs JAX, after which `jax.distributed.initialize` is refused."""
+    import bm25s
+
+    return bm25s

@@ -1,0 +1,80 @@
+"""One ranked list per query out of the lists of several systems.
+
+A run is what an index's `search` returns: scores [Q, K] and rows [Q, K], best first, row -1 where there is no result.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from retrieval.search.exact import no_results
+
+Run = tuple[np.ndarray, np.ndarray]
+
+# Queries that are fused at once: bounds the memory, whatever the number of queries.
+_BATCH = 8192
+
+
+def reciprocal_rank_fusion(runs: Sequence[Run], k: int, constant: float = 60) -> Run:
+    """Orders candidates by the sum of 1 / (constant + rank) over the runs that found them, ties to the smaller row.
+
+    Cormack, Clarke and Büttcher 2009, "Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning
+    Methods". Ranks count from 1.
+    """
+    return _fuse(runs, k, lambda lists: _sum_gains(lists, constant))
+
+
+def alternate(runs: Sequence[Run], k: int) -> Run:
+    """The first result of each run in turn, then the second of each, and so on; only the first occurrence counts.
+
+    The hybrid of RepBERT (Zhan et al. 2020). The score is 1 / rank in the new list.
+    """
+    return _fuse(runs, k, _interleave)
+
+
+def _fuse(runs: Sequence[Run], k: int, fuse: Callable[[list[np.ndarray]], Run]) -> Run:
+    """Applies `fuse`, which takes the runs' rows, to batches of queries; keeps the best `k` of each query."""
+    queries = {len(rows) for _, rows in runs}
+    if len(queries) != 1:
+        raise ValueError(f"the runs to be fused have {sorted(queries)} queries: they must have the same number")
+    scores_QK, rows_QK = no_results(queries.pop(), k)
+    for start in range(0, len(rows_QK), _BATCH):
+        batch = slice(start, start + _BATCH)
+        scores, rows = fuse([rows[batch] for _, rows in runs])
+        found = min(k, rows.shape[1])
+        scores_QK[batch, :found] = scores[:, :found]
+        rows_QK[batch, :found] = np.where(np.isneginf(scores), -1, rows)[:, :found]
+    return scores_QK, rows_QK
+
+
+def _sum_gains(lists: list[np.ndarray], constant: float) -> Run:
+    gains = [np.broadcast_to(1 / (constant + 1 + np.arange(rows.shape[1])), rows.shape) for rows in lists]
+    rows, gains = np.concatenate(lists, axis=1), np.concatenate(gains, axis=1)
+    rows, gains = _take((rows, gains), np.argsort(rows, axis=1, kind="stable"))
+    totals = gains.copy()
+    for distance in range(1, len(lists)):
+        same = rows[:, distance:] == rows[:, :-distance]
+        totals[:, :-distance] += np.where(same, gains[:, distance:], 0)
+    repeated = np.zeros(rows.shape, bool)
+    repeated[:, 1:] = rows[:, 1:] == rows[:, :-1]
+    # float64 sums, rounded before they are compared: equal ranks tie, in whichever order they were added.
+    scores = np.where(repeated | (rows < 0), -np.inf, totals).astype(np.float32)
+    return _take((scores, rows), np.argsort(-scores, axis=1, kind="stable"))
+
+
+def _interleave(lists: list[np.ndarray]) -> Run:
+    longest = max(rows.shape[1] for rows in lists)
+    lists = [np.pad(rows, ((0, 0), (0, longest - rows.shape[1])), constant_values=-1) for rows in lists]
+    rows = np.stack(lists, axis=2).reshape(len(lists[0]), -1)
+    order = np.argsort(rows, axis=1, kind="stable")
+    in_order = np.take_along_axis(rows, order, axis=1)
+    unwanted = in_order < 0
+    unwanted[:, 1:] |= in_order[:, 1:] == in_order[:, :-1]
+    left_out = np.empty_like(unwanted)
+    np.put_along_axis(left_out, order, unwanted, axis=1)
+    left_out, rows = _take((left_out, rows), np.argsort(left_out, axis=1, kind="stable"))
+    return np.where(left_out, -np.inf, 1 / (1 + np.arange(rows.shape[1]))), rows
+
+
+def _take(arrays: tuple[np.ndarray, np.ndarray], order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return np.take_along_axis(arrays[0], order, axis=1), np.take_along_axis(arrays[1], order, axis=1)

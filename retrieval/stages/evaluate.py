@@ -1,0 +1,154 @@
+"""The stages `evaluate` (ranked lists and their metrics) and `report` (tables and plots)."""
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from retrieval import files
+from retrieval.data import beir
+from retrieval.data.beir import RetrievalSet
+from retrieval.evaluation import metrics, report, runs
+from retrieval.search import encode as encoding
+from retrieval.search import fusion, scann
+from retrieval.search.bm25 import Bm25Index
+from retrieval.search.exact import ExactIndex
+from retrieval.stages import index as indexes
+from retrieval.stages.index import TRAINED, UNTRAINED
+from retrieval.stages.run import Run, details, is_done
+
+_log = logging.getLogger(__name__)
+
+HITS = ("Success@1", "Success@5", "Success@10", "Success@50", "Success@100", "RR")
+RANKING = ("nDCG@10", "R@100", "RR@10")
+
+
+class Ranking(NamedTuple):
+    """A system's ranked lists for every query of a set: scores and rows [Q, depth], and how long the search took."""
+
+    system: str
+    scores: np.ndarray
+    rows: np.ndarray
+    seconds: float
+
+
+def evaluate(run: Run) -> dict[str, Any]:
+    """Writes `runs/SET/SYSTEM.trec` and `results.json`; returns what the report says about the searches."""
+    rows, notes = [], {}
+    for folder in sorted(path for path in run.sets.iterdir() if path.is_dir()):
+        value = beir.read_folder(folder, folder.name)
+        rankings = {ranking.system: ranking for ranking in _rankings(run, value)}
+        for ranking in rankings.values():
+            rows += _evaluate(run, value, ranking)
+        notes |= _speed(value, rankings)
+    files.write_json(run.folder / "results.json", rows)
+    return notes
+
+
+def write_report(run: Run) -> None:
+    """Writes `report.md` and its plots from `results.json`, the metrics of training and the records of the stages."""
+    tables = [table for table in (_table_1(run), _indexes(run), _searches(run), _stages(run)) if table]
+    title = f"{run.folder.name}: {run.config.model.encoder} on {run.config.corpus}"
+    report.write_report(run.folder, title, files.read_json(run.folder / "results.json"), tables)
+    _log.info("report: %s", run.folder / "report.md")
+
+
+def _rankings(run: Run, value: RetrievalSet) -> Iterator[Ranking]:
+    depth = min(run.config.evaluate.depth, len(value.candidates))
+    bm25_index = Bm25Index.load(run.index(value.name, "bm25"))
+    bm25 = _search("bm25", bm25_index, list(value.queries.values()), depth)
+    yield bm25
+    if not indexes.has_embeddings(run, value.name):
+        return
+    for system, name in ((UNTRAINED, "untrained"), (TRAINED, "dense")):
+        if indexes.has_embeddings(run, value.name, system):
+            folder = run.embeddings(value.name, system)
+            queries, _ = encoding.load(folder, "queries")
+            dense = _search(name, ExactIndex(encoding.load(folder, "candidates")[0]), queries, depth)
+            yield dense
+    if scann.available():
+        yield _search("dense (ScaNN)", scann.ScannIndex.load(run.index(value.name, "scann")), queries, depth)
+    began = time.perf_counter()
+    fused = fusion.reciprocal_rank_fusion([(bm25.scores, bm25.rows), (dense.scores, dense.rows)], depth)
+    yield Ranking("hybrid", *fused, bm25.seconds + dense.seconds + time.perf_counter() - began)
+
+
+def _search(system: str, index: Any, queries: Any, depth: int) -> Ranking:
+    index.search(queries[:1], depth)  # compilation is not part of the search
+    began = time.perf_counter()
+    scores, rows = index.search(queries, depth)
+    return Ranking(system, scores, rows, time.perf_counter() - began)
+
+
+def _evaluate(run: Run, value: RetrievalSet, ranking: Ranking) -> Iterator[dict[str, Any]]:
+    query_ids, candidate_ids = list(value.queries), [candidate.id for candidate in value.candidates]
+    texts = {candidate.id: candidate.text for candidate in value.candidates}
+    scores, rows = metrics.drop_self_matches(ranking.scores, ranking.rows, value.queries, texts)
+    if run.config.evaluate.runs:
+        path = run.folder / "runs" / value.name / f"{ranking.system.replace(' ', '_')}.trec"
+        runs.write_run(path, query_ids, candidate_ids, scores, rows, ranking.system.replace(" ", "_"))
+    for rule, qrels in value.qrels.items():
+        names = HITS if max(map(len, qrels.values())) == 1 or value.name == "reqa" else RANKING
+        for metric, number in metrics.evaluate(rows, query_ids, candidate_ids, qrels, names).items():
+            yield {
+                "system": ranking.system,
+                "dataset": value.name,
+                "split": rule,
+                "metric": metric,
+                "value": round(number, 6),
+                "queries": len(qrels),
+                "seconds": round(ranking.seconds, 3),
+                "step": run.config.train.steps if ranking.system.startswith("dense") else None,
+            }
+
+
+def _speed(value: RetrievalSet, rankings: dict[str, Ranking]) -> dict[str, Any]:
+    """Queries per second of every system, and ScaNN's recall against exact search."""
+    notes = {
+        f"{value.name}, {name}": {"queries_per_second": round(len(value.queries) / max(ranking.seconds, 1e-9), 1)}
+        for name, ranking in rankings.items()
+    }
+    if "dense (ScaNN)" in rankings:
+        recall = scann.recall_against(rankings["dense"].rows, rankings["dense (ScaNN)"].rows)
+        notes[f"{value.name}, dense (ScaNN)"]["recall_against_exact"] = round(recall, 4)
+    return notes
+
+
+def _table_1(run: Run) -> report.Table | None:
+    statistics = details(run, "prepare")
+    if statistics is None:
+        return None
+    rows = [
+        [task.upper(), t["pairs"], t["tokens"], t["query_tokens"], t["document_tokens"]]
+        for task, t in statistics["tasks"].items()
+    ]
+    notes = [f"{name}: {count:,}" for name, count in statistics["counts"].items()]
+    notes += [f"**not whole**: {problem}" for problem in statistics["problems"]]
+    header = ["task", "pairs", "tokens", "tokens per query", "tokens per document"]
+    return report.Table("Corpus (as Table 1 of Chang et al. 2020)", header, rows, "; ".join(notes))
+
+
+def _indexes(run: Run) -> report.Table | None:
+    built = details(run, "index")
+    return (
+        report.Table("Indexes", ["collection, index", "what and how"], list(map(list, built.items())))
+        if built
+        else None
+    )
+
+
+def _searches(run: Run) -> report.Table:
+    rows = [
+        [name, note["queries_per_second"], note.get("recall_against_exact")]
+        for name, note in details(run, "evaluate").items()
+    ]
+    return report.Table("Searches", ["set, system", "queries per second", "recall against exact"], rows)
+
+
+def _stages(run: Run) -> report.Table:
+    records = [(name, files.read_json(run.record(name))) for name in run.config.stages if is_done(run, name)]
+    rows = [[name, record["seconds"], record["peak_memory_mb"]] for name, record in records]
+    notes = "Peak memory is that of the process (or of its largest child) up to the end of the stage."
+    return report.Table("Stages", ["stage", "seconds", "peak memory (MB)"], rows, notes)

@@ -1,0 +1,140 @@
+"""The stages `encode` (texts to embeddings) and `index` (embeddings and texts to indexes)."""
+
+import functools
+import itertools
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from retrieval.data import beir
+from retrieval.data.beir import Candidate
+from retrieval.data.vocab import WordPiece
+from retrieval.search import encode as encoding
+from retrieval.search import scann
+from retrieval.search.bm25 import Bm25Index
+from retrieval.search.exact import ExactIndex
+from retrieval.stages import model as models
+from retrieval.stages.run import Run
+from retrieval.stages.train import load_towers
+from retrieval.training import sharding
+
+_log = logging.getLogger(__name__)
+
+CORPUS = "corpus"
+TRAINED, UNTRAINED = "trained", "untrained"
+
+
+def encode(run: Run) -> dict[str, Any]:
+    """Writes the embeddings of every set, and of the corpus, by the trained towers and by the untrained ones."""
+    vocabulary = WordPiece.load(run.corpus / "vocab.txt")
+    mesh = sharding.make_mesh()
+    embedder = models.Embedder(run.config, vocabulary, mesh)
+    counts = {}
+    for system, params in _systems(run, len(vocabulary)):
+        for name in collections(run):
+            if name == CORPUS and system == UNTRAINED:
+                continue
+            write = functools.partial(
+                encoding.encode,
+                run.embeddings(name, system),
+                shard_size=run.config.encode.shard_size,
+                batch_tokens=run.config.encode.batch_tokens,
+                multiple=mesh.size,
+            )
+            if name != CORPUS:
+                _encode_queries(run, name, write, embedder.queries(params), vocabulary)
+            counts[f"{name}, {system}"] = _encode_candidates(run, name, write, embedder.documents(params), vocabulary)
+    return counts
+
+
+def index(run: Run) -> dict[str, Any]:
+    """Builds BM25 and, where there are embeddings and ScaNN can be imported, a ScaNN index for every collection."""
+    built = {}
+    for name in collections(run):
+        texts = [document_text(candidate) for candidate in candidates(run, name)]
+        bm25 = Bm25Index.build(texts, "title + text", k1=run.config.index.bm25_k1, b=run.config.index.bm25_b)
+        bm25.save(run.index(name, "bm25"))
+        built[f"{name}, BM25"] = f"{len(texts)} texts; {bm25.description}"
+        if not has_embeddings(run, name):
+            continue
+        if not scann.available():
+            _log.warning("ScaNN cannot be imported here: exact search serves instead")
+            continue
+        embeddings, _ = encoding.load(run.embeddings(name, TRAINED), "candidates")
+        dense = scann.ScannIndex.build(embeddings)
+        dense.save(run.index(name, "scann"))
+        built[f"{name}, ScaNN"] = f"{len(embeddings)} x {embeddings.shape[1]}; {dense.description}"
+    return built
+
+
+def collections(run: Run) -> list[str]:
+    """The evaluation sets, and the corpus itself where it is to be searched."""
+    names = sorted(path.name for path in run.sets.iterdir()) if run.sets.exists() else []
+    has_corpus = any(run.corpus.glob("passages-*.jsonl")) and run.config.encode.corpus
+    return names + ([CORPUS] if has_corpus else [])
+
+
+def candidates(run: Run, name: str) -> list[Candidate]:
+    """The candidates of a set, or the passages of the corpus, in order."""
+    if name != CORPUS:
+        return list(beir.read_candidates(run.sets / name / "corpus.jsonl"))
+    paths = sorted(run.corpus.glob("passages-*.jsonl"))
+    return list(itertools.chain.from_iterable(map(_read_passages, paths)))
+
+
+def document_text(candidate: Candidate) -> str:
+    """What BM25 indexes: title and text (ReQA: sentence and passage; the sentence alone flatters the rest)."""
+    return f"{candidate.title} {candidate.text}".strip()
+
+
+def has_embeddings(run: Run, name: str, system: str = TRAINED) -> bool:
+    """Whether `encode` has encoded this collection."""
+    return run.embeddings(name, system).exists()
+
+
+def dense_index(run: Run, name: str) -> scann.ScannIndex | ExactIndex:
+    """The ScaNN index of a collection, or exact search where there is none."""
+    if scann.available() and run.index(name, "scann").exists():
+        return scann.ScannIndex.load(run.index(name, "scann"))
+    return ExactIndex(encoding.load(run.embeddings(name, TRAINED), "candidates")[0])
+
+
+def query_tokens(run: Run, vocabulary: WordPiece, texts: Sequence[str]) -> list[list[int]]:
+    """Queries as the query tower takes them."""
+    length = run.config.data.query_length
+    return [vocabulary.single(ids, length) for ids in vocabulary.encode_batch(texts)]
+
+
+def _systems(run: Run, vocab_size: int) -> Iterator[tuple[str, Any]]:
+    """The parameters of the towers, by system."""
+    yield TRAINED, models.parameters(load_towers(run, vocab_size))
+    if run.config.encode.untrained:
+        yield UNTRAINED, models.parameters(models.build_towers(run.config, vocab_size))
+
+
+def _encode_queries(run: Run, name: str, write: Callable, embed: encoding.Embed, vocabulary: WordPiece) -> None:
+    queries = beir.read_queries(run.sets / name / "queries.jsonl")
+    texts = list(queries.values())
+    write("queries", list(queries), lambda start, end: query_tokens(run, vocabulary, texts[start:end]), embed)
+
+
+def _encode_candidates(run: Run, name: str, write: Callable, embed: encoding.Embed, vocabulary: WordPiece) -> int:
+    items = candidates(run, name)
+    length = run.config.data.document_length
+
+    def tokens(start: int, end: int) -> list[list[int]]:
+        titles = vocabulary.encode_batch([item.title for item in items[start:end]])
+        bodies = vocabulary.encode_batch([item.text for item in items[start:end]])
+        return [vocabulary.pair(title, body, length) for title, body in zip(titles, bodies)]
+
+    write("candidates", [item.id for item in items], tokens, embed)
+    return len(items)
+
+
+def _read_passages(path: Path) -> Iterator[Candidate]:
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            value = json.loads(line)
+            yield Candidate(value["_id"], value["title"], value["text"])

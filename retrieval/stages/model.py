@@ -1,0 +1,146 @@
+"""From a config to models and what they are trained on: the wiring that training and encoding share."""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from ml_collections import ConfigDict
+
+from retrieval.data.vocab import WordPiece
+from retrieval.errors import UserError
+from retrieval.models import two_tower
+from retrieval.models.mlm import MaskedLanguageModel
+from retrieval.models.text import Text
+from retrieval.models.transformer import TransformerConfig
+from retrieval.models.two_tower import TowerConfig, TwoTower
+from retrieval.training import losses, sharding
+from retrieval.training.loop import Objective
+
+
+def is_mlm(config: ConfigDict) -> bool:
+    """Whether the run trains a masked language model, rather than two towers."""
+    return config.data.rates.mlm > 0
+
+
+def build(config: ConfigDict, vocab_size: int) -> TwoTower | MaskedLanguageModel:
+    """The untrained model that the train stage trains."""
+    if not is_mlm(config):
+        return build_towers(config, vocab_size)
+    if config.model.encoder != "transformer":
+        raise UserError(f"config.model.encoder is '{config.model.encoder}', but only a transformer can learn MLM")
+    return MaskedLanguageModel(TransformerConfig(**_sizes(config, vocab_size)), rngs=nnx.Rngs(config.seed))
+
+
+def build_towers(config: ConfigDict, vocab_size: int) -> TwoTower:
+    """Two untrained towers."""
+    model = config.model
+    sizes = _sizes(config, vocab_size)
+    if model.encoder == "bow_mlp":
+        sizes = {name: sizes[name] for name in ("vocab_size", "hidden_size", "mlp_size")}
+    towers = TowerConfig(model.encoder, sizes, model.embed_dim, model.pooling, model.normalize, model.tied)
+    return two_tower.create(towers, config.seed)
+
+
+def parameters(model: nnx.Module) -> dict[str, Any]:
+    """A model's parameters as nested dicts of arrays: what is trained and saved."""
+    return nnx.to_pure_dict(nnx.state(model, nnx.Param))
+
+
+def bind(model: nnx.Module) -> Callable[[Any], Any]:
+    """A pure function from parameters (as `parameters` gives them) to the model that has them."""
+    graphdef, state = nnx.split(model, nnx.Param)
+
+    def with_parameters(params: Any) -> nnx.Module:
+        bound = jax.tree.map(lambda leaf: leaf, state)
+        nnx.replace_by_pure_dict(bound, params)
+        return nnx.merge(graphdef, bound)
+
+    return with_parameters
+
+
+def objective(config: ConfigDict, model: nnx.Module) -> Objective:
+    """What the config trains the model for."""
+    return _mlm(bind(model)) if is_mlm(config) else _in_batch_softmax(bind(model), config)
+
+
+def _in_batch_softmax(bound: Callable, config: ConfigDict) -> Objective:
+    train = config.train
+
+    def objective(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
+        model = bound(params)
+        query_BE = model.encode_queries(Text.from_ids(batch["query"], batch["query_types"]), key)
+        B, K, L = batch["document"].shape
+        rows = [batch[name].reshape(B * K, L) for name in ("document", "document_types")]
+        document_BKE = model.encode_documents(Text.from_ids(*rows), key).reshape(B, K, -1)
+        return losses.in_batch_softmax(
+            query_BE,
+            document_BKE,
+            batch["document_id"],
+            batch["log_q"] if train.log_q else None,
+            temperature=train.temperature,
+            symmetric=train.symmetric,
+        )
+
+    return objective
+
+
+def _mlm(bound: Callable) -> Objective:
+    def objective(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
+        text = Text.from_ids(batch["text"], jnp.zeros_like(batch["text"]))
+        logits_BPV = bound(params)(text, batch["positions"], key)
+        return losses.mlm_cross_entropy(logits_BPV, batch["labels"], batch["weights"])
+
+    return objective
+
+
+class Embedder:
+    """Padded token ids to embeddings, by towers of one config with any parameters; compiled once per shape.
+
+    The parameters are arguments of the compiled functions: as constants in them they would be compiled in, once more
+    for the untrained towers.
+    """
+
+    def __init__(self, config: ConfigDict, vocabulary: WordPiece, mesh: jax.sharding.Mesh):
+        bound = bind(build_towers(config, len(vocabulary)))
+        self._queries = jax.jit(lambda params, text: bound(params).encode_queries(text, None))
+        self._documents = jax.jit(lambda params, text: bound(params).encode_documents(text, None))
+        self._sep_id = vocabulary.sep_id
+        self._mesh = mesh
+
+    def queries(self, params: Any) -> Callable[[np.ndarray], np.ndarray]:
+        """Ids [B, L] to embeddings [B, E], with the rows spread over the mesh."""
+        return functools.partial(self._embed, self._queries, params)
+
+    def documents(self, params: Any) -> Callable[[np.ndarray], np.ndarray]:
+        """Ids [B, L] to embeddings [B, E], with the rows spread over the mesh."""
+        return functools.partial(self._embed, self._documents, params)
+
+    def _embed(self, encode: Callable, params: Any, ids_BL: np.ndarray) -> np.ndarray:
+        text = Text.from_ids(*map(jnp.asarray, (ids_BL, token_types(ids_BL, self._sep_id))))
+        with jax.set_mesh(self._mesh):
+            params = jax.device_put(params, sharding.replicated(self._mesh))
+            return np.asarray(encode(params, jax.device_put(text, sharding.batch_sharding(self._mesh))))
+
+
+def token_types(ids_BL: np.ndarray, sep_id: int) -> np.ndarray:
+    """BERT's token types of padded rows: 1 after the first [SEP], as the feature converter has them."""
+    seen = np.cumsum(ids_BL == sep_id, axis=1) - (ids_BL == sep_id)
+    return np.where(ids_BL == 0, 0, np.minimum(seen, 1)).astype(np.int32)
+
+
+def _sizes(config: ConfigDict, vocab_size: int) -> dict[str, Any]:
+    model = config.model
+    return dict(
+        vocab_size=vocab_size,
+        num_layers=model.num_layers,
+        hidden_size=model.hidden_size,
+        num_heads=model.num_heads,
+        mlp_size=model.mlp_size,
+        max_length=max(config.data.query_length, config.data.document_length),
+        dropout=model.dropout,
+        dtype=model.dtype,
+    )

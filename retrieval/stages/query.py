@@ -1,0 +1,52 @@
+"""The stage `search`: a query of one's own against the corpus."""
+
+import numpy as np
+
+from retrieval.data.vocab import WordPiece
+from retrieval.errors import UserError
+from retrieval.search import encode as encoding
+from retrieval.search import fusion
+from retrieval.search.bm25 import Bm25Index
+from retrieval.stages import index as indexes
+from retrieval.stages import model as models
+from retrieval.stages.index import CORPUS
+from retrieval.stages.run import Run
+from retrieval.stages.train import load_towers
+from retrieval.training import sharding
+
+_WIDTH = 160
+
+
+def search(run: Run) -> None:
+    """Prints the first hits of the dense index, of BM25 and of both merged, each with its title and text.
+
+    Raises:
+      UserError: there is no query, or the corpus has not been indexed.
+    """
+    if not run.query.strip():
+        raise UserError("--stage=search needs a query: --query='how do I read a zip archive'")
+    if not run.index(CORPUS, "bm25").exists():
+        raise UserError(
+            f"{run.folder} has no index of the corpus: run the stages encode and index with encode.corpus=True"
+        )
+    passages, depth = indexes.candidates(run, CORPUS), run.config.evaluate.depth
+    lists = {"BM25": Bm25Index.load(run.index(CORPUS, "bm25")).search([run.query], depth)}
+    if indexes.has_embeddings(run, CORPUS):
+        lists = {"dense": indexes.dense_index(run, CORPUS).search(_embed(run), depth)} | lists
+        lists["merged"] = fusion.reciprocal_rank_fusion(list(lists.values()), depth)
+    for system, (scores, rows) in lists.items():
+        print(f"\n{system}")
+        for rank in range(min(run.config.search.k, depth)):
+            if rows[0, rank] >= 0:
+                passage = passages[rows[0, rank]]
+                text = passage.text if len(passage.text) <= _WIDTH else passage.text[:_WIDTH].rsplit(" ", 1)[0] + " ..."
+                print(f"{rank + 1:3}. {scores[0, rank]:9.4f}  {passage.title}\n     {text}")
+
+
+def _embed(run: Run) -> np.ndarray:
+    vocabulary = WordPiece.load(run.corpus / "vocab.txt")
+    mesh = sharding.make_mesh()
+    params = models.parameters(load_towers(run, len(vocabulary)))
+    embed = models.Embedder(run.config, vocabulary, mesh).queries(params)
+    tokens = indexes.query_tokens(run, vocabulary, [run.query])
+    return encoding.encode_rows(tokens, embed, batch_tokens=1, multiple=mesh.size)

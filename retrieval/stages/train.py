@@ -1,0 +1,180 @@
+"""The stage `train`: shards to a checkpoint."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from clu import metric_writers
+from ml_collections import ConfigDict
+
+from retrieval import files
+from retrieval.data import features, tasks
+from retrieval.data.batches import Batches
+from retrieval.data.vocab import WordPiece
+from retrieval.errors import UserError
+from retrieval.models import two_tower
+from retrieval.models.mlm import MaskedLanguageModel
+from retrieval.models.two_tower import TwoTower
+from retrieval.stages import model as models
+from retrieval.stages.run import Run
+from retrieval.training import loop, optimizer, sharding
+from retrieval.training.checkpoint import Checkpointer
+from retrieval.training.loop import TrainState
+
+_log = logging.getLogger(__name__)
+
+
+def train(run: Run) -> dict[str, Any]:
+    """Trains to the last step, from the newest checkpoint where there is one."""
+    config = run.config
+    vocabulary = WordPiece.load(run.corpus / "vocab.txt")
+    mesh = sharding.make_mesh()
+    with jax.set_mesh(mesh):
+        model = models.build(config, len(vocabulary))
+        if config.train.init_from:
+            init_from(model, Path(config.train.init_from), len(vocabulary))
+        tx = make_optimizer(config)
+        state = jax.device_put(TrainState.create(models.parameters(model), tx), sharding.replicated(mesh))
+        size = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+        _log.info("model: %.1f million parameters on %d devices", size / 1e6, mesh.size)
+        batches = make_batches(run, vocabulary, mesh)
+        checkpointer = Checkpointer(run.checkpoints, config.loop.keep_checkpoints)
+        if checkpointer.latest_step() is not None:
+            state = checkpointer.restore(state, batches)
+        step_fn = loop.make_step(models.objective(config, model), tx, config.seed)
+        settings = loop.Settings(config.train.steps, config.loop.log_every, config.loop.checkpoint_every)
+        writer = _MetricWriter(run.folder / "metrics", after=int(state.step))
+        loop.train(state, step_fn, batches, checkpointer, writer, settings)
+        checkpointer.close()
+        writer.close()
+    return {"parameters": size, "devices": mesh.size, "platform": jax.default_backend()}
+
+
+def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
+    """Adam as the config has it; the schedule counts updates."""
+    train = config.train
+    tx = optimizer.make_optimizer(
+        learning_rate=train.learning_rate,
+        steps=max(1, train.steps // train.accumulation),
+        warmup_ratio=train.warmup_ratio,
+        weight_decay=train.weight_decay,
+        clip_norm=train.clip_norm or None,
+    )
+    if train.accumulation == 1:
+        return tx
+    return optax.MultiSteps(tx, train.accumulation).gradient_transformation()
+
+
+def make_batches(run: Run, vocabulary: WordPiece, mesh: jax.sharding.Mesh) -> Batches:
+    """The batches of the config's tasks.
+
+    Raises:
+      UserError: the corpus has fewer pairs than a batch has rows.
+    """
+    config = run.config
+    statistics = files.read_json(run.corpus / "stats.json")
+    rates = config.data.rates.to_dict()
+    task = tasks.register(
+        run.corpus,
+        vocabulary,
+        statistics,
+        rates,
+        ict_removal=config.data.ict_removal,
+        shuffle_buffer=config.data.shuffle_buffer,
+    )
+    pairs = sum(statistics["tasks"][name]["pairs"] for name, rate in rates.items() if rate)
+    if pairs < config.train.batch_size:
+        raise UserError(
+            f"the corpus gives {pairs} examples, fewer than train.batch_size={config.train.batch_size}: "
+            "a larger corpus or a smaller batch is needed"
+        )
+    if models.is_mlm(config):
+        lengths, converter = features.mlm_lengths(config.data.document_length), features.MlmConverter()
+    else:
+        lengths = features.pair_lengths(config.data.query_length, config.data.document_length)
+        converter = features.TwoTowerConverter(vocabulary.sep_id)
+    return Batches(
+        task,
+        lengths,
+        converter,
+        batch_size=config.train.batch_size,
+        lanes=config.data.lanes,
+        seed=config.seed,
+        sharding=sharding.batch_sharding(mesh),
+    )
+
+
+def load_parameters(folder: Path, vocab_size: int) -> tuple[ConfigDict, TwoTower | MaskedLanguageModel]:
+    """The trained model of a work directory, and its config.
+
+    Raises:
+      UserError: there is no finished checkpoint, or it is of a model with another vocabulary.
+    """
+    config = ConfigDict(files.read_json(folder / "config.json"))
+    model = models.build(config, vocab_size)
+    params = models.parameters(model)
+    like = TrainState.create(params, make_optimizer(config))
+    checkpointer = Checkpointer(folder / "checkpoints")
+    trained = checkpointer.restore(like).params
+    checkpointer.close()
+    return config, models.bind(model)(trained)
+
+
+def load_towers(run: Run, vocab_size: int) -> TwoTower:
+    """The trained towers of a run; those of an MLM run have its encoder and an untrained projection."""
+    _, trained = load_parameters(run.folder, vocab_size)
+    if isinstance(trained, TwoTower):
+        return trained
+    towers = models.build_towers(run.config, vocab_size)
+    two_tower.init_encoders(towers, trained.encoder)
+    return towers
+
+
+def init_from(model: TwoTower | MaskedLanguageModel, folder: Path, vocab_size: int) -> None:
+    """Starts a model from the trained one of another work directory: all of it, or an MLM encoder in both towers."""
+    if not (folder / "config.json").exists():
+        raise UserError(f"config.train.init_from={folder}: not a work directory (no config.json)")
+    _, trained = load_parameters(folder, vocab_size)
+    if isinstance(trained, MaskedLanguageModel) and isinstance(model, TwoTower):
+        two_tower.init_encoders(model, trained.encoder)
+    else:
+        _copy(trained, model, folder)
+    _log.info("parameters start from %s", folder)
+
+
+def _copy(source: Any, target: Any, folder: Path) -> None:
+    from flax import nnx
+
+    ours, theirs = (jax.tree.map(lambda x: x.shape, models.parameters(m)) for m in (target, source))
+    if ours != theirs:
+        raise UserError(f"config.train.init_from={folder}: a model of other sizes or another kind")
+    nnx.update(target, jax.tree.map(jax.numpy.copy, nnx.state(source, nnx.Param)))
+
+
+class _MetricWriter:
+    """Metrics to JSON lines and to TensorBoard; what a cut-off run wrote after `after` is dropped first."""
+
+    def __init__(self, folder: Path, after: int):
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "train.jsonl"
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= after]
+        files.write_text(path, "".join(f"{line}\n" for line in kept))
+        self._lines = path.open("a", encoding="utf-8")
+        self._tensorboard = metric_writers.SummaryWriter(str(folder))
+
+    def __call__(self, step: int, metrics: dict[str, float]) -> None:
+        finite = {name: value if np.isfinite(value) else None for name, value in metrics.items()}
+        self._lines.write(json.dumps({"step": step, **finite}) + "\n")
+        self._lines.flush()
+        self._tensorboard.write_scalars(step, metrics)
+        shown = ("loss", "recall@1", "accuracy", "examples_per_second")
+        _log.info("step %d: %s", step, ", ".join(f"{n} {metrics[n]:.3f}" for n in shown if n in metrics))
+
+    def close(self) -> None:
+        self._lines.close()
+        self._tensorboard.close()

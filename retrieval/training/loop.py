@@ -1,0 +1,140 @@
+"""The training loop: the only one. It gets an objective, an optimizer and batches, and knows none of the papers."""
+
+import dataclasses
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import tqdm
+
+from retrieval.errors import UserError
+from retrieval.training.checkpoint import Checkpointer, Resumable
+
+_log = logging.getLogger(__name__)
+
+
+class Objective(Protocol):
+    """What is minimised, as its mean over the batch."""
+
+    def __call__(
+        self, params: Any, batch: Mapping[str, jax.Array], dropout_key: jax.Array
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Returns the loss of each example [B], and metrics of each example [B]."""
+
+
+class Batches(Resumable, Iterator[dict[str, jax.Array]], Protocol):
+    """An endless, resumable iterator of batches."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class TrainState:
+    """Everything that a step changes. `step` counts batches, `skipped` the updates in a row that were not finite."""
+
+    step: jax.Array
+    skipped: jax.Array
+    params: Any
+    opt_state: Any
+
+    @classmethod
+    def create(cls, params: Any, optimizer: optax.GradientTransformation) -> "TrainState":
+        """The state before the first step."""
+        return cls(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), params, optimizer.init(params))
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """When the loop does what, in batches.
+
+    Attributes:
+      max_skipped: so many updates in a row with a loss or gradient that is not finite end the run.
+    """
+
+    steps: int
+    log_every: int
+    checkpoint_every: int
+    max_skipped: int = 10
+
+
+def make_step(objective: Objective, optimizer: optax.GradientTransformation, seed: int) -> Callable:
+    """A jitted `(state, batch) -> (state, metrics)`; the old state is donated.
+
+    The dropout key is a function of seed and step alone, so a resumed run needs no saved key. An update whose loss or
+    gradient norm is not finite is not applied.
+    """
+
+    def loss(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+        values, metrics = objective(params, batch, key)
+        return values.mean(), {name: metric.mean() for name, metric in metrics.items()}
+
+    def step(state: TrainState, batch: Mapping[str, jax.Array]) -> tuple[TrainState, dict[str, jax.Array]]:
+        key = jax.random.fold_in(jax.random.key(seed), state.step)
+        (value, metrics), grads = jax.value_and_grad(loss, has_aux=True)(state.params, batch, key)
+        norm = optax.tree.norm(grads)
+        finite = jnp.isfinite(value) & jnp.isfinite(norm)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        params, opt_state = jax.tree.map(
+            lambda new, old: jnp.where(finite, new, old), (params, opt_state), (state.params, state.opt_state)
+        )
+        skipped = jnp.where(finite, 0, state.skipped + 1)
+        metrics = {"loss": value, "gradient_norm": norm, "skipped": skipped, **metrics}
+        return TrainState(state.step + 1, skipped, params, opt_state), metrics
+
+    return jax.jit(step, donate_argnums=0)
+
+
+def train(
+    state: TrainState,
+    step_fn: Callable,
+    batches: Batches,
+    checkpointer: Checkpointer,
+    write_metrics: Callable[[int, dict[str, float]], None],
+    settings: Settings,
+) -> TrainState:
+    """Trains from `state` to `settings.steps`.
+
+    Raises:
+      UserError: the loss or its gradient was not finite for `settings.max_skipped` steps in a row.
+    """
+    first = int(state.step)
+    # Fake CPU devices share few cores, and steps dispatched ahead of each other deadlock in their collectives.
+    in_step = jax.default_backend() == "cpu" and jax.device_count() > 1
+    window: list[dict[str, jax.Array]] = []
+    began = time.perf_counter()
+    for step in tqdm.trange(first + 1, settings.steps + 1, desc="train", initial=first, mininterval=2):
+        batch = next(batches)
+        state, metrics = step_fn(state, batch)
+        if in_step:
+            jax.block_until_ready(metrics)
+        window.append(metrics)
+        if step % settings.log_every == 0 or step == settings.steps:
+            means = _means(window, settings.max_skipped, step)
+            seconds = time.perf_counter() - began
+            rows = len(jax.tree.leaves(batch)[0])
+            write_metrics(step, means | {"examples_per_second": len(window) * rows / seconds})
+            window, began = [], time.perf_counter()
+        if step % settings.checkpoint_every == 0 or step == settings.steps:
+            checkpointer.save(step, state, batches)
+    return state
+
+
+def _means(window: list[dict[str, jax.Array]], max_skipped: int, step: int) -> dict[str, float]:
+    """Means over the steps that were applied; raises when too many in a row were not."""
+    values = jax.device_get(window)
+    if values[-1]["skipped"] >= max_skipped:
+        raise UserError(
+            f"step {step}: loss or gradient was not finite for {int(values[-1]['skipped'])} steps in a row; "
+            "lower train.learning_rate, or look at the data; the last checkpoint is from before"
+        )
+    applied = [v for v in values if not v["skipped"]]
+    if len(applied) < len(values):
+        _log.warning("step %d: skipped %d updates that were not finite", step, len(values) - len(applied))
+    means = {name: float(np.mean([v[name] for v in applied])) if applied else math.nan for name in values[0]}
+    return means | {"skipped": float(len(values) - len(applied))}

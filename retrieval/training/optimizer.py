@@ -1,0 +1,67 @@
+"""AdamW with linear warm-up and decay, as BERT is trained (Devlin et al. 2019; Chang et al. 2020, section 4.1)."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from retrieval.errors import UserError
+
+
+def make_optimizer(
+    *,
+    learning_rate: float,
+    steps: int,
+    warmup_ratio: float = 0.1,
+    weight_decay: float = 0.0,
+    clip_norm: float | None = None,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-6,
+) -> optax.GradientTransformation:
+    """Adam with bias correction and decoupled weight decay, after clipping by the global norm.
+
+    Args:
+      learning_rate: the highest, reached at the end of the warm-up.
+      steps: updates of the whole run (not micro-batches of an accumulated gradient).
+      weight_decay: times the learning rate, per update; not of biases and LayerNorm scales.
+      clip_norm: the longest gradient; None for no clipping. A gradient with an infinite value becomes NaN by clipping.
+
+    Raises:
+      UserError: a setting is out of its range.
+    """
+    schedule = linear_schedule(learning_rate, steps, warmup_ratio)
+    if clip_norm is not None and not clip_norm > 0:
+        raise UserError(f"optimizer: clip_norm {clip_norm} must be greater than 0; None is no clipping")
+    if not weight_decay >= 0:
+        raise UserError(f"optimizer: weight_decay {weight_decay} must be at least 0")
+    adamw = optax.adamw(schedule, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay, mask=decayed)
+    return adamw if clip_norm is None else optax.chain(optax.clip_by_global_norm(clip_norm), adamw)
+
+
+def linear_schedule(learning_rate: float, steps: int, warmup_ratio: float) -> optax.Schedule:
+    """From 0 at update 0 up to `learning_rate` at update `warmup_ratio * steps`, and down to 0 at update `steps`.
+
+    Raises:
+      UserError: a setting is out of its range.
+    """
+    if steps < 1:
+        raise UserError(f"optimizer: steps {steps} must be at least 1")
+    if not 0 <= warmup_ratio <= 1:
+        raise UserError(f"optimizer: warmup_ratio {warmup_ratio} is not in [0, 1]")
+    if not learning_rate > 0:
+        raise UserError(f"optimizer: learning_rate {learning_rate} must be greater than 0")
+    corners, rates = np.array([0, warmup_ratio * steps, steps]), np.array([0, learning_rate, 0])
+    return lambda count: jnp.interp(count, corners, rates)
+
+
+def decayed(params: Any) -> Any:
+    """Which parameters weight decay applies to: a tree of bool like `params`, False for biases and LayerNorm scales."""
+    return jax.tree.map_with_path(lambda path, _: _name(path) not in ("bias", "scale"), params)
+
+
+def _name(path: tuple) -> str:
+    """The attribute that holds a parameter; what `nnx` adds below it (`.value`) is no dictionary key."""
+    return [str(key.key) for key in path if hasattr(key, "key")][-1]

@@ -1,0 +1,36 @@
+"""Installs the package; `requirements.lock` has the exact versions that it is tested with."""
+
+from setuptools import find_packages, setup
+
+setup(
+    name="retrieval",
+    version="0.1.0",
+    description="Dense retrievers, pre-trained and fine-tuned at scale in JAX and Flax",
+    packages=find_packages(include=["retrieval", "retrieval.*"]),
+    python_requires=">=3.11,<3.14",
+    install_requires=[
+        "absl-py",
+        "apache-beam",
+        "bm25s",
+        "clu",
+        "flax>=0.12.8",
+        "ir-measures",
+        "jax>=0.10.2",
+        "matplotlib",
+        "ml-collections",
+        "msgpack",
+        "mwparserfromhell",
+        "numpy",
+        "optax",
+        "orbax-checkpoint",
+        "seqio",
+        # 2.21 breaks ScaNN, and sentencepiece 0.2.3 (which seqio imports) needs a newer protobuf than TensorFlow 2.20.
+        "sentencepiece==0.2.1",
+        "tensorflow==2.20.0",
+        "tensorflow-datasets",
+        "tensorflow-text==2.20.1",
+        "tokenizers",
+        "tqdm",
+    ],
+    extras_require={"scann": ["scann"], "test": ["pytest", "ruff"]},
+)

@@ -1,0 +1,169 @@
+"""BEIR folders: a hand-written one, the counts of real ones, and every way in which one can be broken."""
+
+import gzip
+import json
+
+import pytest
+
+from retrieval.data import beir
+from retrieval.data.beir import Candidate, RetrievalSet
+from retrieval.errors import UserError
+
+CORPUS = '{"_id": "d1", "title": "One", "text": "first"}\n{"_id": 2, "text": "zwei é\\u2028", "metadata": {}}\n\n'
+QUERIES = '{"_id": "q1", "text": "a"}\n{"_id": "q2", "text": "b"}\n{"_id": "q3", "text": "not judged"}\n'
+QRELS = "query-id\tcorpus-id\tscore\nq2\td1\t1\nq2\t2\t0\nq1\t2\t-1\n"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "tiny"
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text(CORPUS, encoding="utf-8")
+    (folder / "queries.jsonl").write_text(QUERIES, encoding="utf-8")
+    (folder / "qrels" / "test.tsv").write_text(QRELS, encoding="utf-8")
+    return folder
+
+
+EXPECTED = RetrievalSet(
+    name="tiny",
+    queries={"q1": "a", "q2": "b"},
+    candidates=[Candidate("d1", "One", "first"), Candidate("2", "", "zwei é\u2028")],
+    qrels={"test": {"q2": {"d1": 1, "2": 0}, "q1": {"2": -1}}},
+)
+
+
+def test_reads_a_folder(folder):
+    value = beir.read_folder(folder)
+    assert value == EXPECTED
+    assert list(value.queries) == ["q1", "q2"]
+    assert beir.read_folder(folder, "other").name == "other"
+
+
+def test_header_is_optional_and_windows_files_are_read(folder):
+    (folder / "qrels" / "test.tsv").write_bytes("q2\td1\t1\r\nq2\t2\t0\r\nq1\t2\t-1".encode("utf-8-sig"))
+    (folder / "corpus.jsonl").write_bytes(CORPUS.replace("\n", "\r\n").encode("utf-8-sig"))
+    assert beir.read_folder(folder) == EXPECTED
+
+
+def test_reads_compressed_files(folder):
+    for name in ("corpus.jsonl", "queries.jsonl"):
+        data = (folder / name).read_bytes()
+        (folder / name).unlink()
+        (folder / f"{name}.gz").write_bytes(gzip.compress(data))
+    assert beir.read_folder(folder) == EXPECTED
+
+
+def test_every_rule_is_read_and_keeps_its_queries(folder):
+    (folder / "qrels" / "dev.tsv").write_text("q3\td1\t2\n", encoding="utf-8")
+    value = beir.read_folder(folder)
+    assert value.qrels == {"dev": {"q3": {"d1": 2}}, **EXPECTED.qrels}
+    assert list(value.queries) == ["q1", "q2", "q3"]
+
+
+def test_queries_and_candidates_alone(folder):
+    assert beir.read_queries(folder / "queries.jsonl") == {"q1": "a", "q2": "b", "q3": "not judged"}
+    stream = beir.read_candidates(folder / "corpus.jsonl")
+    assert next(stream) == EXPECTED.candidates[0]
+    beir.write_candidates(folder / "again.jsonl", EXPECTED.candidates)
+    assert list(beir.read_candidates(folder / "again.jsonl")) == EXPECTED.candidates
+
+
+def test_written_folder_is_read_back_and_replaces_the_old_one(tmp_path):
+    value = RetrievalSet(
+        "set",
+        {"q-1": 'tab\t"quote"\nline', "ü": " 中 "},
+        [Candidate("d/1", "title\r\n", ""), Candidate("d2", "", "\u2028\x85 text")],
+        {"pair": {"q-1": {"d2": 1}}, "sentence": {"ü": {"d/1": 3, "d2": 0}}},
+    )
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "corpus.jsonl.gz").write_text("old")
+    beir.write_folder(tmp_path / "set", value)
+    assert beir.read_folder(tmp_path / "set") == value
+    names = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file())
+    assert names == ["set/corpus.jsonl", "set/qrels/pair.tsv", "set/qrels/sentence.tsv", "set/queries.jsonl"]
+    first = json.loads((tmp_path / "set" / "corpus.jsonl").read_text(encoding="utf-8").split("\n")[0])
+    assert first == {"_id": "d/1", "title": "title\r\n", "text": ""}
+    assert (tmp_path / "set" / "qrels" / "pair.tsv").read_text() == "query-id\tcorpus-id\tscore\nq-1\td2\t1\n"
+
+
+def test_failed_write_leaves_the_old_folder(folder):
+    bad = RetrievalSet("tiny", EXPECTED.queries, [*EXPECTED.candidates, Candidate("a b", "", "")], EXPECTED.qrels)
+    with pytest.raises(UserError, match=r"'a b'.*white space"):
+        beir.write_folder(folder, bad)
+    assert beir.read_folder(folder) == EXPECTED
+    assert [p.name for p in folder.parent.iterdir()] == ["tiny"]
+
+
+BAD = {
+    "bad JSON": ("corpus.jsonl", b'{"_id": "1", "text": ""}\n{"_id": ', ["corpus.jsonl, line 2", "not valid JSON"]),
+    "deep JSON": ("corpus.jsonl", b"[" * 200_000, ["corpus.jsonl, line 1", "not valid JSON"]),
+    "not an object": ("queries.jsonl", b"[1]\n", ["queries.jsonl, line 1", "'_id'"]),
+    "no _id": ("corpus.jsonl", b'{"id": "1", "text": ""}\n', ["corpus.jsonl, line 1", "'_id' is missing"]),
+    "an _id of another type": ("corpus.jsonl", b'{"_id": true, "text": ""}\n', ["line 1", "'_id'", "not a string"]),
+    "an empty _id": ("corpus.jsonl", b'{"_id": "", "text": ""}\n', ["line 1", "empty"]),
+    "white space in an _id": ("queries.jsonl", b'{"_id": "a\\u00a0b", "text": ""}\n', ["line 1", "white space"]),
+    "a repeated _id": (
+        "queries.jsonl",
+        b'{"_id": "1", "text": ""}\n\n{"_id": 1, "text": ""}\n',
+        ["queries.jsonl, line 3", "'1' is there twice"],
+    ),
+    "no text": ("corpus.jsonl", b'{"_id": "1", "title": ""}\n', ["corpus.jsonl, line 1", "'text' is missing"]),
+    "no query text": ("queries.jsonl", b'{"_id": "1"}\n', ["queries.jsonl, line 1", "'text' is missing"]),
+    "a title of another type": ("corpus.jsonl", b'{"_id": "1", "title": 5, "text": ""}\n', ["line 1", "'title'"]),
+    "bad UTF-8": ("corpus.jsonl", b'{"_id": "1", "text": "\xe9"}\n', ["corpus.jsonl, line 1", "UTF-8"]),
+    "half a pair": ("corpus.jsonl", b'{"_id": "1", "text": "\\ud800"}\n', ["line 1", "'text'", "surrogate"]),
+    "bad UTF-8 in qrels": ("qrels/test.tsv", b"q1\td\xff\t1\n", ["test.tsv, line 1", "UTF-8"]),
+    "a real score": ("qrels/test.tsv", QRELS.encode() + b"q1\td1\t0.5\n", ["test.tsv, line 5", "'0.5'", "integer"]),
+    "another header": ("qrels/test.tsv", b"qid\tpid\trelevance\n", ["test.tsv, line 1", "'relevance'", "integer"]),
+    "TREC qrels": ("qrels/test.tsv", b"q1 0 d1 1\n", ["test.tsv, line 1", "1 fields, expected 3"]),
+    "an unknown query": ("qrels/test.tsv", b"q9\td1\t1\n", ["test.tsv, line 1", "query 'q9'", "queries.jsonl"]),
+    "an unknown candidate": ("qrels/test.tsv", b"q1\td9\t1\n", ["test.tsv, line 1", "candidate 'd9'", "corpus.jsonl"]),
+    "two grades": ("qrels/test.tsv", b"q1\td1\t1\nq1\td1\t2\n", ["test.tsv, line 2", "'q1'", "'d1'", "twice"]),
+    "no judgement": ("qrels/test.tsv", b"query-id\tcorpus-id\tscore\n", ["test.tsv", "no query is left"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_broken_file_is_named_with_its_line(folder, case):
+    name, data, words = BAD[case]
+    (folder / name).write_bytes(data)
+    with pytest.raises(UserError) as error:
+        beir.read_folder(folder)
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+@pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl", "qrels/test.tsv"])
+def test_missing_file_is_named(folder, name):
+    (folder / name).unlink()
+    with pytest.raises(UserError, match=name.split("/")[0]):
+        beir.read_folder(folder)
+
+
+def test_missing_folder_and_file(tmp_path):
+    with pytest.raises(UserError, match="nowhere: neither"):
+        beir.read_folder(tmp_path / "nowhere")
+    with pytest.raises(UserError, match=r"no\.jsonl: no such file"):
+        next(beir.read_candidates(tmp_path / "no.jsonl"))
+
+
+@pytest.mark.parametrize("data", [gzip.compress(CORPUS.encode() * 999)[:200], b"plain text"])
+def test_broken_gzip_is_named(tmp_path, data):
+    (tmp_path / "corpus.jsonl.gz").write_bytes(data)
+    with pytest.raises(UserError, match=r"corpus\.jsonl\.gz"):
+        list(beir.read_candidates(tmp_path / "corpus.jsonl.gz"))
+
+
+# Documents as the data's README gives them; queries and judgements as `cut | sort -u | wc -l` counts them.
+@pytest.mark.parametrize(
+    ("name", "candidates", "queries", "judgements"),
+    [
+        ("cranfield", 1400, 225, 1612),
+        ("cisi", 1460, 76, 3114),
+        ("cacm", 3204, 52, 796),
+        ("npl", 11429, 93, 2083),
+    ],
+)
+def test_real_collections(shared_data, name, candidates, queries, judgements):
+    value = beir.read_folder(shared_data / "beir" / name)
+    sizes = len(value.candidates), len(value.queries), sum(map(len, value.qrels["test"].values()))
+    assert sizes == (candidates, queries, judgements)

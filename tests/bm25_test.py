@@ -1,0 +1,183 @@
+"""BM25 against the formula in plain Python, and against figures measured with other code on real data."""
+
+import gzip
+import json
+import math
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from retrieval.errors import UserError
+from retrieval.search.bm25 import Bm25Index
+
+STOP_WORDS = set(
+    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
+    "to was will with".split()
+)
+
+
+def words(text, stop_words=STOP_WORDS):
+    return [word for word in re.findall(r"\b\w\w+\b", text.lower()) if word not in stop_words]
+
+
+def reference(texts, query, k1=1.5, b=0.75, stop_words=STOP_WORDS):
+    """Row -> score of every text that shares a word with the query, by the formula."""
+    counts = [Counter(words(text, stop_words)) for text in texts]
+    lengths = [sum(count.values()) for count in counts]
+    mean = sum(lengths) / len(lengths)
+    scores = {}
+    for word in words(query, stop_words):
+        containing = sum(word in count for count in counts)
+        idf = math.log(1 + (len(texts) - containing + 0.5) / (containing + 0.5))
+        for row, count in enumerate(counts):
+            if count[word]:
+                weight = count[word] / (count[word] + k1 * (1 - b + b * lengths[row] / mean))
+                scores[row] = scores.get(row, 0) + idf * weight
+    return scores
+
+
+TEXTS = [
+    "The cat sat on the mat.",
+    "A dog and a cat: the cat ran!",
+    "Dogs run; the dog sleeps on a mat, on a very long and old mat.",
+    "Nothing here",
+    "",
+    "the of and",
+]
+
+
+@pytest.mark.parametrize("k1, b", [(1.5, 0.75), (0.9, 0.4), (0, 0), (2, 1)])
+def test_scores_are_the_formula(k1, b):
+    index = Bm25Index.build(TEXTS, "text", k1=k1, b=b)
+    for query in ("cat", "Cat mat", "dog dog mat", "the old MAT"):
+        scores, rows = index.search([query], 6)
+        expected = reference(TEXTS, query, k1, b)
+        assert dict(zip(rows[0].tolist(), scores[0].tolist())) == pytest.approx({**expected, -1: -np.inf}, rel=1e-5)
+        found = len(expected)
+        assert (np.diff(scores[0, :found]) <= 0).all() and (rows[0, found:] == -1).all()
+
+
+def test_without_stop_words_every_word_counts():
+    index = Bm25Index.build(TEXTS, "text", stop_words="none")
+    scores, rows = index.search(["the"], 6)
+    expected = reference(TEXTS, "the", stop_words=set())
+    assert set(rows[0].tolist()) - {-1} == set(expected) == {0, 1, 2, 5}
+    assert dict(zip(rows[0].tolist(), scores[0].tolist())) == pytest.approx({**expected, -1: -np.inf}, rel=1e-5)
+
+
+def test_a_query_without_a_known_word_finds_nothing():
+    scores, rows = Bm25Index.build(TEXTS, "text").search(["the of and", "zebra", "", "cat", "?!"], 3)
+    assert (rows[[0, 1, 2, 4]] == -1).all() and np.isneginf(scores[[0, 1, 2, 4]]).all()
+    assert rows[3].tolist() == [1, 0, -1]
+
+
+def test_ties_go_to_the_smaller_row():
+    texts = ["blue moon", "red sun", "green sun"] * 400
+    _, rows = Bm25Index.build(texts, "text").search(["sun", "moon sun"], 300)
+    assert rows[0].tolist() == [row for row in range(1200) if row % 3][:300]
+    assert rows[1].tolist() == list(range(0, 900, 3))
+
+
+def test_every_number_of_queries_and_larger_k():
+    rng = np.random.default_rng(0)
+    texts = [" ".join(f"w{word}" for word in rng.zipf(1.5, 20) % 50) for _ in range(60)]
+    queries = [" ".join(f"w{word}" for word in rng.integers(0, 60, 3)) for _ in range(300)]
+    index = Bm25Index.build(texts, "text")
+    scores, rows = index.search(queries, 100)
+    assert scores.shape == rows.shape == (300, 100)
+    for query in (0, 127, 128, 129, 299):
+        expected = reference(texts, queries[query])
+        assert dict(zip(rows[query].tolist(), scores[query].tolist())) == pytest.approx(
+            {**expected, -1: -np.inf}, rel=1e-4
+        )
+        np.testing.assert_array_equal(index.search([queries[query]], 100)[1][0], rows[query])
+    assert index.search([], 3)[1].shape == (0, 3)
+
+
+def test_saved_and_loaded_it_answers_the_same(tmp_path):
+    index = Bm25Index.build(TEXTS, "title + text", k1=0.9, b=0.4)
+    index.save(tmp_path / "index")
+    loaded = Bm25Index.load(tmp_path / "index")
+    for got, expected in zip(loaded.search(["cat mat", "dog"], 4), index.search(["cat mat", "dog"], 4)):
+        np.testing.assert_array_equal(got, expected)
+    assert loaded.description == index.description
+    for part in ("k1 0.9", "b 0.4", "title + text", "English stop words", "6 documents", "Lucene"):
+        assert part in loaded.description
+
+
+def test_a_damaged_or_missing_index_is_refused(tmp_path):
+    Bm25Index.build(TEXTS, "text").save(tmp_path / "index")
+    for name in ("weights.npz", "vocabulary.json", "parameters.json"):
+        shutil.copytree(tmp_path / "index", tmp_path / name)
+        data = bytearray((tmp_path / name / name).read_bytes())
+        data[len(data) // 2] ^= 1
+        (tmp_path / name / name).write_bytes(data)
+        with pytest.raises(UserError, match=rf"{name}: damaged"):
+            Bm25Index.load(tmp_path / name)
+    with pytest.raises(UserError, match="no such file"):
+        Bm25Index.load(tmp_path / "nowhere")
+
+
+def test_what_cannot_be_indexed_is_refused():
+    with pytest.raises(UserError, match="none of the 2 texts has a word"):
+        Bm25Index.build(["the", "?"], "text")
+    with pytest.raises(UserError, match="none of the 0 texts"):
+        Bm25Index.build([], "text")
+    with pytest.raises(UserError, match="unknown stop word list 'eng': did you mean en"):
+        Bm25Index.build(TEXTS, "text", stop_words="eng")
+    for k1, b in ((-1, 0.5), (1, 1.5), (1, -0.1)):
+        with pytest.raises(UserError, match="k1 must be"):
+            Bm25Index.build(TEXTS, "text", k1=k1, b=b)
+    with pytest.raises(ValueError, match="k must be"):
+        Bm25Index.build(TEXTS, "text").search(["cat"], 0)
+
+
+def test_importing_the_module_leaves_jax_unstarted():
+    """bm25s runs JAX when it is imported, after which a pod's processes can no longer find each other."""
+    code = "import sys, retrieval.search.bm25; sys.exit('bm25s' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_cranfield_equals_the_formula(shared_data):
+    def records(name):
+        return map(json.loads, (shared_data / "beir" / "cranfield" / name).read_text().splitlines())
+
+    texts = [f"{record['title']} {record['text']}" for record in records("corpus.jsonl")]
+    queries = [record["text"] for record in records("queries.jsonl")][:5]
+    scores, rows = Bm25Index.build(texts, "title + text").search(queries, 50)
+    for query, query_scores, query_rows in zip(queries, scores, rows):
+        expected = reference(texts, query)
+        best = sorted(expected.values(), reverse=True)[:50]
+        np.testing.assert_allclose(query_scores, best, rtol=1e-4)
+        np.testing.assert_allclose([expected[row] for row in query_rows.tolist()], best, rtol=1e-4)
+
+
+@pytest.mark.long
+def test_squad_gives_the_figures_measured_with_other_code(shared_data):
+    """R@1/5/10/50/100 = 59.0 / 77.8 / 83.0 / 90.9 / 93.0, there with other sentence breaks."""
+    texts, gold = {}, {}
+    for part in ("train", "dev"):
+        with gzip.open(shared_data / "squad" / f"{part}-v1.1.json.gz") as file:
+            articles = json.load(file)["data"]
+        for paragraph in (paragraph for article in articles for paragraph in article["paragraphs"]):
+            passage = paragraph["context"]
+            starts = [0, *(match.end() for match in re.finditer(r"[.?!][\"')\]]*\s+(?=[\"'(\[]?[A-Z0-9])", passage))]
+            rows = [
+                texts.setdefault((passage[start:end].strip(), passage), len(texts))
+                for start, end in zip(starts, [*starts[1:], len(passage)])
+            ]
+            for question in paragraph["qas"]:
+                place = sum(start <= question["answers"][0]["answer_start"] for start in starts) - 1
+                gold.setdefault(question["question"], set()).add(rows[place])
+    assert len(gold) == 97_888
+    questions = [list(gold)[number] for number in np.random.default_rng(0).choice(len(gold), 8000, replace=False)]
+    index = Bm25Index.build([f"{sentence} {passage}" for sentence, passage in texts], "sentence + passage")
+    _, rows = index.search(questions, 100)
+    hits = np.array([np.isin(found, list(gold[question])) for found, question in zip(rows, questions)])
+    measured = [100 * hits[:, :k].any(axis=1).mean() for k in (1, 5, 10, 50, 100)]
+    np.testing.assert_allclose(measured, [59.0, 77.8, 83.0, 90.9, 93.0], atol=2)

@@ -1,0 +1,68 @@
+"""BoW-MLP against the formula."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from devices import assert_same_on_any_mesh
+from flax import nnx
+
+from retrieval.models.bow import BowConfig, BowMlp
+from retrieval.models.text import Text
+
+IDS = np.array([[2, 7, 8, 3, 0, 0], [2, 9, 9, 9, 4, 3], [2, 3, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]], np.int32)
+
+
+def build():
+    return BowMlp(BowConfig(vocab_size=10, hidden_size=6, mlp_size=5), 4, rngs=nnx.Rngs(0))
+
+
+def embed(model, ids):
+    return model(Text.from_ids(jnp.asarray(ids), jnp.zeros_like(ids)), dropout_key=None)
+
+
+def test_embedding_is_an_mlp_of_the_mean_of_all_tokens_but_padding():
+    model = build()
+    p = nnx.to_pure_dict(nnx.state(model))
+    p["hidden"]["bias"] = jnp.linspace(-1, 1, 5)
+    p["output"]["bias"] = jnp.linspace(1, 2, 4)
+    model.hidden.bias[...], model.output.bias[...] = p["hidden"]["bias"], p["output"]["bias"]
+    p = jax.tree.map(np.asarray, p)
+    for row, embedding in zip(IDS, embed(model, IDS)):
+        total = sum((p["token_embedding"]["embedding"][i] for i in row if i != 0), np.zeros(6))
+        hidden = np.tanh(total / max(1, (row != 0).sum()) @ p["hidden"]["kernel"] + p["hidden"]["bias"])
+        np.testing.assert_allclose(embedding, hidden @ p["output"]["kernel"] + p["output"]["bias"], atol=1e-6)
+
+
+def test_order_and_padding_do_not_matter():
+    model = build()
+    np.testing.assert_allclose(embed(model, IDS[:, ::-1].copy()), embed(model, IDS), atol=1e-6)
+    np.testing.assert_allclose(embed(model, np.pad(IDS, ((0, 0), (0, 3)))), embed(model, IDS), atol=1e-6)
+
+
+def test_packed_texts_have_the_same_embeddings():
+    packed = Text(
+        ids_RL=jnp.array([[2, 3, 2, 9, 9, 9, 4, 3], [2, 7, 8, 3, 0, 0, 0, 0]]),
+        types_RL=jnp.zeros((2, 8), int),
+        segments_RL=jnp.array([[1, 1, 2, 2, 2, 2, 2, 2], [1, 1, 1, 1, 0, 0, 0, 0]]),
+        positions_RL=jnp.array([[0, 1, 0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 0, 0, 0, 0]]),
+        starts_B=jnp.array([8, 2, 0]),
+    )
+    model = build()
+    np.testing.assert_allclose(model(packed, dropout_key=None), embed(model, IDS)[:3], atol=1e-6)
+
+
+def test_embeddings_and_gradients_are_the_same_on_any_mesh():
+    graphdef, params = nnx.split(build())
+    ids = np.random.default_rng(0).integers(0, 10, (16, 7)).astype(np.int32)
+
+    def loss(params, ids):
+        embedding = nnx.merge(graphdef, params)(Text.from_ids(ids, jnp.zeros_like(ids)), dropout_key=None)
+        return jnp.sin(embedding).mean(), embedding
+
+    assert_same_on_any_mesh(jax.value_and_grad(loss, has_aux=True), params, ids)
+
+
+def test_the_papers_size_is_reached():
+    config = BowConfig(vocab_size=30522, hidden_size=4096, mlp_size=640)
+    state = nnx.eval_shape(lambda: nnx.state(BowMlp(config, 512, rngs=nnx.Rngs(0))))
+    assert round(sum(leaf.size for leaf in jax.tree.leaves(state)) / 1e6) == 128

@@ -1,0 +1,48 @@
+"""Every config builds, and the paper's numbers are in it."""
+
+import importlib
+
+import pytest
+from conftest import REPOSITORY
+
+from retrieval.errors import UserError
+from retrieval.stages.run import get_field
+from retrieval.stages.table import STAGES
+
+NAMES = sorted(path.stem for path in (REPOSITORY / "configs").glob("*.py"))
+
+
+def load(name, *size):
+    return importlib.import_module(f"configs.{name}").get_config(*size)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("size", ["paper", "local"])
+def test_builds_and_names_only_stages_and_fields_that_exist(name, size):
+    config = load(name, size)
+    assert set(config.stages) <= set(STAGES)
+    for stage in STAGES.values():
+        for field in stage.settings:
+            get_field(config.to_dict(), field)
+    assert config.train.batch_size % config.data.lanes == 0
+    assert config.prepare.shards % config.data.lanes == 0
+
+
+def test_the_papers_setting():
+    """Chang et al. 2020, section 4.1."""
+    config = load("ict_bfs_wlp")
+    assert (config.model.num_layers, config.model.hidden_size, config.model.embed_dim) == (12, 768, 512)
+    assert (config.train.batch_size, config.train.steps, config.train.learning_rate) == (8192, 100_000, 1e-4)
+    assert (config.data.query_length, config.data.document_length, config.train.warmup_ratio) == (64, 288, 0.1)
+    assert config.data.rates.to_dict() == {"ict": 1.0, "bfs": 1.0, "wlp": 1.0, "mlm": 0.0}
+
+
+@pytest.mark.parametrize("task", ["ict", "bfs", "wlp", "mlm"])
+def test_a_config_of_a_single_task(task):
+    rates = load(task, "local").data.rates
+    assert {name for name, rate in rates.items() if rate} == {task}
+
+
+def test_an_unknown_size_lists_the_known_ones():
+    with pytest.raises(UserError, match="unknown size of a config 'locl': did you mean local"):
+        load("ict_bfs_wlp", "locl")

@@ -1,0 +1,27 @@
+"""Eight CPU devices for every test, and the place of the optional real data."""
+
+import os
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import pathlib
+import tempfile
+
+import pytest
+
+# The same small programs are compiled by many tests.
+os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="retrieval-tests-")
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+
+REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> pathlib.Path:
+    """The folder of real data; a test that asks for it is skipped where there is none."""
+    folder = pathlib.Path(os.environ.get("RETRIEVAL_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"no real data at {folder}; set RETRIEVAL_TEST_DATA to its folder")
+    return folder

@@ -1,0 +1,83 @@
+"""Exact search against a stable sort of numpy's inner products."""
+
+import numpy as np
+import pytest
+
+from retrieval.errors import UserError
+from retrieval.search.exact import ExactIndex
+
+
+def reference(embeddings, queries, k):
+    """Rows and scores of the best k by a full stable sort, padded with -1 and -inf."""
+    scores = queries.astype(np.float64) @ embeddings.T.astype(np.float64)
+    rows = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    padding = ((0, 0), (0, k - rows.shape[1]))
+    scores = np.pad(np.take_along_axis(scores, rows, axis=1), padding, constant_values=-np.inf)
+    return scores, np.pad(rows, padding, constant_values=-1)
+
+
+@pytest.mark.parametrize("candidates, k", [(1, 1), (1, 3), (127, 127), (128, 10), (129, 200), (1000, 7), (5000, 100)])
+def test_same_as_sorting_all_scores_with_many_ties(candidates, k):
+    rng = np.random.default_rng(candidates)
+    # Small whole numbers: sums are exact, and nearly every score is tied with many others.
+    embeddings = rng.integers(-2, 3, (candidates, 6)).astype(np.float32)
+    queries = rng.integers(-2, 3, (9, 6)).astype(np.float32)
+    scores, rows = ExactIndex(embeddings, batch_size=4).search(queries, k)
+    expected_scores, expected_rows = reference(embeddings, queries, k)
+    np.testing.assert_array_equal(rows, expected_rows)
+    np.testing.assert_array_equal(scores, expected_scores)
+    assert scores.dtype == np.float32 and rows.dtype == np.int32
+
+
+@pytest.mark.parametrize("queries", [0, 1, 3, 4, 5, 8])
+def test_every_number_of_queries(queries):
+    rng = np.random.default_rng(0)
+    embeddings, query_embeddings = rng.normal(size=(300, 16)), rng.normal(size=(queries, 16))
+    scores, rows = ExactIndex(embeddings, batch_size=4).search(query_embeddings, 5)
+    expected_scores, expected_rows = reference(embeddings, query_embeddings, 5)
+    np.testing.assert_array_equal(rows, expected_rows)
+    np.testing.assert_allclose(scores, expected_scores, rtol=1e-5, atol=1e-5)
+
+
+def test_the_best_candidates_in_one_block_and_at_its_edges():
+    embeddings = np.zeros((1024, 1), np.float32)
+    embeddings[[127, 128, 255, 256, 1023], 0] = [5, 4, 3, 2, 1]
+    _, rows = ExactIndex(embeddings).search(np.ones((1, 1), np.float32), 6)
+    assert rows.tolist() == [[127, 128, 255, 256, 1023, 0]]
+
+
+def test_negative_scores_are_found_before_the_padding():
+    embeddings = np.full((130, 2), -1, np.float32)
+    scores, rows = ExactIndex(embeddings).search(np.ones((1, 2), np.float32), 131)
+    assert rows[0].tolist() == [*range(130), -1]
+    assert scores[0].tolist() == [-2.0] * 130 + [-np.inf]
+
+
+def test_zero_and_minus_zero_are_a_tie():
+    embeddings = np.array([[-0.0], [0.0], [-0.0], [0.0]], np.float32)
+    _, rows = ExactIndex(embeddings).search(np.array([[1.0]], np.float32), 4)
+    assert rows.tolist() == [[0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_nan_and_infinity_are_refused_with_their_row(bad):
+    good, broken = np.ones((5, 2), np.float32), np.ones((5, 2), np.float32)
+    broken[3, 1] = bad
+    with pytest.raises(UserError, match=r"1 of 5 candidate embeddings.*row 3"):
+        ExactIndex(broken)
+    with pytest.raises(UserError, match=r"1 of 5 query embeddings.*row 3"):
+        ExactIndex(good).search(broken, 1)
+
+
+def test_what_cannot_be_searched_is_refused():
+    with pytest.raises(UserError, match="no candidates"):
+        ExactIndex(np.zeros((0, 4), np.float32))
+    index = ExactIndex(np.full((3, 2), 1e30, np.float32))
+    with pytest.raises(UserError, match="3 dimensions and the candidates 2"):
+        index.search(np.ones((1, 3), np.float32), 1)
+    with pytest.raises(UserError, match="too large for float32"):
+        index.search(np.full((1, 2), 1e30, np.float32), 1)
+    with pytest.raises(ValueError, match="k must be at least 1"):
+        index.search(np.ones((1, 2), np.float32), 0)
+    with pytest.raises(ValueError, match=r"shape \(2,\)"):
+        index.search(np.ones(2, np.float32), 1)

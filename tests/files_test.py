@@ -1,0 +1,59 @@
+"""Files are whole or not there; errors name the file."""
+
+import pytest
+
+from retrieval import files
+from retrieval.errors import UserError, unknown_name
+
+
+def test_an_interrupted_write_leaves_what_was_there(tmp_path):
+    path = tmp_path / "a.txt"
+    files.write_text(path, "old")
+    with pytest.raises(KeyboardInterrupt), files.atomic(path) as temporary:
+        temporary.write_text("new, but hal")
+        raise KeyboardInterrupt
+    assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_folder_is_replaced_whole(tmp_path):
+    path = tmp_path / "folder"
+    for names in (["a", "b"], ["c"]):
+        with files.atomic(path) as temporary:
+            temporary.mkdir()
+            for name in names:
+                (temporary / name).touch()
+    assert [p.name for p in path.iterdir()] == ["c"]
+
+
+def test_what_a_kill_leaves_behind_is_removed(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / ".tmp-123-x.npy").touch()
+    (tmp_path / "sub" / "x.npy").touch()
+    files.remove_temporaries(tmp_path)
+    assert [p.name for p in (tmp_path / "sub").iterdir()] == ["x.npy"]
+
+
+def test_json_errors_name_the_file_and_the_place(tmp_path):
+    path = tmp_path / "a.json"
+    with pytest.raises(UserError, match=r"a\.json: no such file"):
+        files.read_json(path)
+    path.write_text('{"a": 1,\n oops}')
+    with pytest.raises(UserError, match=r"a\.json: not valid JSON .*line 2"):
+        files.read_json(path)
+
+
+def test_fingerprints_follow_the_value():
+    assert files.fingerprint({"a": 1, "b": [2]}) == files.fingerprint({"b": [2], "a": 1})
+    assert files.fingerprint({"a": 1}) != files.fingerprint({"a": 2})
+
+
+def test_a_changed_file_changes_its_description(tmp_path):
+    path = tmp_path / "a"
+    path.write_text("one")
+    before = files.describe(tmp_path)
+    path.write_text("other")
+    assert files.describe(tmp_path) != before
+
+
+def test_unknown_names_are_answered_with_the_nearest():
+    assert str(unknown_name("task", "itc", ["ict", "bfs"])) == "unknown task 'itc': did you mean ict? known: bfs, ict"

@@ -1,0 +1,54 @@
+"""The rooms of the house do not import each other, and those that need no TensorFlow do not import it."""
+
+import ast
+import subprocess
+import sys
+
+import pytest
+from conftest import REPOSITORY
+
+ROOMS = ("data", "models", "training", "search", "evaluation")
+SHARED = {"retrieval.errors", "retrieval.files"}
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from [node.module] + [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            yield from [alias.name for alias in node.names]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_itself_and_the_shared_files(room):
+    files = list((REPOSITORY / "retrieval" / room).glob("*.py"))
+    assert len(files) > 2
+    for path in files:
+        for name in imports(path):
+            if name.startswith("retrieval."):
+                allowed = name.startswith(f"retrieval.{room}") or any(name.startswith(shared) for shared in SHARED)
+                assert allowed, f"{path.name} imports {name}"
+
+
+def test_only_the_stages_join_rooms_and_only_main_runs_stages():
+    for path in (REPOSITORY / "retrieval").rglob("*.py"):
+        if path.parent.name != "stages" and path.name != "main.py":
+            assert not any(name.startswith("retrieval.stages") for name in imports(path)), path
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "retrieval.data.vocab",
+        "retrieval.data.prepare",
+        "retrieval.data.reqa",
+        "retrieval.models.two_tower",
+        "retrieval.training.losses",
+        "retrieval.search.exact",
+        "retrieval.search.bm25",
+        "retrieval.evaluation.metrics",
+    ],
+)
+def test_tensorflow_is_not_imported_where_it_is_not_needed(module):
+    code = f"import sys, {module}; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY).returncode == 0

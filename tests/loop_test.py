@@ -1,0 +1,130 @@
+"""The training loop and its checkpoints: exact resume, skipped updates, the same run on 1 and on 8 devices."""
+
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from retrieval.errors import UserError
+from retrieval.training import loop
+from retrieval.training.checkpoint import Checkpointer
+from retrieval.training.loop import Settings, TrainState
+
+TRUE_WEIGHTS = np.array([1.0, -2.0, 0.5], np.float32)
+
+
+class Numbers:
+    """Regression data; batch i is a function of i, and `poison` maps steps to a value that spoils them."""
+
+    def __init__(self, mesh, poison=None):
+        self.position, self.poison = 0, poison or {}
+        self.sharding = NamedSharding(mesh, P("data"))
+
+    def __next__(self):
+        x = np.random.default_rng(self.position).normal(size=(16, 3)).astype(np.float32)
+        y = x @ TRUE_WEIGHTS + self.poison.get(self.position, 0)
+        self.position += 1
+        return {"x": jax.device_put(x, self.sharding), "y": jax.device_put(y, self.sharding)}
+
+    def save(self, folder):
+        (folder / "position.json").write_text(json.dumps(self.position))
+
+    def restore(self, folder):
+        self.position = json.loads((folder / "position.json").read_text())
+
+
+def objective(params, batch, key):
+    # Dropout on the inputs, so that a wrong key on resume changes the result.
+    x = jnp.where(jax.random.bernoulli(key, 0.9, (16, 3)), batch["x"], 0)
+    error = x @ params["w"] - batch["y"]
+    return error**2, {"absolute": jnp.abs(error)}
+
+
+def run(folder, steps, *, devices=8, poison=None, stop=None, max_skipped=3, optimizer=None):
+    mesh = jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])
+    with jax.set_mesh(mesh):
+        optimizer = optimizer or optax.adamw(0.05)
+        state = TrainState.create({"w": jnp.zeros(3)}, optimizer)
+        state = jax.device_put(state, NamedSharding(mesh, P()))
+        batches, checkpointer, log = Numbers(mesh, poison), Checkpointer(folder), []
+        if checkpointer.latest_step() is not None:
+            state = checkpointer.restore(state, batches)
+        step_fn = loop.make_step(objective, optimizer, seed=0)
+        settings = Settings(steps=stop or steps, log_every=5, checkpoint_every=5, max_skipped=max_skipped)
+        try:
+            state = loop.train(state, step_fn, batches, checkpointer, lambda *row: log.append(row), settings)
+        finally:
+            checkpointer.close()
+        return jax.device_get(state), log
+
+
+def test_learns_and_logs_means(tmp_path):
+    state, log = run(tmp_path, 200)
+    assert np.abs(state.params["w"] - TRUE_WEIGHTS).max() < 0.6  # dropout shrinks the solution
+    assert [step for step, _ in log] == list(range(5, 201, 5))
+    assert log[-1][1]["loss"] < log[0][1]["loss"] / 3 and log[-1][1]["examples_per_second"] > 0
+
+
+def test_a_resumed_run_is_bitwise_the_same(tmp_path):
+    whole, log = run(tmp_path / "whole", 20)
+    run(tmp_path / "parts", 20, stop=10)
+    resumed, tail = run(tmp_path / "parts", 20)
+    jax.tree.map(np.testing.assert_array_equal, whole, resumed)
+    strip = lambda rows: [(s, {n: v for n, v in m.items() if n != "examples_per_second"}) for s, m in rows]  # noqa: E731
+    assert strip(log)[2:] == strip(tail)
+
+
+def test_one_device_and_eight_give_the_same(tmp_path):
+    one, _ = run(tmp_path / "1", 20, devices=1)
+    eight, _ = run(tmp_path / "8", 20, devices=8)
+    np.testing.assert_allclose(one.params["w"], eight.params["w"], atol=1e-6)
+
+
+def test_an_update_that_is_not_finite_is_skipped(tmp_path):
+    poisoned, log = run(tmp_path / "a", 10, poison={3: math.nan, 4: math.inf})
+    assert np.isfinite(poisoned.params["w"]).all()
+    assert log[0][1]["skipped"] == 2 and math.isfinite(log[0][1]["loss"]) and log[1][1]["skipped"] == 0
+
+
+def test_too_many_in_a_row_end_the_run_and_leave_a_good_checkpoint(tmp_path):
+    with pytest.raises(UserError, match="not finite for 4 steps in a row"):
+        run(tmp_path, 20, poison=dict.fromkeys(range(6, 20), math.nan))
+    state, _ = run(tmp_path, 5)
+    assert int(state.step) == 5 and np.isfinite(state.params["w"]).all()
+
+
+def test_accumulation_is_one_update_with_the_mean_gradient(tmp_path):
+    plain = lambda params, batch, key: ((batch["x"] @ params["w"] - batch["y"]) ** 2, {})  # noqa: E731
+    mesh = jax.make_mesh((1,), ("data",), devices=jax.devices()[:1])
+    with jax.set_mesh(mesh):
+        tx = optax.MultiSteps(optax.sgd(0.1), 2).gradient_transformation()
+        state, batches = TrainState.create({"w": jnp.zeros(3)}, tx), Numbers(mesh)
+        step = loop.make_step(plain, tx, seed=0)
+        for _ in range(2):
+            state, _ = step(state, next(batches))
+        batches.position = 0
+        both = [next(batches) for _ in range(2)]
+    x, y = (np.concatenate([np.asarray(b[name]) for b in both]) for name in "xy")
+    np.testing.assert_allclose(state.params["w"], 0.1 * 2 * x.T @ y / 32, rtol=1e-5)
+
+
+def test_restoring_without_a_checkpoint_says_what_to_do(tmp_path):
+    with pytest.raises(UserError, match="no checkpoint; run the train stage first"):
+        Checkpointer(tmp_path).restore({"w": jnp.zeros(3)})
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+    run(tmp_path, 5)
+    with pytest.raises(UserError, match="not a checkpoint of this model"):
+        Checkpointer(tmp_path).restore(TrainState.create({"v": jnp.zeros(3)}, optax.adamw(0.05)))
+
+
+def test_only_the_newest_checkpoints_are_kept(tmp_path):
+    run(tmp_path, 20)
+    assert sorted(int(p.name) for p in tmp_path.iterdir() if p.name.isdigit()) == [15, 20]

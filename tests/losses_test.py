@@ -1,0 +1,208 @@
+"""Losses against loops in float64, and their gradients against finite differences of these loops."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from devices import assert_same_on_any_mesh
+
+from retrieval.errors import UserError
+from retrieval.training.losses import in_batch_softmax, mlm_cross_entropy
+
+
+def softmax_by_loops(query, document, ids, log_q, temperature, symmetric):
+    """Losses [B] and recall@1 [B] of in-batch softmax, one score at a time."""
+    B, K, _ = document.shape
+    log_q = np.zeros((B, K)) if log_q is None else log_q.astype(np.float64)
+    losses, hits = [], []
+    for b in range(B):
+        positive = float(query[b] @ document[b, 0])
+        terms, rivals = [], []
+        for row in range(B):
+            for column in range(K):
+                is_own = (row, column) == (b, 0)
+                if ids[row, column] == ids[b, 0] and not is_own:
+                    continue
+                score = float(query[b] @ document[row, column])
+                terms.append(math.exp(score / temperature - log_q[row, column]))
+                if not is_own:
+                    rivals.append(score)
+        logit = positive / temperature - log_q[b, 0]
+        loss = math.log(sum(terms)) - logit
+        if symmetric:
+            others = [r for r in range(B) if r == b or ids[r, 0] != ids[b, 0]]
+            total = sum(math.exp(float(query[r] @ document[b, 0]) / temperature) for r in others)
+            loss = (loss + math.log(total) - positive / temperature) / 2
+        losses.append(loss)
+        hits.append(all(positive > rival for rival in rivals))
+    return np.array(losses), np.array(hits, np.float32)
+
+
+def batch(B=8, K=1, E=5, seed=0, documents=6):
+    """Few document ids, so that copies are in other rows, in other columns, and beside their own positive."""
+    random = np.random.default_rng(seed)
+    query, document = random.normal(size=(B, E)), random.normal(size=(B, K, E))
+    return tuple(
+        np.asarray(x, dtype)
+        for x, dtype in (
+            (query, np.float32),
+            (document, np.float32),
+            (random.integers(0, documents, (B, K)), np.int32),
+            (random.normal(size=(B, K)), np.float32),
+        )
+    )
+
+
+@pytest.mark.parametrize("K", [1, 3])
+@pytest.mark.parametrize("corrected", [False, True])
+@pytest.mark.parametrize("temperature", [1.0, 0.3])
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_in_batch_softmax_is_that_of_the_loops(K, corrected, temperature, symmetric):
+    query, document, ids, log_q = batch(K=K)
+    log_q = log_q if corrected else None
+    options = dict(temperature=temperature, symmetric=symmetric)
+    loss, metrics = in_batch_softmax(query, document, ids, log_q, **options)
+    expected, hits = softmax_by_loops(query, document, ids, log_q, **options)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(metrics["recall@1"], hits)
+    assert 0 < hits.mean() < 1
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_gradients_are_finite_differences_of_the_loops(symmetric):
+    query, document, ids, log_q = batch(B=4, K=2, E=3, documents=4)
+    options = dict(temperature=0.7, symmetric=symmetric)
+    grads = jax.grad(lambda q, d: in_batch_softmax(q, d, ids, log_q, **options)[0].sum(), (0, 1))(query, document)
+    wide = [query.astype(np.float64), document.astype(np.float64)]
+    for array, grad in zip(wide, grads):
+        for index in np.ndindex(array.shape):
+            values = []
+            for step in (1e-5, -1e-5):
+                array[index] += step
+                values.append(softmax_by_loops(*wide, ids, log_q, **options)[0].sum())
+                array[index] -= step
+            assert grad[index] == pytest.approx((values[0] - values[1]) / 2e-5, abs=1e-5)
+
+
+def test_two_rows_by_hand():
+    """Scores [[ln 2, 0], [ln 3, ln 5]]: p = 2 / (2 + 1) and 5 / (3 + 5)."""
+    query = jnp.eye(2)
+    document = jnp.log(jnp.array([[2.0, 3.0], [1.0, 5.0]]))[:, None]
+    loss, metrics = in_batch_softmax(query, document, jnp.array([[7], [8]]), None)
+    np.testing.assert_allclose(loss, [math.log(3 / 2), math.log(8 / 5)], rtol=1e-6)
+    np.testing.assert_array_equal(metrics["recall@1"], [1, 1])
+    # Document 7 is drawn four times as often as document 8: p = (2/4) / (2/4 + 1) and 5 / (3/4 + 5).
+    corrected, _ = in_batch_softmax(query, document, jnp.array([[7], [8]]), jnp.log(jnp.array([[4.0], [1.0]])))
+    np.testing.assert_allclose(corrected, [math.log(3), math.log(5.75 / 5)], rtol=1e-6)
+
+
+def test_a_constant_in_log_q_does_not_matter():
+    query, document, ids, log_q = batch(K=2)
+    shifted = in_batch_softmax(query, document, ids, log_q + 5)[0]
+    np.testing.assert_allclose(shifted, in_batch_softmax(query, document, ids, log_q)[0], atol=1e-5)
+
+
+def test_a_batch_of_one_document_has_no_negatives():
+    query, document, _, log_q = batch(K=2)
+    loss, metrics = in_batch_softmax(query, document, jnp.full((8, 2), 3), log_q, symmetric=True)
+    np.testing.assert_allclose(loss, 0, atol=1e-6)
+    grad = jax.grad(lambda q: in_batch_softmax(q, document, jnp.full((8, 2), 3), log_q, symmetric=True)[0].sum())(query)
+    np.testing.assert_allclose(grad, 0, atol=1e-6)
+    np.testing.assert_array_equal(metrics["recall@1"], 1)
+
+
+def test_ties_are_misses_and_recall_is_of_the_uncorrected_scores():
+    query, document = jnp.ones((3, 4)), jnp.ones((3, 1, 4))
+    ids = jnp.array([[1], [2], [3]])
+    np.testing.assert_array_equal(in_batch_softmax(query, document, ids, None)[1]["recall@1"], 0)
+    document = document.at[0].set(2)
+    for log_q in (None, jnp.array([[100.0], [0], [0]])):
+        np.testing.assert_array_equal(in_batch_softmax(query, document, ids, log_q)[1]["recall@1"], [1, 0, 0])
+
+
+def test_large_scores_do_not_overflow():
+    query, document, ids, log_q = batch()
+    loss, grad = jax.value_and_grad(lambda q: in_batch_softmax(q * 1e4, document, ids, log_q)[0].sum())(query)
+    assert np.isfinite(loss) and np.isfinite(grad).all()
+
+
+def test_half_precision_embeddings_are_compared_in_float32():
+    query, document, ids, log_q = batch()
+    half = [jnp.asarray(x, jnp.bfloat16) for x in (query, document)]
+    loss, _ = in_batch_softmax(*half, ids, log_q)
+    assert loss.dtype == jnp.float32
+    expected, _ = softmax_by_loops(*(np.asarray(x, np.float64) for x in half), ids, log_q, 1.0, False)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("K", [1, 3])
+def test_in_batch_softmax_and_its_gradients_are_the_same_on_any_mesh(K, symmetric):
+    query, document, ids, log_q = batch(B=16, K=K, documents=12)
+
+    def loss(scale, batch):
+        query, document, ids, log_q = batch
+        values, metrics = in_batch_softmax(query * scale, document, ids, log_q, symmetric=symmetric)
+        return values.mean(), (values, metrics)
+
+    step = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True, allow_int=True)
+
+    def without_integers(scale, batch):
+        aux, (scale_grad, batch_grad) = step(scale, batch)
+        return aux, scale_grad, batch_grad[:2], batch_grad[3]
+
+    assert_same_on_any_mesh(without_integers, jnp.linspace(0.5, 1.5, 5), (query, document, ids, log_q))
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan])
+def test_a_temperature_that_is_not_positive_is_refused(temperature):
+    query, document, ids, _ = batch()
+    with pytest.raises(UserError, match=r"temperature .*: must be greater than 0"):
+        in_batch_softmax(query, document, ids, None, temperature=temperature)
+
+
+def mlm_batch():
+    random = np.random.default_rng(0)
+    logits, labels = random.normal(size=(8, 3, 7)).astype(np.float32), random.integers(0, 7, (8, 3)).astype(np.int32)
+    labels[:4] = logits[:4].argmax(axis=-1)
+    weights = (np.arange(3) < np.array([3, 1, 0, 2, 3, 3, 1, 2])[:, None]).astype(np.float32)
+    return logits, labels, weights
+
+
+def test_the_mean_of_the_mlm_loss_is_the_mean_over_masked_tokens():
+    logits, labels, weights = mlm_batch()
+    losses, hits = [], []
+    for b, p in np.argwhere(weights):
+        exponentials = np.exp(logits[b, p].astype(np.float64))
+        losses.append(-math.log(exponentials[labels[b, p]] / exponentials.sum()))
+        hits.append(logits[b, p].argmax() == labels[b, p])
+    loss, metrics = mlm_cross_entropy(logits, labels, weights)
+    assert loss.shape == metrics["accuracy"].shape == (8,)
+    assert loss.mean() == pytest.approx(np.mean(losses), rel=1e-6)
+    assert metrics["accuracy"].mean() == pytest.approx(np.mean(hits), rel=1e-6)
+    assert loss[2] == 0
+    assert loss[1] == pytest.approx(losses[3] * 8 / 15, rel=1e-6)
+
+
+def test_the_mlm_gradient_is_softmax_minus_label():
+    logits, labels, weights = mlm_batch()
+    grad = jax.grad(lambda x: mlm_cross_entropy(x, labels, weights)[0].mean())(logits)
+    softmax = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(grad, (softmax - np.eye(7)[labels]) * weights[:, :, None] / 15, atol=1e-6)
+
+
+def test_a_batch_without_masked_tokens_has_no_loss():
+    logits, labels, weights = mlm_batch()
+    loss, metrics = mlm_cross_entropy(logits, labels, 0 * weights)
+    assert not loss.any() and not metrics["accuracy"].any()
+
+
+def test_the_mlm_loss_and_its_gradient_are_the_same_on_any_mesh():
+    def loss(scale, batch):
+        logits, labels, weights = batch
+        values, metrics = mlm_cross_entropy(logits * scale, labels, weights)
+        return values.mean(), (values, metrics)
+
+    assert_same_on_any_mesh(jax.value_and_grad(loss, has_aux=True), jnp.linspace(0.5, 1.5, 7), mlm_batch())

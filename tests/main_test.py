@@ -1,0 +1,161 @@
+"""The command line: what it says to people who make mistakes."""
+
+import subprocess
+import sys
+
+import pytest
+from absl import flags
+from conftest import REPOSITORY
+
+from retrieval import main
+from retrieval.errors import UserError
+from retrieval.stages import run as runs
+from retrieval.stages.run import Run, Stage
+
+CONFIG = f"--config={REPOSITORY}/configs/ict_bfs_wlp.py:local"
+
+
+def parse(*arguments):
+    flags.FLAGS.unparse_flags()
+    return main.parse_flags(["main", *arguments])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--config is missing"),
+        (["--config=configs/none.py"], r"configs/none\.py"),
+        ([f"{CONFIG}x"], "unknown size of a config 'localx': did you mean local"),
+        ([CONFIG, "--config.trian.steps=5"], r"unknown field 'config\.trian': did you mean config\.train"),
+        ([CONFIG, "--config.train.batchsize=5"], r"'config\.train\.batchsize': did you mean config\.train\.batch_size"),
+        ([CONFIG, "--config.train.steps=many"], "steps"),
+        ([CONFIG, "--config.train=5"], r"config\.train is a group of fields"),
+        ([CONFIG, "--config.train.steps.more=5"], r"unknown field 'config\.train\.steps\.more'"),
+        ([CONFIG, "--wrokdir=x"], "wrokdir"),
+    ],
+)
+def test_mistakes_in_flags(arguments, message):
+    with pytest.raises(UserError, match=message):
+        parse(*arguments)
+
+
+def test_a_field_can_be_set_from_the_shell():
+    parse(CONFIG, "--config.train.batch_size=64", "--config.model.tied=True", "--config.corpus=dump.xml")
+    config = flags.FLAGS.config
+    assert (config.train.batch_size, config.model.tied, config.corpus) == (64, True, "dump.xml")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([CONFIG], "--workdir is missing"),
+        ([CONFIG, "--workdir=x", "--stage=trian"], "unknown stage 'trian': did you mean train"),
+        ([CONFIG, "--workdir=x", "more"], "unexpected argument 'more'"),
+    ],
+)
+def test_mistakes_in_what_to_run(arguments, message):
+    with pytest.raises(UserError, match=message):
+        main.main(parse(*arguments))
+
+
+def call(*arguments):
+    command = [sys.executable, "-m", "retrieval.main", *arguments]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+
+
+def test_an_error_is_one_message_and_no_stack_trace(tmp_path):
+    result = call(CONFIG, f"--workdir={tmp_path}", "--config.corpus=/no/such/dump.xml.bz2")
+    assert result.returncode == 2
+    assert "error: /no/such/dump.xml.bz2: no such file or folder" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_full_disk_is_named():
+    import errno
+
+    assert "disk is full" in main._explain(OSError(errno.ENOSPC, "No space left on device", "runs/x/corpus/a"))
+
+
+class Counter:
+    """Counts how often a stage ran."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, run):
+        self.calls += 1
+        (run.folder / "out").mkdir(exist_ok=True)
+        return {"calls": self.calls}
+
+
+@pytest.fixture
+def stages():
+    return {
+        "prepare": Stage(Counter(), settings=("corpus", "prepare"), fixed=True),
+        "evaluate": Stage(Counter(), settings=("evaluate",), needs=("prepare",), outputs=("out",)),
+    }
+
+
+def make_run(folder, *arguments):
+    parse(CONFIG, "--config.stages=('prepare', 'evaluate')", *arguments)
+    return Run(flags.FLAGS.config, folder, REPOSITORY / "requirements.lock")
+
+
+def run_all(run, stages):
+    runs.open_run(run, stages)
+    for name in stages:
+        runs.run_stage(run, name, stages)
+    return [stage.function.calls for stage in stages.values()]
+
+
+def test_a_finished_stage_is_skipped(tmp_path, stages):
+    assert run_all(make_run(tmp_path), stages) == [1, 1]
+    assert run_all(make_run(tmp_path), stages) == [1, 1]
+
+
+def test_a_stage_whose_settings_changed_runs_again_on_a_clean_output(tmp_path, stages):
+    run_all(make_run(tmp_path), stages)
+    (tmp_path / "out" / "stale").touch()
+    assert run_all(make_run(tmp_path, "--config.evaluate.depth=7"), stages) == [1, 2]
+    assert not (tmp_path / "out" / "stale").exists()
+
+
+def test_an_interrupted_stage_goes_on_and_keeps_its_output(tmp_path, stages):
+    def interrupted(run):
+        (run.folder / "out").mkdir()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_all(make_run(tmp_path), stages | {"evaluate": Stage(interrupted, ("evaluate",), ("prepare",))})
+    (tmp_path / "out" / "part").touch()
+    run_all(make_run(tmp_path), stages)
+    assert (tmp_path / "out" / "part").exists()
+
+
+def test_a_work_directory_of_another_config_is_refused(tmp_path, stages):
+    run_all(make_run(tmp_path), stages)
+    with pytest.raises(UserError, match=r"another config:\n  config\.prepare\.shards: 8 there, 16 now"):
+        run_all(make_run(tmp_path, "--config.prepare.shards=16"), stages)
+
+
+def test_a_folder_that_is_no_work_directory_is_refused(tmp_path, stages):
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(UserError, match="not empty and not a work directory"):
+        run_all(make_run(tmp_path), stages)
+
+
+def test_a_stage_whose_input_is_missing_says_which_comes_first(tmp_path, stages):
+    run = make_run(tmp_path)
+    runs.open_run(run, stages)
+    with pytest.raises(UserError, match=r"stage 'evaluate' reads what stage 'prepare' writes.*--stage=prepare first"):
+        runs.run_stage(run, "evaluate", stages)
+
+
+def test_inputs_that_changed_under_a_fixed_stage_are_refused(tmp_path, stages):
+    source = tmp_path / "dump.xml"
+    source.write_text("one")
+    stages["prepare"] = Stage(Counter(), ("corpus",), fixed=True, inputs=lambda run: [source])
+    run_all(make_run(tmp_path / "run"), stages)
+    source.write_text("another")
+    with pytest.raises(UserError, match="what it reads has changed"):
+        run_all(make_run(tmp_path / "run"), stages)

@@ -1,0 +1,129 @@
+"""Metrics by hand and against numpy; the rule on self matches."""
+
+import numpy as np
+import pytest
+
+from retrieval.errors import UserError
+from retrieval.evaluation import metrics
+from retrieval.evaluation.metrics import drop_self_matches, evaluate
+
+CANDIDATES = [f"d{row}" for row in range(40)]
+
+
+def reference(rows_QK, query_ids, qrels):
+    """The metrics of every judged query from their definitions, as lists in the order of `query_ids`."""
+    values = {name: [] for name in ("Success@1", "Success@5", "R@5", "R@100", "RR", "RR@3", "P@5", "nDCG@5", "AP")}
+    for query, rows in zip(query_ids, rows_QK):
+        if query not in qrels:
+            continue
+        grades = np.array([qrels[query].get(CANDIDATES[row], 0) if row >= 0 else 0 for row in rows])
+        hits, relevant = grades > 0, sum(grade > 0 for grade in qrels[query].values())
+        ranks = np.flatnonzero(hits) + 1
+        discounts = 1 / np.log2(np.arange(2, 7))
+        ideal = np.sort(np.maximum([*qrels[query].values(), 0, 0, 0, 0, 0], 0))[::-1][:5] @ discounts
+        first = ranks[0] if len(ranks) else np.inf
+        values["Success@1"].append(first <= 1)
+        values["Success@5"].append(first <= 5)
+        values["R@5"].append(hits[:5].sum() / max(relevant, 1))
+        values["R@100"].append(hits.sum() / max(relevant, 1))
+        values["RR"].append(1 / first)
+        values["RR@3"].append(1 / first if first <= 3 else 0)
+        values["P@5"].append(hits[:5].sum() / 5)
+        values["nDCG@5"].append(grades[:5] @ discounts / ideal if ideal else 0)
+        values["AP"].append(sum((place + 1) / rank for place, rank in enumerate(ranks)) / max(relevant, 1))
+    return {name: float(np.mean(per_query)) for name, per_query in values.items()}
+
+
+def random_case(seed):
+    """30 queries: some without results, some not judged, some judged without a relevant candidate."""
+    rng = np.random.default_rng(seed)
+    query_ids = [f"q{number}" for number in range(30)]
+    rows = rng.permuted(np.tile(np.arange(40), (30, 1)), axis=1)[:, :10]
+    rows = np.where(np.arange(10) < rng.integers(0, 11, (30, 1)), rows, -1).astype(np.int32)
+    qrels = {
+        query: {CANDIDATES[row]: int(rng.integers(0, 4)) for row in rng.choice(40, rng.integers(1, 9), replace=False)}
+        for query in query_ids[::-1]
+        if rng.random() < 0.8
+    }
+    qrels[query_ids[0]] = {"d0": 0, "not in the corpus": 1}
+    return rows, query_ids, qrels
+
+
+@pytest.mark.parametrize("batch", [5000, 7, 1])
+def test_same_as_the_definitions(batch, monkeypatch):
+    monkeypatch.setattr(metrics, "_BATCH", batch)
+    rows, query_ids, qrels = random_case(batch)
+    expected = reference(rows, query_ids, qrels)
+    measured = evaluate(rows, query_ids, CANDIDATES, qrels, list(expected))
+    assert measured == pytest.approx(expected)
+    assert list(measured) == list(expected) and 0 < measured["Success@1"] < measured["Success@5"] < 1
+
+
+def test_by_hand():
+    rows = np.array([[0, 1, 2], [2, 1, 0], [-1, -1, -1]])
+    qrels = {"a": {"d1": 2, "d9": 1}, "b": {"d2": 1}, "c": {"d0": 1}}
+    measured = evaluate(rows, ["a", "b", "c"], CANDIDATES, qrels, ["Success@1", "RR", "R@3", "nDCG@3", "RR(rel=2)@10"])
+    ndcg_a = (2 / np.log2(3)) / (2 + 1 / np.log2(3))
+    expected = {"Success@1": 1, "RR": 0.5 + 1, "R@3": 0.5 + 1, "nDCG@3": ndcg_a + 1, "RR(rel=2)@10": 0.5}
+    assert measured == pytest.approx({name: total / 3 for name, total in expected.items()})
+
+
+def test_only_judged_queries_count():
+    rows = np.array([[0], [1], [2]])
+    assert evaluate(rows, ["a", "b", "c"], CANDIDATES, {"b": {"d1": 1}, "c": {}}, ["Success@1"]) == {"Success@1": 1}
+
+
+def test_ids_with_white_space_and_other_scripts():
+    qrels = {"who is it": {"d 1": 1}, "wer ist „es“": {"文": 1}}
+    rows = np.array([[0, 1], [1, 0]])
+    assert evaluate(rows, list(qrels), ["d 1", "文"], qrels, ["Success@1", "RR@10"]) == {"Success@1": 1, "RR@10": 1}
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("Succes@1", "unknown metric 'Succes': did you mean Success"),
+        ("ndcg@10", "unknown metric 'ndcg'.*nDCG"),
+        ("", "unknown metric ''"),
+        ("Success", "as in Success@10"),
+        ("Success@0", "as in Success@10"),
+        ("R@-1", "as in R@10"),
+        ("RR@0", "as in RR@10"),
+        ("R@1.5", "as in R@10"),
+        ("R @5", "as in R@10"),
+        ("nDCG(rel=2)@10", "unsupported params"),
+    ],
+)
+def test_a_wrong_metric_is_refused(name, message):
+    with pytest.raises(UserError, match=message):
+        evaluate(np.array([[0]]), ["a"], CANDIDATES, {"a": {"d0": 1}}, ["RR", name])
+
+
+def test_bad_input_is_refused():
+    rows, ids, qrels = np.array([[0], [1]]), ["a", "b"], {"a": {"d0": 1}}
+    with pytest.raises(UserError, match="1 query ids occur more than once"):
+        evaluate(rows, ["a", "a"], CANDIDATES, qrels, ["RR"])
+    with pytest.raises(UserError, match="1 candidate ids occur more than once"):
+        evaluate(rows, ids, ["d0", "d1", "d0"], qrels, ["RR"])
+    with pytest.raises(UserError, match="1 queries that were not searched, such as 'z'"):
+        evaluate(rows, ids, CANDIDATES, {**qrels, "z": {"d0": 1}}, ["RR"])
+    for empty in ({}, {"a": {}}):
+        with pytest.raises(UserError, match="empty"):
+            evaluate(rows, ids, CANDIDATES, empty, ["RR"])
+    with pytest.raises(ValueError, match="3 queries"):
+        evaluate(rows, ["a", "b", "c"], CANDIDATES, qrels, ["RR"])
+    with pytest.raises(ValueError, match="1 candidates"):
+        evaluate(rows, ids, ["d0"], qrels, ["RR"])
+    with pytest.raises(ValueError, match="same candidate twice"):
+        evaluate(np.array([[0, 1, 0], [-1, -1, -1]]), ids, CANDIDATES, qrels, ["RR"])
+
+
+def test_only_the_query_itself_is_dropped():
+    queries = {"1": "same text", "2": "a question", "3": "gone", "4": "no such candidate"}
+    candidates = {"1": "same text", "2": "an unrelated text with the id of a query", "3": "gone", "5": "x"}
+    rows = np.array([[1, 0, 3], [1, 0, 3], [2, -1, -1], [0, 1, 2]], np.int32)
+    scores = np.array([[9, 8, 7], [9, 8, 7], [9, -np.inf, -np.inf], [9, 8, 7]], np.float32)
+    kept_scores, kept_rows = drop_self_matches(scores, rows, queries, candidates)
+    assert kept_rows.tolist() == [[1, 3, -1], [1, 0, 3], [-1, -1, -1], [0, 1, 2]]
+    assert kept_scores.tolist() == [[9, 7, -np.inf], [9, 8, 7], [-np.inf] * 3, [9, 8, 7]]
+    assert kept_rows.dtype == np.int32 and kept_scores.dtype == np.float32

@@ -1,0 +1,68 @@
+"""The masked language model's head against the formula."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from devices import assert_same_on_any_mesh
+from flax import nnx
+
+from retrieval.models.mlm import MaskedLanguageModel
+from retrieval.models.text import Text
+from retrieval.models.transformer import TransformerConfig
+
+CONFIG = TransformerConfig(vocab_size=30, num_layers=1, hidden_size=8, num_heads=2, mlp_size=12, max_length=10)
+RANDOM = np.random.default_rng(0)
+IDS = RANDOM.integers(1, 30, (8, 10)).astype(np.int32)
+POSITIONS = RANDOM.integers(0, 10, (8, 3)).astype(np.int32)
+
+
+def build():
+    """A model whose parameters are all far from 0 and 1."""
+    model = MaskedLanguageModel(CONFIG, rngs=nnx.Rngs(0))
+    random = np.random.default_rng(1)
+    state = nnx.state(model, nnx.Param)
+    nnx.update(model, jax.tree.map(lambda x: x + jnp.asarray(random.normal(0, 0.5, x.shape), jnp.float32), state))
+    return model
+
+
+def text(ids):
+    return Text.from_ids(jnp.asarray(ids), jnp.zeros_like(ids))
+
+
+def test_logits_are_those_of_berts_head_at_the_masked_positions():
+    model = build()
+    hidden = np.asarray(model.encoder(text(IDS), dropout_key=None), np.float64)
+    p = jax.tree.map(lambda x: np.asarray(x, np.float64), nnx.to_pure_dict(nnx.state(model)))
+    logits = model(text(IDS), jnp.asarray(POSITIONS), None)
+    assert logits.shape == (8, 3, 30) and logits.dtype == jnp.float32
+    for row in range(8):
+        for column, position in enumerate(POSITIONS[row]):
+            x = hidden[row, position] @ p["dense"]["kernel"] + p["dense"]["bias"]
+            x = np.array([v * 0.5 * (1 + math.erf(v / math.sqrt(2))) for v in x])
+            x = (x - x.mean()) / np.sqrt(x.var() + 1e-12) * p["norm"]["scale"] + p["norm"]["bias"]
+            expected = p["encoder"]["token_embedding"]["embedding"] @ x + p["bias"]
+            np.testing.assert_allclose(logits[row, column], expected, rtol=0, atol=2e-5)
+
+
+def test_the_output_layer_is_the_token_embedding():
+    model = build()
+    tables = [leaf for leaf in jax.tree.leaves(nnx.state(model)) if leaf.shape == (30, 8)]
+    assert len(tables) == 1
+    before = model(text(IDS), jnp.asarray(POSITIONS), None)
+    unseen = next(token for token in range(1, 30) if token not in IDS[:1])
+    model.encoder.token_embedding.embedding[...] = model.encoder.token_embedding.embedding[...].at[unseen].add(1)
+    changed = np.abs(model(text(IDS), jnp.asarray(POSITIONS), None) - before)[0] > 1e-6
+    np.testing.assert_array_equal(np.flatnonzero(changed.any(axis=0)), [unseen])
+
+
+def test_logits_and_gradients_are_the_same_on_any_mesh():
+    graphdef, params = nnx.split(build())
+
+    def loss(params, batch):
+        ids, positions = batch
+        logits = nnx.merge(graphdef, params)(text(ids), positions, jax.random.key(0))
+        return jnp.sin(logits).mean(), logits
+
+    assert_same_on_any_mesh(jax.value_and_grad(loss, has_aux=True), params, (IDS, POSITIONS), atol=2e-5)

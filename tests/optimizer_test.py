@@ -1,0 +1,108 @@
+"""The schedule at its corners, the mask on real parameters, and updates against AdamW written in numpy."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from retrieval.errors import UserError
+from retrieval.models import two_tower
+from retrieval.models.mlm import MaskedLanguageModel
+from retrieval.models.transformer import TransformerConfig
+from retrieval.training.optimizer import decayed, linear_schedule, make_optimizer
+
+SIZES = dict(vocab_size=50, num_layers=1, hidden_size=12, num_heads=3, mlp_size=20, max_length=16)
+
+
+@pytest.mark.parametrize(
+    ("warmup_ratio", "expected"),
+    [
+        (0.1, {0: 0, 1: 0.01, 5: 0.05, 10: 0.1, 55: 0.05, 99: 0.1 / 90, 100: 0, 150: 0}),
+        (0.0, {0: 0.1, 50: 0.05, 100: 0}),
+        (1.0, {0: 0, 50: 0.05, 100: 0.1}),
+    ],
+)
+def test_schedule_at_its_corners(warmup_ratio, expected):
+    schedule = linear_schedule(0.1, 100, warmup_ratio)
+    for count, rate in expected.items():
+        assert schedule(count) == pytest.approx(rate, rel=1e-5, abs=1e-9), count
+        assert jax.jit(schedule)(jnp.int32(count)) == pytest.approx(rate, rel=1e-5, abs=1e-9), count
+
+
+def models():
+    yield two_tower.create(two_tower.TowerConfig("transformer", SIZES, embed_dim=6), seed=0)
+    yield two_tower.create(two_tower.TowerConfig("bow_mlp", dict(vocab_size=9, hidden_size=4, mlp_size=3), 6), seed=0)
+    yield MaskedLanguageModel(TransformerConfig(**SIZES), rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize("as_params", [lambda state: state, nnx.to_pure_dict])
+def test_matrices_and_embeddings_decay_and_biases_and_norms_do_not(as_params):
+    for model in models():
+        params = as_params(nnx.state(model, nnx.Param))
+        marks = dict(jax.tree_util.tree_leaves_with_path(decayed(params)))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+            # In these models just the vectors are biases and scales.
+            assert marks[path] == (leaf.ndim == 2), path
+        assert set(marks.values()) == {True, False}
+
+
+def adamw(param, grads, rates, decay, b1, b2, eps):
+    """Loshchilov & Hutter 2019, algorithm 2, in float64."""
+    param, m, v = np.array(param, np.float64), 0.0, 0.0
+    for t, (grad, rate) in enumerate(zip(grads, rates), 1):
+        m, v = b1 * m + (1 - b1) * grad, b2 * v + (1 - b2) * grad**2
+        param = param - rate * (m / (1 - b1**t) / (np.sqrt(v / (1 - b2**t)) + eps) + decay * param)
+    return param
+
+
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+def test_updates_are_those_of_adamw(clip_norm):
+    random = np.random.default_rng(0)
+    params = {"layer": {"kernel": random.normal(size=(3, 2)), "bias": random.normal(size=2)}}
+    params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), params)
+    settings = dict(b1=0.8, b2=0.95, eps=1e-3)
+    optimizer = make_optimizer(
+        learning_rate=0.1, steps=10, warmup_ratio=0.2, weight_decay=0.3, clip_norm=clip_norm, **settings
+    )
+    state, current, seen = optimizer.init(params), params, []
+    for step in range(4):
+        kernel, bias = random.normal(size=(3, 2)) * (step + 0.2), random.normal(size=2) * (step + 0.2)
+        grads = {"layer": {"kernel": jnp.asarray(kernel, jnp.float32), "bias": jnp.asarray(bias, jnp.float32)}}
+        updates, state = optimizer.update(grads, state, current)
+        current = optax.apply_updates(current, updates)
+        norm = math.sqrt((kernel**2).sum() + (bias**2).sum())
+        scale = 1 if clip_norm is None else min(1, clip_norm / norm)
+        seen.append({"kernel": kernel * scale, "bias": bias * scale})
+    rates = [0, 0.05, 0.1, 0.0875]
+    for name, decay in (("kernel", 0.3), ("bias", 0)):
+        expected = adamw(params["layer"][name], [grads[name] for grads in seen], rates, decay, **settings)
+        np.testing.assert_allclose(current["layer"][name], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_without_a_gradient_only_what_decays_shrinks():
+    model = two_tower.create(two_tower.TowerConfig("transformer", SIZES, embed_dim=6), seed=0)
+    params = jax.tree.map(jnp.ones_like, nnx.state(model, nnx.Param))
+    optimizer = make_optimizer(learning_rate=0.1, steps=10, warmup_ratio=0.0, weight_decay=0.5)
+    updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
+    for path, update in nnx.to_flat_state(updates):
+        np.testing.assert_allclose(update[...], -0.05 if path[-1] in ("kernel", "embedding") else 0, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"steps": 0}, "steps 0 must be at least 1"),
+        ({"warmup_ratio": 1.5}, r"warmup_ratio 1.5 is not in \[0, 1\]"),
+        ({"learning_rate": 0.0}, "learning_rate 0.0 must be greater than 0"),
+        ({"learning_rate": math.nan}, "learning_rate nan must be greater than 0"),
+        ({"clip_norm": 0.0}, "clip_norm 0.0 must be greater than 0"),
+        ({"weight_decay": -0.1}, "weight_decay -0.1 must be at least 0"),
+    ],
+)
+def test_bad_settings_are_refused(setting, message):
+    with pytest.raises(UserError, match=message):
+        make_optimizer(**({"learning_rate": 1e-3, "steps": 10} | setting))

@@ -1,0 +1,83 @@
+"""Passages: whole sentences, never across a heading, within their limits."""
+
+import pytest
+
+from retrieval.data import passages
+from retrieval.data.articles import Article, Link, Paragraph, Section, from_json, to_json
+from retrieval.data.passages import Limits
+from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
+
+# One token per word, so that sizes can be counted by eye ('.' is a token too).
+VOCABULARY = WordPiece([*SPECIAL_TOKENS, ".", *"abcdefgh"])
+
+
+def article(*sections):
+    return Article(
+        "9",
+        "Letters",
+        tuple(
+            Section(heading, 2 if heading else 1, tuple(Paragraph(text) for text in paragraphs))
+            for heading, paragraphs in sections
+        ),
+    )
+
+
+def cut(value, *limits):
+    lead, found = passages.cut(value, VOCABULARY, Limits(*limits))
+    return lead, [passage.text for passage in found], found
+
+
+def test_a_long_paragraph_is_cut_between_sentences():
+    _, texts, found = cut(article(("", ["A b c. D e f. G h a. B c d."])), 8, 4, 1)
+    assert texts == ["A b c. D e f.", "G h a. B c d."]
+    assert [p.id for p in found] == ["9:0", "9:1"] and found[0].tokens.lengths == (4, 4)
+    assert found[0].tokens.ids == tuple(VOCABULARY.encode("A b c. D e f."))
+
+
+def test_short_paragraphs_are_joined_and_long_enough_ones_are_not():
+    _, texts, _ = cut(article(("", ["A b.", "C d.", "E f g h a.", "B c."])), 20, 6, 1)
+    assert texts == ["A b. C d.", "E f g h a.", "B c."]
+
+
+def test_no_passage_crosses_a_heading_and_the_lead_is_marked():
+    lead, texts, found = cut(article(("", ["A b."]), ("Two", ["C d."])), 20, 10, 1)
+    assert texts == ["A b.", "C d."] and [p.in_lead for p in found] == [True, False]
+    assert lead.lengths == (3,) and lead.ids == tuple(VOCABULARY.encode("A b."))
+
+
+def test_what_is_too_short_is_dropped_and_a_long_sentence_is_cut_off():
+    _, texts, found = cut(article(("", ["A."]), ("Two", ["A b c d e f g h a b c."])), 6, 4, 3)
+    assert texts == ["A b c d e f g h a b c."] and found[0].tokens.lengths == (6,)
+
+
+def test_links_belong_to_the_passage_of_their_sentence():
+    text = "A b c. D e f. G h a."
+    links = (Link("X", 2, 3), Link("Y", 9, 10), Link("Y", 11, 12), Link("Z", 16, 17))
+    value = Article("9", "T", (Section("", 1, (Paragraph(text, links),)),))
+    _, found = passages.cut(value, VOCABULARY, Limits(8, 8, 1))
+    assert [p.targets for p in found] == [("X", "Y"), ("Z",)]
+
+
+def test_an_article_without_text():
+    lead, texts, _ = cut(article(("", [])), 8, 4, 1)
+    assert lead.ids == () and texts == []
+
+
+def test_document_ids_are_31_bits_and_differ():
+    ids = {passages.document_id(f"{i}:0") for i in range(10_000)}
+    assert len(ids) == 10_000 and all(0 <= i < 2**31 for i in ids)
+
+
+def test_articles_survive_json():
+    link = Paragraph('Quotes " and\u2028lines', (Link("É", 0, 6),))
+    value = Article("1", "T", (Section("", 1, (link,)), Section("H", 3, ())))
+    assert from_json(to_json(value)) == value
+    assert "\n" not in to_json(value)
+
+
+@pytest.mark.parametrize("longest", [5, 9, 17, 40])
+def test_every_limit_holds_and_no_sentence_is_lost(longest):
+    text = " ".join("A b c." if i % 3 else "D e f g." for i in range(50))
+    _, _, found = cut(article(("", [text])), longest, 3, 1)
+    assert max(len(p.tokens.ids) for p in found) <= longest
+    assert " ".join(p.text for p in found) == text

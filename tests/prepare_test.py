@@ -1,0 +1,148 @@
+"""prepare: the same shards from every runner, WLP's join, and going on where it was cut off."""
+
+import dataclasses
+import json
+
+import pytest
+import tensorflow as tf
+import toy_corpus
+
+from retrieval.data import local_runner, passages, prepare, shards
+from retrieval.data.articles import Redirect
+from retrieval.data.passages import Limits
+from retrieval.data.vocab import WordPiece
+from retrieval.errors import UserError
+
+SETTINGS = prepare.Settings(
+    vocabulary=None, vocab_size=300, num_shards=4, limits=Limits(longest=60, shortest=10, least=5), chunk_bytes=30 << 20
+)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("local")
+    statistics = prepare.prepare(toy_corpus.source(), folder, SETTINGS)
+    return folder, statistics
+
+
+def records(folder, kind):
+    paths = sorted(folder.glob(f"{kind}-*.tfrecord"))
+    for raw in tf.data.TFRecordDataset([str(p) for p in paths]):
+        features = tf.train.Example.FromString(raw.numpy()).features.feature
+        yield {name: list(feature.int64_list.value) for name, feature in features.items()}
+
+
+def test_counts_add_up(corpus):
+    counts, problems = corpus[1]["counts"], corpus[1]["problems"]
+    assert counts["articles"] == 120 and counts["redirects"] == 120
+    assert counts["pages dropped: other namespace"] == 1
+    assert problems == ["toy.xml: cut off after 'Yellow ape'"]
+    assert counts["pages read"] == 120 + 120 + 2
+    assert counts["links in passages"] == 4 * 120
+    assert counts["links dropped: to the same article"] == 120
+    assert counts["links dropped: no such article, or it has no lead"] == 120
+    assert corpus[1]["tasks"]["wlp"]["pairs"] == 2 * 120
+
+
+def test_links_join_passages_with_the_lead_of_the_page_they_link_to(corpus):
+    folder, _ = corpus
+    vocabulary = WordPiece.load(folder / "vocab.txt")
+    expected = set()
+    for number in range(120):
+        (passage,) = (p for p in passages.cut(toy_corpus.article(number), vocabulary, SETTINGS.limits)[1] if p.targets)
+        for step in (1, 2):  # one by title, one through a redirect
+            lead = passages.cut(toy_corpus.article((number + step) % 120), vocabulary, SETTINGS.limits)[0]
+            expected.add((passages.document_id(passage.id), lead.ids))
+    found = [(r["document_id"][0], tuple(r["lead_ids"])) for r in records(folder, "links")]
+    assert set(found) == expected and len(found) == len(expected)
+
+
+def test_records_hold_what_bfs_and_ict_need(corpus):
+    for record in records(corpus[0], "passages"):
+        assert sum(record["lengths"]) == len(record["ids"])
+        assert sum(record["lead_lengths"]) == len(record["lead_ids"])
+        assert record["counts"][:2] == [int(len(record["lengths"]) > 1), int(bool(record["lead_lengths"]))]
+
+
+def test_counts_of_a_record_are_its_pairs_in_an_epoch(corpus):
+    folder, statistics = corpus
+    totals = [sum(r["counts"][column] for r in records(folder, "passages")) for column in range(3)]
+    assert totals == [statistics["tasks"][task]["pairs"] for task in ("ict", "bfs", "wlp")]
+    links = {}
+    for record in records(folder, "links"):
+        links.setdefault(record["document_id"][0], []).append(record["counts"][2])
+    assert all(counts == [len(counts)] * len(counts) for counts in links.values())
+
+
+def test_table_1_against_a_count_by_hand(corpus):
+    folder, statistics = corpus
+    found = list(records(folder, "links"))
+    query = sum(len(r["lead_ids"]) / len(r["lead_lengths"]) for r in found) / len(found)
+    document = sum(len(r["ids"]) for r in found) / len(found)
+    assert statistics["tasks"]["wlp"]["query_tokens"] == pytest.approx(query, abs=0.01)
+    assert statistics["tasks"]["wlp"]["document_tokens"] == pytest.approx(document, abs=0.01)
+
+
+def test_texts_go_with_the_records(corpus):
+    folder, _ = corpus
+    lines = [json.loads(line) for p in sorted(folder.glob("passages-*.jsonl")) for line in p.read_text().splitlines()]
+    ids = [record["document_id"][0] for record in records(folder, "passages")]
+    assert [passages.document_id(line["_id"]) for line in lines] == ids
+    assert {line["title"] for line in lines} == {toy_corpus.title(i) for i in range(120)}
+
+
+def shard_bytes(folder):
+    return {p.name: p.read_bytes() for p in folder.iterdir() if p.name.startswith(("passages-", "links-"))}
+
+
+def test_beam_writes_the_same_bytes(corpus, tmp_path):
+    settings = dataclasses.replace(SETTINGS, runner="DirectRunner", vocabulary=corpus[0] / "vocab.txt")
+    statistics = prepare.prepare(toy_corpus.source(), tmp_path, settings)
+    assert shard_bytes(tmp_path) == shard_bytes(corpus[0])
+    assert statistics["tasks"] == corpus[1]["tasks"]
+    assert statistics["counts"] == corpus[1]["counts"] and statistics["problems"] == corpus[1]["problems"]
+
+
+def test_goes_on_where_it_was_cut_off(corpus, tmp_path, monkeypatch):
+    settings = dataclasses.replace(SETTINGS, vocabulary=corpus[0] / "vocab.txt")
+    real = local_runner.run_tasks
+
+    def cut_off(name, *args, **kwargs):
+        if name == "attach":
+            raise KeyboardInterrupt
+        real(name, *args, **kwargs)
+
+    monkeypatch.setattr(local_runner, "run_tasks", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        prepare.prepare(toy_corpus.source(), tmp_path, settings)
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "work").rglob("*.items")}
+    assert before
+    monkeypatch.setattr(local_runner, "run_tasks", real)
+    monkeypatch.setattr(prepare.shutil, "rmtree", lambda *args, **kwargs: None)
+    prepare.prepare(toy_corpus.source(), tmp_path, settings)
+    assert shard_bytes(tmp_path) == shard_bytes(corpus[0])
+    assert all(path.stat().st_mtime_ns == time for path, time in before.items())
+
+
+def test_a_corpus_without_a_passage_is_an_error(tmp_path):
+    empty = prepare.Source(lambda: iter([Redirect("A", "B")]), toy_corpus.parse)
+    settings = dataclasses.replace(SETTINGS, vocabulary=None)
+    with pytest.raises(UserError, match="no word"):
+        prepare.prepare(empty, tmp_path, settings)
+
+
+def test_a_killed_worker_is_named(tmp_path):
+    with pytest.raises(UserError, match="worker process was killed"):
+        local_runner.run_tasks("die", [(tmp_path / "x", ())], _die, workers=1)
+
+
+def _die(output):
+    import os
+    import signal
+
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_resolve_takes_one_hop():
+    assert list(shards.resolve("Alias", ["Real"], ["1:0"])) == [(shards.RESOLVED, "Real", "1:0")]
+    assert list(shards.resolve("Real", [], ["1:0"])) == [(shards.RESOLVED, "Real", "1:0")]

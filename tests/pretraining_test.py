@@ -1,0 +1,91 @@
+"""ICT, BFS, WLP and MLM against section 3 of the paper, worked out by hand."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from retrieval.data import pretraining
+from retrieval.data.pretraining import Specials
+
+CLS, SEP, MASK = 101, 102, 103
+SPECIALS = Specials(CLS, SEP, MASK, vocab_size=1000)
+LENGTHS = {"query": 8, "document": 16, "text": 16}
+# Three sentences: [11 12] [21 22 23] [31].
+RECORD = {
+    "ids": tf.constant([11, 12, 21, 22, 23, 31]),
+    "lengths": tf.constant([2, 3, 1]),
+    "title": tf.constant([5, 6]),
+    "lead_ids": tf.constant([41, 42, 51]),
+    "lead_lengths": tf.constant([2, 1]),
+}
+ICT = {
+    (CLS, 11, 12, SEP): (CLS, 5, 6, SEP, 21, 22, 23, 31, SEP),
+    (CLS, 21, 22, 23, SEP): (CLS, 5, 6, SEP, 11, 12, 31, SEP),
+    (CLS, 31, SEP): (CLS, 5, 6, SEP, 11, 12, 21, 22, 23, SEP),
+}
+WHOLE = (CLS, 5, 6, SEP, 11, 12, 21, 22, 23, 31, SEP)
+
+
+def draw(function, n=300, lengths=LENGTHS, **kwargs):
+    draws = []
+    for i in range(n):
+        example = function(RECORD, tf.constant([7, i]), lengths, SPECIALS, **kwargs)
+        draws.append({name: tuple(values.numpy().tolist()) for name, values in example.items()})
+    return draws
+
+
+def test_ict_takes_a_sentence_out_of_its_passage():
+    pairs = [(d["query"], d["document"]) for d in draw(pretraining.ict, removal=1.0)]
+    assert all(ICT[query] == document for query, document in pairs)
+    shares = collections.Counter(query for query, _ in pairs)
+    assert len(shares) == 3 and min(shares.values()) > 70  # uniform over sentences: 100 each, sd 8
+
+
+def test_ict_keeps_the_sentence_with_the_other_probability():
+    documents = [d["document"] for d in draw(pretraining.ict, removal=0.9)]
+    assert 12 <= sum(document == WHOLE for document in documents) <= 50  # 30 expected, sd 5
+
+
+def test_bfs_and_wlp_ask_with_a_sentence_of_the_lead():
+    pairs = collections.Counter((d["query"], d["document"]) for d in draw(pretraining.lead_to_passage))
+    document = (CLS, 11, 12, 21, 22, 23, 31, SEP)
+    assert set(pairs) == {((CLS, 41, 42, SEP), document), ((CLS, 51, SEP), document)}
+    assert min(pairs.values()) > 110
+
+
+def test_the_same_seed_gives_the_same_example():
+    assert draw(pretraining.ict, 20, removal=0.9) == draw(pretraining.ict, 20, removal=0.9)
+
+
+def test_texts_that_are_too_long_are_cut_and_keep_their_sep():
+    for example in draw(pretraining.ict, 30, {"query": 4, "document": 8}, removal=1.0):
+        assert len(example["query"]) <= 4 and example["query"][-1] == SEP
+        assert len(example["document"]) <= 8 and example["document"][-1] == SEP
+        assert example["document"][:4] == (CLS, 5, 6, SEP)
+
+
+def test_mlm_masks_15_percent_as_bert_does():
+    ids = tf.range(200, 600)
+    record, lengths = {"ids": ids}, {"text": 402}
+    kept = collections.Counter()
+    for i in range(40):
+        example = pretraining.mlm(record, tf.constant([3, i]), lengths, SPECIALS)
+        text, positions, labels = (example[k].numpy() for k in ("text", "positions", "labels"))
+        original = np.concatenate([[CLS], ids.numpy(), [SEP]])
+        assert len(positions) == 60 and len(set(positions)) == 60  # 15 % of 400
+        np.testing.assert_array_equal(labels, original[positions])
+        untouched = np.setdiff1d(np.arange(402), positions)
+        np.testing.assert_array_equal(text[untouched], original[untouched])
+        assert 0 not in positions and 401 not in positions
+        kept.update(np.where(text[positions] == MASK, "mask", np.where(text[positions] == labels, "same", "random")))
+    shares = {name: count / 2400 for name, count in kept.items()}
+    assert shares["mask"] == pytest.approx(0.8, abs=0.03)
+    assert shares["same"] == pytest.approx(0.1, abs=0.02) and shares["random"] == pytest.approx(0.1, abs=0.02)
+
+
+def test_log_q_is_the_probability_under_the_mixture():
+    # Epochs of 10 ICT and 40 WLP pairs, mixed 1:3; the passage is drawn by ICT once and by WLP four times.
+    value = pretraining.log_q(tf.constant([1, 0, 4]), {0: 0.25 / 10, 2: 0.75 / 40})
+    assert float(value) == pytest.approx(np.log(0.25 * 1 / 10 + 0.75 * 4 / 40))

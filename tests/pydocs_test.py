@@ -1,0 +1,459 @@
+"""Docstrings to articles: what counts as prose, where names lead, and what is held out."""
+
+import dataclasses
+import re
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY
+
+from retrieval.data import pydocs
+from retrieval.data.articles import Article, Dropped, KnownItem, Redirect
+from retrieval.data.beir import Candidate
+from retrieval.errors import UserError
+
+FILES = {
+    "demo/__init__.py": '''
+        """The demo package of this test. See :mod:`demo.shapes` for the shapes."""
+        from ._impl import *
+        from .shapes import (
+            Circle,
+            area as surface,  # public name
+        )
+        from json import dumps
+        ''',
+    "demo/_impl.py": '''
+        """Where the functions of the package are written."""
+        import os
+        from .shapes import Circle
+
+        def grow(size):
+            """Grow the thing by a given size, in `os.path.join` style, with `Circle` or `size`.
+
+            See Also
+            --------
+            shrink : The opposite of this one.
+            demo.shapes.area, Circle : What is measured, and of what.
+            zipfile.ZipFile
+            """
+
+        def shrink(size):
+            """Shrink the thing; :func:`grow` and :func:`demo.surface` are the other way (e.g. demo.nothing)."""
+        ''',
+    "demo/shapes.py": '''
+        """Shapes and what can be measured about them."""
+
+        class Circle:
+            """A round shape that is drawn with a radius."""
+
+            def move(self):
+                """Move the circle to another place in the plane."""
+
+            class Part:
+                """One part of the circle, as it is cut by a line."""
+
+        def area(shape):
+            """Compute the area of a shape that is closed."""
+
+        if True:
+            def volume(shape):
+                """Compute the volume of a shape that is closed."""
+        ''',
+    "demo/surface.py": '"""A module with the name of a function, which is the other title of another page."""',
+    "demo/empty.py": "x = 1\n",
+    "demo/broken.py": "def f(:\n",
+    "demo/tests/test_shapes.py": '"""The tests of the shapes are not part of the corpus."""',
+    "demo/shapes_test.py": '"""The tests of the shapes are not part of the corpus."""',
+    "demo/conftest.py": '"""The tests of the shapes are not part of the corpus."""',
+    "demo/_vendor/other.py": '"""A copy of another package is not part of the corpus."""',
+    "demo/shapes_pb2.py": '"""Generated code is not part of the corpus."""',
+}
+PAGES = ["demo", "demo._impl", "demo.broken", "demo.empty", "demo.shapes", "demo.surface"]
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A folder on the path with the distribution `demo` 1.0 installed in it."""
+    folder = tmp_path / "site"
+    for name, source in FILES.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(re.sub(r"(?m)^ {8}", "", source))
+    info = folder / "demo-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n")
+    (info / "RECORD").write_text("".join(f"{name},,\n" for name in [*FILES, "demo/gone.py", "../../bin/demo.py"]))
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+def lock(folder, text):
+    path = folder / "requirements.lock"
+    path.write_text(text)
+    return path
+
+
+def pages_of(site):
+    read = pydocs.read_pages(lock(site, "demo==1.0\n"))
+    return {page.title: page for page in read if page.title.startswith("demo")}
+
+
+def parsed(tmp_path, source, held_out=0.0, name="module"):
+    path = tmp_path / f"{name}.py"
+    path.write_bytes(source if isinstance(source, bytes) else source.encode())
+    return pydocs.parse(pydocs.Page(name, name, str(tmp_path), str(path), path.stat().st_size), held_out)
+
+
+def prose(tmp_path, docstring):
+    """The paragraphs of a module with this docstring."""
+    (result,) = (r for r in parsed(tmp_path, f'r"""{docstring}"""') if not isinstance(r, Redirect))
+    return [p.text for p in result.sections[0].paragraphs] if isinstance(result, Article) else []
+
+
+def links(results):
+    """Section -> [(anchor, target)] of the article among what `parse` returned."""
+    (article,) = (result for result in results if isinstance(result, Article))
+    return {
+        section.heading: [(p.text[link.start : link.end], link.target) for p in section.paragraphs for link in p.links]
+        for section in article.sections
+    }
+
+
+def test_pages_are_the_modules_of_pinned_distributions_and_the_standard_library(site):
+    read = list(pydocs.read_pages(lock(site, "# comment\ndemo==1.0 ; python_version > '3'\nabsent==2\n--hash=x\n")))
+    assert read[0] == Dropped("absent", "distribution not installed in its pinned version")
+    titles = [page.title for page in read[1:]]
+    assert [title for title in titles if title.startswith("demo")] == PAGES
+    assert {"zipfile", "json.decoder", "collections"} <= set(titles)
+    assert not any(title.split(".")[0] == "test" or ".test_" in title for title in titles)
+    assert titles == sorted(set(titles))
+    assert all(page.id == page.title and page.size == len(Path(page.path).read_bytes()) for page in read[1:200])
+
+
+def test_another_version_than_the_pinned_one_is_left_out(site):
+    read = list(pydocs.read_pages(lock(site, "demo==1.1\n")))
+    assert read[0] == Dropped("demo", "distribution not installed in its pinned version")
+    assert not any(page.title.startswith("demo") for page in read[1:])
+
+
+@pytest.mark.parametrize("text", ["", "demo\n# a==1\n", "-r other.txt\n"])
+def test_a_lock_without_pins_is_an_error(tmp_path, text):
+    with pytest.raises(UserError, match=r"requirements.lock: no line of the form name==version"):
+        list(pydocs.read_pages(lock(tmp_path, text)))
+
+
+def test_a_missing_lock_is_an_error(tmp_path):
+    with pytest.raises(UserError, match=r"none.lock: cannot be read"):
+        list(pydocs.read_pages(tmp_path / "none.lock"))
+
+
+def test_a_module_is_an_article_and_its_definitions_are_sections(site):
+    article, *redirects = pydocs.parse(pages_of(site)["demo.shapes"])
+    assert (article.id, article.title) == ("demo.shapes", "demo.shapes")
+    assert [(s.heading, s.level, [p.text for p in s.paragraphs]) for s in article.sections] == [
+        ("", 1, ["Shapes and what can be measured about them."]),
+        ("Circle", 2, ["A round shape that is drawn with a radius."]),
+        ("Circle.move", 3, ["Move the circle to another place in the plane."]),
+        ("Circle.Part", 3, ["One part of the circle, as it is cut by a line."]),
+        ("area", 2, ["Compute the area of a shape that is closed."]),
+        ("volume", 2, ["Compute the volume of a shape that is closed."]),
+    ]
+    assert redirects == [Redirect(f"demo.shapes.{name}", "demo.shapes") for name in ("Circle", "area")]
+
+
+def test_the_first_docstring_is_the_lead_where_the_module_has_none(tmp_path):
+    (article, _) = parsed(tmp_path, 'def f():\n    """Return the answer to the question."""\n')
+    assert [(s.heading, s.level) for s in article.sections] == [("", 1)]
+
+
+def test_a_package_redirects_its_exports_to_the_modules_that_define_them(site):
+    redirects = {r.title: r.target for r in pydocs.parse(pages_of(site)["demo"]) if isinstance(r, Redirect)}
+    # `demo.surface` is an article of its own, `demo.dumps` is another package's.
+    assert redirects == {
+        "demo.grow": "demo._impl",
+        "demo.shrink": "demo._impl",
+        "demo.Circle": "demo.shapes",
+    }
+
+
+def test_links_lead_to_the_module_that_defines_the_name(site):
+    pages = pages_of(site)
+    assert links(pydocs.parse(pages["demo"])) == {"": [("demo.shapes", "demo.shapes")]}
+    found = links(pydocs.parse(pages["demo._impl"]))
+    assert found["grow"] == [
+        ("os.path.join", "posixpath"),
+        ("Circle", "demo.shapes"),
+        ("demo.shapes.area", "demo.shapes"),
+        ("Circle", "demo.shapes"),
+        ("zipfile.ZipFile", "zipfile"),
+    ]
+    assert found["shrink"] == [("demo.surface", "demo.surface")]
+
+
+def test_a_see_also_without_description_is_a_link(tmp_path):
+    source = (
+        '"""Read the thing.\n\nSee Also\n--------\nzipfile.ZipFile, shlex.split\njson : The module that it is for.\n"""'
+    )
+    assert links(parsed(tmp_path, source)) == {
+        "": [("zipfile.ZipFile", "zipfile"), ("shlex.split", "shlex"), ("json", "json")]
+    }
+
+
+@pytest.mark.parametrize(
+    ("docstring", "expected"),
+    [
+        ("One line\n    of a text.\n\nAnd then another one.", ["One line of a text.", "And then another one."]),
+        # Code: doctests, fences, literal blocks, directives, and blocks that look like it.
+        (
+            "It is called so:\n\n>>> f()\nThis is what it prints, and it is long.\n\nThat is all of it.",
+            ["It is called so:", "That is all of it."],
+        ),
+        ("Use it:\n```python\nfor a in the: f(a)\n```\nThat is all of it.", ["That is all of it."]),
+        (
+            "As in the example::\n\n    the = a(of)\n\n    is(in)\n\nIt is the end.",
+            ["As in the example:", "It is the end."],
+        ),
+        (".. code-block:: python\n\n   for the of in a: to\n\nIt is the end.", ["It is the end."]),
+        (".. plot:: of the\n   :a: to the\n\nIt is the end.", ["It is the end."]),
+        ("    x = the(a, b=[1, 2])\n    y[x] = {of: to}\n\nIt is the end.", ["It is the end."]),
+        # Directives whose content is prose.
+        (
+            ".. note:: This is for you.\n\n.. versionadded:: 1.2.0\n   It can be new.",
+            ["This is for you.", "It can be new."],
+        ),
+        # Tables and rules.
+        ("=== ===\nthe a\n=== ===\n\n| a | of the |\n|---|---|\n\nIt is the end.", ["It is the end."]),
+        # Inline markup.
+        (
+            "The ``x`` is `y`, **not** *z*; see `title <https://a.b>`_ or [here](https://a.b), https://a.b [1]_. `It.",
+            ["The x is y, not z; see title or here,. It."],
+        ),
+        (":class:`~a.b.C` is a :math:`x`\\s :py:func:`the f <a.f>`.", ["C is a xs the f."]),
+        # Parameters, in the four styles: names and descriptions stay, types go.
+        (
+            "Parameters\n----------\naxis : int, optional\n    The axis of\n    the sum.\nout : ndarray\n\nReturns\n"
+            "-------\nndarray\n    The sum of it all.",
+            ["axis: The axis of the sum.", "ndarray: The sum of it all."],
+        ),
+        (
+            "Args:\n  axis (int): The axis of\n    the sum.\n  *args: All of the rest\nReturns:\n  The sum of all.",
+            ["axis: The axis of the sum.", "*args: All of the rest.", "The sum of all."],
+        ),
+        (
+            ":param int axis: The axis of\n  the sum.\n:type axis: the int of\n:returns: The sum of all.\n:rtype: a",
+            ["axis: The axis of the sum.", "The sum of all."],
+        ),
+        ("@param axis: The axis of it.\n@return: The sum of it.", ["axis: The axis of it.", "The sum of it."]),
+        ("The text of\n:func:`f` goes on here.", ["The text of f goes on here."]),
+        # Lists.
+        (
+            "The two of them:\n- one is the first\n  of them\n- two is not the first",
+            ["one is the first of them.", "two is not the first."],
+        ),
+        ("1. This is the first.\n2) This is the second.", ["This is the first.", "This is the second."]),
+        # Headings, references, licences, words without a sentence.
+        ("Title of it\n===========\n\n# Another of the titles\n\nIt is the text.", ["It is the text."]),
+        (
+            "It is the text.\n\nReferences\n----------\n.. [1] The book of it.\nIn the journal of a.",
+            ["It is the text."],
+        ),
+        (
+            "Copyright of the authors of this.\n\nLicensed under the terms of it.\n\nIt is the text.",
+            ["It is the text."],
+        ),
+        ("int, float, str, bytes\n\nFirst Second Third Fourth Fifth Sixth", []),
+    ],
+)
+def test_what_is_left_of_a_docstring_is_prose(tmp_path, docstring, expected):
+    assert [text for text in prose(tmp_path, docstring) if text != "The two of them:"] == expected
+
+
+def test_a_paragraph_that_a_module_repeats_is_kept_once(tmp_path):
+    source = "".join(f'def {name}():\n    """The same text is in all of them."""\n' for name in "fgh")
+    (article, *_) = parsed(tmp_path, source)
+    assert len(article.sections) == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (b"def f(:\n", "not valid Python, or nested too deeply"),
+        (b'"""a\0b"""', "not valid Python, or nested too deeply"),
+        (b'"""\xff\xfe"""', "not valid Python, or nested too deeply"),
+        (b"# coding: nonsense\n", "not valid Python, or nested too deeply"),
+        (b"if a: pass\n" + b"elif a: pass\n" * 1500, "not valid Python, or nested too deeply"),
+        (b"x = 1\n", "no text"),
+        (b'"""x"""\n', "no text"),
+    ],
+)
+def test_what_cannot_be_read_is_dropped_with_a_reason(tmp_path, source, reason):
+    assert [r for r in parsed(tmp_path, source) if not isinstance(r, Redirect)] == [Dropped("module", reason)]
+
+
+def test_missing_and_huge_files_are_dropped(tmp_path):
+    page = pydocs.Page("a", "a", str(tmp_path), str(tmp_path / "a.py"), 10)
+    assert pydocs.parse(page) == [Dropped("a", "unreadable")]
+    assert pydocs.parse(dataclasses.replace(page, size=1 << 30)) == [Dropped("a", "too large")]
+
+
+def test_other_encodings_and_unprintable_characters(tmp_path):
+    source = "# coding: latin-1\n'''The caf\xe9 of \\ud800 the \\0 and \\x1b[1m town.'''\n".encode("latin-1")
+    (article,) = parsed(tmp_path, source)
+    (paragraph,) = article.sections[0].paragraphs
+    assert paragraph.text == "The café of the and [1m town."
+    paragraph.text.encode("utf-8")
+
+
+def test_warnings_about_the_source_stay_inside(tmp_path):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        parsed(tmp_path, '"""The text with a \\d in it."""\nassert (1, "x")\nx is 1\n')
+    assert not caught
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " ",
+        "`",
+        "*",
+        "**a ",
+        "[",
+        "[`a`](",
+        ":a:",
+        "::\n\n",
+        "a.",
+        "- ",
+        "\n ",
+        ">>> \n",
+        ".. \n",
+        "```\n",
+        "a: ",
+        "=",
+        "(",
+        "|",
+        "<",
+    ],
+)
+def test_time_is_linear_in_whatever_text(tmp_path, text):
+    start = time.process_time()
+    prose(tmp_path, "The text of it " + text * (100_000 // len(text)) + " is the end")
+    prose(tmp_path, "The text\n" + text * (100_000 // len(text)) + "\n is the end")
+    assert time.process_time() - start < 4
+
+
+BODY = "The body goes on for many words, so that it can be found again. " * 3
+
+
+def function(name, sentence, body=BODY):
+    return f'def {name}():\n    """{sentence}\n\n    {body}\n    """\n\n'
+
+
+def test_held_out_functions_are_items_and_nothing_of_them_is_left(tmp_path):
+    source = "".join(
+        function(f"f{i}", f"Return the number {i} of the list.", f"Number {i}. {BODY}") for i in range(200)
+    )
+    source += function("_private", "Return the private thing of all.") + function("short", "Return a short thing.", "")
+    everything, nothing, half = (parsed(tmp_path, source, held_out) for held_out in (1.0, 0.0, 0.5))
+    items = [r for r in everything if isinstance(r, KnownItem)]
+    assert [item.name for item in items] == [f"module.f{i}" for i in range(200)]
+    assert items[7].query == "Return the number 7 of the list."
+    assert items[7].body == " ".join(f"Number 7. {BODY}".split())
+    assert not any(isinstance(r, Article | KnownItem) for r in everything if r not in items)
+    assert not any(isinstance(r, KnownItem) for r in nothing)
+    held = {r.name for r in half if isinstance(r, KnownItem)}
+    (article,) = (r for r in half if isinstance(r, Article))
+    kept = {f"module.{section.heading}" for section in article.sections}
+    assert 70 < len(held) < 130 and not held & kept
+    assert len(held | kept) >= 201  # the lead has no heading
+    fewer = {r.name for r in parsed(tmp_path, source, 0.2) if isinstance(r, KnownItem)}
+    assert fewer < held
+
+
+def test_a_sentence_is_held_out_under_every_name(tmp_path):
+    sentences = [f"Return the number {i} of the list." for i in range(40)]
+    source = "".join(function(f"f{i}", text, f"Number {i}. {BODY}") for i, text in enumerate(sentences))
+    held = {r.query for r in parsed(tmp_path, source, 0.5) if isinstance(r, KnownItem)}
+    other = "".join(f'class C{i}:\n    """{text} This one is a class."""\n' for i, text in enumerate(sentences))
+    other += "".join(function(f"g{i}", text.upper()) for i, text in enumerate(sentences))
+    results = parsed(tmp_path, other, 0.5, "other")
+    text = " ".join(p.text for r in results if isinstance(r, Article) for s in r.sections for p in s.paragraphs).lower()
+    assert 0 < len(held) < 40
+    assert {s for s in sentences if s.lower() not in text} == held
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    ["Three words only.", "return the lower case of it.", "Return what it is:"],
+)
+def test_only_a_sentence_can_be_a_query(tmp_path, sentence):
+    assert not any(isinstance(r, KnownItem) for r in parsed(tmp_path, function("f", sentence), 1.0))
+
+
+def test_every_query_has_exactly_one_right_answer():
+    items = [
+        KnownItem("b.f", "Return the first one.", "Body one."),
+        KnownItem("a.f", "Return the  first one", "body ONE"),  # a copy of the last but for case and spaces
+        KnownItem("c.f", "Return the second one.", "Body two."),
+        KnownItem("d.f", "Return the second one.", "Body three."),  # the query has two answers
+        KnownItem("e.f", "Return the third one.", "Body four."),
+        KnownItem("f.f", "Return the fourth one.", "Body four."),  # the answer has two queries
+        KnownItem("h.f", "Return the sixth one.", "Body six."),
+        KnownItem("h.f", "Return the fifth one.", "Body five."),  # defined twice: the last one counts
+        KnownItem("i.f", "Return the seventh one.", "In short: return the seventh one. Body seven."),
+        Dropped("g", "no text"),
+    ]
+    found = pydocs.known_items(items)
+    assert found.name == "pydocs"
+    assert found.candidates == [Candidate("a.f", "", "body ONE"), Candidate("h.f", "", "Body five.")]
+    assert found.queries == {"a.f": "Return the  first one", "h.f": "Return the fifth one."}
+    assert found.qrels == {"test": {"a.f": {"a.f": 1}, "h.f": {"h.f": 1}}}
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    """Every page of the real corpus by its title."""
+    return {p.title: p for p in pydocs.read_pages(REPOSITORY / "requirements.lock") if isinstance(p, pydocs.Page)}
+
+
+@pytest.fixture(scope="module")
+def sample(corpus):
+    """Every 40th page of the real corpus, with what `parse` makes of it."""
+    return [(page, pydocs.parse(page, 0.2)) for page in list(corpus.values())[::40]]
+
+
+def test_real_articles_hold_nothing_but_words_of_their_source(sample):
+    articles = [(page, r) for page, results in sample for r in results if isinstance(r, Article)]
+    assert len(articles) > 100
+    words, unknown = 0, []
+    for page, article in articles:
+        source = Path(page.path).read_text(encoding="utf-8")
+        known = {"See", "also", *re.findall(r"\w+", source), *re.findall(r"\w+", re.sub(r"[`\\]", "", source))}
+        for paragraph in (p for section in article.sections for p in section.paragraphs):
+            found = re.findall(r"\w+", paragraph.text)
+            words += len(found)
+            unknown += [word for word in found if word not in known]
+            assert "\n" not in paragraph.text and ">>>" not in paragraph.text and "``" not in paragraph.text
+            for link in paragraph.links:
+                assert 0 <= link.start < link.end <= len(paragraph.text)
+                assert paragraph.text[link.start : link.end].strip() and link.target != article.title
+    assert words > 20_000
+    assert len(unknown) < words / 10_000, unknown  # markup that is broken in the source
+
+
+def test_real_redirects_do_not_hide_articles(corpus, sample):
+    redirects = [r for _, results in sample for r in results if isinstance(r, Redirect)]
+    assert len(redirects) > 500
+    assert not any(redirect.title in corpus for redirect in redirects)
+    assert all(redirect.target in corpus for redirect in redirects)
+
+
+def test_zipfile_is_in_the_corpus(corpus):
+    article, *rest = pydocs.parse(corpus["zipfile"])
+    assert article.sections[0].paragraphs[0].text == "Read and write ZIP files."
+    assert "Class with methods to open, read, write, close, list zip files." in {
+        p.text for section in article.sections for p in section.paragraphs
+    }
+    assert Redirect("zipfile.ZipFile", "zipfile") in rest

@@ -1,0 +1,121 @@
+"""The report's tables as text, and its plots as files."""
+
+import json
+
+import pytest
+
+from retrieval.errors import UserError
+from retrieval.evaluation.report import Table, write_report
+
+
+def result(system, metric, value, dataset="squad", split="test", queries=97888, seconds=2.5, step=None):
+    return dict(
+        system=system,
+        dataset=dataset,
+        split=split,
+        metric=metric,
+        value=value,
+        queries=queries,
+        seconds=seconds,
+        step=step,
+    )
+
+
+RESULTS = [
+    result("zeta | BM25", "Success@1", 0.59),
+    result("zeta | BM25", "Success@10", 0.83004),
+    result("zeta | BM25", "latency", 0.123456),
+    result("two-tower", "Success@1", 0.61, step=20000),
+    result("two-tower", "Success@10", 0.83004, step=20000),
+    result("zeta | BM25", "nDCG@10", 0.39, dataset="cranfield", queries=225, seconds=0.5),
+]
+
+
+def write_losses(folder, records):
+    (folder / "metrics").mkdir(parents=True, exist_ok=True)
+    (folder / "metrics" / "train.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def test_tables_in_the_order_given(tmp_path):
+    write_report(tmp_path, "ICT, local", RESULTS)
+    assert (tmp_path / "report.md").read_text() == (
+        "# ICT, local\n\n"
+        "## squad, test\n\n"
+        "| System | Step | Queries | Success@1 | Success@10 | latency | Seconds |\n"
+        "| :--- | ---: | ---: | ---: | ---: | ---: | ---: |\n"
+        "| zeta \\| BM25 |  | 97,888 | 59.00 | **83.00** | 0.1235 | 2.5 |\n"
+        "| two-tower | 20,000 | 97,888 | **61.00** | **83.00** | – | 2.5 |\n\n"
+        "![success-squad-test](plots/success-squad-test.png)\n\n"
+        "## cranfield, test\n\n"
+        "| System | Queries | nDCG@10 | Seconds |\n"
+        "| :--- | ---: | ---: | ---: |\n"
+        "| zeta \\| BM25 | 225 | **39.00** | 0.5 |\n"
+    )
+
+
+def test_free_tables_are_escaped_and_readable(tmp_path):
+    table = Table(
+        "Corpus", ["Task", "Pairs", "Mean", "Left out"], [["a|b\nc", 1234567, 64.251234, None], ["d", 3, 0.5, "x"]]
+    )
+    write_report(tmp_path, "T", [], [table, Table("Index", ["Name"], [["ScaNN"]], notes="Measured on 2 cores.")])
+    assert (tmp_path / "report.md").read_text() == (
+        "# T\n\n## Corpus\n\n"
+        "| Task | Pairs | Mean | Left out |\n| :--- | ---: | ---: | ---: |\n"
+        "| a\\|b c | 1,234,567 | 64.25 |  |\n| d | 3 | 0.5 | x |\n\n"
+        "## Index\n\n| Name |\n| :--- |\n| ScaNN |\n\nMeasured on 2 cores.\n"
+    )
+    assert not (tmp_path / "plots").exists()
+
+
+def test_plots_are_png_and_the_same_every_time(tmp_path):
+    losses = [{"step": step, "loss": 9 / step, "ict/loss": 8 / step, "recall@1": 0.1} for step in range(1, 200)]
+    for name in ("one", "two"):
+        write_losses(tmp_path / name, losses)
+        write_report(tmp_path / name, "T", RESULTS)
+    files = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file())
+    assert [path.name for path in files] == ["train.jsonl", "success-squad-test.png", "training-loss.png", "report.md"]
+    for path in files:
+        content = (tmp_path / "one" / path).read_bytes()
+        assert content == (tmp_path / "two" / path).read_bytes()
+        assert path.suffix != ".png" or content.startswith(b"\x89PNG")
+    assert "![training-loss](plots/training-loss.png)" in (tmp_path / "one" / "report.md").read_text()
+
+
+def test_each_kind_of_recall_and_each_loss_is_drawn(tmp_path):
+    """A plot changes with what it shows, and not with what it does not."""
+
+    def plots(name, results, losses):
+        write_losses(tmp_path / name, losses)
+        write_report(tmp_path / name, "T", results)
+        return {path.name: path.read_bytes() for path in (tmp_path / name / "plots").iterdir()}
+
+    recall = [result("bm25", f"R@{k}", k / 100) for k in (1, 10)]
+    losses = [{"step": step, "loss": 1.0 + step} for step in range(5)]
+    base = plots("base", recall, losses)
+    assert set(base) == {"r-squad-test.png", "training-loss.png"}
+    assert plots("other metric", [*recall, result("bm25", "RR", 0.5)], losses) == base
+    assert plots("other key", recall, [{**record, "accuracy": 1.0} for record in losses]) == base
+    higher = plots("value", [*recall[:1], result("bm25", "R@10", 0.2)], losses)
+    assert higher["r-squad-test.png"] != base["r-squad-test.png"]
+    system = plots("system", [*recall, *(result("x", f"R@{k}", 0.3) for k in (1, 10))], losses)
+    assert system["r-squad-test.png"] != base["r-squad-test.png"]
+    task = plots("task", recall, [{**record, "bfs/loss": 2.0} for record in losses])
+    assert task["training-loss.png"] != base["training-loss.png"]
+    # Steps that a resumed run did again count once, with their last value.
+    resumed = plots("resumed", recall, [*losses[:3], {"step": 3, "loss": 99.0}, *losses[2:]])
+    assert resumed == base
+
+
+def test_bad_input_is_refused(tmp_path):
+    broken = result("bm25", "RR", 0.5)
+    del broken["split"]
+    with pytest.raises(UserError, match="has no split"):
+        write_report(tmp_path, "T", [broken])
+    with pytest.raises(UserError, match=r"two values of RR, 0\.5 and 0\.6"):
+        write_report(tmp_path, "T", [result("bm25", "RR", 0.5), result("bm25", "RR", 0.6)])
+    for line in ('{"step": 2, "lo', "[1]", '{"loss": 1}', ""):
+        (tmp_path / "metrics").mkdir(exist_ok=True)
+        (tmp_path / "metrics" / "train.jsonl").write_text(f'{{"step": 1, "loss": 1}}\n{line}\n')
+        with pytest.raises(UserError, match=r"train\.jsonl, line 2"):
+            write_report(tmp_path, "T", [])
+    assert not (tmp_path / "report.md").exists()

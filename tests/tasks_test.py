@@ -1,0 +1,202 @@
+"""The registry, the converters and the batches, over the toy corpus."""
+
+import collections
+
+import jax
+import numpy as np
+import pytest
+import seqio
+import toy_corpus
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from retrieval.data import features, passages, prepare, tasks
+from retrieval.data.batches import Batches
+from retrieval.data.passages import Limits
+from retrieval.data.vocab import WordPiece
+from retrieval.errors import UserError
+
+LENGTHS = features.pair_lengths(query=24, document=64)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    settings = prepare.Settings(None, 300, 4, Limits(longest=60, shortest=10, least=5), chunk_bytes=60 << 20)
+    statistics = prepare.prepare(toy_corpus.source(), folder, settings)
+    return folder, WordPiece.load(folder / "vocab.txt"), statistics
+
+
+def register(corpus, **rates):
+    return tasks.register(*corpus, rates)
+
+
+def batches(corpus, name, seed=0, lanes=4, batch_size=16, devices=8):
+    mesh = jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])
+    sharding = NamedSharding(mesh, P("data"))
+    converter = features.TwoTowerConverter(corpus[1].sep_id)
+    return Batches(name, LENGTHS, converter, batch_size=batch_size, lanes=lanes, seed=seed, sharding=sharding)
+
+
+def take(iterator, n):
+    return [{name: np.asarray(value) for name, value in next(iterator).items()} for _ in range(n)]
+
+
+def equal(left, right):
+    return all(np.array_equal(a[name], b[name]) for a, b in zip(left, right, strict=True) for name in a)
+
+
+def test_shapes_and_types(corpus):
+    (batch,) = take(batches(corpus, register(corpus, ict=1.0, bfs=1.0, wlp=1.0)), 1)
+    assert {name: value.shape for name, value in batch.items()} == {
+        "query": (16, 24),
+        "query_types": (16, 24),
+        "document": (16, 1, 64),
+        "document_types": (16, 1, 64),
+        "document_id": (16, 1),
+        "log_q": (16, 1),
+    }
+    vocabulary = corpus[1]
+    for document, types in zip(batch["document"][:, 0], batch["document_types"][:, 0]):
+        seps = np.flatnonzero(document == vocabulary.sep_id)
+        expected = np.zeros(64, int)
+        if len(seps) == 2:
+            expected[seps[0] + 1 : seps[1] + 1] = 1
+        np.testing.assert_array_equal(types, expected)
+        assert document[0] == vocabulary.cls_id and not document[seps[-1] + 1 :].any()
+
+
+def test_same_seed_same_batches_and_another_seed_others(corpus):
+    name = register(corpus, ict=1.0, bfs=1.0, wlp=1.0)
+    first = take(batches(corpus, name), 6)
+    assert equal(first, take(batches(corpus, name), 6))
+    assert not equal(first, take(batches(corpus, name, seed=1), 6))
+
+
+def test_same_batches_whatever_the_number_of_devices(corpus):
+    name = register(corpus, ict=1.0)
+    assert equal(take(batches(corpus, name, devices=8), 3), take(batches(corpus, name, devices=1), 3))
+
+
+def test_a_host_reads_its_slice_of_the_global_batch(corpus, monkeypatch):
+    name = register(corpus, bfs=1.0, wlp=1.0)
+    whole = take(batches(corpus, name), 3)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    # Outside of a real pod the local rows are all there is of the "global" array.
+    monkeypatch.setattr(jax, "make_array_from_process_local_data", lambda sharding, values: values)
+    for host in range(2):
+        monkeypatch.setattr(jax, "process_index", lambda host=host: host)
+        iterator = batches(corpus, name)
+        assert len(iterator._lanes) == 2
+        rows = slice(8 * host, 8 * host + 8)
+        assert equal([{n: v[rows] for n, v in batch.items()} for batch in whole], take(iterator, 3))
+
+
+def test_position_is_saved_and_restored(corpus, tmp_path):
+    name = register(corpus, ict=1.0, bfs=1.0, wlp=1.0)
+    iterator = batches(corpus, name)
+    take(iterator, 5)
+    iterator.save(tmp_path)
+    rest = take(iterator, 4)
+    again = batches(corpus, name)
+    again.restore(tmp_path)
+    assert equal(rest, take(again, 4))
+
+
+def test_a_position_of_other_lanes_is_refused(corpus, tmp_path):
+    name = register(corpus, ict=1.0)
+    batches(corpus, name, lanes=2).save(tmp_path)
+    with pytest.raises(UserError, match=r"no position of lane-00002.*data\.lanes"):
+        batches(corpus, name, lanes=4).restore(tmp_path)
+
+
+def test_every_epoch_draws_every_passage_once_with_another_sentence(corpus):
+    name = register(corpus, bfs=1.0)
+    pairs = corpus[2]["tasks"]["bfs"]["pairs"]
+    dataset = seqio.get_mixture_or_task(name).get_dataset(LENGTHS, shuffle=False, num_epochs=2, seed=1)
+    examples = [{k: v for k, v in e.items()} for e in dataset.as_numpy_iterator()]
+    assert len(examples) == 2 * pairs
+    counts = collections.Counter(int(e["document_id"][0]) for e in examples)
+    assert set(counts.values()) == {2}
+    queries = [tuple(e["query"]) for e in examples]
+    assert queries[:pairs] != queries[pairs:]
+
+
+def test_log_q_sums_to_one_over_the_passages(corpus):
+    name = register(corpus, ict=1.0, bfs=2.0, wlp=0.5)
+    values = {}
+    for task in ("ict", "bfs", "wlp"):
+        dataset = seqio.TaskRegistry.get(task).get_dataset(LENGTHS, shuffle=False, num_epochs=1, seed=0)
+        values |= {int(e["document_id"][0]): float(e["log_q"][0]) for e in dataset.as_numpy_iterator()}
+    assert name == "ict+bfs+wlp"
+    assert np.exp(list(values.values())).sum() == pytest.approx(1, abs=1e-5)
+
+
+def test_wlp_asks_for_the_passage_with_the_lead_of_the_page_it_links_to(corpus):
+    name, vocabulary = register(corpus, wlp=1.0), corpus[1]
+    linked = collections.defaultdict(set)
+    for number in range(120):
+        for passage in passages.cut(toy_corpus.article(number), vocabulary, Limits(60, 10, 5))[1]:
+            if passage.targets:
+                linked[passages.document_id(passage.id)] = {(number + 1) % 120, (number + 2) % 120}
+    dataset = seqio.TaskRegistry.get(name).get_dataset(LENGTHS, shuffle=False, num_epochs=1, seed=0)
+    leads = [passages.cut(toy_corpus.article(n), vocabulary, Limits(60, 10, 5))[0] for n in range(120)]
+    for example in dataset.as_numpy_iterator():
+        query = tuple(example["query"][1:-1])
+        sentences = {
+            leads[n].ids[sum(leads[n].lengths[:i]) : sum(leads[n].lengths[: i + 1])][:22]
+            for n in linked[int(example["document_id"][0])]
+            for i in range(len(leads[n].lengths))
+        }
+        assert query in sentences
+
+
+@pytest.mark.parametrize(
+    ("rates", "message"),
+    [
+        ({"itc": 1.0}, "unknown task 'itc': did you mean ict"),
+        ({"ict": 0.0}, "no pre-training task"),
+        ({"ict": -1.0}, "must not be negative"),
+        ({"ict": 1.0, "mlm": 1.0}, "cannot be mixed"),
+    ],
+)
+def test_bad_rates(corpus, rates, message):
+    with pytest.raises(UserError, match=message):
+        register(corpus, **rates)
+
+
+def test_a_task_without_examples_is_refused(corpus):
+    folder, vocabulary, statistics = corpus
+    without = {"tasks": statistics["tasks"] | {"wlp": {"pairs": 0}}}
+    with pytest.raises(UserError, match=r"task 'wlp': the corpus has no example.*rates\.wlp=0"):
+        tasks.register(folder, vocabulary, without, {"ict": 1.0, "wlp": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 18}, r"multiple of data\.lanes"),
+        ({"batch_size": 12}, "number of devices"),
+    ],
+)
+def test_sizes_that_do_not_divide(corpus, arguments, message):
+    with pytest.raises(UserError, match=message):
+        batches(corpus, register(corpus, ict=1.0), **arguments)
+
+
+def test_mlm_batches(corpus):
+    name = register(corpus, mlm=1.0)
+    mesh = jax.make_mesh((8,), ("data",))
+    iterator = Batches(
+        name,
+        features.mlm_lengths(32),
+        features.MlmConverter(),
+        batch_size=8,
+        lanes=4,
+        seed=0,
+        sharding=NamedSharding(mesh, P("data")),
+    )
+    (batch,) = take(iterator, 1)
+    assert batch["text"].shape == (8, 32) and batch["labels"].shape == batch["weights"].shape == (8, 4)
+    used = batch["weights"] == 1
+    assert used.any(axis=1).all() and not batch["labels"][~used].any()

@@ -1,0 +1,233 @@
+"""The Transformer against BERT's forward pass written in numpy (which agrees with PyTorch's to 4e-6)."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from devices import assert_same_on_any_mesh
+from flax import nnx
+from jax.sharding import PartitionSpec as P
+
+from retrieval.errors import UserError
+from retrieval.models.text import Text
+from retrieval.models.transformer import Transformer, TransformerConfig, dropout
+
+CONFIG = TransformerConfig(
+    vocab_size=50, num_layers=2, hidden_size=12, num_heads=3, mlp_size=20, max_length=16, dropout=0.1
+)
+RANDOM = np.random.default_rng(0)
+
+
+def spread_parameters(model, seed=1):
+    """Large random values for every parameter, biases too, so that each of them matters."""
+    random = np.random.default_rng(seed)
+    state = nnx.state(model, nnx.Param)
+    nnx.update(model, jax.tree.map(lambda x: x + jnp.asarray(random.normal(0, 0.5, x.shape), jnp.float32), state))
+    return model
+
+
+def batch(lengths, length):
+    """Random ids and types, zero after each row's length."""
+    ids, types = RANDOM.integers(1, 50, (len(lengths), length)), RANDOM.integers(0, 2, (len(lengths), length))
+    real = np.arange(length) < np.array(lengths)[:, None]
+    return (ids * real).astype(np.int32), (types * real).astype(np.int32)
+
+
+def from_ids(ids, types):
+    return Text.from_ids(jnp.asarray(ids), jnp.asarray(types))
+
+
+@nnx.jit
+def encode(model, text, key=None):
+    return model(text, dropout_key=key)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return spread_parameters(Transformer(CONFIG, rngs=nnx.Rngs(0)))
+
+
+def bert(params, ids, types, heads):
+    """Hidden states of one text without padding, in float64."""
+    p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+
+    def norm(x, at):
+        centred = x - x.mean(-1, keepdims=True)
+        return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-12) * at["scale"] + at["bias"]
+
+    def dense(x, at):
+        return x @ at["kernel"] + at["bias"]
+
+    gelu = np.vectorize(lambda x: x * 0.5 * (1 + math.erf(x / math.sqrt(2))))
+    x = np.array(
+        [
+            p["token_embedding"]["embedding"][token]
+            + p["position_embedding"]["embedding"][position]
+            + p["type_embedding"]["embedding"][kind]
+            for position, (token, kind) in enumerate(zip(ids, types))
+        ]
+    )
+    x = norm(x, p["embedding_norm"])
+    size = x.shape[1] // heads
+    for _, layer in sorted(p["layers"].items()):
+        q, k, v = (dense(x, layer["attention"][name]) for name in ("query", "key", "value"))
+        mixed = np.zeros_like(x)
+        for head in range(heads):
+            part = slice(head * size, (head + 1) * size)
+            for i in range(len(x)):
+                weight = np.exp([q[i, part] @ k[j, part] / math.sqrt(size) for j in range(len(x))])
+                mixed[i, part] = (weight / weight.sum()) @ v[:, part]
+        x = norm(x + dense(mixed, layer["attention"]["output"]), layer["attention_norm"])
+        x = norm(x + dense(gelu(dense(x, layer["mlp_in"])), layer["mlp_out"]), layer["mlp_norm"])
+    return x
+
+
+def test_hidden_states_are_those_of_bert(model):
+    lengths = (16, 1, 7, 11)
+    ids, types = batch(lengths, 16)
+    hidden = encode(model, from_ids(ids, types))
+    params = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    for row, n in enumerate(lengths):
+        np.testing.assert_allclose(hidden[row, :n], bert(params, ids[row, :n], types[row, :n], 3), rtol=0, atol=1e-5)
+
+
+def test_more_padding_changes_nothing(model):
+    ids, types = batch((5, 9), 9)
+    short = encode(model, from_ids(ids, types))
+    padded = encode(model, from_ids(*(np.pad(a, ((0, 0), (0, 7))) for a in (ids, types))))
+    np.testing.assert_allclose(padded[0, :5], short[0, :5], atol=1e-6)
+    np.testing.assert_allclose(padded[1, :9], short[1], atol=1e-6)
+
+
+def test_packed_texts_do_not_see_each_other(model):
+    ids, types = batch((5, 4), 5)
+    apart = encode(model, from_ids(ids, types))
+    packed = Text(
+        ids_RL=jnp.array([[*ids[0], *ids[1, :4], 0]]),
+        types_RL=jnp.array([[*types[0], *types[1, :4], 0]]),
+        segments_RL=jnp.array([[1] * 5 + [2] * 4 + [0]]),
+        positions_RL=jnp.array([[0, 1, 2, 3, 4, 0, 1, 2, 3, 0]]),
+        starts_B=jnp.array([0, 5]),
+    )
+    together = encode(model, packed)
+    np.testing.assert_allclose(together[0, :5], apart[0], atol=1e-6)
+    np.testing.assert_allclose(together[0, 5:9], apart[1, :4], atol=1e-6)
+
+
+def test_a_row_of_padding_gives_no_nan(model):
+    ids, types = batch((0, 4), 6)
+    graphdef, params = nnx.split(model)
+
+    def total(params):
+        return nnx.merge(graphdef, params)(from_ids(ids, types), dropout_key=None).sum()
+
+    for leaf in jax.tree.leaves(jax.jit(jax.value_and_grad(total))(params)):
+        assert np.isfinite(leaf).all()
+
+
+def test_dropout_depends_on_the_key_alone(model):
+    text = from_ids(*batch((8, 6), 8))
+    hidden = [encode(model, text, key) for key in (jax.random.key(1), jax.random.key(1), jax.random.key(2), None)]
+    np.testing.assert_array_equal(hidden[0], hidden[1])
+    assert np.abs(hidden[0] - hidden[2]).max() > 0.1
+    assert np.abs(hidden[0] - hidden[3]).max() > 0.1
+    np.testing.assert_array_equal(hidden[3], encode(model, text))
+
+
+def test_every_dropout_has_a_mask_of_its_own(monkeypatch, model):
+    """After the embeddings, on the attention probabilities, and on both sublayers' outputs: 1 + 3 per layer."""
+    keys = []
+
+    def recorded(x, rate, key):
+        keys.append(tuple(jax.random.key_data(key).tolist()))
+        return x
+
+    monkeypatch.setattr("retrieval.models.transformer.dropout", recorded)
+    model(from_ids(*batch((8,), 8)), dropout_key=jax.random.key(0))
+    assert len(keys) == len(set(keys)) == 1 + 3 * CONFIG.num_layers
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_dropout_keeps_the_mean(rate):
+    kept = np.asarray(dropout(jnp.ones((3, 101, 333)), rate, jax.random.key(0)))
+    assert (kept == 0).mean() == pytest.approx(rate, abs=0.005)
+    np.testing.assert_allclose(kept[kept != 0], 1 / (1 - rate), rtol=1e-4)
+    for axis in range(3):  # the two halves of one 32-bit draw are neighbours: they must be independent
+        near = np.take(kept, range(1, kept.shape[axis]), axis) * np.take(kept, range(kept.shape[axis] - 1), axis)
+        assert near.mean() == pytest.approx(1, abs=0.02)
+
+
+def test_parameters_start_like_berts():
+    model = Transformer(dataclasses.replace(CONFIG, vocab_size=5000), rngs=nnx.Rngs(0))
+    table = np.asarray(model.token_embedding.embedding[...])
+    assert np.abs(table).max() < 0.04 + 1e-6
+    assert table.std() == pytest.approx(0.02 * 0.8796, rel=0.01)  # a standard normal cut at two deviations: 0.8796
+    assert not np.asarray(model.layers[0].mlp_in.bias[...]).any()
+
+
+def test_bfloat16_computes_in_half_precision_on_float32_parameters(model):
+    half = spread_parameters(Transformer(dataclasses.replace(CONFIG, dtype="bfloat16"), rngs=nnx.Rngs(0)))
+    text = from_ids(*batch((8, 6), 8))
+    hidden = encode(half, text)
+    assert hidden.dtype == jnp.bfloat16
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(nnx.state(half)))
+    real = np.arange(8) < np.array([[8], [6]])
+    difference = np.abs(np.asarray(hidden, np.float32) - np.asarray(encode(model, text)))[real]
+    assert 1e-5 < difference.mean() < 0.03
+
+
+def test_hidden_states_and_gradients_are_the_same_on_any_mesh():
+    model = Transformer(dataclasses.replace(CONFIG, num_layers=1), rngs=nnx.Rngs(0))
+    graphdef, params = nnx.split(spread_parameters(model))
+    ids, types = batch(range(1, 17), 16)
+
+    def loss(params, batch):
+        hidden = nnx.merge(graphdef, params)(Text.from_ids(*batch), dropout_key=jax.random.key(0))
+        return (jnp.sin(hidden) * (batch[0] != 0)[:, :, None]).mean(), hidden[:, 0]
+
+    assert_same_on_any_mesh(jax.value_and_grad(loss, has_aux=True), params, (ids, types))
+
+
+def test_each_device_computes_its_own_rows_and_masks_alone():
+    """Right numbers do not show it: a sharding that was lost makes every device compute the whole batch."""
+    graphdef, params = nnx.split(Transformer(dataclasses.replace(CONFIG, num_layers=1), rngs=nnx.Rngs(0)))
+    ids = batch([16] * 16, 16)[0]
+
+    def encode(params, ids):
+        return nnx.merge(graphdef, params)(Text.from_ids(ids, jnp.zeros_like(ids)), dropout_key=jax.random.key(0))
+
+    alone = jax.jit(encode).lower(params, ids).compile()
+    mesh = jax.make_mesh((8,), ("data",))
+    with jax.set_mesh(mesh):
+        placed = jax.device_put(params, P()), jax.device_put(ids, P("data"))
+        shared = jax.jit(encode).lower(*placed).compile()
+    assert shared.cost_analysis()["flops"] < alone.cost_analysis()["flops"] / 7
+    assert shared.cost_analysis()["bytes accessed"] < alone.cost_analysis()["bytes accessed"] / 5
+    assert not [line for line in shared.as_text().splitlines() if "all-gather(" in line or "all-reduce(" in line]
+
+
+def test_a_text_longer_than_the_positions_is_refused(model):
+    with pytest.raises(UserError, match="texts of 17 tokens, but the encoder's max_length is 16"):
+        model(from_ids(*batch((3,), 17)), dropout_key=None)
+
+
+@pytest.mark.parametrize("token", [50, -1])
+def test_an_id_outside_the_vocabulary_gives_nan_and_no_wrong_vector(model, token):
+    hidden = model(from_ids(np.array([[1, token]], np.int32), np.zeros((1, 2), np.int32)), dropout_key=None)
+    assert np.isnan(hidden).any()
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"num_heads": 5}, "hidden_size 12 is not a multiple of num_heads 5"),
+        ({"dropout": 1.0}, r"dropout 1.0 is not in \[0, 1\)"),
+        ({"dtype": "bfloat17"}, "unknown dtype 'bfloat17': did you mean bfloat16"),
+    ],
+)
+def test_bad_settings_are_refused(setting, message):
+    with pytest.raises(UserError, match=message):
+        dataclasses.replace(CONFIG, **setting)

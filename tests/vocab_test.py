@@ -1,0 +1,89 @@
+"""WordPiece: the published tokens, reproducible training, and bad vocabularies."""
+
+import gzip
+
+import pytest
+
+from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.errors import UserError
+
+TEXTS = ["the cat sat on the mat .", "the cats sit on mats", "a cat and a hat , that is that"] * 3
+
+
+def read_tsv(path):
+    with gzip.open(path, "rt", encoding="utf-8", newline="\n") as lines:
+        return dict(line.rstrip("\n").split("\t", 1) for line in lines)
+
+
+def test_published_vocabulary_gives_the_golden_tokens(shared_data):
+    vocabulary = WordPiece.load(shared_data / "vocab" / "bert-base-uncased-vocab.txt")
+    folder, checked = shared_data / "wordpiece_golden", 0
+    for path in sorted(folder.glob("*.test.tsv.gz")):
+        texts, golden = read_tsv(path), read_tsv(folder / path.name.replace(".test.", ".test.wp."))
+        assert texts.keys() == golden.keys()
+        for key, ids in zip(texts, vocabulary.encode_batch(list(texts.values()))):
+            assert [vocabulary.tokens[i] for i in ids] == golden[key].split()
+        checked += len(texts)
+    assert checked == 7826
+
+
+def test_training_is_reproducible_and_covers_the_text():
+    first, second = WordPiece.train(TEXTS, 80), WordPiece.train(list(reversed(TEXTS)), 80)
+    assert first.tokens == second.tokens
+    assert tuple(first.tokens[:5]) == SPECIAL_TOKENS and len(first) <= 80
+    for text in TEXTS:
+        assert first.unk_id not in first.encode(text)
+        assert first.decode(first.encode(text)).replace(" ", "") == text.replace(" ", "")
+
+
+def test_save_and_load(tmp_path):
+    vocabulary = WordPiece.train(TEXTS, 80)
+    vocabulary.save(tmp_path / "vocab.txt")
+    assert WordPiece.load(tmp_path / "vocab.txt").tokens == vocabulary.tokens
+
+
+def test_special_tokens_in_a_text_are_ordinary_characters():
+    vocabulary = WordPiece([*SPECIAL_TOKENS, "[", "]", "sep", "mask", "a"])
+    assert vocabulary.sep_id not in vocabulary.encode("a [SEP] a [MASK]")
+
+
+def test_single_and_pair_by_hand():
+    vocabulary = WordPiece.train(TEXTS, 80)
+    cls, sep = vocabulary.cls_id, vocabulary.sep_id
+    assert vocabulary.single([7, 8, 9], 4) == [cls, 7, 8, sep]
+    assert vocabulary.pair([7], [8, 9], 10) == [cls, 7, sep, 8, 9, sep]
+    assert vocabulary.pair([7], [8, 9], 5) == [cls, 7, sep, 8, sep]
+    assert vocabulary.pair([], [8, 9], 10) == [cls, 8, 9, sep]
+    # A long first text leaves at least half of the row to the second.
+    assert vocabulary.pair([7] * 20, [8] * 20, 10) == [cls, 7, 7, 7, 7, 7, sep, 8, 8, sep]
+    assert vocabulary.pair([7] * 20, [8], 10) == [cls, 7, 7, 7, 7, 7, 7, sep, 8, sep]
+
+
+@pytest.mark.parametrize("missing", SPECIAL_TOKENS)
+def test_a_vocabulary_without_a_special_token_is_refused(tmp_path, missing):
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join([t for t in SPECIAL_TOKENS if t != missing] + ["a"]))
+    with pytest.raises(UserError, match=rf"vocab\.txt: lacks \{missing[:-1]}\]"):
+        WordPiece.load(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a\n[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n", r"line 1 is 'a'"),
+        (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nb\nc\nb\n", r"line 8 repeats the token 'b'"),
+        (b"\xff\xfe\x00", "not UTF-8"),
+    ],
+)
+def test_damaged_vocabularies(tmp_path, content, message):
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        WordPiece.load(path)
+
+
+def test_missing_file_and_empty_corpus(tmp_path):
+    with pytest.raises(UserError, match="No such file"):
+        WordPiece.load(tmp_path / "none.txt")
+    with pytest.raises(UserError, match="holds no word"):
+        WordPiece.train([" ", ""], 80)

@@ -1,0 +1,293 @@
+"""The XML half: every container and encoding gives the same pages, and nothing bad passes in silence."""
+
+import bz2
+import gzip
+import html
+import itertools
+import re
+import tracemalloc
+from xml.parsers import expat
+
+import pytest
+
+from retrieval.data.articles import Broken, Dropped, Redirect
+from retrieval.data.wikipedia import Page, Site, normalize_title, read_pages
+from retrieval.errors import UserError
+
+SITE_INFO = """<siteinfo><sitename>Wiki</sitename><case>first-letter</case><namespaces>
+<namespace key="0" /><namespace key="1">Talk</namespace><namespace key="4">Project_page</namespace>
+<namespace key="6">Файл</namespace><namespace key="14">Category</namespace></namespaces></siteinfo>"""
+SITE = Site(frozenset({"talk", "project page", "файл", "category"}), True, frozenset({"файл", "category"}))
+
+
+def page(title: str, text: str, number: int = 1, ns: str = "<ns>0</ns>", more: str = "") -> str:
+    return (
+        f"<page><title>{html.escape(title)}</title>{ns}<id>{number}</id>{more}<revision><id>999</id><contributor>"
+        f"<username>U</username><id>888</id></contributor><text xml:space='preserve'>{html.escape(text)}</text>"
+        f"<sha1>x</sha1></revision></page>\n"
+    )
+
+
+def export(*pages: str, info: str = SITE_INFO) -> str:
+    return (
+        f"<mediawiki xmlns='http://www.mediawiki.org/xml/export-0.10/' xml:lang='en'>{info}{''.join(pages)}</mediawiki>"
+    )
+
+
+def write(path, content):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+MANY = [page(f"Title {i}", f"Text {i} & <b>é</b> " * 400, i) for i in range(200)]
+
+
+def titles(records) -> list[str]:
+    return [r.title for r in records if not isinstance(r, Broken)]
+
+
+def multistream(module, texts: list[str]) -> bytes:
+    return b"".join(module.compress(text.encode()) for text in texts)
+
+
+def test_a_page_has_its_own_id_and_decoded_text(tmp_path):
+    path = write(tmp_path / "d.xml", export(page("foo_bar", "a < b & \n&amp;", 7)))
+    assert list(read_pages(path)) == [Page("7", "Foo bar", "a < b & \n&amp;", SITE)]
+
+
+@pytest.mark.parametrize(
+    "encode",
+    [
+        lambda text: text.encode(),
+        lambda text: b"\xef\xbb\xbf" + text.encode(),
+        lambda text: ('<?xml version="1.0" encoding="utf-16"?>' + text).encode("utf-16"),
+        lambda text: ('<?xml version="1.0" encoding="iso-8859-1"?>' + text).encode("latin-1", "xmlcharrefreplace"),
+        lambda text: bz2.compress(text.encode()),
+        lambda text: bz2.compress(text.encode("utf-16")),
+        lambda text: gzip.compress(text.encode()),
+        lambda text: multistream(bz2, [text[:70], text[70:90000], text[90000:]]),
+        lambda text: multistream(gzip, [text[:70], text[70:90000], text[90000:]]),
+    ],
+    ids=["utf8", "bom", "utf16", "latin1", "bz2", "bz2-utf16", "gz", "multistream bz2", "multi-member gz"],
+)
+def test_every_container_and_encoding_gives_the_same_pages(tmp_path, encode):
+    path = write(tmp_path / "dump", encode(export(*MANY)))
+    expected = [Page(str(i), f"Title {i}", f"Text {i} & <b>é</b> " * 400, SITE) for i in range(200)]
+    assert list(read_pages(path)) == expected
+
+
+def test_redirects_by_element_and_by_text(tmp_path):
+    path = write(
+        tmp_path / "d.xml",
+        export(
+            page("A", "#REDIRECT [[wrong]]", more="<redirect title='right_Title' />"),
+            page("B", "#redirect [[some page#Part|label]]\n{{R}}"),
+            page("C", " #ПРЕНАСОЧВАНЕ: [[друга]]"),
+            page("D", "#REDIRECTION[[:é]]"),
+            page("E", "#REDIRECT nothing"),
+            page("F", "# [[not]] one"),
+        ),
+    )
+    records = list(read_pages(path))
+    assert records[:4] == [
+        Redirect("A", "Right Title"),
+        Redirect("B", "Some page"),
+        Redirect("C", "Друга"),
+        Redirect("D", "É"),
+    ]
+    assert [type(r) for r in records[4:]] == [Page, Page]
+
+
+def test_what_is_dropped_and_why(tmp_path):
+    path = write(
+        tmp_path / "d.xml",
+        export(
+            page("Talk:A", "x", ns="<ns>1</ns>"),
+            page("Talk:A", "x", ns=""),
+            page("project page : A", "x", ns=""),
+            page("Star Wars: A", "x", ns=""),
+            page("A", "{}").replace("<text", "<model>json</model><text"),
+            page("Big", "ж" * 600),
+            page("Fits", "ж" * 500),
+            "<page><ns>0</ns><revision><text>x</text></revision></page>",
+            page("Talk:R", "#REDIRECT [[x]]", ns="<ns>1</ns>"),
+        ),
+    )
+    assert [getattr(r, "reason", r.title) for r in read_pages(path, max_bytes=1000)] == [
+        "other namespace",
+        "other namespace",
+        "other namespace",
+        "Star Wars: A",
+        "not wikitext",
+        "too large",
+        "Fits",
+        "no title",
+        "other namespace",
+    ]
+
+
+def test_the_newest_revision_counts(tmp_path):
+    old = "<revision><id>5</id><text>old</text></revision>"
+    slot = "<content><role>meta</role><text>slot</text></content>"
+    path = write(
+        tmp_path / "d.xml",
+        export(
+            page("A", "new").replace("<revision>", old + "<revision>"),
+            page("B", "main").replace("<sha1>", slot + "<sha1>"),
+            "<page><title>C</title><ns>0</ns><id>3</id><revision><text deleted='deleted' /></revision></page>",
+        ),
+    )
+    assert [r.text for r in read_pages(path)] == ["new", "main", ""]
+
+
+@pytest.mark.parametrize(
+    ("title", "expected"),
+    [
+        ("foo_bar", "Foo bar"),
+        ("  __foo__  bar ", "Foo bar"),
+        ("éa", "Éa"),
+        ("e\u0301", "É"),
+        ("AT&amp;T", "AT&T"),
+        ("ßa", "ßa"),
+        ("a\u00a0b\u200e", "A b"),
+        ("iPod", "IPod"),
+        ("", ""),
+    ],
+)
+def test_titles_have_one_spelling(title, expected):
+    assert normalize_title(title, first_letter=True) == expected
+    assert normalize_title(expected, first_letter=True) == expected
+
+
+def test_a_case_sensitive_wiki_keeps_small_letters(tmp_path):
+    path = write(
+        tmp_path / "d.xml", export(page("iPod_x", "t"), info=SITE_INFO.replace("first-letter", "case-sensitive"))
+    )
+    (only,) = read_pages(path)
+    assert (only.title, only.site.first_letter) == ("iPod x", False)
+
+
+def cut(content: bytes) -> bytes:
+    return content[: len(content) * 2 // 3]
+
+
+CUTS = {
+    "xml": cut(export(*MANY).encode()),
+    "utf16": cut(export(*MANY).encode("utf-16")),
+    "bz2": cut(multistream(bz2, [export()[:-12], *MANY, "</mediawiki>"])),
+    "bz2 between streams": multistream(bz2, [export()[:-12], *MANY[:120]]),
+    "bz2 garbage stream": multistream(bz2, [export()[:-12], *MANY[:120]]) + b"BZh9 not a stream",
+    "gz": cut(gzip.compress(export(*MANY).encode())),
+    "gz between members": multistream(gzip, [export()[:-12], *MANY[:120]]),
+    "gz checksum": gzip.compress(export(*MANY).encode())[:-8] + bytes(8),
+    "broken xml": export(*MANY[:130], "<page><title>x</page>", *MANY[130:]).encode(),
+    "bad utf-8": export(*MANY[:130], page("BAD", "x")).encode().replace(b"BAD", b"\xff\xfe"),
+    "control character": export(*MANY[:130], page("BAD", "\x01")).encode(),
+    "two dumps": export(*MANY).encode() * 2,
+    "undeclared entity": export(*MANY[:130], page("BAD", "x").replace("BAD", "&foo;")).encode(),
+}
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_damage_yields_the_pages_before_it_and_then_says_so(tmp_path, name):
+    path = write(tmp_path / "dump.file", CUTS[name])
+    *pages, broken = read_pages(path)
+    assert len(pages) > 90
+    assert titles(pages) == [f"Title {i}" for i in range(len(pages))]
+    assert all(isinstance(p, Page) and p.text == f"Text {p.id} & <b>é</b> " * 400 for p in pages)
+    assert isinstance(broken, Broken)
+    for part in ("dump.file", "line ", "byte ", f"'Title {len(pages) - 1}'"):
+        assert part in broken.message
+
+
+def test_damage_is_located(tmp_path):
+    path = write(tmp_path / "d.xml", export(page("A", "x"), page("B", "y"), "\n\n<oops", page("C", "z")))
+    *pages, broken = read_pages(path)
+    line = path.read_bytes()[: path.read_bytes().index(b"<oops")].count(b"\n") + 1
+    assert titles(pages) == ["A", "B"]
+    assert f"line {line}," in broken.message and "'B'" in broken.message
+
+
+BOMB = (
+    '<?xml version="1.0"?><!DOCTYPE mediawiki [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;">'
+    '<!ENTITY c "&b;&b;&b;&b;&b;&b;&b;&b;&b;&b;">]>' + export(page("A", "x").replace("<text", "<text>&c;</text><text"))
+)
+REFUSED = {
+    "empty": (b"", "empty"),
+    "text": (b"Hello, this is text.", "expected a MediaWiki export"),
+    "zip": (b"PK\x03\x04" + bytes(100), "expected a MediaWiki export"),
+    "bz2 of nothing": (bz2.compress(b""), "expected a MediaWiki export"),
+    "not bz2": (b"BZh9" + b"\x00" * 100, "expected a MediaWiki export"),
+    "html": (b"<html><body>x</body></html>", "<html>"),
+    "no page": (export().encode(), "without a page"),
+    "cut in the first page": (export(*MANY).encode()[:900], "expected a MediaWiki export"),
+    "bomb": (BOMB.encode(), "refused"),
+    "external entity": (
+        b'<!DOCTYPE mediawiki [<!ENTITY x SYSTEM "file:///x">]><mediawiki><page/></mediawiki>',
+        "refused",
+    ),
+    "doctype": (b'<!DOCTYPE mediawiki SYSTEM "http://x/y.dtd"><mediawiki><page/></mediawiki>', "refused"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_no_export_is_refused_at_once(tmp_path, name):
+    content, message = REFUSED[name]
+    path = write(tmp_path / "some.file", content)
+    with pytest.raises(UserError, match=message) as error:
+        read_pages(path)
+    assert "some.file" in str(error.value)
+
+
+def test_a_missing_file_and_a_folder_are_refused_at_once(tmp_path):
+    with pytest.raises(UserError, match=r"none\.xml: No such file"):
+        read_pages(tmp_path / "none.xml")
+    with pytest.raises(UserError, match="directory"):
+        read_pages(tmp_path)
+
+
+def test_an_unsafe_expat_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(expat, "version_info", (2, 4, 0))
+    with pytest.raises(UserError, match=r"2\.4\.1"):
+        read_pages(write(tmp_path / "d.xml", export(page("A", "x"))))
+
+
+def test_memory_does_not_grow_with_the_dump_or_with_a_page(tmp_path):
+    path = tmp_path / "d.xml.gz"
+    with gzip.open(path, "wt", compresslevel=1) as file:
+        file.write(export()[:-12])
+        for number in range(3):
+            file.write(page(f"Huge {number}", "x" * 30_000_000))
+        for number in range(3000):
+            file.write(page(f"P{number}", "some text " * 1000, number))
+        file.write("</mediawiki>")
+    tracemalloc.start()
+    kinds = [type(record) for record in read_pages(path)]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert kinds == [Dropped] * 3 + [Page] * 3000
+    assert peak < 12_000_000
+
+
+def test_real_dumps_read_as_their_raw_xml_says(shared_data):
+    path = shared_data / "wikitext" / "enwiki-pages-articles-206pages.xml.bz2"
+    raw = bz2.decompress(path.read_bytes()).decode()
+    text = {
+        html.unescape(t): html.unescape(x)
+        for t, x in re.findall(r"<title>(.*?)</title>.*?<text[^>]*>(.*?)</text>", raw, re.DOTALL)
+    }
+    records = list(read_pages(path))
+    assert len(records) == raw.count("<page>") == 206
+    assert sum(isinstance(r, Redirect) for r in records) == 99  # one of the 100 <redirect> is of another namespace
+    assert raw.count("<redirect ") == 100
+    pages = [r for r in records if isinstance(r, Page)]
+    assert len(pages) == 106 and all(p.text == text[p.title] for p in pages)
+
+
+def test_real_utf16_and_bz2_dumps(shared_data):
+    records = list(read_pages(shared_data / "wikitext" / "bgwiki-utf16-pages-articles.xml.bz2"))
+    assert [type(r) for r in records].count(Page) == 1 and len(records) == 3
+    first = next(iter(read_pages(shared_data / "wikitext" / "bgwiki-utf16-pages-articles.xml.bz2")))
+    assert first.title == "Григориански календар" and "категория" in first.site.hidden
+    school = itertools.islice(read_pages(shared_data / "wikipedia" / "wikispeedia-pages-articles.xml.bz2"), 300)
+    assert all(isinstance(p, Page) and p.text for p in school)

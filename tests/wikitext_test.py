@@ -1,0 +1,315 @@
+"""Wikitext to articles: what a reader of MediaWiki's page would see, by hand; then real dumps and hostile pages."""
+
+import itertools
+import random
+import re
+import time
+
+import pytest
+
+from retrieval.data.articles import Article, Dropped
+from retrieval.data.wikipedia import Page, Site, normalize_title, read_pages
+from retrieval.data.wikitext import parse
+
+SITE = Site(frozenset({"файл", "шаблон"}), True, frozenset({"файл"}))
+MARKUP = re.compile(r"\{\{|\}\}|\[\[|\]\]|<ref|'''|&nbsp;|[\x00-\x1f]")
+
+
+def parsed(text: str, title: str = "This page", site: Site = SITE) -> Article | Dropped:
+    (result,) = parse(Page("7", title, text, site))
+    return result
+
+
+def plain(text: str) -> str:
+    """The only paragraph of `text`, after a word that keeps the page from being empty."""
+    article = parsed(f"Start.\n\n{text}")
+    assert isinstance(article, Article)
+    return "\n".join(p.text for s in article.sections for p in s.paragraphs[s.level == 1 :])
+
+
+def linked(text: str, site: Site = SITE) -> tuple[str, list[tuple[str, str]]]:
+    """The first paragraph and its (anchor, target) pairs."""
+    article = parsed(text, site=site)
+    paragraph = article.sections[0].paragraphs[0]
+    return paragraph.text, [(paragraph.text[link.start : link.end], link.target) for link in paragraph.links]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # Paragraphs and lists.
+        ("one\ntwo\n\nthree", "one two\nthree"),
+        ("a\n* b\n** c\n#d\n:e\n;f\ng", "a\nb\nc\nd\ne\nf\ng"),
+        ("a\n----\nb", "a\nb"),
+        ("a  b\t c&nbsp;d\u00a0e&#32;f", "a b c d e f"),
+        ("a\n*\n* -\nb", "a\nb"),
+        # Quotes, entities, switches.
+        ("'''A''' ''b'' '''''c''''' isn't l''''A'''", "A b c isn't l'A"),
+        ("1 &lt; 2 &amp;&amp; R&D &eacute;&#233;&#xe9; &unknown;", "1 < 2 && R&D ééé &unknown;"),
+        ("__TOC__a __NOINDEX__ b __БЕЗСЪДЪРЖАНИЕ__ __init__", "a b __init__"),
+        # Templates.
+        ("A {{cn}} b{{x|y={{z}}|[[w]]}}.", "A b."),
+        ("{{Infobox\n| a = {{b\n| c }}\n| d = [[e]]\n}}\nText", "Text"),
+        ("{{a", "a"),
+        ("It is {{convert|5|to|10|km|mi|abbr=on}} long", "It is 5 to 10 km long"),
+        ("{{Lang|fr|bon ''[[jour]]''}} {{nowrap|1 = 1}} {{As of|2010}} {{frac|1|2}}", "bon jour 1 As of 2010 1/2"),
+        ("{{lang|fr}}x {{convert}} {{nowrap|{{x}}}} y", "x y"),
+        ("{{{parameter|default}}}x", "x"),
+        # What is left around something that went.
+        ("'''Rome''' ({{IPA|x}}; {{lang-it|Roma}}) is", "Rome is"),
+        ("Rome ({{IPA|x}}; born 1950) is", "Rome (born 1950) is"),
+        ("Rome (753 BC, {{IPA|x}}) is", "Rome (753 BC) is"),
+        ("Rome {{x}}, as {{y}} ; z", "Rome, as; z"),
+        ("f() and ( ) and ,, stay", "f() and ( ) and ,, stay"),
+        ("{{x}}, then", "then"),
+        # Tables.
+        ("a\n{| class=x\n|-\n! h\n| [[b]] || c\n{|\n| d\n|}\n|}\ne", "a\ne"),
+        ("a\n\n{|\n| lost\n|-\n| [[b]]\n\nc", "a\nc"),
+        ("<table><tr><td>x</td></tr></table>y", "y"),
+        # Tags.
+        ("H<sub>2</sub>O <i>x</i><br />y <span style='a'>z</span> <code>f(x)</code>", "H2O x y z f(x)"),
+        ("a<ref>b</ref> c<ref name=x/> d<REF name='y'>{{e}}[[f]]</REF>.", "a c d."),
+        ("a <math>x<y</math>, <gallery>\nFile:x.jpg|y\n</gallery>b", "a, b"),
+        ("a<syntaxhighlight lang='c'>int {{x}};</syntaxhighlight><timeline>b</timeline>", "a"),
+        ("a<div>b</div><p>c</p><blockquote>d</blockquote>", "a\nb\nc\nd"),
+        ("a < b > c <3 <unknown x='1'>d</unknown>", "a < b > c <3 <unknown x='1'>d</unknown>"),
+        ("a</ref> b <ref>c", "a b c"),
+        ("a<!-- [[b]] -->c\n<!-- own line -->\nd <!-- cut", "ac d"),
+        ("<nowiki>[[a]] {{b}} ''c'' <ref> &amp;</nowiki>", "[[a]] {{b}} ''c'' <ref> &"),
+        # External links.
+        ("[http://x.org the label] [https://x.org] [//x.org y] [z]", "the label y [z]"),
+        ("see http://x.org/a?b=c now", "see http://x.org/a?b=c now"),
+    ],
+)
+def test_text_is_what_a_reader_sees(text, expected):
+    assert plain(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[[foo]] x", ("foo x", [("foo", "Foo")])),
+        ("x [[foo bar_baz|''Anchor'' text]].", ("x Anchor text.", [("Anchor text", "Foo bar baz")])),
+        (
+            "[[Bus]]es, [[bus]]Stop, [[Ёж]]ики",
+            ("Buses, busStop, Ёжики", [("Buses", "Bus"), ("bus", "Bus"), ("Ёжики", "Ёж")]),
+        ),
+        ("[[bus]]<nowiki/>es '''[[x]]'''s", ("buses xs", [("bus", "Bus"), ("x", "X")])),
+        ("[[Foo#Part]] [[Foo#Part|a]] [[#Part|b]]", ("Foo#Part a b", [("Foo#Part", "Foo"), ("a", "Foo")])),
+        ("[[Foo (bar)|]] [[Foo, Bar|]]", ("Foo Foo", [("Foo", "Foo (bar)"), ("Foo", "Foo, Bar")])),
+        ("[[:foo]] [[AT&amp;T]] [[A%26B|c]]", ("foo AT&T c", [("foo", "Foo"), ("AT&T", "AT&T"), ("c", "A&B")])),
+        ("a [[ b | c ]]d", ("a cd", [("cd", "B")])),
+        ("[[this page]] [[This_page|x]] [[y]]", ("this page x y", [("y", "Y")])),
+        ("[[Star Wars: A]] [[CSI: B|c]]", ("Star Wars: A c", [("Star Wars: A", "Star Wars: A"), ("c", "CSI: B")])),
+        ("''[[a]]'' [[b|{{x}}]] [[c|<ref>x</ref>]] [[d{{e}}|f]]", ("a f", [("a", "A")])),
+        ("x[[b|&nbsp;c]]d", ("x cd", [("cd", "B")])),
+        ("[[a|b [[c]] d]] e", ("b c d e", [("c", "C")])),
+        ("&lt;[[a]]&gt; &nbsp; [[b| &nbsp;c&nbsp; ]] d", ("<a> c d", [("a", "A"), ("c", "B")])),
+        # What belongs to other namespaces and wikis.
+        ("[[File:x.jpg|thumb|a [[b]] c]] x [[image:y.png]]", ("x", [])),
+        ("[[Файл:x.jpg|[[a]]]] [[Картинка:x.JPG|b]] [[Category:C]] x", ("x", [])),
+        ("[[:Category:C|c]] [[:File:x.jpg]] [[User:U|u]]", ("c File:x.jpg u", [])),
+        ("x [[fr:Foo]] [[zh-min-nan:Foo]] [[:fr:Foo]] [[wikt:foo|bar]] [[Шаблон:T|t]]", ("x fr:Foo bar t", [])),
+        ("[http://x [[a]] b] [[c", ("a b c", [("a", "A")])),
+    ],
+)
+def test_links_lie_where_their_anchors_are(text, expected):
+    assert linked(text) == expected
+
+
+def test_a_case_sensitive_wiki():
+    site = Site(frozenset(), first_letter=False)
+    assert linked("[[bus]]es", site) == ("buses", [("buses", "bus")])
+
+
+def outline(text: str) -> list[tuple[str, int, list[str]]]:
+    return [(s.heading, s.level, [p.text for p in s.paragraphs]) for s in parsed(text).sections]
+
+
+def test_sections_come_from_headings():
+    text = "lead\n== A [[b|'''B''']] &amp; {{x}} ==\na\n=== C<ref>x</ref>===\n* c\n==== D ====\n= E =\ne == e\n== x ="
+    assert (
+        outline(text)
+        == [("", 1, ["lead"]), ("A B &", 2, ["a"]), ("C", 3, ["c"]), ("E", 1, ["e == e"]), ("= x", 1, [])][:4]
+    )
+
+
+def test_the_first_section_is_the_lead_even_if_it_is_empty():
+    assert outline("== A ==\na") == [("", 1, []), ("A", 2, ["a"])]
+
+
+def test_sections_that_point_elsewhere_are_left_out_with_their_subsections():
+    text = (
+        "lead\n== See also ==\nx\n=== y ===\ny\n== History ==\nh\n=== Notes ===\nn\n=== War ===\nw\n"
+        "== ВИЖТЕ СЪЩО ==\nв\n==External links==\n* [http://x y]"
+    )
+    assert outline(text) == [("", 1, ["lead"]), ("History", 2, ["h"]), ("War", 3, ["w"])]
+
+
+def test_list_items_of_nothing_but_links_are_left_out():
+    assert outline("Lead text.\n* [[A]]\n* [[B]], [[C]] –\n* [[D]] is\n* E") == [("", 1, ["Lead text.", "D is", "E"])]
+
+
+@pytest.mark.parametrize(
+    ("title", "text", "reason"),
+    [
+        ("X", "'''X''' may be:\n* [[A]]\n{{disambig}}", "disambiguation"),
+        ("X", "{{ Hndis|X}}", "disambiguation"),
+        ("X", "{{geodis}}", "disambiguation"),
+        ("X", "{{School disambiguation}}", "disambiguation"),
+        ("X", "{{пояснение}}", "disambiguation"),
+        ("X (disambiguation)", "text", "disambiguation"),
+        ("List of X", "text", "list"),
+        ("Index of X articles", "text", "list"),
+        ("X", "See:\n* [[One thing]]\n* [[Another thing]], [[and more]]", "list"),
+        ("X", "", "no text"),
+        ("X", "{{x}}\n[[Category:Y]]\n== A ==\n== References ==\nz", "no text"),
+        ("X", "{{a|" * 1000 + "}}" * 1000, "too deep"),
+        ("X", "[[a|" * 1000, "too deep"),
+        ("X", "{|\n|\n" * 1000, "too deep"),
+        ("X", "{{a|[[b|}}" * 20_000, "too complex"),
+        ("X", "[http://a " * 20_000, "too complex"),
+        ("X", "[[a]]" * 300_000, "too complex"),
+    ],
+)
+def test_why_pages_are_dropped(title, text, reason):
+    assert parsed(text, title) == Dropped(title, reason)
+
+
+@pytest.mark.parametrize("text", ["Word{{disambiguation needed}} x", "{{Distinguish|y}} x", "{{about|disambig}} x"])
+def test_what_only_looks_like_a_disambiguation(text):
+    assert isinstance(parsed(text), Article)
+    assert isinstance(parsed(text, "Listing of x"), Article)
+
+
+# Each of these takes the bare parser minutes, or ends the process ('== ' overflows its stack).
+HOSTILE = [
+    "<ref>",
+    "<b>",
+    "<!--",
+    "{{",
+    "[[a|b",
+    "== ",
+    "''",
+    "<",
+    "{|\n",
+    "[mailto:a",
+    "(<ref/>",
+    "&#",
+    ";",
+    "{{a|b=c|",
+    "</",
+]
+
+
+@pytest.mark.parametrize("piece", HOSTILE)
+def test_no_page_takes_long(piece):
+    start = time.perf_counter()
+    parsed("x " + piece * (500_000 // len(piece)))
+    assert time.perf_counter() - start < 5
+
+
+PIECES = [
+    *"{{ }} {{{ }}} [[ ]] [ ] { } | {| |} |- \n \n\n \n* \n# ; : = == === '' ' ( ) , . ! !! || - _ __ & < >".split(" "),
+    *"<ref> </ref> <ref/> <!-- --> <nowiki> </nowiki> <math> </math> <table> </table> <br> <div>".split(" "),
+    *"[http://x [http://x\ty] &amp; &nbsp; &#2; &#10; &lt; \x02 \x03 \x04 \x05 0\x05 \ud800 \u00a0 \u3000".split(" "),
+    *"File: Category: fr: # %20 %ff é ǅ Ж __TOC__ 1 a Foo {{convert|1|km}} {{lang|fr| {{quote|".split(" "),
+    *[" ", "  ", "\t", "bar baz", "\n== H ==\n"],
+]
+
+
+def test_any_text_gives_a_sound_article():
+    generator = random.Random(3)
+    for _ in range(4000):
+        alphabet = generator.sample(PIECES, generator.randint(2, len(PIECES)))
+        text = "".join(generator.choices(alphabet, k=generator.choice([3, 10, 30, 300])))
+        check(parsed(text), text, literal="&" in text or "nowiki" in text)
+
+
+def check(result: Article | Dropped, source: str, literal: bool) -> None:
+    """Whatever the page: single-spaced text without markup, links in order, in bounds, and to titles."""
+    if isinstance(result, Dropped):
+        return
+    assert (result.sections[0].heading, result.sections[0].level) == ("", 1)
+    assert all(s.paragraphs for s in result.sections[1:])
+    for paragraph in [p for s in result.sections for p in s.paragraphs]:
+        assert paragraph.text and paragraph.text == " ".join(paragraph.text.split()), source
+        assert literal or not MARKUP.search(paragraph.text), source
+        assert not re.search("[\x00-\x1f\ud800-\udfff]", paragraph.text), source
+        end = 0
+        for link in paragraph.links:
+            assert end <= link.start < link.end <= len(paragraph.text), source
+            anchor, end = paragraph.text[link.start : link.end], link.end
+            assert anchor == anchor.strip(), source
+            assert link.target and link.target == normalize_title(link.target, first_letter=True), source
+            assert not re.search(r"[\[\]{}|<>#\n]", link.target), source
+
+
+REAL = ["bgwiki-utf16-pages-articles.xml.bz2", "enwiki-10k.xml", "simplewiki.xml"]
+REAL += ["enwiki-pages-articles-206pages.xml.bz2"]
+
+
+def test_real_dumps_leave_no_markup(shared_data):
+    pages = [p for name in REAL for p in read_pages(shared_data / "wikitext" / name) if isinstance(p, Page)]
+    results = [parse(page)[0] for page in pages]
+    articles = [r for r in results if isinstance(r, Article)]
+    assert len(pages) == 181 and len(articles) >= 160
+    for page, result in zip(pages, results):
+        check(result, page.title, literal=False)
+    texts = [p.text for a in articles for s in a.sections for p in s.paragraphs]
+    # ASCII writes about the character, and Afghanistan's source has it by mistake.
+    assert sum("|" in text for text in texts) == 3
+    assert not any(re.search(r"\bthumb\||File:|\(\s*[,;]", text) for text in texts)
+    assert sum(len(p.links) for a in articles for s in a.sections for p in s.paragraphs) > 20_000
+
+
+def test_real_articles_read_well(shared_data):
+    path = shared_data / "wikitext" / "enwiki-pages-articles-206pages.xml.bz2"
+    articles = {p.title: parse(p)[0] for p in read_pages(path) if isinstance(p, Page) and p.title[0] in "AI"}
+    assert parse_lead(articles["Andorra"]).startswith(
+        "Andorra, officially the Principality of Andorra, also called the Principality of the Valleys of Andorra, is a"
+        " sovereign landlocked microstate in Southwestern Europe, located in the eastern Pyrenees mountains"
+    )
+    assert "having an area of 468 km2 (181 sq mi) and a population" in " ".join(
+        p.text for p in articles["Andorra"].sections[0].paragraphs
+    )
+    assert isinstance(articles["Animal (disambiguation)"], Dropped)
+
+
+def parse_lead(article: Article) -> str:
+    return article.sections[0].paragraphs[0].text
+
+
+def raw_links(page: Page) -> list[str]:
+    """Targets of the links in running text by a plain regular expression, which is enough for this simple dump."""
+    body = page.text.partition("\n== See also ==\n")[0]
+    targets = [
+        normalize_title(m.partition("|")[0], first_letter=True) for m in re.findall(r"\[\[([^\[\]{}]+)\]\]", body)
+    ]
+    return [t for t in targets if t != page.title]
+
+
+def test_links_of_the_school_selection(shared_data):
+    pages = itertools.islice(read_pages(shared_data / "wikipedia" / "wikispeedia-pages-articles.xml.bz2"), 400)
+    expected = found = 0
+    for page in pages:
+        (article,) = parse(page)
+        if isinstance(article, Article):
+            links = [link.target for s in article.sections for p in s.paragraphs for link in p.links]
+            # An image in 'Algeria', and a footnote of 'Amda Seyon I'.
+            assert len(set(raw_links(page)) - set(links)) <= 1 and not set(links) - set(raw_links(page)), page.title
+            expected, found = expected + len(raw_links(page)), found + len(links)
+    assert (expected, found) == (7201, 7199)
+
+
+@pytest.mark.long
+def test_all_links_of_the_school_selection(shared_data):
+    """79,627 links in running text have both ends in the dump; 630 of them are on pages that are lists, 107 point to
+    their own page."""
+    pages = list(read_pages(shared_data / "wikipedia" / "wikispeedia-pages-articles.xml.bz2"))
+    titles = {p.title for p in pages}
+    articles = [a for p in pages for a in parse(p) if isinstance(a, Article)]
+    targets = [link.target for a in articles for s in a.sections for p in s.paragraphs for link in p.links]
+    assert len(articles) > 4550
+    assert 78_800 < sum(t in titles for t in targets) < 79_627
+    assert sum(t not in titles for t in targets) < 10
