@@ -23,6 +23,7 @@ setup(
         "numpy",
         "optax",
         "orbax-checkpoint",
+        "scipy",
         "seqio",
         # 2.21 breaks ScaNN, and sentencepiece 0.2.3 (which seqio imports) needs a newer protobuf than TensorFlow 2.20.
         "sentencepiece==0.2.1",

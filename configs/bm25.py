@@ -1,7 +1,7 @@
 """BM25 on the same evaluation sets: the baseline of every table. Nothing is trained.
 
-    python -m retrieval.main --config=configs/bm25.py --workdir=runs/bm25 --config.sets.beir=scifact,nfcorpus
-    python -m retrieval.main --config=configs/bm25.py:local --workdir=runs/bm25_pydocs
+python -m retrieval.main --config=configs/bm25.py --workdir=runs/bm25 --config.sets.beir=scifact,nfcorpus
+python -m retrieval.main --config=configs/bm25.py:local --workdir=runs/bm25_pydocs
 """
 
 from ml_collections import ConfigDict

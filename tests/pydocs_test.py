@@ -230,6 +230,7 @@ def test_a_see_also_without_description_is_a_link(tmp_path):
             "The ``x`` is `y`, **not** *z*; see `title <https://a.b>`_ or [here](https://a.b), https://a.b [1]_. `It.",
             ["The x is y, not z; see title or here,. It."],
         ),
+        ("Old `quotes' of the `first' kind, and one `more.", ["Old quotes' of the first' kind, and one more."]),
         (":class:`~a.b.C` is a :math:`x`\\s :py:func:`the f <a.f>`.", ["C is a xs the f."]),
         # Parameters, in the four styles: names and descriptions stay, types go.
         (
@@ -318,6 +319,7 @@ def test_warnings_about_the_source_stay_inside(tmp_path):
     [
         " ",
         "`",
+        "`a ",
         "*",
         "**a ",
         "[",

@@ -75,8 +75,8 @@ def write_dump(path) -> None:
         pages.append(_page(number + 1, item.title, body))
         pages.append(_page(number + 1001, f"Alias of {item.title}", f"#REDIRECT [[{item.title}]]"))
     path.write_text(
-        '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" version="0.10" xml:lang="en"><siteinfo><namespaces>'
-        f'<namespace key="0" case="first-letter" /></namespaces></siteinfo>{"".join(pages)}</mediawiki>'
+        '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" version="0.10" xml:lang="en">'
+        f'<siteinfo><namespaces><namespace key="0" case="first-letter" /></namespaces></siteinfo>{"".join(pages)}</mediawiki>'
     )
 
 

@@ -6,7 +6,7 @@ of which a query searches as many as hold about max(20,000, N / 5, 200 k) candid
 max(500, 5 k) candidates that get their exact score.
 
 Recall of the exact best 100 on tf-idf + SVD embeddings of SQuAD passages, 128 dimensions, 2 CPU cores: 104,725
-candidates 0.989 (unit length: 0.987) at 20,000 queries a second, 20,000 candidates 0.991, 5,000 candidates 0.993; on
+candidates 0.989 (of unit length 0.984) at 20,000 queries a second, 20,000 candidates 0.991, 5,000 candidates 0.993; on
 1,000,000 random vectors of 64 dimensions in 1,000 clusters 0.998 at 7,000 queries a second.
 """
 

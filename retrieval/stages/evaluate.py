@@ -68,7 +68,7 @@ def _rankings(run: Run, value: RetrievalSet) -> Iterator[Ranking]:
             queries, _ = encoding.load(folder, "queries")
             dense = _search(name, ExactIndex(encoding.load(folder, "candidates")[0]), queries, depth)
             yield dense
-    if scann.available():
+    if scann.available() and run.index(value.name, "scann").exists():
         yield _search("dense (ScaNN)", scann.ScannIndex.load(run.index(value.name, "scann")), queries, depth)
     began = time.perf_counter()
     fused = fusion.reciprocal_rank_fusion([(bm25.scores, bm25.rows), (dense.scores, dense.rows)], depth)
