@@ -13,26 +13,30 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what matters comes as an exception
 
 from absl import app, flags
 from absl import logging as absl_logging
 from ml_collections import ConfigDict, config_flags
 
 from retrieval.errors import UserError, unknown_name
-from retrieval.stages.run import Run, open_run, run_stage
-from retrieval.stages.table import STAGES
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment: configs/NAME.py, or configs/NAME.py:local.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder that everything is written to, and resumed from.")
-_STAGE = flags.DEFINE_list("stage", None, f"Stages to run instead of the config's: {', '.join(STAGES)}.")
+_STAGE = flags.DEFINE_list(
+    "stage", None, "Stages to run instead of those that the config lists, such as evaluate,report."
+)
 _QUERY = flags.DEFINE_string("query", "", "What --stage=search looks for.")
 
 
 def main(argv: Sequence[str]) -> None:
     """Runs the stages that the config lists, or those of --stage."""
+    # Worker processes import this file: they must not have to import JAX and TensorFlow with it.
+    from retrieval.stages.run import Run, open_run, run_stage
+    from retrieval.stages.table import STAGES
+
     absl_logging.set_verbosity(absl_logging.WARNING)  # seqio and orbax tell much of no use here
     if len(argv) > 1:
         raise UserError(f"unexpected argument '{argv[1]}'; every setting is a flag such as --config.train.steps=100")

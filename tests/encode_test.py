@@ -7,7 +7,7 @@ from retrieval.errors import UserError
 from retrieval.search import encode
 
 RNG = np.random.default_rng(0)
-TEXTS = [RNG.integers(1, 99, RNG.integers(1, 70)).tolist() for _ in range(101)]
+TEXTS = [RNG.integers(1, 99, RNG.integers(1, 71)).tolist() for _ in range(101)]
 IDS = [f"d{i}" for i in range(101)]
 
 
@@ -24,7 +24,15 @@ class Embed:
 
 def run(folder, embed, texts=TEXTS, ids=IDS):
     encode.encode(
-        folder, "candidates", ids, lambda a, b: texts[a:b], embed, shard_size=40, batch_tokens=256, multiple=8
+        folder,
+        "candidates",
+        ids,
+        lambda a, b: texts[a:b],
+        embed,
+        shard_size=40,
+        batch_tokens=256,
+        longest=70,
+        multiple=8,
     )
     return encode.load(folder, "candidates")
 
@@ -34,6 +42,7 @@ def test_rows_come_back_in_order(tmp_path):
     embeddings, ids = run(tmp_path, embed)
     assert ids == IDS and embeddings.dtype == np.float32
     np.testing.assert_array_equal(embeddings, [[sum(t), len(t), t[0]] for t in TEXTS])
+    assert max(length for _, length in embed.shapes) == 70  # not 96: no row is longer than the longest text
     assert len(set(embed.shapes)) <= 5 and all(rows % 8 == 0 for rows, _ in embed.shapes)
 
 

@@ -74,10 +74,9 @@ def write_dump(path) -> None:
         body = "\n\n".join(text)
         pages.append(_page(number + 1, item.title, body))
         pages.append(_page(number + 1001, f"Alias of {item.title}", f"#REDIRECT [[{item.title}]]"))
-    path.write_text(
-        '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" version="0.10" xml:lang="en">'
-        f'<siteinfo><namespaces><namespace key="0" case="first-letter" /></namespaces></siteinfo>{"".join(pages)}</mediawiki>'
-    )
+    site = '<siteinfo><namespaces><namespace key="0" case="first-letter" /></namespaces></siteinfo>'
+    root = '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" version="0.10" xml:lang="en">'
+    path.write_text(f"{root}{site}{''.join(pages)}</mediawiki>")
 
 
 def _page(number: int, name: str, text: str) -> str:

@@ -30,6 +30,7 @@ def encode(
     *,
     shard_size: int,
     batch_tokens: int,
+    longest: int,
     multiple: int = 1,
 ) -> None:
     """Writes the embeddings of `ids` below `folder`; shards that are there already are kept.
@@ -38,6 +39,7 @@ def encode(
       ids: one id per text.
       tokens: the token ids of texts [start, end), special tokens included; called once a shard.
       batch_tokens: padded tokens of a batch; fixes the memory.
+      longest: no text has more tokens, and none is padded to more.
       multiple: the number of rows of a batch is a multiple of it (the number of devices).
     """
     files.remove_temporaries(folder)
@@ -47,7 +49,7 @@ def encode(
         path = _shard(folder, name, shard, count)
         if path.exists():
             continue
-        embeddings = encode_rows(tokens(start, end), embed, batch_tokens, multiple)
+        embeddings = encode_rows(tokens(start, end), embed, batch_tokens, longest, multiple)
         files.write_text(path.with_suffix(".ids.json"), json.dumps(list(ids[start:end]), ensure_ascii=False))
         with files.atomic(path) as temporary, temporary.open("wb") as file:
             np.save(file, embeddings, allow_pickle=False)
@@ -80,10 +82,12 @@ def _shard(folder: Path, name: str, shard: int, count: int) -> Path:
     return folder / f"{name}-{shard:05d}-of-{count:05d}.npy"
 
 
-def encode_rows(tokens: Sequence[Sequence[int]], embed: Embed, batch_tokens: int, multiple: int) -> np.ndarray:
+def encode_rows(
+    tokens: Sequence[Sequence[int]], embed: Embed, batch_tokens: int, longest: int, multiple: int
+) -> np.ndarray:
     """Embeds rows in batches of like length, and puts them back in order."""
     rows = []
-    for order, batch in _batches(tokens, batch_tokens, multiple):
+    for order, batch in _batches(tokens, batch_tokens, longest, multiple):
         values = np.asarray(embed(batch), np.float32)[: len(order)]
         if not np.isfinite(values).all():
             raise UserError(
@@ -99,11 +103,11 @@ def encode_rows(tokens: Sequence[Sequence[int]], embed: Embed, batch_tokens: int
 
 
 def _batches(
-    tokens: Sequence[Sequence[int]], batch_tokens: int, multiple: int
+    tokens: Sequence[Sequence[int]], batch_tokens: int, longest: int, multiple: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Row numbers and padded ids [B, L]. L is one of few lengths and B depends on L alone, so few shapes compile."""
     lengths = np.array([len(row) for row in tokens], np.int64)
-    padded = _round_up(lengths)
+    padded = np.minimum(_round_up(lengths), longest)
     for length in np.unique(padded):
         members = np.flatnonzero(padded == length)
         size = max(multiple, batch_tokens // int(length) // multiple * multiple)

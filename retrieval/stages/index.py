@@ -41,6 +41,7 @@ def encode(run: Run) -> dict[str, Any]:
                 run.embeddings(name, system),
                 shard_size=run.config.encode.shard_size,
                 batch_tokens=run.config.encode.batch_tokens,
+                longest=max(run.config.data.query_length, run.config.data.document_length),
                 multiple=mesh.size,
             )
             if name != CORPUS:

@@ -49,4 +49,4 @@ def _embed(run: Run) -> np.ndarray:
     params = models.parameters(load_towers(run, len(vocabulary)))
     embed = models.Embedder(run.config, vocabulary, mesh).queries(params)
     tokens = indexes.query_tokens(run, vocabulary, [run.query])
-    return encoding.encode_rows(tokens, embed, batch_tokens=1, multiple=mesh.size)
+    return encoding.encode_rows(tokens, embed, 1, run.config.data.query_length, mesh.size)
