@@ -103,7 +103,7 @@ def _paper() -> ConfigDict:
             corpus=True,  # the passages of the corpus, for --stage=search
         )
     )
-    config.index = ConfigDict(dict(bm25_k1=1.5, bm25_b=0.75))
+    config.index = ConfigDict(dict(dense="scann", bm25_k1=1.5, bm25_b=0.75))  # dense: or 'exact', which builds nothing
     config.evaluate = ConfigDict(dict(depth=100, runs=True))
     config.search = ConfigDict(dict(k=5))
     return config

@@ -2,10 +2,13 @@
 
 import importlib
 
+import jax
 import pytest
 from conftest import REPOSITORY
+from flax import nnx
 
 from retrieval.errors import UserError
+from retrieval.stages import model as models
 from retrieval.stages.run import get_field
 from retrieval.stages.table import STAGES
 
@@ -35,6 +38,14 @@ def test_the_papers_setting():
     assert (config.train.batch_size, config.train.steps, config.train.learning_rate) == (8192, 100_000, 1e-4)
     assert (config.data.query_length, config.data.document_length, config.train.warmup_ratio) == (64, 288, 0.1)
     assert config.data.rates.to_dict() == {"ict": 1.0, "bfs": 1.0, "wlp": 1.0, "mlm": 0.0}
+
+
+def test_the_papers_model_is_two_bert_bases():
+    config = load("ict_bfs_wlp")
+    shapes = nnx.eval_shape(lambda: models.build(config, 30522))
+    size = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(shapes, nnx.Param)))
+    # BERT-base without its pooler has 108.9 million; here 288 positions in place of 512, and a projection to 512.
+    assert size == 2 * (108_891_648 - (512 - 288) * 768 + 768 * 512 + 512)
 
 
 @pytest.mark.parametrize("task", ["ict", "bfs", "wlp", "mlm"])

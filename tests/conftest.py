@@ -4,8 +4,9 @@ import os
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Small programs, seldom run: most of their time would go into optimising them.
-flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}"
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+)
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import pathlib

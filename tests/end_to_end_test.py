@@ -164,6 +164,13 @@ def test_a_corpus_smaller_than_the_batch(inputs, prepared, tmp_path):
         execute(make_run("ict_bfs_wlp", inputs, folder, **{"train.batch_size": 1024}), "train")
 
 
+def test_an_unknown_index(inputs, prepared, tmp_path):
+    folder = shutil.copytree(prepared, tmp_path / "run")
+    run = make_run("bm25", inputs, folder, **{"index.dense": "scan"})
+    with pytest.raises(UserError, match="unknown index 'scan': did you mean scann"):
+        execute(run, "index")
+
+
 def test_a_query_of_ones_own(inputs, prepared, tmp_path, capsys):
     folder = shutil.copytree(prepared, tmp_path / "run")
     run = make_run("ict_bfs_wlp", inputs, folder)

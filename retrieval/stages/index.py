@@ -2,15 +2,14 @@
 
 import functools
 import itertools
-import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from retrieval.data import beir
 from retrieval.data.beir import Candidate
 from retrieval.data.vocab import WordPiece
+from retrieval.errors import unknown_name
 from retrieval.search import encode as encoding
 from retrieval.search import scann
 from retrieval.search.bm25 import Bm25Index
@@ -24,6 +23,7 @@ _log = logging.getLogger(__name__)
 
 CORPUS = "corpus"
 TRAINED, UNTRAINED = "trained", "untrained"
+DENSE = ("scann", "exact")
 
 
 def encode(run: Run) -> dict[str, Any]:
@@ -51,22 +51,27 @@ def encode(run: Run) -> dict[str, Any]:
 
 
 def index(run: Run) -> dict[str, Any]:
-    """Builds BM25 and, where there are embeddings and ScaNN can be imported, a ScaNN index for every collection."""
+    """Builds BM25 and, where there are embeddings, the dense index of the config for every collection.
+
+    Raises:
+      UserError: config.index.dense is no index.
+    """
+    dense = run.config.index.dense
+    if dense not in DENSE:
+        raise unknown_name("index", dense, DENSE)
+    if dense == "scann" and not scann.available():
+        _log.warning("ScaNN cannot be imported here: exact search serves instead")
     built = {}
     for name in collections(run):
         texts = [document_text(candidate) for candidate in candidates(run, name)]
         bm25 = Bm25Index.build(texts, "title + text", k1=run.config.index.bm25_k1, b=run.config.index.bm25_b)
         bm25.save(run.index(name, "bm25"))
-        built[f"{name}, BM25"] = f"{len(texts)} texts; {bm25.description}"
-        if not has_embeddings(run, name):
-            continue
-        if not scann.available():
-            _log.warning("ScaNN cannot be imported here: exact search serves instead")
-            continue
-        embeddings, _ = encoding.load(run.embeddings(name, TRAINED), "candidates")
-        dense = scann.ScannIndex.build(embeddings)
-        dense.save(run.index(name, "scann"))
-        built[f"{name}, ScaNN"] = f"{len(embeddings)} x {embeddings.shape[1]}; {dense.description}"
+        built[f"{name}, BM25"] = f"{len(texts):,} texts; {bm25.description}"
+        if dense == "scann" and scann.available() and has_embeddings(run, name):
+            embeddings, _ = encoding.load(run.embeddings(name, TRAINED), "candidates")
+            tree = scann.ScannIndex.build(embeddings)
+            tree.save(run.index(name, "scann"))
+            built[f"{name}, dense"] = tree.description
     return built
 
 
@@ -82,7 +87,7 @@ def candidates(run: Run, name: str) -> list[Candidate]:
     if name != CORPUS:
         return list(beir.read_candidates(run.sets / name / "corpus.jsonl"))
     paths = sorted(run.corpus.glob("passages-*.jsonl"))
-    return list(itertools.chain.from_iterable(map(_read_passages, paths)))
+    return list(itertools.chain.from_iterable(map(beir.read_candidates, paths)))
 
 
 def document_text(candidate: Candidate) -> str:
@@ -132,10 +137,3 @@ def _encode_candidates(run: Run, name: str, write: Callable, embed: encoding.Emb
 
     write("candidates", [item.id for item in items], tokens, embed)
     return len(items)
-
-
-def _read_passages(path: Path) -> Iterator[Candidate]:
-    with path.open(encoding="utf-8") as lines:
-        for line in lines:
-            value = json.loads(line)
-            yield Candidate(value["_id"], value["title"], value["text"])
