@@ -66,7 +66,7 @@ def index(run: Run) -> dict[str, Any]:
         texts = [document_text(candidate) for candidate in candidates(run, name)]
         bm25 = Bm25Index.build(texts, "title + text", k1=run.config.index.bm25_k1, b=run.config.index.bm25_b)
         bm25.save(run.index(name, "bm25"))
-        built[f"{name}, BM25"] = f"{len(texts):,} texts; {bm25.description}"
+        built[f"{name}, BM25"] = bm25.description
         if dense == "scann" and scann.available() and has_embeddings(run, name):
             embeddings, _ = encoding.load(run.embeddings(name, TRAINED), "candidates")
             tree = scann.ScannIndex.build(embeddings)
