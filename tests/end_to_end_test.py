@@ -69,7 +69,8 @@ def results(folder):
 @pytest.mark.parametrize("name", ["ict", "bfs", "wlp", "bow_mlp"])
 def test_every_config_trains(name, inputs, prepared, tmp_path):
     folder = shutil.copytree(prepared, tmp_path / "run")
-    execute(make_run(name, inputs, folder, **{"train.steps": 1}), "train")
+    changes = {"train.steps": 1, "train.temperature": 1.0, "train.log_q": False}
+    execute(make_run(name, inputs, folder, **changes), "train")
     (line,) = (folder / "metrics" / "train.jsonl").read_text().splitlines()
     assert json.loads(line)["loss"] == pytest.approx(np.log(16), abs=1)  # chance, among 16 documents
 
@@ -94,16 +95,13 @@ def test_bm25_needs_no_training(inputs, tmp_path):
     assert found["bm25", "pair", "Success@5"] == 1.0  # each question names the animal of its own passage
 
 
-def test_training_learns_to_retrieve(inputs, prepared, tmp_path):
+def test_training_learns_to_tell_documents_apart(inputs, prepared, tmp_path):
     folder = shutil.copytree(prepared, tmp_path / "run")
-    run = make_run(
-        "ict_bfs_wlp", inputs, folder, **{"train.steps": 150, "train.learning_rate": 5e-3, "loop.log_every": 10}
-    )
-    execute(run, "train", "encode", "index", "evaluate")
+    changes = {"train.steps": 60, "train.learning_rate": 1e-2, "model.hidden_size": 32, "model.embed_dim": 32}
+    execute(make_run("ict", inputs, folder, **changes), "train")
     lines = [json.loads(line) for line in (folder / "metrics" / "train.jsonl").read_text().splitlines()]
-    assert lines[-1]["loss"] < lines[0]["loss"] - 0.3  # many a lead's sentence fits every article: the floor is high
-    found = results(folder)
-    assert found["dense", "pair", "Success@5"] > found["untrained", "pair", "Success@5"] + 0.2
+    assert np.mean([line["recall@1"] for line in lines[-5:]]) > 0.5  # chance is 1 in 16
+    assert lines[-1]["loss"] < 0.5 * lines[0]["loss"]
 
 
 def parameters(run):
@@ -147,7 +145,7 @@ def test_mlm_initialises_both_towers(inputs, prepared, tmp_path):
     mlm = make_run("mlm", inputs, shutil.copytree(prepared, tmp_path / "mlm"))
     execute(mlm, "train")
     folder = shutil.copytree(prepared, tmp_path / "ict")
-    run = make_run("ict", inputs, folder, **{"train.init_from": str(tmp_path / "mlm")})
+    run = make_run("ict", inputs, folder, **{"train.init_from": str(tmp_path / "mlm"), "model.tied": False})
     vocab_size = len(WordPiece.load(run.corpus / "vocab.txt"))
     _, trained = train.load_parameters(mlm.folder, vocab_size)
     towers = train.models.build(run.config, vocab_size)
@@ -187,12 +185,7 @@ def test_a_query_of_ones_own(inputs, prepared, tmp_path, capsys):
 def test_a_second_call_skips_everything(inputs, prepared, tmp_path, monkeypatch):
     folder = shutil.copytree(prepared, tmp_path / "run")
     execute(make_run("ict_bfs_wlp", inputs, folder))
-    before = {
-        path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and "report" not in path.name
-    }
+    written = [p for p in folder.rglob("*") if p.is_file() and p.suffix != ".png" and p.name != "config.json"]
+    before = {path: path.stat().st_mtime_ns for path in written if "report" not in path.name}
     execute(make_run("ict_bfs_wlp", inputs, folder))
-    after = {path: path.stat().st_mtime_ns for path in before}
-    unchanged = {path for path in before if before[path] == after[path]}
-    assert {p.name for p in set(before) - unchanged} <= {"config.json", "report.json"} | {
-        p.name for p in folder.glob("*.png")
-    }
+    assert before == {path: path.stat().st_mtime_ns for path in before}
