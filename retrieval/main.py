@@ -1,9 +1,10 @@
 """The command line: flags, errors and the order of the stages.
 
     python -m retrieval.main --config=configs/ict_bfs_wlp.py:local --workdir=runs/quickstart
-    python -m retrieval.main --config=... --workdir=... --stage=search --query='how do I read a zip archive'
+    python -m retrieval.main --workdir=runs/quickstart --stage=search --query='how do I read a zip archive'
 
-Any field of a config can be set from the shell: --config.train.batch_size=64.
+Any field of a config can be set from the shell: --config.train.batch_size=64. For a work directory that exists,
+--config can be left out: it keeps its own.
 """
 
 import errno
@@ -19,6 +20,7 @@ from absl import app, flags
 from absl import logging as absl_logging
 from ml_collections import ConfigDict, config_flags
 
+from retrieval import files
 from retrieval.errors import UserError, unknown_name
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -42,7 +44,7 @@ def main(argv: Sequence[str]) -> None:
         raise UserError(f"unexpected argument '{argv[1]}'; every setting is a flag such as --config.train.steps=100")
     if not _WORKDIR.value:
         raise UserError("--workdir is missing: the folder to write to, such as --workdir=runs/quickstart")
-    config = _CONFIG.value
+    config = _CONFIG.value or _config_of(Path(_WORKDIR.value))
     names = _STAGE.value or config.stages
     for name in names:
         if name not in STAGES:
@@ -53,6 +55,15 @@ def main(argv: Sequence[str]) -> None:
         run_stage(run, name, STAGES)
 
 
+def _config_of(folder: Path) -> ConfigDict:
+    if not (folder / "config.json").exists():
+        raise UserError(
+            "--config is missing: an experiment such as --config=configs/ict_bfs_wlp.py:local "
+            f"(it can be left out only for a work directory that has a config.json; {folder} has none)"
+        )
+    return ConfigDict(files.read_json(folder / "config.json"))
+
+
 def parse_flags(argv: Sequence[str]) -> list[str]:
     """Parses the flags, with an error for people where the flag libraries raise one for programmers.
 
@@ -61,11 +72,11 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     """
     overrides = [argument for argument in argv if argument.startswith("--config.")]
     plain = [argument for argument in argv if argument not in overrides]
-    if not any(argument.startswith("--config=") or argument == "--config" for argument in plain):
-        if "--help" in plain or "--helpfull" in plain:
-            return flags.FLAGS(plain)
-        raise UserError("--config is missing: an experiment such as --config=configs/ict_bfs_wlp.py:local")
-    _parse(plain)
+    rest = _parse(plain)
+    if _CONFIG.value is None:
+        if overrides:
+            raise UserError(f"{overrides[0]}: --config is missing, the experiment whose field is to be set")
+        return rest
     for override in overrides:
         _check_field(_CONFIG.value, override.removeprefix("--config.").split("=")[0])
     flags.FLAGS.unparse_flags()
@@ -77,7 +88,9 @@ def _parse(argv: Sequence[str]) -> list[str]:
     given, sys.argv = sys.argv, list(argv)
     try:
         rest = flags.FLAGS(argv)
-        if not isinstance(_CONFIG.value, ConfigDict):  # for a missing file the library gives an object that raises
+        if not isinstance(
+            _CONFIG.value, ConfigDict | None
+        ):  # for a missing file the library gives an object that raises
             raise UserError(
                 f"{next(a for a in argv if a.startswith('--config'))}: no such file, or no get_config in it"
             )

@@ -1,5 +1,6 @@
 """The command line: what it says to people who make mistakes."""
 
+import json
 import subprocess
 import sys
 
@@ -23,7 +24,7 @@ def parse(*arguments):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "--config is missing"),
+        (["--config.train.steps=5"], "--config is missing, the experiment whose field"),
         (["--config=configs/none.py"], r"configs/none\.py"),
         ([f"{CONFIG}x"], "unknown size of a config 'localx': did you mean local"),
         ([CONFIG, "--config.trian.steps=5"], r"unknown field 'config\.trian': did you mean config\.train"),
@@ -49,6 +50,7 @@ def test_a_field_can_be_set_from_the_shell():
     ("arguments", "message"),
     [
         ([CONFIG], "--workdir is missing"),
+        (["--workdir=x"], "--config is missing: an experiment such as"),
         ([CONFIG, "--workdir=x", "--stage=trian"], "unknown stage 'trian': did you mean train"),
         ([CONFIG, "--workdir=x", "more"], "unexpected argument 'more'"),
     ],
@@ -56,6 +58,14 @@ def test_a_field_can_be_set_from_the_shell():
 def test_mistakes_in_what_to_run(arguments, message):
     with pytest.raises(UserError, match=message):
         main.main(parse(*arguments))
+
+
+def test_a_work_directory_keeps_its_config(tmp_path):
+    parse(CONFIG, f"--workdir={tmp_path}", "--config.train.symmetric=True")
+    flags.FLAGS.config.stages = ()
+    runs.open_run(Run(flags.FLAGS.config, tmp_path, REPOSITORY / "requirements.lock"), {})
+    main.main(parse(f"--workdir={tmp_path}"))
+    assert json.loads((tmp_path / "config.json").read_text())["train"]["symmetric"] is True
 
 
 def call(*arguments):
