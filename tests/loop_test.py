@@ -114,6 +114,20 @@ def test_accumulation_is_one_update_with_the_mean_gradient(tmp_path):
     np.testing.assert_allclose(state.params["w"], 0.1 * 2 * x.T @ y / 32, rtol=1e-5)
 
 
+def test_every_step_has_a_dropout_key_of_its_own():
+    def draw(params, batch, key):
+        return jnp.zeros(1), {"draw": jax.random.uniform(key, (1,))}
+
+    optimizer = optax.sgd(0.1)
+    draws = []
+    for seed in (0, 1):
+        state, step = TrainState.create({"w": jnp.zeros(3)}, optimizer), loop.make_step(draw, optimizer, seed)
+        for _ in range(20):
+            state, metrics = step(state, {})
+            draws.append(float(metrics["draw"]))
+    assert len(set(draws)) == 40
+
+
 def test_restoring_without_a_checkpoint_says_what_to_do(tmp_path):
     with pytest.raises(UserError, match="no checkpoint; run the train stage first"):
         Checkpointer(tmp_path).restore({"w": jnp.zeros(3)})

@@ -73,6 +73,19 @@ def test_same_seed_same_batches_and_another_seed_others(corpus):
     assert not equal(first, take(batches(corpus, name, seed=1), 6))
 
 
+def test_every_lane_draws_by_a_seed_of_its_own(corpus, monkeypatch):
+    seeds, real = [], seqio.get_dataset
+
+    def record(*args, seed, **kwargs):
+        seeds.append(seed)
+        return real(*args, seed=seed, **kwargs)
+
+    monkeypatch.setattr(seqio, "get_dataset", record)
+    for seed in range(2):
+        batches(corpus, register(corpus, ict=1.0), seed=seed)
+    assert len(set(seeds)) == 8 and all(0 <= seed < 2**31 for seed in seeds)
+
+
 def test_same_batches_whatever_the_number_of_devices(corpus):
     name = register(corpus, ict=1.0)
     assert equal(take(batches(corpus, name, devices=8), 3), take(batches(corpus, name, devices=1), 3))
