@@ -95,6 +95,13 @@ def test_bm25_needs_no_training(inputs, tmp_path):
     assert found["bm25", "pair", "Success@5"] == 1.0  # each question names the animal of its own passage
 
 
+def test_a_run_without_an_evaluation_set_says_so_and_ends(inputs, prepared, tmp_path, caplog):
+    folder = shutil.copytree(prepared, tmp_path / "run")
+    execute(make_run("bm25", inputs, folder, **{"sets.reqa": ""}))
+    assert "names no evaluation set" in caplog.text
+    assert json.loads((folder / "results.json").read_text()) == [] and (folder / "report.md").exists()
+
+
 def test_training_learns_to_tell_documents_apart(inputs, prepared, tmp_path):
     folder = shutil.copytree(prepared, tmp_path / "run")
     changes = {"train.steps": 60, "train.learning_rate": 1e-2, "model.hidden_size": 32, "model.embed_dim": 32}

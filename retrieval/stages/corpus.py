@@ -45,6 +45,7 @@ def corpus_inputs(run: Run) -> Sequence[Path]:
 
 def write_sets(run: Run) -> dict[str, Any]:
     """Writes `sets/NAME/` for every evaluation set of the config; returns their sizes."""
+    run.sets.mkdir(exist_ok=True)
     sizes = {}
     for value in _sets(run):
         if not value.queries:
@@ -55,6 +56,8 @@ def write_sets(run: Run) -> dict[str, Any]:
         }
         _log.info("set %s: %s", value.name, sizes[value.name])
     files.remove_temporaries(run.sets)
+    if not sizes:
+        _log.warning("the config names no evaluation set (config.sets): there will be nothing to evaluate")
     return sizes
 
 
