@@ -1,5 +1,6 @@
 """The stages `evaluate` (ranked lists and their metrics) and `report` (tables and plots)."""
 
+import functools
 import logging
 import time
 from collections.abc import Iterator
@@ -56,42 +57,51 @@ def write_report(run: Run) -> None:
 
 
 def _rankings(run: Run, value: RetrievalSet) -> Iterator[Ranking]:
-    depth = min(run.config.evaluate.depth, len(value.candidates))
-    bm25_index = Bm25Index.load(run.index(value.name, "bm25"))
-    bm25 = _search("bm25", bm25_index, list(value.queries.values()), depth)
+    search = functools.partial(_search, value, min(run.config.evaluate.depth, len(value.candidates)))
+    bm25 = search("bm25", Bm25Index.load(run.index(value.name, "bm25")), list(value.queries.values()))
     yield bm25
     if not indexes.has_embeddings(run, value.name):
         return
-    for system, name in ((UNTRAINED, "untrained"), (TRAINED, "dense")):
-        if indexes.has_embeddings(run, value.name, system):
-            folder = run.embeddings(value.name, system)
-            queries, _ = encoding.load(folder, "queries")
-            dense = _search(name, ExactIndex(encoding.load(folder, "candidates")[0]), queries, depth)
-            yield dense
+    if indexes.has_embeddings(run, value.name, UNTRAINED):
+        yield search("untrained", *_exact(run, value.name, UNTRAINED))
+    exact, queries = _exact(run, value.name, TRAINED)
+    dense = search("dense", exact, queries)
+    yield dense
     if scann.available() and run.index(value.name, "scann").exists():
-        yield _search("dense (ScaNN)", scann.ScannIndex.load(run.index(value.name, "scann")), queries, depth)
+        yield search("dense (ScaNN)", scann.ScannIndex.load(run.index(value.name, "scann")), queries)
     began = time.perf_counter()
-    fused = fusion.reciprocal_rank_fusion([(bm25.scores, bm25.rows), (dense.scores, dense.rows)], depth)
+    pair = [(bm25.scores, bm25.rows), (dense.scores, dense.rows)]
+    fused = fusion.reciprocal_rank_fusion(pair, bm25.rows.shape[1])
     yield Ranking("hybrid", *fused, bm25.seconds + dense.seconds + time.perf_counter() - began)
 
 
-def _search(system: str, index: Any, queries: Any, depth: int) -> Ranking:
-    index.search(queries[:1], depth)  # compilation is not part of the search
+def _exact(run: Run, name: str, system: str) -> tuple[ExactIndex, np.ndarray]:
+    """Exact search over a set's candidates, and the embeddings of its queries."""
+    candidates, queries = (encoding.load(run.embeddings(name, system), kind)[0] for kind in ("candidates", "queries"))
+    return ExactIndex(candidates), queries
+
+
+def _search(value: RetrievalSet, depth: int, system: str, index: Any, queries: Any) -> Ranking:
+    """The first `depth` candidates of every query, without the query itself."""
+    texts = {candidate.id: candidate.text for candidate in value.candidates}
+    # Where a candidate may be the query itself, one more is asked for: dropping it leaves a list of full length.
+    deep = min(depth + (not texts.keys().isdisjoint(value.queries)), len(texts))
+    index.search(queries[:1], deep)  # compilation is not part of the search
     began = time.perf_counter()
-    scores, rows = index.search(queries, depth)
-    return Ranking(system, scores, rows, time.perf_counter() - began)
+    scores, rows = index.search(queries, deep)
+    seconds = time.perf_counter() - began
+    scores, rows = metrics.drop_self_matches(scores, rows, value.queries, texts)
+    return Ranking(system, scores[:, :depth], rows[:, :depth], seconds)
 
 
 def _evaluate(run: Run, value: RetrievalSet, ranking: Ranking) -> Iterator[dict[str, Any]]:
     query_ids, candidate_ids = list(value.queries), [candidate.id for candidate in value.candidates]
-    texts = {candidate.id: candidate.text for candidate in value.candidates}
-    scores, rows = metrics.drop_self_matches(ranking.scores, ranking.rows, value.queries, texts)
     if run.config.evaluate.runs:
         path = run.folder / "runs" / value.name / f"{ranking.system.replace(' ', '_')}.trec"
-        runs.write_run(path, query_ids, candidate_ids, scores, rows, ranking.system.replace(" ", "_"))
+        runs.write_run(path, query_ids, candidate_ids, ranking.scores, ranking.rows, ranking.system.replace(" ", "_"))
     for rule, qrels in value.qrels.items():
         names = HITS if max(map(len, qrels.values())) == 1 or value.name == "reqa" else RANKING
-        for metric, number in metrics.evaluate(rows, query_ids, candidate_ids, qrels, names).items():
+        for metric, number in metrics.evaluate(ranking.rows, query_ids, candidate_ids, qrels, names).items():
             yield {
                 "system": ranking.system,
                 "dataset": value.name,
