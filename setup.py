@@ -14,6 +14,7 @@ setup(
         "bm25s",
         "clu",
         "flax>=0.12.8",
+        "importlib_resources",  # tensorflow-datasets needs it to download, and does not say so
         "ir-measures",
         "jax>=0.10.2",
         "matplotlib",

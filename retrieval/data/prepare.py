@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from retrieval import files
-from retrieval.data import articles, local_runner, pydocs, shards, wikipedia, wikitext
+from retrieval.data import articles, local_runner, pydocs, shards, tfds_source, wikipedia, wikitext
 from retrieval.data.articles import Article, Broken, Dropped, KnownItem, Redirect
 from retrieval.data.passages import Limits
 from retrieval.data.vocab import WordPiece
@@ -63,9 +63,12 @@ class Source:
 
 
 def open_source(corpus: str, lock: Path, held_out: float) -> Source:
-    """`corpus` is 'pydocs' or the paths of MediaWiki exports, separated by commas."""
+    """`corpus` is 'pydocs', a Wikipedia of TFDS ('tfds:wikipedia/...') or paths of MediaWiki exports, with commas."""
     if corpus == "pydocs":
         return Source(functools.partial(pydocs.read_pages, lock), functools.partial(pydocs.parse, held_out=held_out))
+    if tfds_source.is_source(corpus):
+        tfds_source.check_wikipedia(corpus)
+        return Source(functools.partial(tfds_source.read_pages, corpus), tfds_source.parse_page)
     paths = [Path(path) for path in corpus.split(",")]
     return Source(functools.partial(_read_dumps, paths), wikitext.parse)
 

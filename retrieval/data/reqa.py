@@ -9,66 +9,84 @@ import dataclasses
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from retrieval.data import beir, sentences
+from retrieval.data import beir, sentences, tfds_source
 from retrieval.errors import UserError
 
 _T = TypeVar("_T")
+_JSON_NAMES = {list: "array", int: "integer", dict: "object", bool: "boolean"}
 _log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Paragraph:
-    """`questions` are (question, positions in `sentences` of its gold sentences, each once); `lost` counts answers."""
+class Paragraph:
+    """A paragraph and what is asked about it.
+
+    Attributes:
+      questions: (question, the characters of `text` at which its answers begin).
+      lost: how many further answers had no sure place in `text`; they are counted in the log.
+    """
 
     text: str
-    sentences: list[str]
     questions: list[tuple[str, list[int]]]
-    lost: int
+    lost: int = 0
 
 
-def read_squad(paths: Sequence[Path]) -> beir.RetrievalSet:
-    """The set 'reqa' from the questions of all `paths`, SQuAD v1.1 JSON files (.json or .json.gz).
+def read_squad(paths: Sequence[Path | str]) -> beir.RetrievalSet:
+    """The set 'reqa' from the questions of all `paths`: SQuAD v1.1 JSON files (.json or .json.gz), or 'tfds:squad'.
 
-    Candidates (title = sentence, text = its whole paragraph) are the distinct (sentence, paragraph) pairs of the
-    paragraphs that have a question. Queries are the distinct question strings that have a gold sentence: a sentence
-    in which an answer begins. All strings are taken as they stand, with their line breaks and outer white space;
-    the 97,888 queries of the paper's Table 2 are counted so. Ids come from the texts alone: they do not depend on the
-    files or their order.
-
-    The rules of relevance are 'pair', the gold (sentence, paragraph) pairs (Chang et al.), which are also the tuples
-    for fine-tuning, and 'sentence', every candidate with the text of a gold sentence, whatever its paragraph
-    (Ahmad et al.).
+    Candidates and queries are those of `build`; all strings are taken as they stand, with their line breaks and outer
+    white space: the 97,888 queries of the paper's Table 2 are counted so.
 
     An answer that is not at its `answer_start` is looked for in the paragraph: where it occurs exactly once, it is
     taken to be there, otherwise it is left out. What is left out is counted in the log.
 
+    From TFDS comes the same set as from the files, in another order: TFDS stores its examples shuffled.
+
     Raises:
-      UserError: a file is missing, not JSON or not SQuAD, or no question is left; with the article and question.
+      UserError: a file is missing, not JSON or not SQuAD, or no question is left; with the article and question. As
+        `tfds_source.examples`.
+    """
+    value = build("reqa", (paragraph for path in paths for paragraph in _paragraphs(path)))
+    if not value.queries:
+        raise UserError(f"{', '.join(map(str, paths)) or 'no SQuAD file'}: not one question with an answer")
+    return value
+
+
+def build(name: str, paragraphs: Iterable[Paragraph]) -> beir.RetrievalSet:
+    """The ReQA set of `paragraphs`, which may be one with no query.
+
+    Candidates (title = sentence, text = its whole paragraph) are the distinct (sentence, paragraph) pairs of the
+    paragraphs that have a question. Queries are the distinct question strings that have a gold sentence: a sentence
+    in which an answer begins. Ids come from the texts alone: they do not depend on the files or their order.
+
+    The rules of relevance are 'pair', the gold (sentence, paragraph) pairs (Chang et al.), which are also the tuples
+    for fine-tuning, and 'sentence', every candidate with the text of a gold sentence, whatever its paragraph
+    (Ahmad et al.).
     """
     queries: dict[str, str] = {}
     candidates: dict[str, beir.Candidate] = {}
     pairs: dict[str, dict[str, int]] = {}
     left_out = collections.Counter()
-    for paragraph in (p for path in paths for p in _paragraphs(Path(path)) if p.questions):
-        ids = _candidate_ids(paragraph)
+    for paragraph in (p for p in paragraphs if p.questions):
+        spans = sentences.split(paragraph.text)
+        texts = [paragraph.text[start:end] for start, end in spans]
+        ids = _candidate_ids(paragraph.text, texts)
         candidates |= {id: beir.Candidate(id, sentence, paragraph.text) for sentence, id in ids.items()}
-        for question, golds in paragraph.questions:
-            if golds:
+        for question, starts in paragraph.questions:
+            if starts:
                 query = _digest(question)
                 queries[query] = question
-                pairs.setdefault(query, {}).update((ids[paragraph.sentences[gold]], 1) for gold in golds)
+                pairs.setdefault(query, {}).update((ids[texts[_sentence_at(spans, start)]], 1) for start in starts)
         left_out["answers"] += paragraph.lost
-        left_out["questions"] += sum(not golds for _, golds in paragraph.questions)
-    if not queries:
-        raise UserError(f"{', '.join(map(str, paths)) or 'no SQuAD file'}: not one question with an answer")
-    if left_out.total():
+        left_out["questions"] += sum(not starts for _, starts in paragraph.questions)
+    if queries and left_out.total():
         _log.warning("ReQA: left out %(answers)d misplaced answers, %(questions)d questions with no answer", left_out)
     qrels = {"pair": pairs, "sentence": _same_sentence(pairs, candidates)}
-    return beir.RetrievalSet("reqa", queries, list(candidates.values()), qrels)
+    return beir.RetrievalSet(name, queries, list(candidates.values()), qrels)
 
 
 def statistics(value: beir.RetrievalSet) -> dict[str, int]:
@@ -80,11 +98,19 @@ def statistics(value: beir.RetrievalSet) -> dict[str, int]:
     return {"queries": len(value.queries), "candidates": len(value.candidates), "tuples": tuples}
 
 
-def _candidate_ids(paragraph: _Paragraph) -> dict[str, str]:
+def field(record: Any, name: str, kind: type[_T], at: str) -> _T:
+    """A field of a JSON object that was read at `at`, of exactly that type (`beir.string` reads strings)."""
+    value = record.get(name) if isinstance(record, dict) else None
+    if type(value) is not kind:
+        raise UserError(f"{at}: the field '{name}' is missing or not a JSON {_JSON_NAMES[kind]}")
+    return value
+
+
+def _candidate_ids(paragraph: str, texts: list[str]) -> dict[str, str]:
     """Sentence -> id; of equal sentences the first gives the number."""
-    key = _digest(paragraph.text)
+    key = _digest(paragraph)
     ids: dict[str, str] = {}
-    for number, sentence in enumerate(paragraph.sentences):
+    for number, sentence in enumerate(texts):
         ids.setdefault(sentence, f"{key}-{number}")
     return ids
 
@@ -104,36 +130,47 @@ def _same_sentence(
     }
 
 
-def _paragraphs(path: Path) -> Iterator[_Paragraph]:
+def _paragraphs(path: Path | str) -> Iterator[Paragraph]:
+    if tfds_source.is_source(path):
+        yield from _tfds_paragraphs(str(path))
+        return
     try:
-        root = json.loads(b"".join(beir.byte_lines(path)))
+        root = json.loads(b"".join(beir.byte_lines(Path(path))))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not valid JSON ({error})") from error
-    for i, article in enumerate(_field(root, "data", list, f"{path}")):
+    for i, article in enumerate(field(root, "data", list, f"{path}")):
         title = article.get("title") if isinstance(article, dict) else None
         at = f"{path}: article {i} ('{title}')"
-        for j, paragraph in enumerate(_field(article, "paragraphs", list, at)):
+        for j, paragraph in enumerate(field(article, "paragraphs", list, at)):
             yield _paragraph(paragraph, f"{at}, paragraph {j}")
 
 
-def _paragraph(record: Any, at: str) -> _Paragraph:
+def _tfds_paragraphs(source: str) -> Iterator[Paragraph]:
+    """TFDS holds one example per question; those of a paragraph are brought together again."""
+    by_context: dict[str, list[Any]] = {}
+    for example in tfds_source.examples(source, "squad"):
+        by_context.setdefault(example["context"], []).append(example)
+    for context, questions in by_context.items():
+        yield _paragraph({"context": context, "qas": questions}, f"{source}: article '{questions[0]['title']}'")
+
+
+def _paragraph(record: Any, at: str) -> Paragraph:
     text = beir.string(record, "context", at)
-    spans = sentences.split(text)
     questions, lost = [], 0
-    for number, question in enumerate(_field(record, "qas", list, at)):
+    for number, question in enumerate(field(record, "qas", list, at)):
         id = question.get("id", number) if isinstance(question, dict) else number
         question_at = f"{at}, question '{id}'"
-        starts = [_start(answer, text, question_at) for answer in _field(question, "answers", list, question_at)]
-        golds = [_sentence_at(spans, start) for start in starts if start is not None]
-        questions.append((beir.string(question, "question", question_at), list(dict.fromkeys(golds))))
-        lost += starts.count(None)
-    return _Paragraph(text, [text[a:b] for a, b in spans], questions, lost)
+        starts = [_start(answer, text, question_at) for answer in field(question, "answers", list, question_at)]
+        known = [start for start in starts if start is not None]
+        questions.append((beir.string(question, "question", question_at), known))
+        lost += len(starts) - len(known)
+    return Paragraph(text, questions, lost)
 
 
 def _start(answer: Any, text: str, at: str) -> int | None:
     """Where the answer begins, or None where that cannot be decided."""
     words = beir.string(answer, "text", at)
-    start = _field(answer, "answer_start", int, at)
+    start = field(answer, "answer_start", int, at)
     if not words.strip():
         return None
     if start >= 0 and text.startswith(words, start):
@@ -144,10 +181,3 @@ def _start(answer: Any, text: str, at: str) -> int | None:
 def _sentence_at(spans: Sequence[tuple[int, int]], position: int) -> int:
     # White space between two sentences belongs to the second: some answers begin with it.
     return bisect.bisect_right(spans, position, key=lambda span: span[1])
-
-
-def _field(record: Any, name: str, kind: type[_T], at: str) -> _T:
-    value = record.get(name) if isinstance(record, dict) else None
-    if type(value) is not kind:
-        raise UserError(f"{at}: the field '{name}' is missing or not a JSON {'array' if kind is list else 'integer'}")
-    return value

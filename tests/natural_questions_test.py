@@ -1,0 +1,328 @@
+"""Natural Questions: small records in both official forms, made by hand, with the paragraphs they should become."""
+
+import copy
+import gzip
+import json
+import logging
+import re
+import tracemalloc
+
+import pytest
+
+from retrieval.data import natural_questions, reqa
+from retrieval.errors import UserError
+
+# A token, or (token, its HTML) where they differ. An attribute with a blank, entities, a mark of reference without
+# tokens, and letters of two and three bytes stand before and in the paragraph.
+HTML = (
+    '<html><H1>Köln – „Colonia“</H1>\n<P>\u00a0<b>Köln</b> (<i>Cologne</i>)<sup class="reference">[1]</sup> is a city '
+    'of "saints" &amp; <a title="a b">bridges</a>, isn\'t it? It has 1&nbsp;076&#160;000 people<sup>[2]</sup>. '
+    'Dr. Who lived<br/> there. </P>\n<Table><Tr><Td colspan="2">Mayor</Td><Td>Ann</Td></Tr></Table>'
+    "<Ul><Li>Bob</Li></Ul></html>"
+)
+TOKENS = [
+    *("<H1>", "Köln", "–", ("``", "„"), "Colonia", ("''", "“"), "</H1>"),
+    *("<P>", "Köln", "(", "Cologne", ")", "is", "a", "city", "of", ("``", '"'), "saints", ("''", '"'), ("&", "&amp;")),
+    *("bridges", ",", "is", "n't", "it", "?", "It", "has", "1", "076", "000", "people", ".", "Dr.", "Who", "lived"),
+    *("there", ".", "</P>", "<Table>", "<Tr>", '<Td colspan="2">', "Mayor", "</Td>", "<Td>", "Ann", "</Td>", "</Tr>"),
+    *("</Table>", "<Ul>", "<Li>", "Bob", "</Li>", "</Ul>"),
+]
+TEXT = 'Köln (Cologne) is a city of "saints" & bridges, isn\'t it? It has 1 076 000 people. Dr. Who lived there.'
+FIRST, SECOND, THIRD = re.fullmatch(r"(.*\?) (.*\.) (Dr\. .*)", TEXT).groups()
+PLAIN = [token if isinstance(token, str) else token[0] for token in TOKENS]
+PARAGRAPH = (PLAIN.index("<P>"), PLAIN.index("</P>") + 1)
+
+
+def full_record(page, tokens, annotations, id=-797803103760793766, question="how many people"):
+    """The full form; the place of a token is the next place of its HTML."""
+    data, place, placed = page.encode(), 0, []
+    for token in tokens:
+        token, written = (token, token) if isinstance(token, str) else token
+        start = data.index(written.encode(), place)
+        place = start + len(written.encode())
+        is_html = bool(re.fullmatch("</?[A-Z].*>", token))
+        placed.append({"token": token, "start_byte": start, "end_byte": place, "html_token": is_html})
+    return {
+        "example_id": id,
+        "question_text": question,
+        "document_title": "Köln",
+        "document_url": "https://example.org/K%C3%B6ln",
+        "document_html": page,
+        "document_tokens": placed,
+        "annotations": [with_bytes(annotation, placed) for annotation in annotations],
+    }
+
+
+def with_bytes(annotation, placed):
+    def span(start, end):
+        if start < 0:
+            return {"start_token": -1, "end_token": -1, "start_byte": -1, "end_byte": -1}
+        first, last = placed[start], placed[end - 1]
+        return {
+            "start_token": start,
+            "end_token": end,
+            "start_byte": first["start_byte"],
+            "end_byte": last["end_byte"],
+        }
+
+    long_answer, short_answers, yes_no = annotation
+    return {
+        "annotation_id": 1,
+        "long_answer": span(*long_answer) | {"candidate_index": 0},
+        "short_answers": [span(*short) for short in short_answers],
+        "yes_no_answer": yes_no,
+    }
+
+
+def simplified(record):
+    """The simplified form of a full record: blanks within a token become underscores, and bytes go."""
+    record = copy.deepcopy(record)
+    record["document_text"] = " ".join(token["token"].replace(" ", "_") for token in record.pop("document_tokens"))
+    del record["document_html"]
+    for annotation in record["annotations"]:
+        for span in (annotation["long_answer"], *annotation["short_answers"]):
+            del span["start_byte"], span["end_byte"]
+    return record
+
+
+def words(*found, after=0):
+    """The tokens of an answer, by its words."""
+    start = next(i for i in range(after, len(PLAIN)) if PLAIN[i : i + len(found)] == list(found))
+    return (start, start + len(found))
+
+
+def city(*annotations, **kwargs):
+    return full_record(HTML, TOKENS, annotations, **kwargs)
+
+
+PEOPLE = (PARAGRAPH, [words("1", "076", "000")], "NONE")
+
+
+def write(path, *records):
+    data = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def judged(value, rule="pair"):
+    """question -> {(sentence, paragraph)}"""
+    by_id = {c.id: (c.title, c.text) for c in value.candidates}
+    return {value.queries[q]: {by_id[id] for id in grades} for q, grades in value.qrels[rule].items()}
+
+
+@pytest.mark.parametrize("form", [lambda record: record, simplified])
+@pytest.mark.parametrize("name", ["nq.jsonl", "nq.jsonl.gz"])
+def test_a_paragraph_and_its_gold_sentence(tmp_path, form, name):
+    value = natural_questions.read_nq([write(tmp_path / name, form(city(PEOPLE)))])
+    assert value.name == "nq"
+    assert [(c.title, c.text) for c in value.candidates] == [(FIRST, TEXT), (SECOND, TEXT), (THIRD, TEXT)]
+    assert judged(value) == judged(value, "sentence") == {"how many people": {(SECOND, TEXT)}}
+    assert reqa.statistics(value) == {"queries": 1, "candidates": 3, "tuples": 1}
+
+
+@pytest.mark.parametrize("form", [lambda record: record, simplified])
+@pytest.mark.parametrize(
+    ("short", "sentence"),
+    [
+        (words("Köln", after=PARAGRAPH[0]), FIRST),
+        (words("?"), FIRST),
+        (words("It"), SECOND),
+        (words("it", "?", "It"), FIRST),
+        (words("Dr."), THIRD),
+        ((PLAIN.index("<P>"), PLAIN.index("is")), FIRST),
+        (words("there", "."), THIRD),
+    ],
+)
+def test_the_gold_sentence_is_where_the_answer_begins(tmp_path, form, short, sentence):
+    value = natural_questions.read_nq([write(tmp_path / "a.jsonl", form(city((PARAGRAPH, [short], "NONE"))))])
+    assert judged(value) == {"how many people": {(sentence, TEXT)}}
+
+
+# Blanks in tags, in a token and in text without tokens, dashes with a space on none, both or one side, list items.
+HARD_HTML = (
+    '<P>In 1998–99 <a title="x y">H</a><sub class="x y">2</sub>O<sup>[a b]</sup>ran.\nA<b> "b"</b>c — 3 ½l —e '
+    "&lt;f&gt;<Li>g</Li>h</P>"
+)
+HARD_TOKENS = [
+    *("<P>", "In", "1998", ("--", "–"), "99", "H", "2", "O", "ran", ".", "A", ("``", '"'), "b", ("''", '"'), "c"),
+    *(("--", "—"), "3 ½", "l", ("--", "—"), "e", ("<", "&lt;"), "f", (">", "&gt;"), "<Li>", "g", "</Li>", "h", "</P>"),
+]
+HARD_SECOND = 'A "b"c -- 3 ½l --e <f> g h'
+HARD_TEXT = f"In 1998--99 H2O ran. {HARD_SECOND}"
+
+
+def hard():
+    return full_record(HARD_HTML, HARD_TOKENS, [((0, len(HARD_TOKENS)), [(10, 11)], "NONE")], question="hard")
+
+
+def test_spaces_are_those_of_the_html_in_the_full_form(tmp_path):
+    value = natural_questions.read_nq([write(tmp_path / "a.jsonl", hard())])
+    assert judged(value) == {"hard": {(HARD_SECOND, HARD_TEXT)}}
+
+
+def test_spaces_are_those_of_print_in_the_simplified_form(tmp_path):
+    tokens = """<P> `` Go ! '' , she said -lrb- for $ 5 , 10 % -RRB- : the dogs ' food ; I 'll n't [ 1 ] ... <p>
+    is a tag <Br> We ` re' </P>"""
+    record = {
+        "example_id": "x",
+        "question_text": "q",
+        "document_text": " ".join(tokens.split()),
+        "annotations": [
+            {
+                "long_answer": {"start_token": 0, "end_token": len(tokens.split())},
+                "short_answers": [{"start_token": 2, "end_token": 3}],
+                "yes_no_answer": "NONE",
+            }
+        ],
+    }
+    value = natural_questions.read_nq([write(tmp_path / "a.jsonl", record)])
+    expected = "\"Go!\", she said (for $5, 10%): the dogs' food; I'lln't [1]... <p> is a tag We 're'"
+    assert {c.text for c in value.candidates} == {expected}
+
+
+def test_token_numbers_count_blanks_only(tmp_path):
+    """A no-break space, or nothing, can be a token; str.split() would lose it, and shift all that follows."""
+    record = simplified(city(PEOPLE))
+    extra = "\u00a0 \u180e"  # and, with the blank in front, an empty token
+    record["document_text"] = f" {extra} {record['document_text']}"
+    for span in (record["annotations"][0]["long_answer"], *record["annotations"][0]["short_answers"]):
+        span["start_token"] += 3
+        span["end_token"] += 3
+    value = natural_questions.read_nq([write(tmp_path / "a.jsonl", record)])
+    assert judged(value) == {"how many people": {(SECOND, TEXT)}}
+
+
+TABLE = (PLAIN.index("<Table>"), PLAIN.index("</Table>") + 1)
+LIST_ITEM = (PLAIN.index("<Li>"), PLAIN.index("</Li>") + 1)
+LEFT_OUT = {
+    "no long answer": ((-1, -1), [], "NONE"),
+    "no short answer": (PARAGRAPH, [], "NONE"),
+    "answered by yes or no": (PARAGRAPH, [], "YES"),
+    "several short answers": (PARAGRAPH, [words("1"), words("Dr.")], "NONE"),
+    "the long answer is not a paragraph": (TABLE, [words("Ann")], "NONE"),
+    "the short answer is outside of its paragraph": (PARAGRAPH, [words("Ann")], "NONE"),
+    "no word in the short answer": (PARAGRAPH, [words("</P>")], "NONE"),
+}
+
+
+@pytest.mark.parametrize("form", [lambda record: record, simplified])
+def test_what_is_left_out_is_counted_by_reason(tmp_path, caplog, form):
+    records = [form(city(annotation, question=reason)) for reason, annotation in LEFT_OUT.items()]
+    records += [form(city((LIST_ITEM, [words("Bob")], "NONE"), question="a list")), form(city(question="none"))]
+    with caplog.at_level(logging.INFO):
+        value = natural_questions.read_nq([write(tmp_path / "a.jsonl", *records, form(city(PEOPLE)))])
+    assert list(value.queries.values()) == ["how many people"]
+    for reason in LEFT_OUT:
+        count = 2 if reason == "the long answer is not a paragraph" else 1
+        assert f"left out {count} annotations: {reason}" in caplog.text
+
+
+def test_every_annotation_counts_and_equal_questions_are_one(tmp_path):
+    annotations = [LEFT_OUT["no long answer"], PEOPLE, (PARAGRAPH, [words("Dr.", "Who")], "NONE")]
+    other = full_record("<P>Nobody knows.</P>", ["<P>", "Nobody", "knows", ".", "</P>"], [((0, 5), [(1, 2)], "NONE")])
+    paths = [write(tmp_path / "a.jsonl", city(*annotations)), write(tmp_path / "b.jsonl.gz", simplified(other))]
+    value = natural_questions.read_nq(paths)
+    expected = {(SECOND, TEXT), (THIRD, TEXT), ("Nobody knows.", "Nobody knows.")}
+    assert judged(value) == {"how many people": expected}
+    assert reqa.statistics(value) == {"queries": 1, "candidates": 4, "tuples": 3}
+
+
+def test_forms_may_be_mixed_in_a_file(tmp_path):
+    records = [city(PEOPLE, question="a"), simplified(city(PEOPLE, question="b")), city(PEOPLE, question="c")]
+    value = natural_questions.read_nq([write(tmp_path / "a.jsonl", *records)])
+    assert list(value.queries.values()) == ["a", "b", "c"] and len(value.candidates) == 3
+
+
+def _annotation(record):
+    return record["annotations"][0]
+
+
+BAD = {
+    "no question": (lambda r: r.pop("question_text"), ["'question_text' is missing"]),
+    "no annotations": (lambda r: r.update(annotations=None), ["'annotations'", "array"]),
+    "an annotation is a number": (lambda r: r.update(annotations=[3]), ["'long_answer'", "object"]),
+    "no form": (lambda r: r.pop("document_tokens"), ["'document_text'", "'document_tokens'"]),
+    "no html": (lambda r: r.pop("document_html"), ["'document_html' is missing"]),
+    "tokens are text": (lambda r: r.update(document_tokens="a b"), ["'document_tokens'", "array"]),
+    "a token is text": (lambda r: r["document_tokens"].__setitem__(9, "("), ["token 9", "'html_token'", "boolean"]),
+    "a token without bytes": (lambda r: r["document_tokens"][9].pop("end_byte"), ["token 9", "'end_byte'", "integer"]),
+    "bytes out of range": (
+        lambda r: r["document_tokens"][10].update(end_byte=10**6),
+        ["token 10", "1000000", f"has {len(HTML.encode())}"],
+    ),
+    "no start": (lambda r: _annotation(r)["long_answer"].pop("start_token"), ["'start_token'", "integer"]),
+    "a real number": (
+        lambda r: _annotation(r)["short_answers"][0].update(end_token=3.0),
+        ["short answer", "'end_token'"],
+    ),
+    "short answers are null": (lambda r: _annotation(r).update(short_answers=None), ["'short_answers'", "array"]),
+    "unknown yes or no": (lambda r: _annotation(r).update(yes_no_answer="MAYBE"), ["'MAYBE'", "YES"]),
+    "long answer out of range": (
+        lambda r: _annotation(r)["long_answer"].update(end_token=999),
+        ["long answer", "999", "out of range", f"there are {len(TOKENS)}"],
+    ),
+    "short answer out of range": (
+        lambda r: _annotation(r)["short_answers"][0].update(start_token=-3),
+        ["short answer", "-3", "out of range"],
+    ),
+    "an empty span": (
+        lambda r: _annotation(r)["short_answers"][0].update(end_token=2),
+        ["short answer", "to 2", "out of range"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_broken_record_is_named(tmp_path, case):
+    breaks, expected = BAD[case]
+    record = city(PEOPLE, id=42)
+    breaks(record)
+    with pytest.raises(UserError) as error:
+        natural_questions.read_nq([write(tmp_path / "bad.jsonl", city(PEOPLE), record)])
+    assert all(word in str(error.value) for word in ["bad.jsonl, line 2, example_id 42", *expected]), str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"example_id": 1, ', "not valid JSON"),
+        (b"\xff\xfe\xfd", "not valid JSON"),
+        (b"[" * 200_000, "not valid JSON"),
+        (b"[]", "'example_id' is missing"),
+        (b'{"data": []}', "'example_id' is missing"),
+        (b'{"example_id": true}', "'example_id' is missing"),
+    ],
+)
+def test_a_broken_line_is_named(tmp_path, line, message):
+    path = write(tmp_path / "bad.jsonl", city(PEOPLE))
+    path.write_bytes(path.read_bytes() + b"\n" + line + b"\n")
+    with pytest.raises(UserError, match=rf"bad\.jsonl, line 3: .*{message}"):
+        natural_questions.read_nq([path])
+
+
+def test_missing_empty_and_cut_files(tmp_path):
+    good = write(tmp_path / "good.jsonl", city(PEOPLE))
+    with pytest.raises(UserError, match=r"no\.jsonl: no such file"):
+        natural_questions.read_nq([tmp_path / "no.jsonl"])
+    with pytest.raises(UserError, match="no Natural Questions file"):
+        natural_questions.read_nq([])
+    (tmp_path / "empty.jsonl").write_text("\n\n")
+    with pytest.raises(UserError, match=r"empty\.jsonl: the file is empty"):
+        natural_questions.read_nq([good, tmp_path / "empty.jsonl"])
+    cut = write(tmp_path / "cut.jsonl.gz", *[city(PEOPLE, id=i, question=str(i)) for i in range(50)])
+    cut.write_bytes(cut.read_bytes()[:-20])
+    with pytest.raises(UserError, match=r"cut\.jsonl\.gz: cannot be read"):
+        natural_questions.read_nq([cut])
+    with pytest.raises(UserError, match=r"not one question.*'no short answer': 1"):
+        natural_questions.read_nq([write(tmp_path / "none.jsonl", city(LEFT_OUT["no short answer"]))])
+
+
+def test_memory_grows_with_what_is_kept(tmp_path):
+    large = simplified(city(LEFT_OUT["no short answer"]))
+    large["document_text"] += " " + "word" * 250_000
+    path = write(tmp_path / "large.jsonl.gz", *[large] * 40, city(PEOPLE))
+    tracemalloc.start()
+    natural_questions.read_nq([path])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 12 << 20, f"{peak >> 20} MB for a file of 40 MB"
