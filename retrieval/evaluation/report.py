@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 
 from retrieval.errors import UserError
-from retrieval.files import atomic, write_text
+from retrieval.evaluation import display
+from retrieval.files import write_text
 
 _FIELDS = ("system", "dataset", "split", "metric", "value", "queries", "seconds", "step")
 _PERCENT = ("AP", "P", "R", "RR", "Rprec", "Success", "nDCG")
@@ -60,12 +60,12 @@ def write_report(folder: Path, title: str, results: Sequence[Mapping], tables: S
         for metric in _CURVES:
             figure = _recall_figure(systems, metric, f"{dataset}, {split}")
             if figure:
-                parts.append(_save(folder, figure, f"{metric.lower()}-{dataset}-{split}"))
+                parts.append(display.save(folder, figure, f"{metric.lower()}-{dataset}-{split}"))
     for table in tables:
-        parts += [f"## {table.title}", _markdown(table.header, table.rows), *filter(None, [table.notes])]
+        parts += [f"## {table.title}", display.markdown(table.header, table.rows), *filter(None, [table.notes])]
     losses = _training_losses(folder / "metrics" / "train.jsonl")
     if losses:
-        parts += ["## Training", _save(folder, _loss_figure(losses), "training-loss")]
+        parts += ["## Training", display.save(folder, _loss_figure(losses), "training-loss")]
     write_text(folder / "report.md", "\n\n".join(parts) + "\n")
 
 
@@ -95,7 +95,7 @@ def _results_table(systems: Mapping[tuple, Mapping]) -> str:
     for (system, step), result in systems.items():
         cells = [_metric_cell(metric, result["metrics"].get(metric), best[metric]) for metric in metrics]
         rows.append([system, step, result["queries"], *cells, result["seconds"]])
-    return _markdown(["System", "Step", "Queries", *metrics, "Seconds"], rows)
+    return display.markdown(["System", "Step", "Queries", *metrics, "Seconds"], rows)
 
 
 def _metric_cell(metric: str, value: float | None, best: float) -> str:
@@ -104,24 +104,6 @@ def _metric_cell(metric: str, value: float | None, best: float) -> str:
     if _base(metric) not in _PERCENT:
         return f"{value:.4g}"
     return f"**{100 * value:.2f}**" if value == best else f"{100 * value:.2f}"
-
-
-def _markdown(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """A Markdown table: the first column to the left, the others to the right; columns of nothing but None left out."""
-    columns = [column for column in zip(header, *rows) if not rows or any(cell is not None for cell in column[1:])]
-    lines = [" | ".join(_cell(column[line]) for column in columns) for line in range(len(rows) + 1)]
-    lines.insert(1, " | ".join([":---"] + ["---:"] * (len(columns) - 1)))
-    return "\n".join(f"| {line} |" for line in lines)
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, float) and abs(value) < 1000:
-        return f"{value:.4g}"
-    if isinstance(value, int | float):
-        return f"{value:,.0f}"
-    return re.sub(r"\s+", " ", str(value)).replace("|", "\\|")
 
 
 def _base(metric: str) -> str:
@@ -147,7 +129,7 @@ def _training_losses(path: Path) -> dict[str, dict[int, float]]:
 
 
 def _loss_figure(losses: Mapping[str, Mapping[int, float]]) -> Figure:
-    figure, axes = _figure("Training loss", "step", "loss")
+    figure, axes = display.figure("Training loss", "step", "loss")
     for number, (name, values) in enumerate(losses.items()):
         steps = np.array(sorted(values))
         points = np.array([values[step] for step in steps], float)
@@ -174,29 +156,10 @@ def _recall_figure(systems: Mapping[tuple, Mapping], metric: str, title: str) ->
             curves[system if step is None else f"{system}, step {step:,}"] = dict(sorted(values.items()))
     if not curves:
         return None
-    figure, axes = _figure(f"{title}: {_CURVES[metric]}", "k", f"{metric}@k, %")
+    figure, axes = display.figure(f"{title}: {_CURVES[metric]}", "k", f"{metric}@k, %")
     for label, values in curves.items():
         axes.plot(list(values), list(values.values()), marker="o", markersize=4, label=label)
-    cutoffs = sorted({cutoff for values in curves.values() for cutoff in values})
-    axes.set_xscale("log")
-    axes.set_xticks(cutoffs, [f"{cutoff:,}" for cutoff in cutoffs])
-    axes.xaxis.set_minor_locator(NullLocator())
+    display.log_ticks(axes, {cutoff for values in curves.values() for cutoff in values})
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False)
     return figure
-
-
-def _figure(title: str, x: str, y: str) -> tuple[Figure, Any]:
-    figure = Figure(figsize=(7, 4.3), layout="constrained")
-    axes = figure.add_subplot(title=title, xlabel=x, ylabel=y)
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
-def _save(folder: Path, figure: Figure, name: str) -> str:
-    """Saves a plot and returns the Markdown that shows it."""
-    name = re.sub(r"[^\w.-]+", "-", name).strip("-")
-    with atomic(folder / "plots" / f"{name}.png") as temporary:
-        figure.savefig(temporary, format="png", dpi=120, metadata={"Software": None})
-    return f"![{name}](plots/{name}.png)"

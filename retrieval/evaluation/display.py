@@ -1,0 +1,61 @@
+"""Markdown tables, and figures saved as PNG: what the report of a run and the report of a study share."""
+
+import re
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+
+from retrieval.files import atomic
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[Any]], left: int = 1) -> str:
+    """A Markdown table: the first `left` columns to the left, the others to the right.
+
+    Columns of nothing but None are left out.
+    """
+    columns = [column for column in zip(header, *rows) if not rows or any(cell is not None for cell in column[1:])]
+    lines = [" | ".join(_cell(column[line]) for column in columns) for line in range(len(rows) + 1)]
+    lines.insert(1, " | ".join([":---"] * left + ["---:"] * (len(columns) - left)))
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float) and abs(value) < 1000:
+        return f"{value:.4g}"
+    if isinstance(value, int | float):
+        return f"{value:,.0f}"
+    return re.sub(r"\s+", " ", str(value)).replace("|", "\\|")
+
+
+def figure(title: str, x: str, y: str, size: tuple[float, float] = (7, 4.3)) -> tuple[Figure, Any]:
+    """An empty figure of `size` inches, and its axes."""
+    canvas = Figure(figsize=size, layout="constrained")
+    axes = canvas.add_subplot(title=title, xlabel=x, ylabel=y)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    return canvas, axes
+
+
+def log_ticks(axes: Any, values: Collection[float]) -> None:
+    """A logarithmic x axis with a tick at each of `values` and nowhere else."""
+    axes.set_xscale("log")
+    axes.set_xticks(sorted(values), [f"{value:,}" for value in sorted(values)])
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def file_name(title: str) -> str:
+    """`title` as the name of a file, without ending."""
+    return re.sub(r"[^\w.-]+", "-", title).strip("-")
+
+
+def save(folder: Path, canvas: Figure, title: str) -> str:
+    """Saves a plot in `folder`/plots and returns the Markdown that shows it."""
+    name = file_name(title)
+    with atomic(folder / "plots" / f"{name}.png") as temporary:
+        canvas.savefig(temporary, format="png", dpi=120, metadata={"Software": None})
+    return f"![{name}](plots/{name}.png)"

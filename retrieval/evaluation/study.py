@@ -1,0 +1,216 @@
+"""What a study shows: tables, plots and claims over the results of many runs, as data or from plain dicts and lists."""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from retrieval.errors import UserError, unknown_name
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number: the mean of a metric over runs.
+
+    Attributes:
+      runs: names of the runs, which differ by their seed alone.
+      system: 'bm25', 'dense', 'hybrid', 'untrained' ..., as in results.json; so are `metric`, `dataset` and `split`.
+      paper: what the paper gives for it, in percent.
+    """
+
+    runs: tuple[str, ...]
+    system: str
+    metric: str
+    dataset: str
+    split: str
+    paper: float | None = None
+
+    def __post_init__(self):
+        at = f"cell {', '.join(self.key)}"
+        if not self.runs or len(set(self.runs)) < len(self.runs):
+            raise UserError(f"{at}: runs are {list(self.runs)}; name at least one run, and each once")
+        if self.paper is not None and not 0 <= self.paper <= 100:
+            raise UserError(f"{at}: the paper's value {self.paper} is no percentage")
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """What names its row in results.json."""
+        return self.system, self.dataset, self.split, self.metric
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table: its labels ('1%/99%', 'Transformer', 'MLM'), then its numbers."""
+
+    labels: tuple[str, ...]
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class StudyTable:
+    """A table of numbers, ours beside the paper's.
+
+    Attributes:
+      header: names of the label columns, then of the cell columns.
+      rows: with as many labels, and as many cells, each. Rows with the same first label are compared with each other.
+      notes: a paragraph below it.
+    """
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[Row, ...]
+    notes: str = ""
+
+    def __post_init__(self):
+        at = f"table '{self.title}'"
+        if not self.rows:
+            raise UserError(f"{at} has no rows")
+        expected = len(self.rows[0].labels), len(self.header) - len(self.rows[0].labels)
+        for number, row in enumerate(self.rows):
+            if (len(row.labels), len(row.cells)) != expected or not row.labels:
+                raise UserError(
+                    f"{at}, row {number} {list(row.labels)} has {len(row.labels)} labels and {len(row.cells)} cells, "
+                    f"the header {len(self.header)} columns, of which {expected[0]} for labels as in the first row"
+                )
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a plot: (x, cell) for every point."""
+
+    label: str
+    points: tuple[tuple[float, Cell], ...]
+
+    def __post_init__(self):
+        if len({x for x, _ in self.points}) < len(self.points):
+            raise UserError(f"line '{self.label}' has two points at one x; seeds belong into one cell, as its runs")
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A plot of percentages: `x` and `y` are the labels of its axes; `log_x` makes the x axis logarithmic."""
+
+    title: str
+    x: str
+    y: str
+    lines: tuple[Line, ...]
+    log_x: bool = False
+
+    def __post_init__(self):
+        if self.log_x and any(x <= 0 for line in self.lines for x, _ in line.points):
+            raise UserError(f"plot '{self.title}': a logarithmic axis has no place for an x of 0 or below")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper that says that `better` is higher than `worse`."""
+
+    text: str
+    better: Cell
+    worse: Cell
+
+
+def table(spec: Mapping) -> StudyTable:
+    """A table from plain data, every level a dict with the fields of its class, or a list.
+
+    Raises:
+      UserError: a field is unknown, missing or of the wrong kind, or a row does not fit the header; with its place.
+    """
+    values = _fields(StudyTable, spec, "table")
+    at = f"table '{_text(values['title'], 'title of a table')}'"
+    header = tuple(_text(name, place) for place, name in _items(values["header"], f"{at}, header"))
+    rows = tuple(_row(row, place) for place, row in _items(values["rows"], f"{at}, row"))
+    return StudyTable(values["title"], header, rows, _text(values["notes"], f"{at}, notes"))
+
+
+def plot(spec: Mapping) -> Plot:
+    """A plot from plain data: lines are {'label', 'points'}, points are [x, cell].
+
+    Raises:
+      UserError: a field is unknown, missing or of the wrong kind; with its place.
+    """
+    values = _fields(Plot, spec, "plot")
+    at = f"plot '{_text(values['title'], 'title of a plot')}'"
+    lines = tuple(_line(line, place) for place, line in _items(values["lines"], f"{at}, line"))
+    if not isinstance(values["log_x"], bool):
+        raise _wrong(f"{at}, log_x", "true or false", values["log_x"])
+    return Plot(values["title"], _text(values["x"], f"{at}, x"), _text(values["y"], f"{at}, y"), lines, values["log_x"])
+
+
+def claim(spec: Mapping) -> Claim:
+    """A claim from plain data: {'text', 'better', 'worse'}.
+
+    Raises:
+      UserError: a field is unknown, missing or of the wrong kind; with its place.
+    """
+    values = _fields(Claim, spec, "claim")
+    at = f"claim '{_text(values['text'], 'text of a claim')}'"
+    return Claim(values["text"], _cell(values["better"], f"{at}, better"), _cell(values["worse"], f"{at}, worse"))
+
+
+def _row(spec: Any, at: str) -> Row:
+    values = _fields(Row, spec, at)
+    labels = tuple(_text(label, place) for place, label in _items(values["labels"], f"{at}, label"))
+    return Row(labels, tuple(_cell(cell, place) for place, cell in _items(values["cells"], f"{at}, cell")))
+
+
+def _line(spec: Any, at: str) -> Line:
+    values = _fields(Line, spec, at)
+    label = _text(values["label"], f"{at}, label")
+    return Line(label, tuple(_point(point, place) for place, point in _items(values["points"], f"{at}, point")))
+
+
+def _point(spec: Any, at: str) -> tuple[float, Cell]:
+    if not isinstance(spec, list | tuple) or len(spec) != 2:
+        raise _wrong(at, "[x, cell]", spec)
+    return _number(spec[0], f"{at}, x"), _cell(spec[1], at)
+
+
+def _cell(spec: Any, at: str) -> Cell:
+    values = _fields(Cell, spec, at)
+    runs = tuple(_text(run, place) for place, run in _items(values.pop("runs"), f"{at}, run"))
+    paper = values.pop("paper")
+    texts = {name: _text(value, f"{at}, {name}") for name, value in values.items()}
+    try:
+        return Cell(runs, **texts, paper=None if paper is None else _number(paper, f"{at}, paper"))
+    except UserError as error:
+        raise UserError(f"{at}: {error}") from error
+
+
+def _fields(kind: type, spec: Any, at: str) -> dict[str, Any]:
+    """The fields of the dataclass `kind`: those of `spec`, and the defaults of the others."""
+    if not isinstance(spec, Mapping):
+        raise _wrong(at, "a dict", spec)
+    known = {field.name: field.default for field in dataclasses.fields(kind)}
+    for name in spec:
+        if name not in known:
+            raise unknown_name(f"field of {at}", str(name), known)
+    values = known | dict(spec)
+    lacking = [name for name, value in values.items() if value is dataclasses.MISSING]
+    if lacking:
+        raise UserError(f"{at} has no {', '.join(lacking)}")
+    return values
+
+
+def _items(spec: Any, at: str) -> Iterator[tuple[str, Any]]:
+    """(place, item) for every item of a list."""
+    if not isinstance(spec, list | tuple):
+        raise _wrong(at, "a list of them", spec)
+    return ((f"{at} {number}", item) for number, item in enumerate(spec))
+
+
+def _text(value: Any, at: str) -> str:
+    if not isinstance(value, str):
+        raise _wrong(at, "a string", value)
+    return value
+
+
+def _number(value: Any, at: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise _wrong(at, "a number", value)
+    return value
+
+
+def _wrong(at: str, expected: str, value: Any) -> UserError:
+    return UserError(f"{at}: expected {expected}, not {str(value)[:80]!r}")

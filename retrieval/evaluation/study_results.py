@@ -1,0 +1,120 @@
+"""What the runs of a study gave: cells as numbers, and the difference of two of them."""
+
+import math
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from retrieval.errors import UserError
+from retrieval.evaluation.study import Cell
+from retrieval.files import read_json
+
+KEY = ("system", "dataset", "split", "metric")
+# Values have six digits in results.json, so what lies beyond is the noise of adding floats.
+_DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What the runs of a cell gave, in percent: a value for each of its runs, None where there is none."""
+
+    cell: Cell
+    values: tuple[float | None, ...]
+
+    @property
+    def present(self) -> list[float]:
+        """The values that there are."""
+        return [value for value in self.values if value is not None]
+
+    @property
+    def mean(self) -> float | None:
+        """Their mean; None where there is none."""
+        return round(statistics.mean(self.present), _DIGITS) if self.present else None
+
+    @property
+    def deviation(self) -> float | None:
+        """Their sample standard deviation (divisor n - 1); None for fewer than two."""
+        return round(statistics.stdev(self.present), _DIGITS) if len(self.present) > 1 else None
+
+
+class Comparison(NamedTuple):
+    """A difference of two means in percentage points, and its standard error.
+
+    The difference is None where one of the two has no value, the error None where one has fewer than two.
+    """
+
+    difference: float | None
+    standard_error: float | None
+    n_a: int
+    n_b: int
+
+
+class Results:
+    """The results of the runs in the folder of a study, each read once."""
+
+    def __init__(self, folder: Path):
+        self._folder, self._runs = Path(folder), {}
+
+    def has(self, run: str) -> bool:
+        """Whether the run has results at all."""
+        return self._load(run) is not None
+
+    def measure(self, cell: Cell) -> Measurement:
+        """The values of a cell.
+
+        Raises:
+          UserError: a results.json is not what `evaluate` writes, or the value asked for is not a fraction.
+        """
+        return Measurement(cell, tuple(self._percent(run, cell) for run in cell.runs))
+
+    def _load(self, run: str) -> dict[tuple, float] | None:
+        if run not in self._runs:
+            path = self._folder / run / "results.json"
+            self._runs[run] = _read(path) if path.is_file() else None
+        return self._runs[run]
+
+    def _percent(self, run: str, cell: Cell) -> float | None:
+        value = (self._load(run) or {}).get(cell.key)
+        if value is not None and not 0 <= value <= 1:
+            place = f"{self._folder / run / 'results.json'}, {', '.join(cell.key)}"
+            raise UserError(f"{place}: {value} is not a fraction from 0 to 1, so a study cannot show it in percent")
+        return None if value is None else round(100 * value, _DIGITS)
+
+
+def compare(results: Results, a: Cell, b: Cell) -> Comparison:
+    """The mean of `a` minus that of `b`, taken as independent samples: the error is sqrt(s_a^2/n_a + s_b^2/n_b).
+
+    Raises:
+      UserError: as `Results.measure`.
+    """
+    measured = results.measure(a), results.measure(b)
+    counts = [len(value.present) for value in measured]
+    difference = error = None
+    if min(counts) > 0:
+        difference = round(measured[0].mean - measured[1].mean, _DIGITS)
+    if min(counts) > 1:
+        error = math.hypot(*(value.deviation / math.sqrt(n) for value, n in zip(measured, counts)))
+    return Comparison(difference, error, *counts)
+
+
+def _read(path: Path) -> dict[tuple, float]:
+    """(system, dataset, split, metric) -> fraction."""
+    rows, values = read_json(path), {}
+    if not isinstance(rows, list):
+        raise UserError(f"{path}: not a list of results; evaluate the run again")
+    for number, row in enumerate(rows):
+        key, value = _key_and_value(row, f"{path}, row {number}")
+        if values.setdefault(key, value) != value:
+            raise UserError(f"{path}, row {number}: {value} is a second value of {', '.join(key)}; remove one")
+    return values
+
+
+def _key_and_value(row: Any, at: str) -> tuple[tuple[str, ...], float]:
+    fields = row if isinstance(row, dict) else {}
+    key, value = tuple(fields.get(name) for name in KEY), fields.get("value")
+    if not all(isinstance(part, str) for part in key):
+        raise UserError(f"{at}: not an object with {', '.join(KEY)} and value; evaluate the run again")
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise UserError(f"{at}: the value of {', '.join(key)} is {value!r}, not a number; evaluate the run again")
+    return key, value

@@ -1,0 +1,450 @@
+"""Tables, plots and claims of a study, against values worked out by hand."""
+
+import copy
+import json
+import math
+
+import numpy as np
+import pytest
+
+from retrieval.errors import UserError
+from retrieval.evaluation import study_report
+from retrieval.evaluation.report import Table
+from retrieval.evaluation.study import Cell, Line, Plot, Row, StudyTable, claim, plot, table
+from retrieval.evaluation.study_report import write_study
+from retrieval.evaluation.study_results import Results, compare
+
+LEGEND = (
+    "Values are in percent: the mean of n runs that differ by their seed alone ± their sample standard deviation "
+    "(divisor n − 1); without ± it is a single run. In brackets: the paper's value. Bold: our best of a column among "
+    "the rows with the same first label (among all rows, where there is one label). –: no result, see Missing.\n\n"
+)
+OUTCOMES = (
+    "The standard error of the difference of two means is √(s₁²/n₁ + s₂²/n₂). Holds, does not hold: the difference is "
+    "at least twice that. Within the noise: it is less. Not judged: one of the two has a single run.\n"
+)
+THREE, OTHER = ("mlm-0", "mlm-1", "mlm-2"), ("ict-0", "ict-1", "ict-2")
+
+
+def write_run(folder, name, values, system="dense", **other):
+    """`values`: metric -> fraction."""
+    path = folder / name / "results.json"
+    rows = json.loads(path.read_text()) if path.exists() else []
+    place = dict(dataset="reqa", split="pair") | other
+    rest = dict(queries=9, seconds=1.5, step=100)
+    rows += [dict(system=system, metric=metric, value=value, **place, **rest) for metric, value in values.items()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(rows))
+
+
+def write_runs(folder, names, metric, values):
+    for name, value in zip(names, values, strict=True):
+        write_run(folder, name, {metric: value})
+
+
+def spec(runs, metric="Success@1", **fields):
+    return {"runs": list(runs), "system": "dense", "metric": metric, "dataset": "reqa", "split": "pair"} | fields
+
+
+def cell(runs, metric="Success@1", **fields):
+    return Cell(**spec(runs, metric, **fields) | {"runs": tuple(runs)})
+
+
+TABLE = {
+    "title": "Table 3",
+    "header": ["train/test", "task", "R@1", "R@100"],
+    "rows": [
+        {"labels": ["1%", "BM25"], "cells": [spec(["bm25"], system="bm25"), spec(["bm25"], "Success@100")]},
+        {"labels": ["1%", "MLM"], "cells": [spec(THREE, paper=0.18), spec(THREE, "Success@100", paper=3.9)]},
+        {"labels": ["1%", "ICT|x"], "cells": [spec(OTHER, paper=37.43), spec(OTHER, "Success@100")]},
+        {"labels": ["5%", "ICT"], "cells": [spec(["x-0", "x-1"]), spec(["late"], "Success@100", paper=93.64)]},
+    ],
+    "notes": "As in the paper.",
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Table 3 half done: ict-2 failed, late did not start, bm25 has one of its two rows."""
+    write_run(tmp_path, "bm25", {"Success@1": 0.3}, system="bm25")
+    write_runs(tmp_path, THREE, "Success@1", [0.30, 0.32, 0.34])
+    write_runs(tmp_path, THREE, "Success@100", [0.9, 0.9, 0.9])
+    write_runs(tmp_path, OTHER[:2], "Success@1", [0.40, 0.44])
+    write_runs(tmp_path, OTHER[:2], "Success@100", [0.9, 0.90004])
+    (tmp_path / "ict-2").mkdir()
+    write_runs(tmp_path, ["x-0", "x-1"], "Success@1", [0.5, 0.6])
+    return tmp_path
+
+
+def records(folder):
+    found = json.loads((folder / "study.json").read_text())
+    return {(record["table"], *record["labels"], record["column"]): record for record in found}
+
+
+def test_a_half_finished_table(folder):
+    write_study(folder, "Study", [table(TABLE)], [], preamble=["First.", "Second."])
+    # 40 and 44: mean 42, deviation sqrt(8 / 1). 90 and 90.004 are both the best, as they look the same.
+    assert (folder / "study.md").read_text() == (
+        "# Study\n\nFirst.\n\nSecond.\n\n" + LEGEND + "## Table 3\n\n"
+        "| train/test | task | R@1 | R@100 |\n"
+        "| :--- | :--- | ---: | ---: |\n"
+        "| 1% | BM25 | 30.00 | – |\n"
+        "| 1% | MLM | 32.00 ± 2.00 (0.18) | **90.00** ± 0.00 (3.90) |\n"
+        "| 1% | ICT\\|x | **42.00** ± 2.83, n=2 of 3 (37.43) | **90.00** ± 0.00, n=2 of 3 |\n"
+        "| 5% | ICT | 55.00 ± 7.07, n=2 | – (93.64) |\n\n"
+        "n = 3 where a cell has ± and names no n.\n\n"
+        "As in the paper.\n\n"
+        "## Missing\n\n"
+        "- bm25: no dense, reqa, pair: Success@100\n"
+        "- ict-2: no results.json\n"
+        "- late: no results.json\n"
+    )
+    assert not (folder / "plots").exists()
+
+
+def test_the_numbers_as_json(folder):
+    write_study(folder, "Study", [table(TABLE)], [])
+    found = records(folder)
+    assert list(found)[:3] == [
+        ("Table 3", "1%", "BM25", "R@1"),
+        ("Table 3", "1%", "BM25", "R@100"),
+        ("Table 3", "1%", "MLM", "R@1"),
+    ]
+    assert len(found) == 8
+    assert found["Table 3", "1%", "ICT|x", "R@1"] == {
+        "table": "Table 3",
+        "labels": ["1%", "ICT|x"],
+        "column": "R@1",
+        "system": "dense",
+        "dataset": "reqa",
+        "split": "pair",
+        "metric": "Success@1",
+        "runs": ["ict-0", "ict-1", "ict-2"],
+        "values": [40.0, 44.0, None],
+        "mean": 42.0,
+        "standard_deviation": 2.828427,
+        "paper": 37.43,
+        "missing": ["ict-2"],
+    }
+    single = found["Table 3", "1%", "BM25", "R@1"]
+    assert (single["mean"], single["standard_deviation"], single["paper"], single["missing"]) == (30, None, None, [])
+    nothing = found["Table 3", "5%", "ICT", "R@100"]
+    assert (nothing["values"], nothing["mean"], nothing["missing"]) == ([None], None, ["late"])
+
+
+def test_means_and_deviations_are_numpys(tmp_path):
+    values = np.round(np.random.default_rng(3).random(7), 6)
+    names = tuple(f"run-{i}" for i in range(7))
+    write_runs(tmp_path, names, "Success@1", values.tolist())
+    measured = Results(tmp_path).measure(cell(names))
+    assert measured.mean == pytest.approx(100 * values.mean(), abs=1e-6)
+    assert measured.deviation == pytest.approx(100 * values.std(ddof=1), abs=1e-6)
+
+
+def test_nothing_has_run_yet(tmp_path):
+    lines = (Line("dense", ((1, cell(["a"])), (5, cell(["b"])))),)
+    fields = {"text": "ICT beats MLM", "better": spec(["a"]), "worse": spec(["b"], paper=3)}
+    one = StudyTable("T", ("task", "R@1"), (Row(("ICT",), (cell(["a"]),)), Row(("MLM",), (cell(["b"]),))))
+    write_study(tmp_path, "Study", [one], [Plot("Curve", "k", "%", lines)], claims=[claim(fields)])
+    text = (tmp_path / "study.md").read_text()
+    assert "| ICT | – |\n| MLM | – |\n" in text
+    assert "| ICT beats MLM | – | – (3.00) | – | – | – |\n" in text
+    assert text.endswith("## Missing\n\n- a: no results.json\n- b: no results.json\n")
+    assert "## Plots" not in text and "n = " not in text
+    assert not (tmp_path / "plots").exists()
+
+
+def test_what_is_missing_is_told_once_and_for_plots_and_claims_too(tmp_path):
+    write_run(tmp_path, "a", {"Success@1": 0.1})
+    cells = [cell(["a"], f"Success@{k}") for k in (1, 5, 10)]
+    hybrid = spec(["a"], system="hybrid")
+    fields = {"text": "x", "better": hybrid, "worse": spec(["gone"])}
+    one = StudyTable("T", ("task", "R@1", "R@5"), (Row(("ICT",), tuple(cells[:2])),))
+    write_study(
+        tmp_path, "S", [one], [Plot("P", "k", "%", (Line("l", tuple(enumerate(cells))),))], claims=[claim(fields)]
+    )
+    assert (
+        (tmp_path / "study.md")
+        .read_text()
+        .endswith(
+            "## Missing\n\n- a: no dense, reqa, pair: Success@5, Success@10; no hybrid, reqa, pair: Success@1\n"
+            "- gone: no results.json\n"
+        )
+    )
+
+
+def test_with_one_label_all_rows_are_compared(tmp_path):
+    for name, value in (("a", 0.1), ("b", 0.2), ("c", 0.15)):
+        write_run(tmp_path, name, {"Success@1": value})
+    write_study(tmp_path, "S", [StudyTable("T", ("task", "R@1"), tuple(Row((n,), (cell([n]),)) for n in "abc"))], [])
+    assert "| a | 10.00 |\n| b | **20.00** |\n| c | 15.00 |\n" in (tmp_path / "study.md").read_text()
+
+
+def test_split_dataset_and_system_tell_rows_apart(tmp_path):
+    write_run(tmp_path, "a", {"Success@1": 0.1})
+    write_run(tmp_path, "a", {"Success@1": 0.2}, split="sentence")
+    write_run(tmp_path, "a", {"Success@1": 0.3}, dataset="nq")
+    write_run(tmp_path, "a", {"Success@1": 0.4}, system="bm25")
+    results = Results(tmp_path)
+    for percent, fields in ((10, {}), (20, {"split": "sentence"}), (30, {"dataset": "nq"}), (40, {"system": "bm25"})):
+        assert results.measure(cell(["a"], **fields)).mean == percent
+
+
+def test_claims(tmp_path):
+    write_runs(tmp_path, THREE, "Success@1", [0.30, 0.32, 0.34])
+    write_runs(tmp_path, OTHER[:2], "Success@1", [0.40, 0.44])
+    write_runs(tmp_path, ["near-0", "near-1"], "Success@1", [0.34, 0.38])
+    write_run(tmp_path, "one", {"Success@1": 0.9})
+    texts = {
+        "far": (OTHER[:2], THREE),
+        "turned": (THREE, OTHER[:2]),
+        "near": (["near-0", "near-1"], THREE),
+        "one run": (["one"], THREE),
+        "no run": (THREE, ["none"]),
+        "equal": (THREE, THREE),
+    }
+    claims = [claim({"text": text, "better": spec(a), "worse": spec(b)}) for text, (a, b) in texts.items()]
+    write_study(tmp_path, "S", [], [], claims=claims)
+    # Deviations 2 (n = 3) and sqrt(8) (n = 2): the standard error is sqrt(4/3 + 8/2) = 2.31, twice of it 4.62.
+    assert (
+        "## Claims of the paper\n\n"
+        "| Claim | Higher, it says | Lower, it says | Difference | Standard error | Outcome |\n"
+        "| :--- | ---: | ---: | ---: | ---: | ---: |\n"
+        "| far | 42.00 ± 2.83, n=2 | 32.00 ± 2.00 | +10.00 | 2.31 | holds |\n"
+        "| turned | 32.00 ± 2.00 | 42.00 ± 2.83, n=2 | -10.00 | 2.31 | does not hold |\n"
+        "| near | 36.00 ± 2.83, n=2 | 32.00 ± 2.00 | +4.00 | 2.31 | within the noise |\n"
+        "| one run | 90.00 | 32.00 ± 2.00 | +58.00 | – | not judged |\n"
+        "| no run | 32.00 ± 2.00 | – | – | – | – |\n"
+        "| equal | 32.00 ± 2.00 | 32.00 ± 2.00 | +0.00 | 1.63 | within the noise |\n\n"
+        "n = 3 where a cell has ± and names no n.\n\n" + OUTCOMES
+    ) in (tmp_path / "study.md").read_text()
+    compared = compare(Results(tmp_path), cell(OTHER), cell(THREE))
+    assert compared == (10.0, pytest.approx(math.sqrt(4 / 3 + 8 / 2), abs=1e-6), 2, 3)
+    assert compare(Results(tmp_path), cell(["one"]), cell(["none"])) == (None, None, 1, 0)
+
+
+def test_runs_without_spread_are_told_apart(tmp_path):
+    """The standard error is 0: any difference is more than twice of it, and none is no win."""
+    write_runs(tmp_path, ["a-0", "a-1"], "Success@1", [0.5, 0.5])
+    write_runs(tmp_path, ["b-0", "b-1"], "Success@1", [0.5001, 0.5001])
+    a, b = spec(["a-0", "a-1"]), spec(["b-0", "b-1"])
+    pairs = {"b over a": (b, a), "a over b": (a, b), "a over a": (a, a)}
+    claims = [claim({"text": text, "better": better, "worse": worse}) for text, (better, worse) in pairs.items()]
+    write_study(tmp_path, "S", [], [], claims=claims)
+    lines = (tmp_path / "study.md").read_text().splitlines()
+    outcomes = {line.split(" | ")[0]: line.split(" | ")[-1] for line in lines if " over " in line}
+    assert outcomes == {"| b over a": "holds |", "| a over b": "does not hold |", "| a over a": "does not hold |"}
+
+
+CURVE = {
+    "title": "Recall@k, 1%/99%",
+    "x": "k",
+    "y": "recall@k, %",
+    "log_x": True,
+    "lines": [
+        {"label": "MLM", "points": [[1, spec(THREE)], [100, spec(THREE, "Success@100")]]},
+        {"label": "ICT", "points": [[100, spec(OTHER, "Success@100")], [1, spec(OTHER)]]},
+        {"label": "late", "points": [[1, spec(["late"])], [5, spec(["late"])]]},
+    ],
+}
+
+
+def drawn(folder, fields):
+    write_study(folder, "S", [], [plot(fields)])
+    (path,) = (folder / "plots").iterdir()
+    return path.read_bytes()
+
+
+def test_plots_show_what_they_are_given(folder):
+    base = drawn(folder, CURVE)
+    assert base.startswith(b"\x89PNG")
+    assert "## Plots\n\n![Recall-k-1-99](plots/Recall-k-1-99.png)\n\nError bars" in (folder / "study.md").read_text()
+
+    def changed(change):
+        fields = copy.deepcopy(CURVE)
+        change(fields)
+        return drawn(folder, fields) != base
+
+    assert not changed(lambda fields: fields["lines"].pop())  # 'late' has no point
+    assert not changed(lambda fields: fields["lines"][1]["points"].reverse())
+    assert not changed(lambda fields: fields["lines"][0]["points"][0][1].update(paper=90.0))
+    assert changed(lambda fields: fields["lines"].reverse())
+    assert changed(lambda fields: fields.update(log_x=False))
+    assert changed(lambda fields: fields.update(x="cutoff"))
+    assert changed(lambda fields: fields["lines"][1]["points"].pop())
+    write_runs(folder, ["ict-2"], "Success@1", [0.42])  # the mean is the same, its deviation is not
+    assert drawn(folder, CURVE) != base
+
+
+def test_the_points_of_a_plot(folder):
+    figure = study_report._figure(plot(CURVE), Results(folder))
+    (axes,) = figure.axes
+    lines = {container.get_label(): container for container in axes.containers}
+    assert {label: container[0].get_xydata().tolist() for label, container in lines.items()} == {
+        "MLM": [[1, 32], [100, 90]],
+        "ICT": [[1, 42], [100, pytest.approx(90.002)]],
+    }
+    (bars,) = lines["MLM"][2]
+    assert [segment[:, 1].tolist() for segment in bars.get_segments()] == [[30, 34], [90, 90]]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "100"]
+    assert axes.get_xscale() == "log" and axes.get_ylim()[0] == 0
+
+
+def test_nine_lines_differ_and_keep_their_looks(tmp_path):
+    """A line looks the same before and after the lines above it have finished."""
+    names = [f"run-{i}" for i in range(9)]
+    write_runs(tmp_path, names[1:], "Success@1", [i / 10 for i in range(1, 9)])
+    nine = Plot("P", "x", "y", tuple(Line(name, ((1, cell([name])),)) for name in names))
+
+    def looks():
+        containers = study_report._figure(nine, Results(tmp_path)).axes[0].containers
+        lines = {container.get_label(): container[0] for container in containers}
+        return {name: (line.get_color(), line.get_marker(), line.get_linestyle()) for name, line in lines.items()}
+
+    before = looks()
+    write_run(tmp_path, "run-0", {"Success@1": 0.5})
+    after = looks()
+    assert before == {name: after[name] for name in names[1:]}
+    assert len({colour for colour, _, _ in after.values()}) == len({marker for _, marker, _ in after.values()}) == 9
+
+
+def test_the_same_input_gives_the_same_bytes(folder):
+    def everything():
+        fields = {"text": "ICT beats MLM", "better": spec(OTHER), "worse": spec(THREE)}
+        free = Table("Cost", ["run", "hours"], [["a", 1.5]], "On 2 cores.")
+        write_study(folder, "S", [table(TABLE)], [plot(CURVE)], claims=[claim(fields)], extra_tables=[free])
+        files = [folder / "study.md", folder / "study.json", *(folder / "plots").iterdir()]
+        return {path.name: path.read_bytes() for path in files}
+
+    first = everything()
+    assert len(first) == 3 and first == everything()
+    text = first["study.md"].decode()
+    assert "## Cost\n\n| run | hours |\n| :--- | ---: |\n| a | 1.5 |\n\nOn 2 cores.\n" in text
+    headings = [line for line in text.splitlines() if line.startswith("#")]
+    assert headings == ["# S", "## Table 3", "## Claims of the paper", "## Plots", "## Cost", "## Missing"]
+
+
+def edited(base, path, value):
+    """`base` with `value` in the place `path`; without it where `value` is None."""
+    result = copy.deepcopy(base)
+    parent = result
+    for step in path[:-1]:
+        parent = parent[step]
+    if value is None:
+        del parent[path[-1]]
+    else:
+        parent[path[-1]] = value
+    return result
+
+
+CLAIM = {"text": "x beats y", "better": spec(["a"]), "worse": spec(["b"])}
+FIRST = ("rows", 0, "cells", 0)
+
+
+@pytest.mark.parametrize(
+    ("build", "base", "path", "value", "message"),
+    [
+        (
+            table,
+            TABLE,
+            ("rows", 1, "cells", 1),
+            None,
+            r"table 'Table 3', row 1 \['1%', 'MLM'\] has 2 labels and 1 cells",
+        ),
+        (
+            table,
+            TABLE,
+            ("rows", 2, "labels"),
+            ["1%"],
+            r"row 2 \['1%'\] has 1 labels and 2 cells.* 4 columns, of which 2",
+        ),
+        (table, TABLE, ("header",), ["task", "R@1"], r"row 0 .* has 2 labels and 2 cells, the header 2 columns"),
+        (table, TABLE, ("header",), "task", r"'Table 3', header: expected a list of them, not 'task'"),
+        (table, TABLE, ("header", 3), 100, r"'Table 3', header 3: expected a string, not '100'"),
+        (table, TABLE, ("rows",), [], r"table 'Table 3' has no rows"),
+        (table, TABLE, ("rows", 3), "x", r"table 'Table 3', row 3: expected a dict, not 'x'"),
+        (table, TABLE, ("title",), None, r"table has no title"),
+        (table, TABLE, ("notes",), ["x"], r"notes: expected a string"),
+        (
+            table,
+            TABLE,
+            (*FIRST, "metrics"),
+            "R@1",
+            r"unknown field of table 'Table 3', row 0, cell 0 'metrics': did you",
+        ),
+        (table, TABLE, (*FIRST, "split"), None, r"table 'Table 3', row 0, cell 0 has no split"),
+        (table, TABLE, (*FIRST, "system"), 7, r"row 0, cell 0, system: expected a string, not '7'"),
+        (table, TABLE, (*FIRST, "runs"), "bm25", r"cell 0, run: expected a list of them, not 'bm25'"),
+        (table, TABLE, (*FIRST, "runs"), [], r"row 0, cell 0: cell bm25, reqa, pair, Success@1: runs are \[\]"),
+        (table, TABLE, (*FIRST, "runs"), ["a", "a"], r"name at least one run, and each once"),
+        (table, TABLE, (*FIRST, "paper"), "37", r"cell 0, paper: expected a number, not '37'"),
+        (table, TABLE, (*FIRST, "paper"), 374.3, r"the paper's value 374.3 is no percentage"),
+        (table, TABLE, (*FIRST, "paper"), math.nan, r"cell 0, paper: expected a number"),
+        (plot, CURVE, ("lines", 1, "points", 1), [1], r"line 1, point 1: expected \[x, cell\]"),
+        (plot, CURVE, ("lines", 1, "points", 1, 0), "1", r"line 1, point 1, x: expected a number, not '1'"),
+        (plot, CURVE, ("lines", 1, "points", 1, 0), 100, r"line 'ICT' has two points at one x"),
+        (plot, CURVE, ("lines", 1, "points", 1, 0), 0, r"plot 'Recall@k, 1%/99%': a logarithmic axis has no place"),
+        (plot, CURVE, ("log_x",), "yes", r"log_x: expected true or false"),
+        (plot, CURVE, ("y",), None, r"plot has no y"),
+        (claim, CLAIM, ("worse",), None, r"claim has no worse"),
+        (claim, CLAIM, ("worse", "runs"), {}, r"claim 'x beats y', worse, run: expected a list"),
+    ],
+)
+def test_a_wrong_spec_is_refused_with_its_place(build, base, path, value, message):
+    build(base)
+    with pytest.raises(UserError, match=message):
+        build(edited(base, path, value))
+
+
+def test_what_is_not_a_spec_is_refused():
+    for build in (table, plot, claim):
+        with pytest.raises(UserError, match="expected a dict, not"):
+            build([TABLE])
+
+
+def test_two_of_one_name_are_refused(tmp_path):
+    with pytest.raises(UserError, match="are named 'Table 3'"):
+        write_study(tmp_path, "S", [table(TABLE)] * 2, [])
+    same_file = [plot(CURVE), plot(CURVE | {"title": "recall@k: 1%/99%"})]
+    with pytest.raises(UserError, match="are named 'recall-k-1-99'"):
+        write_study(tmp_path, "S", [], same_file)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('[{"system": ', r"results\.json: not valid JSON"),
+        ('{"system": "dense"}', r"results\.json: not a list of results"),
+        ("[[1]]", r"results\.json, row 0: not an object with system, dataset, split, metric"),
+        ('[{"system": "dense", "value": 1}]', r"results\.json, row 0: not an object with"),
+    ],
+)
+def test_a_file_that_is_not_of_results_is_refused(tmp_path, content, message):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "results.json").write_text(content)
+    with pytest.raises(UserError, match=message):
+        write_study(tmp_path, "S", [StudyTable("T", ("x", "y"), (Row(("x",), (cell(["a"]),)),))], [])
+    assert not (tmp_path / "study.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([0.1, 0.2], r"row 1: 0\.2 is a second value of dense, reqa, pair, Success@1"),
+        ([37.4], r"a/results\.json, dense, reqa, pair, Success@1: 37\.4 is not a fraction"),
+        ([-0.1], r"-0\.1 is not a fraction"),
+        ([math.nan], r"row 0: the value of dense, reqa, pair, Success@1 is nan, not a number"),
+        (["0.1"], r"is '0\.1', not a number"),
+    ],
+)
+def test_values_that_cannot_be_shown_are_refused(tmp_path, values, message):
+    for value in values:
+        write_run(tmp_path, "a", {"Success@1": value})
+    with pytest.raises(UserError, match=message):
+        Results(tmp_path).measure(cell(["a"]))
+
+
+def test_values_that_nobody_asks_for_may_be_anything(tmp_path):
+    write_run(tmp_path, "a", {"Success@1": 0.1, "latency": 12.5})
+    write_run(tmp_path, "a", {"Success@1": 0.1})  # told twice, and the same
+    assert Results(tmp_path).measure(cell(["a"])).values == (10.0,)
