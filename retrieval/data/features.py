@@ -73,7 +73,7 @@ class TwoTowerConverter(seqio.FeatureConverter):
                 "log_q": tf.ensure_shape(example["log_q"], [1]),
             }
 
-        return ds.map(convert, tf.data.AUTOTUNE)
+        return ds.map(convert)
 
 
 class MlmConverter(seqio.FeatureConverter):
@@ -101,7 +101,7 @@ class MlmConverter(seqio.FeatureConverter):
             lengths = self.get_model_feature_lengths(task_feature_lengths)
             return {name: _pad(values, lengths[name]) for name, values in example.items()}
 
-        return ds.map(convert, tf.data.AUTOTUNE)
+        return ds.map(convert)
 
 
 def _pad(ids: tf.Tensor, length: int) -> tf.Tensor:

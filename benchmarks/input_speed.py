@@ -1,0 +1,166 @@
+"""The speed of the input, against the trainer that eats it.
+
+    python -m benchmarks.input_speed --workdir=WORKDIR
+    python -m benchmarks.input_speed --workdir=WORKDIR --notrainer
+
+WORKDIR has a prepared corpus (`--stage=prepare`); its config says what is measured. Prints a table and writes
+WORKDIR/input_speed.json.
+"""
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from absl import flags
+from absl import logging as absl_logging
+from ml_collections import ConfigDict
+
+from retrieval import command_line, files
+from retrieval.data.vocab import WordPiece
+from retrieval.errors import UserError
+from retrieval.stages import examples, train
+from retrieval.stages import model as models
+from retrieval.stages import run as runs
+from retrieval.stages.run import Run
+from retrieval.stages.table import STAGES
+from retrieval.training import loop, sharding
+
+_TRAINER = flags.DEFINE_bool("trainer", True, "Measure the trainer too; not for a model that is too big for here.")
+
+# Chang et al. 2020: 100,000 steps of 8192 pairs in 2.5 days on 32 TPU chips, which have 8 hosts.
+PAPER_NEEDS = 8192 * 100_000 / (2.5 * 24 * 3600) / 8  # examples per second and host
+
+_ROUNDS = 5
+_SECONDS = 4.0
+
+_MEASURES = {  # name -> what it is, format
+    "input": ("the input alone, examples/s", ",.0f"),
+    "trainer": ("the trainer alone, on the same batch again and again, examples/s", ",.0f"),
+    "ratio": ("input / trainer", ".1f"),
+    "training": ("both, as in training, examples/s", ",.0f"),
+    "waiting": ("share of the time of training that goes into waiting for a batch, %", ".2f"),
+    "paper": (f"input / the {PAPER_NEEDS:.0f} examples/s that a host of the paper's pod needs", ".1f"),
+}
+
+
+def main(argv: Sequence[str]) -> None:
+    """Measures, prints and writes."""
+    absl_logging.set_verbosity(absl_logging.WARNING)
+    command_line.refuse_arguments(argv)
+    if not command_line.WORKDIR.value:
+        raise UserError("--workdir is missing: a folder with a prepared corpus, such as --workdir=runs/quickstart")
+    folder = Path(command_line.WORKDIR.value)
+    config = command_line.CONFIG.value or ConfigDict(files.read_json(folder / "config.json"))
+    run = Run(config, folder, folder / "requirements.lock")
+    runs.check_run(run, STAGES)
+    if not runs.is_done(run, "prepare"):
+        raise UserError(f"{folder} has no corpus: python -m retrieval.main --workdir={folder} --stage=prepare first")
+    result = measure(run, _TRAINER.value, _ROUNDS, _SECONDS)
+    files.write_json(folder / "input_speed.json", result)
+    print(table(result))
+
+
+def measure(run: Run, trainer: bool, rounds: int, seconds: float) -> dict[str, Any]:
+    """Speeds of the input, the trainer and both, taken in turn `rounds` times for `seconds` each.
+
+    Args:
+      run: has a prepared corpus.
+      trainer: whether to measure the trainer; if not, the input is compared with what the paper's pod needs.
+
+    Returns:
+      The settings, the seconds to the first batch, and for every measure its median and range over the rounds.
+    """
+    vocabulary, mesh = WordPiece.load(run.corpus / "vocab.txt"), sharding.make_mesh()
+    with jax.set_mesh(mesh):
+        began = time.perf_counter()
+        batches = examples.make_batches(run, vocabulary, mesh)
+        batch = next(batches)
+        result = {"settings": _settings(run.config), "seconds_to_first_batch": round(time.perf_counter() - began, 1)}
+        step = _make_step(run.config, len(vocabulary), mesh) if trainer else None
+        taken = [_round(batches, batch, step, run.config.train.batch_size, seconds) for _ in range(rounds)]
+    return result | {name: _spread([values[name] for values in taken]) for name in taken[0]}
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """What `measure` returned, as Markdown."""
+    lines = [", ".join(f"{name} {value}" for name, value in result["settings"].items()), ""]
+    lines += ["| | median | lowest | highest |", "|---|---:|---:|---:|"]
+    for name, (title, form) in _MEASURES.items():
+        if name in result:
+            lines.append(f"| {title} | " + " | ".join(format(value, form) for value in result[name].values()) + " |")
+    return "\n".join([*lines, "", f"The first batch came after {result['seconds_to_first_batch']} s."])
+
+
+def _make_step(config: ConfigDict, vocab_size: int, mesh: jax.sharding.Mesh) -> Callable[[Mapping], None]:
+    """A function that trains on a batch, and returns when that is done."""
+    model, tx = models.build(config, vocab_size), train.make_optimizer(config)
+    step_fn = loop.make_step(models.objective(config, model), tx, config.seed)
+    state = jax.device_put(loop.TrainState.create(models.parameters(model), tx), sharding.replicated(mesh))
+
+    def step(batch: Mapping[str, jax.Array]) -> None:
+        nonlocal state
+        state, metrics = step_fn(state, batch)
+        jax.block_until_ready(metrics)
+
+    return step
+
+
+def _round(batches: Iterator, batch: Mapping, step: Callable | None, rows: int, seconds: float) -> dict[str, float]:
+    input_rate, _ = _rate(lambda: next(batches), seconds)
+    if step is None:
+        return {"input": rows * input_rate, "paper": rows * input_rate / PAPER_NEEDS}
+    trainer_rate, _ = _rate(lambda: step(batch), seconds)
+    waits: list[float] = []
+
+    def both() -> None:
+        began = time.perf_counter()
+        drawn = next(batches)
+        waits.append(time.perf_counter() - began)
+        step(drawn)
+
+    training_rate, calls = _rate(both, seconds)
+    return {
+        "input": rows * input_rate,
+        "trainer": rows * trainer_rate,
+        "ratio": input_rate / trainer_rate,
+        "training": rows * training_rate,
+        "waiting": 100 * statistics.mean(waits[-calls:]) * training_rate,
+    }
+
+
+def _rate(function: Callable[[], Any], seconds: float) -> tuple[float, int]:
+    """Calls per second, and calls; after as long untimed, in which buffers that were filled meanwhile are used up."""
+    _call(function, seconds)
+    began = time.perf_counter()
+    calls = _call(function, seconds)
+    return calls / (time.perf_counter() - began), calls
+
+
+def _call(function: Callable[[], Any], seconds: float) -> int:
+    until, calls = time.perf_counter() + seconds, 0
+    while time.perf_counter() < until or not calls:
+        function()
+        calls += 1
+    return calls
+
+
+def _settings(config: ConfigDict) -> dict[str, Any]:
+    return {
+        "rows": config.train.batch_size,
+        "lanes": config.data.lanes,
+        "query_length": config.data.query_length,
+        "document_length": config.data.document_length,
+        "cores": len(os.sched_getaffinity(0)),
+    }
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "lowest": min(values), "highest": max(values)}
+
+
+if __name__ == "__main__":
+    command_line.run(main)

@@ -1,0 +1,105 @@
+"""What the benchmark of the input reports; not how fast anything is."""
+
+import importlib
+import json
+
+import pytest
+import toy_corpus
+from absl import flags
+from conftest import REPOSITORY
+
+from benchmarks import input_speed
+from retrieval import command_line
+from retrieval.errors import UserError
+from retrieval.stages import run as runs
+from retrieval.stages.run import Run
+from retrieval.stages.table import STAGES
+
+TINY = dict(
+    prepare=dict(shards=4, vocab_size=300, longest_passage=40, shortest_paragraph=10, least_passage=5),
+    data=dict(query_length=16, document_length=48, lanes=4, shuffle_buffer=64),
+    model=dict(num_layers=1, hidden_size=16, num_heads=2, mlp_size=32, embed_dim=8),
+    train=dict(batch_size=16),
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("input_speed")
+    toy_corpus.write_dump(folder / "dump.xml")
+    config = importlib.import_module("configs.ict_bfs_wlp").get_config("local")
+    for group, values in TINY.items():
+        config[group].update(values)
+    config.corpus = str(folder / "dump.xml")
+    run = Run(config, folder / "run", REPOSITORY / "requirements.lock")
+    runs.open_run(run, STAGES)
+    runs.run_stage(run, "prepare", STAGES)
+    return run
+
+
+class Clock:
+    """Time goes on only while somebody works."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def perf_counter(self):
+        return self.now
+
+    def work(self, seconds):
+        self.now += seconds
+
+
+def test_the_measures_of_a_run(run):
+    result = input_speed.measure(run, trainer=True, rounds=2, seconds=0.05)
+    assert list(result) == ["settings", "seconds_to_first_batch", "input", "trainer", "ratio", "training", "waiting"]
+    assert result["settings"].items() >= dict(rows=16, lanes=4, query_length=16, document_length=48).items()
+    for name in ("input", "trainer", "ratio", "training"):
+        assert 0 < result[name]["lowest"] <= result[name]["median"] <= result[name]["highest"]
+    assert 0 < result["waiting"]["median"] < 100
+    json.dumps(result)
+
+
+def test_without_the_trainer_the_pod_of_the_paper_is_the_measure(run):
+    result = input_speed.measure(run, trainer=False, rounds=1, seconds=0.05)
+    assert {"input", "paper"} == set(result) - {"settings", "seconds_to_first_batch"}
+    assert result["paper"]["median"] == pytest.approx(result["input"]["median"] / 474.07, rel=1e-4)
+
+
+def test_speeds_and_waiting_by_a_made_up_clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(input_speed, "time", clock)
+    batches = iter(lambda: clock.work(2), "never")
+    measured = input_speed._round(batches, {}, lambda batch: clock.work(6), rows=24, seconds=100)
+    assert measured == pytest.approx({"input": 12, "trainer": 4, "ratio": 3, "training": 3, "waiting": 25})
+
+
+def test_what_was_left_in_the_buffers_is_not_counted(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(input_speed, "time", clock)
+    calls = iter(range(10**6))
+    # The first 50 batches lie ready, each of the others takes a second.
+    batches = iter(lambda: clock.work(0 if next(calls) < 50 else 1), "never")
+    assert input_speed._round(batches, {}, None, rows=8, seconds=10)["input"] == pytest.approx(8)
+
+
+def test_the_table_has_a_row_for_every_measure():
+    spread = {"median": 1234.5, "lowest": 1.0, "highest": 2.0}
+    result = {"settings": {"rows": 16, "lanes": 4}, "seconds_to_first_batch": 1.5, "input": spread, "ratio": spread}
+    assert input_speed.table(result).splitlines() == [
+        "rows 16, lanes 4",
+        "",
+        "| | median | lowest | highest |",
+        "|---|---:|---:|---:|",
+        "| the input alone, examples/s | 1,234 | 1 | 2 |",
+        "| input / trainer | 1234.5 | 1.0 | 2.0 |",
+        "",
+        "The first batch came after 1.5 s.",
+    ]
+
+
+def test_a_folder_without_a_corpus(tmp_path):
+    flags.FLAGS.unparse_flags()
+    arguments = [f"--config={REPOSITORY}/configs/ict_bfs_wlp.py:local", f"--workdir={tmp_path}", "--notrainer"]
+    with pytest.raises(UserError, match=r"has no corpus: python -m retrieval\.main --workdir=.* --stage=prepare first"):
+        input_speed.main(command_line.parse_flags(["input_speed", *arguments]))
