@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from retrieval.search import fusion
-from retrieval.search.fusion import alternate, reciprocal_rank_fusion
+from retrieval.search.fusion import alternate, reciprocal_rank_fusion, weighted_sum
 
 
 def run(*lists):
@@ -92,3 +92,34 @@ def test_bad_arguments(fuse):
         fuse([], 1)
     with pytest.raises(ValueError, match="k must be"):
         fuse([run([1])], 0)
+
+
+@pytest.mark.parametrize("weights", [(0.7, 0.3), (1.0, 0.0), (0.5, 0.5)])
+def test_weighted_sums_equal_a_loop_over_dictionaries(weights, monkeypatch):
+    monkeypatch.setattr(fusion, "_BATCH", 7)
+    rng = np.random.default_rng(0)
+    runs = []
+    for _, rows in random_runs(5)[:2]:
+        scores = -np.sort(-rng.normal(size=rows.shape).astype(np.float32), axis=1)
+        runs.append((np.where(rows < 0, -np.inf, scores), rows))
+    scores, rows = weighted_sum(runs, weights, 15)
+    for query in range(len(rows)):
+        totals = {}
+        for weight, (run_scores, run_rows) in zip(weights, runs):
+            found = run_scores[query][run_rows[query] >= 0]
+            for score, row in zip(found, run_rows[query]):
+                span = found.max() - found.min()
+                scaled = (score - found.min()) / span if span else 0.0
+                totals[row] = totals.get(row, 0.0) + weight * scaled
+        expected = sorted(totals.values(), reverse=True)[:15]
+        np.testing.assert_allclose(scores[query, : len(expected)], expected, atol=1e-6)
+        for score, row in zip(scores[query], rows[query][: len(expected)]):
+            assert totals[row] == pytest.approx(score, abs=1e-6)
+        assert (rows[query, len(expected) :] == -1).all()
+
+
+def test_a_weight_of_one_keeps_the_order_of_its_run():
+    scores, rows = np.array([[9.0, 5.0, 1.0]], np.float32), np.array([[4, 2, 7]], np.int32)
+    other = np.array([[3.0, 2.0, 1.0]], np.float32), np.array([[7, 8, 9]], np.int32)
+    assert weighted_sum([(scores, rows), other], (1.0, 0.0), 3)[1].tolist() == [[4, 2, 7]]
+    assert weighted_sum([(scores, rows), other], (0.0, 1.0), 2)[1].tolist() == [[7, 8]]

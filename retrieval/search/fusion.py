@@ -21,7 +21,24 @@ def reciprocal_rank_fusion(runs: Sequence[Run], k: int, constant: float = 60) ->
     Cormack, Clarke and Büttcher 2009, "Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning
     Methods". Ranks count from 1.
     """
-    return _fuse(runs, k, lambda lists: _sum_gains(lists, constant))
+
+    def gains(batch: list[Run]) -> list[np.ndarray]:
+        return [np.broadcast_to(1 / (constant + 1 + np.arange(rows.shape[1])), rows.shape) for _, rows in batch]
+
+    return _fuse(runs, k, lambda batch: _sum_gains([rows for _, rows in batch], gains(batch)))
+
+
+def weighted_sum(runs: Sequence[Run], weights: Sequence[float], k: int) -> Run:
+    """Orders candidates by the weighted sum of their scores, ties to the smaller row.
+
+    The scores of a run are scaled, query by query, to 1 for its first result and 0 for its last; what a run did not
+    find gets 0 from it.
+    """
+
+    def gains(batch: list[Run]) -> list[np.ndarray]:
+        return [weight * _scaled(scores) for weight, (scores, _) in zip(weights, batch, strict=True)]
+
+    return _fuse(runs, k, lambda batch: _sum_gains([rows for _, rows in batch], gains(batch)))
 
 
 def alternate(runs: Sequence[Run], k: int) -> Run:
@@ -29,26 +46,34 @@ def alternate(runs: Sequence[Run], k: int) -> Run:
 
     The hybrid of RepBERT (Zhan et al. 2020). The score is 1 / rank in the new list.
     """
-    return _fuse(runs, k, _interleave)
+    return _fuse(runs, k, lambda batch: _interleave([rows for _, rows in batch]))
 
 
-def _fuse(runs: Sequence[Run], k: int, fuse: Callable[[list[np.ndarray]], Run]) -> Run:
-    """Applies `fuse`, which takes the runs' rows, to batches of queries; keeps the best `k` of each query."""
+def _fuse(runs: Sequence[Run], k: int, fuse: Callable[[list[Run]], Run]) -> Run:
+    """Applies `fuse` to batches of queries; keeps the best `k` of each query."""
     queries = {len(rows) for _, rows in runs}
     if len(queries) != 1:
         raise ValueError(f"the runs to be fused have {sorted(queries)} queries: they must have the same number")
     scores_QK, rows_QK = no_results(queries.pop(), k)
     for start in range(0, len(rows_QK), _BATCH):
         batch = slice(start, start + _BATCH)
-        scores, rows = fuse([rows[batch] for _, rows in runs])
+        scores, rows = fuse([(scores[batch], rows[batch]) for scores, rows in runs])
         found = min(k, rows.shape[1])
         scores_QK[batch, :found] = scores[:, :found]
         rows_QK[batch, :found] = np.where(np.isneginf(scores), -1, rows)[:, :found]
     return scores_QK, rows_QK
 
 
-def _sum_gains(lists: list[np.ndarray], constant: float) -> Run:
-    gains = [np.broadcast_to(1 / (constant + 1 + np.arange(rows.shape[1])), rows.shape) for rows in lists]
+def _scaled(scores: np.ndarray) -> np.ndarray:
+    """Scores [Q, K], best first, to [0, 1] per query; 0 where there is no result."""
+    found = np.isfinite(scores)
+    last = np.min(scores, axis=1, keepdims=True, where=found, initial=np.inf)
+    last = np.where(np.isfinite(last), last, 0)
+    span = np.where(found, scores, last) - last
+    return span / np.maximum(span.max(axis=1, keepdims=True), np.finfo(np.float32).tiny)
+
+
+def _sum_gains(lists: list[np.ndarray], gains: list[np.ndarray]) -> Run:
     rows, gains = np.concatenate(lists, axis=1), np.concatenate(gains, axis=1)
     rows, gains = _take((rows, gains), np.argsort(rows, axis=1, kind="stable"))
     totals = gains.copy()
