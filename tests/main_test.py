@@ -8,7 +8,7 @@ import pytest
 from absl import flags
 from conftest import REPOSITORY
 
-from retrieval import main
+from retrieval import command_line, main
 from retrieval.errors import UserError
 from retrieval.stages import run as runs
 from retrieval.stages.run import Run, Stage
@@ -18,7 +18,7 @@ CONFIG = f"--config={REPOSITORY}/configs/ict_bfs_wlp.py:local"
 
 def parse(*arguments):
     flags.FLAGS.unparse_flags()
-    return main.parse_flags(["main", *arguments])
+    return command_line.parse_flags(["main", *arguments])
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_an_error_is_one_message_and_no_stack_trace(tmp_path):
 def test_a_full_disk_is_named():
     import errno
 
-    assert "disk is full" in main._explain(OSError(errno.ENOSPC, "No space left on device", "runs/x/corpus/a"))
+    assert "disk is full" in command_line._explain(OSError(errno.ENOSPC, "No space left on device", "runs/x/corpus/a"))
 
 
 class Counter:

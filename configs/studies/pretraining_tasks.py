@@ -1,0 +1,369 @@
+"""The study of Chang et al. 2020, Tables 3 to 6: which pre-training makes two towers retrieve, with how many labels.
+
+    python -m retrieval.study --config=configs/studies/pretraining_tasks.py:local --workdir=runs/tasks \\
+        --config.corpus=wikispeedia.xml.bz2,enwiki.xml.bz2 --config.vocab=vocab.txt --config.questions=dev-v1.1.json
+
+Sizes: 'paper' (TPU pods: a run of `configs/ict_bfs_wlp.py` for every row), 'gpu' (one accelerator, minutes a run) and
+'local' (2 CPU cores; with SQuAD's dev file as the questions, under 3 hours). ',nq' after the size takes Natural
+Questions for SQuAD: 'paper,nq'. What came out is in docs/results.md.
+
+A row of Table 3 or 4 is (encoder, pre-training) x share of labels x seed. The seed draws the split, the parameters of a
+model that is not pre-trained, and the order of the batches; pre-training is done once for a row. Table 5 varies layers
+and embedding size; Table 6 adds candidates from the corpus.
+"""
+
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from configs import bow_mlp, ict_bfs_wlp, mlm, reqa
+from configs.studies import chang_2020
+from retrieval.errors import unknown_name
+
+SETS = {"squad": "reqa", "nq": "nq"}  # dataset -> the set's name
+RATIOS = {"1": 0.01, "5": 0.05, "80": 0.8}
+CUTOFFS = (1, 5, 10, 50, 100)
+TASKS = {"mlm": ("mlm",), "ict": ("ict",), "bfs": ("bfs",), "wlp": ("wlp",), "all": ("ict", "bfs", "wlp")}
+LABELS = {"none": "No Pretraining", "mlm": "MLM", "ict": "ICT", "bfs": "BFS", "wlp": "WLP", "all": "ICT+BFS+WLP"}
+ENCODERS = {"bow_mlp": "BoW-MLP", "transformer": "Transformer"}
+
+
+class Size(NamedTuple):
+    """What a size of the study changes.
+
+    Attributes:
+      base: the size of the configs that its runs start from.
+      parallel: runs at a time.
+      layers: the fewer and the more of Table 5; the other tables have the more.
+      embed_dims: emb-dim of Table 5; the other tables have the last.
+      fields: what is changed in every run's config.
+      pre_training: what is changed in config.train of pre-training.
+      steps_per_task: whether pre-training on three tasks takes three times the steps of one. Few steps do not do for
+        three what they do for one; the paper's 100,000 are the same for all.
+      fine_tuning: share of labels -> steps and batch size.
+      distractors: candidates added for Table 6.
+    """
+
+    base: str
+    seeds: tuple[int, ...]
+    parallel: int
+    layers: tuple[int, int]
+    embed_dims: tuple[int, int, int]
+    fields: dict[str, dict[str, Any]]
+    pre_training: dict[str, Any]
+    steps_per_task: bool
+    fine_tuning: dict[str, tuple[int, int]]
+    distractors: int
+
+
+SIZES = {
+    "paper": Size(
+        base="paper",
+        seeds=(0, 1, 2),
+        parallel=1,
+        layers=(4, 12),
+        embed_dims=(128, 256, 512),
+        fields={},
+        pre_training={},
+        steps_per_task=False,
+        fine_tuning=dict.fromkeys(RATIOS, (2000, 512)),
+        distractors=1_000_000,
+    ),
+    "gpu": Size(
+        base="local",
+        seeds=(0, 1, 2),
+        parallel=1,
+        layers=(2, 4),
+        embed_dims=(64, 128, 256),
+        fields=dict(model=dict(hidden_size=256, num_heads=4, mlp_size=1024, dtype="bfloat16")),
+        pre_training=dict(steps=4000, batch_size=1024, learning_rate=1e-3),
+        steps_per_task=False,
+        fine_tuning=dict.fromkeys(RATIOS, (1000, 512)),
+        distractors=200_000,
+    ),
+    "local": Size(
+        base="local",
+        seeds=(0, 1, 2),
+        parallel=2,
+        layers=(1, 2),
+        embed_dims=(32, 64, 128),
+        fields=dict(
+            prepare=dict(longest_passage=56, shortest_paragraph=24, least_passage=12),
+            data=dict(document_length=64),
+            loop=dict(validate_candidates=2000),
+        ),
+        pre_training=dict(steps=800),
+        steps_per_task=True,
+        fine_tuning={"1": (40, 64), "5": (80, 128), "80": (160, 128)},
+        distractors=20_000,
+    ),
+}
+
+
+class Model(NamedTuple):
+    """What a row trains: an encoder of some size, after some pre-training. BoW-MLP has no layers to choose."""
+
+    encoder: str
+    task: str
+    layers: int
+    embed_dim: int
+
+    @property
+    def pretraining(self) -> str:
+        """The name of its pre-training run. MLM trains no projection: one run serves every embedding size."""
+        return f"pre-{self.encoder}-{self.task}-l{self.layers}" + ("" if self.task == "mlm" else f"-e{self.embed_dim}")
+
+    def run(self, ratio: str, seed: int) -> str:
+        """The name of one of its fine-tuning runs."""
+        return f"s{seed}-{ratio}-{self.encoder}-{self.task}-l{self.layers}-e{self.embed_dim}"
+
+
+def get_config(size: str = "paper") -> ConfigDict:
+    """The table of runs, and what is reported of them, for a size and a dataset such as 'local' or 'paper,nq'."""
+    size, _, dataset = size.partition(",")
+    dataset = dataset or "squad"
+    for kind, name, known in (("size of a study", size, SIZES), ("dataset", dataset, SETS)):
+        if name not in known:
+            raise unknown_name(kind, name, known)
+    config = ConfigDict()
+    config.corpus = ""  # MediaWiki exports, separated by commas, or 'pydocs'
+    config.vocab = ""  # a BERT vocab.txt; empty trains one
+    config.questions = ""  # files of SQuAD, or of Natural Questions, separated by commas
+    config.parallel = SIZES[size].parallel  # runs at a time
+    config.runs = _table(config, SIZES[size], dataset)
+    config.report = ConfigDict(_Report(SIZES[size], dataset).spec())
+    return config
+
+
+def main_rows(size: Size) -> list[Model]:
+    """The models of Tables 3 and 4, and the single tasks."""
+    rows = [Model("bow_mlp", task, 0, size.embed_dims[-1]) for task in ("none", "all")]
+    return rows + [Model("transformer", task, size.layers[1], size.embed_dims[-1]) for task in LABELS]
+
+
+def ablation_rows(size: Size) -> list[Model]:
+    """The models of Table 5, in the paper's order."""
+    few, many = size.layers
+    small, medium, large = size.embed_dims
+    rows = [Model("transformer", task, few, small) for task in ("ict", "bfs", "wlp")]
+    rows += [Model("transformer", task, many, small) for task in ("none", "mlm", "ict", "all")]
+    return rows + [Model("transformer", "all", many, dim) for dim in (medium, large)]
+
+
+def open_domain_rows(size: Size) -> list[Model]:
+    """The models of Table 6."""
+    return [row for row in main_rows(size) if row.encoder == "transformer" and row.task in ("ict", "all")]
+
+
+def _table(study: ConfigDict, size: Size, dataset: str) -> ConfigDict:
+    """Every run by its name. They are done in the order of their names, as far as they can be: seed after seed."""
+    runs = ConfigDict({"corpus": _prepare(study, size)})
+    main, models = main_rows(size), list(dict.fromkeys([*main_rows(size), *ablation_rows(size)]))
+    for model in models:
+        if model.task != "none" and model.pretraining not in runs:
+            runs[model.pretraining] = _pretrain(size, model)
+    for seed in size.seeds:
+        for ratio in RATIOS:
+            runs[_split_run(ratio, seed)] = _split(study, size, dataset, ratio, seed)
+            for model in models if seed == size.seeds[0] else main:
+                runs[model.run(ratio, seed)] = _fine_tune(size, model, ratio, seed)
+    for model in open_domain_rows(size):
+        for ratio in RATIOS:
+            runs[_open_run(model, ratio, size)] = _open_domain(study, size, dataset, model, ratio)
+    return runs
+
+
+def _prepare(study: ConfigDict, size: Size) -> ConfigDict:
+    config = _sized(ict_bfs_wlp.get_config(size.base), size)
+    config.stages = ("prepare",)
+    config.corpus, config.vocab = study.get_ref("corpus"), study.get_ref("vocab")
+    config.prepare.held_out = 0.0
+    return config
+
+
+def _pretrain(size: Size, model: Model) -> ConfigDict:
+    module = mlm if model.task == "mlm" else bow_mlp if model.encoder == "bow_mlp" else ict_bfs_wlp
+    config = _sized(module.get_config(size.base), size, model)
+    config.stages, config.base = ("train",), "corpus"
+    config.train.update(size.pre_training)
+    if size.steps_per_task:
+        config.train.steps *= len(TASKS[model.task])
+    config.data.rates = dict.fromkeys(config.data.rates, 0.0) | dict.fromkeys(TASKS[model.task], 1.0)
+    return config
+
+
+def _split(study: ConfigDict, size: Size, dataset: str, ratio: str, seed: int) -> ConfigDict:
+    """The questions divided, and BM25 on those of the test."""
+    config = _questions(study, size, dataset, ratio, seed)
+    config.stages, config.base = ("sets", "pairs", "index", "evaluate", "report"), "corpus"
+    return config
+
+
+def _fine_tune(size: Size, model: Model, ratio: str, seed: int) -> ConfigDict:
+    config = _sized(reqa.get_config(size.base), size, model)
+    config.seed = seed
+    config.stages, config.base = ("train", "encode", "evaluate", "report"), _split_run(ratio, seed)
+    config.train.init_from = "" if model.task == "none" else model.pretraining
+    config.train.steps, config.train.batch_size = size.fine_tuning[ratio]
+    config.evaluate.runs = False
+    return config
+
+
+def _open_domain(study: ConfigDict, size: Size, dataset: str, model: Model, ratio: str) -> ConfigDict:
+    """A fine-tuned model on its test questions, with more candidates."""
+    seed = size.seeds[0]
+    config = _sized(_questions(study, size, dataset, ratio, seed), size, model)
+    config.stages, config.base = ("sets", "encode", "index", "evaluate", "report"), model.run(ratio, seed)
+    config.sets.distractors = size.distractors
+    return config
+
+
+def _questions(study: ConfigDict, size: Size, dataset: str, ratio: str, seed: int) -> ConfigDict:
+    config = _sized(reqa.get_config(size.base), size)
+    name = SETS[dataset]
+    config.sets[name] = study.get_ref("questions")
+    config.split.update(set=name, ratio=RATIOS[ratio], seed=seed)
+    config.index.dense, config.evaluate.runs = "exact", False
+    return config
+
+
+def _sized(config: ConfigDict, size: Size, model: Model | None = None) -> ConfigDict:
+    """The config at the size of the study, for a row's model."""
+    config.update(size.fields)
+    if model:
+        config.model.update(encoder=model.encoder, embed_dim=model.embed_dim)
+        config.model.num_layers = model.layers or config.model.num_layers
+    return config
+
+
+def _split_run(ratio: str, seed: int) -> str:
+    return f"s{seed}-{ratio}-bm25"
+
+
+def _open_run(model: Model, ratio: str, size: Size) -> str:
+    return f"{model.run(ratio, size.seeds[0])}-open"
+
+
+class _Report:
+    """Tables, plots and claims, as `retrieval.evaluation.study` reads them."""
+
+    def __init__(self, size: Size, dataset: str):
+        self._size, self._dataset = size, dataset
+        self._set = SETS[dataset]
+        self._rows = main_rows(size)
+
+    def spec(self) -> dict[str, Any]:
+        """Everything that the report shows."""
+        names = {"squad": "SQuAD", "nq": "Natural Questions"}
+        return {
+            "title": f"Pre-training tasks on ReQA {names[self._dataset]} (Chang et al. 2020)",
+            "preamble": ["R@k: share of the test questions whose gold (sentence, passage) pair is among the first k."],
+            "tables": [self._main_table(), self._ablation(), self._open_domain()],
+            "plots": [*(self._curves(ratio) for ratio in RATIOS), self._by_labels()],
+            "claims": [claim for ratio in RATIOS for claim in self._claims(ratio)],
+        }
+
+    def _cell(self, runs: list[str], system: str, k: int, paper: float | None = None) -> dict[str, Any]:
+        cell = dict(runs=runs, system=system, metric=f"Success@{k}", dataset=self._set, split="pair")
+        return cell if paper is None else {**cell, "paper": paper}
+
+    def _model(self, model: Model, ratio: str, k: int, system: str = "dense") -> dict[str, Any]:
+        return self._cell([model.run(ratio, seed) for seed in self._size.seeds], system, k)
+
+    def _bm25(self, ratio: str, k: int) -> dict[str, Any]:
+        return self._cell([_split_run(ratio, seed) for seed in self._size.seeds], "bm25", k)
+
+    def _find(self, encoder: str, task: str) -> Model:
+        return next(row for row in self._rows if (row.encoder, row.task) == (encoder, task))
+
+    def _main_table(self) -> dict[str, Any]:
+        paper = chang_2020.TABLE_3 if self._dataset == "squad" else chang_2020.TABLE_4
+        rows = []
+        for ratio in RATIOS:
+            label = f"{ratio}%/{100 - int(ratio)}%"
+            numbers = paper[ratio]
+            bm25 = [self._bm25(ratio, k) for k in CUTOFFS]
+            rows.append(_row([label, "BM25", "none"], bm25, numbers["bm25", "none"]))
+            for model in self._rows:
+                cells = [self._model(model, ratio, k) for k in CUTOFFS]
+                labels = [label, ENCODERS[model.encoder], LABELS[model.task]]
+                rows.append(_row(labels, cells, numbers.get((model.encoder, model.task))))
+            hybrid = [self._model(self._find("transformer", "all"), ratio, k, "hybrid") for k in CUTOFFS]
+            rows.append(_row([label, "BM25 + Transformer", LABELS["all"]], hybrid))
+        title = "Table 3: recall@k on SQuAD" if self._dataset == "squad" else "Table 4: recall@k on Natural Questions"
+        header = ["train/test", "encoder", "pre-training", *(f"R@{k}" for k in CUTOFFS)]
+        notes = "In brackets the paper's numbers. The BM25 here indexes sentence and passage, and is stronger than its."
+        return dict(title=title, header=header, rows=rows, notes=notes)
+
+    def _ablation(self) -> dict[str, Any]:
+        rows = []
+        for index, model in enumerate(ablation_rows(self._size), 1):
+            seeds = self._size.seeds if model in self._rows else self._size.seeds[:1]
+            cells = [
+                self._cell([model.run(ratio, s) for s in seeds], "dense", 100, chang_2020.TABLE_5[index][ratio])
+                for ratio in RATIOS
+            ]
+            rows.append(
+                dict(labels=[str(index), str(model.layers), LABELS[model.task], str(model.embed_dim)], cells=cells)
+            )
+        header = ["index", "#layer", "pre-training", "emb-dim", *(f"{ratio}%" for ratio in RATIOS)]
+        few, many = self._size.layers
+        notes = (
+            f"In brackets the paper's numbers, on Natural Questions, with 4 layers for {few}, 12 for {many} and "
+            f"embeddings of 128, 256 and 512 for {', '.join(map(str, self._size.embed_dims))}."
+        )
+        return dict(title="Table 5: ablation, R@100", header=header, rows=rows, notes=notes)
+
+    def _open_domain(self) -> dict[str, Any]:
+        rows = []
+        for ratio in RATIOS:
+            label, numbers = f"{ratio}%/{100 - int(ratio)}%", chang_2020.TABLE_6[ratio]
+            runs = {model: [_open_run(model, ratio, self._size)] for model in open_domain_rows(self._size)}
+            lines = [("bm25", "none", "BM25", "bm25", next(iter(runs.values())))]
+            lines += [(m.encoder, m.task, LABELS[m.task], "dense", names) for m, names in runs.items()]
+            for encoder, task, name, system, names in lines:
+                cells = [self._cell(names, system, k) for k in CUTOFFS]
+                rows.append(_row([label, name], cells, numbers[encoder, task]))
+        title = f"Table 6: with {self._size.distractors:,} more candidates from the corpus"
+        notes = "In brackets the paper's numbers, on Natural Questions with 1,000,000 more candidates."
+        return dict(title=title, header=["train/test", "system", *(f"R@{k}" for k in CUTOFFS)], rows=rows, notes=notes)
+
+    def _curves(self, ratio: str) -> dict[str, Any]:
+        lines = [dict(label="BM25", points=[[k, self._bm25(ratio, k)] for k in CUTOFFS])]
+        for model in self._rows:
+            label = f"{ENCODERS[model.encoder]}, {LABELS[model.task]}"
+            lines.append(dict(label=label, points=[[k, self._model(model, ratio, k)] for k in CUTOFFS]))
+        title = f"Recall at k, {ratio} % of the labels"
+        return dict(title=title, x="k", y="recall@k, %", lines=lines, log_x=True)
+
+    def _by_labels(self) -> dict[str, Any]:
+        lines = [dict(label="BM25", points=[[float(ratio), self._bm25(ratio, 10)] for ratio in RATIOS])]
+        for model in self._rows:
+            label = f"{ENCODERS[model.encoder]}, {LABELS[model.task]}"
+            lines.append(dict(label=label, points=[[float(r), self._model(model, r, 10)] for r in RATIOS]))
+        return dict(title="Recall by labels", x="labelled questions, %", y="recall@10, %", lines=lines, log_x=True)
+
+    def _claims(self, ratio: str) -> list[dict[str, Any]]:
+        def claim(text: str, better: dict[str, Any], worse: dict[str, Any]) -> dict[str, Any]:
+            return dict(text=f"{ratio} %: {text}", better=better, worse=worse)
+
+        none, mlm_, ict, bfs, wlp, both = (self._model(self._find("transformer", t), ratio, 10) for t in LABELS)
+        bow = self._model(self._find("bow_mlp", "all"), ratio, 10)
+        hybrid = self._model(self._find("transformer", "all"), ratio, 10, "hybrid")
+        bm25 = self._bm25(ratio, 10)
+        return [
+            claim("ICT+BFS+WLP beats MLM", both, mlm_),
+            claim("MLM beats no pre-training", mlm_, none),
+            claim("ICT beats BFS", ict, bfs),
+            claim("ICT beats WLP", ict, wlp),
+            claim("ICT+BFS+WLP beats ICT", both, ict),
+            claim("pre-trained, the Transformer beats BoW-MLP", both, bow),
+            claim("the pre-trained Transformer beats BM25", both, bm25),
+            claim("merged with BM25 it beats itself (ours)", hybrid, both),
+            claim("merged with BM25 it beats BM25 (ours)", hybrid, bm25),
+        ]
+
+
+def _row(labels: list[str], cells: list[dict], paper: tuple[float, ...] | None = None) -> dict[str, Any]:
+    """A row of a table, with the paper's number in each cell where it has the row."""
+    return dict(labels=labels, cells=[{**c, "paper": p} for c, p in zip(cells, paper)] if paper else cells)

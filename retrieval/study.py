@@ -1,0 +1,250 @@
+"""A study: a table of runs, each a plain `retrieval.main` run in a folder of its own, and their results side by side.
+
+    python -m retrieval.study --config=configs/studies/pretraining_tasks.py:local --workdir=runs/tasks \\
+        --config.corpus=DUMP.xml.bz2 --config.vocab=vocab.txt --config.questions=dev-v1.1.json
+
+A run may name others of the table as its `base` and its `train.init_from`: it starts when they are finished, so what
+runs share is done once. Called again, a study goes on: finished runs are skipped, failed ones are tried again.
+"""
+
+import fnmatch
+import functools
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from absl import flags
+from absl import logging as absl_logging
+from ml_collections import ConfigDict
+
+from retrieval import command_line, files
+from retrieval.errors import UserError, unknown_name
+from retrieval.evaluation import study, study_report
+from retrieval.main import REPOSITORY
+from retrieval.stages import run as runs
+from retrieval.stages.run import Run
+from retrieval.stages.table import STAGES
+
+_log = logging.getLogger("retrieval.study")  # also where the module is the program
+
+_ONLY = flags.DEFINE_list("only", ["*"], "Runs of the study to do, with those that they need: names or patterns, a,b*.")
+_POLL_SECONDS = 0.2
+
+
+@dataclass
+class Entry:
+    """A run of the table, and the names of the runs that must be finished before it."""
+
+    name: str
+    run: Run
+    needs: tuple[str, ...]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Does the runs that are not finished, writes the study's report; returns 1 where a run failed."""
+    absl_logging.set_verbosity(absl_logging.WARNING)
+    command_line.refuse_arguments(argv)
+    config, workdir = command_line.CONFIG.value, command_line.WORKDIR.value
+    if config is None or "runs" not in config:
+        raise UserError("--config is missing, or not that of a study: configs/studies/pretraining_tasks.py:local")
+    if not workdir:
+        raise UserError("--workdir is missing: the folder to write to, such as --workdir=runs/tasks")
+    table = read_table(config, Path(workdir))
+    open_table(table, Path(workdir))
+    report = functools.partial(write_report, config, Path(workdir))
+    execution = Execution(select(table, _ONLY.value), config.parallel)
+    execution.run(report)
+    report()
+    for name, reason in execution.failed.items():
+        _log.error("%s: %s", name, reason)
+    _log.info("report: %s", Path(workdir) / "study.md")
+    return 1 if execution.failed else 0
+
+
+def read_table(config: ConfigDict, folder: Path) -> dict[str, Entry]:
+    """The runs of a study's config, in an order in which they can be done.
+
+    Raises:
+      UserError: runs need each other in a circle.
+    """
+    entries = {}
+    for name in config.runs:
+        settings = ConfigDict(config.runs[name].to_dict())  # references to the study's fields become values
+        needs = tuple(dict.fromkeys(n for n in (settings.base, settings.train.init_from) if n in config.runs))
+        if settings.base in config.runs:
+            settings.base = str(folder / settings.base)
+        if settings.train.init_from in config.runs:
+            settings.train.init_from = str(folder / settings.train.init_from)
+        entries[name] = Entry(name, Run(settings, folder / name, REPOSITORY / "requirements.lock"), needs)
+    ordered: dict[str, Entry] = {}
+    for name in entries:
+        _add(entries, name, (), ordered)
+    return ordered
+
+
+def open_table(table: dict[str, Entry], folder: Path) -> None:
+    """Makes the folders of all runs, or checks that those there are of the same table.
+
+    Raises:
+      UserError: the folder has runs of another table; nothing is changed then.
+    """
+    strangers = [path.parent.name for path in folder.glob("*/config.json") if path.parent.name not in table]
+    problems = [f"{name}: not a run of this study" for name in sorted(strangers)]
+    for entry in table.values():
+        try:
+            runs.check_run(entry.run, STAGES)
+        except UserError as error:
+            problems.append(f"{entry.name}: {error}")
+    if problems:
+        raise UserError(
+            f"{folder} holds runs of another table:\n  "
+            + "\n  ".join(problems[:5])
+            + "\nuse another --workdir, or delete the folders of these runs"
+        )
+    for entry in table.values():
+        if not is_finished(entry):
+            runs.open_run(entry.run, STAGES)
+
+
+def is_finished(entry: Entry) -> bool:
+    """Whether every stage of the run is done, with the settings that the table has."""
+    path = entry.run.folder / "config.json"
+    if not path.exists() or files.read_json(path) != json.loads(entry.run.config.to_json()):
+        return False
+    return all(runs.is_done(entry.run, stage) for stage in entry.run.config.stages)
+
+
+def select(table: dict[str, Entry], patterns: Sequence[str]) -> dict[str, Entry]:
+    """The runs that a pattern names, and those that they need.
+
+    Raises:
+      UserError: a pattern names no run.
+    """
+    chosen: set[str] = set()
+    for pattern in patterns:
+        names = fnmatch.filter(table, pattern)
+        if not names:
+            raise unknown_name("run", pattern, table)
+        chosen.update(names)
+    for name in reversed(table):
+        if name in chosen:
+            chosen.update(table[name].needs)
+    return {name: entry for name, entry in table.items() if name in chosen}
+
+
+class Execution:
+    """Does the runs of a table, some at a time; a failed one is reported and the rest carried on.
+
+    Attributes:
+      done: the names of the finished runs.
+      failed: the runs that failed, or that need one that did: name -> why.
+    """
+
+    def __init__(self, table: Mapping[str, Entry], parallel: int):
+        """Args: parallel: how many runs go on at a time, each on its share of the cores."""
+        self.done = {name for name, entry in table.items() if is_finished(entry)}
+        self.failed: dict[str, str] = {}
+        self._table = table
+        self._waiting = [entry for name, entry in table.items() if name not in self.done]
+        self._running: list[_Running] = []
+        # Two runs on the same cores wait for each other's threads.
+        cores = sorted(os.sched_getaffinity(0))
+        self._free = [set(cores[i::parallel]) or set(cores) for i in range(parallel)]
+
+    def run(self, after_each: Callable[[], None]) -> None:
+        """Does everything that is not finished; the runs that go on are ended when this one is interrupted."""
+        _log.info("%d runs, of which %d are finished", len(self._table), len(self.done))
+        try:
+            while self._waiting or self._running:
+                self._give_up()
+                self._start()
+                for running in [r for r in self._running if r.process.poll() is not None]:
+                    self._collect(running)
+                    after_each()
+                time.sleep(_POLL_SECONDS)
+        finally:
+            for running in self._running:
+                running.process.terminate()
+
+    def _give_up(self) -> None:
+        for entry in [entry for entry in self._waiting if self.failed.keys() & set(entry.needs)]:
+            self._waiting.remove(entry)
+            self.failed[entry.name] = f"not started, it needs {', '.join(self.failed.keys() & set(entry.needs))}"
+
+    def _start(self) -> None:
+        for entry in [entry for entry in self._waiting if self.done >= set(entry.needs)][: len(self._free)]:
+            self._waiting.remove(entry)
+            cores = self._free.pop()
+            self._running.append(_Running(entry.name, _start(entry, cores), cores, time.perf_counter()))
+
+    def _collect(self, running: "_Running") -> None:
+        self._running.remove(running)
+        self._free.append(running.cores)
+        seconds = time.perf_counter() - running.began
+        if running.process.returncode == 0:
+            self.done.add(running.name)
+            _log.info("[%d/%d] %s: done in %.0f s", len(self.done), len(self._table), running.name, seconds)
+        else:
+            self.failed[running.name] = _why(self._table[running.name], running.process.returncode)
+            _log.error("%s failed after %.0f s: %s", running.name, seconds, self.failed[running.name])
+
+
+@dataclass(frozen=True)
+class _Running:
+    name: str
+    process: subprocess.Popen
+    cores: set[int]
+    began: float
+
+
+def write_report(config: ConfigDict, folder: Path) -> None:
+    """Writes `study.md`, `study.json` and `plots/` from the results that there are."""
+    spec = json.loads(config.report.to_json())
+    study_report.write_study(
+        folder,
+        spec["title"],
+        [study.table(table) for table in spec["tables"]],
+        [study.plot(plot) for plot in spec["plots"]],
+        claims=[study.claim(claim) for claim in spec["claims"]],
+        preamble=spec["preamble"],
+    )
+
+
+def _add(entries: dict[str, Entry], name: str, path: tuple[str, ...], ordered: dict[str, Entry]) -> None:
+    """Appends a run to `ordered`, after those that it needs; `path` are the runs that it is needed for."""
+    if name in path:
+        raise UserError(f"runs that need each other: {' -> '.join([*path, name])}")
+    for need in entries[name].needs:
+        if need not in ordered:
+            _add(entries, need, (*path, name), ordered)
+    ordered.setdefault(name, entries[name])
+
+
+def _start(entry: Entry, cores: set[int]) -> subprocess.Popen:
+    """Starts a run on some cores; what it prints goes to log.txt in its folder."""
+    command = [sys.executable, "-m", "retrieval.main", f"--workdir={entry.run.folder}"]
+    # Runs of one study compile the same functions.
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(entry.run.folder.parent / ".compiled")}
+    with open(entry.run.folder / "log.txt", "a", encoding="utf-8") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | cache)
+    os.sched_setaffinity(process.pid, cores)  # before Python has started any thread
+    return process
+
+
+def _why(entry: Entry, status: int) -> str:
+    """The last error of a run's log."""
+    path = entry.run.folder / "log.txt"
+    lines = [line for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("error: ")]
+    ending = f"killed by signal {-status}" if status < 0 else (errors or lines or ["no output"])[-1]
+    return f"{ending} (all of it: {path})"
+
+
+if __name__ == "__main__":
+    command_line.run(main)

@@ -1,0 +1,164 @@
+"""A study: the order of its runs, what is skipped, what a failure stops, and folders of another table."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ml_collections import ConfigDict
+
+from configs import bm25
+from configs.studies import pretraining_tasks
+from retrieval import study
+from retrieval.errors import UserError
+
+# Stands for retrieval.main: writes down that it ran, and the records of all stages, unless the config says to fail.
+WORKER = """
+import json, pathlib, sys
+folder = pathlib.Path(sys.argv[1])
+config = json.loads((folder / "config.json").read_text())
+with open(folder.parent / "order.txt", "a") as file:
+    file.write(folder.name + "\\n")
+if config["corpus"] == "broken":
+    sys.exit("error: no such corpus")
+if config["corpus"] == "killed":
+    import os
+    os.kill(os.getpid(), 9)
+(folder / "stages").mkdir(exist_ok=True)
+for stage in config["stages"]:
+    (folder / "stages" / f"{stage}.json").write_text(json.dumps({"done": True, "inputs": {}, "seconds": 0}))
+"""
+
+
+@pytest.fixture(autouse=True)
+def worker(monkeypatch):
+    def start(entry, cores):
+        log = open(entry.run.folder / "log.txt", "a")  # noqa: SIM115
+        return subprocess.Popen(
+            [sys.executable, "-c", WORKER, str(entry.run.folder)], stdout=log, stderr=subprocess.STDOUT
+        )
+
+    monkeypatch.setattr(study, "_start", start)
+
+
+def make_study(**runs):
+    """Name -> (base, init_from) or (base, init_from, corpus)."""
+    config = ConfigDict({"runs": {}})
+    for name, (base, init_from, *corpus) in runs.items():
+        settings = bm25.get_config("local")
+        settings.stages, settings.base, settings.train.init_from = ("sets", "index"), base, init_from
+        settings.corpus = corpus[0] if corpus else "pydocs"
+        config.runs[name] = settings
+    return config
+
+
+def do(config, folder, parallel=2, only=("*",)):
+    table = study.read_table(config, folder)
+    study.open_table(table, folder)
+    reports = []
+    execution = study.Execution(study.select(table, only), parallel)
+    execution.run(lambda: reports.append(1))
+    path = folder / "order.txt"
+    order = path.read_text().splitlines() if path.exists() else []
+    path.unlink(missing_ok=True)
+    assert len(reports) >= len(order)
+    return order, execution.failed
+
+
+CHAIN = dict(a=("b", "c"), b=("d", ""), c=("d", ""), d=("", ""))
+
+
+def test_a_run_comes_after_those_that_it_names(tmp_path):
+    order, failed = do(make_study(**CHAIN), tmp_path)
+    assert not failed and sorted(order) == ["a", "b", "c", "d"]
+    assert order[0] == "d" and order[-1] == "a"
+    config = json.loads((tmp_path / "a" / "config.json").read_text())
+    assert (config["base"], config["train"]["init_from"]) == (str(tmp_path / "b"), str(tmp_path / "c"))
+
+
+def test_finished_runs_are_skipped_and_new_ones_done(tmp_path):
+    do(make_study(**CHAIN), tmp_path)
+    assert do(make_study(**CHAIN), tmp_path) == ([], {})
+    assert do(make_study(**CHAIN, e=("a", "")), tmp_path) == (["e"], {})
+    (tmp_path / "c" / "stages" / "index.json").write_text(json.dumps({"done": False, "inputs": {}}))
+    assert do(make_study(**CHAIN, e=("a", "")), tmp_path) == (["c"], {})
+
+
+@pytest.mark.parametrize(("corpus", "reason"), [("broken", "error: no such corpus"), ("killed", "killed by signal 9")])
+def test_a_failure_stops_only_what_needs_it(corpus, reason, tmp_path):
+    runs = dict(a=("", "", corpus), b=("a", ""), c=("", "b"), d=("", ""))
+    order, failed = do(make_study(**runs), tmp_path, parallel=1)
+    assert order == ["a", "d"] and set(failed) == {"a", "b", "c"}
+    assert failed["a"].startswith(reason) and "log.txt" in failed["a"]
+    assert failed["b"] == "not started, it needs a" and failed["c"] == "not started, it needs b"
+    order, failed = do(make_study(**(runs | {"a": ("", "")})), tmp_path, parallel=1)
+    assert order == ["a", "b", "c"] and not failed
+
+
+def test_only_some_runs_and_what_they_need(tmp_path):
+    order, _ = do(make_study(**CHAIN, e=("", "")), tmp_path, only=["b*"])
+    assert order == ["d", "b"]
+    with pytest.raises(UserError, match="unknown run 'f'"):
+        do(make_study(**CHAIN, e=("", "")), tmp_path, only=["f"])
+
+
+def test_a_circle():
+    with pytest.raises(UserError, match="runs that need each other: a -> b -> a"):
+        study.read_table(make_study(a=("b", ""), b=("", "a")), Path("x"))
+
+
+def test_a_folder_of_another_table_is_left_alone(tmp_path):
+    do(make_study(**CHAIN), tmp_path)
+    record = tmp_path / "d" / "stages" / "prepare.json"
+    record.write_text(json.dumps({"done": True, "inputs": {}}))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
+    changed = make_study(**(CHAIN | {"d": ("", "", "dump.xml")}))
+    with pytest.raises(
+        UserError, match=r"another table:\n  d: .*(\n.*)*config\.corpus: 'pydocs' there, 'dump\.xml' now"
+    ):
+        do(changed, tmp_path)
+    with pytest.raises(UserError, match="b: not a run of this study"):
+        do(make_study(a=("", "")), tmp_path)
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
+
+
+@pytest.mark.parametrize("size", ["paper", "gpu", "local", "paper,nq", "local,nq"])
+def test_the_studys_runs_and_its_report_agree(size, tmp_path):
+    config = pretraining_tasks.get_config(size)
+    table = study.read_table(config, tmp_path)
+    study.write_report(config, tmp_path)  # checks every specification
+    report = json.loads((tmp_path / "study.json").read_text())
+    assert {name for cell in report for name in cell["runs"]} <= set(table)
+    for entry in table.values():
+        assert set(entry.needs) <= set(table)
+        for stage in ("prepare", "sets", "pairs", "train"):
+            holder = next((n for n in chain(table, entry.name) if stage in table[n].run.config.stages), None)
+            assert holder or (stage == "train") or entry.name.startswith(("corpus", "pre-")), (entry.name, stage)
+
+
+def chain(table, name):
+    """The names of a run and of its bases."""
+    while name:
+        yield name
+        base = table[name].run.config.base
+        name = base.rpartition("/")[2] if base else ""
+
+
+def test_the_papers_table():
+    config = pretraining_tasks.get_config("paper")
+    run = config.runs["s0-80-transformer-all-l12-e512"]
+    assert (run.train.steps, run.train.batch_size, run.train.learning_rate) == (2000, 512, 5e-5)
+    assert (run.model.num_layers, run.model.embed_dim) == (12, 512)
+    assert {config.runs[f"s0-{r}-bm25"].split.ratio for r in ("1", "5", "80")} == {0.01, 0.05, 0.8}
+    assert config.runs["s0-80-transformer-all-l12-e512-open"].sets.distractors == 1_000_000
+    assert config.runs["pre-transformer-ict-l12-e512"].data.rates.to_dict() == dict(ict=1, bfs=0, wlp=0, mlm=0, pairs=0)
+
+
+def test_the_shell_sets_what_the_runs_share():
+    config = pretraining_tasks.get_config("local")
+    config.corpus, config.questions = "dump.xml", "squad.json"
+    table = study.read_table(config, Path("x"))
+    assert table["corpus"].run.config.corpus == "dump.xml"
+    assert table["s2-5-bm25"].run.config.sets.reqa == "squad.json"
+    assert table["s0-1-transformer-ict-l2-e128-open"].run.config.sets.reqa == "squad.json"
