@@ -36,6 +36,8 @@ def _paper() -> ConfigDict:
 
     # 'pydocs' (the docstrings of the installed packages), or MediaWiki exports, separated by commas.
     config.corpus = ""
+    # Work directory of a run whose outputs serve for the stages that are not listed here.
+    config.base = ""
     # A BERT vocab.txt; empty trains one of prepare.vocab_size tokens on the corpus.
     config.vocab = ""
 
@@ -54,12 +56,13 @@ def _paper() -> ConfigDict:
     )
     config.data = ConfigDict(
         dict(
-            rates=dict(ict=1.0, bfs=1.0, wlp=1.0, mlm=0.0),
+            rates=dict(ict=1.0, bfs=1.0, wlp=1.0, mlm=0.0, pairs=0.0),  # pairs: labelled ones, fine-tuning
             ict_removal=1.0,  # ORQA: 0.9
             query_length=64,
             document_length=288,
             lanes=256,  # a multiple of the hosts, a divisor of train.batch_size and prepare.shards
-            shuffle_buffer=1024,  # examples per lane
+            shuffle_buffer=128,  # examples per lane and task; the records themselves are in the order of a hash
+            held_out=0.001,  # share of the passages that pre-training is validated on, and never sees as documents
         )
     )
     config.model = ConfigDict(
@@ -89,12 +92,25 @@ def _paper() -> ConfigDict:
             temperature=1.0,
             symmetric=False,
             log_q=True,
-            init_from="",  # work directory of a run whose encoder initialises both towers
+            init_from="",  # work directory of a trained run; the encoder of an MLM initialises both towers
         )
     )
-    config.loop = ConfigDict(dict(log_every=100, checkpoint_every=1000, keep_checkpoints=2))
-    # Evaluation sets: known-item search on pydocs; paths of SQuAD JSON files, and of BEIR folders, separated by commas.
-    config.sets = ConfigDict(dict(pydocs=False, reqa="", beir=""))
+    config.loop = ConfigDict(
+        dict(
+            log_every=100,
+            checkpoint_every=1000,
+            keep_checkpoints=2,
+            validate_every=5000,  # 0: never; otherwise the step with the highest `best` is kept, and is the result
+            validate_queries=1000,
+            validate_candidates=4000,
+            best="RR",  # or Success@1, Success@10, Success@100
+        )
+    )
+    # Evaluation sets: known-item search on pydocs; ReQA from SQuAD or Natural Questions files, and BEIR folders, their
+    # paths separated by commas. Distractors are further candidates from the corpus (Table 6: one million).
+    config.sets = ConfigDict(dict(pydocs=False, reqa="", nq="", beir="", distractors=0))
+    # The set whose questions are divided for fine-tuning: a share to train on, of that a share to validate on.
+    config.split = ConfigDict(dict(set="", ratio=0.8, validation=0.1, seed=0, shards=64))
     config.encode = ConfigDict(
         dict(
             batch_tokens=262_144,
@@ -118,9 +134,9 @@ def _local(config: ConfigDict) -> None:
     config.corpus = "pydocs"
     config.sets.pydocs = True
     config.prepare.update(shards=8, vocab_size=16_000, longest_passage=80, shortest_paragraph=32, held_out=0.2)
-    config.data.update(query_length=32, document_length=96, lanes=4, shuffle_buffer=512)
+    config.data.update(query_length=32, document_length=96, lanes=4, shuffle_buffer=512, held_out=0.0)
     config.model.update(num_layers=2, hidden_size=128, num_heads=2, mlp_size=512, dtype="float32", embed_dim=128)
     config.model.update(pooling="mean", tied=True, normalize=True, dropout=0.0)
     config.train.update(steps=600, batch_size=128, learning_rate=2e-3, temperature=0.05)
-    config.loop.update(log_every=20, checkpoint_every=200)
+    config.loop.update(log_every=20, checkpoint_every=200, validate_every=0)
     config.encode.update(batch_tokens=16_384, shard_size=8192)

@@ -37,7 +37,17 @@ def test_the_papers_setting():
     assert (config.model.num_layers, config.model.hidden_size, config.model.embed_dim) == (12, 768, 512)
     assert (config.train.batch_size, config.train.steps, config.train.learning_rate) == (8192, 100_000, 1e-4)
     assert (config.data.query_length, config.data.document_length, config.train.warmup_ratio) == (64, 288, 0.1)
-    assert config.data.rates.to_dict() == {"ict": 1.0, "bfs": 1.0, "wlp": 1.0, "mlm": 0.0}
+    assert config.data.rates.to_dict() == {"ict": 1.0, "bfs": 1.0, "wlp": 1.0, "mlm": 0.0, "pairs": 0.0}
+
+
+def test_the_papers_fine_tuning():
+    """Chang et al. 2020, section 4.1."""
+    config = load("reqa")
+    assert (config.train.batch_size, config.train.steps, config.train.learning_rate) == (512, 2000, 5e-5)
+    assert (config.split.ratio, config.split.validation) == (0.8, 0.1)
+    rates = config.data.rates.to_dict()
+    assert {name for name, rate in rates.items() if rate} == {"pairs"}
+    assert config.split.shards % config.data.lanes == 0
 
 
 def test_the_papers_model_is_two_bert_bases():

@@ -11,6 +11,7 @@ import pytest
 import toy_corpus
 from conftest import REPOSITORY
 
+from retrieval.data.batches import Batches
 from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError
 from retrieval.search import scann
@@ -64,6 +65,21 @@ def execute(run, *names):
 def results(folder):
     rows = json.loads((folder / "results.json").read_text())
     return {(row["system"], row["split"], row["metric"]): row["value"] for row in rows}
+
+
+@pytest.fixture(scope="module")
+def pretrained(inputs, prepared, tmp_path_factory):
+    """A work directory with trained towers, to stand on."""
+    folder = shutil.copytree(prepared, tmp_path_factory.mktemp("pretrained") / "run")
+    execute(make_run("ict", inputs, folder), "train")
+    return folder
+
+
+def fine_tuning(inputs, pretrained, folder, /, **changes):
+    """Half of the 24 toy questions to train on, 3 of these to validate on."""
+    changes = {"base": str(pretrained), "train.init_from": str(pretrained), "data.lanes": 4, "corpus": "", **changes}
+    half = {"split.ratio": 0.5, "split.validation": 0.25, "train.batch_size": 8, "loop.validate_every": 2}
+    return make_run("reqa", inputs, folder, **(half | changes))
 
 
 @pytest.mark.parametrize("name", ["ict", "bfs", "wlp", "bow_mlp"])
@@ -120,7 +136,7 @@ def test_a_run_that_is_cut_off_ends_as_if_it_had_not_been(inputs, prepared, tmp_
     whole = make_run("ict_bfs_wlp", inputs, shutil.copytree(prepared, tmp_path / "whole"), **{"train.steps": 6})
     execute(whole, "train")
     cut = make_run("ict_bfs_wlp", inputs, shutil.copytree(prepared, tmp_path / "cut"), **{"train.steps": 6})
-    real_next = train.Batches.__next__
+    real_next = Batches.__next__
     served = iter(range(5))
 
     def cut_off(batches):
@@ -129,7 +145,7 @@ def test_a_run_that_is_cut_off_ends_as_if_it_had_not_been(inputs, prepared, tmp_
         return real_next(batches)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(train.Batches, "__next__", cut_off)
+        patch.setattr(Batches, "__next__", cut_off)
         execute(cut, "train")
     wait_for(cut.checkpoints / "4")
     execute(cut, "train")
@@ -174,6 +190,133 @@ def test_an_unknown_index(inputs, prepared, tmp_path):
     run = make_run("bm25", inputs, folder, **{"index.dense": "scan"})
     with pytest.raises(UserError, match="unknown index 'scan': did you mean scann"):
         execute(run, "index")
+
+
+def test_fine_tuning_on_half_of_the_questions(inputs, pretrained, tmp_path):
+    run = fine_tuning(inputs, pretrained, tmp_path / "run", **{"train.learning_rate": 1e-2, "train.steps": 40})
+    execute(run)
+    folder = run.folder
+    assert not (folder / "corpus").exists()  # the base's serves
+    queries = [
+        {json.loads(line)["_id"] for line in (folder / path / "queries.jsonl").read_text().splitlines()}
+        for path in ("training", "sets/reqa")
+    ]
+    assert list(map(len, queries)) == [12, 12] and not queries[0] & queries[1]
+    lines = [json.loads(line) for line in (folder / "metrics" / "train.jsonl").read_text().splitlines()]
+    validated = {line["step"]: line["validation/RR"] for line in lines if "validation/RR" in line}
+    assert list(validated) == list(range(2, 41, 2))
+    best = max(validated, key=lambda step: (validated[step], step))
+    assert runs.details(run, "train")["step"] == best
+    assert (folder / "checkpoints" / str(best)).exists()
+    steps = {row["step"] for row in json.loads((folder / "results.json").read_text()) if row["system"] == "dense"}
+    assert steps == {best}
+    assert results(folder)["dense", "pair", "Success@10"] > 0.5  # of 24 candidates
+    assert "Table 2" in (folder / "report.md").read_text()
+
+
+def test_it_starts_from_the_pre_trained_parameters(inputs, pretrained, tmp_path):
+    run = fine_tuning(inputs, pretrained, tmp_path / "run", **{"train.steps": 2, "train.learning_rate": 1e-30})
+    execute(run, "sets", "pairs", "train")
+    vocab_size = len(WordPiece.load(run.corpus / "vocab.txt"))
+    _, before = train.load_parameters(pretrained, vocab_size)
+    for left, right in zip(jax.tree.leaves(train.models.parameters(before)), parameters(run), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_a_fine_tuning_that_is_cut_off_keeps_its_best_step(inputs, pretrained, tmp_path, monkeypatch):
+    changes = {"train.steps": 8, "train.learning_rate": 1e-2}
+    whole, cut = (fine_tuning(inputs, pretrained, tmp_path / name, **changes) for name in ("whole", "cut"))
+    execute(whole, "sets", "pairs", "train")
+    execute(cut, "sets", "pairs")
+    real_validate, served = train.validation.make, iter(range(2))
+
+    def cut_off(*arguments):
+        validate = real_validate(*arguments)
+
+        def or_stop(params):
+            if next(served, None) is None:
+                raise KeyboardInterrupt
+            return validate(params)
+
+        return or_stop
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(train.validation, "make", cut_off)
+        execute(cut, "train")
+    wait_for(cut.checkpoints / "4")
+    execute(cut, "train")
+    for left, right in zip(parameters(whole), parameters(cut), strict=True):
+        np.testing.assert_array_equal(left, right)
+    assert runs.details(whole, "train")["step"] == runs.details(cut, "train")["step"]
+    validated = [
+        [line for line in (run.folder / "metrics" / "train.jsonl").read_text().splitlines() if "validation" in line]
+        for run in (whole, cut)
+    ]
+    assert validated[0] == validated[1] and len(validated[0]) == 4
+
+
+def test_more_candidates_from_the_corpus_of_the_base(inputs, pretrained, tmp_path):
+    tuned = fine_tuning(inputs, pretrained, tmp_path / "tuned", **{"train.steps": 2})
+    execute(tuned)
+    stages = ("sets", "encode", "index", "evaluate", "report")
+    changes = {"base": str(tuned.folder), "stages": stages, "sets.distractors": 100}
+    run = fine_tuning(inputs, pretrained, tmp_path / "open", **changes)
+    execute(run)
+    count = len((run.sets / "reqa" / "corpus.jsonl").read_text().splitlines())
+    assert count == 100 + len((tuned.sets / "reqa" / "corpus.jsonl").read_text().splitlines())
+    assert not (run.folder / "checkpoints").exists()
+    assert results(run.folder)["bm25", "pair", "Success@1"] <= results(tuned.folder)["bm25", "pair", "Success@1"]
+    assert "With 100 more candidates" in (run.folder / "report.md").read_text()
+
+
+def test_pre_training_is_validated_on_passages_that_it_does_not_see(inputs, prepared, tmp_path):
+    folder = shutil.copytree(prepared, tmp_path / "run")
+    changes = {"data.held_out": 0.2, "loop.validate_every": 10, "train.steps": 30, "train.learning_rate": 1e-2}
+    run = make_run("ict_bfs_wlp", inputs, folder, **changes)
+    execute(run, "train")
+    lines = [json.loads(line) for line in (folder / "metrics" / "train.jsonl").read_text().splitlines()]
+    scores = [line["validation/Success@10"] for line in lines if "validation/RR" in line]
+    assert len(scores) == 3 and scores[-1] > scores[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"loop.best": "RS"}, r"unknown metric in config\.loop\.best 'RS': did you mean RR"),
+        ({"train.init_from": "nowhere"}, r"config\.train\.init_from=nowhere: not a work directory with a finished"),
+        ({"base": "nowhere"}, r"config\.base=nowhere: not a work directory"),
+        ({"split.set": "requa"}, r"unknown set in config\.split\.set 'requa': did you mean reqa"),
+        ({"split.set": ""}, r"stage 'pairs' needs questions to train on: set config\.split\.set"),
+        ({"split.ratio": 0.01}, "makes 0 train, 0 validation, 24 test questions"),
+        ({"train.batch_size": 64}, r"9 examples, fewer than train\.batch_size=64"),
+        ({"sets.distractors": 10**6}, "the corpus has only"),
+        ({"stages": ("train",)}, "task 'pairs' has no example"),
+    ],
+)
+def test_mistakes_in_fine_tuning(changes, message, inputs, pretrained, tmp_path):
+    with pytest.raises(UserError, match=message):
+        execute(fine_tuning(inputs, pretrained, tmp_path / "run", **changes))
+
+
+def test_mlm_has_nothing_to_validate(inputs, prepared, tmp_path):
+    folder = shutil.copytree(prepared, tmp_path / "run")
+    with pytest.raises(UserError, match=r"no towers to validate: set config\.loop\.validate_every=0"):
+        execute(make_run("mlm", inputs, folder, **{"loop.validate_every": 2}), "train")
+
+
+def test_a_stage_of_the_base_is_run_there(inputs, pretrained, tmp_path):
+    run = fine_tuning(inputs, pretrained, tmp_path / "run")
+    with pytest.raises(UserError, match=r"stage .prepare. is one of the base, .*: run it there"):
+        execute(run, "prepare")
+
+
+def test_a_base_that_stands_on_the_run_itself(inputs, pretrained, tmp_path):
+    one, two = (fine_tuning(inputs, tmp_path / base, tmp_path / name) for base, name in ("ab", "ba"))
+    for run in (one, two):
+        run.folder.mkdir()
+        (run.folder / "config.json").write_text(run.config.to_json())
+    with pytest.raises(UserError, match="leads back to"):
+        runs.run_stage(one, "sets", STAGES)
 
 
 def test_a_query_of_ones_own(inputs, prepared, tmp_path, capsys):

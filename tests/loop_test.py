@@ -142,3 +142,28 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
 def test_only_the_newest_checkpoints_are_kept(tmp_path):
     run(tmp_path, 20)
     assert sorted(int(p.name) for p in tmp_path.iterdir() if p.name.isdigit()) == [15, 20]
+
+
+def test_validations_are_logged_and_the_best_step_is_kept(tmp_path):
+    scores = {2: 0.1, 4: 0.7, 6: 0.2, 8: 0.7, 10: 0.3, 11: 0.0}
+    mesh = jax.make_mesh((1,), ("data",), devices=jax.devices()[:1])
+    with jax.set_mesh(mesh):
+        optimizer, log = optax.sgd(0.1), []
+        state = TrainState.create({"w": jnp.zeros(3)}, optimizer)
+        checkpointer, step_fn = Checkpointer(tmp_path, 2, best="RR"), loop.make_step(objective, optimizer, seed=0)
+        steps = iter(scores)
+        settings = Settings(steps=11, log_every=5, checkpoint_every=3, validate_every=2)
+        loop.train(
+            state, step_fn, Numbers(mesh), checkpointer, lambda *row: log.append(row), settings,
+            validate=lambda params: {"RR": scores[next(steps)]},
+        )  # fmt: skip
+        checkpointer.close()
+    assert [(s, m["validation/RR"]) for s, m in log if "validation/RR" in m] == list(scores.items())
+    reopened = Checkpointer(tmp_path, 2, best="RR")
+    assert (reopened.best_step(), reopened.latest_step()) == (8, 11)  # the later of two that are equal
+    assert sorted(int(p.name) for p in tmp_path.iterdir() if p.name.isdigit()) == [8, 10, 11]
+    assert int(reopened.restore(state, step=8).step) == 8
+    reopened.close()
+    without = Checkpointer(tmp_path)
+    assert without.best_step() == 11
+    without.close()

@@ -6,12 +6,14 @@ import jax
 import numpy as np
 import pytest
 import seqio
+import tensorflow as tf
 import toy_corpus
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from retrieval.data import features, passages, prepare, tasks
+from retrieval.data import features, pairs, passages, prepare, tasks
 from retrieval.data.batches import Batches
+from retrieval.data.beir import Candidate, RetrievalSet
 from retrieval.data.passages import Limits
 from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError
@@ -28,7 +30,7 @@ def corpus(tmp_path_factory):
 
 
 def register(corpus, **rates):
-    return tasks.register(*corpus, rates)
+    return tasks.register(*corpus, rates)[0]
 
 
 def batches(corpus, name, seed=0, lanes=4, batch_size=16, devices=8):
@@ -125,14 +127,14 @@ def test_a_position_of_other_lanes_is_refused(corpus, tmp_path):
 
 def test_every_epoch_draws_every_passage_once_with_another_sentence(corpus):
     name = register(corpus, bfs=1.0)
-    pairs = corpus[2]["tasks"]["bfs"]["pairs"]
+    epoch = corpus[2]["tasks"]["bfs"]["pairs"]
     dataset = seqio.get_mixture_or_task(name).get_dataset(LENGTHS, shuffle=False, num_epochs=2, seed=1)
     examples = [{k: v for k, v in e.items()} for e in dataset.as_numpy_iterator()]
-    assert len(examples) == 2 * pairs
+    assert len(examples) == 2 * epoch
     counts = collections.Counter(int(e["document_id"][0]) for e in examples)
     assert set(counts.values()) == {2}
     queries = [tuple(e["query"]) for e in examples]
-    assert queries[:pairs] != queries[pairs:]
+    assert queries[:epoch] != queries[epoch:]
 
 
 def test_log_q_sums_to_one_over_the_passages(corpus):
@@ -168,7 +170,7 @@ def test_wlp_asks_for_the_passage_with_the_lead_of_the_page_it_links_to(corpus):
     ("rates", "message"),
     [
         ({"itc": 1.0}, "unknown task 'itc': did you mean ict"),
-        ({"ict": 0.0}, "no pre-training task"),
+        ({"ict": 0.0}, "no task has a rate above 0"),
         ({"ict": -1.0}, "must not be negative"),
         ({"ict": 1.0, "mlm": 1.0}, "cannot be mixed"),
     ],
@@ -181,7 +183,7 @@ def test_bad_rates(corpus, rates, message):
 def test_a_task_without_examples_is_refused(corpus):
     folder, vocabulary, statistics = corpus
     without = {"tasks": statistics["tasks"] | {"wlp": {"pairs": 0}}}
-    with pytest.raises(UserError, match=r"task 'wlp': the corpus has no example.*rates\.wlp=0"):
+    with pytest.raises(UserError, match=r"task 'wlp' has no example: the corpus has none.*rates\.wlp=0"):
         tasks.register(folder, vocabulary, without, {"ict": 1.0, "wlp": 1.0})
 
 
@@ -195,6 +197,71 @@ def test_a_task_without_examples_is_refused(corpus):
 def test_sizes_that_do_not_divide(corpus, arguments, message):
     with pytest.raises(UserError, match=message):
         batches(corpus, register(corpus, ict=1.0), **arguments)
+
+
+@pytest.mark.parametrize("name", ["ict", "bfs", "wlp", "mlm"])
+def test_held_out_passages_are_in_validation_and_nowhere_else(corpus, name):
+    def documents(**kwargs):
+        task, _ = tasks.register(*corpus, {name: 1.0}, **kwargs)
+        lengths = features.mlm_lengths(64) if name == "mlm" else LENGTHS
+        dataset = seqio.TaskRegistry.get(task).get_dataset(lengths, shuffle=False, num_epochs=1, seed=0)
+        key = "text" if name == "mlm" else "document_id"
+        return [tuple(example[key]) for example in dataset.as_numpy_iterator()]
+
+    everything, training = documents(), documents(held_out=0.3)
+    validation = documents(held_out=0.3, validation=True)
+    assert len(training) + len(validation) == len(everything)
+    assert len(validation) == pytest.approx(0.3 * len(everything), rel=0.4)
+    if name != "mlm":
+        assert not set(training) & set(validation) and set(everything) == set(training) | set(validation)
+
+
+@pytest.fixture(scope="module")
+def labelled(corpus, tmp_path_factory):
+    """Ten questions; question i has candidate i, and question 0 also candidate 1."""
+    folder = tmp_path_factory.mktemp("pairs")
+    queries = {f"q{i}": f"what is the {toy_corpus.title(i)}" for i in range(10)}
+    candidates = [Candidate(f"c{i}", f"It is {toy_corpus.title(i)}.", f"It is a passage {i}.") for i in range(10)]
+    qrels = {f"q{i}": {f"c{i}": 1} for i in range(10)} | {"q0": {"c0": 1, "c1": 1, "c2": 0}}
+    value = RetrievalSet("training", queries, candidates, {"train": qrels})
+    return folder, value, pairs.write_pairs(value, "train", corpus[1], folder, 4)
+
+
+def test_labelled_pairs(corpus, labelled):
+    vocabulary, (folder, value, statistics) = corpus[1], labelled
+    assert (statistics["pairs"], statistics["shards"]) == (11, 4)
+    name, examples = tasks.register(*corpus, {"pairs": 1.0}, labelled=folder)
+    assert (name, examples) == ("pairs", 11)
+    dataset = seqio.TaskRegistry.get(name).get_dataset(LENGTHS, shuffle=False, num_epochs=1, seed=0)
+    found = {
+        (vocabulary.decode(e["query"]), vocabulary.decode(e["document"]), float(e["log_q"][0]))
+        for e in dataset.as_numpy_iterator()
+    }
+    texts = {c.id: vocabulary.decode(vocabulary.encode(f"{c.title} {c.text}")) for c in value.candidates}
+    expected = {
+        (value.queries[query].lower(), texts[id], np.float32(np.log((2 if id == "c1" else 1) / 11)))
+        for query, grades in value.qrels["train"].items()
+        for id, grade in grades.items()
+        if grade
+    }
+    assert {e[:2] for e in found} == {e[:2] for e in expected}
+    assert sorted(e[2] for e in found) == pytest.approx(sorted(float(e[2]) for e in expected))
+    lengths = [sum(1 for _ in tf.data.TFRecordDataset(str(path))) for path in sorted(folder.glob("*.tfrecord"))]
+    assert lengths == [3, 3, 3, 2]
+
+
+def test_there_are_never_more_shards_than_pairs(corpus, labelled, tmp_path):
+    assert pairs.write_pairs(labelled[1], "train", corpus[1], tmp_path, 64)["shards"] == 11
+    assert len(list(tmp_path.glob("*.tfrecord"))) == 11
+
+
+def test_labelled_pairs_beside_pre_training(corpus, labelled):
+    name, _ = tasks.register(*corpus, {"ict": 1.0, "pairs": 1.0}, labelled=labelled[0])
+    values = {}
+    for task in ("ict", "pairs"):
+        dataset = seqio.TaskRegistry.get(task).get_dataset(LENGTHS, shuffle=False, num_epochs=1, seed=0)
+        values |= {int(e["document_id"][0]): float(e["log_q"][0]) for e in dataset.as_numpy_iterator()}
+    assert name == "ict+pairs" and np.exp(list(values.values())).sum() == pytest.approx(1, abs=1e-5)
 
 
 def test_mlm_batches(corpus):

@@ -77,6 +77,18 @@ def mlm(record: Record, seed: tf.Tensor, lengths: Mapping[str, int], specials: S
     return {"text": text, "positions": positions, "labels": labels}
 
 
+def labelled_pair(record: Record, seed: tf.Tensor, lengths: Mapping[str, int], specials: Specials) -> Record:
+    """Fine-tuning (section 4.1): the question, and `[CLS] sentence [SEP] passage [SEP]`. Nothing is drawn.
+
+    A record is what `pairs` writes: `query`, `title` (the sentence) and `ids` (the passage).
+    """
+    del seed
+    return {
+        "query": _single(record["query"], lengths["query"], specials),
+        "document": _pair(record["title"], record["ids"], lengths["document"], specials),
+    }
+
+
 def log_q(counts: tf.Tensor, weights: Mapping[int, float]) -> tf.Tensor:
     """log Q(d): the probability that a draw of the mixture has this passage as its document.
 

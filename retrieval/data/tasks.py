@@ -8,13 +8,15 @@ from typing import Any
 import seqio
 import tensorflow as tf
 
-from retrieval.data import pretraining
+from retrieval import files
+from retrieval.data import pairs, pretraining
 from retrieval.data.pretraining import Specials
 from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError, unknown_name
 
 _PAIRS = {"ict": 0, "bfs": 1, "wlp": 2}  # task -> its column in a record's `counts`
-TASKS = (*_PAIRS, "mlm")
+LABELLED = "pairs"
+TASKS = (*_PAIRS, "mlm", LABELLED)
 
 _RECORD = {
     "document_id": tf.io.FixedLenFeature([], tf.int64),
@@ -25,34 +27,47 @@ _RECORD = {
 }
 
 
+_DRAWS = 10_000  # held-out shares are multiples of its inverse
+
+_LABELLED_RECORD = {
+    "document_id": tf.io.FixedLenFeature([], tf.int64),
+    "counts": tf.io.FixedLenFeature([1], tf.int64),
+} | {name: tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True) for name in ("query", "title", "ids")}
+
+
 def register(
     corpus: Path,
     vocabulary: WordPiece,
     statistics: Mapping[str, Any],
     rates: Mapping[str, float],
     *,
+    labelled: Path | None = None,
     ict_removal: float = 1.0,
     shuffle_buffer: int = 1024,
-) -> str:
-    """Registers the tasks of `rates` over a prepared corpus; returns the name to get the dataset by.
+    held_out: float = 0.0,
+    validation: bool = False,
+) -> tuple[str, int]:
+    """Registers the tasks of `rates`; returns the name to get the dataset by, and the examples of an epoch.
 
     One task is registered under its own name, several also as a mixture such as 'ict+bfs+wlp'.
 
     Args:
       corpus: the folder that `prepare` wrote, and `statistics` its `stats.json`.
       rates: task -> mixing rate (the paper's mixture is uniform); a rate of 0 leaves the task out.
+      labelled: the folder that `pairs.write_pairs` wrote, for the task 'pairs'.
+      held_out: share of the corpus's passages that are never drawn, as far as documents go, or the only ones that
+        are where `validation` is set; the names then end in '_validation'.
 
     Raises:
-      UserError: an unknown task, no task, a task that the corpus has no example for, or MLM among pair tasks.
+      UserError: an unknown task, no task, a task that there is no example for, or MLM among pair tasks.
     """
     rates = {task: rate for task, rate in rates.items() if rate}
-    _check(rates, statistics)
+    sizes = {task: counts["pairs"] for task, counts in statistics["tasks"].items()}
+    if labelled and LABELLED in rates:
+        sizes[LABELLED] = files.read_json(labelled / "stats.json")["pairs"]
+    _check(rates, sizes)
     total = sum(rates.values())
-    weights = {
-        _PAIRS[task]: rate / total / statistics["tasks"][task]["pairs"]
-        for task, rate in rates.items()
-        if task in _PAIRS
-    }
+    weights = {task: rate / total / sizes[task] for task, rate in rates.items()}
     specials = Specials.of(vocabulary)
     vocab = seqio.PassThroughVocabulary(len(vocabulary))
     functions = {
@@ -60,36 +75,60 @@ def register(
         "bfs": functools.partial(pretraining.lead_to_passage, specials=specials),
         "wlp": functools.partial(pretraining.lead_to_passage, specials=specials),
         "mlm": functools.partial(pretraining.mlm, specials=specials),
+        LABELLED: functools.partial(pretraining.labelled_pair, specials=specials),
     }
+    suffix = "_validation" if validation else ""
     for task in rates:
-        seqio.TaskRegistry.remove(task)
+        seqio.TaskRegistry.remove(task + suffix)
         seqio.TaskRegistry.add(
-            task,
-            source=seqio.TFExampleDataSource(
-                {"train": str(corpus / ("links-*.tfrecord" if task == "wlp" else "passages-*.tfrecord"))}, _RECORD
-            ),
-            preprocessors=[_int32, functools.partial(_usable, task=task), _example(functions[task], weights)],
+            task + suffix,
+            source=_source(task, corpus, labelled),
+            preprocessors=[
+                _int32,
+                functools.partial(_usable, task=task),
+                functools.partial(_side, held_out=0.0 if task == LABELLED else held_out, validation=validation),
+                _example(functions[task], _column_weights(task, weights)),
+            ],
             output_features=_output_features("mlm" if task == "mlm" else "pair", vocab),
             shuffle_buffer_size=shuffle_buffer,
         )
+    examples = sum(sizes[task] for task in rates)
     if len(rates) == 1:
-        return next(iter(rates))
-    name = "+".join(rates)
+        return next(iter(rates)) + suffix, examples
+    name = "+".join(rates) + suffix
     seqio.MixtureRegistry.remove(name)
-    seqio.MixtureRegistry.add(name, list(rates.items()))
-    return name
+    seqio.MixtureRegistry.add(name, [(task + suffix, rate) for task, rate in rates.items()])
+    return name, examples
 
 
-def _check(rates: Mapping[str, float], statistics: Mapping[str, Any]) -> None:
+def _source(task: str, corpus: Path, labelled: Path | None) -> seqio.TFExampleDataSource:
+    if task == LABELLED:
+        return seqio.TFExampleDataSource({"train": str(labelled / pairs.PATTERN)}, _LABELLED_RECORD)
+    kind = "links" if task == "wlp" else "passages"
+    return seqio.TFExampleDataSource({"train": str(corpus / f"{kind}-*.tfrecord")}, _RECORD)
+
+
+def _column_weights(task: str, weights: Mapping[str, float]) -> dict[int, float]:
+    """Column of the task's `counts` -> rate / epoch: what `pretraining.log_q` takes.
+
+    Labelled documents are not those of the corpus, so only their own task draws them.
+    """
+    if task == LABELLED:
+        return {0: weights[LABELLED]}
+    return {} if task == "mlm" else {_PAIRS[name]: weight for name, weight in weights.items() if name in _PAIRS}
+
+
+def _check(rates: Mapping[str, float], sizes: Mapping[str, int]) -> None:
     if not rates:
-        raise UserError(f"no pre-training task has a rate above 0; known: {', '.join(TASKS)}")
+        raise UserError(f"no task has a rate above 0 in config.data.rates; known: {', '.join(TASKS)}")
     for task, rate in rates.items():
         if task not in TASKS:
             raise unknown_name("task", task, TASKS)
         if rate < 0:
             raise UserError(f"task '{task}': the rate is {rate}; it must not be negative")
-        if not statistics["tasks"][task]["pairs"]:
-            raise UserError(f"task '{task}': the corpus has no example for it; set config.data.rates.{task}=0")
+        if not sizes.get(task):
+            why = "no stage has written pairs, see config.split.set" if task == LABELLED else "the corpus has none"
+            raise UserError(f"task '{task}' has no example: {why}; or set config.data.rates.{task}=0")
     if "mlm" in rates and len(rates) > 1:
         raise UserError("task 'mlm' trains an encoder on single texts and cannot be mixed with tasks of pairs")
 
@@ -105,8 +144,15 @@ def _usable(dataset: tf.data.Dataset, task: str) -> tf.data.Dataset:
     return dataset.filter(lambda record: record["counts"][_PAIRS[task]] > 0)
 
 
+def _side(dataset: tf.data.Dataset, held_out: float, validation: bool) -> tf.data.Dataset:
+    """The records whose document is held out, or the others. The ids are hashes: their remainders are a fair draw."""
+    if not held_out:
+        return dataset
+    return dataset.filter(lambda record: (record["document_id"] % _DRAWS < round(held_out * _DRAWS)) == validation)
+
+
 def _example(function: Callable, weights: Mapping[int, float]) -> Callable:
-    @seqio.map_over_dataset(num_seeds=1)
+    @seqio.map_over_dataset(num_seeds=1, num_parallel_calls=None)
     def draw(record, seed, sequence_length):
         example = function(record, tf.cast(tf.stack(seed), tf.int32), sequence_length)
         if weights:

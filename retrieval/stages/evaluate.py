@@ -16,23 +16,29 @@ from retrieval.search import encode as encoding
 from retrieval.search import fusion, scann
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.exact import ExactIndex
+from retrieval.stages import examples
 from retrieval.stages import index as indexes
 from retrieval.stages.index import TRAINED, UNTRAINED
 from retrieval.stages.run import Run, details, is_done
 
 _log = logging.getLogger(__name__)
 
+WEIGHTS = tuple(step / 20 for step in range(21))
 HITS = ("Success@1", "Success@5", "Success@10", "Success@50", "Success@100", "RR")
 RANKING = ("nDCG@10", "R@100", "RR@10")
 
 
 class Ranking(NamedTuple):
-    """A system's ranked lists for every query of a set: scores and rows [Q, depth], and how long the search took."""
+    """A system's ranked lists for every query of a set: scores and rows [Q, depth], and how long the search took.
+
+    `weight` is that of the dense list in a weighted hybrid.
+    """
 
     system: str
     scores: np.ndarray
     rows: np.ndarray
     seconds: float
+    weight: float | None = None
 
 
 def evaluate(run: Run) -> dict[str, Any]:
@@ -50,7 +56,7 @@ def evaluate(run: Run) -> dict[str, Any]:
 
 def write_report(run: Run) -> None:
     """Writes `report.md` and its plots from `results.json`, the metrics of training and the records of the stages."""
-    tables = [table for table in (_table_1(run), _indexes(run), _searches(run), _stages(run)) if table]
+    tables = [table for table in (_table_1(run), _table_2(run), _indexes(run), _searches(run), _stages(run)) if table]
     title = f"{run.folder.name}: {run.config.model.encoder} on {run.config.corpus}"
     report.write_report(run.folder, title, files.read_json(run.folder / "results.json"), tables)
     _log.info("report: %s", run.folder / "report.md")
@@ -58,7 +64,8 @@ def write_report(run: Run) -> None:
 
 def _rankings(run: Run, value: RetrievalSet) -> Iterator[Ranking]:
     search = functools.partial(_search, value, min(run.config.evaluate.depth, len(value.candidates)))
-    bm25 = search("bm25", Bm25Index.load(run.index(value.name, "bm25")), list(value.queries.values()))
+    words = Bm25Index.load(run.index(value.name, "bm25"))
+    bm25 = search("bm25", words, list(value.queries.values()))
     yield bm25
     if not indexes.has_embeddings(run, value.name):
         return
@@ -69,10 +76,29 @@ def _rankings(run: Run, value: RetrievalSet) -> Iterator[Ranking]:
     yield dense
     if scann.available() and run.index(value.name, "scann").exists():
         yield search("dense (ScaNN)", scann.ScannIndex.load(run.index(value.name, "scann")), queries)
+    weight = _weight(run, value, words, exact) if value.name == examples.split_set(run) else None
     began = time.perf_counter()
-    pair = [(bm25.scores, bm25.rows), (dense.scores, dense.rows)]
-    fused = fusion.reciprocal_rank_fusion(pair, bm25.rows.shape[1])
-    yield Ranking("hybrid", *fused, bm25.seconds + dense.seconds + time.perf_counter() - began)
+    pair, depth = [(bm25.scores, bm25.rows), (dense.scores, dense.rows)], bm25.rows.shape[1]
+    if weight is None:
+        fused = fusion.reciprocal_rank_fusion(pair, depth)
+    else:
+        fused = fusion.weighted_sum(pair, (1 - weight, weight), depth)
+    yield Ranking("hybrid", *fused, bm25.seconds + dense.seconds + time.perf_counter() - began, weight)
+
+
+def _weight(run: Run, value: RetrievalSet, words: Bm25Index, exact: ExactIndex) -> float:
+    """The weight of the dense list with the highest RR on the validation questions; the smallest of several."""
+    queries, qrels = examples.validation(run)
+    depth = min(run.config.evaluate.depth, len(value.candidates))
+    embeddings, ids = encoding.load(run.embeddings(value.name, TRAINED), "validation")
+    pair = [words.search([queries[id] for id in ids], depth), exact.search(embeddings, depth)]
+    candidates = [candidate.id for candidate in value.candidates]
+
+    def reciprocal_rank(weight: float) -> float:
+        _, rows = fusion.weighted_sum(pair, (1 - weight, weight), depth)
+        return metrics.evaluate(rows, ids, candidates, qrels, ["RR"])["RR"]
+
+    return max(WEIGHTS, key=reciprocal_rank)
 
 
 def _exact(run: Run, name: str, system: str) -> tuple[ExactIndex, np.ndarray]:
@@ -100,7 +126,7 @@ def _evaluate(run: Run, value: RetrievalSet, ranking: Ranking) -> Iterator[dict[
         path = run.folder / "runs" / value.name / f"{ranking.system.replace(' ', '_')}.trec"
         runs.write_run(path, query_ids, candidate_ids, ranking.scores, ranking.rows, ranking.system.replace(" ", "_"))
     for rule, qrels in value.qrels.items():
-        names = HITS if max(map(len, qrels.values())) == 1 or value.name == "reqa" else RANKING
+        names = HITS if max(map(len, qrels.values())) == 1 or value.name in ("reqa", "nq") else RANKING
         for metric, number in metrics.evaluate(ranking.rows, query_ids, candidate_ids, qrels, names).items():
             yield {
                 "system": ranking.system,
@@ -110,7 +136,7 @@ def _evaluate(run: Run, value: RetrievalSet, ranking: Ranking) -> Iterator[dict[
                 "value": round(number, 6),
                 "queries": len(qrels),
                 "seconds": round(ranking.seconds, 3),
-                "step": run.config.train.steps if ranking.system.startswith("dense") else None,
+                "step": details(run, "train")["step"] if ranking.system.startswith("dense") else None,
             }
 
 
@@ -120,6 +146,9 @@ def _speed(value: RetrievalSet, rankings: dict[str, Ranking]) -> dict[str, Any]:
         f"{value.name}, {name}": {"queries_per_second": round(len(value.queries) / max(ranking.seconds, 1e-9), 1)}
         for name, ranking in rankings.items()
     }
+    for name, ranking in rankings.items():
+        if ranking.weight is not None:
+            notes[f"{value.name}, {name}"]["weight_of_dense"] = ranking.weight
     if "dense (ScaNN)" in rankings:
         recall = scann.recall_against(rankings["dense"].rows, rankings["dense (ScaNN)"].rows)
         notes[f"{value.name}, dense (ScaNN)"]["recall_against_exact"] = round(recall, 4)
@@ -140,6 +169,17 @@ def _table_1(run: Run) -> report.Table | None:
     return report.Table("Corpus (as Table 1 of Chang et al. 2020)", header, rows, "; ".join(notes))
 
 
+def _table_2(run: Run) -> report.Table | None:
+    sizes = details(run, "sets")
+    if not sizes:
+        return None
+    columns = list(dict.fromkeys(name for size in sizes.values() for name in size))
+    rows = [[name, *(size.get(column) for column in columns)] for name, size in sizes.items()]
+    more = run.holder("sets").config.sets.distractors
+    notes = f"With {more:,} more candidates from the corpus." if more else ""
+    return report.Table("Evaluation sets (as Table 2 of Chang et al. 2020)", ["set", *columns], rows, notes)
+
+
 def _indexes(run: Run) -> report.Table | None:
     built = details(run, "index")
     return (
@@ -151,10 +191,11 @@ def _indexes(run: Run) -> report.Table | None:
 
 def _searches(run: Run) -> report.Table:
     rows = [
-        [name, note["queries_per_second"], note.get("recall_against_exact")]
+        [name, note["queries_per_second"], note.get("recall_against_exact"), note.get("weight_of_dense")]
         for name, note in details(run, "evaluate").items()
     ]
-    return report.Table("Searches", ["set, system", "queries per second", "recall against exact"], rows)
+    header = ["set, system", "queries per second", "recall against exact", "weight of dense, chosen on validation"]
+    return report.Table("Searches", header, rows)
 
 
 def _stages(run: Run) -> report.Table:

@@ -3,7 +3,7 @@
 import functools
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from retrieval.data import beir
@@ -14,6 +14,7 @@ from retrieval.search import encode as encoding
 from retrieval.search import scann
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.exact import ExactIndex
+from retrieval.stages import examples
 from retrieval.stages import model as models
 from retrieval.stages.run import Run
 from retrieval.stages.train import load_towers
@@ -45,7 +46,11 @@ def encode(run: Run) -> dict[str, Any]:
                 multiple=mesh.size,
             )
             if name != CORPUS:
-                _encode_queries(run, name, write, embedder.queries(params), vocabulary)
+                queries = beir.read_queries(run.sets / name / "queries.jsonl")
+                _encode_queries(run, "queries", queries, write, embedder.queries(params), vocabulary)
+            if system == TRAINED and name == examples.split_set(run):
+                queries, _ = examples.validation(run)
+                _encode_queries(run, "validation", queries, write, embedder.queries(params), vocabulary)
             counts[f"{name}, {system}"] = _encode_candidates(run, name, write, embedder.documents(params), vocabulary)
     return counts
 
@@ -107,12 +112,6 @@ def dense_index(run: Run, name: str) -> scann.ScannIndex | ExactIndex:
     return ExactIndex(encoding.load(run.embeddings(name, TRAINED), "candidates")[0])
 
 
-def query_tokens(run: Run, vocabulary: WordPiece, texts: Sequence[str]) -> list[list[int]]:
-    """Queries as the query tower takes them."""
-    length = run.config.data.query_length
-    return [vocabulary.single(ids, length) for ids in vocabulary.encode_batch(texts)]
-
-
 def _systems(run: Run, vocab_size: int) -> Iterator[tuple[str, Any]]:
     """The parameters of the towers, by system."""
     yield TRAINED, models.parameters(load_towers(run, vocab_size))
@@ -120,20 +119,22 @@ def _systems(run: Run, vocab_size: int) -> Iterator[tuple[str, Any]]:
         yield UNTRAINED, models.parameters(models.build_towers(run.config, vocab_size))
 
 
-def _encode_queries(run: Run, name: str, write: Callable, embed: encoding.Embed, vocabulary: WordPiece) -> None:
-    queries = beir.read_queries(run.sets / name / "queries.jsonl")
+def _encode_queries(
+    run: Run, kind: str, queries: Mapping[str, str], write: Callable, embed: encoding.Embed, vocabulary: WordPiece
+) -> None:
     texts = list(queries.values())
-    write("queries", list(queries), lambda start, end: query_tokens(run, vocabulary, texts[start:end]), embed)
+    write(
+        kind,
+        list(queries),
+        lambda start, end: models.query_tokens(run.config, vocabulary, texts[start:end]),
+        embed,
+    )
 
 
 def _encode_candidates(run: Run, name: str, write: Callable, embed: encoding.Embed, vocabulary: WordPiece) -> int:
     items = candidates(run, name)
-    length = run.config.data.document_length
-
-    def tokens(start: int, end: int) -> list[list[int]]:
-        titles = vocabulary.encode_batch([item.title for item in items[start:end]])
-        bodies = vocabulary.encode_batch([item.text for item in items[start:end]])
-        return [vocabulary.pair(title, body, length) for title, body in zip(titles, bodies)]
-
-    write("candidates", [item.id for item in items], tokens, embed)
+    ids = [item.id for item in items]
+    write(
+        "candidates", ids, lambda start, end: models.candidate_tokens(run.config, vocabulary, items[start:end]), embed
+    )
     return len(items)

@@ -1,7 +1,7 @@
 """From a config to models and what they are trained on: the wiring that training and encoding share."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -10,6 +10,7 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
+from retrieval.data.beir import Candidate
 from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError
 from retrieval.models import two_tower
@@ -124,6 +125,18 @@ class Embedder:
         with jax.set_mesh(self._mesh):
             params = jax.device_put(params, sharding.replicated(self._mesh))
             return np.asarray(encode(params, jax.device_put(text, sharding.batch_sharding(self._mesh))))
+
+
+def query_tokens(config: ConfigDict, vocabulary: WordPiece, texts: Sequence[str]) -> list[list[int]]:
+    """Queries as the query tower takes them."""
+    return [vocabulary.single(ids, config.data.query_length) for ids in vocabulary.encode_batch(texts)]
+
+
+def candidate_tokens(config: ConfigDict, vocabulary: WordPiece, items: Sequence[Candidate]) -> list[list[int]]:
+    """Candidates as the document tower takes them: title and text (of ReQA: sentence and passage)."""
+    titles = vocabulary.encode_batch([item.title for item in items])
+    bodies = vocabulary.encode_batch([item.text for item in items])
+    return [vocabulary.pair(title, body, config.data.document_length) for title, body in zip(titles, bodies)]
 
 
 def token_types(ids_BL: np.ndarray, sep_id: int) -> np.ndarray:

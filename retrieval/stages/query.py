@@ -48,5 +48,5 @@ def _embed(run: Run) -> np.ndarray:
     mesh = sharding.make_mesh()
     params = models.parameters(load_towers(run, len(vocabulary)))
     embed = models.Embedder(run.config, vocabulary, mesh).queries(params)
-    tokens = indexes.query_tokens(run, vocabulary, [run.query])
+    tokens = models.query_tokens(run.config, vocabulary, [run.query])
     return encoding.encode_rows(tokens, embed, 1, run.config.data.query_length, mesh.size)

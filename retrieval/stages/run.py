@@ -1,6 +1,11 @@
-"""A run: a work directory, its config, and stages that are skipped when nothing they read has changed."""
+"""A run: a work directory, its config, and stages that are skipped when nothing they read has changed.
+
+A run may stand on another one, its base: what the stages write that its own config does not list is read from there. So
+one corpus, one set of questions and one BM25 index serve many runs.
+"""
 
 import dataclasses
+import functools
 import json
 import logging
 import resource
@@ -31,32 +36,74 @@ class Run:
     lock: Path
     query: str = ""
 
+    @functools.cached_property
+    def base(self) -> "Run | None":
+        """The run that `config.base` names.
+
+        Raises:
+          UserError: that is not a work directory.
+        """
+        if not self.config.get("base"):  # a work directory may be older than the field
+            return None
+        folder = Path(self.config.base)
+        if not (folder / "config.json").exists():
+            raise UserError(f"config.base={folder}: not a work directory (no config.json)")
+        return Run(ConfigDict(files.read_json(folder / "config.json")), folder, self.lock)
+
+    @functools.cached_property
+    def chain(self) -> "list[Run]":
+        """This run, its base, the base of that, and so on.
+
+        Raises:
+          UserError: one of them stands on itself.
+        """
+        runs = [self]
+        while base := runs[-1].base:
+            if base.folder.resolve() in [run.folder.resolve() for run in runs]:
+                raise UserError(f"config.base of {runs[-1].folder} leads back to {base.folder}: take another base")
+            runs.append(base)
+        return runs
+
+    def holder(self, stage: str) -> "Run":
+        """The run whose folder has what a stage writes: the first of the chain whose config lists the stage."""
+        return next((run for run in self.chain if stage in run.config.stages), self)
+
     @property
     def corpus(self) -> Path:
         """Shards, vocabulary and statistics."""
-        return self.folder / "corpus"
+        return self.holder("prepare").folder / "corpus"
 
     @property
     def sets(self) -> Path:
         """One BEIR folder per evaluation set."""
-        return self.folder / "sets"
+        return self.holder("sets").folder / "sets"
+
+    @property
+    def training(self) -> Path:
+        """The judgements for fine-tuning, a BEIR folder: those to train on and those held out of them."""
+        return self.holder("sets").folder / "training"
+
+    @property
+    def pairs(self) -> Path:
+        """The shards for fine-tuning."""
+        return self.holder("pairs").folder / "pairs"
 
     @property
     def checkpoints(self) -> Path:
         """Orbax steps."""
-        return self.folder / "checkpoints"
+        return self.holder("train").folder / "checkpoints"
 
     def embeddings(self, name: str, system: str) -> Path:
         """Embeddings of a set (or of the corpus) by one model."""
-        return self.folder / "embeddings" / name / system
+        return self.holder("encode").folder / "embeddings" / name / system
 
     def index(self, name: str, kind: str) -> Path:
         """An index over the candidates of a set (or over the corpus)."""
-        return self.folder / "index" / name / kind
+        return self.holder("index").folder / "index" / name / kind
 
     def record(self, stage: str) -> Path:
         """What a finished stage was made from, how long it took and what it has to tell the report."""
-        return self.folder / "stages" / f"{stage}.json"
+        return _own_record(self.holder(stage), stage)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,28 +130,36 @@ class Stage:
 
 
 def open_run(run: Run, stages: Mapping[str, Stage]) -> None:
-    """Makes the work directory and writes `config.json`, or checks that the directory is of the same experiment.
+    """Makes the work directory and writes `config.json`, after `check_run`."""
+    check_run(run, stages)
+    run.folder.mkdir(parents=True, exist_ok=True)
+    files.write_json(run.folder / "config.json", json.loads(run.config.to_json()))
+
+
+def check_run(run: Run, stages: Mapping[str, Stage]) -> None:
+    """Checks that the work directory, where there is one, is of the same experiment.
 
     Raises:
-      UserError: a fixed stage ran there, or began to, with other settings; the message lists them.
+      UserError: a fixed stage ran there, or began to, with other settings; the message lists them. Or the folder is
+        no work directory.
     """
-    run.folder.mkdir(parents=True, exist_ok=True)
     path = run.folder / "config.json"
-    new = json.loads(run.config.to_json())
-    if path.exists():
-        old = files.read_json(path)
-        started = [stage for name, stage in stages.items() if stage.fixed and run.record(name).exists()]
-        fields = sorted({field for stage in started for field in stage.settings})
-        changes = [c for field in fields for c in _changes(field, get_field(old, field), get_field(new, field))]
-        if changes:
+    if not path.exists():
+        if run.folder.exists() and any(run.folder.iterdir()):
             raise UserError(
-                f"{run.folder} is the work directory of another config:\n  "
-                + "\n  ".join(changes[:5])
-                + "\nuse another --workdir, or the old settings"
+                f"{run.folder} is not empty and not a work directory (no config.json): use another --workdir"
             )
-    elif any(run.folder.iterdir()):
-        raise UserError(f"{run.folder} is not empty and not a work directory (no config.json): use another --workdir")
-    files.write_json(path, new)
+        return
+    old, new = files.read_json(path), json.loads(run.config.to_json())
+    started = [stage for name, stage in stages.items() if stage.fixed and _own_record(run, name).exists()]
+    fields = sorted({field for stage in started for field in stage.settings})
+    changes = [c for field in fields for c in _changes(field, get_field(old, field), get_field(new, field))]
+    if changes:
+        raise UserError(
+            f"{run.folder} is the work directory of another config:\n  "
+            + "\n  ".join(changes[:5])
+            + "\nuse another --workdir, or the old settings"
+        )
 
 
 def run_stage(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
@@ -114,9 +169,17 @@ def run_stage(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
       UserError: a stage that it needs has not run, or a fixed stage ran on inputs that have changed since.
     """
     stage = stages[name]
+    if run.holder(name) is not run:
+        raise UserError(
+            f"stage '{name}' is one of the base, {run.holder(name).folder}: run it there, or add it to config.stages"
+        )
     for need in stage.needs:
-        if need in run.config.stages and not is_done(run, need):
-            raise UserError(f"stage '{name}' reads what stage '{need}' writes, which has not run: --stage={need} first")
+        holder = run.holder(need)
+        if need in holder.config.stages and not is_done(run, need):
+            where = f" in {holder.folder}" if holder is not run else ""
+            raise UserError(
+                f"stage '{name}' reads what stage '{need}' writes, which has not run{where}: --stage={need} first"
+            )
     inputs = _inputs(run, stage)
     before = files.read_json(run.record(name)) if run.record(name).exists() else None
     if before and before["inputs"] == inputs and before["done"] and not stage.always:
@@ -159,6 +222,10 @@ def get_field(config: Any, field: str) -> Any:
     for name in field.split("."):
         config = config[name]
     return config
+
+
+def _own_record(run: Run, stage: str) -> Path:
+    return run.folder / "stages" / f"{stage}.json"
 
 
 def _inputs(run: Run, stage: Stage) -> dict[str, str]:

@@ -4,6 +4,7 @@ from retrieval.stages import corpus, evaluate, index, query, train
 from retrieval.stages.run import Stage
 
 _PREPARE = ("shards", "vocab_size", "longest_passage", "shortest_paragraph", "least_passage", "held_out")
+_VALIDATION = ("validate_every", "validate_queries", "validate_candidates", "best")
 
 STAGES = {
     "prepare": Stage(
@@ -13,13 +14,24 @@ STAGES = {
         fixed=True,
     ),
     "sets": Stage(
-        corpus.write_sets, settings=("sets",), needs=("prepare",), inputs=corpus.set_inputs, outputs=("sets",)
+        corpus.write_sets,
+        settings=("sets", "split"),
+        needs=("prepare",),
+        inputs=corpus.set_inputs,
+        outputs=("sets", "training"),
     ),
-    "train": Stage(train.train, settings=("seed", "data", "model", "train"), needs=("prepare",), fixed=True),
+    "pairs": Stage(corpus.write_pairs, settings=("split",), needs=("prepare", "sets"), outputs=("pairs",)),
+    "train": Stage(
+        train.train,
+        settings=("seed", "data", "model", "train", *(f"loop.{name}" for name in _VALIDATION)),
+        needs=("prepare", "pairs"),
+        inputs=train.train_inputs,
+        fixed=True,
+    ),
     "encode": Stage(index.encode, settings=("encode",), needs=("sets", "train"), outputs=("embeddings",)),
     "index": Stage(index.index, settings=("index",), needs=("sets", "encode"), outputs=("index",)),
     "evaluate": Stage(
-        evaluate.evaluate, settings=("evaluate",), needs=("sets", "index"), outputs=("runs", "results.json")
+        evaluate.evaluate, settings=("evaluate",), needs=("sets", "encode", "index"), outputs=("runs", "results.json")
     ),
     "report": Stage(evaluate.write_report, needs=("evaluate",), always=True),
     "search": Stage(query.search, needs=("index",), always=True),

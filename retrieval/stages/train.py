@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,14 @@ from clu import metric_writers
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.data import features, tasks
-from retrieval.data.batches import Batches
 from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError
 from retrieval.models import two_tower
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.two_tower import TwoTower
 from retrieval.stages import model as models
+from retrieval.stages import validation
+from retrieval.stages.examples import make_batches
 from retrieval.stages.run import Run
 from retrieval.training import loop, optimizer, sharding
 from retrieval.training.checkpoint import Checkpointer
@@ -42,16 +43,37 @@ def train(run: Run) -> dict[str, Any]:
         size = sum(leaf.size for leaf in jax.tree.leaves(state.params))
         _log.info("model: %.1f million parameters on %d devices", size / 1e6, mesh.size)
         batches = make_batches(run, vocabulary, mesh)
-        checkpointer = Checkpointer(run.checkpoints, config.loop.keep_checkpoints)
+        validate = validation.make(run, vocabulary, mesh) if config.loop.validate_every else None
+        checkpointer = open_checkpoints(run.folder, config)
         if checkpointer.latest_step() is not None:
             state = checkpointer.restore(state, batches)
         step_fn = loop.make_step(models.objective(config, model), tx, config.seed)
-        settings = loop.Settings(config.train.steps, config.loop.log_every, config.loop.checkpoint_every)
+        settings = loop.Settings(
+            config.train.steps, config.loop.log_every, config.loop.checkpoint_every, config.loop.validate_every
+        )
         writer = _MetricWriter(run.folder / "metrics", after=int(state.step))
-        loop.train(state, step_fn, batches, checkpointer, writer, settings)
+        loop.train(state, step_fn, batches, checkpointer, writer, settings, validate)
+        step = checkpointer.best_step()
         checkpointer.close()
         writer.close()
-    return {"parameters": size, "devices": mesh.size, "platform": jax.default_backend()}
+    return {"parameters": size, "devices": mesh.size, "platform": jax.default_backend(), "step": step}
+
+
+def train_inputs(run: Run) -> Sequence[Path]:
+    """The record of the run whose parameters this one starts from: it changes when that one is trained again."""
+    folder = run.config.train.init_from
+    if not folder:
+        return ()
+    record = Path(folder) / "stages" / "train.json"
+    if not record.exists() or not files.read_json(record)["done"]:
+        raise UserError(f"config.train.init_from={folder}: not a work directory with a finished train stage")
+    return (record,)
+
+
+def open_checkpoints(folder: Path, config: ConfigDict) -> Checkpointer:
+    """The checkpoints of a work directory."""
+    best = config.loop.best if config.loop.validate_every else ""
+    return Checkpointer(folder / "checkpoints", config.loop.keep_checkpoints, best)
 
 
 def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
@@ -69,47 +91,8 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     return optax.MultiSteps(tx, train.accumulation).gradient_transformation()
 
 
-def make_batches(run: Run, vocabulary: WordPiece, mesh: jax.sharding.Mesh) -> Batches:
-    """The batches of the config's tasks.
-
-    Raises:
-      UserError: the corpus has fewer pairs than a batch has rows.
-    """
-    config = run.config
-    statistics = files.read_json(run.corpus / "stats.json")
-    rates = config.data.rates.to_dict()
-    task = tasks.register(
-        run.corpus,
-        vocabulary,
-        statistics,
-        rates,
-        ict_removal=config.data.ict_removal,
-        shuffle_buffer=config.data.shuffle_buffer,
-    )
-    pairs = sum(statistics["tasks"][name]["pairs"] for name, rate in rates.items() if rate)
-    if pairs < config.train.batch_size:
-        raise UserError(
-            f"the corpus gives {pairs} examples, fewer than train.batch_size={config.train.batch_size}: "
-            "a larger corpus or a smaller batch is needed"
-        )
-    if models.is_mlm(config):
-        lengths, converter = features.mlm_lengths(config.data.document_length), features.MlmConverter()
-    else:
-        lengths = features.pair_lengths(config.data.query_length, config.data.document_length)
-        converter = features.TwoTowerConverter(vocabulary.sep_id)
-    return Batches(
-        task,
-        lengths,
-        converter,
-        batch_size=config.train.batch_size,
-        lanes=config.data.lanes,
-        seed=config.seed,
-        sharding=sharding.batch_sharding(mesh),
-    )
-
-
 def load_parameters(folder: Path, vocab_size: int) -> tuple[ConfigDict, TwoTower | MaskedLanguageModel]:
-    """The trained model of a work directory, and its config.
+    """The trained model of a work directory (its best validated step, or its last one), and its config.
 
     Raises:
       UserError: there is no finished checkpoint, or it is of a model with another vocabulary.
@@ -118,8 +101,8 @@ def load_parameters(folder: Path, vocab_size: int) -> tuple[ConfigDict, TwoTower
     model = models.build(config, vocab_size)
     params = models.parameters(model)
     like = TrainState.create(params, make_optimizer(config))
-    checkpointer = Checkpointer(folder / "checkpoints")
-    trained = checkpointer.restore(like).params
+    checkpointer = open_checkpoints(folder, config)
+    trained = checkpointer.restore(like, step=checkpointer.best_step()).params
     checkpointer.close()
     return config, models.bind(model)(trained)
 

@@ -53,12 +53,14 @@ class Settings:
     """When the loop does what, in batches.
 
     Attributes:
+      validate_every: 0 for never; a checkpoint is saved with every validation, and after the last step.
       max_skipped: so many updates in a row with a loss or gradient that is not finite end the run.
     """
 
     steps: int
     log_every: int
     checkpoint_every: int
+    validate_every: int = 0
     max_skipped: int = 10
 
 
@@ -97,8 +99,12 @@ def train(
     checkpointer: Checkpointer,
     write_metrics: Callable[[int, dict[str, float]], None],
     settings: Settings,
+    validate: Callable[[Any], dict[str, float]] | None = None,
 ) -> TrainState:
     """Trains from `state` to `settings.steps`.
+
+    Args:
+      validate: parameters to scores; what it gives goes to `write_metrics` and into the checkpoint of the step.
 
     Raises:
       UserError: the loss or its gradient was not finite for `settings.max_skipped` steps in a row.
@@ -120,8 +126,14 @@ def train(
             rows = len(jax.tree.leaves(batch)[0])
             write_metrics(step, means | {"examples_per_second": len(window) * rows / seconds})
             window, began = [], time.perf_counter()
-        if step % settings.checkpoint_every == 0 or step == settings.steps:
-            checkpointer.save(step, state, batches)
+        scores = None
+        if validate and (step % settings.validate_every == 0 or step == settings.steps):
+            paused = time.perf_counter()
+            scores = validate(state.params)
+            write_metrics(step, {f"validation/{name}": value for name, value in scores.items()})
+            began += time.perf_counter() - paused
+        if scores or step % settings.checkpoint_every == 0 or step == settings.steps:
+            checkpointer.save(step, state, batches, scores)
     return state
 
 

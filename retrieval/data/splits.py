@@ -1,0 +1,62 @@
+"""The questions of an evaluation set divided into training, validation and test (Chang et al. 2020, section 4.1)."""
+
+import hashlib
+from collections.abc import Collection, Mapping
+
+from retrieval.data.beir import RetrievalSet
+from retrieval.errors import UserError
+
+TRAIN, VALIDATION = "train", "validation"
+
+
+def split(value: RetrievalSet, ratio: float, validation: float, seed: int) -> tuple[RetrievalSet, RetrievalSet]:
+    """Divides a set by question: no question that is trained on is evaluated on.
+
+    The order in which questions go to one side or the other is that of a hash of seed and id, so the training questions
+    of a smaller ratio are among those of a larger one.
+
+    Args:
+      ratio: share of the questions to train on; 0.01, 0.05 and 0.8 in the paper.
+      validation: share of the training questions that is held out to choose settings and checkpoint; 0.1 in the paper.
+
+    Returns:
+      The set with its test questions alone and every candidate; and one whose rules are 'train' and 'validation',
+      judged as the first rule of `value` does, with the candidates that they call relevant.
+
+    Raises:
+      UserError: a share is not between 0 and 1, or leaves no question to train on, to validate on or to test on.
+    """
+    for name, share in (("ratio", ratio), ("validation", validation)):
+        if not 0 < share < 1:
+            raise UserError(f"config.split.{name}={share}: a share between 0 and 1 is needed, such as 0.1")
+    ids = sorted(value.queries, key=lambda id: hashlib.blake2b(f"{seed} {id}".encode(), digest_size=8).digest())
+    training = round(ratio * len(ids))
+    held_out = round(validation * training)
+    sizes = {"train": training - held_out, "validation": held_out, "test": len(ids) - training}
+    if not all(sizes.values()):
+        counts = ", ".join(f"{count} {name}" for name, count in sizes.items())
+        raise UserError(
+            f"set '{value.name}' has {len(ids)} questions, and config.split.ratio={ratio} with "
+            f"config.split.validation={validation} makes {counts} questions of them: choose others, or a larger set"
+        )
+    return _test_set(value, set(ids[training:])), _training_set(value, ids[held_out:training], ids[:held_out])
+
+
+def _test_set(value: RetrievalSet, ids: Collection[str]) -> RetrievalSet:
+    queries = {id: text for id, text in value.queries.items() if id in ids}
+    qrels = {rule: _restrict(judgements, queries) for rule, judgements in value.qrels.items()}
+    return RetrievalSet(value.name, queries, value.candidates, qrels)
+
+
+def _training_set(value: RetrievalSet, train: Collection[str], validation: Collection[str]) -> RetrievalSet:
+    judgements = next(iter(value.qrels.values()))
+    positives = {id: {c: grade for c, grade in grades.items() if grade > 0} for id, grades in judgements.items()}
+    qrels = {TRAIN: _restrict(positives, train), VALIDATION: _restrict(positives, validation)}
+    relevant = {candidate for rule in qrels.values() for grades in rule.values() for candidate in grades}
+    candidates = [candidate for candidate in value.candidates if candidate.id in relevant]
+    queries = {id: value.queries[id] for id in (*train, *validation)}
+    return RetrievalSet("training", queries, candidates, qrels)
+
+
+def _restrict(judgements: Mapping[str, dict[str, int]], ids: Collection[str]) -> dict[str, dict[str, int]]:
+    return {id: judgements[id] for id in ids if judgements.get(id)}

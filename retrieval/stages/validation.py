@@ -1,0 +1,109 @@
+"""Retrieval over a small pool in the middle of training: recall@k by which the best checkpoint is kept.
+
+The pool is made of what training does not see: the validation questions of a labelled set, among its candidates, or the
+held-out passages of the corpus with the sentences that the pre-training tasks draw for them.
+"""
+
+import hashlib
+import heapq
+import logging
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import seqio
+
+from retrieval.data import beir, features
+from retrieval.data.vocab import WordPiece
+from retrieval.errors import UserError, unknown_name
+from retrieval.evaluation import metrics
+from retrieval.search.encode import encode_rows
+from retrieval.search.exact import ExactIndex
+from retrieval.stages import examples
+from retrieval.stages import model as models
+from retrieval.stages.run import Run
+
+_log = logging.getLogger(__name__)
+
+METRICS = ("Success@1", "Success@10", "Success@100", "RR")
+
+
+class Pool(NamedTuple):
+    """Token ids of queries and candidates, and query id -> candidate id -> 1."""
+
+    queries: dict[str, list[int]]
+    candidates: dict[str, list[int]]
+    qrels: dict[str, dict[str, int]]
+
+
+def make(run: Run, vocabulary: WordPiece, mesh: jax.sharding.Mesh) -> Callable[[Any], dict[str, float]]:
+    """A function from parameters to METRICS over a pool that stays the same.
+
+    Raises:
+      UserError: an unknown metric in config.loop.best, a model without towers, or nothing to make a pool of.
+    """
+    config = run.config
+    if config.loop.best not in METRICS:
+        raise unknown_name("metric in config.loop.best", config.loop.best, METRICS)
+    if models.is_mlm(config):
+        raise UserError("a masked language model has no towers to validate: set config.loop.validate_every=0")
+    pool = _labelled_pool(run, vocabulary) if config.data.rates.pairs else _held_out_pool(run, vocabulary)
+    _log.info("validation: %d queries over %d candidates", len(pool.queries), len(pool.candidates))
+    embedder = models.Embedder(config, vocabulary, mesh)
+    longest = max(config.data.query_length, config.data.document_length)
+
+    def validate(params: Any) -> dict[str, float]:
+        embed = [embedder.queries(params), embedder.documents(params)]
+        queries_QE, candidates_NE = (
+            encode_rows(list(texts.values()), function, config.encode.batch_tokens, longest, mesh.size)
+            for texts, function in zip(pool[:2], embed)
+        )
+        _, rows_QK = ExactIndex(candidates_NE).search(queries_QE, min(100, len(candidates_NE)))
+        return metrics.evaluate(rows_QK, list(pool.queries), list(pool.candidates), pool.qrels, METRICS)
+
+    return validate
+
+
+def _labelled_pool(run: Run, vocabulary: WordPiece) -> Pool:
+    config = run.config
+    queries, qrels = examples.validation(run)
+    golds = {candidate for grades in qrels.values() for candidate in grades}
+    everything = beir.read_candidates(run.sets / examples.split_set(run) / "corpus.jsonl")
+    others = (candidate for candidate in everything if candidate.id not in golds)
+    room = max(0, config.loop.validate_candidates - len(golds))
+    candidates = [c for c in beir.read_candidates(run.training / "corpus.jsonl") if c.id in golds]
+    candidates += heapq.nsmallest(room, others, lambda c: _order(c.id))
+    return Pool(
+        dict(zip(queries, models.query_tokens(config, vocabulary, list(queries.values())))),
+        dict(zip((c.id for c in candidates), models.candidate_tokens(config, vocabulary, candidates))),
+        qrels,
+    )
+
+
+def _held_out_pool(run: Run, vocabulary: WordPiece) -> Pool:
+    config = run.config
+    if not config.data.held_out:
+        raise UserError(
+            "config.loop.validate_every needs passages to validate on: set config.data.held_out, such as 0.01"
+        )
+    name, _ = examples.register_tasks(run, vocabulary, validation=True)
+    lengths = features.pair_lengths(config.data.query_length, config.data.document_length)
+    # One draw of every task for a held-out passage, in an order that is the same in every run.
+    dataset = seqio.get_mixture_or_task(name).get_dataset(lengths, "train", shuffle=True, seed=0, num_epochs=1)
+    pool = Pool({}, {}, {})
+    for example in dataset.as_numpy_iterator():
+        document = str(example["document_id"][0])
+        if document not in pool.candidates and len(pool.candidates) < config.loop.validate_candidates:
+            query = f"q{document}"
+            pool.candidates[document] = example["document"].tolist()
+            if len(pool.queries) < config.loop.validate_queries:
+                pool.queries[query], pool.qrels[query] = example["query"].tolist(), {document: 1}
+        if len(pool.candidates) == config.loop.validate_candidates:
+            break
+    if not pool.queries:
+        raise UserError(f"config.data.held_out={config.data.held_out} holds no passage out: a larger share is needed")
+    return pool
+
+
+def _order(id: str) -> bytes:
+    return hashlib.blake2b(id.encode(), digest_size=8).digest()

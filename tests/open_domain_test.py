@@ -1,0 +1,44 @@
+"""More candidates from a corpus."""
+
+import pytest
+
+from retrieval.data.beir import Candidate, RetrievalSet
+from retrieval.data.open_domain import extend
+from retrieval.errors import UserError
+
+PASSAGES = [
+    Candidate("7:0", "Cats", "Cats sleep. Cats purr. Cats sleep."),
+    Candidate("7:1", "Cats", "A cat has four legs."),
+    Candidate("9:0", "Dogs", "Dogs bark. The answer is here."),
+]
+PAIRS = {
+    ("corpus:7:0-0", "Cats sleep.", PASSAGES[0].text),
+    ("corpus:7:0-1", "Cats purr.", PASSAGES[0].text),
+    ("corpus:7:1-0", "A cat has four legs.", PASSAGES[1].text),
+    ("corpus:9:0-0", "Dogs bark.", PASSAGES[2].text),
+}
+
+
+def reqa():
+    own = Candidate("c0", "The answer is here.", "The answer is here. So it is.")
+    return RetrievalSet("reqa", {"q0": "where"}, [own], {"pair": {"q0": {"c0": 1}}})
+
+
+def test_distinct_sentences_that_are_not_the_sets_own():
+    value = extend(reqa(), PASSAGES, 4, seed=0)
+    assert value.candidates[0] == reqa().candidates[0]
+    assert {(c.id, c.title, c.text) for c in value.candidates[1:]} == PAIRS
+    assert (value.queries, value.qrels) == (reqa().queries, reqa().qrels)
+
+
+def test_a_draw_depends_on_the_seed_alone():
+    def draw(passages, count, seed):
+        return [c.id for c in extend(reqa(), passages, count, seed).candidates[1:]]
+
+    assert draw(PASSAGES, 2, 0) == draw(PASSAGES[::-1], 2, 0) == draw(PASSAGES, 3, 0)[:2]
+    assert len({tuple(draw(PASSAGES, 4, seed)) for seed in range(5)}) > 1
+
+
+def test_a_corpus_that_is_too_small():
+    with pytest.raises(UserError, match=r"config\.sets\.distractors=5: the corpus has only 4"):
+        extend(reqa(), PASSAGES, 5, seed=0)

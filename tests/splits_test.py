@@ -1,0 +1,73 @@
+"""The division of questions into training, validation and test."""
+
+import pytest
+
+from retrieval.data.beir import Candidate, RetrievalSet
+from retrieval.data.splits import split
+from retrieval.errors import UserError
+
+
+def questions(count):
+    """Question i is answered by candidate i, and by candidate i + 1 with the text of another rule."""
+    queries = {f"q{i}": f"question {i}" for i in range(count)}
+    candidates = [Candidate(f"c{i}", f"sentence {i}", f"passage {i}") for i in range(count + 1)]
+    pair = {f"q{i}": {f"c{i}": 1} for i in range(count)}
+    wide = {f"q{i}": {f"c{i}": 1, f"c{i + 1}": 1} for i in range(count)}
+    return RetrievalSet("reqa", queries, candidates, {"pair": pair, "sentence": wide})
+
+
+@pytest.mark.parametrize(("ratio", "sizes"), [(0.01, (9, 1, 990)), (0.05, (45, 5, 950)), (0.8, (720, 80, 200))])
+def test_the_papers_ratios(ratio, sizes):
+    value = questions(1000)
+    test, training = split(value, ratio, 0.1, seed=0)
+    assert (len(training.qrels["train"]), len(training.qrels["validation"]), len(test.queries)) == sizes
+    sides = [set(training.qrels["train"]), set(training.qrels["validation"]), set(test.queries)]
+    assert set.union(*sides) == set(value.queries) and sum(map(len, sides)) == 1000  # nobody is on two sides
+    assert test.candidates == value.candidates  # everything is ranked, also what answers training questions
+
+
+def test_the_test_set_keeps_every_rule_and_training_the_first():
+    test, training = split(questions(10), 0.5, 0.2, seed=0)
+    for query in test.queries:
+        number = int(query[1:])
+        assert test.qrels["pair"][query] == {f"c{number}": 1}
+        assert test.qrels["sentence"][query] == {f"c{number}": 1, f"c{number + 1}": 1}
+    judged = training.qrels["train"] | training.qrels["validation"]
+    assert judged == {query: {f"c{query[1:]}": 1} for query in training.queries}
+    assert {candidate.id for candidate in training.candidates} == {f"c{query[1:]}" for query in training.queries}
+
+
+def test_it_depends_on_the_seed_and_not_on_the_order_of_the_questions():
+    value = questions(100)
+    backwards = RetrievalSet(value.name, dict(reversed(value.queries.items())), value.candidates, value.qrels)
+    assert set(split(value, 0.5, 0.1, 0)[0].queries) == set(split(backwards, 0.5, 0.1, 0)[0].queries)
+    assert set(split(value, 0.5, 0.1, 0)[0].queries) != set(split(value, 0.5, 0.1, 1)[0].queries)
+
+
+def test_a_smaller_share_of_labels_is_part_of_a_larger_one():
+    few, many = (set(split(questions(200), ratio, 0.1, 0)[1].queries) for ratio in (0.05, 0.8))
+    assert few < many
+
+
+def test_what_is_judged_not_relevant_is_not_trained_on():
+    value = questions(4)
+    value.qrels["pair"]["q0"] = {"c0": 1, "c3": 0}
+    for seed in range(4):
+        training = split(value, 0.5, 0.5, seed)[1]
+        assert all("c3" not in grades for q, grades in training.qrels["train"].items() if q == "q0")
+
+
+@pytest.mark.parametrize(
+    ("count", "ratio", "validation", "message"),
+    [
+        (100, 0.0, 0.1, r"config\.split\.ratio=0\.0: a share between 0 and 1"),
+        (100, 1.0, 0.1, r"config\.split\.ratio=1\.0"),
+        (100, 0.8, 0.0, r"config\.split\.validation=0\.0"),
+        (100, 0.01, 0.1, "makes 1 train, 0 validation, 99 test questions"),
+        (20, 0.01, 0.1, "0 train, 0 validation, 20 test"),
+        (20, 0.99, 0.1, "18 train, 2 validation, 0 test"),
+    ],
+)
+def test_shares_that_leave_nothing(count, ratio, validation, message):
+    with pytest.raises(UserError, match=message):
+        split(questions(count), ratio, validation, 0)
