@@ -4,7 +4,7 @@
         --config.corpus=wikispeedia.xml.bz2,enwiki.xml.bz2 --config.vocab=vocab.txt --config.questions=dev-v1.1.json
 
 Sizes: 'paper' (TPU pods: a run of `configs/ict_bfs_wlp.py` for every row), 'gpu' (one accelerator, minutes a run) and
-'local' (2 CPU cores; with SQuAD's dev file as the questions, under 3 hours). ',nq' after the size takes Natural
+'local' (2 CPU cores; with SQuAD's dev file as the questions). ',nq' after the size takes Natural
 Questions for SQuAD: 'paper,nq'. What came out is in docs/results.md.
 
 A row of Table 3 or 4 is (encoder, pre-training) x share of labels x seed. The seed draws the split, the parameters of a

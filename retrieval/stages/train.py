@@ -109,7 +109,7 @@ def load_parameters(folder: Path, vocab_size: int) -> tuple[ConfigDict, TwoTower
 
 def load_towers(run: Run, vocab_size: int) -> TwoTower:
     """The trained towers of a run; those of an MLM run have its encoder and an untrained projection."""
-    _, trained = load_parameters(run.folder, vocab_size)
+    _, trained = load_parameters(run.holder("train").folder, vocab_size)
     if isinstance(trained, TwoTower):
         return trained
     towers = models.build_towers(run.config, vocab_size)
