@@ -7,6 +7,7 @@ import sys
 import pytest
 from absl import flags
 from conftest import REPOSITORY
+from ml_collections import ConfigDict
 
 from retrieval import command_line, main
 from retrieval.errors import UserError
@@ -169,3 +170,29 @@ def test_inputs_that_changed_under_a_fixed_stage_are_refused(tmp_path, stages):
     source.write_text("another")
     with pytest.raises(UserError, match="what it reads has changed"):
         run_all(make_run(tmp_path / "run"), stages)
+
+
+def test_a_work_directory_of_a_version_without_some_field_says_so(tmp_path, stages):
+    run_all(make_run(tmp_path), stages)
+    path = tmp_path / "config.json"
+    old = json.loads(path.read_text())
+    del old["prepare"]["least_passage"]
+    path.write_text(json.dumps(old))
+    with pytest.raises(UserError, match=r"config\.prepare\.least_passage: None there, 16 now"):
+        run_all(make_run(tmp_path), stages)
+
+
+def test_a_run_reads_from_its_base_what_it_does_not_do_itself(tmp_path, stages):
+    base = make_run(tmp_path / "base")
+    run_all(base, stages)
+    config = ConfigDict(base.config.to_dict())
+    config.stages, config.base = ("evaluate",), str(tmp_path / "base")
+    run = Run(config, tmp_path / "run", base.lock)
+    runs.open_run(run, stages)
+    runs.run_stage(run, "evaluate", stages)
+    assert (run.corpus, run.embeddings("a", "b")) == (base.corpus, tmp_path / "run" / "embeddings" / "a" / "b")
+    assert stages["prepare"].function.calls == 1 and stages["evaluate"].function.calls == 2
+    record = tmp_path / "base" / "stages" / "prepare.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"inputs": {"files": "others"}}))
+    runs.run_stage(run, "evaluate", stages)
+    assert stages["evaluate"].function.calls == 3  # the base was made anew

@@ -153,7 +153,7 @@ def check_run(run: Run, stages: Mapping[str, Stage]) -> None:
     old, new = files.read_json(path), json.loads(run.config.to_json())
     started = [stage for name, stage in stages.items() if stage.fixed and _own_record(run, name).exists()]
     fields = sorted({field for stage in started for field in stage.settings})
-    changes = [c for field in fields for c in _changes(field, get_field(old, field), get_field(new, field))]
+    changes = [c for field in fields for c in _changes(field, _field_of(old, field), get_field(new, field))]
     if changes:
         raise UserError(
             f"{run.folder} is the work directory of another config:\n  "
@@ -237,6 +237,14 @@ def _inputs(run: Run, stage: Stage) -> dict[str, str]:
         "files": files.fingerprint(outside),
         "stages": files.fingerprint(needed),
     }
+
+
+def _field_of(config: Any, field: str) -> Any:
+    """As `get_field`; None for a field that the version which wrote the config did not have."""
+    try:
+        return get_field(config, field)
+    except KeyError:
+        return None
 
 
 def _changes(field: str, old: Any, new: Any) -> list[str]:
