@@ -184,6 +184,7 @@ def test_a_work_directory_of_a_version_without_some_field_says_so(tmp_path, stag
 
 def test_a_run_reads_from_its_base_what_it_does_not_do_itself(tmp_path, stages):
     base = make_run(tmp_path / "base")
+    base.config.stages = ("prepare", "evaluate")
     run_all(base, stages)
     config = ConfigDict(base.config.to_dict())
     config.stages, config.base = ("evaluate",), str(tmp_path / "base")
