@@ -104,7 +104,8 @@ def _weight(run: Run, value: RetrievalSet, words: Bm25Index, exact: ExactIndex) 
         hits_QK = np.stack([np.isin(rows, gold) for rows, gold in zip(rows_QK, golds)])
         return np.where(hits_QK.any(axis=1), 1 / (1 + hits_QK.argmax(axis=1)), 0)
 
-    gains = {weight: reciprocal_ranks(weight) - reciprocal_ranks(DENSE_WEIGHT) for weight in WEIGHTS}
+    usual = reciprocal_ranks(DENSE_WEIGHT)
+    gains = {weight: reciprocal_ranks(weight) - usual for weight in WEIGHTS}
     sure = {w: gain.mean() for w, gain in gains.items() if gain.mean() > 2 * gain.std() / np.sqrt(len(gain))}
     return max(sure, key=sure.get, default=DENSE_WEIGHT)
 
