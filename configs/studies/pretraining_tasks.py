@@ -8,8 +8,9 @@ Sizes: 'paper' (TPU pods: a run of `configs/ict_bfs_wlp.py` for every row), 'gpu
 Questions for SQuAD: 'paper,nq'. What came out is in docs/results.md.
 
 A row of Table 3 or 4 is (encoder, pre-training) x share of labels x seed. The seed draws the split, the parameters of a
-model that is not pre-trained, and the order of the batches; pre-training is done once for a row. Table 5 varies layers
-and embedding size; Table 6 adds candidates from the corpus.
+model that is not pre-trained, and the order of the batches; pre-training is done once for a row. In 'local' the rows
+that are far from the others have fewer seeds. Table 5 varies layers and embedding size; Table 6 adds candidates from
+the corpus.
 """
 
 from typing import Any, NamedTuple
@@ -33,6 +34,8 @@ class Size(NamedTuple):
 
     Attributes:
       base: the size of the configs that its runs start from.
+      seeds: of the rows of Tables 3 and 4.
+      clear: pre-trainings whose rows are far from the others: the first two seeds do.
       parallel: runs at a time.
       layers: the fewer and the more of Table 5; the other tables have the more.
       embed_dims: emb-dim of Table 5; the other tables have the last.
@@ -40,19 +43,20 @@ class Size(NamedTuple):
       pre_training: what is changed in config.train of pre-training.
       steps_per_task: whether pre-training on three tasks takes three times the steps of one. Few steps do not do for
         three what they do for one; the paper's 100,000 are the same for all.
-      fine_tuning: share of labels -> steps and batch size.
+      fine_tuning: share of labels -> steps, batch size and learning rate.
       distractors: candidates added for Table 6.
     """
 
     base: str
     seeds: tuple[int, ...]
+    clear: tuple[str, ...]
     parallel: int
     layers: tuple[int, int]
     embed_dims: tuple[int, int, int]
     fields: dict[str, dict[str, Any]]
     pre_training: dict[str, Any]
     steps_per_task: bool
-    fine_tuning: dict[str, tuple[int, int]]
+    fine_tuning: dict[str, tuple[int, int, float]]
     distractors: int
 
 
@@ -60,30 +64,33 @@ SIZES = {
     "paper": Size(
         base="paper",
         seeds=(0, 1, 2),
+        clear=(),
         parallel=1,
         layers=(4, 12),
         embed_dims=(128, 256, 512),
         fields={},
         pre_training={},
         steps_per_task=False,
-        fine_tuning=dict.fromkeys(RATIOS, (2000, 512)),
+        fine_tuning=dict.fromkeys(RATIOS, (2000, 512, 5e-5)),
         distractors=1_000_000,
     ),
     "gpu": Size(
         base="local",
         seeds=(0, 1, 2),
+        clear=(),
         parallel=1,
         layers=(2, 4),
         embed_dims=(64, 128, 256),
         fields=dict(model=dict(hidden_size=256, num_heads=4, mlp_size=1024, dtype="bfloat16")),
         pre_training=dict(steps=4000, batch_size=1024, learning_rate=1e-3),
         steps_per_task=False,
-        fine_tuning=dict.fromkeys(RATIOS, (1000, 512)),
+        fine_tuning=dict.fromkeys(RATIOS, (1000, 512, 1e-3)),
         distractors=200_000,
     ),
     "local": Size(
         base="local",
         seeds=(0, 1, 2),
+        clear=("ict", "bfs", "wlp"),
         parallel=2,
         layers=(1, 2),
         embed_dims=(32, 64, 128),
@@ -94,7 +101,7 @@ SIZES = {
         ),
         pre_training=dict(steps=800),
         steps_per_task=True,
-        fine_tuning={"1": (40, 64), "5": (80, 128), "80": (160, 128)},
+        fine_tuning={"1": (40, 64, 2e-3), "5": (80, 128, 2e-3), "80": (160, 128, 2e-3)},
         distractors=20_000,
     ),
 }
@@ -135,6 +142,13 @@ def get_config(size: str = "paper") -> ConfigDict:
     return config
 
 
+def seeds_of(size: Size, model: Model) -> tuple[int, ...]:
+    """The seeds that a model is fine-tuned with."""
+    if model not in main_rows(size):
+        return size.seeds[:1]
+    return size.seeds[:2] if model.task in size.clear else size.seeds
+
+
 def main_rows(size: Size) -> list[Model]:
     """The models of Tables 3 and 4, and the single tasks."""
     rows = [Model("bow_mlp", task, 0, size.embed_dims[-1]) for task in ("none", "all")]
@@ -158,15 +172,16 @@ def open_domain_rows(size: Size) -> list[Model]:
 def _table(study: ConfigDict, size: Size, dataset: str) -> ConfigDict:
     """Every run by its name. They are done in the order of their names, as far as they can be: seed after seed."""
     runs = ConfigDict({"corpus": _prepare(study, size)})
-    main, models = main_rows(size), list(dict.fromkeys([*main_rows(size), *ablation_rows(size)]))
+    models = list(dict.fromkeys([*main_rows(size), *ablation_rows(size)]))
     for model in models:
         if model.task != "none" and model.pretraining not in runs:
             runs[model.pretraining] = _pretrain(size, model)
     for seed in size.seeds:
         for ratio in RATIOS:
             runs[_split_run(ratio, seed)] = _split(study, size, dataset, ratio, seed)
-            for model in models if seed == size.seeds[0] else main:
-                runs[model.run(ratio, seed)] = _fine_tune(size, model, ratio, seed)
+            for model in models:
+                if seed in seeds_of(size, model):
+                    runs[model.run(ratio, seed)] = _fine_tune(size, model, ratio, seed)
     for model in open_domain_rows(size):
         for ratio in RATIOS:
             runs[_open_run(model, ratio, size)] = _open_domain(study, size, dataset, model, ratio)
@@ -204,7 +219,7 @@ def _fine_tune(size: Size, model: Model, ratio: str, seed: int) -> ConfigDict:
     config.seed = seed
     config.stages, config.base = ("train", "encode", "evaluate", "report"), _split_run(ratio, seed)
     config.train.init_from = "" if model.task == "none" else model.pretraining
-    config.train.steps, config.train.batch_size = size.fine_tuning[ratio]
+    config.train.steps, config.train.batch_size, config.train.learning_rate = size.fine_tuning[ratio]
     config.evaluate.runs = False
     return config
 
@@ -268,7 +283,7 @@ class _Report:
         return cell if paper is None else {**cell, "paper": paper}
 
     def _model(self, model: Model, ratio: str, k: int, system: str = "dense") -> dict[str, Any]:
-        return self._cell([model.run(ratio, seed) for seed in self._size.seeds], system, k)
+        return self._cell([model.run(ratio, seed) for seed in seeds_of(self._size, model)], system, k)
 
     def _bm25(self, ratio: str, k: int) -> dict[str, Any]:
         return self._cell([_split_run(ratio, seed) for seed in self._size.seeds], "bm25", k)
@@ -298,11 +313,7 @@ class _Report:
     def _ablation(self) -> dict[str, Any]:
         rows = []
         for index, model in enumerate(ablation_rows(self._size), 1):
-            seeds = self._size.seeds if model in self._rows else self._size.seeds[:1]
-            cells = [
-                self._cell([model.run(ratio, s) for s in seeds], "dense", 100, chang_2020.TABLE_5[index][ratio])
-                for ratio in RATIOS
-            ]
+            cells = [self._model(model, ratio, 100) | {"paper": chang_2020.TABLE_5[index][ratio]} for ratio in RATIOS]
             rows.append(
                 dict(labels=[str(index), str(model.layers), LABELS[model.task], str(model.embed_dim)], cells=cells)
             )
