@@ -101,7 +101,7 @@ SIZES = {
         ),
         pre_training=dict(steps=800),
         steps_per_task=True,
-        fine_tuning={"1": (40, 64, 2e-3), "5": (80, 128, 2e-3), "80": (160, 128, 2e-3)},
+        fine_tuning={"1": (40, 64, 5e-4), "5": (80, 128, 1e-3), "80": (160, 128, 2e-3)},
         distractors=20_000,
     ),
 }
