@@ -131,6 +131,28 @@ def test_a_corpus_without_a_passage_is_an_error(tmp_path):
         prepare.prepare(empty, tmp_path, settings)
 
 
+def test_ids_of_several_dumps_are_told_apart(tmp_path):
+    """Two snapshots of one wiki give the same page the same id."""
+    text = "The red fox lives in the forest. It eats grass and leaves in the summer. It sleeps in the winter."
+    for name in ("2007", "2015"):
+        revision = f"<revision><id>1</id><text>{text} {name}.</text></revision>"
+        page = f"<page><title>Fox</title><ns>0</ns><id>7</id>{revision}</page>"
+        (tmp_path / f"{name}.xml").write_text(f"<mediawiki>{page}</mediawiki>", encoding="utf-8")
+    source = prepare.open_source(f"{tmp_path / '2007.xml'},{tmp_path / '2015.xml'}", tmp_path / "no.lock", 0.0)
+    prepare.prepare(source, tmp_path / "corpus", SETTINGS)
+    read = [json.loads(line) for path in (tmp_path / "corpus").glob("passages-*.jsonl") for line in path.open()]
+    assert {item["_id"]: item["text"][-5:] for item in read} == {"7:0": "2007.", "1-7:0": "2015."}
+
+
+def test_two_pages_of_one_id_are_refused(tmp_path):
+    def read():
+        yield toy_corpus.Page(3)
+        yield toy_corpus.Page(3)
+
+    with pytest.raises(UserError, match="two pages of the corpus have the id '3'"):
+        prepare.prepare(prepare.Source(read, toy_corpus.parse), tmp_path, SETTINGS)
+
+
 def test_a_killed_worker_is_named(tmp_path):
     with pytest.raises(UserError, match="worker process was killed"):
         local_runner.run_tasks("die", [(tmp_path / "x", ())], _die, workers=1)

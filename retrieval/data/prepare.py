@@ -25,6 +25,7 @@ from retrieval.data import articles, local_runner, pydocs, shards, tfds_source, 
 from retrieval.data.articles import Article, Broken, Dropped, KnownItem, Redirect
 from retrieval.data.passages import Limits
 from retrieval.data.vocab import WordPiece
+from retrieval.data.wikipedia import Page
 from retrieval.errors import UserError
 
 LOCAL = "local"
@@ -127,8 +128,10 @@ def read_articles(path: Path) -> Iterator[Article | Redirect | KnownItem]:
 
 
 def _read_dumps(paths: list[Path]) -> Iterator[Any]:
-    for path in paths:
-        yield from wikipedia.read_pages(path)
+    """The pages of all files. Two dumps may use one id for two pages: ids of the second file begin with '1-'."""
+    for number, path in enumerate(paths):
+        for page in wikipedia.read_pages(path):
+            yield dataclasses.replace(page, id=f"{number}-{page.id}") if number and isinstance(page, Page) else page
 
 
 def _articles(source: Source, folder: Path, settings: Settings) -> collections.Counter:

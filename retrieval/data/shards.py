@@ -12,6 +12,7 @@ them. The output does not depend on the order in which values reach a step, so e
 
 import collections
 import hashlib
+import itertools
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from retrieval.data import passages
 from retrieval.data.articles import Article, KnownItem, Redirect
 from retrieval.data.passages import Sentences
 from retrieval.data.vocab import WordPiece
+from retrieval.errors import UserError
 
 REDIRECT, LEAD, REQUEST, PASSAGE = "redirect", "lead", "request", "passage"
 RESOLVED, NEIGHBOUR, COUNT = "resolved", "neighbour", "count"
@@ -89,11 +91,16 @@ def attach(title: str, leads: Iterable[dict], requests: Iterable[str], num_shard
 def write_shard(
     shard: int, items: Iterable[dict], neighbours: Iterable[dict], folder: Path, num_shards: int
 ) -> Iterator[Item]:
-    """Joins and writes one shard of passages, and of (passage, linked lead) pairs, in the order of a hash."""
+    """Joins and writes one shard of passages, and of (passage, linked lead) pairs, in the order of a hash.
+
+    Raises:
+      UserError: two passages have one id, as those of two pages of one id have.
+    """
     per_passage: dict[str, list[dict]] = {}
     for neighbour in neighbours:
         per_passage.setdefault(neighbour["passage"], []).append(neighbour)
     items = sorted(items, key=lambda item: (_hash(item["id"], "order"), item["id"]))
+    _check_distinct([item["id"] for item in items])
     examples, links, texts, table = [], [], [], collections.Counter()
     for item in items:
         leads = sorted(per_passage.get(item["id"], []), key=lambda lead: lead["title"])
@@ -113,6 +120,15 @@ def write_shard(
 def shard_path(folder: Path, kind: str, shard: int, num_shards: int, suffix: str = "tfrecord") -> Path:
     """The file of shard number `shard` of 'passages' or 'links'."""
     return Path(folder) / f"{kind}-{shard:05d}-of-{num_shards:05d}.{suffix}"
+
+
+def _check_distinct(sorted_ids: list[str]) -> None:
+    for one, other in itertools.pairwise(sorted_ids):
+        if one == other:
+            raise UserError(
+                f"two pages of the corpus have the id '{one.rpartition(':')[0]}'; where one file holds several dumps, "
+                "give each as a file of its own in config.corpus"
+            )
 
 
 def _counts(item: dict, num_links: int) -> list[int]:
