@@ -74,6 +74,8 @@ def _paper() -> ConfigDict:
             mlp_size=3072,
             dropout=0.1,
             dtype="bfloat16",
+            remat="full",  # what the backward pass computes again: 'none', 'dots' (all but weights' products) or 'full'
+            unroll=1,  # layers in one turn of the loop over layers: more run faster and compile longer
             embed_dim=512,
             pooling="cls",  # or 'mean'
             tied=False,
@@ -136,6 +138,7 @@ def _local(config: ConfigDict) -> None:
     config.prepare.update(shards=8, vocab_size=16_000, longest_passage=80, shortest_paragraph=32, held_out=0.2)
     config.data.update(query_length=32, document_length=96, lanes=4, shuffle_buffer=512, held_out=0.0)
     config.model.update(num_layers=2, hidden_size=128, num_heads=2, mlp_size=512, dtype="float32", embed_dim=128)
+    config.model.update(remat="none", unroll=4)
     config.model.update(pooling="mean", tied=True, normalize=True, dropout=0.0)
     config.train.update(steps=600, batch_size=128, learning_rate=2e-3, temperature=0.05)
     config.loop.update(log_every=20, checkpoint_every=200, validate_every=0)

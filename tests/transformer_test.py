@@ -72,7 +72,8 @@ def bert(params, ids, types, heads):
     )
     x = norm(x, p["embedding_norm"])
     size = x.shape[1] // heads
-    for _, layer in sorted(p["layers"].items()):
+    for number in range(len(p["layers"]["mlp_in"]["bias"])):
+        layer = jax.tree.map(lambda leaf, number=number: leaf[number], p["layers"])
         q, k, v = (dense(x, layer["attention"][name]) for name in ("query", "key", "value"))
         mixed = np.zeros_like(x)
         for head in range(heads):
@@ -142,11 +143,12 @@ def test_every_dropout_has_a_mask_of_its_own(monkeypatch, model):
     keys = []
 
     def recorded(x, rate, key):
-        keys.append(tuple(jax.random.key_data(key).tolist()))
+        jax.debug.callback(lambda data: keys.append(tuple(data.tolist())), jax.random.key_data(key))
         return x
 
     monkeypatch.setattr("retrieval.models.transformer.dropout", recorded)
     model(from_ids(*batch((8,), 8)), dropout_key=jax.random.key(0))
+    jax.effects_barrier()
     assert len(keys) == len(set(keys)) == 1 + 3 * CONFIG.num_layers
 
 
@@ -165,7 +167,40 @@ def test_parameters_start_like_berts():
     table = np.asarray(model.token_embedding.embedding[...])
     assert np.abs(table).max() < 0.04 + 1e-6
     assert table.std() == pytest.approx(0.02 * 0.8796, rel=0.01)  # a standard normal cut at two deviations: 0.8796
-    assert not np.asarray(model.layers[0].mlp_in.bias[...]).any()
+    assert not np.asarray(model.layers.mlp_in.bias[...]).any()
+
+
+@pytest.mark.parametrize("setting", [{"remat": "dots"}, {"remat": "full"}, {"unroll": 2}])
+def test_memory_and_loop_settings_change_no_value(model, setting):
+    """Hidden states, and the gradients that dropout's masks are a part of."""
+    text, other = (
+        from_ids(*batch((8, 6), 8)),
+        spread_parameters(Transformer(dataclasses.replace(CONFIG, **setting), rngs=nnx.Rngs(0))),
+    )
+
+    def gradient(model):
+        graphdef, params = nnx.split(model)
+
+        def loss(params):
+            hidden = nnx.merge(graphdef, params)(text, dropout_key=jax.random.key(3))
+            return jnp.where(text.segments_RL[:, :, None] != 0, jnp.sin(hidden), 0).sum()
+
+        return jax.jit(jax.grad(loss))(params)
+
+    for a, b in zip(jax.tree.leaves(gradient(other)), jax.tree.leaves(gradient(model)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_remat_keeps_less_for_the_backward_pass():
+    text = from_ids(*batch((32,) * 8, 32))
+
+    def kept(remat):
+        config = dataclasses.replace(CONFIG, remat=remat, num_layers=4, hidden_size=48, mlp_size=192, max_length=32)
+        graphdef, params = nnx.split(Transformer(config, rngs=nnx.Rngs(0)))
+        _, pullback = jax.vjp(lambda params: nnx.merge(graphdef, params)(text, dropout_key=None), params)
+        return sum(leaf.nbytes for leaf in jax.tree.leaves(pullback) if hasattr(leaf, "nbytes"))
+
+    assert kept("full") < kept("dots") < kept("none")
 
 
 def test_bfloat16_computes_in_half_precision_on_float32_parameters(model):
@@ -225,6 +260,8 @@ def test_an_id_outside_the_vocabulary_gives_nan_and_no_wrong_vector(model, token
     [
         ({"num_heads": 5}, "hidden_size 12 is not a multiple of num_heads 5"),
         ({"dropout": 1.0}, r"dropout 1.0 is not in \[0, 1\)"),
+        ({"remat": "dot"}, "unknown remat 'dot': did you mean dots"),
+        ({"unroll": 0}, "num_layers 2 and unroll 0 must be at least 1"),
         ({"dtype": "bfloat17"}, "unknown dtype 'bfloat17': did you mean bfloat16"),
     ],
 )

@@ -1,5 +1,8 @@
 """The encoder of BERT (Devlin et al. 2019), so that published weights fit: post-LN, learned positions, erf GELU.
 
+The layers are one module whose parameters have a leading axis, and `jax.lax.scan` goes over it: a model of any depth
+compiles as fast as a model of one layer.
+
 Letters of shapes beside those of `text`: N heads, D head size, M the tokens attended to.
 """
 
@@ -10,10 +13,17 @@ import jax.numpy as jnp
 from flax import nnx
 
 from retrieval.errors import UserError, unknown_name
-from retrieval.models.text import Text, lookup, same_text
+from retrieval.models.text import Text, gathered, lookup, same_text
 
 # Two standard deviations are cut off and the rest is not rescaled, as in BERT's own code.
 INIT = nnx.initializers.truncated_normal(0.02)
+
+# What the forward pass of a layer keeps for the backward pass; the rest is computed again.
+REMAT = {
+    "none": jax.checkpoint_policies.everything_saveable,
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,  # products with weights, not attention
+    "full": jax.checkpoint_policies.nothing_saveable,  # a layer's input alone
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +34,9 @@ class TransformerConfig:
       max_length: number of positions, the longest text in tokens (a row of packed texts may be longer).
       dropout: rate after the embeddings, on attention probabilities and on the output of every sublayer.
       dtype: 'float32' or 'bfloat16', of the computation; parameters, softmax and LayerNorm are always float32.
+      remat: a name in `REMAT`: memory of training for time.
+      unroll: layers in one turn of the loop over layers; all of them give the fastest program, and the longest to
+        compile.
     """
 
     vocab_size: int
@@ -35,6 +48,8 @@ class TransformerConfig:
     type_vocab_size: int = 2
     dropout: float = 0.1
     dtype: str = "float32"
+    remat: str = "none"
+    unroll: int = 1
 
     def __post_init__(self):
         if self.hidden_size % self.num_heads:
@@ -45,6 +60,10 @@ class TransformerConfig:
             raise UserError(f"transformer: dropout {self.dropout} is not in [0, 1)")
         if self.dtype not in ("float32", "bfloat16"):
             raise unknown_name("dtype", self.dtype, ("float32", "bfloat16"))
+        if self.remat not in REMAT:
+            raise unknown_name("remat", self.remat, REMAT)
+        if self.num_layers < 1 or self.unroll < 1:
+            raise UserError(f"transformer: num_layers {self.num_layers} and unroll {self.unroll} must be at least 1")
 
 
 class Transformer(nnx.Module):
@@ -56,7 +75,7 @@ class Transformer(nnx.Module):
         self.position_embedding = nnx.Embed(config.max_length, config.hidden_size, embedding_init=INIT, rngs=rngs)
         self.type_embedding = nnx.Embed(config.type_vocab_size, config.hidden_size, embedding_init=INIT, rngs=rngs)
         self.embedding_norm = layer_norm(config, rngs)
-        self.layers = nnx.List(Layer(config, rngs) for _ in range(config.num_layers))
+        self.layers = _stack([Layer(config, rngs) for _ in range(config.num_layers)])
 
     def __call__(self, text: Text, *, dropout_key: jax.Array | None) -> jax.Array:
         """Hidden states [R, L, H] in `config.dtype`; those of padding mean nothing.
@@ -77,10 +96,19 @@ class Transformer(nnx.Module):
         x_RLH += lookup(self.position_embedding.embedding[...], text.positions_RL)
         x_RLH += lookup(self.type_embedding.embedding[...], text.types_RL)
         x_RLH = dropout(self.embedding_norm(x_RLH).astype(config.dtype), config.dropout, keys[0])
-        mask_R1LM = same_text(text)[:, None]
-        for layer, key in zip(self.layers, keys[1:]):
-            x_RLH = layer(x_RLH, mask_R1LM, key)
-        return x_RLH
+        return self._through_layers(x_RLH, same_text(text)[:, None], keys[1:])
+
+    def _through_layers(self, x_RLH: jax.Array, mask_R1LM: jax.Array, keys: jax.Array | list[None]) -> jax.Array:
+        graphdef, params = nnx.split(self.layers)
+
+        def layer(x_RLH: jax.Array, given: tuple) -> tuple[jax.Array, None]:
+            params, key = given
+            return nnx.merge(graphdef, jax.tree.map(gathered, params))(x_RLH, mask_R1LM, key), None
+
+        # Inside a loop nothing can be merged with the backward pass, which CSE prevention is there to prevent.
+        layer = jax.checkpoint(layer, policy=REMAT[self.config.remat], prevent_cse=False)
+        keys = None if keys[0] is None else keys
+        return jax.lax.scan(layer, x_RLH, (params, keys), unroll=min(self.config.unroll, self.config.num_layers))[0]
 
 
 class Layer(nnx.Module):
@@ -150,5 +178,11 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     return jnp.where(bits >= threshold, x * (1 / (1 - threshold / 2**16)), 0).astype(x.dtype)
 
 
-def _split(key: jax.Array | None, count: int) -> list[jax.Array | None]:
-    return [None] * count if key is None else list(jax.random.split(key, count))
+def _split(key: jax.Array | None, count: int) -> jax.Array | list[None]:
+    return [None] * count if key is None else jax.random.split(key, count)
+
+
+def _stack(layers: list[Layer]) -> Layer:
+    """One module for all: its parameters have a leading axis, of layers."""
+    graphdefs, states = zip(*map(nnx.split, layers))
+    return nnx.merge(graphdefs[0], jax.tree.map(lambda *leaves: jnp.stack(leaves), *states))

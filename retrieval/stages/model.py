@@ -156,4 +156,6 @@ def _sizes(config: ConfigDict, vocab_size: int) -> dict[str, Any]:
         max_length=max(config.data.query_length, config.data.document_length),
         dropout=model.dropout,
         dtype=model.dtype,
+        remat=model.remat,
+        unroll=model.unroll,
     )
