@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Called by tpu_vm.sh and gke.sh on every host with accelerators, in the copy of the repository there:
+#   worker.sh install              .venv with what requirements.lock pins, and jax[tpu] of the version pinned there
+#   worker.sh start ID ARGUMENTS   retrieval.main in the background, its output in run/log
+#   worker.sh follow               shows that output to the end, and exits with the exit code of retrieval.main
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+install() {
+  has_python || add_python
+  source launch/environment.sh
+  # As constraints, so that the extra moves no pin.
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check -c requirements.lock \
+    "jax[tpu]==$(sed -n 's/^jax==//p' requirements.lock)"
+}
+
+has_python() {
+  command -v python3.11 || command -v python3.12 || command -v python3.13
+} > /dev/null
+
+# On the Ubuntu 22.04 of the TPU images python3 is 3.10, and 3.11 a package. A new machine updates itself at first, and
+# holds the lock meanwhile.
+add_python() {
+  sudo apt-get -o DPkg::Lock::Timeout=600 --quiet update
+  sudo apt-get -o DPkg::Lock::Timeout=600 --quiet --yes install python3.11 python3.11-venv
+}
+
+# gcloud repeats its command when a connection breaks, and must not start a second run then: hence the ID.
+start() {
+  local id=$1
+  shift
+  [ "$(cat run/id 2> /dev/null)" != "$id" ] || return 0
+  [ -x .venv/bin/python ] || refuse "there is no .venv on this host; 'install' makes it"
+  mkdir -p run
+  exec 9> run/lock
+  flock --nonblock 9 || refuse "a run is going on on this host; 'attach' follows it, 'delete' ends it with the machine"
+  rm -f run/code
+  echo "$id" > run/id
+  # A session of its own outlives the connection. When the machine stops, this shell waits for the program to save.
+  setsid bash -c 'trap : TERM; "$@" 9>&-; echo $? > run/code' bash .venv/bin/python -m retrieval.main "$@" \
+    < /dev/null > run/log 2>&1 &
+}
+
+# The lock is held as long as the shell of `start` lives; a process id could be another program's after a reboot.
+follow() {
+  [ -e run/log ] || refuse "nothing was started on this host"
+  flock run/lock true &
+  tail --pid=$! --sleep-interval=0.1 --lines=+1 --follow run/log
+  [ -e run/code ] || { echo "error: the run was killed, or this host was restarted" >&2 && exit 1; }
+  exit "$(cat run/code)"
+}
+
+refuse() {
+  echo "error: $1" >&2
+  exit 2
+}
+
+case ${1:-} in
+  install | start | follow) "$@" ;;
+  *) refuse "unknown action '${1:-}'; known: install, start, follow" ;;
+esac
