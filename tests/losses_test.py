@@ -70,6 +70,31 @@ def test_in_batch_softmax_is_that_of_the_loops(K, corrected, temperature, symmet
     assert 0 < hits.mean() < 1
 
 
+@pytest.mark.parametrize("block", [1, 5, 12, 100])
+def test_blocks_change_nothing(block):
+    """24 documents in blocks of one, in blocks that do not divide them, and in one block."""
+    query, document, ids, log_q = batch(K=3)
+
+    def loss(query, document, block):
+        losses, metrics = in_batch_softmax(query, document, ids, log_q, temperature=0.3, symmetric=True, block=block)
+        return (losses * np.arange(1, 9)).sum(), metrics["recall@1"]
+
+    gradient = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
+    for a, b in zip(jax.tree.leaves(gradient(query, document, block)), jax.tree.leaves(gradient(query, document, 24))):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_no_matrix_of_all_scores_is_held():
+    """1,024 x 1,024 scores would take 4 MB; a block of 32 takes 0.1, and there are a few of that size."""
+    query, document, ids, log_q = batch(B=1024, documents=1000)
+
+    def loss(query, document):
+        return in_batch_softmax(query, document, ids, log_q, block=32)[0].mean()
+
+    compiled = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(query, document).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 1.5e6
+
+
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_gradients_are_finite_differences_of_the_loops(symmetric):
     query, document, ids, log_q = batch(B=4, K=2, E=3, documents=4)
@@ -154,6 +179,11 @@ def test_in_batch_softmax_and_its_gradients_are_the_same_on_any_mesh(K, symmetri
         return aux, scale_grad, batch_grad[:2], batch_grad[3]
 
     assert_same_on_any_mesh(without_integers, jnp.linspace(0.5, 1.5, 5), (query, document, ids, log_q))
+
+
+def test_a_block_that_is_not_positive_is_refused():
+    with pytest.raises(UserError, match="loss block 0"):
+        in_batch_softmax(*batch(), block=0)
 
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan])

@@ -19,6 +19,7 @@ from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
 from retrieval.models.two_tower import TowerConfig, TwoTower
 from retrieval.training import losses, sharding
+from retrieval.training.chunks import in_chunks
 from retrieval.training.loop import Objective
 
 
@@ -73,10 +74,12 @@ def _in_batch_softmax(bound: Callable, config: ConfigDict) -> Objective:
 
     def objective(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
         model = bound(params)
-        query_BE = model.encode_queries(Text.from_ids(batch["query"], batch["query_types"]), key)
+        query_BE = in_chunks(
+            model.encode_queries, Text.from_ids(batch["query"], batch["query_types"]), key, train.chunk_size
+        )
         B, K, L = batch["document"].shape
         rows = [batch[name].reshape(B * K, L) for name in ("document", "document_types")]
-        document_BKE = model.encode_documents(Text.from_ids(*rows), key).reshape(B, K, -1)
+        document_BKE = in_chunks(model.encode_documents, Text.from_ids(*rows), key, train.chunk_size).reshape(B, K, -1)
         return losses.in_batch_softmax(
             query_BE,
             document_BKE,

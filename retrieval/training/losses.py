@@ -1,7 +1,7 @@
 """Losses: embeddings or logits to one value per example; the caller owns the mean.
 
 Letters of shapes: B examples of the global batch, K documents of each (the positive, then the hard negatives),
-N candidates of the global batch, E embedding size, P masked positions, V vocabulary.
+E embedding size, P masked positions, V vocabulary.
 """
 
 import jax
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from retrieval.errors import UserError
+from retrieval.training.cross_entropy import Anchors, Candidates, cross_entropy
 
 Metrics = dict[str, jax.Array]
 
@@ -21,6 +22,7 @@ def in_batch_softmax(
     *,
     temperature: float = 1.0,
     symmetric: bool = False,
+    block: int = 1024,
 ) -> tuple[jax.Array, Metrics]:
     """Sampled softmax over all documents of the global batch (Chang et al. 2020, section 2).
 
@@ -34,30 +36,31 @@ def in_batch_softmax(
       log_q_BK: log Q, up to a constant; None for no correction.
       symmetric: whether to average with the softmax of each positive over the batch's queries. There the queries of
         other copies of the positive are left out, and nothing is corrected.
+      block: documents that are compared at a time; it changes memory and time, not the result.
 
     Returns:
       The loss [B], and 'recall@1' [B]: 1 where the positive's score (not corrected) is greater than that of every
       candidate that is no copy of it, else 0; a tie is a miss.
 
     Raises:
-      UserError: the temperature is not positive.
+      UserError: the temperature or the block is not positive.
     """
     if not temperature > 0:
         raise UserError(f"temperature {temperature}: must be greater than 0")
+    if block < 1:
+        raise UserError(f"loss block {block}: must be at least 1")
     B, K, E = document_BKE.shape
-    positive_ids_B = document_ids_BK[:, 0]
-    score_BN = _scores(query_BE, document_BKE.reshape(B * K, E))
-    own_BN, copy_BN = _own_and_copies(positive_ids_B, document_ids_BK.reshape(B * K))
-    logit_BN = score_BN / temperature
-    if log_q_BK is not None:
-        logit_BN -= _on_every_device(log_q_BK.reshape(B * K).astype(jnp.float32))
-    loss_B = _cross_entropy(logit_BN, own_BN, copy_BN)
+    query_BE, document_BKE = query_BE.astype(jnp.float32), document_BKE.astype(jnp.float32)
+    ids_B = document_ids_BK[:, 0]
+    bias_BK = jnp.zeros_like(document_ids_BK, jnp.float32) if log_q_BK is None else -jnp.asarray(log_q_BK, jnp.float32)
+    documents = Candidates(document_BKE.reshape(B * K, E), bias_BK.reshape(B * K), document_ids_BK.reshape(B * K))
+    queries = Anchors(query_BE, _numbers(ids_B, K), ids_B)
+    loss_B, positive_B, rival_B = cross_entropy(queries, _on_every_device(documents), temperature, block)
     if symmetric:
-        score_BB = _scores(document_BKE[:, 0], query_BE)
-        reverse_B = _cross_entropy(score_BB / temperature, *_own_and_copies(positive_ids_B, positive_ids_B))
-        loss_B = (loss_B + reverse_B) / 2
-    rival_B = jnp.where(own_BN | copy_BN, -jnp.inf, score_BN).max(axis=1)
-    return loss_B, {"recall@1": (_own(score_BN, own_BN) > rival_B).astype(jnp.float32)}
+        positives = Anchors(document_BKE[:, 0], _numbers(ids_B, 1), ids_B)
+        rivals = Candidates(query_BE, jnp.zeros_like(ids_B, jnp.float32), ids_B)
+        loss_B = (loss_B + cross_entropy(positives, _on_every_device(rivals), temperature, block)[0]) / 2
+    return loss_B, {"recall@1": (positive_B > rival_B).astype(jnp.float32)}
 
 
 def mlm_cross_entropy(logits_BPV: jax.Array, labels_BP: jax.Array, weights_BP: jax.Array) -> tuple[jax.Array, Metrics]:
@@ -81,33 +84,11 @@ def mlm_cross_entropy(logits_BPV: jax.Array, labels_BP: jax.Array, weights_BP: j
     return scale * (weights_BP * loss_BP).sum(axis=1), {"accuracy": scale * (weights_BP * hit_BP).sum(axis=1)}
 
 
-def _scores(anchor_BE: jax.Array, candidate_NE: jax.Array) -> jax.Array:
-    """Inner products of this device's anchors with the candidates of all devices, float32 [B, N]."""
-    anchor_BE, candidate_NE = anchor_BE.astype(jnp.float32), candidate_NE.astype(jnp.float32)
-    # The default precision on an accelerator would round the embeddings to bfloat16 or TF32.
-    return jnp.einsum("be,ne->bn", anchor_BE, _on_every_device(candidate_NE), precision=jax.lax.Precision.HIGHEST)
+def _numbers(ids_B: jax.Array, K: int) -> jax.Array:
+    """The place of each example's first document among the B * K of the batch."""
+    return jnp.zeros_like(ids_B) + jnp.arange(0, len(ids_B) * K, K, dtype=ids_B.dtype)
 
 
-def _own_and_copies(ids_B: jax.Array, candidate_ids_N: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Which candidate is the anchor's own, and which others have the same id; bool [B, N].
-
-    The candidates are in the order of the anchors, N / B of each, its own first.
-    """
-    B, N = len(ids_B), len(candidate_ids_N)
-    own_B = jnp.zeros_like(ids_B) + jnp.arange(0, N, N // B, dtype=ids_B.dtype)
-    own_BN = own_B[:, None] == jnp.arange(N)
-    return own_BN, (ids_B[:, None] == _on_every_device(candidate_ids_N)) & ~own_BN
-
-
-def _cross_entropy(logit_BN: jax.Array, own_BN: jax.Array, left_out_BN: jax.Array) -> jax.Array:
-    logit_BN = jnp.where(left_out_BN, -jnp.inf, logit_BN)
-    return jax.nn.logsumexp(logit_BN, axis=1) - _own(logit_BN, own_BN)
-
-
-def _own(value_BN: jax.Array, own_BN: jax.Array) -> jax.Array:
-    return jnp.where(own_BN, value_BN, 0).sum(axis=1)
-
-
-def _on_every_device(x: jax.Array) -> jax.Array:
+def _on_every_device(candidates: Candidates) -> Candidates:
     """The all-gather of a batch that is sharded over devices; without a mesh, the identity."""
-    return x if jax.sharding.get_abstract_mesh().empty else jax.reshard(x, P())
+    return candidates if jax.sharding.get_abstract_mesh().empty else jax.reshard(candidates, P())

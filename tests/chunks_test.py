@@ -1,0 +1,84 @@
+"""Gradient caching: the embeddings and gradients of the whole batch, with the memory of a chunk."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from devices import assert_same_on_any_mesh
+from flax import nnx
+
+from retrieval.errors import UserError
+from retrieval.models import two_tower
+from retrieval.models.text import Text
+from retrieval.models.two_tower import TowerConfig
+from retrieval.training.chunks import in_chunks
+from retrieval.training.losses import in_batch_softmax
+
+SIZES = dict(vocab_size=50, num_layers=2, hidden_size=12, num_heads=3, mlp_size=20, max_length=16, dropout=0.1)
+GRAPHDEF, PARAMS = nnx.split(two_tower.create(TowerConfig("transformer", SIZES, embed_dim=6), seed=0), nnx.Param)
+
+
+def batch(rows=16, length=12):
+    """Ids and document ids, some of them alike."""
+    random = np.random.default_rng(0)
+    real = np.arange(length) < random.integers(3, length, rows)[:, None]
+    return (random.integers(1, 50, (rows, length)) * real).astype(np.int32), np.arange(rows, dtype=np.int32) // 2 * 2
+
+
+def make_loss(size, key=None):
+    """In-batch softmax of the towers, both on the same ids."""
+
+    def loss(params, batch):
+        ids, document_ids = batch
+        model = nnx.merge(GRAPHDEF, params)
+        text = Text.from_ids(ids, jnp.zeros_like(ids))
+        queries = in_chunks(model.encode_queries, text, key, size)
+        documents = in_chunks(model.encode_documents, text, key, size)
+        losses, _ = in_batch_softmax(
+            queries, documents[:, None], document_ids[:, None], None, temperature=0.01, block=32
+        )
+        return losses.mean(), (queries, documents)
+
+    return jax.value_and_grad(loss, has_aux=True)
+
+
+@pytest.mark.parametrize("size", [1, 4, 8])
+def test_loss_embeddings_and_gradients_are_those_of_the_whole_batch(size):
+    whole, chunked = (jax.jit(make_loss(s))(PARAMS, batch()) for s in (0, size))
+    for a, b in zip(jax.tree.leaves(chunked), jax.tree.leaves(whole), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_the_same_on_any_mesh():
+    assert_same_on_any_mesh(make_loss(8), PARAMS, batch())
+
+
+def test_chunks_have_dropout_masks_of_their_own_and_the_backward_pass_has_the_same():
+    ids = np.tile(batch()[0][:1], (16, 1))
+    _, (queries, _) = make_loss(2, jax.random.key(1))(PARAMS, (ids, batch()[1]))[0]
+    assert len(np.unique(np.asarray(queries), axis=0)) == 16
+
+    def value(scale, size):
+        params = jax.tree.map(lambda x: x * scale, PARAMS)
+        return make_loss(size, jax.random.key(1))(params, batch())[0][0]
+
+    # Were the masks of the second pass others, the gradient would not be that of the loss.
+    expected = (value(1 + 1e-2, 4) - value(1 - 1e-2, 4)) / 2e-2
+    gradient = make_loss(4, jax.random.key(1))(PARAMS, batch())[1]
+    actual = sum(jnp.vdot(g, p) for g, p in zip(jax.tree.leaves(gradient), jax.tree.leaves(PARAMS)))
+    np.testing.assert_allclose(actual, expected, rtol=2e-2)
+
+
+def test_memory_grows_with_the_chunk_and_not_with_the_batch():
+    def temporaries(rows, size):
+        compiled = jax.jit(make_loss(size)).lower(PARAMS, batch(rows)).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    assert temporaries(512, 16) < temporaries(512, 0) / 8
+    assert temporaries(512, 16) < 2 * temporaries(128, 16)
+
+
+@pytest.mark.parametrize("size", [-1, 3, 32])
+def test_a_chunk_that_does_not_divide_the_batch_is_refused(size):
+    with pytest.raises(UserError, match=f"train.chunk_size={size} does not divide the 16 rows of a batch"):
+        make_loss(size)(PARAMS, batch())
