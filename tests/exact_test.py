@@ -1,10 +1,24 @@
-"""Exact search against a stable sort of numpy's inner products."""
+"""Exact search against a stable sort of numpy's inner products, on one device and on several."""
 
+import jax
 import numpy as np
 import pytest
 
 from retrieval.errors import UserError
+from retrieval.search import exact
 from retrieval.search.exact import ExactIndex
+
+
+def mesh_of(*shape):
+    names = ("rows", "columns")[: len(shape)]
+    return jax.make_mesh(shape, names, devices=jax.devices()[: np.prod(shape)])
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """A few thousand candidates then make many tiles and spans."""
+    monkeypatch.setattr(exact, "_TILE", 256)
+    monkeypatch.setattr(exact, "_SPAN", 512)
 
 
 def reference(embeddings, queries, k):
@@ -16,7 +30,7 @@ def reference(embeddings, queries, k):
     return scores, np.pad(rows, padding, constant_values=-1)
 
 
-@pytest.mark.parametrize("candidates, k", [(1, 1), (1, 3), (127, 127), (128, 10), (129, 200), (1000, 7), (5000, 100)])
+@pytest.mark.parametrize("candidates, k", [(1, 1), (1, 3), (127, 127), (128, 10), (129, 200), (1000, 7), (5000, 9)])
 def test_same_as_sorting_all_scores_with_many_ties(candidates, k):
     rng = np.random.default_rng(candidates)
     # Small whole numbers: sums are exact, and nearly every score is tied with many others.
@@ -29,14 +43,81 @@ def test_same_as_sorting_all_scores_with_many_ties(candidates, k):
     assert scores.dtype == np.float32 and rows.dtype == np.int32
 
 
+@pytest.mark.parametrize("shape", [(1,), (3,), (8,), (2, 4)])
+@pytest.mark.parametrize("candidates, k", [(5, 9), (1100, 300), (6001, 2), (6001, 4000)])
+def test_ties_across_tiles_spans_and_devices(small_tiles, shape, candidates, k):
+    rng = np.random.default_rng(candidates)
+    embeddings = rng.integers(-1, 2, (candidates, 3)).astype(np.float32)
+    queries = rng.integers(-1, 2, (5, 3)).astype(np.float32)
+    scores, rows = ExactIndex(embeddings, batch_size=4, mesh=mesh_of(*shape)).search(queries, k)
+    expected_scores, expected_rows = reference(embeddings, queries, k)
+    np.testing.assert_array_equal(rows, expected_rows)
+    np.testing.assert_array_equal(scores, expected_scores)
+
+
+@pytest.mark.parametrize("candidates", [700, 5000])
+def test_the_same_bits_on_any_number_of_devices(small_tiles, candidates):
+    rng = np.random.default_rng(0)
+    embeddings, queries = rng.normal(size=(candidates, 48)), rng.normal(size=(7, 48))
+    indexes = [ExactIndex(embeddings, 4, mesh_of(count)) for count in (1, 3, 8)]
+    results = [index.search(queries, 50) for index in indexes]
+    assert (
+        len({index._layout.rows for index in indexes}) == 1
+    )  # products of one shape, whatever their last bits depend on
+    for scores, rows in results[1:]:
+        assert scores.tobytes() == results[0][0].tobytes() and rows.tobytes() == results[0][1].tobytes()
+
+
+def test_the_devices_share_the_candidates(small_tiles):
+    rng = np.random.default_rng(0)
+    index = ExactIndex(rng.normal(size=(4096, 8)), mesh=mesh_of(8))
+    assert {shard.data.shape for shard in index._embeddings.addressable_shards} == {(512, 8)}
+
+
+def test_the_memory_of_a_search_does_not_grow_with_the_candidates(small_tiles):
+    def temporaries(candidates):
+        index = ExactIndex(np.ones((candidates, 4), np.float32), batch_size=64, mesh=mesh_of(2))
+        with jax.set_mesh(index._layout.mesh):
+            batch = np.zeros((64, 4), np.float32)
+            search = exact._search_batch.lower(batch, index._embeddings, index._layout, 2)
+        return search.compile().memory_analysis().temp_size_in_bytes
+
+    assert temporaries(64_000) < 1.5 * temporaries(8_000) < 64_000 * 64 * 4 / 2
+
+
+def test_inside_a_mesh_of_the_callers():
+    embeddings = np.arange(300, dtype=np.float32)[:, None]
+    with jax.set_mesh(jax.make_mesh((4, 2), ("data", "model"))):
+        _, rows = ExactIndex(embeddings, mesh=mesh_of(3)).search(np.ones((1, 1), np.float32), 3)
+    assert rows.tolist() == [[299, 298, 297]]
+
+
+def test_candidates_in_a_mapped_file(tmp_path):
+    rng = np.random.default_rng(0)
+    embeddings, queries = rng.normal(size=(3000, 16)).astype(np.float32), rng.normal(size=(6, 16))
+    np.save(tmp_path / "candidates.npy", embeddings)
+    mapped = np.load(tmp_path / "candidates.npy", mmap_mode="r")
+    _, rows = ExactIndex(mapped).search(queries, 20)
+    np.testing.assert_array_equal(rows, reference(embeddings, queries, 20)[1])
+
+
 @pytest.mark.parametrize("queries", [0, 1, 3, 4, 5, 8])
 def test_every_number_of_queries(queries):
     rng = np.random.default_rng(0)
-    embeddings, query_embeddings = rng.normal(size=(300, 16)), rng.normal(size=(queries, 16))
+    embeddings, query_embeddings = rng.normal(size=(5000, 16)), rng.normal(size=(queries, 16))
     scores, rows = ExactIndex(embeddings, batch_size=4).search(query_embeddings, 5)
     expected_scores, expected_rows = reference(embeddings, query_embeddings, 5)
     np.testing.assert_array_equal(rows, expected_rows)
     np.testing.assert_allclose(scores, expected_scores, rtol=1e-5, atol=1e-5)
+
+
+def test_one_good_candidate_in_each_of_k_blocks():
+    """The k-th best block matters too, also where blocks lie in many tiles, and differently for each query."""
+    embeddings = np.zeros((40 * 128, 2), np.float32)
+    embeddings[7::256, 0] = np.arange(1, 21)
+    embeddings[135::256, 1] = np.arange(20, 0, -1)
+    _, rows = ExactIndex(embeddings, 4, mesh_of(1)).search(np.eye(2, dtype=np.float32), 20)
+    assert rows.tolist() == [[*range(7 + 19 * 256, 0, -256)], [*range(135, 40 * 128, 256)]]
 
 
 def test_the_best_candidates_in_one_block_and_at_its_edges():
