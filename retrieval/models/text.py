@@ -47,11 +47,6 @@ def lookup(table_VH: jax.Array, index: jax.Array) -> jax.Array:
     return table_VH.at[index].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False, out_sharding=out)
 
 
-def gathered(parameter: jax.Array) -> jax.Array:
-    """A parameter that is sharded over devices, whole on each of them; its gradient is sharded again."""
-    return parameter if jax.sharding.get_abstract_mesh().empty else jax.reshard(parameter, P())
-
-
 def first(x_RLH: jax.Array, text: Text) -> jax.Array:
     """The vector at each text's first token ([CLS]), [B, H].
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from retrieval.errors import UserError, unknown_name
-from retrieval.models.text import Text, gathered, lookup, same_text
+from retrieval.models.text import Text, lookup, same_text
 
 # Two standard deviations are cut off and the rest is not rescaled, as in BERT's own code.
 INIT = nnx.initializers.truncated_normal(0.02)
@@ -103,7 +103,7 @@ class Transformer(nnx.Module):
 
         def layer(x_RLH: jax.Array, given: tuple) -> tuple[jax.Array, None]:
             params, key = given
-            return nnx.merge(graphdef, jax.tree.map(gathered, params))(x_RLH, mask_R1LM, key), None
+            return nnx.merge(graphdef, params)(x_RLH, mask_R1LM, key), None
 
         # Inside a loop nothing can be merged with the backward pass, which CSE prevention is there to prevent.
         layer = jax.checkpoint(layer, policy=REMAT[self.config.remat], prevent_cse=False)
