@@ -38,9 +38,9 @@ def atomic(path: Path) -> Iterator[Path]:
         raise
 
 
-def remove_temporaries(folder: Path) -> None:
-    """Deletes what interrupted `atomic` writes left below `folder`."""
-    for leftover in list(Path(folder).rglob(f"{_TEMPORARY}*")):
+def remove_temporaries(folder: Path, name: str = "*") -> None:
+    """Deletes what interrupted `atomic` writes left below `folder`, of every file or of those with a name (a glob)."""
+    for leftover in list(Path(folder).rglob(f"{_TEMPORARY}*-{name}")):
         remove(leftover)
 
 

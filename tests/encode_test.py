@@ -1,67 +1,209 @@
-"""Encoding: rows in their order whatever the batches, resumable to the shard, damage noticed."""
+"""Encoding: rows in their order whatever the batches, the same files after a kill and from several processes."""
+
+import itertools
+import threading
+import weakref
 
 import numpy as np
 import pytest
 
+from retrieval import files
 from retrieval.errors import UserError
 from retrieval.search import encode
 
 RNG = np.random.default_rng(0)
 TEXTS = [RNG.integers(1, 99, RNG.integers(1, 71)).tolist() for _ in range(101)]
 IDS = [f"d{i}" for i in range(101)]
+EXPECTED = [[sum(t), len(t), t[0]] for t in TEXTS]
 
 
 class Embed:
-    """Sum, length and first token of a row: padding does not change them. Keeps the shapes it was called with."""
+    """Sum, length and first token of a row: padding does not change them. Keeps the batches it was called with."""
 
     def __init__(self):
-        self.shapes = []
+        self.batches = []
 
     def __call__(self, ids):
-        self.shapes.append(ids.shape)
+        self.batches.append(ids)
         return np.stack([ids.sum(1), (ids > 0).sum(1), ids[:, 0]], axis=1)
 
+    @property
+    def shapes(self):
+        return [ids.shape for ids in self.batches]
 
-def run(folder, embed, texts=TEXTS, ids=IDS):
-    encode.encode(
-        folder,
-        "candidates",
-        ids,
-        lambda a, b: texts[a:b],
-        embed,
-        shard_size=40,
-        batch_tokens=256,
-        longest=70,
-        multiple=8,
-    )
+
+def write(folder, embed, texts=TEXTS, tokens=list, total=None, **process):
+    total = len(texts) if total is None else total
+    settings = dict(shard_size=40, batch_tokens=256, longest=70, multiple=8)
+    encode.encode(folder, "candidates", zip(IDS, texts), total, tokens, embed, **settings, **process)
+
+
+def run(folder, embed, **options):
+    write(folder, embed, **options)
     return encode.load(folder, "candidates")
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left_behind():
+    yield
+    assert not [thread for thread in threading.enumerate() if "ThreadPoolExecutor" in thread.name]
 
 
 def test_rows_come_back_in_order(tmp_path):
     embed = Embed()
     embeddings, ids = run(tmp_path, embed)
     assert ids == IDS and embeddings.dtype == np.float32
-    np.testing.assert_array_equal(embeddings, [[sum(t), len(t), t[0]] for t in TEXTS])
+    np.testing.assert_array_equal(embeddings, EXPECTED)
     assert max(length for _, length in embed.shapes) == 70  # not 96: no row is longer than the longest text
     assert len(set(embed.shapes)) <= 5 and all(rows % 8 == 0 for rows, _ in embed.shapes)
 
 
+def test_a_text_is_padded_to_the_next_of_few_lengths(tmp_path):
+    embed = Embed()
+    run(tmp_path, embed)
+    allowed = [16, 32, 48, 64, 70]
+    for ids in embed.batches:
+        lengths = (ids > 0).sum(axis=1)
+        for length in lengths[lengths > 0]:
+            assert ids.shape[1] == min(a for a in allowed if a >= length)
+        assert ids.shape[0] == max(8, 256 // ids.shape[1] // 8 * 8)
+    # Of every length, only the last batch of a shard may have room left.
+    assert sum((ids.sum(axis=1) == 0).any() for ids in embed.batches) <= 3 * len(allowed)
+
+
+def test_encode_rows_is_the_same_without_files():
+    embeddings = encode.encode_rows(TEXTS, Embed(), batch_tokens=500, longest=70, multiple=3)
+    np.testing.assert_array_equal(embeddings, EXPECTED)
+    assert encode.encode_rows([], Embed(), 500, 70, 3).shape == (0, 0)
+
+
 def test_finished_shards_are_not_encoded_again(tmp_path):
     run(tmp_path, Embed())
+    before = contents(tmp_path)
     (tmp_path / "candidates-00001-of-00003.npy").unlink()
     embed = Embed()
-    embeddings, _ = run(tmp_path, embed)
-    np.testing.assert_array_equal(embeddings[:, 1], [len(t) for t in TEXTS])
-    assert len(embed.shapes) < 10
+    run(tmp_path, embed)
+    assert contents(tmp_path) == before
+    embedded = np.concatenate([ids.sum(axis=1)[ids.sum(axis=1) > 0] for ids in embed.batches])
+    assert sorted(embedded) == sorted(map(sum, TEXTS[40:80]))
 
 
-def test_an_interrupted_shard_is_not_half_there(tmp_path):
-    def fail(ids):
-        raise KeyboardInterrupt
+@pytest.mark.parametrize("batches", range(0, 20, 3))
+def test_cut_off_anywhere_the_files_come_out_the_same(tmp_path, batches):
+    run(tmp_path / "whole", Embed())
+    embed, calls = Embed(), itertools.count()
+
+    def cut_off(ids):
+        if next(calls) == batches:
+            raise KeyboardInterrupt
+        return embed(ids)
 
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, fail)
+        run(tmp_path / "cut", cut_off)
+    found = contents(tmp_path / "cut") if (tmp_path / "cut").exists() else {}
+    assert found.items() <= contents(tmp_path / "whole").items()
+    run(tmp_path / "cut", Embed())
+    assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("processes", [2, 3, 5])
+def test_several_processes_write_what_one_does(tmp_path, processes):
+    run(tmp_path / "one", Embed())
+    for process in reversed(range(processes)):
+        write(tmp_path / "many", Embed(), process=process, processes=processes)
+        expected = {f"candidates-{shard:05d}-of-00003.npy" for shard in range(3) if shard % processes >= process}
+        assert {path.name for path in (tmp_path / "many").glob("*.npy")} == expected
+    assert contents(tmp_path / "many") == contents(tmp_path / "one")
+    assert list(encode.shards_of(1, 3, 8)) == [1, 4, 7]
+
+
+def test_what_a_kill_left_of_our_shards_is_removed_and_nothing_of_another_process(tmp_path):
+    for shard in (0, 1):
+        for ending in ("npy", "ids.json"):
+            (tmp_path / f".tmp-7-candidates-0000{shard}-of-00003.{ending}").write_bytes(b"half")
+    write(tmp_path, Embed(), process=1, processes=2)
+    left = {path.name for path in tmp_path.iterdir() if path.name.startswith(".tmp")}
+    assert left == {".tmp-7-candidates-00000-of-00003.npy", ".tmp-7-candidates-00000-of-00003.ids.json"}
+
+
+class Text(list):
+    """A text that can be in a WeakSet."""
+
+    __hash__, __eq__ = object.__hash__, object.__eq__
+
+
+def test_one_shard_of_texts_is_held_and_nothing_read_behind_the_last(tmp_path):
+    alive, most, read = weakref.WeakSet(), 0, 0
+
+    def texts():
+        nonlocal read
+        for id, text in zip(IDS, map(Text, TEXTS)):
+            read += 1
+            alive.add(text)
+            yield id, text
+
+    def tokens(members):
+        nonlocal most
+        most = max(most, len(alive))
+        return [list(member) for member in members]
+
+    settings = dict(shard_size=10, batch_tokens=256, longest=70)
+    encode.encode(tmp_path, "candidates", texts(), 101, tokens, Embed(), **settings, process=1, processes=4)
+    assert read == 100 and most <= 12  # shards 1, 5 and 9; a few are still in the hands of those who passed them on
+
+
+def test_texts_are_tokenised_while_the_device_computes(tmp_path, monkeypatch):
+    monkeypatch.setattr(encode, "_CHUNK", 8)
+    third = threading.Event()
+    calls = itertools.count(1)
+
+    def tokens(texts):
+        if next(calls) == 3:
+            third.set()
+        return texts
+
+    def embed(ids):
+        assert third.wait(timeout=10)  # the first chunk alone makes a batch
+        assert threading.current_thread() is threading.main_thread()
+        return Embed()(ids)
+
+    write(tmp_path, embed, texts=[[1] * 20] * 101, tokens=tokens)
+
+
+@pytest.mark.parametrize("shard", [0, 1, 2])
+def test_an_error_of_the_tokeniser_is_raised_where_it_belongs(tmp_path, shard):
+    def tokens(texts):
+        if texts[0] == TEXTS[40 * shard]:
+            raise UserError("cannot be tokenised")
+        return list(texts)
+
+    with pytest.raises(UserError, match="cannot be tokenised"):
+        write(tmp_path, Embed(), tokens=tokens)
+    assert len(list(tmp_path.glob("*.npy"))) == shard
+
+
+def test_an_error_of_the_disk_is_raised_within_a_shard(tmp_path, monkeypatch):
+    def full(path, text):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(files, "write_text", full)
+    embed = Embed()
+    with pytest.raises(OSError, match="no space left"):
+        write(tmp_path, embed)
+    embedded = np.concatenate([ids.sum(axis=1)[ids.sum(axis=1) > 0] for ids in embed.batches])
+    assert sorted(embedded) == sorted(map(sum, TEXTS[:80]))
     assert not list(tmp_path.glob("*.npy"))
+    with pytest.raises(OSError, match="no space left"):  # of the last shard too
+        write(tmp_path / "other", embed, texts=TEXTS[:5])
+
+
+def test_fewer_texts_than_were_counted(tmp_path):
+    with pytest.raises(UserError, match=r"no longer 102 texts.*encode again"):
+        write(tmp_path, Embed(), total=102)
 
 
 def test_missing_and_damaged_shards_are_named(tmp_path):
@@ -71,6 +213,13 @@ def test_missing_and_damaged_shards_are_named(tmp_path):
     path.write_bytes(data[:100])
     with pytest.raises(UserError, match=r"00001-of-00003\.npy: damaged"):
         encode.load(tmp_path, "candidates")
+    np.save(path, np.full((40, 3), np.nan))
+    with pytest.raises(UserError, match=r"00001-of-00003\.npy: 40 of 40 stored embeddings hold NaN.*encode again"):
+        encode.load(tmp_path, "candidates")
+    for shape in ((39, 3), (40, 4)):
+        np.save(path, np.ones(shape))
+        with pytest.raises(UserError, match=r"00001-of-00003\.npy: embeddings .* where \(40, 3\) belong"):
+            encode.load(tmp_path, "candidates")
     path.unlink()
     with pytest.raises(UserError, match="2 shards of 'candidates'"):
         encode.load(tmp_path, "candidates")
@@ -82,5 +231,5 @@ def test_embeddings_that_are_not_finite_are_refused(tmp_path):
 
 
 def test_no_text_at_all(tmp_path):
-    embeddings, ids = run(tmp_path, Embed(), [], [])
+    embeddings, ids = run(tmp_path, Embed(), texts=[])
     assert len(embeddings) == 0 and ids == []

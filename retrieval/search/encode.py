@@ -2,124 +2,246 @@
 
 NAME-00003-of-00012.npy        float32 [rows, E]
 NAME-00003-of-00012.ids.json   the ids of the rows, in order
+
+Three things happen at once: a thread tokenises texts and makes batches of them, the caller's embeds these, and a third
+writes the shard before.
 """
 
+import contextlib
+import itertools
 import json
-import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
+import jax
 import numpy as np
 import tqdm
 
 from retrieval import files
 from retrieval.errors import UserError
+from retrieval.search.exact import finite_embeddings
 
-_log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 Embed = Callable[[np.ndarray], np.ndarray]
 """Padded token ids [B, L] to embeddings [B, E]; called with few different shapes."""
+
+# Batches that lie ready, and texts that are tokenised at once. Where a shard ends, what is left over of every length is
+# a batch: while these are embedded, the first ones of the next shard are made.
+_AHEAD, _CHUNK = 8, 1024
+
+
+class _Batch(NamedTuple):
+    """Token ids [B, L] of some rows of a shard; the rows of `ids` beyond them are padding."""
+
+    rows: list[int]
+    ids: np.ndarray
+
+
+class _Complete(NamedTuple):
+    """There are no more batches of a shard."""
+
+    path: Path
+    ids: list[str]
 
 
 def encode(
     folder: Path,
     name: str,
-    ids: Sequence[str],
-    tokens: Callable[[int, int], Sequence[Sequence[int]]],
+    texts: Iterable[tuple[str, T]],
+    total: int,
+    tokens: Callable[[Sequence[T]], Sequence[Sequence[int]]],
     embed: Embed,
     *,
     shard_size: int,
     batch_tokens: int,
     longest: int,
     multiple: int = 1,
+    process: int | None = None,
+    processes: int | None = None,
 ) -> None:
-    """Writes the embeddings of `ids` below `folder`; shards that are there already are kept.
+    """Writes the embeddings of a process's shards below `folder`; those that are there already are kept.
+
+    A shard's bytes depend on its texts alone, so it does not matter which process wrote it, or after how many kills.
 
     Args:
-      ids: one id per text.
-      tokens: the token ids of texts [start, end), special tokens included; called once a shard.
+      texts: ids and texts, in order; those of one shard are in memory at a time.
+      total: how many there are.
+      tokens: the token ids of some texts, special tokens included; called in a thread.
       batch_tokens: padded tokens of a batch; fixes the memory.
       longest: no text has more tokens, and none is padded to more.
       multiple: the number of rows of a batch is a multiple of it (the number of devices).
+      process, processes: which of how many processes this is; by default, what JAX says.
+
+    Raises:
+      UserError: there are not `total` texts, or an embedding is not finite.
     """
-    files.remove_temporaries(folder)
-    count = max(1, -(-len(ids) // shard_size))
-    for shard in tqdm.trange(count, desc=f"encode {folder.parent.name}/{folder.name}/{name}", mininterval=2):
-        start, end = shard * shard_size, min(len(ids), (shard + 1) * shard_size)
-        path = _shard(folder, name, shard, count)
-        if path.exists():
-            continue
-        embeddings = encode_rows(tokens(start, end), embed, batch_tokens, longest, multiple)
-        files.write_text(path.with_suffix(".ids.json"), json.dumps(list(ids[start:end]), ensure_ascii=False))
-        with files.atomic(path) as temporary, temporary.open("wb") as file:
-            np.save(file, embeddings, allow_pickle=False)
+    process = jax.process_index() if process is None else process
+    processes = jax.process_count() if processes is None else processes
+    count = max(1, -(-total // shard_size))
+    paths = {shard: _path(folder, name, shard, count) for shard in shards_of(process, processes, count)}
+    for path in paths.values():
+        files.remove_temporaries(folder, f"{path.stem}.*")  # not those of another process
+    paths = {shard: path for shard, path in paths.items() if not path.exists()}
+
+    def work() -> Iterator[_Batch | _Complete]:
+        for shard, members in _shards(texts, total, shard_size, paths):
+            chunks = (members[start : start + _CHUNK] for start in range(0, len(members), _CHUNK))
+            rows = itertools.chain.from_iterable(tokens([text for _, text in chunk]) for chunk in chunks)
+            yield from _batches(rows, batch_tokens, longest, multiple)
+            yield _Complete(paths[shard], [id for id, _ in members])
+
+    progress = tqdm.tqdm(total=len(paths), desc=f"encode {folder.parent.name}/{folder.name}/{name}", mininterval=2)
+    embedded, writing = [], None
+    with progress, contextlib.closing(_ahead(work())) as made, ThreadPoolExecutor(1) as writer:
+        for item in made:
+            if isinstance(item, _Batch):
+                embedded.append((item.rows, _embed(embed, item)))
+                continue
+            if writing:
+                writing.result()
+            writing = writer.submit(_write, item.path, item.ids, _in_order(embedded, len(item.ids)))
+            embedded = []
+            progress.update()
+        if writing:
+            writing.result()
+
+
+def shards_of(process: int, processes: int, count: int) -> range:
+    """Which of `count` shards a process encodes."""
+    return range(process, count, processes)
 
 
 def load(folder: Path, name: str) -> tuple[np.ndarray, list[str]]:
     """All embeddings [N, E] of a name, and their ids.
 
     Raises:
-      UserError: a shard is missing or damaged.
+      UserError: a shard is missing, damaged, of another size than the others, or holds NaN or infinity.
     """
     paths = sorted(folder.glob(f"{name}-*-of-*.npy"))
     if not paths or len(paths) != int(paths[0].stem.rpartition("-")[2]):
         raise UserError(f"{folder}: {len(paths)} shards of '{name}', not all that there should be; encode again")
-    embeddings, ids = [], []
-    for path in paths:
-        try:
-            embeddings.append(np.load(path, allow_pickle=False))
-        except (ValueError, EOFError) as error:
-            raise UserError(f"{path}: damaged ({error}); delete it and encode again") from error
-        ids += files.read_json(path.with_suffix(".ids.json"))
-    if sum(map(len, embeddings)) != len(ids):
-        raise UserError(
-            f"{folder}: {sum(map(len, embeddings))} embeddings of '{name}' for {len(ids)} ids; encode again"
-        )
-    return np.concatenate(embeddings), ids
-
-
-def _shard(folder: Path, name: str, shard: int, count: int) -> Path:
-    return folder / f"{name}-{shard:05d}-of-{count:05d}.npy"
+    ids = [files.read_json(path.with_suffix(".ids.json")) for path in paths]
+    ends = list(itertools.accumulate(map(len, ids), initial=0))
+    embeddings_NE = None
+    for path, start, end in zip(paths, ends, ends[1:]):
+        shard_NE = _read(path)
+        if embeddings_NE is None:  # all at once: concatenated in the end, they would be there twice
+            embeddings_NE = np.empty((ends[-1], shard_NE.shape[1]), np.float32)
+        expected = (end - start, embeddings_NE.shape[1])
+        if shard_NE.shape != expected:
+            raise UserError(f"{path}: embeddings {shard_NE.shape} where {expected} belong; delete it and encode again")
+        embeddings_NE[start:end] = shard_NE
+    return embeddings_NE, list(itertools.chain.from_iterable(ids))
 
 
 def encode_rows(
     tokens: Sequence[Sequence[int]], embed: Embed, batch_tokens: int, longest: int, multiple: int
 ) -> np.ndarray:
     """Embeds rows in batches of like length, and puts them back in order."""
-    rows = []
-    for order, batch in _batches(tokens, batch_tokens, longest, multiple):
-        values = np.asarray(embed(batch), np.float32)[: len(order)]
-        if not np.isfinite(values).all():
-            raise UserError(
-                "an embedding is not finite: the parameters of the model are damaged, or its dtype overflows"
-            )
-        rows.append((order, values))
-    if not rows:
-        return np.zeros((0, 0), np.float32)
-    result = np.empty((len(tokens), rows[0][1].shape[1]), np.float32)
-    for order, values in rows:
-        result[order] = values
-    return result
+    batches = _batches(tokens, batch_tokens, longest, multiple)
+    return _in_order([(batch.rows, _embed(embed, batch)) for batch in batches], len(tokens))
 
 
-def _batches(
-    tokens: Sequence[Sequence[int]], batch_tokens: int, longest: int, multiple: int
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Row numbers and padded ids [B, L]. L is one of few lengths and B depends on L alone, so few shapes compile."""
-    lengths = np.array([len(row) for row in tokens], np.int64)
-    padded = np.minimum(_round_up(lengths), longest)
-    for length in np.unique(padded):
-        members = np.flatnonzero(padded == length)
-        size = max(multiple, batch_tokens // int(length) // multiple * multiple)
-        for start in range(0, len(members), size):
-            order = members[start : start + size]
-            batch = np.zeros((size, length), np.int32)
-            for i, row in enumerate(order):
-                batch[i, : lengths[row]] = tokens[row]
-            yield order, batch
+def _path(folder: Path, name: str, shard: int, count: int) -> Path:
+    return folder / f"{name}-{shard:05d}-of-{count:05d}.npy"
 
 
-def _round_up(lengths: np.ndarray) -> np.ndarray:
+def _write(path: Path, ids: list[str], embeddings_NE: np.ndarray) -> None:
+    """The ids come first: a shard whose embeddings are there is finished."""
+    files.write_text(path.with_suffix(".ids.json"), json.dumps(ids, ensure_ascii=False))
+    with files.atomic(path) as temporary, temporary.open("wb") as file:
+        np.save(file, embeddings_NE, allow_pickle=False)
+
+
+def _read(path: Path) -> np.ndarray:
+    try:
+        return finite_embeddings(np.load(path, allow_pickle=False), "stored")
+    except (ValueError, EOFError) as error:
+        raise UserError(f"{path}: damaged ({error}); delete it and encode again") from error
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def _shards(
+    texts: Iterable[tuple[str, T]], total: int, shard_size: int, wanted: Collection[int]
+) -> Iterator[tuple[int, list[tuple[str, T]]]]:
+    """The numbers and the texts of the wanted shards; what comes after the last of them is not read."""
+    texts = iter(texts)
+    for shard in range(max(wanted, default=-1) + 1):
+        part = itertools.islice(texts, shard_size)
+        if shard not in wanted:
+            deque(part, maxlen=0)
+            continue
+        members = list(part)
+        if len(members) != min(total - shard * shard_size, shard_size):
+            raise UserError(f"there are no longer {total} texts: their file changed while it was read; encode again")
+        yield shard, members
+
+
+def _ahead(items: Iterator[T]) -> Iterator[T]:
+    """The same items, made in a thread that is a few ahead; an exception there is raised here.
+
+    Closed early, it leaves no thread behind.
+    """
+    end = object()
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            made = deque(pool.submit(next, items, end) for _ in range(_AHEAD))
+            while (item := made.popleft().result()) is not end:
+                made.append(pool.submit(next, items, end))
+                yield item
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _batches(tokens: Iterable[Sequence[int]], batch_tokens: int, longest: int, multiple: int) -> Iterator[_Batch]:
+    """Batches of rows of like length, each as soon as it is full, and in the end what is left over of every length.
+
+    L is one of few lengths and B depends on L alone, so few shapes compile.
+    """
+    waiting: dict[int, list[tuple[int, Sequence[int]]]] = defaultdict(list)
+
+    def batch(length: int) -> _Batch:
+        members = waiting.pop(length)
+        ids_BL = np.zeros((size(length), length), np.int32)
+        for place, (_, ids) in enumerate(members):
+            ids_BL[place, : len(ids)] = ids
+        return _Batch([row for row, _ in members], ids_BL)
+
+    def size(length: int) -> int:
+        return max(multiple, batch_tokens // length // multiple * multiple)
+
+    for row, ids in enumerate(tokens):
+        length = min(_round_up(len(ids)), longest)
+        waiting[length].append((row, ids))
+        if len(waiting[length]) == size(length):
+            yield batch(length)
+    for length in sorted(waiting):
+        yield batch(length)
+
+
+def _round_up(length: int) -> int:
     """To a multiple of 16 up to 64, and of 32 beyond: at most ten shapes for documents of 256 tokens."""
-    step = np.where(lengths <= 64, 16, 32)
-    return -(-np.maximum(lengths, 1) // step) * step
+    step = 16 if length <= 64 else 32
+    return -(-max(length, 1) // step) * step
+
+
+def _embed(embed: Embed, batch: _Batch) -> np.ndarray:
+    values_BE = np.asarray(embed(batch.ids), np.float32)[: len(batch.rows)]
+    if not np.isfinite(values_BE).all():
+        raise UserError("an embedding is not finite: the parameters of the model are damaged, or its dtype overflows")
+    return values_BE
+
+
+def _in_order(embedded: Sequence[tuple[list[int], np.ndarray]], count: int) -> np.ndarray:
+    """[count, E] out of (row numbers, their embeddings); [0, 0] where there are none."""
+    if not embedded:
+        return np.zeros((0, 0), np.float32)
+    result_NE = np.empty((count, embedded[0][1].shape[1]), np.float32)
+    for rows, values_BE in embedded:
+        result_NE[rows] = values_BE
+    return result_NE

@@ -68,7 +68,7 @@ def index(run: Run) -> dict[str, Any]:
         _log.warning("ScaNN cannot be imported here: exact search serves instead")
     built = {}
     for name in collections(run):
-        texts = [document_text(candidate) for candidate in candidates(run, name)]
+        texts = [document_text(candidate) for candidate in read_candidates(run, name)]
         bm25 = Bm25Index.build(texts, "title + text", k1=run.config.index.bm25_k1, b=run.config.index.bm25_b)
         bm25.save(run.index(name, "bm25"))
         built[f"{name}, BM25"] = bm25.description
@@ -87,12 +87,12 @@ def collections(run: Run) -> list[str]:
     return names + ([CORPUS] if has_corpus else [])
 
 
-def candidates(run: Run, name: str) -> list[Candidate]:
-    """The candidates of a set, or the passages of the corpus, in order."""
+def read_candidates(run: Run, name: str) -> Iterator[Candidate]:
+    """The candidates of a set, or the passages of the corpus, in order, one after the other."""
     if name != CORPUS:
-        return list(beir.read_candidates(run.sets / name / "corpus.jsonl"))
+        return beir.read_candidates(run.sets / name / "corpus.jsonl")
     paths = sorted(run.corpus.glob("passages-*.jsonl"))
-    return list(itertools.chain.from_iterable(map(beir.read_candidates, paths)))
+    return itertools.chain.from_iterable(map(beir.read_candidates, paths))
 
 
 def document_text(candidate: Candidate) -> str:
@@ -122,19 +122,13 @@ def _systems(run: Run, vocab_size: int) -> Iterator[tuple[str, Any]]:
 def _encode_queries(
     run: Run, kind: str, queries: Mapping[str, str], write: Callable, embed: encoding.Embed, vocabulary: WordPiece
 ) -> None:
-    texts = list(queries.values())
-    write(
-        kind,
-        list(queries),
-        lambda start, end: models.query_tokens(run.config, vocabulary, texts[start:end]),
-        embed,
-    )
+    tokens = functools.partial(models.query_tokens, run.config, vocabulary)
+    write(kind, queries.items(), len(queries), tokens, embed)
 
 
 def _encode_candidates(run: Run, name: str, write: Callable, embed: encoding.Embed, vocabulary: WordPiece) -> int:
-    items = candidates(run, name)
-    ids = [item.id for item in items]
-    write(
-        "candidates", ids, lambda start, end: models.candidate_tokens(run.config, vocabulary, items[start:end]), embed
-    )
-    return len(items)
+    tokens = functools.partial(models.candidate_tokens, run.config, vocabulary)
+    # Read twice: a collection may be larger than the memory, and the names of the shards say how many there are.
+    total = sum(1 for _ in read_candidates(run, name))
+    write("candidates", ((item.id, item) for item in read_candidates(run, name)), total, tokens, embed)
+    return total

@@ -29,7 +29,7 @@ def search(run: Run) -> None:
         raise UserError(
             f"{run.folder} has no index of the corpus: run the stages encode and index with encode.corpus=True"
         )
-    passages, depth = indexes.candidates(run, CORPUS), run.config.evaluate.depth
+    passages, depth = list(indexes.read_candidates(run, CORPUS)), run.config.evaluate.depth
     lists = {"BM25": Bm25Index.load(run.index(CORPUS, "bm25")).search([run.query], depth)}
     if indexes.has_embeddings(run, CORPUS):
         lists = {"dense": indexes.dense_index(run, CORPUS).search(_embed(run), depth)} | lists
