@@ -50,28 +50,22 @@ run() {
 
 # On the first node of the job. The signal of --signal comes to this shell alone, before the time is up.
 job() {
-  local gpus=$1 retries=$2 code=0
+  local gpus=$1 retries=$2 code signalled=yes
   shift 2
   # Under Slurm, JAX takes one GPU per process, unless it is told which.
   JAX_LOCAL_DEVICE_IDS=$(seq -s , 0 $((gpus - 1)))
   export JAX_LOCAL_DEVICE_IDS
   export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK # srun takes it from the job only up to Slurm 22.02
+  trap 'signalled=yes; kill -TERM $! || true' TERM # srun passes it on to all processes
   # The first process that ends must not have the others killed while they save: srun gives the highest exit code.
   srun --kill-on-bad-exit=0 --wait=60 .venv/bin/python -m retrieval.main "$@" &
-  step=$!
-  trap 'kill -TERM "$step"' TERM # srun passes it on to all processes
-  wait_for_step
+  # A signal ends `wait` too; once srun has ended, `wait` gives its exit code as often as it is asked.
+  while [ "$signalled" = yes ]; do
+    signalled=no code=0
+    wait $! || code=$?
+  done
   [ "$code" -ne "$restart_code" ] || queue_again
   exit "$code"
-}
-
-# `wait` also ends when a signal comes.
-wait_for_step() {
-  while true; do
-    code=0
-    wait "$step" || code=$?
-    kill -0 "$step" 2> /dev/null || return 0
-  done
 }
 
 # A job that somebody cancels is told to end in the same way, and is not wanted back.

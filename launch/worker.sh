@@ -36,9 +36,10 @@ start() {
   flock --nonblock 9 || refuse "a run is going on on this host; 'attach' follows it, 'delete' ends it with the machine"
   rm -f run/code
   echo "$id" > run/id
+  : > run/log # here, not by the program: `follow` may come first
   # A session of its own outlives the connection. When the machine stops, this shell waits for the program to save.
   setsid bash -c 'trap : TERM; "$@" 9>&-; echo $? > run/code' bash .venv/bin/python -m retrieval.main "$@" \
-    < /dev/null > run/log 2>&1 &
+    < /dev/null >> run/log 2>&1 &
 }
 
 # The lock is held as long as the shell of `start` lives; a process id could be another program's after a reboot.

@@ -66,13 +66,20 @@ def answer(key):
 
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(answers[0]["term"]))
     record(key)
-    while "until" in answers[0] and not os.path.exists(path(answers[0]["until"])):
-        import time
-
-        time.sleep(0.01)
+    if "leaves" in answers[0] and os.fork() == 0:
+        await_file(answers[0]["leaves"])
+    if "until" in answers[0]:
+        await_file(answers[0]["until"])
     if "out" in answers[0]:
-        print(answers[0]["out"])
+        print(answers[0]["out"], flush=True)
     return answers[0].get("code", 0)
+
+
+def await_file(name):
+    import time
+
+    while not os.path.exists(path(name)):
+        time.sleep(0.01)
 
 
 def record(key):
@@ -359,6 +366,7 @@ def test_up_from_nothing_to_a_run(work):
     done = work.run("tpu_vm.sh", "up", *UP, *NASTY)
     assert [call["key"] for call in work.calls() if call["argv"][0] == "gcloud"] == ATTEMPT
     assert all({"--worker=all", "--project=p", "--zone=z"} <= set(argv) for argv in work.argv("ssh run", "tpu-vm scp"))
+    assert "--ssh-flag=-oServerAliveInterval=30" in work.argv("ssh run")[0]
     assert [call["host"] for call in work.calls("main")] == ["host0", "host1"]
     assert work.argv("main") == [["python", "-m", "retrieval.main", *TRAINING, *NASTY, "--multihost"]] * 2
     assert done.stdout.count("step 1: loss 0.5\n") == 2
@@ -501,6 +509,17 @@ def test_a_machine_that_stops_lets_the_program_save(work):
     assert process.returncode == 75
 
 
+def test_what_a_program_leaves_behind_does_not_hold_up_the_end(work):
+    work.add_hosts(1)
+    prepare(work)
+    work.answer("main", {"leaves": "release", "code": 5})
+    process = work.start("tpu_vm.sh", "run", *PLACE, "--", *TRAINING)
+    try:
+        assert process.wait(timeout=10) == 5
+    finally:
+        work.touch("release")
+
+
 def test_a_run_needs_an_installation(work):
     work.add_hosts(1)
     work.run("tpu_vm.sh", "copy", *PLACE)
@@ -591,6 +610,15 @@ def test_the_command_of_a_workload_installs_and_keeps_its_arguments(work):
     assert code == 75
     assert work.argv("main") == [["python", "-m", "retrieval.main", *TRAINING, *NASTY, "--multihost"]]
     assert "jax[tpu]==0.9.7" in work.argv("pip")[-1]
+
+
+def test_a_workload_that_cannot_be_installed_does_not_run(work):
+    work.run("gke.sh", "run", "--cluster=c", *PLACE, "--type=v5litepod-16", "--", *TRAINING)
+    options = dict(a.split("=", 1) for a in work.argv("xpk")[0] if a.startswith("--"))
+    work.answer("pip", {"code": 1})
+    command = ["bash", "-c", f"({options['--command']})"]
+    assert subprocess.run(command, cwd=options["--script-dir"], env=work.environment).returncode == 1
+    assert not work.calls("main")
 
 
 def test_a_workload_from_an_image_that_has_everything(work):
@@ -687,6 +715,13 @@ def test_a_job_that_is_cancelled_stays_cancelled(slurm, state):
     slurm.answer("squeue", {"out": state})
     slurm.run("slurm.sh", "run", *SLURM, "--", *SHARED)
     assert not slurm.calls("scontrol")
+
+
+def test_a_job_is_queued_again_when_its_state_cannot_be_asked_for(slurm):
+    slurm.answer("main", {"code": 75})
+    slurm.answer("squeue", {"code": 1})
+    slurm.run("slurm.sh", "run", *SLURM, "--", *SHARED)
+    assert slurm.calls("scontrol")
 
 
 def test_the_warning_before_the_time_is_up_reaches_the_program(slurm):
