@@ -122,7 +122,15 @@ def _paper() -> ConfigDict:
             corpus=True,  # the passages of the corpus, for --stage=search
         )
     )
-    config.index = ConfigDict(dict(dense="scann", bm25_k1=1.5, bm25_b=0.75))  # dense: or 'exact', which builds nothing
+    config.index = ConfigDict(
+        dict(
+            dense="scann",  # or 'exact', which builds nothing
+            recall_target=0.99,  # of the exact best evaluate.depth, for ScaNN
+            tune_queries=1000,  # queries of the evaluation sets on which that is measured
+            bm25_k1=1.5,
+            bm25_b=0.75,
+        )
+    )
     config.evaluate = ConfigDict(dict(depth=100, runs=True))
     config.search = ConfigDict(dict(k=5))
     return config

@@ -7,10 +7,11 @@ import sys
 import numpy as np
 import pytest
 
+from retrieval import files
 from retrieval.errors import UserError
-from retrieval.search import scann
+from retrieval.search import scann, tuning
 from retrieval.search.exact import ExactIndex
-from retrieval.search.scann import ScannIndex, available, recall_against
+from retrieval.search.scann import ScannIndex, available
 
 needs_scann = pytest.mark.skipif(not available(), reason="ScaNN cannot be imported here")
 
@@ -25,30 +26,94 @@ def clustered(candidates, queries, dimensions=32, clusters=200, seed=0):
 
 @pytest.fixture(scope="module")
 def partitioned():
-    """An index with partitions, of which a search for few candidates sees about half."""
-    embeddings, queries = clustered(40_000, 300)
-    return ScannIndex.build(embeddings), embeddings, queries
+    """An index with partitions, all of which are searched until it is tuned, and queries to tune and to test it on."""
+    embeddings, queries = clustered(20_000, 900)
+    return ScannIndex.build(embeddings), embeddings, queries[:500], queries[500:]
+
+
+@pytest.fixture(scope="module")
+def sample(partitioned):
+    _, embeddings, queries, _ = partitioned
+    return tuning.draw(embeddings, queries, 500, 50)
+
+
+def recall_of(index, embeddings, queries, k):
+    """By numpy alone."""
+    exact = np.argpartition(-(queries @ embeddings.T), k, axis=1)[:, :k]
+    _, rows = index.search(queries, k)
+    return np.mean([len(set(a) & set(b)) / k for a, b in zip(exact, rows)])
 
 
 @needs_scann
-def test_recall_with_partitions_and_exact_scores(partitioned):
-    index, embeddings, queries = partitioned
-    assert "400 partitions, 200 of them searched" in index.description
+def test_untuned_everything_is_searched_and_the_scores_are_exact(partitioned):
+    index, embeddings, queries, _ = partitioned
+    assert "283 partitions, 283 of them searched" in index.description
     scores, rows = index.search(queries, 100)
-    exact_scores, exact_rows = ExactIndex(embeddings).search(queries, 100)
-    assert recall_against(exact_rows, rows) >= 0.97
+    assert recall_of(index, embeddings, queries, 100) >= 0.99
     assert scores.dtype == np.float32 and rows.dtype == np.int32
     np.testing.assert_allclose(scores, np.einsum("qe,qke->qk", queries, embeddings[rows]), rtol=1e-4, atol=1e-4)
     assert (np.diff(scores, axis=1) <= 0).all()
-    np.testing.assert_allclose(scores[:, 0], exact_scores[:, 0], rtol=0.05)
+
+
+@needs_scann
+@pytest.mark.parametrize("target", [0.5, 0.9, 0.95, 0.99])
+def test_tuned_it_reaches_its_recall_on_other_queries_and_searches_less(partitioned, sample, target):
+    index, embeddings, _, others = partitioned
+    tuned = index.tuned(sample, target)
+    parameters = tuned._parameters
+    assert recall_of(tuned, embeddings, others, 50) >= target - 0.01
+    assert parameters.recall >= target and parameters.target == target
+    assert parameters.leaves < 283 and parameters.reordered < 2500
+    assert f"for recall@50 {target:g} ({parameters.recall:.4f} on a sample)" in tuned.description
+    assert index.tuned(sample, target)._parameters == parameters
+    assert "283 of them searched" in index.description  # the index itself stays as it is
+
+
+@needs_scann
+def test_a_higher_target_costs_more(partitioned, sample):
+    index = partitioned[0]
+    tuned = [index.tuned(sample, target)._parameters for target in (0.5, 0.8, 0.95, 0.99)]
+    costs = [p.cost(p.setting(50)) for p in tuned]
+    assert costs == sorted(set(costs))
+
+
+@needs_scann
+def test_a_target_out_of_reach_takes_the_most_exact_setting_and_says_so(partitioned, sample, caplog):
+    index = partitioned[0]
+    exact = sample.exact_SK.copy()
+    exact[:, :2] = [10**6, 10**6 + 1]  # there are no such candidates
+    tuned = index.tuned(sample._replace(exact_SK=exact), 0.99)
+    assert tuned._parameters.leaves == 283 and tuned._parameters.reordered == 2500
+    assert "no setting reaches recall@50 0.99" in caplog.text
+    assert tuned._parameters.recall == pytest.approx(48 / 50, abs=0.005)
 
 
 @pytest.mark.parametrize(
-    "candidates, partitions, k, searched",
-    [(40_000, 400, 10, 200), (40_000, 400, 150, 300), (40_000, 400, 1000, 400), (1_000_000, 2000, 100, 400)],
+    ("k", "expected"), [(1, (20, 300)), (100, (20, 300)), (101, (21, 303)), (300, (60, 900)), (9000, (283, 10_000))]
 )
-def test_partitions_searched_by_the_documented_rule(candidates, partitions, k, searched):
-    assert scann._Parameters(candidates, 8, partitions).searched(k) == searched
+def test_more_results_than_it_was_tuned_for_take_more(k, expected):
+    assert scann._Parameters(10_000, 8, 283, leaves=20, reordered=300, k=100).setting(k) == expected
+
+
+def test_the_cost_is_what_a_query_reads():
+    """A tenth of 10,000 candidates as codes of 4 bits for two dimensions, 300 embeddings of 4 bytes a dimension."""
+    parameters = scann._Parameters(10_000, 8, 200, leaves=20, reordered=300, k=100)
+    assert parameters.cost(parameters.setting(100)) * 8 == 1000 * 8 / 2 / 2 + 300 * 8 * 4
+
+
+@needs_scann
+def test_the_setting_is_what_scann_is_told(partitioned, sample):
+    asked = []
+
+    class Searcher:
+        def search_batched_parallel(self, queries, *settings):
+            asked.append(settings)
+            return np.zeros((len(queries), settings[0]), np.uint32), np.ones((len(queries), settings[0]), np.float32)
+
+    index = ScannIndex(Searcher(), scann._Parameters(10_000, 32, 283, leaves=20, reordered=100, k=100))
+    index.search(np.ones((2, 32)), 10)
+    index.search(np.ones((2, 32)), 200)
+    assert asked == [(10, 100, 20), (200, 200, 40)]
 
 
 @needs_scann
@@ -78,7 +143,7 @@ def test_what_scann_fills_up_with_is_no_result():
         def search_batched_parallel(self, queries, *_):
             return np.array([[7, 5, 0]], np.uint32), np.array([[3, 3, np.nan]], np.float32)
 
-    scores, rows = ScannIndex(Searcher(), scann._Parameters(9, 2, 1)).search(np.ones((1, 2), np.float32), 3)
+    scores, rows = ScannIndex(Searcher(), scann._Parameters(9, 2, 1, 1, 9, 1)).search(np.ones((1, 2), np.float32), 3)
     assert rows.tolist() == [[5, 7, -1]]
     assert scores.tolist() == [[3, 3, -np.inf]]
 
@@ -93,14 +158,14 @@ def test_built_twice_the_index_is_the_same(tmp_path):
 
 
 @needs_scann
-def test_a_saved_index_answers_the_same_from_another_place(partitioned, tmp_path):
-    index, _, queries = partitioned
+def test_a_saved_index_answers_the_same_from_another_place(partitioned, sample, tmp_path):
+    queries, index = partitioned[2], partitioned[0].tuned(sample, 0.9)
     index.save(tmp_path / "index")
     shutil.move(tmp_path / "index", tmp_path / "moved")
     for name in ("scann_assets.pbtxt", "manifest.json", "parameters.json"):
         assert str(tmp_path) not in (tmp_path / "moved" / name).read_text()
     loaded = ScannIndex.load(tmp_path / "moved")
-    assert loaded.description == index.description
+    assert loaded.description == index.description and loaded._parameters == index._parameters
     for got, expected in zip(loaded.search(queries, 10), index.search(queries, 10)):
         np.testing.assert_array_equal(got, expected)
 
@@ -162,9 +227,10 @@ def test_without_scann_it_is_not_available(monkeypatch, caplog):
     assert "ScaNN cannot be used" in caplog.text
 
 
-def test_recall_against_by_hand():
-    exact = np.array([[1, 2, 3, 4], [5, 6, -1, -1]])
-    approximate = np.array([[4, 9, 1, 8], [5, -1, -1, -1]])
-    assert recall_against(exact, approximate) == pytest.approx((2 / 4 + 1 / 2) / 2)
-    with pytest.raises(ValueError, match="2 exact lists and 1"):
-        recall_against(exact, approximate[:1])
+@needs_scann
+def test_an_index_of_another_version_is_refused(tmp_path):
+    ScannIndex.build(np.eye(4, dtype=np.float32)).save(tmp_path / "index")
+    (tmp_path / "index" / "parameters.json").write_text('{"candidates": 4, "dimensions": 4, "partitions": 1}')
+    files.write_manifest(tmp_path / "index")
+    with pytest.raises(UserError, match=r"another version of this program.*build it again"):
+        ScannIndex.load(tmp_path / "index")

@@ -65,7 +65,7 @@ def encode(
 ) -> None:
     """Writes the embeddings of a process's shards below `folder`; those that are there already are kept.
 
-    A shard's bytes depend on its texts alone, so it does not matter which process wrote it, or after how many kills.
+    A shard's bytes depend on its texts and the sizes below alone: not on who wrote it, or after how many kills.
 
     Args:
       texts: ids and texts, in order; those of one shard are in memory at a time.

@@ -1,17 +1,13 @@
 """Approximate search with ScaNN: a tree of partitions, anisotropic hashing, exact scores for the best of those.
 
-Guo et al. 2020, "Accelerating Large-Scale Inference with Anisotropic Vector Quantization". Parameters by the number of
-candidates N and of results k: fewer than 5,000 candidates are searched by brute force; otherwise 2 sqrt(N) partitions,
-of which a query searches as many as hold about max(20,000, N / 5, 200 k) candidates, 2 dimensions per hash code, and
-max(500, 5 k) candidates that get their exact score.
-
-Recall of the exact best 100 on tf-idf + SVD embeddings of SQuAD passages, 128 dimensions, 2 CPU cores: 104,725
-candidates 0.989 (of unit length 0.984) at 20,000 queries a second, 20,000 candidates 0.991, 5,000 candidates 0.993; on
-1,000,000 random vectors of 64 dimensions in 1,000 clusters 0.998 at 7,000 queries a second.
+Guo et al. 2020, "Accelerating Large-Scale Inference with Anisotropic Vector Quantization". Fewer than 5,000 candidates
+are searched by brute force; N otherwise have 2 sqrt(N) partitions and 2 dimensions per hash code. How many partitions a
+query looks into, and how many candidates then get their exact score, is tuned for a recall (see `tuning`).
 """
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import math
 from pathlib import Path
@@ -22,23 +18,46 @@ import numpy as np
 
 from retrieval.errors import UserError
 from retrieval.files import atomic, read_json, verify_manifest, write_json, write_manifest
+from retrieval.search import tuning
 from retrieval.search.exact import finite_embeddings, matching_queries, no_results
+from retrieval.search.tuning import Sample, Setting
+
+_log = logging.getLogger(__name__)
 
 _BRUTE_FORCE_BELOW = 5_000
 _PARAMETERS = "parameters.json"
 _PICKLE = "scann_docids.pkl"
 
 
+# What tuning chooses from: shares of the partitions, and exact scores per result.
+_LEAVES, _DEPTHS = 40, (1, 2, 3, 5, 10, 20, 50)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Parameters:
+    """The index, and the setting for `k` results; untuned, a query looks into every partition.
+
+    `target` and `recall`: the recall@k that the setting was tuned for, and the one measured in doing so.
+    """
+
     candidates: int
     dimensions: int
     partitions: int
+    leaves: int
+    reordered: int
+    k: int
+    target: float | None = None
+    recall: float | None = None
 
-    def searched(self, k: int) -> int:
-        """Partitions that a search for `k` candidates looks into."""
-        fraction = max(20_000, self.candidates / 5, 200 * k) / self.candidates
-        return math.ceil(self.partitions * min(1, fraction))
+    def setting(self, k: int) -> Setting:
+        """That for `k` results; those for more than it was tuned for grow with their number."""
+        more = max(1, k / self.k)
+        leaves, reordered = math.ceil(self.leaves * more), math.ceil(self.reordered * more)
+        return Setting(min(leaves, self.partitions), min(reordered, self.candidates))
+
+    def cost(self, setting: Setting) -> float:
+        """Bytes that a query reads, per dimension: half of a 4-bit code for hashed candidates, 4 for exact scores."""
+        return setting.leaves / self.partitions * self.candidates / 4 + setting.reordered * 4
 
 
 class ScannIndex:
@@ -63,18 +82,45 @@ class ScannIndex:
         if not candidates:
             raise UserError("there are no candidates to search: the list of embeddings is empty")
         partitions = 1 if candidates < _BRUTE_FORCE_BELOW else round(2 * math.sqrt(candidates))
-        parameters = _Parameters(candidates, dimensions, partitions)
+        parameters = _Parameters(candidates, dimensions, partitions, leaves=partitions, reordered=_DEPTHS[-1], k=1)
         builder = _import_scann().builder(embeddings_NE, 1, "dot_product")
         if partitions == 1:
             return cls(builder.score_brute_force().build(), parameters)
         builder.set_n_training_threads(1).tree(
             num_leaves=partitions,
-            num_leaves_to_search=parameters.searched(1),
+            num_leaves_to_search=partitions,
             training_sample_size=min(candidates, 250_000),
             random_init=False,
         )
-        builder.score_ah(min(2, dimensions), anisotropic_quantization_threshold=0.2).reorder(_reordered(1))
+        # Every search says how many partitions and exact scores it wants, in place of these numbers.
+        builder.score_ah(min(2, dimensions), anisotropic_quantization_threshold=0.2).reorder(parameters.reordered)
         return cls(builder.build(), parameters)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the collection is so small that all of it is searched: there is nothing to tune."""
+        return self._parameters.partitions == 1
+
+    def tuned(self, sample: Sample, target: float) -> "ScannIndex":
+        """The same index with the cheapest setting that reaches the recall `target` on a sample of queries.
+
+        Where none does, a query looks into all partitions, and that is logged as a warning.
+        """
+        parameters, k = self._parameters, sample.exact_SK.shape[1]
+        choice = tuning.choose(
+            lambda setting: sample.recalls(functools.partial(self._search, setting=setting)),
+            leaves=np.unique(np.geomspace(1, parameters.partitions, _LEAVES).round().astype(int)).tolist(),
+            depths=sorted({min(k * depth, parameters.candidates) for depth in _DEPTHS}),
+            cost=parameters.cost,
+            target=target,
+        )
+        if not choice.enough:
+            _log.warning(
+                "ScaNN: no setting reaches recall@%d %g for sure, the most exact one has %.4f", k, target, choice.recall
+            )
+        setting = choice.setting._asdict()
+        tuned = dataclasses.replace(parameters, **setting, k=k, target=target, recall=round(choice.recall, 6))
+        return ScannIndex(self._searcher, tuned)
 
     def save(self, folder: Path) -> None:
         """Writes the index and the checksums of its files, whole or not at all; the folder can be moved."""
@@ -96,7 +142,10 @@ class ScannIndex:
         if (folder / _PICKLE).exists():
             raise UserError(f"{folder / _PICKLE}: refused, unpickling it can run any code; build the index again")
         verify_manifest(folder)
-        parameters = _Parameters(**read_json(folder / _PARAMETERS))
+        try:
+            parameters = _Parameters(**read_json(folder / _PARAMETERS))
+        except TypeError as error:
+            raise UserError(f"{folder}: of another version of this program ({error}); build it again") from error
         return cls(_import_scann().load_searcher(str(folder)), parameters)
 
     @property
@@ -106,8 +155,13 @@ class ScannIndex:
         size = f"{parameters.candidates:,} candidates of {parameters.dimensions} dimensions"
         if parameters.partitions == 1:
             return f"ScaNN, brute force, {size}"
-        searched = f"{parameters.searched(100)} of them searched for 100 results"
-        return f"ScaNN, {parameters.partitions} partitions, {searched}, anisotropic hashing, rescoring, {size}"
+        searched = f"{parameters.leaves} of them searched, {parameters.reordered:,} candidates rescored"
+        tuned = (
+            f"for {parameters.k} results"
+            if parameters.target is None
+            else (f"for recall@{parameters.k} {parameters.target:g} ({parameters.recall:.4f} on a sample)")
+        )
+        return f"ScaNN, {parameters.partitions} partitions, {searched} {tuned}, anisotropic hashing, {size}"
 
     def search(self, queries_QE: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Nearly the `k` candidates with the largest inner product, ties among those found to the smaller row.
@@ -118,13 +172,16 @@ class ScannIndex:
         Raises:
           UserError: a query holds NaN or infinity or has another size than the candidates.
         """
+        return self._search(queries_QE, k, self._parameters.setting(k))
+
+    def _search(self, queries_QE: np.ndarray, k: int, setting: Setting) -> tuple[np.ndarray, np.ndarray]:
         queries_QE = matching_queries(queries_QE, self._parameters.dimensions)
         scores_QK, rows_QK = no_results(len(queries_QE), k)
         if not len(queries_QE):
             return scores_QK, rows_QK
         wanted = min(k, self._parameters.candidates)
         found, scores = self._searcher.search_batched_parallel(
-            queries_QE, wanted, _reordered(wanted), self._parameters.searched(wanted)
+            queries_QE, wanted, max(wanted, setting.reordered), setting.leaves
         )
         # Where ScaNN finds fewer than it was asked for, it fills up with row 0 and a score of NaN.
         missing = np.isnan(scores)
@@ -139,21 +196,9 @@ def available() -> bool:
     try:
         _import_scann()
     except Exception as error:  # built against another TensorFlow, it fails with an error of TensorFlow's own
-        logging.warning("ScaNN cannot be used here: %s", error)
+        _log.warning("ScaNN cannot be used here: %s", error)
         return False
     return True
-
-
-def recall_against(exact_rows_QK: np.ndarray, approximate_rows_QK: np.ndarray) -> float:
-    """The mean fraction of each query's exact results that the approximate results hold as well."""
-    if len(exact_rows_QK) != len(approximate_rows_QK):
-        raise ValueError(f"{len(exact_rows_QK)} exact lists and {len(approximate_rows_QK)} approximate ones")
-    found = [np.isin(exact[exact >= 0], rows).mean() for exact, rows in zip(exact_rows_QK, approximate_rows_QK)]
-    return float(np.mean(found))
-
-
-def _reordered(k: int) -> int:
-    return max(500, 5 * k)
 
 
 def _import_scann() -> ModuleType:

@@ -6,12 +6,14 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from retrieval.data import beir
 from retrieval.data.beir import Candidate
 from retrieval.data.vocab import WordPiece
 from retrieval.errors import unknown_name
 from retrieval.search import encode as encoding
-from retrieval.search import scann
+from retrieval.search import scann, tuning
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.exact import ExactIndex
 from retrieval.stages import examples
@@ -59,11 +61,12 @@ def index(run: Run) -> dict[str, Any]:
     """Builds BM25 and, where there are embeddings, the dense index of the config for every collection.
 
     Raises:
-      UserError: config.index.dense is no index.
+      UserError: config.index.dense is no index, or config.index asks for a recall or a sample that cannot be.
     """
     dense = run.config.index.dense
     if dense not in DENSE:
         raise unknown_name("index", dense, DENSE)
+    target = tuning.Target(run.config.index.recall_target, run.config.evaluate.depth)
     if dense == "scann" and not scann.available():
         _log.warning("ScaNN cannot be imported here: exact search serves instead")
     built = {}
@@ -73,10 +76,10 @@ def index(run: Run) -> dict[str, Any]:
         bm25.save(run.index(name, "bm25"))
         built[f"{name}, BM25"] = bm25.description
         if dense == "scann" and scann.available() and has_embeddings(run, name):
-            embeddings, _ = encoding.load(run.embeddings(name, TRAINED), "candidates")
-            tree = scann.ScannIndex.build(embeddings)
+            tree = _build_scann(run, name, target)
             tree.save(run.index(name, "scann"))
             built[f"{name}, dense"] = tree.description
+            _log.info("%s: %s", name, tree.description)
     return built
 
 
@@ -110,6 +113,23 @@ def dense_index(run: Run, name: str) -> scann.ScannIndex | ExactIndex:
     if scann.available() and run.index(name, "scann").exists():
         return scann.ScannIndex.load(run.index(name, "scann"))
     return ExactIndex(encoding.load(run.embeddings(name, TRAINED), "candidates")[0])
+
+
+def _build_scann(run: Run, name: str, target: tuning.Target) -> scann.ScannIndex:
+    embeddings, _ = encoding.load(run.embeddings(name, TRAINED), "candidates")
+    tree = scann.ScannIndex.build(embeddings)
+    if tree.is_exact:
+        return tree
+    sample = tuning.draw(embeddings, _queries(run, name), run.config.index.tune_queries, target.k)
+    return tree.tuned(sample, target.recall)
+
+
+def _queries(run: Run, name: str) -> np.ndarray:
+    """Embeddings of queries like those that will come: the set's own, and for the corpus those of every set."""
+    sets = [name] if name != CORPUS else [other for other in collections(run) if other != CORPUS]
+    folders = [run.embeddings(other, TRAINED) for other in sets if has_embeddings(run, other)]
+    found = [embeddings for folder in folders if len(embeddings := encoding.load(folder, "queries")[0])]
+    return np.concatenate(found) if found else np.zeros((0, 0), np.float32)
 
 
 def _systems(run: Run, vocab_size: int) -> Iterator[tuple[str, Any]]:

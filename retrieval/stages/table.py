@@ -29,7 +29,7 @@ STAGES = {
         fixed=True,
     ),
     "encode": Stage(index.encode, settings=("encode",), needs=("sets", "train"), outputs=("embeddings",)),
-    "index": Stage(index.index, settings=("index",), needs=("sets", "encode"), outputs=("index",)),
+    "index": Stage(index.index, settings=("index", "evaluate.depth"), needs=("sets", "encode"), outputs=("index",)),
     "evaluate": Stage(
         evaluate.evaluate, settings=("evaluate",), needs=("sets", "encode", "index"), outputs=("runs", "results.json")
     ),

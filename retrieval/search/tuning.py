@@ -1,0 +1,142 @@
+"""How much of an approximate index to search: the cheapest setting that reaches a recall on a sample of queries.
+
+Settings are compared by what a query has to read, not by a clock, so the choice is the same on a busy machine.
+"""
+
+import bisect
+import dataclasses
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from retrieval.errors import UserError
+from retrieval.search.exact import ExactIndex, matching_queries
+
+_log = logging.getLogger(__name__)
+
+# With fewer queries than this, the recall that was measured says little about the next query's.
+_FEWEST = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A recall of the exact best `k` to be reached.
+
+    Raises:
+      UserError: no index can reach it, or every one does.
+    """
+
+    recall: float
+    k: int
+
+    def __post_init__(self):
+        if not 0 < self.recall <= 1:
+            raise UserError(
+                f"config.index.recall_target is {self.recall:g}: it must be above 0 and at most 1, such as 0.99"
+            )
+
+
+class Setting(NamedTuple):
+    """Partitions that a query looks into, and candidates of these that get their exact score."""
+
+    leaves: int
+    reordered: int
+
+
+class Choice(NamedTuple):
+    """A setting, its recall on the sample, and whether that is enough."""
+
+    setting: Setting
+    recall: float
+    enough: bool
+
+
+class Sample(NamedTuple):
+    """Queries [S, E], what exact search finds for them [S, K], and their own rows [S] (-1: it is no candidate)."""
+
+    queries_SE: np.ndarray
+    exact_SK: np.ndarray
+    own_S: np.ndarray
+
+    def recalls(self, search: Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+        """The share [S] of the exact results that `search` finds; a query that is a candidate does not find itself."""
+        k = self.exact_SK.shape[1]
+        _, rows_SX = search(self.queries_SE, k + int((self.own_S >= 0).any()))
+        return recalls(self.exact_SK, _without(self.own_S, rows_SX, k))
+
+
+def draw(embeddings_NE: np.ndarray, queries_QE: np.ndarray, count: int, k: int) -> Sample:
+    """`count` of the queries, always the same ones, and their exact results.
+
+    Of fewer than a hundred queries nothing could be learnt. Candidates serve in their place: they are nearer to each
+    other than to a query, so what suffices for them may not for queries.
+
+    Raises:
+      UserError: `count` is not positive, the queries have another size than the candidates, or one holds NaN.
+    """
+    if count < 1:
+        raise UserError(f"config.index.tune_queries is {count}: tuning needs at least one query, such as 1000")
+    generator = np.random.default_rng(0)
+    if len(queries_QE) >= min(count, _FEWEST):
+        queries_QE = matching_queries(queries_QE, embeddings_NE.shape[1])
+        chosen_S = _choose(generator, len(queries_QE), count)
+        queries_SE, own_S = queries_QE[chosen_S], np.full(len(chosen_S), -1)
+    else:
+        _log.warning("%d queries are too few to tune an index for: candidates serve as queries", len(queries_QE))
+        own_S = _choose(generator, len(embeddings_NE), count)
+        queries_SE = embeddings_NE[own_S]
+    k = min(k, len(embeddings_NE) - 1)
+    _, rows_SX = ExactIndex(embeddings_NE).search(queries_SE, k + 1)
+    return Sample(queries_SE, _without(own_S, rows_SX, k), own_S)
+
+
+def choose(
+    measure: Callable[[Setting], np.ndarray],
+    leaves: Sequence[int],
+    depths: Sequence[int],
+    cost: Callable[[Setting], float],
+    target: float,
+) -> Choice:
+    """The cheapest setting whose mean recall lies two standard errors above the target, or else the dearest.
+
+    Args:
+      measure: the recall of every query of a sample.
+      leaves, depths: numbers of partitions and of candidates to choose from, ascending; recall grows with the first, so
+        for every depth the least number that is enough is found by bisection.
+      cost: what a setting costs, ascending in both.
+    """
+
+    @functools.cache
+    def measured(setting: Setting) -> Choice:
+        recalls_S = measure(setting)
+        margin = 2 * recalls_S.std() / np.sqrt(len(recalls_S))
+        return Choice(setting, float(recalls_S.mean()), bool(recalls_S.mean() - margin >= target))
+
+    best = None
+    for depth in depths:
+        settings = [Setting(number, depth) for number in leaves]
+        cheaper = [setting for setting in settings if best is None or cost(setting) < cost(best)]
+        place = bisect.bisect_left(cheaper, True, key=lambda setting: measured(setting).enough)
+        if place < len(cheaper):
+            best = cheaper[place]
+    return measured(best or Setting(leaves[-1], depths[-1]))
+
+
+def recalls(exact_QK: np.ndarray, approximate_QK: np.ndarray) -> np.ndarray:
+    """The share [Q] of each query's exact results (rows, -1 where there is none) that the approximate ones hold."""
+    if len(exact_QK) != len(approximate_QK):
+        raise ValueError(f"{len(exact_QK)} exact lists and {len(approximate_QK)} approximate ones")
+    return np.array([np.isin(exact[exact >= 0], rows).mean() for exact, rows in zip(exact_QK, approximate_QK)])
+
+
+def _choose(generator: np.random.Generator, number: int, count: int) -> np.ndarray:
+    return np.sort(generator.choice(number, min(count, number), replace=False))
+
+
+def _without(own_S: np.ndarray, rows_SX: np.ndarray, k: int) -> np.ndarray:
+    """The first `k` rows of each list, the query's own left out."""
+    order_SX = np.argsort(rows_SX == own_S[:, None], axis=1, kind="stable")
+    return np.take_along_axis(rows_SX, order_SX, axis=1)[:, :k]

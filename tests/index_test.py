@@ -1,0 +1,83 @@
+"""The stage `index`: what ScaNN is tuned on, and what becomes of it."""
+
+import importlib
+import json
+
+import numpy as np
+import pytest
+from conftest import REPOSITORY
+
+from retrieval.errors import UserError
+from retrieval.search import encode, scann, tuning
+from retrieval.stages import index
+from retrieval.stages.index import CORPUS, TRAINED
+from retrieval.stages.run import Run
+
+needs_scann = pytest.mark.skipif(not scann.available(), reason="ScaNN cannot be imported here")
+
+RNG = np.random.default_rng(0)
+
+
+def write_collection(run, path, name, embeddings, queries=None):
+    """A collection of texts, and embeddings of the candidates and the queries that say nothing about the texts."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps({"_id": str(i), "text": "some words"}) + "\n" for i in range(len(embeddings))))
+    for kind, rows in (("candidates", embeddings), ("queries", queries)):
+        if rows is not None:
+            texts = ((str(i), [i]) for i in range(len(rows)))
+            embed = lambda ids, rows=rows: rows[ids[:, 0]]  # noqa: E731
+            settings = dict(shard_size=4000, batch_tokens=16_000, longest=1)
+            encode.encode(run.embeddings(name, TRAINED), kind, texts, len(rows), list, embed, **settings)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Two sets, one of them tiny, and a corpus."""
+    config = importlib.import_module("configs.ict_bfs_wlp").get_config("local")
+    config.evaluate.depth = 20
+    run = Run(config, tmp_path, REPOSITORY / "requirements.lock")
+    for name, candidates, queries in (("large", 6000, 150), ("tiny", 40, 30)):
+        path = run.sets / name / "corpus.jsonl"
+        write_collection(run, path, name, RNG.normal(size=(candidates, 8)), RNG.normal(size=(queries, 8)))
+    write_collection(run, run.corpus / "passages-0.jsonl", CORPUS, RNG.normal(size=(5500, 8)))
+    return run
+
+
+@needs_scann
+def test_every_collection_gets_an_index_for_the_target(run):
+    built = index.index(run)
+    target = r"for recall@20 0.99 (0.9"
+    assert target in built["large, dense"] and target in built["corpus, dense"]
+    assert "brute force, 40 candidates" in built["tiny, dense"]
+    for name in ("large", CORPUS):
+        parameters = json.loads((run.index(name, "scann") / "parameters.json").read_text())
+        assert parameters["target"] == 0.99 and parameters["k"] == 20 and 0 < parameters["leaves"] < 155
+        assert index.dense_index(run, name).description == built[f"{name}, dense"]
+
+
+def test_what_is_tuned_on(run):
+    def rows(name):
+        return encode.load(run.embeddings(name, TRAINED), "queries")[0]
+
+    np.testing.assert_array_equal(index._queries(run, "large"), rows("large"))
+    np.testing.assert_array_equal(index._queries(run, CORPUS), np.concatenate([rows("large"), rows("tiny")]))
+    for name in ("large", "tiny"):
+        (run.sets / name / "corpus.jsonl").unlink()
+        (run.sets / name).rmdir()
+    assert index._queries(run, CORPUS).shape == (0, 0)
+
+
+@needs_scann
+def test_the_config_says_how_many_queries(run, monkeypatch):
+    counts = []
+    monkeypatch.setattr(tuning, "_choose", lambda rng, number, count: counts.append(count) or np.arange(count))
+    run.config.index.tune_queries = 130
+    index._build_scann(run, "large", tuning.Target(0.5, 20))
+    assert counts == [130]
+
+
+def test_what_the_config_cannot_ask_for(run):
+    run.config.index.recall_target = 99.0
+    with pytest.raises(UserError, match=r"config\.index\.recall_target is 99"):
+        index.index(run)
+    assert not run.index("tiny", "bm25").exists()  # said before anything is built
