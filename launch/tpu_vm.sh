@@ -97,8 +97,15 @@ wait_until_active() {
       FAILED | SUSPENDING | SUSPENDED | DELETING) say_why && fail "${options[name]} is $state, see above" ;;
     esac
     [ "$SECONDS" -lt "$deadline" ] || fail "${options[name]} is still $state after --timeout=${options[timeout]}"
-    sleep "${POLL_SECONDS:-15}"
+    nap
   done
+}
+
+# Bash answers a signal only after its command, but at once while it waits for a job. The sleep may outlive the script,
+# and must keep nobody waiting for its output.
+nap() {
+  sleep "${POLL_SECONDS:-15}" > /dev/null 2>&1 &
+  wait $!
 }
 
 say_why() {
@@ -133,8 +140,7 @@ on_all_hosts() {
   if dry; then execute "${command[@]}"; else in_own_group "${command[@]}"; fi
 }
 
-# Bash answers a signal only after its command, which may take days, but at once while it waits for a job. In a process
-# group of its own, gcloud can be ended with its children.
+# Waited for like a nap, because a run may take days. In a process group of its own, gcloud ends with its children.
 in_own_group() {
   local code=0
   set -m
@@ -174,7 +180,7 @@ should_restart() {
 was_preempted() {
   local look
   for look in 1 2 3 4 5; do
-    [ "$look" -eq 1 ] || sleep "${POLL_SECONDS:-15}"
+    [ "$look" -eq 1 ] || nap
     [[ $(state_of queued-resources state.state) =~ ^(SUSPENDING|SUSPENDED)$ ]] && return
     [[ $(state_of tpu-vm state) =~ ^(PREEMPTED|TERMINATED|STOPPING|STOPPED)$ ]] && return
   done

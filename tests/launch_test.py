@@ -331,13 +331,23 @@ def test_nothing_is_made_when_it_is_not_known_what_is_there(work):
 
 @pytest.mark.parametrize("sent, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_interrupted_in_the_queue_nothing_is_left(work, sent, code):
-    work.answer("queued-resources describe", {"out": "WAITING_FOR_RESOURCES"})
+    work.answer("queued-resources describe", {"until": "never"})
     process = work.start("tpu_vm.sh", "up", *UP)
     work.wait_for("queued-resources describe")
     os.killpg(process.pid, sent)
     err = process.communicate(timeout=10)[1]
     assert process.returncode == code and "deleting run-1, which is not finished\n" in err
     assert work.keys()[-3:] == DELETE and not (work.root / "queued-resources").exists()
+
+
+def test_a_signal_between_two_looks_is_answered_at_once(work):
+    work.environment["POLL_SECONDS"] = "60"
+    work.answer("queued-resources describe", {"out": "WAITING_FOR_RESOURCES"})
+    process = work.start("tpu_vm.sh", "create", *PLACE, "--type=v3-32")
+    assert process.stderr.readline() == "run-1: WAITING_FOR_RESOURCES\n"
+    process.terminate()
+    process.communicate(timeout=10)
+    assert process.returncode == 143 and work.keys() == [*CREATE, *DELETE]
 
 
 def test_interrupted_while_asking_the_request_is_finished_then_deleted(work):
