@@ -4,13 +4,16 @@ import errno
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what matters comes as an exception
 
 from absl import app, flags
 from ml_collections import ConfigDict, config_flags
 
+from retrieval import hosts
 from retrieval.errors import UserError, unknown_name
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment: configs/NAME.py, or configs/NAME.py:local.")
@@ -47,14 +50,22 @@ def refuse_arguments(argv: Sequence[str]) -> None:
 
 
 def run(main: Callable[[Sequence[str]], int | None]) -> None:
-    """Runs a command: a `UserError` becomes one message and exit status 2."""
+    """Runs a command: a `UserError` becomes one message and exit status 2, a `PreemptedError` one and 75."""
     _set_up_logging()
     try:
         app.run(main, flags_parser=parse_flags)
+    except hosts.PreemptedError as notice:
+        print(notice, file=sys.stderr)
+        sys.exit(hosts.EXIT_CODE)
     except UserError as error:
-        sys.exit(_fail(str(error)))
+        _fail(str(error))
     except OSError as error:
-        sys.exit(_fail(_explain(error)))
+        _fail(_explain(error))
+    except Exception:
+        if hosts.is_alone():
+            raise
+        traceback.print_exc()
+        hosts.leave(1)
 
 
 def _parse(argv: Sequence[str]) -> list[str]:
@@ -110,6 +121,6 @@ def _explain(error: OSError) -> str:
     return f"{where}: {error.strerror or error}"
 
 
-def _fail(message: str) -> int:
-    print(f"error: {message}", file=sys.stderr)
-    return 2
+def _fail(message: str) -> NoReturn:
+    print(f"error: {message}", file=sys.stderr, flush=True)
+    hosts.leave(2)

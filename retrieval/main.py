@@ -14,7 +14,7 @@ from absl import flags
 from absl import logging as absl_logging
 from ml_collections import ConfigDict
 
-from retrieval import command_line, files
+from retrieval import command_line, files, hosts
 from retrieval.errors import UserError, unknown_name
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -23,26 +23,29 @@ _STAGE = flags.DEFINE_list(
     "stage", None, "Stages to run instead of those that the config lists, such as evaluate,report."
 )
 _QUERY = flags.DEFINE_string("query", "", "What --stage=search looks for.")
+_MULTIHOST = flags.DEFINE_bool("multihost", False, "This is one of the hosts of a pod, which share the work directory.")
 
 
 def main(argv: Sequence[str]) -> None:
     """Runs the stages that the config lists, or those of --stage."""
-    # Worker processes import this file: they must not have to import JAX and TensorFlow with it.
-    from retrieval.stages.run import Run, open_run, run_stage
-    from retrieval.stages.table import STAGES
-
-    absl_logging.set_verbosity(absl_logging.WARNING)  # seqio and orbax tell much of no use here
+    absl_logging.set_verbosity(absl_logging.WARNING)  # jax, seqio and orbax tell much of no use here
     command_line.refuse_arguments(argv)
     workdir = command_line.WORKDIR.value
     if not workdir:
         raise UserError("--workdir is missing: the folder to write to, such as --workdir=runs/quickstart")
+    if _MULTIHOST.value:
+        hosts.connect()
+    # Worker processes import this file: they must not have to import JAX and TensorFlow with it.
+    from retrieval.stages.run import Run, open_run, run_stage
+    from retrieval.stages.table import STAGES
+
     config = command_line.CONFIG.value or _config_of(Path(workdir))
     names = _STAGE.value or config.stages
     for name in names:
         if name not in STAGES:
             raise unknown_name("stage", name, STAGES)
     run = Run(config, Path(workdir), REPOSITORY / "requirements.lock", _QUERY.value)
-    open_run(run, STAGES)
+    hosts.on_first(lambda: open_run(run, STAGES))
     for name in names:
         run_stage(run, name, STAGES)
 

@@ -64,10 +64,10 @@ class Faiss:
         self.factories.append(factory)
         return Flat(dimensions)
 
-    def IndexFlatIP(self, dimensions):
+    def IndexFlatIP(self, dimensions):  # noqa: N802, as FAISS has it
         return Flat(dimensions)
 
-    def ParameterSpace(self):
+    def ParameterSpace(self):  # noqa: N802
         return self
 
     def set_index_parameters(self, index, setting):
@@ -132,7 +132,7 @@ def test_sizes(size):
 
 def test_files_that_cannot_be_used(tmp_path):
     path = tmp_path / "x.npy"
-    with pytest.raises(UserError, match="cannot be read as .npy"):
+    with pytest.raises(UserError, match=r"cannot be read as \.npy"):
         search_speed.read_data(path, None, 10)
     np.save(path, np.ones(5))
     with pytest.raises(UserError, match=r"shape \(5,\), not rows x dimensions"):

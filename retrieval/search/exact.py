@@ -77,8 +77,8 @@ class ExactIndex:
         """Args:
           embeddings_NE: float32; may be memory-mapped, and is then read once for its check and once for the devices.
           batch_size: queries that are scored at once.
-          mesh: the rows are spread over all its axes; without one, over all devices. Where it has devices of several
-            processes, all of them build the index and make the same searches.
+          mesh: the rows are spread over all its axes; without one, over the devices of this process. Where it has
+            devices of several processes, all of them build the index and make the same searches.
 
         Raises:
           UserError: there are no candidates, or an embedding holds NaN or infinity.
@@ -88,7 +88,7 @@ class ExactIndex:
             raise UserError("there are no candidates to search: the list of embeddings is empty")
         self._candidates, self._dimensions = embeddings_NE.shape
         self._batch_size = batch_size
-        self._layout = _Layout.of(self._candidates, mesh or jax.make_mesh((jax.device_count(),), ("rows",)))
+        self._layout = _Layout.of(self._candidates, mesh or _local_mesh())
         self._embeddings = self._layout.place(embeddings_NE)
 
     def search(self, queries_QE: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -208,6 +208,11 @@ def _best(scores_BX: jax.Array, rows_BX: jax.Array, k: int) -> tuple[jax.Array, 
     """The `k` largest scores and their rows, ties to what comes first."""
     scores_BK, places_BK = jax.lax.top_k(scores_BX, k)
     return scores_BK, jnp.take_along_axis(rows_BX, places_BK, axis=1)
+
+
+def _local_mesh() -> jax.sharding.Mesh:
+    devices = jax.local_devices()
+    return jax.make_mesh((len(devices),), ("rows",), devices=devices)
 
 
 def _ceil(number: int, by: int) -> int:

@@ -32,7 +32,7 @@ DENSE = ("scann", "exact")
 def encode(run: Run) -> dict[str, Any]:
     """Writes the embeddings of every set, and of the corpus, by the trained towers and by the untrained ones."""
     vocabulary = WordPiece.load(run.corpus / "vocab.txt")
-    mesh = sharding.make_mesh()
+    mesh = sharding.local_mesh()  # every host has shards of its own
     embedder = models.Embedder(run.config, vocabulary, mesh)
     counts = {}
     for system, params in _systems(run, len(vocabulary)):

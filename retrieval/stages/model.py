@@ -110,8 +110,12 @@ class Embedder:
 
     def __init__(self, config: ConfigDict, vocabulary: WordPiece, mesh: jax.sharding.Mesh):
         bound = bind(build_towers(config, len(vocabulary)))
-        self._queries = jax.jit(lambda params, text: bound(params).encode_queries(text, None))
-        self._documents = jax.jit(lambda params, text: bound(params).encode_documents(text, None))
+        # On every device in the end: a host cannot read what only another's devices have.
+        everywhere = sharding.replicated(mesh)
+        self._queries = jax.jit(lambda params, text: jax.reshard(bound(params).encode_queries(text, None), everywhere))
+        self._documents = jax.jit(
+            lambda params, text: jax.reshard(bound(params).encode_documents(text, None), everywhere)
+        )
         self._sep_id = vocabulary.sep_id
         self._mesh = mesh
 
@@ -124,10 +128,11 @@ class Embedder:
         return functools.partial(self._embed, self._documents, params)
 
     def _embed(self, encode: Callable, params: Any, ids_BL: np.ndarray) -> np.ndarray:
-        text = Text.from_ids(*map(jnp.asarray, (ids_BL, token_types(ids_BL, self._sep_id))))
+        rows = sharding.batch_sharding(self._mesh)
+        ids_BL, types_BL = (sharding.place(x, rows) for x in (ids_BL, token_types(ids_BL, self._sep_id)))
         with jax.set_mesh(self._mesh):
             params = jax.device_put(params, sharding.replicated(self._mesh))
-            return np.asarray(encode(params, jax.device_put(text, sharding.batch_sharding(self._mesh))))
+            return np.asarray(encode(params, Text.from_ids(ids_BL, types_BL)))
 
 
 def query_tokens(config: ConfigDict, vocabulary: WordPiece, texts: Sequence[str]) -> list[list[int]]:

@@ -45,7 +45,7 @@ def search(run: Run) -> None:
 
 def _embed(run: Run) -> np.ndarray:
     vocabulary = WordPiece.load(run.corpus / "vocab.txt")
-    mesh = sharding.make_mesh()
+    mesh = sharding.local_mesh()
     params = models.parameters(load_towers(run, len(vocabulary)))
     embed = models.Embedder(run.config, vocabulary, mesh).queries(params)
     tokens = models.query_tokens(run.config, vocabulary, [run.query])

@@ -16,7 +16,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from retrieval import files
+from retrieval import files, hosts
 from retrieval.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -118,6 +118,7 @@ class Stage:
       outputs: what it writes, below the work directory; deleted before it runs on other inputs or settings.
       fixed: its settings cannot change within a work directory (the output is dear, and later stages build on it).
       always: it runs whenever it is asked for.
+      everywhere: every host of a pod takes its part; otherwise the first does it all, and the others wait.
     """
 
     function: Callable[[Run], Any]
@@ -127,6 +128,7 @@ class Stage:
     outputs: tuple[str, ...] = ()
     fixed: bool = False
     always: bool = False
+    everywhere: bool = False
 
 
 def open_run(run: Run, stages: Mapping[str, Stage]) -> None:
@@ -169,37 +171,16 @@ def run_stage(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
       UserError: a stage that it needs has not run, or a fixed stage ran on inputs that have changed since.
     """
     stage = stages[name]
-    if run.holder(name) is not run:
-        raise UserError(
-            f"stage '{name}' is one of the base, {run.holder(name).folder}: run it there, or add it to config.stages"
-        )
-    for need in stage.needs:
-        holder = run.holder(need)
-        if need in holder.config.stages and not is_done(run, need):
-            where = f" in {holder.folder}" if holder is not run else ""
-            raise UserError(
-                f"stage '{name}' reads what stage '{need}' writes, which has not run{where}: --stage={need} first"
-            )
-    inputs = _inputs(run, stage)
-    before = files.read_json(run.record(name)) if run.record(name).exists() else None
-    if before and before["inputs"] == inputs and before["done"] and not stage.always:
+    inputs = hosts.on_first(lambda: _begin(run, name, stages))
+    if inputs is None:
         _log.info("%s: up to date", name)
         return
-    if before and before["inputs"] != inputs:
-        if stage.fixed:
-            raise UserError(
-                f"stage '{name}': what it reads has changed since it ran in {run.folder}; use another --workdir, or "
-                f"delete {run.folder} to start afresh"
-            )
-        for output in stage.outputs:
-            files.remove(run.folder / output)
-    files.write_json(run.record(name), {"inputs": inputs, "done": False})
     _log.info("%s: started", name)
     began = time.perf_counter()
-    details = stage.function(run)
+    details = stage.function(run) if stage.everywhere else hosts.on_first(lambda: stage.function(run))
     seconds = time.perf_counter() - began
     record = {"inputs": inputs, "done": True, "seconds": round(seconds, 1), "peak_memory_mb": _peak_memory_mb()}
-    files.write_json(run.record(name), record | {"details": details})
+    hosts.on_first(lambda: files.write_json(run.record(name), record | {"details": details}))
     _log.info("%s: done in %.0f s", name, seconds)
 
 
@@ -222,6 +203,36 @@ def get_field(config: Any, field: str) -> Any:
     for name in field.split("."):
         config = config[name]
     return config
+
+
+def _begin(run: Run, name: str, stages: Mapping[str, Stage]) -> dict[str, str] | None:
+    """Makes way for a stage, and notes that it began: what it reads, or None where there is nothing to do."""
+    stage = stages[name]
+    if run.holder(name) is not run:
+        raise UserError(
+            f"stage '{name}' is one of the base, {run.holder(name).folder}: run it there, or add it to config.stages"
+        )
+    for need in stage.needs:
+        holder = run.holder(need)
+        if need in holder.config.stages and not is_done(run, need):
+            where = f" in {holder.folder}" if holder is not run else ""
+            raise UserError(
+                f"stage '{name}' reads what stage '{need}' writes, which has not run{where}: --stage={need} first"
+            )
+    inputs = _inputs(run, stage)
+    before = files.read_json(run.record(name)) if run.record(name).exists() else None
+    if before and before["inputs"] == inputs and before["done"] and not stage.always:
+        return None
+    if before and before["inputs"] != inputs:
+        if stage.fixed:
+            raise UserError(
+                f"stage '{name}': what it reads has changed since it ran in {run.folder}; use another --workdir, or "
+                f"delete {run.folder} to start afresh"
+            )
+        for output in stage.outputs:
+            files.remove(run.folder / output)
+    files.write_json(run.record(name), {"inputs": inputs, "done": False})
+    return inputs
 
 
 def _own_record(run: Run, stage: str) -> Path:

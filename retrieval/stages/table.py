@@ -27,8 +27,11 @@ STAGES = {
         needs=("prepare", "pairs"),
         inputs=train.train_inputs,
         fixed=True,
+        everywhere=True,
     ),
-    "encode": Stage(index.encode, settings=("encode",), needs=("sets", "train"), outputs=("embeddings",)),
+    "encode": Stage(
+        index.encode, settings=("encode",), needs=("sets", "train"), outputs=("embeddings",), everywhere=True
+    ),
     "index": Stage(index.index, settings=("index", "evaluate.depth"), needs=("sets", "encode"), outputs=("index",)),
     "evaluate": Stage(
         evaluate.evaluate, settings=("evaluate",), needs=("sets", "encode", "index"), outputs=("runs", "results.json")

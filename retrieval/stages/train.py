@@ -12,7 +12,7 @@ import optax
 from clu import metric_writers
 from ml_collections import ConfigDict
 
-from retrieval import files
+from retrieval import files, hosts
 from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError
 from retrieval.models import two_tower
@@ -51,8 +51,9 @@ def train(run: Run) -> dict[str, Any]:
         settings = loop.Settings(
             config.train.steps, config.loop.log_every, config.loop.checkpoint_every, config.loop.validate_every
         )
-        writer = _MetricWriter(run.folder / "metrics", after=int(state.step))
-        loop.train(state, step_fn, batches, checkpointer, writer, settings, validate)
+        writer = _open_writer(run.folder / "metrics", after=int(state.step))
+        with hosts.watch() as stops_at:
+            loop.train(state, step_fn, batches, checkpointer, writer, settings, validate, stops_at)
         step = checkpointer.best_step()
         checkpointer.close()
         writer.close()
@@ -136,6 +137,20 @@ def _copy(source: Any, target: Any, folder: Path) -> None:
     if ours != theirs:
         raise UserError(f"config.train.init_from={folder}: a model of other sizes or another kind")
     nnx.update(target, jax.tree.map(jax.numpy.copy, nnx.state(source, nnx.Param)))
+
+
+def _open_writer(folder: Path, after: int) -> "_MetricWriter | _NoWriter":
+    return _MetricWriter(folder, after) if hosts.is_first() else _NoWriter()
+
+
+class _NoWriter:
+    """What the other hosts have: their metrics are the same."""
+
+    def __call__(self, step: int, metrics: dict[str, float]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 class _MetricWriter:

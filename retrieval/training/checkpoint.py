@@ -97,7 +97,11 @@ class Checkpointer:
         _log.info("restored step %d from %s", step, self._folder)
         return restored["state"]
 
+    def wait(self) -> None:
+        """Returns when the last save is on the disk."""
+        self._manager.wait_until_finished()
+
     def close(self) -> None:
         """Waits for the last save."""
-        self._manager.wait_until_finished()
+        self.wait()
         self._manager.close()

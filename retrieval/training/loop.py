@@ -14,6 +14,7 @@ import optax
 import tqdm
 
 from retrieval.errors import UserError
+from retrieval.hosts import PreemptedError
 from retrieval.training.checkpoint import Checkpointer, Resumable
 
 _log = logging.getLogger(__name__)
@@ -100,13 +101,16 @@ def train(
     write_metrics: Callable[[int, dict[str, float]], None],
     settings: Settings,
     validate: Callable[[Any], dict[str, float]] | None = None,
+    stops_at: Callable[[int], bool] = lambda step: False,
 ) -> TrainState:
     """Trains from `state` to `settings.steps`.
 
     Args:
       validate: parameters to scores; what it gives goes to `write_metrics` and into the checkpoint of the step.
+      stops_at: asked after every step whether the machine is about to go away.
 
     Raises:
+      PreemptedError: it is, and the step is saved.
       UserError: the loss or its gradient was not finite for `settings.max_skipped` steps in a row.
     """
     first = int(state.step)
@@ -134,6 +138,10 @@ def train(
             began += time.perf_counter() - paused
         if scores or step % settings.checkpoint_every == 0 or step == settings.steps:
             checkpointer.save(step, state, batches, scores)
+        if stops_at(step) and step < settings.steps:
+            checkpointer.save(step, state, batches)
+            checkpointer.wait()
+            raise PreemptedError(f"interrupted after step {step}, which is saved: the same command goes on from there")
     return state
 
 
