@@ -109,6 +109,8 @@ def _paper() -> ConfigDict:
             best="RR",  # or Success@1, Success@10, Success@100
         )
     )
+    # The first and the last step of a trace that TensorBoard's profiler shows, such as 10,15; written to profile/.
+    config.profile = ConfigDict(dict(steps=()))
     # Evaluation sets: known-item search on pydocs; ReQA from SQuAD or Natural Questions files, and BEIR folders, their
     # paths separated by commas. Distractors are further candidates from the corpus (Table 6: one million).
     config.sets = ConfigDict(dict(pydocs=False, reqa="", nq="", beir="", distractors=0))

@@ -1,7 +1,11 @@
 """The training loop and its checkpoints: exact resume, skipped updates, the same run on 1 and on 8 devices."""
 
+import contextlib
 import json
 import math
+import os
+import signal
+import time
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +15,14 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from retrieval import hosts
 from retrieval.errors import UserError
+from retrieval.hosts import PreemptedError
 from retrieval.training import loop
 from retrieval.training.checkpoint import Checkpointer
 from retrieval.training.loop import Settings, TrainState
 
+SPEED = ("examples_per_second", "tokens_per_second", "flops_per_second", "share_of_peak", "input_wait")
 TRUE_WEIGHTS = np.array([1.0, -2.0, 0.5], np.float32)
 
 
@@ -43,10 +50,10 @@ def objective(params, batch, key):
     # Dropout on the inputs, so that a wrong key on resume changes the result.
     x = jnp.where(jax.random.bernoulli(key, 0.9, (16, 3)), batch["x"], 0)
     error = x @ params["w"] - batch["y"]
-    return error**2, {"absolute": jnp.abs(error)}
+    return error**2, {"absolute": jnp.abs(error), "tokens": jnp.full(16, 5)}
 
 
-def run(folder, steps, *, devices=8, poison=None, stop=None, max_skipped=3, optimizer=None):
+def run(folder, steps, *, devices=8, poison=None, stop=None, max_skipped=3, optimizer=None, settings=None, **options):
     mesh = jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])
     with jax.set_mesh(mesh):
         optimizer = optimizer or optax.adamw(0.05)
@@ -56,9 +63,10 @@ def run(folder, steps, *, devices=8, poison=None, stop=None, max_skipped=3, opti
         if checkpointer.latest_step() is not None:
             state = checkpointer.restore(state, batches)
         step_fn = loop.make_step(objective, optimizer, seed=0)
-        settings = Settings(steps=stop or steps, log_every=5, checkpoint_every=5, max_skipped=max_skipped)
+        every_5 = dict(steps=stop or steps, log_every=5, checkpoint_every=5, max_skipped=max_skipped)
+        settings = Settings(**every_5 | (settings or {}))
         try:
-            state = loop.train(state, step_fn, batches, checkpointer, lambda *row: log.append(row), settings)
+            state = loop.train(state, step_fn, batches, checkpointer, lambda *row: log.append(row), settings, **options)
         finally:
             checkpointer.close()
         return jax.device_get(state), log
@@ -76,8 +84,56 @@ def test_a_resumed_run_is_bitwise_the_same(tmp_path):
     run(tmp_path / "parts", 20, stop=10)
     resumed, tail = run(tmp_path / "parts", 20)
     jax.tree.map(np.testing.assert_array_equal, whole, resumed)
-    strip = lambda rows: [(s, {n: v for n, v in m.items() if n != "examples_per_second"}) for s, m in rows]  # noqa: E731
+    strip = lambda rows: [(s, {n: v for n, v in m.items() if n not in SPEED}) for s, m in rows]  # noqa: E731
     assert strip(log)[2:] == strip(tail)
+
+
+def test_a_machine_that_goes_away_costs_no_step(tmp_path):
+    whole, _ = run(tmp_path / "whole", 20)
+    with pytest.raises(PreemptedError, match="interrupted after step 7, which is saved"):
+        run(tmp_path / "parts", 20, stops_at=lambda step: step == 7)
+    assert Checkpointer(tmp_path / "parts").latest_step() == 7
+    jax.tree.map(np.testing.assert_array_equal, whole, run(tmp_path / "parts", 20, stops_at=lambda step: step == 20)[0])
+
+
+def test_sigterm_asks_for_a_stop_while_it_is_watched_for():
+    before = signal.getsignal(signal.SIGTERM)
+    with hosts.watch() as stops_at:
+        assert not stops_at(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stops_at(2)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_the_log_tells_how_fast_it_was(tmp_path):
+    def wait(step):  # counts as time of the steps
+        time.sleep(0.02)
+        return False
+
+    _, log = run(tmp_path, 10, stops_at=wait, cost=loop.Cost(flops=1e9, peak=1e12))
+    for _, metrics in log:
+        speed = metrics["examples_per_second"]
+        assert metrics["examples"] == 16 and 0 < speed < 16 / 0.02
+        assert metrics["tokens_per_second"] == pytest.approx(5 * speed)
+        assert metrics["flops_per_second"] == pytest.approx(1e9 * speed / 16)
+        assert metrics["share_of_peak"] == pytest.approx(1e9 * speed / 16 / 1e12)
+        assert 0 < metrics["input_wait"] < 1
+
+
+def test_what_is_waited_for_and_what_is_no_training(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: clock[0])
+    window = loop._Window()
+    for seconds, context in ((3, window.waiting()), (10, window.pause()), (1, contextlib.nullcontext())):
+        with context:
+            clock[0] += seconds
+    window.steps = [{}, {}]
+    assert window.speed({"examples": 8.0}, None) == {"examples_per_second": 4.0, "input_wait": 0.75}
+
+
+def test_a_trace_of_some_steps(tmp_path):
+    run(tmp_path / "run", 6, settings=dict(trace_steps=(2, 3), trace=tmp_path / "trace"))
+    assert list((tmp_path / "trace").rglob("*.xplane.pb"))
 
 
 def test_one_device_and_eight_give_the_same(tmp_path):

@@ -80,7 +80,7 @@ def _in_batch_softmax(bound: Callable, config: ConfigDict) -> Objective:
         B, K, L = batch["document"].shape
         rows = [batch[name].reshape(B * K, L) for name in ("document", "document_types")]
         document_BKE = in_chunks(model.encode_documents, Text.from_ids(*rows), key, train.chunk_size).reshape(B, K, -1)
-        return losses.in_batch_softmax(
+        loss_B, metrics = losses.in_batch_softmax(
             query_BE,
             document_BKE,
             batch["document_id"],
@@ -88,6 +88,7 @@ def _in_batch_softmax(bound: Callable, config: ConfigDict) -> Objective:
             temperature=train.temperature,
             symmetric=train.symmetric,
         )
+        return loss_B, metrics | {"tokens": _tokens(batch["query"]) + _tokens(batch["document"])}
 
     return objective
 
@@ -96,9 +97,15 @@ def _mlm(bound: Callable) -> Objective:
     def objective(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
         text = Text.from_ids(batch["text"], jnp.zeros_like(batch["text"]))
         logits_BPV = bound(params)(text, batch["positions"], key)
-        return losses.mlm_cross_entropy(logits_BPV, batch["labels"], batch["weights"])
+        loss_B, metrics = losses.mlm_cross_entropy(logits_BPV, batch["labels"], batch["weights"])
+        return loss_B, metrics | {"tokens": _tokens(batch["text"])}
 
     return objective
+
+
+def _tokens(ids: jax.Array) -> jax.Array:
+    """The tokens of each example, [B], without padding."""
+    return (ids != 0).sum(axis=range(1, ids.ndim))
 
 
 class Embedder:

@@ -28,6 +28,18 @@ from retrieval.training.loop import TrainState
 
 _log = logging.getLogger(__name__)
 
+_SHOWN = {
+    "loss": ".3f",
+    "recall@1": ".3f",
+    "accuracy": ".3f",
+    "examples_per_second": ".1f",
+    "tokens_per_second": ",.0f",
+    "flops_per_second": ".3g",
+    "share_of_peak": ".1%",
+    "input_wait": ".1%",
+    "validation/RR": ".4f",
+}
+
 
 def train(run: Run) -> dict[str, Any]:
     """Trains to the last step, from the newest checkpoint where there is one."""
@@ -49,7 +61,12 @@ def train(run: Run) -> dict[str, Any]:
             state = checkpointer.restore(state, batches)
         step_fn = loop.make_step(models.objective(config, model), tx, config.seed)
         settings = loop.Settings(
-            config.train.steps, config.loop.log_every, config.loop.checkpoint_every, config.loop.validate_every
+            config.train.steps,
+            config.loop.log_every,
+            config.loop.checkpoint_every,
+            config.loop.validate_every,
+            trace_steps=_trace_steps(config),
+            trace=run.folder / "profile",
         )
         writer = _open_writer(run.folder / "metrics", after=int(state.step))
         with hosts.watch() as stops_at:
@@ -58,6 +75,16 @@ def train(run: Run) -> dict[str, Any]:
         checkpointer.close()
         writer.close()
     return {"parameters": size, "devices": mesh.size, "platform": jax.default_backend(), "step": step}
+
+
+def _trace_steps(config: ConfigDict) -> tuple[int, int]:
+    steps = tuple(config.profile.steps) or (0, 0)
+    if len(steps) != 2 or (any(steps) and not 0 < steps[0] <= steps[1] <= config.train.steps):
+        raise UserError(
+            f"config.profile.steps={','.join(map(str, steps))}: the first and the last step of the trace are needed, "
+            f"such as 10,15, and at most train.steps={config.train.steps}"
+        )
+    return steps
 
 
 def train_inputs(run: Run) -> Sequence[Path]:
@@ -170,8 +197,8 @@ class _MetricWriter:
         self._lines.write(json.dumps({"step": step, **finite}) + "\n")
         self._lines.flush()
         self._tensorboard.write_scalars(step, metrics)
-        shown = ("loss", "recall@1", "accuracy", "examples_per_second")
-        _log.info("step %d: %s", step, ", ".join(f"{n} {metrics[n]:.3f}" for n in shown if n in metrics))
+        shown = [f"{name} {metrics[name]:{form}}" for name, form in _SHOWN.items() if name in metrics]
+        _log.info("step %d: %s", step, ", ".join(shown))
 
     def close(self) -> None:
         self._lines.close()

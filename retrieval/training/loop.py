@@ -1,10 +1,12 @@
 """The training loop: the only one. It gets an objective, an optimizer and batches, and knows none of the papers."""
 
+import contextlib
 import dataclasses
 import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 import jax
@@ -26,7 +28,7 @@ class Objective(Protocol):
     def __call__(
         self, params: Any, batch: Mapping[str, jax.Array], dropout_key: jax.Array
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Returns the loss of each example [B], and metrics of each example [B]."""
+        """Returns the loss of each example [B], and metrics of each example [B]; 'tokens', those it has, is one."""
 
 
 class Batches(Resumable, Iterator[dict[str, jax.Array]], Protocol):
@@ -56,6 +58,7 @@ class Settings:
     Attributes:
       validate_every: 0 for never; a checkpoint is saved with every validation, and after the last step.
       max_skipped: so many updates in a row with a loss or gradient that is not finite end the run.
+      trace_steps: the first and the last step of a trace, written to the folder `trace`; none by default.
     """
 
     steps: int
@@ -63,6 +66,21 @@ class Settings:
     checkpoint_every: int
     validate_every: int = 0
     max_skipped: int = 10
+    trace_steps: tuple[int, int] = (0, 0)
+    trace: Path = Path("profile")
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """What a step costs.
+
+    Attributes:
+      flops: floating-point operations of the model, forward and backward, without what is computed twice.
+      peak: such operations that all devices together can do in a second; None where it is not known.
+    """
+
+    flops: float
+    peak: float | None
 
 
 def make_step(objective: Objective, optimizer: optax.GradientTransformation, seed: int) -> Callable:
@@ -74,7 +92,7 @@ def make_step(objective: Objective, optimizer: optax.GradientTransformation, see
 
     def loss(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
         values, metrics = objective(params, batch, key)
-        return values.mean(), {name: metric.mean() for name, metric in metrics.items()}
+        return values.mean(), {name: metric.mean() for name, metric in metrics.items()} | {"examples": len(values)}
 
     def step(state: TrainState, batch: Mapping[str, jax.Array]) -> tuple[TrainState, dict[str, jax.Array]]:
         key = jax.random.fold_in(jax.random.key(seed), state.step)
@@ -102,6 +120,7 @@ def train(
     settings: Settings,
     validate: Callable[[Any], dict[str, float]] | None = None,
     stops_at: Callable[[int], bool] = lambda step: False,
+    cost: Cost | None = None,
 ) -> TrainState:
     """Trains from `state` to `settings.steps`.
 
@@ -116,26 +135,29 @@ def train(
     first = int(state.step)
     # Fake CPU devices share few cores, and steps dispatched ahead of each other deadlock in their collectives.
     in_step = jax.default_backend() == "cpu" and jax.device_count() > 1
-    window: list[dict[str, jax.Array]] = []
-    began = time.perf_counter()
+    trace_from, trace_to = settings.trace_steps
+    window = _Window()
     for step in tqdm.trange(first + 1, settings.steps + 1, desc="train", initial=first, mininterval=2):
-        batch = next(batches)
+        if step == trace_from:
+            jax.profiler.start_trace(settings.trace)
+        with window.waiting():
+            batch = next(batches)
         state, metrics = step_fn(state, batch)
         if in_step:
             jax.block_until_ready(metrics)
-        window.append(metrics)
+        window.steps.append(metrics)
+        if step == trace_to and first < trace_from:
+            jax.block_until_ready(metrics)
+            jax.profiler.stop_trace()
         if step % settings.log_every == 0 or step == settings.steps:
-            means = _means(window, settings.max_skipped, step)
-            seconds = time.perf_counter() - began
-            rows = len(jax.tree.leaves(batch)[0])
-            write_metrics(step, means | {"examples_per_second": len(window) * rows / seconds})
-            window, began = [], time.perf_counter()
+            means = _means(window.steps, settings.max_skipped, step)
+            write_metrics(step, means | window.speed(means, cost))
+            window = _Window()
         scores = None
         if validate and (step % settings.validate_every == 0 or step == settings.steps):
-            paused = time.perf_counter()
-            scores = validate(state.params)
+            with window.pause():
+                scores = validate(state.params)
             write_metrics(step, {f"validation/{name}": value for name, value in scores.items()})
-            began += time.perf_counter() - paused
         if scores or step % settings.checkpoint_every == 0 or step == settings.steps:
             checkpointer.save(step, state, batches, scores)
         if stops_at(step) and step < settings.steps:
@@ -143,6 +165,44 @@ def train(
             checkpointer.wait()
             raise PreemptedError(f"interrupted after step {step}, which is saved: the same command goes on from there")
     return state
+
+
+class _Window:
+    """The steps since the last line of the log, and where the time went."""
+
+    def __init__(self) -> None:
+        self.steps: list[dict[str, jax.Array]] = []
+        self._began = time.perf_counter()
+        self._waited = 0.0
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Around what makes a batch. On an accelerator, steps that were dispatched before run on meanwhile."""
+        began = time.perf_counter()
+        yield
+        self._waited += time.perf_counter() - began
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """Around what is not training."""
+        began = time.perf_counter()
+        yield
+        self._began += time.perf_counter() - began
+
+    def speed(self, means: Mapping[str, float], cost: Cost | None) -> dict[str, float]:
+        """Examples, tokens (no padding) and operations per second, and shares of the time and of the devices' peak."""
+        seconds = time.perf_counter() - self._began
+        speed = {
+            "examples_per_second": len(self.steps) * means["examples"] / seconds,
+            "input_wait": self._waited / seconds,
+        }
+        if "tokens" in means:
+            speed["tokens_per_second"] = speed["examples_per_second"] * means["tokens"]
+        if cost:
+            speed["flops_per_second"] = len(self.steps) * cost.flops / seconds
+            if cost.peak:
+                speed["share_of_peak"] = speed["flops_per_second"] / cost.peak
+        return speed
 
 
 def _means(window: list[dict[str, jax.Array]], max_skipped: int, step: int) -> dict[str, float]:
