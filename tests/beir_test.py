@@ -39,6 +39,16 @@ def test_reads_a_folder(folder):
     assert beir.read_folder(folder, "other").name == "other"
 
 
+def test_reads_a_folder_without_its_texts(folder):
+    own = '{"_id": "q1", "title": "t", "text": "a"}\n{"_id": "q2", "text": "not the query"}\n'
+    own += '{"_id": "q3", "text": "not judged"}\n'
+    (folder / "corpus.jsonl").write_text(CORPUS + own, encoding="utf-8")
+    value, judged = beir.read_folder(folder), beir.read_judged(folder)
+    assert (judged.name, judged.queries, judged.qrels) == (value.name, value.queries, value.qrels)
+    assert judged.candidates == [candidate.id for candidate in value.candidates] == ["d1", "2", "q1", "q2", "q3"]
+    assert judged.own == {"q1": 2}
+
+
 def test_header_is_optional_and_windows_files_are_read(folder):
     (folder / "qrels" / "test.tsv").write_bytes("q2\td1\t1\r\nq2\t2\t0\r\nq1\t2\t-1".encode("utf-8-sig"))
     (folder / "corpus.jsonl").write_bytes(CORPUS.replace("\n", "\r\n").encode("utf-8-sig"))

@@ -1,14 +1,18 @@
 """prepare: the same shards from every runner, WLP's join, and going on where it was cut off."""
 
 import dataclasses
+import functools
+import itertools
 import json
 
 import pytest
 import tensorflow as tf
 import toy_corpus
+from conftest import REPOSITORY
 
 from retrieval.data import local_runner, passages, prepare, shards
 from retrieval.data.articles import Redirect
+from retrieval.data.external_sort import Sorter
 from retrieval.data.passages import Limits
 from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError
@@ -101,6 +105,71 @@ def test_beam_writes_the_same_bytes(corpus, tmp_path):
     assert shard_bytes(tmp_path) == shard_bytes(corpus[0])
     assert statistics["tasks"] == corpus[1]["tasks"]
     assert statistics["counts"] == corpus[1]["counts"] and statistics["problems"] == corpus[1]["problems"]
+
+
+@pytest.mark.long
+def test_beam_with_two_worker_processes_writes_the_same_bytes(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))  # the worker processes import `retrieval`
+    toy_corpus.write_dump(tmp_path / "dump.xml")
+    source = prepare.open_source(str(tmp_path / "dump.xml"), tmp_path / "no.lock", 0.0)
+    statistics = prepare.prepare(source, tmp_path / "local", SETTINGS)
+    options = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")
+    settings = dataclasses.replace(SETTINGS, runner="DirectRunner", beam_options=options)
+    settings = dataclasses.replace(settings, vocabulary=tmp_path / "local" / "vocab.txt")
+    assert prepare.prepare(source, tmp_path / "beam", settings) == statistics
+    assert shard_bytes(tmp_path / "beam") == shard_bytes(tmp_path / "local")
+
+
+def test_no_step_needs_its_items_in_memory(corpus, tmp_path, monkeypatch):
+    """Everything is sorted on disk, in runs and segments of a few items."""
+
+    def run_here(name, tasks, function, workers, total=None):
+        for output, arguments in tasks:
+            function(output, *arguments)
+
+    runs = []
+    write_run = Sorter._write_run
+    monkeypatch.setattr(Sorter, "_write_run", lambda sorter: runs.append(len(sorter._held)) or write_run(sorter))
+    monkeypatch.setattr(local_runner, "run_tasks", run_here)
+    monkeypatch.setattr(local_runner, "write_items", functools.partial(local_runner.write_items, memory=2000))
+    for module in (local_runner, shards):
+        monkeypatch.setattr(module, "Sorter", functools.partial(Sorter, memory=4000))
+    settings = dataclasses.replace(SETTINGS, vocabulary=corpus[0] / "vocab.txt")
+    assert prepare.prepare(toy_corpus.source(), tmp_path, settings) == corpus[1]
+    assert shard_bytes(tmp_path) == shard_bytes(corpus[0])
+    assert len(runs) > 100 and max(runs) < 30
+
+
+@pytest.mark.parametrize("memory", [0, 100, 1 << 20])
+def test_items_come_back_by_tag_and_bucket(tmp_path, memory):
+    items = [(f"tag{n % 3}", f"key {n % 7}", n) for n in range(100)]
+    for name, part in (("a", items[:60]), ("b", items[60:]), ("c", [])):
+        local_runner.write_items(tmp_path / f"{name}.items", part, 4, memory=memory)
+    keys = set()
+    for bucket in range(4):
+        for key, values in local_runner.read_groups([tmp_path], ["tag1", "tag2"], bucket, tmp_path):
+            assert key not in keys
+            keys.add(key)
+            assert list(map(sorted, values)) == [
+                [n for tag, k, n in items if (tag, k) == (wanted, key)] for wanted in ("tag1", "tag2")
+            ]
+    assert keys == {f"key {n}" for n in range(7)}
+    per_bucket = [list(local_runner.read_items([tmp_path], "tag0", bucket)) for bucket in range(4)]
+    everything = sorted((key, n) for tag, key, n in items if tag == "tag0")
+    assert sorted(itertools.chain(*per_bucket)) == sorted(local_runner.read_items([tmp_path], "tag0")) == everything
+    assert list(local_runner.read_items([tmp_path], "unknown")) == []
+
+
+def test_a_task_leaves_one_sum_for_each_count(tmp_path):
+    items = [(shards.COUNT, "a", 1), ("other", "k", 0), (shards.COUNT, "b", 0.5), (shards.COUNT, "a", 2)]
+    prepare._write_items(tmp_path / "x.items", iter(items), 3)
+    assert sorted(local_runner.read_items([tmp_path], shards.COUNT)) == [("a", 3), ("b", 0.5)]
+    assert list(local_runner.read_items([tmp_path], "other")) == [("k", 0)]
+
+
+def test_pages_without_a_text_fill_a_chunk_too():
+    pages = (Redirect(f"{number}", "x") for number in range(1000))
+    assert {len(chunk) for chunk in prepare._chunks(pages, 100 * prepare._SMALL)} == {100}
 
 
 def test_goes_on_where_it_was_cut_off(corpus, tmp_path, monkeypatch):

@@ -49,6 +49,22 @@ class RetrievalSet:
     qrels: dict[str, dict[str, dict[str, int]]]
 
 
+@dataclasses.dataclass(frozen=True)
+class Judged:
+    """What evaluation needs of a set: everything but the texts of the candidates.
+
+    Attributes:
+      candidates: their ids, in the order of the file.
+      own: query id -> row of the candidate that is the query itself, of the same id and text.
+    """
+
+    name: str
+    queries: dict[str, str]
+    candidates: list[str]
+    own: dict[str, int]
+    qrels: dict[str, dict[str, dict[str, int]]]
+
+
 def read_folder(folder: Path, name: str | None = None) -> RetrievalSet:
     """Reads a BEIR folder; its name is `name` or the folder's own.
 
@@ -60,15 +76,25 @@ def read_folder(folder: Path, name: str | None = None) -> RetrievalSet:
     """
     folder = Path(folder)
     candidates = list(read_candidates(_either(folder, "corpus.jsonl")))
-    queries = read_queries(_either(folder, "queries.jsonl"))
-    paths = sorted(folder.glob("qrels/*.tsv"))
-    if not paths:
-        raise UserError(f"{folder / 'qrels'}: no .tsv file with relevance judgements")
-    known = {candidate.id for candidate in candidates}
-    qrels = {path.stem: _read_qrels(path, queries, known) for path in paths}
-    judged = set().union(*qrels.values())
-    queries = {id: text for id, text in queries.items() if id in judged}
+    queries, qrels = _read_judgements(folder, {candidate.id for candidate in candidates})
     return RetrievalSet(name or folder.resolve().name, queries, candidates, qrels)
+
+
+def read_judged(folder: Path) -> Judged:
+    """`read_folder` for a collection whose texts may be larger than the memory: they are read and forgotten.
+
+    Raises:
+      UserError: as `read_folder`.
+    """
+    folder = Path(folder)
+    texts = read_queries(_either(folder, "queries.jsonl"))
+    ids, own = [], {}
+    for row, candidate in enumerate(read_candidates(_either(folder, "corpus.jsonl"))):
+        ids.append(candidate.id)
+        if texts.get(candidate.id) == candidate.text:
+            own[candidate.id] = row
+    queries, qrels = _read_judgements(folder, set(ids))
+    return Judged(folder.resolve().name, queries, ids, {id: row for id, row in own.items() if id in queries}, qrels)
 
 
 def write_folder(folder: Path, value: RetrievalSet) -> None:
@@ -132,6 +158,17 @@ def byte_lines(path: Path) -> Iterator[bytes]:
         raise UserError(f"{path}: no such file") from error
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read ({error})") from error
+
+
+def _read_judgements(folder: Path, candidates: Collection[str]) -> tuple[dict[str, str], dict]:
+    """The queries that a rule judges, and the judgements by rule."""
+    queries = read_queries(_either(folder, "queries.jsonl"))
+    paths = sorted(folder.glob("qrels/*.tsv"))
+    if not paths:
+        raise UserError(f"{folder / 'qrels'}: no .tsv file with relevance judgements")
+    qrels = {path.stem: _read_qrels(path, queries, candidates) for path in paths}
+    judged = set().union(*qrels.values())
+    return {id: text for id, text in queries.items() if id in judged}, qrels
 
 
 def _either(folder: Path, name: str) -> Path:

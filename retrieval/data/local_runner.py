@@ -2,28 +2,34 @@
 
 A phase is a set of independent tasks. A task writes one file of `(tag, key, value)` items, sorted into buckets by key,
 whole or not at all; a task whose file is there is not run again, which is all that resuming takes. The next phase has
-one task per bucket and reads that bucket from every file of the phases before it, so memory holds one bucket per
-worker, however large the corpus.
+one task per bucket and reads that bucket from every file of the phases before it. Neither the items that a task writes
+nor those of a bucket need to fit in memory; the values of one key do.
 """
 
 import collections
 import concurrent.futures
 import hashlib
 import io
+import itertools
 import json
 import multiprocessing
+import operator
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgpack
 import tqdm
 
 from retrieval import files
+from retrieval.data.external_sort import Sorter
 from retrieval.errors import UserError
 
-_HEADER = struct.Struct("<Q")
+# Of a segment: the size of its tags' names, the number of buckets, the size of its runs. Of a run: where it begins.
+_HEADER, _PLACE = struct.Struct("<3Q"), struct.Struct("<Q")
+# Packed items that a task holds before it writes them.
+_MEMORY = 64 << 20
 
 
 def run_tasks(
@@ -64,42 +70,87 @@ def run_tasks(
             pool.shutdown(cancel_futures=True)
 
 
-def write_items(path: Path, items: Iterable[tuple[str, Any, Any]], num_buckets: int) -> None:
-    """Writes items so that each (tag, bucket) is one run of bytes: an index, then the runs."""
-    runs: dict[str, list[bytes]] = collections.defaultdict(list)
-    for tag, key, value in items:
-        bucket = key if isinstance(key, int) else _hash(key)
-        runs[f"{tag}-{bucket % num_buckets}"].append(msgpack.packb((key, value)))
-    index, offset = {}, 0
-    for name, packed in sorted(runs.items()):
-        size = sum(map(len, packed))
-        index[name] = (offset, size)
-        offset += size
-    header = json.dumps(index).encode()
+def write_items(path: Path, items: Iterable[tuple[str, Any, Any]], num_buckets: int, memory: int = _MEMORY) -> None:
+    """Writes items as segments of `memory` bytes, in each of which a bucket of a tag is one run of bytes."""
     with files.atomic(path) as temporary, temporary.open("wb") as file:
-        file.write(_HEADER.pack(len(header)) + header)
-        for _, packed in sorted(runs.items()):
-            file.writelines(packed)
+        runs, size = collections.defaultdict(list), 0
+        for tag, key, value in items:
+            bucket = key if isinstance(key, int) else _hash(key)
+            packed = msgpack.packb((key, msgpack.packb(value)))
+            runs[tag, bucket % num_buckets].append(packed)
+            size += len(packed)
+            if size > memory:
+                _write_segment(file, runs, num_buckets)
+                runs, size = collections.defaultdict(list), 0
+        _write_segment(file, runs, num_buckets)
 
 
-def read_groups(folders: Iterable[Path], tags: Iterable[str], bucket: int) -> Iterator[tuple[Any, list[list]]]:
-    """For every key of a bucket, in order: the key and its values, one list per tag."""
-    tags = list(tags)
-    groups: dict[Any, list[list]] = {}
-    for path in sorted(path for folder in folders for path in folder.iterdir() if path.suffix in (".items", ".counts")):
+def read_items(folders: Iterable[Path], tag: str, bucket: int | None = None) -> Iterator[tuple[Any, Any]]:
+    """Keys and values of a tag, of one bucket or of all, one after the other."""
+    return ((key, msgpack.unpackb(packed)) for path in _paths(folders) for key, packed in _read_run(path, tag, bucket))
+
+
+def read_groups(
+    folders: Iterable[Path], tags: Iterable[str], bucket: int, scratch: Path
+) -> Iterator[tuple[Any, list[list]]]:
+    """For every key of a bucket, in order: the key and its values, one list per tag.
+
+    Args:
+      scratch: folder for temporary files.
+    """
+    tags, paths = list(tags), _paths(folders)
+    with Sorter(scratch) as sorter:
         for position, tag in enumerate(tags):
-            for key, value in _read_run(path, f"{tag}-{bucket}"):
-                groups.setdefault(key, [[] for _ in tags])[position].append(value)
-    yield from sorted(groups.items())
+            for path in paths:
+                for key, packed in _read_run(path, tag, bucket):
+                    sorter.add((key, position, packed))
+        for key, group in itertools.groupby(sorter, key=operator.itemgetter(0)):
+            values: list[list] = [[] for _ in tags]
+            for _, position, packed in group:
+                values[position].append(msgpack.unpackb(packed))
+            yield key, values
 
 
-def _read_run(path: Path, name: str) -> Iterator[tuple[Any, Any]]:
+def _paths(folders: Iterable[Path]) -> list[Path]:
+    return sorted(path for folder in folders for path in folder.iterdir() if path.suffix in (".items", ".counts"))
+
+
+def _write_segment(file: BinaryIO, runs: Mapping[tuple[str, int], list[bytes]], num_buckets: int) -> None:
+    """A segment: its header, the names of its tags, where each run begins and ends, the runs.
+
+    A reader of one bucket so reads a few bytes of the table, however many buckets there are.
+    """
+    tags = sorted({tag for tag, _ in runs})
+    in_order = [runs.get((tag, bucket), []) for tag in tags for bucket in range(num_buckets)]
+    places = list(itertools.accumulate((sum(map(len, run)) for run in in_order), initial=0))
+    names = json.dumps(tags).encode()
+    file.write(_HEADER.pack(len(names), num_buckets, places[-1]) + names)
+    file.write(struct.pack(f"<{len(places)}Q", *places))
+    for run in in_order:
+        file.writelines(run)
+
+
+def _read_run(path: Path, tag: str, bucket: int | None) -> Iterator[tuple[Any, bytes]]:
+    """Keys and packed values of a tag in every segment of a file."""
     with path.open("rb") as file:
-        (header_size,) = _HEADER.unpack(file.read(_HEADER.size))
-        offset, size = json.loads(file.read(header_size)).get(name, (0, 0))
-        if size:
-            file.seek(_HEADER.size + header_size + offset)
-            yield from map(tuple, msgpack.Unpacker(io.BytesIO(file.read(size)), max_buffer_size=0))
+        while header := file.read(_HEADER.size):
+            size_of_names, num_buckets, size = _HEADER.unpack(header)
+            tags = json.loads(file.read(size_of_names))
+            table = file.tell()
+            body = table + (len(tags) * num_buckets + 1) * _PLACE.size
+            if tag in tags:
+                first = tags.index(tag) * num_buckets + (bucket or 0)
+                start, end = (
+                    _read_place(file, table, run) for run in (first, first + (num_buckets if bucket is None else 1))
+                )
+                file.seek(body + start)
+                yield from msgpack.Unpacker(io.BytesIO(file.read(end - start)), use_list=False, max_buffer_size=0)
+            file.seek(body + size)
+
+
+def _read_place(file: BinaryIO, table: int, run: int) -> int:
+    file.seek(table + run * _PLACE.size)
+    return _PLACE.unpack(file.read(_PLACE.size))[0]
 
 
 def _collect(pending: set[concurrent.futures.Future], when: str) -> int:

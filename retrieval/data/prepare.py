@@ -29,6 +29,8 @@ from retrieval.data.wikipedia import Page
 from retrieval.errors import UserError
 
 LOCAL = "local"
+# What a redirect or a dropped page, which have no text, add to a chunk: a wiki may have millions in a row.
+_SMALL = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,21 +141,21 @@ def _articles(source: Source, folder: Path, settings: Settings) -> collections.C
     output = folder / "articles"
     tasks = ((output / f"{i:06d}.counts", (output / f"{i:06d}.jsonl", pages, source.parse)) for i, pages in chunks)
     local_runner.run_tasks("parse", tasks, _parse_task, settings.workers)
-    return _sum_counts(output.glob("*.counts"))
+    return _sum_counts([output])
 
 
 def _parse_task(output: Path, article_file: Path, pages: list, parse: Callable) -> None:
     items = list(parse_pages(pages, parse))
     lines = [line for tag, _, line in items if tag != shards.COUNT]
     files.write_text(article_file, "".join(f"{line}\n" for line in lines))
-    local_runner.write_items(output, [item for item in items if item[0] == shards.COUNT], num_buckets=1)
+    _write_items(output, (item for item in items if item[0] == shards.COUNT), num_buckets=1)
 
 
 def _chunks(pages: Iterable[Any], chunk_bytes: int) -> Iterator[list]:
     chunk, size = [], 0
     for page in pages:
         chunk.append(page)
-        size += getattr(page, "size", 0)  # redirects and dropped pages have none
+        size += getattr(page, "size", _SMALL)
         if size >= chunk_bytes:
             yield chunk
             chunk, size = [], 0
@@ -192,7 +194,7 @@ def _shards(folder: Path, work: Path, settings: Settings) -> collections.Counter
     for name, task in {"resolve": _resolve_task, "attach": _attach_task, "write": _write_task}.items():
         tasks = [(work / name / f"{b:05d}.items", (b, work, folder, settings)) for b in buckets]
         run(name, tasks, task, total=len(buckets))
-    return _sum_counts(work.glob("*/*.items"), settings.num_shards)
+    return _sum_counts(work.iterdir())
 
 
 def _cut_task(output: Path, article_file: Path, folder: Path, settings: Settings) -> None:
@@ -202,34 +204,49 @@ def _cut_task(output: Path, article_file: Path, folder: Path, settings: Settings
         for article in read_articles(article_file)
         for item in shards.cut_article(article, vocabulary, settings.limits, settings.num_shards)
     )
-    local_runner.write_items(output, items, settings.num_shards)
+    _write_items(output, items, settings.num_shards)
 
 
 def _resolve_task(output: Path, bucket: int, work: Path, folder: Path, settings: Settings) -> None:
-    groups = local_runner.read_groups([work / "cut"], [shards.REDIRECT, shards.REQUEST], bucket)
+    groups = local_runner.read_groups([work / "cut"], [shards.REDIRECT, shards.REQUEST], bucket, work)
     items = (item for title, values in groups for item in shards.resolve(title, *values))
-    local_runner.write_items(output, items, settings.num_shards)
+    _write_items(output, items, settings.num_shards)
 
 
 def _attach_task(output: Path, bucket: int, work: Path, folder: Path, settings: Settings) -> None:
-    groups = local_runner.read_groups([work / "cut", work / "resolve"], [shards.LEAD, shards.RESOLVED], bucket)
+    groups = local_runner.read_groups([work / "cut", work / "resolve"], [shards.LEAD, shards.RESOLVED], bucket, work)
     items = (item for title, values in groups for item in shards.attach(title, *values, settings.num_shards))
-    local_runner.write_items(output, items, settings.num_shards)
+    _write_items(output, items, settings.num_shards)
 
 
 def _write_task(output: Path, bucket: int, work: Path, folder: Path, settings: Settings) -> None:
-    groups = dict(local_runner.read_groups([work / "cut", work / "attach"], [shards.PASSAGE, shards.NEIGHBOUR], bucket))
-    values = groups.get(bucket, [[], []])
-    items = shards.write_shard(bucket, *values, folder, settings.num_shards)
-    local_runner.write_items(output, items, settings.num_shards)
+    passages, neighbours = (
+        (value for _, value in local_runner.read_items([work / phase], tag, bucket))
+        for phase, tag in (("cut", shards.PASSAGE), ("attach", shards.NEIGHBOUR))
+    )
+    items = shards.write_shard(bucket, passages, neighbours, folder, settings.num_shards)
+    _write_items(output, items, settings.num_shards)
 
 
-def _sum_counts(paths: Iterable[Path], num_buckets: int = 1) -> collections.Counter:
+def _write_items(output: Path, items: Iterable[shards.Item], num_buckets: int) -> None:
+    """Writes what a task yields, with one sum for each name in place of its counts."""
     counts: collections.Counter = collections.Counter()
-    for folder in {path.parent for path in paths}:
-        for bucket in range(num_buckets):
-            for name, (values,) in local_runner.read_groups([folder], [shards.COUNT], bucket):
-                counts[name] += sum(values)
+
+    def others() -> Iterator[shards.Item]:
+        for tag, key, value in items:
+            if tag == shards.COUNT:
+                counts[key] += value
+            else:
+                yield tag, key, value
+        yield from ((shards.COUNT, name, count) for name, count in counts.items())
+
+    local_runner.write_items(output, others(), num_buckets)
+
+
+def _sum_counts(folders: Iterable[Path]) -> collections.Counter:
+    counts: collections.Counter = collections.Counter()
+    for name, count in local_runner.read_items(folders, shards.COUNT):
+        counts[name] += count
     return counts
 
 

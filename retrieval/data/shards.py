@@ -11,18 +11,22 @@ them. The output does not depend on the order in which values reach a step, so e
 """
 
 import collections
+import contextlib
 import hashlib
 import itertools
 import json
+import operator
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import numpy as np
 
 from retrieval import files
 from retrieval.data import passages
 from retrieval.data.articles import Article, KnownItem, Redirect
+from retrieval.data.external_sort import Sorter
 from retrieval.data.passages import Sentences
 from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError
@@ -93,26 +97,34 @@ def write_shard(
 ) -> Iterator[Item]:
     """Joins and writes one shard of passages, and of (passage, linked lead) pairs, in the order of a hash.
 
+    Both are sorted on disk: a shard may be larger than the memory.
+
     Raises:
       UserError: two passages have one id, as those of two pages of one id have.
     """
-    per_passage: dict[str, list[dict]] = {}
-    for neighbour in neighbours:
-        per_passage.setdefault(neighbour["passage"], []).append(neighbour)
-    items = sorted(items, key=lambda item: (_hash(item["id"], "order"), item["id"]))
-    _check_distinct([item["id"] for item in items])
-    examples, links, texts, table = [], [], [], collections.Counter()
-    for item in items:
-        leads = sorted(per_passage.get(item["id"], []), key=lambda lead: lead["title"])
-        counts = _counts(item, len(leads))
-        examples.append(_example(item, item, counts))
-        links += [(_hash(item["id"], lead["title"]), _example(item, _as_lead(lead), counts)) for lead in leads]
-        texts.append(json.dumps({"_id": item["id"], "title": item["title"], "text": item["text"]}, ensure_ascii=False))
-        table.update(_table_1(item, leads, counts))
-    links.sort()
-    _write_records(shard_path(folder, "passages", shard, num_shards), examples)
-    _write_records(shard_path(folder, "links", shard, num_shards), [example for _, example in links])
-    files.write_text(shard_path(folder, "passages", shard, num_shards, "jsonl"), "".join(f"{t}\n" for t in texts))
+    table: collections.Counter = collections.Counter()
+    with (
+        _record_writer(shard_path(folder, "passages", shard, num_shards)) as examples,
+        _record_writer(shard_path(folder, "links", shard, num_shards)) as linked,
+        files.atomic(shard_path(folder, "passages", shard, num_shards, "jsonl")) as temporary,
+        temporary.open("w", encoding="utf-8") as texts,
+        Sorter(folder) as joined,
+        Sorter(folder) as links,
+    ):
+        for item in items:
+            joined.add((_hash(item["id"], "order"), item["id"], 0, "", msgpack.packb(item)))
+        for lead in neighbours:
+            joined.add((_hash(lead["passage"], "order"), lead["passage"], 1, lead["title"], msgpack.packb(lead)))
+        for item, leads in _groups(joined):
+            counts = _counts(item, len(leads))
+            examples.write(_example(item, item, counts))
+            for lead in leads:
+                links.add((_hash(item["id"], lead["title"]), _example(item, _as_lead(lead), counts)))
+            text = {"_id": item["id"], "title": item["title"], "text": item["text"]}
+            texts.write(json.dumps(text, ensure_ascii=False) + "\n")
+            table.update(_table_1(item, leads, counts))
+        for _, example in links:
+            linked.write(example)
     for name, count in table.items():
         yield COUNT, name, count
 
@@ -122,13 +134,19 @@ def shard_path(folder: Path, kind: str, shard: int, num_shards: int, suffix: str
     return Path(folder) / f"{kind}-{shard:05d}-of-{num_shards:05d}.{suffix}"
 
 
-def _check_distinct(sorted_ids: list[str]) -> None:
-    for one, other in itertools.pairwise(sorted_ids):
-        if one == other:
+def _groups(joined: Iterable[tuple]) -> Iterator[tuple[dict, list[dict]]]:
+    """Passages in the order of the hash, each with the leads of the pages that it links to, by title."""
+    for (_, id), records in itertools.groupby(joined, key=operator.itemgetter(0, 1)):
+        groups: tuple[list[dict], list[dict]] = [], []
+        for _, _, kind, _, packed in records:
+            groups[kind].append(msgpack.unpackb(packed))
+        (item, *others), leads = groups
+        if others:
             raise UserError(
-                f"two pages of the corpus have the id '{one.rpartition(':')[0]}'; where one file holds several dumps, "
+                f"two pages of the corpus have the id '{id.rpartition(':')[0]}'; where one file holds several dumps, "
                 "give each as a file of its own in config.corpus"
             )
+        yield item, leads
 
 
 def _counts(item: dict, num_links: int) -> list[int]:
@@ -170,12 +188,12 @@ def _example(item: dict, lead: dict, counts: list[int]) -> bytes:
     return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString(deterministic=True)
 
 
-def _write_records(path: Path, records: list[bytes]) -> None:
+@contextlib.contextmanager
+def _record_writer(path: Path) -> Iterator[Any]:
     import tensorflow as tf
 
     with files.atomic(path) as temporary, tf.io.TFRecordWriter(str(temporary)) as writer:
-        for record in records:
-            writer.write(record)
+        yield writer
 
 
 def _pack(tokens: Sentences) -> dict[str, bytes]:

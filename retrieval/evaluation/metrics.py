@@ -7,7 +7,7 @@ is dropped by `drop_self_matches`, only where the id and the text are both the q
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import ir_measures
 import numpy as np
@@ -56,7 +56,7 @@ def evaluate(
 
 
 def drop_self_matches(
-    scores_QK: np.ndarray, rows_QK: np.ndarray, queries: Mapping[str, str], candidates: Mapping[str, str]
+    scores_QK: np.ndarray, rows_QK: np.ndarray, query_ids: Iterable[str], own: Mapping[str, int]
 ) -> tuple[np.ndarray, np.ndarray]:
     """The run without the candidates that are the query itself; what follows moves up, and -1 fills the end.
 
@@ -64,11 +64,9 @@ def drop_self_matches(
 
     Args:
       scores_QK, rows_QK: as returned by a search.
-      queries: id -> text, in the order of the run's queries.
-      candidates: id -> text, in the order of the rows.
+      own: query id -> row of the candidate that is the query itself, where there is one.
     """
-    row_of = {candidate: row for row, candidate in enumerate(candidates)}
-    own_Q1 = np.array([[row_of[q] if candidates.get(q) == text else -1] for q, text in queries.items()], np.int32)
+    own_Q1 = np.array([[own.get(query, -1)] for query in query_ids], np.int32)
     own_QK = (rows_QK == own_Q1) & (rows_QK >= 0)
     order = np.argsort(own_QK, axis=1, kind="stable")
     scores_QK, rows_QK = np.where(own_QK, -np.inf, scores_QK), np.where(own_QK, -1, rows_QK)

@@ -10,7 +10,7 @@ import numpy as np
 
 from retrieval import files
 from retrieval.data import beir
-from retrieval.data.beir import RetrievalSet
+from retrieval.data.beir import Judged
 from retrieval.evaluation import metrics, report, runs
 from retrieval.search import encode as encoding
 from retrieval.search import fusion, scann, tuning
@@ -46,7 +46,7 @@ def evaluate(run: Run) -> dict[str, Any]:
     """Writes `runs/SET/SYSTEM.trec` and `results.json`; returns what the report says about the searches."""
     rows, notes = [], {}
     for folder in sorted(path for path in run.sets.iterdir() if path.is_dir()):
-        value = beir.read_folder(folder, folder.name)
+        value = beir.read_judged(folder)
         rankings = {ranking.system: ranking for ranking in _rankings(run, value)}
         for ranking in rankings.values():
             rows += _evaluate(run, value, ranking)
@@ -63,7 +63,7 @@ def write_report(run: Run) -> None:
     _log.info("report: %s", run.folder / "report.md")
 
 
-def _rankings(run: Run, value: RetrievalSet) -> Iterator[Ranking]:
+def _rankings(run: Run, value: Judged) -> Iterator[Ranking]:
     search = functools.partial(_search, value, min(run.config.evaluate.depth, len(value.candidates)))
     words = Bm25Index.load(run.index(value.name, "bm25"))
     bm25 = search("bm25", words, list(value.queries.values()))
@@ -84,7 +84,7 @@ def _rankings(run: Run, value: RetrievalSet) -> Iterator[Ranking]:
     yield Ranking("hybrid", *fused, bm25.seconds + dense.seconds + time.perf_counter() - began, weight)
 
 
-def _weight(run: Run, value: RetrievalSet, words: Bm25Index, exact: ExactIndex) -> float:
+def _weight(run: Run, value: Judged, words: Bm25Index, exact: ExactIndex) -> float:
     """The weight of the dense list: DENSE_WEIGHT, unless the validation questions show that another one is better.
 
     That is so if its mean reciprocal rank is higher by twice the standard error of the difference: of a dozen questions
@@ -96,7 +96,7 @@ def _weight(run: Run, value: RetrievalSet, words: Bm25Index, exact: ExactIndex) 
     depth = min(run.config.evaluate.depth, len(value.candidates))
     embeddings, ids = encoding.load(run.embeddings(value.name, TRAINED), "validation")
     pair = [words.search(list(queries.values()), depth), exact.search(embeddings, depth)]
-    rows_of = {candidate.id: row for row, candidate in enumerate(value.candidates)}
+    rows_of = {candidate: row for row, candidate in enumerate(value.candidates)}
     golds = [[rows_of[candidate] for candidate in qrels[id]] for id in ids]
 
     def reciprocal_ranks(weight: float) -> np.ndarray:
@@ -116,21 +116,20 @@ def _exact(run: Run, name: str, system: str) -> tuple[ExactIndex, np.ndarray]:
     return ExactIndex(candidates), queries
 
 
-def _search(value: RetrievalSet, depth: int, system: str, index: Any, queries: Any) -> Ranking:
+def _search(value: Judged, depth: int, system: str, index: Any, queries: Any) -> Ranking:
     """The first `depth` candidates of every query, without the query itself."""
-    texts = {candidate.id: candidate.text for candidate in value.candidates}
     # Where a candidate may be the query itself, one more is asked for: dropping it leaves a list of full length.
-    deep = min(depth + (not texts.keys().isdisjoint(value.queries)), len(texts))
+    deep = min(depth + bool(value.own), len(value.candidates))
     index.search(queries[:1], deep)  # compilation is not part of the search
     began = time.perf_counter()
     scores, rows = index.search(queries, deep)
     seconds = time.perf_counter() - began
-    scores, rows = metrics.drop_self_matches(scores, rows, value.queries, texts)
+    scores, rows = metrics.drop_self_matches(scores, rows, value.queries, value.own)
     return Ranking(system, scores[:, :depth], rows[:, :depth], seconds)
 
 
-def _evaluate(run: Run, value: RetrievalSet, ranking: Ranking) -> Iterator[dict[str, Any]]:
-    query_ids, candidate_ids = list(value.queries), [candidate.id for candidate in value.candidates]
+def _evaluate(run: Run, value: Judged, ranking: Ranking) -> Iterator[dict[str, Any]]:
+    query_ids, candidate_ids = list(value.queries), value.candidates
     if run.config.evaluate.runs:
         path = run.folder / "runs" / value.name / f"{ranking.system.replace(' ', '_')}.trec"
         runs.write_run(path, query_ids, candidate_ids, ranking.scores, ranking.rows, ranking.system.replace(" ", "_"))
@@ -149,7 +148,7 @@ def _evaluate(run: Run, value: RetrievalSet, ranking: Ranking) -> Iterator[dict[
             }
 
 
-def _speed(value: RetrievalSet, rankings: dict[str, Ranking]) -> dict[str, Any]:
+def _speed(value: Judged, rankings: dict[str, Ranking]) -> dict[str, Any]:
     """Queries per second of every system, and ScaNN's recall against exact search."""
     notes = {
         f"{value.name}, {name}": {"queries_per_second": round(len(value.queries) / max(ranking.seconds, 1e-9), 1)}

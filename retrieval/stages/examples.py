@@ -68,6 +68,6 @@ def split_set(run: Run) -> str | None:
 
 def validation(run: Run) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
     """The first of the questions that are held out of the training ones, at most as many as validate a checkpoint."""
-    training = beir.read_folder(run.training)
+    training = beir.read_judged(run.training)
     chosen = list(training.qrels[splits.VALIDATION])[: run.config.loop.validate_queries]
     return {id: training.queries[id] for id in chosen}, {id: training.qrels[splits.VALIDATION][id] for id in chosen}

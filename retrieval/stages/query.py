@@ -29,14 +29,17 @@ def search(run: Run) -> None:
         raise UserError(
             f"{run.folder} has no index of the corpus: run the stages encode and index with encode.corpus=True"
         )
-    passages, depth = list(indexes.read_candidates(run, CORPUS)), run.config.evaluate.depth
+    depth = run.config.evaluate.depth
     lists = {"BM25": Bm25Index.load(run.index(CORPUS, "bm25")).search([run.query], depth)}
     if indexes.has_embeddings(run, CORPUS):
         lists = {"dense": indexes.dense_index(run, CORPUS).search(_embed(run), depth)} | lists
         lists["merged"] = fusion.reciprocal_rank_fusion(list(lists.values()), depth)
+    shown = min(run.config.search.k, depth)
+    wanted = {row for _, rows in lists.values() for row in rows[0, :shown].tolist()}
+    passages = {row: text for row, text in enumerate(indexes.read_candidates(run, CORPUS)) if row in wanted}
     for system, (scores, rows) in lists.items():
         print(f"\n{system}")
-        for rank in range(min(run.config.search.k, depth)):
+        for rank in range(shown):
             if rows[0, rank] >= 0:
                 passage = passages[rows[0, rank]]
                 text = passage.text if len(passage.text) <= _WIDTH else passage.text[:_WIDTH].rsplit(" ", 1)[0] + " ..."

@@ -1,0 +1,154 @@
+"""The memory, the time and the recall of dense indexes over synthetic clustered embeddings.
+
+    python -m benchmarks.index_memory --folder=FOLDER --out=index_memory.json
+
+Writes `--rows` embeddings of `--dimensions` below --folder, in shards as the stage `encode` does, then builds, saves,
+loads and searches, every step in a process of its own. Prints a table and writes --out.
+"""
+
+import multiprocessing
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from absl import flags
+from absl import logging as absl_logging
+
+from retrieval import command_line, files
+from retrieval.errors import UserError
+from retrieval.search import encode, scann, tuning
+from retrieval.search.exact import ExactIndex
+from retrieval.search.scann import ScannIndex
+
+_FOLDER = flags.DEFINE_string("folder", None, "Folder for the embeddings and the index.")
+_OUT = flags.DEFINE_string("out", None, "The JSON file that is written.")
+_ROWS = flags.DEFINE_integer("rows", 1_000_000, "Candidates.", lower_bound=1)
+_DIMENSIONS = flags.DEFINE_integer("dimensions", 512, "Dimensions of an embedding.", lower_bound=1)
+_QUERIES = flags.DEFINE_integer("queries", 500, "Queries that are measured, and as many to tune on.", lower_bound=1)
+_RECALL = flags.DEFINE_float("recall", 0.95, "Recall@100 that ScaNN is tuned for.")
+
+_K, _SHARD = 100, 65_536
+# A cluster of fewer than a hundred rows: the best hundred lie in several.
+_CLUSTER, _SPREAD = 50, 1.0
+
+
+def main(argv: Sequence[str]) -> None:
+    """Measures, prints and writes."""
+    absl_logging.set_verbosity(absl_logging.WARNING)
+    command_line.refuse_arguments(argv)
+    if not _FOLDER.value or not _OUT.value:
+        raise UserError("--folder and --out are needed: where the embeddings go, and the file for the numbers")
+    if not scann.available():
+        raise UserError("ScaNN cannot be imported here: there is nothing to measure")
+    folder = Path(_FOLDER.value)
+    write_embeddings(folder, _ROWS.value, _DIMENSIONS.value, _QUERIES.value)
+    steps: dict[str, Callable[[Path, float], dict[str, Any]]] = {
+        "exact: load, search": _search_exactly,
+        "ScaNN: load, tune, build, save": _build_scann,
+        "ScaNN: load, search": _search_scann,
+    }
+    measured = {name: _in_process(step, folder, _RECALL.value) for name, step in steps.items()}
+    size = _ROWS.value * _DIMENSIONS.value * 4
+    files.write_json(Path(_OUT.value), {"bytes": size, "steps": measured})
+    print(table(measured, size))
+
+
+def write_embeddings(folder: Path, rows: int, dimensions: int, queries: int) -> None:
+    """Candidates, queries and queries to tune on, as unit vectors around the same centres."""
+    generator = np.random.default_rng(0)
+    centres_CE = generator.standard_normal((max(1, rows // _CLUSTER), dimensions), np.float32)
+    for name, count in (("candidates", rows), ("queries", queries), ("tuning", queries)):
+        shards = -(-count // _SHARD)
+        for shard in range(shards):
+            ids = range(shard * _SHARD, min(count, (shard + 1) * _SHARD))
+            values_NE = _SPREAD * generator.standard_normal((len(ids), dimensions), np.float32)
+            values_NE += centres_CE[generator.integers(len(centres_CE), size=len(ids))]
+            values_NE /= np.linalg.norm(values_NE, axis=1, keepdims=True)
+            path = folder / f"{name}-{shard:05d}-of-{shards:05d}.npy"
+            files.write_json(path.with_suffix(".ids.json"), list(map(str, ids)))
+            np.save(path, values_NE)
+
+
+def table(measured: dict[str, Any], size: int) -> str:
+    """What was measured, as Markdown."""
+    lines = [f"embeddings: {size / 2**30:.2f} GiB", ""]
+    lines += ["| step | seconds | peak, GiB | as a multiple of the embeddings |", "|---|---:|---:|---:|"]
+    for name, step in measured.items():
+        peak = f"{step['peak_bytes'] / 2**30:.2f} | {step['peak_bytes'] / size:.2f}"
+        lines.append(f"| {name} | {step['seconds']:.0f} | {peak} |")
+        lines += [
+            f"| - {part} | {v['seconds']:.0f} | {v['peak_bytes'] / 2**30:.2f} | |" for part, v in step["parts"].items()
+        ]
+        lines += [f"| {what}: {value} | | | |" for what, value in step["results"].items()]
+    return "\n".join(lines)
+
+
+class _Parts:
+    """The seconds and the peak of every part of a step."""
+
+    def __init__(self):
+        self.parts: dict[str, dict[str, float]] = {}
+
+    def __call__(self, name: str, function: Callable[[], Any]) -> Any:
+        Path("/proc/self/clear_refs").write_text("5")  # the kernel's peak of this process begins anew
+        began = time.perf_counter()
+        result = function()
+        self.parts[name] = {"seconds": time.perf_counter() - began, "peak_bytes": _peak()}
+        return result
+
+
+def _peak() -> int:
+    return 1024 * int(re.search(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())[1])
+
+
+def _in_process(step: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+    """Calls `step` in a fresh process; its seconds and its peak are those of its parts."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        measured = pool.apply(step, arguments)
+    parts = measured["parts"].values()
+    print(measured, flush=True)
+    return measured | {
+        "seconds": sum(part["seconds"] for part in parts),
+        "peak_bytes": max(part["peak_bytes"] for part in parts),
+    }
+
+
+def _search_exactly(folder: Path, _: float) -> dict[str, Any]:
+    part = _Parts()
+    index = part("load", lambda: ExactIndex(encode.load(folder, "candidates")[0]))
+    queries_QE, _ = encode.load(folder, "queries")
+    index.search(queries_QE[:1], _K)  # compilation is not part of the search
+    _, rows_QK = part("search", lambda: index.search(queries_QE, _K))
+    np.save(folder / "exact.npy", rows_QK)
+    return {"parts": part.parts, "results": _speed(part, queries_QE)}
+
+
+def _build_scann(folder: Path, recall: float) -> dict[str, Any]:
+    part = _Parts()
+    embeddings_NE, _ = part("load", lambda: encode.load(folder, "candidates"))
+    queries_QE, _ = encode.load(folder, "tuning")
+    sample = part("exact results to tune on", lambda: tuning.draw(embeddings_NE, queries_QE, len(queries_QE), _K))
+    tree = part("build", lambda: ScannIndex.build(embeddings_NE))
+    tree = part("tune", lambda: tree.tuned(sample, recall))
+    part("save", lambda: tree.save(folder / "scann"))
+    return {"parts": part.parts, "results": {"index": tree.description}}
+
+
+def _search_scann(folder: Path, _: float) -> dict[str, Any]:
+    part = _Parts()
+    index = part("load", lambda: ScannIndex.load(folder / "scann"))
+    queries_QE, _ = encode.load(folder, "queries")
+    _, rows_QK = part("search", lambda: index.search(queries_QE, _K))
+    recall = tuning.recalls(np.load(folder / "exact.npy"), rows_QK).mean()
+    return {"parts": part.parts, "results": _speed(part, queries_QE) | {"recall@100": round(float(recall), 4)}}
+
+
+def _speed(part: _Parts, queries_QE: np.ndarray) -> dict[str, float]:
+    return {"queries/s": round(len(queries_QE) / part.parts["search"]["seconds"], 1)}
+
+
+if __name__ == "__main__":
+    command_line.run(main)

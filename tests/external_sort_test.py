@@ -1,0 +1,40 @@
+"""Sorting by runs on disk against Python's own sort."""
+
+import random
+
+import pytest
+
+from retrieval.data.external_sort import Sorter
+
+
+@pytest.mark.parametrize("memory", [0, 5_000, 1 << 20])
+def test_sorts_as_python_does_and_keeps_what_is_equal(tmp_path, memory):
+    generator = random.Random(0)
+    records = [(f"key {generator.randrange(100)}", generator.randrange(3), generator.randbytes(9)) for _ in range(2000)]
+    records += records[:50]
+    with Sorter(tmp_path, memory) as sorter:
+        for record in records:
+            sorter.add(record)
+        assert list(sorter) == sorted(records)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_holds_no_more_than_it_may(tmp_path):
+    with Sorter(tmp_path, memory=10_000) as sorter:
+        for number in range(1000):
+            sorter.add((number, b"x" * 1000))
+            assert len(sorter._held) <= 10
+        assert len(list(sorter)) == 1000
+
+
+def test_records_larger_than_a_piece_of_a_run(tmp_path):
+    records = [(2, b"b" * (1 << 20)), (1, b"a" * (3 << 20)), (3, b"")]
+    with Sorter(tmp_path, memory=0) as sorter:
+        for record in records:
+            sorter.add(record)
+        assert list(sorter) == sorted(records)
+
+
+def test_nothing_to_sort(tmp_path):
+    with Sorter(tmp_path) as sorter:
+        assert list(sorter) == []
