@@ -1,4 +1,4 @@
-"""BM25 over words: every (word, passage) weight is computed once, a sparse matrix product adds them up per query.
+"""BM25 over words: bm25s computes every (word, passage) weight once, a sparse matrix product adds them up per query.
 
 The variant is Lucene's: idf = ln(1 + (N - n + 0.5) / (n + 0.5)), times tf / (tf + k1 (1 - b + b length / mean length)).
 Words are lower-cased runs of two or more word characters, without stemming.
@@ -6,9 +6,7 @@ Words are lower-cased runs of two or more word characters, without stemming.
 
 import dataclasses
 import os
-from array import array
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
@@ -43,11 +41,9 @@ class Bm25Index:
 
     @classmethod
     def build(
-        cls, texts: Iterable[str], document: str, k1: float = 1.5, b: float = 0.75, stop_words: str = "en"
+        cls, texts: Sequence[str], document: str, k1: float = 1.5, b: float = 0.75, stop_words: str = "en"
     ) -> "Bm25Index":
         """Indexes `texts`; 100,000 of 120 words take about 10 s.
-
-        The texts are read one after the other; 24 bytes are needed for every distinct word of each of them.
 
         Args:
           texts: one per candidate.
@@ -63,19 +59,15 @@ class Bm25Index:
             raise UserError(f"BM25: k1 is {k1} and b is {b}; k1 must be 0 or more and b between 0 and 1")
         if stop_words not in _STOP_WORDS:
             raise unknown_name("stop word list", stop_words, _STOP_WORDS)
-        vocabulary: dict[str, int] = {}
-        words, counts, ends = array("i"), array("f"), array("q", [0])
-        for text in texts:
-            (found,) = _words([text], stop_words)
-            distinct = Counter(vocabulary.setdefault(word, len(vocabulary)) for word in found)
-            words.extend(distinct.keys())
-            counts.extend(distinct.values())
-            ends.append(len(words))
-        if not vocabulary:
-            raise UserError(f"BM25: none of the {len(ends) - 1} texts has a word to search for")
-        columns = (np.frombuffer(counts, np.float32), np.frombuffer(words, np.int32), np.frombuffer(ends, np.int64))
-        counts_NV = scipy.sparse.csr_array(columns, shape=(len(ends) - 1, len(vocabulary)))
-        return cls(_weigh(counts_NV, k1, b).T.tocsr(), vocabulary, _Parameters(document, k1, b, stop_words))
+        bm25s = _import_bm25s()
+        tokens = bm25s.tokenize(list(texts), stopwords=_stop_words(stop_words), show_progress=False)
+        if not tokens.vocab:
+            raise UserError(f"BM25: none of the {len(texts)} texts has a word to search for")
+        model = bm25s.BM25(k1=k1, b=b, method="lucene")
+        model.index(tokens, create_empty_token=False, show_progress=False)
+        columns = (model.scores["data"], model.scores["indices"], model.scores["indptr"])
+        weights_VN = scipy.sparse.csr_array(columns, shape=(len(tokens.vocab), len(texts)))
+        return cls(weights_VN, tokens.vocab, _Parameters(document, k1, b, stop_words))
 
     def save(self, folder: Path) -> None:
         """Writes the index and the checksums of its files, whole or not at all."""
@@ -117,9 +109,7 @@ class Bm25Index:
           scores [Q, k] float32, best first, and rows [Q, k] int32; -inf and -1 where fewer were found.
         """
         scores_QK, rows_QK = no_results(len(queries), k)
-        known = self._vocabulary
-        found = _words(queries, self._parameters.stop_words)
-        words = [[known[word] for word in query if word in known] for query in found]
+        words = self._words(queries)
         starts = range(0, len(queries), _BATCH)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             batches = pool.map(lambda start: list(self._best(words[start : start + _BATCH], k)), starts)
@@ -127,6 +117,12 @@ class Bm25Index:
             for query, (scores, rows) in enumerate(results):
                 scores_QK[query, : len(rows)], rows_QK[query, : len(rows)] = scores, rows
         return scores_QK, rows_QK
+
+    def _words(self, queries: Sequence[str]) -> list[list[int]]:
+        """The vocabulary's numbers of each query's known words."""
+        stop_words = _stop_words(self._parameters.stop_words)
+        tokens = _import_bm25s().tokenize(list(queries), stopwords=stop_words, show_progress=False, return_ids=False)
+        return [[self._vocabulary[word] for word in query if word in self._vocabulary] for query in tokens]
 
     def _best(self, words: list[list[int]], k: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Scores and rows of each query's best `k` passages."""
@@ -145,21 +141,8 @@ class Bm25Index:
             yield scores[order], rows[order]
 
 
-def _weigh(counts_NV: scipy.sparse.csr_array, k1: float, b: float) -> scipy.sparse.csr_array:
-    """How often a text has a word, to the weight of that word in it; in place of the counts."""
-    texts, words = counts_NV.shape
-    having_V = np.bincount(counts_NV.indices, minlength=words)
-    idf_V = np.log(1 + (texts - having_V + 0.5) / (having_V + 0.5)).astype(np.float32)
-    lengths_N = counts_NV.sum(axis=1, dtype=np.float64)
-    discounts_N = (k1 * (1 - b + b * lengths_N / lengths_N.mean())).astype(np.float32)
-    counts_NV.data /= counts_NV.data + np.repeat(discounts_N, np.diff(counts_NV.indptr))
-    counts_NV.data *= idf_V[counts_NV.indices]
-    return counts_NV
-
-
-def _words(texts: Sequence[str], stop_words: str) -> list[list[str]]:
-    names = None if stop_words == "none" else stop_words
-    return _import_bm25s().tokenize(texts, stopwords=names, show_progress=False, return_ids=False)
+def _stop_words(name: str) -> str | None:
+    return None if name == "none" else name
 
 
 def _import_bm25s() -> ModuleType:

@@ -71,7 +71,7 @@ def index(run: Run) -> dict[str, Any]:
         _log.warning("ScaNN cannot be imported here: exact search serves instead")
     built = {}
     for name in collections(run):
-        texts = map(document_text, read_candidates(run, name))
+        texts = [document_text(candidate) for candidate in read_candidates(run, name)]
         bm25 = Bm25Index.build(texts, "title + text", k1=run.config.index.bm25_k1, b=run.config.index.bm25_b)
         bm25.save(run.index(name, "bm25"))
         built[f"{name}, BM25"] = bm25.description
