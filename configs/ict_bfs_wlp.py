@@ -60,6 +60,9 @@ def _paper() -> ConfigDict:
             ict_removal=1.0,  # ORQA: 0.9
             query_length=64,
             document_length=288,
+            # Several texts in a row: share of the unpacked rows' tokens that the packed rows have (0: one text in a row),
+            # and tokens of a packed row.
+            pack=dict(query=0.0, query_row=128, document=0.0, document_row=384),
             lanes=256,  # a multiple of the hosts, a divisor of train.batch_size and prepare.shards
             shuffle_buffer=128,  # examples per lane and task; the records themselves are in the order of a hash
             held_out=0.001,  # share of the passages that pre-training is validated on, and never sees as documents

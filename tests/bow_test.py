@@ -43,9 +43,9 @@ def test_packed_texts_have_the_same_embeddings():
     packed = Text(
         ids_RL=jnp.array([[2, 3, 2, 9, 9, 9, 4, 3], [2, 7, 8, 3, 0, 0, 0, 0]]),
         types_RL=jnp.zeros((2, 8), int),
-        segments_RL=jnp.array([[1, 1, 2, 2, 2, 2, 2, 2], [1, 1, 1, 1, 0, 0, 0, 0]]),
+        segments_RL=jnp.array([[3, 3, 2, 2, 2, 2, 2, 2], [1, 1, 1, 1, 0, 0, 0, 0]]),
         positions_RL=jnp.array([[0, 1, 0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 0, 0, 0, 0]]),
-        starts_B=jnp.array([8, 2, 0]),
+        starts_GC=jnp.array([[8, 2, 0]]),
     )
     model = build()
     np.testing.assert_allclose(model(packed, dropout_key=None), embed(model, IDS)[:3], atol=1e-6)

@@ -111,7 +111,7 @@ def test_packed_texts_do_not_see_each_other(model):
         types_RL=jnp.array([[*types[0], *types[1, :4], 0]]),
         segments_RL=jnp.array([[1] * 5 + [2] * 4 + [0]]),
         positions_RL=jnp.array([[0, 1, 2, 3, 4, 0, 1, 2, 3, 0]]),
-        starts_B=jnp.array([0, 5]),
+        starts_GC=jnp.array([[0, 5]]),
     )
     together = encode(model, packed)
     np.testing.assert_allclose(together[0, :5], apart[0], atol=1e-6)

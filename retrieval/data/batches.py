@@ -4,6 +4,9 @@ The stream of a task is cut into a fixed number of lanes, each the seqio dataset
 of its own. Lane i fills rows [i * B / lanes, (i + 1) * B / lanes) of every global batch. A host reads only the lanes
 whose rows live on its devices; whatever the number of hosts, the global batch is the same. The position of a lane is
 saved under the lane's own name, so a run can go on with another number of hosts.
+
+Where texts are packed, each lane packs its own: its texts lie in row i of arrays [lanes, ...], whose axis is sharded
+like that of the examples, so a device has the rows of its own examples and of no others.
 """
 
 from collections.abc import Mapping
@@ -14,6 +17,7 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
+from retrieval.data.packing import Arrays, Lane, PackedLane, Packing
 from retrieval.errors import UserError
 
 
@@ -30,45 +34,49 @@ class Batches:
         lanes: int,
         seed: int,
         sharding: jax.sharding.Sharding,
+        packing: Packing | None = None,
     ):
         """Args are those of `seqio.get_dataset`, the global batch size, and the sharding of a batch.
+
+        Args:
+          packing: of each lane; None for one text per row.
 
         Raises:
           UserError: lanes, batch size, hosts or devices do not divide each other, or there are too few files.
         """
-        _check(batch_size, lanes, sharding)
+        _check(batch_size, lanes, sharding, packing)
         self._sharding = sharding
         per_host = lanes // jax.process_count()
         first = jax.process_index() * per_host
-        self._lanes: dict[str, tf.data.Iterator] = {}
+        self._lanes: list[Lane] = []
         tf.config.set_visible_devices([], "GPU")  # the accelerator is JAX's
-        for lane in range(first, first + per_host):
+        for number in range(first, first + per_host):
             dataset = seqio.get_dataset(
                 task,
                 lengths,
                 converter,
                 shuffle=True,
                 num_epochs=None,
-                shard_info=seqio.ShardInfo(lane, lanes),
-                seed=int(np.random.SeedSequence([seed, lane]).generate_state(1)[0] >> 1),
+                shard_info=seqio.ShardInfo(number, lanes),
+                seed=int(np.random.SeedSequence([seed, number]).generate_state(1)[0] >> 1),
                 verbose=False,
                 trim_output_features=False,  # the tasks cut, and keep the last [SEP]
             )
-            dataset = dataset.batch(batch_size // lanes).prefetch(2).with_options(_options())
-            self._lanes[f"lane-{lane:05d}"] = iter(dataset)
+            lane = _Lane(f"lane-{number:05d}", dataset, batch_size // lanes)
+            self._lanes.append(PackedLane(lane, packing) if packing else lane)
 
     def __iter__(self) -> "Batches":
         return self
 
     def __next__(self) -> dict[str, jax.Array]:
-        rows = [next(lane) for lane in self._lanes.values()]
-        local = {name: np.concatenate([part[name].numpy() for part in rows]) for name in rows[0]}
+        parts = [next(lane) for lane in self._lanes]
+        local = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         return {name: jax.make_array_from_process_local_data(self._sharding, values) for name, values in local.items()}
 
     def save(self, folder: Path) -> None:
         """Writes the position of this host's lanes into `folder`."""
-        for name, lane in self._lanes.items():
-            tf.train.Checkpoint(lane=lane).write(str(folder / name))
+        for lane in self._lanes:
+            lane.save(folder)
 
     def restore(self, folder: Path) -> None:
         """Goes back to a saved position.
@@ -76,10 +84,27 @@ class Batches:
         Raises:
           UserError: the folder holds no position for one of the lanes.
         """
-        for name, lane in self._lanes.items():
-            if not (folder / f"{name}.index").exists():
-                raise UserError(f"{folder}: no position of {name}; was the run started with another data.lanes?")
-            tf.train.Checkpoint(lane=lane).read(str(folder / name)).assert_consumed()
+        for lane in self._lanes:
+            lane.restore(folder)
+
+
+class _Lane:
+    """The examples of one shard of the files, as rows of a batch."""
+
+    def __init__(self, name: str, dataset: tf.data.Dataset, rows: int):
+        self.name = name
+        self._iterator = iter(dataset.batch(rows).prefetch(2).with_options(_options()))
+
+    def __next__(self) -> Arrays:
+        return {name: values.numpy() for name, values in next(self._iterator).items()}
+
+    def save(self, folder: Path) -> None:
+        tf.train.Checkpoint(lane=self._iterator).write(str(folder / self.name))
+
+    def restore(self, folder: Path) -> None:
+        if not (folder / f"{self.name}.index").exists():
+            raise UserError(f"{folder}: no position of {self.name}; was the run started with another data.lanes?")
+        tf.train.Checkpoint(lane=self._iterator).read(str(folder / self.name)).assert_consumed()
 
 
 def _options() -> tf.data.Options:
@@ -89,7 +114,7 @@ def _options() -> tf.data.Options:
     return options
 
 
-def _check(batch_size: int, lanes: int, sharding: jax.sharding.Sharding) -> None:
+def _check(batch_size: int, lanes: int, sharding: jax.sharding.Sharding, packing: Packing | None) -> None:
     hosts, devices = jax.process_count(), len(sharding.device_set)
     if batch_size % lanes:
         raise UserError(f"train.batch_size={batch_size} must be a multiple of data.lanes={lanes}")
@@ -97,3 +122,8 @@ def _check(batch_size: int, lanes: int, sharding: jax.sharding.Sharding) -> None
         raise UserError(f"data.lanes={lanes} must be a multiple of the number of hosts, {hosts}")
     if batch_size % devices:
         raise UserError(f"train.batch_size={batch_size} must be a multiple of the number of devices, {devices}")
+    if packing and lanes % devices:
+        raise UserError(
+            f"data.lanes={lanes} must be a multiple of the number of devices, {devices}, to pack texts (data.pack): "
+            "each lane packs its own"
+        )

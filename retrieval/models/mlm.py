@@ -1,13 +1,13 @@
 """BERT's masked language model (Devlin et al. 2019): the encoder and a head that predicts the masked tokens.
 
-Letters of shapes beside those of `text`: P masked positions of a row, V vocabulary.
+Letters of shapes beside those of `text`: P masked positions of a group, V vocabulary.
 """
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from retrieval.models.text import Text
+from retrieval.models.text import Text, by_group
 from retrieval.models.transformer import Transformer, TransformerConfig, dense, layer_norm
 
 
@@ -20,16 +20,16 @@ class MaskedLanguageModel(nnx.Module):
         self.norm = layer_norm(config, rngs)
         self.bias = nnx.Param(jnp.zeros(config.vocab_size))
 
-    def __call__(self, text: Text, masked_positions_RP: jax.Array, dropout_key: jax.Array | None) -> jax.Array:
-        """Logits of the tokens at the masked positions only, float32 [R, P, V]: the vocabulary is the dear part.
+    def __call__(self, text: Text, masked_positions_GP: jax.Array, dropout_key: jax.Array | None) -> jax.Array:
+        """Logits of the tokens at the masked positions only, float32 [G, P, V]: the vocabulary is the dear part.
 
         Args:
-          masked_positions_RP: offsets in the row, int32 in [0, L); rows with fewer masked tokens repeat any position,
-            with weight 0 in the loss.
+          masked_positions_GP: offsets in the tokens of a group's rows, int32; a row is a group of its own where texts
+            are not packed. Groups with fewer masked tokens repeat any position, with weight 0 in the loss.
         """
-        hidden_RLH = self.encoder(text, dropout_key=dropout_key)
-        hidden_RPH = jnp.take_along_axis(hidden_RLH, masked_positions_RP[:, :, None], axis=1)
-        hidden_RPH = self.norm(jax.nn.gelu(self.dense(hidden_RPH), approximate=False)).astype(hidden_RLH.dtype)
-        table_VH = self.encoder.token_embedding.embedding[...].astype(hidden_RLH.dtype)
-        logits_RPV = jnp.einsum("rph,vh->rpv", hidden_RPH, table_VH, preferred_element_type=jnp.float32)
-        return logits_RPV + self.bias[...]
+        hidden_GTH = by_group(self.encoder(text, dropout_key=dropout_key), len(masked_positions_GP))
+        hidden_GPH = jnp.take_along_axis(hidden_GTH, masked_positions_GP[:, :, None], axis=1)
+        hidden_GPH = self.norm(jax.nn.gelu(self.dense(hidden_GPH), approximate=False)).astype(hidden_GTH.dtype)
+        table_VH = self.encoder.token_embedding.embedding[...].astype(hidden_GTH.dtype)
+        logits_GPV = jnp.einsum("gph,vh->gpv", hidden_GPH, table_VH, preferred_element_type=jnp.float32)
+        return logits_GPV + self.bias[...]

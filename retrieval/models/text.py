@@ -1,6 +1,7 @@
 """Token ids as the encoders take them: one text per row, or several packed in a row.
 
-Letters of shapes in this room: R rows, L tokens of a row, B texts, H hidden size, E embedding size.
+Letters of shapes in this room: R rows, L tokens of a row, B texts, G groups of packed rows, C texts of a group
+(B = G * C), T tokens of a group's rows, H hidden size, E embedding size.
 """
 
 import dataclasses
@@ -16,25 +17,37 @@ from jax.sharding import PartitionSpec as P
 class Text:
     """A batch of texts; every array is int32.
 
+    Packed rows come in groups of R / G rows, and a group's texts lie in its own rows: a device that has whole groups
+    needs nothing of the others.
+
     Attributes:
       ids_RL: token ids.
       types_RL: BERT's token types (0 for the first segment of a pair, 1 for the second).
-      segments_RL: which text of its row a token belongs to: 1, 2, ... and 0 for padding. Texts do not see each other.
+      segments_RL: which text of its group a token belongs to: 1, 2, ..., C and 0 for padding; C is 1 where texts are not
+        packed. Texts do not see each other.
       positions_RL: the place of a token in its text: 0, 1, ... from the text's first token on.
-      starts_B: where text b begins, as `row * L + offset`; None where row b holds text b alone, from offset 0 on.
+      starts_GC: where in its group a text begins, as `row * L + offset`; None where row b holds text b alone, from
+        offset 0 on.
     """
 
     ids_RL: jax.Array
     types_RL: jax.Array
     segments_RL: jax.Array
     positions_RL: jax.Array
-    starts_B: jax.Array | None = None
+    starts_GC: jax.Array | None = None
 
     @classmethod
     def from_ids(cls, ids_BL: jax.Array, types_BL: jax.Array) -> "Text":
         """One text per row, from the row's first token on; id 0 is padding."""
         positions_BL = jnp.zeros_like(ids_BL) + jnp.arange(ids_BL.shape[1], dtype=ids_BL.dtype)
         return cls(ids_BL, types_BL, (ids_BL != 0).astype(ids_BL.dtype), positions_BL)
+
+    @classmethod
+    def from_groups(
+        cls, ids: jax.Array, types: jax.Array, segments: jax.Array, positions: jax.Array, starts_GC: jax.Array
+    ) -> "Text":
+        """Packed texts, from arrays [G, R / G, L]."""
+        return cls(*(x.reshape(-1, x.shape[-1]) for x in (ids, types, segments, positions)), starts_GC)
 
 
 def lookup(table_VH: jax.Array, index: jax.Array) -> jax.Array:
@@ -48,26 +61,27 @@ def lookup(table_VH: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def first(x_RLH: jax.Array, text: Text) -> jax.Array:
-    """The vector at each text's first token ([CLS]), [B, H].
-
-    Packed texts may lie in another device's rows: what then travels between the devices is [B, H].
-    """
-    if text.starts_B is None:
+    """The vector at each text's first token ([CLS]), [B, H]."""
+    if text.starts_GC is None:
         return x_RLH[:, 0]
-    return lookup(x_RLH.reshape(-1, x_RLH.shape[-1]), text.starts_B)
+    x_GCH = jnp.take_along_axis(by_group(x_RLH, len(text.starts_GC)), text.starts_GC[:, :, None], axis=1)
+    return x_GCH.reshape(-1, x_RLH.shape[-1])
 
 
 def mean(x_RLH: jax.Array, text: Text) -> jax.Array:
     """The mean over each text's tokens, [CLS] and [SEP] among them; float32 [B, H], zero for a row of padding."""
-    x_RLH = x_RLH.astype(jnp.float32)
-    if text.starts_B is None:
-        weight_RL = (text.segments_RL != 0).astype(jnp.float32)
-        total_RH = jnp.einsum("rl,rlh->rh", weight_RL, x_RLH)
-        return total_RH / jnp.maximum(weight_RL.sum(axis=1), 1)[:, None]
-    # The mean of its own text at every token, as one more attention product: no scatter, and texts stay in their rows.
-    same_RLL = same_text(text).astype(jnp.float32)
-    mean_RLH = jnp.einsum("rlm,rmh->rlh", same_RLL / same_RLL.sum(axis=2, keepdims=True), x_RLH)
-    return first(mean_RLH, text)
+    G, C = (len(x_RLH), 1) if text.starts_GC is None else text.starts_GC.shape
+    segments_GT = by_group(text.segments_RL, G)
+    # A product with the matrix of memberships: no scatter, and C products for a value of `x` are few.
+    weight_GCT = (segments_GT[:, None] == jnp.arange(1, C + 1)[:, None]).astype(jnp.float32)
+    total_GCH = jnp.einsum("gct,gth->gch", weight_GCT, by_group(x_RLH.astype(jnp.float32), G))
+    return (total_GCH / jnp.maximum(weight_GCT.sum(axis=2), 1)[:, :, None]).reshape(G * C, -1)
+
+
+def by_group(x_RL: jax.Array, groups: int) -> jax.Array:
+    """[R, L, ...] to [G, T, ...]: the tokens of a group's rows, one row after the other."""
+    R, L, *rest = x_RL.shape
+    return x_RL.reshape(groups, R // groups, L, *rest).reshape(groups, R // groups * L, *rest)
 
 
 def same_text(text: Text) -> jax.Array:

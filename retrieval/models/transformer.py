@@ -87,7 +87,7 @@ class Transformer(nnx.Module):
           UserError: the texts are longer than `config.max_length`.
         """
         config = self.config
-        if text.starts_B is None and text.ids_RL.shape[1] > config.max_length:
+        if text.starts_GC is None and text.ids_RL.shape[1] > config.max_length:
             raise UserError(
                 f"texts of {text.ids_RL.shape[1]} tokens, but the encoder's max_length is {config.max_length}"
             )

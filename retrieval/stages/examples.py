@@ -1,10 +1,14 @@
 """What a run trains and validates on: the config's tasks, batches of their examples, and labelled questions."""
 
+import math
+
 import jax
+from ml_collections import ConfigDict
 
 from retrieval import files
 from retrieval.data import beir, features, splits, tasks
 from retrieval.data.batches import Batches
+from retrieval.data.packing import Packing, Rows, rows_for
 from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError
 from retrieval.stages import model as models
@@ -45,20 +49,47 @@ def make_batches(run: Run, vocabulary: WordPiece, mesh: jax.sharding.Mesh) -> Ba
             f"the data gives {examples} examples, fewer than train.batch_size={config.train.batch_size}: "
             "more data or a smaller batch is needed"
         )
-    if models.is_mlm(config):
-        lengths, converter = features.mlm_lengths(config.data.document_length), features.MlmConverter()
-    else:
-        lengths = features.pair_lengths(config.data.query_length, config.data.document_length)
-        converter = features.TwoTowerConverter(vocabulary.sep_id)
+    mlm = models.is_mlm(config)
     return Batches(
         task,
-        lengths,
-        converter,
+        feature_lengths(config),
+        features.MlmConverter() if mlm else features.TwoTowerConverter(vocabulary.sep_id),
         batch_size=config.train.batch_size,
         lanes=config.data.lanes,
         seed=config.seed,
         sharding=sharding.batch_sharding(mesh),
+        packing=packing(config),
     )
+
+
+def feature_lengths(config: ConfigDict) -> dict[str, int]:
+    """The lengths of the fields of an example, before anything is packed."""
+    if models.is_mlm(config):
+        return features.mlm_lengths(config.data.document_length)
+    return features.pair_lengths(config.data.query_length, config.data.document_length)
+
+
+def packing(config: ConfigDict) -> Packing | None:
+    """How the config packs the texts of a lane; None where it has one text per row.
+
+    Raises:
+      UserError: one side would be packed without the other, or a share or a row length does not fit.
+    """
+    pack, lengths = config.data.pack, feature_lengths(config)
+    sides = {"text": "document"} if models.is_mlm(config) else {"query": "query", "document": "document"}
+    if not any(pack[side] for side in sides.values()):
+        return None
+    examples = config.train.batch_size // config.data.lanes
+    texts = {
+        field: rows_for(examples, lengths[field], pack[side], pack[f"{side}_row"], f"config.data.pack.{side}")
+        for field, side in sides.items()
+    }
+    if not models.is_mlm(config):
+        return Packing(examples, texts)
+    # Places for as many masked tokens as texts of full length have in those rows.
+    rows = texts["text"]
+    places = math.ceil(rows.count * rows.length * lengths["positions"] / lengths["text"])
+    return Packing(examples, texts, Rows(1, places, rows.setting))
 
 
 def split_set(run: Run) -> str | None:

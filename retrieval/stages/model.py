@@ -74,12 +74,9 @@ def _in_batch_softmax(bound: Callable, config: ConfigDict) -> Objective:
 
     def objective(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
         model = bound(params)
-        query_BE = in_chunks(
-            model.encode_queries, Text.from_ids(batch["query"], batch["query_types"]), key, train.chunk_size
-        )
-        B, K, L = batch["document"].shape
-        rows = [batch[name].reshape(B * K, L) for name in ("document", "document_types")]
-        document_BKE = in_chunks(model.encode_documents, Text.from_ids(*rows), key, train.chunk_size).reshape(B, K, -1)
+        B, K = batch["document_id"].shape
+        query_BE = embed(model.encode_queries, batch, "query", key, train.chunk_size)
+        document_BKE = embed(model.encode_documents, batch, "document", key, train.chunk_size).reshape(B, K, -1)
         loss_B, metrics = losses.in_batch_softmax(
             query_BE,
             document_BKE,
@@ -88,24 +85,57 @@ def _in_batch_softmax(bound: Callable, config: ConfigDict) -> Objective:
             temperature=train.temperature,
             symmetric=train.symmetric,
         )
-        return loss_B, metrics | {"tokens": _tokens(batch["query"]) + _tokens(batch["document"])}
+        return loss_B, metrics | {"tokens": _tokens(batch["query"], B) + _tokens(batch["document"], B)}
 
     return objective
+
+
+def embed(encode: Callable, batch: Mapping[str, jax.Array], side: str, key: jax.Array, chunk_size: int) -> jax.Array:
+    """Embeddings of all texts of one side of a batch, [B * K, E], in chunks of whole groups.
+
+    A group is what a lane packs; texts that are not packed are a group for every example.
+    """
+    parts = ("", "_types", "_segments", "_positions", "_starts")
+    fields = {side + part: batch[side + part] for part in parts if side + part in batch}
+    group_size = len(batch["document_id"]) // len(batch[side])
+    if chunk_size % group_size:
+        raise UserError(
+            f"train.chunk_size={chunk_size} must be a multiple of the {group_size} examples that a lane packs: "
+            "train.batch_size / data.lanes"
+        )
+
+    def embed_groups(fields: Mapping[str, jax.Array], key: jax.Array | None) -> jax.Array:
+        embedding_BE = encode(_text(fields, side), key)
+        return embedding_BE.reshape(len(fields[side]), -1, embedding_BE.shape[-1])
+
+    embedding_GCE = in_chunks(embed_groups, fields, key, chunk_size // group_size)
+    return embedding_GCE.reshape(-1, embedding_GCE.shape[-1])
+
+
+def _text(fields: Mapping[str, jax.Array], name: str) -> Text:
+    """The texts of a field, packed or one per row."""
+    ids = fields[name]
+    types = fields.get(f"{name}_types", jnp.zeros_like(ids))
+    if f"{name}_starts" not in fields:
+        return Text.from_ids(ids.reshape(-1, ids.shape[-1]), types.reshape(-1, ids.shape[-1]))
+    return Text.from_groups(ids, types, *(fields[f"{name}_{part}"] for part in ("segments", "positions", "starts")))
 
 
 def _mlm(bound: Callable) -> Objective:
     def objective(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
-        text = Text.from_ids(batch["text"], jnp.zeros_like(batch["text"]))
-        logits_BPV = bound(params)(text, batch["positions"], key)
-        loss_B, metrics = losses.mlm_cross_entropy(logits_BPV, batch["labels"], batch["weights"])
-        return loss_B, metrics | {"tokens": _tokens(batch["text"])}
+        logits_GPV = bound(params)(_text(batch, "text"), batch["positions"], key)
+        G, C = batch["text_starts"].shape if "text_starts" in batch else (len(batch["text"]), 1)
+        loss_G, metrics = losses.mlm_cross_entropy(logits_GPV, batch["labels"], batch["weights"])
+        metrics |= {"tokens": _tokens(batch["text"], G * C)}
+        # What a group has on average, for each of its texts: the mean over the batch stays the same.
+        return jax.tree.map(lambda x_G: (x_G[:, None] + jnp.zeros(C)).reshape(-1), (loss_G, metrics))
 
     return objective
 
 
-def _tokens(ids: jax.Array) -> jax.Array:
-    """The tokens of each example, [B], without padding."""
-    return (ids != 0).sum(axis=range(1, ids.ndim))
+def _tokens(ids: jax.Array, examples: int) -> jax.Array:
+    """The tokens of an example without padding, for every group of packed ones their mean, [G]."""
+    return (ids != 0).sum(axis=range(1, ids.ndim)) * (len(ids) / examples)
 
 
 class Embedder:

@@ -21,11 +21,12 @@ def in_chunks(
     A chunk takes rows at equal distances, so that every device of a batch that is sharded over rows has its share.
 
     Args:
-      rows: a tree of arrays whose first axis is that of the batch, B rows.
+      encode: its result has the rows' axis first.
+      rows: a tree of arrays whose first axis is that of the batch, B rows (or groups of packed rows).
       size: rows of a chunk, in the whole mesh; 0 for all at once, which computes nothing twice.
 
     Returns:
-      Embeddings [B, E].
+      What `encode` gives of all rows, [B, ...].
 
     Raises:
       UserError: the batch is not a multiple of the chunk.
@@ -37,8 +38,8 @@ def in_chunks(
         raise UserError(f"train.chunk_size={size} does not divide the {B} rows of a batch")
     keys = None if key is None else jax.random.split(key, B // size)
     chunk = jax.checkpoint(lambda given: encode(*given), prevent_cse=False)
-    embedding_CSE = jax.lax.map(chunk, (jax.tree.map(lambda x: _cut(x, B // size), rows), keys))
-    return jnp.moveaxis(embedding_CSE, 0, 1).reshape(B, -1)
+    encoded_CS = jax.lax.map(chunk, (jax.tree.map(lambda x: _cut(x, B // size), rows), keys))
+    return jnp.moveaxis(encoded_CS, 0, 1).reshape(B, *encoded_CS.shape[2:])
 
 
 def _cut(x: jax.Array, count: int) -> jax.Array:

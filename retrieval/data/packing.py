@@ -1,0 +1,255 @@
+"""Several texts in a row: which examples of a lane make its next batch, and where their texts lie.
+
+Examples are placed in the order in which they were drawn, each text in the fullest row that has room for it. An example
+that does not fit waits, and is the first to be placed in the next batch: nothing is cut, lost or drawn twice.
+
+Letters of shapes: N examples, C those of a batch, K texts of an example in a field, W tokens of a text with its padding,
+T texts of a batch, S tokens of all of them, L tokens of a row.
+"""
+
+import bisect
+import collections
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from retrieval.errors import UserError
+
+Arrays = dict[str, np.ndarray]
+
+# Chance alone makes a batch's worth or two wait. So many are a sign that more tokens are drawn than the rows hold.
+_MOST_WAITING = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """The rows of a lane's batch for the texts of one field.
+
+    Attributes:
+      count: how many.
+      length: tokens of each.
+      setting: the setting that a user raises for more rows.
+    """
+
+    count: int
+    length: int
+    setting: str
+
+
+def rows_for(texts: int, text_length: int, share: float, row_length: int, setting: str) -> Rows:
+    """Rows for `texts` texts with `share` of the tokens that they would take with their padding.
+
+    Args:
+      setting: the name of the setting that the share is from; the row length is that of `<setting>_row`.
+
+    Raises:
+      UserError: the share is more than 1, or a row is shorter than a text may be.
+    """
+    if not 0 < share <= 1:
+        raise UserError(f"{setting}={share} must be greater than 0 and at most 1: the share of the unpacked tokens")
+    if row_length < text_length:
+        raise UserError(f"{setting}_row={row_length} is too short: a text may have {text_length} tokens")
+    return Rows(math.ceil(share * texts * text_length / row_length), row_length, setting)
+
+
+@dataclasses.dataclass(frozen=True)
+class Packing:
+    """How a lane's examples are packed.
+
+    Attributes:
+      examples: C, those of a batch.
+      texts: field of token ids, [N, W] or [N, K, W] -> its rows. Where there is a field `<field>_types`, it goes along.
+      predictions: of MLM, the places for the masked tokens of a batch, as one row: `positions`, `labels` and `weights`
+        lie there one after another.
+    """
+
+    examples: int
+    texts: Mapping[str, Rows]
+    predictions: Rows | None = None
+
+    @property
+    def rows(self) -> dict[str, Rows]:
+        """All that can run out, by the field that fills it."""
+        return {**self.texts} | ({"weights": self.predictions} if self.predictions else {})
+
+    def lengths(self, examples: Arrays) -> dict[str, np.ndarray]:
+        """How much each text takes of its rows, by field, [N, K]."""
+        counts = {field: np.count_nonzero(examples[field], axis=-1) for field in self.rows}
+        return {field: count if count.ndim == 2 else count[:, None] for field, count in counts.items()}
+
+    def pack(self, examples: Arrays) -> tuple[Arrays, np.ndarray] | None:
+        """A batch of the first examples that fit, and which these are, [C]; None where fewer than C fit.
+
+        Queries [2 7 3], [2 5 6 4 8 3] and [2 9 3] in rows of 8 tokens become
+
+            query [[2 7 3 2 9 3 0 0] [2 5 6 4 8 3 0 0]]   query_segments [[1 1 1 3 3 3 0 0] [2 2 2 2 2 2 0 0]]
+            query_starts [0 8 3]                          query_positions [[0 1 2 0 1 2 0 0] [0 1 2 3 4 5 0 0]]
+
+        with an axis of size 1 before them: the lane. `positions` of MLM, offsets in a text, become offsets in all rows.
+        Fields that are not packed stay as they are.
+        """
+        lengths = self.lengths(examples)
+        placed = _place([*self.rows.values()], [*lengths.values()], self.examples)
+        if placed is None:
+            return None
+        chosen, places = placed
+        batch = {name: values[chosen] for name, values in examples.items()}
+        lengths_T = {field: values[chosen].reshape(-1) for field, values in lengths.items()}
+        starts_T = dict(zip(self.rows, places))
+        if self.predictions:
+            (text,) = self.texts
+            at = lengths_T["weights"], starts_T["weights"], self.predictions
+            batch["positions"] = batch["positions"] + starts_T[text][:, None]
+            for name in ("positions", "labels", "weights"):
+                batch[name] = _lay(batch[name], *at)
+        for field, rows in self.texts.items():
+            batch |= _packed_texts(batch, field, lengths_T[field], starts_T[field], rows)
+        return batch, chosen
+
+    def shortage(self, tokens: Mapping[str, float]) -> str:
+        """Which rows are too few, for examples that have so many tokens on average, by field."""
+        needs = {
+            rows.setting: self.examples * tokens[field] / (rows.count * rows.length)
+            for field, rows in self.rows.items()
+        }
+        needed = " and ".join(f"{100 * need:.0f} % of what {setting} gives" for setting, need in needs.items())
+        return f"a batch needs {needed}, and rows are never quite full: raise {max(needs, key=needs.get)}"
+
+
+class Lane(Protocol):
+    """Examples in a fixed order, from a position that can be saved."""
+
+    name: str
+
+    def __next__(self) -> Arrays:
+        """The next of them, as arrays [N, ...]."""
+
+    def save(self, folder: Path) -> None:
+        """Writes the position."""
+
+    def restore(self, folder: Path) -> None:
+        """Goes back to a position."""
+
+
+class PackedLane:
+    """A lane with its examples packed. Its position is that of the lane, and the examples that are drawn and wait."""
+
+    def __init__(self, lane: Lane, packing: Packing):
+        self.name = lane.name
+        self._lane = lane
+        self._packing = packing
+        self._waiting: Arrays = {}
+        self._drawn = collections.Counter()  # tokens by field, and examples as "", since the process began
+
+    def __next__(self) -> Arrays:
+        """The next packed batch.
+
+        Raises:
+          UserError: the examples have more tokens than the rows hold; the message says which are too few.
+        """
+        if not self._waiting:
+            self._draw()
+        while (packed := self._packing.pack(self._waiting)) is None:
+            self._draw()
+        batch, chosen = packed
+        self._waiting = {name: np.delete(values, chosen, axis=0) for name, values in self._waiting.items()}
+        return batch
+
+    def _draw(self) -> None:
+        drawn = next(self._lane)
+        waiting = self._waiting or {name: values[:0] for name, values in drawn.items()}
+        self._waiting = {name: np.concatenate([values, drawn[name]]) for name, values in waiting.items()}
+        lengths = self._packing.lengths(drawn)
+        self._drawn.update({field: int(values.sum()) for field, values in lengths.items()})
+        self._drawn[""] += len(drawn[next(iter(lengths))])
+        count = len(next(iter(self._waiting.values())))
+        if count > _MOST_WAITING * self._packing.examples:
+            tokens = {field: self._drawn[field] / self._drawn[""] for field in lengths}
+            raise UserError(f"{self.name}: {count} examples wait for room; {self._packing.shortage(tokens)}")
+
+    def save(self, folder: Path) -> None:
+        """Writes the lane's position and what waits."""
+        self._lane.save(folder)
+        np.savez(self._file(folder), **self._waiting)
+
+    def restore(self, folder: Path) -> None:
+        """Goes back to a saved position.
+
+        Raises:
+          UserError: the folder holds no position of this lane, or of one that was not packed.
+        """
+        self._lane.restore(folder)
+        if not self._file(folder).exists():
+            raise UserError(f"{self._file(folder)} is missing; was the run started with another data.pack?")
+        with np.load(self._file(folder)) as arrays:
+            self._waiting = dict(arrays)
+
+    def _file(self, folder: Path) -> Path:
+        return folder / f"{self.name}.waiting.npz"
+
+
+def _place(
+    rows: Sequence[Rows], lengths: Sequence[np.ndarray], examples: int
+) -> tuple[np.ndarray, list[np.ndarray]] | None:
+    """The first `examples` examples that fit, [C], and for each field where their texts start, [C * K].
+
+    Args:
+      lengths: for each field, of all examples, [N, K].
+    """
+    # Rows by the room that is left, so that the fullest one with enough is found by bisection.
+    rooms = [[(field.length, row) for row in range(field.count)] for field in rows]
+    chosen: list[int] = []
+    starts: list[list[int]] = [[] for _ in rows]
+    for number, example in enumerate(zip(*(values.tolist() for values in lengths))):
+        taken = _take(rooms, example)
+        if taken is None:
+            continue
+        chosen.append(number)
+        for field, room, row in taken:
+            starts[field].append((row + 1) * rows[field].length - room)
+        if len(chosen) == examples:
+            return np.array(chosen), [np.array(values, np.int32) for values in starts]
+    return None
+
+
+def _take(rooms: list[list[tuple[int, int]]], example: Sequence[list[int]]) -> list[tuple[int, int, int]] | None:
+    """Takes room for all texts of an example: (field, room before, row) of each; None, and nothing, where one finds none."""
+    taken = []
+    for field, lengths in enumerate(example):
+        for length in lengths:
+            at = bisect.bisect_left(rooms[field], (length,))
+            if at == len(rooms[field]):
+                for field, room, row, length in reversed(taken):
+                    rooms[field].remove((room - length, row))
+                    bisect.insort(rooms[field], (room, row))
+                return None
+            room, row = rooms[field].pop(at)
+            bisect.insort(rooms[field], (room - length, row))
+            taken.append((field, room, row, length))
+    return [(field, room, row) for field, room, row, _ in taken]
+
+
+def _packed_texts(batch: Arrays, field: str, lengths_T: np.ndarray, starts_T: np.ndarray, rows: Rows) -> Arrays:
+    """The fields that stand for a field of texts, with the axis of the lane."""
+    width = batch[field].shape[-1]
+    positions_TW = np.broadcast_to(np.arange(width, dtype=np.int32), (len(lengths_T), width))
+    numbers_TW = np.broadcast_to(np.arange(1, len(lengths_T) + 1, dtype=np.int32)[:, None], (len(lengths_T), width))
+    laid = {field: batch[field], f"{field}_positions": positions_TW, f"{field}_segments": numbers_TW}
+    if f"{field}_types" in batch:
+        laid[f"{field}_types"] = batch[f"{field}_types"]
+    packed = {name: _lay(values, lengths_T, starts_T, rows)[None] for name, values in laid.items()}
+    return packed | {f"{field}_starts": starts_T[None]}
+
+
+def _lay(values: np.ndarray, lengths_T: np.ndarray, starts_T: np.ndarray, rows: Rows) -> np.ndarray:
+    """The first `lengths_T` values of each text [..., W], from `starts_T` on; 0 where there is none, [rows, L]."""
+    values_TW = values.reshape(len(lengths_T), -1)
+    places_TW = starts_T[:, None] + np.arange(values_TW.shape[1])
+    real_TW = np.arange(values_TW.shape[1]) < lengths_T[:, None]
+    laid = np.zeros(rows.count * rows.length, values.dtype)
+    laid[places_TW[real_TW]] = values_TW[real_TW]
+    return laid.reshape(rows.count, rows.length)
