@@ -60,8 +60,8 @@ def _paper() -> ConfigDict:
             ict_removal=1.0,  # ORQA: 0.9
             query_length=64,
             document_length=288,
-            # Several texts in a row: share of the unpacked rows' tokens that the packed rows have (0: one text in a row),
-            # and tokens of a packed row.
+            # Several texts in a row: the packed rows' tokens as a share of those of one text per row (0: one text per
+            # row), and the tokens of a packed row.
             pack=dict(query=0.0, query_row=128, document=0.0, document_row=384),
             lanes=256,  # a multiple of the hosts, a divisor of train.batch_size and prepare.shards
             shuffle_buffer=128,  # examples per lane and task; the records themselves are in the order of a hash

@@ -3,8 +3,8 @@
 Examples are placed in the order in which they were drawn, each text in the fullest row that has room for it. An example
 that does not fit waits, and is the first to be placed in the next batch: nothing is cut, lost or drawn twice.
 
-Letters of shapes: N examples, C those of a batch, K texts of an example in a field, W tokens of a text with its padding,
-T texts of a batch, S tokens of all of them, L tokens of a row.
+Letters of shapes: N examples, C those of a batch, K texts of an example in a field, T texts of a batch, W tokens of a
+text with its padding, L tokens of a row.
 """
 
 import bisect
@@ -217,7 +217,7 @@ def _place(
 
 
 def _take(rooms: list[list[tuple[int, int]]], example: Sequence[list[int]]) -> list[tuple[int, int, int]] | None:
-    """Takes room for all texts of an example: (field, room before, row) of each; None, and nothing, where one finds none."""
+    """Takes room for all texts of an example, or for none: (field, room before, row) of each, or None."""
     taken = []
     for field, lengths in enumerate(example):
         for length in lengths:

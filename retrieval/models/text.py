@@ -23,8 +23,8 @@ class Text:
     Attributes:
       ids_RL: token ids.
       types_RL: BERT's token types (0 for the first segment of a pair, 1 for the second).
-      segments_RL: which text of its group a token belongs to: 1, 2, ..., C and 0 for padding; C is 1 where texts are not
-        packed. Texts do not see each other.
+      segments_RL: which text of its group a token belongs to: 1, 2, ..., C and 0 for padding. Texts do not see each
+        other. A text that is not packed is a group of its own.
       positions_RL: the place of a token in its text: 0, 1, ... from the text's first token on.
       starts_GC: where in its group a text begins, as `row * L + offset`; None where row b holds text b alone, from
         offset 0 on.

@@ -1,0 +1,288 @@
+"""Packed batches: the same examples, the same loss and gradients, in fewer tokens."""
+
+import importlib
+
+import jax
+import numpy as np
+import pytest
+from devices import assert_same_on_any_mesh
+
+from retrieval.data.packing import PackedLane, Packing, Rows, rows_for
+from retrieval.errors import UserError
+from retrieval.stages import model as models
+
+LANES, EXAMPLES = 8, 4  # of a lane in a batch
+PACKING = Packing(EXAMPLES, {"query": Rows(2, 16, "share of queries"), "document": Rows(2, 40, "share of documents")})
+
+
+def padded(random, rows, width, shortest=3):
+    ids = random.integers(1, 50, (rows, width)) * (np.arange(width) < random.integers(shortest, width, rows)[:, None])
+    return ids.astype(np.int32)
+
+
+def pairs(random, rows, negatives=0):
+    """Examples as the converter has them, with distinct document ids."""
+    document = padded(random, rows * (1 + negatives), 24).reshape(rows, -1, 24)
+    query = padded(random, rows, 10)
+    return {
+        "query": query,
+        "query_types": np.zeros_like(query),
+        "document": document,
+        "document_types": random.integers(0, 2, document.shape).astype(np.int32) * (document != 0),
+        "document_id": np.arange(document[..., 0].size, dtype=np.int32).reshape(rows, -1),
+        "log_q": random.normal(size=document.shape[:2]).astype(np.float32),
+    }
+
+
+class Stream:
+    """A lane whose position is the number of draws."""
+
+    name = "lane-00007"
+
+    def __init__(self, rows=EXAMPLES, seed=0, **kwargs):
+        self.draws, self._rows, self._seed, self._kwargs = 0, rows, seed, kwargs
+
+    def __next__(self):
+        examples = pairs(np.random.default_rng([self._seed, self.draws]), self._rows, **self._kwargs)
+        examples["document_id"] += self.draws * examples["document_id"].size
+        self.draws += 1
+        return examples
+
+    def save(self, folder):
+        (folder / self.name).write_text(str(self.draws))
+
+    def restore(self, folder):
+        self.draws = int((folder / self.name).read_text())
+
+
+def unpacked(batch, field, rows=0):
+    """(ids, types) of every text of a packed lane, read off starts, segments and positions."""
+    ids, types, segments, positions = (
+        batch[field + part][rows].reshape(-1) for part in ("", "_types", "_segments", "_positions")
+    )
+    texts = []
+    for number, start in enumerate(batch[f"{field}_starts"][rows], 1):
+        at = np.flatnonzero(segments == number)
+        np.testing.assert_array_equal(at, start + np.arange(len(at)))  # in one piece, in one row
+        np.testing.assert_array_equal(positions[at], np.arange(len(at)))
+        length = batch[field].shape[-1]
+        assert at[0] // length == at[-1] // length
+        texts.append((tuple(ids[at]), tuple(types[at])))
+    assert (ids[segments == 0] == 0).all() and (segments != 0).sum() == sum(len(text) for text, _ in texts)
+    return texts
+
+
+def plain(examples, field):
+    ids, types = (examples[name].reshape(-1, examples[name].shape[-1]) for name in (field, f"{field}_types"))
+    return [(tuple(row[row != 0]), tuple(type_row[row != 0])) for row, type_row in zip(ids, types)]
+
+
+def test_the_rows_of_the_docstring():
+    queries = np.array([[2, 7, 3, 0, 0, 0], [2, 5, 6, 4, 8, 3], [2, 9, 3, 0, 0, 0]])
+    batch, chosen = Packing(3, {"query": Rows(2, 8, "")}).pack({"query": queries})
+    assert batch["query"].tolist() == [[[2, 7, 3, 2, 9, 3, 0, 0], [2, 5, 6, 4, 8, 3, 0, 0]]]
+    assert batch["query_segments"].tolist() == [[[1, 1, 1, 3, 3, 3, 0, 0], [2, 2, 2, 2, 2, 2, 0, 0]]]
+    assert batch["query_positions"].tolist() == [[[0, 1, 2, 0, 1, 2, 0, 0], [0, 1, 2, 3, 4, 5, 0, 0]]]
+    assert batch["query_starts"].tolist() == [[0, 8, 3]] and chosen.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("negatives", [0, 2])
+def test_no_example_is_lost_changed_or_drawn_twice(negatives):
+    rows = {"query": Rows(2, 16, ""), "document": Rows(2 * (1 + negatives), 40, "")}
+    lane = PackedLane(Stream(negatives=negatives), Packing(EXAMPLES, rows))
+    batches = [next(lane) for _ in range(200)]
+    ids = np.concatenate([batch["document_id"] for batch in batches])[:, 0]
+    stream = Stream(negatives=negatives)
+    drawn = [next(stream) for _ in range(lane._lane.draws)]
+    everything = {name: np.concatenate([part[name] for part in drawn]) for name in drawn[0]}
+    order = {id: number for number, id in enumerate(everything["document_id"][:, 0])}
+    numbers = [order[id] for id in ids]
+    assert len(set(numbers)) == len(ids) == 200 * EXAMPLES
+    assert len(order) - len(ids) == len(lane._waiting["query"])  # those that wait are all that is missing
+    for batch, some in zip(batches, np.reshape(numbers, (200, -1))):
+        assert (np.diff(some) > 0).all()
+        examples = {name: values[some] for name, values in everything.items()}
+        for field in ("query", "document"):
+            assert unpacked(batch, field) == plain(examples, field)
+        for name in ("document_id", "log_q"):
+            np.testing.assert_array_equal(batch[name], examples[name])
+    assert numbers != sorted(numbers)  # else nothing ever had to wait
+
+
+def test_the_oldest_example_is_in_the_next_batch():
+    lane, given = PackedLane(Stream(), PACKING), set()
+    for _ in range(100):
+        batch = next(lane)
+        given |= set(batch["document_id"][:, 0].tolist())
+        if len(lane._waiting["query"]):
+            oldest = lane._waiting["document_id"][0, 0]
+            assert set(range(oldest)) <= given and oldest not in given
+
+
+def test_an_example_that_fits_on_one_side_alone_takes_no_room():
+    query, document = np.zeros((4, 8), int), np.zeros((4, 1, 8), int)
+    for example, (of_query, of_document) in enumerate([(3, 6), (4, 6), (4, 2), (1, 1)]):
+        query[example, :of_query] = document[example, 0, :of_document] = 5
+    packing = Packing(2, {"query": Rows(1, 8, ""), "document": Rows(1, 8, "")})
+    batch, chosen = packing.pack({"query": query, "document": document})
+    assert chosen.tolist() == [0, 2] and batch["query_starts"].tolist() == [[0, 3]]
+    assert packing.pack({"query": query[:2], "document": document[:2]}) is None
+
+
+def test_a_saved_position_gives_the_same_batches(tmp_path):
+    lane = PackedLane(Stream(), PACKING)
+    PackedLane(Stream(), PACKING).save(tmp_path)
+    for _ in range(7):
+        next(lane)
+    assert len(lane._waiting["query"])
+    lane.save(tmp_path)
+    again = PackedLane(Stream(), PACKING)
+    again.restore(tmp_path)
+    for _ in range(20):
+        expected, actual = next(lane), next(again)
+        assert expected.keys() == actual.keys()
+        for name in expected:
+            np.testing.assert_array_equal(actual[name], expected[name])
+    (tmp_path / "lane-00007.waiting.npz").unlink()
+    with pytest.raises(UserError, match=r"waiting\.npz is missing; was the run started with another data\.pack"):
+        again.restore(tmp_path)
+
+
+def test_rows_that_are_too_few_are_named():
+    packing = Packing(EXAMPLES, {"query": Rows(2, 16, "share of queries"), "document": Rows(1, 40, "documents'")})
+    lane = PackedLane(Stream(), packing)
+    with pytest.raises(
+        UserError,
+        match=r"lane-00007: \d+ examples wait.*needs \d\d % of .* 1\d\d % of what documents'.*raise documents'",
+    ):
+        for _ in range(200):
+            next(lane)
+
+
+@pytest.mark.parametrize(
+    ("share", "row", "message"),
+    [(1.5, 128, r"data\.pack\.query=1.5 must be"), (0.5, 60, r"data\.pack\.query_row=60 is too short.*64 tokens")],
+)
+def test_rows_that_make_no_sense(share, row, message):
+    with pytest.raises(UserError, match=message):
+        rows_for(32, 64, share, row, "config.data.pack.query")
+
+
+def test_rows_have_the_share_of_the_tokens_or_a_part_of_a_row_more():
+    assert rows_for(32, 288, 0.75, 384, "x") == Rows(18, 384, "x")
+    assert rows_for(32, 288, 0.76, 384, "x") == Rows(19, 384, "x")
+
+
+def make_config(**changes):
+    config = importlib.import_module("configs.ict_bfs_wlp").get_config("local")
+    config.model.update(num_layers=1, hidden_size=12, num_heads=2, mlp_size=20, embed_dim=6)
+    config.data.update(query_length=10, document_length=24)
+    config.train.update(temperature=0.5)
+    config.update_from_flattened_dict(changes)
+    return config
+
+
+def both(random, packing, examples):
+    """A batch with a text per row, and the same examples packed, lane by lane."""
+    lanes = [examples(random) for _ in range(LANES)]
+    packed = [packing.pack(lane)[0] for lane in lanes]
+    return [{name: np.concatenate([part[name] for part in parts]) for name in parts[0]} for parts in (lanes, packed)]
+
+
+def assert_same_loss_and_gradients(config, batch, packed):
+    """Of a text per row without a mesh, and packed on one device and on eight."""
+    model = models.build(config, 50)
+    params, objective = models.parameters(model), models.objective(config, model)
+    # Far from the start, where all texts are alike.
+    params = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(jax.random.key(x.size), x.shape), params)
+
+    def step(params, batch):
+        def loss(params):
+            values, metrics = objective(params, batch, jax.random.key(0))
+            return values.mean(), {name: value.mean() for name, value in metrics.items()}
+
+        return jax.value_and_grad(loss, has_aux=True)(params)
+
+    expected = jax.jit(step)(params, batch)
+    actual = assert_same_on_any_mesh(step, params, packed)
+    for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5)
+    gradients = jax.tree.leaves(expected[1])
+    assert max(np.abs(leaf).max() for leaf in gradients) > 1e-3
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model.pooling": "cls", "model.tied": False, "train.chunk_size": 0, "train.symmetric": True},
+        {"model.pooling": "mean", "model.tied": True, "train.chunk_size": 0},
+        {"model.pooling": "cls", "model.tied": True, "train.chunk_size": 0, "model.remat": "full"},
+        {"model.encoder": "bow_mlp", "train.chunk_size": 0},
+    ],
+)
+def test_loss_and_gradients_are_those_of_a_text_per_row(changes):
+    batch, packed = both(np.random.default_rng(0), Packing(EXAMPLES, roomy(1)), lambda r: pairs(r, EXAMPLES))
+    assert_same_loss_and_gradients(make_config(**changes), batch, packed)
+
+
+def roomy(documents):
+    return {"query": Rows(3, 16, ""), "document": Rows(3 * documents, 40, "")}
+
+
+def test_hard_negatives_are_packed_too():
+    batch, packed = both(np.random.default_rng(1), Packing(EXAMPLES, roomy(3)), lambda r: pairs(r, EXAMPLES, 2))
+    assert_same_loss_and_gradients(make_config(), batch, packed)
+
+
+def test_chunks_are_whole_lanes():
+    packing = Packing(EXAMPLES, roomy(1))
+    batch, packed = both(np.random.default_rng(0), packing, lambda r: pairs(r, EXAMPLES))
+    for name in ("query", "document"):
+        assert len(packed[name]) == LANES
+    double = {name: np.concatenate([values, values]) for name, values in batch.items()}
+    packed = {name: np.concatenate([values, values]) for name, values in packed.items()}
+    chunk = LANES * EXAMPLES  # a lane of every device, twice
+    assert_same_loss_and_gradients(make_config(**{"train.chunk_size": chunk}), double, packed)
+    config = make_config(**{"train.chunk_size": 6})
+    model = models.build(config, 50)
+    with pytest.raises(UserError, match=r"chunk_size=6 must be a multiple of the 4 examples that a lane packs"):
+        models.objective(config, model)(models.parameters(model), packed, jax.random.key(0))
+
+
+def masked_texts(random):
+    """MLM's examples: 1 to 3 masked tokens in every text."""
+    text = padded(random, EXAMPLES, 24, shortest=6)
+    weights = (np.arange(3) < random.integers(1, 4, EXAMPLES)[:, None]).astype(np.float32)
+    positions = np.sort([random.permutation(np.arange(1, 6))[:3] for _ in range(EXAMPLES)], axis=1)
+    return {
+        "text": text,
+        "positions": (positions * weights).astype(np.int32),
+        "labels": (random.integers(1, 50, (EXAMPLES, 3)) * weights).astype(np.int32),
+        "weights": weights,
+    }
+
+
+def test_masked_texts_are_packed_and_so_are_their_masked_tokens():
+    packing = Packing(EXAMPLES, {"text": Rows(3, 40, "")}, Rows(1, 11, ""))
+    batch, packed = both(np.random.default_rng(0), packing, masked_texts)
+    assert packed["labels"].shape == packed["weights"].shape == packed["positions"].shape == (LANES, 11)
+    assert sorted(packed["labels"][packed["weights"] == 1]) == sorted(batch["labels"][batch["weights"] == 1])
+    config = make_config(**{"data.rates.mlm": 1.0, "data.rates.ict": 0.0, "data.rates.bfs": 0.0, "data.rates.wlp": 0.0})
+    assert_same_loss_and_gradients(config, batch, packed)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_a_device_encodes_its_own_lanes_and_asks_no_other(pooling):
+    config = make_config(**{"model.pooling": pooling})
+    _, packed = both(np.random.default_rng(0), Packing(EXAMPLES, roomy(1)), lambda r: pairs(r, EXAMPLES))
+    model = models.build(config, 50)
+    bound, params = models.bind(model), models.parameters(model)
+
+    def encode(params, batch):
+        return models.embed(bound(params).encode_documents, batch, "document", None, 0)
+
+    mesh = jax.make_mesh((8,), ("data",))
+    with jax.set_mesh(mesh):
+        placed = jax.device_put(params, jax.P()), jax.device_put(packed, jax.P("data"))
+        program = jax.jit(encode).lower(*placed).compile().as_text()
+    assert not [line for line in program.splitlines() if "all-gather" in line or "all-reduce" in line]
