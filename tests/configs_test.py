@@ -8,6 +8,7 @@ from conftest import REPOSITORY
 from flax import nnx
 
 from retrieval.errors import UserError
+from retrieval.stages import examples
 from retrieval.stages import model as models
 from retrieval.stages.run import get_field
 from retrieval.stages.table import STAGES
@@ -29,6 +30,16 @@ def test_builds_and_names_only_stages_and_fields_that_exist(name, size):
             get_field(config.to_dict(), field)
     assert config.train.batch_size % config.data.lanes == 0
     assert config.prepare.shards % config.data.lanes == 0
+    examples.packing(config)
+
+
+def test_a_config_packs_both_sides_or_none():
+    config = load("ict_bfs_wlp")
+    config.data.pack.update(query=0.5, document=0.0)
+    with pytest.raises(UserError, match=r"config\.data\.pack\.document=0.0 must be greater than 0"):
+        examples.packing(config)
+    config.data.pack.update(query=0.0)
+    assert examples.packing(config) is None
 
 
 def test_the_papers_setting():

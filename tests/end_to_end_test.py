@@ -21,7 +21,7 @@ from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
 
 TINY = dict(
-    prepare=dict(shards=4, vocab_size=300, longest_passage=40, shortest_paragraph=10, least_passage=5),
+    prepare=dict(shards=8, vocab_size=300, longest_passage=40, shortest_paragraph=10, least_passage=5),
     data=dict(query_length=16, document_length=48, lanes=4, shuffle_buffer=64),
     model=dict(num_layers=1, hidden_size=16, num_heads=2, mlp_size=32, embed_dim=8),
     train=dict(steps=4, batch_size=16),
@@ -102,6 +102,24 @@ def test_from_the_shards_to_the_report(name, inputs, prepared, tmp_path):
     assert "| dense |" in report and "Table 1" in report and (folder / "runs" / "reqa" / "bm25.trec").exists()
     lines = [json.loads(line) for line in (folder / "metrics" / "train.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [2, 4] and all(np.isfinite(line["loss"]) for line in lines)
+
+
+@pytest.mark.parametrize("name", ["ict_bfs_wlp", "mlm"])
+def test_packed_texts_train_towers_and_an_mlm(name, inputs, prepared, tmp_path):
+    """In rows that are too few for the texts, the run says what to raise."""
+    pack = {"query": 0.9, "query_row": 32, "document": 0.9, "document_row": 96}
+    changes = {"data.lanes": 8, "train.batch_size": 32, **{f"data.pack.{key}": value for key, value in pack.items()}}
+    folder = shutil.copytree(prepared, tmp_path / "run")
+    execute(make_run(name, inputs, folder, **changes), "train")
+    lines = [json.loads(line) for line in (folder / "metrics" / "train.jsonl").read_text().splitlines()]
+    assert all(np.isfinite(line["loss"]) and line["examples"] == 32 for line in lines)
+    assert all(8 < line["tokens"] < 16 + 48 for line in lines)
+    short = make_run(name, inputs, shutil.copytree(prepared, tmp_path / "short"), **changes)
+    short.config.data.pack.document = 0.3
+    with pytest.raises(
+        UserError, match=r"lane-0000\d: \d+ examples wait for room; .* raise config\.data\.pack\.document"
+    ):
+        execute(short, "train")
 
 
 def test_bm25_needs_no_training(inputs, tmp_path):

@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 from retrieval.data import features, pairs, passages, prepare, tasks
 from retrieval.data.batches import Batches
 from retrieval.data.beir import Candidate, RetrievalSet
+from retrieval.data.packing import Packing, Rows
 from retrieval.data.passages import Limits
 from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError
@@ -33,11 +34,15 @@ def register(corpus, **rates):
     return tasks.register(*corpus, rates)[0]
 
 
-def batches(corpus, name, seed=0, lanes=4, batch_size=16, devices=8):
+PACKING = Packing(4, {"query": Rows(3, 32, "queries"), "document": Rows(3, 80, "documents")})
+
+
+def batches(corpus, name, seed=0, lanes=4, batch_size=16, devices=8, packing=None):
     mesh = jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])
     sharding = NamedSharding(mesh, P("data"))
     converter = features.TwoTowerConverter(corpus[1].sep_id)
-    return Batches(name, LENGTHS, converter, batch_size=batch_size, lanes=lanes, seed=seed, sharding=sharding)
+    sizes = dict(batch_size=batch_size, lanes=lanes, packing=packing)
+    return Batches(name, LENGTHS, converter, seed=seed, sharding=sharding, **sizes)
 
 
 def take(iterator, n):
@@ -116,6 +121,31 @@ def test_position_is_saved_and_restored(corpus, tmp_path):
     again = batches(corpus, name)
     again.restore(tmp_path)
     assert equal(rest, take(again, 4))
+
+
+def test_packed_batches_on_hosts_and_after_a_restart(corpus, monkeypatch, tmp_path):
+    """The global batch of one host, and what two hosts have of it, one of them going on from a saved position."""
+    name, kwargs = register(corpus, ict=1.0, bfs=1.0), dict(packing=PACKING, devices=2)
+    one_host = batches(corpus, name, **kwargs)
+    whole = take(one_host, 12)
+    assert any(len(lane._waiting["query"]) for lane in one_host._lanes)
+    assert whole[0]["document"].shape == (4, 3, 80) and whole[0]["document_id"].shape == (16, 1)
+    ids, plain = (
+        np.concatenate([batch["document_id"][:, 0] for batch in some])
+        for some in (whole, take(batches(corpus, name), 12))
+    )
+    assert (ids != plain).any() and len(set(ids) & set(plain)) > 0.8 * len(set(plain))
+    before = batches(corpus, name, **kwargs)
+    take(before, 6)
+    before.save(tmp_path)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax, "make_array_from_process_local_data", lambda sharding, values: values)
+    for host in range(2):
+        monkeypatch.setattr(jax, "process_index", lambda host=host: host)
+        iterator = batches(corpus, name, **kwargs)
+        iterator.restore(tmp_path)
+        halves = [{n: np.split(values, 2)[host] for n, values in batch.items()} for batch in whole[6:]]
+        assert equal(halves, take(iterator, 6))
 
 
 def test_a_position_of_other_lanes_is_refused(corpus, tmp_path):
@@ -197,6 +227,11 @@ def test_a_task_without_examples_is_refused(corpus):
 def test_sizes_that_do_not_divide(corpus, arguments, message):
     with pytest.raises(UserError, match=message):
         batches(corpus, register(corpus, ict=1.0), **arguments)
+
+
+def test_packing_needs_a_lane_for_every_device(corpus):
+    with pytest.raises(UserError, match=r"data\.lanes=4 must be a multiple of the number of devices, 8, to pack texts"):
+        batches(corpus, register(corpus, ict=1.0), packing=PACKING)
 
 
 @pytest.mark.parametrize("name", ["ict", "bfs", "wlp", "mlm"])

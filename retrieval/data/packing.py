@@ -3,8 +3,8 @@
 Examples are placed in the order in which they were drawn, each text in the fullest row that has room for it. An example
 that does not fit waits, and is the first to be placed in the next batch: nothing is cut, lost or drawn twice.
 
-Letters of shapes: N examples, C those of a batch, K texts of an example in a field, T texts of a batch, W tokens of a
-text with its padding, L tokens of a row.
+Letters of shapes: N examples, C those of a batch, K texts of an example in a field, T texts of a batch, S tokens
+of all of them, W tokens of a text with its padding, L tokens of a row.
 """
 
 import bisect
@@ -98,16 +98,17 @@ class Packing:
             return None
         chosen, places = placed
         batch = {name: values[chosen] for name, values in examples.items()}
-        lengths_T = {field: values[chosen].reshape(-1) for field, values in lengths.items()}
-        starts_T = dict(zip(self.rows, places))
+        spots = {
+            field: _Spots(rows, starts_T, lengths[field][chosen].reshape(-1))
+            for (field, rows), starts_T in zip(self.rows.items(), places)
+        }
         if self.predictions:
             (text,) = self.texts
-            at = lengths_T["weights"], starts_T["weights"], self.predictions
-            batch["positions"] = batch["positions"] + starts_T[text][:, None]
+            batch["positions"] = batch["positions"] + spots[text].starts_T[:, None]
             for name in ("positions", "labels", "weights"):
-                batch[name] = _lay(batch[name], *at)
-        for field, rows in self.texts.items():
-            batch |= _packed_texts(batch, field, lengths_T[field], starts_T[field], rows)
+                batch[name] = spots["weights"].lay(batch[name])[0]
+        for field in self.texts:
+            batch |= _packed_texts(batch, field, spots[field])
         return batch, chosen
 
     def shortage(self, tokens: Mapping[str, float]) -> str:
@@ -233,23 +234,36 @@ def _take(rooms: list[list[tuple[int, int]]], example: Sequence[list[int]]) -> l
     return [(field, room, row) for field, room, row, _ in taken]
 
 
-def _packed_texts(batch: Arrays, field: str, lengths_T: np.ndarray, starts_T: np.ndarray, rows: Rows) -> Arrays:
+class _Spots:
+    """Where in the rows of a field the tokens of its texts go."""
+
+    def __init__(self, rows: Rows, starts_T: np.ndarray, lengths_T: np.ndarray):
+        self.starts_T = starts_T
+        self._rows = rows
+        self._lengths_T = lengths_T
+        ends_T = np.cumsum(lengths_T)
+        # Of all tokens, one text after the other: the number of the text, the place in it, and the place in the rows.
+        self.numbers_S = np.repeat(np.arange(1, len(lengths_T) + 1, dtype=np.int32), lengths_T)
+        self.positions_S = np.arange(ends_T[-1], dtype=np.int32) - np.repeat(ends_T - lengths_T, lengths_T)
+        self._places_S = self.positions_S + np.repeat(starts_T, lengths_T)
+
+    def lay(self, values: np.ndarray) -> np.ndarray:
+        """Padded texts [..., W] in rows, [1, rows, L]."""
+        values_TW = values.reshape(len(self._lengths_T), -1)
+        return self.lay_flat(values_TW[np.arange(values_TW.shape[1]) < self._lengths_T[:, None]])
+
+    def lay_flat(self, values_S: np.ndarray) -> np.ndarray:
+        """The same of the values of all tokens, one text after the other."""
+        laid = np.zeros((1, self._rows.count, self._rows.length), values_S.dtype)
+        laid.reshape(-1)[self._places_S] = values_S
+        return laid
+
+
+def _packed_texts(batch: Arrays, field: str, spots: _Spots) -> Arrays:
     """The fields that stand for a field of texts, with the axis of the lane."""
-    width = batch[field].shape[-1]
-    positions_TW = np.broadcast_to(np.arange(width, dtype=np.int32), (len(lengths_T), width))
-    numbers_TW = np.broadcast_to(np.arange(1, len(lengths_T) + 1, dtype=np.int32)[:, None], (len(lengths_T), width))
-    laid = {field: batch[field], f"{field}_positions": positions_TW, f"{field}_segments": numbers_TW}
-    if f"{field}_types" in batch:
-        laid[f"{field}_types"] = batch[f"{field}_types"]
-    packed = {name: _lay(values, lengths_T, starts_T, rows)[None] for name, values in laid.items()}
-    return packed | {f"{field}_starts": starts_T[None]}
-
-
-def _lay(values: np.ndarray, lengths_T: np.ndarray, starts_T: np.ndarray, rows: Rows) -> np.ndarray:
-    """The first `lengths_T` values of each text [..., W], from `starts_T` on; 0 where there is none, [rows, L]."""
-    values_TW = values.reshape(len(lengths_T), -1)
-    places_TW = starts_T[:, None] + np.arange(values_TW.shape[1])
-    real_TW = np.arange(values_TW.shape[1]) < lengths_T[:, None]
-    laid = np.zeros(rows.count * rows.length, values.dtype)
-    laid[places_TW[real_TW]] = values_TW[real_TW]
-    return laid.reshape(rows.count, rows.length)
+    packed = {name: spots.lay(batch[name]) for name in (field, f"{field}_types") if name in batch}
+    return packed | {
+        f"{field}_segments": spots.lay_flat(spots.numbers_S),
+        f"{field}_positions": spots.lay_flat(spots.positions_S.astype(np.int32)),
+        f"{field}_starts": spots.starts_T[None],
+    }
