@@ -90,7 +90,7 @@ def _paper() -> ConfigDict:
             steps=100_000,  # batches; an update comes every `accumulation` of them
             batch_size=8192,
             accumulation=1,
-            chunk_size=0,  # rows that a tower takes at a time, of all devices; less memory, a third more time; 0: all
+            chunk_size=0,  # examples that a tower takes at a time, of all devices; less memory, a third more time; 0: all
             learning_rate=1e-4,
             warmup_ratio=0.1,
             weight_decay=0.0,

@@ -85,6 +85,13 @@ def test_the_rows_of_the_docstring():
     assert batch["query_starts"].tolist() == [[0, 8, 3]] and chosen.tolist() == [0, 1, 2]
 
 
+def test_shapes_and_types_are_those_of_examples_without_tokens():
+    lane = PackedLane(Stream(), PACKING)
+    empty, _ = PACKING.pack({name: np.zeros_like(values) for name, values in next(Stream()).items()})
+    for batch in (next(lane), next(lane)):
+        assert {n: (v.shape, v.dtype) for n, v in batch.items()} == {n: (v.shape, v.dtype) for n, v in empty.items()}
+
+
 @pytest.mark.parametrize("negatives", [0, 2])
 def test_no_example_is_lost_changed_or_drawn_twice(negatives):
     rows = {"query": Rows(2, 16, ""), "document": Rows(2 * (1 + negatives), 40, "")}
