@@ -90,7 +90,7 @@ def _paper() -> ConfigDict:
             steps=100_000,  # batches; an update comes every `accumulation` of them
             batch_size=8192,
             accumulation=1,
-            chunk_size=0,  # examples that a tower takes at a time, of all devices; less memory, a third more time; 0: all
+            chunk_size=0,  # examples that a tower takes at a time, on all devices; less memory, more time; 0: all
             learning_rate=1e-4,
             warmup_ratio=0.1,
             weight_decay=0.0,
@@ -151,6 +151,7 @@ def _local(config: ConfigDict) -> None:
     config.sets.pydocs = True
     config.prepare.update(shards=8, vocab_size=16_000, longest_passage=80, shortest_paragraph=32, held_out=0.2)
     config.data.update(query_length=32, document_length=96, lanes=4, shuffle_buffer=512, held_out=0.0)
+    config.data.pack.update(query_row=64, document_row=128)
     config.model.update(num_layers=2, hidden_size=128, num_heads=2, mlp_size=512, dtype="float32", embed_dim=128)
     config.model.update(remat="none", unroll=4)
     config.model.update(pooling="mean", tied=True, normalize=True, dropout=0.0)
