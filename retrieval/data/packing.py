@@ -113,12 +113,12 @@ class Packing:
 
     def shortage(self, tokens: Mapping[str, float]) -> str:
         """Which rows are too few, for examples that have so many tokens on average, by field."""
-        needs = {
-            rows.setting: self.examples * tokens[field] / (rows.count * rows.length)
+        needs = [
+            (self.examples * tokens[field] / (rows.count * rows.length), rows.setting)
             for field, rows in self.rows.items()
-        }
-        needed = " and ".join(f"{100 * need:.0f} % of what {setting} gives" for setting, need in needs.items())
-        return f"a batch needs {needed}, and rows are never quite full: raise {max(needs, key=needs.get)}"
+        ]
+        needed = " and ".join(f"{100 * need:.0f} % of what {setting} gives" for need, setting in needs)
+        return f"a batch needs {needed}, and rows are never quite full: raise {max(needs)[1]}"
 
 
 class Lane(Protocol):
