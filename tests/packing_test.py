@@ -5,6 +5,7 @@ import importlib
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 from retrieval.data.packing import PackedLane, Packing, Rows, rows_for
 from retrieval.errors import UserError
@@ -188,6 +189,12 @@ def make_config(**changes):
     return config
 
 
+def make_model(config):
+    """A model and parameters far from the start, where all texts are alike."""
+    model, random = nnx.eval_shape(lambda: models.build(config, 50)), np.random.default_rng(3)
+    return model, jax.tree.map(lambda x: random.normal(0, 0.3, x.shape).astype(x.dtype), models.parameters(model))
+
+
 def both(random, packing, examples):
     """A batch with a text per row, and the same examples packed, lane by lane."""
     lanes = [examples(random) for _ in range(LANES)]
@@ -197,10 +204,8 @@ def both(random, packing, examples):
 
 def assert_same_loss_and_gradients(config, batch, packed, devices=8):
     """Of a text per row on one device, and packed on `devices` of them."""
-    model = models.build(config, 50)
-    params, objective = models.parameters(model), models.objective(config, model)
-    # Far from the start, where all texts are alike.
-    params = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(jax.random.key(x.size), x.shape), params)
+    model, params = make_model(config)
+    objective = models.objective(config, model)
 
     def step(params, batch):
         def loss(params):
@@ -253,9 +258,9 @@ def test_chunks_are_whole_lanes():
     chunk = LANES * EXAMPLES  # a lane of every device, twice
     assert_same_loss_and_gradients(make_config(**{"train.chunk_size": chunk}), double, packed)
     config = make_config(**{"train.chunk_size": 6})
-    model = models.build(config, 50)
+    model, params = make_model(config)
     with pytest.raises(UserError, match=r"chunk_size=6 must be a multiple of the 4 examples that a lane packs"):
-        models.objective(config, model)(models.parameters(model), packed, jax.random.key(0))
+        models.objective(config, model)(params, packed, jax.random.key(0))
 
 
 def masked_texts(random):
@@ -284,8 +289,8 @@ def test_masked_texts_are_packed_and_so_are_their_masked_tokens():
 def test_a_device_encodes_its_own_lanes_and_asks_no_other(pooling):
     config = make_config(**{"model.pooling": pooling})
     _, packed = both(np.random.default_rng(0), Packing(EXAMPLES, roomy(1)), lambda r: pairs(r, EXAMPLES))
-    model = models.build(config, 50)
-    bound, params = models.bind(model), models.parameters(model)
+    model, params = make_model(config)
+    bound = models.bind(model)
 
     def encode(params, batch):
         return models.embed(bound(params).encode_documents, batch, "document", None, 0)
