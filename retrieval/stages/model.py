@@ -16,16 +16,26 @@ from retrieval.errors import UserError
 from retrieval.models import two_tower
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.text import Text
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer import TransformerConfig, whole
 from retrieval.models.two_tower import TowerConfig, TwoTower
 from retrieval.training import losses, sharding
-from retrieval.training.chunks import in_chunks
+from retrieval.training.chunks import in_chunks, reshape_rows
 from retrieval.training.loop import Objective
 
 
 def is_mlm(config: ConfigDict) -> bool:
     """Whether the run trains a masked language model, rather than two towers."""
     return config.data.rates.mlm > 0
+
+
+def make_mesh(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
+    """The config's mesh, of all devices or of those given."""
+    return sharding.make_mesh(config.mesh.fsdp, devices)
+
+
+def local_mesh(config: ConfigDict) -> jax.sharding.Mesh:
+    """The same of this host's devices alone."""
+    return sharding.local_mesh(config.mesh.fsdp)
 
 
 def build(config: ConfigDict, vocab_size: int) -> TwoTower | MaskedLanguageModel:
@@ -35,6 +45,11 @@ def build(config: ConfigDict, vocab_size: int) -> TwoTower | MaskedLanguageModel
     if config.model.encoder != "transformer":
         raise UserError(f"config.model.encoder is '{config.model.encoder}', but only a transformer can learn MLM")
     return MaskedLanguageModel(TransformerConfig(**_sizes(config, vocab_size)), rngs=nnx.Rngs(config.seed))
+
+
+def abstract(config: ConfigDict, vocab_size: int) -> TwoTower | MaskedLanguageModel:
+    """As `build`, with shapes in place of parameters: it takes no memory."""
+    return nnx.eval_shape(lambda: build(config, vocab_size))
 
 
 def build_towers(config: ConfigDict, vocab_size: int) -> TwoTower:
@@ -52,6 +67,17 @@ def parameters(model: nnx.Module) -> dict[str, Any]:
     return nnx.to_pure_dict(nnx.state(model, nnx.Param))
 
 
+def shardings(params: Any, config: ConfigDict, mesh: jax.sharding.Mesh) -> Any:
+    """Where the config puts each parameter on the mesh, a tree of shardings."""
+    return sharding.parameter_shardings(
+        params,
+        mesh,
+        rules=config.mesh.rules,
+        replicate_below=config.mesh.replicate_below,
+        is_stacked=_is_stacked,
+    )
+
+
 def bind(model: nnx.Module) -> Callable[[Any], Any]:
     """A pure function from parameters (as `parameters` gives them) to the model that has them."""
     graphdef, state = nnx.split(model, nnx.Param)
@@ -64,6 +90,11 @@ def bind(model: nnx.Module) -> Callable[[Any], Any]:
     return with_parameters
 
 
+def gather(params: Any) -> Any:
+    """Makes parameters that are sharded over devices whole, except for those of layers: each layer gathers its own."""
+    return jax.tree.map_with_path(lambda path, leaf: leaf if _is_stacked(path) else whole(leaf), params)
+
+
 def objective(config: ConfigDict, model: nnx.Module) -> Objective:
     """What the config trains the model for."""
     return _mlm(bind(model)) if is_mlm(config) else _in_batch_softmax(bind(model), config)
@@ -73,16 +104,16 @@ def _in_batch_softmax(bound: Callable, config: ConfigDict) -> Objective:
     train = config.train
 
     def objective(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
-        model = bound(params)
+        model = bound(gather(params))
         query_BE = in_chunks(
             model.encode_queries, Text.from_ids(batch["query"], batch["query_types"]), key, train.chunk_size
         )
         B, K, L = batch["document"].shape
         rows = [batch[name].reshape(B * K, L) for name in ("document", "document_types")]
-        document_BKE = in_chunks(model.encode_documents, Text.from_ids(*rows), key, train.chunk_size).reshape(B, K, -1)
+        document_RE = in_chunks(model.encode_documents, Text.from_ids(*rows), key, train.chunk_size)
         loss_B, metrics = losses.in_batch_softmax(
             query_BE,
-            document_BKE,
+            reshape_rows(document_RE, B, K, -1),
             batch["document_id"],
             batch["log_q"] if train.log_q else None,
             temperature=train.temperature,
@@ -96,7 +127,7 @@ def _in_batch_softmax(bound: Callable, config: ConfigDict) -> Objective:
 def _mlm(bound: Callable) -> Objective:
     def objective(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
         text = Text.from_ids(batch["text"], jnp.zeros_like(batch["text"]))
-        logits_BPV = bound(params)(text, batch["positions"], key)
+        logits_BPV = bound(gather(params))(text, batch["positions"], key)
         loss_B, metrics = losses.mlm_cross_entropy(logits_BPV, batch["labels"], batch["weights"])
         return loss_B, metrics | {"tokens": _tokens(batch["text"])}
 
@@ -116,13 +147,15 @@ class Embedder:
     """
 
     def __init__(self, config: ConfigDict, vocabulary: WordPiece, mesh: jax.sharding.Mesh):
-        bound = bind(build_towers(config, len(vocabulary)))
+        bound = bind(nnx.eval_shape(lambda: build_towers(config, len(vocabulary))))
         # On every device in the end: a host cannot read what only another's devices have.
         everywhere = sharding.replicated(mesh)
-        self._queries = jax.jit(lambda params, text: jax.reshard(bound(params).encode_queries(text, None), everywhere))
-        self._documents = jax.jit(
-            lambda params, text: jax.reshard(bound(params).encode_documents(text, None), everywhere)
-        )
+
+        def compiled(encode: Callable) -> Callable:
+            return jax.jit(lambda params, text: jax.reshard(encode(bound(gather(params)), text, None), everywhere))
+
+        self._queries, self._documents = compiled(TwoTower.encode_queries), compiled(TwoTower.encode_documents)
+        self._config = config
         self._sep_id = vocabulary.sep_id
         self._mesh = mesh
 
@@ -138,7 +171,7 @@ class Embedder:
         rows = sharding.batch_sharding(self._mesh)
         ids_BL, types_BL = (sharding.place(x, rows) for x in (ids_BL, token_types(ids_BL, self._sep_id)))
         with jax.set_mesh(self._mesh):
-            params = jax.device_put(params, sharding.replicated(self._mesh))
+            params = jax.device_put(params, shardings(params, self._config, self._mesh))
             return np.asarray(encode(params, Text.from_ids(ids_BL, types_BL)))
 
 
@@ -158,6 +191,11 @@ def token_types(ids_BL: np.ndarray, sep_id: int) -> np.ndarray:
     """BERT's token types of padded rows: 1 after the first [SEP], as the feature converter has them."""
     seen = np.cumsum(ids_BL == sep_id, axis=1) - (ids_BL == sep_id)
     return np.where(ids_BL == 0, 0, np.minimum(seen, 1)).astype(np.int32)
+
+
+def _is_stacked(path: tuple) -> bool:
+    """Whether the parameter at a path is one of the Transformer's layers, which have a leading axis."""
+    return any(key.key == "layers" for key in path)
 
 
 def _sizes(config: ConfigDict, vocab_size: int) -> dict[str, Any]:

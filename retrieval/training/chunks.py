@@ -9,6 +9,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from retrieval.errors import UserError
 
@@ -38,9 +40,18 @@ def in_chunks(
     keys = None if key is None else jax.random.split(key, B // size)
     chunk = jax.checkpoint(lambda given: encode(*given), prevent_cse=False)
     embedding_CSE = jax.lax.map(chunk, (jax.tree.map(lambda x: _cut(x, B // size), rows), keys))
-    return jnp.moveaxis(embedding_CSE, 0, 1).reshape(B, -1)
+    return reshape_rows(jnp.moveaxis(embedding_CSE, 0, 1), B, -1)
+
+
+def reshape_rows(x: jax.Array, *shape: int) -> jax.Array:
+    """`x.reshape(shape)`, where the first axis of both is over the same devices and no other is over any.
+
+    Under Explicit mesh axes, a split of rows that lie on several axes must be told so.
+    """
+    sharding = jax.typeof(x).sharding
+    return jnp.reshape(x, shape, out_sharding=NamedSharding(sharding.mesh, P(*sharding.spec[:1])))
 
 
 def _cut(x: jax.Array, count: int) -> jax.Array:
     """[B, ...] to [count, B / count, ...]: row b is row b // count of chunk b % count."""
-    return jnp.moveaxis(x.reshape(-1, count, *x.shape[1:]), 1, 0)
+    return jnp.moveaxis(reshape_rows(x, -1, count, *x.shape[1:]), 1, 0)
