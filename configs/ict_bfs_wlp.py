@@ -107,6 +107,8 @@ def _paper() -> ConfigDict:
             rules=(),
         )
     )
+    # What --stage=plan compiles for: a TPU topology such as v3:4x8, v5e:4x8 or v4:2x2x4; '': the devices that are here.
+    config.plan = ConfigDict(dict(topology=""))
     config.loop = ConfigDict(
         dict(
             log_every=100,

@@ -82,6 +82,23 @@ class Batches:
             tf.train.Checkpoint(lane=lane).read(str(folder / name)).assert_consumed()
 
 
+def abstract(
+    lengths: Mapping[str, int], converter: seqio.FeatureConverter, batch_size: int, sharding: jax.sharding.Sharding
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """The shapes and types of the batches that `Batches` gives with the same arguments, without any data.
+
+    Raises:
+      UserError: the devices do not divide the batch.
+    """
+    _check_devices(batch_size, sharding)
+    features = {name: tf.TensorSpec([None] * spec.rank, spec.dtype) for name, spec in converter.TASK_FEATURES.items()}
+    empty = tf.data.Dataset.from_generator(lambda: iter(()), output_signature=features)
+    return {
+        name: jax.ShapeDtypeStruct((batch_size, *spec.shape), spec.dtype.as_numpy_dtype, sharding=sharding)
+        for name, spec in converter(empty, lengths).element_spec.items()
+    }
+
+
 def _options() -> tf.data.Options:
     """The lanes are what runs in parallel: tuning each of them costs a fifth of the time and gains nothing."""
     options = tf.data.Options()
@@ -90,10 +107,14 @@ def _options() -> tf.data.Options:
 
 
 def _check(batch_size: int, lanes: int, sharding: jax.sharding.Sharding) -> None:
-    hosts, devices = jax.process_count(), len(sharding.device_set)
+    hosts = jax.process_count()
     if batch_size % lanes:
         raise UserError(f"train.batch_size={batch_size} must be a multiple of data.lanes={lanes}")
     if lanes % hosts:
         raise UserError(f"data.lanes={lanes} must be a multiple of the number of hosts, {hosts}")
-    if batch_size % devices:
+    _check_devices(batch_size, sharding)
+
+
+def _check_devices(batch_size: int, sharding: jax.sharding.Sharding) -> None:
+    if batch_size % (devices := len(sharding.device_set)):
         raise UserError(f"train.batch_size={batch_size} must be a multiple of the number of devices, {devices}")

@@ -1,9 +1,11 @@
 """What a run trains and validates on: the config's tasks, batches of their examples, and labelled questions."""
 
 import jax
+import seqio
+from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.data import beir, features, splits, tasks
+from retrieval.data import batches, beir, features, splits, tasks
 from retrieval.data.batches import Batches
 from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError
@@ -45,20 +47,32 @@ def make_batches(run: Run, vocabulary: WordPiece, mesh: jax.sharding.Mesh) -> Ba
             f"the data gives {examples} examples, fewer than train.batch_size={config.train.batch_size}: "
             "more data or a smaller batch is needed"
         )
-    if models.is_mlm(config):
-        lengths, converter = features.mlm_lengths(config.data.document_length), features.MlmConverter()
-    else:
-        lengths = features.pair_lengths(config.data.query_length, config.data.document_length)
-        converter = features.TwoTowerConverter(vocabulary.sep_id)
     return Batches(
         task,
-        lengths,
-        converter,
+        *_features(config, vocabulary.sep_id),
         batch_size=config.train.batch_size,
         lanes=config.data.lanes,
         seed=config.seed,
         sharding=sharding.batch_sharding(mesh),
     )
+
+
+def abstract_batch(config: ConfigDict, mesh: jax.sharding.Mesh) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shapes, types and shardings of the config's batches; needs no data.
+
+    Raises:
+      UserError: the mesh does not divide the batch.
+    """
+    any_id = 0  # no shape depends on what [SEP] is
+    return batches.abstract(*_features(config, any_id), config.train.batch_size, sharding.batch_sharding(mesh))
+
+
+def _features(config: ConfigDict, sep_id: int) -> tuple[dict[str, int], seqio.FeatureConverter]:
+    """What the config's tasks give: the lengths of their features, and what makes rows of them."""
+    if models.is_mlm(config):
+        return features.mlm_lengths(config.data.document_length), features.MlmConverter()
+    lengths = features.pair_lengths(config.data.query_length, config.data.document_length)
+    return lengths, features.TwoTowerConverter(sep_id)
 
 
 def split_set(run: Run) -> str | None:

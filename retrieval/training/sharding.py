@@ -113,8 +113,8 @@ def _compiled(pattern: str, spec: Sequence[str | None], mesh: jax.sharding.Mesh)
     axes = [axis for axis in spec if axis is not None]
     if isinstance(spec, str) or len(set(axes)) < len(axes) or not set(axes) <= set(mesh.axis_names):
         raise UserError(
-            f"config.mesh.rules: '{pattern}' has {spec!r}: needed is None or an axis ({', '.join(mesh.axis_names)}) for "
-            "each dimension, each axis once"
+            f"config.mesh.rules: '{pattern}' has {spec!r}: each dimension needs None or an axis "
+            f"({', '.join(mesh.axis_names)}), each axis once"
         )
     try:
         return re.compile(pattern), tuple(spec)
