@@ -96,8 +96,9 @@ def table(result: Mapping[str, Any]) -> str:
 
 def _make_step(config: ConfigDict, vocab_size: int, mesh: jax.sharding.Mesh) -> Callable[[Mapping], None]:
     """A function that trains on a batch, and returns when that is done."""
-    step_fn = train.make_step(config, vocab_size)
-    state = train.initial_state(config, vocab_size, train.abstract_state(config, vocab_size, mesh))
+    model = models.abstract(config, vocab_size)
+    step_fn = train.make_step(config, model)
+    state = train.initial_state(config, vocab_size, train.abstract_state(config, model, mesh))
 
     def step(batch: Mapping[str, jax.Array]) -> None:
         nonlocal state

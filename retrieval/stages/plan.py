@@ -159,15 +159,16 @@ def plan(run: Run) -> dict[str, Any]:
 def make_plan(config: ConfigDict, devices: Sequence[jax.Device]) -> Plan:
     """Compiles the config's train step for `devices`, which need not exist."""
     mesh, vocab_size = models.make_mesh(config, devices), _vocab_size(config)
-    state = train.abstract_state(config, vocab_size, mesh)
+    model = models.abstract(config, vocab_size)
+    state = train.abstract_state(config, model, mesh)
     sharding.check_rules(state.params, config.mesh.rules)
     batch = examples.abstract_batch(config, mesh)
     chip = chips.of(devices[0])
     with jax.set_mesh(mesh):
-        traced = train.make_step(config, vocab_size).trace(state, batch)
+        traced = train.make_step(config, model).trace(state, batch)
         once = ConfigDict(config)
         once.model.remat, once.train.chunk_size = "none", 0
-        useful = work.of(train.make_step(once, vocab_size).trace(state, batch).jaxpr).flops
+        useful = work.of(train.make_step(once, models.abstract(once, vocab_size)).trace(state, batch).jaxpr).flops
         _log.info("plan: compiling for %d devices, which takes minutes for a large model", mesh.size)
         memory = _memory(traced.lower(lowering_platforms=(_platform(devices[0]),)), state, batch)
     return Plan(

@@ -49,7 +49,8 @@ def train(run: Run) -> dict[str, Any]:
     config = run.config
     vocabulary = WordPiece.load(run.corpus / "vocab.txt")
     mesh = models.make_mesh(config)
-    like = abstract_state(config, len(vocabulary), mesh)
+    model = models.abstract(config, len(vocabulary))
+    like = abstract_state(config, model, mesh)
     sharding.check_rules(like.params, config.mesh.rules)
     size = sum(leaf.size for leaf in jax.tree.leaves(like.params))
     _log.info("model: %.1f million parameters on %d devices", size / 1e6, mesh.size)
@@ -61,7 +62,7 @@ def train(run: Run) -> dict[str, Any]:
         validate = validation.make(run, vocabulary, mesh) if config.loop.validate_every else None
         if resumed:
             state = checkpointer.restore(like, batches)
-        step_fn = make_step(config, len(vocabulary))
+        step_fn = make_step(config, model)
         settings = loop.Settings(
             config.train.steps,
             config.loop.log_every,
@@ -121,15 +122,14 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     return optax.MultiSteps(tx, train.accumulation).gradient_transformation()
 
 
-def make_step(config: ConfigDict, vocab_size: int) -> Callable:
-    """The config's train step, as `loop.make_step` gives it."""
-    objective = models.objective(config, models.abstract(config, vocab_size))
-    return loop.make_step(objective, make_optimizer(config), config.seed)
+def make_step(config: ConfigDict, model: TwoTower | MaskedLanguageModel) -> Callable:
+    """The config's train step, as `loop.make_step` gives it; the model may be abstract."""
+    return loop.make_step(models.objective(config, model), make_optimizer(config), config.seed)
 
 
-def abstract_state(config: ConfigDict, vocab_size: int, mesh: jax.sharding.Mesh) -> TrainState:
+def abstract_state(config: ConfigDict, model: TwoTower | MaskedLanguageModel, mesh: jax.sharding.Mesh) -> TrainState:
     """Shapes, types and shardings of the state that the config trains, without a single value of it."""
-    params = models.parameters(models.abstract(config, vocab_size))
+    params = models.parameters(model)
     params = jax.tree.map(_at, params, models.shardings(params, config, mesh))
     with jax.set_mesh(mesh):
         state = jax.eval_shape(functools.partial(TrainState.create, optimizer=make_optimizer(config)), params)
@@ -171,11 +171,12 @@ def load_parameters(
       UserError: there is no finished checkpoint, or it is of a model with another vocabulary.
     """
     config = ConfigDict(files.read_json(folder / "config.json") | {"mesh": mesh})
-    like = abstract_state(config, vocab_size, models.local_mesh(config))
+    model = models.abstract(config, vocab_size)
+    like = abstract_state(config, model, models.local_mesh(config))
     checkpointer = open_checkpoints(folder, config)
     trained = checkpointer.restore(like, step=checkpointer.best_step()).params
     checkpointer.close()
-    return config, models.bind(models.abstract(config, vocab_size))(trained)
+    return config, models.bind(model)(trained)
 
 
 def load_towers(run: Run, vocab_size: int) -> TwoTower:

@@ -30,13 +30,16 @@ def in_chunks(
       Embeddings [B, E].
 
     Raises:
-      UserError: the batch is not a multiple of the chunk.
+      UserError: the batch is not a multiple of the chunk, or the chunk not one of the devices.
     """
     B = len(jax.tree.leaves(rows)[0])
     if size in (0, B):
         return encode(rows, key)
     if size < 0 or B % size:
         raise UserError(f"train.chunk_size={size} does not divide the {B} rows of a batch")
+    devices = jax.typeof(jax.tree.leaves(rows)[0]).sharding.mesh.size
+    if size % max(1, devices):
+        raise UserError(f"train.chunk_size={size} must be a multiple of the number of devices, {devices}")
     keys = None if key is None else jax.random.split(key, B // size)
     chunk = jax.checkpoint(lambda given: encode(*given), prevent_cse=False)
     embedding_CSE = jax.lax.map(chunk, (jax.tree.map(lambda x: _cut(x, B // size), rows), keys))

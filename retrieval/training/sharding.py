@@ -76,7 +76,7 @@ def parameter_shardings(
     Raises:
       UserError: a rule is malformed, or does not fit the shape of a parameter.
     """
-    patterns = [_compiled(*rule, mesh) for rule in rules]
+    patterns = [_compiled(rule, mesh) for rule in rules]
 
     def choose(path: tuple, leaf: Any) -> NamedSharding:
         name, stacked = _name(path), is_stacked(path)
@@ -109,7 +109,10 @@ def _by_shape(shape: tuple[int, ...], size: int, replicate_below: int, stacked: 
     return P(*[FSDP if axis == largest else None for axis in range(len(shape))])
 
 
-def _compiled(pattern: str, spec: Sequence[str | None], mesh: jax.sharding.Mesh) -> tuple[re.Pattern, tuple]:
+def _compiled(rule: Sequence, mesh: jax.sharding.Mesh) -> tuple[re.Pattern, tuple]:
+    if isinstance(rule, str) or len(rule) != 2:
+        raise UserError(f"config.mesh.rules: {rule!r}: a rule is a pair, of a regular expression and axes")
+    pattern, spec = rule
     axes = [axis for axis in spec if axis is not None]
     if isinstance(spec, str) or len(set(axes)) < len(axes) or not set(axes) <= set(mesh.axis_names):
         raise UserError(
