@@ -27,7 +27,6 @@ from retrieval.stages import model as models
 from retrieval.stages import run as runs
 from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
-from retrieval.training import loop, sharding
 
 _TRAINER = flags.DEFINE_bool("trainer", True, "Measure the trainer too; not for a model that is too big for here.")
 
@@ -74,7 +73,7 @@ def measure(run: Run, trainer: bool, rounds: int, seconds: float) -> dict[str, A
     Returns:
       The settings, the seconds to the first batch, and for every measure its median and range over the rounds.
     """
-    vocabulary, mesh = WordPiece.load(run.corpus / "vocab.txt"), sharding.make_mesh()
+    vocabulary, mesh = WordPiece.load(run.corpus / "vocab.txt"), models.make_mesh(run.config)
     with jax.set_mesh(mesh):
         began = time.perf_counter()
         batches = examples.make_batches(run, vocabulary, mesh)
@@ -97,9 +96,9 @@ def table(result: Mapping[str, Any]) -> str:
 
 def _make_step(config: ConfigDict, vocab_size: int, mesh: jax.sharding.Mesh) -> Callable[[Mapping], None]:
     """A function that trains on a batch, and returns when that is done."""
-    model, tx = models.build(config, vocab_size), train.make_optimizer(config)
-    step_fn = loop.make_step(models.objective(config, model), tx, config.seed)
-    state = jax.device_put(loop.TrainState.create(models.parameters(model), tx), sharding.replicated(mesh))
+    model = models.abstract(config, vocab_size)
+    step_fn = train.make_step(config, model)
+    state = train.initial_state(config, vocab_size, train.abstract_state(config, model, mesh))
 
     def step(batch: Mapping[str, jax.Array]) -> None:
         nonlocal state

@@ -101,6 +101,17 @@ def _paper() -> ConfigDict:
             init_from="",  # work directory of a trained run; the encoder of an MLM initialises both towers
         )
     )
+    config.mesh = ConfigDict(
+        dict(
+            fsdp=1,  # devices that a copy of parameters and optimizer state is spread over; 1: each device has its own
+            replicate_below=65_536,  # parameters with fewer values are whole on every device
+            # (regular expression, an axis or None for each dimension) for parameters that are to be sharded otherwise,
+            # such as (("token_embedding", ("fsdp", None)),); the first that is found in a parameter's path counts.
+            rules=(),
+        )
+    )
+    # What --stage=plan compiles for: a TPU topology such as v3:4x8, v5e:4x8 or v4:2x2x4; '': the devices that are here.
+    config.plan = ConfigDict(dict(topology=""))
     config.loop = ConfigDict(
         dict(
             log_every=100,

@@ -189,9 +189,9 @@ def test_mlm_initialises_both_towers(inputs, prepared, tmp_path):
     folder = shutil.copytree(prepared, tmp_path / "ict")
     run = make_run("ict", inputs, folder, **{"train.init_from": str(tmp_path / "mlm"), "model.tied": False})
     vocab_size = len(WordPiece.load(run.corpus / "vocab.txt"))
-    _, trained = train.load_parameters(mlm.folder, vocab_size)
+    _, trained = train.load_parameters(mlm.folder, vocab_size, run.config.mesh)
     towers = train.models.build(run.config, vocab_size)
-    train.init_from(towers, tmp_path / "mlm", vocab_size)
+    train.init_from(towers, run.config, vocab_size)
     table = np.asarray(trained.encoder.token_embedding.embedding[...])
     for tower in (towers.query_tower, towers.document_tower):
         np.testing.assert_array_equal(tower.encoder.token_embedding.embedding[...], table)
@@ -237,7 +237,7 @@ def test_it_starts_from_the_pre_trained_parameters(inputs, pretrained, tmp_path)
     run = fine_tuning(inputs, pretrained, tmp_path / "run", **{"train.steps": 2, "train.learning_rate": 1e-30})
     execute(run, "sets", "pairs", "train")
     vocab_size = len(WordPiece.load(run.corpus / "vocab.txt"))
-    _, before = train.load_parameters(pretrained, vocab_size)
+    _, before = train.load_parameters(pretrained, vocab_size, run.config.mesh)
     for left, right in zip(jax.tree.leaves(train.models.parameters(before)), parameters(run), strict=True):
         np.testing.assert_array_equal(left, right)
 

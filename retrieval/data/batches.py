@@ -46,11 +46,9 @@ class Batches:
         """
         _check(batch_size, lanes, sharding, packing)
         self._sharding = sharding
-        per_host = lanes // jax.process_count()
-        first = jax.process_index() * per_host
         self._lanes: list[Lane] = []
         tf.config.set_visible_devices([], "GPU")  # the accelerator is JAX's
-        for number in range(first, first + per_host):
+        for number in _own_lanes(lanes, batch_size, sharding):
             dataset = seqio.get_dataset(
                 task,
                 lengths,
@@ -105,6 +103,49 @@ class _Lane:
         if not (folder / f"{self.name}.index").exists():
             raise UserError(f"{folder}: no position of {self.name}; was the run started with another data.lanes?")
         tf.train.Checkpoint(lane=self._iterator).read(str(folder / self.name)).assert_consumed()
+
+
+def abstract(
+    lengths: Mapping[str, int],
+    converter: seqio.FeatureConverter,
+    *,
+    batch_size: int,
+    lanes: int,
+    sharding: jax.sharding.Sharding,
+    packing: Packing | None = None,
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """The shapes and types of the batches that `Batches` gives with the same arguments, without any data.
+
+    Raises:
+      UserError: lanes, batch size or devices do not divide each other.
+    """
+    _check(batch_size, lanes, sharding, packing)
+    features = {name: tf.TensorSpec([None] * spec.rank, spec.dtype) for name, spec in converter.TASK_FEATURES.items()}
+    empty = tf.data.Dataset.from_generator(lambda: iter(()), output_signature=features)
+    specs = converter(empty, lengths).element_spec
+    part = {
+        name: np.zeros((batch_size // lanes, *spec.shape), spec.dtype.as_numpy_dtype) for name, spec in specs.items()
+    }
+    if packing:
+        part, _ = packing.pack(part)
+    return {
+        name: jax.ShapeDtypeStruct((lanes * len(values), *values.shape[1:]), values.dtype, sharding=sharding)
+        for name, values in part.items()
+    }
+
+
+def _own_lanes(lanes: int, batch_size: int, sharding: jax.sharding.Sharding) -> list[int]:
+    """The lanes whose rows live on this host's devices; on a pod these need not follow one another."""
+    rows, own_B = batch_size // lanes, np.zeros(batch_size, bool)
+    for (index,) in sharding.addressable_devices_indices_map((batch_size,)).values():
+        own_B[index] = True
+    found = [lane for lane in range(lanes) if own_B[lane * rows : (lane + 1) * rows].all()]
+    if len(found) * rows != own_B.sum():
+        raise UserError(
+            f"data.lanes={lanes}: a lane has rows on several hosts; a multiple of the devices, "
+            f"{len(sharding.device_set)}, always fits"
+        )
+    return found
 
 
 def _options() -> tf.data.Options:

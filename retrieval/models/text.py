@@ -11,6 +11,8 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from retrieval.arrays import reshape_rows
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +83,7 @@ def mean(x_RLH: jax.Array, text: Text) -> jax.Array:
 def by_group(x_RL: jax.Array, groups: int) -> jax.Array:
     """[R, L, ...] to [G, T, ...]: the tokens of a group's rows, one row after the other."""
     R, L, *rest = x_RL.shape
-    return x_RL.reshape(groups, R // groups, L, *rest).reshape(groups, R // groups * L, *rest)
+    return reshape_rows(x_RL, groups, R // groups * L, *rest)
 
 
 def same_text(text: Text) -> jax.Array:

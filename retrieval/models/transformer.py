@@ -7,10 +7,12 @@ Letters of shapes beside those of `text`: N heads, D head size, M the tokens att
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import PartitionSpec as P
 
 from retrieval.errors import UserError, unknown_name
 from retrieval.models.text import Text, lookup, same_text
@@ -18,7 +20,8 @@ from retrieval.models.text import Text, lookup, same_text
 # Two standard deviations are cut off and the rest is not rescaled, as in BERT's own code.
 INIT = nnx.initializers.truncated_normal(0.02)
 
-# What the forward pass of a layer keeps for the backward pass; the rest is computed again.
+# What the forward pass of a layer keeps for the backward pass; the rest is computed again, and parameters that are
+# sharded over devices are gathered again.
 REMAT = {
     "none": jax.checkpoint_policies.everything_saveable,
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,  # products with weights, not attention
@@ -103,10 +106,11 @@ class Transformer(nnx.Module):
 
         def layer(x_RLH: jax.Array, given: tuple) -> tuple[jax.Array, None]:
             params, key = given
+            params = jax.tree.map(lambda leaf: whole(leaf, self.config.dtype), params)
             return nnx.merge(graphdef, params)(x_RLH, mask_R1LM, key), None
 
         # Inside a loop nothing can be merged with the backward pass, which CSE prevention is there to prevent.
-        layer = jax.checkpoint(layer, policy=REMAT[self.config.remat], prevent_cse=False)
+        layer = jax.checkpoint(layer, policy=_kept(self.config.remat), prevent_cse=False)
         keys = None if keys[0] is None else keys
         return jax.lax.scan(layer, x_RLH, (params, keys), unroll=min(self.config.unroll, self.config.num_layers))[0]
 
@@ -165,6 +169,16 @@ def layer_norm(config: TransformerConfig, rngs: nnx.Rngs) -> nnx.LayerNorm:
     return nnx.LayerNorm(config.hidden_size, epsilon=1e-12, dtype=jnp.float32, use_fast_variance=False, rngs=rngs)
 
 
+def whole(x: jax.Array, matrix_dtype: str = "float32") -> jax.Array:
+    """A parameter as every device needs it to compute: the all-gather of one that is sharded, the identity for others.
+
+    Matrices travel in the type that they are multiplied in. The gradient comes back sharded as the parameter is.
+    """
+    if not any(jax.typeof(x).sharding.spec):
+        return x
+    return jax.reshard(x.astype(matrix_dtype) if x.ndim > 1 else x, P())
+
+
 def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     """Sets a share `rate` (rounded to 1/65536) of the values to zero, scales up the rest; key None: the identity."""
     if key is None or rate == 0:
@@ -176,6 +190,12 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     bits = jax.lax.bitcast_convert_type(bits, jnp.uint16).reshape(*half[:-1], 2 * half[-1])[..., : x.shape[-1]]
     threshold = round(rate * 2**16)
     return jnp.where(bits >= threshold, x * (1 / (1 - threshold / 2**16)), 0).astype(x.dtype)
+
+
+def _kept(remat: str) -> Callable[..., bool]:
+    return lambda primitive, *given, **settings: (
+        primitive.name != "reshard" and REMAT[remat](primitive, *given, **settings)
+    )
 
 
 def _split(key: jax.Array | None, count: int) -> jax.Array | list[None]:

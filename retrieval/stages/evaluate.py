@@ -57,7 +57,8 @@ def evaluate(run: Run) -> dict[str, Any]:
 
 def write_report(run: Run) -> None:
     """Writes `report.md` and its plots from `results.json`, the metrics of training and the records of the stages."""
-    tables = [table for table in (_table_1(run), _table_2(run), _indexes(run), _searches(run), _stages(run)) if table]
+    found = (_table_1(run), _table_2(run), _indexes(run), _searches(run), _plan(run), _stages(run))
+    tables = [table for table in found if table]
     title = f"{run.folder.name}: {run.config.model.encoder} on {run.config.corpus}"
     report.write_report(run.folder, title, files.read_json(run.folder / "results.json"), tables)
     _log.info("report: %s", run.folder / "report.md")
@@ -204,6 +205,13 @@ def _searches(run: Run) -> report.Table:
     ]
     header = ["set, system", "queries per second", "recall against exact", "weight of dense"]
     return report.Table("Searches", header, rows)
+
+
+def _plan(run: Run) -> report.Table | None:
+    planned = details(run, "plan")
+    if not planned:
+        return None
+    return report.Table("Plan of training", ["", "plan"], list(map(list, planned.items())))
 
 
 def _stages(run: Run) -> report.Table:

@@ -3,10 +3,11 @@
 import math
 
 import jax
+import seqio
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.data import beir, features, splits, tasks
+from retrieval.data import batches, beir, features, splits, tasks
 from retrieval.data.batches import Batches
 from retrieval.data.packing import Packing, Rows, rows_for
 from retrieval.data.vocab import WordPiece
@@ -49,14 +50,28 @@ def make_batches(run: Run, vocabulary: WordPiece, mesh: jax.sharding.Mesh) -> Ba
             f"the data gives {examples} examples, fewer than train.batch_size={config.train.batch_size}: "
             "more data or a smaller batch is needed"
         )
-    mlm = models.is_mlm(config)
     return Batches(
         task,
-        feature_lengths(config),
-        features.MlmConverter() if mlm else features.TwoTowerConverter(vocabulary.sep_id),
+        *_features(config, vocabulary.sep_id),
         batch_size=config.train.batch_size,
         lanes=config.data.lanes,
         seed=config.seed,
+        sharding=sharding.batch_sharding(mesh),
+        packing=packing(config),
+    )
+
+
+def abstract_batch(config: ConfigDict, mesh: jax.sharding.Mesh) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shapes, types and shardings of the config's batches; needs no data.
+
+    Raises:
+      UserError: the mesh does not divide the batch.
+    """
+    any_id = 0  # no shape depends on what [SEP] is
+    return batches.abstract(
+        *_features(config, any_id),
+        batch_size=config.train.batch_size,
+        lanes=config.data.lanes,
         sharding=sharding.batch_sharding(mesh),
         packing=packing(config),
     )
@@ -90,6 +105,12 @@ def packing(config: ConfigDict) -> Packing | None:
     rows = texts["text"]
     places = math.ceil(rows.count * rows.length * lengths["positions"] / lengths["text"])
     return Packing(examples, texts, Rows(1, places, rows.setting))
+
+
+def _features(config: ConfigDict, sep_id: int) -> tuple[dict[str, int], seqio.FeatureConverter]:
+    """What the config's tasks give: the lengths of their features, and what makes rows of them."""
+    converter = features.MlmConverter() if models.is_mlm(config) else features.TwoTowerConverter(sep_id)
+    return feature_lengths(config), converter
 
 
 def split_set(run: Run) -> str | None:

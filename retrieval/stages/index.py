@@ -20,7 +20,6 @@ from retrieval.stages import examples
 from retrieval.stages import model as models
 from retrieval.stages.run import Run
 from retrieval.stages.train import load_towers
-from retrieval.training import sharding
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +31,7 @@ DENSE = ("scann", "exact")
 def encode(run: Run) -> dict[str, Any]:
     """Writes the embeddings of every set, and of the corpus, by the trained towers and by the untrained ones."""
     vocabulary = WordPiece.load(run.corpus / "vocab.txt")
-    mesh = sharding.local_mesh()  # every host has shards of its own
+    mesh = models.local_mesh(run.config)  # every host has shards of its own
     embedder = models.Embedder(run.config, vocabulary, mesh)
     counts = {}
     for system, params in _systems(run, len(vocabulary)):

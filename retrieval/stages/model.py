@@ -10,13 +10,14 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
+from retrieval.arrays import reshape_rows
 from retrieval.data.beir import Candidate
 from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError
 from retrieval.models import two_tower
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.text import Text
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models.transformer import TransformerConfig, whole
 from retrieval.models.two_tower import TowerConfig, TwoTower
 from retrieval.training import losses, sharding
 from retrieval.training.chunks import in_chunks
@@ -28,6 +29,16 @@ def is_mlm(config: ConfigDict) -> bool:
     return config.data.rates.mlm > 0
 
 
+def make_mesh(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
+    """The config's mesh, of all devices or of those given."""
+    return sharding.make_mesh(config.mesh.fsdp, devices)
+
+
+def local_mesh(config: ConfigDict) -> jax.sharding.Mesh:
+    """The same of this host's devices alone."""
+    return sharding.local_mesh(config.mesh.fsdp)
+
+
 def build(config: ConfigDict, vocab_size: int) -> TwoTower | MaskedLanguageModel:
     """The untrained model that the train stage trains."""
     if not is_mlm(config):
@@ -35,6 +46,11 @@ def build(config: ConfigDict, vocab_size: int) -> TwoTower | MaskedLanguageModel
     if config.model.encoder != "transformer":
         raise UserError(f"config.model.encoder is '{config.model.encoder}', but only a transformer can learn MLM")
     return MaskedLanguageModel(TransformerConfig(**_sizes(config, vocab_size)), rngs=nnx.Rngs(config.seed))
+
+
+def abstract(config: ConfigDict, vocab_size: int) -> TwoTower | MaskedLanguageModel:
+    """As `build`, with shapes in place of parameters: it takes no memory."""
+    return nnx.eval_shape(lambda: build(config, vocab_size))
 
 
 def build_towers(config: ConfigDict, vocab_size: int) -> TwoTower:
@@ -52,6 +68,17 @@ def parameters(model: nnx.Module) -> dict[str, Any]:
     return nnx.to_pure_dict(nnx.state(model, nnx.Param))
 
 
+def shardings(params: Any, config: ConfigDict, mesh: jax.sharding.Mesh) -> Any:
+    """Where the config puts each parameter on the mesh, a tree of shardings."""
+    return sharding.parameter_shardings(
+        params,
+        mesh,
+        rules=config.mesh.rules,
+        replicate_below=config.mesh.replicate_below,
+        is_stacked=_is_stacked,
+    )
+
+
 def bind(model: nnx.Module) -> Callable[[Any], Any]:
     """A pure function from parameters (as `parameters` gives them) to the model that has them."""
     graphdef, state = nnx.split(model, nnx.Param)
@@ -64,6 +91,11 @@ def bind(model: nnx.Module) -> Callable[[Any], Any]:
     return with_parameters
 
 
+def gather(params: Any) -> Any:
+    """Makes parameters that are sharded over devices whole, except for those of layers: each layer gathers its own."""
+    return jax.tree.map_with_path(lambda path, leaf: leaf if _is_stacked(path) else whole(leaf), params)
+
+
 def objective(config: ConfigDict, model: nnx.Module) -> Objective:
     """What the config trains the model for."""
     return _mlm(bind(model)) if is_mlm(config) else _in_batch_softmax(bind(model), config)
@@ -73,13 +105,13 @@ def _in_batch_softmax(bound: Callable, config: ConfigDict) -> Objective:
     train = config.train
 
     def objective(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
-        model = bound(params)
+        model = bound(gather(params))
         B, K = batch["document_id"].shape
         query_BE = embed(model.encode_queries, batch, "query", key, train.chunk_size)
-        document_BKE = embed(model.encode_documents, batch, "document", key, train.chunk_size).reshape(B, K, -1)
+        document_RE = embed(model.encode_documents, batch, "document", key, train.chunk_size)
         loss_B, metrics = losses.in_batch_softmax(
             query_BE,
-            document_BKE,
+            reshape_rows(document_RE, B, K, -1),
             batch["document_id"],
             batch["log_q"] if train.log_q else None,
             temperature=train.temperature,
@@ -106,7 +138,7 @@ def embed(encode: Callable, batch: Mapping[str, jax.Array], side: str, key: jax.
 
     def embed_groups(fields: Mapping[str, jax.Array], key: jax.Array | None) -> jax.Array:
         embedding_BE = encode(_text(fields, side), key)
-        return embedding_BE.reshape(len(fields[side]), -1, embedding_BE.shape[-1])
+        return reshape_rows(embedding_BE, len(fields[side]), -1, embedding_BE.shape[-1])
 
     embedding_GCE = in_chunks(embed_groups, fields, key, chunk_size // group_size)
     return embedding_GCE.reshape(-1, embedding_GCE.shape[-1])
@@ -123,7 +155,7 @@ def _text(fields: Mapping[str, jax.Array], name: str) -> Text:
 
 def _mlm(bound: Callable) -> Objective:
     def objective(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
-        logits_GPV = bound(params)(_text(batch, "text"), batch["positions"], key)
+        logits_GPV = bound(gather(params))(_text(batch, "text"), batch["positions"], key)
         G, C = batch["text_starts"].shape if "text_starts" in batch else (len(batch["text"]), 1)
         loss_G, metrics = losses.mlm_cross_entropy(logits_GPV, batch["labels"], batch["weights"])
         metrics |= {"tokens": _tokens(batch["text"], G * C)}
@@ -146,13 +178,15 @@ class Embedder:
     """
 
     def __init__(self, config: ConfigDict, vocabulary: WordPiece, mesh: jax.sharding.Mesh):
-        bound = bind(build_towers(config, len(vocabulary)))
+        bound = bind(nnx.eval_shape(lambda: build_towers(config, len(vocabulary))))
         # On every device in the end: a host cannot read what only another's devices have.
         everywhere = sharding.replicated(mesh)
-        self._queries = jax.jit(lambda params, text: jax.reshard(bound(params).encode_queries(text, None), everywhere))
-        self._documents = jax.jit(
-            lambda params, text: jax.reshard(bound(params).encode_documents(text, None), everywhere)
-        )
+
+        def compiled(encode: Callable) -> Callable:
+            return jax.jit(lambda params, text: jax.reshard(encode(bound(gather(params)), text, None), everywhere))
+
+        self._queries, self._documents = compiled(TwoTower.encode_queries), compiled(TwoTower.encode_documents)
+        self._config = config
         self._sep_id = vocabulary.sep_id
         self._mesh = mesh
 
@@ -168,7 +202,7 @@ class Embedder:
         rows = sharding.batch_sharding(self._mesh)
         ids_BL, types_BL = (sharding.place(x, rows) for x in (ids_BL, token_types(ids_BL, self._sep_id)))
         with jax.set_mesh(self._mesh):
-            params = jax.device_put(params, sharding.replicated(self._mesh))
+            params = jax.device_put(params, shardings(params, self._config, self._mesh))
             return np.asarray(encode(params, Text.from_ids(ids_BL, types_BL)))
 
 
@@ -188,6 +222,11 @@ def token_types(ids_BL: np.ndarray, sep_id: int) -> np.ndarray:
     """BERT's token types of padded rows: 1 after the first [SEP], as the feature converter has them."""
     seen = np.cumsum(ids_BL == sep_id, axis=1) - (ids_BL == sep_id)
     return np.where(ids_BL == 0, 0, np.minimum(seen, 1)).astype(np.int32)
+
+
+def _is_stacked(path: tuple) -> bool:
+    """Whether the parameter at a path is one of the Transformer's layers, which have a leading axis."""
+    return any(key.key == "layers" for key in path)
 
 
 def _sizes(config: ConfigDict, vocab_size: int) -> dict[str, Any]:

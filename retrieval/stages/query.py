@@ -12,7 +12,6 @@ from retrieval.stages import model as models
 from retrieval.stages.index import CORPUS
 from retrieval.stages.run import Run
 from retrieval.stages.train import load_towers
-from retrieval.training import sharding
 
 _WIDTH = 160
 
@@ -48,7 +47,7 @@ def search(run: Run) -> None:
 
 def _embed(run: Run) -> np.ndarray:
     vocabulary = WordPiece.load(run.corpus / "vocab.txt")
-    mesh = sharding.local_mesh()
+    mesh = models.local_mesh(run.config)
     params = models.parameters(load_towers(run, len(vocabulary)))
     embed = models.Embedder(run.config, vocabulary, mesh).queries(params)
     tokens = models.query_tokens(run.config, vocabulary, [run.query])

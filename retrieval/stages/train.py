@@ -1,8 +1,9 @@
 """The stage `train`: shards to a checkpoint."""
 
+import functools
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import jax
 import numpy as np
 import optax
 from clu import metric_writers
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
 from retrieval import files, hosts
@@ -45,21 +48,21 @@ def train(run: Run) -> dict[str, Any]:
     """Trains to the last step, from the newest checkpoint where there is one."""
     config = run.config
     vocabulary = WordPiece.load(run.corpus / "vocab.txt")
-    mesh = sharding.make_mesh()
+    mesh = models.make_mesh(config)
+    model = models.abstract(config, len(vocabulary))
+    like = abstract_state(config, model, mesh)
+    sharding.check_rules(like.params, config.mesh.rules)
+    size = sum(leaf.size for leaf in jax.tree.leaves(like.params))
+    _log.info("model: %.1f million parameters on %d devices", size / 1e6, mesh.size)
+    checkpointer = open_checkpoints(run.folder, config)
+    resumed = checkpointer.latest_step() is not None
+    state = like if resumed else initial_state(config, len(vocabulary), like)
     with jax.set_mesh(mesh):
-        model = models.build(config, len(vocabulary))
-        if config.train.init_from:
-            init_from(model, Path(config.train.init_from), len(vocabulary))
-        tx = make_optimizer(config)
-        state = jax.device_put(TrainState.create(models.parameters(model), tx), sharding.replicated(mesh))
-        size = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-        _log.info("model: %.1f million parameters on %d devices", size / 1e6, mesh.size)
         batches = make_batches(run, vocabulary, mesh)
         validate = validation.make(run, vocabulary, mesh) if config.loop.validate_every else None
-        checkpointer = open_checkpoints(run.folder, config)
-        if checkpointer.latest_step() is not None:
-            state = checkpointer.restore(state, batches)
-        step_fn = loop.make_step(models.objective(config, model), tx, config.seed)
+        if resumed:
+            state = checkpointer.restore(like, batches)
+        step_fn = make_step(config, model)
         settings = loop.Settings(
             config.train.steps,
             config.loop.log_every,
@@ -119,16 +122,57 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     return optax.MultiSteps(tx, train.accumulation).gradient_transformation()
 
 
-def load_parameters(folder: Path, vocab_size: int) -> tuple[ConfigDict, TwoTower | MaskedLanguageModel]:
+def make_step(config: ConfigDict, model: TwoTower | MaskedLanguageModel) -> Callable:
+    """The config's train step, as `loop.make_step` gives it; the model may be abstract."""
+    return loop.make_step(models.objective(config, model), make_optimizer(config), config.seed)
+
+
+def abstract_state(config: ConfigDict, model: TwoTower | MaskedLanguageModel, mesh: jax.sharding.Mesh) -> TrainState:
+    """Shapes, types and shardings of the state that the config trains, without a single value of it."""
+    params = models.parameters(model)
+    params = jax.tree.map(_at, params, models.shardings(params, config, mesh))
+    with jax.set_mesh(mesh):
+        state = jax.eval_shape(functools.partial(TrainState.create, optimizer=make_optimizer(config)), params)
+    # What the optimizer keeps for a parameter lies where the parameter does; the rest are a few numbers.
+    return jax.tree.map(
+        lambda leaf: _at(leaf, NamedSharding(mesh, leaf.sharding.spec if leaf.sharding else P())), state
+    )
+
+
+def initial_state(config: ConfigDict, vocab_size: int, like: TrainState) -> TrainState:
+    """The state before the first step, where `like` has it.
+
+    To be called without a mesh: then the parameters are whole on one device before they are spread, and on no other.
+    """
+    model = models.build(config, vocab_size)
+    if config.train.init_from:
+        init_from(model, config, vocab_size)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, like)
+    params = jax.tree.map(
+        lambda leaf, to: sharding.place(np.asarray(leaf), to), models.parameters(model), shardings.params
+    )
+    create = functools.partial(TrainState.create, optimizer=make_optimizer(config))
+    return jax.jit(create, out_shardings=shardings)(params)
+
+
+def _at(leaf: jax.ShapeDtypeStruct, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+def load_parameters(
+    folder: Path, vocab_size: int, mesh: ConfigDict
+) -> tuple[ConfigDict, TwoTower | MaskedLanguageModel]:
     """The trained model of a work directory (its best validated step, or its last one), and its config.
+
+    Args:
+      mesh: how this host's devices share the parameters, whatever the mesh that they were trained on.
 
     Raises:
       UserError: there is no finished checkpoint, or it is of a model with another vocabulary.
     """
-    config = ConfigDict(files.read_json(folder / "config.json"))
-    model = models.build(config, vocab_size)
-    params = models.parameters(model)
-    like = TrainState.create(params, make_optimizer(config))
+    config = ConfigDict(files.read_json(folder / "config.json") | {"mesh": mesh})
+    model = models.abstract(config, vocab_size)
+    like = abstract_state(config, model, models.local_mesh(config))
     checkpointer = open_checkpoints(folder, config)
     trained = checkpointer.restore(like, step=checkpointer.best_step()).params
     checkpointer.close()
@@ -137,7 +181,7 @@ def load_parameters(folder: Path, vocab_size: int) -> tuple[ConfigDict, TwoTower
 
 def load_towers(run: Run, vocab_size: int) -> TwoTower:
     """The trained towers of a run; those of an MLM run have its encoder and an untrained projection."""
-    _, trained = load_parameters(run.holder("train").folder, vocab_size)
+    _, trained = load_parameters(run.holder("train").folder, vocab_size, run.config.mesh)
     if isinstance(trained, TwoTower):
         return trained
     towers = models.build_towers(run.config, vocab_size)
@@ -145,11 +189,12 @@ def load_towers(run: Run, vocab_size: int) -> TwoTower:
     return towers
 
 
-def init_from(model: TwoTower | MaskedLanguageModel, folder: Path, vocab_size: int) -> None:
-    """Starts a model from the trained one of another work directory: all of it, or an MLM encoder in both towers."""
+def init_from(model: TwoTower | MaskedLanguageModel, config: ConfigDict, vocab_size: int) -> None:
+    """Starts a model from the trained one of `train.init_from`: all of it, or an MLM encoder in both towers."""
+    folder = Path(config.train.init_from)
     if not (folder / "config.json").exists():
         raise UserError(f"config.train.init_from={folder}: not a work directory (no config.json)")
-    _, trained = load_parameters(folder, vocab_size)
+    _, trained = load_parameters(folder, vocab_size, config.mesh)
     if isinstance(trained, MaskedLanguageModel) and isinstance(model, TwoTower):
         two_tower.init_encoders(model, trained.encoder)
     else:

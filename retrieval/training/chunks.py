@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from retrieval.arrays import reshape_rows
 from retrieval.errors import UserError
 
 
@@ -29,19 +30,22 @@ def in_chunks(
       What `encode` gives of all rows, [B, ...].
 
     Raises:
-      UserError: the batch is not a multiple of the chunk.
+      UserError: the batch is not a multiple of the chunk, or the chunk not one of the devices.
     """
     B = len(jax.tree.leaves(rows)[0])
     if size in (0, B):
         return encode(rows, key)
     if size < 0 or B % size:
         raise UserError(f"train.chunk_size={size} does not divide the {B} rows of a batch")
+    devices = jax.typeof(jax.tree.leaves(rows)[0]).sharding.mesh.size
+    if size % max(1, devices):
+        raise UserError(f"train.chunk_size={size} must be a multiple of the number of devices, {devices}")
     keys = None if key is None else jax.random.split(key, B // size)
     chunk = jax.checkpoint(lambda given: encode(*given), prevent_cse=False)
     encoded_CS = jax.lax.map(chunk, (jax.tree.map(lambda x: _cut(x, B // size), rows), keys))
-    return jnp.moveaxis(encoded_CS, 0, 1).reshape(B, *encoded_CS.shape[2:])
+    return reshape_rows(jnp.moveaxis(encoded_CS, 0, 1), B, *encoded_CS.shape[2:])
 
 
 def _cut(x: jax.Array, count: int) -> jax.Array:
     """[B, ...] to [count, B / count, ...]: row b is row b // count of chunk b % count."""
-    return jnp.moveaxis(x.reshape(-1, count, *x.shape[1:]), 1, 0)
+    return jnp.moveaxis(reshape_rows(x, -1, count, *x.shape[1:]), 1, 0)

@@ -1,27 +1,46 @@
 """The device mesh, and where batches and parameters live on it."""
 
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import jax
 import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-DATA = "data"
+from retrieval.errors import UserError
+
+DATA, FSDP = "data", "fsdp"
 
 
-def make_mesh() -> jax.sharding.Mesh:
-    """All devices in one Explicit axis: batches are sharded over it, parameters are replicated."""
-    return jax.make_mesh((jax.device_count(),), (DATA,))
+def make_mesh(fsdp: int = 1, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
+    """All devices (or those given) in two Explicit axes.
+
+    Batches are sharded over both, parameters over `fsdp` devices and replicated over the others.
+
+    Raises:
+      UserError: `fsdp` does not divide the devices.
+    """
+    count = len(jax.devices() if devices is None else devices)
+    if fsdp < 1 or count % fsdp:
+        raise UserError(f"config.mesh.fsdp={fsdp} does not divide the {count} devices")
+    return jax.make_mesh((count // fsdp, fsdp), (DATA, FSDP), devices=devices)
 
 
-def local_mesh() -> jax.sharding.Mesh:
-    """As `make_mesh`, of this host's devices only: for work in which the hosts do not meet."""
+def local_mesh(fsdp: int = 1) -> jax.sharding.Mesh:
+    """As `make_mesh`, of this host's devices only: for work in which the hosts do not meet.
+
+    Where `fsdp` does not divide them, parameters are sharded over as many as divide both.
+    """
     devices = jax.local_devices()
-    return jax.make_mesh((len(devices),), (DATA,), devices=devices)
+    return make_mesh(math.gcd(fsdp, len(devices)), devices)
 
 
 def batch_sharding(mesh: jax.sharding.Mesh) -> NamedSharding:
-    """Rows over the data axis."""
-    return NamedSharding(mesh, P(DATA))
+    """Rows over every axis."""
+    return NamedSharding(mesh, P(mesh.axis_names))
 
 
 def replicated(mesh: jax.sharding.Mesh) -> NamedSharding:
@@ -32,3 +51,92 @@ def replicated(mesh: jax.sharding.Mesh) -> NamedSharding:
 def place(values: np.ndarray, sharding: NamedSharding) -> jax.Array:
     """An array that every host has whole, as one of the mesh; each puts its part on its devices."""
     return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
+
+
+def parameter_shardings(
+    params: Any,
+    mesh: jax.sharding.Mesh,
+    *,
+    rules: Sequence[tuple[str, Sequence[str | None]]] = (),
+    replicate_below: int = 0,
+    is_stacked: Callable[[tuple], bool] = lambda path: False,
+) -> Any:
+    """A sharding for every parameter: that of the first rule whose regular expression is found in its path.
+
+    Without a rule the largest dimension that the axis `fsdp` divides is sharded over it, of equal ones the first.
+
+    Args:
+      params: nested dicts of arrays, or of `jax.ShapeDtypeStruct`.
+      rules: (regular expression, an axis of the mesh or None for every dimension); paths are like
+        'query_tower/encoder/layers/mlp_in/kernel'.
+      replicate_below: parameters with fewer values are whole on every device, unless a rule says otherwise.
+      is_stacked: whether the first axis of the parameter at a path is that of the layers. It is never sharded: a device
+        that has other layers than its neighbour could only wait for it.
+
+    Raises:
+      UserError: a rule is malformed, or does not fit the shape of a parameter.
+    """
+    patterns = [_compiled(rule, mesh) for rule in rules]
+
+    def choose(path: tuple, leaf: Any) -> NamedSharding:
+        name, stacked = _name(path), is_stacked(path)
+        for pattern, spec in patterns:
+            if pattern.search(name):
+                _check_fits(name, leaf.shape, spec, mesh, stacked)
+                return NamedSharding(mesh, P(*spec))
+        return NamedSharding(mesh, _by_shape(leaf.shape, mesh.shape[FSDP], replicate_below, stacked))
+
+    return jax.tree.map_with_path(choose, params)
+
+
+def check_rules(params: Any, rules: Sequence[tuple[str, Sequence[str | None]]]) -> None:
+    """Every rule is meant for something.
+
+    Raises:
+      UserError: the pattern of a rule is found in no parameter.
+    """
+    names = [_name(path) for path, _ in jax.tree.leaves_with_path(params)]
+    for pattern, _ in rules:
+        if not any(re.search(pattern, name) for name in names):
+            raise UserError(f"config.mesh.rules: '{pattern}' is in no parameter's path; they are {', '.join(names)}")
+
+
+def _by_shape(shape: tuple[int, ...], size: int, replicate_below: int, stacked: bool) -> P:
+    fitting = [axis for axis in range(stacked, len(shape)) if shape[axis] % size == 0]
+    if size == 1 or math.prod(shape) < replicate_below or not fitting:
+        return P()
+    largest = max(fitting, key=lambda axis: shape[axis])
+    return P(*[FSDP if axis == largest else None for axis in range(len(shape))])
+
+
+def _compiled(rule: Sequence, mesh: jax.sharding.Mesh) -> tuple[re.Pattern, tuple]:
+    if isinstance(rule, str) or len(rule) != 2:
+        raise UserError(f"config.mesh.rules: {rule!r}: a rule is a pair, of a regular expression and axes")
+    pattern, spec = rule
+    axes = [axis for axis in spec if axis is not None]
+    if isinstance(spec, str) or len(set(axes)) < len(axes) or not set(axes) <= set(mesh.axis_names):
+        raise UserError(
+            f"config.mesh.rules: '{pattern}' has {spec!r}: each dimension needs None or an axis "
+            f"({', '.join(mesh.axis_names)}), each axis once"
+        )
+    try:
+        return re.compile(pattern), tuple(spec)
+    except re.error as error:
+        raise UserError(f"config.mesh.rules: '{pattern}' is no regular expression: {error}") from error
+
+
+def _check_fits(name: str, shape: tuple[int, ...], spec: tuple, mesh: jax.sharding.Mesh, stacked: bool) -> None:
+    def refuse(problem: str) -> UserError:
+        return UserError(f"config.mesh.rules: {spec} does not fit {name}, which is {shape}: {problem}")
+
+    if len(spec) > len(shape):
+        raise refuse("more axes than dimensions")
+    if stacked and spec and spec[0] is not None:
+        raise refuse("the first dimension is that of the layers, which cannot be sharded")
+    for size, axis in zip(shape, spec):
+        if axis is not None and size % mesh.shape[axis]:
+            raise refuse(f"{axis}={mesh.shape[axis]} does not divide {size}")
+
+
+def _name(path: tuple) -> str:
+    return "/".join(str(key.key) for key in path)

@@ -1,0 +1,15 @@
+"""What every room does to arrays that are spread over devices."""
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+
+def reshape_rows(x: jax.Array, *shape: int) -> jax.Array:
+    """`x.reshape(shape)`, where the first axis of both is over the same devices and no other is over any.
+
+    Under Explicit mesh axes, a split of rows that lie on several axes must be told so.
+    """
+    sharding = jax.typeof(x).sharding
+    return jnp.reshape(x, shape, out_sharding=NamedSharding(sharding.mesh, P(*sharding.spec[:1])))

@@ -1,0 +1,213 @@
+"""The plan: the real step, compiled for devices that are or are not here; its numbers against XLA's and by hand."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from conftest import REPOSITORY
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from configs import ict_bfs_wlp
+from retrieval.errors import UserError
+from retrieval.stages import examples, plan
+from retrieval.stages import run as runs
+from retrieval.stages.run import Run
+from retrieval.stages.table import STAGES
+from retrieval.training import chips, sharding, work
+from retrieval.training.chips import Chip
+from retrieval.training.work import Work
+
+needs_libtpu = pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="needs the package libtpu")
+TOY = Chip("toy", "cpu", 2, peak_flops=1e9, memory=2 * 2**20, bandwidth=1e8, interconnect=1e7)
+
+
+def make_config(**changes):
+    config = ict_bfs_wlp.get_config("local")
+    config.prepare.vocab_size = 200
+    config.data.update(query_length=8, document_length=16)
+    config.model.update(num_layers=2, hidden_size=32, num_heads=2, mlp_size=64, embed_dim=16)
+    config.model.update(unroll=1, remat="full", dropout=0.0, pooling="cls", tied=False)
+    config.train.update(batch_size=32, steps=1000)
+    config.update_from_flattened_dict(changes)
+    return config
+
+
+@pytest.fixture(scope="module")
+def planned():
+    return plan.make_plan(make_config(**{"mesh.fsdp": 4, "mesh.replicate_below": 100}), jax.devices())
+
+
+def test_parameters_and_bytes_of_a_device(planned):
+    layer = 4 * (32 * 32 + 32) + 32 * 64 + 64 + 64 * 32 + 32 + 4 * 32
+    tower = (200 + 16 + 2) * 32 + 2 * 32 + 2 * layer + 32 * 16 + 16
+    assert planned.parameters == 2 * tower
+    # Parameters and both moments; four devices share all but biases and LayerNorms outside the layers.
+    small = 2 * (2 * 32 + 16 + 2 * 32)
+    assert planned.memory.state == pytest.approx(4 * 3 * ((2 * tower - small) / 4 + small), abs=64)
+    rows = 32 * (2 * 8 + 2 * 16 + 2) * 4 // 8
+    assert planned.memory.arguments == pytest.approx(planned.memory.state + rows, abs=64)
+    assert planned.memory.peak >= planned.memory.arguments + planned.memory.temporaries
+
+
+def by_hand(config):
+    """Operations of a step's matrix products, forward, by the sizes of the model."""
+    m, B = config.model, config.train.batch_size
+    H, E, total = m.hidden_size, m.embed_dim, 0
+    for L in (config.data.query_length, config.data.document_length):
+        layer = 4 * L * H * H + 2 * L * L * H + 2 * L * H * m.mlp_size
+        total += 2 * B * (m.num_layers * layer + H * E)
+    return total + 2 * B * B * E
+
+
+def test_operations_are_those_of_the_model(planned):
+    config = make_config()
+    once = by_hand(config)
+    # Backward takes twice the forward pass; remat computes each layer again and the loss its scores.
+    assert 8 * planned.useful == pytest.approx(3 * once, rel=0.02)
+    assert 8 * planned.work.flops == pytest.approx(4 * once, rel=0.02)
+
+
+def test_work_is_what_xla_counts_without_loops():
+    def layer(x, w):
+        return jax.numpy.tanh(x @ w), None
+
+    def looped(x, w):
+        return jax.lax.scan(layer, x, w)[0].sum()
+
+    def unrolled(x, w):
+        for one in w:
+            x, _ = layer(x, one)
+        return x.sum()
+
+    x, w = jax.ShapeDtypeStruct((64, 128), np.float32), jax.ShapeDtypeStruct((5, 128, 128), np.float32)
+    count = [work.of(jax.jit(jax.grad(f, 1)).trace(x, w).jaxpr) for f in (looped, unrolled)]
+    xla = jax.jit(jax.grad(unrolled, 1)).lower(x, w).compile().cost_analysis()["flops"]
+    assert count[0] == count[1] and count[0].flops == pytest.approx(xla, rel=0.02)
+    product = 4 * (64 * 128 + 128 * 128 + 64 * 128)
+    assert count[0].bytes == 14 * product  # 5 forward, 9 backward: the first input needs no gradient
+
+
+def test_work_of_a_device_and_what_it_receives():
+    mesh = jax.make_mesh((4, 2), ("data", "fsdp"))
+    x = jax.ShapeDtypeStruct((64, 32), np.float32, sharding=NamedSharding(mesh, P(("data", "fsdp"))))
+    w = jax.ShapeDtypeStruct((5, 32, 32), np.float32, sharding=NamedSharding(mesh, P(None, "fsdp")))
+
+    def f(w, x):
+        layer = jax.checkpoint(lambda x, w: (x @ jax.reshard(w, P()), None))
+        return jax.lax.scan(layer, x, w)[0]
+
+    with jax.set_mesh(mesh):
+        forward = work.of(jax.jit(f).trace(w, x).jaxpr)
+        both = work.of(jax.jit(lambda w, x: jax.vjp(f, w, x)[1](x)).trace(w, x).jaxpr)
+    gathered, summed = 5 * 32 * 32 * 4 / 2, 5 * 32 * 32 * 4 * 2 * 7 / 8
+    assert forward == Work(5 * 2 * 64 * 32 * 32 / 8, 5 * (2 * 64 * 32 / 8 + 32 * 32) * 4, gathered)
+    assert both.received == 2 * gathered + summed
+    assert both.flops == 3 * forward.flops
+
+
+def toy(planned, **changes):
+    import dataclasses
+
+    return dataclasses.replace(planned, chip=TOY, work=Work(3e6, 2e5, 1e4), steps=3600, **changes)
+
+
+def test_times(planned):
+    result = toy(planned)
+    assert result.chips == 4 and result.hbm == 2**20
+    assert result.seconds == pytest.approx(
+        {"matrix products": 0.006, "memory traffic": 0.004, "traffic between devices": 0.002}
+    )
+    table = dict(result.table())
+    assert table["examples per second, at most"] == round(32 / 0.006)
+    assert table["hours to step 3,600, at least"] == "0.0" and table["a device: memory"] == "0.00 GiB"
+
+
+def test_the_chips_are_told_by_their_kind():
+    class Device:
+        device_kind = "TPU v3"
+
+    assert chips.of(Device()).name == "v3" and chips.of(jax.devices()[0]) is None
+    assert len({chip.kind for chip in chips.CHIPS}) == len({chip.name for chip in chips.CHIPS}) == len(chips.CHIPS)
+    with pytest.raises(UserError, match=r"unknown chip in config\.plan\.topology 'v5f': did you mean v5"):
+        plan.topology_devices("v5f:4x8")
+    with pytest.raises(UserError, match="known: v2, v3, v4, v5e, v5p, v6e"):
+        plan.topology_devices("H100:8")
+
+
+def test_the_stage_needs_no_data_and_its_result_is_in_the_record(tmp_path, capsys):
+    run = Run(make_config(), tmp_path / "run", REPOSITORY / "requirements.lock")
+    runs.open_run(run, STAGES)
+    runs.run_stage(run, "plan", STAGES)
+    shown = capsys.readouterr().out
+    assert "| parameters |" in shown and "8 x cpu" in shown and "fits" not in shown  # the memory of a CPU is not known
+    saved = json.loads((run.folder / "plan.json").read_text())
+    assert saved["parameters"] == runs.details(run, "plan")["parameters"] and saved["fits"] is None
+
+
+def test_a_plan_that_does_not_fit_says_what_would_help(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(chips, "CHIPS", (TOY,))
+    run = Run(make_config(**{"train.batch_size": 512}), tmp_path / "run", REPOSITORY / "requirements.lock")
+    runs.open_run(run, STAGES)
+    with pytest.raises(UserError, match=r"(?s)needs 0\.\d+ GiB.*chunk_size=\d+.*more chips") as error:
+        runs.run_stage(run, "plan", STAGES)
+    assert "| fits | no |" in capsys.readouterr().out
+    assert not runs.is_done(run, "plan") and (run.folder / "plan.json").exists()
+    assert "remat" not in str(error.value)  # it is full
+
+
+def test_advice_is_computed(planned):
+    memory = plan.Memory(state=8_000_000, arguments=8_000_000, temporaries=500_000, peak=8_500_000)
+    config = make_config(**{"model.remat": "none"})
+    tips = list(plan.advice(config, toy(planned, memory=memory, data=8, fsdp=1)))
+    assert tips[0].startswith("config.mesh.fsdp=8: parameters and optimizer state would take about 0.00 GiB")
+    assert tips[1].startswith("config.model.remat=full") and tips[-1].startswith("more chips: 10 times as many")
+    memory = plan.Memory(state=100_000, arguments=100_000, temporaries=3_000_000, peak=3_100_000)
+    tips = list(plan.advice(config, toy(planned, memory=memory, data=8, fsdp=1)))
+    assert not any("fsdp=" in tip for tip in tips) and any(tip.startswith("config.train.chunk_size=8:") for tip in tips)
+
+
+def test_a_batch_that_the_devices_do_not_divide():
+    with pytest.raises(UserError, match=r"train\.batch_size=12 must be a multiple of the number of devices, 8"):
+        examples.abstract_batch(make_config(**{"train.batch_size": 12}), sharding.make_mesh())
+
+
+@pytest.mark.parametrize("mlm", [0.0, 1.0])
+def test_the_abstract_batch_is_what_the_objective_takes(mlm):
+    rates = {f"data.rates.{name}": 1.0 - mlm for name in ("ict", "bfs", "wlp")}
+    config = make_config(**rates, **{"data.rates.mlm": mlm})
+    mesh = sharding.make_mesh()
+    batch = examples.abstract_batch(config, mesh)
+    assert {len(x.shape) for x in batch.values()} <= {2, 3} and {x.shape[0] for x in batch.values()} == {32}
+    assert all(x.sharding.spec == P(("data", "fsdp")) for x in batch.values())
+    assert batch["text" if mlm else "query"].dtype == np.int32
+
+
+def test_without_libtpu_it_says_how_to_install_it(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
+    with pytest.raises(UserError, match=r"pip install 'retrieval\[plan\]'"):
+        plan.topology_devices("v3:4x8")
+
+
+@needs_libtpu
+def test_a_plan_for_a_tpu_and_for_one_that_does_not_exist(tmp_path):
+    """In a process of its own: libtpu stays in a process for good."""
+    code = (
+        "import sys; sys.path.insert(0, 'tests')\n"
+        "import plan_test as t\n"
+        "result = t.plan.make_plan(t.make_config(**{'train.batch_size': 64}), t.plan.topology_devices('v3:2x2'))\n"
+        "print(result.devices, result.chips, result.fits, result.hbm, result.kind, len(result.seconds))\n"
+        "try: t.plan.topology_devices('v3:3x5')\n"
+        "except t.UserError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, env=os.environ)
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = done.stdout.splitlines()
+    assert lines[-2] == f"8 4 True {16 * 2**30} TPU v3 3"
+    assert lines[-1].startswith("config.plan.topology=v3:3x5: ") and lines[-1].endswith("such as v3:4x8")

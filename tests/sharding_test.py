@@ -1,0 +1,215 @@
+"""The mesh: training is the same however devices share batches and parameters, and they share what they should."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from configs import ict_bfs_wlp
+from retrieval.errors import UserError
+from retrieval.models.text import Text
+from retrieval.stages import model as models
+from retrieval.stages import train
+from retrieval.training import sharding
+from retrieval.training.checkpoint import Checkpointer
+
+VOCABULARY = 50
+SIZES = dict(num_layers=2, hidden_size=16, num_heads=2, mlp_size=32, embed_dim=8, dropout=0.1, dtype="float32")
+BOW = {"model.encoder": "bow_mlp", "model.tied": True}
+MLM = {"data.rates.ict": 0.0, "data.rates.bfs": 0.0, "data.rates.wlp": 0.0, "data.rates.mlm": 1.0}
+
+
+def make_config(fsdp=1, **changes):
+    config = ict_bfs_wlp.get_config()
+    config.model.update(SIZES)
+    config.data.update(query_length=8, document_length=12)
+    config.train.update(batch_size=16, steps=4, learning_rate=1e-2, warmup_ratio=0.0, clip_norm=0.1)
+    config.mesh.update(fsdp=fsdp, replicate_below=64)
+    config.update_from_flattened_dict(changes)
+    return config
+
+
+def make_batch(config, seed):
+    random = np.random.default_rng(seed)
+    B, Q, D = config.train.batch_size, config.data.query_length, config.data.document_length
+    if models.is_mlm(config):
+        positions = random.integers(0, D, (B, 2))
+        labels, weights = random.integers(5, VOCABULARY, (B, 2)), np.ones((B, 2), np.float32)
+        return {"text": ids(random, B, D), "positions": positions, "labels": labels, "weights": weights}
+    query, document = ids(random, B, Q), ids(random, B, 1, D)
+    return {
+        "query": query, "query_types": np.zeros_like(query), "document": document,
+        "document_types": np.zeros_like(document), "document_id": random.integers(0, 10, (B, 1)),
+        "log_q": random.normal(size=(B, 1)).astype(np.float32),
+    }  # fmt: skip
+
+
+def ids(random, *shape):
+    return random.integers(1, VOCABULARY, shape) * (np.arange(shape[-1]) < random.integers(3, 9, (*shape[:-1], 1)))
+
+
+def begin(config):
+    mesh, model = models.make_mesh(config), models.abstract(config, VOCABULARY)
+    return mesh, train.initial_state(config, VOCABULARY, train.abstract_state(config, model, mesh))
+
+
+def run(config, steps=3):
+    """Trains; returns the last state and the losses."""
+    mesh, state = begin(config)
+    with jax.set_mesh(mesh):
+        step, losses = train.make_step(config, models.abstract(config, VOCABULARY)), []
+        for seed in range(steps):
+            batch = jax.device_put(make_batch(config, seed), sharding.batch_sharding(mesh))
+            state, metrics = step(state, batch)
+            losses.append(float(jax.block_until_ready(metrics)["loss"]))
+    return state, losses
+
+
+def assert_close(actual, expected):
+    for (path, a), b in zip(jax.tree.leaves_with_path(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5, err_msg=str(path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sizes"),
+    [
+        ({"model.tied": True, "train.chunk_size": 8}, [4]),
+        pytest.param({"train.chunk_size": 8, "train.symmetric": True}, [2, 4, 8], marks=pytest.mark.long),
+        pytest.param(MLM, [2, 8], marks=pytest.mark.long),
+        (BOW, [2, 8]),
+    ],
+    ids=["transformer", "two towers", "mlm", "bow_mlp"],
+)
+def test_training_is_the_same_on_every_mesh(changes, sizes):
+    expected, losses = run(make_config(**changes))
+    assert all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(expected))
+    for fsdp in sizes:
+        state, actual = run(make_config(fsdp, **changes))
+        np.testing.assert_allclose(actual, losses, rtol=0, atol=1e-5)
+        assert_close(state, expected)
+        for params in (state.params, state.opt_state[1][0].mu, state.opt_state[1][0].nu):
+            assert_shared(params, fsdp)
+
+
+def assert_shared(params, fsdp):
+    """Every device holds a share of all matrices."""
+    for path, leaf in jax.tree.leaves_with_path(params):
+        if leaf.size >= 256:
+            assert leaf.addressable_shards[0].data.size * fsdp == leaf.size, path
+
+
+def test_a_checkpoint_moves_to_another_mesh(tmp_path):
+    for fsdp, (left, right) in enumerate([(1, 4), (4, 1)]):
+        (_, state), (_, other) = (begin(make_config(size, **BOW, seed=seed)) for seed, size in enumerate((left, right)))
+        checkpointer = Checkpointer(tmp_path / str(fsdp))
+        checkpointer.save(1, state, _Nothing())
+        restored = checkpointer.restore(_like(make_config(right, **BOW)))
+        checkpointer.close()
+        assert_close(restored, state)
+        assert jax.tree.map(lambda x: x.sharding, restored) == jax.tree.map(lambda x: x.sharding, other)
+
+
+def _like(config):
+    return train.abstract_state(config, models.abstract(config, VOCABULARY), models.make_mesh(config))
+
+
+class _Nothing:
+    def save(self, folder):
+        (folder / "nothing").touch()
+
+
+def _mesh(fsdp):
+    return sharding.make_mesh(fsdp)
+
+
+def compiled(fsdp, **changes):
+    config = make_config(fsdp, **changes)
+    mesh, model = models.make_mesh(config), models.abstract(config, VOCABULARY)
+    state = train.abstract_state(config, model, mesh)
+    rows = sharding.batch_sharding(mesh)
+    batch = {n: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows) for n, x in make_batch(config, 0).items()}
+    with jax.set_mesh(mesh):
+        return train.make_step(config, model).lower(state, batch).compile()
+
+
+def test_a_step_takes_fewer_bytes_and_gathers_only_what_is_shared():
+    whole, shared = (compiled(fsdp, **BOW) for fsdp in (1, 8))
+    sizes = [program.memory_analysis().argument_size_in_bytes for program in (whole, shared)]
+    batch = 16 * (8 + 8 + 12 + 12 + 1 + 1) * 4 // 8
+    assert (sizes[1] - batch) * 4 < sizes[0] - batch
+    # The candidates of the loss (embeddings, log Q, ids) are gathered in any case.
+    gathers = [program.as_text().count(" all-gather(") for program in (whole, shared)]
+    assert gathers[0] <= 3 < gathers[1]
+
+
+def test_the_embedder_gathers_shared_parameters():
+    config = make_config(4, **BOW)
+    mesh, state = begin(config)
+    rows = ids(np.random.default_rng(0), 8, 12).astype(np.int32)
+    plain = models.build_towers(config, VOCABULARY).encode_queries(
+        Text.from_ids(jnp.array(rows), jnp.zeros_like(rows)), None
+    )
+    embedder = models.Embedder(config, _Vocabulary(), mesh)
+    np.testing.assert_allclose(embedder.queries(state.params)(rows), plain, atol=1e-6)
+
+
+class _Vocabulary:
+    sep_id = 3
+
+    def __len__(self):
+        return VOCABULARY
+
+
+SHAPES = {"tower": {"table": (30, 64), "layers": {"kernel": (8, 6, 8), "bias": (8, 8)}, "odd": (3, 5)}}
+
+
+def specs(fsdp=4, **settings):
+    params = jax.tree.map(
+        lambda s: jax.ShapeDtypeStruct(s, jnp.float32), SHAPES, is_leaf=lambda x: isinstance(x, tuple)
+    )
+    stacked = lambda path: any(key.key == "layers" for key in path)  # noqa: E731
+    found = sharding.parameter_shardings(params, _mesh(fsdp), is_stacked=stacked, **settings)
+    sharding.check_rules(params, settings.get("rules", ()))
+    return jax.tree.map(lambda s: s.spec, found)["tower"]
+
+
+def test_the_largest_dimension_that_divides_is_shared_but_never_that_of_the_layers():
+    found = specs()
+    assert found["table"] == P(None, "fsdp")
+    assert found["layers"] == {"kernel": P(None, None, "fsdp"), "bias": P(None, "fsdp")}
+    assert found["odd"] == P()
+    assert specs(replicate_below=65)["layers"] == {"kernel": P(None, None, "fsdp"), "bias": P()}
+    assert specs(1)["table"] == P()
+
+
+def test_the_first_rule_that_is_found_counts():
+    rules = [("layers/k", (None, "data")), ("tower/(table|layers)", ()), ("odd", [None, None])]
+    found = specs(rules=rules)
+    assert found["layers"] == {"kernel": P(None, "data"), "bias": P()} and found["table"] == P()
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (("tabel", ("fsdp",)), "'tabel' is in no parameter's path; they are tower/layers/bias"),
+        (("(", ("fsdp",)), r"'\(' is no regular expression"),
+        (("table", ("model",)), r"each dimension needs None or an axis \(data, fsdp\)"),
+        (("table", ("fsdp", "fsdp")), "each axis once"),
+        (("table", "fsdp"), "each dimension needs None or an axis"),
+        (("table", ("fsdp",)), r"does not fit tower/table, which is \(30, 64\): fsdp=4 does not divide 30"),
+        (("table", (None, None, "fsdp")), "more axes than dimensions"),
+        (("kernel", ("fsdp",)), "the first dimension is that of the layers"),
+        (("table",), "a rule is a pair"),
+    ],
+)
+def test_a_rule_that_cannot_be(rule, message):
+    with pytest.raises(UserError, match=message):
+        specs(rules=[rule])
+
+
+def test_devices_that_cannot_be_divided():
+    with pytest.raises(UserError, match=r"config\.mesh\.fsdp=3 does not divide the 8 devices"):
+        sharding.make_mesh(3)
+    with pytest.raises(UserError, match=r"train\.chunk_size=4 must be a multiple of the number of devices, 8"):
+        run(make_config(**BOW, **{"train.chunk_size": 4}), steps=1)
