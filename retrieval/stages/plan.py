@@ -166,7 +166,7 @@ def make_plan(config: ConfigDict, devices: Sequence[jax.Device]) -> Plan:
     chip = chips.of(devices[0])
     with jax.set_mesh(mesh):
         traced = train.make_step(config, model).trace(state, batch)
-        once = ConfigDict(config)
+        once = config.copy_and_resolve_references()
         once.model.remat, once.train.chunk_size = "none", 0
         useful = work.of(train.make_step(once, models.abstract(once, vocab_size)).trace(state, batch).jaxpr).flops
         _log.info("plan: compiling for %d devices, which takes minutes for a large model", mesh.size)
