@@ -1,0 +1,40 @@
+"""Our train step on given pairs: useful tokens a second, and memory."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks import pairs, worker
+from benchmarks.measure import timed
+
+
+def prepare(settings: Mapping[str, Any]) -> worker.Turn:
+    """Settings: config, pairs, batch, batches, vocab_size."""
+    import jax
+    from ml_collections import ConfigDict
+
+    from benchmarks.ours import training
+    from retrieval.training import sharding
+
+    mesh = sharding.make_mesh()
+    with jax.set_mesh(mesh):
+        step = training.make_step(ConfigDict(settings["config"]), settings["vocab_size"], mesh)
+    batches = list(pairs.batches(Path(settings["pairs"]), settings["batch"], settings["batches"]))
+
+    def turn() -> dict[str, float]:
+        def work() -> None:
+            for rows in batches:
+                step(jax.device_put(dict(rows), sharding.batch_sharding(mesh)))
+
+        seconds = timed(work)[1]
+        return {
+            "tokens/s": sum(map(pairs.tokens, batches)) / seconds,
+            "pairs/s": settings["batch"] * len(batches) / seconds,
+            "peak MB": worker.peak_mb(),
+        }
+
+    return turn
+
+
+if __name__ == "__main__":
+    worker.serve(prepare)
