@@ -43,7 +43,7 @@ class Sizes:
 
 def train_small(run: Run, sizes: Sizes) -> Work:
     """The train step, L4 H256."""
-    return _train(run, "L4 H256", batch=64, batches=1, chunks=(0, 8))
+    return _train(run, "L4 H256", batch=64, batches=1, chunks=(0, 8), pack=dict(query=0.5, document=0.58))
 
 
 def train_base(run: Run, sizes: Sizes) -> Work:
@@ -169,15 +169,21 @@ def write_pairs(run: Run, rows: int) -> Path:
     return path
 
 
-def _train(run: Run, model: str, batch: int, batches: int, chunks: tuple[int, ...]) -> Work:
+def _train(
+    run: Run, model: str, batch: int, batches: int, chunks: tuple[int, ...], pack: Mapping[str, float] | None = None
+) -> Work:
     given = dict(pairs=str(write_pairs(run, 512)), batch=batch, batches=batches)
-    systems = []
-    for chunk in chunks:
-        config = _config(run, model, chunk_size=chunk, batch_size=batch)
-        name = f"ours, chunks of {chunk}" if chunk else "ours"
-        systems.append(
-            System(name, "benchmarks.ours.train_step", given | dict(config=config, vocab_size=_vocab_size(run)))
-        )
+    ours = {
+        f"ours, chunks of {c}" if c else "ours": _config(run, model, chunk_size=c, batch_size=batch) for c in chunks
+    }
+    if pack:
+        ours["ours, packed"] = config = _config(run, model, batch_size=batch)
+        config["data"]["lanes"] = 1
+        config["data"]["pack"].update(pack)
+    systems = [
+        System(name, "benchmarks.ours.train_step", given | dict(config=config, vocab_size=_vocab_size(run)))
+        for name, config in ours.items()
+    ]
     for dtype in ("float32", "bfloat16"):
         theirs = dict(config=_config(run, model), vocabulary=_vocabulary(run), dtype=dtype, chunk=0)
         systems.append(System(f"{_TORCH}, {dtype}", "benchmarks.peers.train_step", given | theirs))

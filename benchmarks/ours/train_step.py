@@ -6,6 +6,8 @@ from typing import Any
 
 from benchmarks import pairs, worker
 from benchmarks.measure import timed
+from retrieval.data.packing import Packing
+from retrieval.errors import UserError
 
 
 def prepare(settings: Mapping[str, Any]) -> worker.Turn:
@@ -14,12 +16,15 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
     from ml_collections import ConfigDict
 
     from benchmarks.ours import training
+    from retrieval.stages import examples
     from retrieval.training import sharding
 
-    mesh = sharding.make_mesh()
+    config, mesh = ConfigDict(settings["config"]), sharding.make_mesh()
     with jax.set_mesh(mesh):
-        step = training.make_step(ConfigDict(settings["config"]), settings["vocab_size"], mesh)
+        step = training.make_step(config, settings["vocab_size"], mesh)
     batches = list(pairs.batches(Path(settings["pairs"]), settings["batch"], settings["batches"]))
+    if packing := examples.packing(config):
+        batches = [_packed(rows, packing) for rows in batches]
 
     def turn() -> dict[str, float]:
         def work() -> None:
@@ -34,6 +39,14 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
         }
 
     return turn
+
+
+def _packed(rows: pairs.Rows, packing: Packing) -> pairs.Rows:
+    """The same pairs, several texts in a row: those of one lane."""
+    packed = packing.pack(dict(rows))
+    if packed is None:
+        raise UserError("the pairs of a batch do not fit into the rows of config.data.pack: raise its shares")
+    return packed[0]
 
 
 if __name__ == "__main__":
