@@ -43,7 +43,7 @@ class Sizes:
 
 def train_small(run: Run, sizes: Sizes) -> Work:
     """The train step, L4 H256."""
-    return _train(run, "L4 H256", batch=64, batches=1, chunks=(0, 8), pack=dict(query=0.5, document=0.58))
+    return _train(run, "L4 H256", batch=64, batches=1, chunks=(0, 8), pack=dict(query=0.56, document=0.62))
 
 
 def train_base(run: Run, sizes: Sizes) -> Work:
