@@ -19,10 +19,12 @@ from absl import flags
 from absl import logging as absl_logging
 from ml_collections import ConfigDict
 
+from benchmarks.measure import markdown, spread
+from benchmarks.ours.training import make_step
 from retrieval import command_line, files
 from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError
-from retrieval.stages import examples, train
+from retrieval.stages import examples
 from retrieval.stages import model as models
 from retrieval.stages import run as runs
 from retrieval.stages.run import Run
@@ -79,33 +81,21 @@ def measure(run: Run, trainer: bool, rounds: int, seconds: float) -> dict[str, A
         batches = examples.make_batches(run, vocabulary, mesh)
         batch = next(batches)
         result = {"settings": _settings(run.config), "seconds_to_first_batch": round(time.perf_counter() - began, 1)}
-        step = _make_step(run.config, len(vocabulary), mesh) if trainer else None
+        step = make_step(run.config, len(vocabulary), mesh) if trainer else None
         taken = [_round(batches, batch, step, run.config.train.batch_size, seconds) for _ in range(rounds)]
-    return result | {name: _spread([values[name] for values in taken]) for name in taken[0]}
+    return result | {name: spread([values[name] for values in taken]) for name in taken[0]}
 
 
 def table(result: Mapping[str, Any]) -> str:
     """What `measure` returned, as Markdown."""
-    lines = [", ".join(f"{name} {value}" for name, value in result["settings"].items()), ""]
-    lines += ["| | median | lowest | highest |", "|---|---:|---:|---:|"]
-    for name, (title, form) in _MEASURES.items():
-        if name in result:
-            lines.append(f"| {title} | " + " | ".join(format(value, form) for value in result[name].values()) + " |")
-    return "\n".join([*lines, "", f"The first batch came after {result['seconds_to_first_batch']} s."])
-
-
-def _make_step(config: ConfigDict, vocab_size: int, mesh: jax.sharding.Mesh) -> Callable[[Mapping], None]:
-    """A function that trains on a batch, and returns when that is done."""
-    model = models.abstract(config, vocab_size)
-    step_fn = train.make_step(config, model)
-    state = train.initial_state(config, vocab_size, train.abstract_state(config, model, mesh))
-
-    def step(batch: Mapping[str, jax.Array]) -> None:
-        nonlocal state
-        state, metrics = step_fn(state, batch)
-        jax.block_until_ready(metrics)
-
-    return step
+    settings = ", ".join(f"{name} {value}" for name, value in result["settings"].items())
+    rows = [
+        [title, *(format(value, form) for value in result[name].values())]
+        for name, (title, form) in _MEASURES.items()
+        if name in result
+    ]
+    first = f"The first batch came after {result['seconds_to_first_batch']} s."
+    return "\n".join([settings, "", *markdown(["", "median", "lowest", "highest"], rows), "", first])
 
 
 def _round(batches: Iterator, batch: Mapping, step: Callable | None, rows: int, seconds: float) -> dict[str, float]:
@@ -155,10 +145,6 @@ def _settings(config: ConfigDict) -> dict[str, Any]:
         "document_length": config.data.document_length,
         "cores": len(os.sched_getaffinity(0)),
     }
-
-
-def _spread(values: Sequence[float]) -> dict[str, float]:
-    return {"median": statistics.median(values), "lowest": min(values), "highest": max(values)}
 
 
 if __name__ == "__main__":

@@ -12,8 +12,6 @@ import dataclasses
 import functools
 import itertools
 import os
-import statistics
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +21,7 @@ import numpy as np
 from absl import flags
 from absl import logging as absl_logging
 
+from benchmarks.measure import markdown, spread, timed
 from retrieval import command_line, files
 from retrieval.errors import UserError, unknown_name
 from retrieval.search import scann, tuning
@@ -167,12 +166,12 @@ def measure_approximate(
     half = len(queries_QE) // 2
     tuning_QE, measured_QE = queries_QE[:half], queries_QE[half:]
     sample = tuning.draw(candidates_NE, tuning_QE, half, k)
-    tree, tree_seconds = _timed(lambda: ScannIndex.build(candidates_NE))
-    built = {name: _timed(functools.partial(_build, faiss, PEERS[name], candidates_NE)) for name in peers if faiss}
+    tree, tree_seconds = timed(lambda: ScannIndex.build(candidates_NE))
+    built = {name: timed(functools.partial(_build, faiss, PEERS[name], candidates_NE)) for name in peers if faiss}
     tried = {name: list(_try(faiss, PEERS[name], index, sample)) for name, (index, _) in built.items()}
     targets = {}
     for target in (Target(recall, k) for recall in RECALLS):
-        tuned, tuning_seconds = _timed(functools.partial(tree.tuned, sample, target.recall))
+        tuned, tuning_seconds = timed(functools.partial(tree.tuned, sample, target.recall))
         searches = {OURS: ExactIndex(candidates_NE).search, "ScaNN": tuned.search}
         settings = {"ScaNN": tuned.description, "tuning ScaNN, seconds": round(tuning_seconds, 1)}
         for name, (index, _) in built.items():
@@ -189,20 +188,21 @@ def measure_approximate(
 
 def table(measured: Mapping[str, Any]) -> str:
     """What was measured, as Markdown."""
-    lines = [f"{measured['cores']} cores, the best {measured['k']}, {measured['rounds']} rounds", ""]
-    lines += ["| search | queries/s | lowest | highest | against ours | recall |", "|---|---:|---:|---:|---:|---:|"]
+    rows: list[list[str]] = []
     for part in measured["exact"]:
-        lines += _lines(f"{part['rows']:,} x {part['dimensions']}", part["systems"])
+        rows += _rows(f"{part['rows']:,} x {part['dimensions']}", part["systems"])
     approximate = measured.get("approximate", {"targets": {}})
     for target, part in approximate["targets"].items():
-        lines += _lines(f"recall {target}", part["systems"])
-    return "\n".join(lines)
+        rows += _rows(f"recall {target}", part["systems"])
+    title = f"{measured['cores']} cores, the best {measured['k']}, {measured['rounds']} rounds"
+    header = ["search", "queries/s", "lowest", "highest", "against ours", "recall"]
+    return "\n".join([title, "", *markdown(header, rows)])
 
 
-def _lines(title: str, systems: Mapping[str, Any]) -> Iterator[str]:
+def _rows(title: str, systems: Mapping[str, Any]) -> Iterator[list[str]]:
     for name, numbers in systems.items():
-        speeds = " | ".join(f"{numbers['queries_per_second'][which]:,.0f}" for which in ("median", "lowest", "highest"))
-        yield f"| {title}, {name} | {speeds} | {numbers['ratio']['median']:.2f} | {numbers['recall']:.4f} |"
+        speeds = [f"{value:,.0f}" for value in numbers["queries_per_second"].values()]
+        yield [f"{title}, {name}", *speeds, f"{numbers['ratio']['median']:.2f}", f"{numbers['recall']:.4f}"]
 
 
 def _measure(searches: Mapping[str, _Search], queries_QE: np.ndarray, k: int, rounds: int) -> dict[str, Any]:
@@ -214,13 +214,13 @@ def _measure(searches: Mapping[str, _Search], queries_QE: np.ndarray, k: int, ro
     """
     rows = {name: search(queries_QE, k)[1] for name, search in searches.items()}
     seconds = [
-        {name: _timed(functools.partial(search, queries_QE, k))[1] for name, search in searches.items()}
+        {name: timed(functools.partial(search, queries_QE, k))[1] for name, search in searches.items()}
         for _ in range(rounds)
     ]
     return {
         name: {
-            "queries_per_second": _spread([len(queries_QE) / taken[name] for taken in seconds]),
-            "ratio": _spread([taken[OURS] / taken[name] for taken in seconds]),
+            "queries_per_second": spread([len(queries_QE) / taken[name] for taken in seconds]),
+            "ratio": spread([taken[OURS] / taken[name] for taken in seconds]),
             "recall": float(tuning.recalls(rows[OURS], rows[name]).mean()),
         }
         for name in searches
@@ -252,7 +252,7 @@ def _try(faiss: ModuleType, peer: _Peer, index: Any, sample: tuning.Sample) -> I
     """Every setting of a peer with its recall and its seconds on the queries to tune on."""
     for setting in peer.settings:
         search = functools.partial(_search_with, faiss, index, setting)
-        recalls_S, seconds = _timed(functools.partial(sample.recalls, search))
+        recalls_S, seconds = timed(functools.partial(sample.recalls, search))
         yield setting, float(recalls_S.mean()), seconds
 
 
@@ -264,16 +264,6 @@ def _read(path: Path) -> np.ndarray:
     if embeddings.ndim != 2:
         raise UserError(f"{path}: an array of shape {embeddings.shape}, not rows x dimensions")
     return embeddings.astype(np.float32, copy=False)
-
-
-def _timed(function: Callable[[], Any]) -> tuple[Any, float]:
-    began = time.perf_counter()
-    result = function()
-    return result, time.perf_counter() - began
-
-
-def _spread(values: Sequence[float]) -> dict[str, float]:
-    return {"median": statistics.median(values), "lowest": min(values), "highest": max(values)}
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def test_parameters_and_bytes_of_a_device(planned):
     layer = 4 * (32 * 32 + 32) + 32 * 64 + 64 + 64 * 32 + 32 + 4 * 32
     tower = (200 + 16 + 2) * 32 + 2 * 32 + 2 * layer + 32 * 16 + 16
     assert planned.parameters == 2 * tower
-    # Parameters and both moments; four devices share all that have 100 values: not token types, LayerNorms, most biases.
+    # Parameters and both moments; four devices share what has 100 values: not token types, LayerNorms, most biases.
     small = 2 * (2 * 32 + 2 * 32 + 16 + 9 * 2 * 32)
     assert planned.memory.state == pytest.approx(4 * 3 * ((2 * tower - small) / 4 + small), abs=64)
     rows = 32 * (2 * 8 + 2 * 16 + 2) * 4 // 8

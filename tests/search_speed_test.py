@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks import search_speed
+from benchmarks import measure, search_speed
 from retrieval.errors import UserError
 from retrieval.search import scann
 
@@ -33,7 +33,7 @@ class Clock:
 
 def test_systems_take_turns_and_the_first_search_is_not_counted(monkeypatch):
     clock, calls = Clock(), []
-    monkeypatch.setattr(search_speed, "time", clock)
+    monkeypatch.setattr(measure, "time", clock)
     ours = clock.searcher("ours", iter([100, 1, 2, 4]), [[1, 2], [3, 4]], calls)
     peer = clock.searcher("peer", iter([100, 2, 2, 2]), [[2, 9], [3, 4]], calls)
     measured = search_speed._measure({search_speed.OURS: ours, "peer": peer}, np.ones((2, 1)), 2, rounds=3)

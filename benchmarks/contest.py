@@ -1,0 +1,237 @@
+"""The same work by several systems in turns, each in a process of its own: medians, ratios, what is to be reached."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import markdown, spread
+from benchmarks.worker import PROCESSOR
+from retrieval.errors import UserError
+
+_Rounds = Sequence[Mapping[str, float]]
+
+_REPOSITORY = Path(__file__).resolve().parent.parent
+
+# Memory that stays with the process in place of going back to the kernel after every step, as in launch/environment.sh.
+_ENVIRONMENT = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore"}
+
+
+@dataclasses.dataclass(frozen=True)
+class System:
+    """What takes part: a module with `benchmarks.worker.serve`, and the settings that it gets (JSON)."""
+
+    name: str
+    module: str
+    settings: Mapping[str, Any]
+
+    @property
+    def is_peer(self) -> bool:
+        """Whether it runs in the interpreter of the peers."""
+        return self.module.startswith("benchmarks.peers.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """What our best system is to reach against another one, as a ratio of a measure: at least or at most."""
+
+    measure: str
+    against: str
+    to_reach: float
+    at_most: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """A row of the benchmark.
+
+    Attributes:
+      systems: those that a target is against are the others, all the rest are ours.
+      fresh: a new process for every round, for measures of a process's whole life; otherwise a process stays, and its
+        first turn is not counted.
+    """
+
+    title: str
+    systems: Sequence[System]
+    targets: Sequence[Target]
+    fresh: bool = False
+
+    def ours(self) -> list[str]:
+        """The names of our systems, the settings among which the best counts."""
+        others = {target.against for target in self.targets}
+        return [system.name for system in self.systems if system.name not in others]
+
+
+class MissingError(Exception):
+    """A system cannot run: something is not installed."""
+
+
+class Process:
+    """A system that has got ready."""
+
+    def __init__(self, system: System, python: str):
+        """Raises `MissingError`, and `UserError` for an interpreter that is none or a system that fails."""
+        self._name = system.name
+        # The variable is set by our tokeniser's module, for our worker processes.
+        environment = {k: v for k, v in os.environ.items() if k != "TOKENIZERS_PARALLELISM"} | _ENVIRONMENT
+        command = [python, "-m", system.module, json.dumps(dict(system.settings))]
+        pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(command, cwd=_REPOSITORY, env=environment, **pipes)
+        try:
+            ready = self._answer()
+            if "missing" in ready:
+                raise MissingError(ready["missing"])
+        except BaseException:
+            self.close()
+            raise
+
+    def turn(self) -> dict[str, float]:
+        """Measures once."""
+        with contextlib.suppress(BrokenPipeError):  # it has ended: there will be no answer
+            print(file=self._process.stdin, flush=True)
+        return self._answer()
+
+    def close(self) -> None:
+        """Ends the process; one that does not end in time is killed."""
+        self._process.terminate()
+        try:
+            self._process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+
+    def _answer(self) -> dict[str, Any]:
+        line = self._process.stdout.readline()
+        if not line:
+            raise UserError(f"'{self._name}' ended with status {self._process.wait()}; what it said is above")
+        return json.loads(line)
+
+
+def hold(work: Work, rounds: int, peer_python: str | None) -> dict[str, Any]:
+    """Lets the systems take turns.
+
+    Args:
+      peer_python: the interpreter that has the peers; None leaves the peers out.
+
+    Returns:
+      The spread of every measure of every system, the ratio of our best system to each that a target names (the spread
+      of the ratios within rounds), and the systems that were left out, with the reason.
+
+    Raises:
+      UserError: a system of ours is missing, or any system fails.
+    """
+    missing: dict[str, str] = {}
+    rows: dict[str, list[dict[str, float]]] = {}
+    with contextlib.ExitStack() as stack:
+        staying: dict[str, Process] = {}
+        for number in range(rounds + 1):
+            for system in work.systems:
+                if system.name in missing or (work.fresh and not number):
+                    continue
+                try:
+                    if work.fresh:
+                        with contextlib.closing(_start(system, peer_python)) as process:
+                            row = process.turn()
+                    else:
+                        if system.name not in staying:
+                            staying[system.name] = stack.enter_context(contextlib.closing(_start(system, peer_python)))
+                        row = staying[system.name].turn()
+                except MissingError as error:
+                    if not system.is_peer:
+                        raise UserError(f"'{system.name}' cannot run: {error}") from error
+                    missing[system.name] = str(error)
+                    continue
+                if number:
+                    rows.setdefault(system.name, []).append(row)
+    measured = {name: {key: spread([row[key] for row in taken]) for key in taken[0]} for name, taken in rows.items()}
+    return {"title": work.title, "systems": measured, "ratios": list(_ratios(work, rows)), "missing": missing}
+
+
+def check_python(path: str) -> None:
+    """Raises `UserError` where the interpreter of the peers cannot run."""
+    try:
+        subprocess.run([path, "-c", ""], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise UserError(f"--peer_python={path}: not a Python that runs ({error}); benchmarks/README.md") from error
+
+
+def table(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The ratios of all works, as Markdown."""
+    header = ["work", "ours", "against", "measure", "ours", "theirs"]
+    header += ["ratio", "lowest", "highest", "to reach", "processor time"]
+    return markdown(header, (line for result in results for line in _lines(result)))
+
+
+def details(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Every measure of every system, as Markdown."""
+    return markdown(
+        ["work", "system", "measure", "median", "lowest", "highest"],
+        (
+            [result["title"], system, measure, *map(_number, values.values())]
+            for result in results
+            for system, measures in result["systems"].items()
+            for measure, values in measures.items()
+        ),
+    )
+
+
+def _start(system: System, peer_python: str | None) -> Process:
+    if not system.is_peer:
+        return Process(system, sys.executable)
+    if peer_python is None:
+        raise MissingError("--alone")
+    return Process(system, peer_python)
+
+
+def _ratios(work: Work, rows: Mapping[str, _Rounds]) -> Iterator[dict[str, Any]]:
+    for target in work.targets:
+        if target.against not in rows:
+            continue
+        sign = -1 if target.at_most else 1
+        best = max(work.ours(), key=lambda name: sign * _median(rows[name], target.measure))
+        ratio = _ratio(rows[best], rows[target.against], target.measure)
+        yield {
+            "ours": best,
+            **dataclasses.asdict(target),
+            "values": [_median(rows[name], target.measure) for name in (best, target.against)],
+            "ratio": ratio,
+            "processor_ratio": _ratio(rows[best], rows[target.against], PROCESSOR)["median"],
+            "reached": sign * ratio["median"] >= sign * target.to_reach,
+        }
+
+
+def _ratio(ours: _Rounds, theirs: _Rounds, measure: str) -> dict[str, float]:
+    return spread([one[measure] / other[measure] for one, other in zip(ours, theirs)])
+
+
+def _median(rounds: _Rounds, measure: str) -> float:
+    return statistics.median(row[measure] for row in rounds)
+
+
+def _lines(result: Mapping[str, Any]) -> Iterator[list[str]]:
+    for row in result["ratios"]:
+        ratio = [f"{value:.2f}" for value in row["ratio"].values()]
+        goal = f"{'at most ' if row['at_most'] else ''}{row['to_reach']:g}{' ✓' if row['reached'] else ''}"
+        yield [
+            result["title"],
+            row["ours"],
+            row["against"],
+            row["measure"],
+            *map(_number, row["values"]),
+            f"**{ratio[0]}**",
+            *ratio[1:],
+            goal,
+            f"{row['processor_ratio']:.2f}",
+        ]
+    for name, reason in result["missing"].items():
+        yield [result["title"], "", name, f"left out: {reason}", *[""] * 7]
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,0 +1,24 @@
+"""What every benchmark shares: seconds, spreads and Markdown tables."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+
+def timed(function: Callable[[], Any]) -> tuple[Any, float]:
+    """What the function returns, and the seconds that it took."""
+    began = time.perf_counter()
+    result = function()
+    return result, time.perf_counter() - began
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """The median of the rounds, and their range."""
+    return {"median": statistics.median(values), "lowest": min(values), "highest": max(values)}
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table whose first column is text and whose others are numbers."""
+    rule = ["---", *["---:"] * (len(header) - 1)]
+    return [f"| {' | '.join(header)} |", f"|{'|'.join(rule)}|", *(f"| {' | '.join(row)} |" for row in rows)]

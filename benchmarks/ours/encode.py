@@ -1,0 +1,49 @@
+"""Encoding a corpus as the encode stage does: tokenise, embed and write; documents a second."""
+
+import functools
+import itertools
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks import worker
+from benchmarks.measure import timed
+
+
+def prepare(settings: Mapping[str, Any]) -> worker.Turn:
+    """Settings: config, vocabulary, passages (a .jsonl file), documents."""
+    from ml_collections import ConfigDict
+
+    from retrieval.data import beir
+    from retrieval.data.vocab import WordPiece
+    from retrieval.search import encode
+    from retrieval.stages import model as models
+    from retrieval.training import sharding
+
+    config, vocabulary = ConfigDict(settings["config"]), WordPiece.load(Path(settings["vocabulary"]))
+    mesh = sharding.make_mesh()
+    params = models.parameters(models.build_towers(config, len(vocabulary)))
+    embed = models.Embedder(config, vocabulary, mesh).documents(params)
+    items = list(itertools.islice(beir.read_candidates(Path(settings["passages"])), settings["documents"]))
+
+    def work() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            encode.encode(
+                Path(folder),
+                "candidates",
+                ((item.id, item) for item in items),
+                len(items),
+                functools.partial(models.candidate_tokens, config, vocabulary),
+                embed,
+                shard_size=config.encode.shard_size,
+                batch_tokens=config.encode.batch_tokens,
+                longest=config.data.document_length,
+                multiple=mesh.size,
+            )
+
+    return lambda: {"documents/s": len(items) / timed(work)[1]}
+
+
+if __name__ == "__main__":
+    worker.serve(prepare)

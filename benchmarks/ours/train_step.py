@@ -1,0 +1,52 @@
+"""Our train step on given pairs: useful tokens a second, and memory."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks import pairs, worker
+from benchmarks.measure import timed
+from retrieval.data.packing import Packing
+from retrieval.errors import UserError
+
+
+def prepare(settings: Mapping[str, Any]) -> worker.Turn:
+    """Settings: config, pairs, batch, batches, vocab_size."""
+    import jax
+    from ml_collections import ConfigDict
+
+    from benchmarks.ours import training
+    from retrieval.stages import examples
+    from retrieval.training import sharding
+
+    config, mesh = ConfigDict(settings["config"]), sharding.make_mesh()
+    step = training.make_step(config, settings["vocab_size"], mesh)
+    batches = list(pairs.batches(Path(settings["pairs"]), settings["batch"], settings["batches"]))
+    if packing := examples.packing(config):
+        batches = [_packed(rows, packing) for rows in batches]
+
+    def turn() -> dict[str, float]:
+        def work() -> None:
+            for rows in batches:
+                step(jax.device_put(dict(rows), sharding.batch_sharding(mesh)))
+
+        seconds = timed(work)[1]
+        return {
+            "tokens/s": sum(map(pairs.tokens, batches)) / seconds,
+            "pairs/s": settings["batch"] * len(batches) / seconds,
+            "peak MB": worker.peak_mb(),
+        }
+
+    return turn
+
+
+def _packed(rows: pairs.Rows, packing: Packing) -> pairs.Rows:
+    """The same pairs, several texts in a row: those of one lane."""
+    packed = packing.pack(dict(rows))
+    if packed is None:
+        raise UserError("the pairs of a batch do not fit into the rows of config.data.pack: raise its shares")
+    return packed[0]
+
+
+if __name__ == "__main__":
+    worker.serve(prepare)

@@ -1,0 +1,87 @@
+"""A process that measures when it is told to; `contest` is at the other end of the pipe.
+
+    python -m benchmarks.peers.train_step '{"batch": 64, ...}'
+
+It gets ready, and says so. Then every line that it reads is a turn, and is answered by the numbers of that turn. It
+imports the standard library alone: the interpreters of the peers run it too.
+"""
+
+import json
+import os
+import queue
+import resource
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+PROCESSOR = "processor seconds"
+
+Turn = Callable[[], Mapping[str, float]]
+
+
+def serve(prepare: Callable[[Mapping[str, Any]], Turn]) -> None:
+    """Makes a turn of the settings on the command line, and takes it as often as it is asked to.
+
+    Args:
+      prepare: imports what it needs only when called, so that what is missing can be told from what is broken.
+        The numbers of a turn are joined by the processor time that it took, in this process and those that it started
+        and waited for: where others work on the machine too, this is disturbed less than the time on the clock.
+    """
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
+
+    def answer(value: Mapping[str, Any]) -> None:
+        print(json.dumps(value), file=answers, flush=True)
+
+    try:
+        turn = prepare(json.loads(sys.argv[1]))
+    except ImportError as error:
+        answer({"missing": str(error)})
+        return
+    answer({"ready": True})
+    for _ in _turns():
+        before = _processor_seconds()
+        answer({**turn(), PROCESSOR: _processor_seconds() - before})
+
+
+def _turns() -> Iterator[str]:
+    """The turns that are asked for. Where nobody is left to ask, even in the middle of a turn, the process ends."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    asked: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            asked.put(line)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=listen, daemon=True).start()
+    while True:
+        yield asked.get()
+
+
+def reset_peak() -> None:
+    """Forgets the highest memory so far."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_mb() -> float:
+    """The highest memory of this process (resident, MB) since it began, or since `reset_peak`."""
+    return _status("VmHWM")
+
+
+def resident_mb() -> float:
+    """The memory of this process now (resident, MB)."""
+    return _status("VmRSS")
+
+
+def _processor_seconds() -> float:
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def _status(field: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:")) / 1024

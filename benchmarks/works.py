@@ -1,0 +1,219 @@
+"""What is measured: every work, who takes part in it, and the ratios that are to be reached."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from benchmarks import config as benchmark
+from benchmarks.contest import System, Target, Work
+from benchmarks.ours import resume
+from retrieval.data.vocab import WordPiece
+from retrieval.errors import UserError
+from retrieval.stages import examples
+from retrieval.stages.run import Run
+from retrieval.training import sharding
+
+_TORCH = "sentence-transformers"
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """How much of the work is done.
+
+    Attributes:
+      large: pairs of the large batch, and of the loss alone.
+      chunk: of these, pairs that both sides take at a time.
+      documents: to encode.
+      files: of articles, to cut.
+      resume: the step to start again from.
+    """
+
+    large: int = 8192
+    chunk: int = 32
+    documents: int = 1024
+    files: int = 16
+    resume: int = 100_000
+
+
+def train_small(run: Run, sizes: Sizes) -> Work:
+    """The train step, L4 H256."""
+    return _train(run, "L4 H256", batch=64, batches=1, chunks=(0, 8), pack=dict(query=0.56, document=0.62))
+
+
+def train_base(run: Run, sizes: Sizes) -> Work:
+    """The train step, L12 H768."""
+    return _train(run, "L12 H768", batch=8, batches=1, chunks=(0,))
+
+
+def large_batch(run: Run, sizes: Sizes) -> Work:
+    """One step with gradient caching, memory and speed."""
+    model = "L4 H256"
+    peer = f"{_TORCH}, cached loss"
+    given = dict(pairs=str(write_pairs(run, sizes.large)), batch=sizes.large, batches=1)
+    ours = _config(run, model, chunk_size=sizes.chunk, batch_size=sizes.large)
+    theirs = dict(config=_config(run, model), vocabulary=_vocabulary(run), dtype="float32", chunk=sizes.chunk)
+    return Work(
+        f"step of {sizes.large} pairs, chunks of {sizes.chunk}, {model}",
+        (
+            System("ours", "benchmarks.ours.train_step", given | dict(config=ours, vocab_size=_vocab_size(run))),
+            System(peer, "benchmarks.peers.train_step", given | theirs),
+        ),
+        (Target("peak MB", peer, 0.7, at_most=True), Target("tokens/s", peer, 1.0)),
+        fresh=True,
+    )
+
+
+def loss(run: Run, sizes: Sizes) -> Work:
+    """The in-batch loss alone, memory and time."""
+    given = dict(batch=sizes.large, dimensions=512)
+    systems = [System(name, "benchmarks.ours.loss", given | dict(loss=name)) for name in ("blocks", "plain")]
+    targets = Target("MB on top", "plain", 0.1, at_most=True), Target("seconds", "plain", 1.2, at_most=True)
+    return Work(f"in-batch loss, {sizes.large} x 512", systems, targets)
+
+
+def encode(run: Run, sizes: Sizes) -> Work:
+    """A corpus to embeddings, L4 H256."""
+    passages = str(sorted(run.corpus.glob("passages-*.jsonl"))[0])
+    given = dict(
+        passages=passages, documents=sizes.documents, vocabulary=_vocabulary(run), config=_config(run, "L4 H256")
+    )
+    peers = [
+        System(f"{_TORCH}, {backend}", "benchmarks.peers.encode", given | dict(backend=backend, rows=32))
+        for backend in ("torch", "onnx")
+    ]
+    targets = [Target("documents/s", peer.name, 1.5) for peer in peers]
+    return Work("encode, L4 H256", [System("ours", "benchmarks.ours.encode", given), *peers], targets)
+
+
+def prepare(run: Run, sizes: Sizes) -> Work:
+    """Articles to passages of token ids, in two processes."""
+    settings = run.config.prepare
+    limits = settings.longest_passage, settings.shortest_paragraph, settings.least_passage
+    files = [str(path) for path in sorted((run.corpus / "articles").glob("*.jsonl"))[: sizes.files]]
+    given = dict(articles=files, vocabulary=_vocabulary(run), processes=2)
+    peer = System("datasets.map", "benchmarks.peers.prepare", given | dict(longest=settings.longest_passage))
+    ours = System("ours", "benchmarks.ours.prepare", given | dict(limits=limits, shards=settings.shards))
+    return Work("prepare: tokenise and cut", (ours, peer), (Target("MB/s", peer.name, 5.0),))
+
+
+def sampling(run: Run, sizes: Sizes) -> Work:
+    """Pairs from the shards to the device, against the train step that eats them, L4 H256."""
+    config = _config(run, "L4 H256")
+    given = dict(pairs=str(write_pairs(run, 512)), batch=64, batches=1, config=config, vocab_size=_vocab_size(run))
+    trainer = System("the train step", "benchmarks.ours.train_step", given)
+    source = System("the input", "benchmarks.ours.sampling", dict(config=config, folder=str(run.folder), seconds=4))
+    return Work("sampling of pairs, L4 H256", (source, trainer), (Target("pairs/s", trainer.name, 10.0),))
+
+
+def exact(run: Run, sizes: Sizes) -> Work:
+    """Exact search among many short embeddings."""
+    return _search(1_000_000, 128)
+
+
+def exact_long(run: Run, sizes: Sizes) -> Work:
+    """Exact search among fewer long embeddings."""
+    return _search(200_000, 512)
+
+
+def start(run: Run, sizes: Sizes) -> Work:
+    """The start of training, at once and after a far checkpoint."""
+    systems = []
+    for step in (sizes.resume, 0):
+        config = ConfigDict(_config(run, "L4 H256", batch_size=4, steps=step + 1))
+        config.base, config.stages = str(run.folder), ("train",)
+        folder = _folder(run) / f"start-{step}"
+        given = dict(config=json.loads(config.to_json()), folder=str(folder), step=step)
+        resume.travel(given["config"], folder, step)
+        systems.append(System(f"step {step:,}", "benchmarks.ours.resume", given))
+    targets = (Target("seconds", systems[1].name, 1.1, at_most=True),)
+    return Work("from the start of a process to a step", systems, targets, fresh=True)
+
+
+WORKS: Mapping[str, Callable[[Run, Sizes], Work]] = {
+    "train-small": train_small,
+    "train-base": train_base,
+    "large-batch": large_batch,
+    "loss": loss,
+    "encode": encode,
+    "prepare": prepare,
+    "sampling": sampling,
+    "exact": exact,
+    "exact-long": exact_long,
+    "start": start,
+}
+
+
+def write_pairs(run: Run, rows: int) -> Path:
+    """The first pairs of the run's tasks, as its own input makes them; kept in the work directory.
+
+    Raises:
+      UserError: the corpus has fewer pairs.
+    """
+    path = _folder(run) / f"pairs-{rows}.npz"
+    if path.exists():
+        return path
+    mesh, size = sharding.make_mesh(), run.config.train.batch_size
+    if rows % size:
+        raise UserError(f"{rows} pairs are no multiple of config.train.batch_size={size}, in which they are drawn")
+    with jax.set_mesh(mesh):
+        batches = examples.make_batches(run, WordPiece.load(run.corpus / "vocab.txt"), mesh)
+        drawn = [{name: np.asarray(values) for name, values in next(batches).items()} for _ in range(rows // size)]
+    path.parent.mkdir(exist_ok=True)
+    np.savez(path, **{name: np.concatenate([batch[name] for batch in drawn]) for name in drawn[0]})
+    return path
+
+
+def _train(
+    run: Run, model: str, batch: int, batches: int, chunks: tuple[int, ...], pack: Mapping[str, float] | None = None
+) -> Work:
+    given = dict(pairs=str(write_pairs(run, 512)), batch=batch, batches=batches)
+    ours = {
+        f"ours, chunks of {c}" if c else "ours": _config(run, model, chunk_size=c, batch_size=batch) for c in chunks
+    }
+    if pack:
+        ours["ours, packed"] = config = _config(run, model, batch_size=batch)
+        config["data"]["lanes"] = 1
+        config["data"]["pack"].update(pack)
+    systems = [
+        System(name, "benchmarks.ours.train_step", given | dict(config=config, vocab_size=_vocab_size(run)))
+        for name, config in ours.items()
+    ]
+    for dtype in ("float32", "bfloat16"):
+        theirs = dict(config=_config(run, model), vocabulary=_vocabulary(run), dtype=dtype, chunk=0)
+        systems.append(System(f"{_TORCH}, {dtype}", "benchmarks.peers.train_step", given | theirs))
+    targets = Target("tokens/s", systems[-2].name, 1.5), Target("tokens/s", systems[-1].name, 1.0)
+    return Work(f"train step, {model}, batch {batch}", systems, targets)
+
+
+def _search(rows: int, dimensions: int) -> Work:
+    given = dict(rows=rows, dimensions=dimensions, queries=2000, k=100)
+    ours, peer = (
+        System("ours", "benchmarks.ours.exact", given),
+        System("FAISS IndexFlatIP", "benchmarks.peers.exact", given),
+    )
+    return Work(f"exact top-100, {rows:,} x {dimensions}", (ours, peer), (Target("queries/s", peer.name, 1.0),))
+
+
+def _config(run: Run, model: str, **train: Any) -> dict[str, Any]:
+    config = run.config.copy_and_resolve_references()
+    config.model.update(benchmark.MODELS[model])
+    config.train.update(train)
+    return json.loads(config.to_json())
+
+
+def _vocabulary(run: Run) -> str:
+    return str(run.corpus / "vocab.txt")
+
+
+def _vocab_size(run: Run) -> int:
+    return len(WordPiece.load(run.corpus / "vocab.txt"))
+
+
+def _folder(run: Run) -> Path:
+    return run.folder / "benchmarks"

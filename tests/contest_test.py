@@ -1,0 +1,164 @@
+"""Systems that take turns: who is measured when, what the ratios say, and what happens to one that cannot run."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import REPOSITORY
+
+from benchmarks import contest
+from benchmarks.contest import System, Target, Work
+from retrieval.errors import UserError
+
+# Every turn is written down in a file that the systems share; `seconds` are its answers, one a turn.
+WORKER = """
+import sys, time
+from pathlib import Path
+from benchmarks import worker
+
+def prepare(settings):
+    if settings.get("needs"):
+        __import__(settings["needs"])
+    print("a library that talks")
+    log, answers = Path(settings["log"]), iter(settings["seconds"])
+
+    def turn():
+        with log.open("a") as file:
+            file.write(settings["name"] + " ")
+        print("another one")
+        return {"seconds": next(answers)}
+
+    return turn
+
+worker.serve(prepare)
+"""
+
+
+@pytest.fixture
+def system(tmp_path, monkeypatch):
+    """Makes systems of the worker above, for either interpreter."""
+    for room in ("ours", "peers"):
+        path = tmp_path / f"made_up_{room}.py"
+        path.write_text(WORKER)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{REPOSITORY}")
+    monkeypatch.setattr(System, "is_peer", property(lambda self: self.module == "made_up_peers"))
+
+    def make(name, room, seconds, **settings):
+        return System(name, f"made_up_{room}", dict(name=name, log=str(tmp_path / "log"), seconds=seconds, **settings))
+
+    make.turns = lambda: (tmp_path / "log").read_text().split()
+    return make
+
+
+def test_turns_medians_and_the_best_of_ours(system):
+    systems = (
+        system("ours", "ours", [100, 1, 2, 4]),
+        system("ours, small", "ours", [0, 2, 8, 8]),
+        system("peer", "peers", [0, 4, 2, 5]),
+    )
+    targets = (Target("seconds", "peer", 1.0), Target("seconds", "peer", 0.5, at_most=True))
+    result = contest.hold(Work("made up", systems, targets), 3, sys.executable)
+    assert system.turns() == ["ours", "ours,", "small", "peer"] * 4
+    assert result["systems"]["ours"]["seconds"] == {
+        "median": 2,
+        "lowest": 1,
+        "highest": 4,
+    }  # the first turn is left out
+    most, least = result["ratios"]
+    assert (most["ours"], most["values"], most["reached"]) == ("ours, small", [8, 4], True)
+    assert most["ratio"] == {"median": 1.6, "lowest": 0.5, "highest": 4}  # 2 / 4, 8 / 2 and 8 / 5
+    assert (least["ours"], least["values"], least["reached"]) == ("ours", [2, 4], False)
+    assert least["ratio"] == {"median": 0.8, "lowest": 0.25, "highest": 1}
+    assert result["missing"] == {}
+    json.dumps(result)
+
+
+def test_processes_of_one_round_when_fresh(system):
+    systems = (system("ours", "ours", [3, 0]), system("peer", "peers", [6, 0]))
+    result = contest.hold(Work("made up", systems, (Target("seconds", "peer", 1.0),), fresh=True), 2, sys.executable)
+    assert system.turns() == ["ours", "peer"] * 2  # none that is not counted, and each begins anew
+    assert result["ratios"][0]["ratio"] == {"median": 0.5, "lowest": 0.5, "highest": 0.5}
+
+
+def test_a_missing_peer_is_named_and_the_others_go_on(system):
+    systems = (
+        system("ours", "ours", [0, 1]),
+        system("gone", "peers", [0, 1], needs="no_such_peer"),
+        system("peer", "peers", [0, 2]),
+    )
+    work = Work("made up", systems, (Target("seconds", "gone", 1.0), Target("seconds", "peer", 1.0)))
+    result = contest.hold(work, 1, sys.executable)
+    assert result["missing"] == {"gone": "No module named 'no_such_peer'"}
+    assert [row["against"] for row in result["ratios"]] == ["peer"] and list(result["systems"]) == ["ours", "peer"]
+    lines = contest.table([result])
+    assert len(lines) == 4 and "| gone | left out: No module named 'no_such_peer' |" in lines[3]
+
+    result = contest.hold(work, 1, None)
+    assert result["missing"] == {"gone": "--alone", "peer": "--alone"} and result["ratios"] == []
+
+
+def test_a_system_that_breaks_ends_all_with_one_message(system, tmp_path):
+    systems = (system("ours", "ours", [0, 1, 2]), system("peer", "peers", [0]))
+    with pytest.raises(UserError, match="'peer' ended with status 1; what it said is above"):
+        contest.hold(Work("made up", systems, ()), 2, sys.executable)
+    assert system.turns() == ["ours", "peer"] * 2
+    until = time.monotonic() + 5
+    while (left := subprocess.run(["pgrep", "-f", str(tmp_path / "log")], capture_output=True).stdout) and (
+        time.monotonic() < until
+    ):
+        time.sleep(0.05)
+    assert not left  # nobody waits for a turn that does not come
+
+
+def test_a_worker_ends_in_order_when_nobody_is_left_to_ask():
+    code = (
+        "import time; from benchmarks import worker\n"
+        "def turn():\n"
+        "    try: time.sleep(60)\n"
+        "    finally: print('in order')\n"
+        "worker.serve(lambda settings: turn)"
+    )
+    command = [sys.executable, "-c", code, "{}"]
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, cwd=REPOSITORY, **pipes)
+    assert json.loads(process.stdout.readline()) == {"ready": True}
+    assert process.communicate("\n", timeout=20) == ("", "in order\n")  # it was asked for a turn, and then left alone
+
+
+def test_what_is_ours_may_not_be_missing(system):
+    with pytest.raises(UserError, match="'ours' cannot run: No module named 'no_such_peer'"):
+        contest.hold(Work("made up", (system("ours", "ours", [], needs="no_such_peer"),), ()), 1, None)
+
+
+def test_the_table():
+    result = {
+        "title": "sums",
+        "systems": {"ours": {"sums/s": {"median": 1500.4, "lowest": 20.0, "highest": 3000.0}}},
+        "ratios": [
+            {
+                "ours": "ours",
+                "measure": "sums/s",
+                "against": "peer",
+                "to_reach": 1.5,
+                "at_most": False,
+                "values": [1500.4, 0.5],
+                "ratio": {"median": 1.6, "lowest": 1.0, "highest": 2.0},
+                "processor_ratio": 0.75,
+                "reached": True,
+            }
+        ],
+        "missing": {},
+    }
+    assert contest.table([result])[2:] == [
+        "| sums | ours | peer | sums/s | 1,500 | 0.5 | **1.60** | 1.00 | 2.00 | 1.5 ✓ | 0.75 |"
+    ]
+    assert contest.details([result])[2:] == ["| sums | ours | sums/s | 1,500 | 20 | 3,000 |"]
+
+
+@pytest.mark.parametrize("python", ["/no/such/python", "/bin/false"])
+def test_an_interpreter_that_is_none(python):
+    with pytest.raises(UserError, match=rf"--peer_python={python}: not a Python that runs .*benchmarks/README\.md"):
+        contest.check_python(python)

@@ -1,0 +1,149 @@
+"""The works that are measured: that both sides do the same, and that ours run; not how fast anything is."""
+
+import importlib
+import json
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toy_corpus
+from absl import flags
+from conftest import REPOSITORY
+
+from benchmarks import articles, pairs, run, works
+from benchmarks.config import get_config
+from benchmarks.ours import loss
+from benchmarks.works import Sizes
+from retrieval import command_line
+from retrieval.errors import UserError
+from retrieval.stages import run as runs
+from retrieval.stages.run import Run
+from retrieval.stages.table import STAGES
+
+SIZES = Sizes(large=32, chunk=8, documents=20, files=3, resume=4)
+MODEL = dict(num_layers=1, hidden_size=16, num_heads=2, mlp_size=32)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The toy corpus, prepared as the benchmarks' config has it, in tiny sizes."""
+    folder = tmp_path_factory.mktemp("works")
+    toy_corpus.write_dump(folder / "dump.xml")
+    toy_corpus.write_squad(folder / "squad.json", articles=40)
+    config = get_config()
+    config.corpus, config.sets.reqa = str(folder / "dump.xml"), str(folder / "squad.json")
+    config.prepare.update(shards=4, vocab_size=300, longest_passage=40, shortest_paragraph=10, least_passage=5)
+    config.split.shards = 4
+    config.data.update(query_length=16, document_length=48, shuffle_buffer=16)
+    config.model.update(embed_dim=8, dropout=0.0, unroll=1)
+    config.train.update(batch_size=16)
+    config.encode.update(batch_tokens=512)
+    run = Run(config, folder / "run", REPOSITORY / "requirements.lock")
+    runs.open_run(run, STAGES)
+    for stage in config.stages:
+        runs.run_stage(run, stage, STAGES)
+    return run
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch):
+    monkeypatch.setattr(works.benchmark, "MODELS", dict.fromkeys(works.benchmark.MODELS, MODEL))
+
+
+def turn(system):
+    """One turn of a system, in this process."""
+    return importlib.import_module(system.module).prepare(system.settings)()
+
+
+def test_the_plain_loss_is_ours():
+    generator = np.random.default_rng(0)
+    query_BE, document_BE = (jnp.asarray(loss._directions(generator, (24, 8))) for _ in range(2))
+    ids_BK = jnp.asarray(generator.integers(0, 16, 24))[:, None]  # some documents are there twice
+    values = []
+    for name in ("plain", "blocks"):
+
+        def total(query_BE, document_BE, name=name):
+            loss_B, metrics = loss.LOSSES[name](query_BE, document_BE[:, None], ids_BK, 0.05)
+            return loss_B.sum(), (loss_B, metrics["recall@1"])
+
+        values.append(jax.value_and_grad(total, argnums=(0, 1), has_aux=True)(query_BE, document_BE))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *values)
+
+
+def test_pairs_are_drawn_once_and_cut_into_batches(made):
+    path = works.write_pairs(made, 32)
+    stamp = path.stat().st_mtime_ns
+    assert works.write_pairs(made, 32) == path and path.stat().st_mtime_ns == stamp
+    one, two = pairs.batches(path, 16, 2)
+    assert one["query"].shape == (16, 16) and one["document"].shape == (16, 1, 48)
+    assert not np.array_equal(one["query"], two["query"])
+    assert pairs.tokens(one) == np.count_nonzero(one["query"]) + np.count_nonzero(one["document"]) < 16 * (16 + 48)
+    with pytest.raises(ValueError, match="32 rows are fewer than 3 batches of 16"):
+        list(pairs.batches(path, 16, 3))
+    with pytest.raises(UserError, match=r"40 pairs are no multiple of config\.train\.batch_size=16"):
+        works.write_pairs(made, 40)
+
+
+def test_the_megabytes_of_text(made):
+    files = sorted((made.corpus / "articles").glob("*.jsonl"))
+    text = sum(len(" ".join(paragraphs)) - len(paragraphs) + 1 for paragraphs in articles.sections(files))
+    assert articles.megabytes(files) == text / 1e6 > 0.01
+
+
+@pytest.mark.parametrize("name", sorted(works.WORKS))
+def test_both_sides_get_the_same_work(made, name, monkeypatch):
+    monkeypatch.setattr(works.resume, "travel", lambda *_: None)
+    monkeypatch.setattr(works, "write_pairs", lambda run, rows: "pairs.npz")
+    work = works.WORKS[name](made, SIZES)
+    names = [system.name for system in work.systems]
+    assert {target.against for target in work.targets} < set(names) and work.ours()
+    theirs = ("is_peer", "chunk", "backend", "rows", "dtype", "longest", "limits", "shards", "vocab_size", "loss")
+    for system in work.systems:
+        json.dumps(dict(system.settings))
+        for key in system.settings.keys() & work.systems[0].settings.keys() - {*theirs, "config", "folder", "step"}:
+            assert system.settings[key] == work.systems[0].settings[key]
+        if "config" in system.settings:
+            assert system.settings["config"]["model"] == work.systems[0].settings["config"]["model"]
+        if system.is_peer:
+            assert importlib.util.find_spec(system.module)
+
+
+@pytest.mark.parametrize("name", ["large-batch", "loss", "encode"])
+def test_ours_run(made, name):
+    for system in works.WORKS[name](made, SIZES).systems:
+        if not system.is_peer:
+            row = turn(system)
+            assert row and all(value >= 0 for value in row.values())
+
+
+def test_articles_are_cut(made):
+    assert turn(works.prepare(made, SIZES).systems[0])["MB/s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ([], "--peer_python is missing: .*peers.txt.*--alone"),
+        (["--only=trian-small"], "unknown work 'trian-small': did you mean train-small"),
+        (["--alone"], "--workdir is missing"),
+    ],
+)
+def test_flags(flag, message):
+    flags.FLAGS.unparse_flags()
+    with pytest.raises(UserError, match=message):
+        run.main(command_line.parse_flags(["run", *flag]))
+
+
+def test_results_of_earlier_calls_are_kept(tmp_path):
+    flags.FLAGS(["run", "--turns=2"])
+    result = {"title": "t", "systems": {}, "ratios": [], "missing": {"p": "m"}}
+    run.write(tmp_path, [{"name": "loss", **result}])
+    run.write(tmp_path, [{"name": "encode", **result}])
+    run.write(tmp_path, [{"name": "loss", **result, "title": "new"}])
+    written = json.loads((tmp_path / "results.json").read_text())
+    assert {name: value["title"] for name, value in written.items()} == {"loss": "new", "encode": "t"}
+    assert written["loss"]["turns"] == 2 and written["loss"]["machine"]["cores"] > 0
+    assert "| new |  | p | left out: m |" in (tmp_path / "results.md").read_text()
+    assert "jax" in sys.modules
