@@ -89,7 +89,7 @@ def test_the_table_has_a_row_for_every_measure():
     assert input_speed.table(result).splitlines() == [
         "rows 16, lanes 4",
         "",
-        "| | median | lowest | highest |",
+        "|  | median | lowest | highest |",
         "|---|---:|---:|---:|",
         "| the input alone, examples/s | 1,234 | 1 | 2 |",
         "| input / trainer | 1234.5 | 1.0 | 2.0 |",

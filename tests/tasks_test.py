@@ -98,18 +98,35 @@ def test_same_batches_whatever_the_number_of_devices(corpus):
     assert equal(take(batches(corpus, name, devices=8), 3), take(batches(corpus, name, devices=1), 3))
 
 
-def test_a_host_reads_its_slice_of_the_global_batch(corpus, monkeypatch):
-    name = register(corpus, bfs=1.0, wlp=1.0)
-    whole = take(batches(corpus, name), 3)
+def be_one_of_two_hosts(monkeypatch, ids):
+    """From now on this process is the host of the devices with these numbers alone."""
+
+    def own(self, shape):
+        return {device: index for device, index in self.devices_indices_map(shape).items() if device.id in ids}
+
     monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(NamedSharding, "addressable_devices_indices_map", own)
     # Outside of a real pod the local rows are all there is of the "global" array.
     monkeypatch.setattr(jax, "make_array_from_process_local_data", lambda sharding, values: values)
-    for host in range(2):
-        monkeypatch.setattr(jax, "process_index", lambda host=host: host)
-        iterator = batches(corpus, name)
-        assert len(iterator._lanes) == 2
-        rows = slice(8 * host, 8 * host + 8)
-        assert equal([{n: v[rows] for n, v in batch.items()} for batch in whole], take(iterator, 3))
+
+
+@pytest.mark.parametrize("ids", [(0, 1, 2, 3), (4, 5, 6, 7), (2, 3, 6, 7)])
+def test_a_host_reads_the_lanes_of_its_devices_wherever_these_are(corpus, monkeypatch, ids):
+    name = register(corpus, bfs=1.0, wlp=1.0)
+    whole = take(batches(corpus, name), 3)
+    be_one_of_two_hosts(monkeypatch, ids)
+    iterator = batches(corpus, name)
+    assert len(iterator._lanes) == 2
+    rows = np.concatenate([[2 * id, 2 * id + 1] for id in ids])
+    assert equal([{n: v[rows] for n, v in batch.items()} for batch in whole], take(iterator, 3))
+
+
+def test_a_lane_with_rows_on_two_hosts(corpus, monkeypatch):
+    be_one_of_two_hosts(monkeypatch, (0, 2, 4, 6))
+    with pytest.raises(
+        UserError, match=r"data\.lanes=4: a lane has rows on several hosts; a multiple of the devices, 8"
+    ):
+        batches(corpus, register(corpus, ict=1.0))
 
 
 def test_position_is_saved_and_restored(corpus, tmp_path):
@@ -138,10 +155,8 @@ def test_packed_batches_on_hosts_and_after_a_restart(corpus, monkeypatch, tmp_pa
     before = batches(corpus, name, **kwargs)
     take(before, 6)
     before.save(tmp_path)
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    monkeypatch.setattr(jax, "make_array_from_process_local_data", lambda sharding, values: values)
     for host in range(2):
-        monkeypatch.setattr(jax, "process_index", lambda host=host: host)
+        be_one_of_two_hosts(monkeypatch, (host,))
         iterator = batches(corpus, name, **kwargs)
         iterator.restore(tmp_path)
         halves = [{n: np.split(values, 2)[host] for n, values in batch.items()} for batch in whole[6:]]
