@@ -24,7 +24,7 @@ from retrieval.errors import UserError, unknown_name
 from retrieval.stages.run import Run, open_run, run_stage
 from retrieval.stages.table import STAGES
 
-_ONLY = flags.DEFINE_list("only", None, f"Works, of {', '.join(WORKS)}; all by default.")
+_WORKS = flags.DEFINE_list("works", None, f"Works, of {', '.join(WORKS)}; all by default.")
 _PEER_PYTHON = flags.DEFINE_string("peer_python", None, "The interpreter in which benchmarks/peers.txt is installed.")
 _ALONE = flags.DEFINE_bool("alone", False, "Measure our own systems only, without the peers.")
 _TURNS = flags.DEFINE_integer("turns", 5, "How often every system has its turn.", lower_bound=1)
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> None:
     """Measures, prints and writes."""
     absl_logging.set_verbosity(absl_logging.WARNING)
     command_line.refuse_arguments(argv)
-    names = _ONLY.value or list(WORKS)
+    names = _WORKS.value or list(WORKS)
     for name in names:
         if name not in WORKS:
             raise unknown_name("work", name, WORKS)

@@ -126,7 +126,7 @@ def test_articles_are_cut(made):
     ("flag", "message"),
     [
         ([], "--peer_python is missing: .*peers.txt.*--alone"),
-        (["--only=trian-small"], "unknown work 'trian-small': did you mean train-small"),
+        (["--works=trian-small"], "unknown work 'trian-small': did you mean train-small"),
         (["--alone"], "--workdir is missing"),
     ],
 )
