@@ -170,7 +170,7 @@ def test_a_run_that_is_cut_off_ends_as_if_it_had_not_been(inputs, prepared, tmp_
     for left, right in zip(parameters(whole), parameters(cut), strict=True):
         np.testing.assert_array_equal(left, right)
     metrics = [(r.folder / "metrics" / "train.jsonl").read_text().splitlines() for r in (whole, cut)]
-    speed = {"examples_per_second": 0, "tokens_per_second": 0, "input_wait": 0}
+    speed = {"examples_per_second": 0, "tokens_per_second": 0, "input_wait": 0, "flops_per_second": 0}
     without_speed = [[json.loads(line) | speed for line in lines] for lines in metrics]
     assert without_speed[0] == without_speed[1]
 

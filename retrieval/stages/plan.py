@@ -166,9 +166,7 @@ def make_plan(config: ConfigDict, devices: Sequence[jax.Device]) -> Plan:
     chip = chips.of(devices[0])
     with jax.set_mesh(mesh):
         traced = train.make_step(config, model).trace(state, batch)
-        once = config.copy_and_resolve_references()
-        once.model.remat, once.train.chunk_size = "none", 0
-        useful = work.of(train.make_step(once, models.abstract(once, vocab_size)).trace(state, batch).jaxpr).flops
+        useful = train.useful_flops(config, vocab_size, state, batch)
         _log.info("plan: compiling for %d devices, which takes minutes for a large model", mesh.size)
         memory = _memory(traced.lower(lowering_platforms=(_platform(devices[0]),)), state, batch)
     return Plan(
@@ -200,7 +198,7 @@ def topology_devices(topology: str) -> Sequence[jax.Device]:
     if not (importlib.util.find_spec("libtpu") or os.environ.get("TPU_LIBRARY_PATH")):
         raise UserError(
             f"config.plan.topology={topology} needs the package libtpu, which compiles for TPUs without one: "
-            "pip install 'retrieval[plan]' (or pip install libtpu==0.0.42)"
+            "pip install 'retrieval[plan]' (or pip install libtpu==0.0.52)"
         )
     os.environ["TPU_SKIP_MDS_QUERY"] = "1"  # which would ask the cloud about this machine
     jax.config.update("jax_platforms", "cpu")  # no search for a TPU here

@@ -3,7 +3,7 @@
 import functools
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,9 @@ from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.two_tower import TwoTower
 from retrieval.stages import model as models
 from retrieval.stages import validation
-from retrieval.stages.examples import make_batches
+from retrieval.stages.examples import abstract_batch, make_batches
 from retrieval.stages.run import Run
-from retrieval.training import loop, optimizer, sharding
+from retrieval.training import chips, loop, optimizer, sharding, work
 from retrieval.training.checkpoint import Checkpointer
 from retrieval.training.loop import TrainState
 
@@ -73,7 +73,8 @@ def train(run: Run) -> dict[str, Any]:
         )
         writer = _open_writer(run.folder / "metrics", after=int(state.step))
         with hosts.watch() as stops_at:
-            loop.train(state, step_fn, batches, checkpointer, writer, settings, validate, stops_at)
+            cost = _cost(config, len(vocabulary), like, mesh)
+            loop.train(state, step_fn, batches, checkpointer, writer, settings, validate, stops_at, cost)
         step = checkpointer.best_step()
         checkpointer.close()
         writer.close()
@@ -88,6 +89,12 @@ def _trace_steps(config: ConfigDict) -> tuple[int, int]:
             f"such as 10,15, and at most train.steps={config.train.steps}"
         )
     return steps
+
+
+def _cost(config: ConfigDict, vocab_size: int, state: TrainState, mesh: jax.sharding.Mesh) -> loop.Cost:
+    chip = chips.of(mesh.devices.flat[0])
+    flops = useful_flops(config, vocab_size, state, abstract_batch(config, mesh))
+    return loop.Cost(mesh.size * flops, chip and mesh.size * chip.peak_flops / chip.cores)
 
 
 def train_inputs(run: Run) -> Sequence[Path]:
@@ -125,6 +132,13 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
 def make_step(config: ConfigDict, model: TwoTower | MaskedLanguageModel) -> Callable:
     """The config's train step, as `loop.make_step` gives it; the model may be abstract."""
     return loop.make_step(models.objective(config, model), make_optimizer(config), config.seed)
+
+
+def useful_flops(config: ConfigDict, vocab_size: int, state: TrainState, batch: Mapping[str, Any]) -> float:
+    """Operations of a device in a step, if nothing were computed twice; state and batch may be shapes."""
+    once = config.copy_and_resolve_references()
+    once.model.remat, once.train.chunk_size = "none", 0
+    return work.of(make_step(once, models.abstract(once, vocab_size)).trace(state, batch).jaxpr).flops
 
 
 def abstract_state(config: ConfigDict, model: TwoTower | MaskedLanguageModel, mesh: jax.sharding.Mesh) -> TrainState:
