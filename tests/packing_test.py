@@ -230,8 +230,8 @@ def assert_same_loss_and_gradients(config, batch, packed, devices=8):
     ("changes", "devices"),
     [
         ({"model.pooling": "cls", "model.tied": False, "train.symmetric": True}, 8),
-        ({"model.pooling": "mean", "model.tied": True}, 8),
-        ({"model.pooling": "mean", "model.tied": False, "model.remat": "full"}, 1),
+        pytest.param({"model.pooling": "mean", "model.tied": True}, 8, marks=pytest.mark.long),
+        pytest.param({"model.pooling": "mean", "model.tied": False, "model.remat": "full"}, 1, marks=pytest.mark.long),
         ({"model.encoder": "bow_mlp"}, 8),
     ],
 )

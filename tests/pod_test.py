@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import toy_corpus
 from conftest import REPOSITORY
+from ml_collections import ConfigDict
 
 from retrieval.stages import model as models
 from retrieval.stages import train
@@ -46,12 +47,14 @@ def finish(process):
 
 def metrics(folder):
     lines = [json.loads(line) for line in (folder / "metrics" / "train.jsonl").read_text().splitlines()]
-    return [{n: v for n, v in line.items() if not n.endswith("_per_second")} for line in lines]
+    speed = ("_per_second", "input_wait")
+    return [{n: v for n, v in line.items() if not n.endswith(speed)} for line in lines]
 
 
 def parameters(folder):
     size = len((folder / "corpus" / "vocab.txt").read_text().splitlines())
-    return models.parameters(train.load_parameters(folder, size)[1])
+    config = ConfigDict(json.loads((folder / "config.json").read_text()))
+    return models.parameters(train.load_parameters(folder, size, config.mesh)[1])
 
 
 @pytest.fixture(scope="module")

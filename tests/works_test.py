@@ -72,6 +72,7 @@ def test_the_plain_loss_is_ours():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *values)
 
 
+@pytest.mark.long
 def test_pairs_are_drawn_once_and_cut_into_batches(made):
     path = works.write_pairs(made, 32)
     stamp = path.stat().st_mtime_ns
@@ -86,12 +87,14 @@ def test_pairs_are_drawn_once_and_cut_into_batches(made):
         works.write_pairs(made, 40)
 
 
+@pytest.mark.long
 def test_the_megabytes_of_text(made):
     files = sorted((made.corpus / "articles").glob("*.jsonl"))
     text = sum(len(" ".join(paragraphs)) - len(paragraphs) + 1 for paragraphs in articles.sections(files))
     assert articles.megabytes(files) == text / 1e6 > 0.01
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(works.WORKS))
 def test_both_sides_get_the_same_work(made, name, monkeypatch):
     monkeypatch.setattr(works.resume, "travel", lambda *_: None)
@@ -110,6 +113,7 @@ def test_both_sides_get_the_same_work(made, name, monkeypatch):
             assert importlib.util.find_spec(system.module)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["large-batch", "loss", "encode"])
 def test_ours_run(made, name):
     for system in works.WORKS[name](made, SIZES).systems:
@@ -118,6 +122,7 @@ def test_ours_run(made, name):
             assert row and all(value >= 0 for value in row.values())
 
 
+@pytest.mark.long
 def test_articles_are_cut(made):
     assert turn(works.prepare(made, SIZES).systems[0])["MB/s"] > 0
 
