@@ -104,7 +104,8 @@ def test_from_the_shards_to_the_report(name, inputs, prepared, tmp_path):
     assert [line["step"] for line in lines] == [2, 4] and all(np.isfinite(line["loss"]) for line in lines)
 
 
-@pytest.mark.parametrize("name", ["ict_bfs_wlp", pytest.param("mlm", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["ict_bfs_wlp", "mlm"])
 def test_packed_texts_train_towers_and_an_mlm(name, inputs, prepared, tmp_path):
     """In rows that are too few for the texts, the run says what to raise."""
     pack = {"query": 0.9, "query_row": 32, "document": 0.9, "document_row": 96}

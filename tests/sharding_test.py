@@ -76,7 +76,7 @@ def assert_close(actual, expected):
     ("changes", "sizes"),
     [
         ({"model.tied": True}, [4]),
-        (BOW, [2, 8]),
+        pytest.param(BOW, [2, 8], marks=pytest.mark.long),
         pytest.param(CHUNKS, [2, 4, 8], marks=pytest.mark.long),
         pytest.param(MLM, [2, 8], marks=pytest.mark.long),
     ],

@@ -140,6 +140,7 @@ def test_position_is_saved_and_restored(corpus, tmp_path):
     assert equal(rest, take(again, 4))
 
 
+@pytest.mark.long
 def test_packed_batches_on_hosts_and_after_a_restart(corpus, monkeypatch, tmp_path):
     """The global batch of one host, and what two hosts have of it, one of them going on from a saved position."""
     name, kwargs = register(corpus, ict=1.0, bfs=1.0), dict(packing=PACKING, devices=2)
