@@ -9,7 +9,8 @@ from jax.sharding import PartitionSpec as P
 def reshape_rows(x: jax.Array, *shape: int) -> jax.Array:
     """`x.reshape(shape)`, where the first axis of both is over the same devices and no other is over any.
 
-    Under Explicit mesh axes, a split of rows that lie on several axes must be told so.
+    Under Explicit mesh axes, a split of rows that lie on several axes must be told so, and a reshape of a single row,
+    which would lie on none.
     """
     sharding = jax.typeof(x).sharding
     return jnp.reshape(x, shape, out_sharding=NamedSharding(sharding.mesh, P(*sharding.spec[:1])))

@@ -117,7 +117,7 @@ def test_a_worker_ends_in_order_when_nobody_is_left_to_ask():
     code = (
         "import time; from benchmarks import worker\n"
         "def turn():\n"
-        "    try: time.sleep(60)\n"
+        "    try: print('begun', flush=True); time.sleep(60)\n"
         "    finally: print('in order')\n"
         "worker.serve(lambda settings: turn)"
     )
@@ -125,7 +125,10 @@ def test_a_worker_ends_in_order_when_nobody_is_left_to_ask():
     pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     process = subprocess.Popen(command, cwd=REPOSITORY, **pipes)
     assert json.loads(process.stdout.readline()) == {"ready": True}
-    assert process.communicate("\n", timeout=20) == ("", "in order\n")  # it was asked for a turn, and then left alone
+    process.stdin.write("\n")
+    process.stdin.flush()
+    assert process.stderr.readline() == "begun\n"
+    assert process.communicate(timeout=20) == ("", "in order\n")  # left alone, in the middle of the turn
 
 
 def test_what_is_ours_may_not_be_missing(system):

@@ -10,6 +10,7 @@ from flax import nnx
 from retrieval.data.packing import PackedLane, Packing, Rows, rows_for
 from retrieval.errors import UserError
 from retrieval.stages import model as models
+from retrieval.training import sharding
 
 LANES, EXAMPLES = 8, 4  # of a lane in a batch
 PACKING = Packing(EXAMPLES, {"query": Rows(2, 16, "share of queries"), "document": Rows(2, 40, "share of documents")})
@@ -215,9 +216,9 @@ def assert_same_loss_and_gradients(config, batch, packed, devices=8):
         return jax.value_and_grad(loss, has_aux=True)(params)
 
     expected = jax.jit(step)(params, batch)
-    mesh = jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])
+    mesh = sharding.make_mesh(devices=jax.devices()[:devices])
     with jax.set_mesh(mesh):
-        placed = jax.device_put(params, jax.P()), jax.device_put(packed, jax.P("data"))
+        placed = jax.device_put(params, jax.P()), jax.device_put(packed, sharding.batch_sharding(mesh))
         actual = jax.block_until_ready(jax.jit(step)(*placed))
     largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected[1]))
     assert largest > 1e-4
@@ -238,6 +239,13 @@ def assert_same_loss_and_gradients(config, batch, packed, devices=8):
 def test_loss_and_gradients_are_those_of_a_text_per_row(changes, devices):
     batch, packed = both(np.random.default_rng(0), Packing(EXAMPLES, roomy(1)), lambda r: pairs(r, EXAMPLES))
     assert_same_loss_and_gradients(make_config(**changes), batch, packed, devices)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_a_single_lane(pooling):
+    batches = both(np.random.default_rng(0), Packing(EXAMPLES, roomy(1)), lambda r: pairs(r, EXAMPLES))
+    batch, packed = ({name: x[: len(x) // LANES] for name, x in rows.items()} for rows in batches)
+    assert_same_loss_and_gradients(make_config(**{"model.pooling": pooling}), batch, packed, devices=1)
 
 
 def roomy(documents):

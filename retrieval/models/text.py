@@ -49,7 +49,7 @@ class Text:
         cls, ids: jax.Array, types: jax.Array, segments: jax.Array, positions: jax.Array, starts_GC: jax.Array
     ) -> "Text":
         """Packed texts, from arrays [G, R / G, L]."""
-        return cls(*(x.reshape(-1, x.shape[-1]) for x in (ids, types, segments, positions)), starts_GC)
+        return cls(*(reshape_rows(x, -1, x.shape[-1]) for x in (ids, types, segments, positions)), starts_GC)
 
 
 def lookup(table_VH: jax.Array, index: jax.Array) -> jax.Array:
@@ -67,7 +67,7 @@ def first(x_RLH: jax.Array, text: Text) -> jax.Array:
     if text.starts_GC is None:
         return x_RLH[:, 0]
     x_GCH = jnp.take_along_axis(by_group(x_RLH, len(text.starts_GC)), text.starts_GC[:, :, None], axis=1)
-    return x_GCH.reshape(-1, x_RLH.shape[-1])
+    return reshape_rows(x_GCH, -1, x_RLH.shape[-1])
 
 
 def mean(x_RLH: jax.Array, text: Text) -> jax.Array:
@@ -77,7 +77,7 @@ def mean(x_RLH: jax.Array, text: Text) -> jax.Array:
     # A product with the matrix of memberships: no scatter, and C products for a value of `x` are few.
     weight_GCT = (segments_GT[:, None] == jnp.arange(1, C + 1)[:, None]).astype(jnp.float32)
     total_GCH = jnp.einsum("gct,gth->gch", weight_GCT, by_group(x_RLH.astype(jnp.float32), G))
-    return (total_GCH / jnp.maximum(weight_GCT.sum(axis=2), 1)[:, :, None]).reshape(G * C, -1)
+    return reshape_rows(total_GCH / jnp.maximum(weight_GCT.sum(axis=2), 1)[:, :, None], G * C, -1)
 
 
 def by_group(x_RL: jax.Array, groups: int) -> jax.Array:

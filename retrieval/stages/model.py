@@ -141,7 +141,7 @@ def embed(encode: Callable, batch: Mapping[str, jax.Array], side: str, key: jax.
         return reshape_rows(embedding_BE, len(fields[side]), -1, embedding_BE.shape[-1])
 
     embedding_GCE = in_chunks(embed_groups, fields, key, chunk_size // group_size)
-    return embedding_GCE.reshape(-1, embedding_GCE.shape[-1])
+    return reshape_rows(embedding_GCE, -1, embedding_GCE.shape[-1])
 
 
 def _text(fields: Mapping[str, jax.Array], name: str) -> Text:
@@ -149,7 +149,7 @@ def _text(fields: Mapping[str, jax.Array], name: str) -> Text:
     ids = fields[name]
     types = fields.get(f"{name}_types", jnp.zeros_like(ids))
     if f"{name}_starts" not in fields:
-        return Text.from_ids(ids.reshape(-1, ids.shape[-1]), types.reshape(-1, ids.shape[-1]))
+        return Text.from_ids(*(reshape_rows(x, -1, x.shape[-1]) for x in (ids, types)))
     return Text.from_groups(ids, types, *(fields[f"{name}_{part}"] for part in ("segments", "positions", "starts")))
 
 
@@ -160,7 +160,7 @@ def _mlm(bound: Callable) -> Objective:
         loss_G, metrics = losses.mlm_cross_entropy(logits_GPV, batch["labels"], batch["weights"])
         metrics |= {"tokens": _tokens(batch["text"], G * C)}
         # What a group has on average, for each of its texts: the mean over the batch stays the same.
-        return jax.tree.map(lambda x_G: (x_G[:, None] + jnp.zeros(C)).reshape(-1), (loss_G, metrics))
+        return jax.tree.map(lambda x_G: reshape_rows(x_G[:, None] + jnp.zeros(C), -1), (loss_G, metrics))
 
     return objective
 
