@@ -7,6 +7,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,14 +54,13 @@ class Work:
 
     Attributes:
       systems: those that a target is against are the others, all the rest are ours.
-      fresh: a new process for every round, for measures of a process's whole life; otherwise a process stays, and its
-        first turn is not counted.
+      warm: turns of a process that are not counted, before the one that is; 0 for measures of a process's whole life.
     """
 
     title: str
     systems: Sequence[System]
     targets: Sequence[Target]
-    fresh: bool = False
+    warm: int = 1
 
     def ours(self) -> list[str]:
         """The names of our systems, the settings among which the best counts."""
@@ -75,11 +75,11 @@ class MissingError(Exception):
 class Process:
     """A system that has got ready."""
 
-    def __init__(self, system: System, python: str):
+    def __init__(self, system: System, python: str, environment: Mapping[str, str]):
         """Raises `MissingError`, and `UserError` for an interpreter that is none or a system that fails."""
         self._name = system.name
         # The variable is set by our tokeniser's module, for our worker processes.
-        environment = {k: v for k, v in os.environ.items() if k != "TOKENIZERS_PARALLELISM"} | _ENVIRONMENT
+        environment = {k: v for k, v in os.environ.items() if k != "TOKENIZERS_PARALLELISM"} | environment
         command = [python, "-m", system.module, json.dumps(dict(system.settings))]
         pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._process = subprocess.Popen(command, cwd=_REPOSITORY, env=environment, **pipes)
@@ -128,27 +128,20 @@ def hold(work: Work, rounds: int, peer_python: str | None) -> dict[str, Any]:
     """
     missing: dict[str, str] = {}
     rows: dict[str, list[dict[str, float]]] = {}
-    with contextlib.ExitStack() as stack:
-        staying: dict[str, Process] = {}
-        for number in range(rounds + 1):
+    with tempfile.TemporaryDirectory() as cache:
+        # What was compiled in an earlier round is not part of a start: there nothing is kept.
+        environment = _ENVIRONMENT | ({"JAX_COMPILATION_CACHE_DIR": cache} if work.warm else {})
+        for _ in range(rounds):
             for system in work.systems:
-                if system.name in missing or (work.fresh and not number):
-                    continue
-                try:
-                    if work.fresh:
-                        with contextlib.closing(_start(system, peer_python)) as process:
-                            row = process.turn()
+                if system.name not in missing:
+                    try:
+                        row = _turn(system, work.warm, peer_python, environment)
+                    except MissingError as error:
+                        if not system.is_peer:
+                            raise UserError(f"'{system.name}' cannot run: {error}") from error
+                        missing[system.name] = str(error)
                     else:
-                        if system.name not in staying:
-                            staying[system.name] = stack.enter_context(contextlib.closing(_start(system, peer_python)))
-                        row = staying[system.name].turn()
-                except MissingError as error:
-                    if not system.is_peer:
-                        raise UserError(f"'{system.name}' cannot run: {error}") from error
-                    missing[system.name] = str(error)
-                    continue
-                if number:
-                    rows.setdefault(system.name, []).append(row)
+                        rows.setdefault(system.name, []).append(row)
     measured = {name: {key: spread([row[key] for row in taken]) for key in taken[0]} for name, taken in rows.items()}
     return {"title": work.title, "systems": measured, "ratios": list(_ratios(work, rows)), "missing": missing}
 
@@ -181,12 +174,15 @@ def details(results: Sequence[Mapping[str, Any]]) -> list[str]:
     )
 
 
-def _start(system: System, peer_python: str | None) -> Process:
-    if not system.is_peer:
-        return Process(system, sys.executable)
-    if peer_python is None:
+def _turn(system: System, warm: int, peer_python: str | None, environment: Mapping[str, str]) -> dict[str, float]:
+    """One turn, in a process of its own: while it runs, no other system has memory or threads."""
+    python = peer_python if system.is_peer else sys.executable
+    if python is None:
         raise MissingError("--alone")
-    return Process(system, peer_python)
+    with contextlib.closing(Process(system, python, environment)) as process:
+        for _ in range(warm):
+            process.turn()
+        return process.turn()
 
 
 def _ratios(work: Work, rows: Mapping[str, _Rounds]) -> Iterator[dict[str, Any]]:

@@ -43,12 +43,12 @@ class Sizes:
 
 def train_small(run: Run, sizes: Sizes) -> Work:
     """The train step, L4 H256."""
-    return _train(run, "L4 H256", batch=64, batches=1, chunks=(0, 8), pack=dict(query=0.56, document=0.62))
+    return _train(run, "L4 H256", batch=64, batches=2, pack=dict(query=0.56, document=0.62))
 
 
 def train_base(run: Run, sizes: Sizes) -> Work:
     """The train step, L12 H768."""
-    return _train(run, "L12 H768", batch=8, batches=1, chunks=(0,))
+    return _train(run, "L12 H768", batch=16, batches=1, pack=dict(query=0.6, document=0.7))
 
 
 def large_batch(run: Run, sizes: Sizes) -> Work:
@@ -65,7 +65,7 @@ def large_batch(run: Run, sizes: Sizes) -> Work:
             System(peer, "benchmarks.peers.train_step", given | theirs),
         ),
         (Target("peak MB", peer, 0.7, at_most=True), Target("tokens/s", peer, 1.0)),
-        fresh=True,
+        warm=0,
     )
 
 
@@ -132,7 +132,7 @@ def start(run: Run, sizes: Sizes) -> Work:
         resume.travel(given["config"], folder, step)
         systems.append(System(f"step {step:,}", "benchmarks.ours.resume", given))
     targets = (Target("seconds", systems[1].name, 1.1, at_most=True),)
-    return Work("from the start of a process to a step", systems, targets, fresh=True)
+    return Work("from the start of a process to a step", systems, targets, warm=0)
 
 
 WORKS: Mapping[str, Callable[[Run, Sizes], Work]] = {
@@ -169,17 +169,11 @@ def write_pairs(run: Run, rows: int) -> Path:
     return path
 
 
-def _train(
-    run: Run, model: str, batch: int, batches: int, chunks: tuple[int, ...], pack: Mapping[str, float] | None = None
-) -> Work:
+def _train(run: Run, model: str, batch: int, batches: int, pack: Mapping[str, float]) -> Work:
     given = dict(pairs=str(write_pairs(run, 512)), batch=batch, batches=batches)
-    ours = {
-        f"ours, chunks of {c}" if c else "ours": _config(run, model, chunk_size=c, batch_size=batch) for c in chunks
-    }
-    if pack:
-        ours["ours, packed"] = config = _config(run, model, batch_size=batch)
-        config["data"]["lanes"] = 1
-        config["data"]["pack"].update(pack)
+    ours = {name: _config(run, model, batch_size=batch) for name in ("ours", "ours, packed")}
+    ours["ours, packed"]["data"]["lanes"] = 1
+    ours["ours, packed"]["data"]["pack"].update(pack)
     systems = [
         System(name, "benchmarks.ours.train_step", given | dict(config=config, vocab_size=_vocab_size(run)))
         for name, config in ours.items()
