@@ -29,7 +29,8 @@ def prepare(settings):
         with log.open("a") as file:
             print(name, file=file)
         print("another one")
-        return {"seconds": settings["seconds"][log.read_text().splitlines().count(name) - 1]}
+        seconds = settings["seconds"]
+        return {"seconds": seconds[(log.read_text().splitlines().count(name) - 1) % len(seconds)]}
 
     return turn
 
@@ -101,10 +102,10 @@ def test_a_missing_peer_is_named_and_the_others_go_on(system):
 
 
 def test_a_system_that_breaks_ends_all_with_one_message(system, tmp_path):
-    systems = (system("ours", "ours", [0, 1, 2]), system("peer", "peers", [0]))
+    systems = (system("ours", "ours", [0, 1]), system("peer", "peers", []))
     with pytest.raises(UserError, match="'peer' ended with status 1; what it said is above"):
         contest.hold(Work("made up", systems, ()), 2, sys.executable)
-    assert system.turns() == ["ours", "peer"] * 2
+    assert system.turns() == ["ours", "ours", "peer"]
     until = time.monotonic() + 5
     while (left := subprocess.run(["pgrep", "-f", str(tmp_path / "log")], capture_output=True).stdout) and (
         time.monotonic() < until
