@@ -34,5 +34,5 @@ setup(
         "tokenizers",
         "tqdm",
     ],
-    extras_require={"scann": ["scann"], "plan": ["libtpu==0.0.52"], "test": ["pytest", "ruff"]},
+    extras_require={"scann": ["scann"], "plan": ["libtpu==0.0.52"], "test": ["pytest", "pytest-xdist", "ruff"]},
 )

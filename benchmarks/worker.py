@@ -49,7 +49,7 @@ def serve(prepare: Callable[[Mapping[str, Any]], Turn]) -> None:
 
 def _turns() -> Iterator[str]:
     """The turns that are asked for. Where nobody is left to ask, even in the middle of a turn, the process ends."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    signal.signal(signal.SIGTERM, _end)
     asked: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def listen() -> None:
@@ -60,6 +60,11 @@ def _turns() -> Iterator[str]:
     threading.Thread(target=listen, daemon=True).start()
     while True:
         yield asked.get()
+
+
+def _end(*_: Any) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it may come twice
+    sys.exit()
 
 
 def reset_peak() -> None:

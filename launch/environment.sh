@@ -1,4 +1,4 @@
-# Sourced by the other scripts: makes .venv from requirements.lock (exact pins) where it is not there or not up to date.
+# Sourced by the other scripts: makes .venv from requirements.lock (exact pins, with hashes) where it is not there or not up to date.
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 find_python() {
@@ -25,6 +25,8 @@ set_up() {
   }
   .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements.lock
   .venv/bin/python -m pip check
+  # For what is installed beside them: as constraints, without the hashes, which would be asked of everything.
+  grep -o '^[^ ]*==[^ ]*' requirements.lock > .venv/pins.txt
   echo "$wanted" > .venv/installed
 }
 

@@ -4,4 +4,5 @@ set -euo pipefail
 source "$(dirname "$0")/environment.sh"
 .venv/bin/ruff format --check --quiet .
 .venv/bin/ruff check --quiet .
-exec .venv/bin/python -m pytest "$@"
+# A file's tests stay together: they share what is dear to make.
+exec .venv/bin/python -m pytest --numprocesses=2 --dist=loadfile "$@"

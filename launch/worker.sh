@@ -10,8 +10,8 @@ install() {
   has_python || add_python
   source launch/environment.sh
   # As constraints, so that the extra moves no pin.
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check -c requirements.lock \
-    "jax[tpu]==$(sed -n 's/^jax==//p' requirements.lock)"
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check -c .venv/pins.txt \
+    "jax[tpu]==$(sed -n 's/^jax==//p' .venv/pins.txt)"
 }
 
 has_python() {

@@ -52,6 +52,7 @@ def refuse_arguments(argv: Sequence[str]) -> None:
 def run(main: Callable[[Sequence[str]], int | None]) -> None:
     """Runs a command: a `UserError` becomes one message and exit status 2, a `PreemptedError` one and 75."""
     _set_up_logging()
+    hosts.heed_sigterm()
     try:
         app.run(main, flags_parser=parse_flags)
     except hosts.PreemptedError as notice:

@@ -1,18 +1,25 @@
 """Files that are written whole or not at all, and fingerprints of what they hold."""
 
 import contextlib
+import fcntl
 import hashlib
+import itertools
 import json
 import os
 import shutil
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from retrieval.errors import UserError
 
 _TEMPORARY = ".tmp-"
 _MANIFEST = "manifest.json"
+
+LOCK = ".lock"
+_locks: list[TextIO] = []
 
 
 @contextlib.contextmanager
@@ -42,6 +49,26 @@ def remove_temporaries(folder: Path, name: str = "*") -> None:
     """Deletes what interrupted `atomic` writes left below `folder`, of every file or of those with a name (a glob)."""
     for leftover in list(Path(folder).rglob(f"{_TEMPORARY}*-{name}")):
         remove(leftover)
+
+
+def lock(folder: Path) -> None:
+    """Makes this process the one that writes below `folder`, until it ends, however it ends.
+
+    Raises:
+      UserError: another process is.
+    """
+    file = (Path(folder) / LOCK).open("a+")
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        file.seek(0)
+        raise UserError(
+            f"{folder}: another run writes to it ({file.read().strip()}); wait for it, end it, or use another --workdir"
+        ) from None
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+    file.flush()
+    _locks.append(file)  # closed, it would be no lock
 
 
 def remove(path: Path) -> None:
@@ -89,15 +116,25 @@ def describe(path: Path) -> list:
     return [[str(p), p.stat().st_size, p.stat().st_mtime_ns] for p in files]
 
 
+def move_into(folder: Path, path: Path) -> None:
+    """Moves a file or folder into `folder`, under its own name or with a number where that is taken."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = itertools.chain([path.name], (f"{path.name}-{number}" for number in itertools.count(2)))
+    os.replace(path, next(folder / name for name in names if not (folder / name).exists()))
+
+
 def write_manifest(folder: Path) -> None:
     """Writes `manifest.json` into `folder`: the SHA-256 of every file in it, by its path below `folder`."""
     folder = Path(folder)
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / _MANIFEST)
-    write_json(folder / _MANIFEST, {path.relative_to(folder).as_posix(): _sha256(path) for path in files})
+    files = [path for path in folder.rglob("*") if path.is_file() and path != folder / _MANIFEST]
+    write_json(folder / _MANIFEST, checksums(folder, files))
 
 
-def verify_manifest(folder: Path) -> None:
+def verify_manifest(folder: Path, remedy: str) -> None:
     """Compares the files of `folder` with the `manifest.json` that `write_manifest` left there.
+
+    Args:
+      remedy: what to do about an error, the end of its message.
 
     Raises:
       UserError: there is no manifest, or a file is missing or not what it was when it was written.
@@ -105,15 +142,33 @@ def verify_manifest(folder: Path) -> None:
     folder = Path(folder)
     sums = read_json(folder / _MANIFEST)
     if not isinstance(sums, dict):
-        raise UserError(f"{folder / _MANIFEST}: not a list of files and sums; build {folder} again")
+        raise UserError(f"{folder / _MANIFEST}: not a list of files and sums; {remedy}")
+    verify_checksums(folder, sums, remedy)
+
+
+def checksums(folder: Path, files: Iterable[Path]) -> dict[str, str]:
+    """The SHA-256 of files by their paths below `folder`, in order; a thread for every core."""
+    files = sorted(files)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return {path.relative_to(folder).as_posix(): sum for path, sum in zip(files, pool.map(_sha256, files))}
+
+
+def verify_checksums(folder: Path, sums: Mapping[str, str], remedy: str) -> None:
+    """Compares files with what `checksums` gave for them.
+
+    Args:
+      remedy: what to do about an error, the end of its message.
+
+    Raises:
+      UserError: a file is missing or not what it was.
+    """
+    for name in sums:
+        if not (folder / name).is_file():
+            raise UserError(f"{folder / name}: missing, though it was written; {remedy}")
+    now = checksums(folder, [folder / name for name in sums])
     for name, expected in sums.items():
-        path = folder / name
-        if not path.is_file():
-            raise UserError(f"{path}: missing, though {folder / _MANIFEST} lists it; build {folder} again")
-        if _sha256(path) != expected:
-            raise UserError(
-                f"{path}: damaged, its SHA-256 is not the one in {folder / _MANIFEST}; build {folder} again"
-            )
+        if now[name] != expected:
+            raise UserError(f"{folder / name}: damaged, its SHA-256 is not that of what was written; {remedy}")
 
 
 def _sync_all(path: Path) -> None:

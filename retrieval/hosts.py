@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -24,8 +25,18 @@ EXIT_CODE = 75  # EX_TEMPFAIL: what the launch scripts start again
 _FOREVER, _A_MOMENT = 1 << 40, 10_000
 
 
-class PreemptedError(Exception):
-    """The machine is about to go away, and everything is saved: the same command goes on from there."""
+# Seconds from SIGTERM to the end of the process, whatever it does: cloud machines are gone after 30.
+_GRACE = 25
+
+# Seconds after which a process that says nothing counts as dead, and the others end.
+_SILENCE = 40
+
+
+class PreemptedError(BaseException):
+    """The machine is about to go away, and what is finished is saved: the same command goes on from there.
+
+    Like KeyboardInterrupt, it is not for those who handle exceptions of their own.
+    """
 
 
 @dataclasses.dataclass
@@ -55,7 +66,7 @@ def connect() -> None:
     # Told which processes there are, JAX must not look for a cluster around them.
     method = None if None in numbers else "deactivate"
     try:
-        jax.distributed.initialize(None, *numbers, cluster_detection_method=method)
+        jax.distributed.initialize(None, *numbers, cluster_detection_method=method, heartbeat_timeout_seconds=_SILENCE)
     except (ValueError, RuntimeError, TypeError) as error:
         raise UserError(
             f"--multihost: the hosts cannot be joined ({error}); on TPU VMs, GKE and Slurm they find each other, "
@@ -107,6 +118,26 @@ def on_first(function: Callable[[], Any]) -> Any:
     return result
 
 
+def heed_sigterm() -> None:
+    """From now on SIGTERM raises `PreemptedError` in the main thread, and `_GRACE` seconds later the process is gone.
+
+    What is written is whole at every moment, so a process that is in a long computation then may as well end there.
+    """
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+
+    def end() -> None:
+        while os.read(reads, 1) != bytes([signal.SIGTERM]):
+            pass
+        time.sleep(_GRACE)
+        os._exit(EXIT_CODE)
+
+    threading.Thread(target=end, daemon=True).start()
+    signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
+    os.register_at_fork(after_in_child=_forget_sigterm)
+    signal.signal(signal.SIGTERM, _interrupt)
+
+
 @contextlib.contextmanager
 def watch() -> Iterator[Callable[[int], bool]]:
     """A function of the step that says whether this is the step to save and stop at: SIGTERM came to some process.
@@ -123,7 +154,20 @@ def watch() -> Iterator[Callable[[int], bool]]:
     try:
         yield lambda step: received.is_set()
     finally:
-        signal.signal(signal.SIGTERM, before)
+        # Once is enough: a second one would interrupt what is done about the first.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN if received.is_set() else before)
+
+
+def _interrupt(*_: Any) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise PreemptedError("interrupted: what was finished is kept, and the same command goes on from there")
+
+
+def _forget_sigterm() -> None:
+    """A worker process ends as any other does, and does not tell its parent's thread."""
+    if signal.getsignal(signal.SIGTERM) is _interrupt:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def leave(code: int) -> NoReturn:

@@ -4,6 +4,8 @@ import contextlib
 import json
 import math
 import os
+import resource
+import shutil
 import signal
 import time
 
@@ -60,10 +62,11 @@ def run(folder, steps, *, devices=8, poison=None, stop=None, max_skipped=3, opti
         state = TrainState.create({"w": jnp.zeros(3)}, optimizer)
         state = jax.device_put(state, NamedSharding(mesh, P()))
         batches, checkpointer, log = Numbers(mesh, poison), Checkpointer(folder), []
-        if checkpointer.latest_step() is not None:
+        if checkpointer.newest_good_step() is not None:
             state = checkpointer.restore(state, batches)
         step_fn = loop.make_step(objective, optimizer, seed=0)
         every_5 = dict(steps=stop or steps, log_every=5, checkpoint_every=5, max_skipped=max_skipped)
+        every_5["bad_batches"] = folder.with_name("bad_batches")
         settings = Settings(**every_5 | (settings or {}))
         try:
             state = loop.train(state, step_fn, batches, checkpointer, lambda *row: log.append(row), settings, **options)
@@ -100,9 +103,90 @@ def test_sigterm_asks_for_a_stop_while_it_is_watched_for():
     before = signal.getsignal(signal.SIGTERM)
     with hosts.watch() as stops_at:
         assert not stops_at(1)
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert stops_at(2)
     assert signal.getsignal(signal.SIGTERM) is before
+    try:
+        with hosts.watch() as stops_at:
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGTERM)
+                assert stops_at(2)
+        os.kill(os.getpid(), signal.SIGTERM)  # it is about to end, and another notice must not disturb it
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def flip(path):
+    """Changes one bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def largest(folder):
+    return max((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda step: flip(largest(step)),
+        lambda step: os.truncate(largest(step), 10),
+        lambda step: largest(step).unlink(),
+        lambda step: flip(step / "data" / "position.json"),
+        lambda step: (step / "manifest.json").unlink(),
+        lambda step: shutil.rmtree(step / "state"),
+    ],
+    ids=["flip", "truncate", "delete", "position", "manifest", "state"],
+)
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, caplog, damage):
+    folder = tmp_path / "checkpoints"
+    whole, _ = run(tmp_path / "whole", 15)
+    run(folder, 15, stop=10)
+    damage(folder / "10")
+    with caplog.at_level("WARNING"):
+        resumed, _ = run(folder, 15)
+    jax.tree.map(np.testing.assert_array_equal, whole, resumed)
+    assert "checkpoint 10 is damaged (" in caplog.text and "going on from checkpoint 5" in caplog.text
+    assert (tmp_path / "damaged" / "10").exists()
+    assert Checkpointer(folder).newest_good_step() == 15
+
+
+def test_a_run_without_a_good_checkpoint_says_so(tmp_path):
+    folder = tmp_path / "checkpoints"
+    run(folder, 10)
+    for step in ("5", "10"):
+        flip(largest(folder / step))
+    with pytest.raises(UserError, match=r"every checkpoint was damaged and is now in .*damaged; start afresh"):
+        run(folder, 15)
+    assert run(folder, 5)[0].step == 5  # afresh
+
+
+def test_the_parameters_of_a_damaged_checkpoint_are_not_read(tmp_path):
+    state, _ = run(tmp_path, 5)
+    flip(largest(tmp_path / "5"))
+    with pytest.raises(UserError, match=r"5/state/.*: damaged, its SHA-256 is not that of what was written"):
+        Checkpointer(tmp_path).restore(state)
+
+
+@contextlib.contextmanager
+def no_file_above(size):
+    """As on a full disk, no file gets larger."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_checkpoint_that_cannot_be_written_ends_the_run_and_spoils_no_other(tmp_path):
+    whole, _ = run(tmp_path / "whole", 20)
+    folder, steps = tmp_path / "checkpoints", []
+    run(folder, 20, stop=5)
+    with no_file_above(100), pytest.raises(UserError, match=r"checkpoints: a checkpoint cannot be written \(.*large"):
+        run(folder, 20, stops_at=lambda step: steps.append(step) or time.sleep(0.2))
+    assert steps[-1] <= 11  # that of step 10 fails
+    assert Checkpointer(folder).newest_good_step() == 5
+    jax.tree.map(np.testing.assert_array_equal, whole, run(folder, 20)[0])
 
 
 def test_the_log_tells_how_fast_it_was(tmp_path):
@@ -149,10 +233,21 @@ def test_an_update_that_is_not_finite_is_skipped(tmp_path):
 
 
 def test_too_many_in_a_row_end_the_run_and_leave_a_good_checkpoint(tmp_path):
-    with pytest.raises(UserError, match="not finite for 4 steps in a row"):
-        run(tmp_path, 20, poison=dict.fromkeys(range(6, 20), math.nan))
-    state, _ = run(tmp_path, 5)
+    folder, poison = tmp_path / "checkpoints", dict.fromkeys(range(6, 20), math.nan)
+    with pytest.raises(
+        UserError, match=r"step 9: loss or gradient was not finite for 3 steps in a row; .*step-9-host-0"
+    ):
+        run(folder, 20, poison=poison)
+    with np.load(tmp_path / "bad_batches" / "step-9-host-0.npz") as kept:
+        np.testing.assert_array_equal(kept["x"], np.random.default_rng(8).normal(size=(16, 3)).astype(np.float32))
+        assert np.isnan(kept["y"]).all()
+    state, _ = run(folder, 5)
     assert int(state.step) == 5 and np.isfinite(state.params["w"]).all()
+
+
+def test_a_run_of_bad_updates_that_ends_between_two_lines_of_the_log_is_seen(tmp_path):
+    with pytest.raises(UserError, match="step 9: "):
+        run(tmp_path / "a", 20, poison=dict.fromkeys((6, 7, 8), math.nan), settings={"log_every": 10})
 
 
 def test_accumulation_is_one_update_with_the_mean_gradient(tmp_path):

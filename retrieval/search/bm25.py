@@ -86,7 +86,7 @@ class Bm25Index:
           UserError: the folder is no saved index, or a file is missing or damaged.
         """
         folder = Path(folder)
-        verify_manifest(folder)
+        verify_manifest(folder, "--stage=index makes it again")
         weights_VN = scipy.sparse.load_npz(folder / _WEIGHTS)
         return cls(weights_VN, read_json(folder / _VOCABULARY), _Parameters(**read_json(folder / _PARAMETERS)))
 

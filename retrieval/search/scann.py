@@ -141,7 +141,7 @@ class ScannIndex:
         folder = Path(folder)
         if (folder / _PICKLE).exists():
             raise UserError(f"{folder / _PICKLE}: refused, unpickling it can run any code; build the index again")
-        verify_manifest(folder)
+        verify_manifest(folder, "--stage=index makes it again")
         try:
             parameters = _Parameters(**read_json(folder / _PARAMETERS))
         except TypeError as error:

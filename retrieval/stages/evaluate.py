@@ -19,7 +19,7 @@ from retrieval.search.exact import ExactIndex
 from retrieval.stages import examples
 from retrieval.stages import index as indexes
 from retrieval.stages.index import TRAINED, UNTRAINED
-from retrieval.stages.run import Run, details, is_done
+from retrieval.stages.run import Run, details, is_done, read_record
 
 _log = logging.getLogger(__name__)
 
@@ -215,7 +215,7 @@ def _plan(run: Run) -> report.Table | None:
 
 
 def _stages(run: Run) -> report.Table:
-    records = [(name, files.read_json(run.record(name))) for name in run.config.stages if is_done(run, name)]
+    records = [(name, read_record(run, name)) for name in run.config.stages if is_done(run, name)]
     rows = [[name, record["seconds"], record["peak_memory_mb"]] for name, record in records]
     notes = "Peak memory is that of the process (or of its largest child) up to the end of the stage."
     return report.Table("Stages", ["stage", "seconds", "peak memory (MB)"], rows, notes)

@@ -115,7 +115,9 @@ class Stage:
       settings: the fields of the config, as dotted names, that its output depends on.
       needs: stages whose output it reads.
       inputs: files outside of the work directory that it reads.
-      outputs: what it writes, below the work directory; deleted before it runs on other inputs or settings.
+      outputs: what it writes, below the work directory; deleted before it runs on other inputs or settings. The record
+        keeps the SHA-256 of these files: they are verified before another stage reads them.
+      sealed: its outputs have sums of their own, which those who read them verify.
       fixed: its settings cannot change within a work directory (the output is dear, and later stages build on it).
       always: it runs whenever it is asked for.
       everywhere: every host of a pod takes its part; otherwise the first does it all, and the others wait.
@@ -126,15 +128,21 @@ class Stage:
     needs: tuple[str, ...] = ()
     inputs: Callable[[Run], Sequence[Path]] = lambda run: ()
     outputs: tuple[str, ...] = ()
+    sealed: bool = False
     fixed: bool = False
     always: bool = False
     everywhere: bool = False
 
 
 def open_run(run: Run, stages: Mapping[str, Stage]) -> None:
-    """Makes the work directory and writes `config.json`, after `check_run`."""
+    """Makes the work directory, after `check_run`, takes it for this process and writes `config.json`.
+
+    Raises:
+      UserError: as `check_run` says, or another process has the work directory.
+    """
     check_run(run, stages)
     run.folder.mkdir(parents=True, exist_ok=True)
+    files.lock(run.folder)
     files.write_json(run.folder / "config.json", json.loads(run.config.to_json()))
 
 
@@ -147,7 +155,7 @@ def check_run(run: Run, stages: Mapping[str, Stage]) -> None:
     """
     path = run.folder / "config.json"
     if not path.exists():
-        if run.folder.exists() and any(run.folder.iterdir()):
+        if run.folder.exists() and any(path.name != files.LOCK for path in run.folder.iterdir()):
             raise UserError(
                 f"{run.folder} is not empty and not a work directory (no config.json): use another --workdir"
             )
@@ -180,18 +188,33 @@ def run_stage(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
     details = stage.function(run) if stage.everywhere else hosts.on_first(lambda: stage.function(run))
     seconds = time.perf_counter() - began
     record = {"inputs": inputs, "done": True, "seconds": round(seconds, 1), "peak_memory_mb": _peak_memory_mb()}
-    hosts.on_first(lambda: files.write_json(run.record(name), record | {"details": details}))
+    hosts.on_first(lambda: _write_record(run, name, record | {"details": details, "outputs": _sums(run, stage)}))
     _log.info("%s: done in %.0f s", name, seconds)
 
 
 def is_done(run: Run, stage: str) -> bool:
     """Whether a stage has run to its end."""
-    return run.record(stage).exists() and files.read_json(run.record(stage))["done"]
+    return bool(record := read_record(run, stage)) and record["done"]
 
 
 def details(run: Run, stage: str) -> Any:
     """What a finished stage told the report, or None."""
-    return files.read_json(run.record(stage))["details"] if is_done(run, stage) else None
+    return read_record(run, stage)["details"] if is_done(run, stage) else None
+
+
+def read_record(run: Run, stage: str) -> dict[str, Any] | None:
+    """The record of a stage that has begun, or None.
+
+    Raises:
+      UserError: the file is not what was written.
+    """
+    path = run.record(stage)
+    if not path.exists():
+        return None
+    record = files.read_json(path)
+    if not isinstance(record, dict) or record.pop("sum", None) != files.fingerprint([stage, record]):
+        raise UserError(f"{path}: damaged, or of another version; delete it: --stage={stage} makes it anew")
+    return record
 
 
 def get_field(config: Any, field: str) -> Any:
@@ -220,19 +243,52 @@ def _begin(run: Run, name: str, stages: Mapping[str, Stage]) -> dict[str, str] |
                 f"stage '{name}' reads what stage '{need}' writes, which has not run{where}: --stage={need} first"
             )
     inputs = _inputs(run, stage)
-    before = files.read_json(run.record(name)) if run.record(name).exists() else None
-    if before and before["inputs"] == inputs and before["done"] and not stage.always:
+    before = read_record(run, name)
+    good = not before or not before["done"] or _is_undamaged(run, name, before)
+    if before and before["inputs"] == inputs and before["done"] and good and not stage.always:
         return None
-    if before and before["inputs"] != inputs:
-        if stage.fixed:
+    _verify_needs(run, stage)
+    if before and (before["inputs"] != inputs or not good):
+        if stage.fixed and good:
             raise UserError(
                 f"stage '{name}': what it reads has changed since it ran in {run.folder}; use another --workdir, or "
                 f"delete {run.folder} to start afresh"
             )
         for output in stage.outputs:
             files.remove(run.folder / output)
-    files.write_json(run.record(name), {"inputs": inputs, "done": False})
+    _write_record(run, name, {"inputs": inputs, "done": False})
     return inputs
+
+
+def _write_record(run: Run, name: str, record: Mapping[str, Any]) -> None:
+    record = json.loads(json.dumps(record))  # as it will be read: the sum is of that
+    files.write_json(run.record(name), record | {"sum": files.fingerprint([name, record])})
+
+
+def _sums(run: Run, stage: Stage) -> dict[str, str]:
+    if stage.sealed:
+        return {}
+    paths = [run.folder / output for output in stage.outputs]
+    below = [item for path in paths for item in ([path] if path.is_file() else path.rglob("*")) if item.is_file()]
+    return files.checksums(run.folder, below)
+
+
+def _verify_needs(run: Run, stage: Stage) -> None:
+    """Raises `UserError` where what the stage reads is not what was written."""
+    for need in stage.needs:
+        holder = run.holder(need)
+        if record := read_record(run, need):
+            remedy = f"--stage={need} makes it again" + (f" in {holder.folder}" if holder is not run else "")
+            files.verify_checksums(holder.folder, record.get("outputs", {}), remedy)
+
+
+def _is_undamaged(run: Run, name: str, record: Mapping[str, Any]) -> bool:
+    try:
+        files.verify_checksums(run.folder, record["outputs"], "it is made again")
+    except UserError as error:
+        _log.warning("%s: %s", name, error)
+        return False
+    return True
 
 
 def _own_record(run: Run, stage: str) -> Path:
@@ -242,7 +298,7 @@ def _own_record(run: Run, stage: str) -> Path:
 def _inputs(run: Run, stage: Stage) -> dict[str, str]:
     config = json.loads(run.config.to_json())
     outside = [files.describe(path) for path in stage.inputs(run)]
-    needed = [files.read_json(run.record(need))["inputs"] for need in stage.needs if run.record(need).exists()]
+    needed = [record["inputs"] for need in stage.needs if (record := read_record(run, need))]
     return {
         "settings": files.fingerprint({field: get_field(config, field) for field in stage.settings}),
         "files": files.fingerprint(outside),

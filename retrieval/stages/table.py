@@ -11,6 +11,7 @@ STAGES = {
         corpus.prepare_corpus,
         settings=("corpus", "vocab", *(f"prepare.{name}" for name in _PREPARE)),
         inputs=corpus.corpus_inputs,
+        outputs=("corpus",),
         fixed=True,
     ),
     "sets": Stage(
@@ -32,7 +33,9 @@ STAGES = {
     "encode": Stage(
         index.encode, settings=("encode",), needs=("sets", "train"), outputs=("embeddings",), everywhere=True
     ),
-    "index": Stage(index.index, settings=("index", "evaluate.depth"), needs=("sets", "encode"), outputs=("index",)),
+    "index": Stage(
+        index.index, settings=("index", "evaluate.depth"), needs=("sets", "encode"), outputs=("index",), sealed=True
+    ),
     "evaluate": Stage(
         evaluate.evaluate, settings=("evaluate",), needs=("sets", "encode", "index"), outputs=("runs", "results.json")
     ),

@@ -55,7 +55,7 @@ def train(run: Run) -> dict[str, Any]:
     size = sum(leaf.size for leaf in jax.tree.leaves(like.params))
     _log.info("model: %.1f million parameters on %d devices", size / 1e6, mesh.size)
     checkpointer = open_checkpoints(run.folder, config)
-    resumed = checkpointer.latest_step() is not None
+    resumed = checkpointer.newest_good_step() is not None
     state = like if resumed else initial_state(config, len(vocabulary), like)
     with jax.set_mesh(mesh):
         batches = make_batches(run, vocabulary, mesh)
@@ -68,6 +68,7 @@ def train(run: Run) -> dict[str, Any]:
             config.loop.log_every,
             config.loop.checkpoint_every,
             config.loop.validate_every,
+            bad_batches=run.folder / "bad_batches",
             trace_steps=_trace_steps(config),
             trace=run.folder / "profile",
         )

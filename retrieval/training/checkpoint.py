@@ -1,8 +1,13 @@
-"""Checkpoints with Orbax: state and position in the data in one step folder, whole or not at all."""
+"""Checkpoints with Orbax: state and position in the data in one step folder, whole or not at all.
 
+A step's folder has the SHA-256 of each of its files, written before Orbax gives the folder its name: every step that is
+there can be verified, and one that fails is moved away, so that a run goes on from the newest good one.
+"""
+
+import contextlib
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -10,6 +15,7 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, LatestN
 
+from retrieval import files, hosts
 from retrieval.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -42,7 +48,10 @@ class _DataArgs(ocp.args.CheckpointArgs):
 
 
 class Checkpointer:
-    """Saves in the background; keeps the newest `keep` steps and, by the metric named `best`, the best one."""
+    """Saves in the background; keeps the newest `keep` steps and, by the metric named `best`, the best one.
+
+    A step that turns out to be damaged is moved to the folder `damaged` beside that of the checkpoints.
+    """
 
     def __init__(self, folder: Path, keep: int = 2, best: str = ""):
         policies = [LatestN(keep)]
@@ -56,8 +65,10 @@ class Checkpointer:
             # A deleted step is renamed away first: a kill in the middle of a deletion leaves no half step in the list.
             todelete_subdir="trash",
             cleanup_tmp_directories=True,
+            async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
         )
         self._folder = folder.absolute()
+        self._damaged = self._folder.with_name("damaged")
         self._best = best
         self._manager = ocp.CheckpointManager(self._folder, options=options, item_names=("state", "data"))
 
@@ -69,25 +80,55 @@ class Checkpointer:
         """The step with the highest score, the newest of several; the newest of all where none has one."""
         return (self._manager.best_step() if self._best else None) or self.latest_step()
 
+    def newest_good_step(self) -> int | None:
+        """The newest step whose files are what was written, or None; newer ones are moved away and named in the log.
+
+        Every host of a pod calls it.
+
+        Raises:
+          UserError: there are steps, and none is good.
+        """
+        moved = hosts.on_first(self._move_damaged)
+        if not moved:
+            return self.latest_step()
+        self._manager.reload()
+        newest = self.latest_step()
+        for step, reason in moved:
+            _log.warning("checkpoint %s is damaged (%s) and was moved to %s", step, reason, self._damaged)
+        if newest is None:
+            raise UserError(f"{self._folder}: every checkpoint was damaged and is now in {self._damaged}; start afresh")
+        _log.warning("going on from checkpoint %d, the newest good one", newest)
+        return newest
+
     def save(self, step: int, state: Any, data: Resumable, scores: Mapping[str, float] | None = None) -> None:
         """Starts saving; the arrays may be donated as soon as it returns.
 
         Args:
           scores: what a validation at this step gave, by metric.
+
+        Raises:
+          UserError: this step or one before it cannot be written.
         """
         if self._manager.latest_step() != step:
             args = ocp.args.Composite(state=ocp.args.StandardSave(state), data=_DataArgs(data))
-            self._manager.save(step, args=args, metrics=dict(scores) if scores else None)
+            with self._telling_failures():
+                self._manager.save(step, args=args, metrics=dict(scores) if scores else None)
+
+    def check(self) -> None:
+        """Raises the `UserError` of a save that has failed in the background."""
+        with self._telling_failures():
+            self._manager.check_for_errors()
 
     def restore(self, like: Any, data: Resumable | None = None, step: int | None = None) -> Any:
         """A state, the newest without `step`, with the shapes, types and shardings of `like`; also moves `data`.
 
         Raises:
-          UserError: there is no checkpoint, or it is of another model.
+          UserError: there is no checkpoint, its files are not what was written, or it is of another model.
         """
         step = self.latest_step() if step is None else step
         if step is None:
             raise UserError(f"{self._folder}: no checkpoint; run the train stage first")
+        files.verify_manifest(self._folder / str(step), f"delete {self._folder / str(step)} and train again")
         abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
         items = {"state": ocp.args.StandardRestore(abstract)} | ({"data": _DataArgs(data)} if data else {})
         try:
@@ -98,10 +139,40 @@ class Checkpointer:
         return restored["state"]
 
     def wait(self) -> None:
-        """Returns when the last save is on the disk."""
-        self._manager.wait_until_finished()
+        """Returns when the last save is on the disk, or raises the `UserError` of one that failed."""
+        with self._telling_failures():
+            self._manager.wait_until_finished()
 
     def close(self) -> None:
-        """Waits for the last save."""
-        self.wait()
-        self._manager.close()
+        """Waits for the last save, as `wait` does."""
+        with self._telling_failures():
+            self._manager.close()
+
+    def _seal(self) -> None:
+        """Writes the sums of a step that is complete but for its name; Orbax calls it in the thread that saves."""
+        if hosts.is_first():
+            (unnamed,) = self._folder.glob("*.orbax-checkpoint-tmp*")
+            files.write_manifest(unnamed)
+
+    def _move_damaged(self) -> list[tuple[int, str]]:
+        """The damaged steps that are newer than every good one, and what is wrong with them."""
+        moved = []
+        for step in sorted(self._manager.all_steps(), reverse=True):
+            try:
+                files.verify_manifest(self._folder / str(step), "it is of no use")
+                break
+            except UserError as error:
+                moved.append((step, str(error)))
+                files.move_into(self._damaged, self._folder / str(step))
+        return moved
+
+    @contextlib.contextmanager
+    def _telling_failures(self) -> Iterator[None]:
+        """Errors of writing, which may be another thread's and come late, in the words of the run."""
+        try:
+            yield
+        except (OSError, RuntimeError, ValueError) as error:
+            raise UserError(
+                f"{self._folder}: a checkpoint cannot be written ({str(error).splitlines()[0]}); the finished ones are "
+                "good: once that is mended, the same command goes on from the newest"
+            ) from error

@@ -5,6 +5,7 @@ import dataclasses
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ import numpy as np
 import optax
 import tqdm
 
+from retrieval import files
 from retrieval.errors import UserError
 from retrieval.hosts import PreemptedError
 from retrieval.training.checkpoint import Checkpointer, Resumable
@@ -58,6 +60,7 @@ class Settings:
     Attributes:
       validate_every: 0 for never; a checkpoint is saved with every validation, and after the last step.
       max_skipped: so many updates in a row with a loss or gradient that is not finite end the run.
+      bad_batches: the folder for the batch that did, one file per host.
       trace_steps: the first and the last step of a trace, written to the folder `trace`; none by default.
     """
 
@@ -66,6 +69,7 @@ class Settings:
     checkpoint_every: int
     validate_every: int = 0
     max_skipped: int = 10
+    bad_batches: Path = Path("bad_batches")
     trace_steps: tuple[int, int] = (0, 0)
     trace: Path = Path("profile")
 
@@ -136,7 +140,7 @@ def train(
     # Fake CPU devices share few cores, and steps dispatched ahead of each other deadlock in their collectives.
     in_step = jax.default_backend() == "cpu" and jax.device_count() > 1
     trace_from, trace_to = settings.trace_steps
-    window = _Window()
+    window, guard = _Window(), _Guard(settings)
     for step in tqdm.trange(first + 1, settings.steps + 1, desc="train", initial=first, mininterval=2):
         if step == trace_from:
             jax.profiler.start_trace(settings.trace)
@@ -146,11 +150,14 @@ def train(
         if in_step:
             jax.block_until_ready(metrics)
         window.steps.append(metrics)
+        guard.watch(step, metrics["skipped"], batch)
+        checkpointer.check()
         if step == trace_to and first < trace_from:
             jax.block_until_ready(metrics)
             jax.profiler.stop_trace()
         if step % settings.log_every == 0 or step == settings.steps:
-            means = _means(window.steps, settings.max_skipped, step)
+            guard.catch_up()
+            means = _means(window.steps, step)
             write_metrics(step, means | window.speed(means, cost))
             window = _Window()
         scores = None
@@ -205,14 +212,49 @@ class _Window:
         return speed
 
 
-def _means(window: list[dict[str, jax.Array]], max_skipped: int, step: int) -> dict[str, float]:
-    """Means over the steps that were applied; raises when too many in a row were not."""
-    values = jax.device_get(window)
-    if values[-1]["skipped"] >= max_skipped:
+class _Guard:
+    """Ends a run whose updates are not finite, and keeps the batch for a look.
+
+    It asks for what a step gave when two more have been dispatched: an accelerator need not wait for the question.
+    """
+
+    def __init__(self, settings: Settings):
+        self._settings = settings
+        self._unasked: deque[tuple[int, jax.Array, Mapping[str, jax.Array]]] = deque()
+
+    def watch(self, step: int, skipped: jax.Array, batch: Mapping[str, jax.Array]) -> None:
+        """Notes a step; raises as `catch_up` does, for steps before."""
+        self._unasked.append((step, skipped, batch))
+        if len(self._unasked) > 2:
+            self._ask()
+
+    def catch_up(self) -> None:
+        """Raises `UserError` where too many updates in a row were not finite, up to the newest step."""
+        while self._unasked:
+            self._ask()
+
+    def _ask(self) -> None:
+        step, skipped, batch = self._unasked.popleft()
+        if int(skipped) < self._settings.max_skipped:
+            return
+        path = self._settings.bad_batches / f"step-{step}-host-{jax.process_index()}.npz"
+        with files.atomic(path) as temporary, temporary.open("wb") as file:
+            np.savez(file, **{name: _on_this_host(values) for name, values in batch.items()})
         raise UserError(
-            f"step {step}: loss or gradient was not finite for {int(values[-1]['skipped'])} steps in a row; "
-            "lower train.learning_rate, or look at the data; the last checkpoint is from before"
+            f"step {step}: loss or gradient was not finite for {int(skipped)} steps in a row; the last batch is in "
+            f"{path}; look at it, or lower train.learning_rate: no checkpoint has what these steps did"
         )
+
+
+def _on_this_host(values: jax.Array) -> np.ndarray:
+    """The rows that are on this host's devices, in order."""
+    rows = {shard.index[0].start or 0: shard.data for shard in values.addressable_shards}
+    return np.concatenate([np.asarray(rows[start]) for start in sorted(rows)])
+
+
+def _means(window: list[dict[str, jax.Array]], step: int) -> dict[str, float]:
+    """Means over the steps that were applied."""
+    values = jax.device_get(window)
     applied = [v for v in values if not v["skipped"]]
     if len(applied) < len(values):
         _log.warning("step %d: skipped %d updates that were not finite", step, len(values) - len(applied))

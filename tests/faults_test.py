@@ -1,0 +1,266 @@
+"""Faults, and what is left of a run after them.
+
+    .venv/bin/python -m pytest -m long tests/faults_test.py
+
+kills a run two hundred times.
+"""
+
+import contextlib
+import functools
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from random import Random
+
+import numpy as np
+import pytest
+import toy_corpus
+from conftest import REPOSITORY
+from ml_collections import ConfigDict
+
+from retrieval import files, hosts
+from retrieval.errors import UserError
+from retrieval.stages import run as runs
+from retrieval.stages.run import Run
+from retrieval.stages.table import STAGES
+from retrieval.training.checkpoint import Checkpointer
+
+SMALL = {
+    "prepare": dict(shards=8, vocab_size=300, longest_passage=40, shortest_paragraph=10, least_passage=5),
+    "data": dict(query_length=16, document_length=48, lanes=2, shuffle_buffer=64, held_out=0.1),
+    "model": dict(num_layers=1, hidden_size=16, num_heads=2, mlp_size=32, embed_dim=8, dropout=0.1),
+    "train": dict(steps=60, batch_size=8),
+    "loop": dict(log_every=2, checkpoint_every=4, validate_every=10, validate_queries=8, validate_candidates=16),
+    "encode": dict(batch_tokens=512, shard_size=20),
+}
+
+# `retrieval.main`, which kills itself, or is told to end, so many seconds after its imports.
+CHILD = """
+import os, signal, sys, threading
+import jax, tensorflow
+from retrieval import command_line, main
+from retrieval.stages import table
+after, number = float(sys.argv.pop(1)), int(sys.argv.pop(1))
+if after >= 0:
+    timer = threading.Timer(after, os.kill, (os.getpid(), number))
+    timer.daemon = True
+    timer.start()
+command_line.run(main.main)
+"""
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory):
+    """Makes the command of a whole run on the toy corpus in a folder, from dump to results."""
+    inputs = tmp_path_factory.mktemp("inputs")
+    toy_corpus.write_dump(inputs / "dump.xml")
+    toy_corpus.write_squad(inputs / "squad.json")
+    settings = [f"--config.{group}.{name}={value}" for group, fields in SMALL.items() for name, value in fields.items()]
+    settings += [f"--config.corpus={inputs / 'dump.xml'}", f"--config.sets.reqa={inputs / 'squad.json'}"]
+    settings += ["--config=configs/ict_bfs_wlp.py:local", "--config.sets.pydocs=False", "--config.index.dense=exact"]
+    return lambda folder: [f"--workdir={folder}", *settings]
+
+
+def execute(arguments, after=-1.0, number=signal.SIGKILL):
+    """Runs a command to its end, or to that of the child."""
+    environment = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    child = [sys.executable, "-c", CHILD, str(after), str(int(number)), *arguments]
+    return subprocess.run(child, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def whole(command, tmp_path_factory):
+    """The work directory of a run that nothing happened to, and the seconds that it took."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    done = execute(command(folder))
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def survive(command, folder, kills, seed):
+    """Kills the run again and again, and lets it end."""
+    moments = Random(seed)
+    for _ in range(kills):
+        done = execute(command(folder), after=moments.uniform(0, 6))
+        assert done.returncode in (0, -signal.SIGKILL), done.stderr
+    done = execute(command(folder))
+    assert done.returncode == 0, done.stderr
+
+
+def assert_same_outcome(folder, other):
+    """Parameters, optimizer state, position, metrics, embeddings and results, to the last bit."""
+    for name in ("corpus", "sets", "embeddings", "index", "runs"):
+        ours, theirs = ({p.relative_to(f): p for p in (f / name).rglob("*") if p.is_file()} for f in (folder, other))
+        assert ours.keys() == theirs.keys() and ours
+        for path in ours:
+            assert ours[path].read_bytes() == theirs[path].read_bytes(), path
+    assert (folder / "results.json").read_bytes() == (other / "results.json").read_bytes()
+    assert metrics(folder) == metrics(other)
+    assert Checkpointer(folder / "checkpoints").latest_step() == Checkpointer(other / "checkpoints").latest_step()
+    for a, b in zip(state(folder), state(other), strict=True):
+        np.testing.assert_array_equal(a, b)
+    for position in (other / "checkpoints").rglob("data/*"):
+        if position.suffix == ".json":
+            assert (folder / position.relative_to(other)).read_bytes() == position.read_bytes()
+
+
+def metrics(folder):
+    lines = [json.loads(line) for line in (folder / "metrics" / "train.jsonl").read_text().splitlines()]
+    return [{n: v for n, v in line.items() if not n.endswith(("_per_second", "input_wait"))} for line in lines]
+
+
+def state(folder):
+    """Every array of the newest checkpoint."""
+    import jax
+    import orbax.checkpoint as ocp
+
+    step = Checkpointer(folder / "checkpoints").latest_step()
+    return jax.tree.leaves(ocp.StandardCheckpointer().restore(folder / "checkpoints" / str(step) / "state"))
+
+
+def test_a_run_that_is_killed_ten_times_ends_as_if_it_had_not_been(command, whole, tmp_path):
+    survive(command, tmp_path / "run", kills=10, seed=0)
+    assert_same_outcome(tmp_path / "run", whole)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_a_run_that_is_killed_over_and_over(command, whole, tmp_path, seed):
+    survive(command, tmp_path / "run", kills=25, seed=seed)
+    assert_same_outcome(tmp_path / "run", whole)
+
+
+@pytest.mark.parametrize("after", [0.3, 5.0])
+def test_sigterm_ends_a_run_with_the_code_to_start_it_again(command, tmp_path, after):
+    began = time.monotonic()
+    done = execute(command(tmp_path / "run"), after, signal.SIGTERM)
+    assert done.returncode == hosts.EXIT_CODE and time.monotonic() - began < 30 + after, done.stderr
+    assert "the same command goes on from there" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_process_that_does_not_hear_is_gone_in_time(tmp_path):
+    code = "import sys; from retrieval import hosts; hosts._GRACE = 1; hosts.heed_sigterm(); print(flush=True); "
+    busy = "sum(range(10**12))"  # the handler waits for it to return
+    with subprocess.Popen([sys.executable, "-c", code + busy], cwd=REPOSITORY, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        process.terminate()
+        assert process.wait(timeout=20) == hosts.EXIT_CODE
+
+
+def make_run(folder):
+    return Run(ConfigDict(json.loads((folder / "config.json").read_text())), folder, REPOSITORY / "requirements.lock")
+
+
+@pytest.fixture
+def copy(whole, tmp_path):
+    """A run that nothing has happened to yet."""
+    return make_run(shutil.copytree(whole, tmp_path / "run"))
+
+
+def guards(run):
+    """Every file that has a checksum somewhere, and what verifies it."""
+    found = {}
+    for name in run.config.stages:
+        sums = runs.read_record(run, name)["outputs"]
+        verify = functools.partial(files.verify_checksums, run.folder, sums, "")
+        found |= {run.folder / path: verify for path in sums}
+    for manifest in run.folder.rglob("manifest.json"):
+        verify = functools.partial(files.verify_manifest, manifest.parent, "")
+        found |= {manifest.parent / path: verify for path in json.loads(manifest.read_text())} | {manifest: verify}
+    for name in run.config.stages:
+        found[run.record(name)] = functools.partial(runs.read_record, run, name)
+    return found
+
+
+def test_every_artefact_has_a_checksum(copy):
+    without = {path.relative_to(copy.folder).as_posix() for path in copy.folder.rglob("*") if path.is_file()}
+    without -= {path.relative_to(copy.folder).as_posix() for path in guards(copy)}
+    # For people, and for the next run: none of it is read as a result.
+    known = re.compile(r"\.lock|config\.json|report\..*|metrics/.*|plots/.*|stages/report\.json")
+    assert not [path for path in without if not known.fullmatch(path)]
+
+
+def damage(random, path, others):
+    """Flips a bit, cuts off an end, deletes, or puts another file in its place; None where nothing would change."""
+    before = path.read_bytes()
+    kind = random.choice(["flip", "cut", "delete", "swap"])
+    if kind == "delete":
+        path.unlink()
+        return before
+    other = random.choice(others)
+    if kind == "flip" and before:
+        place = random.randrange(len(before))
+        after = before[:place] + bytes([before[place] ^ 1 << random.randrange(8)]) + before[place + 1 :]
+    else:
+        after = before[: random.randrange(len(before) + 1)] if kind == "cut" else other.read_bytes()
+    path.write_bytes(after)
+    return before if meaning(path, after) != meaning(path, before) else None
+
+
+def meaning(path, content):
+    """White space between the values of a JSON file says nothing."""
+    with contextlib.suppress(ValueError):
+        return json.loads(content) if path.suffix == ".json" else content
+    return content
+
+
+def test_a_thousand_damages_are_all_seen(copy):
+    random, guarded, seen = Random(0), guards(copy), 0
+    paths = sorted(guarded)
+    while seen < 1000:
+        path = random.choice(paths)
+        before = damage(random, path, paths)
+        if before is None:
+            continue
+        with pytest.raises(UserError):
+            guarded[path]()
+            raise AssertionError(f"damage {seen} to {path} was not seen")
+        path.write_bytes(before)
+        guarded[path]()
+        seen += 1
+
+
+@pytest.mark.parametrize(
+    "artefact, stage, message",
+    [
+        ("corpus/vocab.txt", "encode", "--stage=prepare makes it again"),
+        ("corpus/passages-00000*.tfrecord", "train", "--stage=prepare makes it again"),
+        ("sets/reqa/qrels/*", "index", "--stage=sets makes it again"),
+        ("embeddings/reqa/*/candidates-00000*.npy", "evaluate", "--stage=encode makes it again"),
+        ("embeddings/reqa/*/candidates-00000*.ids.json", "index", "--stage=encode makes it again"),
+        ("index/reqa/bm25/*.npy", "evaluate", "--stage=index makes it again"),
+        ("runs/reqa/*.trec", "report", "--stage=evaluate makes it again"),
+        ("checkpoints/*/state/d/*", "encode", "delete .* and train again"),
+    ],
+)
+def test_what_is_damaged_is_not_read(copy, artefact, stage, message):
+    for path in copy.folder.glob(artefact):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[:-1])
+    copy.record(stage).unlink()
+    with pytest.raises(UserError, match=rf"damaged, its SHA-256 is not that of what was written; .*{message}"):
+        runs.run_stage(copy, stage, STAGES)
+
+
+def test_a_damaged_stage_is_made_again(copy, whole, caplog):
+    path = next((copy.folder / "sets" / "reqa").glob("corpus.jsonl"))
+    path.write_text("")
+    runs.run_stage(copy, "sets", STAGES)
+    assert path.read_bytes() == (whole / path.relative_to(copy.folder)).read_bytes()
+
+
+def test_a_second_run_in_the_same_folder_is_refused(copy):
+    code = "import sys; from pathlib import Path; from retrieval import files; files.lock(Path(sys.argv[1]))"
+    wait = "; print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", code + wait, str(copy.folder)]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        with pytest.raises(UserError, match=rf"another run writes to it \(process {other.pid} on .*\); wait for it"):
+            runs.open_run(copy, STAGES)
+        other.kill()
+    runs.open_run(copy, STAGES)
