@@ -142,7 +142,7 @@ def _search_scann(folder: Path, _: float) -> dict[str, Any]:
     index = part("load", lambda: ScannIndex.load(folder / "scann"))
     queries_QE, _ = encode.load(folder, "queries")
     _, rows_QK = part("search", lambda: index.search(queries_QE, _K))
-    recall = tuning.recalls(np.load(folder / "exact.npy"), rows_QK).mean()
+    recall = tuning.recalls(np.load(folder / "exact.npy", allow_pickle=False), rows_QK).mean()
     return {"parts": part.parts, "results": _speed(part, queries_QE) | {"recall@100": round(float(recall), 4)}}
 
 

@@ -14,7 +14,7 @@ def batches(path: Path, size: int, count: int) -> Iterator[Rows]:
     Raises:
       ValueError: the file has fewer rows.
     """
-    with np.load(path) as columns:
+    with np.load(path, allow_pickle=False) as columns:
         rows = {name: columns[name] for name in columns.files}
     if len(rows["query"]) < size * count:
         raise ValueError(f"{path}: {len(rows['query'])} rows are fewer than {count} batches of {size}")

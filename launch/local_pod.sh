@@ -84,6 +84,6 @@ while true; do
   finish
   case $code in 0 | 2 | 75) exit "$code" ;; esac
   [ "$retries" -gt 0 ] || exit "$code"
-  retries=$((retries - 1))
+  retries=$((10#$retries - 1))
   echo "a process ended with $code: starting again" >&2
 done

@@ -51,6 +51,9 @@ run() {
 # On the first node of the job. The signal of --signal comes to this shell alone, before the time is up.
 job() {
   local gpus=$1 retries=$2 code signalled=yes
+  # They come back through Slurm, and bash would run what it finds in an arithmetic expression.
+  [[ $gpus =~ ^[1-9][0-9]{0,3}$ && $retries =~ ^[0-9]{1,9}$ && ${SLURM_RESTART_COUNT:-0} =~ ^[0-9]{1,9}$ ]] ||
+    fail "slurm.sh job: numbers of GPUs and of retries are needed; call 'slurm.sh run'"
   shift 2
   # Under Slurm, JAX takes one GPU per process, unless it is told which.
   JAX_LOCAL_DEVICE_IDS=$(seq -s , 0 $((gpus - 1)))

@@ -50,8 +50,7 @@ tpus() {
 }
 
 advice() {
-  printf 'launch/tpu_vm.sh %s' "$1"
-  printf ' --%s=%s' name "${options[name]}" project "${options[project]}" zone "${options[zone]}"
+  quoted launch/tpu_vm.sh "$1" "--name=${options[name]}" "--project=${options[project]}" "--zone=${options[zone]}"
 }
 
 usual_runtime() {

@@ -13,7 +13,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what matters comes as an e
 from absl import app, flags
 from ml_collections import ConfigDict, config_flags
 
-from retrieval import hosts
+from retrieval import hosts, terminal
 from retrieval.errors import UserError, unknown_name
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment: configs/NAME.py, or configs/NAME.py:local.")
@@ -56,7 +56,7 @@ def run(main: Callable[[Sequence[str]], int | None]) -> None:
     try:
         app.run(main, flags_parser=parse_flags)
     except hosts.PreemptedError as notice:
-        print(notice, file=sys.stderr)
+        print(terminal.printable(str(notice)), file=sys.stderr)
         sys.exit(hosts.EXIT_CODE)
     except UserError as error:
         _fail(str(error))
@@ -109,10 +109,17 @@ def _prefixed(parents: Sequence[str], names: Sequence[str]) -> list[str]:
 
 def _set_up_logging() -> None:
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    handler.setFormatter(_Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     logger = logging.getLogger("retrieval")
     logger.handlers, logger.propagate = [handler], False
     logger.setLevel(logging.INFO)
+
+
+class _Formatter(logging.Formatter):
+    """Messages may quote the data."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return terminal.printable(super().format(record))
 
 
 def _explain(error: OSError) -> str:
@@ -123,5 +130,5 @@ def _explain(error: OSError) -> str:
 
 
 def _fail(message: str) -> NoReturn:
-    print(f"error: {message}", file=sys.stderr, flush=True)
+    print(terminal.printable(f"error: {message}"), file=sys.stderr, flush=True)
     hosts.leave(2)

@@ -8,12 +8,16 @@ import json
 import os
 import shutil
 import socket
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, TextIO
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, TextIO
 
 from retrieval.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _TEMPORARY = ".tmp-"
 _MANIFEST = "manifest.json"
@@ -100,8 +104,42 @@ def read_json(path: Path) -> Any:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also a number of too many digits, and lists in lists in lists
         raise UserError(f"{path}: not valid JSON ({error})") from error
+
+
+def read_array(path: Path, remedy: str) -> "np.ndarray":
+    """Reads a .npy file of numbers or strings; nothing in it is unpickled.
+
+    Args:
+      remedy: what to do about an error, the end of its message.
+
+    Raises:
+      UserError: the file is none.
+    """
+    import numpy as np  # late, like all that worker processes of `prepare` can do without
+
+    with _telling_damage(path, remedy):
+        array = np.load(path, allow_pickle=False)
+        if not isinstance(array, np.ndarray):
+            raise ValueError("several arrays where one belongs")
+        return array
+
+
+def read_arrays(path: Path, remedy: str) -> "dict[str, np.ndarray]":
+    """Reads what `numpy.savez` wrote, as `read_array` does; no array is larger than its file.
+
+    Raises:
+      UserError: the file is no such archive.
+    """
+    import numpy as np
+
+    with _telling_damage(path, remedy):
+        with zipfile.ZipFile(path) as archive:
+            if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+                raise ValueError("compressed, which nothing here writes")
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: np.asarray(arrays[name]) for name in arrays.files}
 
 
 def fingerprint(value: Any) -> str:
@@ -163,12 +201,25 @@ def verify_checksums(folder: Path, sums: Mapping[str, str], remedy: str) -> None
       UserError: a file is missing or not what it was.
     """
     for name in sums:
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise UserError(f"{folder}: '{name}' among its sums is a file of another folder; {remedy}")
         if not (folder / name).is_file():
             raise UserError(f"{folder / name}: missing, though it was written; {remedy}")
     now = checksums(folder, [folder / name for name in sums])
     for name, expected in sums.items():
         if now[name] != expected:
             raise UserError(f"{folder / name}: damaged, its SHA-256 is not that of what was written; {remedy}")
+
+
+@contextlib.contextmanager
+def _telling_damage(path: Path, remedy: str) -> Iterator[None]:
+    """A `UserError` for whatever libraries say about a file that is not what it should be, and that is anything."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        raise UserError(f"{path}: damaged ({error}); {remedy}") from error
 
 
 def _sync_all(path: Path) -> None:

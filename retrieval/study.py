@@ -7,13 +7,16 @@ A run may name others of the table as its `base` and its `train.init_from`: it s
 runs share is done once. Called again, a study goes on: finished runs are skipped, failed ones are tried again.
 """
 
+import atexit
 import fnmatch
 import functools
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -230,11 +233,19 @@ def _start(entry: Entry, cores: set[int]) -> subprocess.Popen:
     """Starts a run on some cores; what it prints goes to log.txt in its folder."""
     command = [sys.executable, "-m", "retrieval.main", f"--workdir={entry.run.folder}"]
     # Runs of one study compile the same functions.
-    cache = {"JAX_COMPILATION_CACHE_DIR": str(entry.run.folder.parent / ".compiled")}
+    cache = {"JAX_COMPILATION_CACHE_DIR": _compiled()}
     with open(entry.run.folder / "log.txt", "a", encoding="utf-8") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | cache)
     os.sched_setaffinity(process.pid, cores)  # before Python has started any thread
     return process
+
+
+@functools.cache
+def _compiled() -> str:
+    """A folder for compiled functions, for as long as this process lives: JAX runs what it finds there unseen."""
+    folder = tempfile.mkdtemp(prefix="retrieval-compiled-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _why(entry: Entry, status: int) -> str:

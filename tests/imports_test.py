@@ -8,7 +8,7 @@ import pytest
 from conftest import REPOSITORY
 
 ROOMS = ("data", "models", "training", "search", "evaluation")
-SHARED = {"retrieval.arrays", "retrieval.errors", "retrieval.files", "retrieval.hosts"}
+SHARED = {"retrieval.arrays", "retrieval.errors", "retrieval.files", "retrieval.hosts", "retrieval.terminal"}
 
 
 def imports(path):

@@ -94,7 +94,13 @@ class _Lane:
         self._iterator = iter(dataset.batch(rows).prefetch(2).with_options(_options()))
 
     def __next__(self) -> Arrays:
-        return {name: values.numpy() for name, values in next(self._iterator).items()}
+        try:
+            return {name: values.numpy() for name, values in next(self._iterator).items()}
+        except tf.errors.OpError as error:
+            raise UserError(
+                f"{self.name}: the shards of examples are damaged ({_first_line(error)}); make them again with "
+                "--stage=prepare, or --stage=pairs for labelled pairs"
+            ) from error
 
     def save(self, folder: Path) -> None:
         tf.train.Checkpoint(lane=self._iterator).write(str(folder / self.name))
@@ -102,7 +108,13 @@ class _Lane:
     def restore(self, folder: Path) -> None:
         if not (folder / f"{self.name}.index").exists():
             raise UserError(f"{folder}: no position of {self.name}; was the run started with another data.lanes?")
-        tf.train.Checkpoint(lane=self._iterator).read(str(folder / self.name)).assert_consumed()
+        try:
+            tf.train.Checkpoint(lane=self._iterator).read(str(folder / self.name)).assert_consumed()
+        except (tf.errors.OpError, AssertionError, ValueError, TypeError) as error:
+            raise UserError(
+                f"{folder / self.name}: not a position in this data ({_first_line(error)}); delete the checkpoint and "
+                "train again"
+            ) from error
 
 
 def abstract(
@@ -132,6 +144,10 @@ def abstract(
         name: jax.ShapeDtypeStruct((lanes * len(values), *values.shape[1:]), values.dtype, sharding=sharding)
         for name, values in part.items()
     }
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)[:300]
 
 
 def _own_lanes(lanes: int, batch_size: int, sharding: jax.sharding.Sharding) -> list[int]:

@@ -28,6 +28,8 @@ from retrieval.errors import UserError
 
 # Of a segment: the size of its tags' names, the number of buckets, the size of its runs. Of a run: where it begins.
 _HEADER, _PLACE = struct.Struct("<3Q"), struct.Struct("<Q")
+# What reading a file raises that is none of items.
+_DAMAGE = (ValueError, TypeError, AttributeError, OverflowError, MemoryError, struct.error, msgpack.UnpackException)
 # Packed items that a task holds before it writes them.
 _MEMORY = 64 << 20
 
@@ -131,7 +133,18 @@ def _write_segment(file: BinaryIO, runs: Mapping[tuple[str, int], list[bytes]], 
 
 
 def _read_run(path: Path, tag: str, bucket: int | None) -> Iterator[tuple[Any, bytes]]:
-    """Keys and packed values of a tag in every segment of a file."""
+    """Keys and packed values of a tag in every segment of a file.
+
+    Raises:
+      UserError: the file is not what `write_items` writes.
+    """
+    try:
+        yield from _read_segments(path, tag, bucket)
+    except _DAMAGE as error:
+        raise UserError(f"{path}: damaged ({error}); delete {path.parent.parent} and start again") from error
+
+
+def _read_segments(path: Path, tag: str, bucket: int | None) -> Iterator[tuple[Any, bytes]]:
     with path.open("rb") as file:
         while header := file.read(_HEADER.size):
             size_of_names, num_buckets, size = _HEADER.unpack(header)

@@ -17,6 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
+from retrieval import files
 from retrieval.errors import UserError
 
 Arrays = dict[str, np.ndarray]
@@ -186,8 +187,7 @@ class PackedLane:
         self._lane.restore(folder)
         if not self._file(folder).exists():
             raise UserError(f"{self._file(folder)} is missing; was the run started with another data.pack?")
-        with np.load(self._file(folder)) as arrays:
-            self._waiting = dict(arrays)
+        self._waiting = files.read_arrays(self._file(folder), "delete the checkpoint and train again")
 
     def _file(self, folder: Path) -> Path:
         return folder / f"{self.name}.waiting.npz"

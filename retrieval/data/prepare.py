@@ -124,9 +124,16 @@ def article_files(folder: Path) -> list[Path]:
 
 
 def read_articles(path: Path) -> Iterator[Article | Redirect | KnownItem]:
-    """What one file of articles holds."""
-    with path.open(encoding="utf-8") as lines:
-        yield from map(articles.from_json, lines)
+    """What one file of articles holds.
+
+    Raises:
+      UserError: the file is damaged.
+    """
+    try:
+        with path.open(encoding="utf-8") as lines:
+            yield from map(articles.from_json, lines)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise UserError(f"{path}: damaged ({error}); delete {path.parent.parent} and start again") from error
 
 
 def _read_dumps(paths: list[Path]) -> Iterator[Any]:

@@ -7,12 +7,14 @@ prepared there is read without a network.
 
 import contextlib
 import dataclasses
+import glob
 import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from retrieval import files
 from retrieval.data import wikinames
 from retrieval.data.articles import Article, Dropped, Paragraph, Section
 from retrieval.errors import UserError, unknown_name
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 _PREFIX = "tfds:"
 _NAME = re.compile(r"(\w+)(?:/[\w.-]+)?(?::\d+\.\d+\.\d+)?")
+_CLASS_KEYS = ("pythonClassName", "python_class_name", "type")
 _log = logging.getLogger(__name__)
 
 
@@ -137,6 +140,8 @@ def _is_heading(line: str) -> bool:
 def _open(source: str, name: str) -> tuple[Any, Any]:
     """The features of a source and its `tf.data.Dataset`: one file after the other, so that the order never changes."""
     spec, options = _parse(source, name)
+    if "data_dir" in options:
+        _refuse_strange_features(source, Path(options["data_dir"]).expanduser() / name)
     import tensorflow_datasets as tfds  # with TensorFlow it takes seconds, and only this source needs it
 
     with _explained(f"{source}: TFDS cannot open '{spec}'", "see the configs and versions in its catalogue"):
@@ -168,6 +173,22 @@ def _parse(source: str, name: str) -> tuple[str, dict[str, str]]:
     if "data_dir" in options and not is_remote and not (folder and Path(folder).expanduser().is_dir()):
         raise UserError(f"{source}: the data_dir '{folder}' is not a folder; it is the one that holds '{name}/'")
     return spec, options
+
+
+def _refuse_strange_features(source: str, folder: Path) -> None:
+    """TFDS imports the module of every feature that prepared data names, so the names must be of its own features."""
+    for path in glob.glob(f"{glob.escape(str(folder))}/**/features.json", recursive=True):
+        for name in _class_names(files.read_json(Path(path))):
+            if not name.startswith("tensorflow_datasets.core.features."):
+                raise UserError(f"{source}: {path} asks for the code of '{name[:100]}', which is not of TFDS")
+
+
+def _class_names(value: Any) -> Iterator[str]:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for part in parts:
+        yield from _class_names(part)
+    if isinstance(value, dict):
+        yield from (value[key] for key in _CLASS_KEYS if isinstance(value.get(key), str))
 
 
 def _prepare(builder: "tfds.core.DatasetBuilder", source: str) -> None:

@@ -8,7 +8,23 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
+from retrieval import terminal
 from retrieval.files import atomic
+
+_MARKDOWN = re.compile(r"[\\`*\[\]|~$]|(?<!\w)_|_(?!\w)")
+_HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+
+
+class Markup(str):
+    """Markdown that a report made itself; every other text is shown as it reads."""
+
+
+def inline(text: str) -> str:
+    """Markdown, on one line, that reads as `text` does: no part of it is a link, a tag or a cell."""
+    if isinstance(text, Markup):
+        return text
+    escaped = terminal.one_line(text).translate(str.maketrans(_HTML))
+    return _MARKDOWN.sub(r"\\\g<0>", escaped)
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[Any]], left: int = 1) -> str:
@@ -29,16 +45,21 @@ def _cell(value: Any) -> str:
         return f"{value:.4g}"
     if isinstance(value, int | float):
         return f"{value:,.0f}"
-    return re.sub(r"\s+", " ", str(value)).replace("|", "\\|")
+    return inline(value if isinstance(value, str) else str(value))
 
 
 def figure(title: str, x: str, y: str, size: tuple[float, float] = (7, 4.3)) -> tuple[Figure, Any]:
     """An empty figure of `size` inches, and its axes."""
     canvas = Figure(figsize=size, layout="constrained")
-    axes = canvas.add_subplot(title=title, xlabel=x, ylabel=y)
+    axes = canvas.add_subplot(title=label(title), xlabel=label(x), ylabel=label(y))
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     return canvas, axes
+
+
+def label(text: str) -> str:
+    """`text` for a figure, in which dollars would make a formula of it."""
+    return terminal.one_line(text).replace("$", r"\$")
 
 
 def log_ticks(axes: Any, values: Collection[float]) -> None:

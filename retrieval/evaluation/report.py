@@ -28,7 +28,7 @@ class Table:
       title: the heading above it.
       header: the names of the columns.
       rows: the cells, text or numbers.
-      notes: a paragraph below it: where the numbers come from.
+      notes: a paragraph of Markdown below it: where the numbers come from.
     """
 
     title: str
@@ -54,15 +54,19 @@ def write_report(folder: Path, title: str, results: Sequence[Mapping], tables: S
         train.jsonl is not a JSON object with a step.
     """
     folder = Path(folder)
-    parts = [f"# {title}"]
+    parts = [f"# {display.inline(title)}"]
     for (dataset, split), systems in _by_test_set(results).items():
-        parts += [f"## {dataset}, {split}", _results_table(systems)]
+        parts += [f"## {display.inline(f'{dataset}, {split}')}", _results_table(systems)]
         for metric in _CURVES:
             figure = _recall_figure(systems, metric, f"{dataset}, {split}")
             if figure:
                 parts.append(display.save(folder, figure, f"{metric.lower()}-{dataset}-{split}"))
     for table in tables:
-        parts += [f"## {table.title}", display.markdown(table.header, table.rows), *filter(None, [table.notes])]
+        parts += [
+            f"## {display.inline(table.title)}",
+            display.markdown(table.header, table.rows),
+            *filter(None, [table.notes]),
+        ]
     losses = _training_losses(folder / "metrics" / "train.jsonl")
     if losses:
         parts += ["## Training", display.save(folder, _loss_figure(losses), "training-loss")]
@@ -103,7 +107,7 @@ def _metric_cell(metric: str, value: float | None, best: float) -> str:
         return "–"
     if _base(metric) not in _PERCENT:
         return f"{value:.4g}"
-    return f"**{100 * value:.2f}**" if value == best else f"{100 * value:.2f}"
+    return display.Markup(f"**{100 * value:.2f}**") if value == best else f"{100 * value:.2f}"
 
 
 def _base(metric: str) -> str:
@@ -116,11 +120,11 @@ def _training_losses(path: Path) -> dict[str, dict[int, float]]:
     losses = {}
     if not path.is_file():
         return losses
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
         try:
             record = json.loads(line)
             step = record["step"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise UserError(f"{path}, line {number}: not a JSON object with a 'step'; remove the line") from error
         for name, value in record.items():
             if "loss" in name and isinstance(value, int | float):
@@ -137,7 +141,7 @@ def _loss_figure(losses: Mapping[str, Mapping[int, float]]) -> Figure:
         smooth = np.convolve(points, np.ones(width) / width, mode="valid")
         if width > 1:
             axes.plot(steps, points, color=f"C{number}", alpha=0.25, linewidth=0.8)
-        label = name if width == 1 else f"{name}, mean of {width} values"
+        label = display.label(name if width == 1 else f"{name}, mean of {width} values")
         middle = width // 2
         axes.plot(steps[middle : middle + len(smooth)], smooth, color=f"C{number}", label=label)
     axes.xaxis.set_major_formatter("{x:,.0f}")
@@ -158,7 +162,7 @@ def _recall_figure(systems: Mapping[tuple, Mapping], metric: str, title: str) ->
         return None
     figure, axes = display.figure(f"{title}: {_CURVES[metric]}", "k", f"{metric}@k, %")
     for label, values in curves.items():
-        axes.plot(list(values), list(values.values()), marker="o", markersize=4, label=label)
+        axes.plot(list(values), list(values.values()), marker="o", markersize=4, label=display.label(label))
     display.log_ticks(axes, {cutoff for values in curves.values() for cutoff in values})
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False)

@@ -112,7 +112,7 @@ def _best(table: StudyTable, measured: Sequence[Sequence[Measurement]]) -> set[t
     }
 
 
-def _text(value: Measurement, n: int, bold: bool = False) -> str:
+def _text(value: Measurement, n: int, bold: bool = False) -> display.Markup:
     """`33.20 ± 0.40, n=2 of 3 (37.43)`; n where it is not the `n` of the table."""
     text = "–" if value.mean is None else f"{value.mean:.2f}"
     text = f"**{text}**" if bold else text
@@ -123,7 +123,7 @@ def _text(value: Measurement, n: int, bold: bool = False) -> str:
         text += f", n={there} of {asked}"
     elif there and 1 < asked < n:
         text += f", n={asked}"
-    return text if value.cell.paper is None else f"{text} ({value.cell.paper:.2f})"
+    return display.Markup(text if value.cell.paper is None else f"{text} ({value.cell.paper:.2f})")
 
 
 def _claims_section(claims: Sequence[Claim], results: Results) -> list[str]:
@@ -182,7 +182,7 @@ def _draw(axes: Any, number: int, label: str, points: Sequence[tuple[float, Meas
         linestyle=_STYLES[number % len(_STYLES)],
         markersize=5,
         capsize=3,
-        label=label,
+        label=display.label(label),
     )
 
 

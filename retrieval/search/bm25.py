@@ -10,17 +10,19 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import scipy.sparse
 
 from retrieval.errors import UserError, unknown_name
-from retrieval.files import atomic, read_json, verify_manifest, write_json, write_manifest
+from retrieval.files import atomic, read_arrays, read_json, verify_manifest, write_json, write_manifest
 from retrieval.search.exact import no_results
 
 _STOP_WORDS = ("en", "none")
 _BATCH = 128
 _WEIGHTS, _VOCABULARY, _PARAMETERS = "weights.npz", "vocabulary.json", "parameters.json"
+_REMEDY = "--stage=index makes it again"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,9 +88,13 @@ class Bm25Index:
           UserError: the folder is no saved index, or a file is missing or damaged.
         """
         folder = Path(folder)
-        verify_manifest(folder, "--stage=index makes it again")
-        weights_VN = scipy.sparse.load_npz(folder / _WEIGHTS)
-        return cls(weights_VN, read_json(folder / _VOCABULARY), _Parameters(**read_json(folder / _PARAMETERS)))
+        verify_manifest(folder, _REMEDY)
+        parameters = _checked_parameters(read_json(folder / _PARAMETERS), folder / _PARAMETERS)
+        weights_VN = _read_weights(folder / _WEIGHTS)
+        vocabulary = read_json(folder / _VOCABULARY)
+        if not _are_rows(vocabulary, weights_VN.shape[0]):
+            raise UserError(f"{folder / _VOCABULARY}: not the words of {folder / _WEIGHTS}; {_REMEDY}")
+        return cls(weights_VN, vocabulary, parameters)
 
     @property
     def description(self) -> str:
@@ -139,6 +145,33 @@ class Bm25Index:
                 scores, rows = scores[possible], rows[possible]
             order = np.lexsort((rows, -scores))[:k]
             yield scores[order], rows[order]
+
+
+def _read_weights(path: Path) -> scipy.sparse.csr_array:
+    """The matrix, with every index checked: SciPy's products follow one that is out of range out of the matrix."""
+    arrays = read_arrays(path, _REMEDY)
+    try:
+        columns = (arrays["data"], arrays["indices"], arrays["indptr"])
+        words, texts = arrays["shape"].tolist()
+        weights_VN = scipy.sparse.csr_array(columns, shape=(words, texts))
+        weights_VN.check_format(full_check=True)
+        if weights_VN.dtype != np.float32 or not np.isfinite([weights_VN.min(), weights_VN.max()]).all():
+            raise ValueError("weights that are no finite numbers of 32 bits")
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: not the weights of an index ({error}); {_REMEDY}") from error
+    return weights_VN
+
+
+def _are_rows(vocabulary: Any, count: int) -> bool:
+    return isinstance(vocabulary, dict) and all(type(row) is int and 0 <= row < count for row in vocabulary.values())
+
+
+def _checked_parameters(value: Any, path: Path) -> _Parameters:
+    try:
+        parameters = _Parameters(**value)
+        return _Parameters(str(parameters.document), float(parameters.k1), float(parameters.b), parameters.stop_words)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path}: not the parameters of an index ({error}); {_REMEDY}") from error
 
 
 def _stop_words(name: str) -> str | None:

@@ -124,7 +124,7 @@ def load(folder: Path, name: str) -> tuple[np.ndarray, list[str]]:
     paths = sorted(folder.glob(f"{name}-*-of-*.npy"))
     if not paths or len(paths) != int(paths[0].stem.rpartition("-")[2]):
         raise UserError(f"{folder}: {len(paths)} shards of '{name}', not all that there should be; encode again")
-    ids = [files.read_json(path.with_suffix(".ids.json")) for path in paths]
+    ids = [_read_ids(path.with_suffix(".ids.json")) for path in paths]
     ends = list(itertools.accumulate(map(len, ids), initial=0))
     embeddings_NE = None
     for path, start, end in zip(paths, ends, ends[1:]):
@@ -158,12 +158,20 @@ def _write(path: Path, ids: list[str], embeddings_NE: np.ndarray) -> None:
 
 
 def _read(path: Path) -> np.ndarray:
+    stored = files.read_array(path, "delete it and encode again")
     try:
-        return finite_embeddings(np.load(path, allow_pickle=False), "stored")
-    except (ValueError, EOFError) as error:
+        return finite_embeddings(stored, "stored")
+    except (ValueError, TypeError) as error:
         raise UserError(f"{path}: damaged ({error}); delete it and encode again") from error
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
+
+
+def _read_ids(path: Path) -> list[str]:
+    ids = files.read_json(path)
+    if not isinstance(ids, list) or not all(isinstance(id, str) for id in ids):
+        raise UserError(f"{path}: not a list of ids; delete it and its shard, and encode again")
+    return ids
 
 
 def _shards(

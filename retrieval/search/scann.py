@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from retrieval.errors import UserError
-from retrieval.files import atomic, read_json, verify_manifest, write_json, write_manifest
+from retrieval.files import atomic, read_array, read_json, verify_manifest, write_json, write_manifest
 from retrieval.search import tuning
 from retrieval.search.exact import finite_embeddings, matching_queries, no_results
 from retrieval.search.tuning import Sample, Setting
@@ -26,6 +26,7 @@ _log = logging.getLogger(__name__)
 
 _BRUTE_FORCE_BELOW = 5_000
 _PARAMETERS = "parameters.json"
+_ASSETS = "scann_assets.pbtxt"
 _PICKLE = "scann_docids.pkl"
 
 
@@ -146,7 +147,12 @@ class ScannIndex:
             parameters = _Parameters(**read_json(folder / _PARAMETERS))
         except TypeError as error:
             raise UserError(f"{folder}: of another version of this program ({error}); build it again") from error
-        return cls(_import_scann().load_searcher(str(folder)), parameters)
+        _check_assets(folder)
+        try:
+            searcher = _import_scann().load_searcher(str(folder))
+        except (ValueError, RuntimeError, TypeError) as error:
+            raise UserError(f"{folder}: ScaNN cannot read it ({error}); build it again") from error
+        return cls(searcher, parameters)
 
     @property
     def description(self) -> str:
@@ -189,6 +195,23 @@ class ScannIndex:
         rows_QK[:, :wanted] = np.where(missing, -1, found.astype(np.int32))
         order = np.lexsort((np.where(rows_QK < 0, np.iinfo(np.int32).max, rows_QK), -scores_QK), axis=1)
         return np.take_along_axis(scores_QK, order, axis=1), np.take_along_axis(rows_QK, order, axis=1)
+
+
+def _check_assets(folder: Path) -> None:
+    """Raises `UserError` unless the files that ScaNN will open are those of the folder, and what their names say."""
+    from google.protobuf import text_format
+    from scann.scann_ops import scann_assets_pb2
+
+    path = folder / _ASSETS
+    try:
+        listed = text_format.Parse(path.read_bytes(), scann_assets_pb2.ScannAssets())
+    except (text_format.ParseError, ValueError, FileNotFoundError) as error:
+        raise UserError(f"{path}: not the list of an index's files ({error}); build it again") from error
+    for name in [asset.asset_path for asset in listed.assets]:
+        if name in ("", ".", "..") or Path(name).name != name or not (folder / name).is_file():
+            raise UserError(f"{path}: '{name}' is no file of this folder; build the index again")
+        if name.endswith(".npy"):
+            read_array(folder / name, "build the index again")
 
 
 def available() -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from retrieval import files
 from retrieval.data import beir
 from retrieval.data.beir import Judged
-from retrieval.evaluation import metrics, report, runs
+from retrieval.evaluation import display, metrics, report, runs
 from retrieval.search import encode as encoding
 from retrieval.search import fusion, scann, tuning
 from retrieval.search.bm25 import Bm25Index
@@ -172,8 +172,8 @@ def _table_1(run: Run) -> report.Table | None:
         [task.upper(), t["pairs"], t["tokens"], t["query_tokens"], t["document_tokens"]]
         for task, t in statistics["tasks"].items()
     ]
-    notes = [f"{name}: {count:,}" for name, count in statistics["counts"].items()]
-    notes += [f"**not whole**: {problem}" for problem in statistics["problems"]]
+    notes = [f"{display.inline(name)}: {count:,}" for name, count in statistics["counts"].items()]
+    notes += [f"**not whole**: {display.inline(problem)}" for problem in statistics["problems"]]
     header = ["task", "pairs", "tokens", "tokens per query", "tokens per document"]
     return report.Table("Corpus (as Table 1 of Chang et al. 2020)", header, rows, "; ".join(notes))
 

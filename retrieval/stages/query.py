@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from retrieval import terminal
+from retrieval.data.beir import Candidate
 from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError
 from retrieval.search import encode as encoding
@@ -40,9 +42,14 @@ def search(run: Run) -> None:
         print(f"\n{system}")
         for rank in range(shown):
             if rows[0, rank] >= 0:
-                passage = passages[rows[0, rank]]
-                text = passage.text if len(passage.text) <= _WIDTH else passage.text[:_WIDTH].rsplit(" ", 1)[0] + " ..."
-                print(f"{rank + 1:3}. {scores[0, rank]:9.4f}  {passage.title}\n     {text}")
+                print(hit(rank + 1, scores[0, rank], passages[rows[0, rank]]))
+
+
+def hit(rank: int, score: float, passage: Candidate) -> str:
+    """Two lines for a terminal; what the passage holds cannot do anything to it."""
+    title, text = (terminal.one_line(part) for part in (passage.title, passage.text))
+    text = text if len(text) <= _WIDTH else text[:_WIDTH].rsplit(" ", 1)[0] + " ..."
+    return f"{rank:3}. {score:9.4f}  {title}\n     {text}"
 
 
 def _embed(run: Run) -> np.ndarray:

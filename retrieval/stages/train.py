@@ -230,6 +230,14 @@ def _open_writer(folder: Path, after: int) -> "_MetricWriter | _NoWriter":
     return _MetricWriter(folder, after) if hosts.is_first() else _NoWriter()
 
 
+def _step_of(line: str) -> float:
+    """The step of a line of train.jsonl; infinity for one that was cut off or is none."""
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return np.inf
+
+
 class _NoWriter:
     """What the other hosts have: their metrics are the same."""
 
@@ -246,8 +254,8 @@ class _MetricWriter:
     def __init__(self, folder: Path, after: int):
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "train.jsonl"
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= after]
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+        kept = [line for line in lines if _step_of(line) <= after]
         files.write_text(path, "".join(f"{line}\n" for line in kept))
         self._lines = path.open("a", encoding="utf-8")
         self._tensorboard = metric_writers.SummaryWriter(str(folder))

@@ -20,6 +20,9 @@ from retrieval.errors import UserError
 
 _log = logging.getLogger(__name__)
 
+# What Orbax raises over files that are not what they should be; what collectives raise is not among it.
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError, FileNotFoundError)
+
 
 class Resumable(Protocol):
     """A data iterator that can write down its position and go back to it; every host writes its own files."""
@@ -133,7 +136,7 @@ class Checkpointer:
         items = {"state": ocp.args.StandardRestore(abstract)} | ({"data": _DataArgs(data)} if data else {})
         try:
             restored = self._manager.restore(step, args=ocp.args.Composite(**items))
-        except (ValueError, KeyError) as error:
+        except _UNREADABLE as error:
             raise UserError(f"{self._folder}/{step}: not a checkpoint of this model: {error}") from error
         _log.info("restored step %d from %s", step, self._folder)
         return restored["state"]

@@ -1,0 +1,396 @@
+"""What a stranger's files can do: they are read or refused, and nothing in them is run, shown as markup or followed."""
+
+import gzip
+import io
+import json
+import os
+import pickle
+import re
+import shutil
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import seqio
+import tensorflow as tf
+import toy_corpus
+from ml_collections import ConfigDict
+from natural_questions_test import PEOPLE, city
+from natural_questions_test import write as write_nq
+
+from retrieval import files, main
+from retrieval.data import batches, beir, local_runner, natural_questions, pairs, prepare, reqa, tasks, wikipedia
+from retrieval.data.beir import Candidate, RetrievalSet
+from retrieval.data.features import TwoTowerConverter, pair_lengths
+from retrieval.data.packing import PackedLane, Packing, rows_for
+from retrieval.data.vocab import WordPiece
+from retrieval.errors import UserError
+from retrieval.evaluation import runs, study_results
+from retrieval.evaluation.report import write_report
+from retrieval.search import encode
+from retrieval.search.bm25 import Bm25Index
+from retrieval.search.scann import ScannIndex
+from retrieval.stages import run as stage_runs
+from retrieval.stages.run import Run
+from retrieval.training.checkpoint import Checkpointer
+
+# Pickled data. Whoever unpickles it makes the folder that is its marker.
+
+
+class Payload:
+    """What unpickling this does is what its writer wants."""
+
+    def __init__(self, marker):
+        self._marker = marker
+
+    def __reduce__(self):
+        return os.mkdir, (str(self._marker),)
+
+
+def as_pickle(payload):
+    return pickle.dumps(payload)
+
+
+def as_array(payload):
+    file = io.BytesIO()
+    np.save(file, np.array([payload], dtype=object), allow_pickle=True)
+    return file.getvalue()
+
+
+def as_archive(payload):
+    file, value = io.BytesIO(), np.array([payload], dtype=object)
+    names = ("data", "indices", "indptr", "shape", "format", "_is_array", "query", "document", "document_id", "log_q")
+    np.savez(file, value, **dict.fromkeys(names, value))
+    return file.getvalue()
+
+
+def as_gzip(payload):
+    return gzip.compress(pickle.dumps(payload))
+
+
+FORMS = (as_pickle, as_array, as_archive, as_gzip)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_payload_does_what_it_should(form, tmp_path):
+    content = form(Payload(tmp_path / "marker"))
+    if form in (as_pickle, as_gzip):
+        pickle.loads(gzip.decompress(content) if form is as_gzip else content)
+    else:
+        loaded = np.load(io.BytesIO(content), allow_pickle=True)
+        loaded if form is as_array else loaded["data"]
+    assert (tmp_path / "marker").exists()
+
+
+# Everything that the project reads: what makes it in a folder, what makes checksums fit again, and what reads it.
+
+
+class Loader:
+    """Something that is written to a folder and read from there; `ignored` are files whose content nobody asks for."""
+
+    ignored = r"manifest\.json"
+
+    def write(self, folder):
+        raise NotImplementedError
+
+    def read(self, folder):
+        raise NotImplementedError
+
+    def seal(self, folder):
+        for manifest in folder.rglob("manifest.json"):
+            files.write_manifest(manifest.parent)
+
+
+class Json(Loader):
+    def write(self, folder):
+        files.write_json(folder / "value.json", {"a": 1})
+
+    def read(self, folder):
+        return files.read_json(folder / "value.json")
+
+
+class Manifest(Loader):
+    ignored = "-"
+
+    def write(self, folder):
+        (folder / "file").write_text("x")
+        files.write_manifest(folder)
+
+    def read(self, folder):
+        files.verify_manifest(folder, "")
+
+    def seal(self, folder):
+        pass
+
+
+class WorkDirectory(Loader):
+    def write(self, folder):
+        files.write_json(folder / "config.json", {"stages": ["sets"], "base": ""})
+
+    def read(self, folder):
+        return main._config_of(folder)
+
+
+class Base(WorkDirectory):
+    def read(self, folder):
+        return Run(ConfigDict({"base": str(folder), "stages": []}), folder, Path("lock")).base
+
+
+class Record(Loader):
+    def write(self, folder):
+        stage_runs._write_record(self.run(folder), "sets", {"inputs": {}, "done": True, "details": 1, "outputs": {}})
+
+    def read(self, folder):
+        return stage_runs.details(self.run(folder), "sets")
+
+    def run(self, folder):
+        return Run(ConfigDict({"stages": ["sets"]}), folder, Path("lock"))
+
+
+class Embeddings(Loader):
+    def write(self, folder):
+        embed = lambda ids: np.ones((len(ids), 4), np.float32)  # noqa: E731
+        texts = [(f"c{i}", [1, 2]) for i in range(5)]
+        encode.encode(
+            folder,
+            "candidates",
+            texts,
+            5,
+            list,
+            embed,
+            shard_size=3,
+            batch_tokens=32,
+            longest=16,
+            process=0,
+            processes=1,
+        )
+
+    def read(self, folder):
+        return encode.load(folder, "candidates")
+
+
+class Bm25(Loader):
+    def write(self, folder):
+        Bm25Index.build(["red fox", "blue dog", "green cat"], "text").save(folder / "index")
+
+    def read(self, folder):
+        return Bm25Index.load(folder / "index")
+
+
+class Scann(Loader):
+    """With partitions, so that every kind of file is there."""
+
+    def write(self, folder):
+        embeddings = np.random.default_rng(0).normal(size=(5_000, 4)).astype(np.float32)
+        ScannIndex.build(embeddings).save(folder / "index")
+
+    def read(self, folder):
+        return ScannIndex.load(folder / "index").search(np.ones((1, 4), np.float32), 3)
+
+
+class ScannDocids(Scann):
+    """The file that ScaNN itself would unpickle."""
+
+    def write(self, folder):
+        ScannIndex.build(np.eye(4, dtype=np.float32)).save(folder / "index")
+        (folder / "index" / "scann_docids.pkl").write_bytes(b"")
+        files.write_manifest(folder / "index")
+
+    ignored = r"(?!scann_docids\.pkl)"
+
+
+class Position:
+    """The position in the data: one number."""
+
+    value = 7
+
+    def save(self, folder):
+        (folder / "position.json").write_text(json.dumps(self.value))
+
+    def restore(self, folder):
+        self.value = files.read_json(folder / "position.json")
+
+
+STATE = {"w": jnp.arange(12.0).reshape(3, 4), "step": jnp.zeros((), jnp.int32)}
+
+
+class Checkpoint(Loader):
+    # Of these Orbax makes sure itself, or it never looks at them where it is told what to restore.
+    ignored = r"manifest\.json|.*_sharding|.*descriptor.*"
+
+    def write(self, folder):
+        checkpointer = Checkpointer(folder / "checkpoints", best="RR")
+        checkpointer.save(5, STATE, Position(), {"RR": 0.5})
+        checkpointer.close()
+
+    def read(self, folder):
+        checkpointer = Checkpointer(folder / "checkpoints", best="RR")
+        try:
+            return checkpointer.restore(STATE, Position(), step=checkpointer.best_step())
+        finally:
+            checkpointer.close()
+
+
+PACKING = Packing(2, {"ids": rows_for(2, 4, 1.0, 4, "pack")})
+
+
+class Positions(Loader):
+    """Those of tf.data, and the examples that wait to be packed."""
+
+    def lane(self):
+        rows = np.arange(1, 41, dtype=np.int32).reshape(10, 4)
+        dataset = tf.data.Dataset.from_tensor_slices({"ids": rows}).shuffle(5, seed=0).repeat()
+        return PackedLane(batches._Lane("lane-00000", dataset, 2), PACKING)
+
+    def write(self, folder):
+        lane = self.lane()
+        next(lane)
+        lane.save(folder)
+
+    def read(self, folder):
+        lane = self.lane()
+        lane.restore(folder)
+        return next(lane)
+
+
+def labelled():
+    queries = {f"q{i}": f"What is {toy_corpus.title(i)}?" for i in range(4)}
+    candidates = [Candidate(f"c{i}", toy_corpus.title(i), f"It is animal {i}.") for i in range(4)]
+    return RetrievalSet("toy", queries, candidates, {"train": {f"q{i}": {f"c{i}": 1} for i in range(4)}})
+
+
+VOCABULARY = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"])
+
+
+class Shards(Loader):
+    def write(self, folder):
+        pairs.write_pairs(labelled(), "train", VOCABULARY, folder, 1)
+
+    def read(self, folder):
+        name, _ = tasks.register(folder, VOCABULARY, {"tasks": {}}, {"pairs": 1.0}, labelled=folder)
+        lengths = pair_lengths(8, 8)
+        dataset = seqio.get_dataset(name, lengths, TwoTowerConverter(3), shuffle=False, num_epochs=1, verbose=False)
+        return next(batches._Lane("lane", dataset, 2))
+
+
+class Items(Loader):
+    def write(self, folder):
+        local_runner.write_items(folder / "work" / "0.items", [("tag", "key", [1, 2])], 4)
+
+    def read(self, folder):
+        return list(local_runner.read_items([folder / "work"], "tag"))
+
+
+class Articles(Loader):
+    def write(self, folder):
+        (folder / "articles").mkdir()
+        (folder / "articles" / "0.jsonl").write_text(prepare.articles.to_json(toy_corpus.article(1)) + "\n")
+
+    def read(self, folder):
+        return list(prepare.read_articles(folder / "articles" / "0.jsonl"))
+
+
+class Vocabulary(Loader):
+    def write(self, folder):
+        VOCABULARY.save(folder / "vocab.txt")
+
+    def read(self, folder):
+        return WordPiece.load(folder / "vocab.txt")
+
+
+class RunFile(Loader):
+    def write(self, folder):
+        runs.write_run(folder / "run.trec", ["q"], ["c"], np.ones((1, 1), np.float32), np.zeros((1, 1), int), "tag")
+
+    def read(self, folder):
+        return runs.read_run(folder / "run.trec", ["q"], ["c"])
+
+
+class Collection(Loader):
+    def write(self, folder):
+        beir.write_folder(folder / "set", labelled())
+
+    def read(self, folder):
+        return beir.read_folder(folder / "set"), beir.read_judged(folder / "set")
+
+
+class CompressedCollection(Collection):
+    def write(self, folder):
+        super().write(folder)
+        for path in (folder / "set").glob("*.jsonl"):
+            path.with_suffix(".jsonl.gz").write_bytes(gzip.compress(path.read_bytes()))
+            path.unlink()
+
+
+class Squad(Loader):
+    def write(self, folder):
+        toy_corpus.write_squad(folder / "squad.json")
+
+    def read(self, folder):
+        return reqa.read_squad([folder / "squad.json"])
+
+
+class NaturalQuestions(Loader):
+    def write(self, folder):
+        write_nq(folder / "nq.jsonl", city(PEOPLE))
+
+    def read(self, folder):
+        return natural_questions.read_nq([folder / "nq.jsonl"])
+
+
+class Dump(Loader):
+    def write(self, folder):
+        toy_corpus.write_dump(folder / "dump.xml")
+
+    def read(self, folder):
+        return list(wikipedia.read_pages(folder / "dump.xml"))
+
+
+class Results(Loader):
+    def write(self, folder):
+        row = dict(system="dense", dataset="reqa", split="pair", metric="RR", value=0.5)
+        files.write_json(folder / "run" / "results.json", [row])
+
+    def read(self, folder):
+        return study_results.Results(folder).has("run")
+
+
+class Metrics(Loader):
+    ignored = r".*\.(png|md)"
+
+    def write(self, folder):
+        (folder / "metrics").mkdir()
+        (folder / "metrics" / "train.jsonl").write_text('{"step": 1, "loss": 2}\n')
+
+    def read(self, folder):
+        write_report(folder, "title", [])
+
+
+LOADERS = [
+    Json, Manifest, WorkDirectory, Base, Record, Embeddings, Bm25, Scann, ScannDocids, Checkpoint, Positions, Shards,
+    Items, Articles, Vocabulary, RunFile, Collection, CompressedCollection, Squad, NaturalQuestions, Dump, Results, Metrics,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("loader", LOADERS, ids=lambda loader: loader.__name__)
+def test_pickled_data_is_refused_and_not_run(loader, tmp_path):
+    loader, good, marker = loader(), tmp_path / "good", tmp_path / "marker"
+    good.mkdir()
+    loader.write(good)
+    if not isinstance(loader, ScannDocids):
+        loader.read(good)
+    paths = sorted(path.relative_to(good) for path in good.rglob("*") if path.is_file())
+    planted = [path for path in paths if not re.fullmatch(loader.ignored, path.name)]
+    assert planted
+    for path in planted:
+        for form in FORMS:
+            folder = shutil.copytree(good, tmp_path / "bad")
+            (folder / path).write_bytes(form(Payload(marker)))
+            loader.seal(folder)
+            try:
+                with pytest.raises(UserError):
+                    print(path, form.__name__, loader.read(folder))
+            finally:
+                assert not marker.exists(), (path, form)
+            shutil.rmtree(folder)
