@@ -9,7 +9,7 @@ import os
 import shutil
 import socket
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TextIO
@@ -161,10 +161,14 @@ def move_into(folder: Path, path: Path) -> None:
     os.replace(path, next(folder / name for name in names if not (folder / name).exists()))
 
 
-def write_manifest(folder: Path) -> None:
-    """Writes `manifest.json` into `folder`: the SHA-256 of every file in it, by its path below `folder`."""
+def write_manifest(folder: Path, but: Collection[str] = ()) -> None:
+    """Writes `manifest.json` into `folder`: the SHA-256 of every file in it, by its path below `folder`.
+
+    Args:
+      but: names of files that are left out.
+    """
     folder = Path(folder)
-    files = [path for path in folder.rglob("*") if path.is_file() and path != folder / _MANIFEST]
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name not in (_MANIFEST, *but)]
     write_json(folder / _MANIFEST, checksums(folder, files))
 
 

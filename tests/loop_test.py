@@ -21,7 +21,7 @@ from retrieval import hosts
 from retrieval.errors import UserError
 from retrieval.hosts import PreemptedError
 from retrieval.training import loop
-from retrieval.training.checkpoint import Checkpointer
+from retrieval.training.checkpoint import Checkpointer, drop_damaged
 from retrieval.training.loop import Settings, TrainState
 
 SPEED = ("examples_per_second", "tokens_per_second", "flops_per_second", "share_of_peak", "input_wait")
@@ -61,8 +61,9 @@ def run(folder, steps, *, devices=8, poison=None, stop=None, max_skipped=3, opti
         optimizer = optimizer or optax.adamw(0.05)
         state = TrainState.create({"w": jnp.zeros(3)}, optimizer)
         state = jax.device_put(state, NamedSharding(mesh, P()))
+        drop_damaged(folder)
         batches, checkpointer, log = Numbers(mesh, poison), Checkpointer(folder), []
-        if checkpointer.newest_good_step() is not None:
+        if checkpointer.latest_step() is not None:
             state = checkpointer.restore(state, batches)
         step_fn = loop.make_step(objective, optimizer, seed=0)
         every_5 = dict(steps=stop or steps, log_every=5, checkpoint_every=5, max_skipped=max_skipped)
@@ -145,9 +146,23 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, caplog, dama
     with caplog.at_level("WARNING"):
         resumed, _ = run(folder, 15)
     jax.tree.map(np.testing.assert_array_equal, whole, resumed)
-    assert "checkpoint 10 is damaged (" in caplog.text and "going on from checkpoint 5" in caplog.text
+    assert (
+        f"checkpoint 10 is moved to {tmp_path}/damaged: " in caplog.text and "going on from checkpoint 5" in caplog.text
+    )
     assert (tmp_path / "damaged" / "10").exists()
-    assert Checkpointer(folder).newest_good_step() == 15
+    assert Checkpointer(folder).latest_step() == 15
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b'{"item_handlers": 1}', b"\xff"])
+def test_what_orbax_notes_about_a_step_does_not_matter(tmp_path, content):
+    folder = tmp_path / "checkpoints"
+    whole, _ = run(folder, 10)
+    (folder / "10" / "_CHECKPOINT_METADATA").unlink()
+    if content is not None:
+        (folder / "10" / "_CHECKPOINT_METADATA").write_bytes(content)
+    drop_damaged(folder)
+    with contextlib.suppress(UserError):  # what JSON allows and Orbax does not
+        jax.tree.map(np.testing.assert_array_equal, whole, Checkpointer(folder).restore(whole))
 
 
 def test_a_run_without_a_good_checkpoint_says_so(tmp_path):
@@ -155,7 +170,7 @@ def test_a_run_without_a_good_checkpoint_says_so(tmp_path):
     run(folder, 10)
     for step in ("5", "10"):
         flip(largest(folder / step))
-    with pytest.raises(UserError, match=r"every checkpoint was damaged and is now in .*damaged; start afresh"):
+    with pytest.raises(UserError, match=r"no checkpoint was good, and all are now in .*/damaged; the same"):
         run(folder, 15)
     assert run(folder, 5)[0].step == 5  # afresh
 
@@ -178,14 +193,15 @@ def no_file_above(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_checkpoint_that_cannot_be_written_ends_the_run_and_spoils_no_other(tmp_path):
+def test_a_checkpoint_that_cannot_be_written_ends_the_run_and_spoils_no_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop.tqdm, "trange", lambda first, last, **_: range(first, last))  # the limit is on stderr too
     whole, _ = run(tmp_path / "whole", 20)
     folder, steps = tmp_path / "checkpoints", []
     run(folder, 20, stop=5)
     with no_file_above(100), pytest.raises(UserError, match=r"checkpoints: a checkpoint cannot be written \(.*large"):
         run(folder, 20, stops_at=lambda step: steps.append(step) or time.sleep(0.2))
     assert steps[-1] <= 11  # that of step 10 fails
-    assert Checkpointer(folder).newest_good_step() == 5
+    assert Checkpointer(folder).latest_step() == 5
     jax.tree.map(np.testing.assert_array_equal, whole, run(folder, 20)[0])
 
 

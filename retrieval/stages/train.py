@@ -26,7 +26,7 @@ from retrieval.stages import validation
 from retrieval.stages.examples import abstract_batch, make_batches
 from retrieval.stages.run import Run
 from retrieval.training import chips, loop, optimizer, sharding, work
-from retrieval.training.checkpoint import Checkpointer
+from retrieval.training.checkpoint import Checkpointer, drop_damaged
 from retrieval.training.loop import TrainState
 
 _log = logging.getLogger(__name__)
@@ -54,8 +54,9 @@ def train(run: Run) -> dict[str, Any]:
     sharding.check_rules(like.params, config.mesh.rules)
     size = sum(leaf.size for leaf in jax.tree.leaves(like.params))
     _log.info("model: %.1f million parameters on %d devices", size / 1e6, mesh.size)
+    drop_damaged(run.folder / "checkpoints")
     checkpointer = open_checkpoints(run.folder, config)
-    resumed = checkpointer.newest_good_step() is not None
+    resumed = checkpointer.latest_step() is not None
     state = like if resumed else initial_state(config, len(vocabulary), like)
     with jax.set_mesh(mesh):
         batches = make_batches(run, vocabulary, mesh)

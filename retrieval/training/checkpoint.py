@@ -50,11 +50,38 @@ class _DataArgs(ocp.args.CheckpointArgs):
     data: Resumable
 
 
-class Checkpointer:
-    """Saves in the background; keeps the newest `keep` steps and, by the metric named `best`, the best one.
+def drop_damaged(folder: Path) -> None:
+    """Moves steps whose files are not what was written to `damaged` beside `folder`, down to the newest good one.
 
-    A step that turns out to be damaged is moved to the folder `damaged` beside that of the checkpoints.
+    Every host of a pod calls it, before it makes a `Checkpointer`. The log names the steps.
+
+    Raises:
+      UserError: there are steps, and none is good.
     """
+    hosts.on_first(lambda: _drop_damaged(folder))
+
+
+def _drop_damaged(folder: Path) -> None:
+    damaged = folder.with_name("damaged")
+    steps = sorted((int(path.name) for path in folder.glob("*") if path.name.isdecimal()), reverse=True)
+    for number, step in enumerate(steps):
+        try:
+            files.verify_manifest(folder / str(step), "of no use")
+        except UserError as error:
+            _log.warning("checkpoint %d is moved to %s: %s", step, damaged, error)
+            files.move_into(damaged, folder / str(step))
+        else:
+            if number:
+                _log.warning("going on from checkpoint %d, the newest good one", step)
+            return
+    if steps:
+        raise UserError(
+            f"{folder}: no checkpoint was good, and all are now in {damaged}; the same command starts afresh"
+        )
+
+
+class Checkpointer:
+    """Saves in the background; keeps the newest `keep` steps and, by the metric named `best`, the best one."""
 
     def __init__(self, folder: Path, keep: int = 2, best: str = ""):
         policies = [LatestN(keep)]
@@ -71,9 +98,11 @@ class Checkpointer:
             async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
         )
         self._folder = folder.absolute()
-        self._damaged = self._folder.with_name("damaged")
         self._best = best
-        self._manager = ocp.CheckpointManager(self._folder, options=options, item_names=("state", "data"))
+        try:
+            self._manager = ocp.CheckpointManager(self._folder, options=options, item_names=("state", "data"))
+        except ValueError as error:
+            raise UserError(f"{self._folder}: a checkpoint is damaged, delete it and train again: {error}") from error
 
     def latest_step(self) -> int | None:
         """The newest finished step, or None."""
@@ -82,26 +111,6 @@ class Checkpointer:
     def best_step(self) -> int | None:
         """The step with the highest score, the newest of several; the newest of all where none has one."""
         return (self._manager.best_step() if self._best else None) or self.latest_step()
-
-    def newest_good_step(self) -> int | None:
-        """The newest step whose files are what was written, or None; newer ones are moved away and named in the log.
-
-        Every host of a pod calls it.
-
-        Raises:
-          UserError: there are steps, and none is good.
-        """
-        moved = hosts.on_first(self._move_damaged)
-        if not moved:
-            return self.latest_step()
-        self._manager.reload()
-        newest = self.latest_step()
-        for step, reason in moved:
-            _log.warning("checkpoint %s is damaged (%s) and was moved to %s", step, reason, self._damaged)
-        if newest is None:
-            raise UserError(f"{self._folder}: every checkpoint was damaged and is now in {self._damaged}; start afresh")
-        _log.warning("going on from checkpoint %d, the newest good one", newest)
-        return newest
 
     def save(self, step: int, state: Any, data: Resumable, scores: Mapping[str, float] | None = None) -> None:
         """Starts saving; the arrays may be donated as soon as it returns.
@@ -155,19 +164,8 @@ class Checkpointer:
         """Writes the sums of a step that is complete but for its name; Orbax calls it in the thread that saves."""
         if hosts.is_first():
             (unnamed,) = self._folder.glob("*.orbax-checkpoint-tmp*")
-            files.write_manifest(unnamed)
-
-    def _move_damaged(self) -> list[tuple[int, str]]:
-        """The damaged steps that are newer than every good one, and what is wrong with them."""
-        moved = []
-        for step in sorted(self._manager.all_steps(), reverse=True):
-            try:
-                files.verify_manifest(self._folder / str(step), "it is of no use")
-                break
-            except UserError as error:
-                moved.append((step, str(error)))
-                files.move_into(self._damaged, self._folder / str(step))
-        return moved
+            # Orbax writes the time of the commit into this one last; restoring does not depend on it.
+            files.write_manifest(unnamed, but=("_CHECKPOINT_METADATA",))
 
     @contextlib.contextmanager
     def _telling_failures(self) -> Iterator[None]:

@@ -22,7 +22,7 @@ def in_batch_softmax(
     *,
     temperature: float = 1.0,
     symmetric: bool = False,
-    block: int = 1024,
+    block: int = 512,
 ) -> tuple[jax.Array, Metrics]:
     """Sampled softmax over all documents of the global batch (Chang et al. 2020, section 2).
 
