@@ -69,7 +69,7 @@ def write_embeddings(folder: Path, rows: int, dimensions: int, queries: int) -> 
             values_NE /= np.linalg.norm(values_NE, axis=1, keepdims=True)
             path = folder / f"{name}-{shard:05d}-of-{shards:05d}.npy"
             files.write_json(path.with_suffix(".ids.json"), list(map(str, ids)))
-            np.save(path, values_NE)
+            np.save(path, values_NE, allow_pickle=False)
 
 
 def table(measured: dict[str, Any], size: int) -> str:
@@ -122,7 +122,7 @@ def _search_exactly(folder: Path, _: float) -> dict[str, Any]:
     queries_QE, _ = encode.load(folder, "queries")
     index.search(queries_QE[:1], _K)  # compilation is not part of the search
     _, rows_QK = part("search", lambda: index.search(queries_QE, _K))
-    np.save(folder / "exact.npy", rows_QK)
+    np.save(folder / "exact.npy", rows_QK, allow_pickle=False)
     return {"parts": part.parts, "results": _speed(part, queries_QE)}
 
 

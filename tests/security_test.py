@@ -1,7 +1,8 @@
-"""What a stranger's files can do: they are read or refused, and nothing in them is run, shown as markup or followed."""
+"""What a stranger's files can do: they are read or refused, and nothing in them is run or leads out of its folder."""
 
 import gzip
 import io
+import itertools
 import json
 import os
 import pickle
@@ -20,7 +21,18 @@ from natural_questions_test import PEOPLE, city
 from natural_questions_test import write as write_nq
 
 from retrieval import files, main
-from retrieval.data import batches, beir, local_runner, natural_questions, pairs, prepare, reqa, tasks, wikipedia
+from retrieval.data import (
+    batches,
+    beir,
+    local_runner,
+    natural_questions,
+    pairs,
+    prepare,
+    reqa,
+    tasks,
+    tfds_source,
+    wikipedia,
+)
 from retrieval.data.beir import Candidate, RetrievalSet
 from retrieval.data.features import TwoTowerConverter, pair_lengths
 from retrieval.data.packing import PackedLane, Packing, rows_for
@@ -89,7 +101,7 @@ def test_the_payload_does_what_it_should(form, tmp_path):
 class Loader:
     """Something that is written to a folder and read from there; `ignored` are files whose content nobody asks for."""
 
-    ignored = r"manifest\.json"
+    ignored = r".*manifest\.json"
 
     def write(self, folder):
         raise NotImplementedError
@@ -197,7 +209,7 @@ class ScannDocids(Scann):
         (folder / "index" / "scann_docids.pkl").write_bytes(b"")
         files.write_manifest(folder / "index")
 
-    ignored = r"(?!scann_docids\.pkl)"
+    ignored = r"(?!.*scann_docids\.pkl).*"
 
 
 class Position:
@@ -216,8 +228,8 @@ STATE = {"w": jnp.arange(12.0).reshape(3, 4), "step": jnp.zeros((), jnp.int32)}
 
 
 class Checkpoint(Loader):
-    # Of these Orbax makes sure itself, or it never looks at them where it is told what to restore.
-    ignored = r"manifest\.json|.*_sharding|.*descriptor.*"
+    # Orbax makes do without some, and never looks at others where it is told what to restore.
+    ignored = r".*(manifest\.json|_CHECKPOINT_METADATA|commit_success\.txt|_sharding|ocdbt\.process_0/.*)"
 
     def write(self, folder):
         checkpointer = Checkpointer(folder / "checkpoints", best="RR")
@@ -369,7 +381,8 @@ class Metrics(Loader):
 
 LOADERS = [
     Json, Manifest, WorkDirectory, Base, Record, Embeddings, Bm25, Scann, ScannDocids, Checkpoint, Positions, Shards,
-    Items, Articles, Vocabulary, RunFile, Collection, CompressedCollection, Squad, NaturalQuestions, Dump, Results, Metrics,
+    Items, Articles, Vocabulary, RunFile, Collection, CompressedCollection, Squad, NaturalQuestions, Dump, Results,
+    Metrics,
 ]  # fmt: skip
 
 
@@ -381,16 +394,82 @@ def test_pickled_data_is_refused_and_not_run(loader, tmp_path):
     if not isinstance(loader, ScannDocids):
         loader.read(good)
     paths = sorted(path.relative_to(good) for path in good.rglob("*") if path.is_file())
-    planted = [path for path in paths if not re.fullmatch(loader.ignored, path.name)]
-    assert planted
-    for path in planted:
-        for form in FORMS:
-            folder = shutil.copytree(good, tmp_path / "bad")
-            (folder / path).write_bytes(form(Payload(marker)))
-            loader.seal(folder)
-            try:
-                with pytest.raises(UserError):
-                    print(path, form.__name__, loader.read(folder))
-            finally:
-                assert not marker.exists(), (path, form)
-            shutil.rmtree(folder)
+    read = {path for path in paths if not re.fullmatch(loader.ignored, path.as_posix())}
+    assert read
+    for path, form in itertools.product(paths, FORMS):
+        folder = shutil.copytree(good, tmp_path / "bad")
+        (folder / path).write_bytes(form(Payload(marker)))
+        loader.seal(folder)
+        try:
+            loader.read(folder)
+            refused = False
+        except UserError:
+            refused = True
+        assert not marker.exists() and (refused or path not in read), (path, form)
+        shutil.rmtree(folder)
+
+
+# What stays in its folder, and what is in the bounds of its arrays.
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "a/../../outside"])
+def test_a_list_of_sums_stays_in_its_folder(name, tmp_path):
+    (tmp_path / "outside").write_text("x")
+    (tmp_path / "folder" / "a").mkdir(parents=True)
+    files.write_json(tmp_path / "folder" / "manifest.json", {name: "0"})
+    with pytest.raises(UserError, match="is a file of another folder"):
+        files.verify_manifest(tmp_path / "folder", "")
+
+
+@pytest.mark.parametrize("name", ["{outside}", "../dataset.npy", "..", "sub/dataset.npy"])
+def test_a_scann_index_opens_no_file_of_another_folder(name, tmp_path):
+    index, outside = tmp_path / "index", tmp_path / "dataset.npy"
+    ScannIndex.build(np.eye(4, dtype=np.float32)).save(index)
+    shutil.copy(index / "dataset.npy", outside)
+    assets = (index / "scann_assets.pbtxt").read_text()
+    assert '"dataset.npy"' in assets
+    name = name.format(outside=outside)
+    (index / "scann_assets.pbtxt").write_text(assets.replace('"dataset.npy"', f'"{name}"'))
+    files.write_manifest(index)
+    with pytest.raises(UserError, match="no file of this folder"):
+        ScannIndex.load(index)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda arrays: {"indices": arrays["indices"] + 1_000_000},
+        lambda arrays: {"indices": arrays["indices"] - 1_000_000},
+        lambda arrays: {"indptr": arrays["indptr"][::-1].copy()},
+        lambda arrays: {"indptr": arrays["indptr"] * 1000},
+        lambda arrays: {"shape": np.array([1 << 40, 3])},
+        lambda arrays: {"data": arrays["data"][:-1]},
+        lambda arrays: {"data": np.full_like(arrays["data"], np.nan)},
+    ],
+)
+def test_a_matrix_whose_indices_lead_out_of_it_is_refused(change, tmp_path):
+    Bm25Index.build(["red fox", "blue dog", "green cat"], "text").save(tmp_path / "index")
+    with np.load(tmp_path / "index" / "weights.npz", allow_pickle=False) as stored:
+        arrays = dict(stored)
+    np.savez(tmp_path / "index" / "weights.npz", **arrays | change(arrays))
+    files.write_manifest(tmp_path / "index")
+    with pytest.raises(UserError, match="not the weights of an index"):
+        Bm25Index.load(tmp_path / "index")
+
+
+def test_an_archive_that_grows_when_it_is_read_is_refused(tmp_path):
+    np.savez_compressed(tmp_path / "bomb.npz", data=np.zeros(1 << 20))
+    with pytest.raises(UserError, match="compressed"):
+        files.read_arrays(tmp_path / "bomb.npz", "")
+
+
+@pytest.mark.parametrize("key", ["pythonClassName", "type"])
+def test_prepared_data_names_no_code_to_import(key, tmp_path, monkeypatch):
+    version = tmp_path / "data" / "squad" / "plain_text" / "1.0.0"
+    features = {"features": {"features": {"id": {key: "strangers_module.Feature"}}}}
+    files.write_json(version / "features.json", features)
+    (tmp_path / "strangers_module.py").write_text(f"import os; os.mkdir({str(tmp_path / 'marker')!r})")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=r"asks for the code of 'strangers_module\.Feature'"):
+        next(iter(tfds_source.examples(f"tfds:squad?data_dir={tmp_path / 'data'}", "squad")))
+    assert not (tmp_path / "marker").exists()

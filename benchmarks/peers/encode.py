@@ -37,7 +37,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
 
     def work() -> None:
         embeddings_NE = model.encode(texts, batch_size=settings["rows"], normalize_embeddings=True)
-        np.save(Path(folder.name) / "candidates.npy", embeddings_NE)
+        np.save(Path(folder.name) / "candidates.npy", embeddings_NE, allow_pickle=False)
 
     return lambda: {"documents/s": len(texts) / timed(work)[1]}
 

@@ -110,7 +110,7 @@ class _Lane:
             raise UserError(f"{folder}: no position of {self.name}; was the run started with another data.lanes?")
         try:
             tf.train.Checkpoint(lane=self._iterator).read(str(folder / self.name)).assert_consumed()
-        except (tf.errors.OpError, AssertionError, ValueError, TypeError) as error:
+        except (tf.errors.OpError, AssertionError, ValueError, TypeError, IndexError, RuntimeError) as error:
             raise UserError(
                 f"{folder / self.name}: not a position in this data ({_first_line(error)}); delete the checkpoint and "
                 "train again"

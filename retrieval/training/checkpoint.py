@@ -101,7 +101,7 @@ class Checkpointer:
         self._best = best
         try:
             self._manager = ocp.CheckpointManager(self._folder, options=options, item_names=("state", "data"))
-        except ValueError as error:
+        except _UNREADABLE as error:
             raise UserError(f"{self._folder}: a checkpoint is damaged, delete it and train again: {error}") from error
 
     def latest_step(self) -> int | None:

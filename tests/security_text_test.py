@@ -1,0 +1,78 @@
+"""Text of any kind, in reports and on a terminal: it reads as what it is, and does nothing."""
+
+import logging
+import re
+
+import pytest
+
+from retrieval import command_line, terminal
+from retrieval.data.beir import Candidate
+from retrieval.evaluation import display
+from retrieval.evaluation.report import Table, write_report
+from retrieval.stages import query
+
+ESCAPES = "\x1b]0;title\x07\x1b[31mred\x1b[2J\x9b5A\u202eesrever"
+NASTY = f"<script>alert(1)</script> | [link](javascript:x) ![i](y) `code` **b** _u_ \\| a\n# heading\r\n{ESCAPES}"
+
+
+def test_text_of_any_kind_leaves_a_terminal_alone():
+    for text in (terminal.printable(NASTY), terminal.one_line(NASTY)):
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", text)
+        assert r"\x1b[31mred" in text and r"\u202eesrever" in text
+    assert "\n" in terminal.printable(NASTY) and "\n" not in terminal.one_line(NASTY)
+    assert terminal.printable("Zoë’s café – „Köln“, 東京\t→\n") == "Zoë’s café – „Köln“, 東京\t→\n"
+    assert terminal.printable("\ud800") == r"\ud800"
+
+
+def test_a_hit_is_two_lines_whatever_the_passage_holds():
+    lines = query.hit(1, 0.5, Candidate("id", NASTY, f"{NASTY} word " * 30)).split("\n")
+    assert len(lines) == 2 and all(line.isprintable() for line in lines) and len(lines[1]) < 180
+
+
+def test_errors_and_the_log_leave_a_terminal_alone(capsys, monkeypatch):
+    with pytest.raises(SystemExit):
+        command_line._fail(f"a: line 1: the _id '{NASTY}'")
+    command_line._set_up_logging()
+    logging.getLogger("retrieval.x").warning("skipped %s", NASTY)
+    said = capsys.readouterr().err
+    assert said.count(r"\x1b[31mred") == 2 and "\x1b" not in said and "\x9b" not in said and "\u202e" not in said
+
+
+def assert_harmless(text, cells):
+    """GitHub's rules: what is escaped is text, and a table has as many cells as its header."""
+    assert "\x1b" not in text and "<script" not in text and "\u202e" not in text and "\r" not in text
+    unescaped = re.sub(r"\\[\\`*_\[\]|~$]", "", text)
+    assert not re.search(r"[\[`]", unescaped.replace("![success", ""))
+    for line in unescaped.splitlines():
+        assert not line.startswith("|") or line.count("|") == cells + 1
+
+
+def test_reports_show_text_as_it_reads(tmp_path):
+    row = dict(system=NASTY, dataset=NASTY, split=NASTY, queries=1, seconds=1.0, step=None)
+    rows = [row | dict(metric=f"Success@{k}", value=0.5) for k in (1, 10)]
+    table = Table(NASTY, ["a", NASTY], [[NASTY, 1], ["b", NASTY]], display.inline(NASTY))
+    write_report(tmp_path, NASTY, rows, [table])
+    text = (tmp_path / "report.md").read_text()
+    result, free = (part for part in text.split("\n\n") if part.startswith("|"))
+    assert_harmless(result, 5)
+    assert_harmless(free, 2)
+    headings = [line for line in text.splitlines() if line.startswith("#")]
+    assert len(headings) == 3
+    for line in headings:
+        assert_harmless(line, 0)
+    (plot,) = (tmp_path / "plots").iterdir()
+    assert re.fullmatch(r"[\w.-]+", plot.name)
+
+
+@pytest.mark.parametrize("text", ["$x", "$x^{$", r"\$\frac{", "$$", "a $b$ c"])
+def test_dollars_make_no_formula_of_a_label(text, tmp_path):
+    canvas, axes = display.figure(text, text, text)
+    axes.plot([1, 2], [1, 2], label=display.label(text))
+    axes.legend()
+    display.save(tmp_path, canvas, "plot")
+    assert not any(label.get_parse_math() and "\\" not in label.get_text() for label in [axes.title])
+
+
+def test_what_a_report_makes_itself_stays_markup():
+    assert display.inline(display.Markup("**1**")) == "**1**"
+    assert display.inline("dense_x, recall@10 – 5 % (a-b) 1.5*") == r"dense_x, recall@10 – 5 % (a-b) 1.5\*"
