@@ -9,8 +9,9 @@ launch/local_pod.sh N M [--retries=R] -- arguments of retrieval.main
 
 Runs N processes of retrieval.main with M fake CPU devices each, joined as the hosts of a pod are.
 
-When one process fails, the others are killed, and the pod starts again at most R times (0). SIGTERM goes to every
-process, as when a pod is preempted: they save, and the script ends with 75. Arguments that are wrong end it with 2.
+When one process fails, the others are killed, and the pod starts again at most R times (0); so it does when they end
+by themselves with 75. SIGTERM goes to every process, as when a pod is preempted: they save, and the script ends with
+75. Arguments that are wrong end it with 2.
 END
 }
 
@@ -62,7 +63,8 @@ free_port() {
   .venv/bin/python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
 }
 
-# Waits for all, and leaves in `code` the exit code of the first that failed. Those that save, exit code 75, are let.
+# Waits for all, and leaves in `code` the exit code of the first that failed. Those that save, exit code 75, are let, and
+# tell less than any other code: it is also that of those who have lost another.
 finish() {
   local i ended
   code=0
@@ -72,8 +74,9 @@ finish() {
       kill -0 "${pids[i]}" 2> /dev/null && continue
       ended=0
       wait "${pids[i]}" || ended=$?
+      kill -KILL -- "-${pids[i]}" 2> /dev/null || true # helpers that it left behind
       unset "pids[i]"
-      [ "$code" -ne 0 ] || code=$ended
+      case $code in 0 | 75) [ "$ended" -eq 0 ] || code=$ended ;; esac
       case $ended in 0 | 75) ;; *) signal_all KILL ;; esac
     done
   done
@@ -82,7 +85,7 @@ finish() {
 while true; do
   start "$@"
   finish
-  case $code in 0 | 2 | 75) exit "$code" ;; esac
+  case $code in 0 | 2) exit "$code" ;; esac
   [ "$retries" -gt 0 ] || exit "$code"
   retries=$((10#$retries - 1))
   echo "a process ended with $code: starting again" >&2

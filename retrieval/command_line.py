@@ -4,7 +4,6 @@ import errno
 import logging
 import os
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -57,16 +56,15 @@ def run(main: Callable[[Sequence[str]], int | None]) -> None:
         app.run(main, flags_parser=parse_flags)
     except hosts.PreemptedError as notice:
         print(terminal.printable(str(notice)), file=sys.stderr)
-        sys.exit(hosts.EXIT_CODE)
+        hosts.leave(hosts.EXIT_CODE, str(notice))
     except UserError as error:
         _fail(str(error))
     except OSError as error:
         _fail(_explain(error))
-    except Exception:
+    except Exception as error:
         if hosts.is_alone():
             raise
-        traceback.print_exc()
-        hosts.leave(1)
+        hosts.leave_after(error)
 
 
 def _parse(argv: Sequence[str]) -> list[str]:
@@ -131,4 +129,4 @@ def _explain(error: OSError) -> str:
 
 def _fail(message: str) -> NoReturn:
     print(terminal.printable(f"error: {message}"), file=sys.stderr, flush=True)
-    hosts.leave(2)
+    hosts.leave(2, message)

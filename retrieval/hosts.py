@@ -1,22 +1,28 @@
 """The processes of a run, one per host of a pod: what the first of them does for all, and when they are to stop.
 
 Without `connect` there is one process, the first. Where there are several, all of them make the same calls in the same
-order: results, and only results, go over JAX's coordination service, which needs no accelerator.
+order: results, and only results, go over JAX's coordination service, which needs no accelerator. A process that ends
+tells the others why; one that is killed cannot, and the others find out.
 """
 
+import atexit
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
+from retrieval import terminal
 from retrieval.errors import UserError
 
 EXIT_CODE = 75  # EX_TEMPFAIL: what the launch scripts start again
@@ -24,12 +30,20 @@ EXIT_CODE = 75  # EX_TEMPFAIL: what the launch scripts start again
 # Milliseconds. A stage may take days; a process that dies ends the others.
 _FOREVER, _A_MOMENT = 1 << 40, 10_000
 
-
 # Seconds from SIGTERM to the end of the process, whatever it does: cloud machines are gone after 30.
 _GRACE = 25
 
 # Seconds after which a process that says nothing counts as dead, and the others end.
 _SILENCE = 40
+
+# Seconds for news to reach the other processes, and for one of them to say the same in its own words.
+_NEWS = 2
+
+_ENDED = "retrieval/ended"
+_LOST = "another host is gone ({}): start all of them again, the same command goes on from what is finished"
+# What collectives say when the other end of a connection is closed, and what none of them says.
+_CUT_OFF = re.compile(r"gloo|connection (closed|reset|refused)|broken pipe|socket closed|UNAVAILABLE", re.IGNORECASE)
+_OWN_FAULT = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNIMPLEMENTED")
 
 
 class PreemptedError(BaseException):
@@ -41,12 +55,22 @@ class PreemptedError(BaseException):
 
 @dataclasses.dataclass
 class _Pod:
+    """Attributes:
+    waiting: the main thread waits for another process, where no signal reaches it.
+    leaving: this process is about to end; that others do is no news any more.
+    """
+
     client: Any
     process: int
+    processes: int
     calls: Iterator[int] = dataclasses.field(default_factory=itertools.count)
+    waiting: bool = False
+    leaving: threading.Event = dataclasses.field(default_factory=threading.Event)
 
 
 _pod: _Pod | None = None
+_agreement: "_Agreement | None" = None
+_wakeup: int | None = None  # where a byte stands for a signal
 
 
 def connect() -> None:
@@ -65,14 +89,21 @@ def connect() -> None:
     numbers = [_number(name) for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID")]
     # Told which processes there are, JAX must not look for a cluster around them.
     method = None if None in numbers else "deactivate"
+    # JAX's own handler of SIGTERM would take the place of ours, and nothing but training would heed it.
+    jax.config.update("jax_enable_preemption_service", False)
     try:
-        jax.distributed.initialize(None, *numbers, cluster_detection_method=method, heartbeat_timeout_seconds=_SILENCE)
+        with _told_of_silence(distributed._jax):
+            jax.distributed.initialize(
+                None, *numbers, cluster_detection_method=method, heartbeat_timeout_seconds=_SILENCE
+            )
     except (ValueError, RuntimeError, TypeError) as error:
         raise UserError(
             f"--multihost: the hosts cannot be joined ({error}); on TPU VMs, GKE and Slurm they find each other, "
             "elsewhere set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or leave --multihost out"
         ) from error
-    _pod = _Pod(distributed.global_state.client, jax.process_index())
+    _pod = _Pod(distributed.global_state.client, jax.process_index(), jax.process_count())
+    atexit.register(_pod.leaving.set)  # before JAX parts from the others
+    threading.Thread(target=_listen, args=[_pod], daemon=True).start()
     if not is_first():  # what it would say is what the first says
         logging.getLogger("retrieval").setLevel(logging.WARNING)
         os.environ["TQDM_DISABLE"] = "1"  # as long as nobody has imported tqdm
@@ -96,21 +127,20 @@ def on_first(function: Callable[[], Any]) -> Any:
 
     Raises:
       UserError: in every process, when the function raised anything in the first.
+      PreemptedError: in every process, when it did so in the first.
     """
     if _pod is None:
         return function()
     key = f"retrieval/{next(_pod.calls)}"
-    _pod.client.wait_at_barrier(f"{key}/all", _FOREVER)
+    with _waiting():
+        _pod.client.wait_at_barrier(f"{key}/all", _FOREVER)
     if _pod.process != 0:
-        answer = json.loads(_pod.client.blocking_key_value_get(key, _FOREVER))
-        if "error" in answer:
-            _pod.client.wait_at_barrier(f"{key}/read", _A_MOMENT)
-            raise UserError(f"the first host stopped: {answer['error']}")
-        return answer["result"]
+        return _answer(key)
     try:
         result = function()
     except BaseException as error:
-        _pod.client.key_value_set(key, json.dumps({"error": str(error) or type(error).__name__}))
+        answer = {"error": str(error) or type(error).__name__, "preempted": isinstance(error, PreemptedError)}
+        _pod.client.key_value_set(key, json.dumps(answer))
         with contextlib.suppress(Exception):  # the service ends with this process: the others must have read it
             _pod.client.wait_at_barrier(f"{key}/read", _A_MOMENT)
         raise
@@ -118,22 +148,38 @@ def on_first(function: Callable[[], Any]) -> Any:
     return result
 
 
+def _answer(key: str) -> Any:
+    """What the first process has to say to the others."""
+    with _waiting():
+        answer = json.loads(_pod.client.blocking_key_value_get(key, _FOREVER))
+    if "error" in answer:
+        _pod.client.wait_at_barrier(f"{key}/read", _A_MOMENT)
+        kind = PreemptedError if answer["preempted"] else UserError
+        raise kind(f"the first host stopped: {answer['error']}")
+    return answer["result"]
+
+
 def heed_sigterm() -> None:
     """From now on SIGTERM raises `PreemptedError` in the main thread, and `_GRACE` seconds later the process is gone.
 
     What is written is whole at every moment, so a process that is in a long computation then may as well end there.
     """
-    reads, writes = os.pipe()
-    os.set_blocking(writes, False)
+    global _wakeup
+    reads, _wakeup = os.pipe()
+    os.set_blocking(_wakeup, False)
 
     def end() -> None:
         while os.read(reads, 1) != bytes([signal.SIGTERM]):
             pass
+        if _agreement is not None:
+            _agreement.request()
+        elif _pod is not None and _pod.waiting:
+            _end(EXIT_CODE, "interrupted while another host was at work: the same command goes on from there")
         time.sleep(_GRACE)
         os._exit(EXIT_CODE)
 
     threading.Thread(target=end, daemon=True).start()
-    signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
+    signal.set_wakeup_fd(_wakeup, warn_on_full_buffer=False)
     os.register_at_fork(after_in_child=_forget_sigterm)
     signal.signal(signal.SIGTERM, _interrupt)
 
@@ -144,18 +190,154 @@ def watch() -> Iterator[Callable[[int], bool]]:
 
     All processes ask after every step, and all get the same answer.
     """
-    if _pod is not None:
-        from jax.experimental import multihost_utils
-
-        yield multihost_utils.reached_preemption_sync_point
-        return
+    global _agreement
     received = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: received.set())
+    _agreement = _Agreement(_pod, received) if _pod is not None else None
     try:
-        yield lambda step: received.is_set()
+        yield _agreement or (lambda step: received.is_set())
     finally:
+        _agreement = None
         # Once is enough: a second one would interrupt what is done about the first.
         signal.signal(signal.SIGTERM, signal.SIG_IGN if received.is_set() else before)
+
+
+class _Agreement:
+    """The step after which all processes stop: the one after the last that any of them had come to at the news."""
+
+    def __init__(self, pod: _Pod, agreed: threading.Event):
+        self._pod = pod
+        self._key = f"retrieval/{next(pod.calls)}"
+        self._step, self._last = 0, -1
+        self._lock = threading.Lock()
+        threading.Thread(target=self._agree, args=[agreed], daemon=True).start()
+
+    def __call__(self, step: int) -> bool:
+        with self._lock:  # while they agree, none goes on
+            self._step = step
+            return step == self._last
+
+    def request(self) -> None:
+        """Tells all processes that it is time; more than once is no more than once."""
+        with contextlib.suppress(Exception):  # no process is left to tell
+            self._pod.client.key_value_set(f"{self._key}/notice", "", allow_overwrite=True)
+
+    def _agree(self, agreed: threading.Event) -> None:
+        client, steps = self._pod.client, f"{self._key}/steps"
+        with contextlib.suppress(Exception):  # the pod has ended, or lost a process; others see to that
+            client.blocking_key_value_get(f"{self._key}/notice", _FOREVER)
+            with self._lock:
+                client.key_value_set(f"{steps}/{self._pod.process}", str(self._step))
+                others = range(self._pod.processes)
+                self._last = 1 + max(int(client.blocking_key_value_get(f"{steps}/{i}", _A_MOMENT)) for i in others)
+            agreed.set()
+            if _wakeup is not None:  # the countdown is for all, whoever the signal came to
+                os.write(_wakeup, bytes([signal.SIGTERM]))
+
+
+def leave(code: int, why: str = "") -> NoReturn:
+    """Ends the process; where there are others, at once, for they may never come to where JAX would wait for them.
+
+    Args:
+      why: what the others say when they end too.
+    """
+    if is_alone():
+        sys.exit(code)
+    _pod.leaving.set()
+    sys.stdout.flush()
+    # Those that save end together: the service goes with the first process.
+    if code != EXIT_CODE or not _all_leave():
+        _tell(code, why)
+    os._exit(code)
+
+
+def leave_after(error: Exception) -> NoReturn:
+    """Ends a process of a pod after an exception that it does not expect.
+
+    Where that is what another process's end looks like from here, it ends with the exit code to start again.
+    """
+    import jax
+
+    if isinstance(error, jax.errors.JaxRuntimeError) and not str(error).startswith(_OWN_FAULT):
+        cut_off = _CUT_OFF.search(str(error))
+        # Meanwhile the thread that listens, or JAX's own, hears more of it and ends this process.
+        time.sleep(2 * _NEWS if cut_off else _SILENCE + 10)
+        if cut_off:
+            _end(EXIT_CODE, _LOST.format(_first_line(error)))
+    traceback.print_exception(error)
+    leave(1, _first_line(error))
+
+
+def _listen(pod: _Pod) -> None:
+    """Ends this process when another one does."""
+    try:
+        process, code, why = json.loads(pod.client.blocking_key_value_get(_ENDED, _FOREVER))
+    except Exception as error:
+        _lose(str(error))
+        return
+    time.sleep(_NEWS)
+    _end(code, why if code == EXIT_CODE else f"host {process} stopped: {why}")
+
+
+@contextlib.contextmanager
+def _told_of_silence(library: Any) -> Iterator[None]:
+    """What JAX does about a process that is silent is to abort this one; the client that it makes in here tells us."""
+    make = library.get_distributed_runtime_client
+    library.get_distributed_runtime_client = functools.partial(make, missed_heartbeat_callback=_lose)
+    try:
+        yield
+    finally:
+        library.get_distributed_runtime_client = make
+
+
+def _lose(reason: Any) -> None:
+    _end(EXIT_CODE, _LOST.format(_first_line(reason)))
+
+
+def _end(code: int, why: str) -> None:
+    """Ends this process, from any of its threads, unless it is ending already."""
+    if _pod is None or _pod.leaving.is_set():
+        return
+    _pod.leaving.set()
+    print(terminal.printable(f"error: {why}"), file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    _tell(code, why)
+    os._exit(code)
+
+
+def _tell(code: int, why: str) -> None:
+    """Tells the other processes that this one ends, if it still can."""
+    news = json.dumps([_pod.process, code, why])
+    thread = threading.Thread(target=_quietly, args=[_pod.client.key_value_set, _ENDED, news], daemon=True)
+    thread.start()
+    thread.join(_NEWS)
+    if is_first():
+        time.sleep(_NEWS / 2)  # the service ends with this process: the others must have heard of it
+
+
+def _all_leave() -> bool:
+    with contextlib.suppress(Exception):
+        _pod.client.wait_at_barrier("retrieval/leaving", _A_MOMENT)
+        return True
+    return False
+
+
+def _quietly(function: Callable, *arguments: Any) -> None:
+    with contextlib.suppress(Exception):
+        function(*arguments)
+
+
+@contextlib.contextmanager
+def _waiting() -> Iterator[None]:
+    _pod.waiting = True
+    try:
+        yield
+    finally:
+        _pod.waiting = False
+
+
+def _first_line(reason: Any) -> str:
+    return next(iter(str(reason).strip().splitlines()), "") or type(reason).__name__
 
 
 def _interrupt(*_: Any) -> None:
@@ -168,14 +350,6 @@ def _forget_sigterm() -> None:
     if signal.getsignal(signal.SIGTERM) is _interrupt:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def leave(code: int) -> NoReturn:
-    """Ends the process; where there are others, at once, for they may never come to where JAX would wait for them."""
-    if is_alone():
-        sys.exit(code)
-    sys.stdout.flush()
-    os._exit(code)
 
 
 def _number(name: str) -> int | None:

@@ -172,6 +172,8 @@ class Checkpointer:
         """Errors of writing, which may be another thread's and come late, in the words of the run."""
         try:
             yield
+        except jax.errors.JaxRuntimeError:  # of a barrier: another process is gone
+            raise
         except (OSError, RuntimeError, ValueError) as error:
             raise UserError(
                 f"{self._folder}: a checkpoint cannot be written ({str(error).splitlines()[0]}); the finished ones are "
