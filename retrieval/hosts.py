@@ -7,6 +7,7 @@ tells the others why; one that is killed cannot, and the others find out.
 
 import atexit
 import contextlib
+import ctypes
 import dataclasses
 import functools
 import itertools
@@ -40,7 +41,7 @@ _SILENCE = 40
 _NEWS = 2
 
 _ENDED = "retrieval/ended"
-_LOST = "another host is gone ({}): start all of them again, the same command goes on from what is finished"
+_LOST = "error: another host is gone ({}): start all of them again, the same command goes on from what is finished"
 # What collectives say when the other end of a connection is closed, and what none of them says.
 _CUT_OFF = re.compile(r"gloo|connection (closed|reset|refused)|broken pipe|socket closed|UNAVAILABLE", re.IGNORECASE)
 _OWN_FAULT = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNIMPLEMENTED")
@@ -57,7 +58,7 @@ class PreemptedError(BaseException):
 class _Pod:
     """Attributes:
     waiting: the main thread waits for another process, where no signal reaches it.
-    leaving: this process is about to end; that others do is no news any more.
+    leaving: this process is about to end, with `code`; that others do is no news any more.
     """
 
     client: Any
@@ -66,6 +67,7 @@ class _Pod:
     calls: Iterator[int] = dataclasses.field(default_factory=itertools.count)
     waiting: bool = False
     leaving: threading.Event = dataclasses.field(default_factory=threading.Event)
+    code: int = 0
 
 
 _pod: _Pod | None = None
@@ -141,8 +143,8 @@ def on_first(function: Callable[[], Any]) -> Any:
     except BaseException as error:
         answer = {"error": str(error) or type(error).__name__, "preempted": isinstance(error, PreemptedError)}
         _pod.client.key_value_set(key, json.dumps(answer))
-        with contextlib.suppress(Exception):  # the service ends with this process: the others must have read it
-            _pod.client.wait_at_barrier(f"{key}/read", _A_MOMENT)
+        # The service ends with this process: the others must have read it.
+        _quietly(_pod.client.wait_at_barrier, f"{key}/read", _A_MOMENT)
         raise
     _pod.client.key_value_set(key, json.dumps({"result": result}))
     return result
@@ -153,7 +155,7 @@ def _answer(key: str) -> Any:
     with _waiting():
         answer = json.loads(_pod.client.blocking_key_value_get(key, _FOREVER))
     if "error" in answer:
-        _pod.client.wait_at_barrier(f"{key}/read", _A_MOMENT)
+        _quietly(_pod.client.wait_at_barrier, f"{key}/read", _A_MOMENT)
         kind = PreemptedError if answer["preempted"] else UserError
         raise kind(f"the first host stopped: {answer['error']}")
     return answer["result"]
@@ -219,8 +221,7 @@ class _Agreement:
 
     def request(self) -> None:
         """Tells all processes that it is time; more than once is no more than once."""
-        with contextlib.suppress(Exception):  # no process is left to tell
-            self._pod.client.key_value_set(f"{self._key}/notice", "", allow_overwrite=True)
+        _quietly(self._pod.client.key_value_set, f"{self._key}/notice", "", True)  # the service may be gone already
 
     def _agree(self, agreed: threading.Event) -> None:
         client, steps = self._pod.client, f"{self._key}/steps"
@@ -243,6 +244,7 @@ def leave(code: int, why: str = "") -> NoReturn:
     """
     if is_alone():
         sys.exit(code)
+    _pod.code = code
     _pod.leaving.set()
     sys.stdout.flush()
     # Those that save end together: the service goes with the first process.
@@ -263,7 +265,9 @@ def leave_after(error: Exception) -> NoReturn:
         # Meanwhile the thread that listens, or JAX's own, hears more of it and ends this process.
         time.sleep(2 * _NEWS if cut_off else _SILENCE + 10)
         if cut_off:
-            _end(EXIT_CODE, _LOST.format(_first_line(error)))
+            _lose(error)
+        if _pod.leaving.is_set():
+            _wait_for_the_end()
     traceback.print_exception(error)
     leave(1, _first_line(error))
 
@@ -276,18 +280,58 @@ def _listen(pod: _Pod) -> None:
         _lose(str(error))
         return
     time.sleep(_NEWS)
-    _end(code, why if code == EXIT_CODE else f"host {process} stopped: {why}")
+    _end(code, why if code == EXIT_CODE else f"error: host {process} stopped: {why}")
 
 
 @contextlib.contextmanager
 def _told_of_silence(library: Any) -> Iterator[None]:
-    """What JAX does about a process that is silent is to abort this one; the client that it makes in here tells us."""
+    """Within it, JAX's client is made so that a silent process ends this one by `_lose`, not by an abort of JAX's own.
+
+    JAX 0.10 takes a callback and cannot call it: the status that it has for it is no Python object, and the exception
+    about that ends in `std::terminate`. So that is taken too.
+    """
     make = library.get_distributed_runtime_client
-    library.get_distributed_runtime_client = functools.partial(make, missed_heartbeat_callback=_lose)
+    if _take_terminate():
+        library.get_distributed_runtime_client = functools.partial(make, missed_heartbeat_callback=_lose)
     try:
         yield
     finally:
         library.get_distributed_runtime_client = make
+
+
+def _take_terminate() -> bool:
+    """Makes `_on_terminate` what C++ calls for an exception that nobody handles; False where there is no way to."""
+    global _before_terminate
+    try:
+        set_terminate = ctypes.CDLL("libstdc++.so.6")._ZSt13set_terminatePFvvE
+    except (OSError, AttributeError):
+        return False
+    set_terminate.restype = _HANDLER
+    _before_terminate = set_terminate(_ON_TERMINATE)
+    return True
+
+
+def _on_terminate() -> None:
+    """In a thread of JAX's: does not return."""
+    answered = threading.Event()
+
+    def ask() -> None:
+        _quietly(_pod.client.key_value_try_get, _ENDED)
+        answered.set()
+
+    if _pod is None:
+        _before_terminate()
+    threading.Thread(target=ask, daemon=True).start()
+    # A client that has lost the others answers no more; one that does is not what the exception is about.
+    if answered.wait(_NEWS):
+        _before_terminate()
+    _lose("it does not answer")
+    _wait_for_the_end()
+
+
+_HANDLER = ctypes.CFUNCTYPE(None)
+_ON_TERMINATE = _HANDLER(_on_terminate)
+_before_terminate: Callable[[], None] = _on_terminate
 
 
 def _lose(reason: Any) -> None:
@@ -298,11 +342,18 @@ def _end(code: int, why: str) -> None:
     """Ends this process, from any of its threads, unless it is ending already."""
     if _pod is None or _pod.leaving.is_set():
         return
+    _pod.code = code
     _pod.leaving.set()
-    print(terminal.printable(f"error: {why}"), file=sys.stderr, flush=True)
+    print(terminal.printable(why), file=sys.stderr, flush=True)
     sys.stdout.flush()
     _tell(code, why)
     os._exit(code)
+
+
+def _wait_for_the_end() -> NoReturn:
+    """In a process that another of its threads is about to end."""
+    time.sleep(4 * _NEWS)
+    os._exit(_pod.code)
 
 
 def _tell(code: int, why: str) -> None:
