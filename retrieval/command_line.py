@@ -54,6 +54,8 @@ def run(main: Callable[[Sequence[str]], int | None]) -> None:
     hosts.heed_sigterm()
     try:
         app.run(main, flags_parser=parse_flags)
+    except SystemExit as end:
+        hosts.leave(end.code or 0)
     except hosts.PreemptedError as notice:
         print(terminal.printable(str(notice)), file=sys.stderr)
         hosts.leave(hosts.EXIT_CODE, str(notice))

@@ -237,7 +237,9 @@ class _Agreement:
 
 
 def leave(code: int, why: str = "") -> NoReturn:
-    """Ends the process; where there are others, at once, for they may never come to where JAX would wait for them.
+    """Ends the process; where there are others, at once: they may never come to where JAX would wait for them.
+
+    A regular end would also take Python away from JAX's threads, which may still call it.
 
     Args:
       why: what the others say when they end too.
@@ -247,9 +249,12 @@ def leave(code: int, why: str = "") -> NoReturn:
     _pod.code = code
     _pod.leaving.set()
     sys.stdout.flush()
-    # Those that save end together: the service goes with the first process.
-    if code != EXIT_CODE or not _all_leave():
+    # Those that have done their work end together: the service goes with the first process.
+    together = code in (0, EXIT_CODE) and _all_leave()
+    if code and not together:
         _tell(code, why)
+    elif is_first():
+        time.sleep(_NEWS / 2)
     os._exit(code)
 
 

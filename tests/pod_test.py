@@ -28,7 +28,7 @@ from retrieval.stages import train
 SMALL = {
     "prepare": dict(shards=8, vocab_size=300, longest_passage=40, shortest_paragraph=10, least_passage=5),
     "data": dict(query_length=16, document_length=48, lanes=8, shuffle_buffer=64, held_out=0.1),
-    "model": dict(num_layers=2, unroll=2, hidden_size=16, num_heads=2, mlp_size=32, embed_dim=8, dropout=0.1),
+    "model": dict(num_layers=1, hidden_size=16, num_heads=2, mlp_size=32, embed_dim=8, dropout=0.1),
     "train": dict(steps=12, batch_size=16),
     "loop": dict(log_every=2, checkpoint_every=4, validate_every=6, validate_queries=8, validate_candidates=16),
     "encode": dict(batch_tokens=1024, shard_size=50),
@@ -39,8 +39,8 @@ def settings(folder, inputs, stages):
     """The arguments of retrieval.main for a run on the toy corpus."""
     fields = [f"--config.{group}.{name}={value}" for group, fields in SMALL.items() for name, value in fields.items()]
     fields += [f"--config.corpus={inputs / 'dump.xml'}", f"--config.sets.reqa={inputs / 'squad.json'}"]
-    fields += ["--config=configs/ict_bfs_wlp.py:local", "--config.sets.pydocs=False"]
-    return [f"--workdir={folder}", f"--stage={stages}", *fields]
+    config = ["--config=configs/ict_bfs_wlp.py:local", "--config.sets.pydocs=False"]
+    return [f"--workdir={folder}", f"--stage={stages}", *config, *fields]
 
 
 def environment(**variables):
