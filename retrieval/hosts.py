@@ -7,9 +7,7 @@ tells the others why; one that is killed cannot, and the others find out.
 
 import atexit
 import contextlib
-import ctypes
 import dataclasses
-import functools
 import itertools
 import json
 import logging
@@ -23,7 +21,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
-from retrieval import terminal
+from retrieval import silence, terminal
 from retrieval.errors import UserError
 
 EXIT_CODE = 75  # EX_TEMPFAIL: what the launch scripts start again
@@ -94,7 +92,7 @@ def connect() -> None:
     # JAX's own handler of SIGTERM would take the place of ours, and nothing but training would heed it.
     jax.config.update("jax_enable_preemption_service", False)
     try:
-        with _told_of_silence(distributed._jax):
+        with silence.heard(distributed._jax, lambda: _pod.client.key_value_try_get(_ENDED), _lose_for_good):
             jax.distributed.initialize(
                 None, *numbers, cluster_detection_method=method, heartbeat_timeout_seconds=_SILENCE
             )
@@ -288,59 +286,13 @@ def _listen(pod: _Pod) -> None:
     _end(code, why if code == EXIT_CODE else f"error: host {process} stopped: {why}")
 
 
-@contextlib.contextmanager
-def _told_of_silence(library: Any) -> Iterator[None]:
-    """Within it, JAX's client is made so that a silent process ends this one by `_lose`, not by an abort of JAX's own.
-
-    JAX 0.10 takes a callback and cannot call it: the status that it has for it is no Python object, and the exception
-    about that ends in `std::terminate`. So that is taken too.
-    """
-    make = library.get_distributed_runtime_client
-    if _take_terminate():
-        library.get_distributed_runtime_client = functools.partial(make, missed_heartbeat_callback=_lose)
-    try:
-        yield
-    finally:
-        library.get_distributed_runtime_client = make
-
-
-def _take_terminate() -> bool:
-    """Makes `_on_terminate` what C++ calls for an exception that nobody handles; False where there is no way to."""
-    global _before_terminate
-    try:
-        set_terminate = ctypes.CDLL("libstdc++.so.6")._ZSt13set_terminatePFvvE
-    except (OSError, AttributeError):
-        return False
-    set_terminate.restype = _HANDLER
-    _before_terminate = set_terminate(_ON_TERMINATE)
-    return True
-
-
-def _on_terminate() -> None:
-    """In a thread of JAX's: does not return."""
-    answered = threading.Event()
-
-    def ask() -> None:
-        _quietly(_pod.client.key_value_try_get, _ENDED)
-        answered.set()
-
-    if _pod is None:
-        _before_terminate()
-    threading.Thread(target=ask, daemon=True).start()
-    # A client that has lost the others answers no more; one that does is not what the exception is about.
-    if answered.wait(_NEWS):
-        _before_terminate()
-    _lose("it does not answer")
-    _wait_for_the_end()
-
-
-_HANDLER = ctypes.CFUNCTYPE(None)
-_ON_TERMINATE = _HANDLER(_on_terminate)
-_before_terminate: Callable[[], None] = _on_terminate
-
-
 def _lose(reason: Any) -> None:
     _end(EXIT_CODE, _LOST.format(_first_line(reason)))
+
+
+def _lose_for_good(reason: str) -> NoReturn:
+    _lose(reason)
+    _wait_for_the_end()
 
 
 def _end(code: int, why: str) -> None:
@@ -358,7 +310,7 @@ def _end(code: int, why: str) -> None:
 def _wait_for_the_end() -> NoReturn:
     """In a process that another of its threads is about to end."""
     time.sleep(4 * _NEWS)
-    os._exit(_pod.code)
+    os._exit(_pod.code if _pod else 1)
 
 
 def _tell(code: int, why: str) -> None:
