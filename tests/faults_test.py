@@ -41,13 +41,16 @@ SMALL = {
 
 # `retrieval.main`, which kills itself, or is told to end, so many seconds after its imports.
 CHILD = """
-import os, signal, sys, threading
+import os, signal, sys, threading, time
 import jax, tensorflow
 from retrieval import command_line, main
 from retrieval.stages import table
 after, number = float(sys.argv.pop(1)), int(sys.argv.pop(1))
+def strike():
+    print(time.monotonic(), flush=True)
+    os.kill(os.getpid(), number)
 if after >= 0:
-    timer = threading.Timer(after, os.kill, (os.getpid(), number))
+    timer = threading.Timer(after, strike)
     timer.daemon = True
     timer.start()
 command_line.run(main.main)
@@ -139,9 +142,8 @@ def test_a_run_that_is_killed_over_and_over(command, whole, tmp_path, seed):
 
 @pytest.mark.parametrize("after", [0.3, 5.0])
 def test_sigterm_ends_a_run_with_the_code_to_start_it_again(command, tmp_path, after):
-    began = time.monotonic()
     done = execute(command(tmp_path / "run"), after, signal.SIGTERM)
-    assert done.returncode == hosts.EXIT_CODE and time.monotonic() - began < 30 + after, done.stderr
+    assert done.returncode == hosts.EXIT_CODE and time.monotonic() - float(done.stdout) < 30, done.stderr
     assert "the same command goes on from there" in done.stderr and "Traceback" not in done.stderr
 
 
@@ -184,14 +186,17 @@ def test_every_artefact_has_a_checksum(copy):
     without = {path.relative_to(copy.folder).as_posix() for path in copy.folder.rglob("*") if path.is_file()}
     without -= {path.relative_to(copy.folder).as_posix() for path in guards(copy)}
     # For people, and for the next run: none of it is read as a result.
-    known = re.compile(r"\.lock|config\.json|report\..*|metrics/.*|plots/.*|stages/report\.json")
+    known = re.compile(
+        r".*/_CHECKPOINT_METADATA|\.lock|config\.json|report\..*|metrics/.*|plots/.*|stages/report\.json"
+    )
     assert not [path for path in without if not known.fullmatch(path)]
 
 
 def damage(random, path, others):
     """Flips a bit, cuts off an end, deletes, or puts another file in its place; None where nothing would change."""
     before = path.read_bytes()
-    kind = random.choice(["flip", "cut", "delete", "swap"])
+    kinds = ["flip", "cut", "swap"] + ["delete"] * (path.parent.name != "stages")  # without a record it has not run
+    kind = random.choice(kinds)
     if kind == "delete":
         path.unlink()
         return before
@@ -236,15 +241,14 @@ def test_a_thousand_damages_are_all_seen(copy):
         ("sets/reqa/qrels/*", "index", "--stage=sets makes it again"),
         ("embeddings/reqa/*/candidates-00000*.npy", "evaluate", "--stage=encode makes it again"),
         ("embeddings/reqa/*/candidates-00000*.ids.json", "index", "--stage=encode makes it again"),
-        ("index/reqa/bm25/*.npy", "evaluate", "--stage=index makes it again"),
+        ("index/reqa/bm25/*", "evaluate", "--stage=index makes it again"),
         ("runs/reqa/*.trec", "report", "--stage=evaluate makes it again"),
         ("checkpoints/*/state/d/*", "encode", "delete .* and train again"),
     ],
 )
 def test_what_is_damaged_is_not_read(copy, artefact, stage, message):
-    for path in copy.folder.glob(artefact):
-        if path.is_file():
-            path.write_bytes(path.read_bytes()[:-1])
+    for path in [path for path in copy.folder.glob(artefact) if path.is_file() and path.name != "manifest.json"]:
+        path.write_bytes(path.read_bytes()[:-1])
     copy.record(stage).unlink()
     with pytest.raises(UserError, match=rf"damaged, its SHA-256 is not that of what was written; .*{message}"):
         runs.run_stage(copy, stage, STAGES)

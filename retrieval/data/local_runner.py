@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 import msgpack
 import tqdm
 
-from retrieval import files
+from retrieval import files, hosts
 from retrieval.data.external_sort import Sorter
 from retrieval.errors import UserError
 
@@ -66,6 +66,12 @@ def run_tasks(
                 f"{name}: a worker process was killed, most often for lack of memory; start again to go on where it "
                 "stopped, with fewer prepare.workers or more prepare.shards"
             ) from error
+        except hosts.PreemptedError:
+            for (
+                worker
+            ) in multiprocessing.active_children():  # there is no time to wait; what they write is whole or not
+                worker.kill()
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
 

@@ -20,6 +20,8 @@ from retrieval.errors import UserError
 
 _log = logging.getLogger(__name__)
 
+_TRASH = "trash"
+
 
 class Resumable(Protocol):
     """A data iterator that can write down its position and go back to it; every host writes its own files."""
@@ -89,8 +91,8 @@ class Checkpointer:
         options = ocp.CheckpointManagerOptions(
             preservation_policy=AnyPreservationPolicy(policies),
             best_fn=(lambda scores: scores[best]) if best else None,
-            # A deleted step is renamed away first: a kill in the middle of a deletion leaves no half step in the list.
-            todelete_subdir="trash",
+            # Steps are renamed away, and `_seal` deletes them later: a kill leaves no half step in the list.
+            todelete_subdir=_TRASH,
             cleanup_tmp_directories=True,
             async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
         )
@@ -156,6 +158,8 @@ class Checkpointer:
         """Waits for the last save, as `wait` does."""
         with self._telling_failures():
             self._manager.close()
+        if hosts.is_first():
+            files.remove(self._folder / _TRASH)
 
     def _seal(self) -> None:
         """Writes the sums of a step that is complete but for its name; Orbax calls it in the thread that saves."""
@@ -163,6 +167,7 @@ class Checkpointer:
             (unnamed,) = self._folder.glob("*.orbax-checkpoint-tmp*")
             # Orbax writes the time of the commit into this one last; restoring does not depend on it.
             files.write_manifest(unnamed, but=("_CHECKPOINT_METADATA",))
+            files.remove(self._folder / _TRASH)  # of the saves before
 
     @contextlib.contextmanager
     def _telling_failures(self) -> Iterator[None]:
