@@ -95,6 +95,8 @@ def _parse(argv: Sequence[str]) -> list[str]:
     except UserError:
         raise
     except Exception as error:  # what a config file raises, which may be anything
+        if isinstance(error, AttributeError) and error.name == "get_config":
+            raise _no_config(_config_flag(argv)) from error
         raise UserError(f"{_config_flag(argv)}: {_where(error)}; mend that file, or take another") from error
     finally:
         sys.argv = given
@@ -182,7 +184,7 @@ def _check_field(config: ConfigDict, field: str) -> None:
     *parents, leaf = field.split(".")
     for depth, name in enumerate([*parents, leaf]):
         if not isinstance(known, ConfigDict) or name not in known:
-            meant = [known for known in _fields(config) if known.endswith(f".{leaf}")]
+            meant = [known for known in _fields(config) if f".{known}".endswith(f".{leaf}")]
             if meant and depth == len(parents):  # the right name in the wrong group
                 hint = " or ".join(f"config.{known}" for known in meant[:3])
                 raise UserError(f"unknown field 'config.{field}': did you mean {hint}?")

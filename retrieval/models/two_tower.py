@@ -143,7 +143,7 @@ def _check_same_shapes(name: str, wanted: nnx.State, given: nnx.State) -> None:
         if wanted.get(path) != given.get(path)
     ]
     if differences:
-        raise UserError(f"the pre-trained encoder does not fit {name}; it has\n  " + "\n  ".join(differences))
+        raise UserError(f"the pre-trained encoder does not fit {name}; it has\n  " + "\n  ".join(differences[:3]))
 
 
 def _shapes(state: nnx.State) -> dict[str, tuple[int, ...]]:

@@ -77,6 +77,9 @@ def _check_config(folder: Path, role: str) -> None:
 def _check_order(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
     """Every stage comes after those whose output it reads, unless these have run."""
     for place, name in enumerate(names):
+        if run.holder(name) is not run:
+            folder = run.holder(name).folder
+            raise UserError(f"stage '{name}' is one of the base, {folder}: run it there, or add it to config.stages")
         for need in stages[name].needs:
             later = need in names[place + 1 :] and need not in names[:place]
             holder = run.holder(need)
@@ -140,11 +143,11 @@ def _paths(field: str, value: str, of_folders: bool = False) -> list[Path]:
     paths = [Path(path) for path in value.split(",") if path and not tfds_source.is_source(path)]
     for path in paths:
         if not path.exists():
-            names = [item.name for item in path.parent.iterdir()] if path.parent.is_dir() else []
-            hint = near(path.name, names)
+            names = [str(path.parent / item.name) for item in path.parent.iterdir()] if path.parent.is_dir() else []
+            hint = near(str(path), [*names, "pydocs"] if field == "config.corpus" else names)
             raise UserError(
                 f"{path}: no such file or folder, in {field}; "
-                + (f"did you mean {path.parent / hint[0]}?" if hint else "look at the path, and from where it counts")
+                + (f"did you mean {hint[0]}?" if hint else "look at the path, and from where it counts")
             )
         if path.is_dir() != of_folders:
             kinds = ("folders", "a file") if of_folders else ("files, separated by commas", "a folder")
@@ -167,8 +170,8 @@ def _check_training(run: Run, names: Sequence[str]) -> None:
     models.check_chunks(config, mesh.size)
     if config.mesh.rules:
         model = models.abstract(config, plan.vocab_size(config))
-        sharding.check_rules(models.parameters(model), config.mesh.rules)
         models.shardings(models.parameters(model), config, mesh)
+        sharding.check_rules(models.parameters(model), config.mesh.rules)
     if "train" in names:
         _check_shards(run)
         train.check_start(run)

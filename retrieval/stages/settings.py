@@ -171,7 +171,7 @@ def check_fields(config: ConfigDict) -> None:
     for field, rule in FIELDS.items():
         if field not in values:
             raise UserError(
-                f"config.{field} is missing: a config starts from that of configs/ict_bfs_wlp.py, which has them all; a "
+                f"config.{field} is missing: a config starts from that of configs/ict_bfs_wlp.py, which has all; a "
                 "work directory without it is of another version of this program: use another --workdir"
             )
         if not rule.fits(values[field]):

@@ -57,9 +57,9 @@ def train(run: Run) -> dict[str, Any]:
     _log.info("model: %.1f million parameters on %d devices", size / 1e6, mesh.size)
     checkpointer = open_checkpoints(run.folder, config)
     resumed = checkpointer.newest_good_step() is not None
+    batches = make_batches(run, vocabulary, mesh)
     state = like if resumed else initial_state(config, len(vocabulary), like)
     with jax.set_mesh(mesh):
-        batches = make_batches(run, vocabulary, mesh)
         validate = validation.make(run, vocabulary, mesh) if config.loop.validate_every else None
         if resumed:
             state = checkpointer.restore(like, batches)
