@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what matters comes as an exception
 
@@ -180,19 +180,24 @@ def _fields(config: ConfigDict, prefix: str = "") -> list[str]:
 
 
 def _check_field(config: ConfigDict, field: str) -> None:
-    known = config
-    *parents, leaf = field.split(".")
-    for depth, name in enumerate([*parents, leaf]):
+    known, names = config, field.split(".")
+    for depth, name in enumerate(names):
         if not isinstance(known, ConfigDict) or name not in known:
-            meant = [known for known in _fields(config) if f".{known}".endswith(f".{leaf}")]
-            if meant and depth == len(parents):  # the right name in the wrong group
-                hint = " or ".join(f"config.{known}" for known in meant[:3])
-                raise UserError(f"unknown field 'config.{field}': did you mean {hint}?")
-            names = known.keys() if isinstance(known, ConfigDict) else []
-            raise unknown_name("field", ".".join(["config", *parents[:depth], name]), _prefixed(parents[:depth], names))
+            raise _unknown_field(config, known, names, depth)
         known = known[name]
     if isinstance(known, ConfigDict):
         raise UserError(f"config.{field} is a group of fields; set one of {listed(_prefixed([field], known.keys()))}")
+
+
+def _unknown_field(config: ConfigDict, parent: Any, names: Sequence[str], depth: int) -> UserError:
+    """For a field that is not in its group `parent`: it may be in another, or the parent no group."""
+    field, path = ".".join(["config", *names]), ".".join(["config", *names[:depth]])
+    meant = [known for known in _fields(config) if f".{known}".endswith(f".{names[-1]}")]
+    if meant and depth == len(names) - 1:
+        return UserError(f"unknown field '{field}': did you mean {' or '.join(f'config.{m}' for m in meant[:3])}?")
+    if not isinstance(parent, ConfigDict):
+        return UserError(f"unknown field '{field}': {path} has no fields; set it as --{path}=VALUE")
+    return unknown_name("field", f"{path}.{names[depth]}", _prefixed(names[:depth], parent.keys()))
 
 
 def _prefixed(parents: Sequence[str], names: Sequence[str]) -> list[str]:

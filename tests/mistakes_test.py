@@ -3,6 +3,7 @@
 Nothing that is dear is done before: but for those of `IN_A_STAGE`, no stage has begun when the message comes.
 """
 
+import gzip
 import importlib
 import json
 import math
@@ -89,7 +90,7 @@ FIELDS = mistakes(
         ("--config.data.batch_size=5", ("'config.data.batch_size'", "did you mean config.train.batch_size")),
         ("--config.temperature=5", ("'config.temperature'", "did you mean config.train.temperature")),
         ("--config.data.rates.itc=1", ("'config.data.rates.itc'", "did you mean config.data.rates.ict")),
-        ("--config.train.steps.more=5", ("'config.train.steps.more'",)),
+        ("--config.train.steps.more=5", ("'config.train.steps.more'", "config.train.steps has no fields")),
         ("--config.train=5", ("config.train is a group of fields", "config.train.steps")),
         ("--config.train.steps=many", ("--config.train.steps=many", "a whole number is needed, such as 600")),
         ("--config.train.steps=1e3", ("--config.train.steps=1e3", "a whole number is needed")),
@@ -195,8 +196,6 @@ FIELDS = mistakes(
         ("--config.sets.distractors=-1", ("config.sets.distractors=-1", "at least 0")),
         ("--config.split.ratio=80", ("config.split.ratio=80.0", "a share between 0 and 1")),
         ("--config.split.validation=0", ("config.split.validation=0.0", "a share between 0 and 1")),
-        ("--stage=plan --config.plan.topology=v9:4x8", ("'v9'", "config.plan.topology", "known: v2, v3")),
-        ("--stage=plan --config.plan.topology=v5:4x8", ("'v5'", "did you mean v5p or v5e")),
         ("--stage=search --query=zip --config.search.k=500", ("config.search.k=500", "config.evaluate.depth=100")),
         (
             "--config=configs/mlm.py:local --workdir={run} --config.model.encoder=bow_mlp",
@@ -215,15 +214,12 @@ FIELDS = mistakes(
 
 REQA = "--config=configs/reqa.py:local --workdir={run} --config.base={finished} --config.sets.reqa={squad.json}"
 DUMP = "--config.sets.pydocs=False --config.corpus={dump.xml}"
+MIXED = "--workdir={mixed} --config.base={other_words} --config.stages=\"('prepare', 'sets', 'encode')\""
 
 FILES = mistakes(
     [
         ("--config.corpus=", ("config.corpus is not set", "--config.corpus=DUMP.xml.bz2")),
-        ("--config.corpus=pydoc", ("config.sets.pydocs", "set config.corpus=pydocs")),
-        (
-            "--config.sets.pydocs=False --config.corpus=pydoc",
-            ("pydoc: no such file", "config.corpus", "did you mean pydocs?"),
-        ),
+        ("--config.corpus=pydoc", ("pydoc: no such file", "config.corpus", "did you mean pydocs?")),
         (
             "--config.sets.pydocs=False --config.corpus={folder}/dumb.xml",
             ("dumb.xml: no such file", "did you mean {folder}/dump.xml"),
@@ -247,14 +243,30 @@ FILES = mistakes(
         (f"{DUMP} --config.vocab={{folder}}", ("{folder}: a folder", "config.vocab takes files")),
         (f"{DUMP} --config.vocab={{text.txt}}", ("{text.txt}", "[PAD]", "a BERT vocab.txt")),
         (f"{DUMP} --config.vocab={{empty}}", ("{empty}: the file is empty", "config.vocab")),
-        (f"{DUMP} --config.vocab={{twice.txt}}", ("{twice.txt}", "repeats the token 'fox'")),
+        (f"{DUMP} --config.vocab={{twice.txt}}", ("{twice.txt}", "repeats the token 'fox'", "drop one")),
         (
             f"{DUMP} --config.sets.reqa={{folder}}/squad.jsn",
             ("squad.jsn: no such file", "config.sets.reqa", "did you mean {folder}/squad.json"),
         ),
         (f"{DUMP} --config.sets.reqa={{folder}}", ("{folder}: a folder", "config.sets.reqa takes files")),
-        (f"{DUMP} --config.sets.reqa={{text.txt}}", ("{text.txt}", "not valid JSON")),
+        (f"{DUMP} --config.sets.reqa={{text.txt}}", ("{text.txt}", "not valid JSON", "a file of SQuAD is needed")),
         (f"{DUMP} --config.sets.reqa={{array.json}}", ("{array.json}", "'data' is missing")),
+        (
+            f"{DUMP} --config.sets.reqa={{cut.json.gz}}",
+            ("{cut.json.gz}", "cannot be read", "copy or download it again"),
+        ),
+        (f"{DUMP} --config.sets.reqa=tfds:squda", ("unknown TFDS data set 'squda'", "did you mean squad")),
+        (
+            f"{DUMP} --config.sets.reqa=tfds:squad?data_dir={{nowhere}}",
+            ("data_dir '{nowhere}' is not a folder", "squad/"),
+        ),
+        (f"{DUMP} --config.sets.beir=tfds:scifact", ("tfds:scifact: no such file or folder", "config.sets.beir")),
+        ("--config.sets.pydocs=False --config.corpus=tfds:wiki", ("unknown TFDS data set 'wiki'", "wikipedia")),
+        (f"{DUMP} --config.vocab={{cut.json.gz}}", ("{cut.json.gz}", "not UTF-8 text", "a BERT vocab.txt")),
+        (
+            f"{MIXED} --stage=encode",
+            ("config.base={other_words}", "trained with another vocabulary than {mixed}/corpus/vocab.txt"),
+        ),
         (f"{DUMP} --config.sets.nq={{nowhere}}", ("{nowhere}: no such file", "config.sets.nq")),
         (f"{DUMP} --config.sets.beir={{nowhere}}", ("{nowhere}: no such file or folder", "config.sets.beir")),
         (f"{DUMP} --config.sets.beir={{squad.json}}", ("{squad.json}: a file", "config.sets.beir takes folders")),
@@ -331,12 +343,21 @@ IN_A_STAGE = mistakes(
     [
         (
             f"{BM25} --config.sets.beir={{bad_grade}}",
-            ("{bad_grade}/qrels/test.tsv, line 2", "'high' is not an integer"),
+            ("{bad_grade}/qrels/test.tsv, line 2", "'high' is not an integer", "write 1"),
         ),
-        (f"{BM25} --config.sets.beir={{bad_query}}", ("{bad_query}/qrels/test.tsv, line 2", "'q9' is not in queries")),
-        (f"{BM25} --config.sets.beir={{bad_line}}", ("{bad_line}/corpus.jsonl, line 2", "not valid JSON")),
-        (f"{BM25} --config.sets.beir={{same_ids}}", ("{same_ids}/corpus.jsonl, line 2", "'d1' is there twice")),
-        (f"{BM25} --config.sets.nq={{text.txt}}", ("{text.txt}, line 1", "not valid JSON")),
+        (
+            f"{BM25} --config.sets.beir={{bad_query}}",
+            ("{bad_query}/qrels/test.tsv, line 2", "'q9' is not in queries", "drop the line"),
+        ),
+        (
+            f"{BM25} --config.sets.beir={{bad_line}}",
+            ("{bad_line}/corpus.jsonl, line 2", "not valid JSON", "one object a line"),
+        ),
+        (
+            f"{BM25} --config.sets.beir={{same_ids}}",
+            ("{same_ids}/corpus.jsonl, line 2", "'d1' is there twice", "must be distinct"),
+        ),
+        (f"{BM25} --config.sets.nq={{text.txt}}", ("{text.txt}, line 1", "not valid JSON", "is it Natural Questions?")),
         (
             f"{BM25} --config.sets.reqa={{squad.json}} --config.split.set=reqa --config.split.ratio=0.01",
             ("config.split.ratio=0.01", "0 train", "choose others, or a larger set"),
@@ -349,6 +370,8 @@ IN_A_STAGE = mistakes(
             "--workdir={finished_corpus} --stage=train --config.data.lanes=8 --config.train.batch_size=4096",
             ("150 examples", "config.train.batch_size=4096", "a smaller batch"),
         ),
+        ("--stage=plan --config.plan.topology=v9:4x8", ("'v9'", "config.plan.topology", "known: v2, v3")),
+        ("--stage=plan --config.plan.topology=v5:4x8", ("'v5'", "did you mean v5p or v5e")),
         ("--workdir={indexed} --stage=search", ("--stage=search needs a query", "--query='how do I")),
         (
             "--workdir={indexed} --stage=search --query=zip",
@@ -429,6 +452,7 @@ def inputs(tmp_path_factory):
     }
     for name, text in texts.items():
         (folder / name).write_text(text)
+    (folder / "cut.json.gz").write_bytes(gzip.compress(b"{" * 1000)[:-9])
     write_sets(folder)
     write_runs(folder.parent, folder)
     paths = {path.name: path for path in [*folder.iterdir(), *root.iterdir()]}
@@ -471,6 +495,7 @@ def write_runs(root, folder):
     finished(root / "indexed", words, "prepare", "sets", "train", "encode", "index")
     finished(root / "other_words", words.replace("fox", "fax"), "prepare", "train")
     finished(root / "untrained", words, "prepare")
+    finished(root / "mixed", words, "prepare", "sets")
     for name, base in (("circle_a", "circle_b"), ("circle_b", "circle_a")):
         finished(root / name, words, config="reqa", base=str(root / base))
     finished(root / "record", words, "prepare", "sets")

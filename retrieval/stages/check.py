@@ -32,10 +32,10 @@ def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
         raise UserError("config.stages is empty: name the stages to run, such as --stage=prepare,sets,train")
     _check_folders(run)
     _check_order(run, names, stages)
-    settings.check_combinations(run.config, names)
     _check_files(run, names, stages)
-    if {"train", "plan"} & set(names):
-        _check_training(run, names)
+    settings.check_combinations(run.config, names)
+    if "train" in names and not is_done(run, "train"):
+        _check_training(run)
     if "encode" in names or "search" in names:
         train.check_vocabulary(run, run.holder("train").folder, "config.base")
 
@@ -98,7 +98,7 @@ def _check_files(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) ->
     """What the stages read from outside is there, and of the right kind."""
     config = run.config
     if "prepare" in names and config.corpus != "pydocs":
-        for path in _paths("config.corpus", config.corpus):
+        for path in _paths("config.corpus", config.corpus, tfds="wikipedia"):
             wikipedia.read_pages(path)  # which looks at the first page
     if "prepare" in names:
         for path in _paths("config.vocab", config.vocab):
@@ -113,7 +113,8 @@ def _check_files(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) ->
 
 def _check_sets(run: Run) -> None:
     sets, split = run.config.sets, run.config.split
-    questions = [*_paths("config.sets.reqa", sets.reqa), *_paths("config.sets.nq", sets.nq)]
+    squad = _paths("config.sets.reqa", sets.reqa, tfds="squad")
+    _paths("config.sets.nq", sets.nq, tfds="natural_questions")
     names = [name for name in ("pydocs", "reqa", "nq") if sets[name]]
     for folder in _paths("config.sets.beir", sets.beir, of_folders=True):
         _check_beir(folder)
@@ -123,9 +124,8 @@ def _check_sets(run: Run) -> None:
         raise UserError(f"two evaluation sets are named '{twice[0]}': rename the folder of one (config.sets.beir)")
     if split.set and split.set not in names:
         raise unknown_name("set in config.split.set", split.set, names)
-    if questions and sets.reqa and not is_done(run, "sets"):
-        # SQuAD is small: a second now, rather than an error after the corpus is prepared.
-        reqa.read_squad([path for path in sets.reqa.split(",") if path and not tfds_source.is_source(path)])
+    if squad and not is_done(run, "sets"):
+        reqa.read_squad(squad)  # a second or two now, rather than an error after the corpus is prepared
 
 
 def _check_beir(folder: Path) -> None:
@@ -138,9 +138,12 @@ def _check_beir(folder: Path) -> None:
         raise UserError(f"{folder / 'qrels'}: no .tsv file with relevance judgements, such as test.tsv")
 
 
-def _paths(field: str, value: str, of_folders: bool = False) -> list[Path]:
-    """The files or folders that a field names, all of which are there."""
-    paths = [Path(path) for path in value.split(",") if path and not tfds_source.is_source(path)]
+def _paths(field: str, value: str, of_folders: bool = False, tfds: str = "") -> list[Path]:
+    """The files or folders that a field names, all of which are there; not its sources in TFDS, if it takes them."""
+    values = [part for part in value.split(",") if part]
+    for source in filter(tfds_source.is_source, values if tfds else ()):
+        tfds_source.check_source(source, tfds)
+    paths = [Path(part) for part in values if not (tfds and tfds_source.is_source(part))]
     for path in paths:
         if not path.exists():
             names = [str(path.parent / item.name) for item in path.parent.iterdir()] if path.parent.is_dir() else []
@@ -159,22 +162,18 @@ def _paths(field: str, value: str, of_folders: bool = False) -> list[Path]:
     return paths
 
 
-def _check_training(run: Run, names: Sequence[str]) -> None:
+def _check_training(run: Run) -> None:
     """Data, devices and parameters fit each other."""
     config = run.config
-    devices = plan.topology_devices(config.plan.topology) if "train" not in names else None
-    if "train" in names and is_done(run, "train"):
-        return
-    mesh = models.make_mesh(config, devices)
+    mesh = models.make_mesh(config)
     examples.abstract_batch(config, mesh)
     models.check_chunks(config, mesh.size)
     if config.mesh.rules:
         model = models.abstract(config, plan.vocab_size(config))
         models.shardings(models.parameters(model), config, mesh)
         sharding.check_rules(models.parameters(model), config.mesh.rules)
-    if "train" in names:
-        _check_shards(run)
-        train.check_start(run)
+    _check_shards(run)
+    train.check_start(run)
 
 
 def _check_shards(run: Run) -> None:

@@ -159,7 +159,10 @@ def check_vocabulary(run: Run, folder: Path, field: str) -> None:
     if folder.resolve() == run.folder.resolve() or not (folder / "config.json").exists():
         return
     trained = Run(ConfigDict(files.read_json(folder / "config.json")), folder, run.lock)
-    theirs, ours = trained.corpus / "vocab.txt", run.corpus / "vocab.txt"
+    try:
+        theirs, ours = trained.corpus / "vocab.txt", run.corpus / "vocab.txt"
+    except UserError:  # the base of that run has gone, and its vocabulary with it
+        return
     if not ours.exists() and run.config.vocab:
         ours = Path(run.config.vocab)
     if ours.exists() and theirs.exists() and ours.read_bytes() != theirs.read_bytes():
