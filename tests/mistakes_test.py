@@ -72,6 +72,7 @@ FLAGS = mistakes(
         ("--config={raises.py} --workdir={run}", ("{raises.py}, line 2", "NameError", "mend that file")),
         ("--config={typo.py} --workdir={run}", ("'config.train.batchsize'", "did you mean config.train.batch_size")),
         ("--config={lacks.py} --workdir={run}", ("config.train.steps is missing", "configs/ict_bfs_wlp.py")),
+        ("--workdir={older}", ("config.data.pack.query is missing", "--config=configs/NAME.py")),
         (
             "--config=configs/studies/pretraining_tasks.py:local --workdir={run}",
             ("--config is that of a study", "python -m retrieval.study"),
@@ -250,6 +251,10 @@ FILES = mistakes(
         ),
         (f"{DUMP} --config.sets.reqa={{folder}}", ("{folder}: a folder", "config.sets.reqa takes files")),
         (f"{DUMP} --config.sets.reqa={{text.txt}}", ("{text.txt}", "not valid JSON", "a file of SQuAD is needed")),
+        (
+            f"{DUMP} --config.sets.reqa={{none.json}}",
+            ("{none.json}: not one question with an answer", "name a file of SQuAD"),
+        ),
         (f"{DUMP} --config.sets.reqa={{array.json}}", ("{array.json}", "'data' is missing")),
         (
             f"{DUMP} --config.sets.reqa={{cut.json.gz}}",
@@ -443,6 +448,7 @@ def inputs(tmp_path_factory):
         "text.txt": "Nothing but words.\n",
         "page.html": "<html><body>Not found</body></html>",
         "array.json": "[]",
+        "none.json": '{"data": []}',
         "vocab.txt": "\n".join(lines),
         "twice.txt": "\n".join([*lines, "fox"]),
         "no_config.py": "STEPS = 5\n",
@@ -500,7 +506,9 @@ def write_runs(root, folder):
         finished(root / name, words, config="reqa", base=str(root / base))
     finished(root / "record", words, "prepare", "sets")
     (root / "record" / "stages" / "prepare.json").write_text('{"done": true}')
-    for name, text in (("damaged", "{"), ("array", "[]")):
+    older = json.loads((root / "finished" / "config.json").read_text())
+    del older["data"]["pack"]
+    for name, text in (("damaged", "{"), ("array", "[]"), ("older", json.dumps(older))):
         (root / name).mkdir()
         (root / name / "config.json").write_text(text)
 

@@ -52,7 +52,9 @@ def read_squad(paths: Sequence[Path | str]) -> beir.RetrievalSet:
     """
     value = build("reqa", (paragraph for path in paths for paragraph in _paragraphs(path)))
     if not value.queries:
-        raise UserError(f"{', '.join(map(str, paths)) or 'no SQuAD file'}: not one question with an answer")
+        raise UserError(
+            f"{', '.join(map(str, paths)) or 'no SQuAD file'}: not one question with an answer; name a file of SQuAD"
+        )
     return value
 
 

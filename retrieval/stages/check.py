@@ -49,7 +49,7 @@ def _check_folders(run: Run) -> None:
         raise UserError(f"--workdir={run.folder}: {place} is a file, where a folder belongs; use another --workdir")
     if not os.access(place, os.W_OK):
         raise UserError(
-            f"--workdir={run.folder}: nobody may write to {place}; use another --workdir, or change its mode"
+            f"--workdir={run.folder}: no permission to write to {place}; use another --workdir, or change its mode"
         )
     _check_config(run.folder, "--workdir")
     if run.config.base:
@@ -96,22 +96,29 @@ def _check_order(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) ->
 
 def _check_files(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
     """What the stages read from outside is there, and of the right kind."""
-    config = run.config
-    if "prepare" in names and config.corpus != "pydocs":
-        for path in _paths("config.corpus", config.corpus, tfds="wikipedia"):
-            wikipedia.read_pages(path)  # which looks at the first page
-    if "prepare" in names:
-        for path in _paths("config.vocab", config.vocab):
-            WordPiece.load(path)
+    prepares = "prepare" in names and not is_done(run, "prepare")
+    if prepares:
+        _check_corpus(run.config)
     if "sets" in names:
-        _check_sets(run)
+        squad = _check_sets(run)
+        if prepares and squad:
+            reqa.read_squad(squad)  # a second or two now, rather than an error after hours
     for name in names:
         stages[name].inputs(run)
     if "pairs" in names and not run.holder("sets").config.split.set:
         raise UserError("stage 'pairs' needs questions to train on: set config.split.set, such as reqa")
 
 
-def _check_sets(run: Run) -> None:
+def _check_corpus(config: ConfigDict) -> None:
+    if config.corpus != "pydocs":
+        for path in _paths("config.corpus", config.corpus, tfds="wikipedia"):
+            wikipedia.read_pages(path)  # which looks at the first page
+    for path in _paths("config.vocab", config.vocab):
+        WordPiece.load(path)
+
+
+def _check_sets(run: Run) -> list[Path]:
+    """Returns the files of SQuAD."""
     sets, split = run.config.sets, run.config.split
     squad = _paths("config.sets.reqa", sets.reqa, tfds="squad")
     _paths("config.sets.nq", sets.nq, tfds="natural_questions")
@@ -124,8 +131,7 @@ def _check_sets(run: Run) -> None:
         raise UserError(f"two evaluation sets are named '{twice[0]}': rename the folder of one (config.sets.beir)")
     if split.set and split.set not in names:
         raise unknown_name("set in config.split.set", split.set, names)
-    if squad and not is_done(run, "sets"):
-        reqa.read_squad(squad)  # a second or two now, rather than an error after the corpus is prepared
+    return squad
 
 
 def _check_beir(folder: Path) -> None:
@@ -156,7 +162,7 @@ def _paths(field: str, value: str, of_folders: bool = False, tfds: str = "") -> 
             kinds = ("folders", "a file") if of_folders else ("files, separated by commas", "a folder")
             raise UserError(f"{path}: {kinds[1]}, but {field} takes {kinds[0]}")
         if not os.access(path, os.R_OK):
-            raise UserError(f"{path}: nobody may read it, in {field}; change its mode")
+            raise UserError(f"{path}: no permission to read it, in {field}; change its mode")
         if path.is_file() and not path.stat().st_size:
             raise UserError(f"{path}: the file is empty, in {field}; copy or download it again")
     return paths

@@ -171,8 +171,8 @@ def check_fields(config: ConfigDict) -> None:
     for field, rule in FIELDS.items():
         if field not in values:
             raise UserError(
-                f"config.{field} is missing: a config starts from that of configs/ict_bfs_wlp.py, which has all; a "
-                "work directory without it is of another version of this program: use another --workdir"
+                f"config.{field} is missing: a config starts from that of configs/ict_bfs_wlp.py, which has them all; "
+                "for a work directory of an older version name its config too, --config=configs/NAME.py"
             )
         if not rule.fits(values[field]):
             raise UserError(f"config.{field}={_shown(values[field])}: {rule.needed} is needed")

@@ -165,7 +165,7 @@ def check_vocabulary(run: Run, folder: Path, field: str) -> None:
         return
     if not ours.exists() and run.config.vocab:
         ours = Path(run.config.vocab)
-    if ours.exists() and theirs.exists() and ours.read_bytes() != theirs.read_bytes():
+    if ours.exists() and theirs.exists() and WordPiece.load(ours).tokens != WordPiece.load(theirs).tokens:
         raise UserError(
             f"{field}={folder}: trained with another vocabulary than {ours}; use its own, "
             f"--config.vocab={theirs}, in a --workdir of its own, or a config.base that has it"
