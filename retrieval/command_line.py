@@ -39,6 +39,9 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     """
     overrides = [argument for argument in argv if _OVERRIDE.match(argument)]
     plain = [argument for argument in argv if argument not in overrides]
+    configs = [argument for argument in plain if re.match("--?config=", argument)]
+    if len(configs) > 1:
+        raise UserError(f"--config is there twice, {configs[0]} and {configs[-1]}: leave one out")
     rest = _parse(plain)
     if CONFIG.value is None:
         if overrides:

@@ -28,7 +28,7 @@ LINES, COLUMNS = 5, 120
 
 
 class Mistake(NamedTuple):
-    """What is typed (after --config and --workdir, unless it has its own), and what the message has to say."""
+    """What is typed, and what the message has to say."""
 
     typed: str
     says: tuple[str, ...]
@@ -37,6 +37,8 @@ class Mistake(NamedTuple):
 def mistakes(table):
     return [Mistake(typed, says if isinstance(says, tuple) else (says,)) for typed, says in table]
 
+
+QUICK = "--config=configs/ict_bfs_wlp.py:local --workdir={run}"
 
 # {run} is a work directory that does not exist, everything else in braces lies in the folder that `inputs` makes.
 FLAGS = mistakes(
@@ -77,10 +79,11 @@ FLAGS = mistakes(
             "--config=configs/studies/pretraining_tasks.py:local --workdir={run}",
             ("--config is that of a study", "python -m retrieval.study"),
         ),
-        ("--query=zip", ("--query", "add --stage=search")),
-        ("--stage=trian", ("unknown stage 'trian'", "did you mean train")),
-        ("--stage=evalaute,report", ("unknown stage 'evalaute'", "did you mean evaluate")),
-        ("--stage=export", ("unknown stage 'export'", "known: encode, evaluate")),
+        (f"{QUICK} --config=configs/mlm.py", ("--config is there twice", "--config=configs/mlm.py", "leave one out")),
+        (f"{QUICK} --query=zip", ("--query", "add --stage=search")),
+        (f"{QUICK} --stage=trian", ("unknown stage 'trian'", "did you mean train")),
+        (f"{QUICK} --stage=evalaute,report", ("unknown stage 'evalaute'", "did you mean evaluate")),
+        (f"{QUICK} --stage=export", ("unknown stage 'export'", "known: encode, evaluate")),
     ]
 )
 
@@ -532,13 +535,9 @@ def fill(text, paths):
 
 
 def typed(arguments, paths):
-    """The arguments as the shell would give them."""
-    words = shlex.split(fill(arguments, paths))
-    if not any(word.startswith("--config=") for word in words):
-        words.insert(0, "--config=configs/ict_bfs_wlp.py:local")
-    if not any(word.startswith("--workdir=") for word in words):
-        words.insert(0, f"--workdir={paths['run']}")
-    return words
+    """The arguments as the shell would give them, with those of the quickstart where there are none."""
+    given = [word for word in QUICK.split() if f"{word.partition('=')[0]}=" not in arguments]
+    return shlex.split(fill(" ".join([*given, arguments]), paths))
 
 
 @pytest.fixture
@@ -586,13 +585,15 @@ def check(mistake, status, told, paths):
         assert fill(word, paths) in message, message
 
 
-@pytest.mark.parametrize("mistake", [*FLAGS, *FIELDS, *FILES], ids=lambda mistake: mistake.typed)
+@pytest.mark.parametrize("mistake", FLAGS, ids=lambda mistake: mistake.typed)
+def test_in_flags(mistake, answer):
+    check(mistake, *answer(shlex.split(fill(mistake.typed, answer.paths))), answer.paths)
+    assert not answer.paths["run"].exists()
+
+
+@pytest.mark.parametrize("mistake", [*FIELDS, *FILES], ids=lambda mistake: mistake.typed)
 def test_before_anything_begins(mistake, answer):
-    bare = mistake in FLAGS and (
-        "--config" in mistake.typed or "--workdir" in mistake.typed or "--confg" in mistake.typed
-    )
-    words = shlex.split(fill(mistake.typed, answer.paths)) if bare else typed(mistake.typed, answer.paths)
-    check(mistake, *answer(words), answer.paths)
+    check(mistake, *answer(typed(mistake.typed, answer.paths)), answer.paths)
     assert not answer.paths["run"].exists()
 
 
