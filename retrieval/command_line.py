@@ -7,21 +7,18 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what matters comes as an exception
 
 from absl import app, flags
 from ml_collections import ConfigDict, config_flags
 
-from retrieval import hosts
-from retrieval.errors import UserError, listed, near, unknown_name
+from retrieval import flag_errors, hosts
+from retrieval.errors import UserError
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment: configs/NAME.py, or configs/NAME.py:local.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder that everything is written to, and resumed from.")
-
-_EXAMPLES = {"--config": "configs/ict_bfs_wlp.py:local", "--workdir": "runs/quickstart", "--stage": "evaluate,report"}
 
 _OVERRIDE = re.compile(r"--?(no)?config\.")
 
@@ -92,19 +89,19 @@ def _parse(argv: Sequence[str]) -> list[str]:
     try:
         rest = flags.FLAGS(argv)
     except flags.UnrecognizedFlagError as error:
-        raise _unknown_flag(error.flagname) from error
-    except (flags.Error, TypeError) as error:
-        raise UserError(_told(str(error))) from error
+        raise flag_errors.unknown_flag(error.flagname) from error
+    except flags.Error as error:
+        raise UserError(flag_errors.told(str(error))) from error
     except UserError:
         raise
     except Exception as error:  # what a config file raises, which may be anything
         if isinstance(error, AttributeError) and error.name == "get_config":
-            raise _no_config(_config_flag(argv)) from error
-        raise UserError(f"{_config_flag(argv)}: {_where(error)}; mend that file, or take another") from error
+            raise flag_errors.no_config(_config_flag(argv)) from error
+        raise UserError(f"{_config_flag(argv)}: {flag_errors.where(error)}; mend that file, or take another") from error
     finally:
         sys.argv = given
     if not isinstance(CONFIG.value, ConfigDict | None):  # for a missing file the library gives an object that raises
-        raise _no_config(_config_flag(argv))
+        raise flag_errors.no_config(_config_flag(argv))
     return rest
 
 
@@ -116,95 +113,14 @@ def _config_flag(argv: Sequence[str]) -> str:
     return argv[places[-1]] if "=" in argv[places[-1]] else f"--config={''.join(argv[places[-1] + 1 :][:1])}"
 
 
-def _no_config(flag: str) -> UserError:
-    """For a file that is missing, or no config."""
-    path = Path(flag.partition("=")[2].partition(":")[0])
-    if path.is_file():
-        return UserError(f"{flag}: no get_config in it; take a config such as configs/ict_bfs_wlp.py:local")
-    folder = Path(__file__).resolve().parent.parent
-    known = [str(file.relative_to(folder)) for file in sorted((folder / "configs").rglob("*.py"))]
-    names = {Path(file).stem: file for file in known}
-    found = [names[name] for name in near(path.stem, names)]
-    hint = f"did you mean --config={' or '.join(found)}? " if found else ""
-    return UserError(f"{flag}: no such file; {hint}known: {listed(known)}")
-
-
-def _where(error: Exception) -> str:
-    """What an exception says, and the line that it comes from."""
-    if isinstance(error, SyntaxError | OSError):
-        return str(error)
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    message = str(error).partition("\n")[0]
-    return f"{type(error).__name__}: {message} ({frame.filename}, line {frame.lineno})"
-
-
-def _unknown_flag(name: str) -> UserError:
-    """For a flag that there is not, which may have been meant for a field of the config."""
-    config = flags.FLAGS["config"].value  # the flags count as not parsed
-    fields = [f"config.{field}" for field in _fields(config)] if isinstance(config, ConfigDict) else []
-    modules = flags.FLAGS.flags_by_module_dict().items()
-    own = [flag.name for module, found in modules if "retrieval" in module for flag in found if "." not in flag.name]
-    meant = near(name, own)[:1] + [field for field in fields if field.endswith(f".{name}")][:2]
-    if not meant:
-        return unknown_name("flag", f"--{name}", [f"--{flag}" for flag in own])
-    return UserError(
-        f"unknown flag '--{name}': did you mean {' or '.join(f'--{flag}' for flag in meant)}? "
-        f"known: {', '.join(f'--{flag}' for flag in sorted(own))}, and --config.FIELD for every field of the config"
-    )
-
-
-def _told(message: str) -> str:
-    """The message of a flag library, with what to write instead."""
-    if missing := re.match(r"Missing value for flag (\S+)", message):
-        return f"{missing[1]} has no value: write {missing[1]}={_EXAMPLES.get(missing[1], 'VALUE')}"
-    if wrong := re.match(r"flag (--(config\.)?(\S*?)=(.*?)): ", message):
-        return f"{wrong[1]}: {_needed(wrong[3] if wrong[2] else '')}"
-    return message.partition("\n")[0]
-
-
-def _needed(field: str) -> str:
-    """What the value of a field has to be, by what it is without the flag; without a field, that of a switch."""
-    value = flags.FLAGS["config"].value if field else True
-    for name in field.split(".") if field else []:
-        value = value[name]
-    if isinstance(value, bool):
-        return "True or False is needed"
-    kinds = {int: "a whole number", float: "a number", str: "a text"}
-    return f"{kinds.get(type(value), 'a tuple')} is needed, such as {value!r}"
-
-
-def _fields(config: ConfigDict, prefix: str = "") -> list[str]:
-    """The dotted names of all fields."""
-    nested = [
-        _fields(value, f"{prefix}{name}.") if isinstance(value, ConfigDict) else [prefix + name]
-        for name, value in config.items()
-    ]
-    return [field for fields in nested for field in fields]
-
-
 def _check_field(config: ConfigDict, field: str) -> None:
     known, names = config, field.split(".")
     for depth, name in enumerate(names):
         if not isinstance(known, ConfigDict) or name not in known:
-            raise _unknown_field(config, known, names, depth)
+            raise flag_errors.unknown_field(config, known, names, depth)
         known = known[name]
     if isinstance(known, ConfigDict):
-        raise UserError(f"config.{field} is a group of fields; set one of {listed(_prefixed([field], known.keys()))}")
-
-
-def _unknown_field(config: ConfigDict, parent: Any, names: Sequence[str], depth: int) -> UserError:
-    """For a field that is not in its group `parent`: it may be in another, or the parent no group."""
-    field, path = ".".join(["config", *names]), ".".join(["config", *names[:depth]])
-    meant = [known for known in _fields(config) if f".{known}".endswith(f".{names[-1]}")]
-    if meant and depth == len(names) - 1:
-        return UserError(f"unknown field '{field}': did you mean {' or '.join(f'config.{m}' for m in meant[:3])}?")
-    if not isinstance(parent, ConfigDict):
-        return UserError(f"unknown field '{field}': {path} has no fields; set it as --{path}=VALUE")
-    return unknown_name("field", f"{path}.{names[depth]}", _prefixed(names[:depth], parent.keys()))
-
-
-def _prefixed(parents: Sequence[str], names: Sequence[str]) -> list[str]:
-    return [".".join(["config", *parents, name]) for name in names]
+        raise flag_errors.group(field, known)
 
 
 def _set_up_logging() -> None:

@@ -72,6 +72,10 @@ FLAGS = mistakes(
         ("--config=README.md --workdir={run}", ("--config=README.md", "line ", "mend that file, or take another")),
         ("--config={no_config.py} --workdir={run}", ("no get_config in it", "configs/ict_bfs_wlp.py:local")),
         ("--config={raises.py} --workdir={run}", ("{raises.py}, line 2", "NameError", "mend that file")),
+        (
+            "--config={no_size.py}:local --workdir={run}",
+            ("{no_size.py}:local", "0 positional arguments", "mend that file"),
+        ),
         ("--config={typo.py} --workdir={run}", ("'config.train.batchsize'", "did you mean config.train.batch_size")),
         ("--config={lacks.py} --workdir={run}", ("config.train.steps is missing", "configs/ict_bfs_wlp.py")),
         ("--workdir={older}", ("config.data.pack.query is missing", "--config=configs/NAME.py")),
@@ -106,7 +110,8 @@ FIELDS = mistakes(
         ("--config.stages=()", ("config.stages is empty", "--stage=prepare,sets,train")),
         ("--config.stages=train,encode", ("'train,encode'", "('train', 'encode')")),
         ("--config.stages=1,2", ("config.stages=(1, 2)", "a tuple of texts")),
-        ("--config.seed=-1", ("config.seed=-1", "at least 0")),
+        ("--config.seed=-1", ("config.seed=-1", "from 0 to")),
+        ("--config.seed=99999999999", ("config.seed=99999999999", "to 4294967295")),
         ("--config.train.steps=0", ("config.train.steps=0", "a whole number of at least 1 is needed")),
         ("--config.train.steps=-5", ("config.train.steps=-5", "at least 1")),
         ("--config.train.batch_size=0", ("config.train.batch_size=0", "at least 1")),
@@ -200,7 +205,10 @@ FIELDS = mistakes(
         ("--config.sets.distractors=-1", ("config.sets.distractors=-1", "at least 0")),
         ("--config.split.ratio=80", ("config.split.ratio=80.0", "a share between 0 and 1")),
         ("--config.split.validation=0", ("config.split.validation=0.0", "a share between 0 and 1")),
-        ("--stage=search --query=zip --config.search.k=500", ("config.search.k=500", "config.evaluate.depth=100")),
+        (
+            "--workdir={indexed} --stage=search --query=zip --config.search.k=500",
+            ("config.search.k=500", "config.evaluate.depth=100"),
+        ),
         (
             "--config=configs/mlm.py:local --workdir={run} --config.model.encoder=bow_mlp",
             ("config.model.encoder is 'bow_mlp'", "config.model.encoder=transformer"),
@@ -456,6 +464,7 @@ def inputs(tmp_path_factory):
         "twice.txt": "\n".join([*lines, "fox"]),
         "no_config.py": "STEPS = 5\n",
         "raises.py": "def get_config():\n    return undefined\n",
+        "no_size.py": "def get_config():\n    return None\n",
         "typo.py": config_file("config.train.batchsize = 5"),
         "lacks.py": config_file("del config.train.steps"),
     }
@@ -624,5 +633,5 @@ def test_in_a_process_of_its_own(mistake, inputs, tmp_path):
 
 
 def test_there_are_a_hundred_and_no_two_the_same():
-    table = [*FLAGS, *FIELDS, *FILES, *IN_A_STAGE, *STUDY]
+    table = [*FLAGS, *FIELDS, *FILES, *IN_A_STAGE]
     assert len({mistake.typed for mistake in table}) == len(table) >= 100

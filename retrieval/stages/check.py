@@ -26,6 +26,9 @@ def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
     """
     settings.check_fields(run.config)
     for name in (*run.config.stages, *names):
+        if "," in name:
+            several = tuple(name.split(","))
+            raise UserError(f'config.stages={name} is one text; a tuple of them is needed: --config.stages="{several}"')
         if name not in stages:
             raise unknown_name("stage", name, stages)
     if not names:

@@ -57,8 +57,10 @@ _HELD_OUT = _number(
     "0, or a share from 0.0001 to below 1, such as 0.01", lambda value: value == 0 or 0.0001 <= value < 1
 )
 
+_SEED = Rule("a whole number from 0 to 4294967295", lambda value: type(value) is int and 0 <= value < 2**32)
+
 _RULES = dict(
-    seed=_whole(0),
+    seed=_SEED,
     stages=_TEXTS,
     corpus=_TEXT,
     base=_TEXT,
