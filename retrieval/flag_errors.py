@@ -55,8 +55,8 @@ def told(message: str) -> str:
     """The message of a flag library, with what to write instead."""
     if missing := re.match(r"Missing value for flag (\S+)", message):
         return f"{missing[1]} has no value: write {missing[1]}={_EXAMPLES.get(missing[1], 'VALUE')}"
-    if broken := re.match(r"flag (--config=.*?): (.*)", message):
-        return f"{broken[1]}: {broken[2]}; mend that file, or take another"
+    if broken := re.match(r"flag (--config=.*?): ", message):  # with the stack trace of the config file
+        return f"{broken[1]}: {message.strip().splitlines()[-1].strip()}; mend that file, or take another"
     if wrong := re.match(r"flag (--(config\.)?(\S*?)=(.*?)): ", message):
         return f"{wrong[1]}: {_needed(wrong[3] if wrong[2] else '')}"
     return message.partition("\n")[0]

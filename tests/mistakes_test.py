@@ -108,7 +108,7 @@ FIELDS = mistakes(
         ("--config.model.tied=maybe", ("--config.model.tied=maybe", "True or False is needed")),
         ("--config.train.steps", ("--config.train.steps has no value", "--config.train.steps=VALUE")),
         ("--config.stages=()", ("config.stages is empty", "--stage=prepare,sets,train")),
-        ("--config.stages=train,encode", ("'train,encode'", "('train', 'encode')")),
+        ("--config.stages=train,encode", ("config.stages=train,encode", "('train', 'encode')")),
         ("--config.stages=1,2", ("config.stages=(1, 2)", "a tuple of texts")),
         ("--config.seed=-1", ("config.seed=-1", "from 0 to")),
         ("--config.seed=99999999999", ("config.seed=99999999999", "to 4294967295")),
