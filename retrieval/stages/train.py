@@ -50,6 +50,7 @@ def train(run: Run) -> dict[str, Any]:
     vocabulary = WordPiece.load(run.corpus / "vocab.txt")
     check_start(run)
     mesh = models.make_mesh(config)
+    batches = make_batches(run, vocabulary, mesh)  # before the model, for what may be wrong with the data
     model = models.abstract(config, len(vocabulary))
     like = abstract_state(config, model, mesh)
     sharding.check_rules(like.params, config.mesh.rules)
@@ -57,7 +58,6 @@ def train(run: Run) -> dict[str, Any]:
     _log.info("model: %.1f million parameters on %d devices", size / 1e6, mesh.size)
     checkpointer = open_checkpoints(run.folder, config)
     resumed = checkpointer.newest_good_step() is not None
-    batches = make_batches(run, vocabulary, mesh)
     state = like if resumed else initial_state(config, len(vocabulary), like)
     with jax.set_mesh(mesh):
         validate = validation.make(run, vocabulary, mesh) if config.loop.validate_every else None
