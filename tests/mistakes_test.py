@@ -428,8 +428,11 @@ STUDY = mistakes(
 )
 
 POD = {
-    "two": ({"JAX_NUM_PROCESSES": "two"}, ("JAX_NUM_PROCESSES='two'", "a whole number")),
-    "no id": ({"JAX_PROCESS_ID": "first", "JAX_NUM_PROCESSES": "2"}, ("JAX_PROCESS_ID='first'", "a whole number")),
+    "two": ({"JAX_NUM_PROCESSES": "two"}, ("JAX_NUM_PROCESSES='two': not a number", "such as 1")),
+    "no id": (
+        {"JAX_PROCESS_ID": "first", "JAX_NUM_PROCESSES": "2"},
+        ("JAX_PROCESS_ID='first': not a number", "such as 1"),
+    ),
 }
 
 # In a process of their own, as people see them.
