@@ -61,9 +61,9 @@ def test_mistakes_in_what_to_run(arguments, message):
         main.main(parse(*arguments))
 
 
-def test_a_work_directory_keeps_its_config(tmp_path):
+def test_a_work_directory_keeps_its_config(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "run_stage", lambda *_: None)
     parse(CONFIG, f"--workdir={tmp_path}", "--config.train.symmetric=True")
-    flags.FLAGS.config.stages = ()
     runs.open_run(Run(flags.FLAGS.config, tmp_path, REPOSITORY / "requirements.lock"), {})
     main.main(parse(f"--workdir={tmp_path}"))
     assert json.loads((tmp_path / "config.json").read_text())["train"]["symmetric"] is True

@@ -167,7 +167,7 @@ def check_run(run: Run, stages: Mapping[str, Stage]) -> None:
     if changes:
         raise UserError(
             f"{run.folder} is the work directory of another config:\n  "
-            + "\n  ".join(changes[:5])
+            + "\n  ".join(changes[:3])
             + "\nuse another --workdir, or the old settings"
         )
 
