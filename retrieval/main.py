@@ -37,14 +37,14 @@ def main(argv: Sequence[str]) -> None:
         hosts.connect()
     # Worker processes import this file: they must not have to import JAX and TensorFlow with it.
     from retrieval.stages.check import check
-    from retrieval.stages.run import Run, open_run, run_stage
+    from retrieval.stages.run import Run, run_stage, take_run
     from retrieval.stages.table import STAGES
 
     config = command_line.CONFIG.value or _config_of(Path(workdir))
     names = _stages(config)
     run = Run(config, Path(workdir), REPOSITORY / "requirements.lock", _QUERY.value)
     hosts.on_first(lambda: check(run, names, STAGES))
-    hosts.on_first(lambda: open_run(run, STAGES))
+    hosts.on_first(lambda: take_run(run, STAGES))
     for name in names:
         run_stage(run, name, STAGES)
 

@@ -61,6 +61,7 @@ def main(argv: Sequence[str]) -> int:
     table = read_table(config, Path(workdir))
     check_table(table)
     open_table(table, Path(workdir))
+    files.lock(Path(workdir))
     report = functools.partial(write_report, config, Path(workdir))
     execution = Execution(select(table, _ONLY.value), config.parallel)
     execution.run(report)

@@ -272,6 +272,6 @@ def test_a_second_run_in_the_same_folder_is_refused(copy):
     with subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         other.stdout.readline()
         with pytest.raises(UserError, match=rf"another run writes to it \(process {other.pid} on .*\); wait for it"):
-            runs.open_run(copy, STAGES)
+            runs.take_run(copy, STAGES)
         other.kill()
-    runs.open_run(copy, STAGES)
+    runs.take_run(copy, STAGES)

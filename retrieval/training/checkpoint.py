@@ -136,6 +136,7 @@ class Checkpointer:
         Raises:
           UserError: there is no checkpoint, its files are not what was written, or it is of another model.
         """
+        self.wait()
         step = self.latest_step() if step is None else step
         if step is None:
             raise UserError(f"{self._folder}: no checkpoint; run the train stage first")
