@@ -21,7 +21,7 @@ from benchmarks import contest
 from benchmarks.works import WORKS, Sizes
 from retrieval import command_line, files
 from retrieval.errors import UserError, unknown_name
-from retrieval.stages.run import Run, open_run, run_stage
+from retrieval.stages.run import Run, run_stage, take_run
 from retrieval.stages.table import STAGES
 
 _WORKS = flags.DEFINE_list("works", None, f"Works, of {', '.join(WORKS)}; all by default.")
@@ -91,7 +91,7 @@ def _run() -> Run:
     folder = Path(command_line.WORKDIR.value)
     config = command_line.CONFIG.value or ConfigDict(files.read_json(folder / "config.json"))
     run = Run(config, folder, folder / "requirements.lock")
-    open_run(run, STAGES)
+    take_run(run, STAGES)
     for stage in config.stages:
         run_stage(run, stage, STAGES)
     return run

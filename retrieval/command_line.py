@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -12,11 +13,18 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what matters comes as an e
 from absl import app, flags
 from ml_collections import ConfigDict, config_flags
 
-from retrieval import hosts, terminal
-from retrieval.errors import UserError, unknown_name
+from retrieval import flag_errors, hosts, terminal
+from retrieval.errors import UserError
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment: configs/NAME.py, or configs/NAME.py:local.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder that everything is written to, and resumed from.")
+
+_OVERRIDE = re.compile(r"--?(no)?config\.")
+
+_REMEDIES = dict.fromkeys(
+    (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR),
+    "name a path that is there and may be read, and a --workdir that may be written to",
+)
 
 
 def parse_flags(argv: Sequence[str]) -> list[str]:
@@ -25,15 +33,21 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     Raises:
       UserError: no config, a config that does not load, an unknown field or flag, or a value of the wrong type.
     """
-    overrides = [argument for argument in argv if argument.startswith("--config.")]
+    overrides = [argument for argument in argv if _OVERRIDE.match(argument)]
     plain = [argument for argument in argv if argument not in overrides]
+    configs = [argument for argument in plain if re.match("--?config=", argument)]
+    if len(configs) > 1:
+        raise UserError(f"--config is there twice, {configs[0]} and {configs[-1]}: leave one out")
     rest = _parse(plain)
     if CONFIG.value is None:
         if overrides:
-            raise UserError(f"{overrides[0]}: --config is missing, the experiment whose field is to be set")
+            raise UserError(
+                f"{overrides[0]}: --config is missing, the experiment whose field is to be set, such as "
+                "--config=configs/ict_bfs_wlp.py:local"
+            )
         return rest
     for override in overrides:
-        _check_field(CONFIG.value, override.removeprefix("--config.").split("=")[0])
+        _check_field(CONFIG.value, _OVERRIDE.sub("", override).split("=")[0])
     flags.FLAGS.unparse_flags()
     return _parse(argv)
 
@@ -74,37 +88,39 @@ def _parse(argv: Sequence[str]) -> list[str]:
     given, sys.argv = sys.argv, list(argv)
     try:
         rest = flags.FLAGS(argv)
-        if not isinstance(
-            CONFIG.value, ConfigDict | None
-        ):  # for a missing file the library gives an object that raises
-            raise UserError(
-                f"{next(a for a in argv if a.startswith('--config'))}: no such file, or no get_config in it"
-            )
-        return rest
-    except (OSError, ImportError, SyntaxError) as error:
-        raise UserError(f"--config: {error}") from error
-    except (flags.Error, TypeError, ValueError) as error:
-        raise UserError(str(error)) from error
+    except flags.UnrecognizedFlagError as error:
+        raise flag_errors.unknown_flag(error.flagname) from error
+    except flags.Error as error:
+        raise UserError(flag_errors.told(str(error))) from error
+    except UserError:
+        raise
+    except Exception as error:  # what a config file raises, which may be anything
+        if isinstance(error, AttributeError) and error.name == "get_config":
+            raise flag_errors.no_config(_config_flag(argv)) from error
+        raise UserError(f"{_config_flag(argv)}: {flag_errors.where(error)}; mend that file, or take another") from error
     finally:
         sys.argv = given
+    if not isinstance(CONFIG.value, ConfigDict | None):  # for a missing file the library gives an object that raises
+        raise flag_errors.no_config(_config_flag(argv))
+    return rest
+
+
+def _config_flag(argv: Sequence[str]) -> str:
+    """The argument that names the config, as it was written."""
+    places = [place for place, argument in enumerate(argv) if re.match("--?config(=|$)", argument)]
+    if not places:
+        return "--config"
+    return argv[places[-1]] if "=" in argv[places[-1]] else f"--config={''.join(argv[places[-1] + 1 :][:1])}"
 
 
 def _check_field(config: ConfigDict, field: str) -> None:
-    known = config
-    *parents, leaf = field.split(".")
-    for depth, name in enumerate([*parents, leaf]):
+    known, names = config, field.split(".")
+    for depth, name in enumerate(names):
         if not isinstance(known, ConfigDict) or name not in known:
-            names = known.keys() if isinstance(known, ConfigDict) else []
-            raise unknown_name("field", ".".join(["config", *parents[:depth], name]), _prefixed(parents[:depth], names))
+            raise flag_errors.unknown_field(config, known, names, depth)
         known = known[name]
     if isinstance(known, ConfigDict):
-        raise UserError(
-            f"config.{field} is a group of fields; set one of {', '.join(_prefixed([field], known.keys()))}"
-        )
-
-
-def _prefixed(parents: Sequence[str], names: Sequence[str]) -> list[str]:
-    return [".".join(["config", *parents, name]) for name in names]
+        raise flag_errors.group(field, known)
 
 
 def _set_up_logging() -> None:
@@ -126,7 +142,8 @@ def _explain(error: OSError) -> str:
     where = error.filename or "a file"
     if error.errno == errno.ENOSPC:
         return f"{where}: the disk is full; free some space and start again, what was finished is kept"
-    return f"{where}: {error.strerror or error}"
+    remedy = _REMEDIES.get(error.errno, "mend that and start again, what was finished is kept")
+    return f"{where}: {error.strerror or error}; {remedy}"
 
 
 def _fail(message: str) -> NoReturn:

@@ -3,6 +3,9 @@
 import difflib
 from collections.abc import Iterable
 
+# Characters of a list of names: a message is to be read at a glance.
+_LONGEST = 400
+
 
 class UserError(Exception):
     """Bad input or a bad setting: what is wrong, where, and what to do about it.
@@ -17,9 +20,34 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
     Args:
       kind: what the name stands for, such as 'stage' or 'task'.
       name: what the user wrote.
-      known: every name that would have been accepted.
+      known: every name that would have been accepted; of very many the first are listed.
     """
     known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
-    return UserError(f"unknown {kind} '{name}': {hint}known: {', '.join(known)}")
+    found = near(name, known)
+    hint = f"did you mean {' or '.join(found)}? " if found else ""
+    return UserError(f"unknown {kind} '{name}': {hint}known: {listed(known)}")
+
+
+def near(name: str, known: Iterable[str]) -> list[str]:
+    """The names that are most like one that is not among them, at most three."""
+    return difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names with commas between them; of very many the first, and how many there are."""
+    names = list(names)
+    text = ", ".join(names)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rpartition(', ')[0]} ... ({len(names)} in all)"
+
+
+def multiples(number: int, of: int) -> str:
+    """The multiples of `of` next to a number that is none: '96 or 104'."""
+    below, above = number // of * of, -(-number // of) * of
+    return f"{below} or {above}" if below > 0 else str(above)
+
+
+def divisors(number: int, of: int) -> str:
+    """The divisors of `of` next to a number that is none: '6 or 9' of 18 for 7."""
+    found = [size for size in range(1, of + 1) if of % size == 0]
+    below, above = [size for size in found if size < number][-1:], [size for size in found if size > number][:1]
+    return " or ".join(map(str, below + above))

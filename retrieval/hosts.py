@@ -364,4 +364,4 @@ def _number(name: str) -> int | None:
     value = os.environ.get(name)
     if value is None or value.isdecimal():
         return None if value is None else int(value)
-    raise UserError(f"{name}='{value}': not a number")
+    raise UserError(f"{name}='{value}': not a number; give a whole one, such as 1")

@@ -14,8 +14,8 @@ from absl import flags
 from absl import logging as absl_logging
 from ml_collections import ConfigDict
 
-from retrieval import command_line, files, hosts
-from retrieval.errors import UserError, unknown_name
+from retrieval import command_line, hosts
+from retrieval.errors import UserError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -36,18 +36,29 @@ def main(argv: Sequence[str]) -> None:
     if _MULTIHOST.value:
         hosts.connect()
     # Worker processes import this file: they must not have to import JAX and TensorFlow with it.
-    from retrieval.stages.run import Run, open_run, run_stage
+    from retrieval.stages.check import check
+    from retrieval.stages.run import Run, run_stage, take_run
     from retrieval.stages.table import STAGES
 
     config = command_line.CONFIG.value or _config_of(Path(workdir))
-    names = _STAGE.value or config.stages
-    for name in names:
-        if name not in STAGES:
-            raise unknown_name("stage", name, STAGES)
+    names = _stages(config)
     run = Run(config, Path(workdir), REPOSITORY / "requirements.lock", _QUERY.value)
-    hosts.on_first(lambda: open_run(run, STAGES))
+    hosts.on_first(lambda: check(run, names, STAGES))
+    hosts.on_first(lambda: take_run(run, STAGES))
     for name in names:
         run_stage(run, name, STAGES)
+
+
+def _stages(config: ConfigDict) -> Sequence[str]:
+    """The stages to run."""
+    if "runs" in config and "stages" not in config:
+        raise UserError("--config is that of a study, which is a table of runs: python -m retrieval.study does them")
+    if _STAGE.value == []:
+        raise UserError("--stage has no value: name stages, such as --stage=evaluate,report, or leave it out")
+    names = _STAGE.value or config.get("stages", ())
+    if _QUERY.value and "search" not in names:
+        raise UserError("--query is what --stage=search looks for: add --stage=search, or leave --query out")
+    return names
 
 
 def _config_of(folder: Path) -> ConfigDict:
@@ -56,7 +67,9 @@ def _config_of(folder: Path) -> ConfigDict:
             "--config is missing: an experiment such as --config=configs/ict_bfs_wlp.py:local "
             f"(it can be left out only for a work directory that has a config.json; {folder} has none)"
         )
-    return ConfigDict(files.read_json(folder / "config.json"))
+    from retrieval.stages.check import read_config
+
+    return read_config(folder)
 
 
 if __name__ == "__main__":

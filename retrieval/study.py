@@ -31,6 +31,7 @@ from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import study, study_report
 from retrieval.main import REPOSITORY
 from retrieval.stages import run as runs
+from retrieval.stages import settings
 from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
 
@@ -58,8 +59,12 @@ def main(argv: Sequence[str]) -> int:
         raise UserError("--config is missing, or not that of a study: configs/studies/pretraining_tasks.py:local")
     if not workdir:
         raise UserError("--workdir is missing: the folder to write to, such as --workdir=runs/tasks")
+    if type(config.parallel) is not int or config.parallel < 1:
+        raise UserError(f"config.parallel={config.parallel}: a whole number of at least 1 is needed, of runs at a time")
     table = read_table(config, Path(workdir))
+    check_table(table)
     open_table(table, Path(workdir))
+    files.lock(Path(workdir))
     report = functools.partial(write_report, config, Path(workdir))
     execution = Execution(select(table, _ONLY.value), config.parallel)
     execution.run(report)
@@ -78,17 +83,31 @@ def read_table(config: ConfigDict, folder: Path) -> dict[str, Entry]:
     """
     entries = {}
     for name in config.runs:
-        settings = ConfigDict(config.runs[name].to_dict())  # references to the study's fields become values
-        needs = tuple(dict.fromkeys(n for n in (settings.base, settings.train.init_from) if n in config.runs))
-        if settings.base in config.runs:
-            settings.base = str(folder / settings.base)
-        if settings.train.init_from in config.runs:
-            settings.train.init_from = str(folder / settings.train.init_from)
-        entries[name] = Entry(name, Run(settings, folder / name, REPOSITORY / "requirements.lock"), needs)
+        own = ConfigDict(config.runs[name].to_dict())  # references to the study's fields become values
+        needs = tuple(dict.fromkeys(n for n in (own.base, own.train.init_from) if n in config.runs))
+        if own.base in config.runs:
+            own.base = str(folder / own.base)
+        if own.train.init_from in config.runs:
+            own.train.init_from = str(folder / own.train.init_from)
+        entries[name] = Entry(name, Run(own, folder / name, REPOSITORY / "requirements.lock"), needs)
     ordered: dict[str, Entry] = {}
     for name in entries:
         _add(entries, name, (), ordered)
     return ordered
+
+
+def check_table(table: dict[str, Entry]) -> None:
+    """Checks the config of every run: the last one of a study starts after days.
+
+    Raises:
+      UserError: a field of a run has a value that it may not have, or that does not fit another field.
+    """
+    for entry in table.values():
+        try:
+            settings.check_fields(entry.run.config)
+            settings.check_combinations(entry.run.config, entry.run.config.stages)
+        except UserError as error:
+            raise UserError(f"run '{entry.name}' of the study: {error}") from error
 
 
 def open_table(table: dict[str, Entry], folder: Path) -> None:
@@ -103,11 +122,11 @@ def open_table(table: dict[str, Entry], folder: Path) -> None:
         try:
             runs.check_run(entry.run, STAGES)
         except UserError as error:
-            problems.append(f"{entry.name}: {error}")
+            problems.append(f"{entry.name}: {' '.join(str(error).split())}")
     if problems:
         raise UserError(
             f"{folder} holds runs of another table:\n  "
-            + "\n  ".join(problems[:5])
+            + "\n  ".join([*problems[:2], *([f"and {len(problems) - 2} more"] if problems[2:] else [])])
             + "\nuse another --workdir, or delete the folders of these runs"
         )
     for entry in table.values():

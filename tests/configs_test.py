@@ -8,7 +8,7 @@ from conftest import REPOSITORY
 from flax import nnx
 
 from retrieval.errors import UserError
-from retrieval.stages import examples
+from retrieval.stages import examples, settings
 from retrieval.stages import model as models
 from retrieval.stages.run import get_field
 from retrieval.stages.table import STAGES
@@ -30,7 +30,10 @@ def test_builds_and_names_only_stages_and_fields_that_exist(name, size):
             get_field(config.to_dict(), field)
     assert config.train.batch_size % config.data.lanes == 0
     assert config.prepare.shards % config.data.lanes == 0
-    examples.packing(config)
+    config.corpus = config.corpus or "dump.xml.bz2"
+    config.sets.reqa = "dev.json"
+    settings.check_fields(config)
+    settings.check_combinations(config, (*config.stages, "plan", "search"))
 
 
 def test_a_config_packs_both_sides_or_none():

@@ -78,8 +78,8 @@ def test_the_memory_of_a_search_does_not_grow_with_the_candidates(small_tiles):
     def temporaries(candidates):
         index = ExactIndex(np.ones((candidates, 4), np.float32), batch_size=64, mesh=mesh_of(2))
         with jax.set_mesh(index._layout.mesh):
-            batch = np.zeros((64, 4), np.float32)
-            search = exact._search_batch.lower(batch, index._embeddings, index._layout, 2)
+            batches = np.zeros((2, 64, 4), np.float32)
+            search = exact._search_batches.lower(batches, index._embeddings, index._layout, 2)
         return search.compile().memory_analysis().temp_size_in_bytes
 
     assert temporaries(64_000) < 1.5 * temporaries(8_000) < 64_000 * 64 * 4 / 2

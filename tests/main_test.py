@@ -61,9 +61,9 @@ def test_mistakes_in_what_to_run(arguments, message):
         main.main(parse(*arguments))
 
 
-def test_a_work_directory_keeps_its_config(tmp_path):
+def test_a_work_directory_keeps_its_config(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "run_stage", lambda *_: None)
     parse(CONFIG, f"--workdir={tmp_path}", "--config.train.symmetric=True")
-    flags.FLAGS.config.stages = ()
     runs.open_run(Run(flags.FLAGS.config, tmp_path, REPOSITORY / "requirements.lock"), {})
     main.main(parse(f"--workdir={tmp_path}"))
     assert json.loads((tmp_path / "config.json").read_text())["train"]["symmetric"] is True
@@ -193,7 +193,6 @@ def test_a_run_reads_from_its_base_what_it_does_not_do_itself(tmp_path, stages):
     runs.run_stage(run, "evaluate", stages)
     assert (run.corpus, run.embeddings("a", "b")) == (base.corpus, tmp_path / "run" / "embeddings" / "a" / "b")
     assert stages["prepare"].function.calls == 1 and stages["evaluate"].function.calls == 2
-    record = tmp_path / "base" / "stages" / "prepare.json"
-    record.write_text(json.dumps(json.loads(record.read_text()) | {"inputs": {"files": "others"}}))
+    runs.write_record(base, "prepare", runs.read_record(base, "prepare") | {"inputs": {"files": "others"}})
     runs.run_stage(run, "evaluate", stages)
     assert stages["evaluate"].function.calls == 3  # the base was made anew

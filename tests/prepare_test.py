@@ -4,6 +4,10 @@ import dataclasses
 import functools
 import itertools
 import json
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
@@ -232,6 +236,29 @@ def _die(output):
     import signal
 
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_workers_end_with_their_parent(tmp_path):
+    code = f"""
+if __name__ == "__main__":
+    import sys
+    sys.path.insert(0, {str(Path(__file__).parent)!r})
+    from pathlib import Path
+    import prepare_test
+    from retrieval.data import local_runner
+    tasks = [(Path({str(tmp_path)!r}) / str(number), ()) for number in range(2)]
+    local_runner.run_tasks("sleep", tasks, prepare_test._tell_and_sleep, workers=2)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], cwd=REPOSITORY, stdout=subprocess.PIPE) as parent:
+        for _ in range(2):
+            assert parent.stdout.readline() == b"working\n"
+        parent.kill()
+        assert parent.communicate(timeout=20) == (b"", None)  # nobody has its output any more
+
+
+def _tell_and_sleep(output):
+    print("working", flush=True)
+    time.sleep(60)
 
 
 def test_resolve_takes_one_hop():

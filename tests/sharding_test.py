@@ -193,7 +193,7 @@ def test_the_first_rule_that_is_found_counts():
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        (("tabel", ("fsdp",)), "'tabel' is in no parameter's path; they are tower/layers/bias"),
+        (("tabel", ("fsdp",)), "'tabel' is in no parameter's path; did you mean table\\? they are tower/layers/bias"),
         (("(", ("fsdp",)), r"'\(' is no regular expression"),
         (("table", ("model",)), r"each dimension needs None or an axis \(data, fsdp\)"),
         (("table", ("fsdp", "fsdp")), "each axis once"),

@@ -6,12 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import REPOSITORY
 from ml_collections import ConfigDict
 
 from configs import bm25
 from configs.studies import pretraining_tasks
 from retrieval import study
 from retrieval.errors import UserError
+from retrieval.stages.run import write_record
 
 # Stands for retrieval.main: writes down that it ran, and the records of all stages, unless the config says to fail.
 WORKER = """
@@ -25,9 +27,11 @@ if config["corpus"] == "broken":
 if config["corpus"] == "killed":
     import os
     os.kill(os.getpid(), 9)
-(folder / "stages").mkdir(exist_ok=True)
+from ml_collections import ConfigDict
+from retrieval.stages.run import Run, write_record
+run = Run(ConfigDict(config), folder, folder / "no.lock")
 for stage in config["stages"]:
-    (folder / "stages" / f"{stage}.json").write_text(json.dumps({"done": True, "inputs": {}, "seconds": 0}))
+    write_record(run, stage, {"done": True, "inputs": {}, "seconds": 0, "outputs": {}})
 """
 
 
@@ -36,7 +40,10 @@ def worker(monkeypatch):
     def start(entry, cores):
         log = open(entry.run.folder / "log.txt", "a")  # noqa: SIM115
         return subprocess.Popen(
-            [sys.executable, "-c", WORKER, str(entry.run.folder)], stdout=log, stderr=subprocess.STDOUT
+            [sys.executable, "-c", WORKER, str(entry.run.folder)],
+            cwd=REPOSITORY,
+            stdout=log,
+            stderr=subprocess.STDOUT,
         )
 
     monkeypatch.setattr(study, "_start", start)
@@ -81,7 +88,7 @@ def test_finished_runs_are_skipped_and_new_ones_done(tmp_path):
     do(make_study(**CHAIN), tmp_path)
     assert do(make_study(**CHAIN), tmp_path) == ([], {})
     assert do(make_study(**CHAIN, e=("a", "")), tmp_path) == (["e"], {})
-    (tmp_path / "c" / "stages" / "index.json").write_text(json.dumps({"done": False, "inputs": {}}))
+    write_record(study.read_table(make_study(**CHAIN), tmp_path)["c"].run, "index", {"done": False, "inputs": {}})
     assert do(make_study(**CHAIN, e=("a", "")), tmp_path) == (["c"], {})
 
 
@@ -110,8 +117,8 @@ def test_a_circle():
 
 def test_a_folder_of_another_table_is_left_alone(tmp_path):
     do(make_study(**CHAIN), tmp_path)
-    record = tmp_path / "d" / "stages" / "prepare.json"
-    record.write_text(json.dumps({"done": True, "inputs": {}}))
+    run = study.read_table(make_study(**CHAIN), tmp_path)["d"].run
+    write_record(run, "prepare", {"done": True, "inputs": {}, "outputs": {}})
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
     changed = make_study(**(CHAIN | {"d": ("", "", "dump.xml")}))
     with pytest.raises(

@@ -239,7 +239,7 @@ def test_a_task_without_examples_is_refused(corpus):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"batch_size": 18}, r"multiple of data\.lanes"),
+        ({"batch_size": 18}, r"multiple of config\.data\.lanes"),
         ({"batch_size": 12}, "number of devices"),
     ],
 )

@@ -18,7 +18,7 @@ import seqio
 import tensorflow as tf
 
 from retrieval.data.packing import Arrays, Lane, PackedLane, Packing
-from retrieval.errors import UserError
+from retrieval.errors import UserError, multiples
 
 
 class Batches:
@@ -158,7 +158,7 @@ def _own_lanes(lanes: int, batch_size: int, sharding: jax.sharding.Sharding) -> 
     found = [lane for lane in range(lanes) if own_B[lane * rows : (lane + 1) * rows].all()]
     if len(found) * rows != own_B.sum():
         raise UserError(
-            f"data.lanes={lanes}: a lane has rows on several hosts; a multiple of the devices, "
+            f"config.data.lanes={lanes}: a lane has rows on several hosts; a multiple of the devices, "
             f"{len(sharding.device_set)}, always fits"
         )
     return found
@@ -174,13 +174,15 @@ def _options() -> tf.data.Options:
 def _check(batch_size: int, lanes: int, sharding: jax.sharding.Sharding, packing: Packing | None) -> None:
     hosts, devices = jax.process_count(), len(sharding.device_set)
     if batch_size % lanes:
-        raise UserError(f"train.batch_size={batch_size} must be a multiple of data.lanes={lanes}")
+        raise _no_multiple("config.train.batch_size", batch_size, f"config.data.lanes={lanes}", lanes)
     if lanes % hosts:
-        raise UserError(f"data.lanes={lanes} must be a multiple of the number of hosts, {hosts}")
+        raise _no_multiple("config.data.lanes", lanes, f"the number of hosts, {hosts}", hosts)
     if batch_size % devices:
-        raise UserError(f"train.batch_size={batch_size} must be a multiple of the number of devices, {devices}")
+        raise _no_multiple("config.train.batch_size", batch_size, f"the number of devices, {devices}", devices)
     if packing and lanes % devices:
-        raise UserError(
-            f"data.lanes={lanes} must be a multiple of the number of devices, {devices}, to pack texts (data.pack): "
-            "each lane packs its own"
-        )
+        which = f"the number of devices, {devices}, to pack texts (config.data.pack; each lane packs its own)"
+        raise _no_multiple("config.data.lanes", lanes, which, devices)
+
+
+def _no_multiple(field: str, value: int, which: str, of: int) -> UserError:
+    return UserError(f"{field}={value} must be a multiple of {which}: take {multiples(value, of)}")

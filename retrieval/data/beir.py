@@ -157,7 +157,7 @@ def byte_lines(path: Path) -> Iterator[bytes]:
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file") from error
     except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path}: cannot be read ({error})") from error
+        raise UserError(f"{path}: cannot be read ({error}); copy or download it again") from error
 
 
 def _read_judgements(folder: Path, candidates: Collection[str]) -> tuple[dict[str, str], dict]:
@@ -197,7 +197,7 @@ def _records(path: Path) -> Iterator[tuple[str, dict, str]]:
         try:
             record = json.loads(line)
         except (json.JSONDecodeError, RecursionError) as error:
-            raise UserError(f"{at}: not valid JSON ({error})") from error
+            raise UserError(f"{at}: not valid JSON ({error}); one object a line is needed") from error
         id = _id(record, at)
         if id in seen:
             raise UserError(f"{at}: the _id '{id}' is there twice; ids must be distinct")
@@ -222,9 +222,9 @@ def _read_qrels(path: Path, queries: Collection[str], candidates: Collection[str
             continue
         query, candidate, grade = _judgement(fields, at)
         if query not in queries:
-            raise UserError(f"{at}: the query '{query}' is not in queries.jsonl")
+            raise UserError(f"{at}: the query '{query}' is not in queries.jsonl; add it there, or drop the line")
         if candidate not in candidates:
-            raise UserError(f"{at}: the candidate '{candidate}' is not in corpus.jsonl")
+            raise UserError(f"{at}: the candidate '{candidate}' is not in corpus.jsonl; add it there, or drop the line")
         if qrels.setdefault(query, {}).setdefault(candidate, grade) != grade:
             raise UserError(f"{at}: query '{query}' and candidate '{candidate}' are judged twice, and differently")
     if not qrels:
@@ -238,7 +238,7 @@ def _judgement(fields: list[str], at: str) -> tuple[str, str, int]:
     try:
         return fields[0], fields[1], int(fields[2])
     except ValueError as error:
-        raise UserError(f"{at}: the score '{fields[2]}' is not an integer") from error
+        raise UserError(f"{at}: the score '{fields[2]}' is not an integer; write 1 for relevant") from error
 
 
 def _write_records(path: Path, records: Iterable[dict[str, str]]) -> None:

@@ -14,7 +14,9 @@ import itertools
 import json
 import multiprocessing
 import operator
+import os
 import struct
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,7 +24,7 @@ from typing import Any, BinaryIO
 import msgpack
 import tqdm
 
-from retrieval import files
+from retrieval import files, hosts
 from retrieval.data.external_sort import Sorter
 from retrieval.errors import UserError
 
@@ -51,7 +53,7 @@ def run_tasks(
     context = multiprocessing.get_context("spawn")  # a fork would inherit the locks of JAX's and TensorFlow's threads
     pending: set[concurrent.futures.Future] = set()
     with (
-        concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool,
+        concurrent.futures.ProcessPoolExecutor(workers, context, _end_with_parent) as pool,
         tqdm.tqdm(desc=name, total=total, unit="task", mininterval=2) as progress,
     ):
         try:
@@ -68,8 +70,24 @@ def run_tasks(
                 f"{name}: a worker process was killed, most often for lack of memory; start again to go on where it "
                 "stopped, with fewer prepare.workers or more prepare.shards"
             ) from error
+        except hosts.PreemptedError:
+            for (
+                worker
+            ) in multiprocessing.active_children():  # there is no time to wait; what they write is whole or not
+                worker.kill()
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """Ends this worker when its parent is killed; by itself it would wait for tasks forever."""
+
+    def wait() -> None:
+        multiprocessing.parent_process().join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def write_items(path: Path, items: Iterable[tuple[str, Any, Any]], num_buckets: int, memory: int = _MEMORY) -> None:

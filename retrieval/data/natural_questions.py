@@ -164,7 +164,7 @@ def _json_record(line: bytes, at: str) -> _Record:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{at}: not valid JSON ({error})") from error
+        raise UserError(f"{at}: not valid JSON ({error}); is it Natural Questions?") from error
     if not isinstance(record, dict) or type(record.get("example_id")) not in (int, str):
         raise UserError(f"{at}: the field 'example_id' is missing or not a JSON integer; is it Natural Questions?")
     at = f"{at}, example_id {record['example_id']}"

@@ -52,7 +52,9 @@ def read_squad(paths: Sequence[Path | str]) -> beir.RetrievalSet:
     """
     value = build("reqa", (paragraph for path in paths for paragraph in _paragraphs(path)))
     if not value.queries:
-        raise UserError(f"{', '.join(map(str, paths)) or 'no SQuAD file'}: not one question with an answer")
+        raise UserError(
+            f"{', '.join(map(str, paths)) or 'no SQuAD file'}: not one question with an answer; name a file of SQuAD"
+        )
     return value
 
 
@@ -137,7 +139,9 @@ def _paragraphs(path: Path | str) -> Iterator[Paragraph]:
     try:
         root = json.loads(b"".join(beir.byte_lines(Path(path))))
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not valid JSON ({error})") from error
+        raise UserError(
+            f"{path}: not valid JSON ({error}); a file of SQuAD is needed, such as dev-v1.1.json"
+        ) from error
     for i, article in enumerate(field(root, "data", list, f"{path}")):
         title = article.get("title") if isinstance(article, dict) else None
         at = f"{path}: article {i} ('{title}')"

@@ -65,7 +65,8 @@ def register(
     sizes = {task: counts["pairs"] for task, counts in statistics["tasks"].items()}
     if labelled and LABELLED in rates:
         sizes[LABELLED] = files.read_json(labelled / "stats.json")["pairs"]
-    _check(rates, sizes)
+    check_rates(rates)
+    _check_sizes(rates, sizes)
     total = sum(rates.values())
     weights = {task: rate / total / sizes[task] for task, rate in rates.items()}
     specials = Specials.of(vocabulary)
@@ -101,6 +102,31 @@ def register(
     return name, examples
 
 
+def check_rates(rates: Mapping[str, float]) -> None:
+    """Checks that tasks can be mixed.
+
+    Raises:
+      UserError: an unknown task, a negative rate, no task, or MLM among pair tasks.
+    """
+    for task, rate in rates.items():
+        if task not in TASKS:
+            raise unknown_name("task", task, TASKS)
+        if rate < 0:
+            raise UserError(f"task '{task}': the rate is {rate}; it must not be negative")
+    given = [task for task, rate in rates.items() if rate]
+    if not given:
+        raise UserError(
+            f"no task has a rate above 0 in config.data.rates; known: {', '.join(TASKS)}: set one, such as "
+            "config.data.rates.ict=1"
+        )
+    if "mlm" in given and len(given) > 1:
+        others = ", ".join(f"config.data.rates.{task}=0" for task in given if task != "mlm")
+        raise UserError(
+            "task 'mlm' trains an encoder on single texts and cannot be mixed with tasks of pairs: set "
+            f"config.data.rates.mlm=0, or {others}"
+        )
+
+
 def _source(task: str, corpus: Path, labelled: Path | None) -> seqio.TFExampleDataSource:
     if task == LABELLED:
         return seqio.TFExampleDataSource({"train": str(labelled / pairs.PATTERN)}, _LABELLED_RECORD)
@@ -118,19 +144,11 @@ def _column_weights(task: str, weights: Mapping[str, float]) -> dict[int, float]
     return {} if task == "mlm" else {_PAIRS[name]: weight for name, weight in weights.items() if name in _PAIRS}
 
 
-def _check(rates: Mapping[str, float], sizes: Mapping[str, int]) -> None:
-    if not rates:
-        raise UserError(f"no task has a rate above 0 in config.data.rates; known: {', '.join(TASKS)}")
-    for task, rate in rates.items():
-        if task not in TASKS:
-            raise unknown_name("task", task, TASKS)
-        if rate < 0:
-            raise UserError(f"task '{task}': the rate is {rate}; it must not be negative")
+def _check_sizes(rates: Mapping[str, float], sizes: Mapping[str, int]) -> None:
+    for task in rates:
         if not sizes.get(task):
             why = "no stage has written pairs, see config.split.set" if task == LABELLED else "the corpus has none"
             raise UserError(f"task '{task}' has no example: {why}; or set config.data.rates.{task}=0")
-    if "mlm" in rates and len(rates) > 1:
-        raise UserError("task 'mlm' trains an encoder on single texts and cannot be mixed with tasks of pairs")
 
 
 def _int32(dataset: tf.data.Dataset) -> tf.data.Dataset:

@@ -58,6 +58,15 @@ def is_source(value: Path | str) -> bool:
     return str(value).startswith(_PREFIX)
 
 
+def check_source(source: str, name: str) -> None:
+    """Checks how a source is written, without TFDS.
+
+    Raises:
+      UserError: it is not of the form above, of another data set than `name`, or its folder is not there.
+    """
+    _parse(source, name)
+
+
 def examples(source: str, name: str) -> Iterator[dict[str, Any]]:
     """The examples of a source as plain values (str, int, bool, lists, dicts), in the order of the prepared files.
 

@@ -45,7 +45,7 @@ class WordPiece:
         except OSError as error:
             raise UserError(f"vocabulary {path}: {error.strerror}") from error
         except UnicodeDecodeError as error:
-            raise UserError(f"vocabulary {path}: not UTF-8 text ({error})") from error
+            raise UserError(f"vocabulary {path}: not UTF-8 text ({error}); a BERT vocab.txt is needed") from error
         tokens = [token.rstrip("\r") for token in tokens]
         while tokens and not tokens[-1]:
             tokens.pop()
@@ -135,4 +135,4 @@ def _check(path: Path, tokens: list[str]) -> None:
     if len(set(tokens)) != len(tokens):
         seen: set[str] = set()
         line, token = next((i, t) for i, t in enumerate(tokens, 1) if t in seen or seen.add(t))
-        raise UserError(f"vocabulary {path}: line {line} repeats the token {token!r}")
+        raise UserError(f"vocabulary {path}: line {line} repeats the token {token!r}; drop one of them")

@@ -55,6 +55,11 @@ def evaluate(
     return {name: sums[measure] / len(judged) for name, measure in measures.items()}
 
 
+def cutoff(metric: str) -> int:
+    """How many results a metric looks at: 10 of 'nDCG@10', 0 where it takes all that there are."""
+    return int(metric.rpartition("@")[2]) if "@" in metric else 0
+
+
 def drop_self_matches(
     scores_QK: np.ndarray, rows_QK: np.ndarray, query_ids: Iterable[str], own: Mapping[str, int]
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -14,11 +14,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import PartitionSpec as P
 
-from retrieval.errors import UserError, unknown_name
+from retrieval.errors import UserError, multiples, unknown_name
 from retrieval.models.text import Text, lookup, same_text
 
 # Two standard deviations are cut off and the rest is not rescaled, as in BERT's own code.
 INIT = nnx.initializers.truncated_normal(0.02)
+
+DTYPES = ("float32", "bfloat16")
 
 # What the forward pass of a layer keeps for the backward pass; the rest is computed again, and parameters that are
 # sharded over devices are gathered again.
@@ -57,12 +59,13 @@ class TransformerConfig:
     def __post_init__(self):
         if self.hidden_size % self.num_heads:
             raise UserError(
-                f"transformer: hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}"
+                f"transformer: hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}: take "
+                f"{multiples(self.hidden_size, self.num_heads)}"
             )
         if not 0 <= self.dropout < 1:
             raise UserError(f"transformer: dropout {self.dropout} is not in [0, 1)")
-        if self.dtype not in ("float32", "bfloat16"):
-            raise unknown_name("dtype", self.dtype, ("float32", "bfloat16"))
+        if self.dtype not in DTYPES:
+            raise unknown_name("dtype", self.dtype, DTYPES)
         if self.remat not in REMAT:
             raise unknown_name("remat", self.remat, REMAT)
         if self.num_layers < 1 or self.unroll < 1:

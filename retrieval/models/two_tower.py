@@ -139,11 +139,12 @@ def _check_same_shapes(name: str, wanted: nnx.State, given: nnx.State) -> None:
     wanted, given = _shapes(wanted), _shapes(given)
     differences = [
         f"{path}: {given.get(path, 'missing')}, needed {wanted.get(path, 'nothing')}"
-        for path in sorted(wanted.keys() | given.keys())
+        for path in sorted(wanted.keys() | given.keys(), key=lambda path: ("layers/" in path, path))
         if wanted.get(path) != given.get(path)
     ]
     if differences:
-        raise UserError(f"the pre-trained encoder does not fit {name}; it has\n  " + "\n  ".join(differences))
+        shown = "\n  ".join(differences[:3]) + (f"\nand {len(differences) - 3} more" if differences[3:] else "")
+        raise UserError(f"the pre-trained encoder does not fit {name}, take one of the same sizes; it has\n  {shown}")
 
 
 def _shapes(state: nnx.State) -> dict[str, tuple[int, ...]]:

@@ -3,8 +3,9 @@
 Each device holds an equal share of the rows and ranks it by itself; the best of all shares are gathered and ranked once
 more. Rows lie in their order: in ties `top_k` takes what comes first, so at every level the smaller row wins.
 
-Shape letters: Q queries of a call, B queries of a batch, N candidates, E embedding, K results, P rows of a share. A
-share is S spans of T tiles of R rows, R being M blocks of W; C blocks of a span can hold a result; X is what is ranked.
+Shape letters: Q queries of a call, B queries of a batch, G batches of a program, N candidates, E embedding, K results,
+P rows of a share. A share is S spans of T tiles of R rows, R being M blocks of W; C blocks of a span can hold a result;
+X is what is ranked.
 """
 
 import dataclasses
@@ -23,6 +24,9 @@ _BLOCK = 128
 # Rows of one matrix product, and of all whose scores are held and ranked at once: 134 MB for 256 queries. Ranking costs
 # about K blocks per span, so shorter spans would be slower.
 _TILE, _SPAN = 4096, 131_072
+# Batches of queries in one program: its memory is touched for the first time once, which on a CPU costs as much as the
+# scores that are written into it.
+_BATCHES = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,18 +108,26 @@ class ExactIndex:
         queries_QE = matching_queries(queries_QE, self._dimensions)
         scores_QK, rows_QK = no_results(len(queries_QE), k)
         found = min(k, self._candidates)
-        for start in range(0, len(queries_QE), self._batch_size):
-            part_BE = queries_QE[start : start + self._batch_size]
+        start = 0
+        for batches in self._calls(len(queries_QE)):
+            part_BE = queries_QE[start : start + batches * self._batch_size]
             size = len(part_BE)
-            batch_BE = np.pad(part_BE, ((0, self._batch_size - size), (0, 0)))
+            padded_BE = np.pad(part_BE, ((0, batches * self._batch_size - size), (0, 0)))
             with jax.set_mesh(self._layout.mesh):  # the caller's may be another one
-                best = _search_batch(batch_BE, self._embeddings, self._layout, found)
+                queries_GBE = padded_BE.reshape(batches, self._batch_size, -1)
+                best = _search_batches(queries_GBE, self._embeddings, self._layout, found)
             scores_BK, rows_BK = jax.device_get(best)
             scores_QK[start : start + size, :found] = scores_BK[:size]
             rows_QK[start : start + size, :found] = rows_BK[:size]
+            start += size
         if not np.isfinite(scores_QK[:, :found]).all():
             raise UserError("an inner product is too large for float32: the embeddings grew without bound")
         return scores_QK, rows_QK
+
+    def _calls(self, queries: int) -> list[int]:
+        """How many batches every program takes; there are two sizes, so two programs are compiled at most."""
+        whole, rest = divmod(_ceil(queries, self._batch_size), _BATCHES)
+        return [_BATCHES] * whole + [1] * rest
 
 
 def finite_embeddings(embeddings: np.ndarray, what: str) -> np.ndarray:
@@ -156,25 +168,29 @@ def no_results(queries: int, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @functools.partial(jax.jit, static_argnames=("layout", "k"))
-def _search_batch(queries_BE: jax.Array, embeddings_NE: jax.Array, layout: _Layout, k: int):
-    """The best `k` of the best of every share: scores and rows, [B, K], on every device."""
+def _search_batches(queries_GBE: jax.Array, embeddings_NE: jax.Array, layout: _Layout, k: int):
+    """The best `k` of the best of every share: scores and rows, [G * B, K], on every device."""
     axes = layout.mesh.axis_names
     search_shares = jax.shard_map(
-        functools.partial(_search_share, layout=layout, k=k), in_specs=(P(), P(axes)), out_specs=P(None, axes)
+        functools.partial(_search_share, layout=layout, k=k), in_specs=(P(), P(axes)), out_specs=P(None, None, axes)
     )
-    scores_BX, rows_BX = jax.reshard(search_shares(queries_BE, embeddings_NE), P())  # the one all-gather
-    return _best(scores_BX, rows_BX, k)
+    best_GBX = jax.reshard(search_shares(queries_GBE, embeddings_NE), P())  # the one all-gather
+    return _best(*(x_GBX.reshape(-1, x_GBX.shape[-1]) for x_GBX in best_GBX), k)
 
 
-def _search_share(queries_BE: jax.Array, embeddings_PE: jax.Array, layout: _Layout, k: int):
+def _search_share(queries_GBE: jax.Array, embeddings_PE: jax.Array, layout: _Layout, k: int):
     """The best `k` rows of this device, or all of them where it has fewer; padding may be among them, at -inf."""
     tiles_STRE = embeddings_PE.reshape(layout.spans, layout.tiles, layout.rows, -1)
     first_row = jax.lax.axis_index(layout.mesh.axis_names) * layout.share
     first_rows_ST = first_row + layout.rows * jnp.arange(layout.spans * layout.tiles).reshape(layout.spans, -1)
-    search_span = functools.partial(_search_span, queries_BE, candidates=layout.candidates, k=k)
-    results_SBX = jax.lax.map(lambda span: search_span(*span), (tiles_STRE, first_rows_ST))
-    scores_BX, rows_BX = (result.swapaxes(0, 1).reshape(len(queries_BE), -1) for result in results_SBX)
-    return _best(scores_BX, rows_BX, min(k, scores_BX.shape[1]))
+
+    def search(queries_BE: jax.Array):
+        search_span = functools.partial(_search_span, queries_BE, candidates=layout.candidates, k=k)
+        results_SBX = jax.lax.map(lambda span: search_span(*span), (tiles_STRE, first_rows_ST))
+        scores_BX, rows_BX = (result.swapaxes(0, 1).reshape(len(queries_BE), -1) for result in results_SBX)
+        return _best(scores_BX, rows_BX, min(k, scores_BX.shape[1]))
+
+    return jax.lax.map(search, queries_GBE)
 
 
 def _search_span(queries_BE: jax.Array, tiles_TRE: jax.Array, first_rows_T: jax.Array, candidates: int, k: int):

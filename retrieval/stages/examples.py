@@ -11,7 +11,7 @@ from retrieval.data import batches, beir, features, splits, tasks
 from retrieval.data.batches import Batches
 from retrieval.data.packing import Packing, Rows, rows_for
 from retrieval.data.vocab import WordPiece
-from retrieval.errors import UserError
+from retrieval.errors import UserError, multiples
 from retrieval.stages import model as models
 from retrieval.stages.run import Run
 from retrieval.training import sharding
@@ -47,7 +47,7 @@ def make_batches(run: Run, vocabulary: WordPiece, mesh: jax.sharding.Mesh) -> Ba
     task, examples = register_tasks(run, vocabulary)
     if examples < config.train.batch_size:
         raise UserError(
-            f"the data gives {examples} examples, fewer than train.batch_size={config.train.batch_size}: "
+            f"the data gives {examples} examples, fewer than config.train.batch_size={config.train.batch_size}: "
             "more data or a smaller batch is needed"
         )
     return Batches(
@@ -75,6 +75,24 @@ def abstract_batch(config: ConfigDict, mesh: jax.sharding.Mesh) -> dict[str, jax
         sharding=sharding.batch_sharding(mesh),
         packing=packing(config),
     )
+
+
+def check(config: ConfigDict) -> None:
+    """Checks what the config says about batches, as far as that does not depend on data and devices.
+
+    Raises:
+      UserError: lanes do not divide it, texts cannot be packed so, an example has no negatives, tasks do not mix.
+    """
+    tasks.check_rates(config.data.rates.to_dict())
+    batch_size, lanes = config.train.batch_size, config.data.lanes
+    if batch_size % lanes:
+        raise UserError(
+            f"config.train.batch_size={batch_size} must be a multiple of config.data.lanes={lanes}: take "
+            f"{multiples(batch_size, lanes)}"
+        )
+    if batch_size == 1 and not models.is_mlm(config):
+        raise UserError("config.train.batch_size=1: negatives are the other examples of a batch: take at least 2")
+    packing(config)
 
 
 def feature_lengths(config: ConfigDict) -> dict[str, int]:

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from retrieval.arrays import reshape_rows
 from retrieval.data.beir import Candidate
 from retrieval.data.vocab import WordPiece
-from retrieval.errors import UserError
+from retrieval.errors import UserError, divisors, multiples
 from retrieval.models import two_tower
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.text import Text
@@ -43,9 +43,68 @@ def build(config: ConfigDict, vocab_size: int) -> TwoTower | MaskedLanguageModel
     """The untrained model that the train stage trains."""
     if not is_mlm(config):
         return build_towers(config, vocab_size)
-    if config.model.encoder != "transformer":
-        raise UserError(f"config.model.encoder is '{config.model.encoder}', but only a transformer can learn MLM")
+    check(config)
     return MaskedLanguageModel(TransformerConfig(**_sizes(config, vocab_size)), rngs=nnx.Rngs(config.seed))
+
+
+def check(config: ConfigDict) -> None:
+    """Checks the model that the config describes.
+
+    Raises:
+      UserError: its heads do not divide its size, or it cannot learn the config's task.
+    """
+    model = config.model
+    if model.encoder == "transformer" and model.hidden_size % model.num_heads:
+        raise UserError(
+            f"config.model.hidden_size={model.hidden_size} is not a multiple of config.model.num_heads="
+            f"{model.num_heads}: take {multiples(model.hidden_size, model.num_heads)}"
+        )
+    if is_mlm(config) and model.encoder != "transformer":
+        raise UserError(
+            f"config.model.encoder is '{model.encoder}', but only a transformer can learn MLM: set "
+            "config.model.encoder=transformer, or other tasks in config.data.rates"
+        )
+
+
+def sizes(config: ConfigDict, of_towers: bool = True) -> dict[str, Any]:
+    """The fields on which it depends whether one model's parameters suit another.
+
+    Args:
+      of_towers: those of the whole model, not of the encoder alone, which is all that an MLM gives to towers.
+    """
+    names = ["encoder", "hidden_size", "mlp_size"]
+    names += ["num_layers", "num_heads"] if config.model.encoder == "transformer" else []
+    names += ["embed_dim", "tied"] if of_towers else []
+    found = {f"model.{name}": config.model[name] for name in names}
+    if config.model.encoder == "transformer":
+        found["data.document_length"] = max(config.data.query_length, config.data.document_length)
+    return found | ({"data.rates.mlm": config.data.rates.mlm} if of_towers else {})
+
+
+def check_chunks(config: ConfigDict, devices: int) -> None:
+    """Checks what the towers take at a time.
+
+    Raises:
+      UserError: chunks do not divide the batch, or devices and packed lanes not the chunks; or there are no towers.
+    """
+    size, rows = config.train.chunk_size, config.train.batch_size
+    if not size:
+        return
+    if is_mlm(config):
+        raise UserError(
+            f"config.train.chunk_size={size}: an MLM takes the whole batch at a time: set 0, and for less memory a "
+            "smaller config.train.batch_size with config.train.accumulation"
+        )
+    if rows % size:
+        raise UserError(
+            f"config.train.chunk_size={size} does not divide config.train.batch_size={rows}: take "
+            f"{divisors(size, rows)}"
+        )
+    if size < rows and size % devices:
+        raise UserError(
+            f"config.train.chunk_size={size} must be a multiple of the number of devices, {devices}: take "
+            f"{multiples(size, devices)}"
+        )
 
 
 def abstract(config: ConfigDict, vocab_size: int) -> TwoTower | MaskedLanguageModel:
@@ -132,8 +191,8 @@ def embed(encode: Callable, batch: Mapping[str, jax.Array], side: str, key: jax.
     group_size = len(batch["document_id"]) // len(batch[side])
     if chunk_size % group_size:
         raise UserError(
-            f"train.chunk_size={chunk_size} must be a multiple of the {group_size} examples that a lane packs: "
-            "train.batch_size / data.lanes"
+            f"config.train.chunk_size={chunk_size} must be a multiple of the {group_size} examples that a lane packs "
+            f"(config.train.batch_size / config.data.lanes): take {multiples(chunk_size, group_size)}"
         )
 
     def embed_groups(fields: Mapping[str, jax.Array], key: jax.Array | None) -> jax.Array:

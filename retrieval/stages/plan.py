@@ -158,15 +158,15 @@ def plan(run: Run) -> dict[str, Any]:
 
 def make_plan(config: ConfigDict, devices: Sequence[jax.Device]) -> Plan:
     """Compiles the config's train step for `devices`, which need not exist."""
-    mesh, vocab_size = models.make_mesh(config, devices), _vocab_size(config)
-    model = models.abstract(config, vocab_size)
+    mesh, size = models.make_mesh(config, devices), vocab_size(config)
+    model = models.abstract(config, size)
     state = train.abstract_state(config, model, mesh)
     sharding.check_rules(state.params, config.mesh.rules)
     batch = examples.abstract_batch(config, mesh)
     chip = chips.of(devices[0])
     with jax.set_mesh(mesh):
         traced = train.make_step(config, model).trace(state, batch)
-        useful = train.useful_flops(config, vocab_size, state, batch)
+        useful = train.useful_flops(config, size, state, batch)
         _log.info("plan: compiling for %d devices, which takes minutes for a large model", mesh.size)
         memory = _memory(traced.lower(lowering_platforms=(_platform(devices[0]),)), state, batch)
     return Plan(
@@ -234,7 +234,7 @@ def advice(config: ConfigDict, plan: Plan) -> Iterator[str]:
         for size in range(plan.devices, rows, plan.devices)
         if config.train.batch_size % size == 0 and plan.memory.state + rest * size / rows <= room
     ]
-    if smaller:
+    if smaller and not models.is_mlm(config):
         share = smaller[-1] / rows
         yield (
             f"config.train.chunk_size={smaller[-1]}: what depends on the rows that are computed at a time, now at most "
@@ -268,7 +268,8 @@ def _bytes(tree: Any) -> int:
     return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def _vocab_size(config: ConfigDict) -> int:
+def vocab_size(config: ConfigDict) -> int:
+    """The tokens of the vocabulary that the config names, or those that it asks for."""
     path = Path(config.vocab)
     return len(WordPiece.load(path)) if config.vocab and path.exists() else config.prepare.vocab_size
 

@@ -135,15 +135,22 @@ class Stage:
 
 
 def open_run(run: Run, stages: Mapping[str, Stage]) -> None:
-    """Makes the work directory, after `check_run`, takes it for this process and writes `config.json`.
+    """Makes the work directory and writes `config.json`, after `check_run`."""
+    check_run(run, stages)
+    run.folder.mkdir(parents=True, exist_ok=True)
+    files.write_json(run.folder / "config.json", json.loads(run.config.to_json()))
+
+
+def take_run(run: Run, stages: Mapping[str, Stage]) -> None:
+    """As `open_run`, and no other process can take the work directory until this one ends.
 
     Raises:
-      UserError: as `check_run` says, or another process has the work directory.
+      UserError: another process has it.
     """
     check_run(run, stages)
     run.folder.mkdir(parents=True, exist_ok=True)
     files.lock(run.folder)
-    files.write_json(run.folder / "config.json", json.loads(run.config.to_json()))
+    open_run(run, stages)
 
 
 def check_run(run: Run, stages: Mapping[str, Stage]) -> None:
@@ -167,7 +174,7 @@ def check_run(run: Run, stages: Mapping[str, Stage]) -> None:
     if changes:
         raise UserError(
             f"{run.folder} is the work directory of another config:\n  "
-            + "\n  ".join(changes[:5])
+            + "\n  ".join(changes[:3])
             + "\nuse another --workdir, or the old settings"
         )
 
@@ -188,7 +195,7 @@ def run_stage(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
     details = stage.function(run) if stage.everywhere else hosts.on_first(lambda: stage.function(run))
     seconds = time.perf_counter() - began
     record = {"inputs": inputs, "done": True, "seconds": round(seconds, 1), "peak_memory_mb": _peak_memory_mb()}
-    hosts.on_first(lambda: _write_record(run, name, record | {"details": details, "outputs": _sums(run, stage)}))
+    hosts.on_first(lambda: write_record(run, name, record | {"details": details, "outputs": _sums(run, stage)}))
     _log.info("%s: done in %.0f s", name, seconds)
 
 
@@ -215,6 +222,12 @@ def read_record(run: Run, stage: str) -> dict[str, Any] | None:
     if not isinstance(record, dict) or record.pop("sum", None) != files.fingerprint([stage, record]):
         raise UserError(f"{path}: damaged, or of another version; delete it: --stage={stage} makes it anew")
     return record
+
+
+def write_record(run: Run, name: str, record: Mapping[str, Any]) -> None:
+    """Writes the record of a stage, as `read_record` reads it."""
+    record = json.loads(json.dumps(record))  # as it will be read: the sum is of that
+    files.write_json(run.record(name), record | {"sum": files.fingerprint([name, record])})
 
 
 def get_field(config: Any, field: str) -> Any:
@@ -256,13 +269,8 @@ def _begin(run: Run, name: str, stages: Mapping[str, Stage]) -> dict[str, str] |
             )
         for output in stage.outputs:
             files.remove(run.folder / output)
-    _write_record(run, name, {"inputs": inputs, "done": False})
+    write_record(run, name, {"inputs": inputs, "done": False})
     return inputs
-
-
-def _write_record(run: Run, name: str, record: Mapping[str, Any]) -> None:
-    record = json.loads(json.dumps(record))  # as it will be read: the sum is of that
-    files.write_json(run.record(name), record | {"sum": files.fingerprint([name, record])})
 
 
 def _sums(run: Run, stage: Stage) -> dict[str, str]:

@@ -31,7 +31,7 @@ STAGES = {
         everywhere=True,
     ),
     "encode": Stage(
-        index.encode, settings=("encode",), needs=("sets", "train"), outputs=("embeddings",), everywhere=True
+        index.encode, settings=("encode",), needs=("prepare", "sets", "train"), outputs=("embeddings",), everywhere=True
     ),
     "index": Stage(
         index.index, settings=("index", "evaluate.depth"), needs=("sets", "encode"), outputs=("index",), sealed=True
@@ -41,5 +41,5 @@ STAGES = {
     ),
     "plan": Stage(plan.plan, always=True),
     "report": Stage(evaluate.write_report, needs=("evaluate",), always=True),
-    "search": Stage(query.search, needs=("index",), always=True),
+    "search": Stage(query.search, needs=("prepare", "sets", "index"), always=True),
 }

@@ -48,7 +48,9 @@ def train(run: Run) -> dict[str, Any]:
     """Trains to the last step, from the newest checkpoint where there is one."""
     config = run.config
     vocabulary = WordPiece.load(run.corpus / "vocab.txt")
+    check_start(run)
     mesh = models.make_mesh(config)
+    batches = make_batches(run, vocabulary, mesh)  # before the model, for what may be wrong with the data
     model = models.abstract(config, len(vocabulary))
     like = abstract_state(config, model, mesh)
     sharding.check_rules(like.params, config.mesh.rules)
@@ -59,7 +61,6 @@ def train(run: Run) -> dict[str, Any]:
     resumed = checkpointer.latest_step() is not None
     state = like if resumed else initial_state(config, len(vocabulary), like)
     with jax.set_mesh(mesh):
-        batches = make_batches(run, vocabulary, mesh)
         validate = validation.make(run, vocabulary, mesh) if config.loop.validate_every else None
         if resumed:
             state = checkpointer.restore(like, batches)
@@ -70,7 +71,7 @@ def train(run: Run) -> dict[str, Any]:
             config.loop.checkpoint_every,
             config.loop.validate_every,
             bad_batches=run.folder / "bad_batches",
-            trace_steps=_trace_steps(config),
+            trace_steps=trace_steps(config),
             trace=run.folder / "profile",
         )
         writer = _open_writer(run.folder / "metrics", after=int(state.step))
@@ -83,20 +84,39 @@ def train(run: Run) -> dict[str, Any]:
     return {"parameters": size, "devices": mesh.size, "platform": jax.default_backend(), "step": step}
 
 
-def _trace_steps(config: ConfigDict) -> tuple[int, int]:
-    steps = tuple(config.profile.steps) or (0, 0)
-    if len(steps) != 2 or (any(steps) and not 0 < steps[0] <= steps[1] <= config.train.steps):
-        raise UserError(
-            f"config.profile.steps={','.join(map(str, steps))}: the first and the last step of the trace are needed, "
-            f"such as 10,15, and at most train.steps={config.train.steps}"
-        )
-    return steps
-
-
 def _cost(config: ConfigDict, vocab_size: int, state: TrainState, mesh: jax.sharding.Mesh) -> loop.Cost:
     chip = chips.of(mesh.devices.flat[0])
     flops = useful_flops(config, vocab_size, state, abstract_batch(config, mesh))
     return loop.Cost(mesh.size * flops, chip and mesh.size * chip.peak_flops / chip.cores)
+
+
+def check(config: ConfigDict) -> None:
+    """Checks what the config says about steps.
+
+    Raises:
+      UserError: no update would ever come, or there is no such trace.
+    """
+    if config.train.accumulation > config.train.steps:
+        raise UserError(
+            f"config.train.accumulation={config.train.accumulation} is more than config.train.steps="
+            f"{config.train.steps}, which are batches: nothing would ever be updated; lower it, or raise the steps"
+        )
+    trace_steps(config)
+
+
+def trace_steps(config: ConfigDict) -> tuple[int, int]:
+    """The first and the last step of the trace, 0 and 0 for none.
+
+    Raises:
+      UserError: they are not two, or not steps of the run.
+    """
+    steps = tuple(config.profile.steps) or (0, 0)
+    if len(steps) != 2 or (any(steps) and not 0 < steps[0] <= steps[1] <= config.train.steps):
+        raise UserError(
+            f"config.profile.steps={','.join(map(str, steps))}: the first and the last step of the trace are needed, "
+            f"such as 10,15, and at most config.train.steps={config.train.steps}"
+        )
+    return steps
 
 
 def train_inputs(run: Run) -> Sequence[Path]:
@@ -108,6 +128,49 @@ def train_inputs(run: Run) -> Sequence[Path]:
     if not record.exists() or not files.read_json(record)["done"]:
         raise UserError(f"config.train.init_from={folder}: not a work directory with a finished train stage")
     return (record,)
+
+
+def check_start(run: Run) -> None:
+    """Checks that the run's parameters can start from those of `train.init_from`.
+
+    Raises:
+      UserError: that is a model of other sizes or of another vocabulary, or not trained.
+    """
+    if not run.config.train.init_from:
+        return
+    train_inputs(run)
+    folder = Path(run.config.train.init_from)
+    check_vocabulary(run, folder, "config.train.init_from")
+    theirs = ConfigDict(files.read_json(folder / "config.json"))
+    for field, ours in models.sizes(run.config, of_towers=not models.is_mlm(theirs)).items():
+        there = models.sizes(theirs, of_towers=not models.is_mlm(theirs)).get(field)
+        if ours != there:
+            raise UserError(
+                f"config.train.init_from={folder}: a model of other sizes or another kind, config.{field} is {there} "
+                f"there and {ours} here: take the same, or another run to start from"
+            )
+
+
+def check_vocabulary(run: Run, folder: Path, field: str) -> None:
+    """Checks that the model of a work directory was trained with the vocabulary of the run, as far as both are there.
+
+    Raises:
+      UserError: it was not; with as many tokens nobody would notice, and the model would read nonsense.
+    """
+    if folder.resolve() == run.folder.resolve() or not (folder / "config.json").exists():
+        return
+    trained = Run(ConfigDict(files.read_json(folder / "config.json")), folder, run.lock)
+    try:
+        theirs, ours = trained.corpus / "vocab.txt", run.corpus / "vocab.txt"
+    except UserError:  # the base of that run has gone, and its vocabulary with it
+        return
+    if not ours.exists() and run.config.vocab:
+        ours = Path(run.config.vocab)
+    if ours.exists() and theirs.exists() and WordPiece.load(ours).tokens != WordPiece.load(theirs).tokens:
+        raise UserError(
+            f"{field}={folder}: trained with another vocabulary than {ours}; use its own, "
+            f"--config.vocab={theirs}, in a --workdir of its own, or a config.base that has it"
+        )
 
 
 def open_checkpoints(folder: Path, config: ConfigDict) -> Checkpointer:
@@ -197,6 +260,7 @@ def load_parameters(
 
 def load_towers(run: Run, vocab_size: int) -> TwoTower:
     """The trained towers of a run; those of an MLM run have its encoder and an untrained projection."""
+    check_vocabulary(run, run.holder("train").folder, "config.base")
     _, trained = load_parameters(run.holder("train").folder, vocab_size, run.config.mesh)
     if isinstance(trained, TwoTower):
         return trained

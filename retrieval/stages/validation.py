@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import seqio
+from ml_collections import ConfigDict
 
 from retrieval.data import beir, features
 from retrieval.data.vocab import WordPiece
@@ -36,17 +37,31 @@ class Pool(NamedTuple):
     qrels: dict[str, dict[str, int]]
 
 
-def make(run: Run, vocabulary: WordPiece, mesh: jax.sharding.Mesh) -> Callable[[Any], dict[str, float]]:
-    """A function from parameters to METRICS over a pool that stays the same.
+def check(config: ConfigDict) -> None:
+    """Checks that the config says what to validate on, and by what.
 
     Raises:
-      UserError: an unknown metric in config.loop.best, a model without towers, or nothing to make a pool of.
+      UserError: an unknown metric in config.loop.best, a model without towers, or nothing that is held out.
     """
-    config = run.config
     if config.loop.best not in METRICS:
         raise unknown_name("metric in config.loop.best", config.loop.best, METRICS)
     if models.is_mlm(config):
         raise UserError("a masked language model has no towers to validate: set config.loop.validate_every=0")
+    if not (config.data.rates.pairs or config.data.held_out):
+        raise UserError(
+            f"config.loop.validate_every={config.loop.validate_every} needs passages to validate on: set "
+            "config.data.held_out, such as 0.01, or config.loop.validate_every=0"
+        )
+
+
+def make(run: Run, vocabulary: WordPiece, mesh: jax.sharding.Mesh) -> Callable[[Any], dict[str, float]]:
+    """A function from parameters to METRICS over a pool that stays the same.
+
+    Raises:
+      UserError: as `check`, or there is nothing to make a pool of.
+    """
+    config = run.config
+    check(config)
     pool = _labelled_pool(run, vocabulary) if config.data.rates.pairs else _held_out_pool(run, vocabulary)
     _log.info("validation: %d queries over %d candidates", len(pool.queries), len(pool.candidates))
     embedder = models.Embedder(config, vocabulary, mesh)
@@ -82,10 +97,6 @@ def _labelled_pool(run: Run, vocabulary: WordPiece) -> Pool:
 
 def _held_out_pool(run: Run, vocabulary: WordPiece) -> Pool:
     config = run.config
-    if not config.data.held_out:
-        raise UserError(
-            "config.loop.validate_every needs passages to validate on: set config.data.held_out, such as 0.01"
-        )
     name, _ = examples.register_tasks(run, vocabulary, validation=True)
     lengths = features.pair_lengths(config.data.query_length, config.data.document_length)
     # One draw of every task for a held-out passage, in an order that is the same in every run.

@@ -20,6 +20,8 @@ from retrieval.errors import UserError
 
 _log = logging.getLogger(__name__)
 
+_TRASH = "trash"
+
 # What Orbax raises over files that are not what they should be; what collectives raise is not among it.
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError, FileNotFoundError)
 
@@ -92,8 +94,8 @@ class Checkpointer:
         options = ocp.CheckpointManagerOptions(
             preservation_policy=AnyPreservationPolicy(policies),
             best_fn=(lambda scores: scores[best]) if best else None,
-            # A deleted step is renamed away first: a kill in the middle of a deletion leaves no half step in the list.
-            todelete_subdir="trash",
+            # Steps are renamed away, and `_seal` deletes them later: a kill leaves no half step in the list.
+            todelete_subdir=_TRASH,
             cleanup_tmp_directories=True,
             async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
         )
@@ -137,6 +139,7 @@ class Checkpointer:
         Raises:
           UserError: there is no checkpoint, its files are not what was written, or it is of another model.
         """
+        self.wait()
         step = self.latest_step() if step is None else step
         if step is None:
             raise UserError(f"{self._folder}: no checkpoint; run the train stage first")
@@ -159,6 +162,8 @@ class Checkpointer:
         """Waits for the last save, as `wait` does."""
         with self._telling_failures():
             self._manager.close()
+        if hosts.is_first():
+            files.remove(self._folder / _TRASH)
 
     def _seal(self) -> None:
         """Writes the sums of a step that is complete but for its name; Orbax calls it in the thread that saves."""
@@ -166,6 +171,7 @@ class Checkpointer:
             (unnamed,) = self._folder.glob("*.orbax-checkpoint-tmp*")
             # Orbax writes the time of the commit into this one last; restoring does not depend on it.
             files.write_manifest(unnamed, but=("_CHECKPOINT_METADATA",))
+            files.remove(self._folder / _TRASH)  # of the saves before
 
     @contextlib.contextmanager
     def _telling_failures(self) -> Iterator[None]:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from retrieval.arrays import reshape_rows
-from retrieval.errors import UserError
+from retrieval.errors import UserError, divisors, multiples
 
 
 def in_chunks(
@@ -36,10 +36,15 @@ def in_chunks(
     if size in (0, B):
         return encode(rows, key)
     if size < 0 or B % size:
-        raise UserError(f"train.chunk_size={size} does not divide the {B} rows of a batch")
+        raise UserError(
+            f"config.train.chunk_size={size} does not divide the {B} rows of a batch: take {divisors(size, B)}"
+        )
     devices = jax.typeof(jax.tree.leaves(rows)[0]).sharding.mesh.size
     if size % max(1, devices):
-        raise UserError(f"train.chunk_size={size} must be a multiple of the number of devices, {devices}")
+        raise UserError(
+            f"config.train.chunk_size={size} must be a multiple of the number of devices, {devices}: take "
+            f"{multiples(size, devices)}"
+        )
     keys = None if key is None else jax.random.split(key, B // size)
     chunk = jax.checkpoint(lambda given: encode(*given), prevent_cse=False)
     encoded_CS = jax.lax.map(chunk, (jax.tree.map(lambda x: _cut(x, B // size), rows), keys))

@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from retrieval.errors import UserError
+from retrieval.errors import UserError, divisors, listed, near
 
 DATA, FSDP = "data", "fsdp"
 
@@ -25,7 +25,7 @@ def make_mesh(fsdp: int = 1, devices: Sequence[jax.Device] | None = None) -> jax
     """
     count = len(jax.devices() if devices is None else devices)
     if fsdp < 1 or count % fsdp:
-        raise UserError(f"config.mesh.fsdp={fsdp} does not divide the {count} devices")
+        raise UserError(f"config.mesh.fsdp={fsdp} does not divide the {count} devices: take {divisors(fsdp, count)}")
     return jax.make_mesh((count // fsdp, fsdp), (DATA, FSDP), devices=devices)
 
 
@@ -98,7 +98,9 @@ def check_rules(params: Any, rules: Sequence[tuple[str, Sequence[str | None]]]) 
     names = [_name(path) for path, _ in jax.tree.leaves_with_path(params)]
     for pattern, _ in rules:
         if not any(re.search(pattern, name) for name in names):
-            raise UserError(f"config.mesh.rules: '{pattern}' is in no parameter's path; they are {', '.join(names)}")
+            found = near(pattern, {part for name in names for part in name.split("/")})
+            hint = f"did you mean {' or '.join(found)}? " if found else ""
+            raise UserError(f"config.mesh.rules: '{pattern}' is in no parameter's path; {hint}they are {listed(names)}")
 
 
 def _by_shape(shape: tuple[int, ...], size: int, replicate_below: int, stacked: bool) -> P:

@@ -1,0 +1,210 @@
+"""What can be known to fail is said before a run begins: no hour of `prepare` is lost on a typo."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from retrieval import files
+from retrieval.data import reqa, tfds_source, wikipedia
+from retrieval.data.vocab import WordPiece
+from retrieval.errors import UserError, divisors, near, unknown_name
+from retrieval.stages import examples, plan, settings, train
+from retrieval.stages import model as models
+from retrieval.stages.run import Run, Stage, is_done
+from retrieval.training import sharding
+
+CONFIG = "config.json"
+
+
+def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
+    """Checks the config, the folders, the files and the devices that some stages of a run need, in a few seconds.
+
+    Raises:
+      UserError: something is missing, or does not fit.
+    """
+    settings.check_fields(run.config)
+    for name in (*run.config.stages, *names):
+        if "," in name:
+            several = tuple(name.split(","))
+            raise UserError(f'config.stages={name} is one text; a tuple of them is needed: --config.stages="{several}"')
+        if name not in stages:
+            raise unknown_name("stage", name, stages)
+    if not names:
+        raise UserError("config.stages is empty: name the stages to run, such as --stage=prepare,sets,train")
+    _check_folders(run)
+    _check_order(run, names, stages)
+    _check_files(run, names, stages)
+    settings.check_combinations(run.config, names)
+    if "train" in names and not is_done(run, "train"):
+        _check_training(run)
+    if "encode" in names or "search" in names:
+        train.check_vocabulary(run, run.holder("train").folder, "config.base")
+
+
+def _check_folders(run: Run) -> None:
+    """The work directory can be made and written to, and it and those that it stands on have whole configs."""
+    place = run.folder.absolute()
+    while not place.exists():
+        place = place.parent
+    if not place.is_dir():
+        raise UserError(f"--workdir={run.folder}: {place} is a file, where a folder belongs; use another --workdir")
+    if not os.access(place, os.W_OK):
+        raise UserError(
+            f"--workdir={run.folder}: no permission to write to {place}; use another --workdir, or change its mode"
+        )
+    _check_config(run.folder, "--workdir")
+    if run.config.base:
+        _check_config(Path(run.config.base), "config.base")
+    if run.config.train.init_from:
+        _check_config(Path(run.config.train.init_from), "config.train.init_from")
+    for base in run.chain[1:]:
+        _check_config(base.folder, "config.base")
+
+
+def _check_config(folder: Path, role: str) -> None:
+    """The config of a work directory, where there is one, can be read."""
+    path = folder / CONFIG
+    if not path.exists():
+        return
+    remedy = f"put back the file that the run wrote, or name another folder in {role}"
+    try:
+        value = files.read_json(path)
+    except UserError as error:
+        raise UserError(f"{error}; {remedy}") from error
+    if not isinstance(value, dict) or not isinstance(value.get("stages"), list):
+        raise UserError(f"{path}: not the config of a run; {remedy}")
+
+
+def _check_order(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
+    """Every stage comes after those whose output it reads, unless these have run."""
+    for place, name in enumerate(names):
+        if run.holder(name) is not run:
+            folder = run.holder(name).folder
+            raise UserError(f"stage '{name}' is one of the base, {folder}: run it there, or add it to config.stages")
+        for need in stages[name].needs:
+            later = need in names[place + 1 :] and need not in names[:place]
+            holder = run.holder(need)
+            missing = need in holder.config.stages and need not in names[:place] and not is_done(holder, need)
+            if later:
+                raise UserError(
+                    f"stage '{name}' comes before '{need}', whose output it reads: "
+                    f"--stage={','.join(stage for stage in stages if stage in names)}"
+                )
+            if missing:
+                where = f" in {holder.folder}: run it there" if holder is not run else f": --stage={need},{name}"
+                raise UserError(f"stage '{name}' reads what stage '{need}' writes, which has not run{where}")
+
+
+def _check_files(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
+    """What the stages read from outside is there, and of the right kind."""
+    prepares = "prepare" in names and not is_done(run, "prepare")
+    if prepares:
+        _check_corpus(run.config)
+    if "sets" in names:
+        squad = _check_sets(run)
+        if prepares and squad:
+            reqa.read_squad(squad)  # a second or two now, rather than an error after hours
+    for name in names:
+        stages[name].inputs(run)
+    if "pairs" in names and not run.holder("sets").config.split.set:
+        raise UserError("stage 'pairs' needs questions to train on: set config.split.set, such as reqa")
+
+
+def _check_corpus(config: ConfigDict) -> None:
+    if config.corpus != "pydocs":
+        for path in _paths("config.corpus", config.corpus, tfds="wikipedia"):
+            wikipedia.read_pages(path)  # which looks at the first page
+    for path in _paths("config.vocab", config.vocab):
+        WordPiece.load(path)
+
+
+def _check_sets(run: Run) -> list[Path]:
+    """Returns the files of SQuAD."""
+    sets, split = run.config.sets, run.config.split
+    squad = _paths("config.sets.reqa", sets.reqa, tfds="squad")
+    _paths("config.sets.nq", sets.nq, tfds="natural_questions")
+    names = [name for name in ("pydocs", "reqa", "nq") if sets[name]]
+    for folder in _paths("config.sets.beir", sets.beir, of_folders=True):
+        _check_beir(folder)
+        names.append(folder.resolve().name)
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise UserError(f"two evaluation sets are named '{twice[0]}': rename the folder of one (config.sets.beir)")
+    if split.set and split.set not in names:
+        raise unknown_name("set in config.split.set", split.set, names)
+    return squad
+
+
+def _check_beir(folder: Path) -> None:
+    for name in ("corpus.jsonl", "queries.jsonl"):
+        if not any((folder / f"{name}{ending}").is_file() for ending in ("", ".gz")):
+            raise UserError(
+                f"{folder}: neither {name} nor {name}.gz is there; a folder of config.sets.beir has one of them"
+            )
+    if not any((folder / "qrels").glob("*.tsv")):
+        raise UserError(f"{folder / 'qrels'}: no .tsv file with relevance judgements, such as test.tsv")
+
+
+def _paths(field: str, value: str, of_folders: bool = False, tfds: str = "") -> list[Path]:
+    """The files or folders that a field names, all of which are there; not its sources in TFDS, if it takes them."""
+    values = [part for part in value.split(",") if part]
+    for source in filter(tfds_source.is_source, values if tfds else ()):
+        tfds_source.check_source(source, tfds)
+    paths = [Path(part) for part in values if not (tfds and tfds_source.is_source(part))]
+    for path in paths:
+        if not path.exists():
+            names = [str(path.parent / item.name) for item in path.parent.iterdir()] if path.parent.is_dir() else []
+            hint = near(str(path), [*names, "pydocs"] if field == "config.corpus" else names)
+            raise UserError(
+                f"{path}: no such file or folder, in {field}; "
+                + (f"did you mean {hint[0]}?" if hint else "look at the path, and from where it counts")
+            )
+        if path.is_dir() != of_folders:
+            kinds = ("folders", "a file") if of_folders else ("files, separated by commas", "a folder")
+            raise UserError(f"{path}: {kinds[1]}, but {field} takes {kinds[0]}")
+        if not os.access(path, os.R_OK):
+            raise UserError(f"{path}: no permission to read it, in {field}; change its mode")
+        if path.is_file() and not path.stat().st_size:
+            raise UserError(f"{path}: the file is empty, in {field}; copy or download it again")
+    return paths
+
+
+def _check_training(run: Run) -> None:
+    """Data, devices and parameters fit each other."""
+    config = run.config
+    mesh = models.make_mesh(config)
+    examples.abstract_batch(config, mesh)
+    models.check_chunks(config, mesh.size)
+    if config.mesh.rules:
+        model = models.abstract(config, plan.vocab_size(config))
+        models.shardings(models.parameters(model), config, mesh)
+        sharding.check_rules(models.parameters(model), config.mesh.rules)
+    _check_shards(run)
+    train.check_start(run)
+
+
+def _check_shards(run: Run) -> None:
+    config, corpus = run.config, run.holder("prepare").config
+    if config.data.rates.pairs and "pairs" not in run.holder("pairs").config.stages:
+        raise UserError(
+            "task 'pairs' has no example, for no stage writes pairs: add 'pairs' to config.stages and set "
+            "config.split.set, or set config.data.rates.pairs=0"
+        )
+    others = any(rate for task, rate in config.data.rates.items() if task != "pairs")
+    if others and corpus.prepare.shards % config.data.lanes:
+        raise UserError(
+            f"config.data.lanes={config.data.lanes} does not divide the shards of the corpus, config.prepare.shards="
+            f"{corpus.prepare.shards}: take {divisors(config.data.lanes, corpus.prepare.shards)} lanes"
+        )
+
+
+def read_config(folder: Path) -> ConfigDict:
+    """The config that a work directory keeps.
+
+    Raises:
+      UserError: it is not whole.
+    """
+    _check_config(folder, "--workdir")
+    return ConfigDict(files.read_json(folder / CONFIG))

@@ -1,0 +1,252 @@
+"""What the fields of a config may be: each by itself, and those that have to fit each other.
+
+All of it is known before a run begins. What would otherwise stop it after hours, or never, is refused here.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from retrieval.data.prepare import LOCAL
+from retrieval.data.tasks import TASKS
+from retrieval.errors import UserError, unknown_name
+from retrieval.evaluation.metrics import cutoff
+from retrieval.models.transformer import DTYPES, REMAT
+from retrieval.models.two_tower import ENCODERS, POOLINGS
+from retrieval.stages import examples, train, validation
+from retrieval.stages import model as models
+from retrieval.stages.evaluate import HITS, RANKING
+from retrieval.stages.index import DENSE
+
+
+class Rule(NamedTuple):
+    """What a field may be, in words and as a function."""
+
+    needed: str
+    fits: Callable[[Any], bool]
+
+
+def _whole(least: int) -> Rule:
+    return Rule(f"a whole number of at least {least}", lambda value: type(value) is int and value >= least)
+
+
+def _number(needed: str, fits: Callable[[float], bool]) -> Rule:
+    return Rule(needed, lambda value: type(value) in (int, float) and math.isfinite(value) and fits(value))
+
+
+_TEXT = Rule("a text", lambda value: isinstance(value, str))
+_SWITCH = Rule("True or False", lambda value: isinstance(value, bool))
+_TUPLE = Rule("a tuple", lambda value: isinstance(value, tuple | list))
+_TEXTS = Rule(
+    "a tuple of texts, such as \"('one', 'two')\"",
+    lambda value: isinstance(value, tuple | list) and all(isinstance(item, str) for item in value),
+)
+_STEPS = Rule(
+    "the first and the last step, such as 10,15, or ()",
+    lambda value: isinstance(value, tuple | list) and len(value) in (0, 2) and all(type(item) is int for item in value),
+)
+_POSITIVE = _number("a number above 0", lambda value: value > 0)
+_NOT_NEGATIVE = _number("a number of at least 0", lambda value: value >= 0)
+_SHARE = _number("a number from 0 to 1", lambda value: 0 <= value <= 1)
+_SHARE_ABOVE = _number("a number above 0 and at most 1, such as 0.99", lambda value: 0 < value <= 1)
+_SHARE_BELOW = _number("a number of at least 0 and below 1, such as 0.1", lambda value: 0 <= value < 1)
+_SHARE_BETWEEN = _number("a share between 0 and 1, such as 0.1", lambda value: 0 < value < 1)
+_HELD_OUT = _number(
+    "0, or a share from 0.0001 to below 1, such as 0.01", lambda value: value == 0 or 0.0001 <= value < 1
+)
+
+_SEED = Rule("a whole number from 0 to 4294967295", lambda value: type(value) is int and 0 <= value < 2**32)
+
+_RULES = dict(
+    seed=_SEED,
+    stages=_TEXTS,
+    corpus=_TEXT,
+    base=_TEXT,
+    vocab=_TEXT,
+    prepare=dict(
+        runner=_TEXT,
+        beam_options=_TEXTS,
+        workers=_whole(1),
+        shards=_whole(1),
+        vocab_size=_whole(100),
+        longest_passage=_whole(1),
+        shortest_paragraph=_whole(0),
+        least_passage=_whole(1),
+        held_out=_SHARE_BELOW,
+    ),
+    data=dict(
+        rates=dict.fromkeys(TASKS, _NOT_NEGATIVE),
+        ict_removal=_SHARE,
+        query_length=_whole(3),  # [CLS] token [SEP]
+        document_length=_whole(5),  # [CLS] token [SEP] token [SEP]
+        pack=dict(query=_SHARE, query_row=_whole(3), document=_SHARE, document_row=_whole(5)),
+        lanes=_whole(1),
+        shuffle_buffer=_whole(1),
+        held_out=_HELD_OUT,
+    ),
+    model=dict(
+        encoder=_TEXT,
+        num_layers=_whole(1),
+        hidden_size=_whole(1),
+        num_heads=_whole(1),
+        mlp_size=_whole(1),
+        dropout=_SHARE_BELOW,
+        dtype=_TEXT,
+        remat=_TEXT,
+        unroll=_whole(1),
+        embed_dim=_whole(1),
+        pooling=_TEXT,
+        tied=_SWITCH,
+        normalize=_SWITCH,
+    ),
+    train=dict(
+        steps=_whole(1),
+        batch_size=_whole(1),
+        accumulation=_whole(1),
+        chunk_size=_whole(0),
+        learning_rate=_POSITIVE,
+        warmup_ratio=_SHARE,
+        weight_decay=_NOT_NEGATIVE,
+        clip_norm=_NOT_NEGATIVE,
+        temperature=_POSITIVE,
+        symmetric=_SWITCH,
+        log_q=_SWITCH,
+        init_from=_TEXT,
+    ),
+    mesh=dict(fsdp=_whole(1), replicate_below=_whole(0), rules=_TUPLE),
+    plan=dict(topology=_TEXT),
+    loop=dict(
+        log_every=_whole(1),
+        checkpoint_every=_whole(1),
+        keep_checkpoints=_whole(1),
+        validate_every=_whole(0),
+        validate_queries=_whole(1),
+        validate_candidates=_whole(2),
+        best=_TEXT,
+    ),
+    profile=dict(steps=_STEPS),
+    sets=dict(pydocs=_SWITCH, reqa=_TEXT, nq=_TEXT, beir=_TEXT, distractors=_whole(0)),
+    split=dict(set=_TEXT, ratio=_SHARE_BETWEEN, validation=_SHARE_BETWEEN, seed=_whole(0), shards=_whole(1)),
+    encode=dict(batch_tokens=_whole(1), shard_size=_whole(1), untrained=_SWITCH, corpus=_SWITCH),
+    index=dict(dense=_TEXT, recall_target=_SHARE_ABOVE, tune_queries=_whole(1), bm25_k1=_NOT_NEGATIVE, bm25_b=_SHARE),
+    evaluate=dict(depth=_whole(1), runs=_SWITCH),
+    search=dict(k=_whole(1)),
+)
+
+_BEAM = ("DirectRunner", "DataflowRunner", "FlinkRunner", "SparkRunner", "PortableRunner", "PrismRunner")
+
+# Fields that name one of several things: what these are, and their names.
+_NAMES: dict[str, tuple[str, Collection[str]]] = {
+    "prepare.runner": ("runner", (LOCAL, *_BEAM)),
+    "model.encoder": ("encoder", ENCODERS),
+    "model.dtype": ("dtype", DTYPES),
+    "model.remat": ("remat", REMAT),
+    "model.pooling": ("pooling", POOLINGS),
+    "loop.best": ("metric", validation.METRICS),
+    "index.dense": ("index", DENSE),
+}
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+FIELDS: dict[str, Rule] = dict(_flatten(_RULES))
+
+
+def check_fields(config: ConfigDict) -> None:
+    """Checks that the config has the fields that there are, and no others, each with a value that it may have.
+
+    Raises:
+      UserError: it has not; the message says what is needed.
+    """
+    values = dict(_flatten(config.to_dict()))
+    for field in values:
+        if field not in FIELDS:
+            raise unknown_name("field", f"config.{field}", [f"config.{known}" for known in FIELDS])
+    for field, rule in FIELDS.items():
+        if field not in values:
+            raise UserError(
+                f"config.{field} is missing: a config starts from that of configs/ict_bfs_wlp.py, which has them all; "
+                "for a work directory of an older version name its config too, --config=configs/NAME.py"
+            )
+        if not rule.fits(values[field]):
+            raise UserError(f"config.{field}={_shown(values[field])}: {rule.needed} is needed")
+    for field, (kind, names) in _NAMES.items():
+        if values[field] not in names and not (kind == "runner" and "." in values[field]):  # Beam takes any class
+            raise unknown_name(f"{kind} in config.{field}", values[field], names)
+
+
+def check_combinations(config: ConfigDict, stages: Collection[str]) -> None:
+    """Checks that the fields which some stages read fit each other.
+
+    Raises:
+      UserError: they do not.
+    """
+    if "prepare" in stages:
+        _check_prepare(config)
+    if "sets" in stages:
+        _check_sets(config)
+    if {"train", "plan"} & set(stages):
+        examples.check(config)
+        models.check(config)
+    if "train" in stages:
+        train.check(config)
+    if "train" in stages and config.loop.validate_every:
+        validation.check(config)
+    if "evaluate" in stages:
+        _check_depth(config)
+    if "search" in stages and config.search.k > config.evaluate.depth:
+        raise UserError(
+            f"config.search.k={config.search.k}: no more than config.evaluate.depth={config.evaluate.depth} hits are "
+            "looked for; lower the first or raise the second"
+        )
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) and value else repr(value)
+
+
+def _check_prepare(config: ConfigDict) -> None:
+    prepare = config.prepare
+    if not config.corpus:
+        raise UserError("config.corpus is not set: --config.corpus=DUMP.xml.bz2 (a MediaWiki export), or 'pydocs'")
+    for name in ("shortest_paragraph", "least_passage"):
+        if prepare[name] > prepare.longest_passage:
+            raise UserError(
+                f"config.prepare.{name}={prepare[name]} is more than config.prepare.longest_passage="
+                f"{prepare.longest_passage}: lower the first or raise the second"
+            )
+    for option in prepare.beam_options:
+        if not option.startswith("--"):
+            raise UserError(
+                f"config.prepare.beam_options: '{option}' is no flag: write it as --config.prepare.beam_options="
+                "\"('--region=europe-west4',)\""
+            )
+
+
+def _check_sets(config: ConfigDict) -> None:
+    if config.sets.pydocs and config.corpus != "pydocs":
+        raise UserError(
+            "config.sets.pydocs is held out of the corpus 'pydocs': set config.corpus=pydocs, or turn it off with "
+            "--config.sets.pydocs=False"
+        )
+    if config.sets.pydocs and not config.prepare.held_out:
+        raise UserError(
+            "config.sets.pydocs needs functions that are held out: set config.prepare.held_out, such as 0.2"
+        )
+
+
+def _check_depth(config: ConfigDict) -> None:
+    deepest = max((*HITS, *RANKING), key=cutoff)
+    if config.evaluate.depth < cutoff(deepest):
+        raise UserError(
+            f"config.evaluate.depth={config.evaluate.depth} is too few results for the metric {deepest}: take at least "
+            f"{cutoff(deepest)}"
+        )

@@ -1,0 +1,640 @@
+"""Mistakes that people make, and what they are told: the field or file, the nearest name, a way out, in five lines.
+
+Nothing that is dear is done before: but for those of `IN_A_STAGE`, no stage has begun when the message comes.
+"""
+
+import gzip
+import importlib
+import json
+import math
+import os
+import re
+import shlex
+import subprocess
+import sys
+from typing import NamedTuple
+
+import pytest
+import toy_corpus
+from absl import flags
+from conftest import REPOSITORY
+
+from retrieval import command_line, hosts, main, study
+from retrieval.data.vocab import SPECIAL_TOKENS
+from retrieval.stages import run as runs
+from retrieval.stages.run import Run
+
+LINES, COLUMNS = 5, 120
+
+
+class Mistake(NamedTuple):
+    """What is typed, and what the message has to say."""
+
+    typed: str
+    says: tuple[str, ...]
+
+
+def mistakes(table):
+    return [Mistake(typed, says if isinstance(says, tuple) else (says,)) for typed, says in table]
+
+
+QUICK = "--config=configs/ict_bfs_wlp.py:local --workdir={run}"
+
+# {run} is a work directory that does not exist, everything else in braces lies in the folder that `inputs` makes.
+FLAGS = mistakes(
+    [
+        ("--confg=configs/ict.py --workdir={run}", ("'--confg'", "did you mean --config?")),
+        ("--config=configs/ict.py --wrokdir={run}", ("'--wrokdir'", "did you mean --workdir?")),
+        ("--config=configs/ict.py --workdir={run} --stages=train", ("'--stages'", "did you mean --stage ")),
+        ("--config=configs/ict.py --workdir={run} --batch_size=64", "did you mean --config.train.batch_size?"),
+        ("--config=configs/ict.py --workdir={run} --train.steps=5", "did you mean --config.train.steps?"),
+        ("--config=configs/ict.py --workdir={run} --verbos", ("'--verbos'", "known: --config")),
+        ("--config=configs/ict.py --workdir={run} train", ("unexpected argument 'train'", "--config.train.steps=100")),
+        ("--config=configs/ict.py", ("--workdir is missing", "such as --workdir=runs/quickstart")),
+        ("--workdir={run}", ("--config is missing", "such as --config=configs/ict_bfs_wlp.py:local")),
+        (
+            "--workdir={run} --config.train.steps=5",
+            ("--config.train.steps=5: --config is missing", "such as --config="),
+        ),
+        ("--config", ("--config has no value", "--config=configs/ict_bfs_wlp.py:local")),
+        ("--config=configs/ict.py --workdir", ("--workdir has no value", "--workdir=runs/quickstart")),
+        ("--config=configs/ict.py --workdir={run} --stage", ("--stage has no value", "--stage=evaluate,report")),
+        ("--config=configs/ict.py --workdir={run} --stage=", ("--stage has no value", "or leave it out")),
+        ("--config=configs/ict.py --workdir={run} --multihost=perhaps", ("--multihost=perhaps", "True or False")),
+        (
+            "--config=configs/ict_bsf_wlp.py --workdir={run}",
+            ("no such file", "did you mean --config=configs/ict_bfs_wlp.py"),
+        ),
+        ("--config=bm25 --workdir={run}", ("--config=bm25: no such file", "did you mean --config=configs/bm25.py")),
+        ("--config= --workdir={run}", ("--config=: no such file", "known: configs/bfs.py")),
+        ("--config=configs --workdir={run}", ("--config=configs: no such file", "known: configs/bfs.py")),
+        ("--config=configs/ict.py:locl --workdir={run}", ("'locl'", "did you mean local?")),
+        ("--config=README.md --workdir={run}", ("--config=README.md", "line ", "mend that file, or take another")),
+        ("--config={no_config.py} --workdir={run}", ("no get_config in it", "configs/ict_bfs_wlp.py:local")),
+        ("--config={raises.py} --workdir={run}", ("{raises.py}, line 2", "NameError", "mend that file")),
+        (
+            "--config={no_size.py}:local --workdir={run}",
+            ("{no_size.py}:local", "0 positional arguments", "mend that file"),
+        ),
+        ("--config={typo.py} --workdir={run}", ("'config.train.batchsize'", "did you mean config.train.batch_size")),
+        ("--config={lacks.py} --workdir={run}", ("config.train.steps is missing", "configs/ict_bfs_wlp.py")),
+        ("--workdir={older}", ("config.data.pack.query is missing", "--config=configs/NAME.py")),
+        (
+            "--config=configs/studies/pretraining_tasks.py:local --workdir={run}",
+            ("--config is that of a study", "python -m retrieval.study"),
+        ),
+        (f"{QUICK} --config=configs/mlm.py", ("--config is there twice", "--config=configs/mlm.py", "leave one out")),
+        (f"{QUICK} --query=zip", ("--query", "add --stage=search")),
+        (f"{QUICK} --stage=trian", ("unknown stage 'trian'", "did you mean train")),
+        (f"{QUICK} --stage=evalaute,report", ("unknown stage 'evalaute'", "did you mean evaluate")),
+        (f"{QUICK} --stage=export", ("unknown stage 'export'", "known: encode, evaluate")),
+    ]
+)
+
+FIELDS = mistakes(
+    [
+        ("--config.trian.steps=5", ("'config.trian'", "did you mean config.train")),
+        ("--config.train.batchsize=5", ("'config.train.batchsize'", "did you mean config.train.batch_size")),
+        ("--config.data.batch_size=5", ("'config.data.batch_size'", "did you mean config.train.batch_size")),
+        ("--config.temperature=5", ("'config.temperature'", "did you mean config.train.temperature")),
+        ("--config.data.rates.itc=1", ("'config.data.rates.itc'", "did you mean config.data.rates.ict")),
+        ("--config.train.steps.more=5", ("'config.train.steps.more'", "config.train.steps has no fields")),
+        ("--config.train=5", ("config.train is a group of fields", "config.train.steps")),
+        ("--config.train.steps=many", ("--config.train.steps=many", "a whole number is needed, such as 600")),
+        ("--config.train.steps=1e3", ("--config.train.steps=1e3", "a whole number is needed")),
+        ("--config.train.batch_size=64.5", ("--config.train.batch_size=64.5", "a whole number is needed")),
+        ("--config.train.learning_rate=fast", ("--config.train.learning_rate=fast", "a number is needed")),
+        ("--config.train.learning_rate=0,001", ("--config.train.learning_rate=0,001", "a number is needed")),
+        ("--config.model.tied=maybe", ("--config.model.tied=maybe", "True or False is needed")),
+        ("--config.train.steps", ("--config.train.steps has no value", "--config.train.steps=VALUE")),
+        ("--config.stages=()", ("config.stages is empty", "--stage=prepare,sets,train")),
+        ("--config.stages=train,encode", ("config.stages=train,encode", "('train', 'encode')")),
+        ("--config.stages=1,2", ("config.stages=(1, 2)", "a tuple of texts")),
+        ("--config.seed=-1", ("config.seed=-1", "from 0 to")),
+        ("--config.seed=99999999999", ("config.seed=99999999999", "to 4294967295")),
+        ("--config.train.steps=0", ("config.train.steps=0", "a whole number of at least 1 is needed")),
+        ("--config.train.steps=-5", ("config.train.steps=-5", "at least 1")),
+        ("--config.train.batch_size=0", ("config.train.batch_size=0", "at least 1")),
+        ("--config.train.learning_rate=-1e-3", ("config.train.learning_rate=-0.001", "a number above 0")),
+        ("--config.train.learning_rate=nan", ("config.train.learning_rate=nan", "a number above 0")),
+        ("--config.train.learning_rate=inf", ("config.train.learning_rate=inf", "a number above 0")),
+        ("--config.train.temperature=0", ("config.train.temperature=0.0", "a number above 0")),
+        ("--config.train.warmup_ratio=1.5", ("config.train.warmup_ratio=1.5", "from 0 to 1")),
+        ("--config.train.weight_decay=-0.1", ("config.train.weight_decay=-0.1", "at least 0")),
+        ("--config.train.clip_norm=-1", ("config.train.clip_norm=-1.0", "at least 0")),
+        ("--config.train.accumulation=0", ("config.train.accumulation=0", "at least 1")),
+        ("--config.train.accumulation=1000", ("config.train.accumulation=1000", "config.train.steps=600", "lower it")),
+        ("--config.model.dropout=1", ("config.model.dropout=1.0", "below 1")),
+        ("--config.model.num_layers=0", ("config.model.num_layers=0", "at least 1")),
+        ("--config.model.num_heads=0", ("config.model.num_heads=0", "at least 1")),
+        ("--config.model.hidden_size=100 --config.model.num_heads=8", ("hidden_size=100", "num_heads=8", "96 or 104")),
+        ("--config.model.encoder=transfomer", ("'transfomer'", "config.model.encoder", "did you mean transformer")),
+        ("--config.model.encoder=bow-mlp", ("'bow-mlp'", "did you mean bow_mlp")),
+        ("--config.model.pooling=man", ("'man'", "config.model.pooling", "did you mean mean")),
+        ("--config.model.dtype=bf16", ("'bf16'", "config.model.dtype", "bfloat16, float32")),
+        ("--config.model.dtype=float16", ("'float16'", "did you mean bfloat16")),
+        ("--config.model.remat=dot", ("'dot'", "config.model.remat", "did you mean dots")),
+        ("--config.data.query_length=2", ("config.data.query_length=2", "at least 3")),
+        ("--config.data.document_length=2", ("config.data.document_length=2", "at least 5")),
+        ("--config.data.lanes=0", ("config.data.lanes=0", "at least 1")),
+        ("--config.data.lanes=6", ("config.train.batch_size=128", "config.data.lanes=6", "take 126 or 132")),
+        ("--config.data.lanes=16", ("config.data.lanes=16", "config.prepare.shards=8", "take 8 lanes")),
+        ("--config.train.batch_size=30", ("config.train.batch_size=30", "config.data.lanes=4", "take 28 or 32")),
+        ("--config.train.batch_size=4", ("config.train.batch_size=4", "number of devices, 8", "take 8")),
+        ("--config.train.batch_size=1 --config.data.lanes=1", ("config.train.batch_size=1", "take at least 2")),
+        ("--config.train.chunk_size=48", ("config.train.chunk_size=48", "batch_size=128", "take 32 or 64")),
+        ("--config.train.chunk_size=4", ("config.train.chunk_size=4", "number of devices, 8", "take 8")),
+        ("--config.train.chunk_size=-1", ("config.train.chunk_size=-1", "at least 0")),
+        ("--config.mesh.fsdp=3", ("config.mesh.fsdp=3", "8 devices", "take 2 or 4")),
+        ("--config.mesh.fsdp=0", ("config.mesh.fsdp=0", "at least 1")),
+        ("--config.mesh.rules=embedding", ("config.mesh.rules", "'embedding'", "a pair, of a regular expression")),
+        (
+            "--config.mesh.rules=\"(('tokn_embedding', ('fsdp', None)),)\"",
+            ("config.mesh.rules", "'tokn_embedding'", "did you mean", "token_embedding"),
+        ),
+        (
+            "--config.mesh.rules=\"(('token_embedding', ('model', None)),)\"",
+            ("config.mesh.rules", "'model'", "data, fsdp"),
+        ),
+        (
+            "--config.data.rates.ict=0 --config.data.rates.bfs=0 --config.data.rates.wlp=0",
+            ("config.data.rates", "known: ict, bfs, wlp", "config.data.rates.ict=1"),
+        ),
+        ("--config.data.rates.ict=-1", ("config.data.rates.ict=-1.0", "at least 0")),
+        ("--config.data.rates.mlm=1", ("'mlm'", "cannot be mixed", "config.data.rates.mlm=0")),
+        ("--config.data.rates.pairs=1", ("'pairs' has no example", "config.split.set", "config.data.rates.pairs=0")),
+        ("--config.data.held_out=1e-6", ("config.data.held_out=1e-06", "0.0001")),
+        ("--config.data.held_out=1", ("config.data.held_out=1.0", "below 1")),
+        ("--config.data.ict_removal=2", ("config.data.ict_removal=2.0", "from 0 to 1")),
+        ("--config.data.shuffle_buffer=0", ("config.data.shuffle_buffer=0", "at least 1")),
+        ("--config.data.pack.query=0.5", ("config.data.pack.document=0.0", "greater than 0")),
+        ("--config.data.pack.query=1.5", ("config.data.pack.query=1.5", "from 0 to 1")),
+        (
+            "--config.data.pack.query=0.5 --config.data.pack.document=0.5 --config.data.pack.document_row=64",
+            ("config.data.pack.document_row=64", "96 tokens"),
+        ),
+        (
+            "--config.data.pack.query=0.5 --config.data.pack.document=0.5",
+            ("config.data.lanes=4", "number of devices, 8", "take 8"),
+        ),
+        ("--config.prepare.shards=0", ("config.prepare.shards=0", "at least 1")),
+        ("--config.prepare.workers=0", ("config.prepare.workers=0", "at least 1")),
+        ("--config.prepare.vocab_size=1", ("config.prepare.vocab_size=1", "at least 100")),
+        ("--config.prepare.least_passage=200", ("least_passage=200", "longest_passage=80", "lower the first")),
+        ("--config.prepare.held_out=0", ("config.prepare.held_out", "such as 0.2")),
+        ("--config.prepare.held_out=20", ("config.prepare.held_out=20.0", "below 1, such as 0.1")),
+        ("--config.prepare.runner=DataFlow", ("'DataFlow'", "config.prepare.runner", "did you mean DataflowRunner")),
+        ("--config.prepare.beam_options=region=x", ("config.prepare.beam_options", "'region=x'", "'--region=")),
+        ("--config.loop.log_every=0", ("config.loop.log_every=0", "at least 1")),
+        ("--config.loop.checkpoint_every=0", ("config.loop.checkpoint_every=0", "at least 1")),
+        ("--config.loop.keep_checkpoints=0", ("config.loop.keep_checkpoints=0", "at least 1")),
+        ("--config.loop.best=Succes@10", ("'Succes@10'", "config.loop.best", "did you mean Success@10")),
+        ("--config.loop.validate_every=10", ("config.loop.validate_every=10", "config.data.held_out, such as 0.01")),
+        ("--config.profile.steps=10", ("config.profile.steps=(10,)", "such as 10,15")),
+        ("--config.profile.steps=20,10", ("config.profile.steps=20,10", "such as 10,15")),
+        ("--config.profile.steps=10,9999", ("config.profile.steps=10,9999", "at most config.train.steps=600")),
+        ("--config.encode.batch_tokens=0", ("config.encode.batch_tokens=0", "at least 1")),
+        ("--config.encode.shard_size=0", ("config.encode.shard_size=0", "at least 1")),
+        ("--config.index.dense=scan", ("'scan'", "config.index.dense", "did you mean scann")),
+        ("--config.index.recall_target=99", ("config.index.recall_target=99.0", "such as 0.99")),
+        ("--config.index.tune_queries=0", ("config.index.tune_queries=0", "at least 1")),
+        ("--config.index.bm25_k1=-1", ("config.index.bm25_k1=-1.0", "at least 0")),
+        ("--config.index.bm25_b=2", ("config.index.bm25_b=2.0", "from 0 to 1")),
+        ("--config.evaluate.depth=0", ("config.evaluate.depth=0", "at least 1")),
+        ("--config.evaluate.depth=10", ("config.evaluate.depth=10", "Success@100", "at least 100")),
+        ("--config.sets.distractors=-1", ("config.sets.distractors=-1", "at least 0")),
+        ("--config.split.ratio=80", ("config.split.ratio=80.0", "a share between 0 and 1")),
+        ("--config.split.validation=0", ("config.split.validation=0.0", "a share between 0 and 1")),
+        (
+            "--workdir={indexed} --stage=search --query=zip --config.search.k=500",
+            ("config.search.k=500", "config.evaluate.depth=100"),
+        ),
+        (
+            "--config=configs/mlm.py:local --workdir={run} --config.model.encoder=bow_mlp",
+            ("config.model.encoder is 'bow_mlp'", "config.model.encoder=transformer"),
+        ),
+        (
+            "--config=configs/mlm.py:local --workdir={run} --config.loop.validate_every=10",
+            ("no towers to validate", "config.loop.validate_every=0"),
+        ),
+        (
+            "--config=configs/mlm.py:local --workdir={run} --config.train.chunk_size=64",
+            ("config.train.chunk_size=64", "set 0"),
+        ),
+    ]
+)
+
+REQA = "--config=configs/reqa.py:local --workdir={run} --config.base={finished} --config.sets.reqa={squad.json}"
+DUMP = "--config.sets.pydocs=False --config.corpus={dump.xml}"
+MIXED = "--workdir={mixed} --config.base={other_words} --config.stages=\"('prepare', 'sets', 'encode')\""
+
+FILES = mistakes(
+    [
+        ("--config.corpus=", ("config.corpus is not set", "--config.corpus=DUMP.xml.bz2")),
+        ("--config.corpus=pydoc", ("pydoc: no such file", "config.corpus", "did you mean pydocs?")),
+        (
+            "--config.sets.pydocs=False --config.corpus={folder}/dumb.xml",
+            ("dumb.xml: no such file", "did you mean {folder}/dump.xml"),
+        ),
+        ("--config.sets.pydocs=False --config.corpus={folder}", ("{folder}: a folder", "config.corpus takes files")),
+        ("--config.sets.pydocs=False --config.corpus={empty}", ("{empty}: the file is empty", "config.corpus")),
+        ("--config.sets.pydocs=False --config.corpus={text.txt}", ("{text.txt}", "expected a MediaWiki export")),
+        (
+            "--config.sets.pydocs=False --config.corpus={page.html}",
+            ("{page.html}", "first element is <html>", "<mediawiki>"),
+        ),
+        (
+            "--config.sets.pydocs=False --config.corpus={dump.xml},{text.txt}",
+            ("{text.txt}", "expected a MediaWiki export"),
+        ),
+        ("--config.corpus={dump.xml}", ("config.sets.pydocs", "config.corpus=pydocs", "--config.sets.pydocs=False")),
+        (
+            f"{DUMP} --config.vocab={{folder}}/vocab.text",
+            ("vocab.text: no such file", "config.vocab", "did you mean {folder}/vocab.txt"),
+        ),
+        (f"{DUMP} --config.vocab={{folder}}", ("{folder}: a folder", "config.vocab takes files")),
+        (f"{DUMP} --config.vocab={{text.txt}}", ("{text.txt}", "[PAD]", "a BERT vocab.txt")),
+        (f"{DUMP} --config.vocab={{empty}}", ("{empty}: the file is empty", "config.vocab")),
+        (f"{DUMP} --config.vocab={{twice.txt}}", ("{twice.txt}", "repeats the token 'fox'", "drop one")),
+        (
+            f"{DUMP} --config.sets.reqa={{folder}}/squad.jsn",
+            ("squad.jsn: no such file", "config.sets.reqa", "did you mean {folder}/squad.json"),
+        ),
+        (f"{DUMP} --config.sets.reqa={{folder}}", ("{folder}: a folder", "config.sets.reqa takes files")),
+        (f"{DUMP} --config.sets.reqa={{text.txt}}", ("{text.txt}", "not valid JSON", "a file of SQuAD is needed")),
+        (
+            f"{DUMP} --config.sets.reqa={{none.json}}",
+            ("{none.json}: not one question with an answer", "name a file of SQuAD"),
+        ),
+        (f"{DUMP} --config.sets.reqa={{array.json}}", ("{array.json}", "'data' is missing")),
+        (
+            f"{DUMP} --config.sets.reqa={{cut.json.gz}}",
+            ("{cut.json.gz}", "cannot be read", "copy or download it again"),
+        ),
+        (f"{DUMP} --config.sets.reqa=tfds:squda", ("unknown TFDS data set 'squda'", "did you mean squad")),
+        (
+            f"{DUMP} --config.sets.reqa=tfds:squad?data_dir={{nowhere}}",
+            ("data_dir '{nowhere}' is not a folder", "squad/"),
+        ),
+        (f"{DUMP} --config.sets.beir=tfds:scifact", ("tfds:scifact: no such file or folder", "config.sets.beir")),
+        ("--config.sets.pydocs=False --config.corpus=tfds:wiki", ("unknown TFDS data set 'wiki'", "wikipedia")),
+        (f"{DUMP} --config.vocab={{cut.json.gz}}", ("{cut.json.gz}", "not UTF-8 text", "a BERT vocab.txt")),
+        (
+            f"{MIXED} --stage=encode",
+            ("config.base={other_words}", "trained with another vocabulary than {mixed}/corpus/vocab.txt"),
+        ),
+        (f"{DUMP} --config.sets.nq={{nowhere}}", ("{nowhere}: no such file", "config.sets.nq")),
+        (f"{DUMP} --config.sets.beir={{nowhere}}", ("{nowhere}: no such file or folder", "config.sets.beir")),
+        (f"{DUMP} --config.sets.beir={{squad.json}}", ("{squad.json}: a file", "config.sets.beir takes folders")),
+        (f"{DUMP} --config.sets.beir={{folder}}", ("{folder}: neither corpus.jsonl", "a folder of config.sets.beir")),
+        (f"{DUMP} --config.sets.beir={{unjudged}}", ("{unjudged}/qrels: no .tsv", "such as test.tsv")),
+        (f"{DUMP} --config.sets.beir={{beir}},{{folder}}/two/beir", ("two evaluation sets are named 'beir'", "rename")),
+        (f"{REQA} --config.split.set=requa", ("config.split.set", "'requa'", "did you mean reqa")),
+        (f"{REQA} --config.split.set=", ("'pairs' needs questions", "config.split.set, such as reqa")),
+        (f"{REQA} --config.base={{nowhere}}", ("config.base={nowhere}", "not a work directory")),
+        (f"{REQA} --config.base={{folder}}", ("config.base={folder}", "not a work directory (no config.json)")),
+        (f"{REQA} --config.base={{damaged}}", ("{damaged}/config.json: not valid JSON", "config.base")),
+        (
+            "--config=configs/reqa.py:local --workdir={circle_a} --config.base={circle_b}",
+            ("leads back to", "take another base"),
+        ),
+        (f"{REQA} --config.train.init_from={{nowhere}}", ("config.train.init_from={nowhere}", "finished train stage")),
+        (f"{REQA} --config.train.init_from={{folder}}", ("config.train.init_from={folder}", "finished train stage")),
+        (
+            f"{REQA} --config.train.init_from={{untrained}}",
+            ("config.train.init_from={untrained}", "finished train stage"),
+        ),
+        (
+            f"{REQA} --config.train.init_from={{finished}} --config.model.hidden_size=64",
+            ("config.train.init_from={finished}", "config.model.hidden_size is 128 there and 64 here", "take the same"),
+        ),
+        (
+            f"{REQA} --config.train.init_from={{finished}} --config.data.document_length=160",
+            ("config.train.init_from={finished}", "config.data.document_length is 96 there and 160 here"),
+        ),
+        (
+            f"{REQA} --config.train.init_from={{finished}} --config.model.num_heads=4",
+            ("config.train.init_from={finished}", "config.model.num_heads is 2 there and 4 here"),
+        ),
+        (
+            f"{REQA} --config.train.init_from={{finished}} --config.model.encoder=bow_mlp",
+            ("config.train.init_from={finished}", "config.model.encoder is transformer there and bow_mlp here"),
+        ),
+        (
+            f"{REQA} --config.train.init_from={{other_words}}",
+            (
+                "config.train.init_from={other_words}",
+                "another vocabulary",
+                "--config.vocab={other_words}/corpus/vocab.txt",
+            ),
+        ),
+        (f"{REQA} --stage=prepare", ("stage 'prepare' is one of the base", "run it there")),
+        (f"{REQA} --stage=train", ("'train' reads what stage 'pairs' writes", "has not run", "--stage=pairs,train")),
+        ("--stage=evaluate", ("'evaluate' reads what stage 'sets' writes", "--stage=sets,evaluate")),
+        ("--stage=train,prepare", ("'train' comes before 'prepare'", "--stage=prepare,train")),
+        ("--stage=search --query=zip", ("'search' reads what stage 'index' writes", "--stage=index,search")),
+        ("--workdir={squad.json}", ("--workdir={squad.json}", "is a file", "use another --workdir")),
+        ("--workdir={squad.json}/run", ("--workdir={squad.json}/run", "is a file", "use another --workdir")),
+        ("--workdir=/proc/run", ("/proc/run", "--workdir")),
+        ("--workdir={folder}", ("{folder} is not empty and not a work directory", "use another --workdir")),
+        ("--workdir={damaged}", ("{damaged}/config.json: not valid JSON", "put back the file", "--workdir")),
+        (
+            "--config=configs/ict.py:local --workdir={array}",
+            ("{array}/config.json: not the config of a run", "--workdir"),
+        ),
+        (
+            "--workdir={finished} --config.prepare.shards=16",
+            ("another config", "config.prepare.shards: 8 there, 16 now"),
+        ),
+        ("--workdir={finished} --config.train.seed=1", ("'config.train.seed'", "did you mean config.seed")),
+        ("--workdir={finished} --config.seed=1", ("another config", "config.seed: 0 there, 1 now", "the old settings")),
+        ("--workdir={record} --stage=train", ("{record}/stages/prepare.json: damaged", "delete it", "--stage=prepare")),
+    ]
+)
+
+BM25 = "--config=configs/bm25.py --workdir={run} --stage=sets"
+
+# Found only by the work itself, which is the first to read so far.
+IN_A_STAGE = mistakes(
+    [
+        (
+            f"{BM25} --config.sets.beir={{bad_grade}}",
+            ("{bad_grade}/qrels/test.tsv, line 2", "'high' is not an integer", "write 1"),
+        ),
+        (
+            f"{BM25} --config.sets.beir={{bad_query}}",
+            ("{bad_query}/qrels/test.tsv, line 2", "'q9' is not in queries", "drop the line"),
+        ),
+        (
+            f"{BM25} --config.sets.beir={{bad_line}}",
+            ("{bad_line}/corpus.jsonl, line 2", "not valid JSON", "one object a line"),
+        ),
+        (
+            f"{BM25} --config.sets.beir={{same_ids}}",
+            ("{same_ids}/corpus.jsonl, line 2", "'d1' is there twice", "must be distinct"),
+        ),
+        (f"{BM25} --config.sets.nq={{text.txt}}", ("{text.txt}, line 1", "not valid JSON", "is it Natural Questions?")),
+        (
+            f"{BM25} --config.sets.reqa={{squad.json}} --config.split.set=reqa --config.split.ratio=0.01",
+            ("config.split.ratio=0.01", "0 train", "choose others, or a larger set"),
+        ),
+        (
+            f"{BM25} --config.sets.reqa={{squad.json}} --config.sets.distractors=10",
+            ("config.sets.distractors=10", "a prepared corpus"),
+        ),
+        (
+            "--workdir={finished_corpus} --stage=train --config.data.lanes=8 --config.train.batch_size=4096",
+            ("150 examples", "config.train.batch_size=4096", "a smaller batch"),
+        ),
+        ("--stage=plan --config.plan.topology=v9:4x8", ("'v9'", "config.plan.topology", "known: v2, v3")),
+        ("--stage=plan --config.plan.topology=v5:4x8", ("'v5'", "did you mean v5p or v5e")),
+        ("--workdir={indexed} --stage=search", ("--stage=search needs a query", "--query='how do I")),
+        (
+            "--workdir={indexed} --stage=search --query=zip",
+            ("{indexed} has no index of the corpus", "encode.corpus=True"),
+        ),
+    ]
+)
+
+STUDY = mistakes(
+    [
+        (
+            "--config=configs/ict.py:local --workdir={run}",
+            ("--config is missing, or not that of a study", "configs/studies/"),
+        ),
+        ("--config=configs/studies/pretraining_tasks.py:local", ("--workdir is missing", "--workdir=runs/tasks")),
+        ("--config=configs/studies/pretraining_tasks.py:locl --workdir={run}", ("'locl'", "did you mean local")),
+        (
+            "--config=configs/studies/pretraining_tasks.py:local --workdir={run} --config.corpus=pydocs --only=corpsu",
+            ("unknown run 'corpsu'", "did you mean corpus"),
+        ),
+        (
+            "--config=configs/studies/pretraining_tasks.py:local --workdir={run}",
+            ("run 'corpus'", "config.corpus is not set", "--config.corpus=DUMP.xml.bz2"),
+        ),
+        (
+            "--config=configs/studies/pretraining_tasks.py:local --workdir={run} --config.parallel=0",
+            ("config.parallel=0", "at least 1"),
+        ),
+        (
+            "--config=configs/studies/pretraining_tasks.py:local --workdir={run} --config.runs.corpus.prepare.shards=0",
+            ("run 'corpus'", "config.prepare.shards=0", "at least 1"),
+        ),
+        (
+            "--config=configs/studies/pretraining_tasks.py:local --workdir={folder}/.. --config.corpus=pydocs",
+            ("holds runs of another table", "not a run of this study", "use another --workdir"),
+        ),
+    ]
+)
+
+POD = {
+    "two": ({"JAX_NUM_PROCESSES": "two"}, ("JAX_NUM_PROCESSES='two': not a number", "such as 1")),
+    "no id": (
+        {"JAX_PROCESS_ID": "first", "JAX_NUM_PROCESSES": "2"},
+        ("JAX_PROCESS_ID='first': not a number", "such as 1"),
+    ),
+}
+
+# In a process of their own, as people see them.
+WHOLE = mistakes(
+    [
+        ("--config=configs/ict_bsf_wlp.py --workdir={run}", "did you mean --config=configs/ict_bfs_wlp.py"),
+        ("--config=configs/ict.py:local --workdir={run} --config.trian.steps=5", "did you mean config.train"),
+        ("--config=configs/ict.py:local --workdir={run} --batch_size=64", "did you mean --config.train.batch_size?"),
+        ("--config=configs/ict.py:local --workdir={run} --multihost", ("--multihost", "JAX_COORDINATOR_ADDRESS")),
+    ]
+)
+
+LOCK = REPOSITORY / "requirements.lock"
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    """Files and folders to name by mistake: name -> path."""
+    root = tmp_path_factory.mktemp("mistakes")
+    folder = root / "inputs"
+    folder.mkdir()
+    toy_corpus.write_dump(folder / "dump.xml")
+    toy_corpus.write_squad(folder / "squad.json")
+    lines = [*SPECIAL_TOKENS, *("fox dog cat owl".split())]
+    texts = {
+        "empty": "",
+        "text.txt": "Nothing but words.\n",
+        "page.html": "<html><body>Not found</body></html>",
+        "array.json": "[]",
+        "none.json": '{"data": []}',
+        "vocab.txt": "\n".join(lines),
+        "twice.txt": "\n".join([*lines, "fox"]),
+        "no_config.py": "STEPS = 5\n",
+        "raises.py": "def get_config():\n    return undefined\n",
+        "no_size.py": "def get_config():\n    return None\n",
+        "typo.py": config_file("config.train.batchsize = 5"),
+        "lacks.py": config_file("del config.train.steps"),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    (folder / "cut.json.gz").write_bytes(gzip.compress(b"{" * 1000)[:-9])
+    write_sets(folder)
+    write_runs(folder.parent, folder)
+    paths = {path.name: path for path in [*folder.iterdir(), *root.iterdir()]}
+    return {**paths, "folder": folder, "nowhere": folder / "nowhere"}
+
+
+def config_file(line):
+    body = f"    config = ict.get_config('local')\n    {line}\n    return config\n"
+    return f"from configs import ict\n\n\ndef get_config():\n{body}"
+
+
+def write_sets(folder):
+    """BEIR folders: a good one, its double, and one for each of the mistakes in them."""
+    good = {
+        "corpus.jsonl": '{"_id": "d1", "text": "one"}\n{"_id": "d2", "text": "two"}\n',
+        "queries.jsonl": '{"_id": "q1", "text": "one?"}\n',
+        "qrels/test.tsv": "query-id\tcorpus-id\tscore\nq1\td1\t1\n",
+    }
+    bad = {
+        "beir": {},
+        "two/beir": {},
+        "unjudged": {"qrels/test.tsv": None},
+        "bad_grade": {"qrels/test.tsv": "query-id\tcorpus-id\tscore\nq1\td1\thigh\n"},
+        "bad_query": {"qrels/test.tsv": "query-id\tcorpus-id\tscore\nq9\td1\t1\n"},
+        "bad_line": {"corpus.jsonl": '{"_id": "d1", "text": "one"}\n{"_id"\n'},
+        "same_ids": {"corpus.jsonl": '{"_id": "d1", "text": "one"}\n{"_id": "d1", "text": "two"}\n'},
+    }
+    for name, changes in bad.items():
+        for path, text in (good | changes).items():
+            (folder / name / path).parent.mkdir(parents=True, exist_ok=True)
+            if text is not None:
+                (folder / name / path).write_text(text)
+
+
+def write_runs(root, folder):
+    """Work directories, as if their stages had run."""
+    words = (folder / "vocab.txt").read_text()
+    finished(root / "finished", words, "prepare", "sets", "train")
+    finished(root / "finished_corpus", words, "prepare", "sets")
+    finished(root / "indexed", words, "prepare", "sets", "train", "encode", "index")
+    finished(root / "other_words", words.replace("fox", "fax"), "prepare", "train")
+    finished(root / "untrained", words, "prepare")
+    finished(root / "mixed", words, "prepare", "sets")
+    for name, base in (("circle_a", "circle_b"), ("circle_b", "circle_a")):
+        finished(root / name, words, config="reqa", base=str(root / base))
+    finished(root / "record", words, "prepare", "sets")
+    (root / "record" / "stages" / "prepare.json").write_text('{"done": true}')
+    older = json.loads((root / "finished" / "config.json").read_text())
+    del older["data"]["pack"]
+    for name, text in (("damaged", "{"), ("array", "[]"), ("older", json.dumps(older))):
+        (root / name).mkdir()
+        (root / name / "config.json").write_text(text)
+
+
+def finished(folder, words, *stages, config="ict_bfs_wlp", base=""):
+    config = importlib.import_module(f"configs.{config}").get_config("local")
+    config.base = base
+    (folder / "corpus").mkdir(parents=True)
+    (folder / "config.json").write_text(config.to_json())
+    (folder / "corpus" / "vocab.txt").write_text(words)
+    tasks = {task: {"pairs": 50} for task in ("ict", "bfs", "wlp", "mlm")}
+    (folder / "corpus" / "stats.json").write_text(json.dumps({"tasks": tasks}))
+    record = {"inputs": {}, "done": True, "seconds": 1, "peak_memory_mb": 1, "details": {"step": 1}, "outputs": {}}
+    for stage in stages:
+        runs._write_record(Run(config, folder, LOCK), stage, record)
+
+
+def fill(text, paths):
+    """Puts paths in the place of names in braces."""
+    return re.sub(r"{([\w.]+)}", lambda match: str(paths[match[1]]), text)
+
+
+def typed(arguments, paths):
+    """The arguments as the shell would give them, with those of the quickstart where there are none."""
+    given = [word for word in QUICK.split() if f"{word.partition('=')[0]}=" not in arguments]
+    return shlex.split(fill(" ".join([*given, arguments]), paths))
+
+
+@pytest.fixture
+def answer(inputs, tmp_path, monkeypatch, capsys):
+    """What a command says in the end, of which the first stage must not begin."""
+    monkeypatch.chdir(REPOSITORY)
+    monkeypatch.setattr(hosts, "heed_sigterm", lambda: None)  # a thread for each would stay
+
+    def call(words, command=main, may_begin=False):
+        if not may_begin:
+            monkeypatch.setattr(runs, "run_stage", begins)
+            monkeypatch.setattr(study.Execution, "run", begins)
+        forget_flags()
+        monkeypatch.setattr(sys, "argv", ["command", *words])
+        with pytest.raises(SystemExit) as end:
+            command_line.run(command.main)
+        return end.value.code, capsys.readouterr().err
+
+    call.paths = inputs | {"run": tmp_path / "run"}
+    return call
+
+
+def begins(*_, **__):
+    raise AssertionError("the mistake was not noticed")
+
+
+def forget_flags():
+    """absl's flags are global, and what one command line has set is still set in the next."""
+    for name in [name for name in flags.FLAGS if name.startswith("config.")]:
+        delattr(flags.FLAGS, name)
+    flags.FLAGS.unparse_flags()
+    sys.modules.pop("config_config", None)  # the last config file: the next is loaded into the same module
+    for name in ("config", "workdir", "stage", "query", "multihost", "only"):
+        flags.FLAGS[name].unparse()
+
+
+def check(mistake, status, told, paths):
+    """Status 2 and one message: short, without a stack trace, and with all that helps."""
+    assert status == 2, told
+    assert len(re.findall("^error: ", told, re.MULTILINE)) == 1 and "Traceback" not in told, told
+    message = re.split("^error: ", told, flags=re.MULTILINE)[1].rstrip()
+    lines = [math.ceil(len(line) / COLUMNS) for line in message.splitlines()]
+    assert sum(lines) <= LINES, message
+    for word in mistake.says:
+        assert fill(word, paths) in message, message
+
+
+@pytest.mark.parametrize("mistake", FLAGS, ids=lambda mistake: mistake.typed)
+def test_in_flags(mistake, answer):
+    check(mistake, *answer(shlex.split(fill(mistake.typed, answer.paths))), answer.paths)
+    assert not answer.paths["run"].exists()
+
+
+@pytest.mark.parametrize("mistake", [*FIELDS, *FILES], ids=lambda mistake: mistake.typed)
+def test_before_anything_begins(mistake, answer):
+    check(mistake, *answer(typed(mistake.typed, answer.paths)), answer.paths)
+    assert not answer.paths["run"].exists()
+
+
+@pytest.mark.parametrize("mistake", IN_A_STAGE, ids=lambda mistake: mistake.typed)
+def test_in_the_first_stage(mistake, answer):
+    check(mistake, *answer(typed(mistake.typed, answer.paths), may_begin=True), answer.paths)
+
+
+@pytest.mark.parametrize("mistake", STUDY, ids=lambda mistake: mistake.typed)
+def test_in_a_study(mistake, answer):
+    check(mistake, *answer(shlex.split(fill(mistake.typed, answer.paths)), study), answer.paths)
+
+
+@pytest.mark.parametrize(("environment", "says"), POD.values(), ids=POD)
+def test_in_a_pod(environment, says, answer, monkeypatch):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    check(Mistake("--multihost", says), *answer(typed("--multihost", answer.paths)), answer.paths)
+
+
+@pytest.mark.parametrize("mistake", WHOLE, ids=lambda mistake: mistake.typed)
+def test_in_a_process_of_its_own(mistake, inputs, tmp_path):
+    paths = inputs | {"run": tmp_path / "run"}
+    command = [sys.executable, "-m", "retrieval.main", *shlex.split(fill(mistake.typed, paths))]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
+    check(mistake, done.returncode, done.stderr, paths)
+
+
+def test_there_are_a_hundred_and_no_two_the_same():
+    table = [*FLAGS, *FIELDS, *FILES, *IN_A_STAGE]
+    assert len({mistake.typed for mistake in table}) == len(table) >= 100
