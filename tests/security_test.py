@@ -151,7 +151,7 @@ class Base(WorkDirectory):
 
 class Record(Loader):
     def write(self, folder):
-        stage_runs._write_record(self.run(folder), "sets", {"inputs": {}, "done": True, "details": 1, "outputs": {}})
+        stage_runs.write_record(self.run(folder), "sets", {"inputs": {}, "done": True, "details": 1, "outputs": {}})
 
     def read(self, folder):
         return stage_runs.details(self.run(folder), "sets")
