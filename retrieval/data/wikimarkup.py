@@ -5,7 +5,6 @@ characters that no page can contain. They stand for links and for what was taken
 tidied without losing the place of a link.
 """
 
-import html
 import re
 import urllib.parse
 
@@ -14,7 +13,7 @@ from mwparserfromhell.nodes import ExternalLink, HTMLEntity, Node, Tag, Template
 from mwparserfromhell.parser import ParserError
 from mwparserfromhell.wikicode import Wikicode
 
-from retrieval.data import wikinames
+from retrieval.data import entities, wikinames
 from retrieval.data.wikipedia import Page, normalize_title
 
 # A link is OPEN, its number, BAR, the anchor, CLOSE; HOLE is where markup was that shows nothing.
@@ -26,8 +25,11 @@ _TRAIL = re.compile(f"{CLOSE}([^\\W\\d_]+)")
 # it follows each to the end of the text. Below 40 levels it gives up.
 _MOST_LEVELS = 30
 _MOST_TOKENS = 100_000
+_MOST_BREAKS = 100_000  # paragraphs and sentences; a page of 2 MiB has 30,000
 _MOST_LOST = 20_000_000  # unclosed openers times characters, about two seconds
-_TOKENS = ("{{", "[[", "|", "!!", "\n!", "\n*", "\n#", "\n:", "\n;", "\n=", "**", "##", "::", ";;", ":", "&")
+_TOKENS = ("{{", "[[", "|", "!!", "\n!", "\n*", "\n#", "\n:", "\n;", "\n=", "\n----")
+_TOKENS += ("**", "##", "::", ";;", ":", "&")
+_BREAKS = ("\n\n", ".", "?", "!", "…")
 _CLOSERS = {"}}": "{{", "]]": "[[", "|}": "{|"}
 _BRACKET = re.compile(r"\{\{|\}\}|\[\[|\]\]|^[ \t:]*\{\||^[ \t]*\|\}(?!\})", re.MULTILINE)
 _LOST_ADDRESS = re.compile(r"\[(?:[a-z]+:|//)[^\[\]\n]*+(?!\])", re.IGNORECASE)
@@ -112,7 +114,7 @@ def _without_tags(text: str) -> str:
 
 def _shown(tag: str, name: str, content: str | None) -> str:
     if name == "nowiki":
-        return html.unescape(content or "").translate(_LITERAL) or HOLE
+        return entities.unescape(content or "").translate(_LITERAL) or HOLE
     if name in wikinames.DROPPED_TAGS:
         return HOLE
     if name in wikinames.BLOCK_TAGS:
@@ -132,7 +134,7 @@ def _end_of_comment(text: str, start: int) -> int:
 
 
 def _refuse_hard(text: str) -> None:
-    if sum(map(text.count, _TOKENS)) > _MOST_TOKENS:
+    if sum(map(text.count, _TOKENS)) > _MOST_TOKENS or sum(map(text.count, _BREAKS)) > _MOST_BREAKS:
         raise TooHardError("too complex")
     open_brackets: list[str] = []
     lost = sum(1 for _ in _LOST_ADDRESS.finditer(text))
@@ -202,7 +204,7 @@ class _Renderer:
             return HOLE
 
     def _link(self, node: Wikilink) -> str:
-        name = " ".join(html.unescape(str(node.title)).replace("_", " ").split())
+        name = " ".join(entities.unescape(str(node.title)).replace("_", " ").split())
         inline = name.startswith(":")
         name = name.lstrip(": ")
         prefix, colon, _ = name.partition(":")
