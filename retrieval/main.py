@@ -14,8 +14,9 @@ from absl import flags
 from absl import logging as absl_logging
 from ml_collections import ConfigDict
 
-from retrieval import command_line, files, hosts
+from retrieval import command_line, hosts
 from retrieval.errors import UserError, unknown_name
+from retrieval.work_config import read_config
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -56,7 +57,7 @@ def _config_of(folder: Path) -> ConfigDict:
             "--config is missing: an experiment such as --config=configs/ict_bfs_wlp.py:local "
             f"(it can be left out only for a work directory that has a config.json; {folder} has none)"
         )
-    return ConfigDict(files.read_json(folder / "config.json"))
+    return read_config(folder / "config.json")
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ _TRAIL = re.compile(f"{CLOSE}([^\\W\\d_]+)")
 # gives up.
 _MOST_LEVELS = 30
 _MOST_SECONDS = 4
-# The most that each was seen to take: a token of the parser; a paragraph or sentence, until it is cut and tokenised; the
-# characters and tokens behind an unclosed opener.
+# The most that each was seen to take: a token of the parser; a paragraph or sentence, until it is tokenised; a
+# character and a token behind an unclosed opener.
 _PER_TOKEN, _PER_BREAK, _PER_LOST_CHARACTER, _PER_LOST_TOKEN = 35e-6, 12e-6, 0.1e-6, 3e-6
 _TOKENS = ("{{", "[[", "|", "!!", "\n!", "\n*", "\n#", "\n:", "\n;", "\n=", "\n----")
 _TOKENS += ("**", "##", "::", ";;", ":", "//", "&")
