@@ -111,7 +111,7 @@ def containers(value):
 
 
 def nested(rng: random.Random, value):
-    for _ in range(rng.choice([1, 2, 300])):
+    for _ in range(rng.choice([1, 2, 100])):
         value = [value] if rng.random() < 0.5 else {"a": value}
     return value
 
