@@ -347,6 +347,11 @@ def test_nasty_pages():
     assert {"article", "no text", "too deep", "too complex"} <= set(results)
 
 
+def test_a_paragraph_of_many_sentences_and_links():
+    result, seconds = process(Page("1", "Page", "It is [[a]]. " * 20_000, SITE))
+    assert len(result.sections[0].paragraphs[0].links) == 20_000 and seconds < SECONDS
+
+
 def measure(pipe, size: int) -> None:
     """Sends the name, seconds and kind of every nasty page, and in the end the megabytes that the worst one took."""
     process(Page("1", "Page", "A page.", SITE))
@@ -593,6 +598,9 @@ NAMESPACE = "<siteinfo><namespaces><namespace>{}</namespace></namespaces></sitei
         (page("A", "b").replace(">b<", ">" + "c</text><text>" * 20_000 + "<"), [Page, Page, Page]),
         (page("A", "b").replace(">b<", " a='1'>" + "&amp;" * 3_000_000 + "<"), [Page, Dropped, Page]),
         (f"<page><title>{'t' * (30 << 20)}</title></page>", [Page, Dropped, Page]),
+        (page("A" + "\u0315\u0300" * 80_000, "b"), [Page, Dropped, Page]),
+        (page("A", "#redirect" + " " * 150_000), [Page, Page, Page]),
+        (page("A", "#redirect [[" + "\u0315\u0300" * 80_000 + "]]"), [Page, Redirect, Page]),
         (f"<page><title>A</title><redirect title='{'t' * (10 << 20)}'/></page>", [Page, Redirect, Page]),
     ],
 )
