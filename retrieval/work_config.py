@@ -24,8 +24,6 @@ def read_config(path: Path) -> ConfigDict:
       UserError: the file is missing or not JSON, or a field is missing or has a value of another type.
     """
     value = files.read_json(path)
-    if not isinstance(value, dict):
-        raise UserError(f"{path}: not a JSON object with the fields of a config; give --config, or another --workdir")
     example = json.loads(runpy.run_path(str(_EXAMPLE))["get_config"]().to_json())
     if problem := next(_problems("config", example, value), None):
         raise UserError(f"{path}: {problem}; it is damaged or of another version: give --config, or another --workdir")
