@@ -15,7 +15,7 @@ from retrieval.errors import UserError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
-_PART = 100_000
+_PART = 100_000  # characters that are encoded at a time
 
 
 class WordPiece:
