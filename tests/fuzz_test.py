@@ -22,7 +22,7 @@ from retrieval.data.passages import Limits
 from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.evaluation import metrics, runs
-from retrieval.stages import check, settings
+from retrieval.stages import check
 
 PLACE = re.compile(
     r"line \d+|article \d+|\(char \d+\)|config\.\w+|not valid JSON|not UTF-8|cannot be read|is empty|lacks"
@@ -346,7 +346,6 @@ def test_configs_of_work_directories(rounds, tmp_path):
 
     def read():
         value = check.read_config(tmp_path)
-        settings.check_fields(value)
         assert value.train.steps + 1 and value.stages is not None and json.loads(value.to_json())
 
     fuzz(rounds, path, json.loads(config.get_config("local").to_json()), as_json, read)
