@@ -98,13 +98,15 @@ def read_json(path: Path) -> Any:
     """Reads a JSON file.
 
     Raises:
-      UserError: the file is missing or not JSON; the message names the file and the line.
+      UserError: the file is missing, unreadable or not JSON; the message names the file and the line.
     """
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file") from error
-    except (ValueError, RecursionError) as error:  # also a number of too many digits, and lists in lists in lists
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not valid JSON ({error})") from error
 
 

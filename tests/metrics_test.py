@@ -125,3 +125,12 @@ def test_only_the_query_itself_is_dropped():
     assert kept_rows.tolist() == [[1, 3, -1], [1, 0, 3], [-1, -1, -1], [0, 1, 2]]
     assert kept_scores.tolist() == [[9, 7, -np.inf], [9, 8, 7], [-np.inf] * 3, [9, 8, 7]]
     assert kept_rows.dtype == np.int32 and kept_scores.dtype == np.float32
+
+
+def test_judgements_below_zero_are_as_good_as_zero():
+    """trec_eval, given nothing but such grades, writes outside of its memory: sooner or later the process dies."""
+    rows, queries = np.array([[0, 1, 2, 3]] * 50, np.int32), [f"q{number}" for number in range(50)]
+    negative = {query: {"d0": -number, "d1": -10 * number} for number, query in enumerate(queries)}
+    assert set(evaluate(rows, queries, CANDIDATES, negative, ["nDCG@10", "RR", "AP"]).values()) == {0}
+    mixed = {query: {"d0": -number, "d1": 1} for number, query in enumerate(queries)}
+    assert evaluate(rows, queries, CANDIDATES, mixed, ["RR"]) == {"RR": 0.5}

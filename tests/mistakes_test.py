@@ -538,7 +538,7 @@ def finished(folder, words, *stages, config="ict_bfs_wlp", base=""):
     (folder / "corpus" / "stats.json").write_text(json.dumps({"tasks": tasks}))
     record = {"inputs": {}, "done": True, "seconds": 1, "peak_memory_mb": 1, "details": {"step": 1}, "outputs": {}}
     for stage in stages:
-        runs._write_record(Run(config, folder, LOCK), stage, record)
+        runs.write_record(Run(config, folder, LOCK), stage, record)
 
 
 def fill(text, paths):

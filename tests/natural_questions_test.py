@@ -5,6 +5,7 @@ import gzip
 import json
 import logging
 import re
+import time
 import tracemalloc
 
 import pytest
@@ -315,6 +316,13 @@ def test_missing_empty_and_cut_files(tmp_path):
         natural_questions.read_nq([cut])
     with pytest.raises(UserError, match=r"not one question.*'no short answer': 1"):
         natural_questions.read_nq([write(tmp_path / "none.jsonl", city(LEFT_OUT["no short answer"]))])
+
+
+def test_what_is_seen_of_html_that_is_none():
+    assert natural_questions._visible(b"a<b>c</b> &lt;x<y &#" + b"9" * 5000 + b";") == "ac <x<y \ufffd"
+    start = time.process_time()
+    assert natural_questions._visible(b"<" * 300_000) == "<" * 300_000
+    assert time.process_time() - start < 2
 
 
 def test_memory_grows_with_what_is_kept(tmp_path):

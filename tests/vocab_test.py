@@ -4,6 +4,7 @@ import gzip
 
 import pytest
 
+from retrieval.data import vocab
 from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 
@@ -34,6 +35,19 @@ def test_training_is_reproducible_and_covers_the_text():
     for text in TEXTS:
         assert first.unk_id not in first.encode(text)
         assert first.decode(first.encode(text)).replace(" ", "") == text.replace(" ", "")
+
+
+@pytest.mark.parametrize("part", [1, 30, 10**6])
+def test_many_texts_are_encoded_in_parts(monkeypatch, part):
+    """What the library makes of a character takes 400 bytes."""
+    monkeypatch.setattr(vocab, "_PART", part)
+    vocabulary, sizes = WordPiece.train(TEXTS, 80), []
+    encode = vocabulary._encode
+    monkeypatch.setattr(vocabulary, "_encode", lambda texts: sizes.append(sum(map(len, texts))) or encode(texts))
+    texts = ["", *TEXTS, "", "the cat", ""]
+    assert vocabulary.encode_batch(texts) == [vocabulary.encode(text) for text in texts]
+    assert sum(sizes) == sum(map(len, texts)) and max(sizes) < part + max(map(len, texts))
+    assert vocabulary.encode_batch([]) == []
 
 
 def test_save_and_load(tmp_path):

@@ -170,6 +170,11 @@ def test_list_items_of_nothing_but_links_are_left_out():
         ("X", "{{a|[[b|}}" * 20_000, "too complex"),
         ("X", "[http://a " * 20_000, "too complex"),
         ("X", "[[a]]" * 300_000, "too complex"),
+        ("X", "----\n" * 400_000, "too complex"),
+        ("X", "a\n\n" * 600_000, "too complex"),
+        ("X", "Aa. " * 500_000, "too complex"),
+        ("X", "[//a b]" * 200_000, "too complex"),
+        ("X", "{|\n" * 25 + "\n#a" * 90_000, "too complex"),
     ],
 )
 def test_why_pages_are_dropped(title, text, reason):

@@ -2,6 +2,11 @@
 
 import dataclasses
 import json
+from typing import Any, TypeVar
+
+from retrieval.errors import UserError
+
+_T = TypeVar("_T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,17 +93,49 @@ def to_json(item: Article | Redirect | KnownItem) -> str:
     return json.dumps({"id": item.id, "title": item.title, "sections": sections}, ensure_ascii=False)
 
 
-def from_json(line: str) -> Article | Redirect | KnownItem:
-    """Reads what `to_json` wrote."""
-    value = json.loads(line)
+def from_json(line: str | bytes, at: str) -> Article | Redirect | KnownItem:
+    """Reads what `to_json` wrote.
+
+    Args:
+      at: where the line stands, for the message of an error.
+
+    Raises:
+      UserError: the line is something else.
+    """
+    try:
+        return _item(_checked(json.loads(line), dict))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        cause = f"{type(error).__name__}: {error}"
+        raise UserError(f"{at}: not an article, a redirect or a known item ({cause})") from error
+
+
+def _item(value: dict[str, Any]) -> Article | Redirect | KnownItem:
     if "known_item" in value:
-        return KnownItem(value["known_item"], value["query"], value["body"])
+        return KnownItem(*(_text(value[field]) for field in ("known_item", "query", "body")))
     if "redirect" in value:
-        return Redirect(value["redirect"], value["target"])
+        return Redirect(_text(value["redirect"]), _text(value["target"]))
     sections = tuple(
-        Section(
-            heading, level, tuple(Paragraph(text, tuple(Link(*link) for link in links)) for text, links in paragraphs)
-        )
-        for heading, level, paragraphs in value["sections"]
+        Section(_text(heading), _checked(level, int), tuple(_paragraph(*p) for p in _checked(paragraphs, list)))
+        for heading, level, paragraphs in _checked(value["sections"], list)
     )
-    return Article(value["id"], value["title"], sections)
+    return Article(_text(value["id"]), _text(value["title"]), sections)
+
+
+def _paragraph(text: str, links: list) -> Paragraph:
+    read = tuple(Link(_text(target), _checked(i, int), _checked(j, int)) for target, i, j in _checked(links, list))
+    places = [0, *(place for link in read for place in (link.start, link.end)), len(_text(text))]
+    if places != sorted(places):
+        raise ValueError("links that are not in order, or not in the text")
+    return Paragraph(text, read)
+
+
+def _text(value: str) -> str:
+    if not _checked(value, str).isascii():
+        value.encode()  # half of a surrogate pair raises a ValueError
+    return value
+
+
+def _checked(value: _T, kind: type[_T]) -> _T:
+    if type(value) is not kind:
+        raise TypeError(f"a {type(value).__name__} where a {kind.__name__} belongs")
+    return value

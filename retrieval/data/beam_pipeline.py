@@ -71,7 +71,7 @@ class _Cut(beam.DoFn):
         self._vocabulary = WordPiece.load(self._path)
 
     def process(self, line: str) -> Iterator[beam.pvalue.TaggedOutput]:
-        item, settings = articles.from_json(line), self._settings
+        item, settings = articles.from_json(line, f"articles beside {self._path}"), self._settings
         yield from _tagged(shards.cut_article(item, self._vocabulary, settings.limits, settings.num_shards))
 
 

@@ -21,6 +21,7 @@ from retrieval import files
 from retrieval.errors import UserError
 
 _HEADER = ["query-id", "corpus-id", "score"]
+_HIGHEST_GRADE = 1_000_000  # the metrics count with 32 bits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,7 +197,7 @@ def _records(path: Path) -> Iterator[tuple[str, dict, str]]:
     for at, line in _lines(path):
         try:
             record = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{at}: not valid JSON ({error}); one object a line is needed") from error
         id = _id(record, at)
         if id in seen:
@@ -236,9 +237,12 @@ def _judgement(fields: list[str], at: str) -> tuple[str, str, int]:
     if len(fields) != 3:
         raise UserError(f"{at}: {len(fields)} fields, expected 3 between tabs: {', '.join(_HEADER)}")
     try:
-        return fields[0], fields[1], int(fields[2])
+        grade = int(fields[2])
     except ValueError as error:
         raise UserError(f"{at}: the score '{fields[2]}' is not an integer; write 1 for relevant") from error
+    if abs(grade) > _HIGHEST_GRADE:
+        raise UserError(f"{at}: the score '{fields[2]}' is out of range, it may be {_HIGHEST_GRADE} at most")
+    return fields[0], fields[1], grade
 
 
 def _write_records(path: Path, records: Iterable[dict[str, str]]) -> None:

@@ -10,7 +10,6 @@ short answer begins. Documents come as tokens, some of them HTML tags, and spans
 
 import collections
 import dataclasses
-import html
 import json
 import logging
 import re
@@ -18,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from retrieval.data import beir, reqa, tfds_source
+from retrieval.data import beir, entities, reqa, tfds_source
 from retrieval.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -255,7 +254,8 @@ def _sought_words(document: dict[str, Any], long_answer: dict[str, Any]) -> Iter
 
 
 def _visible(page: bytes) -> str:
-    return html.unescape(_TAG.sub("", page.decode("utf-8", "replace")))
+    tags, last, rest = page.decode("utf-8", "replace").rpartition(">")  # so every '<' is sought an end that is there
+    return entities.unescape(_TAG.sub("", tags + last) + rest)
 
 
 def _has_space(text: str) -> bool:

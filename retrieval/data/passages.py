@@ -1,12 +1,18 @@
 """Articles cut into passages of whole sentences, as token ids."""
 
+import bisect
 import dataclasses
 import hashlib
+import operator
 from collections.abc import Iterator, Sequence
 
 from retrieval.data import sentences
 from retrieval.data.articles import Article, Link, Section
 from retrieval.data.vocab import WordPiece
+
+# Characters of a token, at most: of a sentence that is longer still, no more is read than its tokens can take.
+_LONGEST_TOKEN = 100
+_START = operator.attrgetter("start")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,11 +78,13 @@ def document_id(passage_id: str) -> int:
 
 
 def _sentences(section: Section, vocabulary: WordPiece, longest: int) -> Iterator[_Sentence]:
+    most = _LONGEST_TOKEN * longest
     spans = [(p, start, end) for p in section.paragraphs for start, end in sentences.split(p.text)]
-    tokens = vocabulary.encode_batch([p.text[start:end] for p, start, end in spans])
+    tokens = vocabulary.encode_batch([p.text[start : min(end, start + most)] for p, start, end in spans])
     for i, ((paragraph, start, end), ids) in enumerate(zip(spans, tokens)):
         if ids:
-            links = tuple(link for link in paragraph.links if start <= link.start < end)
+            from_, to = (bisect.bisect_left(paragraph.links, at, key=_START) for at in (start, end))
+            links = paragraph.links[from_:to]
             last = i + 1 == len(spans) or spans[i + 1][0] is not paragraph
             yield _Sentence(paragraph.text[start:end], tuple(ids[:longest]), links, last)
 

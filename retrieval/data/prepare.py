@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from retrieval import files
-from retrieval.data import articles, local_runner, pydocs, shards, tfds_source, wikipedia, wikitext
+from retrieval.data import articles, beir, local_runner, pydocs, shards, tfds_source, wikipedia, wikitext
 from retrieval.data.articles import Article, Broken, Dropped, KnownItem, Redirect
 from retrieval.data.passages import Limits
 from retrieval.data.vocab import WordPiece
@@ -115,7 +115,8 @@ def parse_pages(pages: Iterable[Any], parse: Callable) -> Iterator[tuple[str, An
                 yield shards.COUNT, f"pages dropped: {result.reason}", 1
             elif isinstance(result, Broken):
                 yield shards.COUNT, f"broken: {result.message}", 1
-        yield shards.COUNT, "pages read", 1
+        if not isinstance(page, Broken):
+            yield shards.COUNT, "pages read", 1
 
 
 def article_files(folder: Path) -> list[Path]:
@@ -127,13 +128,10 @@ def read_articles(path: Path) -> Iterator[Article | Redirect | KnownItem]:
     """What one file of articles holds.
 
     Raises:
-      UserError: the file is damaged.
+      UserError: it cannot be read, or a line of it is damaged; with the line.
     """
-    try:
-        with path.open(encoding="utf-8") as lines:
-            yield from map(articles.from_json, lines)
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise UserError(f"{path}: damaged ({error}); delete {path.parent.parent} and start again") from error
+    for number, line in enumerate(beir.byte_lines(path), 1):
+        yield articles.from_json(line, f"{path}, line {number}")
 
 
 def _read_dumps(paths: list[Path]) -> Iterator[Any]:

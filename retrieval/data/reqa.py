@@ -143,8 +143,7 @@ def _paragraphs(path: Path | str) -> Iterator[Paragraph]:
             f"{path}: not valid JSON ({error}); a file of SQuAD is needed, such as dev-v1.1.json"
         ) from error
     for i, article in enumerate(field(root, "data", list, f"{path}")):
-        title = article.get("title") if isinstance(article, dict) else None
-        at = f"{path}: article {i} ('{title}')"
+        at = f"{path}: article {i} ('{_name(article, 'title')}')"
         for j, paragraph in enumerate(field(article, "paragraphs", list, at)):
             yield _paragraph(paragraph, f"{at}, paragraph {j}")
 
@@ -162,13 +161,18 @@ def _paragraph(record: Any, at: str) -> Paragraph:
     text = beir.string(record, "context", at)
     questions, lost = [], 0
     for number, question in enumerate(field(record, "qas", list, at)):
-        id = question.get("id", number) if isinstance(question, dict) else number
-        question_at = f"{at}, question '{id}'"
+        question_at = f"{at}, question '{_name(question, 'id') or number}'"
         starts = [_start(answer, text, question_at) for answer in field(question, "answers", list, question_at)]
         known = [start for start in starts if start is not None]
         questions.append((beir.string(question, "question", question_at), known))
         lost += len(starts) - len(known)
     return Paragraph(text, questions, lost)
+
+
+def _name(record: Any, field: str) -> str:
+    """A title or an id for the message of an error; empty where it is missing or no text."""
+    value = record.get(field) if isinstance(record, dict) else None
+    return value if isinstance(value, str) else ""
 
 
 def _start(answer: Any, text: str, at: str) -> int | None:

@@ -2,18 +2,20 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 # The library's threads and our worker processes would fight over the cores; it also refuses to work after a fork.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Encoding, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from retrieval import files
 from retrieval.errors import UserError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+_PART = 100_000  # characters that are encoded at a time
 
 
 class WordPiece:
@@ -90,7 +92,10 @@ class WordPiece:
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` for many texts at once."""
-        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+        return [encoding.ids for part in _parts(texts) for encoding in self._encode(part)]
+
+    def _encode(self, texts: Sequence[str]) -> list[Encoding]:
+        return self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text with the word pieces joined; special tokens are left out."""
@@ -110,6 +115,18 @@ class WordPiece:
             return self.single(second, length)
         first = first[: max(length // 2, length - 3 - len(second))][: length - 3]
         return [self.cls_id, *first, self.sep_id, *second[: length - 3 - len(first)], self.sep_id]
+
+
+def _parts(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """`texts` in parts of some 100,000 characters: what the library makes of a character takes 400 bytes."""
+    first, size = 0, 0
+    for i, text in enumerate(texts):
+        size += len(text)
+        if size >= _PART:
+            yield texts[first : i + 1]
+            first, size = i + 1, 0
+    if first < len(texts):
+        yield texts[first:]
 
 
 def _bert(model: models.WordPiece) -> Tokenizer:

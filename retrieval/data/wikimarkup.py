@@ -5,7 +5,6 @@ characters that no page can contain. They stand for links and for what was taken
 tidied without losing the place of a link.
 """
 
-import html
 import re
 import urllib.parse
 
@@ -14,7 +13,7 @@ from mwparserfromhell.nodes import ExternalLink, HTMLEntity, Node, Tag, Template
 from mwparserfromhell.parser import ParserError
 from mwparserfromhell.wikicode import Wikicode
 
-from retrieval.data import wikinames
+from retrieval.data import entities, wikinames
 from retrieval.data.wikipedia import Page, normalize_title
 
 # A link is OPEN, its number, BAR, the anchor, CLOSE; HOLE is where markup was that shows nothing.
@@ -22,12 +21,17 @@ OPEN, BAR, CLOSE, HOLE = "\x02", "\x05", "\x03", "\x04"
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 _TRAIL = re.compile(f"{CLOSE}([^\\W\\d_]+)")
 
-# Limits that no sound page comes near. The parser's time is linear in the text but for openers that nothing closes:
-# it follows each to the end of the text. Below 40 levels it gives up.
+# Limits that no sound page comes near. The parser cannot be interrupted, so its time must be known beforehand. It is
+# linear in the text but for openers that nothing closes: it follows each to the end of the text. Below 40 levels it
+# gives up.
 _MOST_LEVELS = 30
-_MOST_TOKENS = 100_000
-_MOST_LOST = 20_000_000  # unclosed openers times characters, about two seconds
-_TOKENS = ("{{", "[[", "|", "!!", "\n!", "\n*", "\n#", "\n:", "\n;", "\n=", "**", "##", "::", ";;", ":", "&")
+_MOST_SECONDS = 4
+# The most that each was seen to take: a token of the parser; a paragraph or sentence, until it is tokenised; a
+# character and a token behind an unclosed opener.
+_PER_TOKEN, _PER_BREAK, _PER_LOST_CHARACTER, _PER_LOST_TOKEN = 35e-6, 12e-6, 0.1e-6, 3e-6
+_TOKENS = ("{{", "[[", "|", "!!", "\n!", "\n*", "\n#", "\n:", "\n;", "\n=", "\n----")
+_TOKENS += ("**", "##", "::", ";;", ":", "//", "&")
+_BREAKS = ("\n\n", ".", "?", "!", "…")
 _CLOSERS = {"}}": "{{", "]]": "[[", "|}": "{|"}
 _BRACKET = re.compile(r"\{\{|\}\}|\[\[|\]\]|^[ \t:]*\{\||^[ \t]*\|\}(?!\})", re.MULTILINE)
 _LOST_ADDRESS = re.compile(r"\[(?:[a-z]+:|//)[^\[\]\n]*+(?!\])", re.IGNORECASE)
@@ -112,7 +116,7 @@ def _without_tags(text: str) -> str:
 
 def _shown(tag: str, name: str, content: str | None) -> str:
     if name == "nowiki":
-        return html.unescape(content or "").translate(_LITERAL) or HOLE
+        return entities.unescape(content or "").translate(_LITERAL) or HOLE
     if name in wikinames.DROPPED_TAGS:
         return HOLE
     if name in wikinames.BLOCK_TAGS:
@@ -132,7 +136,9 @@ def _end_of_comment(text: str, start: int) -> int:
 
 
 def _refuse_hard(text: str) -> None:
-    if sum(map(text.count, _TOKENS)) > _MOST_TOKENS:
+    tokens, breaks = (sum(map(text.count, marks)) for marks in (_TOKENS, _BREAKS))
+    seconds = _PER_TOKEN * tokens + _PER_BREAK * breaks
+    if seconds > _MOST_SECONDS:
         raise TooHardError("too complex")
     open_brackets: list[str] = []
     lost = sum(1 for _ in _LOST_ADDRESS.finditer(text))
@@ -146,7 +152,8 @@ def _refuse_hard(text: str) -> None:
         elif opener in open_brackets:
             while open_brackets.pop() != opener:
                 lost += 1
-    if (lost + len(open_brackets)) * len(text) > _MOST_LOST:
+    lost += len(open_brackets)
+    if seconds + lost * (_PER_LOST_CHARACTER * len(text) + _PER_LOST_TOKEN * tokens) > _MOST_SECONDS:
         raise TooHardError("too complex")
 
 
@@ -202,7 +209,7 @@ class _Renderer:
             return HOLE
 
     def _link(self, node: Wikilink) -> str:
-        name = " ".join(html.unescape(str(node.title)).replace("_", " ").split())
+        name = " ".join(entities.unescape(str(node.title)).replace("_", " ").split())
         inline = name.startswith(":")
         name = name.lstrip(": ")
         prefix, colon, _ = name.partition(":")

@@ -75,7 +75,7 @@ MEASURES = frozenset({"convert", "cvt"})
 MEASURE_WORDS = _words("to and or by x × - – +/- ± , *")
 
 DISAMBIGUATION = re.compile(
-    r"\{\{\s*(?:[\w -]{0,40}?disambig(?:uation)?(?:[ -]cleanup| page)?|[\w -]{0,20}?(?:hn|geo-?|num|school|church|road"
+    r"\{\{\s*+(?:[\w -]{0,40}?disambig(?:uation)?(?:[ -]cleanup| page)?|[\w -]{0,20}?(?:hn|geo-?|num|school|church|road"
     r"|station|hospital|callsign|mil-unit-)dis(?:-cleanup)?|disamb|dab|dis|mathdab|4cc|пояснение)\s*[|}]",
     re.IGNORECASE,
 )

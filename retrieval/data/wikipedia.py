@@ -4,7 +4,6 @@ import bz2
 import contextlib
 import dataclasses
 import gzip
-import html
 import itertools
 import re
 import unicodedata
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 from xml.parsers import expat
 
+from retrieval.data import entities
 from retrieval.data.articles import Broken, Dropped, Redirect
 from retrieval.errors import UserError
 
@@ -21,6 +21,13 @@ _CHUNK = 1 << 18
 _MEBIBYTE = 1 << 20
 # From 2.4.1 on expat limits the amplification of entities by itself.
 _OLDEST_EXPAT = (2, 4, 1)
+# Expat keeps a tag or comment whole, and reads it anew with every chunk.
+_LONGEST_MARK = 16 * _MEBIBYTE
+# Titles, names of namespaces, ids: MediaWiki allows titles of 255 bytes.
+_LONGEST_NAME = 1024
+# More than any wiki has, and few enough that neither can fill the memory.
+_MOST_NAMESPACES = 1000
+_MOST_LEVELS = 100
 
 _TITLE = "page/title"
 _TEXT = "page/revision/text"
@@ -29,9 +36,9 @@ _LEAVES = {_TITLE, _TEXT, _NAMESPACE, "siteinfo/case", "page/ns", "page/id", "pa
 _HIDDEN_KEYS = {"6", "14"}  # files and categories
 
 _REDIRECT = re.compile(
-    r"\s*#\s*(?:redirect|redirection|redirección|redireccion|weiterleitung|rinvia|redirecionamento|doorverwijzing"
+    r"\s*+#\s*+(?:redirect|redirection|redirección|redireccion|weiterleitung|rinvia|redirecionamento|doorverwijzing"
     r"|patrz|przekieruj|omdirigering|перенаправление|перенапр|пренасочване|виж|перенаправлення|転送|重定向)"
-    r"\s*:?\s*\[\[([^\[\]|\n]+)",
+    r"\s*+:?\s*+\[\[([^\[\]|\n]+)",
     re.IGNORECASE,
 )
 _INVISIBLE = re.compile("[\u200e\u200f\u202a-\u202e]")
@@ -68,9 +75,10 @@ class Page:
 
 
 def normalize_title(title: str, first_letter: bool) -> str:
-    """The one spelling of a title, whichever way a link writes it."""
-    if "&" in title:
-        title = html.unescape(title)
+    """The one spelling of a title, whichever way a link writes it; empty if it is too long to be one."""
+    if len(title) > _LONGEST_NAME:  # the normal form takes time that is quadratic in the length
+        return ""
+    title = entities.unescape(title)
     title = " ".join(_INVISIBLE.sub("", unicodedata.normalize("NFC", title)).replace("_", " ").split())
     capital = title[:1].upper()
     return capital + title[1:] if first_letter and len(capital) == 1 else title
@@ -102,8 +110,8 @@ def _pages(path: Path, max_bytes: int) -> Iterator[Page | Redirect | Dropped | B
     export = _Export(path, max_bytes)
     with contextlib.closing(_open(path)) as file:
         try:
-            while chunk := file.read(_CHUNK):
-                export.parser.Parse(chunk)
+            while chunk := file.read1(_CHUNK):  # `read` would lose what it read before damage
+                export.parse(chunk)
                 yield from export.take()
             export.parser.Parse(b"", True)
         except (expat.ExpatError, EOFError, OSError, zlib.error) as error:
@@ -140,6 +148,7 @@ class _Export:
         self._max_bytes = max_bytes
         self._records: list[Page | Redirect | Dropped] = []
         self._last_title = ""
+        self._given = 0
         self._elements: list[str] = []
         self._leaf = ""
         self._pieces: list[str] = []
@@ -148,6 +157,17 @@ class _Export:
         self._page: dict[str, str] = {}
         self._names: dict[str, str] = {}
         self._site = Site(frozenset(), first_letter=True)
+
+    def parse(self, chunk: bytes) -> None:
+        """The next bytes of the file.
+
+        Raises:
+          expat.ExpatError: they are not XML, or a tag does not end.
+        """
+        self.parser.Parse(chunk)
+        self._given += len(chunk)
+        if self._given - self.parser.CurrentByteIndex > _LONGEST_MARK:
+            raise expat.ExpatError(f"a tag or comment is longer than {_LONGEST_MARK >> 20} MiB")
 
     def take(self) -> list[Page | Redirect | Dropped]:
         """The pages that were completed since the last call."""
@@ -167,6 +187,8 @@ class _Export:
         if not self._elements and name != "mediawiki":
             raise UserError(f"{self._path}: the first element is <{name}>; expected a MediaWiki export (<mediawiki>)")
         self._elements.append(name)
+        if len(self._elements) > _MOST_LEVELS:
+            raise expat.ExpatError(f"elements are nested more than {_MOST_LEVELS} deep")
         place = "/".join(self._elements[1:])
         self._leaf = place if place in _LEAVES else ""
         if self._leaf:
@@ -179,7 +201,7 @@ class _Export:
         if not self._leaf:
             return
         self._bytes += len(text.encode())
-        if self._bytes <= self._max_bytes:
+        if self._bytes <= (self._max_bytes if self._leaf == _TEXT else _LONGEST_NAME):
             self._pieces.append(text)
         else:
             self._pieces = []
@@ -203,6 +225,8 @@ class _Export:
             return
         if leaf == _NAMESPACE and text:
             self._names[text.lower().replace("_", " ")] = self._attributes.get("key", "")
+            if len(self._names) > _MOST_NAMESPACES:
+                raise expat.ExpatError(f"more than {_MOST_NAMESPACES} namespaces")
         hidden = frozenset(name for name, key in self._names.items() if key in _HIDDEN_KEYS)
         first_letter = text != "case-sensitive" if leaf == "siteinfo/case" else self._site.first_letter
         self._site = Site(frozenset(self._names), first_letter, hidden)
@@ -213,15 +237,18 @@ class _Export:
         text = page.get(_TEXT, "")
         if self._in_other_namespace(title):
             return Dropped(title, "other namespace")
+        if not title:
+            return Dropped(title, "no title")
         if target := page.get("page/redirect") or ((match := _REDIRECT.match(text)) and match[1]):
             return Redirect(title, normalize_title(target.partition("#")[0].lstrip(" :"), site.first_letter))
         if page.get("too large"):
             return Dropped(title, "too large")
-        if not title:
-            return Dropped(title, "no title")
         if page.get("page/revision/model", "wikitext") != "wikitext":
             return Dropped(title, "not wikitext")
-        return Page(page.get("page/id", ""), title, text, site)
+        id = page.get("page/id", "").strip()
+        if len(id.split()) != 1:  # run files could not hold it
+            return Dropped(title, "no id")
+        return Page(id, title, text, site)
 
     def _in_other_namespace(self, title: str) -> bool:
         # Exports before version 0.6 have no <ns>.

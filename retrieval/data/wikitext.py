@@ -1,10 +1,9 @@
 """Wikitext to articles: plain paragraphs with links, or the reason why a page is none."""
 
-import html
 import re
 from collections.abc import Iterator
 
-from retrieval.data import wikinames
+from retrieval.data import entities, wikinames
 from retrieval.data.articles import Article, Dropped, Link, Paragraph, Section
 from retrieval.data.wikimarkup import BAR, CLOSE, HOLE, ITEM, OPEN, TooHardError, one_line, render
 from retrieval.data.wikipedia import Page
@@ -82,7 +81,7 @@ def _blocks(marked: str) -> Iterator[tuple[int, bool, str]]:
 
 def _paragraph(marked: str, targets: list[str]) -> Paragraph:
     """Plain text on one line with single spaces, and where its links are."""
-    text = one_line(html.unescape(marked) if "&" in marked else marked)
+    text = one_line(entities.unescape(marked))
     if OPEN not in text:
         return Paragraph(text)
     pieces: list[str] = []

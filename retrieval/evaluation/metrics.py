@@ -49,7 +49,7 @@ def evaluate(
     for start in range(0, len(judged), _BATCH):
         batch = judged[start : start + _BATCH]
         run = {query_ids[number]: _scored(rows_QK[number], candidate_ids) for number in batch}
-        evaluator = ir_measures.evaluator(set(sums), {query: dict(qrels[query]) for query in run})
+        evaluator = ir_measures.evaluator(set(sums), {query: _not_negative(qrels[query]) for query in run})
         for value in evaluator.iter_calc(run):
             sums[value.measure] += value.value
     return {name: sums[measure] / len(judged) for name, measure in measures.items()}
@@ -76,6 +76,11 @@ def drop_self_matches(
     order = np.argsort(own_QK, axis=1, kind="stable")
     scores_QK, rows_QK = np.where(own_QK, -np.inf, scores_QK), np.where(own_QK, -1, rows_QK)
     return np.take_along_axis(scores_QK, order, axis=1), np.take_along_axis(rows_QK, order, axis=1)
+
+
+def _not_negative(grades: Mapping[str, int]) -> dict[str, int]:
+    """Below 0 is as irrelevant as 0; where every grade is below -1, trec_eval writes outside of its memory."""
+    return {candidate: max(grade, 0) for candidate, grade in grades.items()}
 
 
 def _scored(rows_K: np.ndarray, candidate_ids: Sequence[str]) -> dict[str, float]:

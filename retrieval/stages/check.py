@@ -204,7 +204,12 @@ def read_config(folder: Path) -> ConfigDict:
     """The config that a work directory keeps.
 
     Raises:
-      UserError: it is not whole.
+      UserError: it is not whole, or not one of this version.
     """
     _check_config(folder, "--workdir")
-    return ConfigDict(files.read_json(folder / CONFIG))
+    try:
+        config = ConfigDict(files.read_json(folder / CONFIG))
+        settings.check_fields(config)
+    except (UserError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise UserError(f"{folder / CONFIG}: {error}") from error
+    return config

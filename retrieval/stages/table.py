@@ -41,5 +41,5 @@ STAGES = {
     ),
     "plan": Stage(plan.plan, always=True),
     "report": Stage(evaluate.write_report, needs=("evaluate",), always=True),
-    "search": Stage(query.search, needs=("prepare", "sets", "index"), always=True),
+    "search": Stage(query.search, needs=("index", "prepare", "sets"), always=True),
 }

@@ -1,0 +1,351 @@
+"""Damaged input of every format: it is accepted and can be used, or the error names the file and the place.
+
+Thousands of seeded mutations of small good files: bytes flipped, cut and inserted, fields deleted, repeated and given
+values that do not belong there. Another exception than `UserError` fails a test, and so does an hour in a loop.
+"""
+
+import copy
+import gzip
+import json
+import random
+import re
+
+import natural_questions_test
+import numpy as np
+import pytest
+import reqa_test
+
+from retrieval import files
+from retrieval.data import articles, beir, natural_questions, prepare, reqa, shards
+from retrieval.data.articles import Article, KnownItem, Link, Paragraph, Redirect, Section
+from retrieval.data.passages import Limits
+from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.errors import UserError
+from retrieval.evaluation import metrics, runs
+from retrieval.stages import check
+
+PLACE = re.compile(
+    r"line \d+|article \d+|\(char \d+\)|config\.\w+|not valid JSON|not UTF-8|cannot be read|is empty|lacks"
+)
+
+VALUES = [
+    *(None, True, False, 0, -1, 1, 2**31, 2**63, 10**30, 1.5, -0.0, 1e308, float("nan"), float("inf"), -float("inf")),
+    *("", " ", "a", "a b", "1", "NaN", "\ud800", "\udc00\ud800", "\x00", "\u2028", "\r\n", "é" * 3000, "[SEP]", "q1"),
+    *([], {}, [[]], [None], [[], {}], [[[[[1]]]]], {"a": {"b": {}}}, {"": None}, ["a", 1], {"get": 1, "items": 2}),
+]
+BYTES = [
+    *(
+        b"\x00",
+        b"\xff",
+        b"\xc3",
+        b"\xed\xa0\x80",
+        b"\xef\xbb\xbf",
+        b"\n",
+        b"\r",
+        b"\r\n",
+        b"\t",
+        b" ",
+        b'"',
+        b"\\",
+        b",",
+    ),
+    *(b"{", b"}", b"[", b"]", b"null", b"NaN", b"-Infinity", b"1e999", b"9" * 5000, b"[" * 3000, b'{"a":' * 3000),
+    *(b'"\\ud800"', b"\\u0000", b"\xe2\x80\xa8", b"-", b"0x1", b"1_0", b"\xd9\xa3"),
+]
+
+
+def damaged(rng: random.Random, data: bytes) -> bytes:
+    """`data` with one to three changes of bytes; now and then none is left."""
+    for _ in range(rng.choice([1, 1, 1, 2, 3])):
+        i, j = sorted(rng.choices(range(len(data) + 1), k=2))
+        change = rng.randrange(8)
+        if change == 0:
+            data = data[:i]
+        elif change == 1:
+            data = data[:i] + data[j:]
+        elif change == 2:
+            data = data[:j] + data[i:]
+        elif change == 3:
+            data = b"".join(rng.sample(lines := data.splitlines(keepends=True), len(lines)))
+        elif change == 4:
+            data = data[:i] + rng.choice(BYTES) + data[i + rng.choice([0, 1, 5]) :]
+        elif change == 5:
+            data = rng.choice([b"", rng.choice(BYTES), rng.randbytes(100), data + data])
+        elif data:
+            i = rng.randrange(len(data))
+            data = data[:i] + bytes([data[i] ^ 1 << rng.randrange(8)]) + data[i + 1 :]
+    return data
+
+
+def changed(rng: random.Random, value):
+    """A copy of a JSON value with one to three places deleted, repeated, exchanged or given another value."""
+    value = copy.deepcopy(value)
+    for _ in range(rng.choice([1, 1, 1, 2, 3])):
+        places = list(containers(value))
+        if not places:
+            return rng.choice(VALUES)
+        parent = rng.choice(places)
+        keys = list(parent) if isinstance(parent, dict) else range(len(parent))
+        key, other = rng.choice(keys), rng.choice(keys)
+        change = rng.randrange(6)
+        if change == 0:
+            del parent[key]
+        elif change == 1 and isinstance(parent, list):
+            parent.insert(key, copy.deepcopy(parent[other]))
+        elif change == 1:
+            parent[rng.choice(["x", "", "a.b", f"{key} "])] = parent.pop(key)
+        elif change == 2:
+            parent[key], parent[other] = parent[other], parent[key]
+        elif change == 3:
+            parent[key] = nested(rng, parent[key])
+        else:
+            parent[key] = copy.deepcopy(rng.choice(VALUES))
+    return value
+
+
+def containers(value):
+    """Every list and object of a JSON value that is not empty."""
+    if isinstance(value, list | dict) and value:
+        yield value
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from containers(item)
+
+
+def nested(rng: random.Random, value):
+    for _ in range(rng.choice([1, 2, 100])):
+        value = [value] if rng.random() < 0.5 else {"a": value}
+    return value
+
+
+def as_json(value) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def as_lines(value) -> bytes:
+    return b"".join(as_json(line) + b"\n" for line in value) if isinstance(value, list) else as_json(value)
+
+
+def fuzz(rounds, path, value, encode, read, compress=False):
+    """Reads `path` with every mutation of `value`; returns how many were refused, as they ought to be."""
+    rng, refused = random.Random(rounds), 0
+    for number in range(rounds):
+        data = encode(changed(rng, value)) if number % 2 else damaged(rng, encode(value))
+        if compress:
+            data = gzip.compress(data, 1) if number % 4 else damaged(rng, gzip.compress(encode(value), 1))
+        path.write_bytes(data)
+        refused += is_refused(path, read)
+    assert 0 < refused < rounds
+    return refused
+
+
+def is_refused(path, read) -> bool:
+    try:
+        read()
+    except UserError as error:
+        message = str(error)
+        assert path.name.removesuffix(".gz") in message and (PLACE.search(message) or SET_LEVEL.search(message)), (
+            message
+        )
+        return True
+    except BaseException:
+        print(f"with {path.read_bytes()[:2000]!r}")
+        raise
+    return False
+
+
+# What is wrong with a file or a set as a whole, and has no line.
+SET_LEVEL = re.compile(r"not one question|no query is left|the field '(data|_id)'|not a JSON object|neither \S+ nor")
+
+
+@pytest.fixture(params=[600, pytest.param(20_000, marks=pytest.mark.long)])
+def rounds(request):
+    """How many mutations, and their seed."""
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting_for_the_disk(monkeypatch):
+    monkeypatch.setattr(files, "_sync", lambda path: None)
+
+
+def use_set(value, folder):
+    """An accepted set can be written and is read back the same."""
+    beir.write_folder(folder, value)
+    again = beir.read_folder(folder, value.name)
+    assert again.candidates == value.candidates and again.qrels == value.qrels
+
+
+@pytest.mark.parametrize("name", ["squad.json", "squad.json.gz"])
+def test_squad(rounds, tmp_path, name):
+    path = tmp_path / name
+    fuzz(
+        rounds, path, reqa_test.SQUAD, as_json, lambda: use_set(reqa.read_squad([path]), tmp_path / "set"), "gz" in name
+    )
+
+
+@pytest.mark.parametrize("form", ["full", "simplified"])
+@pytest.mark.parametrize("name", ["nq.jsonl", "nq.jsonl.gz"])
+def test_natural_questions(rounds, tmp_path, form, name):
+    path = tmp_path / name
+    records = [natural_questions_test.city(natural_questions_test.PEOPLE, id=i, question=f"q{i}") for i in range(2)]
+    if form == "simplified":
+        records = list(map(natural_questions_test.simplified, records))
+    fuzz(
+        rounds,
+        path,
+        records,
+        as_lines,
+        lambda: use_set(natural_questions.read_nq([path]), tmp_path / "set"),
+        "gz" in name,
+    )
+
+
+@pytest.mark.parametrize("depth", [1, 900, 2000])
+def test_a_title_or_an_id_that_is_a_deep_nest_is_no_part_of_the_message(tmp_path, depth):
+    path, nest = tmp_path / "squad.json", "[" * depth + "]" * depth
+    for field in ('"title": "More"', '"id": "d"'):
+        text = json.dumps(reqa_test.SQUAD).replace(field, field.split()[0] + nest).replace('"text": "Bob"', '"text": 3')
+        path.write_text(text)
+        with pytest.raises(UserError, match=r"article 1|not valid JSON") as error:
+            reqa.read_squad([path])
+        assert "[" not in str(error.value).removeprefix(str(path))
+
+
+CANDIDATES = [{"_id": f"d{i}", "title": f"T{i}", "text": f"the text of é {i}"} for i in range(4)]
+QUERIES = [{"_id": f"q{i}", "text": f"what is {i}?"} for i in range(3)]
+QRELS = "query-id\tcorpus-id\tscore\n" + "".join(f"q{i}\td{j}\t{i - 1}\n" for i in range(3) for j in range(i + 2))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "tiny"
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").write_bytes(as_lines(CANDIDATES))
+    (folder / "queries.jsonl").write_bytes(as_lines(QUERIES))
+    (folder / "qrels" / "test.tsv").write_text(QRELS)
+    return folder
+
+
+def use_folder(folder, target):
+    value = beir.read_folder(folder)
+    use_set(value, target)
+    judged = beir.read_judged(folder)
+    assert (judged.queries, judged.candidates, judged.qrels) == (
+        value.queries,
+        [c.id for c in value.candidates],
+        value.qrels,
+    )
+    rows = np.tile(np.arange(len(judged.candidates), dtype=np.int32), (len(judged.queries), 1))
+    if all(any(judged.qrels["test"].get(query, {})) for query in judged.queries):
+        found = metrics.evaluate(rows, list(judged.queries), judged.candidates, judged.qrels["test"], ["nDCG@10", "RR"])
+        assert all(0 <= value <= 1 for value in found.values()), found
+
+
+@pytest.mark.parametrize(("name", "value"), [("corpus.jsonl", CANDIDATES), ("queries.jsonl", QUERIES)])
+@pytest.mark.parametrize("compress", [False, True])
+def test_texts_of_a_beir_folder(rounds, folder, tmp_path, name, value, compress):
+    if compress:
+        (folder / name).unlink()
+    path = folder / (f"{name}.gz" if compress else name)
+    fuzz(rounds, path, value, as_lines, lambda: use_folder(folder, tmp_path / "again"), compress)
+
+
+def fuzz_lines(rounds, path, text, read):
+    """As `fuzz`, for lines of fields with tabs or blanks between them."""
+    rng, refused = random.Random(rounds), 0
+    for number in range(rounds):
+        data = damaged(rng, text.encode()) if number % 2 else changed_lines(rng, text).encode("utf-8", "surrogatepass")
+        path.write_bytes(data)
+        refused += is_refused(path, read)
+    assert 0 < refused < rounds
+
+
+def changed_lines(rng, text):
+    lines = text.split("\n")
+    blank = "\t" if "\t" in text else " "
+    for _ in range(rng.choice([1, 1, 2])):
+        i = rng.randrange(len(lines))
+        fields = lines[i].split(blank)
+        j = rng.randrange(len(fields))
+        change = rng.randrange(4)
+        if change == 0:
+            del fields[j]
+        elif change == 1:
+            fields.insert(j, fields[j])
+        else:
+            fields[j] = rng.choice(
+                [str(value) for value in VALUES] + ["9" * 5000, "-1", "2147483648", "1_0", "٣", "1e-400"]
+            )
+        lines[i] = blank.join(fields)
+        if rng.random() < 0.2:
+            lines.insert(rng.randrange(len(lines)), rng.choice(lines))
+    return "\n".join(lines)
+
+
+def test_judgements_of_a_beir_folder(rounds, folder, tmp_path):
+    fuzz_lines(rounds, folder / "qrels" / "test.tsv", QRELS, lambda: use_folder(folder, tmp_path / "again"))
+
+
+RUN = "".join(f"q{i} Q0 d{j} {j + 1} {9 - j}.5 tag\n" for i in range(3) for j in range(4))
+
+
+def test_run_files(rounds, tmp_path):
+    path, queries, candidates = tmp_path / "x.trec", ["q0", "q1", "q2"], ["d0", "d1", "d2", "d3"]
+
+    def read():
+        scores, rows = runs.read_run(path, queries, candidates)
+        runs.write_run(tmp_path / "again", queries, candidates, scores, rows, "tag")
+        again = runs.read_run(tmp_path / "again", queries, candidates)
+        np.testing.assert_array_equal(again, (scores, rows))
+
+    fuzz_lines(rounds, path, RUN, read)
+
+
+def test_vocabularies(rounds, tmp_path):
+    path = tmp_path / "vocab.txt"
+
+    def read():
+        vocabulary = WordPiece.load(path)
+        assert max(vocabulary.encode("a the [SEP] é\x00 xyz")) < len(vocabulary)
+        vocabulary.save(tmp_path / "again.txt")
+        assert WordPiece.load(tmp_path / "again.txt").tokens == vocabulary.tokens
+
+    fuzz_lines(rounds, path, "\n".join([*SPECIAL_TOKENS, *"abcdexyz", "the", "##a", "##b", "é"]) + "\n", read)
+
+
+ITEMS = [
+    Article("1", "One", (Section("", 1, (Paragraph("A link and Bé.", (Link("Two", 2, 6), Link("B", 11, 13))),)),)),
+    Article("2", "Two", (Section("", 1, ()), Section("H", 2, (Paragraph("Words."), Paragraph("More words."))))),
+    Redirect("Deux", "Two"),
+    KnownItem("f", "what does f do", "def f(): pass"),
+]
+
+
+def test_shards_of_articles(rounds, tmp_path):
+    path, vocabulary = tmp_path / "000000.jsonl", WordPiece([*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz"])
+
+    def read():
+        for item in prepare.read_articles(path):
+            assert articles.from_json(articles.to_json(item), "here") == item
+            list(shards.cut_article(item, vocabulary, Limits(), num_shards=2))
+
+    fuzz(rounds, path, [json.loads(articles.to_json(item)) for item in ITEMS], as_lines, read)
+
+
+@pytest.mark.parametrize("links", [[["T", 5, 6], ["T", 0, 4]], [["T", 0, 9]], [["T", -1, 2]], [["T", 3, 2]]])
+def test_links_of_an_article_are_in_order_and_in_the_text(links):
+    line = json.dumps({"id": "1", "title": "T", "sections": [["", 1, [["two word", links]]]]})
+    with pytest.raises(UserError, match=r"here: not an article.*links"):
+        articles.from_json(line, "here")
+
+
+def test_configs_of_work_directories(rounds, tmp_path):
+    from configs import reqa as config
+
+    path = tmp_path / "config.json"
+
+    def read():
+        value = check.read_config(tmp_path)
+        assert value.train.steps + 1 and value.stages is not None and json.loads(value.to_json())
+
+    fuzz(rounds, path, json.loads(config.get_config("local").to_json()), as_json, read)

@@ -1,0 +1,615 @@
+"""Hostile pages and dumps: no crash, a bound on time and memory, and every page comes out or is counted.
+
+    .venv/bin/python -m pytest -m long tests/hostile_test.py
+
+does the same with pages of the largest size, and measures their memory.
+"""
+
+import bz2
+import collections
+import gzip
+import multiprocessing
+import random
+import resource
+import time
+import tracemalloc
+
+import pytest
+from prepare_test import SETTINGS
+from wikipedia_test import export, page
+from wikitext_test import SITE, check
+
+from retrieval.data import articles, local_runner, prepare, shards, wikimarkup, wikitext
+from retrieval.data.articles import Article, Broken, Dropped, Redirect
+from retrieval.data.passages import Limits
+from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.data.wikipedia import Page, read_pages
+from retrieval.errors import UserError
+
+LARGEST = 2 << 20  # bytes of text that `read_pages` lets through
+SECONDS, MEGABYTES = 5, 1000
+REASONS = {"disambiguation", "list", "no text", "too deep", "too complex", "too large", "no title", "no id"}
+REASONS |= {"other namespace", "not wikitext"}
+
+VOCABULARY = WordPiece([*SPECIAL_TOKENS, *map(chr, range(33, 127)), *(f"##{chr(i)}" for i in range(97, 123))])
+
+
+def process(hostile: Page) -> tuple[Article | Dropped, float]:
+    """All that `prepare` does to one page, and the seconds of the processor that it took."""
+    start = time.process_time()
+    (result,) = wikitext.parse(hostile)
+    if isinstance(result, Article):
+        line = articles.to_json(result)
+        assert articles.from_json(line.encode(), "here") == result
+        list(shards.cut_article(result, VOCABULARY, Limits(), 4))
+    else:
+        assert result.title == hostile.title and result.reason in REASONS
+    return result, time.process_time() - start
+
+
+# What nasty pages are made of: each is repeated until the page is full.
+PIECES = [
+    *(
+        "{{",
+        "}}",
+        "{{{",
+        "{{a|",
+        "{{a|b=",
+        "{{a|b=c|",
+        "{{a}}",
+        "{{a\n|b=c\n}}",
+        "{{{a|b}}}",
+        "{{convert|1|km}}",
+        "{{=}}",
+    ),
+    *(
+        "{{lang|fr|",
+        "{{quote|a}}\n",
+        "{{ ",
+        "{{\n",
+        "{{disambig",
+        "[[",
+        "]]",
+        "[[a|",
+        "[[a|b",
+        "[[a]]",
+        "[[a]]. B ",
+        "[[ |",
+    ),
+    *(
+        "[[File:a|",
+        "[[File:a.jpg|b]]",
+        "[[:a]]",
+        "[[a|\n]]",
+        "[[a#",
+        "[[a|b]]s",
+        "[",
+        "]",
+        "[http://a ",
+        "[http://a b] ",
+    ),
+    *(
+        "[//a b]",
+        "http://a ",
+        "//",
+        "mailto:a ",
+        "[mailto:a",
+        "{|",
+        "{|\n",
+        "|}",
+        "{|\n|a\n|}\n",
+        "\n|-",
+        "\n|a||b",
+        "\n!a!!b",
+    ),
+    *("<ref>", "</ref>", "<ref/>", "<ref>a</ref>", "<ref", "<b>", "<", ">", "</", "<br>", "<!--", "-->", "<!-- a -->"),
+    *(
+        "<nowiki>",
+        "<nowiki>{</nowiki>",
+        "<math>",
+        "<table>",
+        "<td>a",
+        "<div>",
+        "<a b='",
+        "(<ref/>",
+        "(<ref/>)",
+        " , <ref/>",
+    ),
+    *(
+        "== ",
+        "==",
+        "=",
+        "\n==a==",
+        "\n=",
+        "======\n",
+        "''",
+        "'",
+        "'''''",
+        "''a''",
+        "'''a",
+        "*",
+        "\n*",
+        "\n* a",
+        "\n#",
+        "\n;a:b",
+    ),
+    *(
+        ":",
+        "\n:::a",
+        "----\n",
+        "-",
+        "\n",
+        "\n\n",
+        "a\n\n",
+        " ",
+        "\t",
+        "a",
+        "a ",
+        "A. ",
+        "Aa. B",
+        "a? 1",
+        ".",
+        "...",
+        "! ",
+        "(",
+        ")",
+    ),
+    *(
+        "&",
+        "&amp;",
+        "&#",
+        "&#1",
+        "&#1;",
+        "&#x",
+        "&#xd800;",
+        "&lt;",
+        "&nbsp;",
+        "&a",
+        "&amp;lt;",
+        "__A__",
+        "__",
+        "~~~~",
+        "|",
+        "%",
+        "%ff",
+    ),
+    *(
+        "\x00",
+        "\x01",
+        "\x02",
+        "\x05",
+        "\x7f",
+        "\x85",
+        "\ud800",
+        "\udfff\ud800",
+        "\ufeff",
+        "\ufffe",
+        "\u200b",
+        "\u200f",
+        "\u202e",
+    ),
+    *("\u2028", "\u0300", "\u0315\u0300", "𝒜", "👩‍👩‍👧", "ﷺ", "ẞ", "ǅ", "़", "가", "#redirect ", "#redirect [[", "#"),
+]
+# Several kinds of trouble in one page.
+PIECES += [
+    *(
+        "\n{|\n|[[a|{{b|",
+        "[[a|{{b|c}}]] ",
+        "{{a|[[b|}}",
+        "{|\n|{{a",
+        "<ref>{{a|[[b",
+        "[http://a {{b|[[c",
+        "''[[a|{{b}}]]''. C ",
+    ),
+    *(
+        "\n# {{a|b}} [[c]]",
+        "(&nbsp;<ref/>[[a",
+        "{{a|<nowiki>}}</nowiki>",
+        "\n;[[a]]:{{b}}",
+        "{{a|{|\n|}",
+        "[[a|[http://b c]]] ",
+    ),
+]
+
+
+def full(piece: str, size: int) -> str:
+    return "A page. " + piece * (size // len(piece.encode("utf-8", "surrogatepass")))
+
+
+def nasty_pages(size: int) -> dict[str, str]:
+    """At least 100 pages that take a careless program hours, or end it, by name."""
+    pages = {repr(piece): full(piece, size) for piece in PIECES}
+    for piece in ("\n#", "\n----\n", "[[a]]. A ", "{|\n|a\n|}\n", "Aa. ", "[//a b]", "{{convert|1|km}}"):
+        pages[f"just bearable {piece!r}"] = bearable(piece, size)
+    for opener, closer in {"{{a|": "}}", "[[a|": "]]", "\n{|\n|": "\n|}\n", "<div>": "</div>", "{{{": "}}}"}.items():
+        for depth in (10, 29, 200, 20_000):
+            pages[f"{depth} deep {opener!r}"] = f"A page. {opener * depth} x {closer * depth}"[:size]
+    for opener in ("{|\n", "[http://a ", "{{a|", "[[a|"):
+        pages[f"unclosed {opener!r} before many tokens"] = opener * 20 + "\n# a [[b]]" * (size // 20)
+    pages |= {
+        "an endless number": "A page &#" + "1" * (size // 2) + "; and &#x" + "f" * (size // 4) + ";",
+        "an endless number in nowiki": "A <nowiki>&#" + "1" * 9999 + ";</nowiki> page.",
+        "an endless number in a link": "A [[b&#" + "1" * 9999 + ";|page]].",
+        "accents in a link": "[[" + "\u0315\u0300" * (size // 4) + "|page]]",
+        "an endless link": "[[" + "a" * (size // 2) + "|" + "b" * (size // 2) + "]]",
+        "an endless redirect": "#redirect" + " " * size,
+        "an endless template name": "{{" + " " * size,
+        "an endless sentence": ("Word " * (size // 5))[:-1] + ".",
+        "random characters": "".join(random.Random(0).choices([chr(i) for i in range(0x3000)], k=size // 3)),
+    }
+    return pages
+
+
+def bearable(piece: str, size: int) -> str:
+    """As many of a piece as are not too complex."""
+    few, many = 0, size // len(piece)
+    while many - few > 1:
+        middle = (few + many) // 2
+        try:
+            wikimarkup._refuse_hard(piece * middle)
+            few = middle
+        except wikimarkup.TooHardError:
+            many = middle
+    return piece * few
+
+
+def generated(rng: random.Random) -> str:
+    """Wikitext as editors write it, nested at random, and often damaged."""
+    text = "".join(markup(rng, 0) for _ in range(rng.choice([1, 1, 2, 5])))
+    for _ in range(rng.choice([0, 0, 1, 2, 5])):
+        i, j = sorted(rng.choices(range(len(text) + 1), k=2))
+        text = rng.choice(
+            [text[:i], text[:i] + text[j:], text[:i] + rng.choice(PIECES) + text[i:], text[:j] + text[i:]]
+        )
+    return text[:1000]
+
+
+def markup(rng: random.Random, depth: int) -> str:
+    if depth > 4 or rng.random() < 0.4:
+        return rng.choice(WORDS)
+    a, b, c = (markup(rng, depth + 1) for _ in range(3))
+    return rng.choice(FORMS).format(a=a, b=b, c=c)
+
+
+WORDS = [
+    "A word. ",
+    "Is it? ",
+    "слово ",
+    "ὥρα ",
+    "字。",
+    "שלום ",
+    "\u200fعربي ",
+    "1,000.5 ",
+    "e\u0301 ",
+    "''i'' ",
+    "&ndash;",
+    "\n\n",
+    "\n",
+]
+FORMS = [
+    *(
+        "{{{{{a}|{b}|c={c}}}}}",
+        "{{{{lang|fr|{a}}}}} {b}{c}",
+        "{{{{convert|5|km}}}} {a}{b}{c}",
+        "{{{{{{{a}|{b}}}}}}} {c}",
+    ),
+    *(
+        "[[{a}|{b}]]{c}",
+        "[[{a}]]s {b}{c}",
+        "[[File:{a}.jpg|thumb|{b}]]{c}",
+        "[[Category:{a}]]{b}{c}",
+        "[http://{a} {b}] {c}",
+    ),
+    *(
+        "\n== {a} ==\n{b}\n{c}",
+        "\n=== {a}\n{b}{c}",
+        "\n* {a}\n** {b}\n# {c}\n",
+        "\n; {a} : {b}\n: {c}\n",
+        "\n----\n{a}{b}{c}",
+    ),
+    *(
+        "\n{{|\n|-\n! {a}\n| {b} || {c}\n|}}\n",
+        "\n{{|\n| {a}\n{b}{c}",
+        "<ref name='{a}'>{b}</ref>{c}",
+        "<!-- {a} -->{b}{c}",
+    ),
+    *(
+        "<nowiki>{a}</nowiki>{b}{c}",
+        "<div {a}>{b}</div>{c}",
+        "<math>{a}</math>{b} {c}",
+        "({a}; {b}) {c}",
+        "{a} {b} {c}",
+        "{a}, {b}. {c}",
+    ),
+]
+
+
+def test_generated_pages():
+    """Ten thousand pages: each gives an article or a reason, soon."""
+    rng, results = random.Random(0), collections.Counter()
+    for number in range(10_000):
+        text = generated(rng)
+        result, seconds = process(Page(str(number), f"Page {number}", text, SITE))
+        assert seconds < SECONDS, text
+        check(result, text, literal="&" in text or "<" in text)
+        results["article" if isinstance(result, Article) else result.reason] += 1
+    assert results.total() == 10_000 and results["article"] > 7000 and results["no text"] > 100
+
+
+def test_nasty_pages():
+    pages = nasty_pages(10_000)
+    assert len(pages) > 190
+    results = collections.Counter()
+    for name, text in pages.items():
+        result, seconds = process(Page("1", "Page", text, SITE))
+        assert seconds < SECONDS / 2, name
+        results["article" if isinstance(result, Article) else result.reason] += 1
+    assert {"article", "no text", "too deep", "too complex"} <= set(results)
+
+
+def test_a_paragraph_of_many_sentences_and_links():
+    result, seconds = process(Page("1", "Page", "It is [[a]]. " * 20_000, SITE))
+    assert len(result.sections[0].paragraphs[0].links) == 20_000 and seconds < SECONDS
+
+
+def measure(pipe, size: int) -> None:
+    """Sends the name, seconds and kind of every nasty page, and in the end the megabytes that the worst one took."""
+    process(Page("1", "Page", "A page.", SITE))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for name, text in nasty_pages(size).items():
+        result, seconds = process(Page("1", "Page", text, SITE))
+        pipe.send((name, seconds, getattr(result, "reason", "article")))
+    pipe.send((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
+
+
+@pytest.mark.long
+def test_nasty_pages_of_the_largest_size():
+    ours, theirs = multiprocessing.Pipe()
+    child = multiprocessing.get_context("spawn").Process(target=measure, args=(theirs, LARGEST - 100))
+    child.start()
+    worst, pages = {}, 0
+    while isinstance(message := ours.recv() if ours.poll(60) else None, tuple):
+        name, seconds, kind = message
+        pages, worst[f"{name}: {kind}"] = pages + 1, seconds
+    child.kill()
+    child.join()
+    assert message is not None, f"after {name}: no answer in a minute"
+    slowest = sorted(worst.items(), key=lambda item: -item[1])[:5]
+    print(f"{pages} pages, {message} MB, slowest: {slowest}")
+    assert pages > 190 and slowest[0][1] < SECONDS, slowest
+    assert message < MEGABYTES
+
+
+@pytest.mark.long
+def test_two_hundred_thousand_generated_pages():
+    rng = random.Random(1)
+    for number in range(200_000):
+        text = generated(rng)
+        result, seconds = process(Page(str(number), f"Page {number}", text, SITE))
+        assert seconds < SECONDS, text
+        check(result, text, literal="&" in text or "<" in text)
+
+
+# What no XML can hold: a dump with it is broken there.
+NOT_XML = [*map(chr, range(32)), "\ufffe", "\uffff", *map(chr, range(0xD800, 0xE000))]
+NOT_XML = {ord(bad): None for bad in NOT_XML if bad not in "\t\n\r"}
+
+
+def run_here(name, tasks, function, workers, total=None):
+    for output, arguments in tasks:
+        function(output, *arguments)
+
+
+@pytest.fixture
+def statistics_of(tmp_path, monkeypatch):
+    """What `prepare` counts in a dump."""
+    monkeypatch.setattr(local_runner, "run_tasks", run_here)
+
+    def statistics(content: bytes) -> dict:
+        (tmp_path / "dump").write_bytes(content)
+        source = prepare.open_source(str(tmp_path / "dump"), tmp_path / "no.lock", 0.0)
+        return prepare.prepare(source, tmp_path / "corpus", SETTINGS)
+
+    return statistics
+
+
+def titles(folder) -> list[str]:
+    """Titles of the articles and redirects that came out."""
+    items = [item for path in prepare.article_files(folder) for item in prepare.read_articles(path)]
+    return [item.title for item in items]
+
+
+ODDITIES = [
+    ("<title>Page</title>", ""),
+    (">Page<", ">" + "\u0315\u0300" * 100_000 + "<"),
+    (">Page<", "> _ <"),
+    ("<id>12345</id>", ""),
+    ("<id>12345</id>", "<id>1 2</id>"),
+    ("<ns>0</ns>", "<ns>\u0660</ns>"),
+    ("<text", "<model>json</model><text"),
+    (">Text<", "><b>Text</b><"),
+    ("<revision>", "<revision>" * 50 + "</revision>" * 50 + "<revision>"),
+    (">Page<", ">List of &lt;&amp;#x202e;Pages<"),
+]
+
+
+def test_every_page_of_a_hostile_dump_comes_out_or_is_counted(tmp_path, statistics_of):
+    rng = random.Random(4)
+    texts = [
+        *nasty_pages(3000).values(),
+        *(generated(rng) for _ in range(300)),
+        "x" * (50 << 20),
+        "y " * (5 << 20),
+        "\n#" * 200_000,
+    ]
+    texts += ["#redirect [[A]]", "#redirect[[" + "\u0315\u0300" * 100_000 + "]]", "{{disambig}}", "* [[A thing]]\n" * 9]
+    pages = [page(f"Page {i}", text.translate(NOT_XML), i) for i, text in enumerate(texts)]
+    for number, (old, new) in enumerate(ODDITIES):
+        pages.append(page("Page", "Text", 12345).replace(old, new).replace("12345", f"odd-{number}"))
+    rng.shuffle(pages)
+    statistics = statistics_of(gzip.compress(export(*pages).encode(), 1))
+    counts, dropped = statistics["counts"], {}
+    for name, count in counts.items():
+        if name.startswith("pages dropped: "):
+            dropped[name.removeprefix("pages dropped: ")] = count
+    assert set(dropped) == REASONS and dropped["too large"] == 2 and dropped["no id"] == 2 and dropped["no title"] == 3
+    assert counts["pages read"] == len(pages) == counts["articles"] + counts["redirects"] + sum(dropped.values())
+    assert len(titles(tmp_path / "corpus")) == counts["articles"] + counts["redirects"]
+    assert statistics["problems"] == []
+
+
+SOUND = [page(f"Title {i}", f"This is the text of page {i}, & it is short. " * 3, i) for i in range(12)]
+STREAMS = [export()[:-12], *("".join(SOUND[i : i + 3]) for i in range(0, 12, 3)), "</mediawiki>"]
+CONTAINERS = {
+    "xml": export(*SOUND).encode(),
+    "utf-16": export(*SOUND).encode("utf-16"),
+    "bz2": bz2.compress(export(*SOUND).encode()),
+    "bz2 of many streams": b"".join(bz2.compress(stream.encode()) for stream in STREAMS),
+    "gz": gzip.compress(export(*SOUND).encode()),
+    "gz of many members": b"".join(gzip.compress(stream.encode()) for stream in STREAMS),
+}
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_a_cut_at_any_byte_is_noticed(tmp_path, name):
+    """Either the file is refused, or its first pages come and a `Broken` is last."""
+    path, content = tmp_path / "cut.dump", CONTAINERS[name]
+    path.write_bytes(content)
+    whole = list(read_pages(path))
+    assert len(whole) == 12 and not any(isinstance(record, Broken) for record in whole)
+    most, every = 0, max(1, len(content) // 1000)
+    for end in sorted({*range(0, len(content), every), *range(200), *range(len(content) - 200, len(content))}):
+        path.write_bytes(content[:end])
+        try:
+            *pages, last = read_pages(path)
+        except UserError as error:
+            assert "cut.dump" in str(error)
+            continue
+        assert isinstance(last, Broken) and "cut.dump" in last.message, end
+        assert pages == whole[: len(pages)] and len(pages) >= most, end
+        most = len(pages)
+    assert most == 12
+
+
+@pytest.mark.parametrize("name", ["xml", "bz2 of many streams"])
+def test_a_cut_at_random_bytes_of_a_large_dump_is_noticed(tmp_path, name):
+    rng = random.Random(5)
+    texts = ["".join(rng.choices("abcdefgh ", k=rng.choice([10, 3000, 30_000]))) for _ in range(100)]
+    streams = [export()[:-12], *(page(f"Title {i}", text, i) for i, text in enumerate(texts)), "</mediawiki>"]
+    content = b"".join((bz2.compress(s.encode()) if "bz2" in name else s.encode()) for s in streams)
+    for end in rng.sample(range(40_000, len(content)), 60):
+        (tmp_path / "cut.dump").write_bytes(content[:end])
+        *pages, last = read_pages(tmp_path / "cut.dump")
+        assert isinstance(last, Broken), end
+        assert [p.text for p in pages] == texts[: len(pages)]
+        missing = sum(map(len, texts[len(pages) :]))
+        assert missing <= sum(map(len, texts)) * (1 - end / len(content)) + 64_000, "pages that were whole are lost"
+
+
+def test_a_cut_dump_is_a_problem_in_the_statistics(statistics_of):
+    statistics = statistics_of(CONTAINERS["xml"][:-500])
+    (problem,) = statistics["problems"]
+    assert "no element found" in problem and "'Title 9'" in problem
+    assert statistics["counts"]["pages read"] == statistics["counts"]["articles"] == 10
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        *(
+            b"\xff",
+            b"\xc3",
+            b"\xed\xa0\x80",
+            b"\xed\xa0\xbd\xed\xb8\x80",
+            b"\xc0\x80",
+            b"\xf4\x90\x80\x80",
+            b"\x00",
+            b"\x1b",
+        ),
+        *(
+            b"\xef\xbf\xbf",
+            b"&#0;",
+            b"&#xD800;",
+            b"&#x110000;",
+            b"&#" + b"9" * 9999 + b";",
+            b"&undeclared;",
+            b"&amp",
+            b"]]>",
+        ),
+        *(b"<b></a>", b"<b", b"<!-- -- -->"),
+    ],
+)
+def test_what_is_no_xml_breaks_a_dump_there(tmp_path, bad):
+    content = export(*SOUND[:5], page("Bad", "BAD"), *SOUND[5:]).encode().replace(b"BAD", bad)
+    (tmp_path / "bad.dump").write_bytes(content)
+    *pages, last = read_pages(tmp_path / "bad.dump")
+    assert [p.title for p in pages] == [f"Title {i}" for i in range(5)]
+    assert isinstance(last, Broken) and "bad.dump" in last.message and "'Title 4'" in last.message
+
+
+SECRET = "the content of a local file"
+LAUGHS = "".join(f'<!ENTITY l{i} "{f"&l{i - 1};" * 10}">' for i in range(1, 12))
+DECLARATIONS = {
+    "a billion laughs": f'<!DOCTYPE mediawiki [<!ENTITY l0 "ha">{LAUGHS}<!ENTITY x "&l11;">]>',
+    "one large entity": f'<!DOCTYPE mediawiki [<!ENTITY x "{"ha" * 100_000}">]>',
+    "a local file": '<!DOCTYPE mediawiki [<!ENTITY x SYSTEM "SECRET">]>',
+    "a file URL": '<!DOCTYPE mediawiki [<!ENTITY x SYSTEM "file://SECRET">]>',
+    "a public entity": '<!DOCTYPE mediawiki [<!ENTITY x PUBLIC "-//A//B" "SECRET">]>',
+    "a parameter entity": '<!DOCTYPE mediawiki [<!ENTITY % p SYSTEM "SECRET"> %p; <!ENTITY x "y">]>',
+    "an outside document type": '<!DOCTYPE mediawiki SYSTEM "SECRET">',
+    "an empty document type": "<!DOCTYPE mediawiki>",
+    "another name": '<!DOCTYPE x [<!ENTITY x "y">]>',
+    "a comment before it": '<!-- --><!DOCTYPE mediawiki [<!ENTITY x SYSTEM "SECRET">]>',
+}
+
+
+@pytest.mark.parametrize("name", DECLARATIONS)
+@pytest.mark.parametrize("encode", [str.encode, lambda s: s.encode("utf-16"), lambda s: bz2.compress(s.encode())])
+def test_entities_are_refused(tmp_path, name, encode):
+    (tmp_path / "secret").write_text(SECRET)
+    body = export(*SOUND, page("Bad", "BAD").replace("BAD", "&x;" * 5))
+    (tmp_path / "bad.dump").write_bytes(encode(DECLARATIONS[name].replace("SECRET", str(tmp_path / "secret")) + body))
+    start = time.process_time()
+    with pytest.raises(UserError, match=r"bad\.dump: declares a document type or entities") as error:
+        list(read_pages(tmp_path / "bad.dump"))
+    assert SECRET not in str(error.value) and time.process_time() - start < 1
+
+
+def test_no_file_is_included(tmp_path):
+    (tmp_path / "secret").write_text(SECRET)
+    include = f'<xi:include xmlns:xi="http://www.w3.org/2001/XInclude" parse="text" href="{tmp_path / "secret"}"/>'
+    head = f'<?xml version="1.0"?><?xml-stylesheet href="{tmp_path / "secret"}"?>'
+    (tmp_path / "dump").write_text(head + export(*SOUND, page("Bad", "BAD").replace("BAD", include), include))
+    assert SECRET not in str(list(read_pages(tmp_path / "dump")))
+
+
+NAMESPACE = "<siteinfo><namespaces><namespace>{}</namespace></namespaces></siteinfo>"
+
+
+@pytest.mark.parametrize(
+    ("bulk", "kinds"),
+    [
+        ("<!--" + "a" * (40 << 20) + "-->", [Page, Broken]),
+        (f"<page a='{'a' * (40 << 20)}'></page>", [Page, Broken]),
+        ("<a>" * 500_000, [Page, Broken]),
+        ("".join(map(NAMESPACE.format, range(20_000))), [Page, Broken]),
+        ("<page/>" * 20_000, [Page, *[Dropped] * 20_000, Page]),
+        ("<siteinfo/>" * 20_000, [Page, Page]),
+        (page("A", "b").replace(">b<", ">" + "c</text><text>" * 20_000 + "<"), [Page, Page, Page]),
+        (page("A", "b").replace(">b<", " a='1'>" + "&amp;" * 3_000_000 + "<"), [Page, Dropped, Page]),
+        (f"<page><title>{'t' * (30 << 20)}</title></page>", [Page, Dropped, Page]),
+        (page("A" + "\u0315\u0300" * 80_000, "b"), [Page, Dropped, Page]),
+        (page("A", "#redirect" + " " * 150_000), [Page, Page, Page]),
+        (page("A", "#redirect [[" + "\u0315\u0300" * 80_000 + "]]"), [Page, Redirect, Page]),
+        (f"<page><title>A</title><redirect title='{'t' * (10 << 20)}'/></page>", [Page, Redirect, Page]),
+    ],
+)
+def test_bulky_xml_costs_little(tmp_path, bulk, kinds):
+    (tmp_path / "dump").write_text(export(SOUND[0], bulk, SOUND[1]))
+    tracemalloc.start()
+    start = time.process_time()
+    records = list(read_pages(tmp_path / "dump"))
+    seconds, peak = time.process_time() - start, tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert list(map(type, records)) == kinds
+    assert seconds < SECONDS and peak < 100 << 20
