@@ -20,6 +20,7 @@ from ml_collections import ConfigDict
 from natural_questions_test import PEOPLE, city
 from natural_questions_test import write as write_nq
 
+from configs import ict_bfs_wlp
 from retrieval import files, main
 from retrieval.data import (
     batches,
@@ -138,7 +139,7 @@ class Manifest(Loader):
 
 class WorkDirectory(Loader):
     def write(self, folder):
-        files.write_json(folder / "config.json", {"stages": ["sets"], "base": ""})
+        files.write_json(folder / "config.json", json.loads(ict_bfs_wlp.get_config("local").to_json()))
 
     def read(self, folder):
         return main._config_of(folder)
