@@ -26,7 +26,7 @@ set_up() {
   .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements.lock
   .venv/bin/python -m pip check
   # For what is installed beside them: as constraints, without the hashes, which would be asked of everything.
-  grep -o '^[^ ]*==[^ ]*' requirements.lock > .venv/pins.txt
+  sed -n 's|^\([^ ]*==[^ ]*\).*|\1|p' requirements.lock > .venv/pins.txt
   echo "$wanted" > .venv/installed
 }
 
