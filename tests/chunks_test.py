@@ -55,16 +55,17 @@ def test_the_same_on_any_mesh():
 
 def test_chunks_have_dropout_masks_of_their_own_and_the_backward_pass_has_the_same():
     ids = np.tile(batch()[0][:1], (16, 1))
-    _, (queries, _) = make_loss(2, jax.random.key(1))(PARAMS, (ids, batch()[1]))[0]
+    _, (queries, _) = jax.jit(make_loss(2, jax.random.key(1)))(PARAMS, (ids, batch()[1]))[0]
     assert len(np.unique(np.asarray(queries), axis=0)) == 16
 
-    def value(scale, size):
-        params = jax.tree.map(lambda x: x * scale, PARAMS)
-        return make_loss(size, jax.random.key(1))(params, batch())[0][0]
+    loss = jax.jit(make_loss(4, jax.random.key(1)))
+
+    def value(scale):
+        return loss(jax.tree.map(lambda x: x * scale, PARAMS), batch())[0][0]
 
     # Were the masks of the second pass others, the gradient would not be that of the loss.
-    expected = (value(1 + 1e-2, 4) - value(1 - 1e-2, 4)) / 2e-2
-    gradient = make_loss(4, jax.random.key(1))(PARAMS, batch())[1]
+    expected = (value(1 + 1e-2) - value(1 - 1e-2)) / 2e-2
+    gradient = loss(PARAMS, batch())[1]
     actual = sum(jnp.vdot(g, p) for g, p in zip(jax.tree.leaves(gradient), jax.tree.leaves(PARAMS)))
     np.testing.assert_allclose(actual, expected, rtol=2e-2)
 
