@@ -10,7 +10,7 @@ def sections(paths: Sequence[Path]) -> Iterator[list[str]]:
     """The paragraphs of every section that has some."""
     for path in paths:
         with path.open(encoding="utf-8") as lines:
-            for item in map(articles.from_json, lines):
+            for item in (articles.from_json(line, str(path)) for line in lines):
                 for section in item.sections if isinstance(item, articles.Article) else ():
                     if section.paragraphs:
                         yield [paragraph.text for paragraph in section.paragraphs]

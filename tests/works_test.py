@@ -17,6 +17,7 @@ from benchmarks.config import get_config
 from benchmarks.ours import loss
 from benchmarks.works import Sizes
 from retrieval import command_line
+from retrieval.data.articles import Article, Paragraph, Redirect, Section, to_json
 from retrieval.errors import UserError
 from retrieval.stages import run as runs
 from retrieval.stages.run import Run
@@ -152,3 +153,11 @@ def test_results_of_earlier_calls_are_kept(tmp_path):
     assert written["loss"]["turns"] == 2 and written["loss"]["machine"]["cores"] > 0
     assert "| new |  | p | left out: m |" in (tmp_path / "results.md").read_text()
     assert "jax" in sys.modules
+
+
+def test_the_text_of_articles(tmp_path):
+    section = Section("", 1, (Paragraph("Caf\u00e9.", ()), Paragraph("Two.", ())))
+    lines = [to_json(Article("1", "T", (section, Section("Empty", 2, ())))), to_json(Redirect("A", "T"))]
+    (tmp_path / "articles.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    assert list(articles.sections([tmp_path / "articles.jsonl"])) == [["Caf\u00e9.", "Two."]]
+    assert articles.megabytes([tmp_path / "articles.jsonl"]) == 10 / 1e6
