@@ -26,5 +26,5 @@ def get_config() -> ConfigDict:
     config.model.update(pooling="mean", tied=True, normalize=True)
     config.train.update(batch_size=64, temperature=0.05, log_q=False)
     config.loop.update(validate_every=0)
-    config.encode.update(batch_tokens=16_384)
+    config.encode.update(batch_tokens=2048)
     return config

@@ -168,4 +168,4 @@ def _local(config: ConfigDict) -> None:
     config.model.update(pooling="mean", tied=True, normalize=True, dropout=0.0)
     config.train.update(steps=600, batch_size=128, learning_rate=2e-3, temperature=0.05)
     config.loop.update(log_every=20, checkpoint_every=200, validate_every=0)
-    config.encode.update(batch_tokens=16_384, shard_size=8192)
+    config.encode.update(batch_tokens=2048, shard_size=8192)
