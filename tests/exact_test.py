@@ -16,9 +16,8 @@ def mesh_of(*shape):
 
 @pytest.fixture
 def small_tiles(monkeypatch):
-    """A few thousand candidates then make many tiles and spans."""
+    """A few thousand candidates then make many tiles."""
     monkeypatch.setattr(exact, "_TILE", 256)
-    monkeypatch.setattr(exact, "_SPAN", 512)
 
 
 def reference(embeddings, queries, k):
@@ -45,7 +44,7 @@ def test_same_as_sorting_all_scores_with_many_ties(candidates, k):
 
 @pytest.mark.parametrize("shape", [(1,), (3,), (8,), (2, 4)])
 @pytest.mark.parametrize("candidates, k", [(5, 9), (1100, 300), (6001, 2), (6001, 4000)])
-def test_ties_across_tiles_spans_and_devices(small_tiles, shape, candidates, k):
+def test_ties_across_tiles_and_devices(small_tiles, shape, candidates, k):
     rng = np.random.default_rng(candidates)
     embeddings = rng.integers(-1, 2, (candidates, 3)).astype(np.float32)
     queries = rng.integers(-1, 2, (5, 3)).astype(np.float32)
@@ -109,6 +108,24 @@ def test_every_number_of_queries(queries):
     expected_scores, expected_rows = reference(embeddings, query_embeddings, 5)
     np.testing.assert_array_equal(rows, expected_rows)
     np.testing.assert_allclose(scores, expected_scores, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("order", ["random", "ascending", "descending", "clusters"])
+def test_as_many_blocks_as_are_needed(monkeypatch, order):
+    """From one tile to the next a few blocks are ranked or all, for queries that need different ones."""
+    monkeypatch.setattr(exact, "_TILE", 2048)
+    rng = np.random.default_rng(0)
+    embeddings = rng.normal(size=(30_000, 4)).astype(np.float32)
+    if order == "clusters":
+        embeddings = np.repeat(embeddings[::100], 100, axis=0) + 0.01 * embeddings
+    elif order != "random":
+        embeddings = embeddings[np.argsort(embeddings[:, 0] * (1 if order == "ascending" else -1))]
+    queries = np.concatenate([np.eye(4), rng.normal(size=(12, 4))]).astype(np.float32)
+    scores, rows = ExactIndex(embeddings, 16, mesh_of(1)).search(queries, 100)
+    expected_scores, expected_rows = reference(embeddings, queries, 100)
+    np.testing.assert_allclose(scores, expected_scores, atol=1e-5)
+    assert (rows == expected_rows).mean() > 0.99  # but for scores that float32 does not tell apart
+    np.testing.assert_allclose(np.einsum("qke,qe->qk", embeddings[rows], queries), scores, atol=1e-5)
 
 
 def test_one_good_candidate_in_each_of_k_blocks():

@@ -4,8 +4,8 @@ Each device holds an equal share of the rows and ranks it by itself; the best of
 more. Rows lie in their order: in ties `top_k` takes what comes first, so at every level the smaller row wins.
 
 Shape letters: Q queries of a call, B queries of a batch, G batches of a program, N candidates, E embedding, K results,
-P rows of a share. A share is S spans of T tiles of R rows, R being M blocks of W; C blocks of a span can hold a result;
-X is what is ranked.
+P rows of a share. A share is T tiles of R rows, R being M blocks of W; C blocks of a tile can hold a result; X is what
+is ranked.
 """
 
 import dataclasses
@@ -19,11 +19,11 @@ from jax.sharding import PartitionSpec as P
 
 from retrieval.errors import UserError
 
-# A TPU's lane width; on a CPU 128 is also the fastest of 16, 32, 64 and 128.
-_BLOCK = 128
-# Rows of one matrix product, and of all whose scores are held and ranked at once: 134 MB for 256 queries. Ranking costs
-# about K blocks per span, so shorter spans would be slower.
-_TILE, _SPAN = 4096, 131_072
+# Rows that are ranked together, and those of one matrix product, whose scores (16 MB for 512 queries) are looked at
+# while they are in a cache. On a CPU this pair is the fastest of 32 to 128 and 2,048 to 16,384.
+_BLOCK, _TILE = 64, 8192
+# How many blocks of a tile are ranked: the least of these that is enough, or K, which always is.
+_CHOICES = (4, 8, 16, 32, 64)
 # Batches of queries in one program: its memory is touched for the first time once, which on a CPU costs as much as the
 # scores that are written into it.
 _BATCHES = 8
@@ -35,7 +35,6 @@ class _Layout:
 
     mesh: jax.sharding.Mesh
     candidates: int
-    spans: int
     tiles: int
     rows: int
 
@@ -47,14 +46,12 @@ class _Layout:
         A small collection has 16 of them, for as many devices.
         """
         rows = min(_TILE, _ceil(_ceil(candidates, 16), _BLOCK) * _BLOCK)
-        tiles = _ceil(_ceil(candidates, rows), mesh.size)
-        spans = _ceil(tiles * rows, _SPAN)
-        return cls(mesh, candidates, spans, _ceil(tiles, spans), rows)
+        return cls(mesh, candidates, _ceil(_ceil(candidates, rows), mesh.size), rows)
 
     @property
     def share(self) -> int:
         """Rows of a device."""
-        return self.spans * self.tiles * self.rows
+        return self.tiles * self.rows
 
     def place(self, embeddings_NE: np.ndarray) -> jax.Array:
         """The embeddings and their padding on the devices; only the rows of this process's devices are read."""
@@ -73,11 +70,11 @@ class ExactIndex:
     """Every candidate's embedding on the devices of a mesh, compared with every query in float32.
 
     The same scores and rows, to the bit, on any number of devices of a kind. Besides the embeddings a search needs
-    `batch_size` x 131,072 x 4 bytes on a device, however many queries and candidates there are.
+    about `batch_size` x 8,192 x 4 bytes on a device, however many queries and candidates there are.
     On 2 CPU cores, 97,888 queries x 102,000 candidates x 128 dimensions, the best 100: about 40 s.
     """
 
-    def __init__(self, embeddings_NE: np.ndarray, batch_size: int = 256, mesh: jax.sharding.Mesh | None = None):
+    def __init__(self, embeddings_NE: np.ndarray, batch_size: int = 512, mesh: jax.sharding.Mesh | None = None):
         """Args:
           embeddings_NE: float32; may be memory-mapped, and is then read once for its check and once for the devices.
           batch_size: queries that are scored at once.
@@ -180,44 +177,58 @@ def _search_batches(queries_GBE: jax.Array, embeddings_NE: jax.Array, layout: _L
 
 def _search_share(queries_GBE: jax.Array, embeddings_PE: jax.Array, layout: _Layout, k: int):
     """The best `k` rows of this device, or all of them where it has fewer; padding may be among them, at -inf."""
-    tiles_STRE = embeddings_PE.reshape(layout.spans, layout.tiles, layout.rows, -1)
+    tiles_TRE = embeddings_PE.reshape(layout.tiles, layout.rows, -1)
     first_row = jax.lax.axis_index(layout.mesh.axis_names) * layout.share
-    first_rows_ST = first_row + layout.rows * jnp.arange(layout.spans * layout.tiles).reshape(layout.spans, -1)
+    first_rows_T = first_row + layout.rows * jnp.arange(layout.tiles)
+    nothing = (jnp.full((queries_GBE.shape[1], k), -jnp.inf), jnp.full((queries_GBE.shape[1], k), -1))
+    nothing = jax.lax.pcast(nothing, layout.mesh.axis_names, to="varying")
 
     def search(queries_BE: jax.Array):
-        search_span = functools.partial(_search_span, queries_BE, candidates=layout.candidates, k=k)
-        results_SBX = jax.lax.map(lambda span: search_span(*span), (tiles_STRE, first_rows_ST))
-        scores_BX, rows_BX = (result.swapaxes(0, 1).reshape(len(queries_BE), -1) for result in results_SBX)
-        return _best(scores_BX, rows_BX, min(k, scores_BX.shape[1]))
+        def step(best: tuple[jax.Array, jax.Array], tile: tuple[jax.Array, jax.Array]):
+            return _search_tile(queries_BE, *tile, best, layout.candidates), None
+
+        return jax.lax.scan(step, nothing, (tiles_TRE, first_rows_T))[0]
 
     return jax.lax.map(search, queries_GBE)
 
 
-def _search_span(queries_BE: jax.Array, tiles_TRE: jax.Array, first_rows_T: jax.Array, candidates: int, k: int):
-    """Top k in two levels: first the blocks with the largest maxima, then the candidates of those blocks.
+def _search_tile(
+    queries_BE: jax.Array,
+    tile_RE: jax.Array,
+    first_row: jax.Array,
+    best: tuple[jax.Array, jax.Array],
+    candidates: int,
+):
+    """The best K of `best`, which come from the rows before, and of a tile: scores and rows, [B, K].
 
-    Sorting is what top_k costs, and this sorts T * M + C * W numbers instead of T * R. It is exact: a candidate of a
-    block outside of the best k is beaten by the maxima of k blocks, in a tie by their smaller rows. On a CPU it takes
-    no longer than one top_k over everything, and a sixth of that where the better candidates come last.
+    Ranking is what costs besides the products, and only blocks with a maximum above the last of `best` are ranked: few,
+    but for the first tiles. Never more than K are needed: a candidate of a block outside of the best K is beaten by
+    the maxima of K blocks, in a tie by their smaller rows.
     """
-    B = len(queries_BE)
+    B, K = best[0].shape
+    scores_BMW = jnp.einsum("be,re->br", queries_BE, tile_RE, precision=jax.lax.Precision.HIGHEST).reshape(
+        B, -1, _BLOCK
+    )
+    rows_MW = first_row + jnp.arange(len(tile_RE)).reshape(-1, _BLOCK)
 
-    def score(tile: tuple[jax.Array, jax.Array]):
-        tile_RE, first_row = tile
-        scores_BR = jnp.einsum("be,re->br", queries_BE, tile_RE, precision=jax.lax.Precision.HIGHEST)
-        scores_BR = jnp.where(scores_BR == 0, 0, scores_BR)  # top_k ranks 0.0 above -0.0
-        scores_BR = jnp.where(first_row + jnp.arange(len(tile_RE)) < candidates, scores_BR, -jnp.inf)
-        scores_BMW = scores_BR.reshape(B, -1, _BLOCK)
-        return scores_BMW, scores_BMW.max(axis=-1)
+    def candidates_only(scores: jax.Array, rows: jax.Array) -> jax.Array:
+        scores = jnp.where(scores == 0, 0, scores)  # top_k ranks 0.0 above -0.0
+        return jnp.where(rows < candidates, scores, -jnp.inf)
 
-    scores_TBMW, maxima_TBM = jax.lax.map(score, (tiles_TRE, first_rows_T))
-    maxima_BX = maxima_TBM.swapaxes(0, 1).reshape(B, -1)
-    _, blocks_BC = jax.lax.top_k(maxima_BX, min(k, maxima_BX.shape[1]))
-    blocks_BC = jnp.sort(blocks_BC, axis=-1)  # keep the rows in order
-    tile_BC, block_BC = jnp.divmod(blocks_BC, maxima_TBM.shape[2])
-    scores_BCW = scores_TBMW[tile_BC, jnp.arange(B)[:, None], block_BC]
-    rows_BCW = first_rows_T[0] + blocks_BC[:, :, None] * _BLOCK + jnp.arange(_BLOCK)
-    return _best(scores_BCW.reshape(B, -1), rows_BCW.reshape(B, -1), min(k, blocks_BC.shape[1] * _BLOCK))
+    # Of all scores only these maxima are made: a second copy of them would cost as much as half of the products.
+    maxima_BM = candidates_only(scores_BMW, rows_MW).max(axis=-1)
+
+    def rank(count: int) -> tuple[jax.Array, jax.Array]:
+        blocks_BC = jnp.sort(jax.lax.top_k(maxima_BM, count)[1], axis=-1)  # keep the rows in order
+        rows_BCW = rows_MW[blocks_BC]
+        scores_BCW = candidates_only(jnp.take_along_axis(scores_BMW, blocks_BC[:, :, None], axis=1), rows_BCW)
+        found = zip(best, (scores_BCW.reshape(B, -1), rows_BCW.reshape(B, -1)))
+        return _best(*(jnp.concatenate(pair, axis=1) for pair in found), K)
+
+    most = min(K, maxima_BM.shape[1])
+    choices = [count for count in _CHOICES if count < most] + [most]
+    needed = (maxima_BM > best[0][:, -1:]).sum(axis=1).max()
+    return jax.lax.switch((needed > jnp.array(choices[:-1])).sum(), [functools.partial(rank, c) for c in choices])
 
 
 def _best(scores_BX: jax.Array, rows_BX: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
