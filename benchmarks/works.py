@@ -135,6 +135,17 @@ def start(run: Run, sizes: Sizes) -> Work:
     return Work("from the start of a process to a step", systems, targets, warm=0)
 
 
+def protection(run: Run, sizes: Sizes) -> Work:
+    """What guards a run, of the time of ten steps and a checkpoint, L4 H256."""
+    given = dict(pairs=str(write_pairs(run, 512)), batch=32, batches=10, config=_config(run, "L4 H256", batch_size=32))
+    given["vocab_size"] = _vocab_size(run)
+    systems = [
+        System(name, "benchmarks.ours.protection", given | dict(protected=name == "guarded"))
+        for name in ("guarded", "bare")
+    ]
+    return Work("ten steps and a checkpoint", systems, (Target("seconds", "bare", 1.02, at_most=True),))
+
+
 WORKS: Mapping[str, Callable[[Run, Sizes], Work]] = {
     "train-small": train_small,
     "train-base": train_base,
@@ -146,6 +157,7 @@ WORKS: Mapping[str, Callable[[Run, Sizes], Work]] = {
     "exact": exact,
     "exact-long": exact_long,
     "start": start,
+    "protection": protection,
 }
 
 

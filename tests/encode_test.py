@@ -168,10 +168,22 @@ def test_texts_are_tokenised_while_the_device_computes(tmp_path, monkeypatch):
 
     def embed(ids):
         assert third.wait(timeout=10)  # the first chunk alone makes a batch
-        assert threading.current_thread() is threading.main_thread()
         return Embed()(ids)
 
     write(tmp_path, embed, texts=[[1] * 20] * 101, tokens=tokens)
+
+
+def test_two_batches_are_embedded_at_once(tmp_path):
+    together = threading.Barrier(2)
+
+    def embed(ids):
+        together.wait(timeout=10)
+        return Embed()(ids)
+
+    write(tmp_path, embed, texts=[[1] * 20] * 80)  # ten batches
+    write(tmp_path / "alone", Embed(), texts=[[1] * 20] * 80)
+    for path in tmp_path.glob("*.npy"):
+        assert path.read_bytes() == (tmp_path / "alone" / path.name).read_bytes()
 
 
 @pytest.mark.parametrize("shard", [0, 1, 2])

@@ -103,7 +103,19 @@ def test_both_sides_get_the_same_work(made, name, monkeypatch):
     work = works.WORKS[name](made, SIZES)
     names = [system.name for system in work.systems]
     assert {target.against for target in work.targets} < set(names) and work.ours()
-    theirs = ("is_peer", "chunk", "backend", "rows", "dtype", "longest", "limits", "shards", "vocab_size", "loss")
+    theirs = (
+        "is_peer",
+        "chunk",
+        "backend",
+        "rows",
+        "dtype",
+        "longest",
+        "limits",
+        "shards",
+        "vocab_size",
+        "loss",
+        "protected",
+    )
     for system in work.systems:
         json.dumps(dict(system.settings))
         for key in system.settings.keys() & work.systems[0].settings.keys() - {*theirs, "config", "folder", "step"}:
@@ -115,7 +127,7 @@ def test_both_sides_get_the_same_work(made, name, monkeypatch):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["large-batch", "loss", "encode"])
+@pytest.mark.parametrize("name", ["large-batch", "loss", "encode", "protection"])
 def test_ours_run(made, name):
     for system in works.WORKS[name](made, SIZES).systems:
         if not system.is_peer:

@@ -3,8 +3,8 @@
 NAME-00003-of-00012.npy        float32 [rows, E]
 NAME-00003-of-00012.ids.json   the ids of the rows, in order
 
-Three things happen at once: a thread tokenises texts and makes batches of them, the caller's embeds these, and a third
-writes the shard before.
+Three things happen at once: a thread tokenises texts and makes batches of them, the caller's has them embedded, two
+batches at a time, and a third writes the shard before.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import itertools
 import json
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -27,11 +27,14 @@ from retrieval.search.exact import finite_embeddings
 T = TypeVar("T")
 
 Embed = Callable[[np.ndarray], np.ndarray]
-"""Padded token ids [B, L] to embeddings [B, E]; called with few different shapes."""
+"""Padded token ids [B, L] to embeddings [B, E]; called with few different shapes, from several threads."""
 
 # Batches that lie ready, and texts that are tokenised at once. Where a shard ends, what is left over of every length is
 # a batch: while these are embedded, the first ones of the next shard are made.
 _AHEAD, _CHUNK = 8, 1024
+# Batches that are embedded at once. On a CPU what has a single thread in one of them goes along with the products of
+# the other: a tenth more texts a second on 2 cores. An accelerator computes while the other is on its way.
+_AT_ONCE = 2
 
 
 class _Batch(NamedTuple):
@@ -39,6 +42,13 @@ class _Batch(NamedTuple):
 
     rows: list[int]
     ids: np.ndarray
+
+
+class _Embedded(NamedTuple):
+    """The embeddings [B, E] of some rows of a shard."""
+
+    rows: list[int]
+    values: np.ndarray
 
 
 class _Complete(NamedTuple):
@@ -97,9 +107,9 @@ def encode(
     progress = tqdm.tqdm(total=len(paths), desc=f"encode {folder.parent.name}/{folder.name}/{name}", mininterval=2)
     embedded, writing = [], None
     with progress, contextlib.closing(_ahead(work())) as made, ThreadPoolExecutor(1) as writer:
-        for item in made:
-            if isinstance(item, _Batch):
-                embedded.append((item.rows, _embed(embed, item)))
+        for item in _embedded(embed, made):
+            if isinstance(item, _Embedded):
+                embedded.append(item)
                 continue
             if writing:
                 writing.result()
@@ -143,7 +153,7 @@ def encode_rows(
 ) -> np.ndarray:
     """Embeds rows in batches of like length, and puts them back in order."""
     batches = _batches(tokens, batch_tokens, longest, multiple)
-    return _in_order([(batch.rows, _embed(embed, batch)) for batch in batches], len(tokens))
+    return _in_order(list(_embedded(embed, batches)), len(tokens))
 
 
 def _path(folder: Path, name: str, shard: int, count: int) -> Path:
@@ -238,18 +248,33 @@ def _round_up(length: int) -> int:
     return -(-max(length, 1) // step) * step
 
 
-def _embed(embed: Embed, batch: _Batch) -> np.ndarray:
+def _embedded(embed: Embed, items: Iterable[_Batch | _Complete]) -> Iterator[_Embedded | _Complete]:
+    """The items in order, the batches as their embeddings."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        sent: deque[Future[_Embedded] | _Complete] = deque()
+        for item in items:
+            sent.append(pool.submit(_embed, embed, item) if isinstance(item, _Batch) else item)
+            if len(sent) > _AT_ONCE:
+                yield _received(sent.popleft())
+        yield from map(_received, sent)
+
+
+def _received(item: "Future[_Embedded] | _Complete") -> _Embedded | _Complete:
+    return item if isinstance(item, _Complete) else item.result()
+
+
+def _embed(embed: Embed, batch: _Batch) -> _Embedded:
     values_BE = np.asarray(embed(batch.ids), np.float32)[: len(batch.rows)]
     if not np.isfinite(values_BE).all():
         raise UserError("an embedding is not finite: the parameters of the model are damaged, or its dtype overflows")
-    return values_BE
+    return _Embedded(batch.rows, values_BE)
 
 
-def _in_order(embedded: Sequence[tuple[list[int], np.ndarray]], count: int) -> np.ndarray:
-    """[count, E] out of (row numbers, their embeddings); [0, 0] where there are none."""
+def _in_order(embedded: Sequence[_Embedded], count: int) -> np.ndarray:
+    """[count, E] out of what batches gave; [0, 0] where there were none."""
     if not embedded:
         return np.zeros((0, 0), np.float32)
-    result_NE = np.empty((count, embedded[0][1].shape[1]), np.float32)
+    result_NE = np.empty((count, embedded[0].values.shape[1]), np.float32)
     for rows, values_BE in embedded:
         result_NE[rows] = values_BE
     return result_NE

@@ -1,6 +1,8 @@
 """From a config to models and what they are trained on: the wiring that training and encoding share."""
 
+import contextlib
 import functools
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -248,13 +250,14 @@ class Embedder:
         self._config = config
         self._sep_id = vocabulary.sep_id
         self._mesh = mesh
+        self._turn = threading.Lock() if sharding.runs_one_at_a_time() else contextlib.nullcontext()
 
     def queries(self, params: Any) -> Callable[[np.ndarray], np.ndarray]:
         """Ids [B, L] to embeddings [B, E], with the rows spread over the mesh."""
         return functools.partial(self._embed, self._queries, params)
 
     def documents(self, params: Any) -> Callable[[np.ndarray], np.ndarray]:
-        """Ids [B, L] to embeddings [B, E], with the rows spread over the mesh."""
+        """As `queries`."""
         return functools.partial(self._embed, self._documents, params)
 
     def _embed(self, encode: Callable, params: Any, ids_BL: np.ndarray) -> np.ndarray:
@@ -262,7 +265,8 @@ class Embedder:
         ids_BL, types_BL = (sharding.place(x, rows) for x in (ids_BL, token_types(ids_BL, self._sep_id)))
         with jax.set_mesh(self._mesh):
             params = jax.device_put(params, shardings(params, self._config, self._mesh))
-            return np.asarray(encode(params, Text.from_ids(ids_BL, types_BL)))
+            with self._turn:
+                return np.asarray(encode(params, Text.from_ids(ids_BL, types_BL)))
 
 
 def query_tokens(config: ConfigDict, vocabulary: WordPiece, texts: Sequence[str]) -> list[list[int]]:

@@ -19,6 +19,7 @@ import tqdm
 from retrieval import files
 from retrieval.errors import UserError
 from retrieval.hosts import PreemptedError
+from retrieval.training import sharding
 from retrieval.training.checkpoint import Checkpointer, Resumable
 
 _log = logging.getLogger(__name__)
@@ -137,8 +138,7 @@ def train(
       UserError: the loss or its gradient was not finite for `settings.max_skipped` steps in a row.
     """
     first = int(state.step)
-    # Fake CPU devices share few cores, and steps dispatched ahead of each other deadlock in their collectives.
-    in_step = jax.default_backend() == "cpu" and jax.device_count() > 1
+    in_step = sharding.runs_one_at_a_time()
     trace_from, trace_to = settings.trace_steps
     window, guard = _Window(), _Guard(settings)
     for step in tqdm.trange(first + 1, settings.steps + 1, desc="train", initial=first, mininterval=2):

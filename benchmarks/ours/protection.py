@@ -1,0 +1,102 @@
+"""Steps of training and the checkpoint after them, with all that guards a run and without it: seconds."""
+
+import itertools
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks import pairs, worker
+from benchmarks.measure import timed
+
+
+def prepare(settings: Mapping[str, Any]) -> worker.Turn:
+    """Settings: config, pairs, batch, batches, vocab_size, protected."""
+    import jax
+    from ml_collections import ConfigDict
+
+    from retrieval import hosts
+    from retrieval.stages import model as models
+    from retrieval.stages import train
+    from retrieval.training import checkpoint, loop, sharding
+
+    config, mesh = ConfigDict(settings["config"]), sharding.make_mesh()
+    model = models.abstract(config, settings["vocab_size"])
+    like = train.abstract_state(config, model, mesh)
+    rows = [dict(rows) for rows in pairs.batches(Path(settings["pairs"]), settings["batch"], settings["batches"])]
+
+    class Given:
+        """The same batches again and again, which have no position."""
+
+        def __init__(self):
+            self._batches = itertools.cycle(rows)
+
+        def __next__(self):
+            return jax.device_put(next(self._batches), sharding.batch_sharding(mesh))
+
+        def save(self, folder: Path) -> None:
+            (folder / "position").touch()
+
+    def guarded() -> Callable:
+        step_fn = train.make_step(config, model)
+        when = loop.Settings(len(rows), log_every=len(rows), checkpoint_every=len(rows))
+
+        def run(state: Any, folder: Path) -> None:
+            with hosts.watch() as stops_at:
+                checkpointer = checkpoint.Checkpointer(folder)
+                loop.train(state, step_fn, Given(), checkpointer, lambda *_: None, when, stops_at=stops_at)
+                checkpointer.close()
+
+        return run
+
+    def bare() -> Callable:
+        step_fn = _bare_step(models.objective(config, model), train.make_optimizer(config), config.seed)
+
+        class Unsealed(checkpoint.Checkpointer):
+            def _seal(self) -> None:
+                """No sums."""
+
+        def run(state: Any, folder: Path) -> None:
+            checkpointer, batches, metrics = Unsealed(folder), Given(), []
+            for _ in rows:
+                state, values = step_fn(state, next(batches))
+                metrics.append(values)
+            jax.device_get(metrics)
+            checkpointer.save(len(rows), state, batches)
+            checkpointer.close()
+
+        return run
+
+    run = guarded() if settings["protected"] else bare()
+
+    def turn() -> dict[str, float]:
+        state = jax.block_until_ready(train.initial_state(config, settings["vocab_size"], like))
+        with tempfile.TemporaryDirectory() as folder, jax.set_mesh(mesh):
+            return {"seconds": timed(lambda: run(state, Path(folder) / "checkpoints"))[1]}
+
+    return turn
+
+
+def _bare_step(objective: Any, tx: Any, seed: int) -> Callable:
+    """`loop.make_step` without a look at whether anything is finite."""
+    import jax
+    import optax
+
+    from retrieval.training.loop import TrainState
+
+    def loss(params: Any, batch: Any, key: Any) -> Any:
+        values, metrics = objective(params, batch, key)
+        return values.mean(), {name: metric.mean() for name, metric in metrics.items()}
+
+    def step(state: TrainState, batch: Any) -> Any:
+        key = jax.random.fold_in(jax.random.key(seed), state.step)
+        (value, metrics), grads = jax.value_and_grad(loss, has_aux=True)(state.params, batch, key)
+        updates, opt_state = tx.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        return TrainState(state.step + 1, state.skipped, params, opt_state), metrics | {"loss": value}
+
+    return jax.jit(step, donate_argnums=0)
+
+
+if __name__ == "__main__":
+    worker.serve(prepare)

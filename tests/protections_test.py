@@ -1,0 +1,220 @@
+"""Every protection that docs/reliability.md names is taken out, one at a time, and its test has to notice.
+
+    .venv/bin/python -m pytest -m long tests/protections_test.py
+
+Each runs in a copy of the repository in which one piece of code has been changed.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from typing import NamedTuple
+
+import pytest
+from conftest import REPOSITORY
+
+# Seconds in which a test has to notice; one that hangs has noticed as well.
+_PATIENCE = 500
+
+
+class Protection(NamedTuple):
+    """A piece of code against a fault, what is left without it, and the test that must fail then."""
+
+    fault: str
+    file: str
+    code: str
+    without: str
+    test: str
+
+
+PROTECTIONS = [
+    Protection(
+        "kill: position in the data",
+        "training/checkpoint.py",
+        "args.data.restore(directory)",
+        "pass",
+        "faults_test.py::test_a_run_that_is_killed_ten_times_ends_as_if_it_had_not_been",
+    ),
+    Protection(
+        "kill: half a file",
+        "files.py",
+        'temporary = path.with_name(f"{_TEMPORARY}{os.getpid()}-{path.name}")',
+        "temporary = path",
+        "files_test.py::test_an_interrupted_write_leaves_what_was_there",
+    ),
+    Protection(
+        "kill: leftovers",
+        "search/encode.py",
+        'files.remove_temporaries(folder, f"{path.stem}.*")',
+        "pass",
+        "encode_test.py::test_what_a_kill_left_of_our_shards_is_removed_and_nothing_of_another_process",
+    ),
+    Protection(
+        "SIGTERM: saved and told",
+        "hosts.py",
+        "signal.signal(signal.SIGTERM, _interrupt)",
+        "pass",
+        "faults_test.py::test_sigterm_ends_a_run_with_the_code_to_start_it_again",
+    ),
+    Protection(
+        "SIGTERM: gone in time",
+        "hosts.py",
+        "time.sleep(_GRACE)\n        os._exit(EXIT_CODE)",
+        "pass",
+        "faults_test.py::test_a_process_that_does_not_hear_is_gone_in_time",
+    ),
+    Protection(
+        "pod: news of an end",
+        "hosts.py",
+        "_tell(code, why)\n    os._exit(code)",
+        "os._exit(code)",
+        "pod_test.py::test_an_error_of_one_process_ends_the_others_with_its_message_and_code",
+    ),
+    Protection(
+        "pod: a host that is silent",
+        "silence.py",
+        "before = set_terminate(_handler)",
+        "before = lambda: None",
+        "pod_test.py::test_a_process_that_loses_another_while_one_is_at_work_ends",
+    ),
+    Protection(
+        "other hosts or devices",
+        "data/batches.py",
+        "np.random.SeedSequence([seed, number])",
+        "np.random.SeedSequence([seed, number, len(sharding.device_set)])",
+        "tasks_test.py::test_same_batches_whatever_the_number_of_devices",
+    ),
+    Protection(
+        "hard pages",
+        "data/wikimarkup.py",
+        "if seconds > _MOST_SECONDS:",
+        "if False:",
+        "hostile_test.py::test_nasty_pages",
+    ),
+    Protection(
+        "a dump that is cut off",
+        "data/wikipedia.py",
+        'export.parser.Parse(b"", True)',
+        "pass",
+        "hostile_test.py::test_a_cut_at_any_byte_is_noticed",
+    ),
+    Protection(
+        "entities",
+        "data/wikipedia.py",
+        'raise UserError(f"{self._path}: declares a document type',
+        'str(f"{self._path}: declares a document type',
+        "hostile_test.py::test_entities_are_refused",
+    ),
+    Protection(
+        "broken input",
+        "data/beir.py",
+        "except ValueError as error:\n        raise UserError(f\"{at}: the score '{fields[2]}' is not",
+        "except ZeroDivisionError as error:\n        raise UserError(f\"{at}: the score '{fields[2]}' is not",
+        "fuzz_test.py::test_judgements_of_a_beir_folder",
+    ),
+    Protection(
+        "users' mistakes",
+        "stages/check.py",
+        "settings.check_combinations(run.config, names)",
+        "pass",
+        "mistakes_test.py::test_before_anything_begins",
+    ),
+    Protection(
+        "code in data",
+        "files.py",
+        "array = np.load(path, allow_pickle=False)",
+        "array = np.load(path, allow_pickle=True)",
+        "security_test.py::test_pickled_data_is_refused_and_not_run",
+    ),
+    Protection(
+        "text on a terminal",
+        "command_line.py",
+        "return terminal.printable(super().format(record))",
+        "return super().format(record)",
+        "security_text_test.py::test_errors_and_the_log_leave_a_terminal_alone",
+    ),
+    Protection(
+        "damage: sums of files",
+        "files.py",
+        "if now[name] != expected:",
+        "if False:",
+        "faults_test.py::test_a_thousand_damages_are_all_seen",
+    ),
+    Protection(
+        "damage: sums are asked for",
+        "stages/run.py",
+        'files.verify_checksums(holder.folder, record.get("outputs", {}), remedy)',
+        "pass",
+        "faults_test.py::test_what_is_damaged_is_not_read",
+    ),
+    Protection(
+        "damage: the newest checkpoint",
+        "training/checkpoint.py",
+        'files.verify_manifest(folder / str(step), "of no use")',
+        "pass",
+        "loop_test.py::test_a_damaged_checkpoint_gives_way_to_the_one_before",
+    ),
+    Protection(
+        "a disk that takes no checkpoint",
+        "training/loop.py",
+        "checkpointer.check()",
+        "pass",
+        "loop_test.py::test_a_checkpoint_that_cannot_be_written_ends_the_run_and_spoils_no_other",
+    ),
+    Protection(
+        "two runs in one folder",
+        "files.py",
+        "fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+        "pass",
+        "faults_test.py::test_a_second_run_in_the_same_folder_is_refused",
+    ),
+    Protection(
+        "not finite: the update",
+        "training/loop.py",
+        "finite = jnp.isfinite(value) & jnp.isfinite(norm)",
+        "finite = jnp.array(True)",
+        "loop_test.py::test_an_update_that_is_not_finite_is_skipped",
+    ),
+    Protection(
+        "not finite: many in a row",
+        "training/loop.py",
+        "if int(skipped) < self._settings.max_skipped:",
+        "if True:",
+        "loop_test.py::test_too_many_in_a_row_end_the_run_and_leave_a_good_checkpoint",
+    ),
+    Protection(
+        "not finite: embeddings",
+        "search/encode.py",
+        "if not np.isfinite(values_BE).all():",
+        "if False:",
+        "encode_test.py::test_embeddings_that_are_not_finite_are_refused",
+    ),
+]
+
+
+def test_every_protection_is_in_the_code_once():
+    for protection in PROTECTIONS:
+        assert (REPOSITORY / "retrieval" / protection.file).read_text().count(protection.code) == 1, protection.fault
+
+
+def test_the_docs_name_every_test():
+    table = (REPOSITORY / "docs" / "reliability.md").read_text()
+    for protection in PROTECTIONS:
+        assert protection.test.partition("::")[2] in table, protection.fault
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("protection", PROTECTIONS, ids=lambda protection: protection.fault)
+def test_without_it_a_test_fails(protection, tmp_path):
+    copy = tmp_path / "repository"
+    shutil.copytree(REPOSITORY, copy, ignore=shutil.ignore_patterns(".*", "runs", "__pycache__"))
+    path = copy / "retrieval" / protection.file
+    path.write_text(path.read_text().replace(protection.code, protection.without))
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "", f"tests/{protection.test}"]
+    environment = os.environ | {"RETRIEVAL_TEST_DATA": str(REPOSITORY.parent / "shared" / "data")}
+    try:
+        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=_PATIENCE)
+    except subprocess.TimeoutExpired:
+        return
+    assert done.returncode == 1 and " failed" in done.stdout, done.stdout[-2000:]
