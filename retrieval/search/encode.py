@@ -251,16 +251,16 @@ def _round_up(length: int) -> int:
 def _embedded(embed: Embed, items: Iterable[_Batch | _Complete]) -> Iterator[_Embedded | _Complete]:
     """The items in order, the batches as their embeddings."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        sent: deque[Future[_Embedded] | _Complete] = deque()
+        sent: deque[Future[_Embedded]] = deque()
         for item in items:
-            sent.append(pool.submit(_embed, embed, item) if isinstance(item, _Batch) else item)
-            if len(sent) > _AT_ONCE:
-                yield _received(sent.popleft())
-        yield from map(_received, sent)
-
-
-def _received(item: "Future[_Embedded] | _Complete") -> _Embedded | _Complete:
-    return item if isinstance(item, _Complete) else item.result()
+            if isinstance(item, _Batch):
+                sent.append(pool.submit(_embed, embed, item))
+            while len(sent) > (_AT_ONCE if isinstance(item, _Batch) else 0):
+                yield sent.popleft().result()
+            if isinstance(item, _Complete):
+                yield item
+        for future in sent:
+            yield future.result()
 
 
 def _embed(embed: Embed, batch: _Batch) -> _Embedded:
