@@ -67,8 +67,8 @@ PROTECTIONS = [
     Protection(
         "pod: news of an end",
         "hosts.py",
-        "_tell(code, why)\n    os._exit(code)",
-        "os._exit(code)",
+        "threading.Thread(target=_listen, args=[_pod], daemon=True).start()",
+        "pass",
         "pod_test.py::test_an_error_of_one_process_ends_the_others_with_its_message_and_code",
     ),
     Protection(
@@ -88,8 +88,8 @@ PROTECTIONS = [
     Protection(
         "hard pages",
         "data/wikimarkup.py",
-        "if seconds > _MOST_SECONDS:",
-        "if False:",
+        "_refuse_hard(text)\n",
+        "\n",
         "hostile_test.py::test_nasty_pages",
     ),
     Protection(
