@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 from retrieval.data import features, pairs, passages, prepare, tasks
 from retrieval.data.batches import Batches
 from retrieval.data.beir import Candidate, RetrievalSet
+from retrieval.data.labelled import of_set
 from retrieval.data.packing import Packing, Rows
 from retrieval.data.passages import Limits
 from retrieval.data.vocab import WordPiece
@@ -278,7 +279,7 @@ def labelled(corpus, tmp_path_factory):
     candidates = [Candidate(f"c{i}", f"It is {toy_corpus.title(i)}.", f"It is a passage {i}.") for i in range(10)]
     qrels = {f"q{i}": {f"c{i}": 1} for i in range(10)} | {"q0": {"c0": 1, "c1": 1, "c2": 0}}
     value = RetrievalSet("training", queries, candidates, {"train": qrels})
-    return folder, value, pairs.write_pairs(value, "train", corpus[1], folder, 4)
+    return folder, value, pairs.write_pairs(list(of_set(value, "train")), corpus[1], folder, 4)
 
 
 def test_labelled_pairs(corpus, labelled):
@@ -288,7 +289,7 @@ def test_labelled_pairs(corpus, labelled):
     assert (name, examples) == ("pairs", 11)
     dataset = seqio.TaskRegistry.get(name).get_dataset(LENGTHS, shuffle=False, num_epochs=1, seed=0)
     found = {
-        (vocabulary.decode(e["query"]), vocabulary.decode(e["document"]), float(e["log_q"][0]))
+        (vocabulary.decode(e["query"]), vocabulary.decode(e["document"][0]), float(e["log_q"][0]))
         for e in dataset.as_numpy_iterator()
     }
     texts = {c.id: vocabulary.decode(vocabulary.encode(f"{c.title} {c.text}")) for c in value.candidates}
@@ -305,7 +306,7 @@ def test_labelled_pairs(corpus, labelled):
 
 
 def test_there_are_never_more_shards_than_pairs(corpus, labelled, tmp_path):
-    assert pairs.write_pairs(labelled[1], "train", corpus[1], tmp_path, 64)["shards"] == 11
+    assert pairs.write_pairs(list(of_set(labelled[1], "train")), corpus[1], tmp_path, 64)["shards"] == 11
     assert len(list(tmp_path.glob("*.tfrecord"))) == 11
 
 

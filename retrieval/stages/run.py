@@ -89,6 +89,11 @@ class Run:
         return self.holder("pairs").folder / "pairs"
 
     @property
+    def held_out_pairs(self) -> Path:
+        """The labelled queries that are validated on where no set is split, a BEIR folder."""
+        return self.pairs / "validation"
+
+    @property
     def checkpoints(self) -> Path:
         """Orbax steps."""
         return self.holder("train").folder / "checkpoints"

@@ -21,7 +21,13 @@ STAGES = {
         inputs=corpus.set_inputs,
         outputs=("sets", "training"),
     ),
-    "pairs": Stage(corpus.write_pairs, settings=("split",), needs=("prepare", "sets"), outputs=("pairs",)),
+    "pairs": Stage(
+        corpus.write_pairs,
+        settings=("split", "pairs"),
+        needs=("prepare", "sets"),
+        inputs=corpus.pair_inputs,
+        outputs=("pairs",),
+    ),
     "train": Stage(
         train.train,
         settings=("seed", "data", "model", "train", *(f"loop.{name}" for name in _VALIDATION)),
