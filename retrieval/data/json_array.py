@@ -73,13 +73,14 @@ class _Text:
         """The JSON value that begins here."""
         decoder = json.JSONDecoder()
         while True:
+            before = self._before
             try:
                 value, self._start = decoder.raw_decode(self._buffer, self._start)
                 return value
             except (ValueError, RecursionError) as error:
                 size = len(self._buffer) - self._start
                 if size > _LARGEST or isinstance(error, RecursionError) or not self._grow(max(size, _PIECE)):
-                    place = self._before + getattr(error, "pos", self._start)
+                    place = before + getattr(error, "pos", 0)
                     reason = getattr(error, "msg", "nested too deeply")
                     raise UserError(
                         f"{at} (char {place}): not valid JSON ({reason}); the file is cut off, or no array of objects"

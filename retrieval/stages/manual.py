@@ -1,0 +1,53 @@
+"""What --help says: the stages, the configs, the formats and the flags, as the code has them."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from absl import flags
+
+from retrieval.stages.formats import LABELLED, SETS
+from retrieval.stages.table import STAGES
+
+
+def text(introduction: str, configs: Path) -> str:
+    """The manual of `retrieval.main`.
+
+    Args:
+      introduction: what comes first.
+      configs: the folder of the experiments.
+    """
+    parts = {
+        "Stages (--stage=a,b), what they read and write": _stages(),
+        "Experiments (--config)": (f"{name}\n      {what}" for name, what in configs_of(configs).items()),
+        "Evaluation sets": (f"{form.what}\n      {form.setting}" for form in SETS.values()),
+        "Labelled examples (config.pairs.format)": (
+            f"{name}: {form.what}\n      {form.setting}" for name, form in LABELLED.items()
+        ),
+        "Flags": _flags(),
+    }
+    told = [f"{title}:\n" + "\n".join(f"  {line}" for line in lines) for title, lines in parts.items()]
+    return "\n\n".join([introduction.strip(), *told])
+
+
+def configs_of(folder: Path) -> dict[str, str]:
+    """The files of a folder of configs, and the first sentence of each."""
+    modules = {path: ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) for path in folder.rglob("*.py")}
+    return {
+        path.relative_to(folder.parent).as_posix(): " ".join(what.partition("\n\n")[0].split())
+        for path, what in sorted(modules.items())
+        if what
+    }
+
+
+def _stages() -> Iterator[str]:
+    width = max(map(len, STAGES))
+    for name, stage in STAGES.items():
+        yield f"{name:{width}}  {stage.reads} -> {stage.writes}".replace("`", "")
+
+
+def _flags() -> Iterator[str]:
+    for module, found in flags.FLAGS.flags_by_module_dict().items():
+        for flag in found if module.startswith("retrieval") or module == flags.FLAGS.main_module else ():
+            if "." not in flag.name:
+                yield f"--{flag.name}: {flag.help}"
