@@ -211,9 +211,7 @@ def test_fine_tuning_on_half_of_the_questions(inputs, pretrained, tmp_path):
 def test_fine_tuning_on_labelled_files_with_hard_negatives(inputs, pretrained, tmp_path, caplog):
     """Files of two formats; their queries are held out to validate on, and one is also an evaluation set."""
     animals = [toy_corpus.title(i) for i in range(40)]
-    rows = [
-        (f"What is the {name}?", f"It is a {name}.", f"It is a {animals[i - 7]}.") for i, name in enumerate(animals)
-    ]
+    rows = [(f"What is {name}?", f"It is a {name}.", f"It is a {animals[i - 7]}.") for i, name in enumerate(animals)]
     fields = ("anchor", "positive", "negative")
     lines = (json.dumps(dict(zip(fields, row))) + "\n" for row in rows[:30])
     (tmp_path / "pairs.jsonl").write_text("".join(lines))

@@ -420,6 +420,11 @@ def test_only_the_first_positives_are_trained_on(corpus, hard, tmp_path):
     assert ("two", "the ant") in trained and ("two", "the bee") not in trained
 
 
+def test_no_example_is_left(corpus, tmp_path):
+    with pytest.raises(UserError, match=r"no labelled example is left to train on"):
+        pairs.write_pairs([], corpus[1], tmp_path, 2)
+
+
 def test_no_record_has_a_negative(corpus, labelled):
     with pytest.raises(UserError, match=r"task 'pairs' has no example: none has a negative"):
         tasks.register(*corpus, {"pairs": 1.0}, labelled=labelled[0], negatives=2)

@@ -105,8 +105,8 @@ class Passages:
         for place, passage in _passages(path):
             digests.append(_digest(passage.id))
             places.append(place)
-        order = np.argsort(np.frombuffer(digests, np.uint64))
-        self._digests, self._places = (np.frombuffer(values, np.uint64)[order] for values in (digests, places))
+        order = np.argsort(np.asarray(digests))
+        self._digests, self._places = np.asarray(digests)[order], np.asarray(places)[order]
 
     def __enter__(self) -> "Passages":
         if self._path.suffix != ".gz":
@@ -144,7 +144,7 @@ def _passages(path: Path) -> Iterator[tuple[int, Candidate]]:
         place += len(line)
     if not rows:
         raise UserError(f"{path}: no passage in it; lines of passage id, tab, passage are needed")
-    _check_distinct(path, np.frombuffer(digests, np.uint64), rows)
+    _check_distinct(path, np.asarray(digests), rows)
 
 
 def _passage(line: str, at: str) -> Candidate:

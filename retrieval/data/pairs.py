@@ -91,8 +91,8 @@ class _Counter:
             for text in negatives:
                 keys.append(_key(text))
                 counts.extend((0, 0, len(golds) / len(negatives)))
-        self._keys, places = np.unique(np.frombuffer(keys, np.uint64), return_inverse=True)
-        columns = np.frombuffer(counts, np.float64).reshape(-1, COUNTS).T
+        self._keys, places = np.unique(np.asarray(keys), return_inverse=True)
+        columns = np.asarray(counts).reshape(-1, COUNTS).T
         self._counts = np.stack([np.bincount(places, column, len(self._keys)) for column in columns], axis=1)
 
     def of(self, text: Candidate) -> np.ndarray:

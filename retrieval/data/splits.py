@@ -45,7 +45,7 @@ def split(value: RetrievalSet, ratio: float, validation: float, seed: int) -> tu
 
 def held_out(queries: int, share: float) -> int:
     """How many of some labelled queries are held out to validate on: their share, at most 2,000, and never all."""
-    return min(max(1, round(share * queries)), _MOST_HELD_OUT, queries - 1)
+    return min(max(1, round(share * queries)), _MOST_HELD_OUT, max(0, queries - 1))
 
 
 def _test_set(value: RetrievalSet, ids: Collection[str]) -> RetrievalSet:

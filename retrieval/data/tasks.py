@@ -1,6 +1,7 @@
 """The seqio registry: the only file that adds tasks and mixtures to it."""
 
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from retrieval.data import pairs, pretraining
 from retrieval.data.pretraining import Specials
 from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError, unknown_name
+
+_log = logging.getLogger(__name__)
 
 _PAIRS = {"ict": 0, "bfs": 1, "wlp": 2}  # task -> its column in a record's `counts`
 LABELLED = "pairs"
@@ -68,6 +71,8 @@ def register(
     if labelled and LABELLED in rates:
         written = files.read_json(labelled / "stats.json")
         sizes[LABELLED] = written["pairs with negatives" if negatives else "pairs"]
+        if left_out := written["pairs"] - sizes[LABELLED]:
+            _log.warning("%d of %d labelled pairs have no negative, and are left out", left_out, written["pairs"])
     check_rates(rates)
     _check_sizes(rates, sizes, negatives)
     total = sum(rates.values())

@@ -94,6 +94,7 @@ def write_pairs(run: Run) -> dict[str, Any]:
     with formats.grouped(config, paths, run.pairs, config.pairs.pool, of_set) as (groups, counts):
         asked = _asked(run)
         evaluated = sum(group.query in asked for group in groups)
+        formats.log(counts, "pairs")
         held_out = 0 if split_set else splits.held_out(counts.queries, config.split.validation)
         if held_out:
             validation = labelled.evaluation_set("validation", itertools.islice(groups, held_out), splits.VALIDATION)
@@ -101,7 +102,6 @@ def write_pairs(run: Run) -> dict[str, Any]:
         statistics = pairs.write_pairs(
             groups.after(held_out), vocabulary, run.pairs, config.split.shards, config.pairs.positives
         )
-    formats.log(counts, "pairs")
     if evaluated:
         _log.warning("pairs: %d queries are also those of an evaluation set: it will flatter the model", evaluated)
     files.remove_temporaries(run.pairs)
