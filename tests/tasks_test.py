@@ -347,8 +347,8 @@ def hard(corpus, tmp_path_factory):
     """Eight queries of one positive and 0, 1, 2, ... negatives, and one of two positives and five negatives."""
     folder = tmp_path_factory.mktemp("hard")
     texts = [Candidate("", "", f"the {animal}") for animal in DOCUMENTS]
-    examples = [Example(f"query {i}", (texts[i],), tuple(texts[i + 1 : 2 * i + 1])) for i in range(6)]
-    examples += [Example(f"query {i}", (texts[i],), tuple(texts[8:])) for i in (6, 7)]
+    examples = [Example(f"animal {i}", (texts[i],), tuple(texts[i + 1 : 2 * i + 1])) for i in range(6)]
+    examples += [Example(f"animal {i}", (texts[i],), tuple(texts[8:])) for i in (6, 7)]
     examples.append(Example("two", (texts[0], texts[1]), tuple(texts[2:7])))
     return folder, examples, pairs.write_pairs(examples, corpus[1], folder, 2)
 

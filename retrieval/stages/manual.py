@@ -31,13 +31,14 @@ def text(introduction: str, configs: Path) -> str:
 
 
 def configs_of(folder: Path) -> dict[str, str]:
-    """The files of a folder of configs, and the first sentence of each."""
-    modules = {path: ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) for path in folder.rglob("*.py")}
-    return {
-        path.relative_to(folder.parent).as_posix(): " ".join(what.partition("\n\n")[0].split())
-        for path, what in sorted(modules.items())
-        if what
-    }
+    """The configs below a folder, and what each says of itself first."""
+    found = {}
+    for path in sorted(folder.rglob("*.py")):
+        module = ast.parse(path.read_text(encoding="utf-8"))
+        if any(isinstance(node, ast.FunctionDef) and node.name == "get_config" for node in module.body):
+            what = (ast.get_docstring(module) or "").partition("\n\n")[0]
+            found[path.relative_to(folder.parent).as_posix()] = " ".join(what.split())
+    return found
 
 
 def _stages() -> Iterator[str]:
@@ -47,7 +48,7 @@ def _stages() -> Iterator[str]:
 
 
 def _flags() -> Iterator[str]:
-    for module, found in flags.FLAGS.flags_by_module_dict().items():
-        for flag in found if module.startswith("retrieval") or module == flags.FLAGS.main_module else ():
+    for module, found in flags.FLAGS.flags_by_module_dict().items():  # of the program itself it is its path
+        for flag in found if "retrieval" in module else ():
             if "." not in flag.name:
                 yield f"--{flag.name}: {flag.help}"
