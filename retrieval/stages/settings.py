@@ -15,7 +15,7 @@ from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation.metrics import cutoff
 from retrieval.models.transformer import DTYPES, REMAT
 from retrieval.models.two_tower import ENCODERS, POOLINGS
-from retrieval.stages import examples, train, validation
+from retrieval.stages import examples, formats, metric_writers, train, validation
 from retrieval.stages import model as models
 from retrieval.stages.evaluate import HITS, RANKING
 from retrieval.stages.index import DENSE
@@ -85,6 +85,7 @@ _RULES = dict(
         lanes=_whole(1),
         shuffle_buffer=_whole(1),
         held_out=_HELD_OUT,
+        negatives=_whole(0),
     ),
     model=dict(
         encoder=_TEXT,
@@ -125,9 +126,11 @@ _RULES = dict(
         validate_queries=_whole(1),
         validate_candidates=_whole(2),
         best=_TEXT,
+        wandb=_TEXT,
     ),
     profile=dict(steps=_STEPS),
-    sets=dict(pydocs=_SWITCH, reqa=_TEXT, nq=_TEXT, beir=_TEXT, distractors=_whole(0)),
+    sets=dict(pydocs=_SWITCH, **{name: _TEXT for name in formats.SETS if name != "pydocs"}, distractors=_whole(0)),
+    pairs=dict(files=_TEXT, format=_TEXT, queries=_TEXT, collection=_TEXT, positives=_whole(0), pool=_whole(1)),
     split=dict(set=_TEXT, ratio=_SHARE_BETWEEN, validation=_SHARE_BETWEEN, seed=_whole(0), shards=_whole(1)),
     encode=dict(batch_tokens=_whole(1), shard_size=_whole(1), untrained=_SWITCH, corpus=_SWITCH),
     index=dict(dense=_TEXT, recall_target=_SHARE_ABOVE, tune_queries=_whole(1), bm25_k1=_NOT_NEGATIVE, bm25_b=_SHARE),
@@ -144,6 +147,7 @@ _NAMES: dict[str, tuple[str, Collection[str]]] = {
     "model.dtype": ("dtype", DTYPES),
     "model.remat": ("remat", REMAT),
     "model.pooling": ("pooling", POOLINGS),
+    "pairs.format": ("format", formats.LABELLED),
     "loop.best": ("metric", validation.METRICS),
     "index.dense": ("index", DENSE),
 }
@@ -179,7 +183,9 @@ def check_fields(config: ConfigDict) -> None:
         if not rule.fits(values[field]):
             raise UserError(f"config.{field}={_shown(values[field])}: {rule.needed} is needed")
     for field, (kind, names) in _NAMES.items():
-        if values[field] not in names and not (kind == "runner" and "." in values[field]):  # Beam takes any class
+        if kind == "runner" and "." in values[field]:  # Beam takes any class
+            continue
+        if values[field] not in names and not (kind == "format" and not values[field]):  # each file's is recognised
             raise unknown_name(f"{kind} in config.{field}", values[field], names)
 
 
@@ -198,6 +204,7 @@ def check_combinations(config: ConfigDict, stages: Collection[str]) -> None:
         models.check(config)
     if "train" in stages:
         train.check(config)
+        metric_writers.check(config)
     if "train" in stages and config.loop.validate_every:
         validation.check(config)
     if "evaluate" in stages:
@@ -232,6 +239,7 @@ def _check_prepare(config: ConfigDict) -> None:
 
 
 def _check_sets(config: ConfigDict) -> None:
+    formats.check_sets(config)
     if config.sets.pydocs and config.corpus != "pydocs":
         raise UserError(
             "config.sets.pydocs is held out of the corpus 'pydocs': set config.corpus=pydocs, or turn it off with "
