@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from conftest import REPOSITORY
 from flax import nnx
+from safetensors.numpy import load_file, save_file
 
 from configs import ict, mlm
 from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
@@ -17,7 +18,7 @@ from retrieval.models import two_tower
 from retrieval.models.hugging_face import BertFolder
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.stages import model as models
-from retrieval.stages import train
+from retrieval.stages import pretrained, train
 from retrieval.stages.run import Run
 
 GOLDEN = REPOSITORY / "tests" / "golden"
@@ -186,9 +187,25 @@ def test_a_cased_tokeniser_is_refused(tmp_path, bert):
         train.check_start(make_run(tmp_path, bert))
 
 
-def test_weights_of_its_own_in_the_output_layer_are_refused(tmp_path, bert):
-    from safetensors.numpy import load_file, save_file
+def test_a_cased_vocabulary_is_refused(tmp_path, bert):
+    words = [*SPECIAL_TOKENS, *(f"W{number}" for number in range(101))]
+    WordPiece(words).save(bert / "vocab.txt")
+    with pytest.raises(UserError, match=r"vocab\.txt is of a cased model"):
+        train.check_start(make_run(tmp_path, bert))
 
+
+def test_tensors_are_checked_before_the_run(tmp_path, bert):
+    run = make_run(tmp_path, bert)
+    pretrained.check_tensors(run.config)
+    pretrained.check_tensors(make_run(tmp_path, bert, source=mlm).config)
+    tensors = load_file(bert / "model.safetensors")
+    del tensors["bert.encoder.layer.1.output.dense.bias"]
+    save_file(tensors, bert / "model.safetensors")
+    with pytest.raises(UserError, match=r"encoder\.layer\.1\.output\.dense\.bias is missing"):
+        pretrained.check_tensors(run.config)
+
+
+def test_weights_of_its_own_in_the_output_layer_are_refused(tmp_path, bert):
     tensors = load_file(bert / "model.safetensors")
     table = tensors["bert.embeddings.word_embeddings.weight"]
     save_file({**tensors, "cls.predictions.decoder.weight": table}, bert / "model.safetensors")

@@ -257,7 +257,7 @@ FILES = mistakes(
             f"{DUMP} --config.vocab={{folder}}/vocab.text",
             ("vocab.text: no such file", "config.vocab", "did you mean {folder}/vocab.txt"),
         ),
-        (f"{DUMP} --config.vocab={{folder}}", ("{folder}: a folder", "config.vocab takes files")),
+        (f"{DUMP} --config.vocab={{two}}", ("{two}: a folder", "config.vocab takes files")),
         (f"{DUMP} --config.vocab={{text.txt}}", ("{text.txt}", "[PAD]", "a BERT vocab.txt")),
         (f"{DUMP} --config.vocab={{empty}}", ("{empty}: the file is empty", "config.vocab")),
         (f"{DUMP} --config.vocab={{twice.txt}}", ("{twice.txt}", "repeats the token 'fox'", "drop one")),

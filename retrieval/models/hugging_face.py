@@ -95,7 +95,6 @@ _EXPRESSED = {
     "position_embedding_type": "absolute",
     "is_decoder": False,
     "add_cross_attention": False,
-    "tie_word_embeddings": True,
     "pruned_heads": {},
 }
 _ROBERTA_PAD_ID = 1

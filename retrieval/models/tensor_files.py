@@ -93,7 +93,7 @@ def _read_tensorflow(path: Path) -> dict[str, np.ndarray]:
         reader = tf.train.load_checkpoint(str(path.with_suffix("")))
         names = [name for name in reader.get_variable_to_shape_map() if not _OPTIMIZERS.search(name)]
         return {name: reader.get_tensor(name) for name in names}
-    except (tf.errors.OpError, RuntimeError, ValueError) as error:
+    except Exception as error:  # the kind depends on what is damaged
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise UserError(f"{path}: damaged, or parts of it are missing ({reason}); copy it again") from error
 

@@ -54,7 +54,7 @@ def prepare_corpus(run: Run) -> dict[str, Any]:
 def corpus_inputs(run: Run) -> Sequence[Path]:
     """The files that `prepare` reads."""
     paths = [run.lock] if run.config.corpus == "pydocs" else _files(run.config.corpus)
-    return _existing([*paths, *filter(None, [vocabularies.named(run.config.vocab)])])
+    return _existing([*paths, *vocabularies.files(vocabularies.named(run.config.vocab))])
 
 
 def write_sets(run: Run) -> dict[str, Any]:
