@@ -341,7 +341,7 @@ FILES = mistakes(
             f"{REQA} {BERT}",
             (
                 "config.train.init_from={bert}",
-                "another vocabulary than {mixed}/corpus/vocab.txt",
+                "another vocabulary than {finished}/corpus/vocab.txt",
                 "--config.vocab={bert}",
             ),
         ),
