@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import ml_dtypes  # noqa: F401  NumPy, and safetensors with it, knows bfloat16 by it
 import numpy as np
@@ -12,6 +12,7 @@ from retrieval import files
 from retrieval.errors import UserError
 from retrieval.models import torch_file
 
+_PART_NAME = re.compile(r"[\w-][\w.-]{0,99}\.(safetensors|bin)", re.ASCII)
 _TF_INDEX = "bert_model.ckpt.index"
 
 
@@ -51,8 +52,8 @@ def _weight_map(path: Path) -> dict[str, str]:
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
         raise UserError(f"{path}: no weight_map from tensors to files; copy it again")
     for name in set(names.values()):
-        if PurePosixPath(name).name != name or name in ("", ".."):
-            raise UserError(f"{path}: '{name}' is a file of another folder; copy it again")
+        if not _PART_NAME.fullmatch(name):
+            raise UserError(f"{path}: {name[:80]!r} is no name of a file of weights; copy it again")
         if not (path.parent / name).is_file():
             raise UserError(f"{path.parent / name}: missing, though {path.name} names it; copy it again")
     return names
