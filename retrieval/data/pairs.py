@@ -26,7 +26,7 @@ from retrieval.data import passages
 from retrieval.data.beir import Candidate
 from retrieval.data.external_sort import Sorter
 from retrieval.data.labelled import Example, digest
-from retrieval.data.vocab import WordPiece
+from retrieval.data.vocab import Vocabulary
 from retrieval.errors import UserError
 
 PATTERN = "pairs-*.tfrecord"
@@ -34,7 +34,7 @@ COUNTS = 3  # of each text, in a record
 
 
 def write_pairs(
-    groups: Iterable[Example], vocabulary: WordPiece, folder: Path, num_shards: int, positives: int = 0
+    groups: Iterable[Example], vocabulary: Vocabulary, folder: Path, num_shards: int, positives: int = 0
 ) -> dict[str, Any]:
     """Writes a record for every positive of every query, and `stats.json`; returns it.
 
@@ -105,7 +105,7 @@ def _trained(groups: Iterable[Example], positives: int) -> Iterator[Example]:
         yield example._replace(positives=example.positives[: positives or None])
 
 
-def _tokens(vocabulary: WordPiece, query: str, texts: Sequence[Candidate]) -> Iterator[Any]:
+def _tokens(vocabulary: Vocabulary, query: str, texts: Sequence[Candidate]) -> Iterator[Any]:
     """The ids of the query, then (title, text) of each text."""
     query_ids, *ids = vocabulary.encode_batch([query, *(part for text in texts for part in (text.title, text.text))])
     yield query_ids

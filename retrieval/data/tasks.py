@@ -12,7 +12,7 @@ import tensorflow as tf
 from retrieval import files
 from retrieval.data import pairs, pretraining
 from retrieval.data.pretraining import Specials
-from retrieval.data.vocab import WordPiece
+from retrieval.data.vocab import Vocabulary
 from retrieval.errors import UserError, unknown_name
 
 _log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ _LABELLED_RECORD = {"counts": tf.io.FixedLenSequenceFeature([], tf.float32, allo
 
 def register(
     corpus: Path,
-    vocabulary: WordPiece,
+    vocabulary: Vocabulary,
     statistics: Mapping[str, Any],
     rates: Mapping[str, float],
     *,

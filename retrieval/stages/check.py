@@ -7,10 +7,9 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.data import reqa, tfds_source, wikipedia
-from retrieval.data.vocab import WordPiece
+from retrieval.data import reqa, tfds_source, vocabularies, wikipedia
 from retrieval.errors import UserError, divisors, near, unknown_name
-from retrieval.stages import examples, formats, plan, settings, train
+from retrieval.stages import examples, formats, plan, pretrained, settings, train
 from retrieval.stages import model as models
 from retrieval.stages.run import Run, Stage, is_done
 from retrieval.training import sharding
@@ -57,8 +56,9 @@ def _check_folders(run: Run) -> None:
     _check_config(run.folder, "--workdir")
     if run.config.base:
         _check_config(Path(run.config.base), "config.base")
-    if run.config.train.init_from:
-        _check_config(Path(run.config.train.init_from), "config.train.init_from")
+    start = run.config.train.init_from
+    if start and not pretrained.folders(run.config):
+        _check_config(Path(start), "config.train.init_from")
     for base in run.chain[1:]:
         _check_config(base.folder, "config.base")
 
@@ -116,8 +116,8 @@ def _check_corpus(config: ConfigDict) -> None:
     if config.corpus != "pydocs":
         for path in _paths("config.corpus", config.corpus, tfds="wikipedia"):
             wikipedia.read_pages(path)  # which looks at the first page
-    for path in _paths("config.vocab", config.vocab):
-        WordPiece.load(path)
+    for path in _paths("config.vocab", str(vocabularies.named(config.vocab) or "")):
+        vocabularies.load(path)
 
 
 def _check_sets(run: Run) -> list[Path]:
@@ -200,6 +200,7 @@ def _check_training(run: Run) -> None:
         sharding.check_rules(models.parameters(model), config.mesh.rules)
     _check_shards(run)
     train.check_start(run)
+    pretrained.check_tensors(config)
 
 
 def _check_shards(run: Run) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from retrieval import files
-from retrieval.data import beir, labelled, open_domain, pairs, prepare, pydocs, splits, tfds_source
+from retrieval.data import beir, labelled, open_domain, pairs, prepare, pydocs, splits, tfds_source, vocabularies
 from retrieval.data.beir import RetrievalSet
 from retrieval.data.passages import Limits
-from retrieval.data.vocab import WordPiece
+from retrieval.data.vocab import Vocabulary
 from retrieval.errors import UserError, unknown_name
 from retrieval.stages import formats
 from retrieval.stages.run import Run
@@ -27,7 +27,7 @@ def prepare_corpus(run: Run) -> dict[str, Any]:
     if not config.corpus:
         raise UserError("config.corpus is not set: --config.corpus=DUMP.xml.bz2 (a MediaWiki export), or 'pydocs'")
     settings = prepare.Settings(
-        vocabulary=Path(config.vocab) if config.vocab else None,
+        vocabulary=vocabularies.named(config.vocab),
         vocab_size=config.prepare.vocab_size,
         num_shards=config.prepare.shards,
         limits=Limits(config.prepare.longest_passage, config.prepare.shortest_paragraph, config.prepare.least_passage),
@@ -46,7 +46,7 @@ def prepare_corpus(run: Run) -> dict[str, Any]:
 def corpus_inputs(run: Run) -> Sequence[Path]:
     """The files that `prepare` reads."""
     paths = [run.lock] if run.config.corpus == "pydocs" else _files(run.config.corpus)
-    return _existing([*paths, *_files(run.config.vocab)])
+    return _existing([*paths, *vocabularies.files(vocabularies.named(run.config.vocab))])
 
 
 def write_sets(run: Run) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def write_pairs(run: Run) -> dict[str, Any]:
     split_set = run.training.exists()
     if not (split_set or config.pairs.files):
         raise UserError("stage 'pairs' needs labelled examples: set config.pairs.files, or config.split.set to a set")
-    vocabulary = WordPiece.load(run.corpus / "vocab.txt")
+    vocabulary = vocabularies.load(run.corpus)
     run.pairs.mkdir(exist_ok=True)
     of_set = labelled.of_set(beir.read_folder(run.training), splits.TRAIN) if split_set else ()
     paths = [Path(path) for path in formats.split(config.pairs.files)]
@@ -141,8 +141,8 @@ def _size(run: Run, value: RetrievalSet) -> dict[str, Any]:
     """A row of Table 2; the tokens are those of the run's vocabulary, where it has one."""
     tuples = {f"tuples ({rule})": sum(map(len, qrels.values())) for rule, qrels in value.qrels.items()}
     size = {"queries": len(value.queries), "candidates": len(value.candidates), **tuples}
-    if (run.corpus / "vocab.txt").exists():
-        count = functools.partial(_tokens, WordPiece.load(run.corpus / "vocab.txt"))
+    if vocabularies.find(run.corpus):
+        count = functools.partial(_tokens, vocabularies.load(run.corpus))
         size["tokens per query"] = round(sum(count(list(value.queries.values()))) / len(value.queries), 2)
         texts = itertools.chain.from_iterable((c.title, c.text) for c in value.candidates)
         tokens = sum(sum(count(part)) for part in iter(lambda: list(itertools.islice(texts, _PART)), []))
@@ -150,7 +150,7 @@ def _size(run: Run, value: RetrievalSet) -> dict[str, Any]:
     return size
 
 
-def _tokens(vocabulary: WordPiece, texts: Sequence[str]) -> list[int]:
+def _tokens(vocabulary: Vocabulary, texts: Sequence[str]) -> list[int]:
     """The tokens of every text; the candidates of a paragraph share it, so equal texts are tokenised once."""
     distinct = list(dict.fromkeys(texts))
     lengths = dict(zip(distinct, map(len, vocabulary.encode_batch(distinct))))

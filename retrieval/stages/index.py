@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from retrieval.data import beir
+from retrieval.data import beir, vocabularies
 from retrieval.data.beir import Candidate
-from retrieval.data.vocab import WordPiece
+from retrieval.data.vocab import Vocabulary
 from retrieval.errors import unknown_name
 from retrieval.search import encode as encoding
 from retrieval.search import scann, tuning
@@ -30,7 +30,7 @@ DENSE = ("scann", "exact")
 
 def encode(run: Run) -> dict[str, Any]:
     """Writes the embeddings of every set, and of the corpus, by the trained towers and by the untrained ones."""
-    vocabulary = WordPiece.load(run.corpus / "vocab.txt")
+    vocabulary = vocabularies.load(run.corpus)
     mesh = models.local_mesh(run.config)  # every host has shards of its own
     embedder = models.Embedder(run.config, vocabulary, mesh)
     counts = {}
@@ -139,13 +139,13 @@ def _systems(run: Run, vocab_size: int) -> Iterator[tuple[str, Any]]:
 
 
 def _encode_queries(
-    run: Run, kind: str, queries: Mapping[str, str], write: Callable, embed: encoding.Embed, vocabulary: WordPiece
+    run: Run, kind: str, queries: Mapping[str, str], write: Callable, embed: encoding.Embed, vocabulary: Vocabulary
 ) -> None:
     tokens = functools.partial(models.query_tokens, run.config, vocabulary)
     write(kind, queries.items(), len(queries), tokens, embed)
 
 
-def _encode_candidates(run: Run, name: str, write: Callable, embed: encoding.Embed, vocabulary: WordPiece) -> int:
+def _encode_candidates(run: Run, name: str, write: Callable, embed: encoding.Embed, vocabulary: Vocabulary) -> int:
     tokens = functools.partial(models.candidate_tokens, run.config, vocabulary)
     # Read twice: a collection may be larger than the memory, and the names of the shards say how many there are.
     total = sum(1 for _ in read_candidates(run, name))

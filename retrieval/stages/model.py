@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from retrieval.arrays import reshape_rows
 from retrieval.data.beir import Candidate
-from retrieval.data.vocab import WordPiece
+from retrieval.data.vocab import Vocabulary
 from retrieval.errors import UserError, divisors, multiples
 from retrieval.models import two_tower
 from retrieval.models.mlm import MaskedLanguageModel
@@ -53,13 +53,18 @@ def check(config: ConfigDict) -> None:
     """Checks the model that the config describes.
 
     Raises:
-      UserError: its heads do not divide its size, or it cannot learn the config's task.
+      UserError: its heads do not divide its size, its embeddings have none, or it cannot learn the config's task.
     """
     model = config.model
     if model.encoder == "transformer" and model.hidden_size % model.num_heads:
         raise UserError(
             f"config.model.hidden_size={model.hidden_size} is not a multiple of config.model.num_heads="
             f"{model.num_heads}: take {multiples(model.hidden_size, model.num_heads)}"
+        )
+    if model.encoder == "bow_mlp" and not model.embed_dim:
+        raise UserError(
+            "config.model.embed_dim=0 takes a hidden state of a transformer as embedding, and config.model.encoder is "
+            "'bow_mlp': set the dimension of its embeddings, such as config.model.embed_dim=512"
         )
     if is_mlm(config) and model.encoder != "transformer":
         raise UserError(
@@ -75,7 +80,8 @@ def sizes(config: ConfigDict, of_towers: bool = True) -> dict[str, Any]:
       of_towers: those of the whole model, not of the encoder alone, which is all that an MLM gives to towers.
     """
     names = ["encoder", "hidden_size", "mlp_size"]
-    names += ["num_layers", "num_heads"] if config.model.encoder == "transformer" else []
+    if config.model.encoder == "transformer":
+        names += ["num_layers", "num_heads", "type_vocab_size", "layer_norm_epsilon"]
     names += ["embed_dim", "tied"] if of_towers else []
     found = {f"model.{name}": config.model[name] for name in names}
     if config.model.encoder == "transformer":
@@ -238,7 +244,7 @@ class Embedder:
     for the untrained towers.
     """
 
-    def __init__(self, config: ConfigDict, vocabulary: WordPiece, mesh: jax.sharding.Mesh):
+    def __init__(self, config: ConfigDict, vocabulary: Vocabulary, mesh: jax.sharding.Mesh):
         bound = bind(nnx.eval_shape(lambda: build_towers(config, len(vocabulary))))
         # On every device in the end: a host cannot read what only another's devices have.
         everywhere = sharding.replicated(mesh)
@@ -269,12 +275,12 @@ class Embedder:
                 return np.asarray(encode(params, Text.from_ids(ids_BL, types_BL)))
 
 
-def query_tokens(config: ConfigDict, vocabulary: WordPiece, texts: Sequence[str]) -> list[list[int]]:
+def query_tokens(config: ConfigDict, vocabulary: Vocabulary, texts: Sequence[str]) -> list[list[int]]:
     """Queries as the query tower takes them."""
     return [vocabulary.single(ids, config.data.query_length) for ids in vocabulary.encode_batch(texts)]
 
 
-def candidate_tokens(config: ConfigDict, vocabulary: WordPiece, items: Sequence[Candidate]) -> list[list[int]]:
+def candidate_tokens(config: ConfigDict, vocabulary: Vocabulary, items: Sequence[Candidate]) -> list[list[int]]:
     """Candidates as the document tower takes them: title and text (of ReQA: sentence and passage)."""
     titles = vocabulary.encode_batch([item.title for item in items])
     bodies = vocabulary.encode_batch([item.text for item in items])
@@ -301,6 +307,8 @@ def _sizes(config: ConfigDict, vocab_size: int) -> dict[str, Any]:
         num_heads=model.num_heads,
         mlp_size=model.mlp_size,
         max_length=max(config.data.query_length, config.data.document_length),
+        type_vocab_size=model.type_vocab_size,
+        layer_norm_epsilon=model.layer_norm_epsilon,
         dropout=model.dropout,
         dtype=model.dtype,
         remat=model.remat,

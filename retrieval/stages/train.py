@@ -14,12 +14,12 @@ from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
 from retrieval import files, hosts
-from retrieval.data.vocab import WordPiece
+from retrieval.data import vocabularies
 from retrieval.errors import UserError
 from retrieval.models import two_tower
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.two_tower import TwoTower
-from retrieval.stages import metric_writers, validation
+from retrieval.stages import metric_writers, pretrained, validation
 from retrieval.stages import model as models
 from retrieval.stages.examples import abstract_batch, make_batches
 from retrieval.stages.run import Run
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 def train(run: Run) -> dict[str, Any]:
     """Trains to the last step, from the newest checkpoint where there is one."""
     config = run.config
-    vocabulary = WordPiece.load(run.corpus / "vocab.txt")
+    vocabulary = vocabularies.load(run.corpus)
     check_start(run)
     mesh = models.make_mesh(config)
     batches = make_batches(run, vocabulary, mesh)  # before the model, for what may be wrong with the data
@@ -106,10 +106,15 @@ def trace_steps(config: ConfigDict) -> tuple[int, int]:
 
 
 def train_inputs(run: Run) -> Sequence[Path]:
-    """The record of the run whose parameters this one starts from: it changes when that one is trained again."""
+    """What tells whether the parameters that this run starts from have changed.
+
+    The record of the run that trained them, or the files of a folder of BERT's weights.
+    """
     folder = run.config.train.init_from
     if not folder:
         return ()
+    if weights := pretrained.inputs(run.config):
+        return weights
     record = Path(folder) / "stages" / "train.json"
     if not record.exists() or not files.read_json(record)["done"]:
         raise UserError(f"config.train.init_from={folder}: not a work directory with a finished train stage")
@@ -125,6 +130,9 @@ def check_start(run: Run) -> None:
     if not run.config.train.init_from:
         return
     train_inputs(run)
+    if pretrained.folders(run.config):
+        pretrained.check(run)
+        return
     folder = Path(run.config.train.init_from)
     check_vocabulary(run, folder, "config.train.init_from")
     theirs = ConfigDict(files.read_json(folder / "config.json"))
@@ -147,12 +155,11 @@ def check_vocabulary(run: Run, folder: Path, field: str) -> None:
         return
     trained = Run(ConfigDict(files.read_json(folder / "config.json")), folder, run.lock)
     try:
-        theirs, ours = trained.corpus / "vocab.txt", run.corpus / "vocab.txt"
+        theirs, ours = vocabularies.find(trained.corpus), vocabularies.find(run.corpus)
     except UserError:  # the base of that run has gone, and its vocabulary with it
         return
-    if not ours.exists() and run.config.vocab:
-        ours = Path(run.config.vocab)
-    if ours.exists() and theirs.exists() and WordPiece.load(ours).tokens != WordPiece.load(theirs).tokens:
+    ours = ours or vocabularies.named(run.config.vocab)
+    if ours and theirs and vocabularies.load(ours).tokens != vocabularies.load(theirs).tokens:
         raise UserError(
             f"{field}={folder}: trained with another vocabulary than {ours}; use its own, "
             f"--config.vocab={theirs}, in a --workdir of its own, or a config.base that has it"
@@ -256,7 +263,13 @@ def load_towers(run: Run, vocab_size: int) -> TwoTower:
 
 
 def init_from(model: TwoTower | MaskedLanguageModel, config: ConfigDict, vocab_size: int) -> None:
-    """Starts a model from the trained one of `train.init_from`: all of it, or an MLM encoder in both towers."""
+    """Starts a model from what `train.init_from` names.
+
+    That is BERT's weights, or a trained model: all of it, or an MLM's encoder in both towers.
+    """
+    if pretrained.folders(config):
+        pretrained.init(model, config)
+        return
     folder = Path(config.train.init_from)
     if not (folder / "config.json").exists():
         raise UserError(f"config.train.init_from={folder}: not a work directory (no config.json)")

@@ -1,0 +1,112 @@
+"""BERT's weights as our parameters, and back: which tensor is which parameter.
+
+A tensor has the name and the shape that Hugging Face's `BertModel` gives it. Its linear layers are [out, in] where ours
+are [in, out], and each layer has tensors of its own where ours are one array with a leading axis.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from flax import traverse_util
+
+from retrieval.errors import UserError
+
+# Modules of an encoder ({} is the number of a layer), and those of a masked language model's head.
+_MODULES = {
+    "token_embedding": "embeddings.word_embeddings",
+    "position_embedding": "embeddings.position_embeddings",
+    "type_embedding": "embeddings.token_type_embeddings",
+    "embedding_norm": "embeddings.LayerNorm",
+    "layers/attention/query": "encoder.layer.{}.attention.self.query",
+    "layers/attention/key": "encoder.layer.{}.attention.self.key",
+    "layers/attention/value": "encoder.layer.{}.attention.self.value",
+    "layers/attention/output": "encoder.layer.{}.attention.output.dense",
+    "layers/attention_norm": "encoder.layer.{}.attention.output.LayerNorm",
+    "layers/mlp_in": "encoder.layer.{}.intermediate.dense",
+    "layers/mlp_out": "encoder.layer.{}.output.dense",
+    "layers/mlp_norm": "encoder.layer.{}.output.LayerNorm",
+    "dense": "cls.predictions.transform.dense",
+    "norm": "cls.predictions.transform.LayerNorm",
+    "": "cls.predictions",
+}
+_LEAVES = {"embedding": "weight", "kernel": "weight", "scale": "weight", "bias": "bias"}
+
+_SHOWN = 3  # faults that an error lists
+
+
+def to_tensors(params: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The parameters of a Transformer, or of a masked language model's head, as BERT has them; float32.
+
+    Args:
+      params: nested dicts of arrays, as `nnx.to_pure_dict` gives them.
+    """
+    tensors = {}
+    for path, leaf in traverse_util.flatten_dict(params, sep="/").items():
+        leaf = np.asarray(leaf, np.float32)
+        for name, part in zip(_names(path, leaf), leaf if _is_stacked(path) else [leaf]):
+            tensors[name] = np.ascontiguousarray(part.T if _is_transposed(path) else part)
+    return tensors
+
+
+def to_parameters(tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """BERT's tensors as the parameters of a Transformer, or of a masked language model's head: nested dicts, float32.
+
+    Where the model has fewer positions, the first of BERT's are taken.
+
+    Args:
+      like: the parameters that are needed, or their shapes.
+      source: where the tensors are from, for errors.
+
+    Raises:
+      UserError: a tensor is missing, left over, of another shape or not finite; the message lists which.
+    """
+    params, faults, used = {}, [], set()
+    for path, leaf in traverse_util.flatten_dict(like, sep="/").items():
+        names = _names(path, leaf)
+        used.update(names)
+        shape = leaf.shape[1:] if _is_stacked(path) else leaf.shape
+        parts = [_part(tensors, name, shape[::-1] if _is_transposed(path) else shape, faults) for name in names]
+        parts = [part.T for part in parts] if _is_transposed(path) else parts
+        params[path] = np.stack(parts) if _is_stacked(path) else np.array(parts[0])
+    faults += [f"{name} {list(tensors[name].shape)} is left over" for name in sorted(tensors.keys() - used)]
+    if faults:
+        more = f"\n  and {len(faults) - _SHOWN} more" if faults[_SHOWN:] else ""
+        raise UserError(f"{source}: its tensors do not fit the model\n  " + "\n  ".join(faults[:_SHOWN]) + more)
+    return traverse_util.unflatten_dict(params, sep="/")
+
+
+def _names(path: str, leaf: Any) -> list[str]:
+    """The tensors that a parameter is made of: one for each layer where it has layers."""
+    module, _, kind = path.rpartition("/")
+    name = f"{_MODULES[module]}.{_LEAVES[kind]}"
+    return [name.format(number) for number in range(leaf.shape[0])] if _is_stacked(path) else [name]
+
+
+def _part(tensors: Mapping[str, np.ndarray], name: str, shape: tuple[int, ...], faults: list[str]) -> np.ndarray:
+    """A tensor as float32; where it does not fit, what is wrong is added to `faults`, and it is zero."""
+    tensor = tensors.get(name)
+    if tensor is None:
+        faults.append(f"{name} is missing")
+        return np.zeros(shape, np.float32)
+    if "position_embeddings" in name and tensor.ndim:
+        tensor = tensor[: shape[0]]
+    if tensor.dtype == object:
+        faults.append(f"{name} is not of numbers")
+        return np.zeros(shape, np.float32)
+    if tensor.shape != tuple(shape):
+        faults.append(f"{name} is {list(tensors[name].shape)}, {list(shape)} is needed")
+        return np.zeros(shape, np.float32)
+    tensor = tensor.astype(np.float32)
+    if not np.isfinite(tensor).all():
+        faults.append(f"{name} has values that are not finite")
+    return tensor
+
+
+def _is_stacked(path: str) -> bool:
+    """Whether a parameter has a leading axis, of layers."""
+    return path.startswith("layers/")
+
+
+def _is_transposed(path: str) -> bool:
+    return path.endswith("/kernel")

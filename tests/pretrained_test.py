@@ -1,0 +1,86 @@
+"""BERT's weights: names, shapes, and what the model makes of them."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from retrieval.errors import UserError
+from retrieval.models import pretrained
+from retrieval.models.mlm import MaskedLanguageModel
+from retrieval.models.transformer import TransformerConfig
+
+CONFIG = TransformerConfig(vocab_size=30, num_layers=2, hidden_size=8, num_heads=2, mlp_size=12, max_length=10)
+
+
+@pytest.fixture(scope="module")
+def params():
+    """Of a masked language model: encoder and head."""
+    model = nnx.eval_shape(lambda: MaskedLanguageModel(CONFIG, rngs=nnx.Rngs(0)))
+    random = np.random.default_rng(0)
+    shapes = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    return jax.tree.map(lambda leaf: random.normal(size=leaf.shape).astype(np.float32), shapes)
+
+
+def head(params):
+    return {name: value for name, value in params.items() if name != "encoder"}
+
+
+def test_there_and_back_is_bitwise_equal(params):
+    for part in (params["encoder"], head(params)):
+        again = pretrained.to_parameters(pretrained.to_tensors(part), part, "here")
+        jax.tree.map(np.testing.assert_array_equal, again, part)
+
+
+def test_names_and_shapes_are_those_of_bert(params):
+    tensors = pretrained.to_tensors(params["encoder"])
+    assert len(tensors) == 5 + 16 * CONFIG.num_layers
+    assert tensors["encoder.layer.1.intermediate.dense.weight"].shape == (12, 8)
+    np.testing.assert_array_equal(
+        tensors["encoder.layer.1.intermediate.dense.weight"], params["encoder"]["layers"]["mlp_in"]["kernel"][1].T
+    )
+    assert pretrained.to_tensors(head(params)).keys() == {
+        "cls.predictions.transform.dense.weight",
+        "cls.predictions.transform.dense.bias",
+        "cls.predictions.transform.LayerNorm.weight",
+        "cls.predictions.transform.LayerNorm.bias",
+        "cls.predictions.bias",
+    }
+
+
+def test_the_first_positions_are_taken(params):
+    tensors = pretrained.to_tensors(params["encoder"])
+    table = tensors["embeddings.position_embeddings.weight"]
+    tensors["embeddings.position_embeddings.weight"] = np.concatenate([table, table + 1])
+    again = pretrained.to_parameters(tensors, params["encoder"], "here")
+    np.testing.assert_array_equal(again["position_embedding"]["embedding"], table)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda t: t.pop("encoder.layer.1.output.dense.bias"),
+            "here: .*\n  encoder.layer.1.output.dense.bias is missi",
+        ),
+        (lambda t: t.update({"extra.weight": np.zeros((2, 3))}), r"extra.weight \[2, 3\] is left over"),
+        (
+            lambda t: t.update({"encoder.layer.0.intermediate.dense.weight": np.zeros((8, 12))}),
+            r"encoder.layer.0.intermediate.dense.weight is \[8, 12\], \[12, 8\] is needed",
+        ),
+        (
+            lambda t: t.update({"embeddings.position_embeddings.weight": np.zeros((9, 8))}),
+            r"embeddings.position_embeddings.weight is \[9, 8\], \[10, 8\] is needed",
+        ),
+        (lambda t: t["embeddings.LayerNorm.bias"].fill(np.nan), "embeddings.LayerNorm.bias has values that are not fi"),
+        (lambda t: t.clear(), "and 34 more"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_listed(params, change, message):
+    tensors = pretrained.to_tensors(params["encoder"])
+    change(tensors)
+    with pytest.raises(UserError, match=message) as caught:
+        pretrained.to_parameters(tensors, params["encoder"], "here")
+    assert len(str(caught.value).splitlines()) <= 5 and not re.search("array|dtype", str(caught.value))
