@@ -87,7 +87,7 @@ FLAGS = mistakes(
         (f"{QUICK} --query=zip", ("--query", "add --stage=search")),
         (f"{QUICK} --stage=trian", ("unknown stage 'trian'", "did you mean train")),
         (f"{QUICK} --stage=evalaute,report", ("unknown stage 'evalaute'", "did you mean evaluate")),
-        (f"{QUICK} --stage=export", ("unknown stage 'export'", "known: encode, evaluate")),
+        (f"{QUICK} --stage=exprot", ("unknown stage 'exprot'", "did you mean export")),
     ]
 )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 # The library's threads and our worker processes would fight over the cores; it also refuses to work after a fork.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from tokenizers import Encoding, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Encoding, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from retrieval import files
 from retrieval.errors import UserError
@@ -82,6 +82,18 @@ class WordPiece:
     def save(self, path: Path) -> None:
         """Writes `vocab.txt`, whole or not at all."""
         files.write_text(path, "\n".join(self.tokens) + "\n")
+
+    def to_json(self) -> str:
+        """A `tokenizer.json` of the `tokenizers` library, with `single` and `pair` as what it makes of token ids."""
+        tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
+        cls, sep = self.tokens[self.cls_id], self.tokens[self.sep_id]
+        tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{cls}:0 $A:0 {sep}:0",
+            pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
+            special_tokens=[(cls, self.cls_id), (sep, self.sep_id)],
+        )
+        return tokenizer.to_str(pretty=True)
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -1,6 +1,6 @@
 """Every stage there is: what it does, what it reads, and the settings that its output depends on."""
 
-from retrieval.stages import corpus, evaluate, index, plan, query, train
+from retrieval.stages import corpus, evaluate, export, index, plan, query, train
 from retrieval.stages.run import Stage
 
 _PREPARE = ("shards", "vocab_size", "longest_passage", "shortest_paragraph", "least_passage", "held_out")
@@ -38,6 +38,14 @@ STAGES = {
     ),
     "evaluate": Stage(
         evaluate.evaluate, settings=("evaluate",), needs=("sets", "encode", "index"), outputs=("runs", "results.json")
+    ),
+    "export": Stage(
+        export.export,
+        settings=("export",),
+        needs=("prepare", "train"),
+        inputs=export.results,
+        outputs=(export.FOLDER,),
+        everywhere=True,
     ),
     "plan": Stage(plan.plan, always=True),
     "report": Stage(evaluate.write_report, needs=("evaluate",), always=True),
