@@ -75,11 +75,13 @@ def _paper() -> ConfigDict:
             hidden_size=768,
             num_heads=12,
             mlp_size=3072,
+            type_vocab_size=2,  # RoBERTa: 1
+            layer_norm_epsilon=1e-12,  # RoBERTa: 1e-5
             dropout=0.1,
             dtype="bfloat16",
             remat="full",  # what the backward pass computes again: 'none', 'dots' (all but weights' products) or 'full'
             unroll=1,  # layers in one turn of the loop over layers: more run faster and compile longer
-            embed_dim=512,
+            embed_dim=512,  # 0: no projection, the embedding is the pooled hidden state
             pooling="cls",  # or 'mean'
             tied=False,
             normalize=False,
@@ -98,7 +100,9 @@ def _paper() -> ConfigDict:
             temperature=1.0,
             symmetric=False,
             log_q=True,
-            init_from="",  # work directory of a trained run; the encoder of an MLM initialises both towers
+            # Work directory of a trained run (the encoder of an MLM initialises both towers), or a folder of BERT's
+            # weights; or two of these, QUERY,DOCUMENT: where one is left empty, that tower starts at random.
+            init_from="",
         )
     )
     config.mesh = ConfigDict(

@@ -83,14 +83,18 @@ class WordPiece:
         """Writes `vocab.txt`, whole or not at all."""
         files.write_text(path, "\n".join(self.tokens) + "\n")
 
-    def to_json(self) -> str:
-        """A `tokenizer.json` of the `tokenizers` library, with `single` and `pair` as what it makes of token ids."""
+    def to_json(self, types: int) -> str:
+        """A `tokenizer.json` of the `tokenizers` library, with `single` and `pair` as what it makes of token ids.
+
+        Args:
+          types: how many token types there are: the second text of a pair has the last.
+        """
         tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
         cls, sep = self.tokens[self.cls_id], self.tokens[self.sep_id]
         tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{cls}:0 $A:0 {sep}:0",
-            pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
+            pair=f"{cls}:0 $A:0 {sep}:0 $B:{types - 1} {sep}:{types - 1}",
             special_tokens=[(cls, self.cls_id), (sep, self.sep_id)],
         )
         return tokenizer.to_str(pretty=True)

@@ -20,8 +20,7 @@ from flax import nnx
 from safetensors.numpy import save_file
 
 from retrieval import files
-from retrieval.models import pretrained
-from retrieval.models.transformer import TransformerConfig
+from retrieval.models import hugging_face, pretrained
 from retrieval.models.two_tower import Tower
 
 QUERY, DOCUMENT = "query", "document"
@@ -40,7 +39,7 @@ def write_tower(folder: Path, tower: Tower, *, normalize: bool, length: int) -> 
     """
     hidden_size = tower.encoder.config.hidden_size
     _write_tensors(folder, pretrained.to_tensors(_parameters(tower.encoder)) | _no_pooler(hidden_size))
-    files.write_json(folder / "config.json", _bert_config(tower.encoder.config))
+    files.write_json(folder / "config.json", hugging_face.bert_config(tower.encoder.config))
     files.write_json(folder / "sentence_bert_config.json", {"max_seq_length": length, "do_lower_case": False})
     pooling = {"embedding_dimension": hidden_size, "pooling_mode": tower.pooling, "include_prompt": True}
     (folder / "1_Pooling").mkdir()
@@ -66,27 +65,6 @@ def write_router(folder: Path) -> None:
     }
     files.write_json(folder / "router_config.json", router)
     _write_modules(folder, ["Router"])
-
-
-def _bert_config(config: TransformerConfig) -> dict[str, Any]:
-    return {
-        "architectures": ["BertModel"],
-        "model_type": "bert",
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "intermediate_size": config.mlp_size,
-        "max_position_embeddings": config.max_length,
-        "type_vocab_size": config.type_vocab_size,
-        "hidden_act": "gelu",
-        "hidden_dropout_prob": config.dropout,
-        "attention_probs_dropout_prob": config.dropout,
-        "layer_norm_eps": 1e-12,
-        "initializer_range": 0.02,
-        "pad_token_id": 0,
-        "dtype": "float32",
-    }
 
 
 def _no_pooler(hidden_size: int) -> dict[str, np.ndarray]:

@@ -37,6 +37,8 @@ class TransformerConfig:
 
     Attributes:
       max_length: number of positions, the longest text in tokens (a row of packed texts may be longer).
+      type_vocab_size: number of token types; with one of them every token has it, whatever its text says.
+      layer_norm_epsilon: 1e-12 in BERT, 1e-5 in RoBERTa.
       dropout: rate after the embeddings, on attention probabilities and on the output of every sublayer.
       dtype: 'float32' or 'bfloat16', of the computation; parameters, softmax and LayerNorm are always float32.
       remat: a name in `REMAT`: memory of training for time.
@@ -51,6 +53,7 @@ class TransformerConfig:
     mlp_size: int
     max_length: int
     type_vocab_size: int = 2
+    layer_norm_epsilon: float = 1e-12
     dropout: float = 0.1
     dtype: str = "float32"
     remat: str = "none"
@@ -100,7 +103,8 @@ class Transformer(nnx.Module):
         keys = _split(dropout_key, config.num_layers + 1)
         x_RLH = lookup(self.token_embedding.embedding[...], text.ids_RL)
         x_RLH += lookup(self.position_embedding.embedding[...], text.positions_RL)
-        x_RLH += lookup(self.type_embedding.embedding[...], text.types_RL)
+        types_RL = text.types_RL if config.type_vocab_size > 1 else jnp.zeros_like(text.types_RL)
+        x_RLH += lookup(self.type_embedding.embedding[...], types_RL)
         x_RLH = dropout(self.embedding_norm(x_RLH).astype(config.dtype), config.dropout, keys[0])
         return self._through_layers(x_RLH, same_text(text)[:, None], keys[1:])
 
@@ -167,9 +171,10 @@ def dense(size_in: int, size_out: int, config: TransformerConfig, rngs: nnx.Rngs
 
 
 def layer_norm(config: TransformerConfig, rngs: nnx.Rngs) -> nnx.LayerNorm:
-    """LayerNorm with BERT's epsilon; float32 in and out."""
+    """LayerNorm; float32 in and out."""
     # The fast variance E[x^2] - E[x]^2 cancels where the mean is large.
-    return nnx.LayerNorm(config.hidden_size, epsilon=1e-12, dtype=jnp.float32, use_fast_variance=False, rngs=rngs)
+    epsilon = config.layer_norm_epsilon
+    return nnx.LayerNorm(config.hidden_size, epsilon=epsilon, dtype=jnp.float32, use_fast_variance=False, rngs=rngs)
 
 
 def whole(x: jax.Array, matrix_dtype: str = "float32") -> jax.Array:

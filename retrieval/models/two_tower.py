@@ -23,7 +23,7 @@ class TowerConfig:
     Attributes:
       encoder: a name in `ENCODERS`.
       sizes: the fields of the encoder's config (TransformerConfig, BowConfig).
-      embed_dim: dimension of the embeddings.
+      embed_dim: dimension of the embeddings; 0 for no projection: they are a Transformer's pooled hidden states.
       pooling: 'cls' or 'mean', what a Transformer makes of its hidden states; BoW-MLP always takes the mean.
       normalize: whether embeddings have length 1, so that inner products are cosines.
       tied: whether queries and documents share one tower.
@@ -38,19 +38,22 @@ class TowerConfig:
 
 
 class Tower(nnx.Module):
-    """A Transformer, its pooled hidden state, and a linear layer."""
+    """A Transformer, its pooled hidden state, and a linear layer; none where `embed_dim` is 0."""
 
     def __init__(self, encoder: Transformer, embed_dim: int, pooling: str, *, rngs: nnx.Rngs):
         if pooling not in POOLINGS:
             raise unknown_name("pooling", pooling, POOLINGS)
         self.pooling = pooling
         self.encoder = encoder
-        self.projection = nnx.Linear(encoder.config.hidden_size, embed_dim, kernel_init=INIT, rngs=rngs)
+        self.projection = None
+        if embed_dim:
+            self.projection = nnx.Linear(encoder.config.hidden_size, embed_dim, kernel_init=INIT, rngs=rngs)
 
     def __call__(self, text: Text, *, dropout_key: jax.Array | None) -> jax.Array:
         """Embeddings, float32 [B, E]."""
         pooled_BH = POOLINGS[self.pooling](self.encoder(text, dropout_key=dropout_key), text)
-        return self.projection(pooled_BH.astype(jnp.float32))
+        pooled_BH = pooled_BH.astype(jnp.float32)
+        return self.projection(pooled_BH) if self.projection else pooled_BH
 
 
 class TwoTower(nnx.Module):

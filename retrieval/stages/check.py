@@ -10,7 +10,7 @@ from retrieval import files
 from retrieval.data import reqa, tfds_source, wikipedia
 from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError, divisors, near, unknown_name
-from retrieval.stages import examples, export, plan, settings, train
+from retrieval.stages import examples, export, plan, pretrained, settings, train
 from retrieval.stages import model as models
 from retrieval.stages.run import Run, Stage, is_done
 from retrieval.training import sharding
@@ -59,8 +59,9 @@ def _check_folders(run: Run) -> None:
     _check_config(run.folder, "--workdir")
     if run.config.base:
         _check_config(Path(run.config.base), "config.base")
-    if run.config.train.init_from:
-        _check_config(Path(run.config.train.init_from), "config.train.init_from")
+    start = run.config.train.init_from
+    if start and not pretrained.folders(run.config):
+        _check_config(Path(start), "config.train.init_from")
     for base in run.chain[1:]:
         _check_config(base.folder, "config.base")
 

@@ -89,7 +89,8 @@ def _write(run: Run, towers: TwoTower, vocabulary: WordPiece) -> None:
 
 def _write_tower(folder: Path, tower: Any, normalize: bool, vocabulary: WordPiece, length: int) -> None:
     folders.write_tower(folder, tower, normalize=normalize, length=length)
-    tokenizer_files.write_tokenizer(folder, vocabulary, length)
+    types = tower.encoder.config.type_vocab_size
+    tokenizer_files.write_tokenizer(folder, vocabulary, length=length, types=types)
 
 
 def _card(run: Run) -> str:

@@ -51,13 +51,18 @@ def check(config: ConfigDict) -> None:
     """Checks the model that the config describes.
 
     Raises:
-      UserError: its heads do not divide its size, or it cannot learn the config's task.
+      UserError: its heads do not divide its size, its embeddings have none, or it cannot learn the config's task.
     """
     model = config.model
     if model.encoder == "transformer" and model.hidden_size % model.num_heads:
         raise UserError(
             f"config.model.hidden_size={model.hidden_size} is not a multiple of config.model.num_heads="
             f"{model.num_heads}: take {multiples(model.hidden_size, model.num_heads)}"
+        )
+    if model.encoder == "bow_mlp" and not model.embed_dim:
+        raise UserError(
+            "config.model.embed_dim=0 takes a hidden state of a transformer as embedding, and config.model.encoder is "
+            "'bow_mlp': set the dimension of its embeddings, such as config.model.embed_dim=512"
         )
     if is_mlm(config) and model.encoder != "transformer":
         raise UserError(
@@ -73,7 +78,8 @@ def sizes(config: ConfigDict, of_towers: bool = True) -> dict[str, Any]:
       of_towers: those of the whole model, not of the encoder alone, which is all that an MLM gives to towers.
     """
     names = ["encoder", "hidden_size", "mlp_size"]
-    names += ["num_layers", "num_heads"] if config.model.encoder == "transformer" else []
+    if config.model.encoder == "transformer":
+        names += ["num_layers", "num_heads", "type_vocab_size", "layer_norm_epsilon"]
     names += ["embed_dim", "tied"] if of_towers else []
     found = {f"model.{name}": config.model[name] for name in names}
     if config.model.encoder == "transformer":
@@ -297,6 +303,8 @@ def _sizes(config: ConfigDict, vocab_size: int) -> dict[str, Any]:
         num_heads=model.num_heads,
         mlp_size=model.mlp_size,
         max_length=max(config.data.query_length, config.data.document_length),
+        type_vocab_size=model.type_vocab_size,
+        layer_norm_epsilon=model.layer_norm_epsilon,
         dropout=model.dropout,
         dtype=model.dtype,
         remat=model.remat,

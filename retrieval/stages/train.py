@@ -22,7 +22,7 @@ from retrieval.models import two_tower
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.two_tower import TwoTower
 from retrieval.stages import model as models
-from retrieval.stages import validation
+from retrieval.stages import pretrained, validation
 from retrieval.stages.examples import abstract_batch, make_batches
 from retrieval.stages.run import Run
 from retrieval.training import chips, loop, optimizer, sharding, work
@@ -120,10 +120,15 @@ def trace_steps(config: ConfigDict) -> tuple[int, int]:
 
 
 def train_inputs(run: Run) -> Sequence[Path]:
-    """The record of the run whose parameters this one starts from: it changes when that one is trained again."""
+    """What tells whether the parameters that this run starts from have changed.
+
+    The record of the run that trained them, or the files of a folder of BERT's weights.
+    """
     folder = run.config.train.init_from
     if not folder:
         return ()
+    if weights := pretrained.inputs(run.config):
+        return weights
     record = Path(folder) / "stages" / "train.json"
     if not record.exists() or not files.read_json(record)["done"]:
         raise UserError(f"config.train.init_from={folder}: not a work directory with a finished train stage")
@@ -139,6 +144,9 @@ def check_start(run: Run) -> None:
     if not run.config.train.init_from:
         return
     train_inputs(run)
+    if pretrained.folders(run.config):
+        pretrained.check(run)
+        return
     folder = Path(run.config.train.init_from)
     check_vocabulary(run, folder, "config.train.init_from")
     theirs = ConfigDict(files.read_json(folder / "config.json"))
@@ -270,7 +278,13 @@ def load_towers(run: Run, vocab_size: int) -> TwoTower:
 
 
 def init_from(model: TwoTower | MaskedLanguageModel, config: ConfigDict, vocab_size: int) -> None:
-    """Starts a model from the trained one of `train.init_from`: all of it, or an MLM encoder in both towers."""
+    """Starts a model from what `train.init_from` names.
+
+    That is BERT's weights, or a trained model: all of it, or an MLM's encoder in both towers.
+    """
+    if pretrained.folders(config):
+        pretrained.init(model, config)
+        return
     folder = Path(config.train.init_from)
     if not (folder / "config.json").exists():
         raise UserError(f"config.train.init_from={folder}: not a work directory (no config.json)")

@@ -1,0 +1,109 @@
+"""The tensors of a folder of weights, by name: safetensors, PyTorch's files or a TensorFlow checkpoint."""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath
+
+import ml_dtypes  # noqa: F401  NumPy, and safetensors with it, knows bfloat16 by it
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from retrieval import files
+from retrieval.errors import UserError
+from retrieval.models import torch_file
+
+_TF_INDEX = "bert_model.ckpt.index"
+
+
+def find(folder: Path) -> list[Path]:
+    """The files of a folder that have its weights; of several formats the first of `_READERS`.
+
+    Raises:
+      UserError: there is none, or one of its parts is missing.
+    """
+    for name in _READERS:
+        if (folder / name).is_file():
+            return [folder / name, *_parts(folder / name)]
+    raise UserError(f"{folder}: no weights there; one of {', '.join(_READERS)} is needed")
+
+
+def read(folder: Path) -> dict[str, np.ndarray]:
+    """All tensors by the names that the files have for them, in the types that they are saved in.
+
+    Raises:
+      UserError: a file is missing, damaged, or not what its name says.
+    """
+    first = find(folder)[0]
+    return _READERS[first.name](first)
+
+
+def _parts(path: Path) -> list[Path]:
+    """The files that an index stands for."""
+    if path.name == _TF_INDEX:
+        return sorted(path.parent.glob(path.name.replace(".index", ".data-*")))
+    return sorted({path.parent / name for name in _weight_map(path).values()}) if path.suffix == ".json" else []
+
+
+def _weight_map(path: Path) -> dict[str, str]:
+    """Tensor -> file of `*.index.json`."""
+    value = files.read_json(path)
+    names = value.get("weight_map") if isinstance(value, dict) else None
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise UserError(f"{path}: no weight_map from tensors to files; copy it again")
+    for name in set(names.values()):
+        if PurePosixPath(name).name != name or name in ("", ".."):
+            raise UserError(f"{path}: '{name}' is a file of another folder; copy it again")
+        if not (path.parent / name).is_file():
+            raise UserError(f"{path.parent / name}: missing, though {path.name} names it; copy it again")
+    return names
+
+
+def _read_parts(path: Path) -> dict[str, np.ndarray]:
+    """The tensors of the files that an index names."""
+    names, tensors = _weight_map(path), {}
+    for part in _parts(path):
+        read_part = _read_safetensors if part.suffix == ".safetensors" else torch_file.read_tensors
+        for name, tensor in read_part(part).items():
+            if names.get(name) != part.name:
+                raise UserError(f"{part}: its tensor {name} is not in {path.name}; copy both again")
+            tensors[name] = tensor
+    if missing := sorted(names.keys() - tensors.keys()):
+        raise UserError(
+            f"{path.parent / names[missing[0]]}: lacks {missing[0]}, which {path.name} names; copy it again"
+        )
+    return tensors
+
+
+def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with safe_open(path, "np") as tensors:
+            names = tensors.keys()
+            return {name: tensors.get_tensor(name) for name in names}
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except (SafetensorError, TypeError, ValueError) as error:  # TypeError: a type of numbers that NumPy lacks
+        raise UserError(f"{path}: damaged, or no safetensors file ({error}); copy it again") from error
+
+
+def _read_tensorflow(path: Path) -> dict[str, np.ndarray]:
+    """The variables of a checkpoint, but for those of its optimizer."""
+    import tensorflow as tf  # late: it takes seconds
+
+    try:
+        reader = tf.train.load_checkpoint(str(path.with_suffix("")))
+        names = [name for name in reader.get_variable_to_shape_map() if not _OPTIMIZERS.search(name)]
+        return {name: reader.get_tensor(name) for name in names}
+    except (tf.errors.OpError, RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise UserError(f"{path}: damaged, or parts of it are missing ({reason}); copy it again") from error
+
+
+_OPTIMIZERS = re.compile(r"(^|/)(adam_[mv]|global_step|Adam(_1)?|beta[12]_power)$")
+
+_READERS: Mapping[str, Callable[[Path], dict[str, np.ndarray]]] = {
+    "model.safetensors": _read_safetensors,
+    "model.safetensors.index.json": _read_parts,
+    "pytorch_model.bin": torch_file.read_tensors,
+    "pytorch_model.bin.index.json": _read_parts,
+    _TF_INDEX: _read_tensorflow,
+}
