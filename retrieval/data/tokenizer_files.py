@@ -1,8 +1,8 @@
 """A vocabulary as the files of a Hugging Face tokenizer, which gives the same token ids for every text.
 
-A pair is `[CLS] first [SEP] second [SEP]` with token types 0 and 1 (where there are two), and "[SEP]" in a text is no special token, as with
-`WordPiece`. What is too long is cut from the longer text of a pair, one token after the other, where `WordPiece.pair`
-cuts the second first: that is the same unless the first text has more than half of the tokens.
+A pair is `[CLS] first [SEP] second [SEP]` with token types 0 and 1, where there are two, and "[SEP]" in a text is no
+special token, as with `WordPiece`. What is too long is cut from the longer text of a pair, one token after the other,
+where `WordPiece.pair` cuts the second first: that is the same unless the first has more than half of the tokens.
 """
 
 from pathlib import Path
@@ -23,6 +23,7 @@ def write_tokenizer(folder: Path, vocabulary: WordPiece, *, length: int, types: 
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",  # tokenizer.json as it is
         "do_lower_case": True,
+        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
         "model_max_length": length,
         "split_special_tokens": True,  # "[SEP]" in a text is three word pieces
     }

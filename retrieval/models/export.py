@@ -45,7 +45,7 @@ def write_tower(folder: Path, tower: Tower, *, normalize: bool, length: int) -> 
     (folder / "1_Pooling").mkdir()
     files.write_json(folder / "1_Pooling" / "config.json", pooling)
     kinds = ["Transformer", "Pooling"]
-    if tower.projection is not None:
+    if hasattr(tower, "projection"):
         kinds.append("Dense")
         _write_dense(folder / _path(kinds), tower.projection)
     if normalize:

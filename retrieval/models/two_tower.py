@@ -38,14 +38,16 @@ class TowerConfig:
 
 
 class Tower(nnx.Module):
-    """A Transformer, its pooled hidden state, and a linear layer; none where `embed_dim` is 0."""
+    """A Transformer, its pooled hidden state, and a linear layer.
+
+    Where `embed_dim` is 0 there is no layer, and no attribute `projection`.
+    """
 
     def __init__(self, encoder: Transformer, embed_dim: int, pooling: str, *, rngs: nnx.Rngs):
         if pooling not in POOLINGS:
             raise unknown_name("pooling", pooling, POOLINGS)
         self.pooling = pooling
         self.encoder = encoder
-        self.projection = None
         if embed_dim:
             self.projection = nnx.Linear(encoder.config.hidden_size, embed_dim, kernel_init=INIT, rngs=rngs)
 
@@ -53,7 +55,7 @@ class Tower(nnx.Module):
         """Embeddings, float32 [B, E]."""
         pooled_BH = POOLINGS[self.pooling](self.encoder(text, dropout_key=dropout_key), text)
         pooled_BH = pooled_BH.astype(jnp.float32)
-        return self.projection(pooled_BH) if self.projection else pooled_BH
+        return self.projection(pooled_BH) if hasattr(self, "projection") else pooled_BH
 
 
 class TwoTower(nnx.Module):
