@@ -103,7 +103,7 @@ def _card(run: Run) -> str:
         data=[f"{what}: {', '.join(map(display.inline, names))}" for what, names in data.items()],
         notes=_notes(config),
         settings=dict(_settings(config)),
-        results=_results(run),
+        results=[row | {"seconds": None} for row in _results(run)],  # of the machine, not of the model
     )
 
 
