@@ -65,7 +65,7 @@ def work_directory(folder, shift=0.1, **changes):
     run = Run(config, folder, REPOSITORY / "requirements.lock")
     runs.open_run(run, STAGES)
     run.corpus.mkdir()
-    VOCABULARY.save(run.corpus / "vocab.txt")
+    VOCABULARY.save(run.corpus / VOCABULARY.FILE)
     mesh = models.make_mesh(config)
     like = train.abstract_state(config, models.abstract(config, len(VOCABULARY)), mesh)
     state = train.initial_state(config, len(VOCABULARY), like)

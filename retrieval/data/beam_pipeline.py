@@ -8,8 +8,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from retrieval.data import articles, prepare, shards
-from retrieval.data.vocab import WordPiece
+from retrieval.data import articles, prepare, shards, vocabularies
 
 _ARTICLE = "article"
 
@@ -41,7 +40,7 @@ def write_shards(folder: Path, settings: "prepare.Settings") -> collections.Coun
         cut = (
             pipeline
             | beam.io.ReadFromText(str(folder / "articles" / "*.jsonl"))
-            | "cut" >> beam.ParDo(_Cut(folder / "vocab.txt", settings)).with_outputs()
+            | "cut" >> beam.ParDo(_Cut(folder, settings)).with_outputs()
         )
         resolved = _grouped("resolve", shards.resolve, {tag: cut[tag] for tag in (shards.REDIRECT, shards.REQUEST)})
         attached = _grouped(
@@ -68,7 +67,7 @@ class _Cut(beam.DoFn):
         self._path, self._settings = vocabulary, settings
 
     def setup(self) -> None:
-        self._vocabulary = WordPiece.load(self._path)
+        self._vocabulary = vocabularies.load(self._path)
 
     def process(self, line: str) -> Iterator[beam.pvalue.TaggedOutput]:
         item, settings = articles.from_json(line, f"articles beside {self._path}"), self._settings

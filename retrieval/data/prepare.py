@@ -1,7 +1,7 @@
 """A corpus to tokenised shards: articles, then the vocabulary, then passages with their links.
 
     corpus/articles/*.jsonl          one article, redirect or known item (held out for evaluation) a line
-    corpus/vocab.txt                 the WordPiece vocabulary
+    corpus/vocab.txt                 the WordPiece vocabulary; tokenizer.json for one of byte pairs
     corpus/passages-*.tfrecord       a passage, its title and (outside the lead itself) the lead of its article
     corpus/links-*.tfrecord          a passage and the lead of an article that it links to (WLP)
     corpus/passages-*.jsonl          the text of the passages
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from retrieval import files
-from retrieval.data import articles, beir, local_runner, pydocs, shards, tfds_source, wikipedia, wikitext
+from retrieval.data import articles, beir, local_runner, pydocs, shards, tfds_source, vocabularies, wikipedia, wikitext
 from retrieval.data.articles import Article, Broken, Dropped, KnownItem, Redirect
 from retrieval.data.passages import Limits
 from retrieval.data.vocab import WordPiece
@@ -38,7 +38,7 @@ class Settings:
     """What decides the contents of the shards, and how they are made.
 
     Attributes:
-      vocabulary: path of a `vocab.txt`, or None to train one of `vocab_size` tokens on the corpus.
+      vocabulary: path of a vocabulary, or None to train one of `vocab_size` tokens on the corpus.
       num_shards: files of each kind; a multiple of `data.lanes`.
       held_out: fraction of functions that pydocs keeps for evaluation.
       runner: 'local', or the name of a Beam runner.
@@ -169,11 +169,13 @@ def _chunks(pages: Iterable[Any], chunk_bytes: int) -> Iterator[list]:
 
 
 def _vocabulary(folder: Path, settings: Settings) -> None:
-    path = folder / "vocab.txt"
     if settings.vocabulary is not None:
-        WordPiece.load(settings.vocabulary).save(path)
-    elif not path.exists():
-        WordPiece.train(_sample_texts(folder, budget=16 << 20), settings.vocab_size).save(path)
+        vocabulary = vocabularies.load(settings.vocabulary)
+    elif not vocabularies.find(folder):
+        vocabulary = WordPiece.train(_sample_texts(folder, budget=16 << 20), settings.vocab_size)
+    else:
+        return
+    vocabulary.save(folder / vocabulary.FILE)
 
 
 def _sample_texts(folder: Path, budget: int) -> Iterator[str]:
@@ -203,7 +205,7 @@ def _shards(folder: Path, work: Path, settings: Settings) -> collections.Counter
 
 
 def _cut_task(output: Path, article_file: Path, folder: Path, settings: Settings) -> None:
-    vocabulary = WordPiece.load(folder / "vocab.txt")
+    vocabulary = vocabularies.load(folder)
     items = (
         item
         for article in read_articles(article_file)

@@ -1,9 +1,10 @@
-"""WordPiece (Wu et al. 2016, as in BERT): load a published vocabulary, or train one on the corpus."""
+"""Vocabularies, and WordPiece (Wu et al. 2016, as in BERT): load a published one, or train one on the corpus."""
 
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 # The library's threads and our worker processes would fight over the cores; it also refuses to work after a fork.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -15,35 +16,117 @@ from retrieval.errors import UserError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
+_NORMALIZER = {
+    "type": ("BertNormalizer",),
+    "clean_text": (True,),
+    "handle_chinese_chars": (True,),
+    "strip_accents": (None, True),
+    "lowercase": (True,),
+}
+
 _PART = 100_000  # characters that are encoded at a time
 
 
-class WordPiece:
-    """Text to token ids and back, with BERT's normaliser (uncased: lower case, accents stripped) and pre-tokeniser.
-
-    The Rust `tokenizers` library does the work: it agrees with the published BERT tokeniser also on control
-    characters and malformed text, which tensorflow-text does not, and worker processes need no TensorFlow for it.
+class Vocabulary:
+    """Text to token ids and back. The Rust `tokenizers` library does the work: worker processes need no TensorFlow.
 
     Attributes:
+      FILE: the name of its file in a folder.
       tokens: id -> token.
+      published_ids: the id that each token has where the vocabulary was published; None: the same.
       pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens; `pad_id` is always 0.
     """
 
-    def __init__(self, tokens: Sequence[str]):
+    FILE: str
+    published_ids: list[int] | None = None
+
+    def __init__(self, tokens: Sequence[str], special_tokens: Sequence[str], tokenizer: Tokenizer):
         self.tokens = list(tokens)
-        self._tokenizer = _bert(models.WordPiece({token: i for i, token in enumerate(tokens)}, unk_token="[UNK]"))
-        ids = {token: self.tokens.index(token) for token in SPECIAL_TOKENS}
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = ids.values()
+        self._tokenizer = tokenizer
+        ids = [self.tokens.index(token) for token in special_tokens]
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = ids
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text`; a "[SEP]" in the text is ordinary pieces of words, never the special token."""
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` for many texts at once."""
+        return [encoding.ids for part in _parts(texts) for encoding in self._encode(part)]
+
+    def _encode(self, texts: Sequence[str]) -> list[Encoding]:
+        return self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text with the word pieces joined; special tokens are left out."""
+        special = {self.pad_id, self.cls_id, self.sep_id, self.mask_id}
+        return self._tokenizer.decode([i for i in ids if i not in special])
+
+    def single(self, ids: Sequence[int], length: int) -> list[int]:
+        """`[CLS] ids [SEP]`, cut to `length` tokens."""
+        return [self.cls_id, *ids[: length - 2], self.sep_id]
+
+    def pair(self, first: Sequence[int], second: Sequence[int], length: int) -> list[int]:
+        """`[CLS] first [SEP] second [SEP]`, cut to `length` tokens; `second` is cut before `first` is.
+
+        An empty `first` (a text without a title) gives `single(second)`.
+        """
+        if not first:
+            return self.single(second, length)
+        first = first[: max(length // 2, length - 3 - len(second))][: length - 3]
+        return [self.cls_id, *first, self.sep_id, *second[: length - 3 - len(first)], self.sep_id]
+
+    def to_json(self, types: int) -> str:
+        """A `tokenizer.json` of the library, with `single` and `pair` as what it makes of token ids.
+
+        Args:
+          types: how many token types there are: the second text of a pair has the last.
+        """
+        tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
+        ids = (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id)
+        tokenizer.add_special_tokens([self.tokens[id] for id in ids])
+        cls, sep = self.tokens[self.cls_id], self.tokens[self.sep_id]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{cls}:0 $A:0 {sep}:0",
+            pair=f"{cls}:0 $A:0 {sep}:0 $B:{types - 1} {sep}:{types - 1}",
+            special_tokens=[(cls, self.cls_id), (sep, self.sep_id)],
+        )
+        return tokenizer.to_str(pretty=True)
+
+
+class WordPiece(Vocabulary):
+    """BERT's normaliser (uncased: lower case, accents stripped), pre-tokeniser and word pieces.
+
+    The library agrees with the published BERT tokeniser also on control characters and malformed text, which
+    tensorflow-text does not.
+    """
+
+    FILE = "vocab.txt"
+
+    def __init__(self, tokens: Sequence[str]):
+        model = models.WordPiece({token: i for i, token in enumerate(tokens)}, unk_token="[UNK]")
+        super().__init__(tokens, SPECIAL_TOKENS, _bert(model))
 
     @classmethod
     def load(cls, path: Path) -> "WordPiece":
-        """Reads a BERT `vocab.txt`: one token a line, the line number is the id.
+        """Reads a BERT `vocab.txt` (one token a line, the line number is the id) or `tokenizer.json`.
 
         Raises:
-          UserError: the file cannot be read, lacks a special token, repeats a token, or [PAD] is not its first line.
+          UserError: the file cannot be read, lacks a special token, repeats a token, or [PAD] is not its first one.
         """
+        path = Path(path)
+        if path.suffix == ".json":
+            config, tokens = read_tokenizer(path, "WordPiece")
+            normalizer = config.get("normalizer")
+            if not isinstance(normalizer, dict) or any(normalizer.get(k) not in v for k, v in _NORMALIZER.items()):
+                raise UserError(f"vocabulary {path}: its normalizer is not that of uncased BERT, the only one known")
+            _check(path, tokens)
+            return cls(tokens)
         try:
-            tokens = Path(path).read_text(encoding="utf-8").split("\n")
+            tokens = path.read_text(encoding="utf-8").split("\n")
         except OSError as error:
             raise UserError(f"vocabulary {path}: {error.strerror}") from error
         except UnicodeDecodeError as error:
@@ -83,54 +166,32 @@ class WordPiece:
         """Writes `vocab.txt`, whole or not at all."""
         files.write_text(path, "\n".join(self.tokens) + "\n")
 
-    def to_json(self, types: int) -> str:
-        """A `tokenizer.json` of the `tokenizers` library, with `single` and `pair` as what it makes of token ids.
 
-        Args:
-          types: how many token types there are: the second text of a pair has the last.
-        """
-        tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
-        cls, sep = self.tokens[self.cls_id], self.tokens[self.sep_id]
-        tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{cls}:0 $A:0 {sep}:0",
-            pair=f"{cls}:0 $A:0 {sep}:0 $B:{types - 1} {sep}:{types - 1}",
-            special_tokens=[(cls, self.cls_id), (sep, self.sep_id)],
-        )
-        return tokenizer.to_str(pretty=True)
+def read_tokenizer(path: Path, kind: str) -> tuple[dict[str, Any], list[str]]:
+    """A `tokenizer.json` of the library, and the tokens of its model with those that were added to it, by id.
 
-    def __len__(self) -> int:
-        return len(self.tokens)
+    Raises:
+      UserError: it cannot be read, or its model is of another kind.
+    """
+    config = files.read_json(path)
+    model = config.get("model") if isinstance(config, dict) else None
+    if not isinstance(model, dict) or model.get("type") != kind:
+        raise UserError(f"vocabulary {path}: not one of {kind}; a BERT vocab.txt or a tokenizer.json is needed")
+    ids, added = model.get("vocab"), config.get("added_tokens") or []
+    if not isinstance(ids, dict) or not all(isinstance(token, dict) and "content" in token for token in added):
+        raise UserError(f"vocabulary {path}: its model has no tokens; copy it again")
+    return config, in_order(path, ids | {token["content"]: token.get("id") for token in added})
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of `text`; a "[SEP]" in the text is three ordinary word pieces, never the special token."""
-        return self._tokenizer.encode(text, add_special_tokens=False).ids
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """`encode` for many texts at once."""
-        return [encoding.ids for part in _parts(texts) for encoding in self._encode(part)]
+def in_order(path: Path, ids: Any) -> list[str]:
+    """Tokens in the order of their ids.
 
-    def _encode(self, texts: Sequence[str]) -> list[Encoding]:
-        return self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text with the word pieces joined; special tokens are left out."""
-        special = {self.pad_id, self.cls_id, self.sep_id, self.mask_id}
-        return self._tokenizer.decode([i for i in ids if i not in special])
-
-    def single(self, ids: Sequence[int], length: int) -> list[int]:
-        """`[CLS] ids [SEP]`, cut to `length` tokens."""
-        return [self.cls_id, *ids[: length - 2], self.sep_id]
-
-    def pair(self, first: Sequence[int], second: Sequence[int], length: int) -> list[int]:
-        """`[CLS] first [SEP] second [SEP]`, cut to `length` tokens; `second` is cut before `first` is.
-
-        An empty `first` (a text without a title) gives `single(second)`.
-        """
-        if not first:
-            return self.single(second, length)
-        first = first[: max(length // 2, length - 3 - len(second))][: length - 3]
-        return [self.cls_id, *first, self.sep_id, *second[: length - 3 - len(first)], self.sep_id]
+    Raises:
+      UserError: these are not 0, 1, ...
+    """
+    if not isinstance(ids, dict) or sorted(i for i in ids.values() if type(i) is int) != list(range(len(ids))):
+        raise UserError(f"vocabulary {path}: its ids are not the numbers from 0 on; copy it again")
+    return sorted(ids, key=ids.__getitem__)
 
 
 def _parts(texts: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +106,7 @@ _HEAD = "cls.predictions."
 _UNUSED = re.compile(r"^pooler\.|^cls\.seq_relationship\.|^embeddings\.(position_ids|token_type_ids)$")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class BertFolder:
     """A folder that has been looked at; its weights are read when they are asked for, once.
 
@@ -146,7 +146,7 @@ class BertFolder:
         """Its config, and the files that its weights are read from."""
         return [_config_of(self.path), *tensor_files.find(self.path)]
 
-    def encoder(self, like: Mapping[str, Any], token_ids: np.ndarray | None = None) -> dict[str, Any]:
+    def encoder(self, like: Mapping[str, Any], token_ids: Sequence[int] | None = None) -> dict[str, Any]:
         """The parameters of the encoder, as `pretrained.to_parameters` gives them.
 
         Args:
@@ -158,7 +158,7 @@ class BertFolder:
         tensors = {name: tensor for name, tensor in self._tensors.items() if not name.startswith(_HEAD)}
         return pretrained.to_parameters(_permuted(tensors, token_ids), like, str(self.path))
 
-    def mlm_head(self, like: Mapping[str, Any], token_ids: np.ndarray | None = None) -> dict[str, Any] | None:
+    def mlm_head(self, like: Mapping[str, Any], token_ids: Sequence[int] | None = None) -> dict[str, Any] | None:
         """The parameters of the head that predicts masked tokens, or None where the folder has none; see `encoder`."""
         head = {name: tensor for name, tensor in self._tensors.items() if name.startswith(_HEAD)}
         if not head:
@@ -238,9 +238,9 @@ def _bert_name(name: str, kind: _Kind) -> str:
     return name
 
 
-def _permuted(tensors: Mapping[str, np.ndarray], token_ids: np.ndarray | None) -> Mapping[str, np.ndarray]:
+def _permuted(tensors: Mapping[str, np.ndarray], token_ids: Sequence[int] | None) -> Mapping[str, np.ndarray]:
     """The tensors with the rows of the vocabulary in our order."""
     if token_ids is None:
         return tensors
     names = {"embeddings.word_embeddings.weight", f"{_HEAD}bias"} & tensors.keys()
-    return {**tensors, **{name: tensors[name][token_ids] for name in names}}
+    return {**tensors, **{name: tensors[name][np.asarray(token_ids)] for name in names}}

@@ -34,7 +34,7 @@ _DICT, _TENSOR, _PARAMETER = (
     "torch._utils _rebuild_tensor_v2",
     "torch._utils _rebuild_parameter",
 )
-_MOST = 4  # times the bytes of the file that its tensors may take: tied weights are in it once
+_MOST = 4  # times the bytes of its storages that the tensors of a file may take: tied weights share theirs
 _REMEDY = "save it anew, as model.safetensors: model.save_pretrained(FOLDER)"
 
 
@@ -101,7 +101,8 @@ def _read(archive: zipfile.ZipFile) -> dict[str, np.ndarray]:
     if others:
         raise _RefusedError(f"{_shown(others[0])} is no tensor")
     sizes = [math.prod(value.shape) * value.storage.dtype.itemsize for value in map(_checked, values.values())]
-    if sum(sizes) > _MOST * sum(member.file_size for member in members.values()):
+    stored = [member.file_size for name, member in members.items() if name.startswith(f"{root}data/")]
+    if sum(sizes) > _MOST * sum(stored):
         raise _RefusedError("its tensors are larger than what is in it")
     storages: dict[_Storage, np.ndarray] = {}
     for value in values.values():

@@ -7,8 +7,7 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.data import reqa, tfds_source, wikipedia
-from retrieval.data.vocab import WordPiece
+from retrieval.data import reqa, tfds_source, vocabularies, wikipedia
 from retrieval.errors import UserError, divisors, near, unknown_name
 from retrieval.stages import examples, export, plan, pretrained, settings, train
 from retrieval.stages import model as models
@@ -119,8 +118,8 @@ def _check_corpus(config: ConfigDict) -> None:
     if config.corpus != "pydocs":
         for path in _paths("config.corpus", config.corpus, tfds="wikipedia"):
             wikipedia.read_pages(path)  # which looks at the first page
-    for path in _paths("config.vocab", config.vocab):
-        WordPiece.load(path)
+    for path in _paths("config.vocab", str(vocabularies.named(config.vocab) or "")):
+        vocabularies.load(path)
 
 
 def _check_sets(run: Run) -> list[Path]:

@@ -8,7 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from retrieval import files
-from retrieval.data import beir, natural_questions, open_domain, pairs, prepare, pydocs, reqa, splits, tfds_source
+from retrieval.data import (
+    beir,
+    natural_questions,
+    open_domain,
+    pairs,
+    prepare,
+    pydocs,
+    reqa,
+    splits,
+    tfds_source,
+    vocabularies,
+)
 from retrieval.data.beir import RetrievalSet
 from retrieval.data.passages import Limits
 from retrieval.data.vocab import WordPiece
@@ -24,7 +35,7 @@ def prepare_corpus(run: Run) -> dict[str, Any]:
     if not config.corpus:
         raise UserError("config.corpus is not set: --config.corpus=DUMP.xml.bz2 (a MediaWiki export), or 'pydocs'")
     settings = prepare.Settings(
-        vocabulary=Path(config.vocab) if config.vocab else None,
+        vocabulary=vocabularies.named(config.vocab),
         vocab_size=config.prepare.vocab_size,
         num_shards=config.prepare.shards,
         limits=Limits(config.prepare.longest_passage, config.prepare.shortest_paragraph, config.prepare.least_passage),
@@ -43,7 +54,7 @@ def prepare_corpus(run: Run) -> dict[str, Any]:
 def corpus_inputs(run: Run) -> Sequence[Path]:
     """The files that `prepare` reads."""
     paths = [run.lock] if run.config.corpus == "pydocs" else _files(run.config.corpus)
-    return _existing([*paths, *_files(run.config.vocab)])
+    return _existing([*paths, *filter(None, [vocabularies.named(run.config.vocab)])])
 
 
 def write_sets(run: Run) -> dict[str, Any]:
@@ -82,7 +93,7 @@ def write_pairs(run: Run) -> dict[str, Any]:
     """Writes `pairs/`, the shards that fine-tuning reads; returns their statistics."""
     if not run.training.exists():
         raise UserError("stage 'pairs' needs questions to train on: set config.split.set, such as reqa")
-    vocabulary = WordPiece.load(run.corpus / "vocab.txt")
+    vocabulary = vocabularies.load(run.corpus)
     training = beir.read_folder(run.training)
     statistics = pairs.write_pairs(training, splits.TRAIN, vocabulary, run.pairs, run.config.split.shards)
     files.remove_temporaries(run.pairs)
@@ -116,8 +127,8 @@ def _size(run: Run, value: RetrievalSet) -> dict[str, Any]:
     """A row of Table 2; the tokens are those of the run's vocabulary, where it has one."""
     tuples = {f"tuples ({rule})": sum(map(len, qrels.values())) for rule, qrels in value.qrels.items()}
     size = {"queries": len(value.queries), "candidates": len(value.candidates), **tuples}
-    if (run.corpus / "vocab.txt").exists():
-        count = functools.partial(_tokens, WordPiece.load(run.corpus / "vocab.txt"))
+    if vocabularies.find(run.corpus):
+        count = functools.partial(_tokens, vocabularies.load(run.corpus))
         size["tokens per query"] = round(sum(count(list(value.queries.values()))) / len(value.queries), 2)
         documents = [count([getattr(c, field) for c in value.candidates]) for field in ("title", "text")]
         size["tokens per candidate"] = round(sum(map(sum, documents)) / len(value.candidates), 2)

@@ -8,8 +8,8 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from retrieval import files, hosts
-from retrieval.data import tfds_source, tokenizer_files
-from retrieval.data.vocab import WordPiece
+from retrieval.data import tfds_source, tokenizer_files, vocabularies
+from retrieval.data.vocab import Vocabulary, WordPiece
 from retrieval.errors import UserError
 from retrieval.evaluation import card, display
 from retrieval.models import export as folders
@@ -30,7 +30,7 @@ def export(run: Run) -> dict[str, Any]:
       UserError: as `check`.
     """
     check(run)
-    vocabulary = WordPiece.load(run.corpus / "vocab.txt")
+    vocabulary = vocabularies.load(run.corpus)
     towers = load_towers(run, len(vocabulary))  # on every host, as checkpoints are read
     hosts.on_first(lambda: _write(run, towers, vocabulary))
     return {"tied": _trained(run).model.tied, "step": read_record(run, "train")["details"]["step"]}
@@ -70,7 +70,7 @@ def _trained(run: Run) -> ConfigDict:
     return run.holder("train").config
 
 
-def _write(run: Run, towers: TwoTower, vocabulary: WordPiece) -> None:
+def _write(run: Run, towers: TwoTower, vocabulary: Vocabulary) -> None:
     config = _trained(run)
     lengths = {folders.QUERY: config.data.query_length, folders.DOCUMENT: config.data.document_length}
     files.remove_temporaries(run.folder, FOLDER)
@@ -83,17 +83,17 @@ def _write(run: Run, towers: TwoTower, vocabulary: WordPiece) -> None:
                 (folder / name).mkdir()
                 _write_tower(folder / name, tower, towers.normalize, vocabulary, lengths[name])
             folders.write_router(folder)
-        files.write_text(folder / "README.md", _card(run))
+        files.write_text(folder / "README.md", _card(run, vocabulary))
     _log.info("export: %s", run.folder / FOLDER)
 
 
-def _write_tower(folder: Path, tower: Any, normalize: bool, vocabulary: WordPiece, length: int) -> None:
+def _write_tower(folder: Path, tower: Any, normalize: bool, vocabulary: Vocabulary, length: int) -> None:
     folders.write_tower(folder, tower, normalize=normalize, length=length)
     types = tower.encoder.config.type_vocab_size
     tokenizer_files.write_tokenizer(folder, vocabulary, length=length, types=types)
 
 
-def _card(run: Run) -> str:
+def _card(run: Run, vocabulary: Vocabulary) -> str:
     config = _trained(run)
     data = dict(_data(run))
     return card.model_card(
@@ -101,7 +101,7 @@ def _card(run: Run) -> str:
         license=run.config.export.license,
         datasets=[name for names in data.values() for name in names],
         data=[f"{what}: {', '.join(map(display.inline, names))}" for what, names in data.items()],
-        notes=_notes(config),
+        notes=_notes(config, vocabulary),
         settings=dict(_settings(config)),
         results=[row | {"seconds": None} for row in _results(run)],  # of the machine, not of the model
     )
@@ -128,7 +128,7 @@ def _names(value: Any) -> list[str]:
     ]
 
 
-def _notes(config: ConfigDict) -> list[str]:
+def _notes(config: ConfigDict, vocabulary: Vocabulary) -> list[str]:
     data, model = config.data, config.model
     longest = (data.document_length - 3) // 2
     notes = [
@@ -138,9 +138,11 @@ def _notes(config: ConfigDict) -> list[str]:
         "same.",
         f"Of a document that is too long the end is cut off. Training keeps more of a title of over {longest} tokens "
         "than the tokenizer here does: such documents get slightly other vectors.",
-        "Text is lower-cased and accents are stripped; special tokens that are written in a text have no effect.",
+        "Special tokens that are written in a text, such as [SEP], are text.",
         "`AutoModel` loads the encoder alone. Its pooler is of zeros: there is none.",
     ]
+    if isinstance(vocabulary, WordPiece):
+        notes.append("Text is lower-cased, and accents are stripped.")
     if model.tied and data.query_length < data.document_length:
         limit = f'processing_kwargs={{"text": {{"max_length": {data.query_length}}}}}'
         notes[0] += f" Here one tower serves both, cut to the length of documents: long queries need `{limit}`."

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from retrieval.data import beir
+from retrieval.data import beir, vocabularies
 from retrieval.data.beir import Candidate
 from retrieval.data.vocab import WordPiece
 from retrieval.errors import unknown_name
@@ -30,7 +30,7 @@ DENSE = ("scann", "exact")
 
 def encode(run: Run) -> dict[str, Any]:
     """Writes the embeddings of every set, and of the corpus, by the trained towers and by the untrained ones."""
-    vocabulary = WordPiece.load(run.corpus / "vocab.txt")
+    vocabulary = vocabularies.load(run.corpus)
     mesh = models.local_mesh(run.config)  # every host has shards of its own
     embedder = models.Embedder(run.config, vocabulary, mesh)
     counts = {}

@@ -11,14 +11,13 @@ import math
 import os
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.data.vocab import WordPiece
+from retrieval.data import vocabularies
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import display
 from retrieval.stages import examples, train
@@ -270,8 +269,8 @@ def _bytes(tree: Any) -> int:
 
 def vocab_size(config: ConfigDict) -> int:
     """The tokens of the vocabulary that the config names, or those that it asks for."""
-    path = Path(config.vocab)
-    return len(WordPiece.load(path)) if config.vocab and path.exists() else config.prepare.vocab_size
+    path = vocabularies.named(config.vocab)
+    return len(vocabularies.load(path)) if path and path.exists() else config.prepare.vocab_size
 
 
 def _platform(device: jax.Device) -> str:

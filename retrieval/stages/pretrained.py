@@ -9,7 +9,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.data.vocab import WordPiece
+from retrieval.data import vocabularies
 from retrieval.errors import UserError
 from retrieval.models.hugging_face import BertFolder, is_bert
 from retrieval.models.mlm import MaskedLanguageModel
@@ -51,8 +51,9 @@ def folders(config: ConfigDict) -> dict[str, BertFolder]:
 
 def inputs(config: ConfigDict) -> list[Path]:
     """The files of the folders: a run that has started notices when they change."""
-    found = {path: None for folder in folders(config).values() for path in (*folder.files, *_vocabulary(folder))}
-    return list(found)
+    found = dict.fromkeys(folders(config).values())
+    vocabulary = [vocabularies.find(folder.path) for folder in found]
+    return [*(path for folder in found for path in folder.files), *filter(None, vocabulary)]
 
 
 def check(run: Run) -> None:
@@ -75,17 +76,19 @@ def init(model: TwoTower | MaskedLanguageModel, config: ConfigDict) -> None:
     for name in _TOWERS:
         tower = getattr(model, name, None)
         if tower is not None and name in found:
-            _update(tower.encoder, found[name].encoder(models.parameters(tower.encoder)))
-            _log.info("%s starts from %s", name, found[name].path)
+            folder = found[name]
+            _update(tower.encoder, folder.encoder(models.parameters(tower.encoder), _token_ids(folder)))
+            _log.info("%s starts from %s", name, folder.path)
 
 
 def _init_mlm(model: MaskedLanguageModel, folder: BertFolder) -> None:
     params = models.parameters(model)
     like = {name: value for name, value in params.items() if name != "encoder"}
-    head = folder.mlm_head(like)
+    token_ids = _token_ids(folder)
+    head = folder.mlm_head(like, token_ids)
     if head is None:
         _log.warning("%s has no head of a masked language model: that starts at random", folder.path)
-    _update(model, {"encoder": folder.encoder(params["encoder"]), **(head or like)})
+    _update(model, {"encoder": folder.encoder(params["encoder"], token_ids), **(head or like)})
     _log.info("the masked language model starts from %s", folder.path)
 
 
@@ -114,26 +117,20 @@ def _check_sizes(config: ConfigDict, folder: BertFolder) -> None:
 
 
 def _check_vocabulary(run: Run, folder: BertFolder) -> None:
-    ours = run.corpus / "vocab.txt"
-    if not ours.exists():
-        ours = Path(run.config.vocab)
-    theirs = _vocabulary(folder)
-    remedy = f"set --config.vocab={theirs[0] if theirs else 'VOCAB'} in a --workdir of its own"
-    if not run.config.vocab and not ours.is_file():
+    theirs, ours = vocabularies.find(folder.path), vocabularies.find(run.corpus) or vocabularies.named(run.config.vocab)
+    remedy = f"set --config.vocab={folder.path if theirs else 'its vocabulary'}, in a --workdir of its own"
+    if ours is None:
         raise UserError(f"{_FIELD}={folder.path}: it has a vocabulary of its own, and config.vocab is empty: {remedy}")
-    tokens = WordPiece.load(ours).tokens
+    vocabulary = vocabularies.load(ours)
+    _check_tokenizer(folder.path / "tokenizer_config.json")
+    tokens = vocabularies.load(theirs).tokens if theirs else vocabulary.tokens
     if len(tokens) != folder.sizes["vocab_size"]:
         raise UserError(
-            f"{_FIELD}={folder.path}: a model of {folder.sizes['vocab_size']} tokens, and {ours} has {len(tokens)}: "
-            + remedy
+            f"{_FIELD}={folder.path}: a model of {folder.sizes['vocab_size']} tokens, and {theirs or ours} has "
+            f"{len(tokens)}: " + ("copy both again" if theirs else remedy)
         )
-    _check_tokenizer(folder.path / "tokenizer_config.json")
-    if theirs and tokens != (others := WordPiece.load(theirs[0]).tokens):
-        number = next(i for i, (a, b) in enumerate(zip(tokens, others)) if a != b)
-        raise UserError(
-            f"{_FIELD}={folder.path}: another vocabulary than {ours}; its token {number} is {others[number]!r} there "
-            f"and {tokens[number]!r} here: {remedy}"
-        )
+    if vocabulary.tokens != tokens:
+        raise UserError(f"{_FIELD}={folder.path}: trained with another vocabulary than {ours}: {remedy}")
 
 
 def _check_tokenizer(path: Path) -> None:
@@ -144,5 +141,7 @@ def _check_tokenizer(path: Path) -> None:
             raise UserError(f"{path}: {field} is {config[field]!r}; only {ours[-1]!r} is what our tokeniser does")
 
 
-def _vocabulary(folder: BertFolder) -> list[Path]:
-    return [path for path in [folder.path / "vocab.txt"] if path.is_file()]
+def _token_ids(folder: BertFolder) -> list[int] | None:
+    """The folder's ids of our tokens; None where they are the same."""
+    path = vocabularies.find(folder.path)
+    return vocabularies.load(path).published_ids if path else None

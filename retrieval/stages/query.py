@@ -3,8 +3,8 @@
 import numpy as np
 
 from retrieval import terminal
+from retrieval.data import vocabularies
 from retrieval.data.beir import Candidate
-from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError
 from retrieval.search import encode as encoding
 from retrieval.search import fusion
@@ -53,7 +53,7 @@ def hit(rank: int, score: float, passage: Candidate) -> str:
 
 
 def _embed(run: Run) -> np.ndarray:
-    vocabulary = WordPiece.load(run.corpus / "vocab.txt")
+    vocabulary = vocabularies.load(run.corpus)
     mesh = models.local_mesh(run.config)
     params = models.parameters(load_towers(run, len(vocabulary)))
     embed = models.Embedder(run.config, vocabulary, mesh).queries(params)

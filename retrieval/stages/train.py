@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
 from retrieval import files, hosts
-from retrieval.data.vocab import WordPiece
+from retrieval.data import vocabularies
 from retrieval.errors import UserError
 from retrieval.models import two_tower
 from retrieval.models.mlm import MaskedLanguageModel
@@ -47,7 +47,7 @@ _SHOWN = {
 def train(run: Run) -> dict[str, Any]:
     """Trains to the last step, from the newest checkpoint where there is one."""
     config = run.config
-    vocabulary = WordPiece.load(run.corpus / "vocab.txt")
+    vocabulary = vocabularies.load(run.corpus)
     check_start(run)
     mesh = models.make_mesh(config)
     batches = make_batches(run, vocabulary, mesh)  # before the model, for what may be wrong with the data
@@ -169,12 +169,11 @@ def check_vocabulary(run: Run, folder: Path, field: str) -> None:
         return
     trained = Run(ConfigDict(files.read_json(folder / "config.json")), folder, run.lock)
     try:
-        theirs, ours = trained.corpus / "vocab.txt", run.corpus / "vocab.txt"
+        theirs, ours = vocabularies.find(trained.corpus), vocabularies.find(run.corpus)
     except UserError:  # the base of that run has gone, and its vocabulary with it
         return
-    if not ours.exists() and run.config.vocab:
-        ours = Path(run.config.vocab)
-    if ours.exists() and theirs.exists() and WordPiece.load(ours).tokens != WordPiece.load(theirs).tokens:
+    ours = ours or vocabularies.named(run.config.vocab)
+    if ours and theirs and vocabularies.load(ours).tokens != vocabularies.load(theirs).tokens:
         raise UserError(
             f"{field}={folder}: trained with another vocabulary than {ours}; use its own, "
             f"--config.vocab={theirs}, in a --workdir of its own, or a config.base that has it"

@@ -1,0 +1,91 @@
+"""Byte pairs: the published ids with padding at 0, and vocabularies of whichever kind."""
+
+import json
+import shutil
+
+import pytest
+from conftest import REPOSITORY
+
+from retrieval.data import vocabularies
+from retrieval.data.byte_pairs import BytePairs
+from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.errors import UserError
+
+GOLDEN = REPOSITORY / "tests" / "golden" / "byte_pairs"
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.json"])
+def test_ids_are_those_of_transformers_but_for_padding(name):
+    vocabulary = BytePairs.load(GOLDEN / name)
+    assert vocabulary.pad_id == 0 and vocabulary.tokens[:2] == ["<pad>", "<s>"] and vocabulary.cls_id == 1
+    records = json.loads((GOLDEN / "expected.json").read_text())
+    ours = vocabulary.encode_batch([text * times for text, times, _ in records])
+    assert [[vocabulary.published_ids[i] for i in ids] for ids in ours] == [expected for *_, expected in records]
+
+
+def test_text_comes_back_and_special_tokens_in_it_are_ordinary():
+    vocabulary = BytePairs.load(GOLDEN / "tokenizer.json")
+    for text in ("The Naïve café", " two  spaces\n", "</s> <mask> [SEP]", "😀"):
+        ids = vocabulary.encode(text)
+        assert vocabulary.decode(ids) == text
+        assert not {vocabulary.sep_id, vocabulary.mask_id} & set(ids)
+
+
+def test_saved_in_our_order_it_is_the_same(tmp_path):
+    vocabulary = vocabularies.load(GOLDEN)
+    vocabulary.save(tmp_path / vocabulary.FILE)
+    again = vocabularies.load(tmp_path)
+    assert isinstance(again, BytePairs) and again.tokens == vocabulary.tokens
+    assert again.published_ids == list(range(len(again)))
+    assert again.encode("unaffable café") == vocabulary.encode("unaffable café")
+
+
+def test_a_tokenizer_json_of_word_pieces_is_the_vocab_txt(tmp_path):
+    vocabulary = WordPiece([*SPECIAL_TOKENS, "the", "##y", "cat"])
+    (tmp_path / "tokenizer.json").write_text(vocabulary._tokenizer.to_str())
+    again = vocabularies.load(tmp_path)
+    assert isinstance(again, WordPiece) and again.tokens == vocabulary.tokens
+
+
+def changed(change):
+    config = json.loads((GOLDEN / "tokenizer.json").read_text())
+    change(config)
+    return json.dumps(config)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{}", "not one of WordPiece"),
+        ("[", "not valid JSON"),
+        (changed(lambda c: c["model"].update(type="Unigram")), "a BERT vocab.txt or a tokenizer.json is needed"),
+        (changed(lambda c: c.update(normalizer={"type": "Lowercase"})), "only byte pairs as RoBERTa has them"),
+        (changed(lambda c: c["pre_tokenizer"].update(add_prefix_space=True)), "only byte pairs as RoBERTa has them"),
+        (changed(lambda c: c["model"]["vocab"].update(more=1)), "its ids are not the numbers from 0 on"),
+        (changed(lambda c: c["model"]["vocab"].update(more="x")), "its ids are not the numbers from 0 on"),
+        (changed(lambda c: c["model"].update(merges=[["zzz", "a"]])), "copy it again"),
+        (changed(lambda c: c["model"].update(merges=[3])), "its model has no merges"),
+        (changed(lambda c: c.update(added_tokens=[3])), "its model has no tokens"),
+    ],
+)
+def test_other_tokenisers_and_damaged_ones_are_refused(tmp_path, content, message):
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(UserError, match=message):
+        vocabularies.load(tmp_path)
+
+
+def test_a_cased_tokeniser_is_refused(tmp_path):
+    config = json.loads(WordPiece([*SPECIAL_TOKENS, "a"])._tokenizer.to_str())
+    config["normalizer"]["lowercase"] = False
+    (tmp_path / "tokenizer.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="not that of uncased BERT"):
+        vocabularies.load(tmp_path)
+
+
+def test_a_vocabulary_that_is_not_there(tmp_path):
+    with pytest.raises(UserError, match=r"no such file, nor a folder with one of vocab\.txt"):
+        vocabularies.load(tmp_path)
+    shutil.copy(GOLDEN / "vocab.json", tmp_path)
+    with pytest.raises(UserError, match=r"vocab\.json needs merges\.txt beside it"):
+        vocabularies.load(tmp_path)
+    assert vocabularies.named("") is None and vocabularies.named("nowhere").name == "nowhere"

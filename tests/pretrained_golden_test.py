@@ -1,0 +1,165 @@
+"""BERT's folders against what PyTorch and transformers made of them (`golden/make.py`), without either."""
+
+import json
+import re
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import REPOSITORY
+from flax import nnx
+from safetensors.numpy import load_file
+
+from retrieval.data.vocab import WordPiece
+from retrieval.models import pretrained
+from retrieval.models.hugging_face import BertFolder
+from retrieval.models.mlm import MaskedLanguageModel
+from retrieval.models.text import Text, first, mean
+from retrieval.models.transformer import TransformerConfig
+
+GOLDEN = REPOSITORY / "tests" / "golden"
+MODELS = ("bert", "bert_sharded", "bert_bfloat16", "bert_bin", "roberta", "distilbert")
+# RoBERTa's padding is 1, ours 0: the two change places.
+ROBERTA_IDS = np.array([1, 0, *range(2, 50)])
+
+
+def load(folder, dtype="float32", max_length=None):
+    """A masked language model with the weights of a folder, whose head may be missing."""
+    bert = BertFolder.open(folder)
+    sizes = {**bert.sizes, "max_length": max_length or bert.sizes["max_length"]}
+    config = TransformerConfig(**sizes, dropout=0.0, dtype=dtype)
+    ids = ROBERTA_IDS if bert.kind == "roberta" else None
+    state = nnx.state(model := MaskedLanguageModel(config, rngs=nnx.Rngs(0)), nnx.Param)
+    params = nnx.to_pure_dict(state)
+    encoder = bert.encoder(params.pop("encoder"), ids)
+    nnx.replace_by_pure_dict(state, {"encoder": encoder, **(bert.mlm_head(params, ids) or params)})
+    nnx.update(model, state)
+    return model
+
+
+def expected_of(name, kind):
+    values = load_file(GOLDEN / name / "expected.safetensors")
+    found = {key.removeprefix(f"{kind}/"): value for key, value in values.items() if key.startswith(f"{kind}/")}
+    if name == "roberta":
+        found["ids"] = np.argsort(ROBERTA_IDS)[found["ids"]]
+    return found
+
+
+def texts(expected):
+    return Text.from_ids(*(jnp.asarray(expected[name], jnp.int32) for name in ("ids", "types")))
+
+
+@nnx.jit
+def encode(model, text):
+    return model.encoder(text, dropout_key=None)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_hidden_states_and_poolings_are_those_of_pytorch(name):
+    model = load(GOLDEN / name)
+    for kind in ("short", "padded", "long"):
+        expected = expected_of(name, kind)
+        text = texts(expected)
+        hidden = encode(model, text)
+        real = expected["ids"] != 0
+        assert kind != "padded" or not real.all()
+        np.testing.assert_allclose(hidden[real], expected["hidden"][real], rtol=0, atol=1e-5)
+        np.testing.assert_allclose(first(hidden, text), expected["cls"], rtol=0, atol=1e-5)
+        np.testing.assert_allclose(mean(hidden, text), expected["mean"], rtol=0, atol=1e-5)
+
+
+def test_hidden_states_in_half_precision_are_near():
+    """Bound: eight bits of a value of some 1, a dozen times rounded."""
+    expected = expected_of("bert", "padded")
+    hidden = np.asarray(encode(load(GOLDEN / "bert", dtype="bfloat16"), texts(expected)), np.float32)
+    difference = np.abs(hidden - expected["hidden"])[expected["ids"] != 0]
+    assert 1e-4 < difference.max() < 0.1 and difference.mean() < 0.015
+
+
+@pytest.mark.parametrize("name", ["bert", "bert_bin", "bert_bfloat16", "roberta", "distilbert"])
+def test_logits_of_masked_tokens_are_those_of_pytorch(name):
+    expected = expected_of(name, "padded")
+    ids = expected["ids"]
+    positions = jnp.asarray(np.tile(np.arange(ids.shape[1]), (len(ids), 1)), jnp.int32)
+    logits = np.asarray(nnx.jit(lambda model, text: model(text, positions, None))(load(GOLDEN / name), texts(expected)))
+    real = expected["ids"] != 0
+    wanted = expected["logits"][:, :, ROBERTA_IDS] if name == "roberta" else expected["logits"]
+    np.testing.assert_allclose(logits[real], wanted[real], rtol=0, atol=2e-5)
+
+
+def test_gradients_are_those_of_pytorch():
+    expected, model = expected_of("bert", "padded"), load(GOLDEN / "bert")
+    graphdef, params = nnx.split(model.encoder)
+    text = texts(expected)
+
+    def total(params):
+        hidden = nnx.merge(graphdef, params)(text, dropout_key=None)
+        return jnp.where(text.segments_RL[:, :, None] != 0, jnp.sin(hidden), 0).sum()
+
+    gradient = pretrained.to_tensors(nnx.to_pure_dict(jax.jit(jax.grad(total))(params)))
+    wanted = expected_of("bert", "gradient")
+    assert gradient.keys() == {name for name in wanted if not name.startswith("pooler")}
+    for name, value in gradient.items():
+        np.testing.assert_allclose(value, wanted[name], rtol=1e-4, atol=1e-4, err_msg=name)
+
+
+def test_fewer_positions_are_the_first_ones():
+    expected = expected_of("bert", "short")
+    hidden = encode(load(GOLDEN / "bert", max_length=6), texts(expected))
+    np.testing.assert_allclose(hidden, expected["hidden"], rtol=0, atol=1e-5)
+
+
+def test_googles_checkpoint_gives_the_same_parameters(tmp_path):
+    """Its names and its matrices, [in, out], from the same weights; what its optimizer keeps is left out."""
+    import tensorflow as tf
+
+    variables = {}
+    for name, value in load_file(GOLDEN / "bert" / "model.safetensors").items():
+        if "LayerNorm" in name:
+            name = name.replace(".weight", ".gamma").replace(".bias", ".beta")
+        elif name.endswith("_embeddings.weight") or name == "cls.seq_relationship.weight":
+            name = name.removesuffix(".weight") if "embeddings" in name else "cls.seq_relationship.output_weights"
+        elif name.endswith(".weight"):
+            name, value = name.removesuffix(".weight") + ".kernel", value.T
+        elif name in ("cls.predictions.bias", "cls.seq_relationship.bias"):
+            name = name.removesuffix("bias") + "output_bias"
+        name = re.sub(r"layer\.(\d)", r"layer_\1", name).replace(".", "/")
+        variables |= {name: value, f"{name}/adam_m": value, f"{name}/adam_v": value}
+    variables["global_step"] = np.array(3)
+    prefix = str(tmp_path / "bert_model.ckpt")
+    tf.raw_ops.SaveV2(
+        prefix=prefix, tensor_names=[*variables], shape_and_slices=[""] * len(variables), tensors=[*variables.values()]
+    )
+    config = json.loads((GOLDEN / "bert" / "config.json").read_text())
+    names = "vocab_size num_hidden_layers hidden_size num_attention_heads intermediate_size max_position_embeddings"
+    fields = {name: config[name] for name in [*names.split(), "type_vocab_size", "hidden_act"]}
+    (tmp_path / "bert_config.json").write_text(json.dumps(fields))
+    ours, theirs = (nnx.to_pure_dict(nnx.state(load(folder))) for folder in (tmp_path, GOLDEN / "bert"))
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+
+
+@pytest.mark.parametrize("name", ["bert_sharded", "bert_bin", "bert"])
+def test_a_damaged_folder_is_refused(tmp_path, name):
+    """Cut anywhere, a file of weights is no other model."""
+    from retrieval.errors import UserError
+
+    shutil.copytree(GOLDEN / name, tmp_path / name)
+    weights = BertFolder.open(tmp_path / name).files[-1]
+    content = weights.read_bytes()
+    for size in (0, 7, len(content) // 2, len(content) - 1):
+        weights.write_bytes(content[:size])
+        with pytest.raises(UserError, match=re.escape(weights.name)):
+            load(tmp_path / name)
+    weights.unlink()
+    with pytest.raises(UserError, match=r"no weights there|missing, though"):
+        load(tmp_path / name)
+
+
+def test_word_pieces_are_those_of_transformers():
+    vocabulary = WordPiece.load(GOLDEN / "wordpiece" / "vocab.txt")
+    records = json.loads((GOLDEN / "wordpiece" / "expected.json").read_text())
+    ids = [vocabulary.encode(text * times) for text, times, _ in records]
+    assert ids == [expected for *_, expected in records]
+    assert {vocabulary.unk_id} < set().union(*ids)
