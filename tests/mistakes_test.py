@@ -209,6 +209,21 @@ FIELDS = mistakes(
             "--workdir={indexed} --stage=search --query=zip --config.search.k=500",
             ("config.search.k=500", "config.evaluate.depth=100"),
         ),
+        ("--config.export.licence=mit", ("'config.export.licence'", "did you mean config.export.license")),
+        ("--config.export.license='Apache 2.0'", ("config.export.license=Apache 2.0", "such as apache-2.0")),
+        ("--stage=export", ("stage 'export' reads what stage 'prepare' writes", "--stage=prepare,export")),
+        (
+            "--config=configs/bow_mlp.py:local --workdir={run} --stage=prepare,train,export",
+            ("config.model.encoder=bow_mlp is no module of sentence-transformers", "config.model.encoder=transformer"),
+        ),
+        (
+            "--config=configs/mlm.py:local --workdir={run} --stage=prepare,train,export",
+            ("config.data.rates.mlm", "no towers", "--config.train.init_from={run}"),
+        ),
+        (
+            "--config=configs/bm25.py:local --workdir={run} --stage=prepare,export",
+            ("nothing is trained", "config.stages has no 'train'"),
+        ),
         (
             "--config=configs/mlm.py:local --workdir={run} --config.model.encoder=bow_mlp",
             ("config.model.encoder is 'bow_mlp'", "config.model.encoder=transformer"),

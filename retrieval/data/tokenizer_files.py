@@ -12,7 +12,7 @@ from retrieval.data.vocab import Vocabulary
 
 
 def write_tokenizer(folder: Path, vocabulary: Vocabulary, *, length: int, types: int) -> None:
-    """Writes `tokenizer.json`, for word pieces `vocab.txt`, and their settings, for `AutoTokenizer`, into a folder that is there.
+    """Writes `tokenizer.json`, for word pieces `vocab.txt` too, and their settings into a folder that is there.
 
     Args:
       length: tokens that a text is cut to where truncation is asked for.
