@@ -1,4 +1,4 @@
-"""Towers as folders that Hugging Face's `transformers` and `sentence-transformers` (5.4 or newer) load.
+"""Towers as folders that Hugging Face's `transformers` and `sentence-transformers` (5.7 or newer) load.
 
     config.json, model.safetensors    a BertModel, whose pooler is of zeros: `AutoModel`
     modules.json                      what sentence-transformers does one after the other:
