@@ -19,11 +19,13 @@ setup(
         "jax>=0.10.2",
         "matplotlib",
         "ml-collections",
+        "ml_dtypes",
         "msgpack",
         "mwparserfromhell",
         "numpy",
         "optax",
         "orbax-checkpoint",
+        "safetensors",
         "scipy",
         "seqio",
         # 2.21 breaks ScaNN, and sentencepiece 0.2.3 (which seqio imports) needs a newer protobuf than TensorFlow 2.20.
@@ -34,5 +36,10 @@ setup(
         "tokenizers",
         "tqdm",
     ],
-    extras_require={"scann": ["scann"], "plan": ["libtpu==0.0.52"], "test": ["pytest", "pytest-xdist", "ruff"]},
+    extras_require={
+        "interop": ["torch==2.13.0", "transformers", "sentence-transformers"],
+        "plan": ["libtpu==0.0.52"],
+        "scann": ["scann"],
+        "test": ["pytest", "pytest-xdist", "ruff"],
+    },
 )

@@ -10,6 +10,7 @@ import math
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from typing import NamedTuple
@@ -38,6 +39,10 @@ def mistakes(table):
     return [Mistake(typed, says if isinstance(says, tuple) else (says,)) for typed, says in table]
 
 
+BERT = (
+    "--config.model.hidden_size=16 --config.model.num_heads=4 --config.model.mlp_size=24 "
+    "--config.data.query_length=16 --config.data.document_length=20 --config.train.init_from={bert}"
+)
 QUICK = "--config=configs/ict_bfs_wlp.py:local --workdir={run}"
 
 # {run} is a work directory that does not exist, everything else in braces lies in the folder that `inputs` makes.
@@ -267,7 +272,7 @@ FILES = mistakes(
             f"{DUMP} --config.vocab={{folder}}/vocab.text",
             ("vocab.text: no such file", "config.vocab", "did you mean {folder}/vocab.txt"),
         ),
-        (f"{DUMP} --config.vocab={{folder}}", ("{folder}: a folder", "config.vocab takes files")),
+        (f"{DUMP} --config.vocab={{two}}", ("{two}: a folder", "config.vocab takes files")),
         (f"{DUMP} --config.vocab={{text.txt}}", ("{text.txt}", "[PAD]", "a BERT vocab.txt")),
         (f"{DUMP} --config.vocab={{empty}}", ("{empty}: the file is empty", "config.vocab")),
         (f"{DUMP} --config.vocab={{twice.txt}}", ("{twice.txt}", "repeats the token 'fox'", "drop one")),
@@ -343,6 +348,28 @@ FILES = mistakes(
                 "--config.vocab={other_words}/corpus/vocab.txt",
             ),
         ),
+        (
+            f"{REQA} --config.train.init_from={{bert}}",
+            ("config.train.init_from={bert}: a model of other sizes", "--config.model.hidden_size=16"),
+        ),
+        (
+            f"{REQA} {BERT}",
+            (
+                "config.train.init_from={bert}",
+                "another vocabulary than {finished}/corpus/vocab.txt",
+                "--config.vocab={bert}",
+            ),
+        ),
+        (f"{REQA} {BERT},{{nowhere}} --config.model.tied=False", ("{nowhere} is no folder of BERT's weights",)),
+        (
+            f"{REQA} --config.train.init_from={{bert_without}}",
+            ("{bert_without}: no weights there", "model.safetensors"),
+        ),
+        (
+            f"{REQA} --config.train.init_from={{bert_relative}}",
+            ("{bert_relative}/config.json: position_embedding_type is 'relative_key'", "'absolute'"),
+        ),
+        ("--config.model.embed_dim=0 --config.model.encoder=bow_mlp", ("config.model.embed_dim=0", "=512")),
         (f"{REQA} --stage=prepare", ("stage 'prepare' is one of the base", "run it there")),
         (f"{REQA} --stage=train", ("'train' reads what stage 'pairs' writes", "has not run", "--stage=pairs,train")),
         ("--stage=evaluate", ("'evaluate' reads what stage 'sets' writes", "--stage=sets,evaluate")),
@@ -490,6 +517,7 @@ def inputs(tmp_path_factory):
         (folder / name).write_text(text)
     (folder / "cut.json.gz").write_bytes(gzip.compress(b"{" * 1000)[:-9])
     write_sets(folder)
+    write_bert(folder)
     write_runs(folder.parent, folder)
     paths = {path.name: path for path in [*folder.iterdir(), *root.iterdir()]}
     return {**paths, "folder": folder, "nowhere": folder / "nowhere"}
@@ -521,6 +549,15 @@ def write_sets(folder):
             (folder / name / path).parent.mkdir(parents=True, exist_ok=True)
             if text is not None:
                 (folder / name / path).write_text(text)
+
+
+def write_bert(folder):
+    """A folder of weights, and those with one mistake each."""
+    bert = shutil.copytree(REPOSITORY / "tests" / "golden" / "bert", folder / "bert")
+    (bert / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *(f"w{number}" for number in range(45))]))
+    (shutil.copytree(bert, folder / "bert_without") / "model.safetensors").unlink()
+    config = json.loads((bert / "config.json").read_text()) | {"position_embedding_type": "relative_key"}
+    (shutil.copytree(bert, folder / "bert_relative") / "config.json").write_text(json.dumps(config))
 
 
 def write_runs(root, folder):

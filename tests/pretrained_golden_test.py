@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 
+import google_checkpoint
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -113,29 +114,7 @@ def test_fewer_positions_are_the_first_ones():
 
 def test_googles_checkpoint_gives_the_same_parameters(tmp_path):
     """Its names and its matrices, [in, out], from the same weights; what its optimizer keeps is left out."""
-    import tensorflow as tf
-
-    variables = {}
-    for name, value in load_file(GOLDEN / "bert" / "model.safetensors").items():
-        if "LayerNorm" in name:
-            name = name.replace(".weight", ".gamma").replace(".bias", ".beta")
-        elif name.endswith("_embeddings.weight") or name == "cls.seq_relationship.weight":
-            name = name.removesuffix(".weight") if "embeddings" in name else "cls.seq_relationship.output_weights"
-        elif name.endswith(".weight"):
-            name, value = name.removesuffix(".weight") + ".kernel", value.T
-        elif name in ("cls.predictions.bias", "cls.seq_relationship.bias"):
-            name = name.removesuffix("bias") + "output_bias"
-        name = re.sub(r"layer\.(\d)", r"layer_\1", name).replace(".", "/")
-        variables |= {name: value, f"{name}/adam_m": value, f"{name}/adam_v": value}
-    variables["global_step"] = np.array(3)
-    prefix = str(tmp_path / "bert_model.ckpt")
-    tf.raw_ops.SaveV2(
-        prefix=prefix, tensor_names=[*variables], shape_and_slices=[""] * len(variables), tensors=[*variables.values()]
-    )
-    config = json.loads((GOLDEN / "bert" / "config.json").read_text())
-    names = "vocab_size num_hidden_layers hidden_size num_attention_heads intermediate_size max_position_embeddings"
-    fields = {name: config[name] for name in [*names.split(), "type_vocab_size", "hidden_act"]}
-    (tmp_path / "bert_config.json").write_text(json.dumps(fields))
+    google_checkpoint.write(GOLDEN / "bert", tmp_path)
     ours, theirs = (nnx.to_pure_dict(nnx.state(load(folder))) for folder in (tmp_path, GOLDEN / "bert"))
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 

@@ -10,12 +10,15 @@ import re
 import shutil
 from pathlib import Path
 
+import google_checkpoint
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import seqio
 import tensorflow as tf
 import toy_corpus
+from conftest import REPOSITORY
+from flax import nnx
 from ml_collections import ConfigDict
 from natural_questions_test import PEOPLE, city
 from natural_questions_test import write as write_nq
@@ -32,6 +35,7 @@ from retrieval.data import (
     reqa,
     tasks,
     tfds_source,
+    vocabularies,
     wikipedia,
 )
 from retrieval.data.beir import Candidate, RetrievalSet
@@ -41,12 +45,16 @@ from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError
 from retrieval.evaluation import runs, study_results
 from retrieval.evaluation.report import write_report
+from retrieval.models.hugging_face import BertFolder
+from retrieval.models.transformer import Transformer, TransformerConfig
 from retrieval.search import encode
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.scann import ScannIndex
 from retrieval.stages import run as stage_runs
 from retrieval.stages.run import Run
 from retrieval.training.checkpoint import Checkpointer
+
+GOLDEN = REPOSITORY / "tests" / "golden"
 
 # Pickled data. Whoever unpickles it makes the folder that is its marker.
 
@@ -312,6 +320,41 @@ class Vocabulary(Loader):
         return WordPiece.load(folder / "vocab.txt")
 
 
+class BytePairVocabulary(Loader):
+    def write(self, folder):
+        shutil.copy(GOLDEN / "byte_pairs" / "tokenizer.json", folder)
+
+    def read(self, folder):
+        return vocabularies.load(folder)
+
+
+class Weights(Loader):
+    name = "bert"
+
+    def write(self, folder):
+        shutil.copytree(GOLDEN / self.name, folder, dirs_exist_ok=True)
+        (folder / "expected.safetensors").unlink()
+
+    def read(self, folder):
+        bert = BertFolder.open(folder)
+        config = TransformerConfig(**bert.sizes)
+        encoder = nnx.eval_shape(lambda: Transformer(config, rngs=nnx.Rngs(0)))
+        return bert.encoder(nnx.to_pure_dict(nnx.state(encoder, nnx.Param)))
+
+
+class ShardedWeights(Weights):
+    name = "bert_sharded"
+
+
+class TorchWeights(Weights):
+    name = "bert_bin"
+
+
+class TensorflowWeights(Weights):
+    def write(self, folder):
+        google_checkpoint.write(GOLDEN / "bert", folder)
+
+
 class RunFile(Loader):
     def write(self, folder):
         runs.write_run(folder / "run.trec", ["q"], ["c"], np.ones((1, 1), np.float32), np.zeros((1, 1), int), "tag")
@@ -382,8 +425,8 @@ class Metrics(Loader):
 
 LOADERS = [
     Json, Manifest, WorkDirectory, Base, Record, Embeddings, Bm25, Scann, ScannDocids, Checkpoint, Positions, Shards,
-    Items, Articles, Vocabulary, RunFile, Collection, CompressedCollection, Squad, NaturalQuestions, Dump, Results,
-    Metrics,
+    Items, Articles, Vocabulary, BytePairVocabulary, Weights, ShardedWeights, TorchWeights, TensorflowWeights, RunFile,
+    Collection, CompressedCollection, Squad, NaturalQuestions, Dump, Results, Metrics,
 ]  # fmt: skip
 
 

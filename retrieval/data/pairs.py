@@ -14,12 +14,14 @@ import tensorflow as tf
 from retrieval import files
 from retrieval.data import passages
 from retrieval.data.beir import RetrievalSet
-from retrieval.data.vocab import WordPiece
+from retrieval.data.vocab import Vocabulary
 
 PATTERN = "pairs-*.tfrecord"
 
 
-def write_pairs(value: RetrievalSet, rule: str, vocabulary: WordPiece, folder: Path, num_shards: int) -> dict[str, Any]:
+def write_pairs(
+    value: RetrievalSet, rule: str, vocabulary: Vocabulary, folder: Path, num_shards: int
+) -> dict[str, Any]:
     """Writes the pairs that `rule` judges relevant, and `stats.json`; returns it.
 
     The pairs stand in the order of a hash, dealt out one by one: shards differ by one pair at most. There are never

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from retrieval.data import sentences
 from retrieval.data.articles import Article, Link, Section
-from retrieval.data.vocab import WordPiece
+from retrieval.data.vocab import Vocabulary
 
 # Characters of a token, at most: of a sentence that is longer still, no more is read than its tokens can take.
 _LONGEST_TOKEN = 100
@@ -58,7 +58,7 @@ class _Sentence:
     ends_paragraph: bool
 
 
-def cut(article: Article, vocabulary: WordPiece, limits: Limits) -> tuple[Sentences, list[Passage]]:
+def cut(article: Article, vocabulary: Vocabulary, limits: Limits) -> tuple[Sentences, list[Passage]]:
     """The sentences of the article's lead, and all its passages in order.
 
     A passage grows by whole sentences and never crosses a heading. A sentence of more than `limits.longest` tokens is
@@ -77,7 +77,7 @@ def document_id(passage_id: str) -> int:
     return int.from_bytes(hashlib.blake2b(passage_id.encode(), digest_size=4).digest(), "big") >> 1
 
 
-def _sentences(section: Section, vocabulary: WordPiece, longest: int) -> Iterator[_Sentence]:
+def _sentences(section: Section, vocabulary: Vocabulary, longest: int) -> Iterator[_Sentence]:
     most = _LONGEST_TOKEN * longest
     spans = [(p, start, end) for p in section.paragraphs for start, end in sentences.split(p.text)]
     tokens = vocabulary.encode_batch([p.text[start : min(end, start + most)] for p, start, end in spans])

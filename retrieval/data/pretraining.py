@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from retrieval.data.vocab import WordPiece
+from retrieval.data.vocab import Vocabulary
 
 Record = Mapping[str, tf.Tensor]
 
@@ -24,7 +24,7 @@ class Specials(NamedTuple):
     vocab_size: int
 
     @classmethod
-    def of(cls, vocabulary: WordPiece) -> "Specials":
+    def of(cls, vocabulary: Vocabulary) -> "Specials":
         """Reads them off a vocabulary."""
         return cls(vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id, len(vocabulary))
 
@@ -108,12 +108,12 @@ def _random_sentence(lengths: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf
 
 
 def _single(ids: tf.Tensor, length: int, specials: Specials) -> tf.Tensor:
-    """`WordPiece.single` in TensorFlow."""
+    """`Vocabulary.single` in TensorFlow."""
     return tf.concat([[specials.cls], ids[: length - 2], [specials.sep]], 0)
 
 
 def _pair(first: tf.Tensor, second: tf.Tensor, length: int, specials: Specials) -> tf.Tensor:
-    """`WordPiece.pair` in TensorFlow."""
+    """`Vocabulary.pair` in TensorFlow."""
     first = first[: tf.minimum(tf.maximum(length // 2, length - 3 - tf.size(second)), length - 3)]
     second = second[: length - 3 - tf.size(first)]
     pair = tf.concat([[specials.cls], first, [specials.sep], second, [specials.sep]], 0)

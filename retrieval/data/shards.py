@@ -28,7 +28,7 @@ from retrieval.data import passages
 from retrieval.data.articles import Article, KnownItem, Redirect
 from retrieval.data.external_sort import Sorter
 from retrieval.data.passages import Sentences
-from retrieval.data.vocab import WordPiece
+from retrieval.data.vocab import Vocabulary
 from retrieval.errors import UserError
 
 REDIRECT, LEAD, REQUEST, PASSAGE = "redirect", "lead", "request", "passage"
@@ -38,7 +38,7 @@ Item = tuple[str, Any, Any]
 
 
 def cut_article(
-    item: Article | Redirect | KnownItem, vocabulary: WordPiece, limits: passages.Limits, num_shards: int
+    item: Article | Redirect | KnownItem, vocabulary: Vocabulary, limits: passages.Limits, num_shards: int
 ) -> Iterator[Item]:
     """One article (or redirect) to its lead, its passages and what they link to. A known item gives nothing."""
     if isinstance(item, KnownItem):

@@ -11,7 +11,7 @@ import tensorflow as tf
 from retrieval import files
 from retrieval.data import pairs, pretraining
 from retrieval.data.pretraining import Specials
-from retrieval.data.vocab import WordPiece
+from retrieval.data.vocab import Vocabulary
 from retrieval.errors import UserError, unknown_name
 
 _PAIRS = {"ict": 0, "bfs": 1, "wlp": 2}  # task -> its column in a record's `counts`
@@ -37,7 +37,7 @@ _LABELLED_RECORD = {
 
 def register(
     corpus: Path,
-    vocabulary: WordPiece,
+    vocabulary: Vocabulary,
     statistics: Mapping[str, Any],
     rates: Mapping[str, float],
     *,

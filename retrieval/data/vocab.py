@@ -178,7 +178,8 @@ def read_tokenizer(path: Path, kind: str) -> tuple[dict[str, Any], list[str]]:
     if not isinstance(model, dict) or model.get("type") != kind:
         raise UserError(f"vocabulary {path}: not one of {kind}; a BERT vocab.txt or a tokenizer.json is needed")
     ids, added = model.get("vocab"), config.get("added_tokens") or []
-    if not isinstance(ids, dict) or not all(isinstance(token, dict) and "content" in token for token in added):
+    named = isinstance(added, list) and all(isinstance(t, dict) and isinstance(t.get("content"), str) for t in added)
+    if not isinstance(ids, dict) or not named:
         raise UserError(f"vocabulary {path}: its model has no tokens; copy it again")
     return config, in_order(path, ids | {token["content"]: token.get("id") for token in added})
 

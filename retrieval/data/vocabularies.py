@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from retrieval import files
 from retrieval.data.byte_pairs import BytePairs
 from retrieval.data.vocab import Vocabulary, WordPiece
 from retrieval.errors import UserError
+from retrieval.files import read_json
 
 # Of several in a folder the first counts.
 _FILES = ("vocab.txt", "tokenizer.json", "vocab.json")
@@ -23,6 +23,13 @@ def named(value: str) -> Path | None:
     return (find(Path(value)) or Path(value)) if value else None
 
 
+def files(path: Path | None) -> list[Path]:
+    """The files that `load` reads for one that `find` or `named` gave."""
+    if path is None:
+        return []
+    return [path, path.with_name("merges.txt")] if path.name == "vocab.json" else [path]
+
+
 def load(place: Path) -> Vocabulary:
     """The vocabulary of a file, or of a folder that has one.
 
@@ -36,6 +43,6 @@ def load(place: Path) -> Vocabulary:
 
 
 def _is_of_byte_pairs(path: Path) -> bool:
-    config = files.read_json(path)
+    config = read_json(path)
     model = config.get("model") if isinstance(config, dict) else None
     return path.name == "vocab.json" or (isinstance(model, dict) and model.get("type") == "BPE")

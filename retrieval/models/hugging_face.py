@@ -96,7 +96,6 @@ _EXPRESSED = {
     "position_embedding_type": "absolute",
     "is_decoder": False,
     "add_cross_attention": False,
-    "tie_word_embeddings": True,
     "pruned_heads": {},
 }
 _ROBERTA_PAD_ID = 1
@@ -131,7 +130,7 @@ class BertFolder:
         if not isinstance(config, dict):
             raise UserError(f"{config_path}: not the config of a model; copy it again")
         kind = config.get("model_type", "bert")
-        if kind not in _KINDS:
+        if not isinstance(kind, str) or kind not in _KINDS:
             raise UserError(f"{config_path}: model_type is {kind!r}; one of {', '.join(_KINDS)} is needed")
         for field, needed in _EXPRESSED.items():
             if config.get(field, needed) != needed:
@@ -169,8 +168,8 @@ class BertFolder:
                 f"{self.path}: its masked language model has an output layer of its own, and ours has the token "
                 "embeddings there; use a folder whose weights are tied"
             )
-        bias = head.pop(f"{_HEAD}decoder.bias", None)
-        head.setdefault(f"{_HEAD}bias", bias)
+        if (bias := head.pop(f"{_HEAD}decoder.bias", None)) is not None:
+            head.setdefault(f"{_HEAD}bias", bias)
         return pretrained.to_parameters(_permuted(head, token_ids), like, str(self.path))
 
     @functools.cached_property
@@ -183,6 +182,8 @@ class BertFolder:
             name = _bert_name(name, kind)
             if _UNUSED.match(name):
                 unused.append(name)
+            elif name in tensors:
+                raise UserError(f"{self.path}: two of its tensors are {name}; copy it again")
             else:
                 tensors[name] = tensor
         if unused:
@@ -190,7 +191,7 @@ class BertFolder:
         if self.kind == "distilbert":
             tensors["embeddings.token_type_embeddings.weight"] = np.zeros((1, self.sizes["hidden_size"]), np.float32)
         positions = "embeddings.position_embeddings.weight"
-        if positions in tensors:
+        if positions in tensors and tensors[positions].ndim:
             tensors[positions] = tensors[positions][kind.skipped_positions :]
         return tensors
 
@@ -239,8 +240,9 @@ def _bert_name(name: str, kind: _Kind) -> str:
 
 
 def _permuted(tensors: Mapping[str, np.ndarray], token_ids: Sequence[int] | None) -> Mapping[str, np.ndarray]:
-    """The tensors with the rows of the vocabulary in our order."""
+    """The tensors with the rows of the vocabulary in our order; those of another size will be found not to fit."""
     if token_ids is None:
         return tensors
     names = {"embeddings.word_embeddings.weight", f"{_HEAD}bias"} & tensors.keys()
+    names = [name for name in names if tensors[name].shape[:1] == (len(token_ids),)]
     return {**tensors, **{name: tensors[name][np.asarray(token_ids)] for name in names}}

@@ -89,8 +89,11 @@ def _part(tensors: Mapping[str, np.ndarray], name: str, shape: tuple[int, ...], 
     if tensor is None:
         faults.append(f"{name} is missing")
         return np.zeros(shape, np.float32)
-    if "position_embeddings" in name:
+    if "position_embeddings" in name and tensor.ndim:
         tensor = tensor[: shape[0]]
+    if tensor.dtype == object:
+        faults.append(f"{name} is not of numbers")
+        return np.zeros(shape, np.float32)
     if tensor.shape != tuple(shape):
         faults.append(f"{name} is {list(tensors[name].shape)}, {list(shape)} is needed")
         return np.zeros(shape, np.float32)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import ml_dtypes  # noqa: F401  NumPy, and safetensors with it, knows bfloat16 by it
 import numpy as np
@@ -12,6 +12,7 @@ from retrieval import files
 from retrieval.errors import UserError
 from retrieval.models import torch_file
 
+_PART_NAME = re.compile(r"[\w-][\w.-]{0,99}\.(safetensors|bin)", re.ASCII)
 _TF_INDEX = "bert_model.ckpt.index"
 
 
@@ -51,8 +52,8 @@ def _weight_map(path: Path) -> dict[str, str]:
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
         raise UserError(f"{path}: no weight_map from tensors to files; copy it again")
     for name in set(names.values()):
-        if PurePosixPath(name).name != name or name in ("", ".."):
-            raise UserError(f"{path}: '{name}' is a file of another folder; copy it again")
+        if not _PART_NAME.fullmatch(name):
+            raise UserError(f"{path}: {name[:80]!r} is no name of a file of weights; copy it again")
         if not (path.parent / name).is_file():
             raise UserError(f"{path.parent / name}: missing, though {path.name} names it; copy it again")
     return names
@@ -93,7 +94,7 @@ def _read_tensorflow(path: Path) -> dict[str, np.ndarray]:
         reader = tf.train.load_checkpoint(str(path.with_suffix("")))
         names = [name for name in reader.get_variable_to_shape_map() if not _OPTIMIZERS.search(name)]
         return {name: reader.get_tensor(name) for name in names}
-    except (tf.errors.OpError, RuntimeError, ValueError) as error:
+    except Exception as error:  # the kind depends on what is damaged
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise UserError(f"{path}: damaged, or parts of it are missing ({reason}); copy it again") from error
 

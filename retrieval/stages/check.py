@@ -185,6 +185,7 @@ def _check_training(run: Run) -> None:
         sharding.check_rules(models.parameters(model), config.mesh.rules)
     _check_shards(run)
     train.check_start(run)
+    pretrained.check_tensors(config)
 
 
 def _check_shards(run: Run) -> None:

@@ -22,7 +22,7 @@ from retrieval.data import (
 )
 from retrieval.data.beir import RetrievalSet
 from retrieval.data.passages import Limits
-from retrieval.data.vocab import WordPiece
+from retrieval.data.vocab import Vocabulary
 from retrieval.errors import UserError, unknown_name
 from retrieval.stages.run import Run
 
@@ -54,7 +54,7 @@ def prepare_corpus(run: Run) -> dict[str, Any]:
 def corpus_inputs(run: Run) -> Sequence[Path]:
     """The files that `prepare` reads."""
     paths = [run.lock] if run.config.corpus == "pydocs" else _files(run.config.corpus)
-    return _existing([*paths, *filter(None, [vocabularies.named(run.config.vocab)])])
+    return _existing([*paths, *vocabularies.files(vocabularies.named(run.config.vocab))])
 
 
 def write_sets(run: Run) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def _size(run: Run, value: RetrievalSet) -> dict[str, Any]:
     return size
 
 
-def _tokens(vocabulary: WordPiece, texts: Sequence[str]) -> list[int]:
+def _tokens(vocabulary: Vocabulary, texts: Sequence[str]) -> list[int]:
     """The tokens of every text; the candidates of a paragraph share it, so equal texts are tokenised once."""
     distinct = list(dict.fromkeys(texts))
     lengths = dict(zip(distinct, map(len, vocabulary.encode_batch(distinct))))

@@ -10,14 +10,14 @@ from retrieval import files
 from retrieval.data import batches, beir, features, splits, tasks
 from retrieval.data.batches import Batches
 from retrieval.data.packing import Packing, Rows, rows_for
-from retrieval.data.vocab import WordPiece
+from retrieval.data.vocab import Vocabulary
 from retrieval.errors import UserError, multiples
 from retrieval.stages import model as models
 from retrieval.stages.run import Run
 from retrieval.training import sharding
 
 
-def register_tasks(run: Run, vocabulary: WordPiece, validation: bool = False) -> tuple[str, int]:
+def register_tasks(run: Run, vocabulary: Vocabulary, validation: bool = False) -> tuple[str, int]:
     """Registers the config's tasks; returns the name to get the dataset by, and the examples of an epoch.
 
     Args:
@@ -37,7 +37,7 @@ def register_tasks(run: Run, vocabulary: WordPiece, validation: bool = False) ->
     )
 
 
-def make_batches(run: Run, vocabulary: WordPiece, mesh: jax.sharding.Mesh) -> Batches:
+def make_batches(run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> Batches:
     """The batches of the config's tasks.
 
     Raises:

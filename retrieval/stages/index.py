@@ -10,7 +10,7 @@ import numpy as np
 
 from retrieval.data import beir, vocabularies
 from retrieval.data.beir import Candidate
-from retrieval.data.vocab import WordPiece
+from retrieval.data.vocab import Vocabulary
 from retrieval.errors import unknown_name
 from retrieval.search import encode as encoding
 from retrieval.search import scann, tuning
@@ -139,13 +139,13 @@ def _systems(run: Run, vocab_size: int) -> Iterator[tuple[str, Any]]:
 
 
 def _encode_queries(
-    run: Run, kind: str, queries: Mapping[str, str], write: Callable, embed: encoding.Embed, vocabulary: WordPiece
+    run: Run, kind: str, queries: Mapping[str, str], write: Callable, embed: encoding.Embed, vocabulary: Vocabulary
 ) -> None:
     tokens = functools.partial(models.query_tokens, run.config, vocabulary)
     write(kind, queries.items(), len(queries), tokens, embed)
 
 
-def _encode_candidates(run: Run, name: str, write: Callable, embed: encoding.Embed, vocabulary: WordPiece) -> int:
+def _encode_candidates(run: Run, name: str, write: Callable, embed: encoding.Embed, vocabulary: Vocabulary) -> int:
     tokens = functools.partial(models.candidate_tokens, run.config, vocabulary)
     # Read twice: a collection may be larger than the memory, and the names of the shards say how many there are.
     total = sum(1 for _ in read_candidates(run, name))

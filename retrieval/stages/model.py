@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from retrieval.arrays import reshape_rows
 from retrieval.data.beir import Candidate
-from retrieval.data.vocab import WordPiece
+from retrieval.data.vocab import Vocabulary
 from retrieval.errors import UserError, divisors, multiples
 from retrieval.models import two_tower
 from retrieval.models.mlm import MaskedLanguageModel
@@ -242,7 +242,7 @@ class Embedder:
     for the untrained towers.
     """
 
-    def __init__(self, config: ConfigDict, vocabulary: WordPiece, mesh: jax.sharding.Mesh):
+    def __init__(self, config: ConfigDict, vocabulary: Vocabulary, mesh: jax.sharding.Mesh):
         bound = bind(nnx.eval_shape(lambda: build_towers(config, len(vocabulary))))
         # On every device in the end: a host cannot read what only another's devices have.
         everywhere = sharding.replicated(mesh)
@@ -271,12 +271,12 @@ class Embedder:
             return np.asarray(encode(params, Text.from_ids(ids_BL, types_BL)))
 
 
-def query_tokens(config: ConfigDict, vocabulary: WordPiece, texts: Sequence[str]) -> list[list[int]]:
+def query_tokens(config: ConfigDict, vocabulary: Vocabulary, texts: Sequence[str]) -> list[list[int]]:
     """Queries as the query tower takes them."""
     return [vocabulary.single(ids, config.data.query_length) for ids in vocabulary.encode_batch(texts)]
 
 
-def candidate_tokens(config: ConfigDict, vocabulary: WordPiece, items: Sequence[Candidate]) -> list[list[int]]:
+def candidate_tokens(config: ConfigDict, vocabulary: Vocabulary, items: Sequence[Candidate]) -> list[list[int]]:
     """Candidates as the document tower takes them: title and text (of ReQA: sentence and passage)."""
     titles = vocabulary.encode_batch([item.title for item in items])
     bodies = vocabulary.encode_batch([item.text for item in items])

@@ -5,11 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from flax import nnx
 from ml_collections import ConfigDict
 
 from retrieval import files
 from retrieval.data import vocabularies
+from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError
 from retrieval.models.hugging_face import BertFolder, is_bert
 from retrieval.models.mlm import MaskedLanguageModel
@@ -22,6 +25,7 @@ _log = logging.getLogger(__name__)
 _FIELD = "config.train.init_from"
 _TOWERS = ("query_tower", "document_tower")
 
+_UPPER_CASE = 100  # tokens; an uncased BERT has five, the special ones
 # What a folder may say about its tokeniser, and what ours does.
 _TOKENIZER = {"do_lower_case": (True,), "strip_accents": (None, True), "tokenize_chinese_chars": (None, True)}
 
@@ -52,8 +56,7 @@ def folders(config: ConfigDict) -> dict[str, BertFolder]:
 def inputs(config: ConfigDict) -> list[Path]:
     """The files of the folders: a run that has started notices when they change."""
     found = dict.fromkeys(folders(config).values())
-    vocabulary = [vocabularies.find(folder.path) for folder in found]
-    return [*(path for folder in found for path in folder.files), *filter(None, vocabulary)]
+    return [path for folder in found for path in (*folder.files, *vocabularies.files(vocabularies.find(folder.path)))]
 
 
 def check(run: Run) -> None:
@@ -68,34 +71,41 @@ def check(run: Run) -> None:
         _check_vocabulary(run, folder)
 
 
+def check_tensors(config: ConfigDict) -> None:
+    """Reads the folders' weights and checks that every parameter gets its own; of BERT-base in a second or two.
+
+    Raises:
+      UserError: a file is damaged, or a tensor is missing, left over or of another shape.
+    """
+    if found := folders(config):
+        vocab_size = next(iter(found.values())).sizes["vocab_size"]
+        _load(found, models.parameters(models.abstract(config, vocab_size)))
+
+
 def init(model: TwoTower | MaskedLanguageModel, config: ConfigDict) -> None:
     """Gives a model the parameters of the folders; what these do not have stays as it is."""
-    found = folders(config)
-    if isinstance(model, MaskedLanguageModel):
-        _init_mlm(model, found["query_tower"])
-    for name in _TOWERS:
-        tower = getattr(model, name, None)
-        if tower is not None and name in found:
-            folder = found[name]
-            _update(tower.encoder, folder.encoder(models.parameters(tower.encoder), _token_ids(folder)))
-            _log.info("%s starts from %s", name, folder.path)
+    state, found = nnx.state(model, nnx.Param), folders(config)
+    nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, _load(found, models.parameters(model))))
+    nnx.update(model, state)
+    for name, folder in found.items():
+        _log.info("the %s starts from %s", name.replace("_", " "), folder.path)
 
 
-def _init_mlm(model: MaskedLanguageModel, folder: BertFolder) -> None:
-    params = models.parameters(model)
-    like = {name: value for name, value in params.items() if name != "encoder"}
-    token_ids = _token_ids(folder)
-    head = folder.mlm_head(like, token_ids)
-    if head is None:
+def _load(found: Mapping[str, BertFolder], params: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters (or shapes) of a model, with those of the folders in their places."""
+    if "encoder" in params:
+        return _load_mlm(found["query_tower"], params)
+    towers = {name: tower for name, tower in params.items() if name in found}
+    encoders = {name: found[name].encoder(tower["encoder"], _token_ids(found[name])) for name, tower in towers.items()}
+    return {**params, **{name: {**tower, "encoder": encoders[name]} for name, tower in towers.items()}}
+
+
+def _load_mlm(folder: BertFolder, params: Mapping[str, Any]) -> dict[str, Any]:
+    token_ids, head = _token_ids(folder), {name: value for name, value in params.items() if name != "encoder"}
+    loaded = folder.mlm_head(head, token_ids)
+    if loaded is None:
         _log.warning("%s has no head of a masked language model: that starts at random", folder.path)
-    _update(model, {"encoder": folder.encoder(params["encoder"], token_ids), **(head or like)})
-    _log.info("the masked language model starts from %s", folder.path)
-
-
-def _update(module: nnx.Module, params: Mapping[str, Any]) -> None:
-    state = nnx.state(module, nnx.Param)
-    nnx.replace_by_pure_dict(state, params)
-    nnx.update(module, state)
+    return {"encoder": folder.encoder(params["encoder"], token_ids), **(loaded or head)}
 
 
 def _check_sizes(config: ConfigDict, folder: BertFolder) -> None:
@@ -123,6 +133,8 @@ def _check_vocabulary(run: Run, folder: BertFolder) -> None:
         raise UserError(f"{_FIELD}={folder.path}: it has a vocabulary of its own, and config.vocab is empty: {remedy}")
     vocabulary = vocabularies.load(ours)
     _check_tokenizer(folder.path / "tokenizer_config.json")
+    if isinstance(vocabulary, WordPiece) and sum(token != token.lower() for token in vocabulary.tokens) > _UPPER_CASE:
+        raise UserError(f"{_FIELD}={folder.path}: {ours} is of a cased model, and our tokeniser has lower case alone")
     tokens = vocabularies.load(theirs).tokens if theirs else vocabulary.tokens
     if len(tokens) != folder.sizes["vocab_size"]:
         raise UserError(

@@ -15,7 +15,7 @@ import seqio
 from ml_collections import ConfigDict
 
 from retrieval.data import beir, features
-from retrieval.data.vocab import WordPiece
+from retrieval.data.vocab import Vocabulary
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import metrics
 from retrieval.search.encode import encode_rows
@@ -54,7 +54,7 @@ def check(config: ConfigDict) -> None:
         )
 
 
-def make(run: Run, vocabulary: WordPiece, mesh: jax.sharding.Mesh) -> Callable[[Any], dict[str, float]]:
+def make(run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> Callable[[Any], dict[str, float]]:
     """A function from parameters to METRICS over a pool that stays the same.
 
     Raises:
@@ -79,7 +79,7 @@ def make(run: Run, vocabulary: WordPiece, mesh: jax.sharding.Mesh) -> Callable[[
     return validate
 
 
-def _labelled_pool(run: Run, vocabulary: WordPiece) -> Pool:
+def _labelled_pool(run: Run, vocabulary: Vocabulary) -> Pool:
     config = run.config
     queries, qrels = examples.validation(run)
     golds = {candidate for grades in qrels.values() for candidate in grades}
@@ -95,7 +95,7 @@ def _labelled_pool(run: Run, vocabulary: WordPiece) -> Pool:
     )
 
 
-def _held_out_pool(run: Run, vocabulary: WordPiece) -> Pool:
+def _held_out_pool(run: Run, vocabulary: Vocabulary) -> Pool:
     config = run.config
     name, _ = examples.register_tasks(run, vocabulary, validation=True)
     lengths = features.pair_lengths(config.data.query_length, config.data.document_length)

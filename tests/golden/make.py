@@ -1,6 +1,6 @@
 """Makes what lies beside it: small random models as Hugging Face saves them, and what PyTorch makes of some texts.
 
-    python tests/golden/make.py        # with the packages of launch/interop.txt
+    python tests/golden/make.py        # with the packages of launch/interop.lock
 
 Each folder is one model. Its `expected.safetensors` has padded ids and types, hidden states, their poolings, logits of
 the masked language model, and the gradient of sum(sin(hidden states)) over the tokens that are no padding.

@@ -1,0 +1,215 @@
+"""A run that starts from BERT's weights: which parameters get them, and what is refused before it begins."""
+
+import json
+import re
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from conftest import REPOSITORY
+from flax import nnx
+from safetensors.numpy import load_file, save_file
+
+from configs import ict, mlm
+from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.errors import UserError
+from retrieval.models import two_tower
+from retrieval.models.hugging_face import BertFolder
+from retrieval.models.mlm import MaskedLanguageModel
+from retrieval.stages import model as models
+from retrieval.stages import pretrained, train
+from retrieval.stages.run import Run
+
+GOLDEN = REPOSITORY / "tests" / "golden"
+WORDS = [*SPECIAL_TOKENS, *(f"w{number}" for number in range(45))]
+SIZES = dict(num_layers=2, hidden_size=16, num_heads=4, mlp_size=24, embed_dim=6, tied=False)
+
+
+@pytest.fixture
+def bert(tmp_path):
+    """A folder with a vocabulary, as transformers would save it."""
+    folder = shutil.copytree(GOLDEN / "bert", tmp_path / "bert")
+    WordPiece(WORDS).save(folder / "vocab.txt")
+    return folder
+
+
+def make_run(folder, init_from, source=ict, **changes):
+    config = source.get_config("local")
+    config.model.update(SIZES)
+    config.data.update(query_length=10, document_length=20)
+    config.train.init_from, config.vocab = str(init_from), str(init_from)
+    config.update_from_flattened_dict(changes)
+    return Run(config, folder / "run", REPOSITORY / "requirements.lock")
+
+
+def started(run, vocab_size=50):
+    """The model that the run trains, before the first step."""
+    train.check_start(run)
+    model = models.build(run.config, vocab_size)
+    train.init_from(model, run.config, vocab_size)
+    return model
+
+
+def parameters(module):
+    return nnx.to_pure_dict(nnx.state(module, nnx.Param))
+
+
+def expected(folder, module):
+    return BertFolder.open(folder).encoder(parameters(module))
+
+
+def same(a, b):
+    return all(jax.tree.leaves(jax.tree.map(np.array_equal, a, b)))
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_one_folder_starts_both_towers(tmp_path, bert, tied):
+    run = make_run(tmp_path, bert, **{"model.tied": tied})
+    model = started(run)
+    towers = [model.query_tower] if tied else [model.query_tower, model.document_tower]
+    untrained = models.build_towers(run.config, 50)
+    for tower in towers:
+        assert same(parameters(tower.encoder), expected(bert, tower.encoder))
+    assert same(parameters(model.query_tower.projection), parameters(untrained.query_tower.projection))
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_folder_for_one_tower_leaves_the_other_at_random(tmp_path, bert, side):
+    run = make_run(tmp_path, f"{bert}," if side == 0 else f",{bert}", vocab=str(bert))
+    model, untrained = started(run), models.build_towers(run.config, 50)
+    names = ["query_tower", "document_tower"]
+    got, left = (getattr(model, names[i]).encoder for i in (side, 1 - side))
+    assert same(parameters(got), expected(bert, got))
+    assert same(parameters(left), parameters(getattr(untrained, names[1 - side]).encoder))
+    assert not same(parameters(left), parameters(got))
+
+
+def test_two_folders_start_a_tower_each(tmp_path, bert):
+    other = shutil.copytree(GOLDEN / "bert_bin", tmp_path / "other")
+    shutil.copy(bert / "vocab.txt", other)
+    model = started(make_run(tmp_path, f"{bert},{other}", vocab=str(bert)))
+    assert same(parameters(model.query_tower.encoder), expected(bert, model.query_tower.encoder))
+    assert same(parameters(model.document_tower.encoder), expected(other, model.document_tower.encoder))
+
+
+def test_a_masked_language_model_gets_the_head_too(tmp_path, bert):
+    run = make_run(tmp_path, bert, source=mlm)
+    model = started(run)
+    assert isinstance(model, MaskedLanguageModel)
+    like = {name: value for name, value in parameters(model).items() if name != "encoder"}
+    assert same(like, BertFolder.open(bert).mlm_head(like))
+    assert same(parameters(model.encoder), expected(bert, model.encoder))
+
+
+def test_without_a_projection_the_embedding_is_the_hidden_state(tmp_path, bert):
+    run = make_run(tmp_path, bert, **{"model.embed_dim": 0, "model.normalize": False})
+    model = started(run)
+    assert not hasattr(model.query_tower, "projection")
+    ids = np.array([[2, 7, 9, 3, 0]], np.int32)
+    text = two_tower.Text.from_ids(jax.numpy.asarray(ids), jax.numpy.zeros_like(ids))
+    hidden = model.query_tower.encoder(text, dropout_key=None)
+    np.testing.assert_allclose(model.encode_queries(text, None), np.asarray(hidden)[:, :4].mean(axis=1), atol=1e-6)
+
+
+def test_byte_pairs_and_roberta(tmp_path):
+    """The rows of the embeddings follow the tokens of padding and of the beginning, which change places."""
+    folder = shutil.copytree(GOLDEN / "roberta", tmp_path / "roberta")
+    special = ["<s>", "<pad>", "</s>", "<unk>", *map(chr, range(65, 110)), "<mask>"]
+    (folder / "vocab.json").write_text(json.dumps({token: number for number, token in enumerate(special)}))
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    run = make_run(tmp_path, folder, **{"model.type_vocab_size": 1, "model.layer_norm_epsilon": 1e-5})
+    table = np.asarray(started(run).query_tower.encoder.token_embedding.embedding[...])
+    theirs = BertFolder.open(folder)._tensors["embeddings.word_embeddings.weight"]
+    np.testing.assert_array_equal(table, theirs[[1, 0, *range(2, 50)]])
+
+
+def test_a_change_of_any_file_is_noticed(tmp_path, bert):
+    names = {path.name for path in train.train_inputs(make_run(tmp_path, bert))}
+    assert names == {"config.json", "model.safetensors", "vocab.txt"}
+
+
+REMEDY = "set --config.vocab={bert}, in a --workdir of its own"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"model.hidden_size": 32, "model.mlp_size": 12}, "--config.model.hidden_size=16 --config.model.mlp_size=24"),
+        ({"model.num_heads": 2}, "a model of other sizes; set\n  --config.model.num_heads=4"),
+        ({"data.document_length": 30}, "set\n  --config.data.document_length=20"),
+        ({"model.layer_norm_epsilon": 1e-5}, "--config.model.layer_norm_epsilon=1e-12"),
+        ({"model.encoder": "bow_mlp"}, "config.model.encoder is 'bow_mlp': set config.model.encoder=transformer"),
+        ({"vocab": ""}, "config.vocab is empty: " + REMEDY),
+        ({"vocab": "{other}"}, "trained with another vocabulary than {other}: " + REMEDY),
+        ({"train.init_from": "{bert},{bert},{bert}"}, "one folder is needed, or QUERY,DOCUMENT"),
+        ({"train.init_from": ","}, "one folder is needed, or QUERY,DOCUMENT"),
+        ({"train.init_from": "{bert},nowhere"}, "nowhere is no folder of BERT's weights"),
+        ({"train.init_from": "{bert},{bert}", "model.tied": True}, "name one, or set config.model.tied=False"),
+        ({"train.init_from": "{bert},", "data.rates.mlm": 1.0}, "a masked language model is one encoder"),
+    ],
+)
+def test_what_does_not_fit_is_said_before_the_run(tmp_path, bert, changes, says):
+    WordPiece([*WORDS[:-1], "other"]).save(tmp_path / "other.txt")
+    paths = {"{bert}": str(bert), "{other}": str(tmp_path / "other.txt")}
+
+    def fill(value):
+        return re.sub(r"{\w+}", lambda match: paths[match[0]], value) if isinstance(value, str) else value
+
+    run = make_run(tmp_path, bert, **{field: fill(value) for field, value in changes.items()})
+    with pytest.raises(UserError, match=re.escape(fill(says))):
+        train.check_start(run)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("hidden_act", "gelu_new", "hidden_act is 'gelu_new'; only 'gelu'"),
+        ("position_embedding_type", "relative_key", "position_embedding_type is 'relative_key'"),
+        ("is_decoder", True, "is_decoder is True"),
+        ("model_type", "electra", "model_type is 'electra'; one of bert, roberta, distilbert"),
+        ("hidden_size", None, "hidden_size is None"),
+        ("hidden_size", "16", "hidden_size is '16'"),
+        ("num_hidden_layers", 0, "num_hidden_layers is 0"),
+        ("vocab_size", 51, "a model of 51 tokens, and"),
+    ],
+)
+def test_a_field_that_our_model_cannot_express_is_named(tmp_path, bert, field, value, says):
+    config = json.loads((bert / "config.json").read_text())
+    (bert / "config.json").write_text(json.dumps(config | {field: value}))
+    with pytest.raises(UserError, match=re.escape(says)):
+        train.check_start(make_run(tmp_path, bert))
+
+
+def test_a_cased_tokeniser_is_refused(tmp_path, bert):
+    (bert / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    with pytest.raises(UserError, match=r"tokenizer_config\.json: do_lower_case is False; only True"):
+        train.check_start(make_run(tmp_path, bert))
+
+
+def test_a_cased_vocabulary_is_refused(tmp_path, bert):
+    words = [*SPECIAL_TOKENS, *(f"W{number}" for number in range(101))]
+    WordPiece(words).save(bert / "vocab.txt")
+    with pytest.raises(UserError, match=r"vocab\.txt is of a cased model"):
+        train.check_start(make_run(tmp_path, bert))
+
+
+def test_tensors_are_checked_before_the_run(tmp_path, bert):
+    run = make_run(tmp_path, bert)
+    pretrained.check_tensors(run.config)
+    pretrained.check_tensors(make_run(tmp_path, bert, source=mlm).config)
+    tensors = load_file(bert / "model.safetensors")
+    del tensors["bert.encoder.layer.1.output.dense.bias"]
+    save_file(tensors, bert / "model.safetensors")
+    with pytest.raises(UserError, match=r"encoder\.layer\.1\.output\.dense\.bias is missing"):
+        pretrained.check_tensors(run.config)
+
+
+def test_weights_of_its_own_in_the_output_layer_are_refused(tmp_path, bert):
+    tensors = load_file(bert / "model.safetensors")
+    table = tensors["bert.embeddings.word_embeddings.weight"]
+    save_file({**tensors, "cls.predictions.decoder.weight": table}, bert / "model.safetensors")
+    started(make_run(tmp_path, bert, source=mlm))
+    save_file({**tensors, "cls.predictions.decoder.weight": table + 1}, bert / "model.safetensors")
+    with pytest.raises(UserError, match="an output layer of its own"):
+        started(make_run(tmp_path, bert, source=mlm))

@@ -1,0 +1,93 @@
+"""Damaged folders of BERT's weights: they are read, or an error names the folder; no other exception comes out."""
+
+import json
+import random
+import shutil
+import zipfile
+
+import pytest
+from conftest import REPOSITORY
+from flax import nnx
+from fuzz_test import as_json, changed, damaged
+
+from retrieval.data import vocabularies
+from retrieval.errors import UserError
+from retrieval.models.hugging_face import BertFolder
+from retrieval.models.torch_file import read_tensors
+from retrieval.models.transformer import Transformer, TransformerConfig
+
+GOLDEN = REPOSITORY / "tests" / "golden"
+CONFIG = json.loads((GOLDEN / "bert" / "config.json").read_text())
+TOKENIZER = json.loads((GOLDEN / "byte_pairs" / "tokenizer.json").read_text())
+
+
+@pytest.fixture(params=[300, pytest.param(20_000, marks=pytest.mark.long)])
+def rounds(request):
+    """How many mutations, and their seed."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def like():
+    """The shapes of the encoder in the folder."""
+    sizes = BertFolder.open(GOLDEN / "bert").sizes
+    encoder = nnx.eval_shape(lambda: Transformer(TransformerConfig(**sizes), rngs=nnx.Rngs(0)))
+    return nnx.to_pure_dict(nnx.state(encoder, nnx.Param))
+
+
+def fuzz(rounds, path, mutated, read):
+    rng, refused = random.Random(rounds), 0
+    for _ in range(rounds):
+        path.write_bytes(mutated(rng))
+        try:
+            read()
+        except UserError as error:
+            assert path.name in str(error) or str(path.parent) in str(error), error
+            refused += 1
+    assert 0 < refused <= rounds
+
+
+def test_configs(rounds, tmp_path):
+    folder = shutil.copytree(GOLDEN / "bert", tmp_path / "bert")
+
+    def mutated(rng):
+        return as_json(changed(rng, CONFIG)) if rng.random() < 0.5 else damaged(rng, as_json(CONFIG))
+
+    fuzz(rounds, folder / "config.json", mutated, lambda: BertFolder.open(folder))
+
+
+@pytest.mark.parametrize("name", ["bert", "bert_bin", "bert_sharded"])
+def test_weights(rounds, tmp_path, like, name):
+    folder = shutil.copytree(GOLDEN / name, tmp_path / name)
+    path = BertFolder.open(folder).files[1]
+    content = path.read_bytes()
+    fuzz(rounds, path, lambda rng: damaged(rng, content), lambda: BertFolder.open(folder).encoder(like))
+
+
+def test_programs_of_pytorch(rounds, tmp_path):
+    """What the sum of a zip member would notice, it does not where the program was made so."""
+    with zipfile.ZipFile(GOLDEN / "bert_bin" / "pytorch_model.bin") as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    program = next(name for name in members if name.endswith("data.pkl"))
+    path = tmp_path / "x.bin"
+
+    def mutated(rng):
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, value in members.items():
+                archive.writestr(name, damaged(rng, value) if name == program else value)
+        return path.read_bytes()
+
+    fuzz(rounds, path, mutated, lambda: read_tensors(path))
+
+
+def test_tokenisers(rounds, tmp_path):
+    path = tmp_path / "tokenizer.json"
+
+    def mutated(rng):
+        return as_json(changed(rng, TOKENIZER)) if rng.random() < 0.5 else damaged(rng, as_json(TOKENIZER))
+
+    def read():
+        vocabulary = vocabularies.load(path)
+        assert max(vocabulary.encode("a the </s> é\x00 xyz")) < len(vocabulary)
+
+    fuzz(rounds, path, mutated, read)
