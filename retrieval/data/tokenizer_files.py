@@ -2,7 +2,7 @@
 
 A pair is `[CLS] first [SEP] second [SEP]` with token types 0 and 1, where there are two, and "[SEP]" in a text is no
 special token, as with `Vocabulary`. What is too long is cut from the longer text of a pair, one token after the other,
-where `Vocabulary.pair` cuts the second first: that is the same unless the first has more than half of the tokens.
+where `Vocabulary.pair` cuts the second first: that is the same unless each would take half of the tokens or more.
 """
 
 from pathlib import Path

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from flax import nnx
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from retrieval import files
 from retrieval.models import hugging_face, pretrained
@@ -84,7 +84,8 @@ def _write_dense(folder: Path, projection: nnx.Linear) -> None:
 
 
 def _write_tensors(folder: Path, tensors: dict[str, np.ndarray]) -> None:
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    # Not its `save_file`, whose files nobody else may read.
+    (folder / "model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
 
 
 def _write_modules(folder: Path, kinds: Sequence[str]) -> None:

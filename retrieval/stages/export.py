@@ -96,11 +96,12 @@ def _write_tower(folder: Path, tower: Any, normalize: bool, vocabulary: Vocabula
 def _card(run: Run, vocabulary: Vocabulary) -> str:
     config = _trained(run)
     data = dict(_data(run))
+    start = {"parameters from": _names(config.train.init_from)} if config.train.init_from else {}
     return card.model_card(
         title=run.folder.resolve().name,
         license=run.config.export.license,
         datasets=[name for names in data.values() for name in names],
-        data=[f"{what}: {', '.join(map(display.inline, names))}" for what, names in data.items()],
+        data=[f"{what}: {', '.join(map(display.inline, names))}" for what, names in (data | start).items()],
         notes=_notes(config, vocabulary),
         settings=dict(_settings(config)),
         results=[row | {"seconds": None} for row in _results(run)],  # of the machine, not of the model
@@ -117,8 +118,6 @@ def _data(run: Run) -> Iterator[tuple[str, list[str]]]:
         sets = trainer.holder("sets").config
         share = f"questions and their documents, {sets.split.ratio:.0%} of those of"
         yield share, _names(sets.sets.get(sets.split.set) or sets.split.set)
-    if config.train.init_from:
-        yield "parameters from", _names(config.train.init_from)
 
 
 def _names(value: Any) -> list[str]:
@@ -130,14 +129,14 @@ def _names(value: Any) -> list[str]:
 
 def _notes(config: ConfigDict, vocabulary: Vocabulary) -> list[str]:
     data, model = config.data, config.model
-    longest = (data.document_length - 3) // 2
+    half = (data.document_length - 3) // 2
     notes = [
         f"Queries are cut to {data.query_length} tokens and documents to {data.document_length}, [CLS] and [SEP] among "
         "them.",
         "A document with a title is the pair (title, text), one without is the text alone: an empty title is not the "
         "same.",
-        f"Of a document that is too long the end is cut off. Training keeps more of a title of over {longest} tokens "
-        "than the tokenizer here does: such documents get slightly other vectors.",
+        f"Of a document that is too long the end is cut off. Where title and text both have {half} tokens or more, "
+        "training kept up to two tokens more of the title: such vectors may differ a little.",
         "Special tokens that are written in a text, such as [SEP], are text.",
         "`AutoModel` loads the encoder alone. Its pooler is of zeros: there is none.",
     ]
