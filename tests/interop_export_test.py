@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install .[interop]")
 sentence_transformers = pytest.importorskip(
