@@ -170,6 +170,8 @@ def _paper() -> ConfigDict:
     )
     config.evaluate = ConfigDict(dict(depth=100, runs=True))
     config.search = ConfigDict(dict(k=5))
+    # What the model card of --stage=export says, such as apache-2.0; '': that none was given.
+    config.export = ConfigDict(dict(license=""))
     return config
 
 

@@ -1,11 +1,15 @@
 """Encoding: rows in their order whatever the batches, the same files after a kill and from several processes."""
 
 import itertools
+import re
+import sys
 import threading
+import types
 import weakref
 
 import numpy as np
 import pytest
+from conftest import REPOSITORY
 
 from retrieval import files
 from retrieval.errors import UserError
@@ -60,6 +64,38 @@ def test_rows_come_back_in_order(tmp_path):
     np.testing.assert_array_equal(embeddings, EXPECTED)
     assert max(length for _, length in embed.shapes) == 70  # not 96: no row is longer than the longest text
     assert len(set(embed.shapes)) <= 5 and all(rows % 8 == 0 for rows, _ in embed.shapes)
+
+
+class FlatIndex:
+    """What the README's lines need of FAISS."""
+
+    def __init__(self, dimension):
+        self.dimension = dimension
+
+    def add(self, vectors):
+        assert vectors.dtype == np.float32 and vectors.shape[1] == self.dimension
+        self.vectors = vectors
+
+
+@pytest.mark.parametrize("real", [False, True])
+def test_the_lines_of_the_readme_read_embeddings_into_faiss(real, tmp_path, monkeypatch):
+    if real:
+        pytest.importorskip("faiss", reason="faiss is not installed")
+    else:
+        monkeypatch.setitem(sys.modules, "faiss", types.SimpleNamespace(IndexFlatIP=FlatIndex))
+    folder = "runs/bert/embeddings/reqa/trained"
+    run(tmp_path / folder, Embed())
+    blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
+    (lines,) = [block for block in blocks if "faiss" in block]
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(lines, names)
+    assert names["ids"] == IDS
+    np.testing.assert_array_equal(names["vectors"], EXPECTED)
+    if real:
+        scores, rows = names["index"].search(names["vectors"][:3], 5)
+        np.testing.assert_allclose(scores, np.sort(np.array(EXPECTED[:3]) @ np.array(EXPECTED).T)[:, ::-1][:, :5])
+        assert rows.max() < len(IDS)
 
 
 def test_a_text_is_padded_to_the_next_of_few_lengths(tmp_path):

@@ -64,6 +64,7 @@ def command(tmp_path_factory):
     toy_corpus.write_dump(inputs / "dump.xml")
     toy_corpus.write_squad(inputs / "squad.json")
     settings = ["--config=configs/ict_bfs_wlp.py:local", "--config.sets.pydocs=False", "--config.index.dense=exact"]
+    settings += ["--config.stages=('prepare', 'sets', 'train', 'encode', 'index', 'evaluate', 'export', 'report')"]
     settings += [
         f"--config.{group}.{name}={value}" for group, fields in SMALL.items() for name, value in fields.items()
     ]
@@ -99,7 +100,7 @@ def survive(command, folder, kills, seed):
 
 def assert_same_outcome(folder, other):
     """Corpus, parameters, optimizer state, position, metrics, embeddings, index and results, to the last bit."""
-    for name in ("corpus", "sets", "embeddings", "index", "runs"):
+    for name in ("corpus", "sets", "embeddings", "index", "runs", "export"):
         ours, theirs = ({p.relative_to(f): p for p in (f / name).rglob("*") if p.is_file()} for f in (folder, other))
         assert ours.keys() == theirs.keys() and ours
         for path in ours:

@@ -92,7 +92,7 @@ FLAGS = mistakes(
         (f"{QUICK} --query=zip", ("--query", "add --stage=search")),
         (f"{QUICK} --stage=trian", ("unknown stage 'trian'", "did you mean train")),
         (f"{QUICK} --stage=evalaute,report", ("unknown stage 'evalaute'", "did you mean evaluate")),
-        (f"{QUICK} --stage=export", ("unknown stage 'export'", "known: encode, evaluate")),
+        (f"{QUICK} --stage=exprot", ("unknown stage 'exprot'", "did you mean export")),
     ]
 )
 
@@ -213,6 +213,21 @@ FIELDS = mistakes(
         (
             "--workdir={indexed} --stage=search --query=zip --config.search.k=500",
             ("config.search.k=500", "config.evaluate.depth=100"),
+        ),
+        ("--config.export.licence=mit", ("'config.export.licence'", "did you mean config.export.license")),
+        ("--config.export.license='Apache 2.0'", ("config.export.license=Apache 2.0", "such as apache-2.0")),
+        ("--stage=export", ("stage 'export' reads what stage 'prepare' writes", "--stage=prepare,export")),
+        (
+            "--config=configs/bow_mlp.py:local --workdir={run} --stage=prepare,train,export",
+            ("config.model.encoder=bow_mlp is no module of sentence-transformers", "config.model.encoder=transformer"),
+        ),
+        (
+            "--config=configs/mlm.py:local --workdir={run} --stage=prepare,train,export",
+            ("config.data.rates.mlm", "no towers", "--config.train.init_from={run}"),
+        ),
+        (
+            "--config=configs/bm25.py:local --workdir={run} --stage=prepare,export",
+            ("nothing is trained", "config.stages has no 'train'"),
         ),
         (
             "--config=configs/mlm.py:local --workdir={run} --config.model.encoder=bow_mlp",

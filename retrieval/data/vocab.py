@@ -9,7 +9,7 @@ from typing import Any
 # The library's threads and our worker processes would fight over the cores; it also refuses to work after a fork.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from tokenizers import Encoding, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Encoding, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from retrieval import files
 from retrieval.errors import UserError
@@ -78,6 +78,23 @@ class Vocabulary:
             return self.single(second, length)
         first = first[: max(length // 2, length - 3 - len(second))][: length - 3]
         return [self.cls_id, *first, self.sep_id, *second[: length - 3 - len(first)], self.sep_id]
+
+    def to_json(self, types: int) -> str:
+        """A `tokenizer.json` of the library, with `single` and `pair` as what it makes of token ids.
+
+        Args:
+          types: how many token types there are: the second text of a pair has the last.
+        """
+        tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
+        ids = (self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id)
+        tokenizer.add_special_tokens([self.tokens[id] for id in ids])
+        cls, sep = self.tokens[self.cls_id], self.tokens[self.sep_id]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{cls}:0 $A:0 {sep}:0",
+            pair=f"{cls}:0 $A:0 {sep}:0 $B:{types - 1} {sep}:{types - 1}",
+            special_tokens=[(cls, self.cls_id), (sep, self.sep_id)],
+        )
+        return tokenizer.to_str(pretty=True)
 
 
 class WordPiece(Vocabulary):

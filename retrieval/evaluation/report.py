@@ -73,6 +73,19 @@ def write_report(folder: Path, title: str, results: Sequence[Mapping], tables: S
     write_text(folder / "report.md", "\n\n".join(parts) + "\n")
 
 
+def results_tables(results: Sequence[Mapping]) -> list[str]:
+    """The rows of results.json as Markdown: a heading and a table for every data set and split.
+
+    Raises:
+      UserError: as `write_report`.
+    """
+    return [
+        part
+        for (dataset, split), systems in _by_test_set(results).items()
+        for part in (f"### {display.inline(f'{dataset}, {split}')}", _results_table(systems))
+    ]
+
+
 def _by_test_set(results: Sequence[Mapping]) -> dict[tuple, dict[tuple, dict]]:
     """(dataset, split) -> (system, step) -> {'queries', 'seconds', 'metrics': metric -> value}."""
     test_sets = {}

@@ -17,6 +17,7 @@ import numpy as np
 from retrieval import files
 from retrieval.errors import UserError
 from retrieval.models import pretrained, tensor_files
+from retrieval.models.transformer import TransformerConfig
 
 _log = logging.getLogger(__name__)
 
@@ -207,6 +208,14 @@ def is_bert(folder: Path) -> bool:
     except UserError:
         return False
     return isinstance(config, dict) and ("model_type" in config or "hidden_size" in config)
+
+
+def bert_config(config: TransformerConfig) -> dict[str, Any]:
+    """A `config.json` that makes Hugging Face's `BertModel` the same encoder."""
+    sizes = {theirs: getattr(config, ours) for ours, theirs in _SIZES.items()}
+    dropout = {"hidden_dropout_prob": config.dropout, "attention_probs_dropout_prob": config.dropout}
+    rest = {"hidden_act": "gelu", "initializer_range": 0.02, "pad_token_id": 0, "dtype": "float32"}
+    return {"architectures": ["BertModel"], "model_type": "bert"} | sizes | dropout | rest
 
 
 def _config_of(folder: Path) -> Path:

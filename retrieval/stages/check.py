@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from retrieval import files
 from retrieval.data import reqa, tfds_source, vocabularies, wikipedia
 from retrieval.errors import UserError, divisors, near, unknown_name
-from retrieval.stages import examples, formats, plan, pretrained, settings, train
+from retrieval.stages import examples, export, formats, plan, pretrained, settings, train
 from retrieval.stages import model as models
 from retrieval.stages.run import Run, Stage, is_done
 from retrieval.training import sharding
@@ -38,7 +38,9 @@ def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
     settings.check_combinations(run.config, names)
     if "train" in names and not is_done(run, "train"):
         _check_training(run)
-    if "encode" in names or "search" in names:
+    if "export" in names:
+        export.check(run)
+    if {"encode", "search", "export"} & set(names):
         train.check_vocabulary(run, run.holder("train").folder, "config.base")
 
 

@@ -4,6 +4,7 @@ All of it is known before a run begins. What would otherwise stop it after hours
 """
 
 import math
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -55,6 +56,10 @@ _SHARE_BELOW = _number("a number of at least 0 and below 1, such as 0.1", lambda
 _SHARE_BETWEEN = _number("a share between 0 and 1, such as 0.1", lambda value: 0 < value < 1)
 _HELD_OUT = _number(
     "0, or a share from 0.0001 to below 1, such as 0.01", lambda value: value == 0 or 0.0001 <= value < 1
+)
+_LICENSE = Rule(
+    "a license's identifier, such as apache-2.0, or ''",
+    lambda value: isinstance(value, str) and re.fullmatch(r"([a-z0-9][a-z0-9.+-]*)?", value),
 )
 
 _SEED = Rule("a whole number from 0 to 4294967295", lambda value: type(value) is int and 0 <= value < 2**32)
@@ -138,6 +143,7 @@ _RULES = dict(
     index=dict(dense=_TEXT, recall_target=_SHARE_ABOVE, tune_queries=_whole(1), bm25_k1=_NOT_NEGATIVE, bm25_b=_SHARE),
     evaluate=dict(depth=_whole(1), runs=_SWITCH),
     search=dict(k=_whole(1)),
+    export=dict(license=_LICENSE),
 )
 
 _BEAM = ("DirectRunner", "DataflowRunner", "FlinkRunner", "SparkRunner", "PortableRunner", "PrismRunner")

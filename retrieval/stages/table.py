@@ -1,6 +1,6 @@
 """Every stage there is: what it does, what it reads, and the settings that its output depends on."""
 
-from retrieval.stages import corpus, evaluate, index, plan, query, train
+from retrieval.stages import corpus, evaluate, export, index, plan, query, train
 from retrieval.stages.run import Stage
 
 _PREPARE = ("shards", "vocab_size", "longest_passage", "shortest_paragraph", "least_passage", "held_out")
@@ -85,5 +85,15 @@ STAGES = {
         writes="prints hits for `--query`",
         needs=("index", "prepare", "sets"),
         always=True,
+    ),
+    "export": Stage(
+        export.export,
+        reads="checkpoint, vocabulary, results",
+        writes="`export/`: the towers for Hugging Face's libraries, a model card",
+        settings=("export",),
+        needs=("prepare", "train"),
+        inputs=export.results,
+        outputs=(export.FOLDER,),
+        everywhere=True,
     ),
 }

@@ -1,0 +1,71 @@
+"""The model card of an exported model: a README.md with the metadata that the Hugging Face Hub reads."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from retrieval.evaluation import display, report
+
+_TAGS = ("sentence-transformers", "feature-extraction", "sentence-similarity", "dense-retrieval")
+
+_USE = """```python
+from sentence_transformers import SentenceTransformer
+model = SentenceTransformer("FOLDER")
+queries, documents = model.encode_query(["a question"]), model.encode_document([("a title", "its text"), "a text"])
+scores = model.similarity(queries, documents)
+```"""
+
+
+def model_card(
+    *,
+    title: str,
+    license: str,
+    datasets: Sequence[str],
+    data: Sequence[str],
+    notes: Sequence[str],
+    settings: Mapping[str, Any],
+    results: Sequence[Mapping],
+) -> str:
+    """The card as Markdown; every text is shown as it reads, but for `data` and `notes`, which are Markdown.
+
+    Args:
+      license: an identifier of the Hub's, such as apache-2.0; '' for none.
+      datasets: names for the metadata.
+      data: what the model was trained on.
+      notes: how to use it, and what it is not good for.
+      settings: fields of the config by their dotted names.
+      results: rows of results.json.
+    """
+    fields = [[field, str(value)] for field, value in settings.items()]
+    parts = [
+        _metadata(license, datasets),
+        f"# {display.inline(title)}",
+        "Two towers for dense retrieval: queries and documents become vectors, whose inner product is the score.",
+        "## Use",
+        _USE,
+        _listed(notes),
+        "## Training data",
+        _listed(data),
+        "## Results",
+        *(report.results_tables(results) or ["The model has not been evaluated."]),
+        "## Settings",
+        display.markdown(["field", "value"], fields, left=2),
+        "## License",
+        f"`{license}`" if license else "None was given (`export.license`).",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _metadata(license: str, datasets: Sequence[str]) -> str:
+    """YAML between two lines of dashes; a JSON string is one of YAML's."""
+    names = sorted({re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII).strip("-.") for name in datasets} - {""})
+    lines = ["library_name: sentence-transformers", "pipeline_tag: sentence-similarity"]
+    lines += [f"license: {json.dumps(license)}"] if license else []
+    lines += ["tags:", *(f"- {tag}" for tag in _TAGS)]
+    lines += ["datasets:", *(f"- {json.dumps(name)}" for name in names)] if names else []
+    return "\n".join(["---", *lines, "---"])
+
+
+def _listed(items: Sequence[str]) -> str:
+    return "\n".join(f"- {item}" for item in items)

@@ -1,0 +1,168 @@
+"""The stage `export`: the trained towers as folders that Hugging Face's libraries load, with a model card."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from retrieval import files, hosts
+from retrieval.data import tfds_source, tokenizer_files, vocabularies
+from retrieval.data.vocab import Vocabulary, WordPiece
+from retrieval.errors import UserError
+from retrieval.evaluation import card, display
+from retrieval.models import export as folders
+from retrieval.models.two_tower import TwoTower
+from retrieval.stages import model as models
+from retrieval.stages.run import Run, is_done, read_record
+from retrieval.stages.train import load_towers
+
+_log = logging.getLogger(__name__)
+
+FOLDER = "export"
+
+
+def export(run: Run) -> dict[str, Any]:
+    """Writes `export/`: tied towers as one model, others as one each in `query/` and `document/`, with a router above.
+
+    Raises:
+      UserError: as `check`.
+    """
+    check(run)
+    vocabulary = vocabularies.load(run.corpus)
+    towers = load_towers(run, len(vocabulary))  # on every host, as checkpoints are read
+    hosts.on_first(lambda: _write(run, towers, vocabulary))
+    return {"tied": _trained(run).model.tied, "step": read_record(run, "train")["details"]["step"]}
+
+
+def check(run: Run) -> None:
+    """Checks that there are towers which the other libraries can have.
+
+    Raises:
+      UserError: nothing is trained, or an MLM is, or BoW-MLP.
+    """
+    config = _trained(run)
+    if "train" not in config.stages:
+        raise UserError(
+            f"stage 'export': nothing is trained in {run.folder}, config.stages has no 'train'; name the work "
+            "directory of a run that trains towers"
+        )
+    if models.is_mlm(config):
+        raise UserError(
+            "stage 'export': config.data.rates.mlm trains a masked language model, which has no towers; train them "
+            f"from it with --config.train.init_from={run.folder} and export these"
+        )
+    if config.model.encoder != "transformer":
+        raise UserError(
+            f"stage 'export': config.model.encoder={config.model.encoder} is no module of sentence-transformers; only "
+            "config.model.encoder=transformer can be exported (embeddings/ has this model's vectors as .npy)"
+        )
+
+
+def results(run: Run) -> list[Path]:
+    """The record of the evaluation that the card shows, where there is one."""
+    return [run.record("evaluate")] if is_done(run, "evaluate") else []
+
+
+def _trained(run: Run) -> ConfigDict:
+    """The config that the towers were trained with."""
+    return run.holder("train").config
+
+
+def _write(run: Run, towers: TwoTower, vocabulary: Vocabulary) -> None:
+    config = _trained(run)
+    lengths = {folders.QUERY: config.data.query_length, folders.DOCUMENT: config.data.document_length}
+    files.remove_temporaries(run.folder, FOLDER)
+    with files.atomic(run.folder / FOLDER) as folder:
+        folder.mkdir()
+        if config.model.tied:
+            _write_tower(folder, towers.query_tower, towers.normalize, vocabulary, lengths[folders.DOCUMENT])
+        else:
+            for name, tower in ((folders.QUERY, towers.query_tower), (folders.DOCUMENT, towers.document_tower)):
+                (folder / name).mkdir()
+                _write_tower(folder / name, tower, towers.normalize, vocabulary, lengths[name])
+            folders.write_router(folder)
+        files.write_text(folder / "README.md", _card(run, vocabulary))
+    _log.info("export: %s", run.folder / FOLDER)
+
+
+def _write_tower(folder: Path, tower: Any, normalize: bool, vocabulary: Vocabulary, length: int) -> None:
+    folders.write_tower(folder, tower, normalize=normalize, length=length)
+    types = tower.encoder.config.type_vocab_size
+    tokenizer_files.write_tokenizer(folder, vocabulary, length=length, types=types)
+
+
+def _card(run: Run, vocabulary: Vocabulary) -> str:
+    config = _trained(run)
+    data = dict(_data(run))
+    start = {"parameters from": _names(config.train.init_from)} if config.train.init_from else {}
+    return card.model_card(
+        title=run.folder.resolve().name,
+        license=run.config.export.license,
+        datasets=[name for names in data.values() for name in names],
+        data=[f"{what}: {', '.join(map(display.inline, names))}" for what, names in (data | start).items()],
+        notes=_notes(config, vocabulary),
+        settings=dict(_settings(config)),
+        results=[row | {"seconds": None} for row in _results(run)],  # of the machine, not of the model
+    )
+
+
+def _data(run: Run) -> Iterator[tuple[str, list[str]]]:
+    """What the towers were trained on, by names that say nothing of the machine where they were."""
+    config = _trained(run)
+    trainer = run.holder("train")
+    if any(rate for task, rate in config.data.rates.items() if task != "pairs"):
+        yield "corpus", _names(trainer.holder("prepare").config.corpus)
+    if config.data.rates.pairs:
+        sets = trainer.holder("sets").config
+        share = f"questions and their documents, {sets.split.ratio:.0%} of those of"
+        yield share, _names(sets.sets.get(sets.split.set) or sets.split.set)
+
+
+def _names(value: Any) -> list[str]:
+    parts = [part for part in str(value).split(",") if part]
+    return [
+        part.partition(":")[2].partition("?")[0] if tfds_source.is_source(part) else Path(part).name for part in parts
+    ]
+
+
+def _notes(config: ConfigDict, vocabulary: Vocabulary) -> list[str]:
+    data, model = config.data, config.model
+    half = (data.document_length - 3) // 2
+    notes = [
+        f"Queries are cut to {data.query_length} tokens and documents to {data.document_length}, [CLS] and [SEP] among "
+        "them.",
+        "A document with a title is the pair (title, text), one without is the text alone: an empty title is not the "
+        "same.",
+        f"Of a document that is too long the end is cut off. Where title and text both have {half} tokens or more, "
+        "training kept up to two tokens more of the title: such vectors may differ a little.",
+        "Special tokens that are written in a text, such as [SEP], are text.",
+        "`AutoModel` loads the encoder alone. Its pooler is of zeros: there is none.",
+    ]
+    if isinstance(vocabulary, WordPiece):
+        notes.append("Text is lower-cased, and accents are stripped.")
+    if model.tied and data.query_length < data.document_length:
+        limit = f'processing_kwargs={{"text": {{"max_length": {data.query_length}}}}}'
+        notes[0] += f" Here one tower serves both, cut to the length of documents: long queries need `{limit}`."
+    if model.dtype != "float32":
+        notes.append(
+            f"Trained with {display.inline(model.dtype)}; the parameters, and what they give here, are float32."
+        )
+    return notes
+
+
+def _settings(config: ConfigDict) -> Iterator[tuple[str, Any]]:
+    """What the towers depend on, without the paths of a machine."""
+    yield "seed", config.seed
+    for group in ("model", "data", "train"):
+        fields = config[group].to_dict()
+        yield from ((f"{group}.{name}", value) for name, value in fields.items() if name != "init_from")
+
+
+def _results(run: Run) -> Sequence[Mapping]:
+    if not is_done(run, "evaluate"):
+        return []
+    folder, sums = run.holder("evaluate").folder, read_record(run, "evaluate")["outputs"]
+    files.verify_checksums(folder, {"results.json": sums["results.json"]}, "--stage=evaluate makes it again")
+    return files.read_json(folder / "results.json")

@@ -1,0 +1,216 @@
+"""Trained towers as folders: what is in them, without the libraries that load them (`interop_export_test`)."""
+
+import json
+
+import exported
+import jax
+import numpy as np
+import pytest
+from conftest import REPOSITORY
+from safetensors.numpy import load_file
+from tokenizers import Tokenizer
+
+from retrieval.data import tokenizer_files, vocabularies
+from retrieval.data.vocab import WordPiece
+from retrieval.errors import UserError
+from retrieval.evaluation import card
+from retrieval.models import export as folders
+from retrieval.models.hugging_face import BertFolder
+from retrieval.stages import export as stage
+from retrieval.stages import model as models
+from retrieval.stages import run as runs
+from retrieval.stages import train
+from retrieval.stages.run import Run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Two towers with all that a tower can have."""
+    changes = {"model.tied": False, "model.normalize": True, "model.pooling": "cls"}
+    return exported.work_directory(tmp_path_factory.mktemp("two") / "my *run*", **changes)
+
+
+@pytest.fixture(scope="module")
+def folder(run):
+    return exported.export(run)
+
+
+@pytest.fixture(scope="module")
+def tied(tmp_path_factory):
+    """One tower with as little as a tower can have."""
+    changes = {"model.tied": True, "model.normalize": False, "model.pooling": "mean", "model.embed_dim": 0}
+    changes |= {"model.type_vocab_size": 1, "model.layer_norm_epsilon": 1e-5, "model.dtype": "bfloat16"}
+    return exported.work_directory(tmp_path_factory.mktemp("tied") / "run", **changes)
+
+
+@pytest.fixture(scope="module")
+def tied_folder(tied):
+    return exported.export(tied)
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+def modules(folder):
+    return [(module["path"], module["type"].rpartition(".")[2]) for module in read(folder / "modules.json")]
+
+
+def towers_of(run):
+    return train.load_towers(run, len(exported.VOCABULARY))
+
+
+def test_two_towers_have_a_folder_each_and_a_router(folder):
+    for route, length in (("query", 16), ("document", 40)):
+        expected = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Dense", "Dense"), ("3_Normalize", "Normalize")]
+        assert modules(folder / route) == expected
+        assert read(folder / route / "sentence_bert_config.json")["max_seq_length"] == length
+        assert read(folder / route / "1_Pooling" / "config.json")["pooling_mode"] == "cls"
+        assert WordPiece.load(folder / route / "vocab.txt").tokens == exported.VOCABULARY.tokens
+    assert modules(folder) == [("", "Router")]
+    router = read(folder / "router_config.json")
+    assert router["structure"]["query"] == ["query", "query/1_Pooling", "query/2_Dense", "query/3_Normalize"]
+    assert all((folder / path).is_dir() for path in router["types"]) and not list(folder.glob("*.safetensors"))
+
+
+def test_tied_towers_are_one_folder_and_have_only_what_they_do(tied_folder):
+    assert modules(tied_folder) == [("", "Transformer"), ("1_Pooling", "Pooling")]
+    assert {path.name for path in tied_folder.iterdir() if path.is_dir()} == {"1_Pooling"}
+    assert not (tied_folder / "router_config.json").exists()
+    assert read(tied_folder / "1_Pooling" / "config.json")["pooling_mode"] == "mean"
+    config = read(tied_folder / "config.json")
+    assert (config["layer_norm_eps"], config["type_vocab_size"], config["max_position_embeddings"]) == (1e-5, 1, 40)
+
+
+def test_there_and_back_not_a_bit_changes(run, folder, tmp_path):
+    for route in ("query", "document"):
+        tower = getattr(towers_of(run), f"{route}_tower")
+        params = models.parameters(tower)
+        back = BertFolder.open(folder / route).encoder(params["encoder"])
+        jax.tree.map(np.testing.assert_array_equal, back, params["encoder"])
+        dense = load_file(folder / route / "2_Dense" / "model.safetensors")
+        np.testing.assert_array_equal(dense["linear.weight"].T, params["projection"]["kernel"])
+        np.testing.assert_array_equal(dense["linear.bias"], params["projection"]["bias"])
+        (tmp_path / route).mkdir()
+        folders.write_tower(tmp_path / route, models.bind(tower)(params | {"encoder": back}), normalize=True, length=40)
+        for name in ("model.safetensors", "config.json", "2_Dense/model.safetensors"):
+            assert (tmp_path / route / name).read_bytes() == (folder / route / name).read_bytes()
+
+
+def test_a_run_can_start_from_what_another_exported(run, folder, tmp_path):
+    changes = {"model.tied": False, "train.init_from": f"{folder / 'query'},{folder / 'document'}"}
+    changes |= {"vocab": str(folder / "query" / "vocab.txt")}
+    other = exported.work_directory(tmp_path / "other", shift=0, **changes)
+    for name in ("query_tower", "document_tower"):
+        ours, theirs = (models.parameters(getattr(towers_of(r), name))["encoder"] for r in (run, other))
+        jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+
+
+@pytest.mark.parametrize("which", ["folder/query", "folder/document", "tied_folder"])
+def test_the_tokenizer_gives_the_ids_and_types_of_ours(which, request, run):
+    name, _, route = which.partition("/")
+    path = request.getfixturevalue(name) / route
+    settings, vocabulary = read(path / "tokenizer_config.json"), exported.VOCABULARY
+    tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
+    tokenizer.encode_special_tokens = settings["split_special_tokens"]
+    tokenizer.enable_truncation(settings["model_max_length"])
+    length = read(path / "sentence_bert_config.json")["max_seq_length"]
+    assert length == settings["model_max_length"] == (16 if route == "query" else 40)
+    for text in exported.QUERIES:
+        assert tokenizer.encode(text).ids == vocabulary.single(vocabulary.encode(text), length)
+    for item in exported.DOCUMENTS:
+        (ids,) = models.candidate_tokens(run.config, vocabulary, [item]) if length == 40 else ([],)
+        encoding = tokenizer.encode(item.title, item.text) if item.title else tokenizer.encode(item.text)
+        assert not ids or encoding.ids == ids
+        types = models.token_types(np.array([encoding.ids]), vocabulary.sep_id)[0]
+        assert encoding.type_ids == ([0] * len(types) if name == "tied_folder" else types.tolist())
+    for name, id in read(path / "special_tokens_map.json").items():
+        assert tokenizer.token_to_id(id) == getattr(vocabulary, name.replace("token", "id"))
+
+
+def test_byte_pairs_are_written_as_they_are_used_here(tmp_path):
+    """Padding has id 0, whatever it had where the vocabulary was published."""
+    vocabulary = vocabularies.load(REPOSITORY / "tests" / "golden" / "byte_pairs" / "tokenizer.json")
+    tokenizer_files.write_tokenizer(tmp_path, vocabulary, length=12, types=1)
+    assert vocabularies.load(tmp_path).tokens == vocabulary.tokens and vocabulary.tokens[0] == "<pad>"
+    assert read(tmp_path / "tokenizer_config.json")["cls_token"] == "<s>"
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    tokenizer.encode_special_tokens = True
+    tokenizer.enable_truncation(12)
+    for title, text in (("The fox", "is </s> a 🦊"), ("a", "b c " * 20)):
+        encoding, (first, second) = tokenizer.encode(title, text), vocabulary.encode_batch([title, text])
+        assert encoding.ids == vocabulary.pair(first, second, 12) and set(encoding.type_ids) == {0}
+        assert tokenizer.encode(text).ids == vocabulary.single(second, 12)
+
+
+def test_a_title_of_more_than_half_of_the_tokens_is_cut_differently(folder):
+    """As the model card says."""
+    tokenizer = Tokenizer.from_file(str(folder / "document" / "tokenizer.json"))
+    tokenizer.enable_truncation(40)
+    vocabulary, body = exported.VOCABULARY, ["dogs"] * 90
+    for count in range(30):
+        title = "fox " * count
+        ours = vocabulary.pair(vocabulary.encode(title), vocabulary.encode(" ".join(body)), 40)
+        same = tokenizer.encode(title, " ".join(body)).ids == ours
+        assert same == (0 < count <= (40 - 3) // 2), count
+    assert "both have 18 tokens or more" in (folder / "README.md").read_text()
+
+
+def test_the_card(run, tied, tmp_path):
+    exported.write_results(run)
+    run.config.export.license, run.config.train.init_from = "cc-by-sa-4.0", "/home/me/<b>model"
+    text = (exported.export(run) / "README.md").read_text()
+    metadata, _, body = text.removeprefix("---\n").partition("---\n")
+    assert 'license: "cc-by-sa-4.0"\n' in metadata and "library_name: sentence-transformers\n" in metadata
+    assert '- "reqa"\n' in metadata and "model" not in metadata.partition("datasets:")[2]
+    assert "# my \\*run\\*\n" in body and "### reqa\\|x, pair\n" in body
+    assert "| dense | 7 | 25.00 |" in body and "| bm25 | 7 | **50.00** |" in body and "Seconds" not in body
+    assert "parameters from: &lt;b&gt;model" in body and "/home" not in text and "<b>" not in text
+    assert "| model.hidden_size | 16 |" in body and "init_from |" not in body
+    plain = (exported.export(tied) / "README.md").read_text()
+    assert "license:" not in plain and "None was given (`export.license`)" in plain and "not been evaluated" in plain
+    assert 'processing_kwargs={"text": {"max_length": 16}}' in plain and "Trained with bfloat16" in plain
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model.encoder": "bow_mlp"}, r"config\.model\.encoder=bow_mlp is no module of sentence-transformers"),
+        ({"data.rates.mlm": 1.0}, r"config\.data\.rates\.mlm trains a masked language model, .*init_from="),
+        ({"stages": ("sets", "index")}, "nothing is trained .*config.stages has no 'train'"),
+    ],
+)
+def test_what_cannot_be_exported(run, changes, message, tmp_path):
+    config = run.config.copy_and_resolve_references()
+    config.update_from_flattened_dict(changes)
+    with pytest.raises(UserError, match=message):
+        stage.check(Run(config, tmp_path, run.lock))
+
+
+def test_whole_or_not_at_all(tied, monkeypatch, caplog):
+    folder = exported.export(tied)
+    (folder / "config.json").write_text("{}")
+    (tied.folder / ".tmp-1-export").mkdir()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(stage, "_card", interrupt)
+        exported.export(tied)
+    assert "config.json: damaged" in caplog.text and not folder.exists()
+    assert not [path for path in tied.folder.iterdir() if path.name.startswith(".tmp")]
+    assert not runs.is_done(tied, "export")
+    exported.export(tied)
+    before = (folder / "config.json").stat().st_mtime_ns
+    exported.export(tied)
+    assert (folder / "config.json").stat().st_mtime_ns == before
+    exported.write_results(tied)  # an evaluation, which the card shows
+    assert "| dense |" in (exported.export(tied) / "README.md").read_text()
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def test_names_of_data_sets_are_such_as_the_hub_takes():
+    text = card.model_card(
+        title="x", license="", datasets=["a b/ü", "--", "squad"], data=[], notes=[], settings={}, results=[]
+    )
+    assert [line for line in text.splitlines() if line.startswith('- "')] == ['- "a-b"', '- "squad"']

@@ -1,0 +1,115 @@
+"""Work directories of towers that nobody trained, as if their stages had run, for the tests of what becomes of them."""
+
+import dataclasses
+import json
+
+import jax
+from conftest import REPOSITORY
+
+from configs import reqa
+from retrieval.data.beir import Candidate
+from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.search import encode as encoding
+from retrieval.stages import model as models
+from retrieval.stages import run as runs
+from retrieval.stages import train
+from retrieval.stages.run import Run
+from retrieval.stages.table import STAGES
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789?.,-[]()"
+VOCABULARY = WordPiece([*SPECIAL_TOKENS, *LETTERS, *(f"##{c}" for c in LETTERS), "fox", "the", "sep", "dog"])
+QUERIES = [
+    "What is a fox?",
+    "",
+    "fox",
+    "the [SEP] fox [MASK]",
+    "Ünïcödé 東京 🦊 \x00 \u200b",
+    "the fox (the dog) " * 9,
+]
+DOCUMENTS = [
+    Candidate("1", "The fox", "The fox is a dog, 10-9."),
+    Candidate("2", "", "No title here."),
+    Candidate("3", "fox " * 10, "dogs " * 90),
+    Candidate("4", "A title alone", ""),
+    Candidate("5", "[SEP] [CLS]", "the [PAD] dog"),
+    Candidate("6", "", "the dogs " * 40),
+]
+# Of more than half of the 40 tokens, as is the text: the two cut differently.
+LONG_TITLE = Candidate("7", "fox " * 30, "dogs " * 90)
+
+SIZES = {
+    "data.query_length": 16,
+    "data.document_length": 40,
+    "model.num_layers": 2,
+    "model.hidden_size": 16,
+    "model.num_heads": 2,
+    "model.mlp_size": 32,
+    "model.embed_dim": 8,
+}
+
+
+class NoData:
+    """The position in data that nobody read."""
+
+    def save(self, folder):
+        (folder / "position.json").write_text("{}")
+
+
+def work_directory(folder, shift=0.1, **changes):
+    """A run whose train stage is done, after no step; `shift` is by how much its parameters have moved.
+
+    Biases and scales too: as they are drawn, a bias that is forgotten would not be missed.
+    """
+    config = reqa.get_config("local")
+    config.update_from_flattened_dict(SIZES | {"stages": ("prepare", "sets", "pairs", "train")} | changes)
+    run = Run(config, folder, REPOSITORY / "requirements.lock")
+    runs.open_run(run, STAGES)
+    run.corpus.mkdir()
+    VOCABULARY.save(run.corpus / VOCABULARY.FILE)
+    mesh = models.make_mesh(config)
+    like = train.abstract_state(config, models.abstract(config, len(VOCABULARY)), mesh)
+    state = train.initial_state(config, len(VOCABULARY), like)
+    leaves, tree = jax.tree.flatten(state.params)
+    keys = jax.random.split(jax.random.key(1), len(leaves))
+    leaves = [
+        leaf + shift * jax.device_put(jax.random.normal(key, leaf.shape), leaf.sharding)
+        for key, leaf in zip(keys, leaves)
+    ]
+    checkpointer = train.open_checkpoints(folder, config)
+    checkpointer.save(
+        1, dataclasses.replace(state, params=jax.tree.unflatten(tree, leaves)), NoData(), {config.loop.best: 1.0}
+    )
+    checkpointer.close()
+    record = {"inputs": {}, "done": True, "seconds": 1, "peak_memory_mb": 1, "details": {"step": 1}, "outputs": {}}
+    for stage in ("prepare", "train"):
+        runs.write_record(run, stage, record)
+    return run
+
+
+def export(run):
+    """Runs the stage; the folder that it writes."""
+    runs.run_stage(run, "export", STAGES)
+    return run.folder / "export"
+
+
+def embed(run, queries=(), documents=()):
+    """Embeddings of queries and of documents, as the stage `encode` makes them."""
+    mesh = models.local_mesh(run.config)
+    params = models.parameters(train.load_towers(run, len(VOCABULARY)))
+    embedder = models.Embedder(run.config, VOCABULARY, mesh)
+    tokens = (
+        models.query_tokens(run.config, VOCABULARY, queries),
+        models.candidate_tokens(run.config, VOCABULARY, documents),
+    )
+    towers = (embedder.queries(params), embedder.documents(params))
+    return [encoding.encode_rows(ids, tower, 512, 40, mesh.size) for ids, tower in zip(tokens, towers)]
+
+
+def write_results(run):
+    """Results of an evaluation, and the record of its stage."""
+    row = dict(dataset="reqa|x", split="pair", metric="RR", queries=7, seconds=1.5, step=None)
+    rows = [row | {"system": name, "value": value} for name, value in (("bm25", 0.5), ("dense", 0.25))]
+    (run.folder / "results.json").write_text(json.dumps(rows))
+    outputs = runs.files.checksums(run.folder, [run.folder / "results.json"])
+    record = {"inputs": {}, "done": True, "seconds": 1, "peak_memory_mb": 1, "details": {}, "outputs": outputs}
+    runs.write_record(run, "evaluate", record)

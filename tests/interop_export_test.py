@@ -1,0 +1,113 @@
+"""Exported towers in the libraries that load them: the same embeddings and the same ranking as here.
+
+Skipped where these are not installed; nothing is fetched.
+"""
+
+import os
+
+import exported
+import numpy as np
+import pytest
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install .[interop]")
+sentence_transformers = pytest.importorskip(
+    "sentence_transformers", reason="sentence-transformers is not installed: pip install .[interop]"
+)
+
+# What a tower can have, each at least once.
+MODELS = {
+    "two": {"model.tied": False, "model.normalize": True, "model.pooling": "cls"},
+    "tied": {"model.tied": True, "model.normalize": False, "model.pooling": "mean"},
+    "plain": {"model.tied": False, "model.normalize": False, "model.pooling": "cls", "model.embed_dim": 0},
+    "one type": {"model.tied": True, "model.type_vocab_size": 1, "model.layer_norm_epsilon": 1e-5},
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def run(request, tmp_path_factory):
+    run = exported.work_directory(tmp_path_factory.mktemp("run") / "run", **MODELS[request.param])
+    exported.export(run)
+    return run
+
+
+@pytest.fixture(scope="module")
+def ours(run):
+    """Embeddings of the queries and of the documents."""
+    return exported.embed(run, exported.QUERIES, exported.DOCUMENTS)
+
+
+def as_pairs(documents):
+    """As sentence-transformers takes documents: with their titles, where they have one."""
+    return [(item.title, item.text) if item.title else item.text for item in documents]
+
+
+def assert_same(theirs, ours):
+    assert np.abs(theirs - ours).max() < 1e-5 * max(1, np.abs(ours).max())
+
+
+def encode(model, run):
+    """Of a tied model the queries have to be cut, as the model card says."""
+    short = {"processing_kwargs": {"text": {"max_length": 16}}} if run.config.model.tied else {}
+    return model.encode_query(exported.QUERIES, **short), model.encode_document(as_pairs(exported.DOCUMENTS))
+
+
+def test_sentence_transformers_gives_the_same_embeddings_and_the_same_ranking(run, ours):
+    model = sentence_transformers.SentenceTransformer(str(run.folder / "export"), device="cpu")
+    queries, documents = encode(model, run)
+    assert_same(queries, ours[0])
+    assert_same(documents, ours[1])
+    scores = model.similarity(queries, documents).numpy()
+    np.testing.assert_allclose(scores, ours[0] @ ours[1].T, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(np.argsort(-scores, axis=1), np.argsort(-(ours[0] @ ours[1].T), axis=1))
+
+
+def test_each_of_two_towers_is_a_model(run, ours):
+    if run.config.model.tied:
+        pytest.skip("there is one")
+    queries, documents = (
+        sentence_transformers.SentenceTransformer(str(run.folder / "export" / name), device="cpu")
+        for name in ("query", "document")
+    )
+    assert_same(queries.encode(exported.QUERIES), ours[0])
+    assert_same(documents.encode(as_pairs(exported.DOCUMENTS)), ours[1])
+
+
+def test_transformers_gives_the_same_hidden_states(run, ours):
+    path = run.folder / "export" / ("" if run.config.model.tied else "document")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path)
+    model, report = transformers.AutoModel.from_pretrained(path, output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    for text, embedding in zip(as_pairs(exported.DOCUMENTS), ours[1]):
+        # As a list: given by itself, a second text that is empty is taken for none.
+        batch = tokenizer([text], truncation=True, return_tensors="pt")
+        with torch.no_grad():
+            hidden = model(**batch).last_hidden_state[0]
+        pooled = hidden[0] if run.config.model.pooling == "cls" else hidden.mean(axis=0)
+        assert_same(project(path, pooled.numpy(), run.config.model.normalize), embedding)
+
+
+def project(path, pooled, normalize):
+    """What the modules behind the BertModel do, by hand."""
+    from safetensors.numpy import load_file
+
+    if (path / "2_Dense").exists():
+        dense = load_file(path / "2_Dense" / "model.safetensors")
+        pooled = dense["linear.weight"] @ pooled + dense["linear.bias"]
+    return pooled / np.linalg.norm(pooled) if normalize else pooled
+
+
+def test_a_long_title_changes_the_embedding_a_little_as_the_card_says(run):
+    model = sentence_transformers.SentenceTransformer(str(run.folder / "export"), device="cpu")
+    theirs = model.encode_document(as_pairs([exported.LONG_TITLE]))
+    ours = exported.embed(run, documents=[exported.LONG_TITLE])[1]
+    assert 1e-5 < np.abs(theirs - ours).max() < 0.5 * np.abs(ours).max()
+
+
+def test_onnx_gives_the_same(run, ours):
+    pytest.importorskip("optimum.onnxruntime", reason="optimum-onnx is not installed; it needs transformers 4")
+    model = sentence_transformers.SentenceTransformer(str(run.folder / "export"), backend="onnx", device="cpu")
+    for theirs, expected in zip(encode(model, run), ours):
+        assert_same(theirs, expected)
