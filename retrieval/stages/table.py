@@ -1,15 +1,15 @@
 """Every stage there is: what it does, what it reads, and the settings that its output depends on."""
 
-from retrieval.stages import corpus, evaluate, index, plan, query, train
+from retrieval.stages import corpus, evaluate, index, plan, query, similarity, train
 from retrieval.stages.run import Stage
 
-_PREPARE = ("shards", "vocab_size", "longest_passage", "shortest_paragraph", "least_passage", "held_out")
+_LIMITS = ("longest_passage", "shortest_paragraph", "least_passage", "across_sections")
 _VALIDATION = ("validate_every", "validate_queries", "validate_candidates", "best")
 
 STAGES = {
     "prepare": Stage(
         corpus.prepare_corpus,
-        settings=("corpus", "vocab", *(f"prepare.{name}" for name in _PREPARE)),
+        settings=("corpus", "vocab", *(f"prepare.{name}" for name in ("shards", "vocab_size", "held_out", *_LIMITS))),
         inputs=corpus.corpus_inputs,
         outputs=("corpus",),
         fixed=True,
@@ -41,5 +41,6 @@ STAGES = {
     ),
     "plan": Stage(plan.plan, always=True),
     "report": Stage(evaluate.write_report, needs=("evaluate",), always=True),
+    "similarity": Stage(similarity.similarity, needs=("prepare", "train"), always=True),
     "search": Stage(query.search, needs=("index", "prepare", "sets"), always=True),
 }
