@@ -61,7 +61,6 @@ def _paper() -> ConfigDict:
             rates=dict(ict=1.0, bfs=1.0, wlp=1.0, mlm=0.0, autoencoder=0.0, pairs=0.0),
             ict_removal=1.0,  # ORQA: 0.9
             whole_word=False,  # whether MLM masks all pieces of a word or none
-            negatives=0,
             query_length=64,
             document_length=288,
             # Several texts in a row: the packed rows' tokens as a share of those of one text per row (0: one text per
@@ -70,6 +69,7 @@ def _paper() -> ConfigDict:
             lanes=256,  # a multiple of the hosts, a divisor of train.batch_size and prepare.shards
             shuffle_buffer=128,  # examples per lane and task; the records themselves are in the order of a hash
             held_out=0.001,  # share of the passages that pre-training is validated on, and never sees as documents
+            negatives=0,  # hard negatives of a labelled example, drawn anew in every epoch; with rates.pairs alone
         )
     )
     config.model = ConfigDict(
@@ -133,13 +133,28 @@ def _paper() -> ConfigDict:
             validate_queries=1000,
             validate_candidates=4000,
             best="RR",  # or Success@1, Success@10, Success@100
+            wandb="",  # a project of Weights & Biases that gets the metrics too
         )
     )
     # The first and the last step of a trace that TensorBoard's profiler shows, such as 10,15; written to profile/.
     config.profile = ConfigDict(dict(steps=()))
-    # Evaluation sets: known-item search on pydocs; ReQA from SQuAD or Natural Questions files, and BEIR folders, their
-    # paths separated by commas. Distractors are further candidates from the corpus (Table 6: one million).
-    config.sets = ConfigDict(dict(pydocs=False, reqa="", nq="", beir="", distractors=0))
+    # Evaluation sets: known-item search on pydocs; ReQA from SQuAD or Natural Questions files, BEIR folders, MS MARCO
+    # and TREC (passages, queries and qrels each), files of labelled examples; paths separated by commas. Distractors
+    # are further candidates from the corpus (Table 6: one million).
+    config.sets = ConfigDict(
+        dict(pydocs=False, reqa="", nq="", beir="", msmarco="", trec="", labelled="", distractors=0)
+    )
+    # Labelled examples for fine-tuning, in files of the formats that README.md shows.
+    config.pairs = ConfigDict(
+        dict(
+            files="",  # separated by commas
+            format="",  # of all of them: dpr, jsonl, triples or id_triples; '': each is recognised
+            queries="",  # TSV files with the texts of triples of ids
+            collection="",
+            positives=0,  # of a query, those that are trained on, the first; 0: all
+            pool=100,  # hard negatives that a query keeps, to draw data.negatives from
+        )
+    )
     # The set whose questions are divided for fine-tuning: a share to train on, of that a share to validate on.
     config.split = ConfigDict(dict(set="", ratio=0.8, validation=0.1, seed=0, shards=64))
     config.encode = ConfigDict(

@@ -62,8 +62,15 @@ def refuse_arguments(argv: Sequence[str]) -> None:
         raise UserError(f"unexpected argument '{argv[1]}'; every setting is a flag such as --config.train.steps=100")
 
 
-def run(main: Callable[[Sequence[str]], int | None]) -> None:
-    """Runs a command: a `UserError` becomes one message and exit status 2, a `PreemptedError` one and 75."""
+def run(main: Callable[[Sequence[str]], int | None], manual: Callable[[], str] | None = None) -> None:
+    """Runs a command: a `UserError` becomes one message and exit status 2, a `PreemptedError` one and 75.
+
+    Args:
+      manual: what --help says, where that is more than the flags.
+    """
+    if manual and {"--help", "-help", "-h"} & set(sys.argv[1:]):
+        print(manual())
+        return
     _set_up_logging()
     hosts.heed_sigterm()
     try:

@@ -72,5 +72,12 @@ def _config_of(folder: Path) -> ConfigDict:
     return read_config(folder)
 
 
+def manual() -> str:
+    """What --help says."""
+    from retrieval.stages import manual
+
+    return manual.text(__doc__, REPOSITORY / "configs")
+
+
 if __name__ == "__main__":
-    command_line.run(main)
+    command_line.run(main, manual)

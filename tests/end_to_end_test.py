@@ -267,6 +267,39 @@ def test_fine_tuning_on_half_of_the_questions(inputs, pretrained, tmp_path):
     assert "Table 2" in (folder / "report.md").read_text()
 
 
+def test_fine_tuning_on_labelled_files_with_hard_negatives(inputs, pretrained, tmp_path, caplog):
+    """Files of two formats; their queries are held out to validate on, and one is also an evaluation set."""
+    animals = [toy_corpus.title(i) for i in range(40)]
+    rows = [(f"What is {name}?", f"It is a {name}.", f"It is a {animals[i - 7]}.") for i, name in enumerate(animals)]
+    fields = ("anchor", "positive", "negative")
+    lines = (json.dumps(dict(zip(fields, row))) + "\n" for row in rows[:30])
+    (tmp_path / "pairs.jsonl").write_text("".join(lines))
+    (tmp_path / "triples.tsv").write_text("".join("\t".join(row) + "\n" for row in [*rows[20:], rows[-1]]))
+    changes = {
+        "pairs.files": f"{tmp_path / 'pairs.jsonl'},{tmp_path / 'triples.tsv'}",
+        "sets.labelled": str(tmp_path / "pairs.jsonl"),
+        "sets.reqa": "",
+        "data.negatives": 2,
+        "train.batch_size": 8,
+        "train.steps": 60,
+        "train.learning_rate": 1e-2,
+        "loop.validate_every": 20,
+        "base": str(pretrained),
+        "corpus": "",
+    }
+    run = make_run("dpr", inputs, tmp_path / "run", **changes)
+    execute(run)
+    written = runs.details(run, "pairs")
+    assert (written["pairs"], written["pairs with negatives"], written["validation queries"]) == (36, 36, 4)
+    assert written["evaluated queries"] == 30 and "30 queries are also those of an evaluation set" in caplog.text
+    lines = [json.loads(line) for line in (run.folder / "metrics" / "train.jsonl").read_text().splitlines()]
+    assert sum("validation/RR" in line for line in lines) == 3
+    losses = [line["loss"] for line in lines if "loss" in line]
+    assert losses[0] == pytest.approx(np.log(24), rel=0.2) and losses[-1] < 0.7 * losses[0]  # 8 positives, 16 negatives
+    found = {(row["dataset"], row["system"]) for row in json.loads((run.folder / "results.json").read_text())}
+    assert ("pairs", "dense") in found and results(run.folder)["dense", "test", "Success@10"] > 0.5
+
+
 def test_it_starts_from_the_pre_trained_parameters(inputs, pretrained, tmp_path):
     run = fine_tuning(inputs, pretrained, tmp_path / "run", **{"train.steps": 2, "train.learning_rate": 1e-30})
     execute(run, "sets", "pairs", "train")
@@ -341,7 +374,7 @@ def test_pre_training_is_validated_on_passages_that_it_does_not_see(inputs, prep
         ({"train.init_from": "nowhere"}, r"config\.train\.init_from=nowhere: not a work directory with a finished"),
         ({"base": "nowhere"}, r"config\.base=nowhere: not a work directory"),
         ({"split.set": "requa"}, r"unknown set in config\.split\.set 'requa': did you mean reqa"),
-        ({"split.set": ""}, r"stage 'pairs' needs questions to train on: set config\.split\.set"),
+        ({"split.set": ""}, r"stage 'pairs' needs labelled examples: set config\.pairs\.files, or config\.split\.set"),
         ({"split.ratio": 0.01}, "makes 0 train, 0 validation, 24 test questions"),
         ({"train.batch_size": 64}, r"9 examples, fewer than config\.train\.batch_size=64"),
         ({"sets.distractors": 10**6}, "the corpus has only"),

@@ -5,6 +5,7 @@ values that do not belong there. Another exception than `UserError` fails a test
 """
 
 import copy
+import functools
 import gzip
 import json
 import random
@@ -16,8 +17,21 @@ import pytest
 import reqa_test
 
 from retrieval import files
-from retrieval.data import articles, beir, natural_questions, prepare, reqa, shards
+from retrieval.data import (
+    articles,
+    beir,
+    dpr,
+    jsonl_pairs,
+    labelled,
+    msmarco,
+    natural_questions,
+    prepare,
+    reqa,
+    shards,
+    trec,
+)
 from retrieval.data.articles import Article, KnownItem, Link, Paragraph, Redirect, Section
+from retrieval.data.labelled import Counts
 from retrieval.data.passages import Limits
 from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
@@ -25,7 +39,7 @@ from retrieval.evaluation import metrics, runs
 from retrieval.stages import check
 
 PLACE = re.compile(
-    r"line \d+|article \d+|\(char \d+\)|config\.\w+|not valid JSON|not UTF-8|cannot be read|is empty|lacks"
+    r"line \d+|record \d+|article \d+|\(char \d+\)|config\.\w+|not valid JSON|not UTF-8|cannot be read|is empty|lacks"
 )
 
 VALUES = [
@@ -154,7 +168,10 @@ def is_refused(path, read) -> bool:
 
 
 # What is wrong with a file or a set as a whole, and has no line.
-SET_LEVEL = re.compile(r"not one question|no query is left|the field '(data|_id)'|not a JSON object|neither \S+ nor")
+SET_LEVEL = re.compile(
+    r"not one question|no query is left|the field '(data|_id)'|not a JSON object|neither \S+ nor|a JSON array of obj|"
+    r"no (query|passage|topic|judgement) in it"
+)
 
 
 @pytest.fixture(params=[600, pytest.param(20_000, marks=pytest.mark.long)])
@@ -284,6 +301,81 @@ def changed_lines(rng, text):
 
 def test_judgements_of_a_beir_folder(rounds, folder, tmp_path):
     fuzz_lines(rounds, folder / "qrels" / "test.tsv", QRELS, lambda: use_folder(folder, tmp_path / "again"))
+
+
+DPR = [
+    {
+        "question": f"who {i}?",
+        "answers": ["é"],
+        "positive_ctxs": [{"title": "T", "text": f"é {i}", "passage_id": str(i)}],
+        "hard_negative_ctxs": [{"title": "", "text": "no", "psg_id": 7}],
+    }
+    for i in range(3)
+]
+PAIRS = [
+    {"query": "q0", "positives": ["é", {"docid": "1", "title": "T", "text": "a"}], "negatives": ["b", "c"]},
+    {"anchor": "q1", "positive": "a", "negative": "b", "negative_2": "é"},
+    {"query": "q2", "positive_passages": [{"docid": 2, "text": "a"}], "negative_passages": [{"text": "d"}]},
+]
+TRIPLES = "".join(f"who {i}?\ta é {i}\tno {i}\n" for i in range(4))
+
+
+def use_examples(path, read):
+    """Accepted examples are grouped, kept on the disk and read back, and make an evaluation set that can be written."""
+    counts = Counts()
+    with labelled.grouped(read(path, counts), path.parent, 3, counts) as groups:
+        examples = list(groups)
+        assert all(e.query.strip() and e.positives and not set(e.positives) & set(e.negatives) for e in examples)
+        use_set(labelled.evaluation_set("labelled", groups), path.parent / "set") if examples else None
+
+
+@pytest.mark.parametrize("compress", [False, True])
+@pytest.mark.parametrize(
+    ("name", "value", "encode", "read"),
+    [("x.json", DPR, as_json, dpr.read), ("x.jsonl", PAIRS, as_lines, jsonl_pairs.read)],
+)
+def test_labelled_examples(rounds, tmp_path, name, value, encode, read, compress):
+    path = tmp_path / (f"{name}.gz" if compress else name)
+    fuzz(rounds, path, value, encode, lambda: use_examples(path, read), compress)
+
+
+def test_triples_of_texts(rounds, tmp_path):
+    path = tmp_path / "triples.tsv"
+    fuzz_lines(rounds, path, TRIPLES, lambda: use_examples(path, msmarco.read_triples))
+
+
+COLLECTION = "".join(f"d{i}\tthe text of é {i}\n" for i in range(4))
+TOPICS = "".join(f"<top>\n<num> Number: q{i}\n<title> what is\n{i}?\n<desc> more\n</top>\n" for i in range(3))
+FILES = {
+    "collection.tsv": COLLECTION,
+    "queries.tsv": "".join(f"q{i}\twhat is {i}?\n" for i in range(3)),
+    "topics.txt": TOPICS,
+    "qrels.txt": "".join(f"q{i} 0 d{j} {i - 1}\n" for i in range(3) for j in range(i + 2)),
+    "ids.tsv": "".join(f"q{i}\td{j}\td{3 - j}\n" for i in range(3) for j in range(i + 2)),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_of_ms_marco_and_trec(rounds, tmp_path, name):
+    """The one that is damaged is named, or one that does not go with it any more."""
+    for other, text in FILES.items():
+        (tmp_path / other).write_text(text)
+    collection, queries = tmp_path / "collection.tsv", tmp_path / "queries.tsv"
+
+    def read():
+        try:
+            if name == "ids.tsv":
+                reader = functools.partial(msmarco.read_id_triples, tmp_path / name, queries, collection, tmp_path, 2)
+                use_examples(tmp_path / name, lambda path, counts: reader(counts))
+            else:
+                topics = tmp_path / "topics.txt" if name == "topics.txt" else queries
+                value = trec.read_set("trec", collection, topics, tmp_path / "qrels.txt")
+                beir.write_folder(tmp_path / "set", value)
+                assert beir.read_folder(tmp_path / "set").candidates == list(value.candidates)
+        except UserError as error:
+            raise UserError(str(error).replace("qrels.txt", name)) from error
+
+    fuzz_lines(rounds, tmp_path / name, FILES[name], read)
 
 
 RUN = "".join(f"q{i} Q0 d{j} {j + 1} {9 - j}.5 tag\n" for i in range(3) for j in range(4))

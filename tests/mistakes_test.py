@@ -171,10 +171,6 @@ FIELDS = mistakes(
         ),
         ("--config.train.loss=tripel", ("'tripel'", "config.train.loss", "did you mean triplet")),
         ("--config.train.loss=triplet", ("config.train.loss=triplet", "config.data.negatives=1")),
-        (
-            "--config.train.loss=two_way_nll --config.data.negatives=1 --config.train.symmetric",
-            ("config.train.symmetric=True", "config.train.loss=in_batch_softmax"),
-        ),
         ("--config.train.margin=0", ("config.train.margin=0", "above 0")),
         ("--config.model.decoder.wiring=crossed", ("'crossed'", "config.model.decoder.wiring", "did you mean cross")),
         ("--config.model.decoder.span=-1", ("config.model.decoder.span=-1", "at least 0")),
@@ -251,6 +247,7 @@ FIELDS = mistakes(
 )
 
 REQA = "--config=configs/reqa.py:local --workdir={run} --config.base={finished} --config.sets.reqa={squad.json}"
+DPR = "--config=configs/dpr.py:local --workdir={run} --config.base={finished} --config.pairs.files="
 DUMP = "--config.sets.pydocs=False --config.corpus={dump.xml}"
 MIXED = "--workdir={mixed} --config.base={other_words} --config.stages=\"('prepare', 'sets', 'encode')\""
 
@@ -316,7 +313,34 @@ FILES = mistakes(
         (f"{DUMP} --config.sets.beir={{unjudged}}", ("{unjudged}/qrels: no .tsv", "such as test.tsv")),
         (f"{DUMP} --config.sets.beir={{beir}},{{folder}}/two/beir", ("two evaluation sets are named 'beir'", "rename")),
         (f"{REQA} --config.split.set=requa", ("config.split.set", "'requa'", "did you mean reqa")),
-        (f"{REQA} --config.split.set=", ("'pairs' needs questions", "config.split.set, such as reqa")),
+        (f"{REQA} --config.split.set=", ("'pairs' needs labelled examples", "config.pairs.files", "such as reqa")),
+        (f"{DPR}{{nowhere}}", ("{nowhere}: no such file", "config.pairs.files")),
+        (f"{DPR}{{folder}}", ("{folder}: a folder", "config.pairs.files takes files")),
+        (f"{DPR}{{empty}}", ("{empty}: the file is empty", "config.pairs.files")),
+        (f"{DPR}{{text.txt}}", ("{text.txt}, line 1: no format", "dpr, jsonl, triples, id_triples look like")),
+        (f"{DPR}{{ids.tsv}}", ("{ids.tsv}: triples of ids", "set config.pairs.queries")),
+        (f"{DPR}{{ids.tsv}} --config.pairs.queries={{ids.tsv}}", ("{ids.tsv}", "set config.pairs.collection")),
+        (f"{DPR}{{dpr.json}} --config.pairs.format=drp", ("'drp'", "config.pairs.format", "did you mean dpr")),
+        (f"{DPR}{{dpr.json}} --config.pairs.pool=0", ("config.pairs.pool=0", "at least 1")),
+        (f"{DPR}{{dpr.json}} --config.data.negatives=-1", ("config.data.negatives=-1", "at least 0")),
+        (
+            f"{DPR}{{dpr.json}} --config.data.rates.ict=1",
+            ("config.data.negatives=1", "only labelled examples", "config.data.rates.ict=0"),
+        ),
+        (f"{DPR}{{dpr.json}} --config.loop.wandb=mine", ("config.loop.wandb=mine", "wandb", "pip install wandb")),
+        (f"{DPR}{{dpr.json}} --config.sets.labelled={{nowhere}}", ("{nowhere}: no such file", "config.sets.labelled")),
+        (
+            f"{DPR}{{dpr.json}} --config.sets.labelled={{dpr.json}},{{dpr.json}}",
+            ("two evaluation sets are named 'dpr'", "rename the folder or the file"),
+        ),
+        (
+            f"{DPR}{{dpr.json}} --config.sets.msmarco={{ids.tsv}}",
+            ("config.sets.msmarco", "1 files, but three are needed", "collection.tsv,queries.tsv,qrels.tsv"),
+        ),
+        (
+            f"{DPR}{{dpr.json}} --config.sets.trec={{ids.tsv}},{{nowhere}},{{ids.tsv}}",
+            ("{nowhere}: no such file", "config.sets.trec"),
+        ),
         (f"{REQA} --config.base={{nowhere}}", ("config.base={nowhere}", "not a work directory")),
         (f"{REQA} --config.base={{folder}}", ("config.base={folder}", "not a work directory (no config.json)")),
         (f"{REQA} --config.base={{damaged}}", ("{damaged}/config.json: not valid JSON", "config.base")),
@@ -398,6 +422,15 @@ IN_A_STAGE = mistakes(
         (
             f"{BM25} --config.sets.beir={{same_ids}}",
             ("{same_ids}/corpus.jsonl, line 2", "'d1' is there twice", "must be distinct"),
+        ),
+        (
+            f"{BM25} --config.sets.labelled={{bad_dpr.json}}",
+            ("{bad_dpr.json}, record 1, positive_ctxs 1", "'text' is missing or not a string"),
+        ),
+        (f"{BM25} --config.sets.labelled={{bad.jsonl}}", ("{bad.jsonl}, line 2", "one of positive, positives")),
+        (
+            f"{BM25} --config.sets.msmarco={{ids.tsv}},{{ids.tsv}},{{ids.tsv}}",
+            ("{ids.tsv}, line 1: 3 fields, expected 2", "query id, query"),
         ),
         (f"{BM25} --config.sets.nq={{text.txt}}", ("{text.txt}, line 1", "not valid JSON", "is it Natural Questions?")),
         (
@@ -489,6 +522,10 @@ def inputs(tmp_path_factory):
         "page.html": "<html><body>Not found</body></html>",
         "array.json": "[]",
         "none.json": '{"data": []}',
+        "ids.tsv": "1\t2\t3\n",
+        "dpr.json": '[{"question": "q", "positive_ctxs": [{"text": "a"}]}]',
+        "bad_dpr.json": '[{"question": "q", "positive_ctxs": [{"text": 3}]}]',
+        "bad.jsonl": '{"query": "q", "positive": "a"}\n{"query": "q"}\n',
         "vocab.txt": "\n".join(lines),
         "twice.txt": "\n".join([*lines, "fox"]),
         "no_config.py": "STEPS = 5\n",

@@ -36,6 +36,7 @@ from retrieval.data import (
 )
 from retrieval.data.beir import Candidate, RetrievalSet
 from retrieval.data.features import TwoTowerConverter, pair_lengths
+from retrieval.data.labelled import of_set
 from retrieval.data.packing import PackedLane, Packing, rows_for
 from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError
@@ -278,7 +279,7 @@ VOCABULARY = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh
 
 class Shards(Loader):
     def write(self, folder):
-        pairs.write_pairs(labelled(), "train", VOCABULARY, folder, 1)
+        pairs.write_pairs(list(of_set(labelled(), "train")), VOCABULARY, folder, 1)
 
     def read(self, folder):
         name, _ = tasks.register(folder, VOCABULARY, {"tasks": {}}, {"pairs": 1.0}, labelled=folder)

@@ -14,10 +14,12 @@ from jax.sharding import PartitionSpec as P
 from retrieval.data import features, pairs, passages, prepare, tasks
 from retrieval.data.batches import Batches
 from retrieval.data.beir import Candidate, RetrievalSet
+from retrieval.data.labelled import Example, digest, of_set
 from retrieval.data.packing import Packing, Rows
 from retrieval.data.passages import Limits
 from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError
+from retrieval.training import losses
 
 LENGTHS = features.pair_lengths(query=24, document=64)
 
@@ -279,7 +281,7 @@ def labelled(corpus, tmp_path_factory):
     candidates = [Candidate(f"c{i}", f"It is {toy_corpus.title(i)}.", f"It is a passage {i}.") for i in range(10)]
     qrels = {f"q{i}": {f"c{i}": 1} for i in range(10)} | {"q0": {"c0": 1, "c1": 1, "c2": 0}}
     value = RetrievalSet("training", queries, candidates, {"train": qrels})
-    return folder, value, pairs.write_pairs(value, "train", corpus[1], folder, 4)
+    return folder, value, pairs.write_pairs(list(of_set(value, "train")), corpus[1], folder, 4)
 
 
 def test_labelled_pairs(corpus, labelled):
@@ -289,7 +291,7 @@ def test_labelled_pairs(corpus, labelled):
     assert (name, examples) == ("pairs", 11)
     dataset = seqio.TaskRegistry.get(name).get_dataset(LENGTHS, shuffle=False, num_epochs=1, seed=0)
     found = {
-        (vocabulary.decode(e["query"]), vocabulary.decode(e["document"]), float(e["log_q"][0]))
+        (vocabulary.decode(e["query"]), vocabulary.decode(e["document"][0]), float(e["log_q"][0]))
         for e in dataset.as_numpy_iterator()
     }
     texts = {c.id: vocabulary.decode(vocabulary.encode(f"{c.title} {c.text}")) for c in value.candidates}
@@ -306,7 +308,7 @@ def test_labelled_pairs(corpus, labelled):
 
 
 def test_there_are_never_more_shards_than_pairs(corpus, labelled, tmp_path):
-    assert pairs.write_pairs(labelled[1], "train", corpus[1], tmp_path, 64)["shards"] == 11
+    assert pairs.write_pairs(list(of_set(labelled[1], "train")), corpus[1], tmp_path, 64)["shards"] == 11
     assert len(list(tmp_path.glob("*.tfrecord"))) == 11
 
 
@@ -335,3 +337,133 @@ def test_mlm_batches(corpus):
     assert batch["text"].shape == (8, 32) and batch["labels"].shape == batch["weights"].shape == (8, 4)
     used = batch["weights"] == 1
     assert used.any(axis=1).all() and not batch["labels"][~used].any()
+
+
+K = 3
+DOCUMENTS = "ant bee cow dog elk fox hen owl pig rat yak emu".split()
+
+
+@pytest.fixture(scope="module")
+def hard(corpus, tmp_path_factory):
+    """Eight queries of one positive and 0, 1, 2, ... negatives, and one of two positives and five negatives."""
+    folder = tmp_path_factory.mktemp("hard")
+    texts = [Candidate("", "", f"the {animal}") for animal in DOCUMENTS]
+    examples = [Example(f"animal {i}", (texts[i],), tuple(texts[i + 1 : 2 * i + 1])) for i in range(6)]
+    examples += [Example(f"animal {i}", (texts[i],), tuple(texts[8:])) for i in (6, 7)]
+    examples.append(Example("two", (texts[0], texts[1]), tuple(texts[2:7])))
+    return folder, examples, pairs.write_pairs(examples, corpus[1], folder, 2)
+
+
+def drawn(corpus, folder, negatives=K, epochs=1, seed=0):
+    task, count = tasks.register(*corpus, {"pairs": 1.0}, labelled=folder, negatives=negatives)
+    lengths = features.pair_lengths(24, 64, negatives)
+    dataset = seqio.TaskRegistry.get(task).get_dataset(lengths, shuffle=False, num_epochs=epochs, seed=seed)
+    decode = corpus[1].decode
+    found = [
+        (decode(e["query"]), [decode(ids) for ids in e["document"]], e["document_id"].tolist(), e["log_q"])
+        for e in dataset.as_numpy_iterator()
+    ]
+    assert len(found) == epochs * count
+    return found
+
+
+def test_hard_negatives_follow_the_positive(corpus, hard):
+    folder, examples, statistics = hard
+    assert (statistics["pairs"], statistics["pairs with negatives"]) == (10, 9)
+    known = {e.query: tuple({text.text for text in side} for side in e[1:]) for e in examples}
+    for query, (positive, *negatives), ids, _ in drawn(corpus, folder):
+        assert positive in known[query][0] and set(negatives) <= known[query][1] and len(negatives) == K
+        # Fewer than K: each is taken before one is again.
+        assert len(set(negatives)) == min(K, len(known[query][1]))
+        assert ids == [passages.document_id(labelled_digest(text)) for text in (positive, *negatives)]
+
+
+def labelled_digest(text):
+    return digest(Candidate("", "", text)).hex()
+
+
+def test_every_epoch_draws_other_negatives_and_a_seed_the_same(corpus, hard):
+    folder = hard[0]
+    twice = drawn(corpus, folder, epochs=2)
+    epochs = [{(query, documents[0]): documents for query, documents, *_ in part} for part in (twice[:9], twice[9:])]
+    assert epochs[0].keys() == epochs[1].keys() and epochs[0] != epochs[1]
+    assert [e[1] for e in drawn(corpus, folder, epochs=2)] == [e[1] for e in twice]
+    assert [e[1] for e in drawn(corpus, folder, epochs=2, seed=1)] != [e[1] for e in twice]
+
+
+def test_log_q_counts_a_document_as_positive_and_as_negative(corpus, hard):
+    """The expectation over the draws, by hand, and over many epochs."""
+    folder, examples, _ = hard
+    expected = collections.Counter()
+    for _, golds, negatives in examples:
+        for gold in golds if negatives else ():
+            expected[gold.text] += 1
+            expected.update({text.text: K / len(negatives) for text in negatives})
+    seen = collections.Counter()
+    epochs = 200
+    for _, documents, _, log_q in drawn(corpus, folder, epochs=epochs):
+        seen.update(documents)
+        for text, value in zip(documents, log_q):
+            assert np.exp(value) == pytest.approx(expected[text] / 9, rel=1e-5)
+    assert seen.keys() == expected.keys() and seen.total() == epochs * 9 * (1 + K)
+    for text, count in seen.items():
+        assert count / epochs == pytest.approx(expected[text], rel=0.15)
+
+
+def test_without_negatives_every_record_is_used(corpus, hard):
+    counts = collections.Counter(documents[0] for _, documents, *_ in drawn(corpus, hard[0], negatives=0))
+    assert counts.total() == 10 and counts["the ant"] == 2
+
+
+def test_only_the_first_positives_are_trained_on(corpus, hard, tmp_path):
+    assert pairs.write_pairs(hard[1], corpus[1], tmp_path, 2, positives=1)["pairs"] == 9
+    trained = {(query, documents[0]) for query, documents, *_ in drawn(corpus, tmp_path, negatives=0)}
+    assert ("two", "the ant") in trained and ("two", "the bee") not in trained
+
+
+def test_no_example_is_left(corpus, tmp_path):
+    with pytest.raises(UserError, match=r"no labelled example is left to train on"):
+        pairs.write_pairs([], corpus[1], tmp_path, 2)
+
+
+def test_no_record_has_a_negative(corpus, labelled):
+    with pytest.raises(UserError, match=r"task 'pairs' has no example: none has a negative"):
+        tasks.register(*corpus, {"pairs": 1.0}, labelled=labelled[0], negatives=2)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_loss_of_a_batch_with_hard_negatives_equals_numpy(corpus, hard, packed):
+    """From the shards to the loss: a text's embedding is the sum of its tokens' vectors."""
+    lengths, negatives = features.pair_lengths(8, 8, K), 1 + K
+    task, _ = tasks.register(*corpus, {"pairs": 1.0}, labelled=hard[0], negatives=K)
+    packing = Packing(4, {"query": Rows(3, 16, "queries"), "document": Rows(7, 16, "documents")}) if packed else None
+    mesh = jax.make_mesh((2,), ("data",), devices=jax.devices()[:2])
+    sharding = NamedSharding(mesh, P("data"))
+    sizes = dict(batch_size=8, lanes=2, seed=0, sharding=sharding, packing=packing)
+    (batch,) = take(Batches(task, lengths, features.TwoTowerConverter(corpus[1].sep_id), **sizes), 1)
+    assert batch["document_id"].shape == batch["log_q"].shape == (8, negatives)
+    assert batch["document"].shape == ((2, 7, 16) if packed else (8, negatives, 8))
+    table = np.random.default_rng(0).normal(size=(300, 5)).astype(np.float32)
+    query, document = (embedded(batch, side, table) for side in ("query", "document"))
+    document = document.reshape(8, negatives, -1)
+    loss, _ = losses.in_batch_softmax(query, document, batch["document_id"], batch["log_q"], temperature=2.0)
+    logits = query @ document.reshape(-1, 5).T / 2 - batch["log_q"].reshape(-1)
+    ids = batch["document_id"].reshape(-1)
+    for row, values in enumerate(logits):
+        own = row * negatives
+        rivals = [i for i in range(len(ids)) if i == own or ids[i] != ids[own]]
+        assert float(loss[row]) == pytest.approx(np.log(np.exp(values[rivals]).sum()) - values[own], rel=1e-4, abs=1e-4)
+
+
+def embedded(batch, side, table):
+    """The sum of the vectors of the tokens of every text, in the order of the examples."""
+    ids = batch[side]
+    if f"{side}_segments" not in batch:
+        return table[ids.reshape(-1, ids.shape[-1])].sum(axis=1)
+    return np.stack(
+        [
+            table[ids[lane][batch[f"{side}_segments"][lane] == number + 1]].sum(axis=0)
+            for lane in range(len(ids))
+            for number in range(batch[f"{side}_starts"].shape[1])
+        ]
+    )

@@ -13,9 +13,9 @@ import dataclasses
 import gzip
 import json
 import zlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from retrieval import files
 from retrieval.errors import UserError
@@ -33,6 +33,20 @@ class Candidate:
     text: str
 
 
+class Stream:
+    """Candidates that are read anew whenever they are asked for: a collection may be larger than the memory."""
+
+    def __init__(self, read: Callable[[], Iterator[Candidate]], count: int):
+        self._read = read
+        self._count = count
+
+    def __iter__(self) -> Iterator[Candidate]:
+        return self._read()
+
+    def __len__(self) -> int:
+        return self._count
+
+
 @dataclasses.dataclass(frozen=True)
 class RetrievalSet:
     """One evaluation set.
@@ -46,7 +60,7 @@ class RetrievalSet:
 
     name: str
     queries: dict[str, str]
-    candidates: list[Candidate]
+    candidates: list[Candidate] | Stream
     qrels: dict[str, dict[str, dict[str, int]]]
 
 
@@ -146,15 +160,80 @@ def string(record: Any, field: str, at: str, default: str | None = None) -> str:
     return value
 
 
+def check_id(id: str, name: str, at: str) -> str:
+    """An id, called `name` where it was read, if a run file can hold it.
+
+    Raises:
+      UserError: it is empty, or has white space.
+    """
+    if not id or any(c.isspace() for c in id):
+        raise UserError(f"{at}: the {name} '{id}' is empty or has white space, which run files cannot hold; rename it")
+    return id
+
+
+def grade(text: str, at: str) -> int:
+    """The grade of a judgement.
+
+    Raises:
+      UserError: it is not an integer, or too large for what counts with it.
+    """
+    try:
+        value = int(text)
+    except ValueError as error:
+        raise UserError(f"{at}: the score '{text}' is not an integer; write 1 for relevant") from error
+    if abs(value) > _HIGHEST_GRADE:
+        raise UserError(f"{at}: the score '{text}' is out of range, it may be {_HIGHEST_GRADE} at most")
+    return value
+
+
 def byte_lines(path: Path) -> Iterator[bytes]:
     """The lines of a file, or of what it holds where its name ends in .gz.
 
     Raises:
       UserError: it is missing, unreadable or a broken gzip.
     """
+    yield from _parts(path, iter)
+
+
+def byte_pieces(path: Path, size: int) -> Iterator[bytes]:
+    """As `byte_lines`, in pieces of at most `size` bytes, wherever lines end.
+
+    Raises:
+      UserError: as `byte_lines`.
+    """
+    yield from _parts(path, lambda file: iter(lambda: file.read(size), b""))
+
+
+def lines(path: Path) -> Iterator[tuple[str, str]]:
+    """The lines of text that are not empty, each after the place where it stands.
+
+    Raises:
+      UserError: as `byte_lines`, or a line is not UTF-8.
+    """
+    for number, line in enumerate(byte_lines(path), 1):
+        at = f"{path}, line {number}"
+        if text := decoded(line, at):
+            yield at, text
+
+
+def decoded(line: bytes, at: str) -> str:
+    """A line of text that was read at `at`, without its end; empty where there are only blanks.
+
+    Raises:
+      UserError: it is not UTF-8.
+    """
+    try:
+        text = line.decode("utf-8-sig").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{at}: not UTF-8 ({error}); convert the file to UTF-8") from error
+    return text if text.strip() else ""
+
+
+def _parts(path: Path, cut: Callable[[BinaryIO], Iterator[bytes]]) -> Iterator[bytes]:
+    """What `cut` makes of the open file."""
     try:
         with gzip.open(path) if Path(path).suffix == ".gz" else open(path, "rb") as file:
-            yield from file
+            yield from cut(file)
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file") from error
     except (OSError, EOFError, zlib.error) as error:
@@ -179,22 +258,10 @@ def _either(folder: Path, name: str) -> Path:
     raise UserError(f"{folder}: neither {name} nor {name}.gz is there; a BEIR folder has one of them")
 
 
-def _lines(path: Path) -> Iterator[tuple[str, str]]:
-    """The lines that are not empty, each after the place where it stands."""
-    for number, line in enumerate(byte_lines(path), 1):
-        at = f"{path}, line {number}"
-        try:
-            text = line.decode("utf-8-sig").rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            raise UserError(f"{at}: not UTF-8 ({error}); convert the file to UTF-8") from error
-        if text.strip():
-            yield at, text
-
-
 def _records(path: Path) -> Iterator[tuple[str, dict, str]]:
     """(id, JSON object, place) of each line."""
     seen = set()
-    for at, line in _lines(path):
+    for at, line in lines(path):
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -209,24 +276,21 @@ def _records(path: Path) -> Iterator[tuple[str, dict, str]]:
 def _id(record: Any, at: str) -> str:
     if isinstance(record, dict) and type(record.get("_id")) is int:
         return str(record["_id"])
-    id = string(record, "_id", at)
-    if not id or any(c.isspace() for c in id):
-        raise UserError(f"{at}: the _id '{id}' is empty or has white space, which run files cannot hold; rename it")
-    return id
+    return check_id(string(record, "_id", at), "_id", at)
 
 
 def _read_qrels(path: Path, queries: Collection[str], candidates: Collection[str]) -> dict[str, dict[str, int]]:
     qrels: dict[str, dict[str, int]] = {}
-    for at, line in _lines(path):
+    for at, line in lines(path):
         fields = line.split("\t")
         if not qrels and fields == _HEADER:
             continue
-        query, candidate, grade = _judgement(fields, at)
+        query, candidate, score = _judgement(fields, at)
         if query not in queries:
             raise UserError(f"{at}: the query '{query}' is not in queries.jsonl; add it there, or drop the line")
         if candidate not in candidates:
             raise UserError(f"{at}: the candidate '{candidate}' is not in corpus.jsonl; add it there, or drop the line")
-        if qrels.setdefault(query, {}).setdefault(candidate, grade) != grade:
+        if qrels.setdefault(query, {}).setdefault(candidate, score) != score:
             raise UserError(f"{at}: query '{query}' and candidate '{candidate}' are judged twice, and differently")
     if not qrels:
         raise UserError(f"{path}: no judgement in it, so no query is left to evaluate")
@@ -236,13 +300,7 @@ def _read_qrels(path: Path, queries: Collection[str], candidates: Collection[str
 def _judgement(fields: list[str], at: str) -> tuple[str, str, int]:
     if len(fields) != 3:
         raise UserError(f"{at}: {len(fields)} fields, expected 3 between tabs: {', '.join(_HEADER)}")
-    try:
-        grade = int(fields[2])
-    except ValueError as error:
-        raise UserError(f"{at}: the score '{fields[2]}' is not an integer; write 1 for relevant") from error
-    if abs(grade) > _HIGHEST_GRADE:
-        raise UserError(f"{at}: the score '{fields[2]}' is out of range, it may be {_HIGHEST_GRADE} at most")
-    return fields[0], fields[1], grade
+    return fields[0], fields[1], grade(fields[2], at)
 
 
 def _write_records(path: Path, records: Iterable[dict[str, str]]) -> None:

@@ -8,9 +8,9 @@ import tensorflow as tf
 _Spec = seqio.FeatureConverter.FeatureSpec
 
 
-def pair_lengths(query: int, document: int) -> dict[str, int]:
-    """The lengths that tasks of pairs and their converter take."""
-    return {"query": query, "document": document, "document_id": 1, "log_q": 1}
+def pair_lengths(query: int, document: int, negatives: int = 0) -> dict[str, int]:
+    """The lengths that tasks of pairs and their converter take; a query has a positive and so many hard negatives."""
+    return {"query": query, "document": document, "document_id": 1 + negatives, "log_q": 1 + negatives}
 
 
 def mlm_lengths(text: int, rate: float = 0.15) -> dict[str, int]:
@@ -20,11 +20,11 @@ def mlm_lengths(text: int, rate: float = 0.15) -> dict[str, int]:
 
 
 class TwoTowerConverter(seqio.FeatureConverter):
-    """Pairs to padded rows, with one document per query.
+    """Pairs to padded rows, with one document per query or more: the positive, then hard negatives.
 
     A task's example (query 8, document 8 long, [CLS] = 2, [SEP] = 3):
 
-        query [2 7 8 3]   document [2 5 3 9 6 3]   document_id [41]   log_q [-9.2]
+        query [2 7 8 3]   document [[2 5 3 9 6 3]]   document_id [41]   log_q [-9.2]
 
     becomes
 
@@ -38,7 +38,7 @@ class TwoTowerConverter(seqio.FeatureConverter):
 
     TASK_FEATURES = {
         "query": _Spec(tf.int32),
-        "document": _Spec(tf.int32),
+        "document": _Spec(tf.int32, rank=2),
         "document_id": _Spec(tf.int32),
         "log_q": _Spec(tf.float32),
     }
@@ -62,15 +62,16 @@ class TwoTowerConverter(seqio.FeatureConverter):
 
     def _convert_features(self, ds: tf.data.Dataset, task_feature_lengths: Mapping[str, int]) -> tf.data.Dataset:
         def convert(example: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-            document = _pad(example["document"], task_feature_lengths["document"])
+            K = task_feature_lengths["document_id"]
+            document = _pad(example["document"], task_feature_lengths["document"], rows=K)
             query = _pad(example["query"], task_feature_lengths["query"])
             return {
                 "query": query,
                 "query_types": tf.zeros_like(query),
-                "document": document[None],
-                "document_types": _types(document, self._sep_id)[None],
-                "document_id": tf.ensure_shape(example["document_id"], [1]),
-                "log_q": tf.ensure_shape(example["log_q"], [1]),
+                "document": document,
+                "document_types": _types(document, self._sep_id),
+                "document_id": tf.ensure_shape(example["document_id"], [K]),
+                "log_q": tf.ensure_shape(example["log_q"], [K]),
             }
 
         return ds.map(convert)
@@ -104,11 +105,14 @@ class MlmConverter(seqio.FeatureConverter):
         return ds.map(convert)
 
 
-def _pad(ids: tf.Tensor, length: int) -> tf.Tensor:
-    return tf.ensure_shape(tf.pad(ids[:length], [[0, tf.maximum(0, length - tf.size(ids))]]), [length])
+def _pad(ids: tf.Tensor, length: int, rows: int | None = None) -> tf.Tensor:
+    """Ids [N] or, where `rows` is given, [rows, N], cut or filled up with zeros to `length`."""
+    ids = ids[..., :length]
+    blanks = [[0, 0]] * (rows is not None) + [[0, tf.maximum(0, length - tf.shape(ids)[-1])]]
+    return tf.ensure_shape(tf.pad(ids, blanks), [length] if rows is None else [rows, length])
 
 
 def _types(ids: tf.Tensor, sep_id: int) -> tf.Tensor:
     """1 for the tokens after the first [SEP], 0 for the first text and for padding."""
-    seen = tf.cumsum(tf.cast(ids == sep_id, tf.int32), exclusive=True)
+    seen = tf.cumsum(tf.cast(ids == sep_id, tf.int32), axis=-1, exclusive=True)
     return tf.where(ids == 0, 0, tf.minimum(seen, 1))

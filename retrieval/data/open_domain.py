@@ -3,10 +3,11 @@
 import dataclasses
 import hashlib
 import heapq
+import itertools
 from collections.abc import Iterable, Iterator
 
 from retrieval.data import sentences
-from retrieval.data.beir import Candidate, RetrievalSet
+from retrieval.data.beir import Candidate, RetrievalSet, Stream
 from retrieval.errors import UserError
 
 
@@ -28,7 +29,8 @@ def extend(value: RetrievalSet, passages: Iterable[Candidate], count: int, seed:
             f"config.sets.distractors={count}: the corpus has only {len(drawn)} (sentence, passage) pairs; "
             "ask for fewer, or prepare a larger corpus"
         )
-    return dataclasses.replace(value, candidates=[*value.candidates, *drawn])
+    candidates = Stream(lambda: itertools.chain(value.candidates, drawn), len(value.candidates) + len(drawn))
+    return dataclasses.replace(value, candidates=candidates)
 
 
 def _pairs(passages: Iterable[Candidate]) -> Iterator[Candidate]:

@@ -1,69 +1,145 @@
-"""Labelled pairs as TFRecord shards: what fine-tuning reads.
+"""Labelled examples as TFRecord shards: what fine-tuning reads.
 
-A record is one relevant (query, candidate) pair: `query`, `title` and `ids` (of ReQA: the question, the sentence and
-its passage) as token ids, the candidate's `document_id`, and `counts`, how often an epoch has that candidate.
+A record is a query with one of its positives and all negatives that it keeps. Its texts are the positive, then the
+negatives (of ReQA: a sentence as the title, and its passage):
+
+    query                     token ids
+    titles, title_lengths     token ids of all titles, one after the other, and how many each has
+    texts, text_lengths       the same of the texts
+    document_id               of each text; the same text has the same id
+    counts                    of each text: in how many records it is the positive; the same of the records with
+                              negatives; and how many times these draw it, if each draws one negative
 """
 
-import collections
+import array
+import contextlib
 import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from retrieval import files
 from retrieval.data import passages
-from retrieval.data.beir import RetrievalSet
+from retrieval.data.beir import Candidate
+from retrieval.data.external_sort import Sorter
+from retrieval.data.labelled import Example, digest
 from retrieval.data.vocab import WordPiece
+from retrieval.errors import UserError
 
 PATTERN = "pairs-*.tfrecord"
+COUNTS = 3  # of each text, in a record
 
 
-def write_pairs(value: RetrievalSet, rule: str, vocabulary: WordPiece, folder: Path, num_shards: int) -> dict[str, Any]:
-    """Writes the pairs that `rule` judges relevant, and `stats.json`; returns it.
+def write_pairs(
+    groups: Iterable[Example], vocabulary: WordPiece, folder: Path, num_shards: int, positives: int = 0
+) -> dict[str, Any]:
+    """Writes a record for every positive of every query, and `stats.json`; returns it.
 
-    The pairs stand in the order of a hash, dealt out one by one: shards differ by one pair at most. There are never
-    more shards than pairs, so none is empty.
+    The records stand in the order of a hash, dealt out one by one: shards differ by one record at most. There are never
+    more shards than records, so none is empty.
+
+    Args:
+      groups: every query once, each time that they are iterated over: twice.
+      positives: of a query, those that get a record, the first; 0 for all.
+
+    Raises:
+      UserError: there is no query.
     """
-    pairs = [
-        (query, candidate)
-        for query, grades in value.qrels[rule].items()
-        for candidate in grades
-        if grades[candidate] > 0
-    ]
-    pairs.sort(key=lambda pair: (hashlib.blake2b("\0".join(pair).encode(), digest_size=8).digest(), pair))
-    counts = collections.Counter(candidate for _, candidate in pairs)
-    queries = dict(zip(value.queries, vocabulary.encode_batch(list(value.queries.values()))))
-    titles = vocabulary.encode_batch([candidate.title for candidate in value.candidates])
-    bodies = vocabulary.encode_batch([candidate.text for candidate in value.candidates])
-    candidates = {c.id: tokens for c, *tokens in zip(value.candidates, titles, bodies)}
-    num_shards = min(num_shards, len(pairs))
-    for shard in range(num_shards):
-        path = folder / f"pairs-{shard:05d}-of-{num_shards:05d}.tfrecord"
-        with files.atomic(path) as temporary, tf.io.TFRecordWriter(str(temporary)) as writer:
-            for query, candidate in pairs[shard::num_shards]:
-                writer.write(_record(queries[query], candidate, *candidates[candidate], counts[candidate]))
+    drawn = _Counter(_trained(groups, positives))
+    if not drawn.pairs:
+        raise UserError("no labelled example is left to train on: look at what was left out, and at config.split")
+    num_shards = min(num_shards, drawn.pairs)
+    lengths = np.zeros(2, np.int64)
+    folder.mkdir(parents=True, exist_ok=True)
+    with Sorter(folder) as records:
+        for query, golds, negatives in _trained(groups, positives):
+            query_ids, *texts = _tokens(vocabulary, query, [*golds, *negatives])
+            for gold, tokens in zip(golds, texts):
+                own = [(gold, tokens), *zip(negatives, texts[len(golds) :])]
+                records.add((_order(query, gold), _record(query_ids, own, drawn)))
+                lengths += len(query_ids), sum(map(len, tokens))
+        _deal(records, folder, num_shards)
+    query_tokens, document_tokens = (lengths / drawn.pairs).round(2).tolist()
     statistics = {
-        "pairs": len(pairs),
+        "pairs": drawn.pairs,
+        "pairs with negatives": drawn.with_negatives,
+        "negatives per pair": round(drawn.negatives / drawn.pairs, 2),
         "shards": num_shards,
-        "query_tokens": _mean([len(queries[query]) for query, _ in pairs]),
-        "document_tokens": _mean([sum(map(len, candidates[candidate])) for _, candidate in pairs]),
+        "query_tokens": query_tokens,
+        "document_tokens": document_tokens,
     }
     files.write_json(folder / "stats.json", statistics)
     return statistics
 
 
-def _record(query: list[int], candidate: str, title: list[int], ids: list[int], count: int) -> bytes:
+class _Counter:
+    """How often every text is drawn in an epoch: 32 bytes for each, whatever its length."""
+
+    def __init__(self, groups: Iterable[Example]):
+        self.pairs = self.with_negatives = self.negatives = 0
+        keys, counts = array.array("Q"), array.array("d")
+        for _, golds, negatives in groups:
+            self.pairs += len(golds)
+            self.with_negatives += len(golds) * bool(negatives)
+            self.negatives += len(golds) * len(negatives)
+            for text in golds:
+                keys.append(_key(text))
+                counts.extend((1, bool(negatives), 0))
+            for text in negatives:
+                keys.append(_key(text))
+                counts.extend((0, 0, len(golds) / len(negatives)))
+        self._keys, places = np.unique(np.asarray(keys), return_inverse=True)
+        columns = np.asarray(counts).reshape(-1, COUNTS).T
+        self._counts = np.stack([np.bincount(places, column, len(self._keys)) for column in columns], axis=1)
+
+    def of(self, text: Candidate) -> np.ndarray:
+        """The `counts` of a text."""
+        return self._counts[np.searchsorted(self._keys, np.uint64(_key(text)))]
+
+
+def _trained(groups: Iterable[Example], positives: int) -> Iterator[Example]:
+    for example in groups:
+        yield example._replace(positives=example.positives[: positives or None])
+
+
+def _tokens(vocabulary: WordPiece, query: str, texts: Sequence[Candidate]) -> Iterator[Any]:
+    """The ids of the query, then (title, text) of each text."""
+    query_ids, *ids = vocabulary.encode_batch([query, *(part for text in texts for part in (text.title, text.text))])
+    yield query_ids
+    yield from zip(ids[::2], ids[1::2])
+
+
+def _record(query: list[int], texts: Sequence[tuple[Candidate, Any]], drawn: _Counter) -> bytes:
     columns = {
         "query": query,
-        "title": title,
-        "ids": ids,
-        "document_id": [passages.document_id(candidate)],
-        "counts": [count],
+        "titles": [id for _, (title, _) in texts for id in title],
+        "title_lengths": [len(title) for _, (title, _) in texts],
+        "texts": [id for _, (_, body) in texts for id in body],
+        "text_lengths": [len(body) for _, (_, body) in texts],
+        "document_id": [passages.document_id(digest(text).hex()) for text, _ in texts],
     }
     features = {name: tf.train.Feature(int64_list=tf.train.Int64List(value=values)) for name, values in columns.items()}
+    counts = tf.train.FloatList(value=[count for text, _ in texts for count in drawn.of(text)])
+    features["counts"] = tf.train.Feature(float_list=counts)
     return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString(deterministic=True)
 
 
-def _mean(lengths: list[int]) -> float:
-    return round(sum(lengths) / len(lengths), 2)
+def _deal(records: Iterable[tuple[bytes, bytes]], folder: Path, num_shards: int) -> None:
+    with contextlib.ExitStack() as stack:
+        writers = []
+        for shard in range(num_shards):
+            path = stack.enter_context(files.atomic(folder / f"pairs-{shard:05d}-of-{num_shards:05d}.tfrecord"))
+            writers.append(stack.enter_context(tf.io.TFRecordWriter(str(path))))
+        for number, (_, record) in enumerate(records):
+            writers[number % num_shards].write(record)
+
+
+def _key(text: Candidate) -> int:
+    return int.from_bytes(digest(text), "big")
+
+
+def _order(query: str, text: Candidate) -> bytes:
+    return hashlib.blake2b(query.encode() + b"\0" + digest(text), digest_size=8).digest()

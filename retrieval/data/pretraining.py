@@ -89,15 +89,33 @@ def mlm(
     return {"text": text, "positions": positions, "labels": labels}
 
 
-def labelled_pair(record: Record, seed: tf.Tensor, lengths: Mapping[str, int], specials: Specials) -> Record:
-    """Fine-tuning (section 4.1): the question, and `[CLS] sentence [SEP] passage [SEP]`. Nothing is drawn.
+def labelled(record: Record, seed: tf.Tensor, lengths: Mapping[str, int], specials: Specials, weight: float) -> Record:
+    """Fine-tuning (section 4.1): the question, and `[CLS] sentence [SEP] passage [SEP]` of each document.
 
-    A record is what `pairs` writes: `query`, `title` (the sentence) and `ids` (the passage).
+    A record is what `pairs` writes. The first document is the positive; for the others, of which there are
+    `lengths["document_id"] - 1`, negatives are drawn. Where the record has fewer, each is taken before one is again.
+
+    Args:
+      weight: the task's rate divided by the size of its epoch: how often a record is drawn.
     """
-    del seed
+    negatives = lengths["document_id"] - 1
+    order = tf.argsort(tf.random.stateless_uniform([tf.size(record["document_id"]) - 1], seed))
+    drawn = tf.gather(order, tf.range(negatives) % tf.maximum(1, tf.size(order))) + 1 if negatives else []
+    chosen = tf.concat([[0], tf.cast(drawn, tf.int32)], 0)
+    titles = tf.RaggedTensor.from_row_lengths(record["titles"], record["title_lengths"])
+    texts = tf.RaggedTensor.from_row_lengths(record["texts"], record["text_lengths"])
+    documents = [
+        _pair(titles[chosen[place]], texts[chosen[place]], lengths["document"], specials)
+        for place in range(negatives + 1)
+    ]
+    counts = tf.gather(tf.reshape(record["counts"], [-1, 3]), chosen)
+    # As a positive; with negatives, as a positive of the records that have some, and as one of so many negatives.
+    times = counts[:, 1] + negatives * counts[:, 2] if negatives else counts[:, 0]
     return {
         "query": _single(record["query"], lengths["query"], specials),
-        "document": _pair(record["title"], record["ids"], lengths["document"], specials),
+        "document": tf.stack([tf.pad(ids, [[0, lengths["document"] - tf.size(ids)]]) for ids in documents]),
+        "document_id": tf.gather(record["document_id"], chosen),
+        "log_q": tf.math.log(times * weight),
     }
 
 

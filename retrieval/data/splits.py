@@ -7,6 +7,7 @@ from retrieval.data.beir import RetrievalSet
 from retrieval.errors import UserError
 
 TRAIN, VALIDATION = "train", "validation"
+_MOST_HELD_OUT = 2000  # queries of files: their texts are a pool that is held in memory
 
 
 def split(value: RetrievalSet, ratio: float, validation: float, seed: int) -> tuple[RetrievalSet, RetrievalSet]:
@@ -40,6 +41,11 @@ def split(value: RetrievalSet, ratio: float, validation: float, seed: int) -> tu
             f"config.split.validation={validation} makes {counts} questions of them: choose others, or a larger set"
         )
     return _test_set(value, set(ids[training:])), _training_set(value, ids[held_out:training], ids[:held_out])
+
+
+def held_out(queries: int, share: float) -> int:
+    """How many of some labelled queries are held out to validate on: their share, at most 2,000, and never all."""
+    return min(max(1, round(share * queries)), _MOST_HELD_OUT, max(0, queries - 1))
 
 
 def _test_set(value: RetrievalSet, ids: Collection[str]) -> RetrievalSet:

@@ -1,6 +1,7 @@
 """The seqio registry: the only file that adds tasks and mixtures to it."""
 
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from retrieval.data import pairs, pretraining
 from retrieval.data.pretraining import Specials
 from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError, unknown_name
+
+_log = logging.getLogger(__name__)
 
 _PAIRS = {"ict": 0, "bfs": 1, "wlp": 2}  # task -> its column in a record's `counts`
 _TEXTS = ("mlm", "autoencoder")  # of single texts, the same ones: what differs is what a model makes of them
@@ -30,10 +33,10 @@ _RECORD = {
 
 _DRAWS = 10_000  # held-out shares are multiples of its inverse
 
-_LABELLED_RECORD = {
-    "document_id": tf.io.FixedLenFeature([], tf.int64),
-    "counts": tf.io.FixedLenFeature([1], tf.int64),
-} | {name: tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True) for name in ("query", "title", "ids")}
+_LABELLED_RECORD = {"counts": tf.io.FixedLenSequenceFeature([], tf.float32, allow_missing=True)} | {
+    name: tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True)
+    for name in ("query", "titles", "title_lengths", "texts", "text_lengths", "document_id")
+}
 
 
 def register(
@@ -48,6 +51,7 @@ def register(
     shuffle_buffer: int = 1024,
     held_out: float = 0.0,
     validation: bool = False,
+    negatives: int = 0,
 ) -> tuple[str, int]:
     """Registers the tasks of `rates`; returns the name to get the dataset by, and the examples of an epoch.
 
@@ -60,6 +64,7 @@ def register(
       labelled: the folder that `pairs.write_pairs` wrote, for the task 'pairs'.
       held_out: share of the corpus's passages that are never drawn, as far as documents go, or the only ones that
         are where `validation` is set; the names then end in '_validation'.
+      negatives: hard negatives of an example. Only labelled records have any, and those that have none are left out.
 
     Raises:
       UserError: an unknown task, no task, a task that there is no example for, one of single texts among others, or
@@ -69,9 +74,12 @@ def register(
     sizes = {task: counts["pairs"] for task, counts in statistics["tasks"].items()}
     sizes |= dict.fromkeys(_TEXTS, sizes["mlm"])
     if labelled and LABELLED in rates:
-        sizes[LABELLED] = files.read_json(labelled / "stats.json")["pairs"]
+        written = files.read_json(labelled / "stats.json")
+        sizes[LABELLED] = written["pairs with negatives" if negatives else "pairs"]
+        if left_out := written["pairs"] - sizes[LABELLED]:
+            _log.warning("%d of %d labelled pairs have no negative, and are left out", left_out, written["pairs"])
     check_rates(rates)
-    _check_sizes(rates, sizes)
+    _check_sizes(rates, sizes, negatives)
     total = sum(rates.values())
     weights = {task: rate / total / sizes[task] for task, rate in rates.items()}
     specials = Specials.of(vocabulary)
@@ -82,7 +90,7 @@ def register(
         "bfs": functools.partial(pretraining.lead_to_passage, specials=specials),
         "wlp": functools.partial(pretraining.lead_to_passage, specials=specials),
         **dict.fromkeys(_TEXTS, masked),
-        LABELLED: functools.partial(pretraining.labelled_pair, specials=specials),
+        LABELLED: functools.partial(pretraining.labelled, specials=specials, weight=weights.get(LABELLED, 0.0)),
     }
     suffix = "_validation" if validation else ""
     for task in rates:
@@ -92,7 +100,7 @@ def register(
             source=_source(task, corpus, labelled),
             preprocessors=[
                 _int32,
-                functools.partial(_usable, task=task),
+                functools.partial(_usable, task=task, negatives=negatives),
                 functools.partial(_side, held_out=0.0 if task == LABELLED else held_out, validation=validation),
                 _example(functions[task], _column_weights(task, weights)),
             ],
@@ -157,26 +165,38 @@ def _source(task: str, corpus: Path, labelled: Path | None) -> seqio.TFExampleDa
 def _column_weights(task: str, weights: Mapping[str, float]) -> dict[int, float]:
     """Column of the task's `counts` -> rate / epoch: what `pretraining.log_q` takes.
 
-    Labelled documents are not those of the corpus, so only their own task draws them.
+    Labelled documents are not those of the corpus: only their own task draws them, and knows how often.
     """
-    if task == LABELLED:
-        return {0: weights[LABELLED]}
-    return {} if task in _TEXTS else {_PAIRS[name]: weight for name, weight in weights.items() if name in _PAIRS}
+    return (
+        {}
+        if task in (*_TEXTS, LABELLED)
+        else {_PAIRS[name]: weight for name, weight in weights.items() if name in _PAIRS}
+    )
 
 
-def _check_sizes(rates: Mapping[str, float], sizes: Mapping[str, int]) -> None:
+def _check_sizes(rates: Mapping[str, float], sizes: Mapping[str, int], negatives: int) -> None:
     for task in rates:
         if not sizes.get(task):
-            why = "no stage has written pairs, see config.split.set" if task == LABELLED else "the corpus has none"
+            why = "the corpus has none"
+            if task == LABELLED:
+                why = "no stage has written pairs, see config.pairs.files and config.split.set"
+            if task == LABELLED and task in sizes:
+                why = f"none has a negative, and config.data.negatives={negatives}: set that to 0"
             raise UserError(f"task '{task}' has no example: {why}; or set config.data.rates.{task}=0")
 
 
 def _int32(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    return dataset.map(lambda record: {k: tf.cast(v, tf.int32) for k, v in record.items()}, tf.data.AUTOTUNE)
+    def narrow(values: tf.Tensor) -> tf.Tensor:
+        return tf.cast(values, tf.int32) if values.dtype == tf.int64 else values
+
+    return dataset.map(lambda record: {name: narrow(values) for name, values in record.items()}, tf.data.AUTOTUNE)
 
 
-def _usable(dataset: tf.data.Dataset, task: str) -> tf.data.Dataset:
-    """ICT needs two sentences, BFS a lead that is not the passage's own section; the others take every record."""
+def _usable(dataset: tf.data.Dataset, task: str, negatives: int) -> tf.data.Dataset:
+    """ICT needs two sentences, BFS a lead that is not the passage's own section, hard negatives a record that has some;
+    the others take every record."""
+    if task == LABELLED and negatives:
+        return dataset.filter(lambda record: tf.size(record["document_id"]) > 1)
     if task not in ("ict", "bfs"):
         return dataset
     return dataset.filter(lambda record: record["counts"][_PAIRS[task]] > 0)
@@ -190,10 +210,13 @@ def _side(dataset: tf.data.Dataset, held_out: float, validation: bool) -> tf.dat
 
 
 def _example(function: Callable, weights: Mapping[int, float]) -> Callable:
+    """Draws an example; one from the corpus has a single document, which `weights` tell how often is drawn."""
+
     @seqio.map_over_dataset(num_seeds=1, num_parallel_calls=None)
     def draw(record, seed, sequence_length):
         example = function(record, tf.cast(tf.stack(seed), tf.int32), sequence_length)
         if weights:
+            example["document"] = example["document"][None]
             example["document_id"] = record["document_id"][None]
             example["log_q"] = pretraining.log_q(record["counts"], weights)[None]
         return example
@@ -204,4 +227,7 @@ def _example(function: Callable, weights: Mapping[int, float]) -> Callable:
 def _output_features(kind: str, vocab: seqio.Vocabulary) -> dict[str, seqio.Feature]:
     names = ("text", "positions", "labels") if kind == "mlm" else ("query", "document", "document_id", "log_q")
     dtypes = {name: tf.float32 if name == "log_q" else tf.int32 for name in names}
-    return {name: seqio.Feature(vocab, add_eos=False, dtype=dtype) for name, dtype in dtypes.items()}
+    return {
+        name: seqio.Feature(vocab, add_eos=False, dtype=dtype, rank=2 if name == "document" else 1)
+        for name, dtype in dtypes.items()
+    }

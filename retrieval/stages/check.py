@@ -10,7 +10,7 @@ from retrieval import files
 from retrieval.data import reqa, tfds_source, wikipedia
 from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError, divisors, near, unknown_name
-from retrieval.stages import examples, plan, settings, train
+from retrieval.stages import examples, formats, plan, settings, train
 from retrieval.stages import model as models
 from retrieval.stages.run import Run, Stage, is_done
 from retrieval.training import sharding
@@ -108,8 +108,8 @@ def _check_files(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) ->
             reqa.read_squad(squad)  # a second or two now, rather than an error after hours
     for name in names:
         stages[name].inputs(run)
-    if "pairs" in names and not run.holder("sets").config.split.set:
-        raise UserError("stage 'pairs' needs questions to train on: set config.split.set, such as reqa")
+    if "pairs" in names:
+        _check_pairs(run)
 
 
 def _check_corpus(config: ConfigDict) -> None:
@@ -125,16 +125,33 @@ def _check_sets(run: Run) -> list[Path]:
     sets, split = run.config.sets, run.config.split
     squad = _paths("config.sets.reqa", sets.reqa, tfds="squad")
     _paths("config.sets.nq", sets.nq, tfds="natural_questions")
-    names = [name for name in ("pydocs", "reqa", "nq") if sets[name]]
+    names = [name for name in ("pydocs", "reqa", "nq", "msmarco", "trec") if sets[name]]
+    for name in ("msmarco", "trec"):
+        _paths(f"config.sets.{name}", sets[name])
+    files_of_examples = _paths("config.sets.labelled", sets.labelled)
+    formats.check_labelled(run.config, files_of_examples)
+    names += map(formats.set_name, files_of_examples)
     for folder in _paths("config.sets.beir", sets.beir, of_folders=True):
         _check_beir(folder)
         names.append(folder.resolve().name)
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        raise UserError(f"two evaluation sets are named '{twice[0]}': rename the folder of one (config.sets.beir)")
+        raise UserError(f"two evaluation sets are named '{twice[0]}': rename the folder or the file of one")
     if split.set and split.set not in names:
         raise unknown_name("set in config.split.set", split.set, names)
     return squad
+
+
+def _check_pairs(run: Run) -> None:
+    config = run.config
+    if not (config.pairs.files or run.holder("sets").config.split.set):
+        raise UserError(
+            "stage 'pairs' needs labelled examples: set config.pairs.files to files of them, or config.split.set to an "
+            "evaluation set to divide, such as reqa"
+        )
+    for field in ("queries", "collection"):
+        _paths(f"config.pairs.{field}", config.pairs[field])
+    formats.check_labelled(config, _paths("config.pairs.files", config.pairs.files))
 
 
 def _check_beir(folder: Path) -> None:
@@ -190,7 +207,7 @@ def _check_shards(run: Run) -> None:
     if config.data.rates.pairs and "pairs" not in run.holder("pairs").config.stages:
         raise UserError(
             "task 'pairs' has no example, for no stage writes pairs: add 'pairs' to config.stages and set "
-            "config.split.set, or set config.data.rates.pairs=0"
+            "config.pairs.files or config.split.set, or set config.data.rates.pairs=0"
         )
     others = any(rate for task, rate in config.data.rates.items() if task != "pairs")
     if others and corpus.prepare.shards % config.data.lanes:

@@ -3,19 +3,22 @@
 import functools
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from retrieval import files
-from retrieval.data import beir, natural_questions, open_domain, pairs, prepare, pydocs, reqa, splits, tfds_source
+from retrieval.data import beir, labelled, open_domain, pairs, prepare, pydocs, splits, tfds_source
 from retrieval.data.beir import RetrievalSet
 from retrieval.data.passages import Limits
 from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError, unknown_name
+from retrieval.stages import formats
 from retrieval.stages.run import Run
 
 _log = logging.getLogger(__name__)
+
+_PART = 20_000  # texts that are held at a time
 
 
 def prepare_corpus(run: Run) -> dict[str, Any]:
@@ -80,36 +83,58 @@ def write_sets(run: Run) -> dict[str, Any]:
 
 def write_pairs(run: Run) -> dict[str, Any]:
     """Writes `pairs/`, the shards that fine-tuning reads; returns their statistics."""
-    if not run.training.exists():
-        raise UserError("stage 'pairs' needs questions to train on: set config.split.set, such as reqa")
+    config = run.config
+    split_set = run.training.exists()
+    if not (split_set or config.pairs.files):
+        raise UserError("stage 'pairs' needs labelled examples: set config.pairs.files, or config.split.set to a set")
     vocabulary = WordPiece.load(run.corpus / "vocab.txt")
-    training = beir.read_folder(run.training)
-    statistics = pairs.write_pairs(training, splits.TRAIN, vocabulary, run.pairs, run.config.split.shards)
+    run.pairs.mkdir(exist_ok=True)
+    of_set = labelled.of_set(beir.read_folder(run.training), splits.TRAIN) if split_set else ()
+    paths = [Path(path) for path in formats.split(config.pairs.files)]
+    with formats.grouped(config, paths, run.pairs, config.pairs.pool, of_set) as (groups, counts):
+        asked = _asked(run)
+        evaluated = sum(group.query in asked for group in groups)
+        formats.log(counts, "pairs")
+        held_out = 0 if split_set else splits.held_out(counts.queries, config.split.validation)
+        if held_out:
+            validation = labelled.evaluation_set("validation", itertools.islice(groups, held_out), splits.VALIDATION)
+            beir.write_folder(run.held_out_pairs, validation)
+        statistics = pairs.write_pairs(
+            groups.after(held_out), vocabulary, run.pairs, config.split.shards, config.pairs.positives
+        )
+    if evaluated:
+        _log.warning("pairs: %d queries are also those of an evaluation set: it will flatter the model", evaluated)
     files.remove_temporaries(run.pairs)
-    return statistics
+    left_out = {what: number for what, number in counts.left_out.items() if number}
+    return statistics | {"validation queries": held_out, "evaluated queries": evaluated, "left out": left_out}
 
 
 def set_inputs(run: Run) -> Sequence[Path]:
     """The files that `sets` reads."""
-    sets = run.config.sets
-    return _existing([path for value in (sets.reqa, sets.nq, sets.beir) for path in _files(value)])
+    return _existing(formats.set_files(run.config))
 
 
-def _sets(run: Run) -> list[RetrievalSet]:
+def pair_inputs(run: Run) -> Sequence[Path]:
+    """The files that `pairs` reads."""
+    return _existing(formats.pair_files(run.config))
+
+
+def _asked(run: Run) -> set[str]:
+    """The queries of the evaluation sets."""
+    folders = [path for path in run.sets.iterdir() if path.is_dir()] if run.sets.exists() else []
+    return {query for folder in folders for query in beir.read_queries(folder / "queries.jsonl").values()}
+
+
+def _sets(run: Run) -> Iterator[RetrievalSet]:
     sets = run.config.sets
-    found = []
     if sets.pydocs:
         if run.config.corpus != "pydocs":
             raise UserError(
                 "config.sets.pydocs is held out of the corpus 'pydocs': set config.corpus=pydocs, or turn it off"
             )
         files_of_articles = prepare.article_files(run.corpus)
-        found.append(pydocs.known_items(item for path in files_of_articles for item in prepare.read_articles(path)))
-    if sets.reqa:
-        found.append(reqa.read_squad(_split(sets.reqa)))
-    if sets.nq:
-        found.append(natural_questions.read_nq(_split(sets.nq)))
-    return found + [beir.read_folder(Path(path)) for path in _split(sets.beir)]
+        yield pydocs.known_items(item for path in files_of_articles for item in prepare.read_articles(path))
+    yield from formats.read_sets(run.config, run.sets)
 
 
 def _size(run: Run, value: RetrievalSet) -> dict[str, Any]:
@@ -119,8 +144,9 @@ def _size(run: Run, value: RetrievalSet) -> dict[str, Any]:
     if (run.corpus / "vocab.txt").exists():
         count = functools.partial(_tokens, WordPiece.load(run.corpus / "vocab.txt"))
         size["tokens per query"] = round(sum(count(list(value.queries.values()))) / len(value.queries), 2)
-        documents = [count([getattr(c, field) for c in value.candidates]) for field in ("title", "text")]
-        size["tokens per candidate"] = round(sum(map(sum, documents)) / len(value.candidates), 2)
+        texts = itertools.chain.from_iterable((c.title, c.text) for c in value.candidates)
+        tokens = sum(sum(count(part)) for part in iter(lambda: list(itertools.islice(texts, _PART)), []))
+        size["tokens per candidate"] = round(tokens / len(value.candidates), 2)
     return size
 
 
@@ -144,13 +170,9 @@ def _with_distractors(run: Run, value: RetrievalSet) -> RetrievalSet:
     return open_domain.extend(value, passages, count, run.config.split.seed)
 
 
-def _split(value: str) -> list[str]:
-    return [source for source in value.split(",") if source]
-
-
 def _files(value: str) -> list[Path]:
     """The sources that are files or folders; what TFDS holds is known by its name and version alone."""
-    return [Path(source) for source in _split(value) if not tfds_source.is_source(source)]
+    return [Path(source) for source in formats.split(value) if not tfds_source.is_source(source)]
 
 
 def _existing(paths: Sequence[Path]) -> Sequence[Path]:

@@ -1,6 +1,7 @@
 """What a run trains and validates on: the config's tasks, batches of their examples, and labelled questions."""
 
 import math
+from pathlib import Path
 
 import jax
 import seqio
@@ -35,6 +36,7 @@ def register_tasks(run: Run, vocabulary: WordPiece, validation: bool = False) ->
         shuffle_buffer=config.data.shuffle_buffer,
         held_out=config.data.held_out,
         validation=validation,
+        negatives=config.data.negatives,
     )
 
 
@@ -91,7 +93,13 @@ def check(config: ConfigDict) -> None:
             f"config.train.batch_size={batch_size} must be a multiple of config.data.lanes={lanes}: take "
             f"{multiples(batch_size, lanes)}"
         )
-    if batch_size == 1 and not models.is_mlm(config):
+    others = [task for task, rate in config.data.rates.items() if rate and task != tasks.LABELLED]
+    if config.data.negatives and others:
+        raise UserError(
+            f"config.data.negatives={config.data.negatives}: only labelled examples have hard negatives: set it to 0, "
+            f"or train on them alone, config.data.rates.pairs=1 and config.data.rates.{others[0]}=0"
+        )
+    if batch_size == 1 and not models.is_mlm(config) and not config.data.negatives:
         raise UserError("config.train.batch_size=1: negatives are the other examples of a batch: take at least 2")
     packing(config)
 
@@ -100,7 +108,7 @@ def feature_lengths(config: ConfigDict) -> dict[str, int]:
     """The lengths of the fields of an example, before anything is packed."""
     if models.is_mlm(config):
         return features.mlm_lengths(config.data.document_length)
-    return features.pair_lengths(config.data.query_length, config.data.document_length)
+    return features.pair_lengths(config.data.query_length, config.data.document_length, config.data.negatives)
 
 
 def packing(config: ConfigDict) -> Packing | None:
@@ -114,8 +122,11 @@ def packing(config: ConfigDict) -> Packing | None:
     if not any(pack[side] for side in sides.values()):
         return None
     examples = config.train.batch_size // config.data.lanes
+    counts = {"document": examples * (1 + config.data.negatives)}
     texts = {
-        field: rows_for(examples, lengths[field], pack[side], pack[f"{side}_row"], f"config.data.pack.{side}")
+        field: rows_for(
+            counts.get(field, examples), lengths[field], pack[side], pack[f"{side}_row"], f"config.data.pack.{side}"
+        )
         for field, side in sides.items()
     }
     if not models.is_mlm(config):
@@ -137,8 +148,22 @@ def split_set(run: Run) -> str | None:
     return run.holder("sets").config.split.set if run.training.exists() else None
 
 
+def validation_folder(run: Run) -> Path:
+    """The BEIR folder of the questions that are held out of the training ones: of a set, or of labelled files.
+
+    Raises:
+      UserError: there is none.
+    """
+    for folder in (run.training, run.held_out_pairs):
+        if folder.exists():
+            return folder
+    raise UserError(
+        f"{run.pairs} holds no query out to validate on, which takes two at least: set config.loop.validate_every=0"
+    )
+
+
 def validation(run: Run) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
     """The first of the questions that are held out of the training ones, at most as many as validate a checkpoint."""
-    training = beir.read_judged(run.training)
+    training = beir.read_judged(validation_folder(run))
     chosen = list(training.qrels[splits.VALIDATION])[: run.config.loop.validate_queries]
     return {id: training.queries[id] for id in chosen}, {id: training.qrels[splits.VALIDATION][id] for id in chosen}

@@ -42,7 +42,7 @@ def check(config: ConfigDict) -> None:
     if not config.data.negatives:
         raise UserError(
             f"config.train.loss={train.loss} compares a positive with hard negatives, and config.data.negatives=0 has "
-            f"none: set config.data.negatives=1 or more, or config.train.loss={IN_BATCH}"
+            f"none: set config.data.negatives=1 or more (of labelled examples), or config.train.loss={IN_BATCH}"
         )
     if train.symmetric:
         raise UserError(

@@ -89,6 +89,11 @@ class Run:
         return self.holder("pairs").folder / "pairs"
 
     @property
+    def held_out_pairs(self) -> Path:
+        """The labelled queries that are validated on where no set is split, a BEIR folder."""
+        return self.pairs / "validation"
+
+    @property
     def checkpoints(self) -> Path:
         """Orbax steps."""
         return self.holder("train").folder / "checkpoints"
@@ -121,6 +126,8 @@ class Stage:
       fixed: its settings cannot change within a work directory (the output is dear, and later stages build on it).
       always: it runs whenever it is asked for.
       everywhere: every host of a pod takes its part; otherwise the first does it all, and the others wait.
+      reads: what it reads, in words.
+      writes: what it writes below the work directory, in words.
     """
 
     function: Callable[[Run], Any]
@@ -132,6 +139,8 @@ class Stage:
     fixed: bool = False
     always: bool = False
     everywhere: bool = False
+    reads: str = ""
+    writes: str = ""
 
 
 def open_run(run: Run, stages: Mapping[str, Stage]) -> None:

@@ -16,7 +16,7 @@ from retrieval.evaluation.metrics import cutoff
 from retrieval.models.autoencoder import REACHES, WIRINGS
 from retrieval.models.transformer import DTYPES, REMAT
 from retrieval.models.two_tower import ENCODERS, POOLINGS
-from retrieval.stages import examples, objective, train, validation
+from retrieval.stages import examples, formats, metric_writers, objective, train, validation
 from retrieval.stages import model as models
 from retrieval.stages.evaluate import HITS, RANKING
 from retrieval.stages.index import DENSE
@@ -86,13 +86,13 @@ _RULES = dict(
         rates=dict.fromkeys(TASKS, _NOT_NEGATIVE),
         ict_removal=_SHARE,
         whole_word=_SWITCH,
-        negatives=_whole(0),
         query_length=_whole(3),  # [CLS] token [SEP]
         document_length=_whole(5),  # [CLS] token [SEP] token [SEP]
         pack=dict(query=_SHARE, query_row=_whole(3), document=_SHARE, document_row=_whole(5)),
         lanes=_whole(1),
         shuffle_buffer=_whole(1),
         held_out=_HELD_OUT,
+        negatives=_whole(0),
     ),
     model=dict(
         encoder=_TEXT,
@@ -138,9 +138,11 @@ _RULES = dict(
         validate_queries=_whole(1),
         validate_candidates=_whole(2),
         best=_TEXT,
+        wandb=_TEXT,
     ),
     profile=dict(steps=_STEPS),
-    sets=dict(pydocs=_SWITCH, reqa=_TEXT, nq=_TEXT, beir=_TEXT, distractors=_whole(0)),
+    sets=dict(pydocs=_SWITCH, **{name: _TEXT for name in formats.SETS if name != "pydocs"}, distractors=_whole(0)),
+    pairs=dict(files=_TEXT, format=_TEXT, queries=_TEXT, collection=_TEXT, positives=_whole(0), pool=_whole(1)),
     split=dict(set=_TEXT, ratio=_SHARE_BETWEEN, validation=_SHARE_BETWEEN, seed=_whole(0), shards=_whole(1)),
     encode=dict(batch_tokens=_whole(1), shard_size=_whole(1), untrained=_SWITCH, corpus=_SWITCH),
     index=dict(dense=_TEXT, recall_target=_SHARE_ABOVE, tune_queries=_whole(1), bm25_k1=_NOT_NEGATIVE, bm25_b=_SHARE),
@@ -161,6 +163,7 @@ _NAMES: dict[str, tuple[str, Collection[str]]] = {
     "model.decoder.wiring": ("wiring", WIRINGS),
     "model.decoder.reach": ("reach", REACHES),
     "train.loss": ("loss", objective.LOSSES),
+    "pairs.format": ("format", ("", *formats.LABELLED)),
     "loop.best": ("metric", validation.METRICS),
     "index.dense": ("index", DENSE),
 }
@@ -216,6 +219,7 @@ def check_combinations(config: ConfigDict, stages: Collection[str]) -> None:
         objective.check(config)
     if "train" in stages:
         train.check(config)
+        metric_writers.check(config)
     if "train" in stages and config.loop.validate_every:
         validation.check(config)
     if "similarity" in stages and max(config.similarity.lengths, default=0) > config.data.document_length:
@@ -255,6 +259,7 @@ def _check_prepare(config: ConfigDict) -> None:
 
 
 def _check_sets(config: ConfigDict) -> None:
+    formats.check_sets(config)
     if config.sets.pydocs and config.corpus != "pydocs":
         raise UserError(
             "config.sets.pydocs is held out of the corpus 'pydocs': set config.corpus=pydocs, or turn it off with "

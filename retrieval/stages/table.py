@@ -9,6 +9,8 @@ _VALIDATION = ("validate_every", "validate_queries", "validate_candidates", "bes
 STAGES = {
     "prepare": Stage(
         corpus.prepare_corpus,
+        reads="a dump, or the installed packages",
+        writes="`corpus/`: articles, vocabulary, TFRecord shards, `stats.json`",
         settings=("corpus", "vocab", *(f"prepare.{name}" for name in ("shards", "vocab_size", "held_out", *_LIMITS))),
         inputs=corpus.corpus_inputs,
         outputs=("corpus",),
@@ -16,14 +18,26 @@ STAGES = {
     ),
     "sets": Stage(
         corpus.write_sets,
-        settings=("sets", "split"),
+        reads="evaluation sets of any format",
+        writes="`sets/NAME/`: BEIR folders; `training/`",
+        settings=("sets", "split", "pairs.format"),
         needs=("prepare",),
         inputs=corpus.set_inputs,
         outputs=("sets", "training"),
     ),
-    "pairs": Stage(corpus.write_pairs, settings=("split",), needs=("prepare", "sets"), outputs=("pairs",)),
+    "pairs": Stage(
+        corpus.write_pairs,
+        reads="`training/`, labelled examples of any format",
+        writes="`pairs/`: TFRecord shards of labelled examples; `pairs/validation/`",
+        settings=("split", "pairs"),
+        needs=("prepare", "sets"),
+        inputs=corpus.pair_inputs,
+        outputs=("pairs",),
+    ),
     "train": Stage(
         train.train,
+        reads="shards",
+        writes="`checkpoints/`, `metrics/` (JSON lines and TensorBoard)",
         settings=("seed", "data", "model", "train", *(f"loop.{name}" for name in _VALIDATION)),
         needs=("prepare", "pairs"),
         inputs=train.train_inputs,
@@ -31,16 +45,52 @@ STAGES = {
         everywhere=True,
     ),
     "encode": Stage(
-        index.encode, settings=("encode",), needs=("prepare", "sets", "train"), outputs=("embeddings",), everywhere=True
+        index.encode,
+        reads="checkpoint, sets, passages",
+        writes="`embeddings/`",
+        settings=("encode",),
+        needs=("prepare", "sets", "train"),
+        outputs=("embeddings",),
+        everywhere=True,
     ),
     "index": Stage(
-        index.index, settings=("index", "evaluate.depth"), needs=("sets", "encode"), outputs=("index",), sealed=True
+        index.index,
+        reads="embeddings, texts",
+        writes="`index/`: ScaNN and BM25",
+        settings=("index", "evaluate.depth"),
+        needs=("sets", "encode"),
+        outputs=("index",),
+        sealed=True,
     ),
     "evaluate": Stage(
-        evaluate.evaluate, settings=("evaluate",), needs=("sets", "encode", "index"), outputs=("runs", "results.json")
+        evaluate.evaluate,
+        reads="indexes",
+        writes="`runs/*/*.trec`, `results.json`",
+        settings=("evaluate",),
+        needs=("sets", "encode", "index"),
+        outputs=("runs", "results.json"),
     ),
-    "plan": Stage(plan.plan, always=True),
-    "report": Stage(evaluate.write_report, needs=("evaluate",), always=True),
-    "similarity": Stage(similarity.similarity, needs=("prepare", "train"), always=True),
-    "search": Stage(query.search, needs=("index", "prepare", "sets"), always=True),
+    "plan": Stage(
+        plan.plan,
+        reads="the config alone",
+        writes="`plan.json`; prints what a train step takes on `plan.topology`",
+        always=True,
+    ),
+    "report": Stage(
+        evaluate.write_report, reads="everything", writes="`report.md`, `plots/`", needs=("evaluate",), always=True
+    ),
+    "similarity": Stage(
+        similarity.similarity,
+        reads="checkpoint, passages",
+        writes="`similarity.json`; prints how alike random texts are to the encoder, by length",
+        needs=("prepare", "train"),
+        always=True,
+    ),
+    "search": Stage(
+        query.search,
+        reads="indexes of the corpus",
+        writes="prints hits for `--query`",
+        needs=("index", "prepare", "sets"),
+        always=True,
+    ),
 }

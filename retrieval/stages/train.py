@@ -1,7 +1,6 @@
 """The stage `train`: shards to a checkpoint."""
 
 import functools
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 import jax
 import numpy as np
 import optax
-from clu import metric_writers
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
@@ -22,8 +20,8 @@ from retrieval.models import two_tower
 from retrieval.models.autoencoder import Autoencoder
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.two_tower import TwoTower
+from retrieval.stages import metric_writers, objective, validation
 from retrieval.stages import model as models
-from retrieval.stages import objective, validation
 from retrieval.stages.examples import abstract_batch, make_batches
 from retrieval.stages.run import Run
 from retrieval.training import chips, loop, optimizer, sharding, work
@@ -31,21 +29,6 @@ from retrieval.training.checkpoint import Checkpointer, drop_damaged
 from retrieval.training.loop import TrainState
 
 _log = logging.getLogger(__name__)
-
-_SHOWN = {
-    "loss": ".3f",
-    "recall@1": ".3f",
-    "accuracy": ".3f",
-    "mlm": ".3f",
-    "reconstruction": ".3f",
-    "kl": ".3f",
-    "examples_per_second": ".1f",
-    "tokens_per_second": ",.0f",
-    "flops_per_second": ".3g",
-    "share_of_peak": ".1%",
-    "input_wait": ".1%",
-    "validation/RR": ".4f",
-}
 
 
 def train(run: Run) -> dict[str, Any]:
@@ -78,7 +61,7 @@ def train(run: Run) -> dict[str, Any]:
             trace_steps=trace_steps(config),
             trace=run.folder / "profile",
         )
-        writer = _open_writer(run.folder / "metrics", after=int(state.step))
+        writer = metric_writers.open_writer(run.folder, config, after=int(state.step))
         with hosts.watch() as stops_at:
             cost = _cost(config, len(vocabulary), like, mesh)
             loop.train(state, step_fn, batches, checkpointer, writer, settings, validate, stops_at, cost)
@@ -299,50 +282,3 @@ def _copy(source: Any, target: Any, folder: Path) -> None:
     if {path: value.shape for path, value in wanted.items()} != {path: value.shape for path, value in given.items()}:
         raise UserError(f"config.train.init_from={folder}: a model of other sizes or another kind")
     nnx.update(target, nnx.from_flat_state({path: jax.tree.map(jax.numpy.copy, v) for path, v in given.items()}))
-
-
-def _open_writer(folder: Path, after: int) -> "_MetricWriter | _NoWriter":
-    return _MetricWriter(folder, after) if hosts.is_first() else _NoWriter()
-
-
-def _step_of(line: str) -> float:
-    """The step of a line of train.jsonl; infinity for one that was cut off or is none."""
-    try:
-        return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return np.inf
-
-
-class _NoWriter:
-    """What the other hosts have: their metrics are the same."""
-
-    def __call__(self, step: int, metrics: dict[str, float]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class _MetricWriter:
-    """Metrics to JSON lines and to TensorBoard; what a cut-off run wrote after `after` is dropped first."""
-
-    def __init__(self, folder: Path, after: int):
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "train.jsonl"
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-        kept = [line for line in lines if _step_of(line) <= after]
-        files.write_text(path, "".join(f"{line}\n" for line in kept))
-        self._lines = path.open("a", encoding="utf-8")
-        self._tensorboard = metric_writers.SummaryWriter(str(folder))
-
-    def __call__(self, step: int, metrics: dict[str, float]) -> None:
-        finite = {name: value if np.isfinite(value) else None for name, value in metrics.items()}
-        self._lines.write(json.dumps({"step": step, **finite}) + "\n")
-        self._lines.flush()
-        self._tensorboard.write_scalars(step, metrics)
-        shown = [f"{name} {metrics[name]:{form}}" for name, form in _SHOWN.items() if name in metrics]
-        _log.info("step %d: %s", step, ", ".join(shown))
-
-    def close(self) -> None:
-        self._lines.close()
-        self._tensorboard.close()

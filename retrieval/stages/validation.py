@@ -83,10 +83,11 @@ def _labelled_pool(run: Run, vocabulary: WordPiece) -> Pool:
     config = run.config
     queries, qrels = examples.validation(run)
     golds = {candidate for grades in qrels.values() for candidate in grades}
-    everything = beir.read_candidates(run.sets / examples.split_set(run) / "corpus.jsonl")
+    folder, split_set = examples.validation_folder(run), examples.split_set(run)
+    everything = beir.read_candidates((run.sets / split_set if split_set else folder) / "corpus.jsonl")
     others = (candidate for candidate in everything if candidate.id not in golds)
     room = max(0, config.loop.validate_candidates - len(golds))
-    candidates = [c for c in beir.read_candidates(run.training / "corpus.jsonl") if c.id in golds]
+    candidates = [c for c in beir.read_candidates(folder / "corpus.jsonl") if c.id in golds]
     candidates += heapq.nsmallest(room, others, lambda c: _order(c.id))
     return Pool(
         dict(zip(queries, models.query_tokens(config, vocabulary, list(queries.values())))),
@@ -106,7 +107,7 @@ def _held_out_pool(run: Run, vocabulary: WordPiece) -> Pool:
         document = str(example["document_id"][0])
         if document not in pool.candidates and len(pool.candidates) < config.loop.validate_candidates:
             query = f"q{document}"
-            pool.candidates[document] = example["document"].tolist()
+            pool.candidates[document] = example["document"][0].tolist()
             if len(pool.queries) < config.loop.validate_queries:
                 pool.queries[query], pool.qrels[query] = example["query"].tolist(), {document: 1}
         if len(pool.candidates) == config.loop.validate_candidates:

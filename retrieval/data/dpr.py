@@ -1,0 +1,47 @@
+"""Labelled questions in the JSON of DPR (Karpukhin et al. 2020): one array of
+
+    {"question": ..., "answers": [...], "positive_ctxs": [...], "negative_ctxs": [...], "hard_negative_ctxs": [...]}
+
+whose contexts are {"title": ..., "text": ..., "passage_id" or "psg_id": ...}.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from retrieval.data import beir, json_array
+from retrieval.data.beir import Candidate
+from retrieval.data.labelled import Counts, Example, example, text_id
+from retrieval.errors import UserError
+
+_ID_FIELDS = ("passage_id", "psg_id")
+
+
+def read(path: Path, counts: Counts) -> Iterator[Example]:
+    """The questions of a file (.json or .json.gz), one after the other.
+
+    Negatives are the `hard_negative_ctxs`, where there are none the `negative_ctxs`, as in DPR's own training.
+    Questions without a positive, which DPR's files have, are left out and counted.
+
+    Raises:
+      UserError: the file is not such an array, or a field is missing or of another kind; with the record.
+    """
+    for at, record in json_array.read(path):
+        question = beir.string(record, "question", at)
+        positives = _contexts(record, "positive_ctxs", at)
+        hard = _contexts(record, "hard_negative_ctxs", at, optional=True)
+        negatives = hard or _contexts(record, "negative_ctxs", at, optional=True)
+        if found := example(question, positives, negatives, at, counts):
+            yield found
+
+
+def _contexts(record: dict[str, Any], field: str, at: str, optional: bool = False) -> list[Candidate]:
+    values = record.get(field, [] if optional else None)
+    if not isinstance(values, list):
+        raise UserError(f"{at}: the field '{field}' is missing or not a JSON array; is it a file of DPR?")
+    return [_context(value, f"{at}, {field} {number}") for number, value in enumerate(values, 1)]
+
+
+def _context(value: Any, at: str) -> Candidate:
+    text, title = beir.string(value, "text", at), beir.string(value, "title", at, default="")
+    return Candidate(text_id(value, _ID_FIELDS, at), title, text)

@@ -1,0 +1,179 @@
+"""Labelled examples: a query, texts that answer it, and others that look as if they did (hard negatives).
+
+Files of several formats give them one by one (`dpr`, `jsonl_pairs`, `msmarco`). Training and evaluation need them by
+query, because a text that one line calls a negative may be a positive of the same query in another.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import hashlib
+import heapq
+import itertools
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgpack
+
+from retrieval.data import beir
+from retrieval.data.beir import Candidate, RetrievalSet
+from retrieval.data.external_sort import Sorter
+from retrieval.errors import UserError
+
+
+class Example(NamedTuple):
+    """A query and what is known about texts; the id of a text is empty where its file gives none."""
+
+    query: str
+    positives: tuple[Candidate, ...]
+    negatives: tuple[Candidate, ...] = ()
+
+
+@dataclasses.dataclass
+class Counts:
+    """What readers leave out and what grouping brings together, for the log and the record of a stage."""
+
+    examples: int = 0
+    queries: int = 0
+    left_out: collections.Counter = dataclasses.field(default_factory=collections.Counter)
+
+
+def example(
+    query: str, positives: Iterable[Candidate], negatives: Iterable[Candidate], at: str, counts: Counts
+) -> Example | None:
+    """An example that was read at `at`, without its empty texts; None, and counted, where no positive is left.
+
+    Raises:
+      UserError: the query is empty.
+    """
+    if not query.strip():
+        raise UserError(f"{at}: the query is empty; write one, or drop the example")
+    kept = [tuple(_with_text(texts, counts)) for texts in (positives, negatives)]
+    if not kept[0]:
+        counts.left_out["examples without a positive"] += 1
+        return None
+    return Example(query, *kept)
+
+
+def text_id(record: Mapping[str, Any], fields: Iterable[str], at: str) -> str:
+    """The id of a text in the first of `fields` that it has, a string or an integer; empty where it has none.
+
+    Raises:
+      UserError: it is something else.
+    """
+    for field in fields:
+        if record.get(field) is not None:
+            return str(record[field]) if type(record[field]) is int else beir.string(record, field, at)
+    return ""
+
+
+def digest(text: Candidate) -> bytes:
+    """What two texts have in common only if title and text are the same, whatever their ids."""
+    return hashlib.blake2b(f"{text.title}\0{text.text}".encode(), digest_size=8).digest()
+
+
+def of_set(value: RetrievalSet, rule: str) -> Iterator[Example]:
+    """The queries of a set with the candidates that `rule` judges relevant."""
+    texts = {candidate.id: candidate for candidate in value.candidates}
+    for query, grades in value.qrels[rule].items():
+        positives = tuple(texts[id] for id, grade in grades.items() if grade > 0)
+        if positives:
+            yield Example(value.queries[query], positives)
+
+
+class Groups:
+    """Examples by query, in the order of a hash, as often as they are asked for. Made by `grouped`."""
+
+    def __init__(
+        self, sorter: Sorter, pool: int, counts: Counts, key: Callable[[Candidate], bytes | str], skip: int = 0
+    ):
+        self._sorter = sorter
+        self._pool = pool
+        self._counts = counts
+        self._key = key
+        self._skip = skip
+
+    def after(self, count: int) -> "Groups":
+        """The same without the first `count` queries."""
+        return Groups(self._sorter, self._pool, self._counts, self._key, count)
+
+    def __iter__(self) -> Iterator[Example]:
+        return itertools.islice(self._all(), self._skip, None)
+
+    def _all(self) -> Iterator[Example]:
+        excluded = self._counts.queries = 0
+        for (_, query), records in itertools.groupby(self._sorter, key=operator.itemgetter(0, 1)):
+            group, dropped = self._merge(query, [msgpack.unpackb(packed) for _, _, packed in records])
+            excluded += dropped
+            self._counts.queries += 1
+            yield group
+        self._counts.left_out["negatives that are positives of their query"] = excluded
+
+    def _merge(self, query: str, parts: Sequence[list]) -> tuple[Example, int]:
+        """The texts of all examples of a query, each once, and how many were called positive and negative."""
+        positives, negatives = (
+            {self._key(text): text for part in parts for text in itertools.starmap(Candidate, part[side])}
+            for side in (0, 1)
+        )
+        ids = {text.id for text in positives.values() if text.id}
+        kept = {key: text for key, text in negatives.items() if key not in positives and text.id not in ids}
+        drawn = heapq.nsmallest(self._pool, kept, key=lambda key: (_hash(query, str(key)), key))
+        return Example(query, tuple(positives.values()), tuple(kept[key] for key in drawn)), len(negatives) - len(kept)
+
+
+@contextlib.contextmanager
+def grouped(
+    examples: Iterable[Example],
+    folder: Path,
+    pool: int,
+    counts: Counts,
+    key: Callable[[Candidate], bytes | str] = digest,
+    seed: int = 0,
+) -> Iterator[Groups]:
+    """The examples with those of a query brought together, sorted in a temporary file of `folder`.
+
+    A positive of a query, by key or by id, is none of its negatives, whichever example calls it so.
+
+    Args:
+      pool: negatives that a query keeps, drawn by a hash.
+      key: what tells texts apart.
+      seed: of the order of the queries.
+    """
+    with Sorter(folder) as sorter:
+        for query, positives, negatives in examples:
+            texts = [[(text.id, text.title, text.text) for text in side] for side in (positives, negatives)]
+            counts.examples += 1
+            sorter.add((_hash(str(seed), query), query, msgpack.packb(texts)))
+        yield Groups(sorter, pool, counts, key)
+
+
+def evaluation_set(name: str, groups: Iterable[Example], rule: str = "test") -> RetrievalSet:
+    """The queries of `groups`, to be answered from all their positives and negatives; held in memory.
+
+    Texts that are the same are one candidate. Ids come from the texts.
+    """
+    value = RetrievalSet(name, {}, [], {rule: {}})
+    seen = set()
+    for query, positives, negatives in groups:
+        id = _hash(query).hex()
+        value.queries[id] = query
+        value.qrels[rule][id] = {digest(text).hex(): 1 for text in positives}
+        for text in (*positives, *negatives):
+            if (own := digest(text)) not in seen:
+                seen.add(own)
+                value.candidates.append(dataclasses.replace(text, id=own.hex()))
+    return value
+
+
+def _with_text(texts: Iterable[Candidate], counts: Counts) -> Iterator[Candidate]:
+    for text in texts:
+        if text.title.strip() or text.text.strip():
+            yield text
+        else:
+            counts.left_out["empty texts"] += 1
+
+
+def _hash(*parts: str) -> bytes:
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=8).digest()

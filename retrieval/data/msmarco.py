@@ -1,0 +1,185 @@
+"""The TSV files of MS MARCO (Nguyen et al. 2016), plain or .gz:
+
+    collection.tsv         passage id, passage
+    queries.*.tsv          query id, query
+    triples.*.tsv          query, positive, negative
+    qidpidtriples.*.tsv    the same as ids
+
+Fields are between tabs, and quotation marks mean nothing.
+"""
+
+import array
+import hashlib
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from retrieval.data import beir
+from retrieval.data.beir import Candidate
+from retrieval.data.labelled import Counts, Example, example, grouped
+from retrieval.errors import UserError
+
+
+def read_collection(path: Path) -> Iterator[Candidate]:
+    """The passages, one after the other. An empty one is kept: it can be judged, and its place counts.
+
+    Raises:
+      UserError: the file cannot be read or is not UTF-8, a line has not two fields, or an id is not one; with the line.
+        At the end: an id is there twice.
+    """
+    return (passage for _, passage in _passages(path))
+
+
+def read_queries(path: Path) -> dict[str, str]:
+    """Query id -> query.
+
+    Raises:
+      UserError: as `read_collection`, or a query is empty, or there is none.
+    """
+    queries: dict[str, str] = {}
+    for at, line in beir.lines(path):
+        id, text = _fields(line, ("query id", "query"), at)
+        if not text.strip():
+            raise UserError(f"{at}: the query '{id}' is empty; write one, or drop the line")
+        if beir.check_id(id, "query id", at) in queries:
+            raise UserError(f"{at}: the query id '{id}' is there twice; ids must be distinct")
+        queries[id] = text
+    if not queries:
+        raise UserError(f"{path}: no query in it; lines of query id, tab, query are needed")
+    return queries
+
+
+def read_triples(path: Path, counts: Counts) -> Iterator[Example]:
+    """The triples of texts, one after the other.
+
+    Raises:
+      UserError: as `read_collection`, for three fields, or a query is empty.
+    """
+    for at, line in beir.lines(path):
+        query, *texts = _fields(line, ("query", "positive", "negative"), at)
+        if found := example(query, *([Candidate("", "", text)] for text in texts), at, counts):
+            yield found
+
+
+def read_id_triples(
+    path: Path, queries: Path, collection: Path, folder: Path, pool: int, counts: Counts
+) -> Iterator[Example]:
+    """The triples of ids, by query, with the texts that `queries` and `collection` have for them.
+
+    Queries are held in memory; of passages, of which there may be millions, 16 bytes for each.
+
+    Args:
+      folder: where temporary files may lie.
+      pool: negatives that a query keeps, drawn by a hash: the others need no text.
+
+    Raises:
+      UserError: as the readers of the three files, or a triple names an unknown query or passage.
+    """
+    known = read_queries(queries)
+    with Passages(collection, folder) as passages:
+        triples = _id_triples(path, known, passages, queries)
+        of_ids = Counts()
+        with grouped(triples, folder, pool, of_ids, key=lambda passage: passage.id) as groups:
+            for query, *sides in groups:
+                texts = ([passages[passage.id] for passage in side] for side in sides)
+                if found := example(known[query], *texts, f"{path}, query '{query}'", counts):
+                    yield found
+        counts.left_out["ids of negatives that are positives of their query"] += of_ids.left_out.total()
+
+
+class Passages:
+    """Passages by id, read from the disk when they are asked for; to be used in a `with` statement.
+
+    What is compressed is unpacked into a temporary file without a name.
+    """
+
+    def __init__(self, path: Path, folder: Path):
+        """Raises:
+        UserError: as `read_collection`.
+        """
+        self._path = path
+        self._folder = folder
+        digests, places = array.array("Q"), array.array("Q")
+        for place, passage in _passages(path):
+            digests.append(_digest(passage.id))
+            places.append(place)
+        order = np.argsort(np.asarray(digests))
+        self._digests, self._places = np.asarray(digests)[order], np.asarray(places)[order]
+
+    def __enter__(self) -> "Passages":
+        if self._path.suffix != ".gz":
+            self._file = self._path.open("rb")
+            return self
+        self._file = tempfile.TemporaryFile(dir=self._folder)
+        self._file.writelines(beir.byte_lines(self._path))
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._file.close()
+
+    def __contains__(self, id: str) -> bool:
+        return self._digests[self._row(id)] == _digest(id)
+
+    def __getitem__(self, id: str) -> Candidate:
+        self._file.seek(int(self._places[self._row(id)]))
+        return _passage(beir.decoded(self._file.readline(), str(self._path)), str(self._path))
+
+    def _row(self, id: str) -> int:
+        """That of the id, where it is there."""
+        return min(int(np.searchsorted(self._digests, np.uint64(_digest(id)))), len(self._digests) - 1)
+
+
+def _passages(path: Path) -> Iterator[tuple[int, Candidate]]:
+    """Each passage, after the byte at which its line begins, in what the file holds."""
+    digests, rows, place = array.array("Q"), array.array("Q"), 0
+    for number, line in enumerate(beir.byte_lines(path), 1):
+        at = f"{path}, line {number}"
+        if text := beir.decoded(line, at):
+            passage = _passage(text, at)
+            digests.append(_digest(passage.id))
+            rows.append(number)
+            yield place, passage
+        place += len(line)
+    if not rows:
+        raise UserError(f"{path}: no passage in it; lines of passage id, tab, passage are needed")
+    _check_distinct(path, np.asarray(digests), rows)
+
+
+def _passage(line: str, at: str) -> Candidate:
+    id, text = _fields(line, ("passage id", "passage"), at)
+    return Candidate(beir.check_id(id, "passage id", at), "", text)
+
+
+def _check_distinct(path: Path, digests: np.ndarray, rows: Sequence[int]) -> None:
+    """Without a set of all ids, which would take a gigabyte of MS MARCO's 8.8 million."""
+    order = np.argsort(digests, kind="stable")
+    again = order[1:][digests[order][1:] == digests[order][:-1]]
+    if len(again):
+        raise UserError(f"{path}, line {rows[again.min()]}: its passage id is there twice; ids must be distinct")
+
+
+def _id_triples(path: Path, queries: Mapping[str, str], passages: Passages, names: Path) -> Iterator[Example]:
+    """Triples of ids: texts that have nothing but an id."""
+    for at, line in beir.lines(path):
+        query, *ids = _fields(line, ("query id", "positive id", "negative id"), at)
+        if query not in queries:
+            raise UserError(f"{at}: the query '{query}' is not in {names}; name its file in config.pairs.queries")
+        for id in ids:
+            if id not in passages:
+                raise UserError(
+                    f"{at}: the passage '{id}' is not in the collection; name its file in config.pairs.collection"
+                )
+        yield Example(query, *((Candidate(id, "", ""),) for id in ids))
+
+
+def _fields(line: str, names: Sequence[str], at: str) -> list[str]:
+    fields = line.split("\t")
+    if len(fields) != len(names):
+        raise UserError(f"{at}: {len(fields)} fields, expected {len(names)} between tabs: {', '.join(names)}")
+    return fields
+
+
+def _digest(id: str) -> int:
+    return int.from_bytes(hashlib.blake2b(id.encode(), digest_size=8).digest(), "big")

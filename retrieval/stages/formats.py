@@ -1,0 +1,228 @@
+"""The formats of evaluation sets and of labelled examples: their names, how they look, and who reads them."""
+
+import contextlib
+import itertools
+import logging
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ml_collections import ConfigDict
+
+from retrieval.data import beir, dpr, jsonl_pairs, labelled, msmarco, natural_questions, reqa, tfds_source, trec
+from retrieval.data.beir import RetrievalSet
+from retrieval.data.labelled import Counts, Example, Groups
+from retrieval.errors import UserError, unknown_name
+
+_log = logging.getLogger(__name__)
+
+DPR, JSONL, TRIPLES, ID_TRIPLES = "dpr", "jsonl", "triples", "id_triples"
+
+
+class Format(NamedTuple):
+    """What people call a format, the setting that takes it, and a line of it."""
+
+    what: str
+    setting: str
+    example: str
+
+
+SETS = {
+    "pydocs": Format("held-out docstrings of the installed packages", "--config.sets.pydocs=True", "def f(): ..."),
+    "reqa": Format(
+        "SQuAD v1.1, or TFDS, as ReQA",
+        "--config.sets.reqa=FILE.json,… or tfds:squad",
+        '{"data": [{"title": "T", "paragraphs": [{"context": "A b.", "qas": [{"id": "1", "question": "q?", '
+        '"answers": [{"text": "b", "answer_start": 2}]}]}]}]}',
+    ),
+    "nq": Format(
+        "Natural Questions, full or simplified, or TFDS, as ReQA",
+        "--config.sets.nq=FILE.jsonl.gz,… or tfds:natural_questions",
+        '{"example_id": 1, "question_text": "q", "document_text": "<P> a </P>", "annotations": […], …}',
+    ),
+    "beir": Format(
+        "BEIR folders: corpus.jsonl, queries.jsonl, qrels/NAME.tsv",
+        "--config.sets.beir=FOLDER,…",
+        '{"_id": "d1", "title": "T", "text": "words"}',
+    ),
+    "msmarco": Format(
+        "MS MARCO: passages, queries and qrels, as TSV",
+        "--config.sets.msmarco=collection.tsv,queries.tsv,qrels.tsv",
+        "1185869⇥0⇥0⇥1",
+    ),
+    "trec": Format(
+        "TREC: passages (TSV, or BEIR's corpus.jsonl), topics (SGML or TSV), qrels",
+        "--config.sets.trec=corpus.jsonl,topics.txt,qrels.txt",
+        "<top> <num> Number: 301 <title> organized crime <desc> … </top>",
+    ),
+    "labelled": Format(
+        "labelled examples (below): the texts of a file are its candidates",
+        "--config.sets.labelled=FILE,…",
+        '{"query": "q", "positives": ["a"], "negatives": ["b"]}',
+    ),
+}
+
+LABELLED = {
+    DPR: Format(
+        "DPR's JSON, one array",
+        "--config.pairs.files=FILE.json,…",
+        '[{"question": "q", "answers": ["a"], "positive_ctxs": [{"title": "T", "text": "a", "passage_id": "1"}], '
+        '"negative_ctxs": [], "hard_negative_ctxs": [{"title": "T", "text": "b", "passage_id": "2"}]}]',
+    ),
+    JSONL: Format(
+        "JSON lines: lists, sentence-transformers' fields, or Tevatron's",
+        "--config.pairs.files=FILE.jsonl,…",
+        '{"anchor": "q", "positive": "a", "negative": "b"}',
+    ),
+    TRIPLES: Format("MS MARCO's triples of texts", "--config.pairs.files=triples.train.tsv,…", "q⇥positive⇥negative"),
+    ID_TRIPLES: Format(
+        "MS MARCO's triples of ids",
+        "--config.pairs.files=qidpidtriples.tsv,… --config.pairs.queries=queries.tsv "
+        "--config.pairs.collection=collection.tsv",
+        "1000094⇥5399011⇥4239068",
+    ),
+}
+
+_ALL = sys.maxsize
+_FILES_OF_A_SET = ("passages", "queries", "qrels")
+
+
+def split(value: str) -> list[str]:
+    """The parts of a field that takes several."""
+    return [part for part in value.split(",") if part]
+
+
+def read_sets(config: ConfigDict, folder: Path) -> Iterator[RetrievalSet]:
+    """The evaluation sets that a config names, but for pydocs.
+
+    Args:
+      folder: where temporary files may lie.
+
+    Raises:
+      UserError: a file is not what its format says.
+    """
+    sets = config.sets
+    if sets.reqa:
+        yield reqa.read_squad(split(sets.reqa))
+    if sets.nq:
+        yield natural_questions.read_nq(split(sets.nq))
+    for name in ("msmarco", "trec"):
+        if sets[name]:
+            yield trec.read_set(name, *map(Path, split(sets[name])))
+    for path in map(Path, split(sets.labelled)):
+        with grouped(config, [path], folder, pool=_ALL) as (groups, counts):
+            yield labelled.evaluation_set(set_name(path), groups)
+        log(counts, str(path))
+    for path in map(Path, split(sets.beir)):
+        yield beir.read_folder(path)
+
+
+def set_name(path: Path) -> str:
+    """The name of the set that is made of a labelled file."""
+    return path.name.partition(".")[0]
+
+
+def set_files(config: ConfigDict) -> list[Path]:
+    """The files and folders of the evaluation sets; what TFDS holds is known by its name and version alone."""
+    sets = config.sets
+    fields = (sets.reqa, sets.nq, sets.msmarco, sets.trec, sets.labelled, sets.beir)
+    sources = [source for field in fields for source in split(field)]
+    paths = [Path(source) for source in sources if not tfds_source.is_source(source)]
+    return paths + (_text_files(config) if sets.labelled else [])
+
+
+def pair_files(config: ConfigDict) -> list[Path]:
+    """The files of labelled examples, and those that have the texts of their ids."""
+    return [*map(Path, split(config.pairs.files)), *_text_files(config)]
+
+
+def _text_files(config: ConfigDict) -> list[Path]:
+    return [Path(path) for path in (config.pairs.queries, config.pairs.collection) if path]
+
+
+@contextlib.contextmanager
+def grouped(
+    config: ConfigDict, paths: Sequence[Path], folder: Path, pool: int, more: Iterable[Example] = ()
+) -> Iterator[tuple[Groups, Counts]]:
+    """The labelled examples of some files by query, in the order of `split.seed`, and what is counted on the way.
+
+    Args:
+      pool: negatives that a query keeps.
+      more: other examples.
+
+    Raises:
+      UserError: a file is not what its format says.
+    """
+    counts = Counts()
+    examples = (example for path in paths for example in _read(config, path, folder, pool, counts))
+    with labelled.grouped(itertools.chain(more, examples), folder, pool, counts, seed=config.split.seed) as groups:
+        yield groups, counts
+
+
+def log(counts: Counts, name: str) -> None:
+    """Says what was read and what was left out."""
+    _log.info("%s: %d examples of %d queries", name, counts.examples, counts.queries)
+    for what, number in counts.left_out.items():
+        if number:
+            _log.warning("%s: left out %d %s", name, number, what)
+
+
+def check_sets(config: ConfigDict) -> None:
+    """Checks how many files the fields of sets have that take three.
+
+    Raises:
+      UserError: not three.
+    """
+    for name in ("msmarco", "trec"):
+        found = split(config.sets[name])
+        if found and len(found) != len(_FILES_OF_A_SET):
+            raise UserError(
+                f"config.sets.{name}={config.sets[name]}: {len(found)} files, but three are needed, of "
+                f"{', '.join(_FILES_OF_A_SET)}: {SETS[name].setting}"
+            )
+
+
+def check_labelled(config: ConfigDict, paths: Sequence[Path]) -> None:
+    """Checks that the format of labelled files is known, and that there are texts for ids.
+
+    Raises:
+      UserError: it is not, or there are none.
+    """
+    for path in paths:
+        if format_of(config, path) == ID_TRIPLES:
+            for field in ("queries", "collection"):
+                if not config.pairs[field]:
+                    raise UserError(f"{path}: triples of ids, whose texts are elsewhere: set config.pairs.{field}")
+
+
+def format_of(config: ConfigDict, path: Path) -> str:
+    """The name of the format of a labelled file: config.pairs.format, or what its beginning tells.
+
+    Raises:
+      UserError: it tells nothing.
+    """
+    if config.pairs.format:
+        if config.pairs.format not in LABELLED:
+            raise unknown_name("format in config.pairs.format", config.pairs.format, LABELLED)
+        return config.pairs.format
+    first = trec.first_character(path)
+    if first in "[{" and first:
+        return DPR if first == "[" else JSONL
+    _, line = next(beir.lines(path), ("", ""))
+    fields = line.split("\t")
+    if len(fields) != 3:
+        raise UserError(
+            f"{path}, line 1: no format that is known, {len(fields)} fields between tabs; README.md shows what "
+            f"{', '.join(LABELLED)} look like"
+        )
+    return ID_TRIPLES if all(field.isascii() and field.isdigit() for field in fields) else TRIPLES
+
+
+def _read(config: ConfigDict, path: Path, folder: Path, pool: int, counts: Counts) -> Iterator[Example]:
+    readers = {DPR: dpr.read, JSONL: jsonl_pairs.read, TRIPLES: msmarco.read_triples}
+    if (name := format_of(config, path)) in readers:
+        return readers[name](path, counts)
+    check_labelled(config, [path])
+    texts = _text_files(config)
+    return msmarco.read_id_triples(path, *texts, folder, pool, counts)

@@ -1,0 +1,269 @@
+"""Labelled examples of every format: what is read, what is left out and counted, what is refused and where."""
+
+import gzip
+import itertools
+import json
+import random
+import tracemalloc
+
+import pytest
+
+from retrieval.data import beir, dpr, json_array, jsonl_pairs, labelled, msmarco
+from retrieval.data.beir import Candidate, RetrievalSet
+from retrieval.data.labelled import Counts, Example
+from retrieval.errors import UserError
+
+
+def texts(*values):
+    return tuple(Candidate("", "", value) for value in values)
+
+
+def write(path, text):
+    data = text if isinstance(text, bytes) else text.encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+QUESTION = {
+    "question": "who sang",
+    "answers": ["Reba"],
+    "positive_ctxs": [{"title": "R", "text": "Reba sang", "passage_id": "7"}, {"title": "", "text": "so", "psg_id": 8}],
+    "negative_ctxs": [{"title": "N", "text": "no"}],
+    "hard_negative_ctxs": [{"title": "H", "text": "hard", "passage_id": 9}],
+}
+
+
+@pytest.mark.parametrize("name", ["nq.json", "nq.json.gz"])
+def test_dpr(tmp_path, name):
+    easy = QUESTION | {"question": "easy", "hard_negative_ctxs": []}
+    bare = {"question": "bare", "positive_ctxs": [{"text": "x"}]}
+    path, counts = write(tmp_path / name, json.dumps([QUESTION, easy, bare | {"positive_ctxs": []}, bare])), Counts()
+    first, second, third = dpr.read(path, counts)
+    assert first.positives == (Candidate("7", "R", "Reba sang"), Candidate("8", "", "so"))
+    assert first.negatives == (Candidate("9", "H", "hard"),)
+    assert second.negatives == (Candidate("", "N", "no"),)  # where none is hard
+    assert third == Example("bare", texts("x"))
+    assert counts.left_out == {"examples without a positive": 1}
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"question": " "}, r"nq\.json, record 2: the query is empty"),
+        ({"question": None}, r"record 2: the field 'question' is missing"),
+        ({"positive_ctxs": None}, r"record 2: the field 'positive_ctxs' is missing or not a JSON array"),
+        ({"positive_ctxs": ["x"]}, r"record 2, positive_ctxs 1: the field 'text' is missing"),
+        (
+            {"hard_negative_ctxs": [{"text": "x", "passage_id": [1]}]},
+            r"record 2, hard_negative_ctxs 1: the field 'passage",
+        ),
+        ({"hard_negative_ctxs": [{"text": "\ud800"}]}, "half of a surrogate pair"),
+    ],
+)
+def test_a_broken_question_of_dpr(tmp_path, record, message):
+    path = write(tmp_path / "nq.json", json.dumps([QUESTION, QUESTION | record]))
+    with pytest.raises(UserError, match=message):
+        list(dpr.read(path, Counts()))
+
+
+ROWS = [
+    {"query": "q", "positives": ["a", "b"], "negatives": ["c"]},
+    {"query": "q", "pos": ["a", "b"], "neg": ["c"], "prompt": "other fields mean nothing"},
+    {"anchor": "q", "positive": ["a", "b"], "negative": "c"},
+    {"question": "q", "positive_passages": [{"text": "a"}, {"text": "b"}], "negative_passages": [{"text": "c"}]},
+]
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_the_fields_of_json_lines(tmp_path, row):
+    path = write(tmp_path / "x.jsonl", b"\xef\xbb\xbf" + json.dumps(row).encode() + b"\r\n\r\n")
+    assert list(jsonl_pairs.read(path, Counts())) == [Example("q", texts("a", "b"), texts("c"))]
+
+
+def test_json_lines_with_ids_several_negatives_and_empty_texts(tmp_path):
+    passage = {"docid": 3, "title": "T", "text": "a"}
+    rows = [
+        {"query": "q", "positive_passages": [passage], "negative_passages": []},
+        {"anchor": "q", "positive": "a", "negative_1": "b", "negative_2": "c"},
+        {"query": "q", "positive": "a", "negatives": ["", " ", "d"]},
+        {"query": "q", "positive": ""},
+    ]
+    counts = Counts()
+    found = list(jsonl_pairs.read(write(tmp_path / "x.jsonl", "\n".join(map(json.dumps, rows))), counts))
+    assert found[0].positives == (Candidate("3", "T", "a"),)
+    assert found[1].negatives == texts("b", "c") and found[2].negatives == texts("d") and len(found) == 3
+    assert counts.left_out == {"empty texts": 3, "examples without a positive": 1}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 2: not valid JSON"),
+        ("[1]", "line 2: not a JSON object"),
+        ('{"positive": "a"}', "line 2: one of query, anchor, question is needed, and the line has no field for it"),
+        ('{"query": "q"}', "line 2: one of positive, positives, pos, positive_passages is needed"),
+        ('{"query": "q", "positive": "a", "pos": "b"}', "the line has both 'positive' and 'pos'"),
+        ('{"query": "q", "positive": 3}', "line 2, positive 1: the field 'positive' is missing or not a string"),
+        ('{"query": "q", "positive": "a", "neg": [{"docid": 1}]}', "line 2, neg 1: the field 'text' is missing"),
+        (
+            '{"query": "q", "positive": {"text": "a", "id": 1.5}}',
+            "line 2, positive 1: the field 'id' is missing or not",
+        ),
+        ('{"query": "", "positive": "a"}', "line 2: the query is empty"),
+    ],
+)
+def test_a_broken_line_of_json(tmp_path, line, message):
+    with pytest.raises(UserError, match=message):
+        list(jsonl_pairs.read(write(tmp_path / "x.jsonl", f"{json.dumps(ROWS[0])}\n{line}\n"), Counts()))
+
+
+def test_an_array_is_read_in_pieces_of_any_size(tmp_path, monkeypatch):
+    records = [{"a": "é" * random.Random(i).randrange(90), "b": [{"]": '["}'}]} for i in range(40)]
+    for indent, piece in itertools.product((None, 1), (1, 2, 7, 1 << 16)):
+        monkeypatch.setattr(json_array, "_PIECE", piece)
+        path = write(tmp_path / "x.json", "\ufeff" + json.dumps(records, indent=indent, ensure_ascii=False))
+        found = list(json_array.read(path))
+        assert [value for _, value in found] == records and found[7][0] == f"{path}, record 8"
+
+
+def test_an_array_takes_the_memory_of_a_record(tmp_path):
+    """40 MB in records of 20 kB."""
+    record = json.dumps(QUESTION | {"answers": ["word " * 4000]})
+    path = write(tmp_path / "x.json", "[" + ",".join([record] * 2000) + "]")
+    tracemalloc.start()
+    count = sum(1 for _ in dpr.read(path, Counts()))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert count == 2000 and path.stat().st_size > 40e6 and peak < 3e6
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"x\.json: begins with '', but a JSON array"),
+        ('{"a": 1}', r"x\.json: begins with '\{', but a JSON array"),
+        ('[{"a": 1}', r"record 2 \(char 9\): not valid JSON, a comma or the end of the array"),
+        ('[{"a": 1},', r"record 2 \(char 10\): not an object"),
+        ('[{"a": 1}, 2]', r"record 2 \(char 11\): not an object"),
+        ('[{"a": 1} {"a": 2}]', r"record 2 \(char 10\): not valid JSON, a comma"),
+        ('[{"a": 1}, {"a": tru}]', r"record 2 \(char 17\): not valid JSON \(Expecting value\)"),
+        ('[{"a": 1}, {"a": "cut', r"record 2 \(char 17\): not valid JSON \(Unterminated string"),
+        ("[" + '{"a":' * 5000, r"record 1 .*nested too deeply"),
+        ("[{}]\n{}", r"\(char 5\): not valid JSON, something follows the array"),
+        (b'[{"a": "\xff"}]', r"x\.json: not UTF-8"),
+        ("[{}]".encode("utf-16"), r"x\.json: not UTF-8"),
+    ],
+)
+def test_a_broken_array(tmp_path, text, message):
+    with pytest.raises(UserError, match=message):
+        list(json_array.read(write(tmp_path / "x.json", text)))
+
+
+def test_a_value_that_does_not_end_is_not_read_to_the_end_of_the_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(json_array, "_LARGEST", 1000)
+    monkeypatch.setattr(json_array, "_PIECE", 100)
+    with pytest.raises(UserError, match=r"record 1 \(char 7\): not valid JSON \(Unterminated string"):
+        list(json_array.read(write(tmp_path / "x.json", '[{"a": "' + "x" * 100_000)))
+
+
+TRIPLES = 'who "sang"\tReba\tBob\nwho\tA\t\n'
+
+
+@pytest.mark.parametrize("name", ["t.tsv", "t.tsv.gz"])
+def test_triples_of_texts(tmp_path, name):
+    counts = Counts()
+    first, second = msmarco.read_triples(write(tmp_path / name, "\ufeff" + TRIPLES), counts)
+    assert first == Example('who "sang"', texts("Reba"), texts("Bob"))
+    assert second == Example("who", texts("A")) and counts.left_out == {"empty texts": 1}
+
+
+COLLECTION = "p1\tone\n\np2\t\u2028two\x85\rand\np3\tthree\n"
+QUERIES = "1\tfirst?\n2\tsecond?\n"
+
+
+@pytest.mark.parametrize("name", ["collection.tsv", "collection.tsv.gz"])
+def test_triples_of_ids(tmp_path, name):
+    """Of the lines of a query one example is made, with the texts of its ids."""
+    triples = write(tmp_path / "ids.tsv", "1\tp1\tp2\n2\tp2\tp3\n1\tp3\tp2\n1\tp1\tp3\n")
+    queries, collection = write(tmp_path / "q.tsv", QUERIES), write(tmp_path / name, COLLECTION)
+    counts = Counts()
+    found = msmarco.read_id_triples(triples, queries, collection, tmp_path, 9, counts)
+    second, first = Candidate("p2", "", "\u2028two\x85\rand"), Candidate("p1", "", "one")
+    third = Candidate("p3", "", "three")
+    assert {e.query: (set(e.positives), e.negatives) for e in found} == {
+        "first?": ({first, third}, (second,)),
+        "second?": ({second}, (third,)),
+    }
+    assert counts.left_out == {"ids of negatives that are positives of their query": 1}
+    assert {path.name for path in tmp_path.iterdir()} == {"ids.tsv", "q.tsv", name}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("ids.tsv", "1\tp1\n", r"ids\.tsv, line 1: 2 fields, expected 3 between tabs: query id, positive id"),
+        ("ids.tsv", "1\tp1\tp2\n9\tp1\tp2\n", r"ids\.tsv, line 2: the query '9' is not in .*q\.tsv"),
+        ("ids.tsv", "1\tp1\tp9\n", r"ids\.tsv, line 1: the passage 'p9' is not in the collection"),
+        ("q.tsv", "1\tq\n1\tr\n", r"q\.tsv, line 2: the query id '1' is there twice"),
+        ("q.tsv", "1\t \n", r"q\.tsv, line 1: the query '1' is empty"),
+        ("q.tsv", "\n", r"q\.tsv: no query in it"),
+        ("q.tsv", "1 2\tq\n", r"q\.tsv, line 1: the query id '1 2' is empty or has white space"),
+        ("c.tsv", "p1\ta\tb\n", r"c\.tsv, line 1: 3 fields, expected 2 between tabs: passage id, passage"),
+        ("c.tsv", "p1\ta\n\np2\tb\np1\tc\n", r"c\.tsv, line 4: its passage id is there twice"),
+        ("c.tsv", b"p1\ta\np2\t\xff\n", r"c\.tsv, line 2: not UTF-8"),
+        ("c.tsv", "", r"c\.tsv: no passage in it"),
+    ],
+)
+def test_broken_files_of_ids(tmp_path, name, text, message):
+    for other, good in (("ids.tsv", "1\tp1\tp2\n"), ("q.tsv", QUERIES), ("c.tsv", COLLECTION), (name, text)):
+        write(tmp_path / other, good)
+    with pytest.raises(UserError, match=message):
+        list(msmarco.read_id_triples(*(tmp_path / n for n in ("ids.tsv", "q.tsv", "c.tsv")), tmp_path, 9, Counts()))
+
+
+def group(examples, folder, pool=9, **kwargs):
+    counts = Counts()
+    with labelled.grouped(examples, folder, pool, counts, **kwargs) as groups:
+        twice = list(groups), list(groups)
+    assert twice[0] == twice[1]
+    return twice[0], counts
+
+
+def test_a_positive_of_a_query_is_never_its_negative_whoever_says_so(tmp_path):
+    """By its text, whatever its id, and by its id, whatever its text; other queries may have it as a negative."""
+    examples = [
+        Example("q", texts("a"), texts("b", "c")),
+        Example("q", texts("b"), texts("a", "d")),
+        Example("q", (Candidate("7", "", "e"),), (Candidate("7", "", "e, revised"), Candidate("8", "", "a"))),
+        Example("r", texts("c"), texts("a")),
+    ]
+    found, counts = group(examples, tmp_path)
+    merged = {e.query: tuple({text.text for text in side} for side in e[1:]) for e in found}
+    assert merged == {"q": ({"a", "b", "e"}, {"c", "d"}), "r": ({"c"}, {"a"})}
+    assert (counts.examples, counts.queries) == (4, 2)
+    assert counts.left_out == {"negatives that are positives of their query": 3}  # "a" counts once
+
+
+def test_groups_do_not_depend_on_the_order_of_the_lines_and_keep_a_pool(tmp_path):
+    examples = [Example(f"q{i % 5}", texts("gold"), texts(f"n{i}")) for i in range(50)]
+    found, _ = group(examples, tmp_path, pool=3)
+    shuffled, _ = group(random.Random(0).sample(examples, 50), tmp_path, pool=3)
+    assert found == shuffled and [len(e.negatives) for e in found] == [3] * 5
+    assert [e.query for e in group(examples, tmp_path, seed=1)[0]] != [e.query for e in found]
+    with labelled.grouped(examples, tmp_path, 3, Counts()) as groups:
+        assert list(groups.after(2)) == found[2:]
+
+
+def test_an_evaluation_set_of_labelled_files(tmp_path):
+    examples = [Example("q", texts("a"), texts("b")), Example("r", texts("b", "c"))]
+    value = labelled.evaluation_set("dev", group(examples, tmp_path)[0])
+    texts_of = {candidate.id: candidate.text for candidate in value.candidates}
+    relevant = {value.queries[q]: {texts_of[id] for id in grades} for q, grades in value.qrels["test"].items()}
+    assert relevant == {"q": {"a"}, "r": {"b", "c"}} and sorted(texts_of.values()) == ["a", "b", "c"]
+    beir.write_folder(tmp_path / "dev", value)
+    assert beir.read_folder(tmp_path / "dev") == value
+
+
+def test_the_judgements_of_a_set_are_examples():
+    value = RetrievalSet("x", {"1": "q", "2": "r"}, list(texts("a")), {"train": {"1": {"": 1}, "2": {"": 0}}})
+    assert list(labelled.of_set(value, "train")) == [Example("q", texts("a"))]

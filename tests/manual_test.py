@@ -1,0 +1,65 @@
+"""README.md and --help name every stage, config and format, and their examples are what the readers take."""
+
+import sys
+
+import pytest
+from conftest import REPOSITORY
+
+from configs import ict_bfs_wlp
+from retrieval import command_line, main
+from retrieval.data.labelled import Counts
+from retrieval.stages import formats, manual
+from retrieval.stages.formats import LABELLED, SETS
+from retrieval.stages.table import STAGES
+
+
+@pytest.fixture(scope="module")
+def readme():
+    return (REPOSITORY / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_readme_has_every_stage_as_the_table_has_it(readme):
+    for name, stage in STAGES.items():
+        assert f"| `{name}` | {stage.reads} | {stage.writes} |" in readme
+
+
+def test_the_readme_has_every_config(readme):
+    configs = manual.configs_of(REPOSITORY / "configs")
+    assert len(configs) > 8
+    for path in configs:
+        assert f"`{path}`" in readme or f"`{path.removeprefix('configs/')}`" in readme, path
+
+
+@pytest.mark.parametrize("table", [SETS, LABELLED], ids=["sets", "labelled"])
+def test_the_readme_has_every_format_with_a_line_of_it(readme, table):
+    for form in table.values():
+        assert f"| {form.what} | `{form.setting}` | `{form.example}` |" in readme
+
+
+def test_every_set_of_the_config_has_a_format():
+    fields = set(ict_bfs_wlp.get_config().sets) - {"distractors"}
+    assert set(SETS) == fields
+
+
+@pytest.mark.parametrize("name", LABELLED)
+def test_a_line_of_a_format_is_recognised_and_read(name, tmp_path):
+    path, queries, collection = (tmp_path / file for file in ("file", "queries.tsv", "collection.tsv"))
+    path.write_text(LABELLED[name].example.replace("⇥", "\t"))
+    queries.write_text("1000094\tq\n")
+    collection.write_text("5399011\ta\n4239068\tb\n")
+    config = ict_bfs_wlp.get_config()
+    config.pairs.update(queries=str(queries), collection=str(collection))
+    assert formats.format_of(config, path) == name
+    with formats.grouped(config, [path], tmp_path, 9) as (groups, counts):
+        ((query, positives, negatives),) = groups
+    assert query == "q" and len(positives) == len(negatives) == 1 and counts == Counts(1, 1, counts.left_out)
+
+
+def test_help_lists_all_of_it(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["retrieval.main", "--help"])
+    command_line.run(main.main, main.manual)
+    told = capsys.readouterr().out
+    for name in (*STAGES, *LABELLED, *manual.configs_of(REPOSITORY / "configs"), "--workdir", "--query"):
+        assert name in told
+    for form in (*SETS.values(), *LABELLED.values()):
+        assert form.what in told and form.setting in told

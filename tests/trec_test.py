@@ -1,0 +1,118 @@
+"""Test collections of TREC and MS MARCO: topics, judgements, and sets whose texts stay on the disk."""
+
+import gzip
+import logging
+
+import pytest
+
+from retrieval.data import beir, trec
+from retrieval.errors import UserError
+
+TOPICS = """
+<top>
+<num> Number: 301
+<title> International Organized
+Crime
+
+<desc> Description:
+Identify organizations < that > participate.
+<narr> Narrative: long
+</top>
+<top> <num>302</num> <title>Topic:  Polio  </title> <dom>Domain: x</dom> </top>
+"""
+
+
+def write(path, text):
+    data = text if isinstance(text, bytes) else text.encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+@pytest.mark.parametrize("name", ["topics.txt", "topics.txt.gz"])
+def test_topics(tmp_path, name):
+    path = write(tmp_path / name, "\ufeff" + TOPICS.replace("\n", "\r\n"))
+    assert trec.read_queries(path) == {"301": "International Organized Crime", "302": "Polio"}
+
+
+def test_topics_as_lines(tmp_path):
+    assert trec.read_queries(write(tmp_path / "t.txt", "19\twhat < is\n20\twho\n")) == {"19": "what < is", "20": "who"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (TOPICS.replace("302", ""), r"line 11: the topic has no <num>"),
+        (TOPICS.replace("Polio", ""), r"line 11: the topic has no <title>"),
+        (TOPICS.replace("302", "301"), r"line 11: the number '301' is there twice"),
+        (TOPICS.replace("302", "3 2"), r"line 11: the number '3 2' is empty or has white space"),
+        ("<topic number='1'>", r"topics\.txt: no topic in it; <top> <num> Number: 1"),
+        (b"<top>\n\xff", r"topics\.txt, line 2: not UTF-8"),
+    ],
+)
+def test_broken_topics(tmp_path, text, message):
+    with pytest.raises(UserError, match=message):
+        trec.read_queries(write(tmp_path / "topics.txt", text))
+
+
+QRELS = "301 0 d1 1\n301\tQ0\td2\t0\n\n302 0 d2 -1\n302 0 d3 3\n302 0 d3 3\n999 0 d9 1\n"
+
+
+def collection(folder, **changes):
+    good = {
+        "c.tsv": "d1\tone\nd2\ttwo\nd3\t \nd4\tfour\n",
+        "topics.txt": TOPICS + "<top><num>303<title>Nobody judges it",
+        "qrels.txt": QRELS,
+    }
+    return [write(folder / name, changes.get(name.partition(".")[0], text)) for name, text in good.items()]
+
+
+def test_a_set_leaves_its_texts_on_the_disk_and_says_what_is_left_out(tmp_path, caplog):
+    value = trec.read_set("trec", *collection(tmp_path))
+    assert list(value.queries) == ["301", "302"] and len(value.candidates) == 4
+    assert value.qrels == {"test": {"301": {"d1": 1, "d2": 0}, "302": {"d2": -1, "d3": 3}}}
+    assert isinstance(value.candidates, beir.Stream) and [c.id for c in value.candidates] == ["d1", "d2", "d3", "d4"]
+    for said in (
+        "1 judgements are there again",
+        "1 judged queries that are not asked",
+        "1 queries without a judgement",
+        "1 candidates without a text, which stay",
+    ):
+        assert said in caplog.text
+    beir.write_folder(tmp_path / "trec", value)
+    again = beir.read_folder(tmp_path / "trec")
+    assert again.candidates == list(value.candidates) and (again.queries, again.qrels) == (value.queries, value.qrels)
+
+
+def test_a_collection_may_be_that_of_a_beir_folder(tmp_path):
+    jsonl = "".join(f'{{"_id": "d{i}", "title": "T", "text": "x"}}\n' for i in range(1, 5))
+    value = trec.read_set("trec", *collection(tmp_path, c=jsonl))
+    assert next(iter(value.candidates)) == beir.Candidate("d1", "T", "x")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("qrels", "301 0 d1\n", r"qrels\.txt, line 1: 3 fields, expected 4: query id, 0, candidate id, grade"),
+        ("qrels", "301 0 d1 high\n", r"qrels\.txt, line 1: the score 'high' is not an integer"),
+        ("qrels", "301 0 d1 1\n301 0 d1 2\n", r"qrels\.txt, line 2: query '301' and candidate 'd1' are judged twice"),
+        ("qrels", "\n", r"qrels\.txt: no judgement in it"),
+        ("qrels", "0301 0 d1 1\n", r"qrels\.txt: none of its 1 queries is in .*topics\.txt.*written alike"),
+        ("qrels", "301 0 d1 1\n302 0 d8 0\n", r"qrels\.txt, line 2: the candidate 'd8' is not in .*c\.tsv"),
+        ("c", "d1\tone\nd2\ttwo\nd3\tthree\nd1\tagain\n", r"c\.tsv, line 4: its passage id is there twice"),
+        ("c", "d1 one\n", r"c\.tsv, line 1: 1 fields, expected 2 between tabs"),
+    ],
+)
+def test_a_broken_collection(tmp_path, name, text, message):
+    with pytest.raises(UserError, match=message):
+        trec.read_set("trec", *collection(tmp_path, **{name: text}))
+
+
+def test_real_judgements_and_topics(shared_data, caplog):
+    """TREC DL 2019: 43 topics, 9,260 judgements."""
+    caplog.set_level(logging.WARNING)
+    folder = shared_data / "msmarco"
+    topics = trec.read_queries(folder / "topics.dl19-passage.txt")
+    qrels = trec.read_qrels(folder / "qrels.dl19-passage.txt")
+    assert topics["156493"] == "do goldfish grow" and set(topics) == set(qrels) and len(topics) == 43
+    assert sum(len(grades) for _, grades in qrels.values()) == 9260 and not caplog.text
+    assert {grade for _, grades in qrels.values() for grade in grades.values()} == {0, 1, 2, 3}
