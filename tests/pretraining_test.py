@@ -88,7 +88,7 @@ def test_mlm_masks_15_percent_as_bert_does():
 def test_words_are_masked_whole():
     """Odd ids go on with the word of the even one before them: words of one to three tokens."""
     words = [(200,), (210, 211), (220, 221, 223), (230,), (240, 241), (250,), (260, 261, 263), (270, 271)]
-    ids = np.array(sum(words * 4, ()))
+    ids = np.array(sum(words * 4, ()), np.int32)
     continues = [bool(id % 2) for id in range(1000)]
     share = collections.Counter()
     for i in range(200):
