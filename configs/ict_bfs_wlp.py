@@ -52,13 +52,16 @@ def _paper() -> ConfigDict:
             longest_passage=256,  # tokens; with its title a passage fits data.document_length
             shortest_paragraph=96,  # a paragraph that ends before is joined with the next
             least_passage=16,
+            across_sections=False,  # True: a passage that a heading ends goes on behind it
             held_out=0.0,  # pydocs: fraction of the functions kept for evaluation
         )
     )
     config.data = ConfigDict(
         dict(
-            rates=dict(ict=1.0, bfs=1.0, wlp=1.0, mlm=0.0, pairs=0.0),  # pairs: labelled ones, fine-tuning
+            # pairs: labelled ones, fine-tuning
+            rates=dict(ict=1.0, bfs=1.0, wlp=1.0, mlm=0.0, autoencoder=0.0, pairs=0.0),
             ict_removal=1.0,  # ORQA: 0.9
+            whole_word=False,  # whether MLM masks all pieces of a word or none
             query_length=64,
             document_length=288,
             # Several texts in a row: the packed rows' tokens as a share of those of one text per row (0: one text per
@@ -87,6 +90,10 @@ def _paper() -> ConfigDict:
             pooling="cls",  # or 'mean'
             tied=False,
             normalize=False,
+            # Of the task 'autoencoder', for pre-training alone: the tokens before each that it sees (so many in each
+            # layer; or, with reach 'decoder', in all), how [CLS] comes to it ('cross': attention; 'prefix': the first
+            # position), and the size of a latent variable between the two (Optimus; 0: none).
+            decoder=dict(layers=3, span=2, wiring="cross", reach="layer", latent=0),
         )
     )
     config.train = ConfigDict(
@@ -99,9 +106,13 @@ def _paper() -> ConfigDict:
             warmup_ratio=0.1,
             weight_decay=0.0,
             clip_norm=1.0,
+            loss="in_batch_softmax",  # or, of an example's own hard negatives, multi_negative_nll, two_way_nll, triplet
             temperature=1.0,
+            margin=1.0,  # of triplet
             symmetric=False,
-            log_q=True,
+            log_q=True,  # symmetric and log_q are of in_batch_softmax
+            kl_weight=1.0,  # of model.decoder.latent, with so many nats of each dimension free
+            free_bits=0.0,
             # Work directory of a trained run (the encoder of an MLM initialises both towers), or a folder of BERT's
             # weights; or two of these, QUERY,DOCUMENT: where one is left empty, that tower starts at random.
             init_from="",
@@ -172,6 +183,8 @@ def _paper() -> ConfigDict:
     config.search = ConfigDict(dict(k=5))
     # What the model card of --stage=export says, such as apache-2.0; '': that none was given.
     config.export = ConfigDict(dict(license=""))
+    # Of random texts (Figure 5 of SEED-Encoder); their tokens, (): those of a document, a half, a quarter, an eighth.
+    config.similarity = ConfigDict(dict(lengths=(), pairs=1000))
     return config
 
 

@@ -103,6 +103,65 @@ def test_from_the_shards_to_the_report(name, inputs, prepared, tmp_path):
     assert [line["step"] for line in lines] == [2, 4] and all(np.isfinite(line["loss"]) for line in lines)
 
 
+def test_an_autoencoder_learns_and_its_encoder_starts_towers_and_mlms(inputs, prepared, tmp_path):
+    """The encoder as it was trained, in both towers and in an MLM; and an autoencoder from an MLM."""
+    seed = make_run("seed_encoder", inputs, shutil.copytree(prepared, tmp_path / "seed"))
+    seed.config.prepare = make_run("mlm", inputs, tmp_path).config.prepare  # what the corpus was made with
+    seed.config.train.update(steps=6, learning_rate=1e-2)
+    seed.config.model.decoder.update(layers=1, latent=4)
+    execute(seed, "train")
+    lines = [json.loads(line) for line in (seed.folder / "metrics" / "train.jsonl").read_text().splitlines()]
+    for line in lines:
+        assert line["loss"] > line["mlm"] + line["reconstruction"] > 0 and line["kl"] > 0  # and its share of kl
+    assert lines[-1]["mlm"] < lines[0]["mlm"] and lines[-1]["reconstruction"] < lines[0]["reconstruction"]
+    seed.config.similarity.update(lengths=(8, 16), pairs=50)
+    execute(seed, "similarity")
+    cosines = json.loads((seed.folder / "similarity.json").read_text())
+    assert cosines["trained"].keys() == {"8", "16"} and 0 < cosines["untrained"]["8"] < cosines["untrained"]["16"] < 1
+    assert cosines["trained"] != cosines["untrained"]
+    vocab_size = len(WordPiece.load(seed.corpus / "vocab.txt"))
+    _, trained = train.load_parameters(seed.folder, vocab_size, seed.config.mesh)
+    wanted = train.models.parameters(trained)
+    start = {"train.init_from": str(seed.folder), "model.tied": False}
+    towers, mlm = (make_run(name, inputs, tmp_path / name, **start) for name in ("ict", "mlm"))
+    for run in (towers, mlm):
+        train.check_start(run)
+        model = train.models.build(run.config, vocab_size)
+        train.init_from(model, run.config, vocab_size)
+        found = train.models.parameters(model)
+        if run is mlm:
+            parts = [found[name] for name in ("encoder", "dense", "norm", "bias")]
+            assert len(found) == len(parts)
+            given = [wanted[name] for name in ("encoder", "dense", "norm", "bias")]
+        else:
+            parts = [found[name]["encoder"] for name in ("query_tower", "document_tower")]
+            given = [wanted["encoder"]] * 2
+        for left, right in zip(jax.tree.leaves(parts), jax.tree.leaves(given), strict=True):
+            np.testing.assert_array_equal(left, right)
+    execute(make_run("mlm", inputs, shutil.copytree(prepared, tmp_path / "bert"), **{"train.steps": 2}), "train")
+    again = make_run("seed_encoder", inputs, tmp_path / "again", **{"train.init_from": str(tmp_path / "bert")})
+    train.check_start(again)
+    model = train.models.build(again.config, vocab_size)
+    train.init_from(model, again.config, vocab_size)
+    _, bert = train.load_parameters(tmp_path / "bert", vocab_size, again.config.mesh)
+    found = train.models.parameters(model)
+    for name, value in train.models.parameters(bert).items():
+        for left, right in zip(jax.tree.leaves(found[name]), jax.tree.leaves(value), strict=True):
+            np.testing.assert_array_equal(left, right)
+    assert "decoder" in found
+
+
+def test_an_autoencoder_starts_from_no_other_decoder(inputs, prepared, tmp_path):
+    seed = make_run("seed_encoder", inputs, shutil.copytree(prepared, tmp_path / "seed"), **{"train.steps": 1})
+    seed.config.prepare = make_run("mlm", inputs, tmp_path).config.prepare
+    seed.config.model.decoder.layers = 1
+    execute(seed, "train")
+    other = make_run("seed_encoder", inputs, tmp_path / "other", **{"train.init_from": str(seed.folder)})
+    vocab_size = len(WordPiece.load(seed.corpus / "vocab.txt"))
+    with pytest.raises(UserError, match=r"a model of other sizes or another kind"):
+        train.init_from(train.models.build(other.config, vocab_size), other.config, vocab_size)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["ict_bfs_wlp", "mlm"])
 def test_packed_texts_train_towers_and_an_mlm(name, inputs, prepared, tmp_path):

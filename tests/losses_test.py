@@ -9,7 +9,7 @@ import pytest
 from devices import assert_same_on_any_mesh
 
 from retrieval.errors import UserError
-from retrieval.training.losses import in_batch_softmax, mlm_cross_entropy
+from retrieval.training.losses import OWN_NEGATIVES, free_bits, in_batch_softmax, token_cross_entropy
 
 
 def softmax_by_loops(query, document, ids, log_q, temperature, symmetric):
@@ -208,7 +208,7 @@ def test_the_mean_of_the_mlm_loss_is_the_mean_over_masked_tokens():
         exponentials = np.exp(logits[b, p].astype(np.float64))
         losses.append(-math.log(exponentials[labels[b, p]] / exponentials.sum()))
         hits.append(logits[b, p].argmax() == labels[b, p])
-    loss, metrics = mlm_cross_entropy(logits, labels, weights)
+    loss, metrics = token_cross_entropy(logits, labels, weights)
     assert loss.shape == metrics["accuracy"].shape == (8,)
     assert loss.mean() == pytest.approx(np.mean(losses), rel=1e-6)
     assert metrics["accuracy"].mean() == pytest.approx(np.mean(hits), rel=1e-6)
@@ -218,21 +218,117 @@ def test_the_mean_of_the_mlm_loss_is_the_mean_over_masked_tokens():
 
 def test_the_mlm_gradient_is_softmax_minus_label():
     logits, labels, weights = mlm_batch()
-    grad = jax.grad(lambda x: mlm_cross_entropy(x, labels, weights)[0].mean())(logits)
+    grad = jax.grad(lambda x: token_cross_entropy(x, labels, weights)[0].mean())(logits)
     softmax = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
     np.testing.assert_allclose(grad, (softmax - np.eye(7)[labels]) * weights[:, :, None] / 15, atol=1e-6)
 
 
 def test_a_batch_without_masked_tokens_has_no_loss():
     logits, labels, weights = mlm_batch()
-    loss, metrics = mlm_cross_entropy(logits, labels, 0 * weights)
+    loss, metrics = token_cross_entropy(logits, labels, 0 * weights)
     assert not loss.any() and not metrics["accuracy"].any()
 
 
 def test_the_mlm_loss_and_its_gradient_are_the_same_on_any_mesh():
     def loss(scale, batch):
         logits, labels, weights = batch
-        values, metrics = mlm_cross_entropy(logits * scale, labels, weights)
+        values, metrics = token_cross_entropy(logits * scale, labels, weights)
         return values.mean(), (values, metrics)
 
     assert_same_on_any_mesh(jax.value_and_grad(loss, has_aux=True), jnp.linspace(0.5, 1.5, 7), mlm_batch())
+
+
+def own_negatives_by_loops(name, query, document, ids, temperature, margin=1.0):
+    """Losses [B] and recall@1 [B] of a loss of an example's own documents, one score at a time.
+
+    They are torch's MarginRankingLoss(margin)(positive, negative, 1) for triplet, and CrossEntropyLoss with label 0
+    over [positive, negative] for two_way_nll, over [positive, *negatives] for multi_negative_nll.
+    """
+    losses, hits = [], []
+    for q, own, own_ids in zip(query, document, ids):
+        positive, *others = (float(q @ d) / temperature for d in own)
+        negatives = [score for score, id in zip(others, own_ids[1:]) if id != own_ids[0]]
+        if name == "triplet":
+            terms = [max(0.0, margin - positive + score) for score in negatives]
+        elif name == "two_way_nll":
+            terms = [-math.log(math.exp(positive) / (math.exp(positive) + math.exp(score))) for score in negatives]
+        else:
+            terms = [-math.log(math.exp(positive) / (math.exp(positive) + sum(map(math.exp, negatives))))]
+        losses.append(sum(terms) / len(terms) if terms else 0.0)
+        hits.append(all(positive > score for score in negatives))
+    return np.array(losses), np.array(hits, np.float32)
+
+
+@pytest.mark.parametrize("name", OWN_NEGATIVES)
+@pytest.mark.parametrize("K", [2, 4])
+def test_losses_of_own_negatives_are_those_of_the_loops(name, K):
+    query, document, ids, _ = batch(B=16, K=K, documents=4)
+    assert (ids[:, 1:] == ids[:, :1]).any(axis=1).any()  # copies of the positive among its negatives
+    options = {"temperature": 0.7} | ({"margin": 2.0} if name == "triplet" else {})
+    loss, metrics = OWN_NEGATIVES[name](query, document, ids, **options)
+    expected, hits = own_negatives_by_loops(name, query, document, ids, **options)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(metrics["recall@1"], hits)
+    assert 0 < hits.mean() < 1
+
+
+@pytest.mark.parametrize("name", OWN_NEGATIVES)
+def test_gradients_of_own_negatives_are_finite_differences_of_the_loops(name):
+    query, document, ids, _ = batch(B=6, K=3, E=3, documents=4)
+    grads = jax.grad(lambda q, d: OWN_NEGATIVES[name](q, d, ids, temperature=0.7)[0].sum(), (0, 1))(query, document)
+    wide = [query.astype(np.float64), document.astype(np.float64)]
+    for array, grad in zip(wide, grads):
+        for index in np.ndindex(array.shape):
+            values = []
+            for step in (1e-5, -1e-5):
+                array[index] += step
+                values.append(own_negatives_by_loops(name, *wide, ids, 0.7)[0].sum())
+                array[index] -= step
+            assert grad[index] == pytest.approx((values[0] - values[1]) / 2e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", OWN_NEGATIVES)
+def test_losses_of_own_negatives_and_their_gradients_are_the_same_on_any_mesh(name):
+    def loss(scale, batch):
+        query, document, ids, _ = batch
+        values, metrics = OWN_NEGATIVES[name](query * scale, document, ids)
+        return values.mean(), (values, metrics)
+
+    step = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True, allow_int=True)
+
+    def without_integers(scale, batch):
+        aux, (scale_grad, batch_grad) = step(scale, batch)
+        return aux, scale_grad, batch_grad[:2]
+
+    assert_same_on_any_mesh(without_integers, jnp.linspace(0.5, 1.5, 5), batch(B=16, K=3, documents=12))
+
+
+@pytest.mark.parametrize("name", OWN_NEGATIVES)
+def test_an_example_whose_negatives_are_copies_of_its_positive_teaches_nothing(name):
+    query, document, _, _ = batch(K=3)
+    ids = jnp.full((8, 3), 5)
+    loss, metrics = OWN_NEGATIVES[name](query, document, ids)
+    np.testing.assert_array_equal(loss, 0)
+    np.testing.assert_array_equal(metrics["recall@1"], 1)
+    assert not jax.grad(lambda d: OWN_NEGATIVES[name](query, d, ids)[0].sum())(document).any()
+
+
+@pytest.mark.parametrize("name", OWN_NEGATIVES)
+def test_large_scores_of_own_negatives_do_not_overflow(name):
+    query, document, ids, _ = batch(K=3)
+    loss, grad = jax.value_and_grad(lambda q: OWN_NEGATIVES[name](q * 1e4, document, ids)[0].sum())(query)
+    assert np.isfinite(loss) and np.isfinite(grad).all()
+
+
+@pytest.mark.parametrize("name", OWN_NEGATIVES)
+def test_own_negatives_are_needed(name):
+    with pytest.raises(UserError, match="a loss of hard negatives, but an example has 1 document"):
+        OWN_NEGATIVES[name](*batch(K=1)[:3])
+    with pytest.raises(UserError, match="temperature 0: must be greater than 0"):
+        OWN_NEGATIVES[name](*batch(K=2)[:3], temperature=0)
+
+
+def test_free_bits_are_free_in_every_dimension():
+    divergence = jnp.array([[0.1, 0.5, 2.0], [0.0, 0.0, 0.0]])
+    np.testing.assert_allclose(free_bits(divergence, 0.3), [0.3 + 0.5 + 2.0, 0.9], rtol=1e-6)
+    np.testing.assert_array_equal(jax.grad(lambda x: free_bits(x, 0.3).sum())(divergence), [[0, 1, 1], [0, 0, 0]])

@@ -170,6 +170,16 @@ FIELDS = mistakes(
         ("--config.data.rates.pairs=1", ("'pairs' has no example", "config.split.set", "config.data.rates.pairs=0")),
         ("--config.data.held_out=1e-6", ("config.data.held_out=1e-06", "0.0001")),
         ("--config.data.held_out=1", ("config.data.held_out=1.0", "below 1")),
+        (
+            "--config.data.rates.autoencoder=1",
+            ("'autoencoder'", "cannot be mixed", "config.data.rates.autoencoder=0"),
+        ),
+        ("--config.train.loss=tripel", ("'tripel'", "config.train.loss", "did you mean triplet")),
+        ("--config.train.loss=triplet", ("config.train.loss=triplet", "config.data.negatives=1")),
+        ("--config.train.margin=0", ("config.train.margin=0", "above 0")),
+        ("--config.model.decoder.wiring=crossed", ("'crossed'", "config.model.decoder.wiring", "did you mean cross")),
+        ("--config.model.decoder.span=-1", ("config.model.decoder.span=-1", "at least 0")),
+        ("--config.model.decoder.spam=1", ("spam", "span")),
         ("--config.data.ict_removal=2", ("config.data.ict_removal=2.0", "from 0 to 1")),
         ("--config.data.shuffle_buffer=0", ("config.data.shuffle_buffer=0", "at least 1")),
         ("--config.data.pack.query=0.5", ("config.data.pack.document=0.0", "greater than 0")),
@@ -230,6 +240,10 @@ FIELDS = mistakes(
             ("nothing is trained", "config.stages has no 'train'"),
         ),
         (
+            "--workdir={finished} --stage=similarity --config.similarity.lengths=512",
+            ("config.similarity.lengths=(512,)", "config.data.document_length=96"),
+        ),
+        (
             "--config=configs/mlm.py:local --workdir={run} --config.model.encoder=bow_mlp",
             ("config.model.encoder is 'bow_mlp'", "config.model.encoder=transformer"),
         ),
@@ -240,6 +254,14 @@ FIELDS = mistakes(
         (
             "--config=configs/mlm.py:local --workdir={run} --config.train.chunk_size=64",
             ("config.train.chunk_size=64", "set 0"),
+        ),
+        (
+            "--config=configs/seed_encoder.py:local --workdir={run} --config.model.encoder=bow_mlp",
+            ("config.model.encoder is 'bow_mlp'", "config.model.encoder=transformer"),
+        ),
+        (
+            "--config=configs/seed_encoder.py:local --workdir={run} --config.loop.validate_every=10",
+            ("no towers to validate", "config.loop.validate_every=0"),
         ),
     ]
 )

@@ -10,6 +10,7 @@ from flax import nnx
 from retrieval.data.packing import PackedLane, Packing, Rows, rows_for
 from retrieval.errors import UserError
 from retrieval.stages import model as models
+from retrieval.stages import objective as objectives
 from retrieval.training import sharding
 
 LANES, EXAMPLES = 8, 4  # of a lane in a batch
@@ -206,7 +207,7 @@ def both(random, packing, examples):
 def assert_same_loss_and_gradients(config, batch, packed, devices=8):
     """Of a text per row on one device, and packed on `devices` of them."""
     model, params = make_model(config)
-    objective = models.objective(config, model)
+    objective = objectives.make(config, model)
 
     def step(params, batch):
         def loss(params):
@@ -269,7 +270,7 @@ def test_chunks_are_whole_lanes():
     config = make_config(**{"train.chunk_size": 6})
     model, params = make_model(config)
     with pytest.raises(UserError, match=r"chunk_size=6 must be a multiple of the 4 examples that a lane packs"):
-        models.objective(config, model)(params, packed, jax.random.key(0))
+        objectives.make(config, model)(params, packed, jax.random.key(0))
 
 
 def masked_texts(random):
@@ -285,12 +286,21 @@ def masked_texts(random):
     }
 
 
-def test_masked_texts_are_packed_and_so_are_their_masked_tokens():
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"data.rates.mlm": 1.0},
+        {"data.rates.autoencoder": 1.0},
+        {"data.rates.autoencoder": 1.0, "model.decoder.wiring": "prefix"},
+    ],
+    ids=["mlm", "cross", "prefix"],
+)
+def test_masked_texts_are_packed_and_so_are_their_masked_tokens(changes):
     packing = Packing(EXAMPLES, {"text": Rows(3, 40, "")}, Rows(1, 11, ""))
     batch, packed = both(np.random.default_rng(0), packing, masked_texts)
     assert packed["labels"].shape == packed["weights"].shape == packed["positions"].shape == (LANES, 11)
     assert sorted(packed["labels"][packed["weights"] == 1]) == sorted(batch["labels"][batch["weights"] == 1])
-    config = make_config(**{"data.rates.mlm": 1.0, "data.rates.ict": 0.0, "data.rates.bfs": 0.0, "data.rates.wlp": 0.0})
+    config = make_config(**{"data.rates.ict": 0.0, "data.rates.bfs": 0.0, "data.rates.wlp": 0.0}, **changes)
     assert_same_loss_and_gradients(config, batch, packed)
 
 
@@ -302,7 +312,7 @@ def test_a_device_encodes_its_own_lanes_and_asks_no_other(pooling):
     bound = models.bind(model)
 
     def encode(params, batch):
-        return models.embed(bound(params).encode_documents, batch, "document", None, 0)
+        return objectives.embed(bound(params).encode_documents, batch, "document", None, 0)
 
     mesh = jax.make_mesh((8,), ("data",))
     with jax.set_mesh(mesh):

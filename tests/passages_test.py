@@ -45,6 +45,13 @@ def test_no_passage_crosses_a_heading_and_the_lead_is_marked():
     assert lead.lengths == (3,) and lead.ids == tuple(VOCABULARY.encode("A b."))
 
 
+def test_across_sections_texts_are_as_long_as_they_may_be():
+    value = article(("", ["A b."]), ("Two", ["C d.", "E f."]), ("Three", ["G h a.", "B c."]))
+    lead, texts, found = cut(value, 10, 10, 1, True)
+    assert texts == ["A b. C d. E f.", "G h a. B c."] and [p.in_lead for p in found] == [True, False]
+    assert lead.lengths == (3,)
+
+
 def test_what_is_too_short_is_dropped_and_a_long_sentence_is_cut_off():
     _, texts, found = cut(article(("", ["A."]), ("Two", ["A b c d e f g h a b c."])), 6, 4, 3)
     assert texts == ["A b c d e f g h a b c."] and found[0].tokens.lengths == (6,)

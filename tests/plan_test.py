@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from configs import ict_bfs_wlp
 from retrieval.errors import UserError
-from retrieval.stages import examples, plan
+from retrieval.stages import examples, plan, train
 from retrieval.stages import run as runs
 from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
@@ -75,6 +75,19 @@ def test_operations_are_those_of_the_model(planned):
     # Backward takes twice the forward pass; remat computes each layer again and the loss its scores.
     assert 8 * planned.useful == pytest.approx(3 * once, rel=0.02)
     assert 8 * planned.work.flops == pytest.approx(4 * once, rel=0.02)
+
+
+def test_operations_of_an_autoencoder_are_those_of_encoder_decoder_and_their_output_layers():
+    rates = dict.fromkeys(["data.rates.ict", "data.rates.bfs", "data.rates.wlp"], 0.0) | {"data.rates.autoencoder": 1.0}
+    config = make_config(**rates, **{"model.decoder.layers": 3, "model.decoder.latent": 8})
+    batch = examples.abstract_batch(config, mesh := sharding.make_mesh())
+    model = train.models.abstract(config, 200)
+    with jax.set_mesh(mesh):
+        useful = train.useful_flops(config, 200, train.abstract_state(config, model, mesh), batch)
+    B, L, H, P_ = 32, 16, 32, batch["positions"].shape[1]
+    layer = 4 * L * H * H + 2 * L * L * H + 2 * L * H * 64
+    forward = 5 * layer + 3 * 2 * H * H + P_ * (H * H + H * 200) + L * H * 200 + H * 2 * 8 + 8 * H
+    assert 8 * useful == pytest.approx(3 * 2 * B * forward, rel=0.02)
 
 
 def test_work_is_what_xla_counts_without_loops():
@@ -184,15 +197,15 @@ def test_a_batch_that_the_devices_do_not_divide():
         examples.abstract_batch(make_config(**{"train.batch_size": 12}), sharding.make_mesh())
 
 
-@pytest.mark.parametrize("mlm", [0.0, 1.0])
-def test_the_abstract_batch_is_what_the_objective_takes(mlm):
-    rates = {f"data.rates.{name}": 1.0 - mlm for name in ("ict", "bfs", "wlp")}
-    config = make_config(**rates, **{"data.rates.mlm": mlm})
+@pytest.mark.parametrize("task", ["ict", "mlm", "autoencoder"])
+def test_the_abstract_batch_is_what_the_objective_takes(task):
+    rates = {f"data.rates.{name}": float(name == task) for name in ("ict", "bfs", "wlp", "mlm", "autoencoder")}
+    config = make_config(**rates)
     mesh = sharding.make_mesh()
     batch = examples.abstract_batch(config, mesh)
     assert {len(x.shape) for x in batch.values()} <= {2, 3} and {x.shape[0] for x in batch.values()} == {32}
     assert all(x.sharding.spec == P(("data", "fsdp")) for x in batch.values())
-    assert batch["text" if mlm else "query"].dtype == np.int32
+    assert batch["query" if task == "ict" else "text"].dtype == np.int32
 
 
 def test_without_libtpu_it_says_how_to_install_it(monkeypatch):

@@ -85,6 +85,34 @@ def test_mlm_masks_15_percent_as_bert_does():
     assert shares["same"] == pytest.approx(0.1, abs=0.02) and shares["random"] == pytest.approx(0.1, abs=0.02)
 
 
+def test_words_are_masked_whole():
+    """Odd ids go on with the word of the even one before them: words of one to three tokens."""
+    words = [(200,), (210, 211), (220, 221, 223), (230,), (240, 241), (250,), (260, 261, 263), (270, 271)]
+    ids = np.array(sum(words * 4, ()), np.int32)
+    continues = [bool(id % 2) for id in range(1000)]
+    share = collections.Counter()
+    for i in range(200):
+        record = {"ids": tf.constant(ids)}
+        seed = tf.constant([3, i])
+        example = pretraining.mlm(record, seed, {"text": 62}, SPECIALS, rate=0.2, continues=continues)
+        positions = set(example["positions"].numpy() - 1)
+        assert 12 - 2 <= len(positions) <= 12  # of 60; the next word may need up to three more
+        for begin in np.flatnonzero(ids % 2 == 0):
+            end = begin + 1 + next((n for n, id in enumerate(ids[begin + 1 :]) if id % 2 == 0), len(ids) - begin - 1)
+            assert len(positions & set(range(begin, end))) in (0, end - begin)
+        np.testing.assert_array_equal(example["labels"], ids[sorted(positions)])
+        share.update(positions)
+    assert min(share[i] for i in range(60)) > 15  # 40 expected, sd 6
+
+
+def test_of_a_word_that_is_too_long_some_tokens_are_masked():
+    record = {"ids": tf.constant([200, 201, 203, 205, 207])}
+    example = pretraining.mlm(
+        record, tf.constant([0, 1]), LENGTHS, SPECIALS, continues=[bool(i % 2) for i in range(1000)]
+    )
+    assert len(example["positions"]) == len(example["labels"]) == 1
+
+
 def test_log_q_is_the_probability_under_the_mixture():
     # Epochs of 10 ICT and 40 WLP pairs, mixed 1:3; the passage is drawn by ICT once and by WLP four times.
     value = pretraining.log_q(tf.constant([1, 0, 4]), {0: 0.25 / 10, 2: 0.75 / 40})

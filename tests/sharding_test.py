@@ -19,6 +19,7 @@ SIZES = dict(num_layers=2, hidden_size=16, num_heads=2, mlp_size=32, embed_dim=8
 CHUNKS = {"train.chunk_size": 8, "train.symmetric": True, "model.dropout": 0.1, "model.remat": "none"}
 BOW = {"model.encoder": "bow_mlp", "model.tied": True}
 MLM = {"data.rates.ict": 0.0, "data.rates.bfs": 0.0, "data.rates.wlp": 0.0, "data.rates.mlm": 1.0}
+AUTOENCODER = MLM | {"data.rates.mlm": 0.0, "data.rates.autoencoder": 1.0, "model.decoder.latent": 8}
 
 
 def make_config(fsdp=1, **changes):
@@ -79,8 +80,9 @@ def assert_close(actual, expected):
         pytest.param(BOW, [2, 8], marks=pytest.mark.long),
         pytest.param(CHUNKS, [2, 4, 8], marks=pytest.mark.long),
         pytest.param(MLM, [2, 8], marks=pytest.mark.long),
+        pytest.param(AUTOENCODER, [4], marks=pytest.mark.long),
     ],
-    ids=["transformer", "bow_mlp", "two towers in chunks", "mlm"],
+    ids=["transformer", "bow_mlp", "two towers in chunks", "mlm", "autoencoder"],
 )
 def test_training_is_the_same_on_every_mesh(changes, sizes):
     expected, losses = run(make_config(**changes))

@@ -3,6 +3,7 @@
 import bisect
 import dataclasses
 import hashlib
+import itertools
 import operator
 from collections.abc import Iterator, Sequence
 
@@ -43,11 +44,13 @@ class Passage:
 @dataclasses.dataclass(frozen=True)
 class Limits:
     """How passages are cut, in tokens: none longer than `longest`; a paragraph that ends before `shortest` is joined
-    with the next one of its section; what is left shorter than `least` is dropped."""
+    with the next one of its section; what is left shorter than `least` is dropped. `across_sections`: a passage goes on
+    behind the heading that its section ends at, as the long texts do that encoders are pre-trained on."""
 
     longest: int = 256
     shortest: int = 96
     least: int = 16
+    across_sections: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,15 +64,18 @@ class _Sentence:
 def cut(article: Article, vocabulary: Vocabulary, limits: Limits) -> tuple[Sentences, list[Passage]]:
     """The sentences of the article's lead, and all its passages in order.
 
-    A passage grows by whole sentences and never crosses a heading. A sentence of more than `limits.longest` tokens is
-    cut off there.
+    A passage grows by whole sentences. It is part of the lead if its first sentence is. A sentence of more than
+    `limits.longest` tokens is cut off there.
     """
     per_section = [list(_sentences(section, vocabulary, limits.longest)) for section in article.sections]
-    passages: list[Passage] = []
-    for index, section in enumerate(per_section):
-        for group in _groups(section, limits):
-            passages.append(_passage(f"{article.id}:{len(passages)}", group, in_lead=index == 0))
-    return _join(per_section[0] if per_section else []), passages
+    lead = per_section[0] if per_section else []
+    runs = [list(itertools.chain(*per_section))] if limits.across_sections else per_section
+    groups = [group for run in runs for group in _groups(run, limits)]
+    passages = [
+        _passage(f"{article.id}:{number}", group, in_lead=any(group[0] is sentence for sentence in lead))
+        for number, group in enumerate(groups)
+    ]
+    return _join(lead), passages
 
 
 def document_id(passage_id: str) -> int:

@@ -5,7 +5,7 @@ lead (`lead_ids`, `lead_lengths`: of its own article in the passage shards, of a
 shards), `document_id` and `counts`. Everything is a TensorFlow tensor; randomness comes from `seed` alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -59,17 +59,29 @@ def lead_to_passage(record: Record, seed: tf.Tensor, lengths: Mapping[str, int],
     }
 
 
-def mlm(record: Record, seed: tf.Tensor, lengths: Mapping[str, int], specials: Specials, rate: float = 0.15) -> Record:
+def mlm(
+    record: Record,
+    seed: tf.Tensor,
+    lengths: Mapping[str, int],
+    specials: Specials,
+    rate: float = 0.15,
+    continues: Sequence[bool] | None = None,
+) -> Record:
     """Masked language model (Devlin et al. 2019): `rate` of a passage's tokens are to be predicted; of these 80 % are
-    replaced by [MASK], 10 % by a random token, 10 % stay."""
+    replaced by [MASK], 10 % by a random token, 10 % stay.
+
+    Args:
+      continues: for each id of the vocabulary, whether it goes on with the word of the token before it: a word is then
+        masked whole or not at all (BERT's later models). None masks tokens.
+    """
     seeds = tf.random.split(seed, 3)
     ids = _single(record["ids"], lengths["text"], specials)
-    size = tf.size(ids)
-    count = tf.maximum(1, tf.cast(tf.round(rate * tf.cast(size - 2, tf.float32)), tf.int32))
+    count = tf.maximum(1, tf.cast(tf.round(rate * tf.cast(tf.size(ids) - 2, tf.float32)), tf.int32))
     # [CLS] and [SEP], the two ends, are never chosen.
-    order = tf.argsort(tf.random.stateless_uniform([size - 2], seeds[0])) + 1
-    positions = tf.sort(order[:count])
+    words = tf.range(tf.size(ids) - 2) if continues is None else _words(ids[1:-1], continues)
+    positions = tf.sort(_choose(words, count, seeds[0])) + 1
     labels = tf.gather(ids, positions)
+    count = tf.size(positions)
     roll = tf.random.stateless_uniform([count], seeds[1])
     random_ids = tf.random.stateless_uniform([count], seeds[2], 0, specials.vocab_size, tf.int32)
     replaced = tf.where(roll < 0.8, specials.mask, tf.where(roll < 0.9, random_ids, labels))
@@ -116,6 +128,25 @@ def log_q(counts: tf.Tensor, weights: Mapping[int, float]) -> tf.Tensor:
     """
     terms = [tf.cast(counts[column], tf.float32) * weight for column, weight in weights.items()]
     return tf.math.log(tf.add_n(terms))
+
+
+def _words(ids: tf.Tensor, continues: Sequence[bool]) -> tf.Tensor:
+    """The number of each token's word: 0, 1, ..."""
+    begins = tf.logical_not(tf.gather(tf.constant(continues), ids))
+    return tf.maximum(0, tf.cumsum(tf.cast(begins, tf.int32)) - 1)
+
+
+def _choose(words: tf.Tensor, count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """The tokens of random words, as many whole words as `count` tokens are enough for.
+
+    Of a first word that is longer, so many tokens: a text without a masked one would teach nothing.
+    """
+    draws = tf.random.stateless_uniform([tf.size(words)], seed)
+    order = tf.argsort(tf.gather(draws, words), stable=True)
+    words = tf.gather(words, order)
+    is_whole = words[:count] != tf.concat([words, [-1]], 0)[count]
+    chosen = order[:count]
+    return tf.cond(tf.reduce_any(is_whole), lambda: chosen[is_whole], lambda: chosen)
 
 
 def _random_sentence(lengths: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -18,8 +18,9 @@ from retrieval.errors import UserError, unknown_name
 _log = logging.getLogger(__name__)
 
 _PAIRS = {"ict": 0, "bfs": 1, "wlp": 2}  # task -> its column in a record's `counts`
+_TEXTS = ("mlm", "autoencoder")  # of single texts, the same ones: what differs is what a model makes of them
 LABELLED = "pairs"
-TASKS = (*_PAIRS, "mlm", LABELLED)
+TASKS = (*_PAIRS, *_TEXTS, LABELLED)
 
 _RECORD = {
     "document_id": tf.io.FixedLenFeature([], tf.int64),
@@ -46,6 +47,7 @@ def register(
     *,
     labelled: Path | None = None,
     ict_removal: float = 1.0,
+    whole_word: bool = False,
     shuffle_buffer: int = 1024,
     held_out: float = 0.0,
     validation: bool = False,
@@ -58,16 +60,19 @@ def register(
     Args:
       corpus: the folder that `prepare` wrote, and `statistics` its `stats.json`.
       rates: task -> mixing rate (the paper's mixture is uniform); a rate of 0 leaves the task out.
+      whole_word: whether MLM masks all pieces of a word or none.
       labelled: the folder that `pairs.write_pairs` wrote, for the task 'pairs'.
       held_out: share of the corpus's passages that are never drawn, as far as documents go, or the only ones that
         are where `validation` is set; the names then end in '_validation'.
       negatives: hard negatives of an example. Only labelled records have any, and those that have none are left out.
 
     Raises:
-      UserError: an unknown task, no task, a task that there is no example for, or MLM among pair tasks.
+      UserError: an unknown task, no task, a task that there is no example for, one of single texts among others, or
+        a vocabulary that does not tell words apart.
     """
     rates = {task: rate for task, rate in rates.items() if rate}
     sizes = {task: counts["pairs"] for task, counts in statistics["tasks"].items()}
+    sizes |= dict.fromkeys(_TEXTS, sizes["mlm"])
     if labelled and LABELLED in rates:
         written = files.read_json(labelled / "stats.json")
         sizes[LABELLED] = written["pairs with negatives" if negatives else "pairs"]
@@ -78,12 +83,13 @@ def register(
     total = sum(rates.values())
     weights = {task: rate / total / sizes[task] for task, rate in rates.items()}
     specials = Specials.of(vocabulary)
+    masked = functools.partial(pretraining.mlm, specials=specials, continues=_continues(vocabulary, whole_word))
     vocab = seqio.PassThroughVocabulary(len(vocabulary))
     functions = {
         "ict": functools.partial(pretraining.ict, specials=specials, removal=ict_removal),
         "bfs": functools.partial(pretraining.lead_to_passage, specials=specials),
         "wlp": functools.partial(pretraining.lead_to_passage, specials=specials),
-        "mlm": functools.partial(pretraining.mlm, specials=specials),
+        **dict.fromkeys(_TEXTS, masked),
         LABELLED: functools.partial(pretraining.labelled, specials=specials, weight=weights.get(LABELLED, 0.0)),
     }
     suffix = "_validation" if validation else ""
@@ -98,7 +104,7 @@ def register(
                 functools.partial(_side, held_out=0.0 if task == LABELLED else held_out, validation=validation),
                 _example(functions[task], _column_weights(task, weights)),
             ],
-            output_features=_output_features("mlm" if task == "mlm" else "pair", vocab),
+            output_features=_output_features("mlm" if task in _TEXTS else "pair", vocab),
             shuffle_buffer_size=shuffle_buffer,
         )
     examples = sum(sizes[task] for task in rates)
@@ -114,7 +120,7 @@ def check_rates(rates: Mapping[str, float]) -> None:
     """Checks that tasks can be mixed.
 
     Raises:
-      UserError: an unknown task, a negative rate, no task, or MLM among pair tasks.
+      UserError: an unknown task, a negative rate, no task, or one of single texts among others.
     """
     for task, rate in rates.items():
         if task not in TASKS:
@@ -127,12 +133,26 @@ def check_rates(rates: Mapping[str, float]) -> None:
             f"no task has a rate above 0 in config.data.rates; known: {', '.join(TASKS)}: set one, such as "
             "config.data.rates.ict=1"
         )
-    if "mlm" in given and len(given) > 1:
-        others = ", ".join(f"config.data.rates.{task}=0" for task in given if task != "mlm")
+    alone = next((task for task in _TEXTS if task in given), None)
+    if alone and len(given) > 1:
+        others = ", ".join(f"config.data.rates.{task}=0" for task in given if task != alone)
         raise UserError(
-            "task 'mlm' trains an encoder on single texts and cannot be mixed with tasks of pairs: set "
-            f"config.data.rates.mlm=0, or {others}"
+            f"task '{alone}' trains an encoder on single texts and cannot be mixed with other tasks: set "
+            f"config.data.rates.{alone}=0, or {others}"
         )
+
+
+def _continues(vocabulary: Vocabulary, whole_word: bool) -> list[bool] | None:
+    """Which tokens go on with the word of the token before them; None where words do not matter."""
+    if not whole_word:
+        return None
+    continues = [token.startswith("##") for token in vocabulary.tokens]
+    if not any(continues):
+        raise UserError(
+            "config.data.whole_word=True, but no token of the vocabulary begins with '##', WordPiece's mark of a word "
+            "that goes on: set config.data.whole_word=False"
+        )
+    return continues
 
 
 def _source(task: str, corpus: Path, labelled: Path | None) -> seqio.TFExampleDataSource:
@@ -149,7 +169,7 @@ def _column_weights(task: str, weights: Mapping[str, float]) -> dict[int, float]
     """
     return (
         {}
-        if task in ("mlm", LABELLED)
+        if task in (*_TEXTS, LABELLED)
         else {_PAIRS[name]: weight for name, weight in weights.items() if name in _PAIRS}
     )
 

@@ -27,9 +27,17 @@ class MaskedLanguageModel(nnx.Module):
           masked_positions_GP: offsets in the tokens of a group's rows, int32; a row is a group of its own where texts
             are not packed. Groups with fewer masked tokens repeat any position, with weight 0 in the loss.
         """
-        hidden_GTH = by_group(self.encoder(text, dropout_key=dropout_key), len(masked_positions_GP))
+        return self.predict(self.encoder(text, dropout_key=dropout_key), masked_positions_GP)
+
+    def predict(self, hidden_RLH: jax.Array, masked_positions_GP: jax.Array) -> jax.Array:
+        """The same from the encoder's hidden states."""
+        hidden_GTH = by_group(hidden_RLH, len(masked_positions_GP))
         hidden_GPH = jnp.take_along_axis(hidden_GTH, masked_positions_GP[:, :, None], axis=1)
         hidden_GPH = self.norm(jax.nn.gelu(self.dense(hidden_GPH), approximate=False)).astype(hidden_GTH.dtype)
-        table_VH = self.encoder.token_embedding.embedding[...].astype(hidden_GTH.dtype)
-        logits_GPV = jnp.einsum("gph,vh->gpv", hidden_GPH, table_VH, preferred_element_type=jnp.float32)
-        return logits_GPV + self.bias[...]
+        return self.scores(hidden_GPH)
+
+    def scores(self, hidden_RLH: jax.Array) -> jax.Array:
+        """Logits of all tokens, float32 [R, L, V]: the output layer, which is the token embedding and a bias."""
+        table_VH = self.encoder.token_embedding.embedding[...].astype(hidden_RLH.dtype)
+        logits_RLV = jnp.einsum("rlh,vh->rlv", hidden_RLH, table_VH, preferred_element_type=jnp.float32)
+        return logits_RLV + self.bias[...]

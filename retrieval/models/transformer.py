@@ -84,7 +84,7 @@ class Transformer(nnx.Module):
         self.position_embedding = nnx.Embed(config.max_length, config.hidden_size, embedding_init=INIT, rngs=rngs)
         self.type_embedding = nnx.Embed(config.type_vocab_size, config.hidden_size, embedding_init=INIT, rngs=rngs)
         self.embedding_norm = layer_norm(config, rngs)
-        self.layers = _stack([Layer(config, rngs) for _ in range(config.num_layers)])
+        self.layers = stack([Layer(config, rngs) for _ in range(config.num_layers)])
 
     def __call__(self, text: Text, *, dropout_key: jax.Array | None) -> jax.Array:
         """Hidden states [R, L, H] in `config.dtype`; those of padding mean nothing.
@@ -100,26 +100,14 @@ class Transformer(nnx.Module):
             raise UserError(
                 f"texts of {text.ids_RL.shape[1]} tokens, but the encoder's max_length is {config.max_length}"
             )
-        keys = _split(dropout_key, config.num_layers + 1)
+        keys = split(dropout_key, config.num_layers + 1)
         x_RLH = lookup(self.token_embedding.embedding[...], text.ids_RL)
         x_RLH += lookup(self.position_embedding.embedding[...], text.positions_RL)
         types_RL = text.types_RL if config.type_vocab_size > 1 else jnp.zeros_like(text.types_RL)
         x_RLH += lookup(self.type_embedding.embedding[...], types_RL)
         x_RLH = dropout(self.embedding_norm(x_RLH).astype(config.dtype), config.dropout, keys[0])
-        return self._through_layers(x_RLH, same_text(text)[:, None], keys[1:])
-
-    def _through_layers(self, x_RLH: jax.Array, mask_R1LM: jax.Array, keys: jax.Array | list[None]) -> jax.Array:
-        graphdef, params = nnx.split(self.layers)
-
-        def layer(x_RLH: jax.Array, given: tuple) -> tuple[jax.Array, None]:
-            params, key = given
-            params = jax.tree.map(lambda leaf: whole(leaf, self.config.dtype), params)
-            return nnx.merge(graphdef, params)(x_RLH, mask_R1LM, key), None
-
-        # Inside a loop nothing can be merged with the backward pass, which CSE prevention is there to prevent.
-        layer = jax.checkpoint(layer, policy=_kept(self.config.remat), prevent_cse=False)
-        keys = None if keys[0] is None else keys
-        return jax.lax.scan(layer, x_RLH, (params, keys), unroll=min(self.config.unroll, self.config.num_layers))[0]
+        mask_R1LM = same_text(text)[:, None]
+        return through_layers(self.layers, config, x_RLH, keys[1:], lambda layer, x, _, key: layer(x, mask_R1LM, key))
 
 
 class Layer(nnx.Module):
@@ -135,7 +123,7 @@ class Layer(nnx.Module):
 
     def __call__(self, x_RLH: jax.Array, mask_R1LM: jax.Array, dropout_key: jax.Array | None) -> jax.Array:
         rate, dtype = self.config.dropout, self.config.dtype
-        probability_key, attention_key, mlp_key = _split(dropout_key, 3)
+        probability_key, attention_key, mlp_key = split(dropout_key, 3)
         y_RLH = dropout(self.attention(x_RLH, mask_R1LM, probability_key), rate, attention_key)
         x_RLH = self.attention_norm(x_RLH + y_RLH).astype(dtype)
         y_RLH = self.mlp_out(jax.nn.gelu(self.mlp_in(x_RLH), approximate=False))
@@ -163,6 +151,37 @@ class Attention(nnx.Module):
         weight_RNLM = jax.nn.softmax(jnp.where(mask_R1LM, score_RNLM, -jnp.inf)).astype(x_RLH.dtype)
         weight_RNLM = dropout(weight_RNLM, self.config.dropout, dropout_key)
         return self.output(jnp.einsum("rnlm,rmnd->rlnd", weight_RNLM, value_RMND).reshape(x_RLH.shape))
+
+
+def stack(layers: list[nnx.Module]) -> nnx.Module:
+    """One module for all: its parameters have a leading axis, of layers."""
+    graphdefs, states = zip(*map(nnx.split, layers))
+    return nnx.merge(graphdefs[0], jax.tree.map(lambda *leaves: jnp.stack(leaves), *states))
+
+
+def through_layers(
+    layers: nnx.Module,
+    config: TransformerConfig,
+    x_RLH: jax.Array,
+    keys: jax.Array | list[None],
+    call: Callable[[nnx.Module, jax.Array, jax.Array, jax.Array | None], jax.Array],
+) -> jax.Array:
+    """`x = call(layer, x, number, key)` for one layer after the other, of those that `stack` made one module.
+
+    Args:
+      keys: of dropout, one for each layer.
+    """
+    graphdef, params = nnx.split(layers)
+
+    def step(x_RLH: jax.Array, given: tuple) -> tuple[jax.Array, None]:
+        params, number, key = given
+        params = jax.tree.map(lambda leaf: whole(leaf, config.dtype), params)
+        return call(nnx.merge(graphdef, params), x_RLH, number, key), None
+
+    # Inside a loop nothing can be merged with the backward pass, which CSE prevention is there to prevent.
+    step = jax.checkpoint(step, policy=_kept(config.remat), prevent_cse=False)
+    given = (params, jnp.arange(config.num_layers), None if keys[0] is None else keys)
+    return jax.lax.scan(step, x_RLH, given, unroll=min(config.unroll, config.num_layers))[0]
 
 
 def dense(size_in: int, size_out: int, config: TransformerConfig, rngs: nnx.Rngs) -> nnx.Linear:
@@ -200,17 +219,12 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     return jnp.where(bits >= threshold, x * (1 / (1 - threshold / 2**16)), 0).astype(x.dtype)
 
 
+def split(key: jax.Array | None, count: int) -> jax.Array | list[None]:
+    """As many keys as are needed; None for each where there is no key."""
+    return [None] * count if key is None else jax.random.split(key, count)
+
+
 def _kept(remat: str) -> Callable[..., bool]:
     return lambda primitive, *given, **settings: (
         primitive.name != "reshard" and REMAT[remat](primitive, *given, **settings)
     )
-
-
-def _split(key: jax.Array | None, count: int) -> jax.Array | list[None]:
-    return [None] * count if key is None else jax.random.split(key, count)
-
-
-def _stack(layers: list[Layer]) -> Layer:
-    """One module for all: its parameters have a leading axis, of layers."""
-    graphdefs, states = zip(*map(nnx.split, layers))
-    return nnx.merge(graphdefs[0], jax.tree.map(lambda *leaves: jnp.stack(leaves), *states))

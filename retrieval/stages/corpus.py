@@ -23,14 +23,14 @@ _PART = 20_000  # texts that are held at a time
 
 def prepare_corpus(run: Run) -> dict[str, Any]:
     """Writes `corpus/`; returns its statistics."""
-    config = run.config
+    config, limits = run.config, run.config.prepare
     if not config.corpus:
         raise UserError("config.corpus is not set: --config.corpus=DUMP.xml.bz2 (a MediaWiki export), or 'pydocs'")
     settings = prepare.Settings(
         vocabulary=vocabularies.named(config.vocab),
         vocab_size=config.prepare.vocab_size,
         num_shards=config.prepare.shards,
-        limits=Limits(config.prepare.longest_passage, config.prepare.shortest_paragraph, config.prepare.least_passage),
+        limits=Limits(limits.longest_passage, limits.shortest_paragraph, limits.least_passage, limits.across_sections),
         held_out=config.prepare.held_out,
         runner=config.prepare.runner,
         beam_options=tuple(config.prepare.beam_options),

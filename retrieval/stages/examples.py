@@ -32,6 +32,7 @@ def register_tasks(run: Run, vocabulary: Vocabulary, validation: bool = False) -
         config.data.rates.to_dict(),
         labelled=run.pairs if (run.pairs / "stats.json").exists() else None,
         ict_removal=config.data.ict_removal,
+        whole_word=config.data.whole_word,
         shuffle_buffer=config.data.shuffle_buffer,
         held_out=config.data.held_out,
         validation=validation,

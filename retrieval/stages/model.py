@@ -1,34 +1,36 @@
-"""From a config to models and what they are trained on: the wiring that training and encoding share."""
+"""From a config to models: the wiring that training and encoding share."""
 
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
-from retrieval.arrays import reshape_rows
 from retrieval.data.beir import Candidate
 from retrieval.data.vocab import Vocabulary
 from retrieval.errors import UserError, divisors, multiples
 from retrieval.models import two_tower
+from retrieval.models.autoencoder import Autoencoder, DecoderConfig
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig, whole
 from retrieval.models.two_tower import TowerConfig, TwoTower
-from retrieval.training import losses, sharding
-from retrieval.training.chunks import in_chunks
-from retrieval.training.loop import Objective
+from retrieval.training import sharding
 
 
 def is_mlm(config: ConfigDict) -> bool:
-    """Whether the run trains a masked language model, rather than two towers."""
-    return config.data.rates.mlm > 0
+    """Whether the run trains a masked language model, with a decoder or without, rather than two towers."""
+    return config.data.rates.mlm > 0 or is_autoencoder(config)
+
+
+def is_autoencoder(config: ConfigDict) -> bool:
+    """Whether the run trains a masked language model with a decoder."""
+    return config.data.rates.get("autoencoder", 0) > 0  # an older run, to start from, has no such rate
 
 
 def make_mesh(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
@@ -46,7 +48,10 @@ def build(config: ConfigDict, vocab_size: int) -> TwoTower | MaskedLanguageModel
     if not is_mlm(config):
         return build_towers(config, vocab_size)
     check(config)
-    return MaskedLanguageModel(TransformerConfig(**_sizes(config, vocab_size)), rngs=nnx.Rngs(config.seed))
+    sizes, rngs = TransformerConfig(**_sizes(config, vocab_size)), nnx.Rngs(config.seed)
+    if is_autoencoder(config):
+        return Autoencoder(sizes, DecoderConfig(**config.model.decoder), rngs=rngs)
+    return MaskedLanguageModel(sizes, rngs=rngs)
 
 
 def check(config: ConfigDict) -> None:
@@ -86,7 +91,9 @@ def sizes(config: ConfigDict, of_towers: bool = True) -> dict[str, Any]:
     found = {f"model.{name}": config.model[name] for name in names}
     if config.model.encoder == "transformer":
         found["data.document_length"] = max(config.data.query_length, config.data.document_length)
-    return found | ({"data.rates.mlm": config.data.rates.mlm} if of_towers else {})
+    return found | {
+        f"data.rates.{task}": config.data.rates.get(task, 0) for task in ("mlm", "autoencoder") if of_towers
+    }
 
 
 def check_chunks(config: ConfigDict, devices: int) -> None:
@@ -161,80 +168,6 @@ def bind(model: nnx.Module) -> Callable[[Any], Any]:
 def gather(params: Any) -> Any:
     """Makes parameters that are sharded over devices whole, except for those of layers: each layer gathers its own."""
     return jax.tree.map_with_path(lambda path, leaf: leaf if _is_stacked(path) else whole(leaf), params)
-
-
-def objective(config: ConfigDict, model: nnx.Module) -> Objective:
-    """What the config trains the model for."""
-    return _mlm(bind(model)) if is_mlm(config) else _in_batch_softmax(bind(model), config)
-
-
-def _in_batch_softmax(bound: Callable, config: ConfigDict) -> Objective:
-    train = config.train
-
-    def objective(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
-        model = bound(gather(params))
-        B, K = batch["document_id"].shape
-        query_BE = embed(model.encode_queries, batch, "query", key, train.chunk_size)
-        document_RE = embed(model.encode_documents, batch, "document", key, train.chunk_size)
-        loss_B, metrics = losses.in_batch_softmax(
-            query_BE,
-            reshape_rows(document_RE, B, K, -1),
-            batch["document_id"],
-            batch["log_q"] if train.log_q else None,
-            temperature=train.temperature,
-            symmetric=train.symmetric,
-        )
-        return loss_B, metrics | {"tokens": _tokens(batch["query"], B) + _tokens(batch["document"], B)}
-
-    return objective
-
-
-def embed(encode: Callable, batch: Mapping[str, jax.Array], side: str, key: jax.Array, chunk_size: int) -> jax.Array:
-    """Embeddings of all texts of one side of a batch, [B * K, E], in chunks of whole groups.
-
-    A group is what a lane packs; texts that are not packed are a group for every example.
-    """
-    parts = ("", "_types", "_segments", "_positions", "_starts")
-    fields = {side + part: batch[side + part] for part in parts if side + part in batch}
-    group_size = len(batch["document_id"]) // len(batch[side])
-    if chunk_size % group_size:
-        raise UserError(
-            f"config.train.chunk_size={chunk_size} must be a multiple of the {group_size} examples that a lane packs "
-            f"(config.train.batch_size / config.data.lanes): take {multiples(chunk_size, group_size)}"
-        )
-
-    def embed_groups(fields: Mapping[str, jax.Array], key: jax.Array | None) -> jax.Array:
-        embedding_BE = encode(_text(fields, side), key)
-        return reshape_rows(embedding_BE, len(fields[side]), -1, embedding_BE.shape[-1])
-
-    embedding_GCE = in_chunks(embed_groups, fields, key, chunk_size // group_size)
-    return reshape_rows(embedding_GCE, -1, embedding_GCE.shape[-1])
-
-
-def _text(fields: Mapping[str, jax.Array], name: str) -> Text:
-    """The texts of a field, packed or one per row."""
-    ids = fields[name]
-    types = fields.get(f"{name}_types", jnp.zeros_like(ids))
-    if f"{name}_starts" not in fields:
-        return Text.from_ids(*(reshape_rows(x, -1, x.shape[-1]) for x in (ids, types)))
-    return Text.from_groups(ids, types, *(fields[f"{name}_{part}"] for part in ("segments", "positions", "starts")))
-
-
-def _mlm(bound: Callable) -> Objective:
-    def objective(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
-        logits_GPV = bound(gather(params))(_text(batch, "text"), batch["positions"], key)
-        G, C = batch["text_starts"].shape if "text_starts" in batch else (len(batch["text"]), 1)
-        loss_G, metrics = losses.mlm_cross_entropy(logits_GPV, batch["labels"], batch["weights"])
-        metrics |= {"tokens": _tokens(batch["text"], G * C)}
-        # What a group has on average, for each of its texts: the mean over the batch stays the same.
-        return jax.tree.map(lambda x_G: reshape_rows(x_G[:, None] + jnp.zeros(C), -1), (loss_G, metrics))
-
-    return objective
-
-
-def _tokens(ids: jax.Array, examples: int) -> jax.Array:
-    """The tokens of an example without padding, for every group of packed ones their mean, [G]."""
-    return (ids != 0).sum(axis=range(1, ids.ndim)) * (len(ids) / examples)
 
 
 class Embedder:

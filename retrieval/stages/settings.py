@@ -14,9 +14,10 @@ from retrieval.data.prepare import LOCAL
 from retrieval.data.tasks import TASKS
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation.metrics import cutoff
+from retrieval.models.autoencoder import REACHES, WIRINGS
 from retrieval.models.transformer import DTYPES, REMAT
 from retrieval.models.two_tower import ENCODERS, POOLINGS
-from retrieval.stages import examples, formats, metric_writers, train, validation
+from retrieval.stages import examples, formats, metric_writers, objective, train, validation
 from retrieval.stages import model as models
 from retrieval.stages.evaluate import HITS, RANKING
 from retrieval.stages.index import DENSE
@@ -47,6 +48,10 @@ _TEXTS = Rule(
 _STEPS = Rule(
     "the first and the last step, such as 10,15, or ()",
     lambda value: isinstance(value, tuple | list) and len(value) in (0, 2) and all(type(item) is int for item in value),
+)
+_LENGTHS = Rule(
+    "a tuple of whole numbers of at least 3, such as 128,512, or ()",
+    lambda value: isinstance(value, tuple | list) and all(type(item) is int and item >= 3 for item in value),
 )
 _POSITIVE = _number("a number above 0", lambda value: value > 0)
 _NOT_NEGATIVE = _number("a number of at least 0", lambda value: value >= 0)
@@ -79,11 +84,13 @@ _RULES = dict(
         longest_passage=_whole(1),
         shortest_paragraph=_whole(0),
         least_passage=_whole(1),
+        across_sections=_SWITCH,
         held_out=_SHARE_BELOW,
     ),
     data=dict(
         rates=dict.fromkeys(TASKS, _NOT_NEGATIVE),
         ict_removal=_SHARE,
+        whole_word=_SWITCH,
         query_length=_whole(3),  # [CLS] token [SEP]
         document_length=_whole(5),  # [CLS] token [SEP] token [SEP]
         pack=dict(query=_SHARE, query_row=_whole(3), document=_SHARE, document_row=_whole(5)),
@@ -108,6 +115,7 @@ _RULES = dict(
         pooling=_TEXT,
         tied=_SWITCH,
         normalize=_SWITCH,
+        decoder=dict(layers=_whole(1), span=_whole(0), wiring=_TEXT, reach=_TEXT, latent=_whole(0)),
     ),
     train=dict(
         steps=_whole(1),
@@ -118,7 +126,11 @@ _RULES = dict(
         warmup_ratio=_SHARE,
         weight_decay=_NOT_NEGATIVE,
         clip_norm=_NOT_NEGATIVE,
+        loss=_TEXT,
         temperature=_POSITIVE,
+        margin=_POSITIVE,
+        kl_weight=_NOT_NEGATIVE,
+        free_bits=_NOT_NEGATIVE,
         symmetric=_SWITCH,
         log_q=_SWITCH,
         init_from=_TEXT,
@@ -144,6 +156,7 @@ _RULES = dict(
     evaluate=dict(depth=_whole(1), runs=_SWITCH),
     search=dict(k=_whole(1)),
     export=dict(license=_LICENSE),
+    similarity=dict(lengths=_LENGTHS, pairs=_whole(1)),
 )
 
 _BEAM = ("DirectRunner", "DataflowRunner", "FlinkRunner", "SparkRunner", "PortableRunner", "PrismRunner")
@@ -155,6 +168,9 @@ _NAMES: dict[str, tuple[str, Collection[str]]] = {
     "model.dtype": ("dtype", DTYPES),
     "model.remat": ("remat", REMAT),
     "model.pooling": ("pooling", POOLINGS),
+    "model.decoder.wiring": ("wiring", WIRINGS),
+    "model.decoder.reach": ("reach", REACHES),
+    "train.loss": ("loss", objective.LOSSES),
     "pairs.format": ("format", formats.LABELLED),
     "loop.best": ("metric", validation.METRICS),
     "index.dense": ("index", DENSE),
@@ -210,11 +226,17 @@ def check_combinations(config: ConfigDict, stages: Collection[str]) -> None:
     if {"train", "plan"} & set(stages):
         examples.check(config)
         models.check(config)
+        objective.check(config)
     if "train" in stages:
         train.check(config)
         metric_writers.check(config)
     if "train" in stages and config.loop.validate_every:
         validation.check(config)
+    if "similarity" in stages and max(config.similarity.lengths, default=0) > config.data.document_length:
+        raise UserError(
+            f"config.similarity.lengths={_shown(tuple(config.similarity.lengths))}: no text is longer than "
+            f"config.data.document_length={config.data.document_length}; take shorter ones"
+        )
     if "evaluate" in stages:
         _check_depth(config)
     if "search" in stages and config.search.k > config.evaluate.depth:

@@ -1,9 +1,9 @@
 """Every stage there is: what it does, what it reads, and the settings that its output depends on."""
 
-from retrieval.stages import corpus, evaluate, export, index, plan, query, train
+from retrieval.stages import corpus, evaluate, export, index, plan, query, similarity, train
 from retrieval.stages.run import Stage
 
-_PREPARE = ("shards", "vocab_size", "longest_passage", "shortest_paragraph", "least_passage", "held_out")
+_LIMITS = ("longest_passage", "shortest_paragraph", "least_passage", "across_sections")
 _VALIDATION = ("validate_every", "validate_queries", "validate_candidates", "best")
 
 STAGES = {
@@ -11,7 +11,7 @@ STAGES = {
         corpus.prepare_corpus,
         reads="a dump, or the installed packages",
         writes="`corpus/`: articles, vocabulary, TFRecord shards, `stats.json`",
-        settings=("corpus", "vocab", *(f"prepare.{name}" for name in _PREPARE)),
+        settings=("corpus", "vocab", *(f"prepare.{name}" for name in ("shards", "vocab_size", "held_out", *_LIMITS))),
         inputs=corpus.corpus_inputs,
         outputs=("corpus",),
         fixed=True,
@@ -78,6 +78,13 @@ STAGES = {
     ),
     "report": Stage(
         evaluate.write_report, reads="everything", writes="`report.md`, `plots/`", needs=("evaluate",), always=True
+    ),
+    "similarity": Stage(
+        similarity.similarity,
+        reads="checkpoint, passages",
+        writes="`similarity.json`; prints how alike random texts are to the encoder, by length",
+        needs=("prepare", "train"),
+        always=True,
     ),
     "search": Stage(
         query.search,

@@ -17,9 +17,10 @@ from retrieval import files, hosts
 from retrieval.data import vocabularies
 from retrieval.errors import UserError
 from retrieval.models import two_tower
+from retrieval.models.autoencoder import Autoencoder
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.two_tower import TwoTower
-from retrieval.stages import metric_writers, pretrained, validation
+from retrieval.stages import metric_writers, objective, pretrained, validation
 from retrieval.stages import model as models
 from retrieval.stages.examples import abstract_batch, make_batches
 from retrieval.stages.run import Run
@@ -189,7 +190,7 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
 
 def make_step(config: ConfigDict, model: TwoTower | MaskedLanguageModel) -> Callable:
     """The config's train step, as `loop.make_step` gives it; the model may be abstract."""
-    return loop.make_step(models.objective(config, model), make_optimizer(config), config.seed)
+    return loop.make_step(objective.make(config, model), make_optimizer(config), config.seed)
 
 
 def useful_flops(config: ConfigDict, vocab_size: int, state: TrainState, batch: Mapping[str, Any]) -> float:
@@ -265,7 +266,8 @@ def load_towers(run: Run, vocab_size: int) -> TwoTower:
 def init_from(model: TwoTower | MaskedLanguageModel, config: ConfigDict, vocab_size: int) -> None:
     """Starts a model from what `train.init_from` names.
 
-    That is BERT's weights, or a trained model: all of it, or an MLM's encoder in both towers.
+    That is BERT's weights, or a trained model: all of it, or an MLM's encoder in both towers; of two MLMs, one of which
+    has a decoder, the parameters of the MLM.
     """
     if pretrained.folders(config):
         pretrained.init(model, config)
@@ -284,7 +286,10 @@ def init_from(model: TwoTower | MaskedLanguageModel, config: ConfigDict, vocab_s
 def _copy(source: Any, target: Any, folder: Path) -> None:
     from flax import nnx
 
-    ours, theirs = (jax.tree.map(lambda x: x.shape, models.parameters(m)) for m in (target, source))
-    if ours != theirs:
+    wanted, given = (dict(nnx.to_flat_state(nnx.state(model, nnx.Param))) for model in (target, source))
+    if isinstance(source, MaskedLanguageModel) and isinstance(source, Autoencoder) != isinstance(target, Autoencoder):
+        both = wanted.keys() & given.keys()
+        wanted, given = ({path: value[path] for path in both} for value in (wanted, given))
+    if {path: value.shape for path, value in wanted.items()} != {path: value.shape for path, value in given.items()}:
         raise UserError(f"config.train.init_from={folder}: a model of other sizes or another kind")
-    nnx.update(target, jax.tree.map(jax.numpy.copy, nnx.state(source, nnx.Param)))
+    nnx.update(target, nnx.from_flat_state({path: jax.tree.map(jax.numpy.copy, v) for path, v in given.items()}))

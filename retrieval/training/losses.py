@@ -1,7 +1,7 @@
 """Losses: embeddings or logits to one value per example; the caller owns the mean.
 
-Letters of shapes: B examples of the global batch, K documents of each (the positive, then the hard negatives),
-E embedding size, P masked positions, V vocabulary.
+Letters of shapes: B examples of the global batch, K documents of each (the positive, then the hard negatives), N of
+these the hard negatives (K - 1), E embedding size, P tokens to predict, V vocabulary, Z size of a latent variable.
 """
 
 import jax
@@ -45,8 +45,7 @@ def in_batch_softmax(
     Raises:
       UserError: the temperature or the block is not positive.
     """
-    if not temperature > 0:
-        raise UserError(f"temperature {temperature}: must be greater than 0")
+    _check_temperature(temperature)
     if block < 1:
         raise UserError(f"loss block {block}: must be at least 1")
     B, K, E = document_BKE.shape
@@ -63,14 +62,72 @@ def in_batch_softmax(
     return loss_B, {"recall@1": (positive_B > rival_B).astype(jnp.float32)}
 
 
-def mlm_cross_entropy(logits_BPV: jax.Array, labels_BP: jax.Array, weights_BP: jax.Array) -> tuple[jax.Array, Metrics]:
-    """Cross-entropy of the masked tokens (Devlin et al. 2019).
+def triplet(
+    query_BE: jax.Array,
+    document_BKE: jax.Array,
+    document_ids_BK: jax.Array,
+    *,
+    temperature: float = 1.0,
+    margin: float = 1.0,
+) -> tuple[jax.Array, Metrics]:
+    """max(0, margin - (score of the positive - score of a negative)), the mean over an example's hard negatives
+    (Lu et al. 2021, section 4.2). A score is inner product / temperature.
 
-    Each example's sum over its masked tokens is scaled by B / (masked tokens of the batch): the mean of the result over
-    the batch is the mean over masked tokens, not over examples with few and many of them alike.
+    Args, Returns and Raises: as of `multi_negative_nll`.
+    """
+    positive_B1, negative_BN, counts_BN = _scores(query_BE, document_BKE, document_ids_BK, temperature)
+    loss_BN = jax.nn.relu(margin - (positive_B1 - negative_BN))
+    return _mean(loss_BN, counts_BN), _ahead(positive_B1, negative_BN, counts_BN)
+
+
+def two_way_nll(
+    query_BE: jax.Array, document_BKE: jax.Array, document_ids_BK: jax.Array, *, temperature: float = 1.0
+) -> tuple[jax.Array, Metrics]:
+    """-log softmax of the positive against one negative (Xiong et al. 2021, ANCE), the mean over the hard negatives of
+    an example: with one that was drawn at random, that one.
+
+    Args, Returns and Raises: as of `multi_negative_nll`.
+    """
+    positive_B1, negative_BN, counts_BN = _scores(query_BE, document_BKE, document_ids_BK, temperature)
+    loss_BN = jax.nn.softplus(negative_BN - positive_B1)
+    return _mean(loss_BN, counts_BN), _ahead(positive_B1, negative_BN, counts_BN)
+
+
+def multi_negative_nll(
+    query_BE: jax.Array, document_BKE: jax.Array, document_ids_BK: jax.Array, *, temperature: float = 1.0
+) -> tuple[jax.Array, Metrics]:
+    """-log softmax of the positive among the documents of its own example; those of the others are no candidates.
 
     Args:
-      weights_BP: 1 for a masked token, 0 for a place that is not used.
+      document_BKE: the positive is `document_BKE[:, 0]`, the others are its hard negatives.
+      document_ids_BK: equal for copies of a document. Copies of the positive do not count as negatives.
+
+    Returns:
+      The loss [B], 0 where no negative counts, and 'recall@1' [B]: 1 where the positive's score is greater than that of
+      every negative that counts, else 0.
+
+    Raises:
+      UserError: the temperature is not positive, or there are no hard negatives.
+    """
+    positive_B1, negative_BN, counts_BN = _scores(query_BE, document_BKE, document_ids_BK, temperature)
+    score_BK = jnp.concatenate([positive_B1, jnp.where(counts_BN, negative_BN, -jnp.inf)], axis=1)
+    return jax.nn.logsumexp(score_BK, axis=1) - positive_B1[:, 0], _ahead(positive_B1, negative_BN, counts_BN)
+
+
+# Losses of an example's own documents, which need hard negatives.
+OWN_NEGATIVES = {"triplet": triplet, "two_way_nll": two_way_nll, "multi_negative_nll": multi_negative_nll}
+
+
+def token_cross_entropy(
+    logits_BPV: jax.Array, labels_BP: jax.Array, weights_BP: jax.Array
+) -> tuple[jax.Array, Metrics]:
+    """Cross-entropy of tokens: of the masked ones (Devlin et al. 2019), or of all that a decoder writes again.
+
+    Each example's sum over its tokens is scaled by B / (tokens of the batch): the mean of the result over the batch is
+    the mean over tokens, not over examples with few and many of them alike.
+
+    Args:
+      weights_BP: 1 for a token to predict, 0 for a place that is not used.
 
     Returns:
       The loss [B], and 'accuracy' [B], scaled likewise.
@@ -82,6 +139,46 @@ def mlm_cross_entropy(logits_BPV: jax.Array, labels_BP: jax.Array, weights_BP: j
     hit_BP = logits_BPV.argmax(axis=-1) == labels_BP
     scale = len(weights_BP) / jnp.maximum(weights_BP.sum(), 1)
     return scale * (weights_BP * loss_BP).sum(axis=1), {"accuracy": scale * (weights_BP * hit_BP).sum(axis=1)}
+
+
+def free_bits(divergence_BZ: jax.Array, least: float) -> jax.Array:
+    """The KL divergence of a latent variable, [B], in nats, of which `least` in every dimension is free.
+
+    Below it no gradient pushes the variable to say nothing (Kingma et al. 2016; Li et al. 2020, for Optimus).
+    """
+    return jnp.maximum(divergence_BZ, least).sum(axis=1)
+
+
+def _scores(
+    query_BE: jax.Array, document_BKE: jax.Array, document_ids_BK: jax.Array, temperature: float
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Scores of the positive [B, 1] and of the hard negatives [B, N], and which of these are no copy of it."""
+    _check_temperature(temperature)
+    if document_BKE.shape[1] < 2:
+        raise UserError(f"a loss of hard negatives, but an example has {document_BKE.shape[1]} document: the positive")
+    # The default precision on an accelerator would round the embeddings to bfloat16 or TF32.
+    score_BK = jnp.einsum(
+        "be,bke->bk",
+        query_BE.astype(jnp.float32),
+        document_BKE.astype(jnp.float32),
+        precision=jax.lax.Precision.HIGHEST,
+    )
+    score_BK /= temperature
+    return score_BK[:, :1], score_BK[:, 1:], document_ids_BK[:, 1:] != document_ids_BK[:, :1]
+
+
+def _mean(value_BN: jax.Array, counts_BN: jax.Array) -> jax.Array:
+    """The mean over the negatives that count, 0 where none does."""
+    return jnp.where(counts_BN, value_BN, 0).sum(axis=1) / jnp.maximum(counts_BN.sum(axis=1), 1)
+
+
+def _ahead(positive_B1: jax.Array, negative_BN: jax.Array, counts_BN: jax.Array) -> Metrics:
+    return {"recall@1": ((positive_B1 > negative_BN) | ~counts_BN).all(axis=1).astype(jnp.float32)}
+
+
+def _check_temperature(temperature: float) -> None:
+    if not temperature > 0:
+        raise UserError(f"temperature {temperature}: must be greater than 0")
 
 
 def _numbers(ids_B: jax.Array, K: int) -> jax.Array:

@@ -1,0 +1,50 @@
+"""SEED-Encoder (Lu et al. 2021): BERT-base with a weak decoder beside its MLM, which needs all of a text in [CLS].
+
+The paper's run (8 V100 GPUs; 1M steps of 256 texts of 512 tokens, Wikipedia and BookCorpus; fine-tuned on MS MARCO
+passages with BM25 negatives, MRR@10 is 0.329 in place of BERT's 0.320):
+
+    python -m retrieval.main --config=configs/seed_encoder.py --workdir=runs/seed_encoder \\
+        --config.corpus=enwiki-latest-pages-articles.xml.bz2 --config.vocab=vocab.txt
+
+The vocabulary of the paper has 32,768 tokens; without a --config.vocab one of that size is trained on the corpus. The
+decoder is that of the authors' code: [CLS] through cross-attention, a span of 2 tokens in each of 3 layers. The
+other models of the paper, from the same corpus (--config.base=runs/seed_encoder --config.stages="('train',)"):
+
+    equation 9 to the letter: --config.model.decoder.reach=decoder --config.model.decoder.wiring=prefix
+    strong decoder (Figure 3): --config.model.decoder.layers=5 --config.model.decoder.span=512
+    Optimus: --config.model.decoder.layers=12 --config.model.decoder.span=512 --config.model.decoder.latent=768 \\
+        --config.train.free_bits=0.5
+    BERT (ours): --config.data.rates.autoencoder=0 --config.data.rates.mlm=1
+
+The decoder is dropped afterwards: --config.train.init_from=runs/seed_encoder starts towers from the encoder.
+
+At the size of a laptop, on the docstrings of the installed packages:
+
+    python -m retrieval.main --config=configs/seed_encoder.py:local --workdir=runs/seed_encoder
+"""
+
+from ml_collections import ConfigDict
+
+from configs import ict_bfs_wlp
+
+
+def get_config(size: str = "paper") -> ConfigDict:
+    """The paper's pre-training (section 4.1), or 'local': the same for a laptop's CPU."""
+    config = ict_bfs_wlp.get_config(size)
+    config.stages = ("prepare", "train")
+    config.sets.pydocs = False
+    config.data.rates = dict.fromkeys(config.data.rates, 0.0) | dict(autoencoder=1.0)
+    config.loop.validate_every = 0
+    config.data.held_out = 0.0
+    if size == "local":
+        config.prepare.update(longest_passage=126, shortest_paragraph=126, across_sections=True, held_out=0.0)
+        config.data.update(query_length=32, document_length=128)
+        config.train.update(steps=400, batch_size=32, learning_rate=1e-3, weight_decay=0.01)
+        return config
+    # Whole documents, cut into texts that fill a row.
+    config.prepare.update(longest_passage=510, shortest_paragraph=510, across_sections=True, vocab_size=32_768)
+    config.data.update(document_length=512)
+    config.train.update(steps=1_000_000, batch_size=256, learning_rate=1e-4, warmup_ratio=0.01, weight_decay=0.01)
+    config.model.remat = "none"  # and BERT-base's 12 heads, where the paper's text says eight
+    config.loop.update(checkpoint_every=10_000)
+    return config

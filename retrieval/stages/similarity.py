@@ -1,0 +1,68 @@
+"""The stage `similarity`: how alike random texts of the corpus are to the trained encoder, and to the untrained one."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from retrieval import files
+from retrieval.data import vocabularies
+from retrieval.evaluation import display
+from retrieval.evaluation.similarity import similarity_by_length
+from retrieval.models.mlm import MaskedLanguageModel
+from retrieval.models.text import Text, first
+from retrieval.stages import index as indexes
+from retrieval.stages import model as models
+from retrieval.stages import train
+from retrieval.stages.run import Run
+
+# The texts that pairs are drawn from: the first so many of the corpus, which are in the order of a hash.
+_TEXTS = 20_000
+
+
+def similarity(run: Run) -> dict[str, Any]:
+    """Prints the mean cosine of random pairs by length, and writes `similarity.json`.
+
+    Raises:
+      UserError: the corpus has too few texts of a length.
+    """
+    settings, vocabulary = run.config.similarity, vocabularies.load(run.corpus)
+    longest = run.config.data.document_length
+    passages = itertools.islice(indexes.read_candidates(run, indexes.CORPUS), _TEXTS)
+    texts = [vocabulary.single(ids, longest) for ids in vocabulary.encode_batch([item.text for item in passages])]
+    lengths = sorted(settings.lengths) or [longest // part for part in (8, 4, 2, 1)]
+    config, trained = train.load_parameters(run.holder("train").folder, len(vocabulary), run.config.mesh)
+    found = {
+        name: similarity_by_length(_embed(model), texts, lengths, settings.pairs, run.config.seed)
+        for name, model in (("trained", trained), ("untrained", models.build(config, len(vocabulary))))
+    }
+    print(display.markdown(["cosine of random texts of", *found], [(f"{n} tokens", *_row(found, n)) for n in lengths]))
+    files.write_json(run.folder / "similarity.json", {name: _named(values) for name, values in found.items()})
+    return {name: _named(values) for name, values in found.items()}
+
+
+def _embed(model: nnx.Module) -> Callable[[np.ndarray], np.ndarray]:
+    """Token ids to the vectors of an encoder: of towers the documents' embeddings, of an MLM its [CLS]."""
+    graphdef, state = nnx.split(model)
+    state = jax.tree.map(np.asarray, state)  # from wherever devices shared it: the texts are few, and one has room
+
+    @jax.jit
+    def embed(state: nnx.State, ids_BL: jax.Array) -> jax.Array:
+        model, text = nnx.merge(graphdef, state), Text.from_ids(ids_BL, jnp.zeros_like(ids_BL))
+        if isinstance(model, MaskedLanguageModel):
+            return first(model.encoder(text, dropout_key=None), text)
+        return model.encode_documents(text, None)
+
+    return lambda ids_BL: np.asarray(embed(state, ids_BL).astype(jnp.float32))
+
+
+def _row(found: dict[str, dict[int, float]], length: int) -> list[float]:
+    return [values[length] for values in found.values()]
+
+
+def _named(values: dict[int, float]) -> dict[str, float]:
+    return {str(length): value for length, value in values.items()}

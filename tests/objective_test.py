@@ -1,0 +1,104 @@
+"""What a config is trained for: the loss that it names, of what its model makes of a batch."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import ict_bfs_wlp
+from retrieval.errors import UserError
+from retrieval.models.text import Text
+from retrieval.stages import model as models
+from retrieval.stages import objective as objectives
+from retrieval.training import losses
+
+RANDOM = np.random.default_rng(0)
+TEXTS = (RANDOM.integers(1, 50, (4, 10)) * (np.arange(10) < RANDOM.integers(4, 11, (4, 1)))).astype(np.int32)
+
+
+def make_config(**changes):
+    config = ict_bfs_wlp.get_config("local")
+    config.model.update(num_layers=1, hidden_size=16, num_heads=2, mlp_size=32, embed_dim=8)
+    config.data.update(query_length=10, document_length=10)
+    config.train.temperature = 0.5
+    config.update_from_flattened_dict(changes)
+    return config
+
+
+@pytest.fixture(scope="module")
+def labelled():
+    """A batch with two hard negatives for each of four queries, and its embeddings."""
+    config = make_config()
+    model = models.build(config, 50)
+    documents = RANDOM.integers(1, 50, (4, 3, 10), np.int32)
+    batch = {"query": TEXTS, "document": documents, "document_id": RANDOM.integers(0, 5, (4, 3))}
+    batch |= {"log_q": RANDOM.normal(size=(4, 3)).astype(np.float32)}
+    query = model.encode_queries(Text.from_ids(TEXTS, 0 * TEXTS), None)
+    rows = documents.reshape(12, 10)
+    document = model.encode_documents(Text.from_ids(rows, 0 * rows), None).reshape(4, 3, 8)
+    return model, jax.tree.map(jnp.asarray, batch), query, document
+
+
+@pytest.mark.parametrize("name", objectives.LOSSES)
+def test_towers_are_trained_for_the_loss_that_the_config_names(name, labelled):
+    model, batch, query, document = labelled
+    config = make_config(**{"train.loss": name, "train.margin": 2.0})
+    found, metrics = objectives.make(config, model)(models.parameters(model), batch, jax.random.key(0))
+    ids = batch["document_id"]
+    if name == "in_batch_softmax":
+        expected, _ = losses.in_batch_softmax(query, document, ids, batch["log_q"], temperature=0.5)
+    elif name == "triplet":
+        expected, _ = losses.triplet(query, document, ids, temperature=0.5, margin=2.0)
+    else:
+        expected, _ = losses.OWN_NEGATIVES[name](query, document, ids, temperature=0.5)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(metrics["tokens"], (TEXTS > 0).sum(axis=1) + 30)
+
+
+def test_an_autoencoder_is_trained_for_both_losses_and_its_share_of_the_divergence():
+    rates = dict.fromkeys(["data.rates.ict", "data.rates.bfs", "data.rates.wlp"], 0.0) | {"data.rates.autoencoder": 1.0}
+    changes = {"model.decoder.latent": 3, "train.kl_weight": 0.7, "train.free_bits": 0.01, "model.decoder.layers": 1}
+    config = make_config(**rates, **changes)
+    model = models.build(config, 50)
+    positions, weights = np.array([[1, 2], [3, 0], [1, 3], [2, 0]]), np.array([[1, 1], [1, 0], [1, 1], [1, 0.0]])
+    labels, masked = np.zeros_like(positions), TEXTS.copy()
+    for b, p in np.argwhere(weights):
+        labels[b, p], masked[b, positions[b, p]] = TEXTS[b, positions[b, p]], 3
+    batch = {"text": masked, "positions": positions, "labels": labels, "weights": weights}
+    batch = jax.tree.map(jnp.asarray, batch)
+    found, metrics = objectives.make(config, model)(models.parameters(model), batch, jax.random.key(0))
+    result = model(Text.from_ids(masked, 0 * masked), positions, TEXTS, jax.random.key(0))
+
+    def surprise(logits, token):
+        logits = np.asarray(logits, np.float64)
+        return np.log(np.exp(logits - logits.max()).sum()) + logits.max() - logits[token]
+
+    mlm = [surprise(result.masked_GPV[b, p], labels[b, p]) for b, p in np.argwhere(weights)]
+    lengths = (TEXTS > 0).sum(axis=1)
+    written = [surprise(result.next_RLV[b, i], TEXTS[b, i + 1]) for b in range(4) for i in range(lengths[b] - 1)]
+    divergence = np.maximum(result.divergence_BZ, 0.01).sum(axis=1).mean()
+    assert metrics["mlm"].mean() == pytest.approx(np.mean(mlm), rel=1e-4)
+    assert metrics["reconstruction"].mean() == pytest.approx(np.mean(written), rel=1e-4)
+    assert metrics["kl"].mean() == pytest.approx(divergence, rel=1e-4)
+    expected = np.mean(mlm) + np.mean(written) + 0.7 * divergence * 4 / (lengths - 1).sum()
+    assert found.mean() == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_loss_of_hard_negatives_needs_some():
+    config = make_config(**{"train.loss": "two_way_nll"})
+    with pytest.raises(UserError, match=r"config\.train\.loss=two_way_nll .*set config\.data\.negatives=1 or more"):
+        objectives.check(config)
+    config.data.negatives = 1
+    objectives.check(config)
+    config.train.symmetric = True
+    with pytest.raises(UserError, match=r"config\.train\.symmetric=True is a part of"):
+        objectives.check(config)
+
+
+def test_the_decoder_is_no_part_of_a_masked_language_model():
+    rates = {"data.rates.ict": 0.0, "data.rates.bfs": 0.0, "data.rates.wlp": 0.0}
+    mlm, autoencoder = (
+        set(models.parameters(models.abstract(make_config(**rates, **{f"data.rates.{task}": 1.0}), 50)))
+        for task in ("mlm", "autoencoder")
+    )
+    assert autoencoder - mlm == {"decoder"} and not mlm - autoencoder
