@@ -12,11 +12,17 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import pathlib
 import tempfile
 
+import processes
 import pytest
+
+from retrieval.data import local_runner
 
 # The same small programs are compiled by many tests.
 os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="retrieval-tests-")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+
+# Else every `prepare` would wait for workers that import TensorFlow; those of the runs of `faults_test` do.
+local_runner._START = processes.FORK_SERVER
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 

@@ -1,5 +1,6 @@
 """The whole line on a toy dump: every config trains and is evaluated; `faults_test` cuts runs off."""
 
+import dataclasses
 import importlib
 import json
 import shutil
@@ -21,7 +22,7 @@ from retrieval.stages.table import STAGES
 
 TINY = dict(
     prepare=dict(shards=8, vocab_size=300, longest_passage=40, shortest_paragraph=10, least_passage=5),
-    data=dict(query_length=16, document_length=48, lanes=4, shuffle_buffer=64),
+    data=dict(query_length=16, document_length=48, lanes=2, shuffle_buffer=64),
     model=dict(num_layers=1, hidden_size=16, num_heads=2, mlp_size=32, embed_dim=8),
     train=dict(steps=4, batch_size=16),
     loop=dict(log_every=2, checkpoint_every=2),
@@ -74,9 +75,25 @@ def pretrained(inputs, prepared, tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def finished(inputs, prepared, tmp_path_factory):
+    """A whole run; a test that changes something copies it."""
+    run = make_run("ict_bfs_wlp", inputs, shutil.copytree(prepared, tmp_path_factory.mktemp("finished") / "run"))
+    execute(run)
+    return run
+
+
+@pytest.fixture(scope="module")
+def finished_mlm(inputs, prepared, tmp_path_factory):
+    """The same of a masked language model."""
+    run = make_run("mlm", inputs, shutil.copytree(prepared, tmp_path_factory.mktemp("mlm") / "run"))
+    execute(run)
+    return run
+
+
 def fine_tuning(inputs, pretrained, folder, /, **changes):
     """Half of the 24 toy questions to train on, 3 of these to validate on."""
-    changes = {"base": str(pretrained), "train.init_from": str(pretrained), "data.lanes": 4, "corpus": "", **changes}
+    changes = {"base": str(pretrained), "train.init_from": str(pretrained), "data.lanes": 2, "corpus": "", **changes}
     half = {"split.ratio": 0.5, "split.validation": 0.25, "train.batch_size": 8, "loop.validate_every": 2}
     return make_run("reqa", inputs, folder, **(half | changes))
 
@@ -90,10 +107,9 @@ def test_every_config_trains(name, inputs, prepared, tmp_path):
     assert json.loads(line)["loss"] == pytest.approx(np.log(16), abs=1)  # chance, among 16 documents
 
 
-@pytest.mark.parametrize("name", ["ict_bfs_wlp", "mlm"])
-def test_from_the_shards_to_the_report(name, inputs, prepared, tmp_path):
-    folder = shutil.copytree(prepared, tmp_path / "run")
-    execute(make_run(name, inputs, folder))
+@pytest.mark.parametrize("name", ["finished", "finished_mlm"])
+def test_from_the_shards_to_the_report(name, request):
+    folder = request.getfixturevalue(name).folder
     systems = {system for system, _, _ in results(folder)}
     assert systems == {"bm25", "untrained", "dense", "hybrid"} | ({"dense (ScaNN)"} if scann.available() else set())
     assert all(0 <= value <= 1 for value in results(folder).values())
@@ -217,13 +233,11 @@ def wait_for(path):
     raise AssertionError(f"{path} was not written")
 
 
-def test_mlm_initialises_both_towers(inputs, prepared, tmp_path):
-    mlm = make_run("mlm", inputs, shutil.copytree(prepared, tmp_path / "mlm"))
-    execute(mlm, "train")
+def test_mlm_initialises_both_towers(inputs, prepared, finished_mlm, tmp_path):
     folder = shutil.copytree(prepared, tmp_path / "ict")
-    run = make_run("ict", inputs, folder, **{"train.init_from": str(tmp_path / "mlm"), "model.tied": False})
+    run = make_run("ict", inputs, folder, **{"train.init_from": str(finished_mlm.folder), "model.tied": False})
     vocab_size = len(WordPiece.load(run.corpus / "vocab.txt"))
-    _, trained = train.load_parameters(mlm.folder, vocab_size, run.config.mesh)
+    _, trained = train.load_parameters(finished_mlm.folder, vocab_size, run.config.mesh)
     towers = train.models.build(run.config, vocab_size)
     train.init_from(towers, run.config, vocab_size)
     table = np.asarray(trained.encoder.token_embedding.embedding[...])
@@ -407,11 +421,9 @@ def test_a_base_that_stands_on_the_run_itself(inputs, pretrained, tmp_path):
         runs.run_stage(one, "sets", STAGES)
 
 
-def test_a_query_of_ones_own(inputs, prepared, tmp_path, capsys):
-    folder = shutil.copytree(prepared, tmp_path / "run")
-    run = make_run("ict_bfs_wlp", inputs, folder)
-    execute(run, "train", "encode", "index")
-    execute(Run(run.config, folder, run.lock, query="What does the Red fox eat?"), "search")
+def test_a_query_of_ones_own(finished, tmp_path, capsys):
+    run = dataclasses.replace(finished, folder=shutil.copytree(finished.folder, tmp_path / "run"))
+    execute(dataclasses.replace(run, query="What does the Red fox eat?"), "search")
     output = capsys.readouterr().out
     assert [line for line in output.splitlines() if line in ("dense", "BM25", "merged")] == ["dense", "BM25", "merged"]
     first = output.split("\nBM25\n")[1].splitlines()
@@ -420,11 +432,10 @@ def test_a_query_of_ones_own(inputs, prepared, tmp_path, capsys):
         execute(run, "search")
 
 
-def test_a_second_call_skips_everything(inputs, prepared, tmp_path, monkeypatch):
-    folder = shutil.copytree(prepared, tmp_path / "run")
-    execute(make_run("ict_bfs_wlp", inputs, folder))
+def test_a_second_call_skips_everything(finished, tmp_path):
+    folder = shutil.copytree(finished.folder, tmp_path / "run")
     written = [p for p in folder.rglob("*") if p.is_file() and p.suffix != ".png"]
     always = ("config.json", "report", ".lock")
     before = {path: path.stat().st_mtime_ns for path in written if not path.name.startswith(always)}
-    execute(make_run("ict_bfs_wlp", inputs, folder))
+    execute(dataclasses.replace(finished, folder=folder))
     assert before == {path: path.stat().st_mtime_ns for path in before}

@@ -18,6 +18,7 @@ import time
 from random import Random
 
 import numpy as np
+import processes
 import pytest
 import toy_corpus
 from conftest import REPOSITORY
@@ -39,16 +40,18 @@ SMALL = {
     "encode": dict(batch_tokens=512, shard_size=20),
 }
 
-# `retrieval.main`, which kills itself, or is told to end, so many seconds after its imports.
+ONE_DEVICE = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
+
+# `retrieval.main`, which is told to end so many seconds after its imports.
 CHILD = """
 import os, signal, sys, threading, time
 import jax, tensorflow
 from retrieval import command_line, main
 from retrieval.stages import table
-after, number = float(sys.argv.pop(1)), int(sys.argv.pop(1))
+after = float(sys.argv.pop(1))
 def strike():
     print(time.monotonic(), flush=True)
-    os.kill(os.getpid(), number)
+    os.kill(os.getpid(), signal.SIGTERM)
 if after >= 0:
     timer = threading.Timer(after, strike)
     timer.daemon = True
@@ -72,11 +75,11 @@ def command(tmp_path_factory):
     return lambda folder: [f"--workdir={folder}", *settings]
 
 
-def execute(arguments, after=-1.0, number=signal.SIGKILL):
+def execute(arguments, sigterm_after=-1.0):
     """Runs a command to its end, or to that of the child."""
-    environment = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
-    child = [sys.executable, "-c", CHILD, str(after), str(int(number)), *arguments]
-    return subprocess.run(child, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=300)
+    child = [sys.executable, "-c", CHILD, str(sigterm_after), *arguments]
+    options = dict(cwd=REPOSITORY, env=os.environ | ONE_DEVICE, capture_output=True, text=True, timeout=300)
+    return subprocess.run(child, **options)
 
 
 @pytest.fixture(scope="module")
@@ -90,10 +93,10 @@ def whole(command, tmp_path_factory):
 
 def survive(command, folder, kills, seed):
     """Kills the run again and again, and lets it end."""
-    moments = Random(seed)
+    moments, log = Random(seed), folder.with_suffix(".log")
     for _ in range(kills):
-        done = execute(command(folder), after=moments.uniform(0, 6))
-        assert done.returncode in (0, -signal.SIGKILL), done.stderr
+        code = processes.run_and_kill(command(folder), ONE_DEVICE, moments.uniform(0, 6), log)
+        assert code in (0, -signal.SIGKILL), log.read_text()
     done = execute(command(folder))
     assert done.returncode == 0, done.stderr
 
@@ -147,7 +150,7 @@ def test_a_run_that_is_killed_over_and_over(command, whole, tmp_path, seed):
 
 @pytest.mark.parametrize("after", [0.3, 5.0])
 def test_sigterm_ends_a_run_with_the_code_to_start_it_again(command, tmp_path, after):
-    done = execute(command(tmp_path / "run"), after, signal.SIGTERM)
+    done = execute(command(tmp_path / "run"), after)
     assert done.returncode == hosts.EXIT_CODE and time.monotonic() - float(done.stdout) < 30, done.stderr
     assert "the same command goes on from there" in done.stderr and "Traceback" not in done.stderr
 

@@ -6,7 +6,6 @@ import itertools
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -244,21 +243,16 @@ if __name__ == "__main__":
     import sys
     sys.path.insert(0, {str(Path(__file__).parent)!r})
     from pathlib import Path
-    import prepare_test
+    import processes
     from retrieval.data import local_runner
     tasks = [(Path({str(tmp_path)!r}) / str(number), ()) for number in range(2)]
-    local_runner.run_tasks("sleep", tasks, prepare_test._tell_and_sleep, workers=2)
+    local_runner.run_tasks("sleep", tasks, processes.tell_and_sleep, workers=2)
 """
     with subprocess.Popen([sys.executable, "-c", code], cwd=REPOSITORY, stdout=subprocess.PIPE) as parent:
         for _ in range(2):
             assert parent.stdout.readline() == b"working\n"
         parent.kill()
         assert parent.communicate(timeout=20) == (b"", None)  # nobody has its output any more
-
-
-def _tell_and_sleep(output):
-    print("working", flush=True)
-    time.sleep(60)
 
 
 def test_resolve_takes_one_hop():

@@ -34,6 +34,8 @@ _HEADER, _PLACE = struct.Struct("<3Q"), struct.Struct("<Q")
 _DAMAGE = (ValueError, TypeError, AttributeError, OverflowError, MemoryError, struct.error, msgpack.UnpackException)
 # Packed items that a task holds before it writes them.
 _MEMORY = 64 << 20
+# How workers start: a fork would inherit the locks of JAX's and TensorFlow's threads.
+_START = multiprocessing.get_context("spawn")
 
 
 def run_tasks(
@@ -50,10 +52,9 @@ def run_tasks(
     Raises:
       UserError: a worker was killed (out of memory, most often); what was finished is kept.
     """
-    context = multiprocessing.get_context("spawn")  # a fork would inherit the locks of JAX's and TensorFlow's threads
     pending: set[concurrent.futures.Future] = set()
     with (
-        concurrent.futures.ProcessPoolExecutor(workers, context, _end_with_parent) as pool,
+        concurrent.futures.ProcessPoolExecutor(workers, _START, _end_with_parent) as pool,
         tqdm.tqdm(desc=name, total=total, unit="task", mininterval=2) as progress,
     ):
         try:

@@ -1,0 +1,49 @@
+"""Processes that start at once, as copies of one that has imported what takes seconds: TensorFlow, JAX and Orbax.
+
+Each is a process of its own, with its own backends, and can be killed. The one that is copied has only imported: it has
+no thread whose locks a copy could inherit, no JAX backend and no compiled program.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+FORK_SERVER = multiprocessing.get_context("forkserver")
+FORK_SERVER.set_forkserver_preload(["retrieval.main", "retrieval.stages.table"])
+
+
+def run_and_kill(arguments: Sequence[str], environment: Mapping[str, str], after: float, log: Path) -> int:
+    """Runs `retrieval.main` in a process that kills itself after so many seconds; returns its exit code.
+
+    Args:
+      log: the file that it writes to in place of the terminal.
+    """
+    child = FORK_SERVER.Process(target=_run, args=(arguments, environment, after, log))
+    child.start()
+    child.join()
+    return child.exitcode
+
+
+def _run(arguments: Sequence[str], environment: Mapping[str, str], after: float, log: Path) -> None:
+    from retrieval import command_line, main
+
+    with log.open("a") as file:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(file.fileno(), stream.fileno())
+    os.environ.update(environment)
+    timer = threading.Timer(after, os.kill, (os.getpid(), signal.SIGKILL))
+    timer.daemon = True
+    timer.start()
+    sys.argv[1:] = arguments
+    command_line.run(main.main)
+
+
+def tell_and_sleep(output: Path) -> None:
+    """A task for `local_runner` that does not end by itself."""
+    print("working", flush=True)
+    time.sleep(60)
