@@ -38,7 +38,8 @@ def _paper() -> ConfigDict:
     config.corpus = ""
     # Work directory of a run whose outputs serve for the stages that are not listed here.
     config.base = ""
-    # A BERT vocab.txt; empty trains one of prepare.vocab_size tokens on the corpus.
+    # A BERT vocab.txt, a RoBERTa tokenizer.json, or the folder of either; empty trains one of prepare.vocab_size tokens
+    # on the corpus.
     config.vocab = ""
 
     config.prepare = ConfigDict(

@@ -145,6 +145,11 @@ class BertFolder:
         """Its config, and the files that its weights are read from."""
         return [_config_of(self.path), *tensor_files.find(self.path)]
 
+    @property
+    def has_head(self) -> bool:
+        """Whether the weights of a masked language model's head are there."""
+        return any(name.startswith(_HEAD) for name in self._tensors)
+
     def encoder(self, like: Mapping[str, Any], token_ids: Sequence[int] | None = None) -> dict[str, Any]:
         """The parameters of the encoder, as `pretrained.to_parameters` gives them.
 
@@ -159,9 +164,9 @@ class BertFolder:
 
     def mlm_head(self, like: Mapping[str, Any], token_ids: Sequence[int] | None = None) -> dict[str, Any] | None:
         """The parameters of the head that predicts masked tokens, or None where the folder has none; see `encoder`."""
-        head = {name: tensor for name, tensor in self._tensors.items() if name.startswith(_HEAD)}
-        if not head:
+        if not self.has_head:
             return None
+        head = {name: tensor for name, tensor in self._tensors.items() if name.startswith(_HEAD)}
         table = self._tensors.get("embeddings.word_embeddings.weight")
         if not np.array_equal(head.pop(f"{_HEAD}decoder.weight", table), table):
             raise UserError(

@@ -72,7 +72,7 @@ def check(run: Run) -> None:
 
 
 def check_tensors(config: ConfigDict) -> None:
-    """Reads the folders' weights and checks that every parameter gets its own; of BERT-base in a second or two.
+    """Reads the folders' weights and checks that every parameter gets its own.
 
     Raises:
       UserError: a file is damaged, or a tensor is missing, left over or of another shape.
@@ -87,8 +87,10 @@ def init(model: TwoTower | MaskedLanguageModel, config: ConfigDict) -> None:
     state, found = nnx.state(model, nnx.Param), folders(config)
     nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, _load(found, models.parameters(model))))
     nnx.update(model, state)
-    for name, folder in found.items():
-        _log.info("the %s starts from %s", name.replace("_", " "), folder.path)
+    for folder in dict.fromkeys(found.values()):
+        started = [name for name in _TOWERS if hasattr(model, name) and found.get(name) is folder] or ["encoder"]
+        left = ", without its head of a masked language model" if folder.has_head and not models.is_mlm(config) else ""
+        _log.info("%s: starts from %s%s", ", ".join(started), folder.path, left)
 
 
 def _load(found: Mapping[str, BertFolder], params: Mapping[str, Any]) -> dict[str, Any]:
