@@ -131,16 +131,16 @@ def test_the_tokenizer_gives_the_ids_and_types_of_ours(which, request, run):
 def test_byte_pairs_are_written_as_they_are_used_here(tmp_path):
     """Padding has id 0, whatever it had where the vocabulary was published."""
     vocabulary = vocabularies.load(REPOSITORY / "tests" / "golden" / "byte_pairs" / "tokenizer.json")
-    tokenizer_files.write_tokenizer(tmp_path, vocabulary, length=12, types=1)
+    tokenizer_files.write_tokenizer(tmp_path, vocabulary, length=24, types=1)
     assert vocabularies.load(tmp_path).tokens == vocabulary.tokens and vocabulary.tokens[0] == "<pad>"
     assert read(tmp_path / "tokenizer_config.json")["cls_token"] == "<s>"
     tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     tokenizer.encode_special_tokens = True
-    tokenizer.enable_truncation(12)
+    tokenizer.enable_truncation(24)
     for title, text in (("The fox", "is </s> a 🦊"), ("a", "b c " * 20)):
         encoding, (first, second) = tokenizer.encode(title, text), vocabulary.encode_batch([title, text])
-        assert encoding.ids == vocabulary.pair(first, second, 12) and set(encoding.type_ids) == {0}
-        assert tokenizer.encode(text).ids == vocabulary.single(second, 12)
+        assert encoding.ids == vocabulary.pair(first, second, 24) and set(encoding.type_ids) == {0}
+        assert tokenizer.encode(text).ids == vocabulary.single(second, 24)
 
 
 def test_a_title_of_more_than_half_of_the_tokens_is_cut_differently(folder):
