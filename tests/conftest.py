@@ -1,28 +1,25 @@
 """Eight CPU devices for every test, and the place of the optional real data."""
 
 import os
-
-os.environ["JAX_PLATFORMS"] = "cpu"
-# Small programs, seldom run: most of their time would go into optimising them.
-os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-)
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
 import pathlib
 import tempfile
 
-import processes
+import children
 import pytest
 
-from retrieval.data import local_runner
-
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + f" --xla_force_host_platform_device_count=8 {children.XLA_FLAGS}"
+)
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # The same small programs are compiled by many tests.
 os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="retrieval-tests-")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
+from retrieval.data import local_runner
+
 # Else every `prepare` would wait for workers that import TensorFlow; those of the runs of `faults_test` do.
-local_runner._START = processes.FORK_SERVER
+local_runner._START = children.FORK_SERVER
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 

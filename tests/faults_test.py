@@ -17,8 +17,8 @@ import sys
 import time
 from random import Random
 
+import children
 import numpy as np
-import processes
 import pytest
 import toy_corpus
 from conftest import REPOSITORY
@@ -39,8 +39,6 @@ SMALL = {
     "loop": dict(log_every=2, checkpoint_every=4, validate_every=10, validate_queries=8, validate_candidates=16),
     "encode": dict(batch_tokens=512, shard_size=20),
 }
-
-ONE_DEVICE = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
 
 # `retrieval.main`, which is told to end so many seconds after its imports.
 CHILD = """
@@ -78,8 +76,8 @@ def command(tmp_path_factory):
 def execute(arguments, sigterm_after=-1.0):
     """Runs a command to its end, or to that of the child."""
     child = [sys.executable, "-c", CHILD, str(sigterm_after), *arguments]
-    options = dict(cwd=REPOSITORY, env=os.environ | ONE_DEVICE, capture_output=True, text=True, timeout=300)
-    return subprocess.run(child, **options)
+    environment = os.environ | {"XLA_FLAGS": children.XLA_FLAGS}
+    return subprocess.run(child, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=300)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +93,7 @@ def survive(command, folder, kills, seed):
     """Kills the run again and again, and lets it end."""
     moments, log = Random(seed), folder.with_suffix(".log")
     for _ in range(kills):
-        code = processes.run_and_kill(command(folder), ONE_DEVICE, moments.uniform(0, 6), log)
+        code = children.run_and_kill(command(folder), moments.uniform(0, 6), log)
         assert code in (0, -signal.SIGKILL), log.read_text()
     done = execute(command(folder))
     assert done.returncode == 0, done.stderr
@@ -157,7 +155,7 @@ def test_sigterm_ends_a_run_with_the_code_to_start_it_again(command, tmp_path, a
 
 def test_a_process_that_does_not_hear_is_gone_in_time():
     code = "import hashlib; from retrieval import hosts; hosts._GRACE = 1; hosts.heed_sigterm(); print(flush=True); "
-    busy = "hashlib.pbkdf2_hmac('sha256', b'', b'', 2 * 10**9)"  # Python hears no signal before it is through
+    busy = "hashlib.pbkdf2_hmac('sha256', b'', b'', 2 * 10**8)"  # Python hears no signal before it is through
     with subprocess.Popen([sys.executable, "-c", code + busy], cwd=REPOSITORY, stdout=subprocess.PIPE) as process:
         process.stdout.readline()
         time.sleep(0.5)

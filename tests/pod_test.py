@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 
+import children
 import jax
 import numpy as np
 import pytest
@@ -44,7 +45,7 @@ def settings(folder, inputs, stages):
 
 
 def environment(**variables):
-    return os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"} | variables
+    return os.environ | {"XLA_FLAGS": children.XLA_FLAGS} | variables
 
 
 def pod(hosts, devices, folder, inputs, *arguments, stages="train"):
@@ -58,7 +59,7 @@ def processes(command, hosts, devices=1):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    flags = f"--xla_backend_optimization_level=0 --xla_force_host_platform_device_count={devices}"
+    flags = f"{children.XLA_FLAGS} --xla_force_host_platform_device_count={devices}"
     place = dict(JAX_PLATFORMS="cpu", JAX_COORDINATOR_ADDRESS=address, JAX_NUM_PROCESSES=str(hosts), XLA_FLAGS=flags)
     return [
         subprocess.Popen(
@@ -231,8 +232,8 @@ def wait_for(path, process):
 def hosts_of(process, **environment):
     """The processes of retrieval.main that a pod started, by what is in their environment."""
     wanted = {f"{name}={value}".encode() for name, value in environment.items()}
-    children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
-    return [int(c) for c in children if wanted <= set(open(f"/proc/{c}/environ", "rb").read().split(b"\0"))]
+    pids = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+    return [int(c) for c in pids if wanted <= set(open(f"/proc/{c}/environ", "rb").read().split(b"\0"))]
 
 
 # Without a model: pods whose first process is at work, while the others wait.

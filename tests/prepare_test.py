@@ -243,10 +243,10 @@ if __name__ == "__main__":
     import sys
     sys.path.insert(0, {str(Path(__file__).parent)!r})
     from pathlib import Path
-    import processes
+    import children
     from retrieval.data import local_runner
     tasks = [(Path({str(tmp_path)!r}) / str(number), ()) for number in range(2)]
-    local_runner.run_tasks("sleep", tasks, processes.tell_and_sleep, workers=2)
+    local_runner.run_tasks("sleep", tasks, children.tell_and_sleep, workers=2)
 """
     with subprocess.Popen([sys.executable, "-c", code], cwd=REPOSITORY, stdout=subprocess.PIPE) as parent:
         for _ in range(2):

@@ -10,32 +10,35 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+
+# Small programs, seldom run: most of their time would go into optimising them, and half of the rest into fusions.
+XLA_FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 
 FORK_SERVER = multiprocessing.get_context("forkserver")
 FORK_SERVER.set_forkserver_preload(["retrieval.main", "retrieval.stages.table"])
 
 
-def run_and_kill(arguments: Sequence[str], environment: Mapping[str, str], after: float, log: Path) -> int:
-    """Runs `retrieval.main` in a process that kills itself after so many seconds; returns its exit code.
+def run_and_kill(arguments: Sequence[str], after: float, log: Path) -> int:
+    """The exit code of `retrieval.main`, with one device, in a process that kills itself after so many seconds.
 
     Args:
       log: the file that it writes to in place of the terminal.
     """
-    child = FORK_SERVER.Process(target=_run, args=(arguments, environment, after, log))
+    child = FORK_SERVER.Process(target=_run, args=(arguments, after, log))
     child.start()
     child.join()
     return child.exitcode
 
 
-def _run(arguments: Sequence[str], environment: Mapping[str, str], after: float, log: Path) -> None:
+def _run(arguments: Sequence[str], after: float, log: Path) -> None:
     from retrieval import command_line, main
 
     with log.open("a") as file:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(file.fileno(), stream.fileno())
-    os.environ.update(environment)
+    os.environ["XLA_FLAGS"] = XLA_FLAGS
     timer = threading.Timer(after, os.kill, (os.getpid(), signal.SIGKILL))
     timer.daemon = True
     timer.start()
