@@ -89,12 +89,29 @@ def whole(command, tmp_path_factory):
     return folder
 
 
+# What a run has finished or saved before it is killed, and the most seconds until then: every stage has its kill, and
+# training several, however fast the machine is.
+MOMENTS = [
+    ((), 3.0),
+    ((), 6.0),
+    (["stages/prepare.json"], 0.5),
+    *(([f"checkpoints/{later}" for later in range(step, 61)], 1.0) for step in (4, 12, 24, 40)),
+    (["stages/train.json"], 1.0),
+    (["stages/encode.json"], 0.3),
+    (["stages/index.json"], 0.5),
+]
+
+
 def survive(command, folder, kills, seed):
     """Kills the run again and again, and lets it end."""
-    moments, log = Random(seed), folder.with_suffix(".log")
-    for _ in range(kills):
-        code = children.run_and_kill(command(folder), moments.uniform(0, 6), log)
+    random, log, hits = Random(seed), folder.with_suffix(".log"), 0
+    for kill in range(kills):
+        landmarks, most = MOMENTS[kill * len(MOMENTS) // kills]
+        paths = [folder / landmark for landmark in landmarks]
+        code = children.run_and_kill(command(folder), paths, random.uniform(0, most), log)
         assert code in (0, -signal.SIGKILL), log.read_text()
+        hits += code != 0
+    assert hits > kills / 2
     done = execute(command(folder))
     assert done.returncode == 0, done.stderr
 
