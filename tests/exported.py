@@ -33,9 +33,8 @@ DOCUMENTS = [
     Candidate("4", "A title alone", ""),
     Candidate("5", "[SEP] [CLS]", "the [PAD] dog"),
     Candidate("6", "", "the dogs " * 40),
+    Candidate("7", "fox " * 30, "dogs " * 90),
 ]
-# Of more than half of the 40 tokens, as is the text: the two cut differently.
-LONG_TITLE = Candidate("7", "fox " * 30, "dogs " * 90)
 
 SIZES = {
     "data.query_length": 16,

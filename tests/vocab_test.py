@@ -69,7 +69,8 @@ def test_single_and_pair_by_hand():
     assert vocabulary.pair([7], [8, 9], 5) == [cls, 7, sep, 8, sep]
     assert vocabulary.pair([], [8, 9], 10) == [cls, 8, 9, sep]
     # A long first text leaves at least half of the row to the second.
-    assert vocabulary.pair([7] * 20, [8] * 20, 10) == [cls, 7, 7, 7, 7, 7, sep, 8, 8, sep]
+    assert vocabulary.pair([7] * 20, [8] * 20, 10) == [cls, 7, 7, 7, sep, 8, 8, 8, 8, sep]
+    assert vocabulary.pair([7] * 21, [8] * 20, 10) == [cls, 7, 7, 7, 7, sep, 8, 8, 8, sep]
     assert vocabulary.pair([7] * 20, [8], 10) == [cls, 7, 7, 7, 7, 7, 7, sep, 8, sep]
 
 

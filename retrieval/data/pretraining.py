@@ -163,7 +163,9 @@ def _single(ids: tf.Tensor, length: int, specials: Specials) -> tf.Tensor:
 
 def _pair(first: tf.Tensor, second: tf.Tensor, length: int, specials: Specials) -> tf.Tensor:
     """`Vocabulary.pair` in TensorFlow."""
-    first = first[: tf.minimum(tf.maximum(length // 2, length - 3 - tf.size(second)), length - 3)]
-    second = second[: length - 3 - tf.size(first)]
+    room = length - 3
+    half = (room + tf.cast(tf.size(first) > tf.size(second), tf.int32)) // 2
+    first = first[: tf.maximum(half, room - tf.size(second))]
+    second = second[: room - tf.size(first)]
     pair = tf.concat([[specials.cls], first, [specials.sep], second, [specials.sep]], 0)
     return tf.cond(tf.size(first) > 0, lambda: pair, lambda: _single(second, length, specials))

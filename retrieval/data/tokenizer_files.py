@@ -1,8 +1,7 @@
 """A vocabulary as the files of a Hugging Face tokenizer, which gives the same token ids for every text.
 
 A pair is `[CLS] first [SEP] second [SEP]` with token types 0 and 1, where there are two, and "[SEP]" in a text is no
-special token, as with `Vocabulary`. What is too long is cut from the longer text of a pair, one token after the other,
-where `Vocabulary.pair` cuts the second first: that is the same unless each would take half of the tokens or more.
+special token, as with `Vocabulary`. What is too long is cut as `Vocabulary.pair` does it.
 """
 
 from pathlib import Path

@@ -70,14 +70,17 @@ class Vocabulary:
         return [self.cls_id, *ids[: length - 2], self.sep_id]
 
     def pair(self, first: Sequence[int], second: Sequence[int], length: int) -> list[int]:
-        """`[CLS] first [SEP] second [SEP]`, cut to `length` tokens; `second` is cut before `first` is.
+        """`[CLS] first [SEP] second [SEP]`, cut to `length` tokens as BERT and Hugging Face's `longest_first` cut.
 
-        An empty `first` (a text without a title) gives `single(second)`.
+        The longer text loses its last tokens until both are of one length, then both do; one odd place is left to the
+        longer, or to `second`. An empty `first` (a text without a title) gives `single(second)`.
         """
         if not first:
             return self.single(second, length)
-        first = first[: max(length // 2, length - 3 - len(second))][: length - 3]
-        return [self.cls_id, *first, self.sep_id, *second[: length - 3 - len(first)], self.sep_id]
+        room = length - 3
+        half = (room + (len(first) > len(second))) // 2
+        first = first[: max(half, room - len(second))]
+        return [self.cls_id, *first, self.sep_id, *second[: room - len(first)], self.sep_id]
 
     def to_json(self, types: int) -> str:
         """A `tokenizer.json` of the library, with `single` and `pair` as what it makes of token ids.

@@ -129,14 +129,12 @@ def _names(value: Any) -> list[str]:
 
 def _notes(config: ConfigDict, vocabulary: Vocabulary) -> list[str]:
     data, model = config.data, config.model
-    half = (data.document_length - 3) // 2
     notes = [
         f"Queries are cut to {data.query_length} tokens and documents to {data.document_length}, [CLS] and [SEP] among "
         "them.",
         "A document with a title is the pair (title, text), one without is the text alone: an empty title is not the "
         "same.",
-        f"Of a document that is too long the end is cut off. Where title and text both have {half} tokens or more, "
-        "training kept up to two tokens more of the title: such vectors may differ a little.",
+        "Of a document that is too long the longer of title and text is cut, then both.",
         "Special tokens that are written in a text, such as [SEP], are text.",
         "`AutoModel` loads the encoder alone. Its pooler is of zeros: there is none.",
     ]
