@@ -114,8 +114,8 @@ def test_packed_texts_do_not_see_each_other(model):
         starts_GC=jnp.array([[0, 5]]),
     )
     together = encode(model, packed)
-    np.testing.assert_allclose(together[0, :5], apart[0], atol=1e-6)
-    np.testing.assert_allclose(together[0, 5:9], apart[1, :4], atol=1e-6)
+    np.testing.assert_allclose(together[0, :5], apart[0], atol=1e-5)
+    np.testing.assert_allclose(together[0, 5:9], apart[1, :4], atol=1e-5)
 
 
 def test_a_row_of_padding_gives_no_nan(model):
