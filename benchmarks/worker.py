@@ -53,7 +53,8 @@ def _turns() -> Iterator[str]:
     asked: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def listen() -> None:
-        for line in sys.stdin:
+        # Not `sys.stdin`, which this thread would hold for ever: processes that a turn forks close it first of all.
+        for line in os.fdopen(os.dup(0)):
             asked.put(line)
         os.kill(os.getpid(), signal.SIGTERM)
 

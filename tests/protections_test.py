@@ -109,8 +109,8 @@ PROTECTIONS = [
     Protection(
         "broken input",
         "data/beir.py",
-        "except ValueError as error:\n        raise UserError(f\"{at}: the score '{fields[2]}' is not",
-        "except ZeroDivisionError as error:\n        raise UserError(f\"{at}: the score '{fields[2]}' is not",
+        "except ValueError as error:\n        raise UserError(f\"{at}: the score '{text}' is not an integer",
+        "except ZeroDivisionError as error:\n        raise UserError(f\"{at}: the score '{text}' is not an integer",
         "fuzz_test.py::test_judgements_of_a_beir_folder",
     ),
     Protection(

@@ -290,7 +290,7 @@ class Shards(Loader):
         pairs.write_pairs(list(of_set(labelled(), "train")), VOCABULARY, folder, 1)
 
     def read(self, folder):
-        name, _ = tasks.register(folder, VOCABULARY, {"tasks": {}}, {"pairs": 1.0}, labelled=folder)
+        name, _ = tasks.register(folder, VOCABULARY, {"tasks": {"mlm": {"pairs": 0}}}, {"pairs": 1.0}, labelled=folder)
         lengths = pair_lengths(8, 8)
         dataset = seqio.get_dataset(name, lengths, TwoTowerConverter(3), shuffle=False, num_epochs=1, verbose=False)
         return next(batches._Lane("lane", dataset, 2))
