@@ -295,7 +295,7 @@ def test_fine_tuning_on_labelled_files_with_hard_negatives(inputs, pretrained, t
     lines = [json.loads(line) for line in (run.folder / "metrics" / "train.jsonl").read_text().splitlines()]
     assert sum("validation/RR" in line for line in lines) == 3
     losses = [line["loss"] for line in lines if "loss" in line]
-    assert losses[0] == pytest.approx(np.log(24), rel=0.2) and losses[-1] < 0.7 * losses[0]  # 8 positives, 16 negatives
+    assert losses[0] == pytest.approx(np.log(24), abs=1) and losses[-1] < 0.7 * losses[0]  # 8 positives, 16 negatives
     found = {(row["dataset"], row["system"]) for row in json.loads((run.folder / "results.json").read_text())}
     assert ("pairs", "dense") in found and results(run.folder)["dense", "test", "Success@10"] > 0.5
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from retrieval.data import splits
 from retrieval.data.beir import Candidate, RetrievalSet
 from retrieval.data.splits import split
 from retrieval.errors import UserError
@@ -71,3 +72,12 @@ def test_what_is_judged_not_relevant_is_not_trained_on():
 def test_shares_that_leave_nothing(count, ratio, validation, message):
     with pytest.raises(UserError, match=message):
         split(questions(count), ratio, validation, 0)
+
+
+@pytest.mark.parametrize(
+    ("queries", "share", "expected"),
+    [(0, 0.1, 0), (1, 0.1, 0), (2, 0.9, 1), (10, 0.01, 1), (100, 0.1, 10), (10**6, 0.1, 2000)],
+)
+def test_labelled_queries_that_are_held_out(queries, share, expected):
+    """At least one, where one is left to train on, and no more than a pool in memory can be made of."""
+    assert splits.held_out(queries, share) == expected

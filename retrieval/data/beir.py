@@ -166,7 +166,7 @@ def check_id(id: str, name: str, at: str) -> str:
     Raises:
       UserError: it is empty, or has white space.
     """
-    if not id or any(c.isspace() for c in id):
+    if id.split() != [id]:
         raise UserError(f"{at}: the {name} '{id}' is empty or has white space, which run files cannot hold; rename it")
     return id
 

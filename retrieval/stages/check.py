@@ -106,10 +106,10 @@ def _check_files(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) ->
         squad = _check_sets(run)
         if prepares and squad:
             reqa.read_squad(squad)  # a second or two now, rather than an error after hours
-    for name in names:
-        stages[name].inputs(run)
     if "pairs" in names:
         _check_pairs(run)
+    for name in names:
+        stages[name].inputs(run)
 
 
 def _check_corpus(config: ConfigDict) -> None:

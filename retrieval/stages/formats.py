@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from retrieval.data import beir, dpr, jsonl_pairs, labelled, msmarco, natural_questions, reqa, tfds_source, trec
 from retrieval.data.beir import RetrievalSet
 from retrieval.data.labelled import Counts, Example, Groups
-from retrieval.errors import UserError, unknown_name
+from retrieval.errors import UserError
 
 _log = logging.getLogger(__name__)
 
@@ -203,11 +203,8 @@ def format_of(config: ConfigDict, path: Path) -> str:
       UserError: it tells nothing.
     """
     if config.pairs.format:
-        if config.pairs.format not in LABELLED:
-            raise unknown_name("format in config.pairs.format", config.pairs.format, LABELLED)
         return config.pairs.format
-    first = trec.first_character(path)
-    if first in "[{" and first:
+    if (first := trec.first_character(path)) in ("[", "{"):
         return DPR if first == "[" else JSONL
     _, line = next(beir.lines(path), ("", ""))
     fields = line.split("\t")

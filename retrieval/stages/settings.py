@@ -163,7 +163,7 @@ _NAMES: dict[str, tuple[str, Collection[str]]] = {
     "model.decoder.wiring": ("wiring", WIRINGS),
     "model.decoder.reach": ("reach", REACHES),
     "train.loss": ("loss", objective.LOSSES),
-    "pairs.format": ("format", ("", *formats.LABELLED)),
+    "pairs.format": ("format", formats.LABELLED),
     "loop.best": ("metric", validation.METRICS),
     "index.dense": ("index", DENSE),
 }
@@ -199,7 +199,9 @@ def check_fields(config: ConfigDict) -> None:
         if not rule.fits(values[field]):
             raise UserError(f"config.{field}={_shown(values[field])}: {rule.needed} is needed")
     for field, (kind, names) in _NAMES.items():
-        if values[field] not in names and not (kind == "runner" and "." in values[field]):  # Beam takes any class
+        if kind == "runner" and "." in values[field]:  # Beam takes any class
+            continue
+        if values[field] not in names and not (kind == "format" and not values[field]):  # each file's is recognised
             raise unknown_name(f"{kind} in config.{field}", values[field], names)
 
 
