@@ -40,6 +40,7 @@ def get_config(size: str = "paper") -> ConfigDict:
         config.prepare.update(longest_passage=126, shortest_paragraph=126, across_sections=True, held_out=0.0)
         config.data.update(query_length=32, document_length=128)
         config.train.update(steps=400, batch_size=32, learning_rate=1e-3, weight_decay=0.01)
+        config.loop.update(checkpoint_every=100)
         return config
     # Whole documents, cut into texts that fill a row.
     config.prepare.update(longest_passage=510, shortest_paragraph=510, across_sections=True, vocab_size=32_768)
