@@ -55,6 +55,11 @@ def remove_temporaries(folder: Path, name: str = "*") -> None:
         remove(leftover)
 
 
+def is_temporary(path: Path) -> bool:
+    """Whether this is what an `atomic` write writes to before it is whole."""
+    return path.name.startswith(_TEMPORARY)
+
+
 def lock(folder: Path) -> None:
     """Makes this process the one that writes below `folder`, until it ends, however it ends.
 

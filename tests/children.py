@@ -13,8 +13,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-# Small programs, seldom run: most of their time would go into optimising them, and half of the rest into fusions.
-XLA_FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+# Small programs, seldom run: most of their time goes into compiling them, a third of it so.
+XLA_FLAGS = (
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+)
 
 FORK_SERVER = multiprocessing.get_context("forkserver")
 FORK_SERVER.set_forkserver_preload(["retrieval.main", "retrieval.stages.table"])

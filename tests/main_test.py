@@ -155,6 +155,13 @@ def test_a_folder_that_is_no_work_directory_is_refused(tmp_path, stages):
         run_all(make_run(tmp_path), stages)
 
 
+def test_a_run_that_was_killed_while_it_wrote_its_config_goes_on(tmp_path, stages):
+    for name in (".lock", ".tmp-123-config.json"):
+        (tmp_path / name).touch()
+    runs.take_run(make_run(tmp_path), stages)
+    assert {path.name for path in tmp_path.iterdir()} == {".lock", "config.json"}
+
+
 def test_a_stage_whose_input_is_missing_says_which_comes_first(tmp_path, stages):
     run = make_run(tmp_path)
     runs.open_run(run, stages)

@@ -159,6 +159,8 @@ def take_run(run: Run, stages: Mapping[str, Stage]) -> None:
     check_run(run, stages)
     run.folder.mkdir(parents=True, exist_ok=True)
     files.lock(run.folder)
+    if not (run.folder / "config.json").exists():
+        files.remove_temporaries(run.folder)  # of a run that was killed while it wrote its config
     open_run(run, stages)
 
 
@@ -171,7 +173,8 @@ def check_run(run: Run, stages: Mapping[str, Stage]) -> None:
     """
     path = run.folder / "config.json"
     if not path.exists():
-        if run.folder.exists() and any(path.name != files.LOCK for path in run.folder.iterdir()):
+        found = run.folder.iterdir() if run.folder.exists() else ()
+        if not all(item.name == files.LOCK or files.is_temporary(item) for item in found):
             raise UserError(
                 f"{run.folder} is not empty and not a work directory (no config.json): use another --workdir"
             )
