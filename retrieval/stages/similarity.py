@@ -48,7 +48,8 @@ def similarity(run: Run) -> dict[str, Any]:
 def _embed(model: nnx.Module) -> Callable[[np.ndarray], np.ndarray]:
     """Token ids to the vectors of an encoder: of towers the documents' embeddings, of an MLM its [CLS]."""
     graphdef, state = nnx.split(model)
-    state = jax.tree.map(np.asarray, state)  # from wherever devices shared it: the texts are few, and one has room
+    # From wherever devices shared it to one of them: the texts are few.
+    state = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), state)
 
     @jax.jit
     def embed(state: nnx.State, ids_BL: jax.Array) -> jax.Array:
