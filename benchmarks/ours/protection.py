@@ -17,6 +17,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
 
     from retrieval import hosts
     from retrieval.stages import model as models
+    from retrieval.stages import objective
     from retrieval.stages import train
     from retrieval.training import checkpoint, loop, sharding
 
@@ -50,7 +51,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
         return run
 
     def bare() -> Callable:
-        step_fn = _bare_step(models.objective(config, model), train.make_optimizer(config), config.seed)
+        step_fn = _bare_step(objective.make(config, model), train.make_optimizer(config), config.seed)
 
         class Unsealed(checkpoint.Checkpointer):
             def _seal(self) -> None:
@@ -77,7 +78,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
     return turn
 
 
-def _bare_step(objective: Any, tx: Any, seed: int) -> Callable:
+def _bare_step(loss_of: Any, tx: Any, seed: int) -> Callable:
     """`loop.make_step` without a look at whether anything is finite."""
     import jax
     import optax
@@ -85,7 +86,7 @@ def _bare_step(objective: Any, tx: Any, seed: int) -> Callable:
     from retrieval.training.loop import TrainState
 
     def loss(params: Any, batch: Any, key: Any) -> Any:
-        values, metrics = objective(params, batch, key)
+        values, metrics = loss_of(params, batch, key)
         return values.mean(), {name: metric.mean() for name, metric in metrics.items()}
 
     def step(state: TrainState, batch: Any) -> Any:
