@@ -17,8 +17,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
 
     from retrieval import hosts
     from retrieval.stages import model as models
-    from retrieval.stages import objective
-    from retrieval.stages import train
+    from retrieval.stages import objective, train
     from retrieval.training import checkpoint, loop, sharding
 
     config, mesh = ConfigDict(settings["config"]), sharding.make_mesh()
