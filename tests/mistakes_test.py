@@ -428,6 +428,7 @@ FILES = mistakes(
         ("--workdir={squad.json}", ("--workdir={squad.json}", "is a file", "use another --workdir")),
         ("--workdir={squad.json}/run", ("--workdir={squad.json}/run", "is a file", "use another --workdir")),
         ("--workdir=/proc/run", ("/proc/run", "--workdir")),
+        ("--workdir=gs://bucket/run", ("gs:// folders are not written to", "mount the bucket", "gcsfuse")),
         ("--workdir={folder}", ("{folder} is not empty and not a work directory", "use another --workdir")),
         ("--workdir={damaged}", ("{damaged}/config.json: not valid JSON", "put back the file", "--workdir")),
         (

@@ -1,6 +1,7 @@
 """What can be known to fail is said before a run begins: no hour of `prepare` is lost on a typo."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from retrieval.stages.run import Run, Stage, is_done
 from retrieval.training import sharding
 
 CONFIG = "config.json"
+
+# An object store's address, whose second slash `Path` has dropped.
+_STORE = re.compile(r"([a-z][a-z0-9]+):/")
 
 
 def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
@@ -46,6 +50,11 @@ def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
 
 def _check_folders(run: Run) -> None:
     """The work directory can be made and written to, and it and those that it stands on have whole configs."""
+    if store := _STORE.match(run.folder.as_posix()):
+        raise UserError(
+            f"--workdir: {store[1]}:// folders are not written to; mount the bucket on every host (gcsfuse, for gs://) "
+            "and name the folder where it is mounted, or one on a disk that all hosts share"
+        )
     place = run.folder.absolute()
     while not place.exists():
         place = place.parent
