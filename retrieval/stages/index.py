@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from retrieval.data import beir, vocabularies
 from retrieval.data.beir import Candidate
@@ -59,6 +60,8 @@ def encode(run: Run) -> dict[str, Any]:
 def index(run: Run) -> dict[str, Any]:
     """Builds BM25 and, where there are embeddings, the dense index of the config for every collection.
 
+    Before `encode` in config.stages it is BM25 alone, for `mine`.
+
     Raises:
       UserError: config.index.dense is no index, or config.index asks for a recall or a sample that cannot be.
     """
@@ -74,12 +77,19 @@ def index(run: Run) -> dict[str, Any]:
         bm25 = Bm25Index.build(texts, "title + text", k1=run.config.index.bm25_k1, b=run.config.index.bm25_b)
         bm25.save(run.index(name, "bm25"))
         built[f"{name}, BM25"] = bm25.description
-        if dense == "scann" and scann.available() and has_embeddings(run, name):
+        if dense == "scann" and scann.available() and needs(run.config) and has_embeddings(run, name):
             tree = _build_scann(run, name, target)
             tree.save(run.index(name, "scann"))
             built[f"{name}, dense"] = tree.description
             _log.info("%s: %s", name, tree.description)
     return built
+
+
+def needs(config: ConfigDict) -> tuple[str, ...]:
+    """`encode`, unless that comes after `index` in config.stages."""
+    stages = list(config.stages)
+    later = "index" in stages and "encode" in stages[stages.index("index") :]
+    return () if later else ("encode",)
 
 
 def collections(run: Run) -> list[str]:
