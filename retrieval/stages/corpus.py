@@ -8,8 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from retrieval import files
-from retrieval.data import beir, jsonl_pairs, labelled, open_domain, pairs, prepare, pydocs, splits, tfds_source
-from retrieval.data import vocabularies
+from retrieval.data import (
+    beir,
+    jsonl_pairs,
+    labelled,
+    open_domain,
+    pairs,
+    prepare,
+    pydocs,
+    splits,
+    tfds_source,
+    vocabularies,
+)
 from retrieval.data.beir import RetrievalSet
 from retrieval.data.labelled import Counts, Example
 from retrieval.data.passages import Limits

@@ -1,8 +1,8 @@
-"""Negatives that are mined anew while a model trains, with the model as it is then (ANCE: Xiong et al. 2021, section 4).
+"""Negatives that are mined anew while a model trains, with the model as it is then (ANCE, Xiong et al. 2021).
 
 Version v of the labelled pairs is mined from the parameters after step v * config.mine.refresh_every, and all batches
 from there to the next refresh are of it; version 0 is what the stage `pairs` wrote. A checkpoint says which version its
-position belongs to. The one of a step that a refresh follows still belongs to the version before: a run that goes on from
+position belongs to. The one of a step that a refresh follows is still of the version before: a run that goes on from
 there begins with the refresh.
 """
 
