@@ -268,6 +268,7 @@ FIELDS = mistakes(
 
 REQA = "--config=configs/reqa.py:local --workdir={run} --config.base={finished} --config.sets.reqa={squad.json}"
 DPR = "--config=configs/dpr.py:local --workdir={run} --config.base={finished} --config.pairs.files="
+MINED = REQA.replace("reqa.py", "dpr_mined.py")
 DUMP = "--config.sets.pydocs=False --config.corpus={dump.xml}"
 MIXED = "--workdir={mixed} --config.base={other_words} --config.stages=\"('prepare', 'sets', 'encode')\""
 
@@ -360,6 +361,36 @@ FILES = mistakes(
         (
             f"{DPR}{{dpr.json}} --config.sets.trec={{ids.tsv}},{{nowhere}},{{ids.tsv}}",
             ("{nowhere}: no such file", "config.sets.trec"),
+        ),
+        (f"{MINED} --config.split.set=", ("training questions of a set", "config.split.set", "such as reqa")),
+        (f"{MINED} --config.mine.system=bm52", ("'bm52'", "config.mine.system", "did you mean bm25")),
+        (f"{MINED} --config.mine.system=exact", ("'encode'", "no stage before 'mine'", "config.base")),
+        (
+            f"{MINED} --config.stages=\"('sets', 'mine', 'index', 'pairs', 'train')\"",
+            ("config.mine.system=bm25", "put 'index' before 'mine'"),
+        ),
+        (
+            f"{MINED} --config.mine.negatives=200",
+            ("config.mine.negatives=200", "config.mine.last=100", "raise the last"),
+        ),
+        (f"{MINED} --config.mine.first=101", ("config.mine.first=101", "config.mine.last=100", "lower the first")),
+        (f"{MINED} --config.mine.margin=-1", ("config.mine.margin=-1", "at least 0")),
+        (f"{MINED} --config.mine.relative_margin=1", ("config.mine.relative_margin=1", "below 1")),
+        (f"{MINED} --config.mine.refresh_every=300", ("config.mine.refresh_every=300", "config.train.steps=300")),
+        (
+            f"{MINED} --config.mine.refresh_every=100 --config.data.negatives=0",
+            ("config.mine.refresh_every=100", "config.data.negatives=0", "config.data.negatives=1 or more"),
+        ),
+        (
+            f"{MINED} --config.mine.refresh_every=100 --config.pairs.files={{dpr.json}}",
+            ("config.mine.refresh_every=100", "config.pairs.files={dpr.json}", "one of the two"),
+        ),
+        (f"{MINED} --config.mine.refresh_share=0", ("config.mine.refresh_share=0", "above 0")),
+        (f"{MINED} --stage=mine", ("'mine' reads what stage 'sets' writes", "--stage=sets,mine")),
+        (
+            "--config=configs/dpr_mined.py:local --workdir={run} --config.base={indexed} --config.split.set=pydocs "
+            "--config.stages=\"('mine', 'pairs')\"",
+            ("{indexed}: what stage 'index' wrote is older", "--stage=index there"),
         ),
         (f"{REQA} --config.base={{nowhere}}", ("config.base={nowhere}", "not a work directory")),
         (f"{REQA} --config.base={{folder}}", ("config.base={folder}", "not a work directory (no config.json)")),

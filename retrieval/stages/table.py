@@ -27,8 +27,8 @@ STAGES = {
     ),
     "mine": Stage(
         mining.mine,
-        reads="an index that comes before it or is the base's, training questions",
-        writes="`negatives/`: JSON lines of questions with hard negatives, and where these are from",
+        reads="training questions, an index that is made before or is the base's",
+        writes="`negatives/`: the questions with hard negatives, and where these are from",
         settings=tuple(f"mine.{name}" for name in ("system", *negatives.RULE)),
         needs=("prepare", "sets"),
         also=mining.needs,
