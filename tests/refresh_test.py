@@ -2,10 +2,14 @@
 
 import importlib
 import json
+import os
 import shutil
+import signal
+from random import Random
 
 import jax
 import numpy as np
+import processes
 import pytest
 import toy_corpus
 from conftest import REPOSITORY
@@ -13,7 +17,7 @@ from conftest import REPOSITORY
 from retrieval.data import beir, vocabularies
 from retrieval.errors import UserError
 from retrieval.search.bm25 import Bm25Index
-from retrieval.stages import check, refresh, train
+from retrieval.stages import check, negatives, refresh, train
 from retrieval.stages import model as models
 from retrieval.stages import run as runs
 from retrieval.stages.run import Run
@@ -23,12 +27,13 @@ TINY = {
     "prepare": dict(shards=8, vocab_size=300, longest_passage=40, shortest_paragraph=10, least_passage=5),
     "data": dict(query_length=16, document_length=48, lanes=2, shuffle_buffer=64, negatives=2),
     "model": dict(num_layers=1, hidden_size=16, num_heads=2, mlp_size=32, embed_dim=8, dropout=0.1),
-    "train": dict(steps=8, batch_size=8, learning_rate=1e-2),
+    "train": dict(steps=7, batch_size=8, learning_rate=1e-2),
     "loop": dict(log_every=1, checkpoint_every=2, validate_every=5),
-    "encode": dict(batch_tokens=1024, shard_size=10),
+    "encode": dict(batch_tokens=1024, shard_size=12),
     "mine": dict(negatives=4, last=8),
     "split": dict(ratio=0.75, validation=0.2),
 }
+STAGES_OF_ALL = ("sets", "index", "mine", "pairs", "train", "encode", "evaluate")
 REFRESHED = {"stages": ("train",), "mine.refresh_every": 3, "loop.keep_checkpoints": 20}
 
 
@@ -62,7 +67,7 @@ def mined(inputs, tmp_path_factory):
     folder = tmp_path_factory.mktemp("mined")
     corpus = make_run(folder / "corpus", inputs, "ict", corpus=str(inputs / "dump.xml"), **{"data.negatives": 0})
     execute(corpus, "prepare")
-    run = make_run(folder / "run", inputs, **{"base": str(corpus.folder), "train.steps": 4})
+    run = make_run(folder / "run", inputs, **{"base": str(corpus.folder), "train.steps": 2, "stages": STAGES_OF_ALL})
     check.check(run, run.config.stages, STAGES)
     execute(run)
     return run
@@ -201,7 +206,7 @@ def test_batches_turn_with_the_step_and_a_checkpoint_says_which_they_are(whole):
         int(path.parent.parent.name): json.loads(path.read_text())
         for path in (whole.folder / "checkpoints").glob("*/data/version.json")
     }
-    assert versions == {2: 0, 3: 0, 4: 1, 5: 1, 6: 1, 8: 2}
+    assert versions == {2: 0, 3: 0, 4: 1, 5: 1, 6: 1, 7: 2}
     vocabulary, mesh = vocabularies.load(whole.corpus), models.make_mesh(whole.config)
     batches = refresh.Versions(whole, vocabulary, mesh)
     batches.turn_to(2)
@@ -253,23 +258,49 @@ def outcome(run):
     return arrays, [{n: v for n, v in line.items() if not n.endswith(clock)} for line in lines]
 
 
+def assert_same(run, whole):
+    for left, right in zip(*(outcome(each)[0] for each in (whole, run)), strict=True):
+        np.testing.assert_array_equal(left, right)
+    assert outcome(whole)[1] == outcome(run)[1]
+    assert runs.details(whole, "train")["step"] == runs.details(run, "train")["step"]
+
+
 def test_a_run_that_is_cut_off_around_its_refreshes_ends_as_if_it_had_not_been(
     whole, inputs, mined, tmp_path, monkeypatch
 ):
     run = refreshed(tmp_path / "run", inputs, mined)
     cut_off(monkeypatch, run, refresh, "encode_rows", 3)  # in the middle of the first: half of the candidates
     assert not list((run.folder / "refreshed").glob("*"))
+    cut_off(monkeypatch, run, train.validation, "encode_rows", 1)  # behind it, from a checkpoint of version 1
+    execute(run)
+    assert_same(run, whole)
+
+
+@pytest.mark.long
+def test_cut_off_at_every_other_point_of_a_refresh(whole, inputs, mined, tmp_path, monkeypatch):
+    run = refreshed(tmp_path / "run", inputs, mined)
     cut_off(monkeypatch, run, refresh.files, "write_manifest", 1)  # written but for its name
     cut_off(monkeypatch, run, refresh.Versions, "turn_to", 1)  # written, and no batch of it yet
     assert [path.name for path in (run.folder / "refreshed").glob("*")] == ["00001"]
     shards = (run.folder / "refreshed" / "00001").stat().st_mtime_ns
-    cut_off(monkeypatch, run, refresh.examples, "make_batches", 3)  # at the second, with a checkpoint of version 1
+    cut_off(monkeypatch, run, refresh.examples, "make_batches", 3)  # at the second
     assert (run.folder / "refreshed" / "00001").stat().st_mtime_ns == shards  # it was not mined again
     execute(run)
-    for left, right in zip(*(outcome(each)[0] for each in (whole, run)), strict=True):
-        np.testing.assert_array_equal(left, right)
-    assert outcome(whole)[1] == outcome(run)[1]
-    assert runs.details(whole, "train")["step"] == runs.details(run, "train")["step"]
+    assert_same(run, whole)
+
+
+@pytest.mark.long
+def test_a_run_that_is_killed_over_and_over(whole, inputs, mined, tmp_path):
+    """SIGKILL, at random moments of a run with two refreshes."""
+    run = refreshed(tmp_path / "run", inputs, mined)
+    runs.open_run(run, STAGES)
+    environment = {name: os.environ[name] for name in ("XLA_FLAGS", "JAX_COMPILATION_CACHE_DIR")}
+    random, log = Random(0), tmp_path / "log"
+    for _ in range(20):
+        code = processes.run_and_kill([f"--workdir={run.folder}"], environment, random.uniform(2, 12), log)
+        assert code in (0, -signal.SIGKILL), log.read_text()
+    execute(run)
+    assert_same(run, whole)
 
 
 def test_a_damaged_version_is_mined_again_or_refused(whole, inputs, tmp_path):
@@ -290,9 +321,8 @@ def test_versions_that_no_checkpoint_belongs_to_are_deleted(whole, tmp_path):
     assert sorted(int(path.name) for path in (tmp_path / "refreshed").glob("*")) == [2, 5, 6]
 
 
-def test_a_share_of_the_questions_is_another_one_in_every_version(inputs, mined, tmp_path):
-    changes = {"mine.refresh_share": 0.6, "train.steps": 7, "loop.validate_every": 0}
-    run = refreshed(tmp_path / "run", inputs, mined, **changes)
-    execute(run)
-    parts = [set(read_shards(run, run.folder / "refreshed" / f"{version:05d}")) for version in (1, 2)]
-    assert list(map(len, parts)) == [8, 8] and parts[0] != parts[1]
+def test_a_share_of_the_questions_is_another_one_in_every_version():
+    questions = [negatives.Question(str(number), "q", [0], []) for number in range(100)]
+    parts = [{question.id for question in negatives.draw(questions, 0.2, 0, version)} for version in (1, 2)]
+    assert list(map(len, parts)) == [20, 20] and len(parts[0] & parts[1]) < 15
+    assert negatives.draw(questions, 1.0, 0, 1) == questions and len(negatives.draw(questions, 1e-9, 0, 1)) == 1

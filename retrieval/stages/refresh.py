@@ -88,8 +88,7 @@ class Versions:
         Raises:
           UserError: its files are not what was written, or too few.
         """
-        if version:
-            files.verify_manifest(_folder(self._run, version), "delete the newest checkpoint, and train again")
+        files.verify_manifest(_folder(self._run, version), "delete the newest checkpoint, and train again")
         self._version, self._batches = version, self._make(version)
 
     def save(self, folder: Path) -> None:
@@ -104,7 +103,8 @@ class Versions:
         Raises:
           UserError: there is none, or the version is not what it was.
         """
-        self.turn_to(files.read_json(folder / _VERSION))
+        if (version := files.read_json(folder / _VERSION)) != self._version:
+            self.turn_to(version)
         self._batches.restore(folder)
 
 
