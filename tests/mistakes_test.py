@@ -71,8 +71,8 @@ FLAGS = mistakes(
             ("no such file", "did you mean --config=configs/ict_bfs_wlp.py"),
         ),
         ("--config=bm25 --workdir={run}", ("--config=bm25: no such file", "did you mean --config=configs/bm25.py")),
-        ("--config= --workdir={run}", ("--config=: no such file", "known: configs/bfs.py")),
-        ("--config=configs --workdir={run}", ("--config=configs: no such file", "known: configs/bfs.py")),
+        ("--config= --workdir={run}", ("--config=: no such file", "known: configs/ance.py")),
+        ("--config=configs --workdir={run}", ("--config=configs: no such file", "known: configs/ance.py")),
         ("--config=configs/ict.py:locl --workdir={run}", ("'locl'", "did you mean local?")),
         ("--config=README.md --workdir={run}", ("--config=README.md", "line ", "mend that file, or take another")),
         ("--config={no_config.py} --workdir={run}", ("no get_config in it", "configs/ict_bfs_wlp.py:local")),
@@ -269,6 +269,7 @@ FIELDS = mistakes(
 REQA = "--config=configs/reqa.py:local --workdir={run} --config.base={finished} --config.sets.reqa={squad.json}"
 DPR = "--config=configs/dpr.py:local --workdir={run} --config.base={finished} --config.pairs.files="
 MINED = REQA.replace("reqa.py", "dpr_mined.py")
+ALONE = MINED.replace(" --config.base={finished}", "")
 DUMP = "--config.sets.pydocs=False --config.corpus={dump.xml}"
 MIXED = "--workdir={mixed} --config.base={other_words} --config.stages=\"('prepare', 'sets', 'encode')\""
 
@@ -362,12 +363,17 @@ FILES = mistakes(
             f"{DPR}{{dpr.json}} --config.sets.trec={{ids.tsv}},{{nowhere}},{{ids.tsv}}",
             ("{nowhere}: no such file", "config.sets.trec"),
         ),
-        (f"{MINED} --config.split.set=", ("training questions of a set", "config.split.set", "such as reqa")),
-        (f"{MINED} --config.mine.system=bm52", ("'bm52'", "config.mine.system", "did you mean bm25")),
-        (f"{MINED} --config.mine.system=exact", ("'encode'", "no stage before 'mine'", "config.base")),
+        (f"{MINED} --config.split.set=", ("'pairs' needs labelled examples", "config.split.set", "such as reqa")),
         (
-            f"{MINED} --config.stages=\"('sets', 'mine', 'index', 'pairs', 'train')\"",
-            ("config.mine.system=bm25", "put 'index' before 'mine'"),
+            f"{MINED} --config.split.set= --config.stages=\"('sets', 'index', 'mine')\"",
+            ("training questions of a set", "config.split.set", "such as reqa"),
+        ),
+        (f"{MINED} --config.mine.system=bm52", ("'bm52'", "config.mine.system", "did you mean bm25")),
+        (f"{MINED} --config.mine.system=exact", ("'mine' reads what stage 'encode' writes", "in {finished}: run it")),
+        (f"{ALONE} --config.mine.system=exact", ("'train'", "no stage before 'mine'", "config.mine.system=bm25")),
+        (
+            f"{ALONE} --config.stages=\"('sets', 'mine', 'index', 'pairs')\"",
+            ("config.mine.system=bm25", "put 'index' before 'mine'", "config.base"),
         ),
         (
             f"{MINED} --config.mine.negatives=200",

@@ -71,8 +71,8 @@ def check_index(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> 
         if need not in holder.config.stages:
             way = "put 'index' before 'mine' in config.stages" if system == "bm25" else "use config.mine.system=bm25"
             raise UserError(
-                f"config.mine.system={system} is searched in what stage '{need}' writes, and no stage before 'mine' is "
-                f"that: {way}, or set config.base to a run that has it"
+                f"config.mine.system={system} is made by {' and '.join(needs(run.config))}, and '{need}' is no stage "
+                f"before 'mine': {way}, or set config.base to a run that has it"
             )
         is_made = holder.folder == run.folder and need in names[: names.index("mine")]
         if need != "train" and not is_made and is_done(holder, need) and not is_current(holder, need, stages):
