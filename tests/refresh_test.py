@@ -106,7 +106,7 @@ def test_bm25s_negatives_are_its_best_without_the_positives(mined):
         found = [text["docid"] for text in line["negatives"]]
         assert len(found) == 4 and found == [id for id in allowed if id in found]
     told = json.loads((mined.folder / "negatives" / "provenance.json").read_text())
-    assert (told["system"], told["last"], told["negatives"]) == ("bm25", 8, 4 * 14)
+    assert (told["system"], told["rule"]["last"], told["negatives"]) == ("bm25", 8, 4 * 14)
     assert told["index"] == runs.read_record(mined, "index")["inputs"]
     assert runs.details(mined, "pairs")["pairs with negatives"] == 14
     assert runs.details(mined, "pairs")["negatives per pair"] == 4

@@ -147,8 +147,7 @@ def _provenance(config: ConfigDict, source: Run) -> dict[str, Any]:
         "run": source.holder(stage).folder.name,
         "index": read_record(source, stage)["inputs"],
         "step": details(source, "train")["step"] if of_model else None,
-        **{name: config.mine[name] for name in negatives.RULE},
-        "seed": config.split.seed,
+        "rule": {name: config.mine[name] for name in negatives.RULE} | {"seed": config.split.seed},
     }
 
 
