@@ -60,7 +60,7 @@ def encode(run: Run) -> dict[str, Any]:
 def index(run: Run) -> dict[str, Any]:
     """Builds BM25 and, where there are embeddings, the dense index of the config for every collection.
 
-    Before `encode` in config.stages it is BM25 alone, for `mine`.
+    Before `encode` or `mine` in config.stages it is BM25 alone.
 
     Raises:
       UserError: config.index.dense is no index, or config.index asks for a recall or a sample that cannot be.
@@ -86,10 +86,11 @@ def index(run: Run) -> dict[str, Any]:
 
 
 def needs(config: ConfigDict) -> tuple[str, ...]:
-    """`encode`, unless that comes after `index` in config.stages."""
+    """`encode`, unless config.stages has `index` before that or before `mine`: then it is of words alone."""
     stages = list(config.stages)
-    later = "index" in stages and "encode" in stages[stages.index("index") :]
-    return () if later else ("encode",)
+    place = stages.index("index") if "index" in stages else len(stages)
+    of_words = "encode" not in stages[:place] and {"encode", "mine"} & set(stages[place:])
+    return () if of_words else ("encode",)
 
 
 def collections(run: Run) -> list[str]:
