@@ -26,14 +26,13 @@ from retrieval.stages.table import STAGES
 TINY = {
     "prepare": dict(shards=8, vocab_size=300, longest_passage=40, shortest_paragraph=10, least_passage=5),
     "data": dict(query_length=16, document_length=48, lanes=2, shuffle_buffer=64, negatives=2),
-    "model": dict(num_layers=1, hidden_size=16, num_heads=2, mlp_size=32, embed_dim=8, dropout=0.1),
+    "model": dict(encoder="bow_mlp", hidden_size=16, mlp_size=32, embed_dim=8),
     "train": dict(steps=7, batch_size=8, learning_rate=1e-2),
     "loop": dict(log_every=1, checkpoint_every=2, validate_every=5),
     "encode": dict(batch_tokens=1024, shard_size=12),
     "mine": dict(negatives=4, last=8),
     "split": dict(ratio=0.75, validation=0.2),
 }
-STAGES_OF_ALL = ("sets", "index", "mine", "pairs", "train", "encode", "evaluate")
 REFRESHED = {"stages": ("train",), "mine.refresh_every": 3, "loop.keep_checkpoints": 20}
 
 
@@ -63,12 +62,20 @@ def inputs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def mined(inputs, tmp_path_factory):
-    """A whole run with the negatives of BM25."""
+    """A run with the negatives of BM25, that has yet to be trained."""
     folder = tmp_path_factory.mktemp("mined")
     corpus = make_run(folder / "corpus", inputs, "ict", corpus=str(inputs / "dump.xml"), **{"data.negatives": 0})
     execute(corpus, "prepare")
-    run = make_run(folder / "run", inputs, **{"base": str(corpus.folder), "train.steps": 2, "stages": STAGES_OF_ALL})
+    run = make_run(folder / "run", inputs, **{"base": str(corpus.folder), "train.steps": 2})
     check.check(run, run.config.stages, STAGES)
+    execute(run, "sets", "index", "mine", "pairs")
+    return run
+
+
+@pytest.fixture(scope="module")
+def trained(mined, tmp_path_factory):
+    """The same, trained and evaluated."""
+    run = Run(mined.config, shutil.copytree(mined.folder, tmp_path_factory.mktemp("trained") / "run"), mined.lock)
     execute(run)
     return run
 
@@ -112,25 +119,26 @@ def test_bm25s_negatives_are_its_best_without_the_positives(mined):
     assert runs.details(mined, "pairs")["negatives per pair"] == 4
 
 
-def test_a_second_call_does_nothing_though_embeddings_came_after_the_index(mined):
-    before = {path: path.stat().st_mtime_ns for path in (mined.folder / "stages").glob("*") if path.stem != "report"}
-    execute(mined)
+@pytest.mark.long
+def test_a_second_call_does_nothing_though_embeddings_came_after_the_index(trained):
+    before = {path: path.stat().st_mtime_ns for path in (trained.folder / "stages").glob("*") if path.stem != "report"}
+    execute(trained)
     assert before == {path: path.stat().st_mtime_ns for path in before} and len(before) == 7
 
 
-@pytest.mark.parametrize("system", ["exact", "scann"])
-def test_the_bases_model_mines_for_a_run_that_will_have_embeddings_of_its_own(system, inputs, mined, tmp_path):
+@pytest.mark.long
+def test_the_bases_model_mines_for_a_run_that_will_have_embeddings_of_its_own(inputs, trained, tmp_path):
     stages = ("mine", "pairs", "train", "encode", "index", "evaluate", "report")
-    run = make_run(tmp_path / "run", inputs, **{"base": str(mined.folder), "mine.system": system, "stages": stages})
-    if system == "scann":
-        with pytest.raises(UserError, match=r"no ScaNN index there; use config\.mine\.system=exact"):
-            execute(run, "mine")
-        return
+    changes = {"base": str(trained.folder), "mine.system": "exact", "stages": stages}
+    run = make_run(tmp_path / "run", inputs, **changes)
     check.check(run, stages, STAGES)
-    execute(run, "mine", "pairs")
+    execute(run)
     told = runs.details(run, "mine")
-    assert told["step"] == runs.details(mined, "train")["step"] and told["run"] == "run"
-    assert_best_of(run, towers_of(mined), read_examples(run.folder / "negatives" / "negatives.jsonl"))
+    assert told["step"] == runs.details(trained, "train")["step"] and told["run"] == "run"
+    assert_best_of(run, towers_of(trained), read_examples(run.folder / "negatives" / "negatives.jsonl"))
+    scann = make_run(tmp_path / "scann", inputs, **changes | {"mine.system": "scann"})
+    with pytest.raises(UserError, match=r"no ScaNN index there; use config\.mine\.system=exact"):
+        execute(scann, "mine")
 
 
 def towers_of(run, step=None):
@@ -271,7 +279,7 @@ def test_a_run_that_is_cut_off_around_its_refreshes_ends_as_if_it_had_not_been(
     run = refreshed(tmp_path / "run", inputs, mined)
     cut_off(monkeypatch, run, refresh, "encode_rows", 3)  # in the middle of the first: half of the candidates
     assert not list((run.folder / "refreshed").glob("*"))
-    cut_off(monkeypatch, run, train.validation, "encode_rows", 1)  # behind it, from a checkpoint of version 1
+    cut_off(monkeypatch, run, train.validation, "encode_rows", 1)  # behind it: from a checkpoint of version 1
     execute(run)
     assert_same(run, whole)
 
@@ -287,6 +295,21 @@ def test_cut_off_at_every_other_point_of_a_refresh(whole, inputs, mined, tmp_pat
     assert (run.folder / "refreshed" / "00001").stat().st_mtime_ns == shards  # it was not mined again
     execute(run)
     assert_same(run, whole)
+
+
+@pytest.mark.long
+def test_what_was_refreshed_is_evaluated(whole, inputs, mined, tmp_path):
+    run = refreshed(
+        shutil.copytree(whole.folder, tmp_path / "run"),
+        *(inputs, mined),
+        stages=("train", "encode", "index", "evaluate", "report"),
+    )
+    before = (run.folder / "stages" / "train.json").read_bytes()
+    execute(run)
+    assert (run.folder / "stages" / "train.json").read_bytes() == before  # it was not trained again
+    rows = json.loads((run.folder / "results.json").read_text())
+    assert {row["system"] for row in rows} == {"bm25", "dense", "hybrid"}
+    assert {row["step"] for row in rows if row["system"] == "dense"} == {runs.details(whole, "train")["step"]}
 
 
 @pytest.mark.long
