@@ -287,7 +287,8 @@ def test_a_run_that_is_cut_off_around_its_refreshes_ends_as_if_it_had_not_been(
 @pytest.mark.long
 def test_cut_off_at_every_other_point_of_a_refresh(whole, inputs, mined, tmp_path, monkeypatch):
     run = refreshed(tmp_path / "run", inputs, mined)
-    cut_off(monkeypatch, run, refresh.files, "write_manifest", 1)  # written but for its name
+    cut_off(monkeypatch, run, refresh.pairs, "_deal", 1)  # its files have begun
+    assert not list((run.folder / "refreshed").glob("*"))
     cut_off(monkeypatch, run, refresh.Versions, "turn_to", 1)  # written, and no batch of it yet
     assert [path.name for path in (run.folder / "refreshed").glob("*")] == ["00001"]
     shards = (run.folder / "refreshed" / "00001").stat().st_mtime_ns
