@@ -160,6 +160,20 @@ def _paper() -> ConfigDict:
             pool=100,  # hard negatives that a query keeps, to draw data.negatives from
         )
     )
+    # Hard negatives out of ranked lists: stage 'mine' searches an index for the training questions of split.set.
+    config.mine = ConfigDict(
+        dict(
+            system="bm25",  # or, with the base's model, 'exact' or 'scann'
+            negatives=20,  # of a question, drawn from
+            first=1,  # this rank
+            last=200,  # to this one, once its positives have been taken out of the list
+            margin=0.0,  # how much lower than the best positive they score at least; 0: any score
+            relative_margin=0.0,  # the same as a share of that positive's score
+            # ANCE: steps after which negatives are mined anew with the model as it is then, by exact search; 0: never.
+            refresh_every=0,
+            refresh_share=1.0,  # of the training questions, those that a refresh mines, and the steps after it train on
+        )
+    )
     # The set whose questions are divided for fine-tuning: a share to train on, of that a share to validate on.
     config.split = ConfigDict(dict(set="", ratio=0.8, validation=0.1, seed=0, shards=64))
     config.encode = ConfigDict(

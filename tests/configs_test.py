@@ -95,6 +95,14 @@ def test_seed_encoders_setting():
     assert size == encoder + D * D + D + norm + V + 512 * D + norm + 3 * (layer + 2 * (D * D + D)) + norm
 
 
+def test_ances_setting():
+    """Xiong et al. 2021, on MS MARCO's passages."""
+    config = load("ance")
+    assert (config.train.loss, config.train.learning_rate, config.data.document_length) == ("two_way_nll", 1e-6, 512)
+    assert (config.mine.refresh_every, config.mine.last, config.mine.negatives) == (10_000, 200, 20)
+    assert config.mine.refresh_share == 0.2 and config.model.tied
+
+
 def test_an_unknown_size_lists_the_known_ones():
     with pytest.raises(UserError, match="unknown size of a config 'locl': did you mean local"):
         load("ict_bfs_wlp", "locl")

@@ -4,9 +4,11 @@ import itertools
 import re
 import sys
 import threading
+import time
 import types
 import weakref
 
+import jax
 import numpy as np
 import pytest
 from conftest import REPOSITORY
@@ -109,6 +111,25 @@ def test_a_text_is_padded_to_the_next_of_few_lengths(tmp_path):
         assert ids.shape[0] == max(8, 256 // ids.shape[1] // 8 * 8)
     # Of every length, only the last batch of a shard may have room left.
     assert sum((ids.sum(axis=1) == 0).any() for ids in embed.batches) <= 3 * len(allowed)
+
+
+def test_several_hosts_send_their_batches_one_after_the_other(monkeypatch):
+    """In whichever order two threads came first: on devices of several hosts these would wait for each other."""
+    at_work, together = [], []
+
+    def embed(ids):
+        at_work.append(ids)
+        together.append(len(at_work))
+        time.sleep(0.01)
+        at_work.pop()
+        return ids[:, :1]
+
+    encode.encode_rows([[1]] * 30, embed, 80, 16, 1)
+    assert max(together) == 2
+    together.clear()
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    encode.encode_rows([[1]] * 30, embed, 80, 16, 1)
+    assert max(together) == 1
 
 
 def test_encode_rows_is_the_same_without_files():

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 from conftest import REPOSITORY
+from ml_collections import ConfigDict
 
 from retrieval.errors import UserError
 from retrieval.search import encode, scann, tuning
@@ -53,6 +54,21 @@ def test_every_collection_gets_an_index_for_the_target(run):
         parameters = json.loads((run.index(name, "scann") / "parameters.json").read_text())
         assert parameters["target"] == 0.99 and parameters["k"] == 20 and 0 < parameters["leaves"] < 155
         assert index.dense_index(run, name).description == built[f"{name}, dense"]
+
+
+@pytest.mark.parametrize(
+    ("stages", "needs"),
+    [
+        ("sets train encode index evaluate", ("encode",)),
+        ("index evaluate", ("encode",)),  # of a base
+        ("evaluate", ("encode",)),
+        ("sets index mine pairs train encode evaluate", ()),
+        ("sets index mine pairs train", ()),
+        ("train encode index mine", ("encode",)),
+    ],
+)
+def test_before_encode_or_mine_it_is_of_words_alone(stages, needs):
+    assert index.needs(ConfigDict({"stages": tuple(stages.split())})) == needs
 
 
 def test_what_is_tuned_on(run):

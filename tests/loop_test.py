@@ -100,6 +100,35 @@ def test_a_machine_that_goes_away_costs_no_step(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, whole, run(tmp_path / "parts", 20, stops_at=lambda step: step == 20)[0])
 
 
+def test_a_refresh_comes_before_the_step_and_again_where_a_run_goes_on_from_the_checkpoint_before_it(tmp_path):
+    """At steps 3 and 6 of 7: the parameters that it gets are those of the checkpoint that is written first."""
+
+    def refreshing(calls, fails=0):
+        def refresh(step, params):
+            if step == fails:
+                raise KeyboardInterrupt
+            calls.append((step, np.asarray(params["w"])))
+            return {"number": float(step)}
+
+        return refresh
+
+    def refreshed(folder, calls, fails=0):
+        return run(folder, 7, settings={"refresh_every": 3}, refresh=refreshing(calls, fails))
+
+    calls, parts = [], []
+    whole, log = refreshed(tmp_path / "whole", calls)
+    assert [step for step, _ in calls] == [3, 6]
+    assert [(step, row) for step, row in log if "refresh/number" in row] == [
+        (4, {"refresh/number": 3.0}),
+        (7, {"refresh/number": 6.0}),
+    ]
+    with pytest.raises(KeyboardInterrupt):
+        refreshed(tmp_path / "parts", parts, fails=6)
+    assert Checkpointer(tmp_path / "parts").latest_step() == 6
+    resumed, _ = refreshed(tmp_path / "parts", parts)
+    jax.tree.map(np.testing.assert_array_equal, (whole, calls), (resumed, parts))
+
+
 def test_sigterm_asks_for_a_stop_while_it_is_watched_for():
     before = signal.getsignal(signal.SIGTERM)
     with hosts.watch() as stops_at:

@@ -71,8 +71,8 @@ FLAGS = mistakes(
             ("no such file", "did you mean --config=configs/ict_bfs_wlp.py"),
         ),
         ("--config=bm25 --workdir={run}", ("--config=bm25: no such file", "did you mean --config=configs/bm25.py")),
-        ("--config= --workdir={run}", ("--config=: no such file", "known: configs/bfs.py")),
-        ("--config=configs --workdir={run}", ("--config=configs: no such file", "known: configs/bfs.py")),
+        ("--config= --workdir={run}", ("--config=: no such file", "known: configs/ance.py")),
+        ("--config=configs --workdir={run}", ("--config=configs: no such file", "known: configs/ance.py")),
         ("--config=configs/ict.py:locl --workdir={run}", ("'locl'", "did you mean local?")),
         ("--config=README.md --workdir={run}", ("--config=README.md", "line ", "mend that file, or take another")),
         ("--config={no_config.py} --workdir={run}", ("no get_config in it", "configs/ict_bfs_wlp.py:local")),
@@ -268,6 +268,8 @@ FIELDS = mistakes(
 
 REQA = "--config=configs/reqa.py:local --workdir={run} --config.base={finished} --config.sets.reqa={squad.json}"
 DPR = "--config=configs/dpr.py:local --workdir={run} --config.base={finished} --config.pairs.files="
+MINED = REQA.replace("reqa.py", "dpr_mined.py")
+ALONE = MINED.replace(" --config.base={finished}", "")
 DUMP = "--config.sets.pydocs=False --config.corpus={dump.xml}"
 MIXED = "--workdir={mixed} --config.base={other_words} --config.stages=\"('prepare', 'sets', 'encode')\""
 
@@ -360,6 +362,41 @@ FILES = mistakes(
         (
             f"{DPR}{{dpr.json}} --config.sets.trec={{ids.tsv}},{{nowhere}},{{ids.tsv}}",
             ("{nowhere}: no such file", "config.sets.trec"),
+        ),
+        (f"{MINED} --config.split.set=", ("'pairs' needs labelled examples", "config.split.set", "such as reqa")),
+        (
+            f"{MINED} --config.split.set= --config.stages=\"('sets', 'index', 'mine')\"",
+            ("training questions of a set", "config.split.set", "such as reqa"),
+        ),
+        (f"{MINED} --config.mine.system=bm52", ("'bm52'", "config.mine.system", "did you mean bm25")),
+        (f"{MINED} --config.mine.system=exact", ("'mine' reads what stage 'encode' writes", "in {finished}: run it")),
+        (f"{ALONE} --config.mine.system=exact", ("'train'", "no stage before 'mine'", "config.mine.system=bm25")),
+        (
+            f"{ALONE} --config.stages=\"('sets', 'mine', 'index', 'pairs')\"",
+            ("config.mine.system=bm25", "put 'index' before 'mine'", "config.base"),
+        ),
+        (
+            f"{MINED} --config.mine.negatives=200",
+            ("config.mine.negatives=200", "config.mine.last=100", "raise the last"),
+        ),
+        (f"{MINED} --config.mine.first=101", ("config.mine.first=101", "config.mine.last=100", "lower the first")),
+        (f"{MINED} --config.mine.margin=-1", ("config.mine.margin=-1", "at least 0")),
+        (f"{MINED} --config.mine.relative_margin=1", ("config.mine.relative_margin=1", "below 1")),
+        (f"{MINED} --config.mine.refresh_every=300", ("config.mine.refresh_every=300", "config.train.steps=300")),
+        (
+            f"{MINED} --config.mine.refresh_every=100 --config.data.negatives=0",
+            ("config.mine.refresh_every=100", "config.data.negatives=0", "config.data.negatives=1 or more"),
+        ),
+        (
+            f"{MINED} --config.mine.refresh_every=100 --config.pairs.files={{dpr.json}}",
+            ("config.mine.refresh_every=100", "config.pairs.files={dpr.json}", "one of the two"),
+        ),
+        (f"{MINED} --config.mine.refresh_share=0", ("config.mine.refresh_share=0", "above 0")),
+        (f"{MINED} --stage=mine", ("'mine' reads what stage 'sets' writes", "--stage=sets,mine")),
+        (
+            "--config=configs/dpr_mined.py:local --workdir={run} --config.base={indexed} --config.split.set=pydocs "
+            "--config.stages=\"('mine', 'pairs')\"",
+            ("{indexed}: what stage 'index' wrote is older", "--stage=index there"),
         ),
         (f"{REQA} --config.base={{nowhere}}", ("config.base={nowhere}", "not a work directory")),
         (f"{REQA} --config.base={{folder}}", ("config.base={folder}", "not a work directory (no config.json)")),

@@ -51,6 +51,13 @@ PROTECTIONS = [
         "encode_test.py::test_what_a_kill_left_of_our_shards_is_removed_and_nothing_of_another_process",
     ),
     Protection(
+        "kill: version of the negatives",
+        "stages/refresh.py",
+        "if (version := files.read_json(folder / _VERSION)) != self._version:",
+        "if (version := 0) != self._version:",
+        "refresh_test.py::test_a_run_that_is_cut_off_around_its_refreshes_ends_as_if_it_had_not_been",
+    ),
+    Protection(
         "SIGTERM: saved and told",
         "hosts.py",
         "signal.signal(signal.SIGTERM, _interrupt)",

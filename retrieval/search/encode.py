@@ -153,7 +153,9 @@ def encode_rows(
 ) -> np.ndarray:
     """Embeds rows in batches of like length, and puts them back in order."""
     batches = _batches(tokens, batch_tokens, longest, multiple)
-    return _in_order(list(_embedded(embed, batches)), len(tokens))
+    # Where the rows are spread over several hosts, all of them must send their programs in the same order.
+    at_once = _AT_ONCE if jax.process_count() == 1 else 1
+    return _in_order(list(_embedded(embed, batches, at_once)), len(tokens))
 
 
 def _path(folder: Path, name: str, shard: int, count: int) -> Path:
@@ -248,14 +250,16 @@ def _round_up(length: int) -> int:
     return -(-max(length, 1) // step) * step
 
 
-def _embedded(embed: Embed, items: Iterable[_Batch | _Complete]) -> Iterator[_Embedded | _Complete]:
+def _embedded(
+    embed: Embed, items: Iterable[_Batch | _Complete], at_once: int = _AT_ONCE
+) -> Iterator[_Embedded | _Complete]:
     """The items in order, the batches as their embeddings."""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(at_once) as pool:
         sent: deque[Future[_Embedded]] = deque()
         for item in items:
             if isinstance(item, _Batch):
                 sent.append(pool.submit(_embed, embed, item))
-            while len(sent) > (_AT_ONCE if isinstance(item, _Batch) else 0):
+            while len(sent) > (at_once if isinstance(item, _Batch) else 0):
                 yield sent.popleft().result()
             if isinstance(item, _Complete):
                 yield item

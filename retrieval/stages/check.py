@@ -10,9 +10,9 @@ from ml_collections import ConfigDict
 from retrieval import files
 from retrieval.data import reqa, tfds_source, vocabularies, wikipedia
 from retrieval.errors import UserError, divisors, near, unknown_name
-from retrieval.stages import examples, export, formats, plan, pretrained, settings, train
+from retrieval.stages import examples, export, formats, mining, plan, pretrained, settings, train
 from retrieval.stages import model as models
-from retrieval.stages.run import Run, Stage, is_done
+from retrieval.stages.run import Run, Stage, is_done, needs
 from retrieval.training import sharding
 
 CONFIG = "config.json"
@@ -37,9 +37,13 @@ def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
     if not names:
         raise UserError("config.stages is empty: name the stages to run, such as --stage=prepare,sets,train")
     _check_folders(run)
+    if "mine" in names:
+        mining.check_index(run, names, stages)
     _check_order(run, names, stages)
     _check_files(run, names, stages)
     settings.check_combinations(run.config, names)
+    if "mine" in names or ("train" in names and run.config.mine.refresh_every):
+        mining.check_questions(run)
     if "train" in names and not is_done(run, "train"):
         _check_training(run)
     if "export" in names:
@@ -94,17 +98,18 @@ def _check_order(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) ->
         if run.holder(name) is not run:
             folder = run.holder(name).folder
             raise UserError(f"stage '{name}' is one of the base, {folder}: run it there, or add it to config.stages")
-        for need in stages[name].needs:
-            later = need in names[place + 1 :] and need not in names[:place]
-            holder = run.holder(need)
-            missing = need in holder.config.stages and need not in names[:place] and not is_done(holder, need)
+        for need, holder in needs(run, name, stages):
+            is_own = holder.folder == run.folder
+            later = is_own and need in names[place + 1 :] and need not in names[:place]
+            made = is_own and need in names[:place]
+            missing = need in holder.config.stages and not made and not is_done(holder, need)
             if later:
                 raise UserError(
                     f"stage '{name}' comes before '{need}', whose output it reads: "
                     f"--stage={','.join(stage for stage in stages if stage in names)}"
                 )
             if missing:
-                where = f" in {holder.folder}: run it there" if holder is not run else f": --stage={need},{name}"
+                where = f" in {holder.folder}: run it there" if not is_own else f": --stage={need},{name}"
                 raise UserError(f"stage '{name}' reads what stage '{need}' writes, which has not run{where}")
 
 

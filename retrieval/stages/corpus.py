@@ -8,8 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from retrieval import files
-from retrieval.data import beir, labelled, open_domain, pairs, prepare, pydocs, splits, tfds_source, vocabularies
+from retrieval.data import (
+    beir,
+    jsonl_pairs,
+    labelled,
+    open_domain,
+    pairs,
+    prepare,
+    pydocs,
+    splits,
+    tfds_source,
+    vocabularies,
+)
 from retrieval.data.beir import RetrievalSet
+from retrieval.data.labelled import Counts, Example
 from retrieval.data.passages import Limits
 from retrieval.data.vocab import Vocabulary
 from retrieval.errors import UserError, unknown_name
@@ -89,7 +101,7 @@ def write_pairs(run: Run) -> dict[str, Any]:
         raise UserError("stage 'pairs' needs labelled examples: set config.pairs.files, or config.split.set to a set")
     vocabulary = vocabularies.load(run.corpus)
     run.pairs.mkdir(exist_ok=True)
-    of_set = labelled.of_set(beir.read_folder(run.training), splits.TRAIN) if split_set else ()
+    of_set = _of_set(run) if split_set else ()
     paths = [Path(path) for path in formats.split(config.pairs.files)]
     with formats.grouped(config, paths, run.pairs, config.pairs.pool, of_set) as (groups, counts):
         asked = _asked(run)
@@ -107,6 +119,16 @@ def write_pairs(run: Run) -> dict[str, Any]:
     files.remove_temporaries(run.pairs)
     left_out = {what: number for what, number in counts.left_out.items() if number}
     return statistics | {"validation queries": held_out, "evaluated queries": evaluated, "left out": left_out}
+
+
+def _of_set(run: Run) -> Iterator[Example]:
+    """The training questions of a set, with what was mined for them; a base may have mined for others too."""
+    training = beir.read_folder(run.training)
+    yield from labelled.of_set(training, splits.TRAIN)
+    if run.negatives.exists():
+        asked = {training.queries[id] for id in training.qrels[splits.TRAIN]}
+        mined = jsonl_pairs.read(run.negatives / "negatives.jsonl", Counts())
+        yield from (example for example in mined if example.query in asked)
 
 
 def set_inputs(run: Run) -> Sequence[Path]:

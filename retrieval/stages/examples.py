@@ -18,19 +18,22 @@ from retrieval.stages.run import Run
 from retrieval.training import sharding
 
 
-def register_tasks(run: Run, vocabulary: Vocabulary, validation: bool = False) -> tuple[str, int]:
+def register_tasks(
+    run: Run, vocabulary: Vocabulary, validation: bool = False, pairs: Path | None = None
+) -> tuple[str, int]:
     """Registers the config's tasks; returns the name to get the dataset by, and the examples of an epoch.
 
     Args:
       validation: the tasks are over the passages that are held out of training, instead of the others.
+      pairs: a folder of labelled pairs; by default what the stage `pairs` wrote.
     """
-    config = run.config
+    config, pairs = run.config, pairs or run.pairs
     return tasks.register(
         run.corpus,
         vocabulary,
         files.read_json(run.corpus / "stats.json"),
         config.data.rates.to_dict(),
-        labelled=run.pairs if (run.pairs / "stats.json").exists() else None,
+        labelled=pairs if (pairs / "stats.json").exists() else None,
         ict_removal=config.data.ict_removal,
         whole_word=config.data.whole_word,
         shuffle_buffer=config.data.shuffle_buffer,
@@ -40,14 +43,20 @@ def register_tasks(run: Run, vocabulary: Vocabulary, validation: bool = False) -
     )
 
 
-def make_batches(run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> Batches:
+def make_batches(
+    run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh, pairs: Path | None = None, version: int = 0
+) -> Batches:
     """The batches of the config's tasks.
+
+    Args:
+      pairs: as `register_tasks` has it.
+      version: of these pairs; each has an order of its own.
 
     Raises:
       UserError: the data has fewer examples than a batch has rows.
     """
     config = run.config
-    task, examples = register_tasks(run, vocabulary)
+    task, examples = register_tasks(run, vocabulary, pairs=pairs)
     if examples < config.train.batch_size:
         raise UserError(
             f"the data gives {examples} examples, fewer than config.train.batch_size={config.train.batch_size}: "
@@ -58,7 +67,7 @@ def make_batches(run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> B
         *_features(config, vocabulary.sep_id),
         batch_size=config.train.batch_size,
         lanes=config.data.lanes,
-        seed=config.seed,
+        seed=config.seed + version,
         sharding=sharding.batch_sharding(mesh),
         packing=packing(config),
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from retrieval.data import beir, vocabularies
 from retrieval.data.beir import Candidate
@@ -59,6 +60,8 @@ def encode(run: Run) -> dict[str, Any]:
 def index(run: Run) -> dict[str, Any]:
     """Builds BM25 and, where there are embeddings, the dense index of the config for every collection.
 
+    Before `encode` or `mine` in config.stages it is BM25 alone.
+
     Raises:
       UserError: config.index.dense is no index, or config.index asks for a recall or a sample that cannot be.
     """
@@ -74,12 +77,20 @@ def index(run: Run) -> dict[str, Any]:
         bm25 = Bm25Index.build(texts, "title + text", k1=run.config.index.bm25_k1, b=run.config.index.bm25_b)
         bm25.save(run.index(name, "bm25"))
         built[f"{name}, BM25"] = bm25.description
-        if dense == "scann" and scann.available() and has_embeddings(run, name):
+        if dense == "scann" and scann.available() and needs(run.config) and has_embeddings(run, name):
             tree = _build_scann(run, name, target)
             tree.save(run.index(name, "scann"))
             built[f"{name}, dense"] = tree.description
             _log.info("%s: %s", name, tree.description)
     return built
+
+
+def needs(config: ConfigDict) -> tuple[str, ...]:
+    """`encode`, unless config.stages has `index` before that or before `mine`: then it is of words alone."""
+    stages = list(config.stages)
+    place = stages.index("index") if "index" in stages else len(stages)
+    of_words = "encode" not in stages[:place] and {"encode", "mine"} & set(stages[place:])
+    return () if of_words else ("encode",)
 
 
 def collections(run: Run) -> list[str]:

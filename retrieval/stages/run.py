@@ -64,6 +64,18 @@ class Run:
             runs.append(base)
         return runs
 
+    def before(self, stage: str) -> "Run":
+        """The run as a stage sees it: without the stages that come after it, for it cannot read their output.
+
+        So a base's index can be read by a run that is to make one of its own.
+        """
+        stages = tuple(self.config.stages)
+        if stage not in stages:
+            return self
+        config = self.config.copy_and_resolve_references()
+        config.stages = stages[: stages.index(stage)]
+        return dataclasses.replace(self, config=config)
+
     def holder(self, stage: str) -> "Run":
         """The run whose folder has what a stage writes: the first of the chain whose config lists the stage."""
         return next((run for run in self.chain if stage in run.config.stages), self)
@@ -82,6 +94,11 @@ class Run:
     def training(self) -> Path:
         """The judgements for fine-tuning, a BEIR folder: those to train on and those held out of them."""
         return self.holder("sets").folder / "training"
+
+    @property
+    def negatives(self) -> Path:
+        """Mined negatives of the training questions, as JSON lines."""
+        return self.holder("mine").folder / "negatives"
 
     @property
     def pairs(self) -> Path:
@@ -119,6 +136,8 @@ class Stage:
       function: does the work; what it returns (JSON) is kept in the stage's record, for the report.
       settings: the fields of the config, as dotted names, that its output depends on.
       needs: stages whose output it reads.
+      also: further ones, which depend on the config.
+      looks_back: it reads nothing of a stage that comes after it in config.stages, but what the base has of that.
       inputs: files outside of the work directory that it reads.
       outputs: what it writes, below the work directory; deleted before it runs on other inputs or settings. The record
         keeps the SHA-256 of these files: they are verified before another stage reads them.
@@ -133,6 +152,8 @@ class Stage:
     function: Callable[[Run], Any]
     settings: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+    also: Callable[[ConfigDict], tuple[str, ...]] = lambda config: ()
+    looks_back: bool = False
     inputs: Callable[[Run], Sequence[Path]] = lambda run: ()
     outputs: tuple[str, ...] = ()
     sealed: bool = False
@@ -211,6 +232,18 @@ def run_stage(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
     _log.info("%s: done in %.0f s", name, seconds)
 
 
+def needs(run: Run, name: str, stages: Mapping[str, Stage]) -> list[tuple[str, Run]]:
+    """The stages whose output a stage reads, each with the run that has it."""
+    stage = stages[name]
+    seen = run.before(name) if stage.looks_back else run
+    return [(need, seen.holder(need)) for need in (*stage.needs, *stage.also(run.config))]
+
+
+def is_current(run: Run, name: str, stages: Mapping[str, Stage]) -> bool:
+    """Whether what a finished stage was made from has not changed since."""
+    return is_done(run, name) and read_record(run, name)["inputs"] == _inputs(run, name, stages)
+
+
 def is_done(run: Run, stage: str) -> bool:
     """Whether a stage has run to its end."""
     return bool(record := read_record(run, stage)) and record["done"]
@@ -260,19 +293,18 @@ def _begin(run: Run, name: str, stages: Mapping[str, Stage]) -> dict[str, str] |
         raise UserError(
             f"stage '{name}' is one of the base, {run.holder(name).folder}: run it there, or add it to config.stages"
         )
-    for need in stage.needs:
-        holder = run.holder(need)
-        if need in holder.config.stages and not is_done(run, need):
-            where = f" in {holder.folder}" if holder is not run else ""
+    for need, holder in needs(run, name, stages):
+        if need in holder.config.stages and not is_done(holder, need):
+            where = f" in {holder.folder}" if holder.folder != run.folder else ""
             raise UserError(
                 f"stage '{name}' reads what stage '{need}' writes, which has not run{where}: --stage={need} first"
             )
-    inputs = _inputs(run, stage)
+    inputs = _inputs(run, name, stages)
     before = read_record(run, name)
     good = not before or not before["done"] or _is_undamaged(run, name, before)
     if before and before["inputs"] == inputs and before["done"] and good and not stage.always:
         return None
-    _verify_needs(run, stage)
+    _verify_needs(run, name, stages)
     if before and (before["inputs"] != inputs or not good):
         if stage.fixed and good:
             raise UserError(
@@ -293,12 +325,12 @@ def _sums(run: Run, stage: Stage) -> dict[str, str]:
     return files.checksums(run.folder, below)
 
 
-def _verify_needs(run: Run, stage: Stage) -> None:
+def _verify_needs(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
     """Raises `UserError` where what the stage reads is not what was written."""
-    for need in stage.needs:
-        holder = run.holder(need)
-        if record := read_record(run, need):
-            remedy = f"--stage={need} makes it again" + (f" in {holder.folder}" if holder is not run else "")
+    for need, holder in needs(run, name, stages):
+        if record := read_record(holder, need):
+            where = f" in {holder.folder}" if holder.folder != run.folder else ""
+            remedy = f"--stage={need} makes it again{where}"
             files.verify_checksums(holder.folder, record.get("outputs", {}), remedy)
 
 
@@ -315,10 +347,10 @@ def _own_record(run: Run, stage: str) -> Path:
     return run.folder / "stages" / f"{stage}.json"
 
 
-def _inputs(run: Run, stage: Stage) -> dict[str, str]:
-    config = json.loads(run.config.to_json())
+def _inputs(run: Run, name: str, stages: Mapping[str, Stage]) -> dict[str, str]:
+    config, stage = json.loads(run.config.to_json()), stages[name]
     outside = [files.describe(path) for path in stage.inputs(run)]
-    needed = [record["inputs"] for need in stage.needs if (record := read_record(run, need))]
+    needed = [record["inputs"] for need, holder in needs(run, name, stages) if (record := read_record(holder, need))]
     return {
         "settings": files.fingerprint({field: get_field(config, field) for field in stage.settings}),
         "files": files.fingerprint(outside),

@@ -17,7 +17,7 @@ from retrieval.evaluation.metrics import cutoff
 from retrieval.models.autoencoder import REACHES, WIRINGS
 from retrieval.models.transformer import DTYPES, REMAT
 from retrieval.models.two_tower import ENCODERS, POOLINGS
-from retrieval.stages import examples, formats, metric_writers, objective, train, validation
+from retrieval.stages import examples, formats, metric_writers, mining, negatives, objective, refresh, train, validation
 from retrieval.stages import model as models
 from retrieval.stages.evaluate import HITS, RANKING
 from retrieval.stages.index import DENSE
@@ -150,6 +150,16 @@ _RULES = dict(
     profile=dict(steps=_STEPS),
     sets=dict(pydocs=_SWITCH, **{name: _TEXT for name in formats.SETS if name != "pydocs"}, distractors=_whole(0)),
     pairs=dict(files=_TEXT, format=_TEXT, queries=_TEXT, collection=_TEXT, positives=_whole(0), pool=_whole(1)),
+    mine=dict(
+        system=_TEXT,
+        negatives=_whole(1),
+        first=_whole(1),
+        last=_whole(1),
+        margin=_NOT_NEGATIVE,
+        relative_margin=_SHARE_BELOW,
+        refresh_every=_whole(0),
+        refresh_share=_SHARE_ABOVE,
+    ),
     split=dict(set=_TEXT, ratio=_SHARE_BETWEEN, validation=_SHARE_BETWEEN, seed=_whole(0), shards=_whole(1)),
     encode=dict(batch_tokens=_whole(1), shard_size=_whole(1), untrained=_SWITCH, corpus=_SWITCH),
     index=dict(dense=_TEXT, recall_target=_SHARE_ABOVE, tune_queries=_whole(1), bm25_k1=_NOT_NEGATIVE, bm25_b=_SHARE),
@@ -172,6 +182,7 @@ _NAMES: dict[str, tuple[str, Collection[str]]] = {
     "model.decoder.reach": ("reach", REACHES),
     "train.loss": ("loss", objective.LOSSES),
     "pairs.format": ("format", formats.LABELLED),
+    "mine.system": ("index", mining.SYSTEMS),
     "loop.best": ("metric", validation.METRICS),
     "index.dense": ("index", DENSE),
 }
@@ -227,8 +238,11 @@ def check_combinations(config: ConfigDict, stages: Collection[str]) -> None:
         examples.check(config)
         models.check(config)
         objective.check(config)
+    if "mine" in stages or config.mine.refresh_every:
+        negatives.check(config)
     if "train" in stages:
         train.check(config)
+        refresh.check(config)
         metric_writers.check(config)
     if "train" in stages and config.loop.validate_every:
         validation.check(config)

@@ -1,6 +1,6 @@
 """Every stage there is: what it does, what it reads, and the settings that its output depends on."""
 
-from retrieval.stages import corpus, evaluate, export, index, plan, query, similarity, train
+from retrieval.stages import corpus, evaluate, export, index, mining, negatives, plan, query, refresh, similarity, train
 from retrieval.stages.run import Stage
 
 _LIMITS = ("longest_passage", "shortest_paragraph", "least_passage", "across_sections")
@@ -25,21 +25,32 @@ STAGES = {
         inputs=corpus.set_inputs,
         outputs=("sets", "training"),
     ),
+    "mine": Stage(
+        mining.mine,
+        reads="training questions, an index that is made before or is the base's",
+        writes="`negatives/`: the questions with hard negatives, and where these are from",
+        settings=tuple(f"mine.{name}" for name in ("system", *negatives.RULE)),
+        needs=("prepare", "sets"),
+        also=mining.needs,
+        looks_back=True,
+        outputs=("negatives",),
+    ),
     "pairs": Stage(
         corpus.write_pairs,
-        reads="`training/`, labelled examples of any format",
+        reads="`training/`, `negatives/`, labelled examples of any format",
         writes="`pairs/`: TFRecord shards of labelled examples; `pairs/validation/`",
         settings=("split", "pairs"),
-        needs=("prepare", "sets"),
+        needs=("prepare", "sets", "mine"),
         inputs=corpus.pair_inputs,
         outputs=("pairs",),
     ),
     "train": Stage(
         train.train,
         reads="shards",
-        writes="`checkpoints/`, `metrics/` (JSON lines and TensorBoard)",
+        writes="`checkpoints/`, `metrics/` (JSON lines and TensorBoard), `refreshed/`",
         settings=("seed", "data", "model", "train", *(f"loop.{name}" for name in _VALIDATION)),
         needs=("prepare", "pairs"),
+        also=refresh.needs,
         inputs=train.train_inputs,
         fixed=True,
         everywhere=True,
@@ -58,7 +69,8 @@ STAGES = {
         reads="embeddings, texts",
         writes="`index/`: ScaNN and BM25",
         settings=("index", "evaluate.depth"),
-        needs=("sets", "encode"),
+        needs=("sets",),
+        also=index.needs,
         outputs=("index",),
         sealed=True,
     ),

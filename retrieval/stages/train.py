@@ -20,7 +20,7 @@ from retrieval.models import two_tower
 from retrieval.models.autoencoder import Autoencoder
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.two_tower import TwoTower
-from retrieval.stages import metric_writers, objective, pretrained, validation
+from retrieval.stages import metric_writers, objective, pretrained, refresh, validation
 from retrieval.stages import model as models
 from retrieval.stages.examples import abstract_batch, make_batches
 from retrieval.stages.run import Run
@@ -37,7 +37,9 @@ def train(run: Run) -> dict[str, Any]:
     vocabulary = vocabularies.load(run.corpus)
     check_start(run)
     mesh = models.make_mesh(config)
-    batches = make_batches(run, vocabulary, mesh)  # before the model, for what may be wrong with the data
+    refreshes = config.mine.refresh_every > 0
+    # Before the model, for what may be wrong with the data.
+    batches = refresh.Versions(run, vocabulary, mesh) if refreshes else make_batches(run, vocabulary, mesh)
     model = models.abstract(config, len(vocabulary))
     like = abstract_state(config, model, mesh)
     sharding.check_rules(like.params, config.mesh.rules)
@@ -57,6 +59,7 @@ def train(run: Run) -> dict[str, Any]:
             config.loop.log_every,
             config.loop.checkpoint_every,
             config.loop.validate_every,
+            config.mine.refresh_every,
             bad_batches=run.folder / "bad_batches",
             trace_steps=trace_steps(config),
             trace=run.folder / "profile",
@@ -64,7 +67,8 @@ def train(run: Run) -> dict[str, Any]:
         writer = metric_writers.open_writer(run.folder, config, after=int(state.step))
         with hosts.watch() as stops_at:
             cost = _cost(config, len(vocabulary), like, mesh)
-            loop.train(state, step_fn, batches, checkpointer, writer, settings, validate, stops_at, cost)
+            anew = refresh.make(run, vocabulary, mesh, batches, checkpointer.steps) if refreshes else None
+            loop.train(state, step_fn, batches, checkpointer, writer, settings, validate, stops_at, cost, anew)
         step = checkpointer.best_step()
         checkpointer.close()
         writer.close()

@@ -110,6 +110,10 @@ class Checkpointer:
         """The newest finished step, or None."""
         return self._manager.latest_step()
 
+    def steps(self) -> list[int]:
+        """Every finished step that is kept."""
+        return list(self._manager.all_steps())
+
     def best_step(self) -> int | None:
         """The step with the highest score, the newest of several; the newest of all where none has one."""
         return (self._manager.best_step() if self._best else None) or self.latest_step()

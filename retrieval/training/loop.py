@@ -60,6 +60,7 @@ class Settings:
 
     Attributes:
       validate_every: 0 for never; a checkpoint is saved with every validation, and after the last step.
+      refresh_every: 0 for never; a checkpoint is saved before every refresh.
       max_skipped: so many updates in a row with a loss or gradient that is not finite end the run.
       bad_batches: the folder for the batch that did, one file per host.
       trace_steps: the first and the last step of a trace, written to the folder `trace`; none by default.
@@ -69,6 +70,7 @@ class Settings:
     log_every: int
     checkpoint_every: int
     validate_every: int = 0
+    refresh_every: int = 0
     max_skipped: int = 10
     bad_batches: Path = Path("bad_batches")
     trace_steps: tuple[int, int] = (0, 0)
@@ -126,12 +128,15 @@ def train(
     validate: Callable[[Any], dict[str, float]] | None = None,
     stops_at: Callable[[int], bool] = lambda step: False,
     cost: Cost | None = None,
+    refresh: Callable[[int, Any], dict[str, float]] | None = None,
 ) -> TrainState:
     """Trains from `state` to `settings.steps`.
 
     Args:
       validate: parameters to scores; what it gives goes to `write_metrics` and into the checkpoint of the step.
       stops_at: asked after every step whether the machine is about to go away.
+      refresh: step and parameters to numbers for `write_metrics`; from then on `batches` may give others. It comes
+        before the next step: a run that goes on from that step's checkpoint begins with it, as if it had not ended.
 
     Raises:
       PreemptedError: it is, and the step is saved.
@@ -144,6 +149,10 @@ def train(
     for step in tqdm.trange(first + 1, settings.steps + 1, desc="train", initial=first, mininterval=2):
         if step == trace_from:
             jax.profiler.start_trace(settings.trace)
+        if refresh and step > 1 and (step - 1) % settings.refresh_every == 0:
+            with window.pause():
+                numbers = refresh(step - 1, state.params)
+            write_metrics(step, {f"refresh/{name}": value for name, value in numbers.items()})
         with window.waiting():
             batch = next(batches)
         state, metrics = step_fn(state, batch)
@@ -165,7 +174,8 @@ def train(
             with window.pause():
                 scores = validate(state.params)
             write_metrics(step, {f"validation/{name}": value for name, value in scores.items()})
-        if scores or step % settings.checkpoint_every == 0 or step == settings.steps:
+        is_due = step % settings.checkpoint_every == 0 or (refresh and step % settings.refresh_every == 0)
+        if scores or is_due or step == settings.steps:
             checkpointer.save(step, state, batches, scores)
         if stops_at(step) and step < settings.steps:
             checkpointer.save(step, state, batches)

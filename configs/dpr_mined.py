@@ -1,0 +1,25 @@
+"""Fine-tuning on the questions of an evaluation set with hard negatives that BM25 finds among its candidates, as DPR
+(Karpukhin et al. 2020, section 3.2).
+
+    python -m retrieval.main --config=configs/dpr_mined.py --workdir=runs/warm_up --config.base=runs/mlm \\
+        --config.train.init_from=runs/mlm --config.sets.msmarco=collection.tsv,queries.train.tsv,qrels.train.tsv \\
+        --config.split.set=msmarco --config.split.ratio=0.98
+
+ANCE warms up so, too: `ance.py` goes on from there. BM25 is indexed before anything is trained, so dense search is
+exact here. A set knows its judged candidates, and no answers: what else holds one, which DPR leaves out, stays a
+negative; `mine.margin` keeps away from what scores as high as the gold passage.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import dpr
+
+
+def get_config(size: str = "paper") -> ConfigDict:
+    """DPR's fine-tuning with one hard negative out of BM25's best 100, or 'local', for `ict_bfs_wlp.py:local`."""
+    config = dpr.get_config(size)
+    config.stages = ("sets", "index", "mine", "pairs", "train", "encode", "evaluate", "report")
+    config.split.set = "reqa"
+    config.pairs.positives = 0  # all of them are judged
+    config.mine.last = 100
+    return config

@@ -1,0 +1,167 @@
+"""Hard negatives of a set's training questions: what the stage `mine` and a refresh in the middle of training share."""
+
+import contextlib
+import hashlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from retrieval.data import beir, splits
+from retrieval.data.beir import Candidate
+from retrieval.data.candidate_texts import CandidateTexts
+from retrieval.data.labelled import Example
+from retrieval.errors import UserError
+from retrieval.search import mining
+from retrieval.search.mining import Rule
+from retrieval.stages import examples
+from retrieval.stages.run import Run
+
+_log = logging.getLogger(__name__)
+
+RULE = ("negatives", "first", "last", "margin", "relative_margin")
+_PART = 10_000  # questions whose ranked lists are held at a time
+
+
+class Question(NamedTuple):
+    """A training question: rows of its positives, and of the candidate that is the question itself."""
+
+    id: str
+    text: str
+    positives: list[int]
+    own: list[int]
+
+
+class Mined(NamedTuple):
+    """Rows of each question's negatives, and what is counted of all."""
+
+    rows: list[np.ndarray]
+    counts: dict[str, Any]
+
+
+def check(config: ConfigDict) -> None:
+    """Checks which results are to be negatives.
+
+    Raises:
+      UserError: there are fewer of them than negatives.
+    """
+    rule = config.mine
+    if rule.first > rule.last:
+        raise UserError(
+            f"config.mine.first={rule.first} is behind config.mine.last={rule.last}: no result has such a rank; lower "
+            "the first or raise the second"
+        )
+    if (room := rule.last - rule.first + 1) < rule.negatives:
+        raise UserError(
+            f"config.mine.negatives={rule.negatives} are more than the ranks from config.mine.first={rule.first} to "
+            f"config.mine.last={rule.last}, which are {room}: lower the first or raise the last"
+        )
+
+
+@contextlib.contextmanager
+def open_questions(run: Run) -> Iterator[tuple[list[Question], CandidateTexts]]:
+    """The training questions of config.split.set, and all candidates of the set.
+
+    Raises:
+      UserError: a positive is none of the candidates.
+    """
+    training = beir.read_judged(run.training)
+    judged = training.qrels[splits.TRAIN]
+    wanted = {id for grades in judged.values() for id in grades} | judged.keys()
+    path = run.sets / examples.split_set(run) / "corpus.jsonl"
+    with CandidateTexts(path, wanted) as candidates:
+
+        def question(id: str) -> Question:
+            for positive in judged[id]:
+                if positive not in candidates.row_of:
+                    raise UserError(
+                        f"{path}: training question '{id}' has the positive '{positive}', which is not there: "
+                        "--stage=sets makes both again"
+                    )
+            text, own = training.queries[id], candidates.row_of.get(id)
+            is_own = own is not None and candidates[own].text == text
+            return Question(id, text, [candidates.row_of[positive] for positive in judged[id]], [own] if is_own else [])
+
+        yield [question(id) for id in judged], candidates
+
+
+def draw(questions: Sequence[Question], share: float, seed: int, version: int) -> list[Question]:
+    """A share of the questions, at least one, by a hash: other ones in every version."""
+
+    def order(question: Question) -> bytes:
+        return hashlib.blake2b(f"{seed} {version} {question.id}".encode(), digest_size=8).digest()
+
+    chosen = set(sorted(map(order, questions))[: max(1, round(share * len(questions)))])
+    return [question for question in questions if order(question) in chosen]
+
+
+def mine(
+    config: ConfigDict,
+    questions: Sequence[Question],
+    candidates: CandidateTexts,
+    search: Callable[[Any, int], tuple[np.ndarray, np.ndarray]],
+    queries: Any,
+    version: int = 0,
+) -> Mined:
+    """The negatives of the questions.
+
+    A question with fewer than config.mine.negatives keeps those that it has; one with none is left out of training.
+
+    Args:
+      search: that of an index over the candidates.
+      queries: the questions as the index takes them, a list or an array.
+      version: of the draw.
+
+    Raises:
+      UserError: no question has a negative.
+    """
+    rule = Rule(*(config.mine[name] for name in RULE))
+    # Positives and the question itself are taken out of a list that still has to be long enough.
+    depth = rule.last + max(len(question.positives) + len(question.own) for question in questions)
+    parts = []
+    for start in range(0, len(questions), _PART):
+        part = questions[start : start + _PART]
+        scores_QK, rows_QK = search(queries[start : start + _PART], min(depth, len(candidates)))
+        golds, own = [question.positives for question in part], [question.own for question in part]
+        seed = (config.split.seed, version)
+        parts.append(mining.mine(scores_QK, rows_QK, golds, own, candidates.keys_N, rule, seed, start))
+    rows = [row for part in parts for row in part.rows]
+    left_Q, rank_Q = (np.concatenate([part[field] for part in parts]) for field in (1, 2))
+    short = np.flatnonzero(left_Q < rule.count)
+    if len(short):
+        first = questions[short[0]]
+        _log.warning(
+            "%d of %d questions have fewer than %d negatives left, the first is '%s' with %d: %s",
+            *(len(short), len(questions), rule.count, first.id, left_Q[short[0]], first.text),
+        )
+    if not left_Q.any():
+        raise UserError(
+            f"no question has a negative left, from '{questions[0].id}' ({questions[0].text}) on: raise "
+            f"config.mine.last={rule.last}, or lower config.mine.first={rule.first} and the margins"
+        )
+    found_Q = rank_Q > 0
+    counts = {
+        "questions": len(questions),
+        "candidates": len(candidates),
+        "negatives": int(sum(map(len, rows))),
+        "questions with fewer": len(short),
+        "questions without any": int((left_Q == 0).sum()),
+        "results too close to the positive": sum(part.too_close for part in parts),
+        "RR": round(float(np.mean(found_Q / np.maximum(rank_Q, 1))), 6),
+    }
+    return Mined(rows, counts)
+
+
+def mined_examples(
+    questions: Sequence[Question], candidates: CandidateTexts, rows: Sequence[np.ndarray]
+) -> Iterator[Example]:
+    """The questions that have negatives, with their texts."""
+
+    def texts(numbers: Sequence[int]) -> tuple[Candidate, ...]:
+        return tuple(candidates[row] for row in numbers)
+
+    for question, negatives in zip(questions, rows, strict=True):
+        if len(negatives):
+            yield Example(question.text, texts(question.positives), texts(negatives))

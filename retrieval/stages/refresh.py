@@ -1,0 +1,213 @@
+"""Negatives that are mined anew while a model trains, with the model as it is then (ANCE, Xiong et al. 2021).
+
+Version v of the labelled pairs is mined from the parameters after step v * config.mine.refresh_every, and all batches
+from there to the next refresh are of it; version 0 is what the stage `pairs` wrote. A checkpoint says which version its
+position belongs to. The one of a step that a refresh follows is still of the version before: a run that goes on from
+there begins with the refresh.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from retrieval import files, hosts
+from retrieval.data import labelled, pairs
+from retrieval.data.candidate_texts import CandidateTexts
+from retrieval.data.labelled import Counts
+from retrieval.data.vocab import Vocabulary
+from retrieval.errors import UserError
+from retrieval.search.encode import encode_rows
+from retrieval.search.exact import ExactIndex
+from retrieval.stages import examples, negatives
+from retrieval.stages import model as models
+from retrieval.stages.negatives import Mined, Question
+from retrieval.stages.run import Run
+
+_log = logging.getLogger(__name__)
+
+FOLDER = "refreshed"
+_VERSION, _STATISTICS = "version.json", "mined.json"
+
+
+def needs(config: ConfigDict) -> tuple[str, ...]:
+    """The stages that training reads besides its pairs."""
+    return ("sets",) if config.mine.refresh_every else ()
+
+
+def check(config: ConfigDict) -> None:
+    """Checks that a refresh would come, and change something.
+
+    Raises:
+      UserError: it would not.
+    """
+    every = config.mine.refresh_every
+    if not every:
+        return
+    if every >= config.train.steps:
+        raise UserError(
+            f"config.mine.refresh_every={every} never comes in config.train.steps={config.train.steps}: lower it, or "
+            "set 0 for no refresh"
+        )
+    if not config.data.negatives:
+        raise UserError(
+            f"config.mine.refresh_every={every} mines hard negatives, and config.data.negatives=0 takes none: set "
+            "config.data.negatives=1 or more, or config.mine.refresh_every=0"
+        )
+
+
+class Versions:
+    """Batches of one version of the pairs after another."""
+
+    def __init__(self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh):
+        """Begins with version 0.
+
+        Raises:
+          UserError: it has fewer examples than a batch has rows.
+        """
+
+        def make(version: int) -> examples.Batches:
+            return examples.make_batches(run, vocabulary, mesh, _folder(run, version) if version else None, version)
+
+        self._run, self._make = run, make
+        self._version, self._batches = 0, make(0)
+
+    def __iter__(self) -> "Versions":
+        return self
+
+    def __next__(self) -> dict[str, jax.Array]:
+        return next(self._batches)
+
+    def turn_to(self, version: int) -> None:
+        """From now on the batches are of this version, from its beginning.
+
+        Raises:
+          UserError: its files are not what was written, or too few.
+        """
+        files.verify_manifest(_folder(self._run, version), "delete the newest checkpoint, and train again")
+        self._version, self._batches = version, self._make(version)
+
+    def save(self, folder: Path) -> None:
+        """Writes version and position into `folder`."""
+        if hosts.is_first():
+            files.write_json(folder / _VERSION, self._version)
+        self._batches.save(folder)
+
+    def restore(self, folder: Path) -> None:
+        """Goes back to a saved position, of whatever version.
+
+        Raises:
+          UserError: there is none, or the version is not what it was.
+        """
+        if (version := files.read_json(folder / _VERSION)) != self._version:
+            self.turn_to(version)
+        self._batches.restore(folder)
+
+
+def make(
+    run: Run,
+    vocabulary: Vocabulary,
+    mesh: jax.sharding.Mesh,
+    versions: Versions,
+    kept: Callable[[], Collection[int]],
+) -> Callable[[int, Any], dict[str, float]]:
+    """A function from step and parameters to numbers for the log, after which `versions` gives newly mined batches.
+
+    A version that is there already, because the run was cut off behind it, is not mined again. Those that no kept
+    checkpoint belongs to are deleted.
+
+    Args:
+      kept: gives the steps of these checkpoints.
+    """
+    config = run.config
+    embedder = models.Embedder(config, vocabulary, mesh)
+
+    def refresh(step: int, params: Any) -> dict[str, float]:
+        version = step // config.mine.refresh_every
+        if not hosts.on_first(lambda: _is_there(run, version, kept())):
+            with negatives.open_questions(run) as (questions, candidates):
+                drawn = negatives.draw(questions, config.mine.refresh_share, config.split.seed, version)
+                queries_QE, candidates_NE = _embedded(config, vocabulary, embedder, params, mesh, drawn, candidates)
+                search = ExactIndex(candidates_NE, mesh=mesh).search
+                mined = negatives.mine(config, drawn, candidates, search, queries_QE, version)
+                hosts.on_first(lambda: _write(run, vocabulary, version, step, drawn, candidates, mined))
+        versions.turn_to(version)
+        told = files.read_json(_folder(run, version) / _STATISTICS)
+        _log.info("step %d: negatives of %d questions, version %d", step, told["questions"], version)
+        return {"RR": told["RR"], "negatives": told["negatives"] / told["questions"]}
+
+    return refresh
+
+
+def _folder(run: Run, version: int) -> Path:
+    return run.folder / FOLDER / f"{version:05d}"
+
+
+def _is_there(run: Run, version: int, kept: Collection[int]) -> bool:
+    """Whether a version has been written; those that are of no more use are deleted."""
+    every, place = run.config.mine.refresh_every, run.folder / FOLDER
+    files.remove_temporaries(place)
+    # The batch of step s was of version (s - 1) // every. The version before may be read by others at this moment.
+    needed = {version - 1, version} | {(step - 1) // every for step in kept}
+    for path in place.glob("*"):
+        if int(path.name) not in needed:
+            files.remove(path)
+    path = _folder(run, version)
+    if not path.exists():
+        return False
+    try:
+        files.verify_manifest(path, "it is made again")
+    except UserError as error:
+        _log.warning("%s", error)
+        return False
+    return True
+
+
+def _embedded(
+    config: ConfigDict,
+    vocabulary: Vocabulary,
+    embedder: models.Embedder,
+    params: Any,
+    mesh: jax.sharding.Mesh,
+    questions: Sequence[Question],
+    candidates: CandidateTexts,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The embeddings of questions [Q, E] and of all candidates [N, E], of which a shard's texts are held at a time."""
+
+    def embed(tokens: Sequence[Sequence[int]], function: Callable) -> np.ndarray:
+        longest = max(config.data.query_length, config.data.document_length)
+        return encode_rows(tokens, function, config.encode.batch_tokens, longest, mesh.size)
+
+    tokens = models.query_tokens(config, vocabulary, [question.text for question in questions])
+    queries_QE = embed(tokens, embedder.queries(params))
+    candidates_NE = np.empty((len(candidates), queries_QE.shape[1]), np.float32)
+    for start in range(0, len(candidates), config.encode.shard_size):
+        rows = range(start, min(start + config.encode.shard_size, len(candidates)))
+        tokens = models.candidate_tokens(config, vocabulary, [candidates[row] for row in rows])
+        candidates_NE[rows.start : rows.stop] = embed(tokens, embedder.documents(params))
+    return queries_QE, candidates_NE
+
+
+def _write(
+    run: Run,
+    vocabulary: Vocabulary,
+    version: int,
+    step: int,
+    questions: Sequence[Question],
+    candidates: CandidateTexts,
+    mined: Mined,
+) -> None:
+    """Writes a version as the stage `pairs` writes its shards, whole or not at all."""
+    settings = run.holder("pairs").config
+    found = negatives.mined_examples(questions, candidates, mined.rows)
+    with files.atomic(_folder(run, version)) as temporary:
+        temporary.mkdir()
+        pool = run.config.mine.negatives
+        with labelled.grouped(found, temporary, pool, Counts(), seed=settings.split.seed) as groups:
+            pairs.write_pairs(groups, vocabulary, temporary, settings.split.shards, settings.pairs.positives)
+        files.write_json(temporary / _STATISTICS, mined.counts | {"step": step})
+        files.write_manifest(temporary)

@@ -1,0 +1,102 @@
+"""Mined negatives against a naive reference: ranks, margins, positives by id and by text, ties."""
+
+import numpy as np
+import pytest
+
+from retrieval.search.mining import Rule, mine
+
+
+def naive(scores, rows, golds, others, texts, rule):
+    """What may be drawn for a query, one result after the other."""
+    gold_texts = {texts[gold] for gold in golds}
+    results = [(score, row) for score, row in zip(scores, rows) if row != -1]
+    positive_scores = [score for score, row in results if texts[row] in gold_texts]
+    rank, seen, left = 0, set(), []
+    for score, row in results:
+        if texts[row] in gold_texts or row in others or texts[row] in seen:
+            continue
+        seen.add(texts[row])
+        rank += 1
+        if not rule.first <= rank <= rule.last:
+            continue
+        if rule.margin or rule.relative_margin:
+            if not positive_scores:
+                continue
+            best = max(positive_scores)
+            if score > best - rule.margin or score > best - rule.relative_margin * abs(best):
+                continue
+        left.append(row)
+    return left
+
+
+def draw_lists(random):
+    """40 queries over 60 candidates, some of which have the same text; scores of few values, so that many tie."""
+    texts_N = random.integers(0, 45, 60).astype(np.uint64)
+    scores_QN = random.integers(-6, 7, (40, 60)).astype(np.float32) / 2
+    rows_QK = np.argsort(-scores_QN, axis=1, kind="stable")[:, :25].astype(np.int32)
+    scores_QK = np.take_along_axis(scores_QN, rows_QK, axis=1)
+    for query, found in enumerate(random.integers(0, 26, 40)):  # an index may find fewer
+        if query % 3 == 0:
+            rows_QK[query, found:], scores_QK[query, found:] = -1, -np.inf
+    golds = [random.integers(0, 60, random.integers(1, 4)).tolist() for _ in range(40)]
+    others = [random.integers(0, 60, random.integers(0, 2)).tolist() for _ in range(40)]
+    return scores_QK, rows_QK, golds, others, texts_N
+
+
+RULES = [
+    Rule(count=5, first=1, last=10),
+    Rule(count=30, first=4, last=25),
+    Rule(count=30, first=1, last=25, margin=1.0),
+    Rule(count=30, first=2, last=20, relative_margin=0.5),
+    Rule(count=4, first=1, last=25, margin=0.5, relative_margin=0.3),
+]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_as_a_naive_loop(rule):
+    for seed in range(5):
+        lists = draw_lists(np.random.default_rng(seed))
+        mined = mine(*lists, rule, seed=(0, 0))
+        for query, (scores, rows, golds, others) in enumerate(zip(*lists[:4])):
+            left = naive(scores, rows, golds, others, lists[4], rule)
+            assert mined.left_Q[query] == len(left)
+            drawn = mined.rows[query].tolist()
+            assert len(drawn) == min(rule.count, len(left))
+            assert drawn == [row for row in left if row in drawn]  # of them, best first
+            ranks = [rank for rank, row in enumerate(rows, 1) if row != -1 and lists[4][row] in lists[4][golds]]
+            assert mined.rank_Q[query] == (ranks[0] if ranks else 0)
+
+
+def test_what_the_margins_leave_out_is_counted():
+    lists = draw_lists(np.random.default_rng(0))
+    free, strict = (mine(*lists, rule, seed=(0, 0)) for rule in (Rule(30, 1, 25), RULES[2]))
+    assert free.too_close == 0 < strict.too_close == free.left_Q.sum() - strict.left_Q.sum()
+
+
+def test_without_a_positive_in_the_list_a_margin_leaves_nothing():
+    lists = np.array([[3.0, 2.0]]), np.array([[1, 2]]), [[0]], [[]], np.arange(3)
+    assert mine(*lists, Rule(2, 1, 2), seed=(0,)).rows[0].tolist() == [1, 2]
+    assert mine(*lists, Rule(2, 1, 2, margin=0.1), seed=(0,)).rows[0].tolist() == []
+
+
+def test_a_relative_margin_of_negative_scores_is_below_them():
+    lists = np.array([[-1.0, -1.5, -3.0]]), np.array([[0, 1, 2]]), [[0]], [[]], np.arange(3)
+    assert mine(*lists, Rule(2, 1, 2, relative_margin=0.9), seed=(0,)).rows[0].tolist() == [2]
+
+
+def test_the_draw_depends_on_seed_and_number_of_the_query_alone():
+    scores_QK, rows_QK, golds, others, texts_N = draw_lists(np.random.default_rng(1))
+    rule = Rule(3, 1, 25)
+    whole = mine(scores_QK, rows_QK, golds, others, texts_N, rule, (0, 1))
+    part = mine(scores_QK[30:], rows_QK[30:], golds[30:], others[30:], texts_N, rule, (0, 1), start=30)
+    assert all(np.array_equal(a, b) for a, b in zip(whole.rows[30:], part.rows, strict=True))
+    other = mine(scores_QK, rows_QK, golds, others, texts_N, rule, (0, 2))
+    assert not all(np.array_equal(a, b) for a, b in zip(whole.rows, other.rows))
+
+
+def test_every_rank_is_drawn_as_often():
+    Q, K = 4000, 10
+    rows_QK = np.tile(np.arange(1, K + 1), (Q, 1))
+    mined = mine(np.tile(-np.arange(K), (Q, 1)), rows_QK, [[0]] * Q, [[]] * Q, np.arange(K + 1), Rule(2, 1, K), (0,))
+    counts = np.bincount(np.concatenate(mined.rows), minlength=K + 1)[1:]
+    np.testing.assert_allclose(counts, 2 * Q / K, rtol=0.12)  # four standard deviations

@@ -1,0 +1,352 @@
+"""Hard negatives on a toy set: mined by BM25 before training, and by the model in its middle."""
+
+import importlib
+import json
+import os
+import shutil
+import signal
+from random import Random
+
+import jax
+import numpy as np
+import processes
+import pytest
+import toy_corpus
+from conftest import REPOSITORY
+
+from retrieval.data import beir, vocabularies
+from retrieval.errors import UserError
+from retrieval.search.bm25 import Bm25Index
+from retrieval.stages import check, negatives, refresh, train
+from retrieval.stages import model as models
+from retrieval.stages import run as runs
+from retrieval.stages.run import Run
+from retrieval.stages.table import STAGES
+
+TINY = {
+    "prepare": dict(shards=8, vocab_size=300, longest_passage=40, shortest_paragraph=10, least_passage=5),
+    "data": dict(query_length=16, document_length=48, lanes=2, shuffle_buffer=64, negatives=2),
+    "model": dict(encoder="bow_mlp", hidden_size=16, mlp_size=32, embed_dim=8),
+    "train": dict(steps=7, batch_size=8, learning_rate=1e-2),
+    "loop": dict(log_every=1, checkpoint_every=2, validate_every=5),
+    "encode": dict(batch_tokens=1024, shard_size=12),
+    "mine": dict(negatives=4, last=8),
+    "split": dict(ratio=0.75, validation=0.2),
+}
+REFRESHED = {"stages": ("train",), "mine.refresh_every": 3, "loop.keep_checkpoints": 20}
+
+
+def make_run(folder, inputs, /, name="dpr_mined", **changes):
+    config = importlib.import_module(f"configs.{name}").get_config("local")
+    for group, values in TINY.items():
+        config[group].update(values)
+    config.sets.reqa = str(inputs / "squad.json")
+    config.index.dense = "exact"
+    config.update_from_flattened_dict(changes)
+    return Run(config, folder, REPOSITORY / "requirements.lock")
+
+
+def execute(run, *names):
+    runs.open_run(run, STAGES)
+    for name in names or run.config.stages:
+        runs.run_stage(run, name, STAGES)
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("inputs")
+    toy_corpus.write_dump(folder / "dump.xml")
+    toy_corpus.write_squad(folder / "squad.json")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def mined(inputs, tmp_path_factory):
+    """A run with the negatives of BM25, that has yet to be trained."""
+    folder = tmp_path_factory.mktemp("mined")
+    corpus = make_run(folder / "corpus", inputs, "ict", corpus=str(inputs / "dump.xml"), **{"data.negatives": 0})
+    execute(corpus, "prepare")
+    run = make_run(folder / "run", inputs, **{"base": str(corpus.folder), "train.steps": 2})
+    check.check(run, run.config.stages, STAGES)
+    execute(run, "sets", "index", "mine", "pairs")
+    return run
+
+
+@pytest.fixture(scope="module")
+def trained(mined, tmp_path_factory):
+    """The same, trained and evaluated."""
+    run = Run(mined.config, shutil.copytree(mined.folder, tmp_path_factory.mktemp("trained") / "run"), mined.lock)
+    execute(run)
+    return run
+
+
+def refreshed(folder, inputs, mined, **changes):
+    return make_run(folder, inputs, **REFRESHED | {"base": str(mined.folder)} | changes)
+
+
+@pytest.fixture(scope="module")
+def whole(inputs, mined, tmp_path_factory):
+    """A run with two refreshes that nothing happened to."""
+    run = refreshed(tmp_path_factory.mktemp("whole") / "run", inputs, mined)
+    check.check(run, run.config.stages, STAGES)
+    execute(run)
+    return run
+
+
+def judged(run):
+    """Question -> texts of its positives; and all candidates."""
+    training = beir.read_folder(run.training)
+    candidates = list(beir.read_candidates(run.sets / "reqa" / "corpus.jsonl"))
+    text = {candidate.id: (candidate.title, candidate.text) for candidate in candidates}
+    golds = {training.queries[id]: {text[c] for c in grades} for id, grades in training.qrels["train"].items()}
+    return golds, candidates
+
+
+def test_bm25s_negatives_are_its_best_without_the_positives(mined):
+    golds, candidates = judged(mined)
+    lines = [json.loads(line) for line in (mined.folder / "negatives" / "negatives.jsonl").read_text().splitlines()]
+    assert {line["query"] for line in lines} == set(golds) and len(lines) == 14
+    _, rows_QK = Bm25Index.load(mined.index("reqa", "bm25")).search([line["query"] for line in lines], len(candidates))
+    for line, rows in zip(lines, rows_QK):
+        best = [candidates[row] for row in rows if row >= 0]
+        allowed = [text.id for text in best if (text.title, text.text) not in golds[line["query"]]][:8]
+        found = [text["docid"] for text in line["negatives"]]
+        assert len(found) == 4 and found == [id for id in allowed if id in found]
+    told = json.loads((mined.folder / "negatives" / "provenance.json").read_text())
+    assert (told["system"], told["rule"]["last"], told["negatives"]) == ("bm25", 8, 4 * 14)
+    assert told["index"] == runs.read_record(mined, "index")["inputs"]
+    assert runs.details(mined, "pairs")["pairs with negatives"] == 14
+    assert runs.details(mined, "pairs")["negatives per pair"] == 4
+
+
+@pytest.mark.long
+def test_a_second_call_does_nothing_though_embeddings_came_after_the_index(trained):
+    before = {path: path.stat().st_mtime_ns for path in (trained.folder / "stages").glob("*") if path.stem != "report"}
+    execute(trained)
+    assert before == {path: path.stat().st_mtime_ns for path in before} and len(before) == 7
+
+
+@pytest.mark.long
+def test_the_bases_model_mines_for_a_run_that_will_have_embeddings_of_its_own(inputs, trained, tmp_path):
+    stages = ("mine", "pairs", "train", "encode", "index", "evaluate", "report")
+    changes = {"base": str(trained.folder), "mine.system": "exact", "stages": stages}
+    run = make_run(tmp_path / "run", inputs, **changes)
+    check.check(run, stages, STAGES)
+    execute(run)
+    told = runs.details(run, "mine")
+    assert told["step"] == runs.details(trained, "train")["step"] and told["run"] == "run"
+    assert_best_of(run, towers_of(trained), read_examples(run.folder / "negatives" / "negatives.jsonl"))
+    scann = make_run(tmp_path / "scann", inputs, **changes | {"mine.system": "scann"})
+    with pytest.raises(UserError, match=r"no ScaNN index there; use config\.mine\.system=exact"):
+        execute(scann, "mine")
+
+
+def towers_of(run, step=None):
+    """The model of a run, at one of its steps."""
+    vocabulary = vocabularies.load(run.corpus)
+    model = models.abstract(run.config, len(vocabulary))
+    like = train.abstract_state(run.config, model, models.local_mesh(run.config))
+    checkpoints = train.open_checkpoints(run.holder("train").folder, run.config)
+    params = checkpoints.restore(like, step=step or checkpoints.best_step()).params
+    embedder = models.Embedder(run.config, vocabulary, models.local_mesh(run.config))
+    return embedder.queries(params), embedder.documents(params)
+
+
+def read_examples(path):
+    lines = map(json.loads, path.read_text().splitlines())
+    return {line["query"]: [(text["title"], text["text"]) for text in line["negatives"]] for line in lines}
+
+
+def read_shards(run, folder):
+    """Token ids of each record's query -> those of its negatives' titles and texts."""
+    import tensorflow as tf
+
+    found = {}
+    for path in sorted(folder.glob("pairs-*.tfrecord")):
+        for record in tf.data.TFRecordDataset(str(path)):
+            fields = tf.train.Example.FromString(record.numpy()).features.feature
+            titles, texts = (
+                np.split(
+                    fields[f"{name}s"].int64_list.value, np.cumsum(fields[f"{name}_lengths"].int64_list.value)[:-1]
+                )
+                for name in ("title", "text")
+            )
+            query = tuple(fields["query"].int64_list.value)
+            found[query] = [(tuple(map(int, a)), tuple(map(int, b))) for a, b in zip(titles, texts)][1:]
+    return found
+
+
+def assert_best_of(run, embed, negatives, tokens=None):
+    """The negatives of each query are among the first 8 of all candidates, by inner products, that are no positive."""
+    vocabulary, (golds, candidates) = vocabularies.load(run.corpus), judged(run)
+
+    def padded(rows, length):
+        return np.array([row + [0] * (length - len(row)) for row in rows] * (-len(rows) % 8 + 1), np.int32)
+
+    queries = list(golds)
+    query_ids = models.query_tokens(run.config, vocabulary, queries)
+    document_ids = models.candidate_tokens(run.config, vocabulary, candidates)
+    query_QE = np.concatenate([embed[0](padded([ids] * 8, 16))[:1] for ids in query_ids])
+    document_NE = np.concatenate([embed[1](padded([ids] * 8, 48))[:1] for ids in document_ids])
+    assert len(negatives) == len(golds)
+    for query, scores_N in zip(queries, query_QE @ document_NE.T):
+        order = [candidates[row] for row in np.argsort(-scores_N, kind="stable")]
+        texts = [(text.title, text.text) for text in order if (text.title, text.text) not in golds[query]][:8]
+        key = query
+        if tokens:
+            key, *ids = vocabulary.encode_batch([query, *(part for text in texts for part in text)])
+            key, texts = tuple(key), list(zip(map(tuple, ids[::2]), map(tuple, ids[1::2])))
+        assert len(negatives[key]) == 4 and set(negatives[key]) <= set(texts)
+
+
+def test_every_refresh_is_of_the_model_as_it_is_then(whole):
+    for version in (1, 2):
+        found = read_shards(whole, whole.folder / "refreshed" / f"{version:05d}")
+        assert_best_of(whole, towers_of(whole, step=3 * version), found, tokens=True)
+    assert found != read_shards(whole, whole.pairs)
+    lines = [json.loads(line) for line in (whole.folder / "metrics" / "train.jsonl").read_text().splitlines()]
+    assert {line["step"]: line["refresh/negatives"] for line in lines if "refresh/RR" in line} == {4: 4.0, 7: 4.0}
+
+
+def test_batches_turn_with_the_step_and_a_checkpoint_says_which_they_are(whole):
+    """The checkpoint of a step that a refresh follows is of the version before."""
+    versions = {
+        int(path.parent.parent.name): json.loads(path.read_text())
+        for path in (whole.folder / "checkpoints").glob("*/data/version.json")
+    }
+    assert versions == {2: 0, 3: 0, 4: 1, 5: 1, 6: 1, 7: 2}
+    vocabulary, mesh = vocabularies.load(whole.corpus), models.make_mesh(whole.config)
+    batches = refresh.Versions(whole, vocabulary, mesh)
+    batches.turn_to(2)
+    records = read_shards(whole, whole.folder / "refreshed" / "00002")
+    allowed = {
+        tuple(vocabulary.single(list(query), 16)): {tuple(vocabulary.pair(*map(list, text), 48)) for text in texts}
+        for query, texts in records.items()
+    }
+    batch = jax.device_get(next(batches))
+    for query, documents in zip(batch["query"], batch["document"]):
+        drawn = {tuple(ids[ids != 0].tolist()) for ids in documents[1:]}
+        assert drawn <= allowed[tuple(query[query != 0].tolist())]
+
+
+class StopError(Exception):
+    """In place of a kill."""
+
+
+def cut_off(monkeypatch, run, module, name, call):
+    """Trains until `name` of `module` is called for the `call`-th time."""
+    real, calls, opened = getattr(module, name), [], []
+
+    def stopping(*arguments, **options):
+        calls.append(0)
+        if len(calls) == call:
+            raise StopError
+        return real(*arguments, **options)
+
+    def keep(*arguments):
+        opened.append(real_open(*arguments))
+        return opened[-1]
+
+    real_open = train.open_checkpoints
+    with monkeypatch.context() as patch, pytest.raises(StopError):
+        patch.setattr(train, "open_checkpoints", keep)
+        patch.setattr(module, name, stopping)
+        execute(run)
+    opened[0].close()  # what was being saved is saved
+
+
+def outcome(run):
+    """Every array of the newest checkpoint, and the metrics that do not depend on the clock."""
+    import orbax.checkpoint as ocp
+
+    step = train.open_checkpoints(run.folder, run.config).latest_step()
+    arrays = jax.tree.leaves(ocp.StandardCheckpointer().restore(run.folder / "checkpoints" / str(step) / "state"))
+    lines = [json.loads(line) for line in (run.folder / "metrics" / "train.jsonl").read_text().splitlines()]
+    clock = ("_per_second", "input_wait")
+    return arrays, [{n: v for n, v in line.items() if not n.endswith(clock)} for line in lines]
+
+
+def assert_same(run, whole):
+    for left, right in zip(*(outcome(each)[0] for each in (whole, run)), strict=True):
+        np.testing.assert_array_equal(left, right)
+    assert outcome(whole)[1] == outcome(run)[1]
+    assert runs.details(whole, "train")["step"] == runs.details(run, "train")["step"]
+
+
+def test_a_run_that_is_cut_off_around_its_refreshes_ends_as_if_it_had_not_been(
+    whole, inputs, mined, tmp_path, monkeypatch
+):
+    run = refreshed(tmp_path / "run", inputs, mined)
+    cut_off(monkeypatch, run, refresh, "encode_rows", 3)  # in the middle of the first: half of the candidates
+    assert not list((run.folder / "refreshed").glob("*"))
+    cut_off(monkeypatch, run, train.validation, "encode_rows", 1)  # behind it: from a checkpoint of version 1
+    execute(run)
+    assert_same(run, whole)
+
+
+@pytest.mark.long
+def test_cut_off_at_every_other_point_of_a_refresh(whole, inputs, mined, tmp_path, monkeypatch):
+    run = refreshed(tmp_path / "run", inputs, mined)
+    cut_off(monkeypatch, run, refresh.pairs, "_deal", 1)  # its files have begun
+    assert not list((run.folder / "refreshed").glob("*"))
+    cut_off(monkeypatch, run, refresh.Versions, "turn_to", 1)  # written, and no batch of it yet
+    assert [path.name for path in (run.folder / "refreshed").glob("*")] == ["00001"]
+    shards = (run.folder / "refreshed" / "00001").stat().st_mtime_ns
+    cut_off(monkeypatch, run, refresh.examples, "make_batches", 3)  # at the second
+    assert (run.folder / "refreshed" / "00001").stat().st_mtime_ns == shards  # it was not mined again
+    execute(run)
+    assert_same(run, whole)
+
+
+@pytest.mark.long
+def test_what_was_refreshed_is_evaluated(whole, inputs, mined, tmp_path):
+    run = refreshed(
+        shutil.copytree(whole.folder, tmp_path / "run"),
+        *(inputs, mined),
+        stages=("train", "encode", "index", "evaluate", "report"),
+    )
+    before = (run.folder / "stages" / "train.json").read_bytes()
+    execute(run)
+    assert (run.folder / "stages" / "train.json").read_bytes() == before  # it was not trained again
+    rows = json.loads((run.folder / "results.json").read_text())
+    assert {row["system"] for row in rows} == {"bm25", "dense", "hybrid"}
+    assert {row["step"] for row in rows if row["system"] == "dense"} == {runs.details(whole, "train")["step"]}
+
+
+@pytest.mark.long
+def test_a_run_that_is_killed_over_and_over(whole, inputs, mined, tmp_path):
+    """SIGKILL, at random moments of a run with two refreshes."""
+    run = refreshed(tmp_path / "run", inputs, mined)
+    runs.open_run(run, STAGES)
+    environment = {name: os.environ[name] for name in ("XLA_FLAGS", "JAX_COMPILATION_CACHE_DIR")}
+    random, log = Random(0), tmp_path / "log"
+    for _ in range(20):
+        code = processes.run_and_kill([f"--workdir={run.folder}"], environment, random.uniform(2, 12), log)
+        assert code in (0, -signal.SIGKILL), log.read_text()
+    execute(run)
+    assert_same(run, whole)
+
+
+def test_a_damaged_version_is_mined_again_or_refused(whole, inputs, tmp_path):
+    run = Run(whole.config, shutil.copytree(whole.folder, tmp_path / "run"), whole.lock)
+    path = run.folder / "refreshed" / "00002" / "stats.json"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert not refresh._is_there(run, 2, kept=[])
+    versions = refresh.Versions(run, vocabularies.load(run.corpus), models.make_mesh(run.config))
+    with pytest.raises(UserError, match=r"stats\.json: damaged, .* delete the newest checkpoint"):
+        versions.turn_to(2)
+
+
+def test_versions_that_no_checkpoint_belongs_to_are_deleted(whole, tmp_path):
+    run = Run(whole.config, tmp_path, whole.lock)
+    for version in range(1, 7):
+        (tmp_path / "refreshed" / f"{version:05d}").mkdir(parents=True)
+    refresh._is_there(run, 7, kept=[9, 17, 18])  # 9: the last batch of version 2; 17 and 18: version 5
+    assert sorted(int(path.name) for path in (tmp_path / "refreshed").glob("*")) == [2, 5, 6]
+
+
+def test_a_share_of_the_questions_is_another_one_in_every_version():
+    questions = [negatives.Question(str(number), "q", [0], []) for number in range(100)]
+    parts = [{question.id for question in negatives.draw(questions, 0.2, 0, version)} for version in (1, 2)]
+    assert list(map(len, parts)) == [20, 20] and len(parts[0] & parts[1]) < 15
+    assert negatives.draw(questions, 1.0, 0, 1) == questions and len(negatives.draw(questions, 1e-9, 0, 1)) == 1
