@@ -162,6 +162,14 @@ def test_a_run_that_was_killed_while_it_wrote_its_config_goes_on(tmp_path, stage
     assert {path.name for path in tmp_path.iterdir()} == {".lock", "config.json"}
 
 
+def test_nothing_is_left_of_what_a_killed_run_was_writing(tmp_path, stages):
+    runs.open_run(make_run(tmp_path), stages)
+    (tmp_path / "index" / "reqa" / ".tmp-123-bm25").mkdir(parents=True)
+    (tmp_path / "index" / "reqa" / ".tmp-123-bm25" / "weights.npz").touch()
+    runs.take_run(make_run(tmp_path), stages)
+    assert not list((tmp_path / "index" / "reqa").iterdir())
+
+
 def test_a_stage_whose_input_is_missing_says_which_comes_first(tmp_path, stages):
     run = make_run(tmp_path)
     runs.open_run(run, stages)

@@ -180,8 +180,7 @@ def take_run(run: Run, stages: Mapping[str, Stage]) -> None:
     check_run(run, stages)
     run.folder.mkdir(parents=True, exist_ok=True)
     files.lock(run.folder)
-    if not (run.folder / "config.json").exists():
-        files.remove_temporaries(run.folder)  # of a run that was killed while it wrote its config
+    files.remove_temporaries(run.folder)  # what a killed run was writing; nobody else writes now
     open_run(run, stages)
 
 
