@@ -4,7 +4,7 @@
         --config.train.init_from=runs/warm_up
 
 `runs/warm_up` is a run of `dpr_mined.py` with the model's sizes below; its negatives of BM25 serve up to the first
-refresh. The paper's run on MS MARCO's passages: RoBERTa-base, batch 64, LAMB (here Adam), the best step was 600,000;
+refresh. The authors' run on MS MARCO's passages: RoBERTa-base, batch 64, LAMB (here Adam), the best step was 600,000;
 on documents the first 512 tokens (FirstP) with learning rate 5e-6. On Natural Questions it refreshes every 1,000 steps,
 from the best 100. The authors leave one positive of a question out of its negatives, here all known ones are.
 """
