@@ -22,27 +22,30 @@ FORK_SERVER = multiprocessing.get_context("forkserver")
 FORK_SERVER.set_forkserver_preload(["retrieval.main", "retrieval.stages.table"])
 
 
-def run_and_kill(arguments: Sequence[str], landmarks: Sequence[Path], after: float, log: Path) -> int:
-    """The exit code of `retrieval.main`, with one device, in a process that kills itself.
+def run_and_kill(
+    arguments: Sequence[str], landmarks: Sequence[Path], after: float, log: Path, xla_flags: str = XLA_FLAGS
+) -> int:
+    """The exit code of `retrieval.main` in a process that kills itself.
 
     Args:
       landmarks: it does so when one of these files or folders is there, and
       after: so many seconds have passed.
       log: the file that it writes to in place of the terminal.
+      xla_flags: those of one device by default.
     """
-    child = FORK_SERVER.Process(target=_run, args=(arguments, landmarks, after, log))
+    child = FORK_SERVER.Process(target=_run, args=(arguments, landmarks, after, log, xla_flags))
     child.start()
     child.join()
     return child.exitcode
 
 
-def _run(arguments: Sequence[str], landmarks: Sequence[Path], after: float, log: Path) -> None:
+def _run(arguments: Sequence[str], landmarks: Sequence[Path], after: float, log: Path, xla_flags: str) -> None:
     from retrieval import command_line, main
 
     with log.open("a") as file:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(file.fileno(), stream.fileno())
-    os.environ["XLA_FLAGS"] = XLA_FLAGS
+    os.environ["XLA_FLAGS"] = xla_flags
     threading.Thread(target=_strike, args=(landmarks, after), daemon=True).start()
     sys.argv[1:] = arguments
     command_line.run(main.main)

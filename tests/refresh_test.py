@@ -7,9 +7,9 @@ import shutil
 import signal
 from random import Random
 
+import children
 import jax
 import numpy as np
-import processes
 import pytest
 import toy_corpus
 from conftest import REPOSITORY
@@ -318,10 +318,11 @@ def test_a_run_that_is_killed_over_and_over(whole, inputs, mined, tmp_path):
     """SIGKILL, at random moments of a run with two refreshes."""
     run = refreshed(tmp_path / "run", inputs, mined)
     runs.open_run(run, STAGES)
-    environment = {name: os.environ[name] for name in ("XLA_FLAGS", "JAX_COMPILATION_CACHE_DIR")}
     random, log = Random(0), tmp_path / "log"
+    moments = [[], *([run.folder / place] for place in ("checkpoints", "refreshed/00001", "refreshed/00002"))]
     for _ in range(20):
-        code = processes.run_and_kill([f"--workdir={run.folder}"], environment, random.uniform(2, 12), log)
+        landmarks, after = random.choice(moments), random.uniform(0, 4)
+        code = children.run_and_kill([f"--workdir={run.folder}"], landmarks, after, log, os.environ["XLA_FLAGS"])
         assert code in (0, -signal.SIGKILL), log.read_text()
     execute(run)
     assert_same(run, whole)
