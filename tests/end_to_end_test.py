@@ -260,7 +260,8 @@ def test_an_unknown_index(inputs, prepared, tmp_path):
 
 
 def test_fine_tuning_on_half_of_the_questions(inputs, pretrained, tmp_path):
-    run = fine_tuning(inputs, pretrained, tmp_path / "run", **{"train.learning_rate": 1e-2, "train.steps": 40})
+    changes = {"train.learning_rate": 1e-2, "train.steps": 40, "loop.validate_every": 4, "loop.checkpoint_every": 4}
+    run = fine_tuning(inputs, pretrained, tmp_path / "run", **changes)
     execute(run)
     folder = run.folder
     assert not (folder / "corpus").exists()  # the base's serves
@@ -271,7 +272,7 @@ def test_fine_tuning_on_half_of_the_questions(inputs, pretrained, tmp_path):
     assert list(map(len, queries)) == [12, 12] and not queries[0] & queries[1]
     lines = [json.loads(line) for line in (folder / "metrics" / "train.jsonl").read_text().splitlines()]
     validated = {line["step"]: line["validation/RR"] for line in lines if "validation/RR" in line}
-    assert list(validated) == list(range(2, 41, 2))
+    assert list(validated) == list(range(4, 41, 4))
     best = max(validated, key=lambda step: (validated[step], step))
     assert runs.details(run, "train")["step"] == best
     assert (folder / "checkpoints" / str(best)).exists()
