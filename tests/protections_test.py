@@ -55,7 +55,7 @@ PROTECTIONS = [
         "stages/refresh.py",
         "if (version := files.read_json(folder / _VERSION)) != self._version:",
         "if (version := 0) != self._version:",
-        "refresh_test.py::test_a_run_that_is_cut_off_around_its_refreshes_ends_as_if_it_had_not_been",
+        "refresh_test.py::test_batches_turn_with_the_step_and_a_checkpoint_says_which_they_are",
     ),
     Protection(
         "SIGTERM: saved and told",

@@ -217,6 +217,8 @@ def test_batches_turn_with_the_step_and_a_checkpoint_says_which_they_are(whole):
     assert versions == {2: 0, 3: 0, 4: 1, 5: 1, 6: 1, 7: 2}
     vocabulary, mesh = vocabularies.load(whole.corpus), models.make_mesh(whole.config)
     batches = refresh.Versions(whole, vocabulary, mesh)
+    batches.restore(whole.folder / "checkpoints" / "5" / "data")
+    assert batches._version == 1
     batches.turn_to(2)
     records = read_shards(whole, whole.folder / "refreshed" / "00002")
     allowed = {
@@ -279,7 +281,7 @@ def test_a_run_that_is_cut_off_around_its_refreshes_ends_as_if_it_had_not_been(
     run = refreshed(tmp_path / "run", inputs, mined)
     cut_off(monkeypatch, run, refresh, "encode_rows", 3)  # in the middle of the first: half of the candidates
     assert not list((run.folder / "refreshed").glob("*"))
-    cut_off(monkeypatch, run, train.validation, "encode_rows", 1)  # behind it: from a checkpoint of version 1
+    cut_off(monkeypatch, run, train.validation, "encode_rows", 3)  # behind it, after a checkpoint of version 1
     execute(run)
     assert_same(run, whole)
 
