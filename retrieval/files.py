@@ -1,5 +1,6 @@
 """Files that are written whole or not at all, and fingerprints of what they hold."""
 
+import collections
 import contextlib
 import fcntl
 import hashlib
@@ -103,10 +104,11 @@ def read_json(path: Path) -> Any:
     """Reads a JSON file.
 
     Raises:
-      UserError: the file is missing, unreadable or not JSON; the message names the file and the line.
+      UserError: the file is missing, unreadable, not JSON, or gives two values the same name; the message names the
+        file and the line.
     """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=_unambiguous)
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file") from error
     except OSError as error:
@@ -190,7 +192,7 @@ def verify_manifest(folder: Path, remedy: str) -> None:
     """
     folder = Path(folder)
     sums = read_json(folder / _MANIFEST)
-    if not isinstance(sums, dict):
+    if not isinstance(sums, dict) or not sums:
         raise UserError(f"{folder / _MANIFEST}: not a list of files and sums; {remedy}")
     verify_checksums(folder, sums, remedy)
 
@@ -220,6 +222,15 @@ def verify_checksums(folder: Path, sums: Mapping[str, str], remedy: str) -> None
     for name, expected in sums.items():
         if now[name] != expected:
             raise UserError(f"{folder / name}: damaged, its SHA-256 is not that of what was written; {remedy}")
+
+
+def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these pairs; of two with one name Python would silently drop the first, and a sum with it."""
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        twice = next(name for name, count in collections.Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"'{twice}' is there twice")
+    return value
 
 
 @contextlib.contextmanager

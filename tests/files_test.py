@@ -1,6 +1,9 @@
 """Files are whole or not there; errors name the file."""
 
+import contextlib
 import errno
+import itertools
+import json
 
 import pytest
 
@@ -55,6 +58,24 @@ def test_json_errors_name_the_file_and_the_place(tmp_path):
     path.write_text('{"a": 1,\n oops}')
     with pytest.raises(UserError, match=r"a\.json: not valid JSON .*line 2"):
         files.read_json(path)
+    path.write_text('{"a": [{"b": 1, "b": 2}]}')
+    with pytest.raises(UserError, match=r"a\.json: not valid JSON .*'b' is there twice"):
+        files.read_json(path)
+
+
+def test_no_flipped_bit_of_a_manifest_hides_a_file(tmp_path):
+    """`1` and `0`, `a` and `c` are a bit apart: a flip makes two names one, of which JSON's readers keep the last."""
+    for name in ("a", "c", "part-0", "part-1"):
+        (tmp_path / name).write_text(name)
+    files.write_manifest(tmp_path)
+    manifest = tmp_path / "manifest.json"
+    before = manifest.read_bytes()
+    for place, bit in itertools.product(range(len(before)), range(8)):
+        after = before[:place] + bytes([before[place] ^ 1 << bit]) + before[place + 1 :]
+        manifest.write_bytes(after)
+        with contextlib.suppress(UserError):
+            files.verify_manifest(tmp_path, "")
+            assert json.loads(after) == json.loads(before), after
 
 
 def test_fingerprints_follow_the_value():
