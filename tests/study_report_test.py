@@ -431,7 +431,7 @@ def test_a_file_that_is_not_of_results_is_refused(tmp_path, content, message):
     ("values", "message"),
     [
         ([0.1, 0.2], r"row 1: 0\.2 is a second value of dense, reqa, pair, Success@1"),
-        ([37.4], r"a/results\.json, dense, reqa, pair, Success@1: 37\.4 is not a fraction"),
+        ([37.4], r"a/results\.json, row 0, dense, reqa, pair, Success@1: 37\.4 is not a fraction"),
         ([-0.1], r"-0\.1 is not a fraction"),
         ([math.nan], r"row 0: the value of dense, reqa, pair, Success@1 is nan, not a number"),
         (["0.1"], r"is '0\.1', not a number"),
@@ -442,6 +442,18 @@ def test_values_that_cannot_be_shown_are_refused(tmp_path, values, message):
         write_run(tmp_path, "a", {"Success@1": value})
     with pytest.raises(UserError, match=message):
         Results(tmp_path).measure(cell(["a"]))
+
+
+def test_values_of_training_and_of_similarity(tmp_path):
+    (tmp_path / "a" / "metrics").mkdir(parents=True)
+    lines = [{"step": 20, "loss": 3.0}, {"step": 40, "validation/RR": 0.25}, {"step": 80, "validation/RR": 0.5}]
+    (tmp_path / "a" / "metrics" / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "a" / "similarity.json").write_text('{"trained": {"16": -0.125, "32": 0.75}}')
+    results, place = Results(tmp_path), dict(runs=("a",), metric="RR", dataset="validation")
+    found = [results.measure(Cell(system="training", split=f"step {step}", **place)).values for step in (40, 80, 120)]
+    assert found == [(25.0,), (50.0,), (None,)]
+    place = dict(runs=("a",), system="trained", metric="cosine", dataset="corpus")
+    assert [results.measure(Cell(split=f"{n} tokens", **place)).values for n in (16, 32)] == [(-12.5,), (75.0,)]
 
 
 def test_values_that_nobody_asks_for_may_be_anything(tmp_path):

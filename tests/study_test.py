@@ -10,7 +10,7 @@ from conftest import REPOSITORY
 from ml_collections import ConfigDict
 
 from configs import bm25
-from configs.studies import pretraining_tasks
+from configs.studies import pretraining_tasks, seed_encoder
 from retrieval import study
 from retrieval.errors import UserError
 from retrieval.stages.run import write_record
@@ -130,10 +130,18 @@ def test_a_folder_of_another_table_is_left_alone(tmp_path):
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
 
 
-@pytest.mark.parametrize("size", ["paper", "gpu", "local", "paper,nq", "local,nq"])
-def test_the_studys_runs_and_its_report_agree(size, tmp_path):
-    config = pretraining_tasks.get_config(size)
+@pytest.mark.parametrize(
+    ("module", "size"),
+    [
+        *((pretraining_tasks, size) for size in ("paper", "gpu", "local", "paper,nq", "local,nq")),
+        *((seed_encoder, size) for size in ("paper", "gpu", "local", "paper,msmarco")),
+    ],
+)
+def test_the_studys_runs_and_its_report_agree(module, size, tmp_path):
+    config = module.get_config(size)
+    config.corpus, config.questions = "dump.xml", "passages.tsv,queries.tsv,qrels.tsv"
     table = study.read_table(config, tmp_path)
+    study.check_table(table)
     study.write_report(config, tmp_path)  # checks every specification
     report = json.loads((tmp_path / "study.json").read_text())
     assert {name for cell in report for name in cell["runs"]} <= set(table)
@@ -170,3 +178,23 @@ def test_the_shell_sets_what_the_runs_share():
     assert table["corpus"].run.config.corpus == "dump.xml"
     assert table["s2-5-bm25"].run.config.sets.reqa == "squad.json"
     assert table["s0-1-transformer-ict-l2-e128-open"].run.config.sets.reqa == "squad.json"
+
+
+def test_pre_training_with_every_decoder_takes_the_same_compute():
+    for size in seed_encoder.SIZES:
+        runs = seed_encoder.get_config(size).runs
+        chosen = {name: config for name, config in runs.items() if name.startswith("pre-")}
+        totals = [config.train.steps * seed_encoder.cost(config) for config in chosen.values()]
+        assert max(totals) < 1.001 * min(totals), size
+        assert len({config.train.batch_size for config in chosen.values()}) == 1
+        decoders = {name: (c.model.decoder.layers, c.model.decoder.span) for name, c in chosen.items()}
+        length = chosen["pre-weak"].data.document_length
+        assert decoders["pre-weak"] == (3, 2) and decoders["pre-strong"] == (5, length)
+        assert not chosen["pre-bert"].data.rates.autoencoder and chosen["pre-bert"].data.rates.mlm == 1
+
+
+def test_refreshed_and_fixed_negatives_differ_by_the_refresh_alone():
+    runs = seed_encoder.get_config("local").runs
+    fixed, refreshed = (runs[seed_encoder.run_name("weak", "100", kind, 1)].to_dict() for kind in ("bm25", "ance"))
+    assert refreshed["mine"].pop("refresh_every") > 0 == fixed["mine"].pop("refresh_every")
+    assert fixed == refreshed and fixed["data"]["negatives"] == 1

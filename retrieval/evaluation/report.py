@@ -1,6 +1,5 @@
 """report.md: the results of a work directory as tables and plots."""
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from matplotlib.figure import Figure
 
 from retrieval.errors import UserError
 from retrieval.evaluation import display
+from retrieval.evaluation.training_metrics import read_training
 from retrieval.files import write_text
 
 _FIELDS = ("system", "dataset", "split", "metric", "value", "queries", "seconds", "step")
@@ -131,14 +131,7 @@ def _base(metric: str) -> str:
 def _training_losses(path: Path) -> dict[str, dict[int, float]]:
     """Name of a loss -> step -> value. Of a step that a resumed run did again, the last value counts."""
     losses = {}
-    if not path.is_file():
-        return losses
-    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
-        try:
-            record = json.loads(line)
-            step = record["step"]
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise UserError(f"{path}, line {number}: not a JSON object with a 'step'; remove the line") from error
+    for step, record in read_training(path):
         for name, value in record.items():
             if "loss" in name and isinstance(value, int | float):
                 losses.setdefault(name, {})[step] = value

@@ -1,16 +1,20 @@
 """What the runs of a study gave: cells as numbers, and the difference of two of them."""
 
+import itertools
 import math
 import statistics
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from retrieval.errors import UserError
 from retrieval.evaluation.study import Cell
+from retrieval.evaluation.training_metrics import read_training
 from retrieval.files import read_json
 
 KEY = ("system", "dataset", "split", "metric")
+COSINE = "cosine"
 # Values have six digits in results.json, so what lies beyond is the noise of adding floats.
 _DIGITS = 6
 
@@ -68,17 +72,19 @@ class Results:
         """
         return Measurement(cell, tuple(self._percent(run, cell) for run in cell.runs))
 
-    def _load(self, run: str) -> dict[tuple, float] | None:
+    def _load(self, run: str) -> dict[tuple, tuple[str, float]] | None:
         if run not in self._runs:
-            path = self._folder / run / "results.json"
-            self._runs[run] = _read(path) if path.is_file() else None
+            self._runs[run] = _read(self._folder / run) or None
         return self._runs[run]
 
     def _percent(self, run: str, cell: Cell) -> float | None:
-        value = (self._load(run) or {}).get(cell.key)
-        if value is not None and not 0 <= value <= 1:
-            place = f"{self._folder / run / 'results.json'}, {', '.join(cell.key)}"
-            raise UserError(f"{place}: {value} is not a fraction from 0 to 1, so a study cannot show it in percent")
+        at, value = (self._load(run) or {}).get(cell.key, ("", None))
+        lowest = -1 if cell.metric == COSINE else 0
+        if value is not None and not lowest <= value <= 1:
+            raise UserError(
+                f"{at}, {', '.join(cell.key)}: {value} is not a fraction from {lowest} to 1, so a study cannot show it "
+                "in percent"
+            )
         return None if value is None else round(100 * value, _DIGITS)
 
 
@@ -98,16 +104,40 @@ def compare(results: Results, a: Cell, b: Cell) -> Comparison:
     return Comparison(difference, error, *counts)
 
 
-def _read(path: Path) -> dict[tuple, float]:
-    """(system, dataset, split, metric) -> fraction."""
-    rows, values = read_json(path), {}
+def _read(folder: Path) -> dict[tuple, tuple[str, float]]:
+    """(system, dataset, split, metric) -> where it stands, and the fraction; of results, training and similarity."""
+    values = {}
+    for at, key, value in itertools.chain(
+        _results(folder / "results.json"), _validations(folder), _similarities(folder / "similarity.json")
+    ):
+        if values.setdefault(key, (at, value))[1] != value:
+            raise UserError(f"{at}: {value} is a second value of {', '.join(key)}; remove one")
+    return values
+
+
+def _results(path: Path) -> Iterator[tuple[str, tuple, float]]:
+    rows = read_json(path) if path.is_file() else []
     if not isinstance(rows, list):
         raise UserError(f"{path}: not a list of results; evaluate the run again")
     for number, row in enumerate(rows):
-        key, value = _key_and_value(row, f"{path}, row {number}")
-        if values.setdefault(key, value) != value:
-            raise UserError(f"{path}, row {number}: {value} is a second value of {', '.join(key)}; remove one")
-    return values
+        at = f"{path}, row {number}"
+        yield at, *_key_and_value(row, at)
+
+
+def _validations(folder: Path) -> Iterator[tuple[str, tuple, float]]:
+    """The scores of the validation questions, as ('training', 'validation', 'step 40', 'RR')."""
+    path = folder / "metrics" / "train.jsonl"
+    for step, record in read_training(path):
+        for name, value in record.items():
+            if name.startswith("validation/"):
+                yield f"{path}, step {step}", ("training", "validation", f"step {step}", name.partition("/")[2]), value
+
+
+def _similarities(path: Path) -> Iterator[tuple[str, tuple, float]]:
+    """The mean cosines of random texts, as ('trained', 'corpus', '64 tokens', 'cosine')."""
+    for system, by_length in (read_json(path) if path.is_file() else {}).items():
+        for length, value in by_length.items():
+            yield str(path), (system, "corpus", f"{length} tokens", COSINE), value
 
 
 def _key_and_value(row: Any, at: str) -> tuple[tuple[str, ...], float]:

@@ -1,0 +1,365 @@
+"""The study of Lu et al. 2021 (SEED-Encoder), Tables 1 and 4, Figures 3, 5 and 6: what a decoder in pre-training is
+worth to a retriever, and what mining negatives anew is.
+
+    python -m retrieval.study --config=configs/studies/seed_encoder.py:local --workdir=runs/seed \\
+        --config.corpus=wikispeedia.xml.bz2 --config.questions=dev-v1.1.json \\
+        --config.transfer=beir/cranfield,beir/cisi,beir/cacm,beir/npl
+
+Sizes: 'paper' (a pod; 'paper,msmarco' takes the paper's passages: --config.questions=PASSAGES,QUERIES,QRELS of the
+training queries), 'gpu' (one accelerator, minutes a run) and 'local' (2 CPU cores). What came out is in
+docs/results.md.
+
+An encoder is pre-trained as 'bert' (MLM alone), 'weak' (and a decoder of 3 layers that sees 2 tokens back) and 'strong'
+(of 5 layers that see all before it); 'wide' and 'deep' have one of the two (Figure 3). All take the same compute: what
+is cheaper takes more steps. Each is fine-tuned with a tenth and all of the labels, on BM25's negatives and on
+negatives that are mined anew in training (ANCE), which begins with BM25's; every seed draws split, projection and
+batches. `transfer` are BEIR folders of these names, searched with what was learned from all of the labels.
+"""
+
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from configs import dpr_mined, seed_encoder
+from configs.studies import lu_2021
+from retrieval.errors import unknown_name
+
+SETS = {"squad": "reqa", "msmarco": "msmarco"}  # dataset -> the set's name
+SHARES = {"10": 0.08, "100": 0.8}  # of the labels, % -> of all questions; a fifth is for the test
+# Layers, and the span: None for all of a text.
+DECODERS = {"bert": None, "weak": (3, 2), "strong": (5, None), "wide": (3, None), "deep": (5, 2)}
+LABELS = {
+    "bert": "MLM",
+    "weak": "MLM + weak decoder (3 layers, k = 2)",
+    "strong": "MLM + strong decoder (5 layers, all)",
+    "wide": "MLM + decoder of 3 layers, all",
+    "deep": "MLM + decoder of 5 layers, k = 2",
+}
+NEGATIVES = {"bm25": "BM25", "ance": "refreshed"}
+CUTOFFS = (1, 5, 10, 50, 100)
+TRANSFER = ("cranfield", "cisi", "cacm", "npl")
+_MASKED = 0.15
+
+
+class Size(NamedTuple):
+    """What a size of the study changes.
+
+    Attributes:
+      base: the size of the configs that its runs start from.
+      seeds: of the fine-tuning runs; pre-training is done once.
+      parallel: runs at a time.
+      main: pre-trainings of every table; the others of `DECODERS` are for Figure 3 alone.
+      variations: pre-trainings of Figure 3.
+      fields: what is changed in every run's config.
+      pre_training: what is changed in config.train of pre-training; the steps are those of the weak decoder.
+      fine_tuning: share of labels -> what is changed in config.train.
+      validations: of a fine-tuning run; as many refreshes, but for the one that the run would end with.
+    """
+
+    base: str
+    seeds: tuple[int, ...]
+    parallel: int
+    main: tuple[str, ...]
+    variations: tuple[str, ...]
+    fields: dict[str, dict[str, Any]]
+    pre_training: dict[str, Any]
+    fine_tuning: dict[str, dict[str, Any]]
+    validations: int
+
+
+SIZES = {
+    "paper": Size(
+        base="paper",
+        seeds=(0, 1, 2),
+        parallel=1,
+        main=("bert", "weak", "strong"),
+        variations=("weak", "strong", "wide", "deep"),
+        fields=dict(model=dict(tied=True, embed_dim=768), data=dict(query_length=64)),
+        pre_training={},
+        fine_tuning={
+            "10": dict(steps=30_000, batch_size=128, learning_rate=1e-5),
+            "100": dict(steps=100_000, batch_size=128, learning_rate=1e-5),
+        },
+        validations=10,
+    ),
+    "gpu": Size(
+        base="local",
+        seeds=(0, 1, 2),
+        parallel=1,
+        main=("bert", "weak", "strong"),
+        variations=("weak", "strong", "wide", "deep"),
+        fields=dict(
+            prepare=dict(vocab_size=16_000, longest_passage=126, shortest_paragraph=126),
+            data=dict(document_length=128),
+            model=dict(num_layers=4, hidden_size=256, num_heads=4, mlp_size=1024, embed_dim=256, dtype="bfloat16"),
+        ),
+        pre_training=dict(steps=12_000, batch_size=256, learning_rate=1e-3),
+        fine_tuning={
+            "10": dict(steps=300, batch_size=128, learning_rate=5e-4),
+            "100": dict(steps=1500, batch_size=128, learning_rate=5e-4),
+        },
+        validations=5,
+    ),
+    "local": Size(
+        base="local",
+        seeds=(0, 1, 2),
+        parallel=2,
+        main=("bert", "weak", "strong"),
+        variations=("weak", "strong"),
+        fields=dict(
+            prepare=dict(vocab_size=8000, longest_passage=62, shortest_paragraph=62, least_passage=16),
+            data=dict(document_length=64),
+        ),
+        pre_training=dict(steps=1000, batch_size=64, learning_rate=2e-3),
+        fine_tuning={
+            "10": dict(steps=100, batch_size=64, learning_rate=1e-3),
+            "100": dict(steps=200, batch_size=64, learning_rate=1e-3),
+        },
+        validations=4,
+    ),
+}
+
+
+def get_config(size: str = "paper") -> ConfigDict:
+    """The table of runs, and what is reported of them, for a size and a dataset such as 'local' or 'paper,msmarco'."""
+    size, _, dataset = size.partition(",")
+    dataset = dataset or "squad"
+    for kind, name, known in (("size of a study", size, SIZES), ("dataset", dataset, SETS)):
+        if name not in known:
+            raise unknown_name(kind, name, known)
+    config = ConfigDict()
+    config.corpus = ""  # MediaWiki exports, separated by commas, or 'pydocs'
+    config.vocab = ""  # a BERT vocab.txt; empty trains one
+    config.questions = ""  # files of SQuAD, or MS MARCO's passages, queries and qrels, separated by commas
+    config.transfer = ""  # BEIR folders, separated by commas
+    config.parallel = SIZES[size].parallel  # runs at a time
+    config.runs = _table(config, SIZES[size], dataset)
+    config.report = ConfigDict(_Report(SIZES[size], dataset).spec())
+    return config
+
+
+def fine_tuned(size: Size) -> list[tuple[str, str, str]]:
+    """(pre-training, share, negatives) of every row."""
+    rows = [(model, share, kind) for share in SHARES for model in size.main for kind in NEGATIVES]
+    return rows + [(model, "100", "bm25") for model in size.variations if model not in size.main]
+
+
+def run_name(model: str, share: str, negatives: str, seed: int) -> str:
+    """The name of a fine-tuning run."""
+    return f"s{seed}-{share}-{model}-{negatives}"
+
+
+def cost(config: ConfigDict) -> float:
+    """Multiplications of pre-training for a token: layers, and the output layers for the tokens that are predicted.
+
+    Left out is what attention computes from pairs of tokens, a fiftieth of it in the paper's model.
+    """
+    model = config.model
+    layer = 4 * model.hidden_size**2 + 2 * model.hidden_size * model.mlp_size
+    predicted, layers = _MASKED, model.num_layers
+    if config.data.rates.autoencoder:
+        predicted, layers = 1 + _MASKED, layers + model.decoder.layers
+    return layers * layer + predicted * config.prepare.vocab_size * model.hidden_size
+
+
+def _table(study: ConfigDict, size: Size, dataset: str) -> ConfigDict:
+    """Every run by its name, those of a seed together."""
+    runs = ConfigDict({"corpus": _prepare(study, size)})
+    for model in dict.fromkeys((*size.main, *size.variations)):
+        runs[f"pre-{model}"] = _pretrain(size, model)
+    for seed in size.seeds:
+        for share in SHARES:
+            runs[_split_run(share, seed)] = _split(study, size, dataset, share, seed)
+        for model, share, negatives in fine_tuned(size):
+            runs[run_name(model, share, negatives, seed)] = _fine_tune(size, model, share, negatives, seed)
+    return runs
+
+
+def _prepare(study: ConfigDict, size: Size) -> ConfigDict:
+    config = _sized(seed_encoder.get_config(size.base), size)
+    config.stages = ("prepare",)
+    config.corpus, config.vocab = study.get_ref("corpus"), study.get_ref("vocab")
+    return config
+
+
+def _pretrain(size: Size, model: str) -> ConfigDict:
+    config = _sized(seed_encoder.get_config(size.base), size)
+    config.stages, config.base = ("train", "similarity"), "corpus"
+    config.train.update(size.pre_training)
+    weak = cost(config)
+    if DECODERS[model]:
+        layers, span = DECODERS[model]
+        config.model.decoder.update(layers=layers, span=config.data.document_length if span is None else span)
+    else:
+        config.data.rates.update(autoencoder=0.0, mlm=1.0)
+    config.train.steps = round(config.train.steps * weak / cost(config))
+    return config
+
+
+def _split(study: ConfigDict, size: Size, dataset: str, share: str, seed: int) -> ConfigDict:
+    """The questions divided, BM25 on those of the test, and its negatives for those of the training."""
+    config = _sized(dpr_mined.get_config(size.base), size)
+    config.stages, config.base = ("sets", "index", "mine", "pairs", "evaluate", "report"), "corpus"
+    name = SETS[dataset]
+    config.sets[name], config.sets.beir = study.get_ref("questions"), study.get_ref("transfer")
+    config.split.update(set=name, ratio=SHARES[share], seed=seed)
+    config.index.dense, config.evaluate.runs = "exact", False
+    return config
+
+
+def _fine_tune(size: Size, model: str, share: str, negatives: str, seed: int) -> ConfigDict:
+    config = _sized(dpr_mined.get_config(size.base), size)
+    config.seed = seed
+    config.stages, config.base = ("train", "encode", "evaluate", "report"), _split_run(share, seed)
+    config.train.init_from = f"pre-{model}"
+    config.train.update(size.fine_tuning[share])
+    every = config.train.steps // size.validations
+    config.loop.update(checkpoint_every=every, validate_every=every)
+    config.mine.refresh_every = every if negatives == "ance" else 0
+    config.evaluate.runs = False
+    return config
+
+
+def _sized(config: ConfigDict, size: Size) -> ConfigDict:
+    """The config at the size of the study: every tower and every text of pre-training ends in [CLS]."""
+    config.update(size.fields)
+    config.model.pooling = "cls"
+    return config
+
+
+def _split_run(share: str, seed: int) -> str:
+    return f"s{seed}-{share}-search"
+
+
+class _Report:
+    """Tables, plots and claims, as `retrieval.evaluation.study` reads them."""
+
+    def __init__(self, size: Size, dataset: str):
+        self._size = size
+        self._set = SETS[dataset]
+        self._dataset = {"squad": "SQuAD", "msmarco": "MS MARCO"}[dataset]
+
+    def spec(self) -> dict[str, Any]:
+        """Everything that the report shows."""
+        return {
+            "title": f"A weak decoder and refreshed negatives on {self._dataset} (Lu et al. 2021)",
+            "preamble": [
+                "R@k: share of the test questions with a right candidate among the first k; RR: mean reciprocal rank "
+                "over the first 100."
+            ],
+            "tables": [self._main(), self._transfer(), self._variations()],
+            "plots": [
+                self._similarity(),
+                *(self._by_step(negatives) for negatives in NEGATIVES),
+                *(self._by_labels(negatives) for negatives in NEGATIVES),
+            ],
+            "claims": [claim for share in SHARES for claim in self._claims(share)],
+        }
+
+    def _search(self, share: str, metric: str, **other: Any) -> dict[str, Any]:
+        runs = [_split_run(share, seed) for seed in self._size.seeds]
+        return self._cell(runs, "bm25", metric) | other
+
+    def _model(self, model: str, share: str, negatives: str, metric: str = "RR", **other: Any) -> dict[str, Any]:
+        runs = [run_name(model, share, negatives, seed) for seed in self._size.seeds]
+        return self._cell(runs, "dense", metric) | other
+
+    def _cell(self, runs: list[str], system: str, metric: str) -> dict[str, Any]:
+        return dict(runs=runs, system=system, metric=metric, dataset=self._set, split=self._rule())
+
+    def _rule(self) -> str:
+        return "pair" if self._set == "reqa" else "test"
+
+    def _main(self) -> dict[str, Any]:
+        metrics = ("RR", *(f"Success@{k}" for k in CUTOFFS))
+        rows = []
+        for share in SHARES:
+            label, all_labels = f"{share} %", share == "100"
+            cells = [self._search(share, metric) for metric in metrics]
+            rows.append(_row([label, "BM25 alone", ""], cells, lu_2021.SEARCH if all_labels else None))
+            for negatives, name in NEGATIVES.items():
+                for model in self._size.main:
+                    cells = [self._model(model, share, negatives, metric) for metric in metrics]
+                    paper = lu_2021.TABLE_1.get((negatives, model)) if all_labels else None
+                    rows.append(_row([label, LABELS[model], name], cells, paper))
+        header = ["labels", "pre-training", "negatives", "RR", *(f"R@{k}" for k in CUTOFFS)]
+        notes = "In brackets the paper's MRR@10 on MS MARCO's passages."
+        return dict(title=f"Tables 1 and 4: {self._dataset}", header=header, rows=rows, notes=notes)
+
+    def _transfer(self) -> dict[str, Any]:
+        def cells(cell: dict[str, Any]) -> list[dict[str, Any]]:
+            return [cell | dict(dataset=name, split="test") for name in TRANSFER]
+
+        rows = [_row(["BM25 alone", ""], cells(self._search("100", "nDCG@10")))]
+        for negatives, name in NEGATIVES.items():
+            for model in self._size.main:
+                rows.append(_row([LABELS[model], name], cells(self._model(model, "100", negatives, "nDCG@10"))))
+        notes = f"Nothing was learned from these collections: the labels are {self._dataset}'s."
+        header = ["pre-training", "negatives", *TRANSFER]
+        return dict(title="Transfer: nDCG@10", header=header, rows=rows, notes=notes)
+
+    def _variations(self) -> dict[str, Any]:
+        rows = []
+        for model in dict.fromkeys(("bert", *self._size.variations)):
+            cells = [self._model(model, "100", "bm25", metric) for metric in ("RR", "Success@100")]
+            rows.append(_row([LABELS[model]], cells))
+        notes = "Fine-tuned on all labels with BM25's negatives."
+        return dict(title="Figure 3: decoders", header=["pre-training", "RR", "R@100"], rows=rows, notes=notes)
+
+    def _similarity(self) -> dict[str, Any]:
+        """Figure 5."""
+        longest = _sized(seed_encoder.get_config(self._size.base), self._size).data.document_length
+        lines = []
+        for model in self._size.main:
+            cell = dict(runs=[f"pre-{model}"], system="trained", metric="cosine", dataset="corpus")
+            points = [[n, cell | dict(split=f"{n} tokens")] for n in (longest // part for part in (8, 4, 2, 1))]
+            lines.append(dict(label=LABELS[model], points=points))
+        title = "Figure 5: how alike random texts are to the pre-trained encoder"
+        return dict(title=title, x="tokens of a text", y="cosine, %", lines=lines)
+
+    def _by_step(self, negatives: str) -> dict[str, Any]:
+        """Figure 6, a and b."""
+        train = _fine_tune(self._size, "bert", "100", negatives, 0).train
+        steps = [train.steps // self._size.validations * turn for turn in range(1, self._size.validations + 1)]
+        lines = []
+        for model in self._size.main:
+            cell = self._model(model, "100", negatives) | dict(system="training", dataset="validation")
+            lines.append(dict(label=LABELS[model], points=[[s, cell | dict(split=f"step {s}")] for s in steps]))
+        title = f"Figure 6: by step, {NEGATIVES[negatives]} negatives"
+        return dict(title=title, x="step", y="RR of the validation questions, %", lines=lines)
+
+    def _by_labels(self, negatives: str) -> dict[str, Any]:
+        """Figure 6, c and d."""
+        lines = [
+            dict(label=LABELS[model], points=[[float(s), self._model(model, s, negatives)] for s in SHARES])
+            for model in self._size.main
+        ]
+        title = f"Figure 6: by labels, {NEGATIVES[negatives]} negatives"
+        return dict(title=title, x="labels, %", y="RR, %", lines=lines, log_x=True)
+
+    def _claims(self, share: str) -> list[dict[str, Any]]:
+        def claim(text: str, better: dict[str, Any], worse: dict[str, Any]) -> dict[str, Any]:
+            return dict(text=f"{share} %: {text}", better=better, worse=worse)
+
+        claims = []
+        for negatives, name in NEGATIVES.items():
+            bert, weak, strong = (self._model(model, share, negatives) for model in ("bert", "weak", "strong"))
+            claims += [
+                claim(f"{name} negatives, the weak decoder beats MLM alone", weak, bert),
+                claim(f"{name} negatives, the weak decoder beats the strong one", weak, strong),
+                claim(f"{name} negatives, MLM alone beats the strong decoder", bert, strong),
+            ]
+        for model in self._size.main:
+            refreshed, fixed = (self._model(model, share, negatives) for negatives in ("ance", "bm25"))
+            claims.append(claim(f"{LABELS[model]}, refreshed negatives beat BM25's", refreshed, fixed))
+        claims.append(
+            claim(
+                "the weak decoder, refreshed, beats BM25", self._model("weak", share, "ance"), self._search(share, "RR")
+            )
+        )
+        return claims
+
+
+def _row(labels: list[str], cells: list[dict], paper: float | None = None) -> dict[str, Any]:
+    """A row of a table, with the paper's number in its first cell where it has one."""
+    return dict(labels=labels, cells=cells if paper is None else [{**cells[0], "paper": paper}, *cells[1:]])
