@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from configs import bow_mlp, ict_bfs_wlp, mlm, reqa
-from configs.studies import chang_2020
-from retrieval.errors import unknown_name
+from configs.studies import argument, chang_2020
 
 SETS = {"squad": "reqa", "nq": "nq"}  # dataset -> the set's name
 RATIOS = {"1": 0.01, "5": 0.05, "80": 0.8}
@@ -127,11 +126,7 @@ class Model(NamedTuple):
 
 def get_config(size: str = "paper") -> ConfigDict:
     """The table of runs, and what is reported of them, for a size and a dataset such as 'local' or 'paper,nq'."""
-    size, _, dataset = size.partition(",")
-    dataset = dataset or "squad"
-    for kind, name, known in (("size of a study", size, SIZES), ("dataset", dataset, SETS)):
-        if name not in known:
-            raise unknown_name(kind, name, known)
+    size, dataset = argument.read(size, SIZES, SETS)
     config = ConfigDict()
     config.corpus = ""  # MediaWiki exports, separated by commas, or 'pydocs'
     config.vocab = ""  # a BERT vocab.txt; empty trains one

@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from configs import dpr_mined, seed_encoder
-from configs.studies import lu_2021
-from retrieval.errors import unknown_name
+from configs.studies import argument, lu_2021
 
 SETS = {"squad": "reqa", "msmarco": "msmarco"}  # dataset -> the set's name
 SHARES = {"10": 0.08, "100": 0.8}  # of the labels, % -> of all questions; a fifth is for the test
@@ -110,7 +109,7 @@ SIZES = {
             prepare=dict(vocab_size=8000, longest_passage=62, shortest_paragraph=62, least_passage=16),
             data=dict(document_length=64),
         ),
-        pre_training=dict(steps=1000, batch_size=64, learning_rate=2e-3),
+        pre_training=dict(steps=800, batch_size=64, learning_rate=2e-3),
         fine_tuning={
             "10": dict(steps=100, batch_size=64, learning_rate=1e-3),
             "100": dict(steps=200, batch_size=64, learning_rate=1e-3),
@@ -122,11 +121,7 @@ SIZES = {
 
 def get_config(size: str = "paper") -> ConfigDict:
     """The table of runs, and what is reported of them, for a size and a dataset such as 'local' or 'paper,msmarco'."""
-    size, _, dataset = size.partition(",")
-    dataset = dataset or "squad"
-    for kind, name, known in (("size of a study", size, SIZES), ("dataset", dataset, SETS)):
-        if name not in known:
-            raise unknown_name(kind, name, known)
+    size, dataset = argument.read(size, SIZES, SETS)
     config = ConfigDict()
     config.corpus = ""  # MediaWiki exports, separated by commas, or 'pydocs'
     config.vocab = ""  # a BERT vocab.txt; empty trains one
