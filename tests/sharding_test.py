@@ -68,9 +68,9 @@ def run(config, steps=3):
     return state, losses
 
 
-def assert_close(actual, expected):
+def assert_close(actual, expected, atol):
     for (path, a), b in zip(jax.tree.leaves_with_path(actual), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5, err_msg=str(path))
+        np.testing.assert_allclose(a, b, rtol=0, atol=atol, err_msg=str(path))
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_training_is_the_same_on_every_mesh(changes, sizes):
     for fsdp in sizes:
         state, actual = run(make_config(fsdp, **changes))
         np.testing.assert_allclose(actual, losses, rtol=0, atol=1e-5)
-        assert_close(state, expected)
+        assert_close(state, expected, atol=1e-6)
         for params in (state.params, state.opt_state[1][0].mu, state.opt_state[1][0].nu):
             assert_shared(params, fsdp)
 
@@ -109,7 +109,7 @@ def test_a_checkpoint_moves_to_another_mesh(tmp_path):
         checkpointer.save(1, state, _Nothing())
         restored = checkpointer.restore(_like(make_config(right, **BOW)))
         checkpointer.close()
-        assert_close(restored, state)
+        assert_close(restored, state, atol=0)
         assert jax.tree.map(lambda x: x.sharding, restored) == jax.tree.map(lambda x: x.sharding, other)
 
 

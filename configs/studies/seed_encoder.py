@@ -12,7 +12,7 @@ docs/results.md.
 An encoder is pre-trained as 'bert' (MLM alone), 'weak' (and a decoder of 3 layers that sees 2 tokens back) and 'strong'
 (of 5 layers that see all before it); 'wide' and 'deep' have one of the two (Figure 3). All take the same compute: what
 is cheaper takes more steps. Each is fine-tuned with a tenth and all of the labels, on BM25's negatives and on
-negatives that are mined anew in training (ANCE), which begins with BM25's; every seed draws split, projection and
+negatives that are mined anew in training (ANCE), after a warm-up on BM25's; every seed draws split, projection and
 batches. `transfer` are BEIR folders of these names, searched with what was learned from all of the labels.
 """
 
@@ -35,6 +35,7 @@ LABELS = {
     "deep": "MLM + decoder of 5 layers, k = 2",
 }
 NEGATIVES = {"bm25": "BM25", "ance": "refreshed"}
+MODELS = {"bm25": ("bert", "weak", "strong"), "ance": ("bert", "weak")}  # of all tables; the others are of Figure 3
 CUTOFFS = (1, 5, 10, 50, 100)
 TRANSFER = ("cranfield", "cisi", "cacm", "npl")
 _MASKED = 0.15
@@ -47,23 +48,23 @@ class Size(NamedTuple):
       base: the size of the configs that its runs start from.
       seeds: of the fine-tuning runs; pre-training is done once.
       parallel: runs at a time.
-      main: pre-trainings of every table; the others of `DECODERS` are for Figure 3 alone.
       variations: pre-trainings of Figure 3.
       fields: what is changed in every run's config.
       pre_training: what is changed in config.train of pre-training; the steps are those of the weak decoder.
       fine_tuning: share of labels -> what is changed in config.train.
-      validations: of a fine-tuning run; as many refreshes, but for the one that the run would end with.
+      validations: of a fine-tuning run.
+      refreshes: of a fine-tuning run; up to the first it has BM25's negatives.
     """
 
     base: str
     seeds: tuple[int, ...]
     parallel: int
-    main: tuple[str, ...]
     variations: tuple[str, ...]
     fields: dict[str, dict[str, Any]]
     pre_training: dict[str, Any]
     fine_tuning: dict[str, dict[str, Any]]
     validations: int
+    refreshes: int
 
 
 SIZES = {
@@ -71,7 +72,6 @@ SIZES = {
         base="paper",
         seeds=(0, 1, 2),
         parallel=1,
-        main=("bert", "weak", "strong"),
         variations=("weak", "strong", "wide", "deep"),
         fields=dict(model=dict(tied=True, embed_dim=768), data=dict(query_length=64)),
         pre_training={},
@@ -80,12 +80,12 @@ SIZES = {
             "100": dict(steps=100_000, batch_size=128, learning_rate=1e-5),
         },
         validations=10,
+        refreshes=9,
     ),
     "gpu": Size(
         base="local",
         seeds=(0, 1, 2),
         parallel=1,
-        main=("bert", "weak", "strong"),
         variations=("weak", "strong", "wide", "deep"),
         fields=dict(
             prepare=dict(vocab_size=16_000, longest_passage=126, shortest_paragraph=126),
@@ -98,12 +98,12 @@ SIZES = {
             "100": dict(steps=1500, batch_size=128, learning_rate=5e-4),
         },
         validations=5,
+        refreshes=4,
     ),
     "local": Size(
         base="local",
         seeds=(0, 1, 2),
         parallel=2,
-        main=("bert", "weak", "strong"),
         variations=("weak", "strong"),
         fields=dict(
             prepare=dict(vocab_size=8000, longest_passage=62, shortest_paragraph=62, least_passage=16),
@@ -115,6 +115,7 @@ SIZES = {
             "100": dict(steps=200, batch_size=64, learning_rate=1e-3),
         },
         validations=4,
+        refreshes=1,
     ),
 }
 
@@ -134,9 +135,9 @@ def get_config(size: str = "paper") -> ConfigDict:
 
 
 def fine_tuned(size: Size) -> list[tuple[str, str, str]]:
-    """(pre-training, share, negatives) of every row."""
-    rows = [(model, share, kind) for share in SHARES for model in size.main for kind in NEGATIVES]
-    return rows + [(model, "100", "bm25") for model in size.variations if model not in size.main]
+    """(pre-training, share, negatives) of every row: as in the paper, strong decoders have BM25's negatives alone."""
+    rows = [(model, share, kind) for kind, models in MODELS.items() for share in SHARES for model in models]
+    return rows + [(model, "100", "bm25") for model in size.variations if model not in MODELS["bm25"]]
 
 
 def run_name(model: str, share: str, negatives: str, seed: int) -> str:
@@ -160,7 +161,7 @@ def cost(config: ConfigDict) -> float:
 def _table(study: ConfigDict, size: Size, dataset: str) -> ConfigDict:
     """Every run by its name, those of a seed together."""
     runs = ConfigDict({"corpus": _prepare(study, size)})
-    for model in dict.fromkeys((*size.main, *size.variations)):
+    for model in dict.fromkeys((*MODELS["bm25"], *size.variations)):
         runs[f"pre-{model}"] = _pretrain(size, model)
     for seed in size.seeds:
         for share in SHARES:
@@ -210,7 +211,7 @@ def _fine_tune(size: Size, model: str, share: str, negatives: str, seed: int) ->
     config.train.update(size.fine_tuning[share])
     every = config.train.steps // size.validations
     config.loop.update(checkpoint_every=every, validate_every=every)
-    config.mine.refresh_every = every if negatives == "ance" else 0
+    config.mine.refresh_every = config.train.steps // (1 + size.refreshes) if negatives == "ance" else 0
     config.evaluate.runs = False
     return config
 
@@ -251,13 +252,11 @@ class _Report:
             "claims": [claim for share in SHARES for claim in self._claims(share)],
         }
 
-    def _search(self, share: str, metric: str, **other: Any) -> dict[str, Any]:
-        runs = [_split_run(share, seed) for seed in self._size.seeds]
-        return self._cell(runs, "bm25", metric) | other
+    def _search(self, share: str, metric: str) -> dict[str, Any]:
+        return self._cell([_split_run(share, seed) for seed in self._size.seeds], "bm25", metric)
 
-    def _model(self, model: str, share: str, negatives: str, metric: str = "RR", **other: Any) -> dict[str, Any]:
-        runs = [run_name(model, share, negatives, seed) for seed in self._size.seeds]
-        return self._cell(runs, "dense", metric) | other
+    def _model(self, model: str, share: str, negatives: str, metric: str = "RR") -> dict[str, Any]:
+        return self._cell([run_name(model, share, negatives, seed) for seed in self._size.seeds], "dense", metric)
 
     def _cell(self, runs: list[str], system: str, metric: str) -> dict[str, Any]:
         return dict(runs=runs, system=system, metric=metric, dataset=self._set, split=self._rule())
@@ -273,7 +272,7 @@ class _Report:
             cells = [self._search(share, metric) for metric in metrics]
             rows.append(_row([label, "BM25 alone", ""], cells, lu_2021.SEARCH if all_labels else None))
             for negatives, name in NEGATIVES.items():
-                for model in self._size.main:
+                for model in MODELS[negatives]:
                     cells = [self._model(model, share, negatives, metric) for metric in metrics]
                     paper = lu_2021.TABLE_1.get((negatives, model)) if all_labels else None
                     rows.append(_row([label, LABELS[model], name], cells, paper))
@@ -287,7 +286,7 @@ class _Report:
 
         rows = [_row(["BM25 alone", ""], cells(self._search("100", "nDCG@10")))]
         for negatives, name in NEGATIVES.items():
-            for model in self._size.main:
+            for model in MODELS[negatives]:
                 rows.append(_row([LABELS[model], name], cells(self._model(model, "100", negatives, "nDCG@10"))))
         notes = f"Nothing was learned from these collections: the labels are {self._dataset}'s."
         header = ["pre-training", "negatives", *TRANSFER]
@@ -305,7 +304,7 @@ class _Report:
         """Figure 5."""
         longest = _sized(seed_encoder.get_config(self._size.base), self._size).data.document_length
         lines = []
-        for model in self._size.main:
+        for model in MODELS["bm25"]:
             cell = dict(runs=[f"pre-{model}"], system="trained", metric="cosine", dataset="corpus")
             points = [[n, cell | dict(split=f"{n} tokens")] for n in (longest // part for part in (8, 4, 2, 1))]
             lines.append(dict(label=LABELS[model], points=points))
@@ -317,7 +316,7 @@ class _Report:
         train = _fine_tune(self._size, "bert", "100", negatives, 0).train
         steps = [train.steps // self._size.validations * turn for turn in range(1, self._size.validations + 1)]
         lines = []
-        for model in self._size.main:
+        for model in MODELS[negatives]:
             cell = self._model(model, "100", negatives) | dict(system="training", dataset="validation")
             lines.append(dict(label=LABELS[model], points=[[s, cell | dict(split=f"step {s}")] for s in steps]))
         title = f"Figure 6: by step, {NEGATIVES[negatives]} negatives"
@@ -327,7 +326,7 @@ class _Report:
         """Figure 6, c and d."""
         lines = [
             dict(label=LABELS[model], points=[[float(s), self._model(model, s, negatives)] for s in SHARES])
-            for model in self._size.main
+            for model in MODELS[negatives]
         ]
         title = f"Figure 6: by labels, {NEGATIVES[negatives]} negatives"
         return dict(title=title, x="labels, %", y="RR, %", lines=lines, log_x=True)
@@ -336,23 +335,17 @@ class _Report:
         def claim(text: str, better: dict[str, Any], worse: dict[str, Any]) -> dict[str, Any]:
             return dict(text=f"{share} %: {text}", better=better, worse=worse)
 
-        claims = []
-        for negatives, name in NEGATIVES.items():
-            bert, weak, strong = (self._model(model, share, negatives) for model in ("bert", "weak", "strong"))
-            claims += [
-                claim(f"{name} negatives, the weak decoder beats MLM alone", weak, bert),
-                claim(f"{name} negatives, the weak decoder beats the strong one", weak, strong),
-                claim(f"{name} negatives, MLM alone beats the strong decoder", bert, strong),
-            ]
-        for model in self._size.main:
-            refreshed, fixed = (self._model(model, share, negatives) for negatives in ("ance", "bm25"))
-            claims.append(claim(f"{LABELS[model]}, refreshed negatives beat BM25's", refreshed, fixed))
-        claims.append(
-            claim(
-                "the weak decoder, refreshed, beats BM25", self._model("weak", share, "ance"), self._search(share, "RR")
-            )
-        )
-        return claims
+        bert, weak, strong = (self._model(model, share, "bm25") for model in MODELS["bm25"])
+        new_bert, new_weak = (self._model(model, share, "ance") for model in MODELS["ance"])
+        return [
+            claim("BM25's negatives, the weak decoder beats MLM alone", weak, bert),
+            claim("BM25's negatives, the weak decoder beats the strong one", weak, strong),
+            claim("BM25's negatives, MLM alone beats the strong decoder", bert, strong),
+            claim("refreshed negatives, the weak decoder beats MLM alone", new_weak, new_bert),
+            claim("MLM alone, refreshed negatives beat BM25's", new_bert, bert),
+            claim("weak decoder, refreshed negatives beat BM25's", new_weak, weak),
+            claim("weak decoder, refreshed, it beats BM25 itself", new_weak, self._search(share, "RR")),
+        ]
 
 
 def _row(labels: list[str], cells: list[dict], paper: float | None = None) -> dict[str, Any]:
