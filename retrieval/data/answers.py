@@ -76,7 +76,7 @@ def found(answers_Q: Sequence[Answers | None], rows_QK: np.ndarray, text: Callab
         if answers and answers.are_patterns:
             found_K[:] = np.isin(rows_K, _matched(answers.values, rows, plain_of))
         elif answers:
-            wanted = [words(value) for value in answers.values]
+            wanted = [tokens for value in answers.values if (tokens := words(value)).strip()]
             found_K[:] = np.isin(rows_K, [row for row in rows if any(value in words_of(row) for value in wanted)])
     return found_QK
 

@@ -42,7 +42,7 @@ class Mined(NamedTuple):
     left_Q: np.ndarray
     rank_Q: np.ndarray
     too_close: int
-    answered: int = 0
+    answered: int
 
 
 def mine(
