@@ -161,7 +161,7 @@ def _check_sets(run: Run) -> list[Path]:
         raise UserError(f"two evaluation sets are named '{twice[0]}': rename the folder or the file of one")
     if split.set and split.set not in names:
         raise unknown_name("set in config.split.set", split.set, names)
-    if split.set == formats.QA:
+    if sets.qa and split.set == formats.QA:
         raise UserError(
             f"config.split.set={split.set}: no passage of open-domain questions is known to be right, so there is no "
             "positive to train on; split another set, such as reqa"

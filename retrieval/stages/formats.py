@@ -162,10 +162,10 @@ def qa_files(config: ConfigDict) -> list[str]:
 
 
 def has_answers(config: ConfigDict, name: str) -> bool:
-    """Whether the questions of an evaluation set that a config names have answers."""
+    """Whether the questions of a judged evaluation set that a config names have answers."""
     folders = [Path(folder) for folder in split(config.sets.beir)]
     of_beir = any(path.resolve().name == name and (path / beir.ANSWERS).is_file() for path in folders)
-    return of_beir or name in ("reqa", "nq", QA)
+    return of_beir or name in ("reqa", "nq")
 
 
 def pair_files(config: ConfigDict) -> list[Path]:
