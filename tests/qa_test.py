@@ -87,7 +87,7 @@ def test_what_is_there_again_is_joined_and_what_has_no_answer_left_out(tmp_path,
         ("\tfactoid\tq\ta\n", r"line 1: the question number '' is empty"),
         ("just words\n", r"line 1: no format of questions that is known, 1 fields between tabs"),
         ("", r"line 1: no format of questions that is known"),
-        ('{"question": "q", "answer": []}', r"no question with an answer in it"),
+        ('{"question": "q", "answer": []}', r"not one question with an answer"),
     ],
 )
 def test_broken_questions(tmp_path, text, message):
@@ -110,6 +110,7 @@ def test_passages_of_others(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (PASSAGES.splitlines()[0], r"psgs\.tsv: no passage in it; lines of id, text, title"),
         (PASSAGES + "4\ta\n", r"line 6: 2 fields, expected 3 between tabs: id, text, title"),
         (PASSAGES + "1\ta\tb\n", r"line 6: its passage id is there twice"),
         (PASSAGES + "a b\ta\tb\n", r"line 6: the passage id 'a b' is empty or has white space"),

@@ -22,7 +22,7 @@ import numpy as np
 from retrieval.errors import UserError
 
 _HELD = 100_000  # passages whose tokens are held at a time: those of 100 words take about 100 MB
-_SECONDS = 10.0  # for the regular expressions of one question, which take milliseconds if they are not of the bad kind
+_SECONDS = 10.0  # for the regular expressions of a question, which take milliseconds if they are not of the bad kind
 _END_OF_BMP = 0x10000
 _ASTRAL = re.compile(f"[{chr(_END_OF_BMP)}-{chr(sys.maxunicode)}]")
 
@@ -43,9 +43,11 @@ def of_patterns(patterns: Iterable[str], at: str) -> Answers:
     """Each regular expression once, without those that fit no text at all: they would fit in every passage.
 
     Raises:
-      UserError: one of them, read at `at`, is none.
+      UserError: one of them, read at `at`, is none, or takes too long on the empty text.
     """
-    return Answers(tuple(item for item in dict.fromkeys(patterns) if not _compiled(item, at).search("")), True)
+    patterns = tuple(dict.fromkeys(patterns))
+    with _limit(f"{at}: {_too_slow(patterns)}"):
+        return Answers(tuple(pattern for pattern in patterns if not _compiled(pattern, at).search("")), True)
 
 
 def words(text: str) -> str:
@@ -83,23 +85,26 @@ def found(answers_Q: Sequence[Answers | None], rows_QK: np.ndarray, text: Callab
 
 def _matched(patterns: Collection[str], rows: Sequence[int], text: Callable[[int], str]) -> list[int]:
     compiled = [_compiled(pattern, "") for pattern in patterns]
-    message = (
-        f"the regular expression '{'|'.join(patterns)}' takes more than {_SECONDS:.0f} s for the passages of one "
-        "question: write it without repetitions of what is itself repeated, such as (a+)+, in the file of questions"
-    )
-    with _limit(_SECONDS, message):
+    with _limit(f"in the passages of a question {_too_slow(patterns)}"):
         return [row for row in rows if any(pattern.search(text(row)) for pattern in compiled)]
 
 
+def _too_slow(patterns: Collection[str]) -> str:
+    return (
+        f"the regular expression '{'|'.join(patterns)}' takes more than {_SECONDS:.0f} s: write it without repetitions "
+        "of what is itself repeated, such as (a+)+, in the file of questions"
+    )
+
+
 @contextlib.contextmanager
-def _limit(seconds: float, message: str) -> Iterator[None]:
-    """`UserError` after so many seconds, also in the middle of a search: `re` lets signals through."""
+def _limit(message: str) -> Iterator[None]:
+    """`UserError` after _SECONDS, also in the middle of a search: `re` lets signals through."""
 
     def stop(*_) -> None:
         raise UserError(message)
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, _SECONDS)
     try:
         yield
     finally:

@@ -95,7 +95,7 @@ def read_questions(path: Path) -> tuple[dict[str, str], dict[str, Answers]]:
         if number:
             _log.warning("%s: %d %s", path, number, what)
     if not asked:
-        raise UserError(f"{path}: no question with an answer in it; README.md shows what files of questions look like")
+        raise UserError(f"{path}: not one question with an answer; README.md shows what files of questions look like")
     return asked, {id: answers[id] for id in asked}
 
 
@@ -172,6 +172,8 @@ def _dpr_passages(path: Path) -> Iterator[Candidate]:
     for at, (id, text, title) in rows:
         seen.add(beir.check_id(id, "passage id", at), int(at.rpartition(" ")[2]))
         yield Candidate(id, title, text)
+    if not seen:
+        raise UserError(f"{path}: no passage in it; lines of {', '.join(_PASSAGE_FIELDS)} with tabs between are needed")
     seen.check()
 
 
