@@ -539,7 +539,7 @@ IN_A_STAGE = mistakes(
         ),
         (
             f"{BM25} --config.sets.qa={{ids.tsv}},{{trec.tsv}}",
-            ("{trec.tsv}, line 2", "'a(' is no regular expression", "mend it, or drop the line"),
+            ("{trec.tsv}, line 2", "'a(' is no regular expression", "mend it, or drop it"),
         ),
         (f"{BM25} --config.sets.nq={{text.txt}}", ("{text.txt}, line 1", "not valid JSON", "is it Natural Questions?")),
         (

@@ -23,6 +23,7 @@ from retrieval.errors import UserError
 
 _HELD = 100_000  # passages whose tokens are held at a time: those of 100 words take about 100 MB
 _SECONDS = 10.0  # for the regular expressions of a question, which take milliseconds if they are not of the bad kind
+_LONGEST = 200  # characters of a regular expression in a message
 _END_OF_BMP = 0x10000
 _ASTRAL = re.compile(f"[{chr(_END_OF_BMP)}-{chr(sys.maxunicode)}]")
 
@@ -40,7 +41,7 @@ def of_texts(texts: Iterable[str]) -> Answers:
 
 
 def of_patterns(patterns: Iterable[str], at: str) -> Answers:
-    """Each regular expression once, without those that fit no text at all: they would fit in every passage.
+    """Each regular expression once, without those that fit the empty text: they fit in every passage.
 
     Raises:
       UserError: one of them, read at `at`, is none, or takes too long on the empty text.
@@ -60,7 +61,7 @@ def words(text: str) -> str:
 def found(answers_Q: Sequence[Answers | None], rows_QK: np.ndarray, text: Callable[[int], str]) -> np.ndarray:
     """Which results hold an answer of their query: bool [Q, K].
 
-    3,610 questions with 100 passages of 100 words each take about 10 s. To be called in the main thread.
+    3,610 questions with 100 passages of 100 words each take about 15 s. To be called in the main thread.
 
     Args:
       answers_Q: of each query; where there are none, none is found.
@@ -85,14 +86,15 @@ def found(answers_Q: Sequence[Answers | None], rows_QK: np.ndarray, text: Callab
 
 def _matched(patterns: Collection[str], rows: Sequence[int], text: Callable[[int], str]) -> list[int]:
     compiled = [_compiled(pattern, "") for pattern in patterns]
+    texts = {row: text(row) for row in rows}  # before the clock runs: a disk may be slow
     with _limit(f"in the passages of a question {_too_slow(patterns)}"):
-        return [row for row in rows if any(pattern.search(text(row)) for pattern in compiled)]
+        return [row for row in rows if any(pattern.search(texts[row]) for pattern in compiled)]
 
 
 def _too_slow(patterns: Collection[str]) -> str:
     return (
-        f"the regular expression '{'|'.join(patterns)}' takes more than {_SECONDS:.0f} s: write it without repetitions "
-        "of what is itself repeated, such as (a+)+, in the file of questions"
+        f"the regular expression '{_shown('|'.join(patterns))}' takes more than {_SECONDS:.0f} s: write it without "
+        "repetitions of what is itself repeated, such as (a+)+, in the file of questions"
     )
 
 
@@ -118,7 +120,11 @@ def _compiled(pattern: str, at: str) -> re.Pattern:
             warnings.simplefilter("ignore")  # that a later Python might read '[[' otherwise
             return re.compile(unicodedata.normalize("NFD", _bare(pattern)), re.IGNORECASE | re.MULTILINE)
     except (re.error, OverflowError, RecursionError) as error:
-        raise UserError(f"{at}: '{pattern}' is no regular expression ({error}); mend it, or drop the line") from error
+        raise UserError(f"{at}: '{_shown(pattern)}' is no regular expression ({error}); mend it, or drop it") from error
+
+
+def _shown(pattern: str) -> str:
+    return pattern if len(pattern) <= _LONGEST else f"{pattern[:_LONGEST]} ..."
 
 
 def _bare(pattern: str) -> str:
