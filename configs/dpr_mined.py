@@ -6,8 +6,9 @@
         --config.split.set=msmarco --config.split.ratio=0.98
 
 ANCE warms up so, too: `ance.py` goes on from there. BM25 is indexed before anything is trained, so dense search is
-exact here. A set knows its judged candidates, and no answers: what else holds one, which DPR leaves out, stays a
-negative; `mine.margin` keeps away from what scores as high as the gold passage.
+exact here. DPR takes no passage that holds an answer: `--config.mine.answers=True` does so for sets with answers
+(`reqa`, `nq`, BEIR folders with an answers.jsonl). MS MARCO has none; there `mine.margin` keeps away from what scores
+as high as the gold passage.
 """
 
 from ml_collections import ConfigDict

@@ -144,10 +144,11 @@ def _paper() -> ConfigDict:
     # The first and the last step of a trace that TensorBoard's profiler shows, such as 10,15; written to profile/.
     config.profile = ConfigDict(dict(steps=()))
     # Evaluation sets: known-item search on pydocs; ReQA from SQuAD or Natural Questions files, BEIR folders, MS MARCO
-    # and TREC (passages, queries and qrels each), files of labelled examples; paths separated by commas. Distractors
-    # are further candidates from the corpus (Table 6: one million).
+    # and TREC (passages, queries and qrels each), files of labelled examples, open-domain questions with answers
+    # (passages, or the word 'corpus', and questions); paths separated by commas. Distractors are further candidates
+    # from the corpus (Table 6: one million).
     config.sets = ConfigDict(
-        dict(pydocs=False, reqa="", nq="", beir="", msmarco="", trec="", labelled="", distractors=0)
+        dict(pydocs=False, reqa="", nq="", beir="", msmarco="", trec="", labelled="", qa="", distractors=0)
     )
     # Labelled examples for fine-tuning, in files of the formats that README.md shows.
     config.pairs = ConfigDict(
@@ -169,6 +170,9 @@ def _paper() -> ConfigDict:
             last=200,  # to this one, once its positives have been taken out of the list
             margin=0.0,  # how much lower than the best positive they score at least; 0: any score
             relative_margin=0.0,  # the same as a share of that positive's score
+            # Whether passages that hold an answer of the question are left out (DPR), for sets with answers. On ReQA
+            # that is all of the gold paragraph's sentences, too.
+            answers=False,
             # ANCE: steps after which negatives are mined anew with the model as it is then, by exact search; 0: never.
             refresh_every=0,
             refresh_share=1.0,  # of the training questions, those that a refresh mines, and the steps after it train on

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from retrieval.data import beir
+from retrieval.data.answers import Answers
 from retrieval.data.beir import Candidate, RetrievalSet
 from retrieval.errors import UserError
 
@@ -47,6 +48,23 @@ def test_reads_a_folder_without_its_texts(folder):
     assert (judged.name, judged.queries, judged.qrels) == (value.name, value.queries, value.qrels)
     assert judged.candidates == [candidate.id for candidate in value.candidates] == ["d1", "2", "q1", "q2", "q3"]
     assert judged.own == {"q1": 2}
+
+
+ANSWERS = '{"_id": "q3", "answers": ["a", "a b", ""]}\n{"_id": "q1", "patterns": ["a|b"]}\n'
+
+
+def test_answers_are_those_of_the_judged_queries(folder):
+    (folder / "answers.jsonl").write_text(ANSWERS)
+    for value in (beir.read_folder(folder), beir.read_judged(folder)):
+        assert value.queries == EXPECTED.queries and value.answers == {"q1": Answers(("a|b",), True)}
+
+
+def test_where_nothing_is_judged_the_queries_are_those_with_answers(folder):
+    (folder / "answers.jsonl").write_text(ANSWERS + '{"_id": "q2", "answers": []}\n')
+    (folder / "qrels" / "test.tsv").unlink()
+    for value in (beir.read_folder(folder), beir.read_judged(folder)):
+        assert value.queries == {"q1": "a", "q3": "not judged"} and value.qrels == {}
+        assert value.answers == {"q1": Answers(("a|b",), True), "q3": Answers(("a", "a b"))}
 
 
 def test_header_is_optional_and_windows_files_are_read(folder):
@@ -129,6 +147,18 @@ BAD = {
     "an unknown query": ("qrels/test.tsv", b"q9\td1\t1\n", ["test.tsv, line 1", "query 'q9'", "queries.jsonl"]),
     "an unknown candidate": ("qrels/test.tsv", b"q1\td9\t1\n", ["test.tsv, line 1", "candidate 'd9'", "corpus.jsonl"]),
     "two grades": ("qrels/test.tsv", b"q1\td1\t1\nq1\td1\t2\n", ["test.tsv, line 2", "'q1'", "'d1'", "twice"]),
+    "answers of no query": (
+        "answers.jsonl",
+        b'{"_id": "q9", "answers": ["a"]}\n',
+        ["answers.jsonl: the query 'q9'", "queries.jsonl"],
+    ),
+    "no answers": ("answers.jsonl", b'{"_id": "q1"}\n', ["answers.jsonl, line 1", "'answers' is missing"]),
+    "a number among answers": (
+        "answers.jsonl",
+        b'{"_id": "q1", "answers": ["a", 1]}\n',
+        ["line 1", "'answers[1]'", "not a string"],
+    ),
+    "no pattern": ("answers.jsonl", b'{"_id": "q1", "patterns": ["("]}\n', ["line 1", "'(' is no regular expression"]),
     "no judgement": ("qrels/test.tsv", b"query-id\tcorpus-id\tscore\n", ["test.tsv", "no query is left"]),
 }
 

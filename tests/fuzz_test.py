@@ -18,6 +18,7 @@ import reqa_test
 
 from retrieval import files
 from retrieval.data import (
+    answers,
     articles,
     beir,
     dpr,
@@ -26,6 +27,7 @@ from retrieval.data import (
     msmarco,
     natural_questions,
     prepare,
+    qa,
     reqa,
     shards,
     trec,
@@ -376,6 +378,34 @@ def test_files_of_ms_marco_and_trec(rounds, tmp_path, name):
             raise UserError(str(error).replace("qrels.txt", name)) from error
 
     fuzz_lines(rounds, tmp_path / name, FILES[name], read)
+
+
+QUESTIONS = {
+    "nq_open": "".join(json.dumps({"question": f"q {i}", "answer": ["é", f"a {i}"]}) + "\n" for i in range(3)),
+    "web_questions": json.dumps([{"qId": f"w{i}", "qText": f"q {i}", "answers": ["a"]} for i in range(3)]),
+    "dpr": "".join(f'q {i}\t[\'a\', "é"]\n"q ""{i}"""\t[\'b\']\n' for i in range(3)),
+    "curated_trec": "".join(f"{i}\tfactoid\tq {i}\ta+|(b\\s){{{i}}}c\n" for i in range(3)),
+    "passages": "id\ttext\ttitle\n" + "".join(f'{i}\t"a ""b"" é"\tT {i}\n' for i in range(3)),
+}
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_open_domain_questions_and_their_passages(rounds, tmp_path, name):
+    path, passages, questions = tmp_path / name, tmp_path / "passages", tmp_path / "nq_open"
+    for other in ("passages", "nq_open"):
+        (tmp_path / other).write_text(QUESTIONS[other])
+
+    def read():
+        asked = questions if name == "passages" else path
+        value = qa.read_set("qa", functools.partial(qa.read_passages, passages), asked)
+        beir.write_folder(tmp_path / "set", value)
+        again = beir.read_folder(tmp_path / "set")
+        assert (again.queries, again.answers) == (value.queries, value.answers)
+        texts = [passage.text for passage in again.candidates]
+        rows_QK = np.tile(np.arange(len(texts)), (len(again.queries), 1))
+        assert answers.found(list(again.answers.values()), rows_QK, texts.__getitem__).shape == rows_QK.shape
+
+    fuzz_lines(rounds, path, QUESTIONS[name], read)
 
 
 RUN = "".join(f"q{i} Q0 d{j} {j + 1} {9 - j}.5 tag\n" for i in range(3) for j in range(4))

@@ -9,7 +9,7 @@ from configs import ict_bfs_wlp
 from retrieval import command_line, main
 from retrieval.data.labelled import Counts
 from retrieval.stages import formats, manual
-from retrieval.stages.formats import LABELLED, SETS
+from retrieval.stages.formats import LABELLED, QUESTIONS, SETS
 from retrieval.stages.table import STAGES
 
 
@@ -30,7 +30,7 @@ def test_the_readme_has_every_config(readme):
         assert f"`{path}`" in readme or f"`{path.removeprefix('configs/')}`" in readme, path
 
 
-@pytest.mark.parametrize("table", [SETS, LABELLED], ids=["sets", "labelled"])
+@pytest.mark.parametrize("table", [SETS, LABELLED, QUESTIONS], ids=["sets", "labelled", "questions"])
 def test_the_readme_has_every_format_with_a_line_of_it(readme, table):
     for form in table.values():
         assert f"| {form.what} | `{form.setting}` | `{form.example}` |" in readme
@@ -39,6 +39,19 @@ def test_the_readme_has_every_format_with_a_line_of_it(readme, table):
 def test_every_set_of_the_config_has_a_format():
     fields = set(ict_bfs_wlp.get_config().sets) - {"distractors"}
     assert set(SETS) == fields
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_a_line_of_questions_is_recognised_and_read(name, tmp_path):
+    path, passages = tmp_path / "file", tmp_path / "psgs.tsv"
+    path.write_text(QUESTIONS[name].example.replace("⇥", "\t"))
+    passages.write_text(SETS[formats.QA].example.replace("⇥", "\t") + "\n1\ta\tT\n")
+    config = ict_bfs_wlp.get_config()
+    config.sets.qa = f"{passages},{path}"
+    (value,) = formats.read_sets(config, tmp_path, list)
+    assert list(value.queries.values()) == ["q"] and [text.text for text in value.candidates] == ["a"]
+    (found,) = value.answers.values()
+    assert found.values and found.are_patterns == (name == "curated_trec")
 
 
 @pytest.mark.parametrize("name", LABELLED)
@@ -61,5 +74,5 @@ def test_help_lists_all_of_it(monkeypatch, capsys):
     told = capsys.readouterr().out
     for name in (*STAGES, *LABELLED, *manual.configs_of(REPOSITORY / "configs"), "--workdir", "--query"):
         assert name in told
-    for form in (*SETS.values(), *LABELLED.values()):
+    for form in (*SETS.values(), *LABELLED.values(), *QUESTIONS.values()):
         assert form.what in told and form.setting in told

@@ -68,6 +68,12 @@ def test_by_hand():
     assert measured == pytest.approx({name: total / 3 for name, total in expected.items()})
 
 
+def test_answers_among_the_first():
+    found_QK = np.array([[False, True, True], [False] * 3, [True, False, False], [False, False, True]])
+    names = ("Answer@1", "Answer@2", "Answer@100")
+    assert metrics.answered(found_QK, names) == {"Answer@1": 0.25, "Answer@2": 0.5, "Answer@100": 0.75}
+
+
 def test_only_judged_queries_count():
     rows = np.array([[0], [1], [2]])
     assert evaluate(rows, ["a", "b", "c"], CANDIDATES, {"b": {"d1": 1}, "c": {}}, ["Success@1"]) == {"Success@1": 1}

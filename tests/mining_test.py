@@ -100,3 +100,21 @@ def test_every_rank_is_drawn_as_often():
     mined = mine(np.tile(-np.arange(K), (Q, 1)), rows_QK, [[0]] * Q, [[]] * Q, np.arange(K + 1), Rule(2, 1, K), (0,))
     counts = np.bincount(np.concatenate(mined.rows), minlength=K + 1)[1:]
     np.testing.assert_allclose(counts, 2 * Q / K, rtol=0.12)  # four standard deviations
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_what_holds_an_answer_is_left_out_of_the_ranks(rule):
+    """It keeps its rank: nothing comes up from below, and the positive's own rank stays."""
+    rng = np.random.default_rng(3)
+    lists = draw_lists(rng)
+    answered_QK = rng.random(lists[1].shape) < 0.3
+    free, strict = mine(*lists, rule, (0,)), mine(*lists, rule, (0,), answered_QK=answered_QK)
+    count = 0
+    for query, (scores, rows, golds, others) in enumerate(zip(*lists[:4])):
+        left = naive(scores, rows, golds, others, lists[4], rule)
+        kept = [row for row in left if not answered_QK[query][rows.tolist().index(row)]]
+        count += len(left) - len(kept)
+        assert strict.left_Q[query] == len(kept) and set(strict.rows[query].tolist()) <= set(kept)
+        assert len(strict.rows[query]) == min(rule.count, len(kept))
+    assert strict.answered == count > 0 == free.answered
+    assert (strict.rank_Q == free.rank_Q).all() and strict.too_close == free.too_close

@@ -269,6 +269,7 @@ FIELDS = mistakes(
 REQA = "--config=configs/reqa.py:local --workdir={run} --config.base={finished} --config.sets.reqa={squad.json}"
 DPR = "--config=configs/dpr.py:local --workdir={run} --config.base={finished} --config.pairs.files="
 MINED = REQA.replace("reqa.py", "dpr_mined.py")
+QA = "--config=configs/bm25.py --workdir={run} --config.sets.qa="
 ALONE = MINED.replace(" --config.base={finished}", "")
 DUMP = "--config.sets.pydocs=False --config.corpus={dump.xml}"
 MIXED = "--workdir={mixed} --config.base={other_words} --config.stages=\"('prepare', 'sets', 'encode')\""
@@ -392,6 +393,22 @@ FILES = mistakes(
             ("config.mine.refresh_every=100", "config.pairs.files={dpr.json}", "one of the two"),
         ),
         (f"{MINED} --config.mine.refresh_share=0", ("config.mine.refresh_share=0", "above 0")),
+        (f"{MINED} --config.mine.answers=yes", ("--config.mine.answers=yes", "True or False")),
+        (
+            f"{ALONE} --config.mine.answers=True --config.sets.beir={{beir}} --config.split.set=beir",
+            ("config.mine.answers=True", "set 'beir' have no answers", "those of reqa and nq", "answers.jsonl"),
+        ),
+        (f"{QA}{{nowhere}},{{nq.jsonl}}", ("{nowhere}: no such file", "config.sets.qa")),
+        (f"{QA}corpus,{{nowhere}}", ("{nowhere}: no such file", "config.sets.qa")),
+        (f"{QA}{{nq.jsonl}}", ("config.sets.qa={nq.jsonl}: 1 files, but two are needed, of passages, questions",)),
+        (
+            f"{QA}corpus,{{nq.jsonl}}",
+            ("'corpus' is the prepared corpus", "add 'prepare' to config.stages", "config.base"),
+        ),
+        (
+            f"{QA}{{ids.tsv}},{{nq.jsonl}} --config.split.set=qa",
+            ("config.split.set=qa", "no positive to train on", "such as reqa"),
+        ),
         (f"{MINED} --stage=mine", ("'mine' reads what stage 'sets' writes", "--stage=sets,mine")),
         (
             "--config=configs/dpr_mined.py:local --workdir={run} --config.base={indexed} --config.split.set=pydocs "
@@ -512,6 +529,18 @@ IN_A_STAGE = mistakes(
             f"{BM25} --config.sets.msmarco={{ids.tsv}},{{ids.tsv}},{{ids.tsv}}",
             ("{ids.tsv}, line 1: 3 fields, expected 2", "query id, query"),
         ),
+        (
+            f"{BM25} --config.sets.qa={{ids.tsv}},{{ids.tsv}}",
+            ("{ids.tsv}, line 1", "no format of questions", "3 fields"),
+        ),
+        (
+            f"{BM25} --config.sets.qa={{ids.tsv}},{{nq.jsonl}}",
+            ("{ids.tsv}, line 1: 3 fields, expected 2", "passage id"),
+        ),
+        (
+            f"{BM25} --config.sets.qa={{ids.tsv}},{{trec.tsv}}",
+            ("{trec.tsv}, line 2", "'a(' is no regular expression", "mend it, or drop it"),
+        ),
         (f"{BM25} --config.sets.nq={{text.txt}}", ("{text.txt}, line 1", "not valid JSON", "is it Natural Questions?")),
         (
             f"{BM25} --config.sets.reqa={{squad.json}} --config.split.set=reqa --config.split.ratio=0.01",
@@ -603,6 +632,8 @@ def inputs(tmp_path_factory):
         "array.json": "[]",
         "none.json": '{"data": []}',
         "ids.tsv": "1\t2\t3\n",
+        "nq.jsonl": '{"question": "q", "answer": ["a"]}\n',
+        "trec.tsv": "1\tfactoid\tq\ta\n2\tfactoid\tr\ta(\n",
         "dpr.json": '[{"question": "q", "positive_ctxs": [{"text": "a"}]}]',
         "bad_dpr.json": '[{"question": "q", "positive_ctxs": [{"text": 3}]}]',
         "bad.jsonl": '{"query": "q", "positive": "a"}\n{"query": "q"}\n',

@@ -118,25 +118,27 @@ def test_a_paragraph_and_its_gold_sentence(tmp_path, form, name):
     assert value.name == "nq"
     assert [(c.title, c.text) for c in value.candidates] == [(FIRST, TEXT), (SECOND, TEXT), (THIRD, TEXT)]
     assert judged(value) == judged(value, "sentence") == {"how many people": {(SECOND, TEXT)}}
+    assert [found.values for found in value.answers.values()] == [("1 076 000",)]
     assert reqa.statistics(value) == {"queries": 1, "candidates": 3, "tuples": 1}
 
 
 @pytest.mark.parametrize("form", [lambda record: record, simplified])
 @pytest.mark.parametrize(
-    ("short", "sentence"),
+    ("short", "sentence", "answer"),
     [
-        (words("Köln", after=PARAGRAPH[0]), FIRST),
-        (words("?"), FIRST),
-        (words("It"), SECOND),
-        (words("it", "?", "It"), FIRST),
-        (words("Dr."), THIRD),
-        ((PLAIN.index("<P>"), PLAIN.index("is")), FIRST),
-        (words("there", "."), THIRD),
+        (words("Köln", after=PARAGRAPH[0]), FIRST, "Köln"),
+        (words("?"), FIRST, "?"),
+        (words("It"), SECOND, "It"),
+        (words("it", "?", "It"), FIRST, "it? It"),
+        (words("Dr."), THIRD, "Dr."),
+        ((PLAIN.index("<P>"), PLAIN.index("is")), FIRST, "Köln (Cologne)"),
+        (words("there", "."), THIRD, "there."),
     ],
 )
-def test_the_gold_sentence_is_where_the_answer_begins(tmp_path, form, short, sentence):
+def test_the_gold_sentence_is_where_the_answer_begins(tmp_path, form, short, sentence, answer):
     value = natural_questions.read_nq([write(tmp_path / "a.jsonl", form(city((PARAGRAPH, [short], "NONE"))))])
     assert judged(value) == {"how many people": {(sentence, TEXT)}}
+    assert [found.values for found in value.answers.values()] == [(answer,)]
 
 
 # Blanks in tags, in a token and in text without tokens, dashes with a space on none, both or one side, list items.

@@ -95,6 +95,11 @@ def test_candidates_queries_and_judgements(tiny):
         "How is she?": {(OLD, ONE), (OLD, TWO)},
         "Where? ": {(MAY, ONE)},
     }
+    assert {value.queries[query]: found.values for query, found in value.answers.items()} == {
+        "Where?": ("Rome", "in Rome", "in May", "Bob", " Bob"),
+        "How is she?": ("old",),
+        "Where? ": ("Dr. Who",),
+    }
     assert reqa.statistics(value) == {"queries": 3, "candidates": 5, "tuples": 5}
 
 
@@ -127,6 +132,7 @@ def test_misplaced_answers(tmp_path, caplog):
         "Where?": {(ROME, ONE), (MAY, ONE), (BOB, TWO)},
         "How is she?": {(OLD, ONE)},
     }
+    assert [found.values for found in value.answers.values()] == [("Rome", "May.", "Bob", " Bob"), ("old",)]
     # "Where? " lost its only answer, "Nowhere?" had none.
     assert "6 misplaced answers, 2 questions with no answer" in caplog.text
 

@@ -1,8 +1,11 @@
 """The division of questions into training, validation and test."""
 
+import dataclasses
+
 import pytest
 
 from retrieval.data import splits
+from retrieval.data.answers import of_texts
 from retrieval.data.beir import Candidate, RetrievalSet
 from retrieval.data.splits import split
 from retrieval.errors import UserError
@@ -36,6 +39,18 @@ def test_the_test_set_keeps_every_rule_and_training_the_first():
     judged = training.qrels["train"] | training.qrels["validation"]
     assert judged == {query: {f"c{query[1:]}": 1} for query in training.queries}
     assert {candidate.id for candidate in training.candidates} == {f"c{query[1:]}" for query in training.queries}
+
+
+def test_answers_go_with_their_questions():
+    value = questions(100)
+    answers = {query: of_texts([f"answer of {text}"]) for query, text in value.queries.items() if query != "q7"}
+    for part in split(dataclasses.replace(value, answers=answers), 0.5, 0.2, seed=0):
+        assert part.answers == {query: answers[query] for query in part.queries if query != "q7"}
+
+
+def test_a_set_with_answers_alone_has_nothing_to_train_on():
+    with pytest.raises(UserError, match=r"set 'reqa' in config\.split\.set has answers and no judgements"):
+        split(dataclasses.replace(questions(100), qrels={}), 0.5, 0.2, seed=0)
 
 
 def test_it_depends_on_the_seed_and_not_on_the_order_of_the_questions():

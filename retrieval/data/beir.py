@@ -5,12 +5,15 @@ Every evaluation set of the project, wherever it comes from, is kept as such a f
     corpus.jsonl    {"_id": ..., "title": ..., "text": ...}
     queries.jsonl   {"_id": ..., "text": ...}
     qrels/NAME.tsv  query-id, corpus-id, score (with a header line); one file per rule of relevance
+    answers.jsonl   {"_id": ..., "answers": [...]}, or "patterns", regular expressions; where answers are known
 
-The two .jsonl files may be compressed (.jsonl.gz), and a title may be left out, in what is read.
+The first two .jsonl files may be compressed (.jsonl.gz), and a title may be left out, in what is read. With answers
+there need be no qrels: what is retrieved is then judged by them.
 """
 
 import dataclasses
 import gzip
+import itertools
 import json
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -18,8 +21,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from retrieval import files
+from retrieval.data import answers as answer
+from retrieval.data.answers import Answers
 from retrieval.errors import UserError
 
+ANSWERS = "answers.jsonl"
 _HEADER = ["query-id", "corpus-id", "score"]
 _HIGHEST_GRADE = 1_000_000  # the metrics count with 32 bits
 
@@ -55,13 +61,15 @@ class RetrievalSet:
       queries: query id -> text, in the order of the file.
       candidates: what is ranked, in the order of the file.
       qrels: rule of relevance -> query id -> candidate id -> grade (> 0 is relevant). Most sets have one rule,
-        named 'test'; ReQA has two.
+        named 'test'; ReQA has two, and questions that are judged by their answers alone have none.
+      answers: query id -> its answers, where they are known.
     """
 
     name: str
     queries: dict[str, str]
     candidates: list[Candidate] | Stream
     qrels: dict[str, dict[str, dict[str, int]]]
+    answers: dict[str, Answers] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,21 +86,23 @@ class Judged:
     candidates: list[str]
     own: dict[str, int]
     qrels: dict[str, dict[str, dict[str, int]]]
+    answers: dict[str, Answers] = dataclasses.field(default_factory=dict)
 
 
 def read_folder(folder: Path, name: str | None = None) -> RetrievalSet:
     """Reads a BEIR folder; its name is `name` or the folder's own.
 
-    As in BEIR, queries that no rule judges are left out. A judgement may be zero or negative (not relevant).
+    As in BEIR, queries that no rule judges are left out; where there is no rule, those without an answer. A judgement
+    may be zero or negative (not relevant).
 
     Raises:
-      UserError: a file is missing or broken, an id is missing, repeated or has white space, a judgement names an
-        unknown query or candidate, or there is no judgement; with the file and the line.
+      UserError: a file is missing or broken, an id is missing, repeated or has white space, a judgement or an answer
+        names an unknown query or candidate, or there is none of either; with the file and the line.
     """
     folder = Path(folder)
     candidates = list(read_candidates(_either(folder, "corpus.jsonl")))
-    queries, qrels = _read_judgements(folder, {candidate.id for candidate in candidates})
-    return RetrievalSet(name or folder.resolve().name, queries, candidates, qrels)
+    queries, *judgements = _read_judgements(folder, {candidate.id for candidate in candidates})
+    return RetrievalSet(name or folder.resolve().name, queries, candidates, *judgements)
 
 
 def read_judged(folder: Path) -> Judged:
@@ -108,8 +118,9 @@ def read_judged(folder: Path) -> Judged:
         ids.append(candidate.id)
         if texts.get(candidate.id) == candidate.text:
             own[candidate.id] = row
-    queries, qrels = _read_judgements(folder, set(ids))
-    return Judged(folder.resolve().name, queries, ids, {id: row for id, row in own.items() if id in queries}, qrels)
+    queries, *judgements = _read_judgements(folder, set(ids))
+    own = {id: row for id, row in own.items() if id in queries}
+    return Judged(folder.resolve().name, queries, ids, own, *judgements)
 
 
 def write_folder(folder: Path, value: RetrievalSet) -> None:
@@ -122,6 +133,8 @@ def write_folder(folder: Path, value: RetrievalSet) -> None:
             rows = [f"{query}\t{id}\t{grade}" for query, grades in qrels.items() for id, grade in grades.items()]
             text = "\n".join(["\t".join(_HEADER), *rows]) + "\n"
             (temporary / "qrels" / f"{rule}.tsv").write_text(text, encoding="utf-8")
+        if value.answers:
+            _write_records(temporary / ANSWERS, itertools.starmap(_answer_record, value.answers.items()))
 
 
 def read_candidates(path: Path) -> Iterator[Candidate]:
@@ -143,6 +156,20 @@ def read_queries(path: Path) -> dict[str, str]:
     return {id: string(record, "text", at) for id, record, at in _records(path)}
 
 
+def read_answers(path: Path) -> dict[str, Answers]:
+    """The answers of an answers.jsonl by query id.
+
+    Raises:
+      UserError: as `read_folder`, or a pattern is no regular expression.
+    """
+    return {
+        id: answer.of_patterns(strings(record, "patterns", at), at)
+        if "patterns" in record
+        else answer.of_texts(strings(record, "answers", at))
+        for id, record, at in _records(path)
+    }
+
+
 def write_candidates(path: Path, candidates: Iterable[Candidate]) -> None:
     """Writes a corpus.jsonl, whole or not at all."""
     with files.atomic(Path(path)) as temporary:
@@ -158,6 +185,15 @@ def string(record: Any, field: str, at: str, default: str | None = None) -> str:
     if not value.isascii():
         _refuse_surrogates(value, field, at)
     return value
+
+
+def strings(record: Any, field: str, at: str) -> list[str]:
+    """A field of a JSON object that was read at `at`, an array of texts."""
+    values = record.get(field) if isinstance(record, dict) else None
+    if not isinstance(values, list):
+        raise UserError(f"{at}: the field '{field}' is missing or not an array of texts")
+    names = [f"{field}[{number}]" for number in range(len(values))]
+    return [string({name: value}, name, at) for name, value in zip(names, values)]
 
 
 def check_id(id: str, name: str, at: str) -> str:
@@ -240,15 +276,19 @@ def _parts(path: Path, cut: Callable[[BinaryIO], Iterator[bytes]]) -> Iterator[b
         raise UserError(f"{path}: cannot be read ({error}); copy or download it again") from error
 
 
-def _read_judgements(folder: Path, candidates: Collection[str]) -> tuple[dict[str, str], dict]:
-    """The queries that a rule judges, and the judgements by rule."""
+def _read_judgements(folder: Path, candidates: Collection[str]) -> tuple[dict[str, str], dict, dict[str, Answers]]:
+    """The queries that a rule judges, or that have answers where there is no rule; judgements by rule; answers."""
     queries = read_queries(_either(folder, "queries.jsonl"))
     paths = sorted(folder.glob("qrels/*.tsv"))
-    if not paths:
-        raise UserError(f"{folder / 'qrels'}: no .tsv file with relevance judgements")
+    answers = read_answers(folder / ANSWERS) if (folder / ANSWERS).is_file() else {}
+    if not (paths or answers):
+        raise UserError(f"{folder / 'qrels'}: no .tsv file with relevance judgements, and no {ANSWERS} beside it")
+    if unknown := next((id for id in answers if id not in queries), None):
+        raise UserError(f"{folder / ANSWERS}: the query '{unknown}' is not in queries.jsonl; add it there, or drop it")
     qrels = {path.stem: _read_qrels(path, queries, candidates) for path in paths}
-    judged = set().union(*qrels.values())
-    return {id: text for id, text in queries.items() if id in judged}, qrels
+    kept = set().union(*qrels.values()) if qrels else {id for id in answers if answers[id].values}
+    judged = {id: text for id, text in queries.items() if id in kept}
+    return judged, qrels, {id: answers[id] for id in judged if id in answers}
 
 
 def _either(folder: Path, name: str) -> Path:
@@ -303,7 +343,11 @@ def _judgement(fields: list[str], at: str) -> tuple[str, str, int]:
     return fields[0], fields[1], grade(fields[2], at)
 
 
-def _write_records(path: Path, records: Iterable[dict[str, str]]) -> None:
+def _answer_record(id: str, found: Answers) -> dict[str, Any]:
+    return {"_id": id, "patterns" if found.are_patterns else "answers": list(found.values)}
+
+
+def _write_records(path: Path, records: Iterable[dict[str, Any]]) -> None:
     """Writes JSON lines, and refuses what could not be read back."""
     with open(path, "w", encoding="utf-8") as file:
         for number, record in enumerate(records, 1):

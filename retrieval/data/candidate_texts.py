@@ -19,7 +19,7 @@ class CandidateTexts:
       row_of: id -> row, of the ids that were wanted and are there.
     """
 
-    def __init__(self, path: Path, wanted: Collection[str]):
+    def __init__(self, path: Path, wanted: Collection[str] = ()):
         """Raises:
         UserError: the file is missing or unreadable.
         """

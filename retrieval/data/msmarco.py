@@ -89,6 +89,33 @@ def read_id_triples(
         counts.left_out["ids of negatives that are positives of their query"] += of_ids.left_out.total()
 
 
+class Distinct:
+    """Whether the ids of a file are, without a set of them, which would take a gigabyte of MS MARCO's 8.8 million."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._digests, self._lines = array.array("Q"), array.array("Q")
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def add(self, id: str, line: int) -> None:
+        """Notes an id of the file, and its line."""
+        self._digests.append(_digest(id))
+        self._lines.append(line)
+
+    def check(self) -> None:
+        """Raises:
+        UserError: an id is there twice.
+        """
+        digests = np.asarray(self._digests)
+        order = np.argsort(digests, kind="stable")
+        again = order[1:][digests[order][1:] == digests[order][:-1]]
+        if len(again):
+            line = self._lines[again.min()]
+            raise UserError(f"{self._path}, line {line}: its passage id is there twice; ids must be distinct")
+
+
 class Passages:
     """Passages by id, read from the disk when they are asked for; to be used in a `with` statement.
 
@@ -133,31 +160,22 @@ class Passages:
 
 def _passages(path: Path) -> Iterator[tuple[int, Candidate]]:
     """Each passage, after the byte at which its line begins, in what the file holds."""
-    digests, rows, place = array.array("Q"), array.array("Q"), 0
+    seen, place = Distinct(path), 0
     for number, line in enumerate(beir.byte_lines(path), 1):
         at = f"{path}, line {number}"
         if text := beir.decoded(line, at):
             passage = _passage(text, at)
-            digests.append(_digest(passage.id))
-            rows.append(number)
+            seen.add(passage.id, number)
             yield place, passage
         place += len(line)
-    if not rows:
+    if not seen:
         raise UserError(f"{path}: no passage in it; lines of passage id, tab, passage are needed")
-    _check_distinct(path, np.asarray(digests), rows)
+    seen.check()
 
 
 def _passage(line: str, at: str) -> Candidate:
     id, text = _fields(line, ("passage id", "passage"), at)
     return Candidate(beir.check_id(id, "passage id", at), "", text)
-
-
-def _check_distinct(path: Path, digests: np.ndarray, rows: Sequence[int]) -> None:
-    """Without a set of all ids, which would take a gigabyte of MS MARCO's 8.8 million."""
-    order = np.argsort(digests, kind="stable")
-    again = order[1:][digests[order][1:] == digests[order][:-1]]
-    if len(again):
-        raise UserError(f"{path}, line {rows[again.min()]}: its passage id is there twice; ids must be distinct")
 
 
 def _id_triples(path: Path, queries: Mapping[str, str], passages: Passages, names: Path) -> Iterator[Example]:

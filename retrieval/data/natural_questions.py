@@ -109,12 +109,13 @@ def _paragraph(record: _Record, annotation: Any) -> reqa.Paragraph:
     text, places = "", {}
     for word in record.words(long_answer):
         text += " " if text and word.is_spaced else ""
-        places[word.index] = len(text)
+        places[word.index] = len(text), len(text) + len(word.text)
         text += word.text
-    place = next((places[index] for index in range(start, end) if index in places), None)
-    if place is None:
+    spans = [places[index] for index in range(start, end) if index in places]
+    if not spans:
         raise _LeftOutError("no word in the short answer")
-    return reqa.Paragraph(text, [(record.question, [place])])
+    place = spans[0][0]
+    return reqa.Paragraph(text, [(record.question, [(place, text[place : spans[-1][1]])])])
 
 
 def _answers(annotation: Any, record: _Record) -> tuple[dict[str, Any], tuple[int, int]]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from retrieval.data import beir, sentences, tfds_source
+from retrieval.data.answers import of_texts
 from retrieval.errors import UserError
 
 _T = TypeVar("_T")
@@ -26,12 +27,12 @@ class Paragraph:
     """A paragraph and what is asked about it.
 
     Attributes:
-      questions: (question, the characters of `text` at which its answers begin).
+      questions: (question, its answers, each with the character of `text` at which it begins).
       lost: how many further answers had no sure place in `text`; they are counted in the log.
     """
 
     text: str
-    questions: list[tuple[str, list[int]]]
+    questions: list[tuple[str, list[tuple[int, str]]]]
     lost: int = 0
 
 
@@ -67,9 +68,10 @@ def build(name: str, paragraphs: Iterable[Paragraph]) -> beir.RetrievalSet:
 
     The rules of relevance are 'pair', the gold (sentence, paragraph) pairs (Chang et al.), which are also the tuples
     for fine-tuning, and 'sentence', every candidate with the text of a gold sentence, whatever its paragraph
-    (Ahmad et al.).
+    (Ahmad et al.). The answers are carried for mining, which may leave out what holds one.
     """
     queries: dict[str, str] = {}
+    answers: dict[str, list[str]] = {}
     candidates: dict[str, beir.Candidate] = {}
     pairs: dict[str, dict[str, int]] = {}
     left_out = collections.Counter()
@@ -78,17 +80,19 @@ def build(name: str, paragraphs: Iterable[Paragraph]) -> beir.RetrievalSet:
         texts = [paragraph.text[start:end] for start, end in spans]
         ids = _candidate_ids(paragraph.text, texts)
         candidates |= {id: beir.Candidate(id, sentence, paragraph.text) for sentence, id in ids.items()}
-        for question, starts in paragraph.questions:
-            if starts:
+        for question, placed in paragraph.questions:
+            if placed:
                 query = _digest(question)
                 queries[query] = question
-                pairs.setdefault(query, {}).update((ids[texts[_sentence_at(spans, start)]], 1) for start in starts)
+                pairs.setdefault(query, {}).update((ids[texts[_sentence_at(spans, start)]], 1) for start, _ in placed)
+                answers.setdefault(query, []).extend(answer for _, answer in placed)
         left_out["answers"] += paragraph.lost
-        left_out["questions"] += sum(not starts for _, starts in paragraph.questions)
+        left_out["questions"] += sum(not placed for _, placed in paragraph.questions)
     if queries and left_out.total():
         _log.warning("ReQA: left out %(answers)d misplaced answers, %(questions)d questions with no answer", left_out)
     qrels = {"pair": pairs, "sentence": _same_sentence(pairs, candidates)}
-    return beir.RetrievalSet(name, queries, list(candidates.values()), qrels)
+    known = {query: of_texts(texts) for query, texts in answers.items()}
+    return beir.RetrievalSet(name, queries, list(candidates.values()), qrels, known)
 
 
 def statistics(value: beir.RetrievalSet) -> dict[str, int]:
@@ -162,10 +166,10 @@ def _paragraph(record: Any, at: str) -> Paragraph:
     questions, lost = [], 0
     for number, question in enumerate(field(record, "qas", list, at)):
         question_at = f"{at}, question '{_name(question, 'id') or number}'"
-        starts = [_start(answer, text, question_at) for answer in field(question, "answers", list, question_at)]
-        known = [start for start in starts if start is not None]
+        placed = [_placed(answer, text, question_at) for answer in field(question, "answers", list, question_at)]
+        known = [answer for answer in placed if answer]
         questions.append((beir.string(question, "question", question_at), known))
-        lost += len(starts) - len(known)
+        lost += len(placed) - len(known)
     return Paragraph(text, questions, lost)
 
 
@@ -175,15 +179,15 @@ def _name(record: Any, field: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _start(answer: Any, text: str, at: str) -> int | None:
-    """Where the answer begins, or None where that cannot be decided."""
+def _placed(answer: Any, text: str, at: str) -> tuple[int, str] | None:
+    """Where the answer begins and how it reads, or None where that cannot be decided."""
     words = beir.string(answer, "text", at)
     start = field(answer, "answer_start", int, at)
     if not words.strip():
         return None
     if start >= 0 and text.startswith(words, start):
-        return start
-    return text.find(words) if text.count(words) == 1 else None
+        return start, words
+    return (text.find(words), words) if text.count(words) == 1 else None
 
 
 def _sentence_at(spans: Sequence[tuple[int, int]], position: int) -> int:

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Collection, Mapping
 
+from retrieval.data.answers import Answers
 from retrieval.data.beir import RetrievalSet
 from retrieval.errors import UserError
 
@@ -25,8 +26,14 @@ def split(value: RetrievalSet, ratio: float, validation: float, seed: int) -> tu
       judged as the first rule of `value` does, with the candidates that they call relevant.
 
     Raises:
-      UserError: a share is not between 0 and 1, or leaves no question to train on, to validate on or to test on.
+      UserError: a share is not between 0 and 1, or leaves no question to train on, to validate on or to test on; or
+        no candidate is known to be right.
     """
+    if not value.qrels:
+        raise UserError(
+            f"set '{value.name}' in config.split.set has answers and no judgements, so there is no positive to train "
+            "on: split another set, such as reqa"
+        )
     for name, share in (("ratio", ratio), ("validation", validation)):
         if not 0 < share < 1:
             raise UserError(f"config.split.{name}={share}: a share between 0 and 1 is needed, such as 0.1")
@@ -51,7 +58,7 @@ def held_out(queries: int, share: float) -> int:
 def _test_set(value: RetrievalSet, ids: Collection[str]) -> RetrievalSet:
     queries = {id: text for id, text in value.queries.items() if id in ids}
     qrels = {rule: _restrict(judgements, queries) for rule, judgements in value.qrels.items()}
-    return RetrievalSet(value.name, queries, value.candidates, qrels)
+    return RetrievalSet(value.name, queries, value.candidates, qrels, _of(value.answers, queries))
 
 
 def _training_set(value: RetrievalSet, train: Collection[str], validation: Collection[str]) -> RetrievalSet:
@@ -61,7 +68,11 @@ def _training_set(value: RetrievalSet, train: Collection[str], validation: Colle
     relevant = {candidate for rule in qrels.values() for grades in rule.values() for candidate in grades}
     candidates = [candidate for candidate in value.candidates if candidate.id in relevant]
     queries = {id: value.queries[id] for id in (*train, *validation)}
-    return RetrievalSet("training", queries, candidates, qrels)
+    return RetrievalSet("training", queries, candidates, qrels, _of(value.answers, queries))
+
+
+def _of(answers: Mapping[str, Answers], queries: Collection[str]) -> dict[str, Answers]:
+    return {id: answers[id] for id in queries if id in answers}
 
 
 def _restrict(judgements: Mapping[str, dict[str, int]], ids: Collection[str]) -> dict[str, dict[str, int]]:

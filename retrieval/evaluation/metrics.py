@@ -55,6 +55,15 @@ def evaluate(
     return {name: sums[measure] / len(judged) for name, measure in measures.items()}
 
 
+def answered(found_QK: np.ndarray, metrics: Sequence[str]) -> dict[str, float]:
+    """The share of queries with an answer among the first k results, for metrics such as 'Answer@20'.
+
+    Args:
+      found_QK: bool, whether a result holds an answer of its query.
+    """
+    return {name: float(found_QK[:, : cutoff(name)].any(axis=1).mean()) for name in metrics}
+
+
 def cutoff(metric: str) -> int:
     """How many results a metric looks at: 10 of 'nDCG@10', 0 where it takes all that there are."""
     return int(metric.rpartition("@")[2]) if "@" in metric else 0

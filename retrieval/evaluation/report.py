@@ -16,8 +16,12 @@ from retrieval.evaluation.training_metrics import read_training
 from retrieval.files import write_text
 
 _FIELDS = ("system", "dataset", "split", "metric", "value", "queries", "seconds", "step")
-_PERCENT = ("AP", "P", "R", "RR", "Rprec", "Success", "nDCG")
-_CURVES = {"Success": "queries with a right answer among the first k", "R": "right answers among the first k"}
+_PERCENT = ("AP", "Answer", "P", "R", "RR", "Rprec", "Success", "nDCG")
+_CURVES = {
+    "Success": "queries with a right answer among the first k",
+    "R": "right answers among the first k",
+    "Answer": "questions with an answer in the first k passages",
+}
 
 
 @dataclass(frozen=True)

@@ -35,12 +35,14 @@ class Mined(NamedTuple):
       left_Q: how many there were to draw from.
       rank_Q: of the best positive in the whole list, from 1 on; 0 where it has none.
       too_close: results in the range of ranks that the margins left out, of all queries.
+      answered: further ones that are left out because they hold an answer.
     """
 
     rows: list[np.ndarray]
     left_Q: np.ndarray
     rank_Q: np.ndarray
     too_close: int
+    answered: int
 
 
 def mine(
@@ -52,6 +54,7 @@ def mine(
     rule: Rule,
     seed: Sequence[int],
     start: int = 0,
+    answered_QK: np.ndarray | None = None,
 ) -> Mined:
     """Draws negatives for each query from its ranked list.
 
@@ -66,21 +69,25 @@ def mine(
       texts_N: a number for every candidate, the same for the same text.
       seed: of the draw, which depends on nothing else but the number of the query.
       start: the number of the first query, where they come in parts.
+      answered_QK: whether a result holds an answer of its query, and so is none of its negatives; by default none does.
     """
-    drawn, left_Q, rank_Q, too_close = [], np.zeros(len(rows_QK), int), np.zeros(len(rows_QK), int), 0
-    lists = zip(scores_QK, rows_QK, positives, others, strict=True)
-    for query, (scores_K, rows_K, golds, out) in enumerate(lists):
-        scores_K, rows_K = scores_K[rows_K >= 0], rows_K[rows_K >= 0]
+    drawn, left_Q, rank_Q, too_close, answered = [], np.zeros(len(rows_QK), int), np.zeros(len(rows_QK), int), 0, 0
+    answered_QK = np.zeros(rows_QK.shape, bool) if answered_QK is None else answered_QK
+    lists = zip(scores_QK, rows_QK, answered_QK, positives, others, strict=True)
+    for query, (scores_K, rows_K, answered_K, golds, out) in enumerate(lists):
+        scores_K, answered_K, rows_K = (values_K[rows_K >= 0] for values_K in (scores_K, answered_K, rows_K))
         is_gold_K = np.isin(texts_N[rows_K], texts_N[np.asarray(list(golds), int)])
         rank_Q[query] = is_gold_K.argmax() + 1 if is_gold_K.any() else 0
         may_be_K = ~is_gold_K & ~np.isin(rows_K, list(out))
         in_range = _distinct(texts_N, rows_K, may_be_K)[rule.first - 1 : rule.last]
-        left = in_range[scores_K[in_range] <= _ceiling(scores_K[is_gold_K], rule)]
+        far = in_range[scores_K[in_range] <= _ceiling(scores_K[is_gold_K], rule)]
+        left = far[~answered_K[far]]
         left_Q[query] = len(left)
-        too_close += len(in_range) - len(left)
+        too_close += len(in_range) - len(far)
+        answered += len(far) - len(left)
         order = np.random.default_rng([*seed, start + query]).permutation(len(left))
         drawn.append(rows_K[left[np.sort(order[: rule.count])]])
-    return Mined(drawn, left_Q, rank_Q, too_close)
+    return Mined(drawn, left_Q, rank_Q, too_close, answered)
 
 
 def _distinct(texts_N: np.ndarray, rows_K: np.ndarray, chosen_K: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.data import reqa, tfds_source, vocabularies, wikipedia
+from retrieval.data import beir, reqa, tfds_source, vocabularies, wikipedia
 from retrieval.errors import UserError, divisors, near, unknown_name
 from retrieval.stages import examples, export, formats, mining, plan, pretrained, settings, train
 from retrieval.stages import model as models
@@ -141,9 +141,15 @@ def _check_sets(run: Run) -> list[Path]:
     sets, split = run.config.sets, run.config.split
     squad = _paths("config.sets.reqa", sets.reqa, tfds="squad")
     _paths("config.sets.nq", sets.nq, tfds="natural_questions")
-    names = [name for name in ("pydocs", "reqa", "nq", "msmarco", "trec") if sets[name]]
+    names = [name for name in ("pydocs", "reqa", "nq", "msmarco", "trec", formats.QA) if sets[name]]
     for name in ("msmarco", "trec"):
         _paths(f"config.sets.{name}", sets[name])
+    _paths(f"config.sets.{formats.QA}", ",".join(formats.qa_files(run.config)))
+    if sets.qa and formats.split(sets.qa)[0] == formats.CORPUS and "prepare" not in run.holder("prepare").config.stages:
+        raise UserError(
+            f"config.sets.qa={sets.qa}: 'corpus' is the prepared corpus, and no stage prepares one: add 'prepare' to "
+            "config.stages, or set config.base to a run that has it"
+        )
     files_of_examples = _paths("config.sets.labelled", sets.labelled)
     formats.check_labelled(run.config, files_of_examples)
     names += map(formats.set_name, files_of_examples)
@@ -155,6 +161,11 @@ def _check_sets(run: Run) -> list[Path]:
         raise UserError(f"two evaluation sets are named '{twice[0]}': rename the folder or the file of one")
     if split.set and split.set not in names:
         raise unknown_name("set in config.split.set", split.set, names)
+    if sets.qa and split.set == formats.QA:
+        raise UserError(
+            f"config.split.set={split.set}: no passage of open-domain questions is known to be right, so there is no "
+            "positive to train on; split another set, such as reqa"
+        )
     return squad
 
 
@@ -176,7 +187,7 @@ def _check_beir(folder: Path) -> None:
             raise UserError(
                 f"{folder}: neither {name} nor {name}.gz is there; a folder of config.sets.beir has one of them"
             )
-    if not any((folder / "qrels").glob("*.tsv")):
+    if not (any((folder / "qrels").glob("*.tsv")) or (folder / beir.ANSWERS).is_file()):
         raise UserError(f"{folder / 'qrels'}: no .tsv file with relevance judgements, such as test.tsv")
 
 

@@ -20,7 +20,7 @@ from retrieval.data import (
     tfds_source,
     vocabularies,
 )
-from retrieval.data.beir import RetrievalSet
+from retrieval.data.beir import Candidate, RetrievalSet
 from retrieval.data.labelled import Counts, Example
 from retrieval.data.passages import Limits
 from retrieval.data.vocab import Vocabulary
@@ -156,7 +156,7 @@ def _sets(run: Run) -> Iterator[RetrievalSet]:
             )
         files_of_articles = prepare.article_files(run.corpus)
         yield pydocs.known_items(item for path in files_of_articles for item in prepare.read_articles(path))
-    yield from formats.read_sets(run.config, run.sets)
+    yield from formats.read_sets(run.config, run.sets, functools.partial(_passages, run, "config.sets.qa=corpus"))
 
 
 def _size(run: Run, value: RetrievalSet) -> dict[str, Any]:
@@ -181,15 +181,18 @@ def _tokens(vocabulary: Vocabulary, texts: Sequence[str]) -> list[int]:
 
 def _with_distractors(run: Run, value: RetrievalSet) -> RetrievalSet:
     count = run.config.sets.distractors
-    if not count:
+    if not (count and value.qrels):  # questions with answers alone have the passages that they are asked of
         return value
+    passages = _passages(run, f"config.sets.distractors={count}")
+    return open_domain.extend(value, passages, count, run.config.split.seed)
+
+
+def _passages(run: Run, setting: str) -> Iterator[Candidate]:
+    """The passages of the prepared corpus, for a setting that takes them."""
     paths = sorted(run.corpus.glob("passages-*.jsonl"))
     if not paths:
-        raise UserError(
-            f"config.sets.distractors={count} come from a prepared corpus, and {run.corpus} has no passages"
-        )
-    passages = itertools.chain.from_iterable(map(beir.read_candidates, paths))
-    return open_domain.extend(value, passages, count, run.config.split.seed)
+        raise UserError(f"{setting}: that is of a prepared corpus, and {run.corpus} has no passages")
+    return itertools.chain.from_iterable(map(beir.read_candidates, paths))
 
 
 def _files(value: str) -> list[Path]:

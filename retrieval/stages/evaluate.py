@@ -3,14 +3,15 @@
 import functools
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from retrieval import files
-from retrieval.data import beir
+from retrieval.data import answers, beir
 from retrieval.data.beir import Judged
+from retrieval.data.candidate_texts import CandidateTexts
 from retrieval.evaluation import display, metrics, report, runs
 from retrieval.search import encode as encoding
 from retrieval.search import fusion, scann, tuning
@@ -27,6 +28,7 @@ DENSE_WEIGHT = 0.1  # of the dense list in the hybrid, see docs/decisions.md
 WEIGHTS = tuple(step / 20 for step in range(21))
 HITS = ("Success@1", "Success@5", "Success@10", "Success@50", "Success@100", "RR")
 RANKING = ("nDCG@10", "R@100", "RR@10")
+ANSWERS = ("Answer@1", "Answer@5", "Answer@20", "Answer@100")  # DPR and those after it report the last two
 
 
 class Ranking(NamedTuple):
@@ -50,6 +52,8 @@ def evaluate(run: Run) -> dict[str, Any]:
         rankings = {ranking.system: ranking for ranking in _rankings(run, value)}
         for ranking in rankings.values():
             rows += _evaluate(run, value, ranking)
+        if not value.qrels:
+            rows += _evaluate_answers(run, value, rankings.values())
         notes |= _speed(value, rankings)
     files.write_json(run.folder / "results.json", rows)
     return notes
@@ -136,17 +140,36 @@ def _evaluate(run: Run, value: Judged, ranking: Ranking) -> Iterator[dict[str, A
         runs.write_run(path, query_ids, candidate_ids, ranking.scores, ranking.rows, ranking.system.replace(" ", "_"))
     for rule, qrels in value.qrels.items():
         names = HITS if max(map(len, qrels.values())) == 1 or value.name in ("reqa", "nq") else RANKING
-        for metric, number in metrics.evaluate(ranking.rows, query_ids, candidate_ids, qrels, names).items():
-            yield {
-                "system": ranking.system,
-                "dataset": value.name,
-                "split": rule,
-                "metric": metric,
-                "value": round(number, 6),
-                "queries": len(qrels),
-                "seconds": round(ranking.seconds, 3),
-                "step": details(run, "train")["step"] if ranking.system.startswith("dense") else None,
-            }
+        found = metrics.evaluate(ranking.rows, query_ids, candidate_ids, qrels, names)
+        yield from _results(run, value, ranking, rule, len(qrels), found)
+
+
+def _evaluate_answers(run: Run, value: Judged, rankings: Collection[Ranking]) -> Iterator[dict[str, Any]]:
+    """By the answers that the passages hold; each passage of a question is looked at once for all systems."""
+    asked = [value.answers[id] for id in value.queries]
+    rows_QK = np.concatenate([ranking.rows for ranking in rankings], axis=1)
+    with CandidateTexts(run.sets / value.name / "corpus.jsonl") as texts:
+        found_QK = answers.found(asked, rows_QK, lambda row: texts[row].text)
+    ends = np.cumsum([ranking.rows.shape[1] for ranking in rankings])
+    for ranking, part_QK in zip(rankings, np.split(found_QK, ends[:-1], axis=1)):
+        yield from _results(run, value, ranking, "answers", len(asked), metrics.answered(part_QK, ANSWERS))
+
+
+def _results(
+    run: Run, value: Judged, ranking: Ranking, rule: str, queries: int, found: Mapping[str, float]
+) -> Iterator[dict[str, Any]]:
+    """The rows of results.json for the metrics of a system."""
+    for metric, number in found.items():
+        yield {
+            "system": ranking.system,
+            "dataset": value.name,
+            "split": rule,
+            "metric": metric,
+            "value": round(number, 6),
+            "queries": queries,
+            "seconds": round(ranking.seconds, 3),
+            "step": details(run, "train")["step"] if ranking.system.startswith("dense") else None,
+        }
 
 
 def _speed(value: Judged, rankings: dict[str, Ranking]) -> dict[str, Any]:

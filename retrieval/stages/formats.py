@@ -1,23 +1,25 @@
 """The formats of evaluation sets and of labelled examples: their names, how they look, and who reads them."""
 
 import contextlib
+import functools
 import itertools
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-from retrieval.data import beir, dpr, jsonl_pairs, labelled, msmarco, natural_questions, reqa, tfds_source, trec
-from retrieval.data.beir import RetrievalSet
+from retrieval.data import beir, dpr, jsonl_pairs, labelled, msmarco, natural_questions, qa, reqa, tfds_source, trec
+from retrieval.data.beir import Candidate, RetrievalSet
 from retrieval.data.labelled import Counts, Example, Groups
 from retrieval.errors import UserError
 
 _log = logging.getLogger(__name__)
 
 DPR, JSONL, TRIPLES, ID_TRIPLES = "dpr", "jsonl", "triples", "id_triples"
+QA, CORPUS = "qa", "corpus"
 
 
 class Format(NamedTuple):
@@ -61,6 +63,22 @@ SETS = {
         "--config.sets.labelled=FILE,…",
         '{"query": "q", "positives": ["a"], "negatives": ["b"]}',
     ),
+    QA: Format(
+        "open-domain questions with answers (below), over DPR's passages or the run's corpus",
+        "--config.sets.qa=psgs_w100.tsv,QUESTIONS or corpus,QUESTIONS",
+        "id⇥text⇥title",
+    ),
+}
+
+QUESTIONS = {
+    "dpr": Format("DPR's questions, TSV with a Python list", "nq-test.qa.csv, topics.dpr.nq.dev.txt", "q⇥['a', 'b']"),
+    "nq_open": Format("NQ-open, JSON lines", "NQ-open.dev.jsonl", '{"question": "q", "answer": ["a", "b"]}'),
+    "web_questions": Format(
+        "WebQuestions, one array", "test.json", '[{"qId": "1", "qText": "q", "answers": ["a", "b"]}]'
+    ),
+    "curated_trec": Format(
+        "CuratedTREC, TSV with regular expressions", "large2470-test.tsv", "1⇥factoid⇥q⇥Mt\\.? Everest"
+    ),
 }
 
 LABELLED = {
@@ -85,7 +103,7 @@ LABELLED = {
 }
 
 _ALL = sys.maxsize
-_FILES_OF_A_SET = ("passages", "queries", "qrels")
+_FILES_OF_A_SET = dict.fromkeys(("msmarco", "trec"), ("passages", "queries", "qrels")) | {QA: ("passages", "questions")}
 
 
 def split(value: str) -> list[str]:
@@ -93,11 +111,12 @@ def split(value: str) -> list[str]:
     return [part for part in value.split(",") if part]
 
 
-def read_sets(config: ConfigDict, folder: Path) -> Iterator[RetrievalSet]:
+def read_sets(config: ConfigDict, folder: Path, corpus: Callable[[], Iterable[Candidate]]) -> Iterator[RetrievalSet]:
     """The evaluation sets that a config names, but for pydocs.
 
     Args:
       folder: where temporary files may lie.
+      corpus: gives the passages of the prepared corpus.
 
     Raises:
       UserError: a file is not what its format says.
@@ -110,6 +129,10 @@ def read_sets(config: ConfigDict, folder: Path) -> Iterator[RetrievalSet]:
     for name in ("msmarco", "trec"):
         if sets[name]:
             yield trec.read_set(name, *map(Path, split(sets[name])))
+    if sets.qa:
+        passages, questions = split(sets.qa)
+        read = corpus if passages == CORPUS else functools.partial(qa.read_passages, Path(passages))
+        yield qa.read_set(QA, read, Path(questions))
     for path in map(Path, split(sets.labelled)):
         with grouped(config, [path], folder, pool=_ALL) as (groups, counts):
             yield labelled.evaluation_set(set_name(path), groups)
@@ -127,9 +150,22 @@ def set_files(config: ConfigDict) -> list[Path]:
     """The files and folders of the evaluation sets; what TFDS holds is known by its name and version alone."""
     sets = config.sets
     fields = (sets.reqa, sets.nq, sets.msmarco, sets.trec, sets.labelled, sets.beir)
-    sources = [source for field in fields for source in split(field)]
+    sources = [source for field in fields for source in split(field)] + qa_files(config)
     paths = [Path(source) for source in sources if not tfds_source.is_source(source)]
     return paths + (_text_files(config) if sets.labelled else [])
+
+
+def qa_files(config: ConfigDict) -> list[str]:
+    """The files of open-domain questions and of their passages, where these are not the corpus."""
+    passages, *questions = split(config.sets.qa) or [CORPUS]
+    return [*([] if passages == CORPUS else [passages]), *questions]
+
+
+def has_answers(config: ConfigDict, name: str) -> bool:
+    """Whether the questions of a judged evaluation set that a config names have answers."""
+    folders = [Path(folder) for folder in split(config.sets.beir)]
+    of_beir = any(path.resolve().name == name and (path / beir.ANSWERS).is_file() for path in folders)
+    return of_beir or name in ("reqa", "nq")
 
 
 def pair_files(config: ConfigDict) -> list[Path]:
@@ -169,17 +205,17 @@ def log(counts: Counts, name: str) -> None:
 
 
 def check_sets(config: ConfigDict) -> None:
-    """Checks how many files the fields of sets have that take three.
+    """Checks how many files the fields of sets have that take two or three of different kinds.
 
     Raises:
-      UserError: not three.
+      UserError: not as many.
     """
-    for name in ("msmarco", "trec"):
+    for name, kinds in _FILES_OF_A_SET.items():
         found = split(config.sets[name])
-        if found and len(found) != len(_FILES_OF_A_SET):
+        if found and len(found) != len(kinds):
             raise UserError(
-                f"config.sets.{name}={config.sets[name]}: {len(found)} files, but three are needed, of "
-                f"{', '.join(_FILES_OF_A_SET)}: {SETS[name].setting}"
+                f"config.sets.{name}={config.sets[name]}: {len(found)} files, but {('two', 'three')[len(kinds) - 2]} "
+                f"are needed, of {', '.join(kinds)}: {SETS[name].setting}"
             )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from absl import flags
 
-from retrieval.stages.formats import LABELLED, SETS
+from retrieval.stages.formats import LABELLED, QUESTIONS, SETS
 from retrieval.stages.table import STAGES
 
 
@@ -21,6 +21,7 @@ def text(introduction: str, configs: Path) -> str:
         "Stages (--stage=a,b), what they read and write": _stages(),
         "Experiments (--config)": (f"{name}\n      {what}" for name, what in configs_of(configs).items()),
         "Evaluation sets": (f"{form.what}\n      {form.setting}" for form in SETS.values()),
+        "Files of open-domain questions": (f"{form.what}\n      {form.setting}" for form in QUESTIONS.values()),
         "Labelled examples (config.pairs.format)": (
             f"{name}: {form.what}\n      {form.setting}" for name, form in LABELLED.items()
         ),

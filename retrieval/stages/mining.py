@@ -11,7 +11,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.data import vocabularies
+from retrieval.data import beir, vocabularies
 from retrieval.data.labelled import Example
 from retrieval.errors import UserError
 from retrieval.models.two_tower import TwoTower
@@ -19,7 +19,7 @@ from retrieval.search import encode as encoding
 from retrieval.search import scann
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.exact import ExactIndex
-from retrieval.stages import examples, negatives, train
+from retrieval.stages import examples, formats, negatives, train
 from retrieval.stages import model as models
 from retrieval.stages.index import TRAINED
 from retrieval.stages.run import Run, Stage, details, is_current, is_done, read_record
@@ -86,12 +86,19 @@ def check_questions(run: Run) -> None:
     """Checks that there are training questions to mine for.
 
     Raises:
-      UserError: no set is divided, or training is to mine for questions of files anew, whose candidates are no set.
+      UserError: no set is divided, its questions have no answers where these are asked for, or training is to mine for
+        questions of files anew, whose candidates are no set.
     """
-    if not run.holder("sets").config.split.set:
+    if not (name := run.holder("sets").config.split.set):
         raise UserError(
             "negatives are mined for the training questions of a set among its candidates: set config.split.set to an "
             "evaluation set to divide, such as reqa"
+        )
+    written = (run.training / beir.ANSWERS).is_file()
+    if run.config.mine.answers and not (written or formats.has_answers(run.holder("sets").config, name)):
+        raise UserError(
+            f"config.mine.answers=True: the questions of set '{name}' have no answers; those of reqa and nq have, and "
+            f"of a BEIR folder with {beir.ANSWERS}: set config.mine.answers=False, or split another set"
         )
     if run.config.mine.refresh_every and (paths := run.holder("pairs").config.pairs.files):
         raise UserError(
@@ -147,7 +154,7 @@ def _provenance(config: ConfigDict, source: Run) -> dict[str, Any]:
         "run": source.holder(stage).folder.name,
         "index": read_record(source, stage)["inputs"],
         "step": details(source, "train")["step"] if of_model else None,
-        "rule": {name: config.mine[name] for name in negatives.RULE} | {"seed": config.split.seed},
+        "rule": {name: config.mine[name] for name in (*negatives.RULE, "answers")} | {"seed": config.split.seed},
     }
 
 

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval.data import beir, splits
+from retrieval.data import answers, beir, splits
+from retrieval.data.answers import Answers
 from retrieval.data.beir import Candidate
 from retrieval.data.candidate_texts import CandidateTexts
 from retrieval.data.labelled import Example
@@ -26,12 +27,13 @@ _PART = 10_000  # questions whose ranked lists are held at a time
 
 
 class Question(NamedTuple):
-    """A training question: rows of its positives, and of the candidate that is the question itself."""
+    """A training question: rows of its positives, and of the candidate that is the question itself; its answers."""
 
     id: str
     text: str
     positives: list[int]
     own: list[int]
+    answers: Answers | None = None
 
 
 class Mined(NamedTuple):
@@ -65,9 +67,14 @@ def open_questions(run: Run) -> Iterator[tuple[list[Question], CandidateTexts]]:
     """The training questions of config.split.set, and all candidates of the set.
 
     Raises:
-      UserError: a positive is none of the candidates.
+      UserError: a positive is none of the candidates, or config.mine.answers asks for answers that are not there.
     """
     training = beir.read_judged(run.training)
+    if run.config.mine.answers and not training.answers:
+        raise UserError(
+            f"{run.training}: config.mine.answers=True, and no answer is there; set it to False, or make the set again "
+            "if it has answers (--stage=sets)"
+        )
     judged = training.qrels[splits.TRAIN]
     wanted = {id for grades in judged.values() for id in grades} | judged.keys()
     path = run.sets / examples.split_set(run) / "corpus.jsonl"
@@ -82,7 +89,8 @@ def open_questions(run: Run) -> Iterator[tuple[list[Question], CandidateTexts]]:
                     )
             text, own = training.queries[id], candidates.row_of.get(id)
             is_own = own is not None and candidates[own].text == text
-            return Question(id, text, [candidates.row_of[positive] for positive in judged[id]], [own] if is_own else [])
+            positives = [candidates.row_of[positive] for positive in judged[id]]
+            return Question(id, text, positives, [own] if is_own else [], training.answers.get(id))
 
         yield [question(id) for id in judged], candidates
 
@@ -125,8 +133,12 @@ def mine(
         part = questions[start : start + _PART]
         scores_QK, rows_QK = search(queries[start : start + _PART], min(depth, len(candidates)))
         golds, own = [question.positives for question in part], [question.own for question in part]
-        seed = (config.split.seed, version)
-        parts.append(mining.mine(scores_QK, rows_QK, golds, own, candidates.keys_N, rule, seed, start))
+        seed, answered_QK = (config.split.seed, version), None
+        if config.mine.answers:
+            wanted = [question.answers for question in part]
+            answered_QK = answers.found(wanted, rows_QK, lambda row: candidates[row].text)
+        found = mining.mine(scores_QK, rows_QK, golds, own, candidates.keys_N, rule, seed, start, answered_QK)
+        parts.append(found)
     rows = [row for part in parts for row in part.rows]
     left_Q, rank_Q = (np.concatenate([part[field] for part in parts]) for field in (1, 2))
     short = np.flatnonzero(left_Q < rule.count)
@@ -140,6 +152,7 @@ def mine(
         raise UserError(
             f"no question has a negative left, from '{questions[0].id}' ({questions[0].text}) on: raise "
             f"config.mine.last={rule.last}, or lower config.mine.first={rule.first} and the margins"
+            + (", or set config.mine.answers=False" if config.mine.answers else "")
         )
     found_Q = rank_Q > 0
     counts = {
@@ -149,6 +162,7 @@ def mine(
         "questions with fewer": len(short),
         "questions without any": int((left_Q == 0).sum()),
         "results too close to the positive": sum(part.too_close for part in parts),
+        **({"results with an answer": sum(part.answered for part in parts)} if config.mine.answers else {}),
         "RR": round(float(np.mean(found_Q / np.maximum(rank_Q, 1))), 6),
     }
     return Mined(rows, counts)

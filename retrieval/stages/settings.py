@@ -157,6 +157,7 @@ _RULES = dict(
         last=_whole(1),
         margin=_NOT_NEGATIVE,
         relative_margin=_SHARE_BELOW,
+        answers=_SWITCH,
         refresh_every=_whole(0),
         refresh_share=_SHARE_ABOVE,
     ),

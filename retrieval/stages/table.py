@@ -29,7 +29,7 @@ STAGES = {
         mining.mine,
         reads="training questions, an index that is made before or is the base's",
         writes="`negatives/`: the questions with hard negatives, and where these are from",
-        settings=tuple(f"mine.{name}" for name in ("system", *negatives.RULE)),
+        settings=tuple(f"mine.{name}" for name in ("system", "answers", *negatives.RULE)),
         needs=("prepare", "sets"),
         also=mining.needs,
         looks_back=True,

@@ -1,0 +1,205 @@
+"""Open-domain questions with answers, over passages that nobody has judged (Karpukhin et al. 2020), plain or .gz.
+
+questions    DPR's nq-test.qa.csv and pyserini's topics: question, tab, Python list of answers
+             NQ-open: lines of {"question": ..., "answer": [...]}
+             WebQuestions: one array of {"qId": ..., "qText": ..., "answers": [...]}
+             CuratedTREC: question number, kind, question and a regular expression, with tabs between them
+passages     DPR's psgs_w100.tsv: id, text and title, with tabs between them and below a line with these names;
+             BEIR's corpus.jsonl, or MS MARCO's collection.tsv
+"""
+
+import ast
+import collections
+import csv
+import hashlib
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from retrieval.data import answers as answer
+from retrieval.data import beir, json_array, msmarco, trec
+from retrieval.data.answers import Answers
+from retrieval.data.beir import Candidate, RetrievalSet, Stream
+from retrieval.errors import UserError
+
+_log = logging.getLogger(__name__)
+
+_PASSAGE_FIELDS = ["id", "text", "title"]
+
+
+class _Record(NamedTuple):
+    """A question as it was read at `at`; its id is empty where the file has none."""
+
+    at: str
+    id: str
+    question: str
+    answers: Answers
+    wordless: int  # answers that are left out, for they are in every passage
+
+
+def read_set(name: str, passages: Callable[[], Iterable[Candidate]], questions: Path) -> RetrievalSet:
+    """The questions of a file over some passages, which are not held in memory; there is no judgement.
+
+    Raises:
+      UserError: as `read_questions` and as the reader of the passages, or there is no passage.
+    """
+    queries, answers = read_questions(questions)
+    count = sum(1 for _ in passages())
+    if not count:
+        raise UserError(f"set '{name}' has no passage to find answers in")
+    return RetrievalSet(name, queries, Stream(lambda: iter(passages()), count), {}, answers)
+
+
+def read_passages(path: Path) -> Iterator[Candidate]:
+    """The passages of a file, whose format is told by its first line, one after the other.
+
+    Raises:
+      UserError: the file is not what its format says, or an id is there twice; with the line.
+    """
+    if trec.first_character(path) == "{":
+        return beir.read_candidates(path)
+    _, line = next(beir.lines(path), ("", ""))
+    return _dpr_passages(path) if line.split("\t") == _PASSAGE_FIELDS else msmarco.read_collection(path)
+
+
+def read_questions(path: Path) -> tuple[dict[str, str], dict[str, Answers]]:
+    """Question id -> question, and question id -> its answers, of a file whose format is told by its content.
+
+    A question that is there again is one question, with the answers of all. Those without an answer are left out.
+    Both are counted in the log. Where the file has no ids, they come from the questions.
+
+    Raises:
+      UserError: the file is not what its format says, an id is of two questions, or no question has an answer.
+    """
+    ids: dict[str, str] = {}
+    queries: dict[str, str] = {}
+    answers: dict[str, Answers] = {}
+    counts: collections.Counter[str] = collections.Counter()
+    for at, id, question, found, wordless in _records(path):
+        if not question.strip():
+            raise UserError(f"{at}: the question is empty; write one, or drop it")
+        id = beir.check_id(id or _digest(question), "question id", at)
+        counts["questions that are there again, whose answers are joined"] += question in ids
+        counts["answers without a word, left out"] += wordless
+        id = ids.setdefault(question, id)
+        if queries.setdefault(id, question) != question:
+            raise UserError(f"{at}: the question id '{id}' is there twice; ids must be distinct")
+        before = answers.get(id, Answers((), found.are_patterns))
+        answers[id] = before._replace(values=tuple(dict.fromkeys(before.values + found.values)))
+    asked = {id: question for id, question in queries.items() if answers[id].values}
+    counts["questions without an answer, left out"] = len(queries) - len(asked)
+    for what, number in counts.items():
+        if number:
+            _log.warning("%s: %d %s", path, number, what)
+    if not asked:
+        raise UserError(f"{path}: not one question with an answer; README.md shows what files of questions look like")
+    return asked, {id: answers[id] for id in asked}
+
+
+def _records(path: Path) -> Iterator[_Record]:
+    if (first := trec.first_character(path)) in ("{", "["):
+        return _nq_open(path) if first == "{" else _web_questions(path)
+    _, line = next(beir.lines(path), ("", ""))
+    readers = {2: _dpr_questions, 4: _curated_trec}
+    if (count := len(line.split("\t"))) not in readers:
+        raise UserError(
+            f"{path}, line 1: no format of questions that is known, {count} fields between tabs; README.md shows what "
+            "they look like"
+        )
+    return readers[count](path)
+
+
+def _nq_open(path: Path) -> Iterator[_Record]:
+    for at, line in beir.lines(path):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{at}: not valid JSON ({error}); one object a line is needed") from error
+        texts = beir.strings(record, "answer", at)
+        yield _record(at, "", beir.string(record, "question", at), texts)
+
+
+def _web_questions(path: Path) -> Iterator[_Record]:
+    for at, record in json_array.read(path):
+        texts = beir.strings(record, "answers", at)
+        yield _record(at, beir.string(record, "qId", at), beir.string(record, "qText", at), texts)
+
+
+def _dpr_questions(path: Path) -> Iterator[_Record]:
+    for at, (question, literal) in _quoted_rows(path, ("question", "list of answers")):
+        yield _record(at, "", question, _texts_of(literal, at))
+
+
+def _curated_trec(path: Path) -> Iterator[_Record]:
+    names = ("question number", "kind", "question", "regular expression")
+    for at, line in beir.lines(path):
+        fields = line.split("\t")
+        if len(fields) != len(names):
+            raise UserError(f"{at}: {len(fields)} fields, expected {len(names)} between tabs: {', '.join(names)}")
+        id, _, question, pattern = fields
+        beir.check_id(id, "question number", at)
+        found = answer.of_patterns([pattern], at)
+        yield _Record(at, id, question, found, wordless=1 - len(found.values))
+
+
+def _record(at: str, id: str, question: str, texts: list[str]) -> _Record:
+    found = answer.of_texts(texts)
+    return _Record(at, id, question, found, wordless=len(set(texts)) - len(found.values))
+
+
+def _texts_of(literal: str, at: str) -> list[str]:
+    """The texts of a Python list, of which nothing is run."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that '\\d' is no escape
+            values = ast.literal_eval(literal)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
+        raise UserError(
+            f"{at}: the answers are no Python list ({type(error).__name__}): ['a', 'b'] is needed"
+        ) from error
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise UserError(f"{at}: the answers are no list of texts: ['a', 'b'] is needed")
+    return beir.strings({"answers": values}, "answers", at)
+
+
+def _dpr_passages(path: Path) -> Iterator[Candidate]:
+    rows = _quoted_rows(path, _PASSAGE_FIELDS)
+    next(rows)  # their names
+    seen = msmarco.Distinct(path)
+    for at, (id, text, title) in rows:
+        seen.add(beir.check_id(id, "passage id", at), int(at.rpartition(" ")[2]))
+        yield Candidate(id, title, text)
+    if not seen:
+        raise UserError(f"{path}: no passage in it; lines of {', '.join(_PASSAGE_FIELDS)} with tabs between are needed")
+    seen.check()
+
+
+def _quoted_rows(path: Path, names: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    """Each row of fields with tabs between them, after the place where it begins.
+
+    A field in quotation marks may hold whatever, quotation marks doubled.
+    """
+    names = list(names)
+    lines = (beir.decoded(line, f"{path}, line {number}") for number, line in enumerate(beir.byte_lines(path), 1))
+    reader = csv.reader((f"{line}\n" for line in lines), delimiter="\t", strict=True)
+    while True:
+        at = f"{path}, line {reader.line_num + 1}"
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            raise UserError(
+                f"{at}: {error}; are the quotation marks of its fields closed, and doubled within?"
+            ) from error
+        if fields is None:
+            return
+        if fields and len(fields) != len(names):
+            raise UserError(f"{at}: {len(fields)} fields, expected {len(names)} between tabs: {', '.join(names)}")
+        if fields:
+            yield at, fields
+
+
+def _digest(question: str) -> str:
+    return hashlib.blake2b(question.encode(), digest_size=8).hexdigest()

@@ -1,0 +1,180 @@
+"""Whether a passage holds an answer: cases by hand, a brute force written from DPR's definition, and real files."""
+
+import random
+import re
+import signal
+import sys
+import time
+import unicodedata
+
+import numpy as np
+import pytest
+
+from retrieval.data import answers, qa
+from retrieval.data.answers import Answers, of_patterns, of_texts, words
+from retrieval.errors import UserError
+
+
+def holds(passage, answer, are_patterns=False):
+    """Of one passage and one answer."""
+    return bool(answers.found([Answers((answer,), are_patterns)], np.zeros((1, 1), int), [passage].__getitem__)[0, 0])
+
+
+@pytest.mark.parametrize(
+    ("passage", "answer", "expected"),
+    [
+        ("He lived in Paris.", "paris", True),
+        ("A comparison", "paris", False),  # whole tokens
+        ("New York City", "York", True),
+        ("New York City", "New City", False),  # in a row
+        ("New York City", "new york city", True),
+        ("New York", "New York City", False),  # longer than the passage
+        ("the U.S. Army", "U.S.", True),
+        ("the US Army", "U.S.", False),
+        ("the U. S. Army", "U.S.", True),  # white space between tokens is none of them
+        ("the Saint-Lawrence River", "Saint Lawrence", False),  # the hyphen is a token
+        ("the Saint-Lawrence River", "saint-lawrence", True),
+        ("the Saint – Lawrence", "Saint-Lawrence", False),  # another dash
+        ("in 1997", "1997", True),
+        ("in 1997/98", "1997", True),
+        ("19970 men", "1997", False),
+        ("July 5 , 2018", "July 5, 2018", True),
+        ("3.14", "14", True),
+        ("covid19", "19", False),  # letters and digits are one run
+        ("Beyonc\u00e9", "Beyonce\u0301", True),  # composed or not
+        ("Beyonc\u00e9", "Beyonce", False),  # the mark is part of the word
+        ("BEYONC\u00c9", "beyonc\u00e9", True),
+        ("ΟΔΟΣ 5", "οδος", True),
+        ("東京都 に", "東京", False),  # a run of letters is one token
+        ("東京都 に", "東京都", True),
+        ("a 🚁 flew", "🚁", True),
+        ("a 𠀋 b", "𠀋", True),
+        ("100 %", "%", True),
+        ("x_y", "x", True),  # connectors are tokens
+        ("soft\u00adware", "soft ware", True),  # a format character parts tokens and is none
+        ("a\u00a0b", "a b", True),
+        ("²", "2", False),
+        ("", "a", False),
+    ],
+)
+def test_cases(passage, answer, expected):
+    assert holds(passage, answer) == expected
+
+
+@pytest.mark.parametrize("answer", ["", "  ", "\u00ad", "\n\t"])
+def test_an_answer_without_a_token_is_none(answer):
+    assert of_texts([answer, "b", "b"]) == Answers(("b",))
+    assert not holds("every word", answer)
+
+
+def tokens(text):
+    """DPR's definition, a character at a time."""
+    found, run = [], ""
+    for char in unicodedata.normalize("NFD", text) + " ":
+        kind = unicodedata.category(char)[0]
+        if kind in "LNM":
+            run += char
+            continue
+        found += [run.lower()] if run else []
+        run = ""
+        found += [] if kind in "ZC" else [char.lower()]
+    return found
+
+
+def brute_force(passage, answer):
+    have, want = tokens(passage), tokens(answer)
+    return any(have[start : start + len(want)] == want for start in range(len(have) - len(want) + 1)) and bool(want)
+
+
+def test_as_a_brute_force_on_drawn_texts():
+    rng = random.Random(0)
+    alphabet = [*"aAbB1 .-'", "\u00e9", "e\u0301", "\u0130", "ẞ", "Σ", "東", "🚁", "𠀋", "\u00ad", "\u2028", "_", "½"]
+    hits = 0
+    for _ in range(2000):
+        passage, answer = ("".join(rng.choices(alphabet, k=rng.randint(0, size))) for size in (40, 4))
+        assert holds(passage, answer) == brute_force(passage, answer), (passage, answer)
+        hits += brute_force(passage, answer)
+    assert 100 < hits < 1900
+
+
+def test_every_character_is_of_its_kind():
+    """But for surrogates, which no file holds, and six of seven: side by side they are of the same kinds."""
+    text = " x ".join(map(chr, [*range(0, 0xD800), *range(0xE000, sys.maxunicode + 1, 7)]))
+    assert words(text).split(" ")[1:-1] == tokens(text)
+
+
+def test_rows_that_are_there_again_and_rows_that_are_not_there():
+    asked = [of_texts(["x"]), None, of_texts(["y"])]
+    rows_QK = np.array([[0, 1, -1], [0, 1, 2], [2, 1, 2]])
+    read = []
+
+    def text(row):
+        read.append(row)
+        return ["an x", "x and y", "neither"][row]
+
+    assert answers.found(asked, rows_QK, text).tolist() == [[True, True, False], [False] * 3, [False, True, False]]
+    assert sorted(read) == [0, 1, 2]  # each once
+
+
+@pytest.mark.parametrize(
+    ("passage", "pattern", "expected"),
+    [
+        ("It is 20,320 feet", r"20\s?,?\s?(32|40)0\s?-?\s?f(ee|oo)t", True),
+        ("it is 20 fathoms", r"20\s?,?\s?(32|40)0\s?-?\s?f(ee|oo)t", False),
+        ("SEPT", "Sept?(ember)?", True),
+        ("one\ntwo", "^two$", True),  # of a line
+        ("Sn\u011b\u017eka", r"Sn\ě\žka", True),  # an escape of a letter with a mark, as CuratedTREC has it
+        ("Sne\u030cz\u030cka", "Sněžka", True),
+        ("a\\e", r"a\\é|a\\e", True),
+        ("words", "word", True),
+    ],
+)
+def test_patterns(passage, pattern, expected):
+    assert holds(passage, pattern, are_patterns=True) == expected
+
+
+def test_a_pattern_that_fits_everything_is_no_answer():
+    assert of_patterns(["Paris|", "x*", "Rome"], "f, line 1") == Answers(("Rome",), True)
+
+
+@pytest.mark.parametrize("pattern", ["(", "a{99999999999}", "*", "(?P<a>x)(?P<a>y)", "(" * 2000 + ")" * 2000, "a\\"])
+def test_what_is_no_pattern(pattern):
+    with pytest.raises(UserError, match=r"f\.tsv, line 3: '.*' is no regular expression"):
+        of_patterns([pattern], "f.tsv, line 3")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "search"),
+    [
+        ("(a+)+$", lambda pattern: holds("a" * 60 + "!", pattern, are_patterns=True)),
+        ("(?:(?:(?:){300}){300}){300}", lambda pattern: of_patterns([pattern], "f.tsv, line 3")),
+    ],
+)
+def test_a_pattern_that_would_take_for_ever_ends(monkeypatch, pattern, search):
+    monkeypatch.setattr(answers, "_SECONDS", 0.2)
+    before, began = signal.getsignal(signal.SIGALRM), time.perf_counter()
+    with pytest.raises(UserError, match=rf"expression '{re.escape(pattern)}' takes more than .* file of questions"):
+        search(pattern)
+    assert time.perf_counter() - began < 5
+    assert signal.getsignal(signal.SIGALRM) is before and signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+@pytest.mark.parametrize("name", ["topics.dpr.trivia.dev.txt", "webquestions/val.json"])
+def test_the_answers_of_real_files_are_in_what_is_made_of_them(shared_data, name):
+    _, found = qa.read_questions(shared_data / "qa" / name)
+    for known in list(found.values())[::200]:
+        for answer in known.values[:3]:
+            assert holds(f"before, {answer}; and after", answer) and brute_force(f"before, {answer};", answer)
+            assert holds("before and after", answer) == brute_force("before and after", answer)
+
+
+def test_the_patterns_of_curated_trec(shared_data):
+    """Each alternative that is only words is found as it stands, where alternatives are all that there is."""
+    _, found = qa.read_questions(shared_data / "qa" / "curatedtrec" / "large2470-test.tsv")
+    plain = 0
+    for known in found.values():
+        alternatives = known.values[0].split("|") if re.fullmatch(r"[\w |]+", known.values[0]) else []
+        for alternative in alternatives:
+            assert answers.found([known], np.zeros((1, 1), int), [f"It was {alternative}."].__getitem__)[0, 0]
+            plain += 1
+    assert plain > 500

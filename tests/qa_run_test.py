@@ -1,0 +1,166 @@
+"""Runs with answers on the toy corpus: what is retrieved is judged by them, and no mined negative holds one."""
+
+import json
+
+import numpy as np
+import pytest
+import toy_corpus
+from answers_test import brute_force
+from refresh_test import execute, judged, make_run, read_shards
+
+from retrieval.data import beir, vocabularies
+from retrieval.errors import UserError
+from retrieval.search.bm25 import Bm25Index
+from retrieval.stages import check, negatives
+from retrieval.stages import run as runs
+from retrieval.stages.table import STAGES
+
+ANIMALS = 12
+COLOURS = [toy_corpus.title(number).split()[0] for number in range(ANIMALS)]
+QUESTIONS = [(f"What does the {toy_corpus.title(i)} do?", [f"number {i}.", "nowhere"]) for i in range(0, 60, 3)]
+QUESTIONS += [("Where do the animals sleep?", ["UNDER the Snow"]), ("Who knows?", ["the president"])]
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    """A dump, SQuAD whose answers are the colours of animals, and open-domain questions of two formats."""
+    folder = tmp_path_factory.mktemp("inputs")
+    toy_corpus.write_dump(folder / "dump.xml")
+    toy_corpus.write_squad(folder / "squad.json", articles=ANIMALS)
+    squad = json.loads((folder / "squad.json").read_text())
+    for article, colour in zip(squad["data"], COLOURS, strict=True):
+        for question in article["paragraphs"][0]["qas"]:
+            question["answers"] = [{"text": colour, "answer_start": len("The ")}]
+    (folder / "squad.json").write_text(json.dumps(squad))
+    lines = (json.dumps({"question": question, "answer": answers}) + "\n" for question, answers in QUESTIONS)
+    (folder / "questions.jsonl").write_text("".join(lines))
+    rows = (f"{i}\tfactoid\t{question}\tnumber\\s*{3 * i}\\b\n" for i, (question, _) in enumerate(QUESTIONS))
+    (folder / "questions.tsv").write_text("".join(rows))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def corpus(inputs, tmp_path_factory):
+    changes = {"corpus": str(inputs / "dump.xml"), "data.negatives": 0, "sets.reqa": ""}
+    run = make_run(tmp_path_factory.mktemp("corpus") / "run", inputs, "ict", **changes)
+    execute(run, "prepare")
+    return run
+
+
+@pytest.fixture(scope="module")
+def finished(inputs, corpus, tmp_path_factory):
+    """Mined with BM25, mined anew in training, and evaluated on both sets."""
+    changes = {"base": str(corpus.folder), "sets.qa": f"corpus,{inputs / 'questions.jsonl'}", "encode.corpus": False}
+    changes |= {"mine.answers": True, "mine.refresh_every": 2, "train.steps": 3, "loop.validate_every": 0}
+    run = make_run(tmp_path_factory.mktemp("finished") / "run", inputs, **changes)
+    check.check(run, run.config.stages, STAGES)
+    execute(run)
+    return run
+
+
+def expected(run, folder, system, holds):
+    """Answer@k out of a run file, the file of passages and what holds an answer."""
+    passages = {c.id: c.text for c in beir.read_candidates(folder / "corpus.jsonl")}
+    queries = beir.read_queries(folder / "queries.jsonl")
+    ranks = dict.fromkeys(queries, np.inf)
+    for line in (run.folder / "runs" / "qa" / f"{system}.trec").read_text().splitlines():
+        query, _, passage, rank, _, _ = line.split()
+        if holds(queries[query], passages[passage]):
+            ranks[query] = min(ranks[query], int(rank))
+    return {f"Answer@{k}": np.mean([rank <= k for rank in ranks.values()]) for k in (1, 5, 20, 100)}
+
+
+def results(run):
+    rows = [row for row in json.loads((run.folder / "results.json").read_text()) if row["dataset"] == "qa"]
+    assert {(row["split"], row["queries"]) for row in rows} == {("answers", len(QUESTIONS))}
+    systems = {row["system"] for row in rows}
+    return {system: {row["metric"]: row["value"] for row in rows if row["system"] == system} for system in systems}
+
+
+def test_every_system_is_judged_by_the_answers(finished):
+    found, answers = results(finished), dict(QUESTIONS)
+    assert found.keys() == {"bm25", "dense", "hybrid"}
+    for system, values in found.items():
+        want = expected(
+            finished, finished.sets / "qa", system, lambda q, text: any(brute_force(text, a) for a in answers[q])
+        )
+        assert values == pytest.approx(want, abs=1e-6)
+    assert 0.5 < found["bm25"]["Answer@20"] < 1 and found["dense"] != found["bm25"]
+    report = (finished.folder / "report.md").read_text()
+    assert "## qa, answers" in report and "| Answer@20 |" in report and "plots/answer-qa-answers.png" in report
+    assert json.loads((finished.folder / "stages" / "sets.json").read_text())["outputs"]["sets/qa/answers.jsonl"]
+
+
+def test_passages_of_a_file_and_patterns(inputs, corpus, tmp_path):
+    """Of nothing but BM25, over DPR's passages."""
+    passages = [c for path in sorted(corpus.corpus.glob("passages-*.jsonl")) for c in beir.read_candidates(path)]
+    rows = ["id\ttext\ttitle", *(f'{c.id}\t"{c.text}"\t{c.title}' for c in passages)]
+    (tmp_path / "psgs.tsv").write_text("\n".join(rows) + "\n")
+    changes = {"sets.qa": f"{tmp_path / 'psgs.tsv'},{inputs / 'questions.tsv'}", "sets.reqa": "", "sets.pydocs": False}
+    run = make_run(tmp_path / "run", inputs, "bm25", stages=("sets", "index", "evaluate", "report"), **changes)
+    check.check(run, run.config.stages, STAGES)
+    execute(run)
+    numbers = {question: 3 * i for i, (question, _) in enumerate(QUESTIONS)}
+    want = expected(run, run.sets / "qa", "bm25", lambda q, text: brute_force(text, f"number {numbers[q]}"))
+    assert results(run) == {"bm25": pytest.approx(want, abs=1e-6)} and want["Answer@20"] > 0.5
+
+
+def test_no_negative_of_bm25_holds_an_answer(finished):
+    golds, candidates = judged(finished)
+    training = beir.read_folder(finished.training)
+    answers = {training.queries[id]: found.values for id, found in training.answers.items()}
+    assert len(answers) == 2 * ANIMALS - len(beir.read_queries(finished.sets / "reqa" / "queries.jsonl"))
+    lines = [json.loads(line) for line in (finished.negatives / "negatives.jsonl").read_text().splitlines()]
+    search = Bm25Index.load(finished.index("reqa", "bm25")).search
+    out = 0
+    for line in lines:
+        query, (rows,) = line["query"], search([line["query"]], len(candidates))[1]
+        best = [candidates[row] for row in rows if row >= 0]
+        ranked = [text for text in best if (text.title, text.text) not in golds[query]][:8]
+        (colour,) = answers[query]
+        left = [text.id for text in ranked if not brute_force(text.text, colour)]
+        out += len(ranked) - len(left)
+        drawn = [text["docid"] for text in line["negatives"]]
+        assert len(drawn) == min(4, len(left)) and set(drawn) <= set(left)
+    told = runs.details(finished, "mine")
+    assert told["rule"]["answers"] is True and told["results with an answer"] == out > len(lines)
+
+
+def test_no_negative_of_a_refresh_holds_an_answer(finished):
+    vocabulary, training = vocabularies.load(finished.corpus), beir.read_folder(finished.training)
+    found = read_shards(finished, finished.folder / "refreshed" / "00001")
+    assert len(found) == len(training.qrels["train"])
+    for id in training.qrels["train"]:
+        (query, colour) = map(tuple, vocabulary.encode_batch([training.queries[id], training.answers[id].values[0]]))
+        texts = [text for _, text in found[query]]
+        assert texts and not any(colour == text[i : i + len(colour)] for text in texts for i in range(len(text)))
+    assert json.loads((finished.folder / "refreshed" / "00001" / "mined.json").read_text())["results with an answer"]
+
+
+def test_where_every_passage_holds_the_answer(finished):
+    """As in a set whose answer is in all of them."""
+    with negatives.open_questions(finished) as (questions, candidates):
+        everywhere = [question._replace(answers=question.answers._replace(values=("grass",))) for question in questions]
+        scores_QK = np.tile(-np.arange(8.0), (len(questions), 1))
+        rows_QK = np.tile(
+            [row for row in range(len(candidates)) if "grass" in candidates[row].text][:8], (len(questions), 1)
+        )
+        with pytest.raises(UserError, match=r"no question has a negative left.*or set config\.mine\.answers=False"):
+            negatives.mine(finished.config, everywhere, candidates, lambda *_: (scores_QK, rows_QK), questions)
+
+
+def test_a_set_that_an_older_version_made_has_no_answers(finished, inputs, tmp_path):
+    run = make_run(
+        tmp_path, inputs, **{"mine.answers": True, "base": str(finished.folder), "stages": ("mine", "pairs")}
+    )
+    path = finished.training / beir.ANSWERS
+    before = path.read_bytes()
+    path.unlink()
+    try:
+        with (
+            pytest.raises(UserError, match=r"config\.mine\.answers=True, and no answer is there"),
+            negatives.open_questions(run),
+        ):
+            pass
+    finally:
+        path.write_bytes(before)

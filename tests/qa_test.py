@@ -1,0 +1,141 @@
+"""Open-domain questions and their passages, in every format that they are published in."""
+
+import gzip
+import json
+import logging
+
+import pytest
+
+from retrieval.data import beir, qa
+from retrieval.data.answers import Answers
+from retrieval.data.beir import Candidate
+from retrieval.errors import UserError
+
+DPR = 'who was \'he\'\t[\'Bob\', "O\'Hara"]\n"the ""one""?"\t"[\'a ""b""\']"\n'
+NQ_OPEN = '{"question": "q 1", "answer": ["a", "b"]}\n\n{"question": "q 2", "answer": ["\\u00e9"]}\n'
+WEB_QUESTIONS = '[{"qId": "w1", "answers": ["a"], "qText": "q 1"},\n {"qId": "w2", "answers": ["b"], "qText": "q 2"}]'
+CURATED_TREC = '1\tfactoid\tHow "tall"?\t"6,?\\s*m"|x\n20\tfactoid\tWho?\tA\\.? B\n'
+PASSAGES = 'id\ttext\ttitle\n1\t"Aaron ""the"" first"\tAaron\n2\t"two\nlines"\t"A ""b"""\n3\tplain\t\n'
+
+
+def write(path, text):
+    data = text.encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (DPR, {"who was 'he'": ("Bob", "O'Hara"), 'the "one"?': ('a "b"',)}),
+        (NQ_OPEN, {"q 1": ("a", "b"), "q 2": ("é",)}),
+        (WEB_QUESTIONS, {"q 1": ("a",), "q 2": ("b",)}),
+        (CURATED_TREC, {'How "tall"?': ('"6,?\\s*m"|x',), "Who?": ("A\\.? B",)}),
+    ],
+    ids=["dpr", "nq_open", "web_questions", "curated_trec"],
+)
+def test_questions(tmp_path, text, expected, ending):
+    queries, answers = qa.read_questions(write(tmp_path / f"file{ending}", "\ufeff" + text.replace("\n", "\r\n")))
+    assert {queries[id]: found.values for id, found in answers.items()} == expected
+    assert {found.are_patterns for found in answers.values()} == {text is CURATED_TREC}
+    assert list(queries) == list(answers) and all(beir.check_id(id, "", "") for id in queries)
+
+
+def test_ids_are_the_files_or_those_of_the_questions(tmp_path):
+    assert list(qa.read_questions(write(tmp_path / "w", WEB_QUESTIONS))[0]) == ["w1", "w2"]
+    assert list(qa.read_questions(write(tmp_path / "t", CURATED_TREC))[0]) == ["1", "20"]
+    (one,) = qa.read_questions(write(tmp_path / "a", "q\t['a']\n"))[0]
+    (two,) = qa.read_questions(write(tmp_path / "b", '{"question": "q", "answer": ["b"]}'))[0]
+    assert one == two
+
+
+def test_what_is_there_again_is_joined_and_what_has_no_answer_left_out(tmp_path, caplog):
+    lines = [("q", ["a"]), ("r", []), ("q", ["b", "a"]), ("s", [" ", ""]), ("t", ["", "x"])]
+    path = write(tmp_path / "f", "".join(json.dumps({"question": q, "answer": a}) + "\n" for q, a in lines))
+    with caplog.at_level(logging.WARNING):
+        queries, answers = qa.read_questions(path)
+    assert {queries[id]: found for id, found in answers.items()} == {"q": Answers(("a", "b")), "t": Answers(("x",))}
+    assert "1 questions that are there again, whose answers are joined" in caplog.text
+    assert "2 questions without an answer, left out" in caplog.text
+    assert "3 answers without a word, left out" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("q\t['a'\n", r"line 1: the answers are no Python list \(SyntaxError\)"),
+        ("q\t['a']\nq\t__import__('os')\n", r"line 2: the answers are no Python list \(ValueError\)"),
+        ("q\t" + "[" * 5000 + "\n", r"line 1: the answers are no Python list"),
+        ("q\t('a',)\n", r"line 1: the answers are no list of texts"),
+        ("q\t[1]\n", r"line 1: the answers are no list of texts"),
+        ("q\t['\\ud800']\n", r"line 1: the field 'answers\[0\]' has half of a surrogate pair"),
+        ("q\t['a']\nq\t['a']\tmore\n", r"line 2: 3 fields, expected 2 between tabs: question, list of answers"),
+        ("q\t['a']\n\"q\t['a']\nmore\n", r"line 2: .* are the quotation marks of its fields closed"),
+        ("q\t['a']\n \t['a']\n", r"line 2: the question is empty"),
+        ('{"question": "q"}', r"line 1: the field 'answer' is missing or not an array of texts"),
+        ('{"question": "q", "answer": "a"}', r"line 1: the field 'answer' is missing or not an array"),
+        ('{"question": "q", "answer": ["a", 1]}', r"line 1: the field 'answer\[1\]' is missing or not a string"),
+        ('{"question": 1, "answer": ["a"]}', r"line 1: the field 'question' is missing or not a string"),
+        ('{"question": "q", "answer": ["a"]}\n{', r"line 2: not valid JSON"),
+        ('[{"qId": "1", "qText": "q"}]', r"record 1: the field 'answers' is missing"),
+        ('[{"qId": "a b", "qText": "q", "answers": ["a"]}]', r"record 1: the question id 'a b' is empty or has white"),
+        ('[{"qText": "q", "answers": ["a"]}]', r"record 1: the field 'qId' is missing"),
+        (WEB_QUESTIONS.replace("w2", "w1"), r"record 2: the question id 'w1' is there twice"),
+        ("1\tfactoid\tq\ta(\n", r"line 1: 'a\(' is no regular expression"),
+        ("1\tfactoid\tq\ta\n2\tfactoid\tq\n", r"line 2: 3 fields, expected 4 between tabs: question number, kind"),
+        ("\tfactoid\tq\ta\n", r"line 1: the question number '' is empty"),
+        ("just words\n", r"line 1: no format of questions that is known, 1 fields between tabs"),
+        ("", r"line 1: no format of questions that is known"),
+        ('{"question": "q", "answer": []}', r"not one question with an answer"),
+    ],
+)
+def test_broken_questions(tmp_path, text, message):
+    with pytest.raises(UserError, match=rf"^{tmp_path / 'file'}.*{message}"):
+        qa.read_questions(write(tmp_path / "file", text))
+
+
+def test_passages_of_dpr(tmp_path):
+    expected = [Candidate("1", "Aaron", 'Aaron "the" first'), Candidate("2", 'A "b"', "two\nlines")]
+    found = list(qa.read_passages(write(tmp_path / "psgs.tsv.gz", PASSAGES)))
+    assert found == [*expected, Candidate("3", "", "plain")]
+
+
+def test_passages_of_others(tmp_path):
+    corpus = write(tmp_path / "corpus.jsonl", '{"_id": "d", "title": "T", "text": "words"}\n')
+    assert list(qa.read_passages(corpus)) == [Candidate("d", "T", "words")]
+    assert list(qa.read_passages(write(tmp_path / "c.tsv", '7\t"a\n'))) == [Candidate("7", "", '"a')]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (PASSAGES.splitlines()[0], r"psgs\.tsv: no passage in it; lines of id, text, title"),
+        (PASSAGES + "4\ta\n", r"line 6: 2 fields, expected 3 between tabs: id, text, title"),
+        (PASSAGES + "1\ta\tb\n", r"line 6: its passage id is there twice"),
+        (PASSAGES + "a b\ta\tb\n", r"line 6: the passage id 'a b' is empty or has white space"),
+        (PASSAGES + '4\t"a\tb\n5\ta\tb\n', r"line 6: unexpected end of data; are the quotation marks"),
+        (PASSAGES + '4\t"a"b\tc\n', r"line 6: .* expected after .* are the quotation marks"),
+    ],
+)
+def test_broken_passages(tmp_path, text, message):
+    with pytest.raises(UserError, match=message):
+        list(qa.read_passages(write(tmp_path / "psgs.tsv", text)))
+
+
+def test_a_set_is_written_and_read_again_with_its_answers(tmp_path):
+    passages = write(tmp_path / "psgs.tsv", PASSAGES)
+    for number, text in enumerate((NQ_OPEN, CURATED_TREC)):
+        value = qa.read_set("qa", lambda: qa.read_passages(passages), write(tmp_path / "q", text))
+        assert len(value.candidates) == 3 and not value.qrels
+        folder = tmp_path / str(number) / "qa"
+        beir.write_folder(folder, value)
+        again, judged = beir.read_folder(folder), beir.read_judged(folder)
+        assert (again.queries, again.qrels, again.answers) == (value.queries, {}, value.answers)
+        assert (judged.queries, judged.qrels, judged.answers) == (value.queries, {}, value.answers)
+        assert again.candidates == list(value.candidates)
+
+
+def test_a_set_without_passages(tmp_path):
+    with pytest.raises(UserError, match="set 'qa' has no passage"):
+        qa.read_set("qa", lambda: (), write(tmp_path / "q", NQ_OPEN))
