@@ -14,11 +14,12 @@ SEED-Encoder report, is 0.373, and with SEED-Encoder 0.394:
     python -m retrieval.main --config=configs/ance.py:documents --workdir=runs/documents --config.base=runs/warm_up \\
         --config.train.init_from=runs/warm_up
 
-With four windows of 512 tokens for each (MaxP; the authors train on all four, here on the first), evaluated on the 2019
-topics of TREC, whose documents are relevant from grade 1 on:
+The same with four windows of 512 tokens for each (MaxP; the authors train on all four, here on the first), on dev and
+the 2019 topics of TREC, whose documents are relevant from grade 1 on:
 
     python -m retrieval.main --config=configs/ance.py:documents --workdir=runs/maxp --config.base=runs/documents \\
-        --config.stages="('sets','encode','index','evaluate','report')" --config.encode.windows=4 \\
+        --config.stages="('sets','encode','index','evaluate','report')" --config.encode.windows=4 --config.split.set= \\
+        --config.sets.msmarco=msmarco-docs.tsv,msmarco-docdev-queries.tsv,msmarco-docdev-qrels.tsv \\
         --config.sets.trec=msmarco-docs.tsv,msmarco-test2019-queries.tsv,2019qrels-docs.txt
 """
 

@@ -26,8 +26,8 @@ TINY = {
     "data": dict(query_length=16, document_length=20, lanes=2, shuffle_buffer=64, negatives=2),
     "model": dict(encoder="bow_mlp", hidden_size=16, mlp_size=32, embed_dim=8),
     "train": dict(steps=4, batch_size=8, learning_rate=1e-2),
-    "loop": dict(log_every=1, checkpoint_every=2, validate_every=3),
-    "encode": dict(batch_tokens=1024, shard_size=10, windows=4),
+    "loop": dict(log_every=1, checkpoint_every=2, validate_every=3, keep_checkpoints=20),
+    "encode": dict(batch_tokens=1024, shard_size=10, windows=4, untrained=True),
     "mine": dict(negatives=3, last=6),
     "split": dict(ratio=0.75, validation=0.2),
     "index": dict(dense="scann"),
@@ -42,10 +42,10 @@ def write(path, text):
 
 
 def document(number):
-    """An article in one line; every third has no title, and some are of one window."""
+    """An article in one line; every third has no title, and every fourth is a few words."""
     name = toy_corpus.title(number)
     paragraphs = [p.text for section in toy_corpus.article(number).sections for p in section.paragraphs]
-    body = " ".join(paragraphs[: 1 + number % 3])
+    body = " ".join(paragraphs[: 1 + number % 3]) if number % 4 else f"eat {number}" * (1 + number % 8)
     return f"D{number}\thttps://zoo/{number}\t{name if number % 3 else ''}\t{body}\n"
 
 
@@ -183,7 +183,7 @@ def best_windows(run, name, system="trained"):
 @pytest.mark.parametrize("name", ["msmarco", "trec"])
 def test_a_documents_score_is_that_of_its_best_window(finished, name):
     windows, _, asked = read_embeddings(finished, name)
-    assert set(map(len, windows)) == {1, 2, 3, 4}
+    assert set(map(len, windows)) >= {1, 3, 4}
     scores_QN = best_windows(finished, name)
     systems = ["dense", *(["dense_(ScaNN)"] if scann.available() else []), "untrained"]
     for system in systems:
@@ -211,7 +211,7 @@ def test_the_metrics_are_those_of_the_config(finished):
 
 
 def test_a_refresh_mines_by_the_best_window(finished):
-    """Each negative is among the first 6 of all documents that are no positives, by the model of step 2."""
+    """Its reciprocal rank is that of all documents, each by its best window, with the parameters of step 2."""
     vocabulary, config = vocabularies.load(finished.corpus), finished.config
     like = train.abstract_state(config, models.abstract(config, len(vocabulary)), models.local_mesh(config))
     params = train.open_checkpoints(finished.folder, config).restore(like, step=2).params
@@ -231,14 +231,14 @@ def test_a_refresh_mines_by_the_best_window(finished):
     for question, query_E in zip(questions, asked):
         order = np.argsort([-(own @ query_E).max() for own in documents], kind="stable").tolist()
         ranks.append(1 + min(map(order.index, question.positives)))
-    assert told["RR"] == pytest.approx(np.mean(1 / np.array(ranks)), abs=1e-6)
+    ranks = np.array(ranks)
+    assert told["RR"] == pytest.approx(np.where(ranks <= 8, 1 / ranks, 0).mean(), abs=1e-6)  # 6, and two positives
 
 
-def test_validation_folds_windows(finished, monkeypatch):
-    """With one window a document, and with all of them, by the same parameters: another pool, another number."""
+def test_validation_folds_windows(finished):
     vocabulary, mesh = vocabularies.load(finished.corpus), models.make_mesh(finished.config)
     pool = validation._labelled_pool(finished, vocabulary)
-    assert len(pool.candidates) == DOCUMENTS and set(map(len, pool.candidates.values())) == {1, 2, 3, 4}
+    assert len(pool.candidates) == DOCUMENTS and set(map(len, pool.candidates.values())) >= {1, 3, 4}
     params = models.parameters(models.build_towers(finished.config, len(vocabulary)))
     embedder = models.Embedder(finished.config, vocabulary, mesh)
     queries = encoding.encode_rows(list(pool.queries.values()), embedder.queries(params), 1024, 20, 8)
