@@ -271,8 +271,21 @@ def test_embeddings_and_indexes_of_an_older_set_are_refused(finished, inputs, tm
     changes = {"stages": ("sets", "evaluate"), "sets.msmarco": "", "split.set": ""}
     run = make_run(tmp_path / "run", inputs, base=str(finished.folder), **changes)
     run.config.sets.trec = ",".join(map(str, (more, *files)))
-    with pytest.raises(UserError, match=r"bm25: an index over 24 candidates, but trec has 25 now; --stage=index"):
+    with pytest.raises(UserError, match=r"bm25: older than .* over 24 texts where there are 25 now; --stage=index"):
         execute(run)
     value = beir.read_judged(run.sets / "trec")
     with pytest.raises(UserError, match=r"older than the set: .* 25 candidates 'D30' is number 1, and 'D0' of the 24"):
         index.check_embeddings(finished, "trained", value)
+
+
+@pytest.mark.skipif(not scann.available(), reason="ScaNN cannot be imported here")
+def test_an_index_over_other_windows_is_refused(finished, inputs, tmp_path):
+    """That of embeddings which were made anew since."""
+    ids = encoding.load_ids(finished.embeddings("trec", "trained"), "candidates")
+    tree = scann.ScannIndex.build(np.ones((len(ids) - 1, 8), np.float32))
+    other = make_run(tmp_path, inputs, base=str(finished.folder), stages=("index", "evaluate"))
+    tree.save(other.index("trec", "scann"))
+    with pytest.raises(
+        UserError, match=rf"scann: older than .* over {len(ids) - 1} texts where there are {len(ids)} now"
+    ):
+        index.dense_index(other, "trec")

@@ -66,7 +66,7 @@ def write_report(run: Run) -> None:
 def _rankings(run: Run, value: Judged) -> Iterator[Ranking]:
     search = functools.partial(_search, value, min(run.config.evaluate.depth, len(value.candidates)))
     words = Bm25Index.load(run.index(value.name, "bm25"))
-    indexes.check_count(run.index(value.name, "bm25"), len(words), value)
+    indexes.check_count(run.index(value.name, "bm25"), len(words), len(value.candidates))
     bm25 = search("bm25", words, list(value.queries.values()))
     yield bm25
     if not indexes.has_embeddings(run, value.name):

@@ -136,15 +136,15 @@ def check_embeddings(run: Run, system: str, value: Judged) -> None:
                 )
 
 
-def check_count(folder: Path, count: int, value: Judged) -> None:
-    """Checks that an index is over as many candidates as a set has.
+def check_count(folder: Path, count: int, there: int) -> None:
+    """Checks that an index is over as many texts or windows as there are.
 
     Raises:
       UserError: it is not.
     """
-    if count != len(value.candidates):
+    if count != there:
         raise UserError(
-            f"{folder}: an index over {count} candidates, but {value.name} has {len(value.candidates)} now; "
+            f"{folder}: older than what it was made from, over {count} texts where there are {there} now; "
             "--stage=index makes it again"
         )
 
@@ -159,7 +159,9 @@ def dense_index(run: Run, name: str) -> windows.Index:
 def scann_index(run: Run, name: str) -> windows.Index:
     """The ScaNN index of a collection, whose rows are candidates."""
     ids = encoding.load_ids(run.embeddings(name, TRAINED), "candidates")
-    return windows.over_candidates(scann.ScannIndex.load(run.index(name, "scann")), windows.owners(ids))
+    tree = scann.ScannIndex.load(run.index(name, "scann"))
+    check_count(run.index(name, "scann"), len(tree), len(ids))
+    return windows.over_candidates(tree, windows.owners(ids))
 
 
 def exact_index(run: Run, name: str, system: str) -> windows.Index:

@@ -134,9 +134,7 @@ def make(
         if not hosts.on_first(lambda: _is_there(run, version, kept())):
             with negatives.open_questions(run) as (questions, candidates):
                 drawn = negatives.draw(questions, config.mine.refresh_share, config.split.seed, version)
-                queries_QE, *found = _embedded(config, vocabulary, embedder, params, mesh, drawn, candidates)
-                windows_WE, owners_W = found
-                index = windows.over_candidates(ExactIndex(windows_WE, mesh=mesh), owners_W)
+                queries_QE, index = _embedded(config, vocabulary, embedder, params, mesh, drawn, candidates)
                 mined = negatives.mine(config, drawn, candidates, index.search, queries_QE, version)
                 hosts.on_first(lambda: _write(run, vocabulary, version, step, drawn, candidates, mined))
         versions.turn_to(version)
@@ -179,11 +177,8 @@ def _embedded(
     mesh: jax.sharding.Mesh,
     questions: Sequence[Question],
     candidates: CandidateTexts,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The embeddings of questions [Q, E] and of all candidates' windows [W, E], and the candidate of each window [W].
-
-    The texts of a shard are held at a time.
-    """
+) -> tuple[np.ndarray, windows.Index]:
+    """The embeddings of questions [Q, E], and exact search over all candidates, of which a shard's texts are held."""
 
     def embed(tokens: Sequence[Sequence[int]], function: Callable) -> np.ndarray:
         longest = max(config.data.query_length, config.data.document_length)
@@ -200,7 +195,8 @@ def _embedded(
         tokens = list(itertools.chain.from_iterable(cut))
         windows_WE[len(owners) : len(owners) + len(tokens)] = embed(tokens, embedder.documents(params))
         owners.extend(row for row, own in zip(rows, cut) for _ in own)
-    return queries_QE, windows_WE[: len(owners)], np.asarray(owners)
+    index = ExactIndex(windows_WE[: len(owners)], mesh=mesh)
+    return queries_QE, windows.over_candidates(index, np.asarray(owners))
 
 
 def _write(
