@@ -5,6 +5,8 @@
         --config.train.init_from=runs/mlm --config.sets.msmarco=collection.tsv,queries.train.tsv,qrels.train.tsv \\
         --config.split.set=msmarco --config.split.ratio=0.98
 
+Documents are --config.sets.msmarco=msmarco-docs.tsv,msmarco-doctrain-queries.tsv,msmarco-doctrain-qrels.tsv.
+
 ANCE warms up so, too: `ance.py` goes on from there. BM25 is indexed before anything is trained, so dense search is
 exact here. DPR takes no passage that holds an answer: `--config.mine.answers=True` does so for sets with answers
 (`reqa`, `nq`, BEIR folders with an answers.jsonl). MS MARCO has none; there `mine.margin` keeps away from what scores

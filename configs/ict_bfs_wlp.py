@@ -183,7 +183,10 @@ def _paper() -> ConfigDict:
     config.encode = ConfigDict(
         dict(
             batch_tokens=262_144,
-            shard_size=65_536,
+            shard_size=65_536,  # texts in a file of embeddings; those of one are in memory at a time
+            # Windows of data.document_length tokens that a candidate is cut into, at most, the best of which is its
+            # score (MaxP); 1: its beginning alone (FirstP), which is what training sees of it in any case.
+            windows=1,
             untrained=True,  # the same towers before training, as a baseline
             corpus=True,  # the passages of the corpus, for --stage=search
         )
@@ -197,7 +200,9 @@ def _paper() -> ConfigDict:
             bm25_b=0.75,
         )
     )
-    config.evaluate = ConfigDict(dict(depth=100, runs=True))
+    # Metrics as ir_measures writes them, such as ('RR@10', 'R@1000', 'RR(rel=2)@10'), none of which looks deeper than
+    # `depth`; (): Success@k and RR where a query has one right answer, else nDCG@10, R@100 and RR@10.
+    config.evaluate = ConfigDict(dict(depth=100, metrics=(), runs=True))
     config.search = ConfigDict(dict(k=5))
     # What the model card of --stage=export says, such as apache-2.0; '': that none was given.
     config.export = ConfigDict(dict(license=""))

@@ -101,6 +101,11 @@ def test_ances_setting():
     assert (config.train.loss, config.train.learning_rate, config.data.document_length) == ("two_way_nll", 1e-6, 512)
     assert (config.mine.refresh_every, config.mine.last, config.mine.negatives) == (10_000, 200, 20)
     assert config.mine.refresh_share == 0.2 and config.model.tied
+    assert {"RR@10", "R@1000"} < set(config.evaluate.metrics) and config.evaluate.depth == 1000
+    documents = load("ance", "documents")
+    settings.check_fields(documents)
+    settings.check_combinations(documents, documents.stages)
+    assert (documents.train.learning_rate, documents.data.document_length, documents.encode.windows) == (5e-6, 512, 1)
 
 
 def test_an_unknown_size_lists_the_known_ones():

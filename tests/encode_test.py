@@ -38,7 +38,12 @@ class Embed:
         return [ids.shape for ids in self.batches]
 
 
-def write(folder, embed, texts=TEXTS, tokens=list, total=None, **process):
+def one_row(texts):
+    """Token ids of texts that have a row each."""
+    return [[list(ids)] for ids in texts]
+
+
+def write(folder, embed, texts=TEXTS, tokens=one_row, total=None, **process):
     total = len(texts) if total is None else total
     settings = dict(shard_size=40, batch_tokens=256, longest=70, multiple=8)
     encode.encode(folder, "candidates", zip(IDS, texts), total, tokens, embed, **settings, **process)
@@ -98,6 +103,25 @@ def test_the_lines_of_the_readme_read_embeddings_into_faiss(real, tmp_path, monk
         scores, rows = names["index"].search(names["vectors"][:3], 5)
         np.testing.assert_allclose(scores, np.sort(np.array(EXPECTED[:3]) @ np.array(EXPECTED).T)[:, ::-1][:, :5])
         assert rows.max() < len(IDS)
+
+
+def test_a_text_may_have_several_rows_and_its_id_stands_at_each(tmp_path):
+    """Shards are of texts, so one that is lost is made anew as it was."""
+
+    def rows(texts):
+        return [[ids[start : start + 30] for start in range(0, len(ids), 30)] for ids in texts]
+
+    embeddings, ids = run(tmp_path, Embed(), tokens=rows)
+    expected = [(id, part) for id, text in zip(IDS, TEXTS) for part in rows([text])[0]]
+    assert ids == [id for id, _ in expected] == encode.load_ids(tmp_path, "candidates") and len(ids) > 101
+    np.testing.assert_array_equal(embeddings, [[sum(part), len(part), part[0]] for _, part in expected])
+    assert {len(set(encode._read_ids(path))) for path in sorted(tmp_path.glob("*.npy"))} == {40, 21}
+    whole = contents(tmp_path)
+    (tmp_path / "candidates-00001-of-00003.npy").unlink()  # a run that was killed between the two files of a shard
+    embed = Embed()
+    write(tmp_path, embed, tokens=rows)
+    assert contents(tmp_path) == whole
+    assert sum((ids[:, 0] > 0).sum() for ids in embed.batches) == sum(len(rows([text])[0]) for text in TEXTS[40:80])
 
 
 def test_a_text_is_padded_to_the_next_of_few_lengths(tmp_path):
@@ -206,7 +230,7 @@ def test_one_shard_of_texts_is_held_and_nothing_read_behind_the_last(tmp_path):
     def tokens(members):
         nonlocal most
         most = max(most, len(alive))
-        return [list(member) for member in members]
+        return one_row(members)
 
     settings = dict(shard_size=10, batch_tokens=256, longest=70)
     encode.encode(tmp_path, "candidates", texts(), 101, tokens, Embed(), **settings, process=1, processes=4)
@@ -221,7 +245,7 @@ def test_texts_are_tokenised_while_the_device_computes(tmp_path, monkeypatch):
     def tokens(texts):
         if next(calls) == 3:
             third.set()
-        return texts
+        return one_row(texts)
 
     def embed(ids):
         assert third.wait(timeout=10)  # the first chunk alone makes a batch
@@ -248,7 +272,7 @@ def test_an_error_of_the_tokeniser_is_raised_where_it_belongs(tmp_path, shard):
     def tokens(texts):
         if texts[0] == TEXTS[40 * shard]:
             raise UserError("cannot be tokenised")
-        return list(texts)
+        return one_row(texts)
 
     with pytest.raises(UserError, match="cannot be tokenised"):
         write(tmp_path, Embed(), tokens=tokens)

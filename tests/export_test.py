@@ -120,7 +120,7 @@ def test_the_tokenizer_gives_the_ids_and_types_of_ours(which, request, run):
     for text in exported.QUERIES:
         assert tokenizer.encode(text).ids == vocabulary.single(vocabulary.encode(text), length)
     for item in exported.DOCUMENTS:
-        (ids,) = models.candidate_tokens(run.config, vocabulary, [item]) if length == 40 else ([],)
+        ((ids,),) = models.candidate_windows(run.config, vocabulary, [item]) if length == 40 else (([],),)
         encoding = tokenizer.encode(item.title, item.text) if item.title else tokenizer.encode(item.text)
         assert not ids or encoding.ids == ids
         types = models.token_types(np.array([encoding.ids]), vocabulary.sep_id)[0]

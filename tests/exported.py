@@ -98,7 +98,7 @@ def embed(run, queries=(), documents=()):
     embedder = models.Embedder(run.config, VOCABULARY, mesh)
     tokens = (
         models.query_tokens(run.config, VOCABULARY, queries),
-        models.candidate_tokens(run.config, VOCABULARY, documents),
+        [ids for (ids,) in models.candidate_windows(run.config, VOCABULARY, documents)],
     )
     towers = (embedder.queries(params), embedder.documents(params))
     return [encoding.encode_rows(ids, tower, 512, 40, mesh.size) for ids, tower in zip(tokens, towers)]

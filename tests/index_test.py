@@ -27,8 +27,9 @@ def write_collection(run, path, name, embeddings, queries=None):
         if rows is not None:
             texts = ((str(i), [i]) for i in range(len(rows)))
             embed = lambda ids, rows=rows: rows[ids[:, 0]]  # noqa: E731
+            tokens = lambda texts: [[ids] for ids in texts]  # noqa: E731
             settings = dict(shard_size=4000, batch_tokens=16_000, longest=1)
-            encode.encode(run.embeddings(name, TRAINED), kind, texts, len(rows), list, embed, **settings)
+            encode.encode(run.embeddings(name, TRAINED), kind, texts, len(rows), tokens, embed, **settings)
 
 
 @pytest.fixture

@@ -266,4 +266,6 @@ def test_an_evaluation_set_of_labelled_files(tmp_path):
 
 def test_the_judgements_of_a_set_are_examples():
     value = RetrievalSet("x", {"1": "q", "2": "r"}, list(texts("a")), {"train": {"1": {"": 1}, "2": {"": 0}}})
-    assert list(labelled.of_set(value, "train")) == [Example("q", texts("a"))]
+    assert list(labelled.of_set(value, "train", {text.id: text for text in value.candidates}.get)) == [
+        Example("q", texts("a"))
+    ]

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from retrieval.data import trec
 from retrieval.errors import UserError
-from retrieval.evaluation import metrics
+from retrieval.evaluation import metrics, runs
 from retrieval.evaluation.metrics import drop_self_matches, evaluate
 
 CANDIDATES = [f"d{row}" for row in range(40)]
@@ -140,3 +141,92 @@ def test_judgements_below_zero_are_as_good_as_zero():
     assert set(evaluate(rows, queries, CANDIDATES, negative, ["nDCG@10", "RR", "AP"]).values()) == {0}
     mixed = {query: {"d0": -number, "d1": 1} for number, query in enumerate(queries)}
     assert evaluate(rows, queries, CANDIDATES, mixed, ["RR"]) == {"RR": 0.5}
+
+
+def official(qrels_lines, run_lines, depth):
+    """MS MARCO's own rule for the reciprocal rank, of qrels and of a run as they lie in files.
+
+    The place of a result is its rank in the run, whatever its score. Every line of the qrels names a right answer, the
+    first of them in a list counts, and the sum is divided by all queries that have a line, found or not.
+    """
+    right = {(query, candidate) for query, _, candidate, _ in map(str.split, qrels_lines)}
+    first = {query: np.inf for query, _ in right}
+    for query, _, candidate, rank, *_ in map(str.split, run_lines):
+        if (query, candidate) in right and int(rank) <= depth:
+            first[query] = min(first[query], int(rank))
+    return np.mean(1 / np.array(list(first.values())))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_reciprocal_ranks_as_ms_marco_counts_them(seed, tmp_path):
+    """Several right answers, judged queries without results, results without judgements, scores that tie."""
+    rng = np.random.default_rng(seed)
+    query_ids = [f"q{number}" for number in range(60)]
+    rows = rng.permuted(np.tile(np.arange(40), (60, 1)), axis=1)[:, :30].astype(np.int32)
+    rows = np.where(np.arange(30) < rng.choice([0, 5, 30], (60, 1)), rows, -1)
+    scores = -np.sort(rng.integers(0, 4, rows.shape), axis=1).astype(np.float32)
+    judged = [query for query in query_ids if rng.random() < 0.8]
+    qrels = {
+        query: {CANDIDATES[row]: 1 for row in rng.choice(40, rng.integers(1, 4), replace=False)} for query in judged
+    }
+    lines = [f"{query} 0 {candidate} 1" for query, grades in qrels.items() for candidate in grades]
+    runs.write_run(tmp_path / "run.trec", query_ids, CANDIDATES, scores, rows, "x")
+    written = (tmp_path / "run.trec").read_text().splitlines()
+    measured = evaluate(rows, query_ids, CANDIDATES, qrels, ["RR@10", "RR@100"])
+    assert measured == pytest.approx({f"RR@{k}": official(lines, written, k) for k in (10, 100)})
+    _, read = runs.read_run(tmp_path / "run.trec", query_ids, CANDIDATES)  # the run says all that there is to know
+    assert evaluate(read, query_ids, CANDIDATES, qrels, ["RR@10"]) == {"RR@10": measured["RR@10"]}
+
+
+def test_a_line_of_judgements_that_is_there_twice_counts_once(tmp_path):
+    files = {
+        "c.tsv": "d0\ta\nd1\tb\nd2\tc\n",
+        "q.tsv": "1\tq\n",
+        "qrels.tsv": "1\t0\td2\t1\n1\t0\td1\t1\n1\t0\td2\t1\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    value = trec.read_set("msmarco", *(tmp_path / name for name in files))
+    measured = evaluate(np.array([[0, 1]]), ["1"], CANDIDATES, value.qrels["test"], ["R@10", "RR@10", "nDCG@10"])
+    assert measured["R@10"] == 0.5 and measured["RR@10"] == 0.5
+    assert measured["nDCG@10"] == pytest.approx(1 / np.log2(3) / (1 + 1 / np.log2(3)))
+
+
+def test_the_deep_learning_tracks_grades(shared_data):
+    """Of TREC DL's passages 2 and 3 are relevant for binary metrics, and nDCG takes every grade as its gain."""
+    judgements = trec.read_qrels(shared_data / "msmarco" / "qrels.dl19-passage.txt")
+    qrels = {query: grades for query, (_, grades) in judgements.items()}
+    queries, candidates = list(qrels), sorted({id for grades in qrels.values() for id in grades})
+    rng, row_of = np.random.default_rng(0), {id: row for row, id in enumerate(candidates)}
+    rows = np.full((len(queries), 1000), -1, np.int32)
+    for place, query in enumerate(queries):  # judged candidates first, in any order, then others
+        own = rng.permutation([row_of[id] for id in qrels[query]])[:40]
+        others = np.setdiff1d(rng.permutation(len(candidates))[:1200], [row_of[id] for id in qrels[query]])
+        rows[place] = [*own, *others[: 1000 - len(own)]]
+    grades = np.array([[qrels[q].get(candidates[row], 0) for row in own] for q, own in zip(queries, rows)])
+    expected = {}
+    for least in (1, 2):
+        hits = grades >= least
+        first = np.where(hits.any(axis=1), hits.argmax(axis=1) + 1, np.inf)
+        relevant = np.array([sum(grade >= least for grade in qrels[query].values()) for query in queries])
+        assert relevant.all()
+        expected |= {
+            f"RR(rel={least})@10": np.where(first <= 10, 1 / first, 0).mean(),
+            f"RR(rel={least})@100": np.where(first <= 100, 1 / first, 0).mean(),
+            f"R(rel={least})@1000": (hits.sum(axis=1) / relevant).mean(),
+        }
+    discounts = 1 / np.log2(np.arange(2, 12))
+    ideal = np.array([np.sort(list(qrels[query].values()))[::-1][:10] for query in queries])
+    expected["nDCG@10"] = ((grades[:, :10] @ discounts) / (ideal @ discounts)).mean()
+    measured = evaluate(rows, queries, candidates, qrels, list(expected))
+    assert measured == pytest.approx(expected)
+    assert (
+        measured["RR(rel=2)@10"] < measured["RR(rel=1)@10"] and measured["R(rel=2)@1000"] != measured["R(rel=1)@1000"]
+    )
+
+
+def test_a_query_without_a_relevant_candidate_of_the_grade_counts_as_not_found():
+    rows, qrels = np.array([[0], [1]]), {"a": {"d0": 2}, "b": {"d1": 1}}
+    names = ["RR(rel=2)@10", "R(rel=2)@1000", "RR@10"]
+    measured = evaluate(rows, ["a", "b"], CANDIDATES, qrels, names)
+    assert measured == {"RR(rel=2)@10": 0.5, "R(rel=2)@1000": 0.5, "RR@10": 1}

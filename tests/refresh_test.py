@@ -185,7 +185,7 @@ def assert_best_of(run, embed, negatives, tokens=None):
 
     queries = list(golds)
     query_ids = models.query_tokens(run.config, vocabulary, queries)
-    document_ids = models.candidate_tokens(run.config, vocabulary, candidates)
+    document_ids = [ids for (ids,) in models.candidate_windows(run.config, vocabulary, candidates)]
     query_QE = np.concatenate([embed[0](padded([ids] * 8, 16))[:1] for ids in query_ids])
     document_NE = np.concatenate([embed[1](padded([ids] * 8, 48))[:1] for ids in document_ids])
     assert len(negatives) == len(golds)

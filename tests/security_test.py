@@ -173,7 +173,7 @@ class Record(Loader):
 class Embeddings(Loader):
     def write(self, folder):
         embed = lambda ids: np.ones((len(ids), 4), np.float32)  # noqa: E731
-        texts = [(f"c{i}", [1, 2]) for i in range(5)]
+        texts = [(f"c{i}", [[1, 2]]) for i in range(5)]
         encode.encode(
             folder,
             "candidates",
@@ -287,7 +287,8 @@ VOCABULARY = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh
 
 class Shards(Loader):
     def write(self, folder):
-        pairs.write_pairs(list(of_set(labelled(), "train")), VOCABULARY, folder, 1)
+        texts = {text.id: text for text in labelled().candidates}
+        pairs.write_pairs(list(of_set(labelled(), "train", texts.get)), VOCABULARY, folder, 1)
 
     def read(self, folder):
         name, _ = tasks.register(folder, VOCABULARY, {"tasks": {"mlm": {"pairs": 0}}}, {"pairs": 1.0}, labelled=folder)

@@ -281,7 +281,11 @@ def labelled(corpus, tmp_path_factory):
     candidates = [Candidate(f"c{i}", f"It is {toy_corpus.title(i)}.", f"It is a passage {i}.") for i in range(10)]
     qrels = {f"q{i}": {f"c{i}": 1} for i in range(10)} | {"q0": {"c0": 1, "c1": 1, "c2": 0}}
     value = RetrievalSet("training", queries, candidates, {"train": qrels})
-    return folder, value, pairs.write_pairs(list(of_set(value, "train")), corpus[1], folder, 4)
+    return folder, value, pairs.write_pairs(training_examples(value), corpus[1], folder, 4)
+
+
+def training_examples(value):
+    return list(of_set(value, "train", {text.id: text for text in value.candidates}.get))
 
 
 def test_labelled_pairs(corpus, labelled):
@@ -308,7 +312,7 @@ def test_labelled_pairs(corpus, labelled):
 
 
 def test_there_are_never_more_shards_than_pairs(corpus, labelled, tmp_path):
-    assert pairs.write_pairs(list(of_set(labelled[1], "train")), corpus[1], tmp_path, 64)["shards"] == 11
+    assert pairs.write_pairs(training_examples(labelled[1]), corpus[1], tmp_path, 64)["shards"] == 11
     assert len(list(tmp_path.glob("*.tfrecord"))) == 11
 
 

@@ -1,6 +1,7 @@
 """WordPiece: the published tokens, reproducible training, and bad vocabularies."""
 
 import gzip
+from random import Random
 
 import pytest
 
@@ -72,6 +73,29 @@ def test_single_and_pair_by_hand():
     assert vocabulary.pair([7] * 20, [8] * 20, 10) == [cls, 7, 7, 7, sep, 8, 8, 8, 8, sep]
     assert vocabulary.pair([7] * 21, [8] * 20, 10) == [cls, 7, 7, 7, 7, sep, 8, 8, 8, sep]
     assert vocabulary.pair([7] * 20, [8], 10) == [cls, 7, 7, 7, 7, 7, 7, sep, 8, sep]
+
+
+def test_windows_cut_the_second_text_without_gap_or_overlap():
+    vocabulary = WordPiece.train(TEXTS, 80)
+    cls, sep = vocabulary.cls_id, vocabulary.sep_id
+    assert vocabulary.windows([7], [10, 11, 12, 13, 14], 6, 9) == [
+        [cls, 7, sep, 10, 11, sep],
+        [cls, 7, sep, 12, 13, sep],
+        [cls, 7, sep, 14, sep],
+    ]
+    assert vocabulary.windows([], [10, 11, 12], 4, 9) == [[cls, 10, 11, sep], [cls, 12, sep]]
+    random = Random(0)
+    for _ in range(500):
+        first, second = ([random.randrange(10, 80) for _ in range(random.choice((0, 1, 5, 30)))] for _ in range(2))
+        length, most = random.randrange(5, 20), random.randrange(1, 9)
+        rows = vocabulary.windows(first, second, length, most)
+        assert rows[0] == vocabulary.pair(first, second, length)  # the first is the text as it is without windows
+        assert len(rows) <= most and all(len(row) <= length for row in rows)
+        assert all(len(row) == length for row in rows[:-1])
+        head = rows[0][: rows[0].index(sep) + 1] if first else [cls]
+        assert all(row[: len(head)] == head and row[-1] == sep for row in rows)
+        read = [id for row in rows for id in row[len(head) : -1]]
+        assert read == second[: len(read)] and (len(read) == len(second) or len(rows) == most)
 
 
 @pytest.mark.parametrize("missing", SPECIAL_TOKENS)

@@ -34,7 +34,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
                 "candidates",
                 ((item.id, item) for item in items),
                 len(items),
-                functools.partial(models.candidate_tokens, config, vocabulary),
+                functools.partial(models.candidate_windows, config, vocabulary),
                 embed,
                 shard_size=config.encode.shard_size,
                 batch_tokens=config.encode.batch_tokens,

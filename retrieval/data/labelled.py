@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from retrieval.data import beir
-from retrieval.data.beir import Candidate, RetrievalSet
+from retrieval.data.beir import Candidate, Judged, RetrievalSet
 from retrieval.data.external_sort import Sorter
 from retrieval.errors import UserError
 
@@ -74,11 +74,10 @@ def digest(text: Candidate) -> bytes:
     return hashlib.blake2b(f"{text.title}\0{text.text}".encode(), digest_size=8).digest()
 
 
-def of_set(value: RetrievalSet, rule: str) -> Iterator[Example]:
-    """The queries of a set with the candidates that `rule` judges relevant."""
-    texts = {candidate.id: candidate for candidate in value.candidates}
+def of_set(value: RetrievalSet | Judged, rule: str, text_of: Callable[[str], Candidate]) -> Iterator[Example]:
+    """The queries of a set with the candidates that `rule` judges relevant, whose texts `text_of` gives by id."""
     for query, grades in value.qrels[rule].items():
-        positives = tuple(texts[id] for id, grade in grades.items() if grade > 0)
+        positives = tuple(text_of(id) for id, grade in grades.items() if grade > 0)
         if positives:
             yield Example(value.queries[query], positives)
 

@@ -1,11 +1,13 @@
 """The TSV files of MS MARCO (Nguyen et al. 2016), plain or .gz:
 
     collection.tsv         passage id, passage
+    msmarco-docs.tsv       document id, url, title, body
     queries.*.tsv          query id, query
     triples.*.tsv          query, positive, negative
     qidpidtriples.*.tsv    the same as ids
 
-Fields are between tabs, and quotation marks mean nothing.
+Fields are between tabs, and quotation marks mean nothing. A collection is of passages or of documents, as its first
+line is. The url of a document stands before its title.
 """
 
 import array
@@ -21,13 +23,16 @@ from retrieval.data.beir import Candidate
 from retrieval.data.labelled import Counts, Example, example, grouped
 from retrieval.errors import UserError
 
+# The fields of a collection's lines, by their number.
+_COLLECTIONS = {2: ("passage id", "passage"), 4: ("document id", "url", "title", "body")}
+
 
 def read_collection(path: Path) -> Iterator[Candidate]:
-    """The passages, one after the other. An empty one is kept: it can be judged, and its place counts.
+    """The passages or documents, one after the other. An empty one is kept: it can be judged, and its place counts.
 
     Raises:
-      UserError: the file cannot be read or is not UTF-8, a line has not two fields, or an id is not one; with the line.
-        At the end: an id is there twice.
+      UserError: the file cannot be read or is not UTF-8, a line has not two fields, of documents four, or an id is not
+        one; with the line. At the end: an id is there twice.
     """
     return (passage for _, passage in _passages(path))
 
@@ -117,7 +122,7 @@ class Distinct:
 
 
 class Passages:
-    """Passages by id, read from the disk when they are asked for; to be used in a `with` statement.
+    """Passages or documents by id, read from the disk when they are asked for; to be used in a `with` statement.
 
     What is compressed is unpacked into a temporary file without a name.
     """
@@ -151,7 +156,8 @@ class Passages:
 
     def __getitem__(self, id: str) -> Candidate:
         self._file.seek(int(self._places[self._row(id)]))
-        return _passage(beir.decoded(self._file.readline(), str(self._path)), str(self._path))
+        line = beir.decoded(self._file.readline(), str(self._path))
+        return _passage(line, _kind(line, str(self._path)), str(self._path))
 
     def _row(self, id: str) -> int:
         """That of the id, where it is there."""
@@ -160,11 +166,12 @@ class Passages:
 
 def _passages(path: Path) -> Iterator[tuple[int, Candidate]]:
     """Each passage, after the byte at which its line begins, in what the file holds."""
-    seen, place = Distinct(path), 0
+    seen, place, names = Distinct(path), 0, ()
     for number, line in enumerate(beir.byte_lines(path), 1):
         at = f"{path}, line {number}"
         if text := beir.decoded(line, at):
-            passage = _passage(text, at)
+            names = names or _kind(text, at)
+            passage = _passage(text, names, at)
             seen.add(passage.id, number)
             yield place, passage
         place += len(line)
@@ -173,9 +180,18 @@ def _passages(path: Path) -> Iterator[tuple[int, Candidate]]:
     seen.check()
 
 
-def _passage(line: str, at: str) -> Candidate:
-    id, text = _fields(line, ("passage id", "passage"), at)
-    return Candidate(beir.check_id(id, "passage id", at), "", text)
+def _kind(line: str, at: str) -> Sequence[str]:
+    """The names of the fields of the collection that a line is of."""
+    count = line.count("\t") + 1
+    if count not in _COLLECTIONS:
+        known = ", or ".join(f"{number} between tabs: {', '.join(names)}" for number, names in _COLLECTIONS.items())
+        raise UserError(f"{at}: {count} fields, expected {known}")
+    return _COLLECTIONS[count]
+
+
+def _passage(line: str, names: Sequence[str], at: str) -> Candidate:
+    id, *before, text = _fields(line, names, at)
+    return Candidate(beir.check_id(id, names[0], at), " ".join(filter(None, map(str.strip, before))), text)
 
 
 def _id_triples(path: Path, queries: Mapping[str, str], passages: Passages, names: Path) -> Iterator[Example]:

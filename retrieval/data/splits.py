@@ -1,11 +1,14 @@
 """The questions of an evaluation set divided into training, validation and test (Chang et al. 2020, section 4.1)."""
 
 import hashlib
+import logging
 from collections.abc import Collection, Mapping
 
 from retrieval.data.answers import Answers
-from retrieval.data.beir import RetrievalSet
+from retrieval.data.beir import RetrievalSet, Stream
 from retrieval.errors import UserError
+
+_log = logging.getLogger(__name__)
 
 TRAIN, VALIDATION = "train", "validation"
 _MOST_HELD_OUT = 2000  # queries of files: their texts are a pool that is held in memory
@@ -65,8 +68,18 @@ def _training_set(value: RetrievalSet, train: Collection[str], validation: Colle
     judgements = next(iter(value.qrels.values()))
     positives = {id: {c: grade for c, grade in grades.items() if grade > 0} for id, grades in judgements.items()}
     qrels = {TRAIN: _restrict(positives, train), VALIDATION: _restrict(positives, validation)}
+    without = [id for id in (*train, *validation) if not positives.get(id)]
+    if without:
+        _log.warning(
+            "set '%s': %d questions have no candidate that is judged relevant, the first is '%s': they are not trained "
+            "on, nor validated on",
+            *(value.name, len(without), without[0]),
+        )
     relevant = {candidate for rule in qrels.values() for grades in rule.values() for candidate in grades}
-    candidates = [candidate for candidate in value.candidates if candidate.id in relevant]
+    # Hundreds of thousands of documents need not be held.
+    candidates = Stream(
+        lambda: (candidate for candidate in value.candidates if candidate.id in relevant), len(relevant)
+    )
     queries = {id: value.queries[id] for id in (*train, *validation)}
     return RetrievalSet("training", queries, candidates, qrels, _of(value.answers, queries))
 

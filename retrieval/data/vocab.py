@@ -78,9 +78,20 @@ class Vocabulary:
         if not first:
             return self.single(second, length)
         room = length - 3
-        half = (room + (len(first) > len(second))) // 2
-        first = first[: max(half, room - len(second))]
+        first = _beside(first, second, room)
         return [self.cls_id, *first, self.sep_id, *second[: room - len(first)], self.sep_id]
+
+    def windows(self, first: Sequence[int], second: Sequence[int], length: int, most: int) -> list[list[int]]:
+        """The `pair` of the two, then pairs that go on in `second` where the one before was cut, with the same `first`.
+
+        Args:
+          most: pairs, at most; what `second` has behind the last of them is left out.
+        """
+        room = length - 3 if first else length - 2
+        first = _beside(first, second, room)
+        step = max(1, room - len(first))
+        starts = range(0, max(1, len(second)), step)[:most]
+        return [self.pair(first, second[start : start + step], length) for start in starts]
 
     def to_json(self, types: int) -> str:
         """A `tokenizer.json` of the library, with `single` and `pair` as what it makes of token ids.
@@ -196,6 +207,12 @@ def in_order(path: Path, ids: Any) -> list[str]:
     if not isinstance(ids, dict) or sorted(i for i in ids.values() if type(i) is int) != list(range(len(ids))):
         raise UserError(f"vocabulary {path}: its ids are not the numbers from 0 on; copy it again")
     return sorted(ids, key=ids.__getitem__)
+
+
+def _beside(first: Sequence[int], second: Sequence[int], room: int) -> Sequence[int]:
+    """What is left of `first` where the two share `room` tokens."""
+    half = (room + (len(first) > len(second))) // 2
+    return first[: max(half, room - len(second))]
 
 
 def _parts(texts: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -42,7 +42,7 @@ def evaluate(
     Raises:
       UserError: a metric is unknown, an id occurs twice, or `qrels` judges no query or one that was not searched.
     """
-    measures = {name: _parse(name) for name in metrics}
+    measures = {name: parse(name) for name in metrics}
     _check(rows_QK, query_ids, candidate_ids, qrels)
     judged = [number for number, query in enumerate(query_ids) if qrels.get(query)]
     sums = dict.fromkeys(measures.values(), 0.0)
@@ -97,7 +97,12 @@ def _scored(rows_K: np.ndarray, candidate_ids: Sequence[str]) -> dict[str, float
     return {candidate_ids[row]: float(-rank) for rank, row in enumerate(rows_K.tolist()) if row >= 0}
 
 
-def _parse(name: str) -> ir_measures.Measure:
+def parse(name: str) -> ir_measures.Measure:
+    """A metric by its name, as `evaluate` takes it.
+
+    Raises:
+      UserError: there is none of that name, or it is written wrongly.
+    """
     base = re.match(r"\w*", name)[0]
     if base not in _METRICS:
         raise unknown_name("metric", base, _METRICS)

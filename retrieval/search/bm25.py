@@ -96,6 +96,9 @@ class Bm25Index:
             raise UserError(f"{folder / _VOCABULARY}: not the words of {folder / _WEIGHTS}; {_REMEDY}")
         return cls(weights_VN, vocabulary, parameters)
 
+    def __len__(self) -> int:
+        return self._weights.shape[1]
+
     @property
     def description(self) -> str:
         """What was indexed and how, in words for a report."""
@@ -103,7 +106,7 @@ class Bm25Index:
         stop_words = "English stop words left out" if parameters.stop_words == "en" else "all words kept"
         return (
             f"BM25 (Lucene's variant, k1 {parameters.k1:g}, b {parameters.b:g}, {stop_words}, no stemming), "
-            f"document = {parameters.document}, {self._weights.shape[1]:,} documents"
+            f"document = {parameters.document}, {len(self):,} documents"
         )
 
     def search(self, queries: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:

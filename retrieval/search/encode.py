@@ -1,7 +1,7 @@
 """A collection of texts to sharded embedding files: resumable to the shard, and short texts pay for no padding.
 
 NAME-00003-of-00012.npy        float32 [rows, E]
-NAME-00003-of-00012.ids.json   the ids of the rows, in order
+NAME-00003-of-00012.ids.json   the ids of the rows, in order; of a text with several rows they are neighbours
 
 Three things happen at once: a thread tokenises texts and makes batches of them, the caller's has them embedded, two
 batches at a time, and a third writes the shard before.
@@ -63,7 +63,7 @@ def encode(
     name: str,
     texts: Iterable[tuple[str, T]],
     total: int,
-    tokens: Callable[[Sequence[T]], Sequence[Sequence[int]]],
+    tokens: Callable[[Sequence[T]], Sequence[Sequence[Sequence[int]]]],
     embed: Embed,
     *,
     shard_size: int,
@@ -80,7 +80,7 @@ def encode(
     Args:
       texts: ids and texts, in order; those of one shard are in memory at a time.
       total: how many there are.
-      tokens: the token ids of some texts, special tokens included; called in a thread.
+      tokens: of each of some texts, the token ids of its rows, special tokens included; called in a thread.
       batch_tokens: padded tokens of a batch; fixes the memory.
       longest: no text has more tokens, and none is padded to more.
       multiple: the number of rows of a batch is a multiple of it (the number of devices).
@@ -99,10 +99,9 @@ def encode(
 
     def work() -> Iterator[_Batch | _Complete]:
         for shard, members in _shards(texts, total, shard_size, paths):
-            chunks = (members[start : start + _CHUNK] for start in range(0, len(members), _CHUNK))
-            rows = itertools.chain.from_iterable(tokens([text for _, text in chunk]) for chunk in chunks)
-            yield from _batches(rows, batch_tokens, longest, multiple)
-            yield _Complete(paths[shard], [id for id, _ in members])
+            ids: list[str] = []
+            yield from _batches(_rows(members, tokens, ids), batch_tokens, longest, multiple)
+            yield _Complete(paths[shard], ids)
 
     progress = tqdm.tqdm(total=len(paths), desc=f"encode {folder.parent.name}/{folder.name}/{name}", mininterval=2)
     embedded, writing = [], None
@@ -131,10 +130,8 @@ def load(folder: Path, name: str) -> tuple[np.ndarray, list[str]]:
     Raises:
       UserError: a shard is missing, damaged, of another size than the others, or holds NaN or infinity.
     """
-    paths = sorted(folder.glob(f"{name}-*-of-*.npy"))
-    if not paths or len(paths) != int(paths[0].stem.rpartition("-")[2]):
-        raise UserError(f"{folder}: {len(paths)} shards of '{name}', not all that there should be; encode again")
-    ids = [_read_ids(path.with_suffix(".ids.json")) for path in paths]
+    paths = _paths(folder, name)
+    ids = [_read_ids(path) for path in paths]
     ends = list(itertools.accumulate(map(len, ids), initial=0))
     embeddings_NE = None
     for path, start, end in zip(paths, ends, ends[1:]):
@@ -146,6 +143,15 @@ def load(folder: Path, name: str) -> tuple[np.ndarray, list[str]]:
             raise UserError(f"{path}: embeddings {shard_NE.shape} where {expected} belong; delete it and encode again")
         embeddings_NE[start:end] = shard_NE
     return embeddings_NE, list(itertools.chain.from_iterable(ids))
+
+
+def load_ids(folder: Path, name: str) -> list[str]:
+    """The ids that `load` gives, without the embeddings.
+
+    Raises:
+      UserError: a shard is missing, or a list of ids is damaged.
+    """
+    return list(itertools.chain.from_iterable(map(_read_ids, _paths(folder, name))))
 
 
 def encode_rows(
@@ -160,6 +166,14 @@ def encode_rows(
 
 def _path(folder: Path, name: str, shard: int, count: int) -> Path:
     return folder / f"{name}-{shard:05d}-of-{count:05d}.npy"
+
+
+def _paths(folder: Path, name: str) -> list[Path]:
+    """The shards of a name, in order, all of which are there."""
+    paths = sorted(folder.glob(f"{name}-*-of-*.npy"))
+    if not paths or len(paths) != int(paths[0].stem.rpartition("-")[2]):
+        raise UserError(f"{folder}: {len(paths)} shards of '{name}', not all that there should be; encode again")
+    return paths
 
 
 def _write(path: Path, ids: list[str], embeddings_NE: np.ndarray) -> None:
@@ -179,7 +193,8 @@ def _read(path: Path) -> np.ndarray:
         raise UserError(f"{path}: {error}") from error
 
 
-def _read_ids(path: Path) -> list[str]:
+def _read_ids(shard: Path) -> list[str]:
+    path = shard.with_suffix(".ids.json")
     ids = files.read_json(path)
     if not isinstance(ids, list) or not all(isinstance(id, str) for id in ids):
         raise UserError(f"{path}: not a list of ids; delete it and its shard, and encode again")
@@ -200,6 +215,19 @@ def _shards(
         if len(members) != min(total - shard * shard_size, shard_size):
             raise UserError(f"there are no longer {total} texts: their file changed while it was read; encode again")
         yield shard, members
+
+
+def _rows(
+    members: Sequence[tuple[str, T]],
+    tokens: Callable[[Sequence[T]], Sequence[Sequence[Sequence[int]]]],
+    ids: list[str],
+) -> Iterator[Sequence[int]]:
+    """The rows of a shard's texts; appends to `ids` that of each, some texts ahead."""
+    for start in range(0, len(members), _CHUNK):
+        chunk = members[start : start + _CHUNK]
+        for (id, _), rows in zip(chunk, tokens([text for _, text in chunk]), strict=True):
+            ids += [id] * len(rows)
+            yield from rows
 
 
 def _ahead(items: Iterator[T]) -> Iterator[T]:

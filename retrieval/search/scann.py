@@ -97,6 +97,9 @@ class ScannIndex:
         builder.score_ah(min(2, dimensions), anisotropic_quantization_threshold=0.2).reorder(parameters.reordered)
         return cls(builder.build(), parameters)
 
+    def __len__(self) -> int:
+        return self._parameters.candidates
+
     @property
     def is_exact(self) -> bool:
         """Whether the collection is so small that all of it is searched: there is nothing to tune."""

@@ -21,6 +21,7 @@ from retrieval.data import (
     vocabularies,
 )
 from retrieval.data.beir import Candidate, RetrievalSet
+from retrieval.data.candidate_texts import CandidateTexts
 from retrieval.data.labelled import Counts, Example
 from retrieval.data.passages import Limits
 from retrieval.data.vocab import Vocabulary
@@ -30,7 +31,7 @@ from retrieval.stages.run import Run
 
 _log = logging.getLogger(__name__)
 
-_PART = 20_000  # texts that are held at a time
+_PART = 2000  # texts whose tokens are counted at a time: of documents, some hundred megabytes
 
 
 def prepare_corpus(run: Run) -> dict[str, Any]:
@@ -123,8 +124,9 @@ def write_pairs(run: Run) -> dict[str, Any]:
 
 def _of_set(run: Run) -> Iterator[Example]:
     """The training questions of a set, with what was mined for them; a base may have mined for others too."""
-    training = beir.read_folder(run.training)
-    yield from labelled.of_set(training, splits.TRAIN)
+    training = beir.read_judged(run.training)
+    with CandidateTexts(run.training / "corpus.jsonl", set(training.candidates)) as texts:
+        yield from labelled.of_set(training, splits.TRAIN, lambda id: texts[texts.row_of[id]])
     if run.negatives.exists():
         asked = {training.queries[id] for id in training.qrels[splits.TRAIN]}
         mined = jsonl_pairs.read(run.negatives / "negatives.jsonl", Counts())

@@ -14,9 +14,8 @@ from retrieval.data.beir import Judged
 from retrieval.data.candidate_texts import CandidateTexts
 from retrieval.evaluation import display, metrics, report, runs
 from retrieval.search import encode as encoding
-from retrieval.search import fusion, scann, tuning
+from retrieval.search import fusion, scann, tuning, windows
 from retrieval.search.bm25 import Bm25Index
-from retrieval.search.exact import ExactIndex
 from retrieval.stages import examples
 from retrieval.stages import index as indexes
 from retrieval.stages.index import TRAINED, UNTRAINED
@@ -71,17 +70,18 @@ def write_report(run: Run) -> None:
 def _rankings(run: Run, value: Judged) -> Iterator[Ranking]:
     search = functools.partial(_search, value, min(run.config.evaluate.depth, len(value.candidates)))
     words = Bm25Index.load(run.index(value.name, "bm25"))
+    indexes.check_count(run.index(value.name, "bm25"), len(words), len(value.candidates))
     bm25 = search("bm25", words, list(value.queries.values()))
     yield bm25
     if not indexes.has_embeddings(run, value.name):
         return
     if indexes.has_embeddings(run, value.name, UNTRAINED):
-        yield search("untrained", *_exact(run, value.name, UNTRAINED))
-    exact, queries = _exact(run, value.name, TRAINED)
+        yield search("untrained", *_exact(run, value, UNTRAINED))
+    exact, queries = _exact(run, value, TRAINED)
     dense = search("dense", exact, queries)
     yield dense
     if scann.available() and run.index(value.name, "scann").exists():
-        yield search("dense (ScaNN)", scann.ScannIndex.load(run.index(value.name, "scann")), queries)
+        yield search("dense (ScaNN)", indexes.scann_index(run, value.name), queries)
     weight = _weight(run, value, words, exact)
     began = time.perf_counter()
     pair, depth = [(bm25.scores, bm25.rows), (dense.scores, dense.rows)], bm25.rows.shape[1]
@@ -89,7 +89,7 @@ def _rankings(run: Run, value: Judged) -> Iterator[Ranking]:
     yield Ranking("hybrid", *fused, bm25.seconds + dense.seconds + time.perf_counter() - began, weight)
 
 
-def _weight(run: Run, value: Judged, words: Bm25Index, exact: ExactIndex) -> float:
+def _weight(run: Run, value: Judged, words: Bm25Index, exact: windows.Index) -> float:
     """The weight of the dense list: DENSE_WEIGHT, unless the validation questions show that another one is better.
 
     That is so if its mean reciprocal rank is higher by twice the standard error of the difference: of a dozen questions
@@ -115,10 +115,11 @@ def _weight(run: Run, value: Judged, words: Bm25Index, exact: ExactIndex) -> flo
     return max(sure, key=sure.get, default=DENSE_WEIGHT)
 
 
-def _exact(run: Run, name: str, system: str) -> tuple[ExactIndex, np.ndarray]:
+def _exact(run: Run, value: Judged, system: str) -> tuple[windows.Index, np.ndarray]:
     """Exact search over a set's candidates, and the embeddings of its queries."""
-    candidates, queries = (encoding.load(run.embeddings(name, system), kind)[0] for kind in ("candidates", "queries"))
-    return ExactIndex(candidates), queries
+    indexes.check_embeddings(run, system, value)
+    queries, _ = encoding.load(run.embeddings(value.name, system), "queries")
+    return indexes.exact_index(run, value.name, system), queries
 
 
 def _search(value: Judged, depth: int, system: str, index: Any, queries: Any) -> Ranking:
@@ -139,7 +140,8 @@ def _evaluate(run: Run, value: Judged, ranking: Ranking) -> Iterator[dict[str, A
         path = run.folder / "runs" / value.name / f"{ranking.system.replace(' ', '_')}.trec"
         runs.write_run(path, query_ids, candidate_ids, ranking.scores, ranking.rows, ranking.system.replace(" ", "_"))
     for rule, qrels in value.qrels.items():
-        names = HITS if max(map(len, qrels.values())) == 1 or value.name in ("reqa", "nq") else RANKING
+        hits = max(map(len, qrels.values())) == 1 or value.name in ("reqa", "nq")
+        names = run.config.evaluate.metrics or (HITS if hits else RANKING)
         found = metrics.evaluate(ranking.rows, query_ids, candidate_ids, qrels, names)
         yield from _results(run, value, ranking, rule, len(qrels), found)
 

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import itertools
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -49,12 +50,12 @@ SETS = {
         '{"_id": "d1", "title": "T", "text": "words"}',
     ),
     "msmarco": Format(
-        "MS MARCO: passages, queries and qrels, as TSV",
+        "MS MARCO: passages or documents, queries and qrels, as TSV",
         "--config.sets.msmarco=collection.tsv,queries.tsv,qrels.tsv",
         "1185869⇥0⇥0⇥1",
     ),
     "trec": Format(
-        "TREC: passages (TSV, or BEIR's corpus.jsonl), topics (SGML or TSV), qrels",
+        "TREC: passages or documents (TSV as MS MARCO's, or BEIR's corpus.jsonl), topics (SGML or TSV), qrels",
         "--config.sets.trec=corpus.jsonl,topics.txt,qrels.txt",
         "<top> <num> Number: 301 <title> organized crime <desc> … </top>",
     ),
@@ -102,6 +103,8 @@ LABELLED = {
     ),
 }
 
+# Of passages they are numbers, of documents a D is before them.
+_IDS = re.compile(r"[0-9]+(\tD?[0-9]+){2}")
 _ALL = sys.maxsize
 _FILES_OF_A_SET = dict.fromkeys(("msmarco", "trec"), ("passages", "queries", "qrels")) | {QA: ("passages", "questions")}
 
@@ -249,7 +252,7 @@ def format_of(config: ConfigDict, path: Path) -> str:
             f"{path}, line 1: no format that is known, {len(fields)} fields between tabs; README.md shows what "
             f"{', '.join(LABELLED)} look like"
         )
-    return ID_TRIPLES if all(field.isascii() and field.isdigit() for field in fields) else TRIPLES
+    return ID_TRIPLES if _IDS.fullmatch(line) else TRIPLES
 
 
 def _read(config: ConfigDict, path: Path, folder: Path, pool: int, counts: Counts) -> Iterator[Example]:

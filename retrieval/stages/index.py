@@ -3,18 +3,19 @@
 import functools
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval.data import beir, vocabularies
-from retrieval.data.beir import Candidate
+from retrieval.data.beir import Candidate, Judged
 from retrieval.data.vocab import Vocabulary
-from retrieval.errors import unknown_name
+from retrieval.errors import UserError, unknown_name
 from retrieval.search import encode as encoding
-from retrieval.search import scann, tuning
+from retrieval.search import scann, tuning, windows
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.exact import ExactIndex
 from retrieval.stages import examples
@@ -118,19 +119,64 @@ def has_embeddings(run: Run, name: str, system: str = TRAINED) -> bool:
     return run.embeddings(name, system).exists()
 
 
-def dense_index(run: Run, name: str) -> scann.ScannIndex | ExactIndex:
+def check_embeddings(run: Run, system: str, value: Judged) -> None:
+    """Checks that the embeddings of a set are those of its candidates and queries as they are now.
+
+    Raises:
+      UserError: they are not: whatever was found would be taken for something else.
+    """
+    folder = run.embeddings(value.name, system)
+    for kind, ids in (("candidates", value.candidates), ("queries", value.queries)):
+        there = dict.fromkeys(encoding.load_ids(folder, kind))
+        for number, (id, other) in enumerate(itertools.zip_longest(ids, there), 1):
+            if id != other:
+                raise UserError(
+                    f"{folder}: older than the set: of its {len(ids)} {kind} '{id}' is number {number}, and '{other}' "
+                    f"of the {len(there)} embeddings; --stage=encode,index makes both again"
+                )
+
+
+def check_count(folder: Path, count: int, there: int) -> None:
+    """Checks that an index is over as many texts or windows as there are.
+
+    Raises:
+      UserError: it is not.
+    """
+    if count != there:
+        raise UserError(
+            f"{folder}: older than what it was made from, over {count} texts where there are {there} now; "
+            "--stage=index makes it again"
+        )
+
+
+def dense_index(run: Run, name: str) -> windows.Index:
     """The ScaNN index of a collection, or exact search where there is none."""
     if scann.available() and run.index(name, "scann").exists():
-        return scann.ScannIndex.load(run.index(name, "scann"))
-    return ExactIndex(encoding.load(run.embeddings(name, TRAINED), "candidates")[0])
+        return scann_index(run, name)
+    return exact_index(run, name, TRAINED)
+
+
+def scann_index(run: Run, name: str) -> windows.Index:
+    """The ScaNN index of a collection, whose rows are candidates."""
+    ids = encoding.load_ids(run.embeddings(name, TRAINED), "candidates")
+    tree = scann.ScannIndex.load(run.index(name, "scann"))
+    check_count(run.index(name, "scann"), len(tree), len(ids))
+    return windows.over_candidates(tree, windows.owners(ids))
+
+
+def exact_index(run: Run, name: str, system: str) -> windows.Index:
+    """Exact search over the embeddings of a collection, whose rows are candidates."""
+    embeddings, ids = encoding.load(run.embeddings(name, system), "candidates")
+    return windows.over_candidates(ExactIndex(embeddings), windows.owners(ids))
 
 
 def _build_scann(run: Run, name: str, target: tuning.Target) -> scann.ScannIndex:
-    embeddings, _ = encoding.load(run.embeddings(name, TRAINED), "candidates")
+    embeddings, ids = encoding.load(run.embeddings(name, TRAINED), "candidates")
     tree = scann.ScannIndex.build(embeddings)
     if tree.is_exact:
         return tree
-    sample = tuning.draw(embeddings, _queries(run, name), run.config.index.tune_queries, target.k)
+    k = windows.enough(target.k, np.bincount(windows.owners(ids)).max())  # as many as may be asked for
+    sample = tuning.draw(embeddings, _queries(run, name), run.config.index.tune_queries, k)
     return tree.tuned(sample, target.recall)
 
 
@@ -152,12 +198,14 @@ def _systems(run: Run, vocab_size: int) -> Iterator[tuple[str, Any]]:
 def _encode_queries(
     run: Run, kind: str, queries: Mapping[str, str], write: Callable, embed: encoding.Embed, vocabulary: Vocabulary
 ) -> None:
-    tokens = functools.partial(models.query_tokens, run.config, vocabulary)
+    def tokens(texts: Sequence[str]) -> list[list[list[int]]]:
+        return [[ids] for ids in models.query_tokens(run.config, vocabulary, texts)]
+
     write(kind, queries.items(), len(queries), tokens, embed)
 
 
 def _encode_candidates(run: Run, name: str, write: Callable, embed: encoding.Embed, vocabulary: Vocabulary) -> int:
-    tokens = functools.partial(models.candidate_tokens, run.config, vocabulary)
+    tokens = functools.partial(models.candidate_windows, run.config, vocabulary)
     # Read twice: a collection may be larger than the memory, and the names of the shards say how many there are.
     total = sum(1 for _ in read_candidates(run, name))
     write("candidates", ((item.id, item) for item in read_candidates(run, name)), total, tokens, embed)

@@ -18,8 +18,8 @@ from retrieval.models.two_tower import TwoTower
 from retrieval.search import encode as encoding
 from retrieval.search import scann
 from retrieval.search.bm25 import Bm25Index
-from retrieval.search.exact import ExactIndex
 from retrieval.stages import examples, formats, negatives, train
+from retrieval.stages import index as indexes
 from retrieval.stages import model as models
 from retrieval.stages.index import TRAINED
 from retrieval.stages.run import Run, Stage, details, is_current, is_done, read_record
@@ -125,11 +125,11 @@ def _searcher(run: Run, source: Run, name: str, texts: list[str]) -> tuple[Calla
         return Bm25Index.load(source.index(name, "bm25")).search, texts
     queries_QE = _embedded(run, source, texts)
     if run.config.mine.system == "exact":
-        return ExactIndex(encoding.load(source.embeddings(name, TRAINED), "candidates")[0]).search, queries_QE
+        return indexes.exact_index(source, name, TRAINED).search, queries_QE
     folder = source.index(name, "scann")
     if not (scann.available() and folder.exists()):
         raise UserError(f"{folder}: no ScaNN index there; use config.mine.system=exact")
-    return scann.ScannIndex.load(folder).search, queries_QE
+    return indexes.scann_index(source, name).search, queries_QE
 
 
 def _embedded(run: Run, source: Run, texts: list[str]) -> Any:

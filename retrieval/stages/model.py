@@ -213,11 +213,16 @@ def query_tokens(config: ConfigDict, vocabulary: Vocabulary, texts: Sequence[str
     return [vocabulary.single(ids, config.data.query_length) for ids in vocabulary.encode_batch(texts)]
 
 
-def candidate_tokens(config: ConfigDict, vocabulary: Vocabulary, items: Sequence[Candidate]) -> list[list[int]]:
-    """Candidates as the document tower takes them: title and text (of ReQA: sentence and passage)."""
+def candidate_windows(config: ConfigDict, vocabulary: Vocabulary, items: Sequence[Candidate]) -> list[list[list[int]]]:
+    """Candidates as the document tower takes them: title and text (of ReQA: sentence and passage).
+
+    Of each, at most config.encode.windows windows of the text, with the title in every one (ANCE's MaxP); the first is
+    what training sees of it (FirstP).
+    """
     titles = vocabulary.encode_batch([item.title for item in items])
     bodies = vocabulary.encode_batch([item.text for item in items])
-    return [vocabulary.pair(title, body, config.data.document_length) for title, body in zip(titles, bodies)]
+    length, most = config.data.document_length, config.encode.windows
+    return [vocabulary.windows(title, body, length, most) for title, body in zip(titles, bodies)]
 
 
 def token_types(ids_BL: np.ndarray, sep_id: int) -> np.ndarray:

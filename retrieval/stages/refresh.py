@@ -6,6 +6,8 @@ position belongs to. The one of a step that a refresh follows is still of the ve
 there begins with the refresh.
 """
 
+import array
+import itertools
 import logging
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -21,6 +23,7 @@ from retrieval.data.candidate_texts import CandidateTexts
 from retrieval.data.labelled import Counts
 from retrieval.data.vocab import Vocabulary
 from retrieval.errors import UserError
+from retrieval.search import windows
 from retrieval.search.encode import encode_rows
 from retrieval.search.exact import ExactIndex
 from retrieval.stages import examples, negatives
@@ -131,9 +134,8 @@ def make(
         if not hosts.on_first(lambda: _is_there(run, version, kept())):
             with negatives.open_questions(run) as (questions, candidates):
                 drawn = negatives.draw(questions, config.mine.refresh_share, config.split.seed, version)
-                queries_QE, candidates_NE = _embedded(config, vocabulary, embedder, params, mesh, drawn, candidates)
-                search = ExactIndex(candidates_NE, mesh=mesh).search
-                mined = negatives.mine(config, drawn, candidates, search, queries_QE, version)
+                queries_QE, index = _embedded(config, vocabulary, embedder, params, mesh, drawn, candidates)
+                mined = negatives.mine(config, drawn, candidates, index.search, queries_QE, version)
                 hosts.on_first(lambda: _write(run, vocabulary, version, step, drawn, candidates, mined))
         versions.turn_to(version)
         told = files.read_json(_folder(run, version) / _STATISTICS)
@@ -175,8 +177,8 @@ def _embedded(
     mesh: jax.sharding.Mesh,
     questions: Sequence[Question],
     candidates: CandidateTexts,
-) -> tuple[np.ndarray, np.ndarray]:
-    """The embeddings of questions [Q, E] and of all candidates [N, E], of which a shard's texts are held at a time."""
+) -> tuple[np.ndarray, windows.Index]:
+    """The embeddings of questions [Q, E], and exact search over all candidates, of which a shard's texts are held."""
 
     def embed(tokens: Sequence[Sequence[int]], function: Callable) -> np.ndarray:
         longest = max(config.data.query_length, config.data.document_length)
@@ -184,12 +186,17 @@ def _embedded(
 
     tokens = models.query_tokens(config, vocabulary, [question.text for question in questions])
     queries_QE = embed(tokens, embedder.queries(params))
-    candidates_NE = np.empty((len(candidates), queries_QE.shape[1]), np.float32)
+    # Room for as many as there may be: the system gives memory to what is written alone.
+    windows_WE = np.empty((len(candidates) * config.encode.windows, queries_QE.shape[1]), np.float32)
+    owners = array.array("i")
     for start in range(0, len(candidates), config.encode.shard_size):
         rows = range(start, min(start + config.encode.shard_size, len(candidates)))
-        tokens = models.candidate_tokens(config, vocabulary, [candidates[row] for row in rows])
-        candidates_NE[rows.start : rows.stop] = embed(tokens, embedder.documents(params))
-    return queries_QE, candidates_NE
+        cut = models.candidate_windows(config, vocabulary, [candidates[row] for row in rows])
+        tokens = list(itertools.chain.from_iterable(cut))
+        windows_WE[len(owners) : len(owners) + len(tokens)] = embed(tokens, embedder.documents(params))
+        owners.extend(row for row, own in zip(rows, cut) for _ in own)
+    index = ExactIndex(windows_WE[: len(owners)], mesh=mesh)
+    return queries_QE, windows.over_candidates(index, np.asarray(owners))
 
 
 def _write(

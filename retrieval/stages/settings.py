@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from retrieval.data.prepare import LOCAL
 from retrieval.data.tasks import TASKS
 from retrieval.errors import UserError, unknown_name
-from retrieval.evaluation.metrics import cutoff
+from retrieval.evaluation.metrics import cutoff, parse
 from retrieval.models.autoencoder import REACHES, WIRINGS
 from retrieval.models.transformer import DTYPES, REMAT
 from retrieval.models.two_tower import ENCODERS, POOLINGS
@@ -44,6 +44,10 @@ _TUPLE = Rule("a tuple", lambda value: isinstance(value, tuple | list))
 _TEXTS = Rule(
     "a tuple of texts, such as \"('one', 'two')\"",
     lambda value: isinstance(value, tuple | list) and all(isinstance(item, str) for item in value),
+)
+_METRICS = Rule(
+    "a tuple of metrics, such as \"('RR@10', 'R@1000')\", or ()",
+    lambda value: _TEXTS.fits(value) and not any("," in name for name in value),
 )
 _STEPS = Rule(
     "the first and the last step, such as 10,15, or ()",
@@ -162,9 +166,9 @@ _RULES = dict(
         refresh_share=_SHARE_ABOVE,
     ),
     split=dict(set=_TEXT, ratio=_SHARE_BETWEEN, validation=_SHARE_BETWEEN, seed=_whole(0), shards=_whole(1)),
-    encode=dict(batch_tokens=_whole(1), shard_size=_whole(1), untrained=_SWITCH, corpus=_SWITCH),
+    encode=dict(batch_tokens=_whole(1), shard_size=_whole(1), windows=_whole(1), untrained=_SWITCH, corpus=_SWITCH),
     index=dict(dense=_TEXT, recall_target=_SHARE_ABOVE, tune_queries=_whole(1), bm25_k1=_NOT_NEGATIVE, bm25_b=_SHARE),
-    evaluate=dict(depth=_whole(1), runs=_SWITCH),
+    evaluate=dict(depth=_whole(1), metrics=_METRICS, runs=_SWITCH),
     search=dict(k=_whole(1)),
     export=dict(license=_LICENSE),
     similarity=dict(lengths=_LENGTHS, pairs=_whole(1)),
@@ -297,7 +301,15 @@ def _check_sets(config: ConfigDict) -> None:
 
 
 def _check_depth(config: ConfigDict) -> None:
-    deepest = max((*HITS, *RANKING), key=cutoff)
+    names = tuple(config.evaluate.metrics)
+    if len(set(names)) != len(names):
+        raise UserError(f"config.evaluate.metrics={_shown(names)}: one is there twice; leave it out")
+    for name in names:
+        try:
+            parse(name)
+        except UserError as error:
+            raise UserError(f"config.evaluate.metrics: {error}") from error
+    deepest = max(names or (*HITS, *RANKING), key=cutoff)
     if config.evaluate.depth < cutoff(deepest):
         raise UserError(
             f"config.evaluate.depth={config.evaluate.depth} is too few results for the metric {deepest}: take at least "

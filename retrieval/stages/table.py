@@ -48,7 +48,7 @@ STAGES = {
         train.train,
         reads="shards",
         writes="`checkpoints/`, `metrics/` (JSON lines and TensorBoard), `refreshed/`",
-        settings=("seed", "data", "model", "train", *(f"loop.{name}" for name in _VALIDATION)),
+        settings=("seed", "data", "model", "train", "encode.windows", *(f"loop.{name}" for name in _VALIDATION)),
         needs=("prepare", "pairs"),
         also=refresh.needs,
         inputs=train.train_inputs,

@@ -6,6 +6,7 @@ held-out passages of the corpus with the sentences that the pre-training tasks d
 
 import hashlib
 import heapq
+import itertools
 import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from retrieval.data import beir, features
 from retrieval.data.vocab import Vocabulary
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import metrics
+from retrieval.search import windows
 from retrieval.search.encode import encode_rows
 from retrieval.search.exact import ExactIndex
 from retrieval.stages import examples
@@ -30,10 +32,10 @@ METRICS = ("Success@1", "Success@10", "Success@100", "RR")
 
 
 class Pool(NamedTuple):
-    """Token ids of queries and candidates, and query id -> candidate id -> 1."""
+    """Token ids of queries and of the windows of candidates, and query id -> candidate id -> 1."""
 
     queries: dict[str, list[int]]
-    candidates: dict[str, list[int]]
+    candidates: dict[str, list[list[int]]]
     qrels: dict[str, dict[str, int]]
 
 
@@ -67,13 +69,17 @@ def make(run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> Callable[
     embedder = models.Embedder(config, vocabulary, mesh)
     longest = max(config.data.query_length, config.data.document_length)
 
+    rows = list(itertools.chain.from_iterable(pool.candidates.values()))
+    owners_W = windows.owners([id for id, own in pool.candidates.items() for _ in own])
+
     def validate(params: Any) -> dict[str, float]:
         embed = [embedder.queries(params), embedder.documents(params)]
-        queries_QE, candidates_NE = (
-            encode_rows(list(texts.values()), function, config.encode.batch_tokens, longest, mesh.size)
-            for texts, function in zip(pool[:2], embed)
+        queries_QE, windows_WE = (
+            encode_rows(tokens, function, config.encode.batch_tokens, longest, mesh.size)
+            for tokens, function in zip((list(pool.queries.values()), rows), embed)
         )
-        _, rows_QK = ExactIndex(candidates_NE).search(queries_QE, min(100, len(candidates_NE)))
+        index = windows.over_candidates(ExactIndex(windows_WE), owners_W)
+        _, rows_QK = index.search(queries_QE, min(100, len(pool.candidates)))
         return metrics.evaluate(rows_QK, list(pool.queries), list(pool.candidates), pool.qrels, METRICS)
 
     return validate
@@ -91,7 +97,7 @@ def _labelled_pool(run: Run, vocabulary: Vocabulary) -> Pool:
     candidates += heapq.nsmallest(room, others, lambda c: _order(c.id))
     return Pool(
         dict(zip(queries, models.query_tokens(config, vocabulary, list(queries.values())))),
-        dict(zip((c.id for c in candidates), models.candidate_tokens(config, vocabulary, candidates))),
+        dict(zip((c.id for c in candidates), models.candidate_windows(config, vocabulary, candidates))),
         qrels,
     )
 
@@ -107,7 +113,7 @@ def _held_out_pool(run: Run, vocabulary: Vocabulary) -> Pool:
         document = str(example["document_id"][0])
         if document not in pool.candidates and len(pool.candidates) < config.loop.validate_candidates:
             query = f"q{document}"
-            pool.candidates[document] = example["document"][0].tolist()
+            pool.candidates[document] = [example["document"][0].tolist()]
             if len(pool.queries) < config.loop.validate_queries:
                 pool.queries[query], pool.qrels[query] = example["query"].tolist(), {document: 1}
         if len(pool.candidates) == config.loop.validate_candidates:

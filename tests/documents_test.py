@@ -1,0 +1,291 @@
+"""MS MARCO's documents, from the official files to a run: FirstP, MaxP, triples of ids, negatives mined anew."""
+
+import gzip
+import importlib
+import json
+
+import numpy as np
+import pytest
+import toy_corpus
+from conftest import REPOSITORY
+
+from retrieval.data import beir, msmarco, trec, vocabularies
+from retrieval.data.beir import Candidate
+from retrieval.data.labelled import Counts
+from retrieval.errors import UserError
+from retrieval.search import encode as encoding
+from retrieval.search import scann
+from retrieval.stages import check, corpus, examples, formats, index, negatives, train, validation
+from retrieval.stages import model as models
+from retrieval.stages import run as runs
+from retrieval.stages.run import Run
+from retrieval.stages.table import STAGES
+
+TINY = {
+    "prepare": dict(shards=8, vocab_size=300, longest_passage=40, shortest_paragraph=10, least_passage=5),
+    "data": dict(query_length=16, document_length=20, lanes=2, shuffle_buffer=64, negatives=2),
+    "model": dict(encoder="bow_mlp", hidden_size=16, mlp_size=32, embed_dim=8),
+    "train": dict(steps=4, batch_size=8, learning_rate=1e-2),
+    "loop": dict(log_every=1, checkpoint_every=2, validate_every=3, keep_checkpoints=20),
+    "encode": dict(batch_tokens=1024, shard_size=10, windows=4, untrained=True),
+    "mine": dict(negatives=3, last=6),
+    "split": dict(ratio=0.75, validation=0.2),
+    "index": dict(dense="scann"),
+    "evaluate": dict(depth=20, metrics=("RR@10", "R@20", "nDCG@10")),
+}
+DOCUMENTS = 24
+
+
+def write(path, text):
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+def document(number):
+    """An article in one line; every third has no title, and every fourth is a few words."""
+    name = toy_corpus.title(number)
+    paragraphs = [p.text for section in toy_corpus.article(number).sections for p in section.paragraphs]
+    body = " ".join(paragraphs[: 1 + number % 3]) if number % 4 else f"eat {number}" * (1 + number % 8)
+    return f"D{number}\thttps://zoo/{number}\t{name if number % 3 else ''}\t{body}\n"
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    """The official files, of 24 documents and a question on each."""
+    folder = tmp_path_factory.mktemp("inputs")
+    toy_corpus.write_dump(folder / "dump.xml")
+    write(folder / "msmarco-docs.tsv.gz", "".join(map(document, range(DOCUMENTS))))
+    asked = "".join(f"{9000 + i}\twhat does the {toy_corpus.title(i)} eat\n" for i in range(DOCUMENTS))
+    write(folder / "msmarco-doctrain-queries.tsv", asked)
+    write(
+        folder / "msmarco-doctrain-qrels.tsv.gz",
+        "".join(f"{9000 + i} 0 D{i} 1\n{9000 + i} 0 D{(i + 1) % DOCUMENTS} 1\n" for i in range(DOCUMENTS)),
+    )
+    write(folder / "ids.tsv", "".join(f"{9000 + i}\tD{i}\tD{(i + 5) % DOCUMENTS}\n" for i in range(DOCUMENTS)))
+    write(
+        folder / "dl.qrels", "".join(f"{9000 + i} Q0 D{(i + j) % DOCUMENTS} {j}\n" for i in range(5) for j in range(4))
+    )
+    return folder
+
+
+def make_run(folder, inputs, **changes):
+    config = importlib.import_module("configs.dpr_mined").get_config("local")
+    for group, values in TINY.items():
+        config[group].update(values)
+    names = ("msmarco-docs.tsv.gz", "msmarco-doctrain-queries.tsv", "msmarco-doctrain-qrels.tsv.gz")
+    config.sets.msmarco = ",".join(str(inputs / name) for name in names)
+    config.sets.trec = ",".join(str(inputs / name) for name in (*names[:2], "dl.qrels"))
+    config.split.set = "msmarco"
+    config.update_from_flattened_dict(changes)
+    return Run(config, folder, REPOSITORY / "requirements.lock")
+
+
+def execute(run, *names):
+    runs.open_run(run, STAGES)
+    for name in names or run.config.stages:
+        runs.run_stage(run, name, STAGES)
+
+
+@pytest.fixture(scope="module")
+def finished(inputs, tmp_path_factory):
+    """A run with windows in validation, embeddings, both indexes, and a refresh in the middle of training."""
+    folder = tmp_path_factory.mktemp("finished")
+    prepared = importlib.import_module("configs.ict").get_config("local")
+    prepared.corpus, prepared.stages, prepared.sets.pydocs = str(inputs / "dump.xml"), ("prepare",), False
+    prepared.prepare.update(TINY["prepare"])
+    execute(Run(prepared, folder / "corpus", REPOSITORY / "requirements.lock"))
+    warm_up = make_run(folder / "warm_up", inputs, base=str(folder / "corpus"))
+    check.check(warm_up, warm_up.config.stages, STAGES)
+    execute(warm_up, "sets", "index", "mine", "pairs")
+    stages = ("train", "encode", "index", "evaluate", "report")
+    changes = {"stages": stages, "base": str(warm_up.folder), "mine.refresh_every": 2}
+    run = make_run(folder / "run", inputs, **changes)
+    check.check(run, stages, STAGES)
+    execute(run)
+    return run
+
+
+def test_a_document_has_its_url_before_its_title(inputs):
+    first, second, *_ = trec.read_candidates(inputs / "msmarco-docs.tsv.gz")
+    name = toy_corpus.title(1)
+    assert first == Candidate("D0", "https://zoo/0", document(0).rstrip("\n").split("\t")[3])
+    assert (second.id, second.title) == ("D1", f"https://zoo/1 {name}")
+
+
+def test_documents_of_triples_are_read_where_they_are_asked_for(inputs, tmp_path):
+    files = (inputs / name for name in ("ids.tsv", "msmarco-doctrain-queries.tsv", "msmarco-docs.tsv.gz"))
+    config = make_run(tmp_path, inputs).config
+    assert formats.format_of(config, inputs / "ids.tsv") == formats.ID_TRIPLES
+    found = list(msmarco.read_id_triples(*files, tmp_path, 9, Counts()))
+    texts = {candidate.id: candidate for candidate in trec.read_candidates(inputs / "msmarco-docs.tsv.gz")}
+    assert len(found) == DOCUMENTS
+    for query, (positive,), (negative,) in found:
+        assert positive == texts[positive.id] and negative == texts[negative.id]
+        assert query.endswith(f"{toy_corpus.title(int(positive.id[1:]))} eat")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            document(0) + "D1\thttps://zoo/1\tthe body\n",
+            r"line 2: 3 fields, expected 4 .*: document id, url, title, body",
+        ),
+        (document(0) + "D1\tthe body\n", r"line 2: 2 fields, expected 4 between tabs"),
+        ("1\tone\n" + document(1), r"line 2: 4 fields, expected 2 between tabs: passage id, passage"),
+        (
+            "D1\thttps://zoo/1\tthe body\n",
+            r"line 1: 3 fields, expected 2 .*passage, or 4 between tabs: document id, url",
+        ),
+        (document(0).replace("D0", "D 0"), r"line 1: the document id 'D 0' is empty or has white space"),
+        (document(3) + document(3), r"line 2: its .* id is there twice"),
+    ],
+)
+def test_broken_documents(tmp_path, text, message):
+    with pytest.raises(UserError, match=rf"docs\.tsv, {message}"):
+        list(msmarco.read_collection(write(tmp_path / "docs.tsv", text)))
+
+
+def test_a_document_that_a_triple_names_and_the_collection_has_not(inputs, tmp_path):
+    files = (inputs / "msmarco-doctrain-queries.tsv", inputs / "msmarco-docs.tsv.gz")
+    triples = write(tmp_path / "ids.tsv", "9000\tD0\tD1\n9001\tD1\tD999\n")
+    with pytest.raises(UserError, match=r"ids\.tsv, line 2: the passage 'D999' is not in the collection"):
+        list(msmarco.read_id_triples(triples, *files, tmp_path, 9, Counts()))
+
+
+def test_a_question_without_a_positive_is_named(inputs, tmp_path, caplog):
+    qrels = "".join(f"{9000 + i} 0 D{i} {int(i > 20)}\n" for i in range(DOCUMENTS))
+    names = (inputs / "msmarco-docs.tsv.gz", inputs / "msmarco-doctrain-queries.tsv", write(tmp_path / "qrels", qrels))
+    value = trec.read_set("msmarco", *names)
+    _, training = corpus.splits.split(value, 0.9, 0.2, 0)
+    without = [id for id in training.queries if int(id) <= 9020]
+    assert (
+        f"{len(without)} questions have no candidate that is judged relevant, the first is '{without[0]}'"
+        in caplog.text
+    )
+    assert set(training.qrels["train"]) | set(training.qrels["validation"]) == set(training.queries) - set(without)
+
+
+def read_embeddings(run, name, system="trained"):
+    """The windows of each candidate, and the queries."""
+    windows, ids = encoding.load(run.embeddings(name, system), "candidates")
+    queries, asked = encoding.load(run.embeddings(name, system), "queries")
+    assert list(dict.fromkeys(ids)) == [f"D{i}" for i in range(DOCUMENTS)]
+    return [windows[np.array(ids) == f"D{i}"] for i in range(DOCUMENTS)], queries, asked
+
+
+def best_windows(run, name, system="trained"):
+    """Scores of all candidates, [Q, N], by the best window of each."""
+    windows, queries, _ = read_embeddings(run, name, system)
+    return np.stack([(queries @ own.T).max(axis=1) for own in windows], axis=1)
+
+
+@pytest.mark.parametrize("name", ["msmarco", "trec"])
+def test_a_documents_score_is_that_of_its_best_window(finished, name):
+    windows, _, asked = read_embeddings(finished, name)
+    assert set(map(len, windows)) >= {1, 3, 4}
+    scores_QN = best_windows(finished, name)
+    systems = ["dense", *(["dense_(ScaNN)"] if scann.available() else []), "untrained"]
+    for system in systems:
+        if system == "untrained":
+            scores_QN = best_windows(finished, name, "untrained")
+        run = [line.split() for line in (finished.folder / "runs" / name / f"{system}.trec").read_text().splitlines()]
+        for query, scores_N in zip(asked, scores_QN):
+            found = [(document, float(score)) for id, _, document, _, score, _ in run if id == query]
+            order = np.argsort(-scores_N, kind="stable")[:20]
+            np.testing.assert_allclose([score for _, score in found], scores_N[order], rtol=1e-5)
+            assert len({document for document, _ in found}) == 20
+    assert {line.split()[2] for line in (finished.folder / "runs" / name / "hybrid.trec").open()} <= {
+        f"D{i}" for i in range(DOCUMENTS)
+    }
+
+
+def test_the_metrics_are_those_of_the_config(finished):
+    rows = json.loads((finished.folder / "results.json").read_text())
+    found = {(row["dataset"], row["system"]): [] for row in rows}
+    for row in rows:
+        found[row["dataset"], row["system"]].append(row["metric"])
+    assert len(found) == 2 * (5 if scann.available() else 4)
+    assert all(names == ["RR@10", "R@20", "nDCG@10"] for names in found.values())
+    assert "RR@10" in (finished.folder / "report.md").read_text()
+
+
+def test_a_refresh_mines_by_the_best_window(finished):
+    """Its reciprocal rank is that of all documents, each by its best window, with the parameters of step 2."""
+    vocabulary, config = vocabularies.load(finished.corpus), finished.config
+    like = train.abstract_state(config, models.abstract(config, len(vocabulary)), models.local_mesh(config))
+    params = train.open_checkpoints(finished.folder, config).restore(like, step=2).params
+    embedder = models.Embedder(config, vocabulary, models.local_mesh(config))
+
+    def embed(rows, function):
+        return encoding.encode_rows(rows, function, 1024, 20, 8)
+
+    with negatives.open_questions(finished) as (questions, candidates):
+        texts = [candidates[row] for row in range(len(candidates))]
+    rows = models.candidate_windows(config, vocabulary, texts)
+    documents = [embed(own, embedder.documents(params)) for own in rows]
+    asked = embed(models.query_tokens(config, vocabulary, [q.text for q in questions]), embedder.queries(params))
+    told = json.loads((finished.folder / "refreshed" / "00001" / "mined.json").read_text())
+    assert (told["questions"], told["candidates"], told["negatives"]) == (len(questions), DOCUMENTS, 3 * len(questions))
+    ranks = []
+    for question, query_E in zip(questions, asked):
+        order = np.argsort([-(own @ query_E).max() for own in documents], kind="stable").tolist()
+        ranks.append(1 + min(map(order.index, question.positives)))
+    ranks = np.array(ranks)
+    assert told["RR"] == pytest.approx(np.where(ranks <= 8, 1 / ranks, 0).mean(), abs=1e-6)  # 6, and two positives
+
+
+def test_validation_folds_windows(finished):
+    vocabulary, mesh = vocabularies.load(finished.corpus), models.make_mesh(finished.config)
+    pool = validation._labelled_pool(finished, vocabulary)
+    assert len(pool.candidates) == DOCUMENTS and set(map(len, pool.candidates.values())) >= {1, 3, 4}
+    params = models.parameters(models.build_towers(finished.config, len(vocabulary)))
+    embedder = models.Embedder(finished.config, vocabulary, mesh)
+    queries = encoding.encode_rows(list(pool.queries.values()), embedder.queries(params), 1024, 20, 8)
+    scores = np.stack(
+        [
+            (queries @ encoding.encode_rows(own, embedder.documents(params), 1024, 20, 8).T).max(axis=1)
+            for own in pool.candidates.values()
+        ],
+        axis=1,
+    )
+    order, names = np.argsort(-scores, axis=1, kind="stable"), list(pool.candidates)
+    ranks = [1 + min(row.index(names.index(d)) for d in pool.qrels[q]) for q, row in zip(pool.queries, order.tolist())]
+    assert validation.make(finished, vocabulary, mesh)(params)["RR"] == pytest.approx(np.mean(1 / np.array(ranks)))
+
+
+def test_the_first_window_alone_is_what_training_sees(finished, inputs, tmp_path):
+    run = make_run(tmp_path, inputs, base=str(finished.folder), stages=("encode", "evaluate"), **{"encode.windows": 1})
+    items = list(trec.read_candidates(inputs / "msmarco-docs.tsv.gz"))
+    vocabulary = vocabularies.load(run.corpus)
+    first, every = (models.candidate_windows(config, vocabulary, items) for config in (run.config, finished.config))
+    assert first == [own[:1] for own in every]
+    batch = next(examples.make_batches(finished, vocabulary, models.make_mesh(finished.config)))
+    seen = {tuple(ids[ids != 0].tolist()) for ids in np.asarray(batch["document"]).reshape(-1, 20)}
+    assert seen <= {tuple(ids) for (ids,) in first}
+
+
+def test_embeddings_and_indexes_of_an_older_set_are_refused(finished, inputs, tmp_path):
+    files = (inputs / name for name in ("msmarco-doctrain-queries.tsv", "dl.qrels"))
+    more = write(tmp_path / "docs.tsv", "".join(map(document, [30, *range(DOCUMENTS)])))
+    changes = {"stages": ("sets", "evaluate"), "sets.msmarco": "", "split.set": ""}
+    run = make_run(tmp_path / "run", inputs, base=str(finished.folder), **changes)
+    run.config.sets.trec = ",".join(map(str, (more, *files)))
+    with pytest.raises(UserError, match=r"bm25: older than .* over 24 texts where there are 25 now; --stage=index"):
+        execute(run)
+    value = beir.read_judged(run.sets / "trec")
+    with pytest.raises(UserError, match=r"older than the set: .* 25 candidates 'D30' is number 1, and 'D0' of the 24"):
+        index.check_embeddings(finished, "trained", value)
+
+
+@pytest.mark.skipif(not scann.available(), reason="ScaNN cannot be imported here")
+def test_an_index_over_other_windows_is_refused(finished, inputs, tmp_path):
+    """That of embeddings which were made anew since."""
+    ids = encoding.load_ids(finished.embeddings("trec", "trained"), "candidates")
+    tree = scann.ScannIndex.build(np.ones((len(ids) - 1, 8), np.float32))
+    other = make_run(tmp_path, inputs, base=str(finished.folder), stages=("index", "evaluate"))
+    tree.save(other.index("trec", "scann"))
+    with pytest.raises(
+        UserError, match=rf"scann: older than .* over {len(ids) - 1} texts where there are {len(ids)} now"
+    ):
+        index.dense_index(other, "trec")
