@@ -16,6 +16,8 @@ negatives that are mined anew in training (ANCE), after a warm-up on BM25's; eve
 batches. `transfer` are BEIR folders of these names, searched with what was learned from all of the labels.
 """
 
+import itertools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
@@ -24,6 +26,7 @@ from configs import dpr_mined, seed_encoder
 from configs.studies import argument, lu_2021
 
 SETS = {"squad": "reqa", "msmarco": "msmarco"}  # dataset -> the set's name
+TITLES = {"squad": "SQuAD", "msmarco": "MS MARCO"}
 SHARES = {"10": 0.08, "100": 0.8}  # of the labels, % -> of all questions; a fifth is for the test
 # Layers, and the span: None for all of a text.
 DECODERS = {"bert": None, "weak": (3, 2), "strong": (5, None), "wide": (3, None), "deep": (5, 2)}
@@ -36,7 +39,7 @@ LABELS = {
 }
 NEGATIVES = {"bm25": "BM25", "ance": "refreshed"}
 MODELS = {"bm25": ("bert", "weak", "strong"), "ance": ("bert", "weak")}  # of all tables; the others are of Figure 3
-CUTOFFS = (1, 5, 10, 50, 100)
+METRICS = {"squad": ("RR", *(f"Success@{k}" for k in (1, 5, 10, 50, 100))), "msmarco": ("RR@10", "R@1000")}
 TRANSFER = ("cranfield", "cisi", "cacm", "npl")
 _MASKED = 0.15
 
@@ -167,7 +170,7 @@ def _table(study: ConfigDict, size: Size, dataset: str) -> ConfigDict:
         for share in SHARES:
             runs[_split_run(share, seed)] = _split(study, size, dataset, share, seed)
         for model, share, negatives in fine_tuned(size):
-            runs[run_name(model, share, negatives, seed)] = _fine_tune(size, model, share, negatives, seed)
+            runs[run_name(model, share, negatives, seed)] = _fine_tune(size, dataset, model, share, negatives, seed)
     return runs
 
 
@@ -199,11 +202,21 @@ def _split(study: ConfigDict, size: Size, dataset: str, share: str, seed: int) -
     name = SETS[dataset]
     config.sets[name], config.sets.beir = study.get_ref("questions"), study.get_ref("transfer")
     config.split.update(set=name, ratio=SHARES[share], seed=seed)
-    config.index.dense, config.evaluate.runs = "exact", False
+    config.index.dense = "exact"
+    return _measured(config, dataset)
+
+
+def _measured(config: ConfigDict, dataset: str) -> ConfigDict:
+    metrics = METRICS[dataset]
+    config.evaluate.update(runs=False, metrics=(*metrics, "nDCG@10"), depth=max(map(_cutoff, metrics)))
     return config
 
 
-def _fine_tune(size: Size, model: str, share: str, negatives: str, seed: int) -> ConfigDict:
+def _cutoff(metric: str) -> int:
+    return int(metric.partition("@")[2] or 0)
+
+
+def _fine_tune(size: Size, dataset: str, model: str, share: str, negatives: str, seed: int) -> ConfigDict:
     config = _sized(dpr_mined.get_config(size.base), size)
     config.seed = seed
     config.stages, config.base = ("train", "encode", "evaluate", "report"), _split_run(share, seed)
@@ -212,8 +225,7 @@ def _fine_tune(size: Size, model: str, share: str, negatives: str, seed: int) ->
     every = config.train.steps // size.validations
     config.loop.update(checkpoint_every=every, validate_every=every)
     config.mine.refresh_every = config.train.steps // (1 + size.refreshes) if negatives == "ance" else 0
-    config.evaluate.runs = False
-    return config
+    return _measured(config, dataset)
 
 
 def _sized(config: ConfigDict, size: Size) -> ConfigDict:
@@ -232,16 +244,17 @@ class _Report:
 
     def __init__(self, size: Size, dataset: str):
         self._size = size
+        self._dataset = dataset
         self._set = SETS[dataset]
-        self._dataset = {"squad": "SQuAD", "msmarco": "MS MARCO"}[dataset]
+        self._title = TITLES[dataset]
 
     def spec(self) -> dict[str, Any]:
         """Everything that the report shows."""
         return {
-            "title": f"A weak decoder and refreshed negatives on {self._dataset} (Lu et al. 2021)",
+            "title": f"A weak decoder and refreshed negatives on {self._title} (Lu et al. 2021)",
             "preamble": [
-                "R@k: share of the test questions with a right candidate among the first k; RR: mean reciprocal rank "
-                "over the first 100."
+                "RR: mean reciprocal rank of the first right candidate; Success@k: share of the test questions with "
+                "one among the first k; R@k: share of the right candidates that are."
             ],
             "tables": [self._main(), self._transfer(), self._variations()],
             "plots": [
@@ -255,8 +268,9 @@ class _Report:
     def _search(self, share: str, metric: str) -> dict[str, Any]:
         return self._cell([_split_run(share, seed) for seed in self._size.seeds], "bm25", metric)
 
-    def _model(self, model: str, share: str, negatives: str, metric: str = "RR") -> dict[str, Any]:
-        return self._cell([run_name(model, share, negatives, seed) for seed in self._size.seeds], "dense", metric)
+    def _model(self, model: str, share: str, negatives: str, metric: str = "") -> dict[str, Any]:
+        runs = [run_name(model, share, negatives, seed) for seed in self._size.seeds]
+        return self._cell(runs, "dense", metric or METRICS[self._dataset][0])
 
     def _cell(self, runs: list[str], system: str, metric: str) -> dict[str, Any]:
         return dict(runs=runs, system=system, metric=metric, dataset=self._set, split=self._rule())
@@ -265,20 +279,23 @@ class _Report:
         return "pair" if self._set == "reqa" else "test"
 
     def _main(self) -> dict[str, Any]:
-        metrics = ("RR", *(f"Success@{k}" for k in CUTOFFS))
-        rows = []
+        metrics, rows = METRICS[self._dataset], []
         for share in SHARES:
-            label, all_labels = f"{share} %", share == "100"
+            label = f"{share} %"
             cells = [self._search(share, metric) for metric in metrics]
-            rows.append(_row([label, "BM25 alone", ""], cells, lu_2021.SEARCH if all_labels else None))
+            rows.append(_row([label, "BM25 alone", ""], cells, self._paper(lu_2021.SEARCH, share)))
             for negatives, name in NEGATIVES.items():
                 for model in MODELS[negatives]:
                     cells = [self._model(model, share, negatives, metric) for metric in metrics]
-                    paper = lu_2021.TABLE_1.get((negatives, model)) if all_labels else None
+                    paper = self._paper(lu_2021.TABLE_1.get((negatives, model), ()), share)
                     rows.append(_row([label, LABELS[model], name], cells, paper))
-        header = ["labels", "pre-training", "negatives", "RR", *(f"R@{k}" for k in CUTOFFS)]
-        notes = "In brackets the paper's MRR@10 on MS MARCO's passages."
-        return dict(title=f"Tables 1 and 4: {self._dataset}", header=header, rows=rows, notes=notes)
+        header = ["labels", "pre-training", "negatives", *metrics]
+        notes = "In brackets the paper's numbers on MS MARCO's passages; beside RR its MRR@10."
+        return dict(title=f"Tables 1 and 4: {self._title}", header=header, rows=rows, notes=notes)
+
+    def _paper(self, numbers: Sequence[float], share: str) -> Sequence[float]:
+        """What of the paper's MRR@10 and Recall@1k belongs beside ours."""
+        return numbers[: len(METRICS["msmarco"]) if self._dataset == "msmarco" else 1] if share == "100" else ()
 
     def _transfer(self) -> dict[str, Any]:
         def cells(cell: dict[str, Any]) -> list[dict[str, Any]]:
@@ -288,17 +305,17 @@ class _Report:
         for negatives, name in NEGATIVES.items():
             for model in MODELS[negatives]:
                 rows.append(_row([LABELS[model], name], cells(self._model(model, "100", negatives, "nDCG@10"))))
-        notes = f"Nothing was learned from these collections: the labels are {self._dataset}'s."
+        notes = f"Nothing was learned from these collections: the labels are {self._title}'s."
         header = ["pre-training", "negatives", *TRANSFER]
         return dict(title="Transfer: nDCG@10", header=header, rows=rows, notes=notes)
 
     def _variations(self) -> dict[str, Any]:
-        rows = []
+        metrics, rows = METRICS[self._dataset], []
         for model in dict.fromkeys(("bert", *self._size.variations)):
-            cells = [self._model(model, "100", "bm25", metric) for metric in ("RR", "Success@100")]
+            cells = [self._model(model, "100", "bm25", metric) for metric in metrics]
             rows.append(_row([LABELS[model]], cells))
         notes = "Fine-tuned on all labels with BM25's negatives."
-        return dict(title="Figure 3: decoders", header=["pre-training", "RR", "R@100"], rows=rows, notes=notes)
+        return dict(title="Figure 3: decoders", header=["pre-training", *metrics], rows=rows, notes=notes)
 
     def _similarity(self) -> dict[str, Any]:
         """Figure 5."""
@@ -313,11 +330,11 @@ class _Report:
 
     def _by_step(self, negatives: str) -> dict[str, Any]:
         """Figure 6, a and b."""
-        train = _fine_tune(self._size, "bert", "100", negatives, 0).train
+        train = _fine_tune(self._size, self._dataset, "bert", "100", negatives, 0).train
         steps = [train.steps // self._size.validations * turn for turn in range(1, self._size.validations + 1)]
         lines = []
         for model in MODELS[negatives]:
-            cell = self._model(model, "100", negatives) | dict(system="training", dataset="validation")
+            cell = self._model(model, "100", negatives, "RR") | dict(system="training", dataset="validation")
             lines.append(dict(label=LABELS[model], points=[[s, cell | dict(split=f"step {s}")] for s in steps]))
         title = f"Figure 6: by step, {NEGATIVES[negatives]} negatives"
         return dict(title=title, x="step", y="RR of the validation questions, %", lines=lines)
@@ -344,10 +361,14 @@ class _Report:
             claim("refreshed negatives, the weak decoder beats MLM alone", new_weak, new_bert),
             claim("MLM alone, refreshed negatives beat BM25's", new_bert, bert),
             claim("weak decoder, refreshed negatives beat BM25's", new_weak, weak),
-            claim("weak decoder, refreshed, it beats BM25 itself", new_weak, self._search(share, "RR")),
+            claim(
+                "weak decoder, refreshed, it beats BM25 itself",
+                new_weak,
+                self._search(share, METRICS[self._dataset][0]),
+            ),
         ]
 
 
-def _row(labels: list[str], cells: list[dict], paper: float | None = None) -> dict[str, Any]:
-    """A row of a table, with the paper's number in its first cell where it has one."""
-    return dict(labels=labels, cells=cells if paper is None else [{**cells[0], "paper": paper}, *cells[1:]])
+def _row(labels: list[str], cells: list[dict], paper: Sequence[float] = ()) -> dict[str, Any]:
+    """A row of a table, with the paper's numbers in its first cells."""
+    return dict(labels=labels, cells=[c | dict(paper=p) for c, p in itertools.zip_longest(cells, paper)])
