@@ -12,8 +12,8 @@ docs/results.md.
 An encoder is pre-trained as 'bert' (MLM alone), 'weak' (and a decoder of 3 layers that sees 2 tokens back) and 'strong'
 (of 5 layers that see all before it); 'wide' and 'deep' have one of the two (Figure 3). All take the same compute: what
 is cheaper takes more steps. Each is fine-tuned with a tenth and all of the labels, on BM25's negatives and on
-negatives that are mined anew in training (ANCE), after a warm-up on BM25's; every seed draws split, projection and
-batches. `transfer` are BEIR folders of these names, searched with what was learned from all of the labels.
+negatives that are mined anew in training (ANCE), after a warm-up on BM25's; every seed draws split and batches.
+`transfer` are BEIR folders of these names, searched with what was learned from all of the labels.
 """
 
 import itertools
@@ -221,6 +221,9 @@ def _fine_tune(size: Size, dataset: str, model: str, share: str, negatives: str,
     config.seed = seed
     config.stages, config.base = ("train", "encode", "evaluate", "report"), _split_run(share, seed)
     config.train.init_from = f"pre-{model}"
+    # [CLS] itself is the embedding (section 4.2). A projection, which would be drawn at random, makes the result one of
+    # its seed: [CLS] vectors lie so close to each other that some projections take all of a short run to part them.
+    config.model.embed_dim = 0
     config.train.update(size.fine_tuning[share])
     every = config.train.steps // size.validations
     config.loop.update(checkpoint_every=every, validate_every=every)
