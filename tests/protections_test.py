@@ -142,6 +142,13 @@ PROTECTIONS = [
         "security_text_test.py::test_errors_and_the_log_leave_a_terminal_alone",
     ),
     Protection(
+        "damage: a name twice",
+        "files.py",
+        ", object_pairs_hook=_unambiguous)",
+        ")",
+        "files_test.py::test_no_flipped_bit_of_a_manifest_hides_a_file",
+    ),
+    Protection(
         "damage: sums of files",
         "files.py",
         "if now[name] != expected:",

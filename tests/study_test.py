@@ -191,6 +191,11 @@ def test_pre_training_with_every_decoder_takes_the_same_compute():
         length = chosen["pre-weak"].data.document_length
         assert decoders["pre-weak"] == (3, 2) and decoders["pre-strong"] == (5, length)
         assert not chosen["pre-bert"].data.rates.autoencoder and chosen["pre-bert"].data.rates.mlm == 1
+    # By hand, in millions for a token: 12 layers 84.93, 3 and 5 more 21.23 and 35.39, the vocabulary 25.17.
+    runs = seed_encoder.get_config("paper").runs
+    mlm, weak, strong = 84.93 + 0.15 * 25.17, 84.93 + 21.23 + 1.15 * 25.17, 84.93 + 35.39 + 1.15 * 25.17
+    assert runs["pre-bert"].train.steps == pytest.approx(1e6 * weak / mlm, rel=1e-3)
+    assert runs["pre-strong"].train.steps == pytest.approx(1e6 * weak / strong, rel=1e-3)
 
 
 def test_refreshed_and_fixed_negatives_differ_by_the_refresh_alone():
