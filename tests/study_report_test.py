@@ -448,12 +448,12 @@ def test_values_of_training_and_of_similarity(tmp_path):
     (tmp_path / "a" / "metrics").mkdir(parents=True)
     lines = [{"step": 20, "loss": 3.0}, {"step": 40, "validation/RR": 0.25}, {"step": 80, "validation/RR": 0.5}]
     (tmp_path / "a" / "metrics" / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (tmp_path / "a" / "similarity.json").write_text('{"trained": {"16": -0.125, "32": 0.75}}')
+    (tmp_path / "a" / "similarity.json").write_text('{"trained": {"16": -0.125, "32": 1.0000000000000002}}')
     results, place = Results(tmp_path), dict(runs=("a",), metric="RR", dataset="validation")
     found = [results.measure(Cell(system="training", split=f"step {step}", **place)).values for step in (40, 80, 120)]
     assert found == [(25.0,), (50.0,), (None,)]
     place = dict(runs=("a",), system="trained", metric="cosine", dataset="corpus")
-    assert [results.measure(Cell(split=f"{n} tokens", **place)).values for n in (16, 32)] == [(-12.5,), (75.0,)]
+    assert [results.measure(Cell(split=f"{n} tokens", **place)).values for n in (16, 32)] == [(-12.5,), (100.0,)]
 
 
 def test_values_that_nobody_asks_for_may_be_anything(tmp_path):

@@ -27,7 +27,7 @@ from configs.studies import argument, lu_2021
 
 SETS = {"squad": "reqa", "msmarco": "msmarco"}  # dataset -> the set's name
 TITLES = {"squad": "SQuAD", "msmarco": "MS MARCO"}
-SHARES = {"10": 0.08, "100": 0.8}  # of the labels, % -> of all questions; a fifth is for the test
+SHARES = {"10": 0.08, "100": 0.8}  # of the labels, % -> of all questions; the rest is for the test
 # Layers, and the span: None for all of a text.
 DECODERS = {"bert": None, "weak": (3, 2), "strong": (5, None), "wide": (3, None), "deep": (5, 2)}
 LABELS = {
@@ -40,6 +40,7 @@ LABELS = {
 NEGATIVES = {"bm25": "BM25", "ance": "refreshed"}
 MODELS = {"bm25": ("bert", "weak", "strong"), "ance": ("bert", "weak")}  # of all tables; the others are of Figure 3
 METRICS = {"squad": ("RR", *(f"Success@{k}" for k in (1, 5, 10, 50, 100))), "msmarco": ("RR@10", "R@1000")}
+DEPTH = {"squad": 100, "msmarco": 1000}
 TRANSFER = ("cranfield", "cisi", "cacm", "npl")
 _MASKED = 0.15
 
@@ -76,7 +77,7 @@ SIZES = {
         seeds=(0, 1, 2),
         parallel=1,
         variations=("weak", "strong", "wide", "deep"),
-        fields=dict(model=dict(tied=True, embed_dim=768), data=dict(query_length=64)),
+        fields=dict(model=dict(tied=True), data=dict(query_length=64)),
         pre_training={},
         fine_tuning={
             "10": dict(steps=30_000, batch_size=128, learning_rate=1e-5),
@@ -93,7 +94,7 @@ SIZES = {
         fields=dict(
             prepare=dict(vocab_size=16_000, longest_passage=126, shortest_paragraph=126),
             data=dict(document_length=128),
-            model=dict(num_layers=4, hidden_size=256, num_heads=4, mlp_size=1024, embed_dim=256, dtype="bfloat16"),
+            model=dict(num_layers=4, hidden_size=256, num_heads=4, mlp_size=1024, dtype="bfloat16"),
         ),
         pre_training=dict(steps=12_000, batch_size=256, learning_rate=1e-3),
         fine_tuning={
@@ -207,13 +208,8 @@ def _split(study: ConfigDict, size: Size, dataset: str, share: str, seed: int) -
 
 
 def _measured(config: ConfigDict, dataset: str) -> ConfigDict:
-    metrics = METRICS[dataset]
-    config.evaluate.update(runs=False, metrics=(*metrics, "nDCG@10"), depth=max(map(_cutoff, metrics)))
+    config.evaluate.update(runs=False, metrics=(*METRICS[dataset], "nDCG@10"), depth=DEPTH[dataset])
     return config
-
-
-def _cutoff(metric: str) -> int:
-    return int(metric.partition("@")[2] or 0)
 
 
 def _fine_tune(size: Size, dataset: str, model: str, share: str, negatives: str, seed: int) -> ConfigDict:

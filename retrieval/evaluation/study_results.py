@@ -80,7 +80,7 @@ class Results:
     def _percent(self, run: str, cell: Cell) -> float | None:
         at, value = (self._load(run) or {}).get(cell.key, ("", None))
         lowest = -1 if cell.metric == COSINE else 0
-        if value is not None and not lowest <= value <= 1:
+        if value is not None and not lowest <= round(value, _DIGITS) <= 1:
             raise UserError(
                 f"{at}, {', '.join(cell.key)}: {value} is not a fraction from {lowest} to 1, so a study cannot show it "
                 "in percent"
