@@ -87,16 +87,22 @@ def _sum_gains(lists: list[np.ndarray], gains: list[np.ndarray]) -> Run:
     return _take((scores, rows), np.argsort(-scores, axis=1, kind="stable"))
 
 
+def repeated(rows_QK: np.ndarray) -> np.ndarray:
+    """Which results [Q, K] stand earlier in their list already, or are none (-1)."""
+    order_QK = np.argsort(rows_QK, axis=1, kind="stable")
+    in_order_QK = np.take_along_axis(rows_QK, order_QK, axis=1)
+    again_QK = in_order_QK < 0
+    again_QK[:, 1:] |= in_order_QK[:, 1:] == in_order_QK[:, :-1]
+    left_out_QK = np.empty_like(again_QK)
+    np.put_along_axis(left_out_QK, order_QK, again_QK, axis=1)
+    return left_out_QK
+
+
 def _interleave(lists: list[np.ndarray]) -> Run:
     longest = max(rows.shape[1] for rows in lists)
     lists = [np.pad(rows, ((0, 0), (0, longest - rows.shape[1])), constant_values=-1) for rows in lists]
     rows = np.stack(lists, axis=2).reshape(len(lists[0]), -1)
-    order = np.argsort(rows, axis=1, kind="stable")
-    in_order = np.take_along_axis(rows, order, axis=1)
-    unwanted = in_order < 0
-    unwanted[:, 1:] |= in_order[:, 1:] == in_order[:, :-1]
-    left_out = np.empty_like(unwanted)
-    np.put_along_axis(left_out, order, unwanted, axis=1)
+    left_out = repeated(rows)
     left_out, rows = _take((left_out, rows), np.argsort(left_out, axis=1, kind="stable"))
     return np.where(left_out, -np.inf, 1 / (1 + np.arange(rows.shape[1]))), rows
 
