@@ -137,11 +137,11 @@ def two_hosts(inputs, prepared, tmp_path_factory):
     return folder
 
 
-def assert_same_training(folder, other, tolerance=1e-5):
-    """Also to the last bit, where the mesh is the same."""
+def assert_same_training(folder, other, tolerance=1e-6):
+    """Parameters within the tolerance, which is 0 where the mesh is the same; numbers of the log within ten times it."""
     assert len(metrics(folder)) == len(metrics(other)) == 14
     for ours, theirs in zip(metrics(folder), metrics(other)):
-        assert ours == pytest.approx(theirs, rel=0, abs=tolerance)
+        assert ours == pytest.approx(theirs, rel=0, abs=10 * tolerance)
     compare = functools.partial(np.testing.assert_allclose, rtol=0, atol=tolerance)
     jax.tree.map(compare, parameters(folder), parameters(other))
 
