@@ -57,11 +57,15 @@ def large_batch(run: Run, sizes: Sizes) -> Work:
     peer = f"{_TORCH}, cached loss"
     given = dict(pairs=str(write_pairs(run, sizes.large)), batch=sizes.large, batches=1)
     ours = _config(run, model, chunk_size=sizes.chunk, batch_size=sizes.large)
+    ours["data"]["lanes"] = sizes.large // sizes.chunk  # a lane is a chunk, and any 32 pairs have to fit into it
+    ours["data"]["pack"].update(query=0.7, document=0.8)
     theirs = dict(config=_config(run, model), vocabulary=_vocabulary(run), dtype="float32", chunk=sizes.chunk)
     return Work(
         f"step of {sizes.large} pairs, chunks of {sizes.chunk}, {model}",
         (
-            System("ours", "benchmarks.ours.train_step", given | dict(config=ours, vocab_size=_vocab_size(run))),
+            System(
+                "ours, packed", "benchmarks.ours.train_step", given | dict(config=ours, vocab_size=_vocab_size(run))
+            ),
             System(peer, "benchmarks.peers.train_step", given | theirs),
         ),
         (Target("peak MB", peer, 0.7, at_most=True), Target("tokens/s", peer, 1.0)),

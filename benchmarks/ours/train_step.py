@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks import pairs, worker
 from benchmarks.measure import timed
 from retrieval.data.packing import Packing
@@ -41,11 +43,12 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
 
 
 def _packed(rows: pairs.Rows, packing: Packing) -> pairs.Rows:
-    """The same pairs, several texts in a row: those of one lane."""
-    packed = packing.pack(dict(rows))
-    if packed is None:
-        raise UserError("the pairs of a batch do not fit into the rows of config.data.pack: raise its shares")
-    return packed[0]
+    """The same pairs, several texts in a row, lane after lane."""
+    starts = range(0, len(rows["query"]), packing.examples)
+    lanes = [packing.pack({n: values[s : s + packing.examples] for n, values in rows.items()}) for s in starts]
+    if None in lanes:
+        raise UserError("the pairs of a lane do not fit into the rows of config.data.pack: raise its shares")
+    return {name: np.concatenate([lane[name] for lane, _ in lanes]) for name in lanes[0][0]}
 
 
 if __name__ == "__main__":

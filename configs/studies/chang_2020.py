@@ -3,6 +3,9 @@
 Table -> share of labels -> (encoder, pre-training) -> recall@1, 5, 10, 50, 100; Table 5: index -> share -> recall@100.
 """
 
+# Millions of pairs of each task.
+TABLE_1 = {"ict": 50.2, "bfs": 17.5, "wlp": 24.9}
+
 TABLE_3 = {
     "1": {
         ("bm25", "none"): (41.86, 58.00, 63.64, 74.15, 77.91),

@@ -198,7 +198,9 @@ def _pretrain(size: Size, model: Model) -> ConfigDict:
     config.train.update(size.pre_training)
     if size.steps_per_task:
         config.train.steps *= len(TASKS[model.task])
-    config.data.rates = dict.fromkeys(config.data.rates, 0.0) | dict.fromkeys(TASKS[model.task], 1.0)
+    # The three are one set of pairs, of which each is as likely as any other (section 4.1).
+    rates = chang_2020.TABLE_1 if model.task == "all" else dict.fromkeys(TASKS[model.task], 1.0)
+    config.data.rates = dict.fromkeys(config.data.rates, 0.0) | rates
     return config
 
 
