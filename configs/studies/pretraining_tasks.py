@@ -42,6 +42,7 @@ class Size(NamedTuple):
       pre_training: what is changed in config.train of pre-training.
       steps_per_task: whether pre-training on three tasks takes three times the steps of one. Few steps do not do for
         three what they do for one; the paper's 100,000 are the same for all.
+      packed: pre-training of a Transformer -> what packed rows take of the tokens of its queries and documents.
       fine_tuning: share of labels -> steps, batch size and learning rate.
       distractors: candidates added for Table 6.
     """
@@ -55,6 +56,7 @@ class Size(NamedTuple):
     fields: dict[str, dict[str, Any]]
     pre_training: dict[str, Any]
     steps_per_task: bool
+    packed: dict[str, tuple[float, float]]
     fine_tuning: dict[str, tuple[int, int, float]]
     distractors: int
 
@@ -70,6 +72,7 @@ SIZES = {
         fields={},
         pre_training={},
         steps_per_task=False,
+        packed={},
         fine_tuning=dict.fromkeys(RATIOS, (2000, 512, 5e-5)),
         distractors=1_000_000,
     ),
@@ -83,6 +86,7 @@ SIZES = {
         fields=dict(model=dict(hidden_size=256, num_heads=4, mlp_size=1024, dtype="bfloat16")),
         pre_training=dict(steps=4000, batch_size=1024, learning_rate=1e-3),
         steps_per_task=False,
+        packed={},
         fine_tuning=dict.fromkeys(RATIOS, (1000, 512, 1e-3)),
         distractors=200_000,
     ),
@@ -100,6 +104,7 @@ SIZES = {
         ),
         pre_training=dict(steps=800),
         steps_per_task=True,
+        packed={"ict": (0.85, 0.6), "all": (0.92, 0.7)},  # those of BFS and WLP fill their rows as they are
         fine_tuning={"1": (40, 64, 5e-4), "5": (80, 128, 1e-3), "80": (160, 128, 2e-3)},
         distractors=20_000,
     ),
@@ -198,6 +203,10 @@ def _pretrain(size: Size, model: Model) -> ConfigDict:
     config.train.update(size.pre_training)
     if size.steps_per_task:
         config.train.steps *= len(TASKS[model.task])
+    if model.encoder == "transformer" and model.task in size.packed:
+        query, document = size.packed[model.task]
+        config.data.pack.update(query=query, document=document)
+        config.data.lanes = 2  # more texts to choose from fill rows better
     # The three are one set of pairs, of which each is as likely as any other (section 4.1).
     rates = chang_2020.TABLE_1 if model.task == "all" else dict.fromkeys(TASKS[model.task], 1.0)
     config.data.rates = dict.fromkeys(config.data.rates, 0.0) | rates
