@@ -52,7 +52,7 @@ PROTECTIONS = [
     ),
     Protection(
         "kill: version of the negatives",
-        "stages/refresh.py",
+        "stages/versions.py",
         "if (version := files.read_json(folder / _VERSION)) != self._version:",
         "if (version := 0) != self._version:",
         "refresh_test.py::test_batches_turn_with_the_step_and_a_checkpoint_says_which_they_are",
