@@ -443,7 +443,7 @@ def test_a_version_whose_parameters_are_gone_is_told(lagged, tmp_path):
         ),
         ("raise ValueError('deep inside')", UserError, "failed: ValueError: deep inside; all that it said is in .*log"),
         ("os.kill(os.getpid(), 9)", UserError, "version 1: the process that mines them was killed by signal 9"),
-        ("sys.exit(75)", PreemptedError, "the same command goes on from there"),
+        ("sys.exit(75)", PreemptedError, "the same command goes on from the newest checkpoint"),
     ],
 )
 def test_how_the_second_process_ends_is_how_training_does(lagged, tmp_path, monkeypatch, code, kind, message):

@@ -187,15 +187,9 @@ class Inferencer:
 
         Raises:
           UserError: the process failed.
-          PreemptedError: it was told to stop.
         """
         code = self._process.poll()
-        if code == hosts.EXIT_CODE:
-            raise hosts.PreemptedError(
-                "interrupted while negatives were mined: what was finished is kept, and the same command goes on from "
-                "there"
-            )
-        if code:
+        if code not in (None, 0, hosts.EXIT_CODE):
             raise UserError(
                 f"negatives, version {self._version}: the process that mines them {self._why(code)}; all that it said "
                 f"is in {self._log}; once that is mended, the same command goes on from the newest checkpoint"
@@ -206,12 +200,20 @@ class Inferencer:
         return code == 0
 
     def wait(self) -> None:
-        """Returns when the version is there, or raises as `is_done` does."""
+        """Returns when the version is there.
+
+        Raises:
+          UserError: as `is_done` does.
+          PreemptedError: the process was told to stop; so was this one, most often, which saves first if it can.
+        """
         began = time.perf_counter()
         if not self.is_done():
             _log.info("negatives, version %d: training waits for them", self._version)
             self._process.wait()
-            self.is_done()
+            if not self.is_done():
+                raise hosts.PreemptedError(
+                    "interrupted while negatives were mined: the same command goes on from the newest checkpoint"
+                )
         _log.info("negatives, version %d: training waited %.1f s", self._version, time.perf_counter() - began)
 
     def _why(self, code: int) -> str:
