@@ -424,6 +424,15 @@ def test_a_run_that_is_cut_off_within_a_lag_ends_as_if_it_had_not_been(lagged, i
     assert_same(run, lagged)
 
 
+def test_a_second_process_without_devices_is_told(lagged, monkeypatch):
+    def fail(config):
+        raise AssertionError  # as JAX does where a package for the platform is missing
+
+    monkeypatch.setattr(models, "local_mesh", fail)
+    with pytest.raises(UserError, match=r"refresh_env=\('JAX_PLATFORMS=cpu',\): there are no such devices \(Assert"):
+        inferencer.mine(lagged, 1)
+
+
 def test_a_version_whose_parameters_are_gone_is_told(lagged, tmp_path):
     run, vocabulary = Run(lagged.config, tmp_path, lagged.lock), vocabularies.load(lagged.corpus)
     checkpoints = SimpleNamespace(steps=lambda: [4])
@@ -457,6 +466,17 @@ def test_how_the_second_process_ends_is_how_training_does(lagged, tmp_path, monk
     with pytest.raises(kind, match=message) as caught:
         second.wait()
     assert len(str(caught.value).splitlines()) == 1 and "Traceback" not in str(caught.value)
+
+
+@pytest.mark.long
+def test_in_a_pod_the_first_host_starts_the_second_process(lagged, inputs, mined, tmp_path):
+    run = refreshed(tmp_path / "run", inputs, mined, **{"mine.refresh_lag": LAG})
+    runs.open_run(run, STAGES)
+    command = ["launch/local_pod.sh", "2", "4", "--", f"--workdir={run.folder}"]
+    done = subprocess.run(command, cwd=REPOSITORY, env=os.environ | {"XLA_FLAGS": children.XLA_FLAGS}, timeout=600)
+    assert done.returncode == 0 and "after step 3, on 4 devices" in log_of(run)
+    ours, theirs = (each.folder / "refreshed" / "00001" / "manifest.json" for each in (run, lagged))
+    assert ours.read_text() == theirs.read_text() and versions_of(run) == versions_of(lagged)
 
 
 @pytest.mark.long

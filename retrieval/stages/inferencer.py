@@ -16,9 +16,11 @@ from pathlib import Path
 
 import jax
 from absl import logging as absl_logging
+from ml_collections import ConfigDict
 
 from retrieval import command_line
 from retrieval.data import vocabularies
+from retrieval.errors import UserError
 from retrieval.stages import check, train, versions
 from retrieval.stages import model as models
 from retrieval.stages.run import Run
@@ -41,19 +43,30 @@ def mine(run: Run, version: int) -> None:
     """Mines a version with the parameters after its step, on all devices of this process.
 
     Raises:
-      UserError: their checkpoint is damaged, or no question has a negative.
+      UserError: there is no device, the checkpoint is damaged, or no question has a negative.
     """
     config, vocabulary = run.config, vocabularies.load(run.corpus)
-    mesh, step = models.local_mesh(config), version * config.mine.refresh_every
+    mesh, step = _mesh(config), version * config.mine.refresh_every
     like = train.abstract_state(config, models.abstract(config, len(vocabulary)), mesh)
     while not (run.checkpoints / str(step)).exists():  # it is being written
         time.sleep(_POLL_SECONDS)
     params = checkpoint.read(run.checkpoints, step, like).params
-    _log.info("version %d: with the parameters after step %d, on %d devices", version, step, mesh.size)
+    place = f"{mesh.size} devices ({jax.default_backend()})"
+    _log.info("version %d: with the parameters after step %d, on %s", version, step, place)
     with jax.set_mesh(mesh):
         embedder = models.Embedder(config, vocabulary, mesh)
         versions.mine(run, vocabulary, embedder, mesh, params, version)
     _log.info("version %d: written", version)
+
+
+def _mesh(config: ConfigDict) -> jax.sharding.Mesh:
+    try:
+        return models.local_mesh(config)
+    except (RuntimeError, AssertionError) as error:  # JAX has several ways to say so
+        raise UserError(
+            f"config.mine.refresh_env={tuple(config.mine.refresh_env)}: there are no such devices "
+            f"({next(iter(str(error).splitlines()), type(error).__name__)}); name others"
+        ) from error
 
 
 def _end_with_parent() -> None:
