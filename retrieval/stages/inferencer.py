@@ -37,6 +37,7 @@ def main(argv: Sequence[str]) -> None:
     absl_logging.set_verbosity(absl_logging.WARNING)
     folder, (lock, version) = Path(command_line.WORKDIR.value), argv[1:]
     mine(Run(check.read_config(folder), folder, Path(lock)), int(version))
+    os._exit(0)  # training may be waiting, and what JAX and TensorFlow do at their end takes long
 
 
 def mine(run: Run, version: int) -> None:
@@ -70,7 +71,7 @@ def _mesh(config: ConfigDict) -> jax.sharding.Mesh:
 
 
 def _end_with_parent() -> None:
-    sys.stdin.read()
+    os.read(sys.stdin.fileno(), 1)  # which returns when the other end is closed
     os._exit(1)
 
 
