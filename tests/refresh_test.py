@@ -352,12 +352,14 @@ def test_a_damaged_version_is_mined_again_or_refused(whole, inputs, tmp_path):
         batches.turn_to(2)
 
 
-def test_versions_that_no_checkpoint_belongs_to_are_deleted(whole, tmp_path):
-    run = Run(whole.config, tmp_path, whole.lock)
+@pytest.mark.parametrize("lag, left", [(0, [2, 5, 6]), (LAG, [2, 4, 5, 6])])
+def test_versions_that_no_checkpoint_belongs_to_are_deleted(inputs, mined, tmp_path, lag, left):
+    """Step 9 is of version 2, and 17 of version 5; with the lag 17 is of 4, and its run turns to 5 next."""
+    run = refreshed(tmp_path, inputs, mined, **{"mine.refresh_lag": lag})
     for version in range(1, 7):
         (tmp_path / "refreshed" / f"{version:05d}").mkdir(parents=True)
-    versions.is_there(run, 7, kept=[9, 17, 18])  # 9: the last batch of version 2; 17 and 18: version 5
-    assert sorted(int(path.name) for path in (tmp_path / "refreshed").glob("*")) == [2, 5, 6]
+    versions.is_there(run, 7, kept=[9, 17])
+    assert sorted(int(path.name) for path in (tmp_path / "refreshed").glob("*")) == left
 
 
 @pytest.fixture(scope="module")
