@@ -176,6 +176,11 @@ def _paper() -> ConfigDict:
             # ANCE: steps after which negatives are mined anew with the model as it is then, by exact search; 0: never.
             refresh_every=0,
             refresh_share=1.0,  # of the training questions, those that a refresh mines, and the steps after it train on
+            # Steps for which training goes on before it turns to what is mined by a second process meanwhile; 0: the
+            # devices that train mine, and training waits. And the devices of that process, as variables of its
+            # environment, such as ('CUDA_VISIBLE_DEVICES=1',) or ('JAX_PLATFORMS=cpu',).
+            refresh_lag=0,
+            refresh_env=(),
         )
     )
     # The set whose questions are divided for fine-tuning: a share to train on, of that a share to validate on.

@@ -279,6 +279,7 @@ REQA = "--config=configs/reqa.py:local --workdir={run} --config.base={finished} 
 DPR = "--config=configs/dpr.py:local --workdir={run} --config.base={finished} --config.pairs.files="
 MINED = REQA.replace("reqa.py", "dpr_mined.py")
 QA = "--config=configs/bm25.py --workdir={run} --config.sets.qa="
+LAGGED = f"{MINED} --config.mine.refresh_every=100 --config.mine.refresh_lag=50 --config.mine.refresh_env="
 ALONE = MINED.replace(" --config.base={finished}", "")
 DUMP = "--config.sets.pydocs=False --config.corpus={dump.xml}"
 MIXED = "--workdir={mixed} --config.base={other_words} --config.stages=\"('prepare', 'sets', 'encode')\""
@@ -401,6 +402,25 @@ FILES = mistakes(
             f"{MINED} --config.mine.refresh_every=100 --config.pairs.files={{dpr.json}}",
             ("config.mine.refresh_every=100", "config.pairs.files={dpr.json}", "one of the two"),
         ),
+        (
+            f"{MINED} --config.mine.refresh_every=100 --config.mine.refresh_lag=100",
+            ("config.mine.refresh_lag=100", "config.mine.refresh_every=100", "lower the first"),
+        ),
+        (
+            f"{MINED} --config.mine.refresh_every=200 --config.mine.refresh_lag=100",
+            ("config.mine.refresh_lag=100", "never be trained on", "config.train.steps=300"),
+        ),
+        (
+            f"{LAGGED}\"('CUDA_VISIBLE_DEVICE=1',)\"",
+            ("'CUDA_VISIBLE_DEVICE'", "config.mine.refresh_env", "did you mean CUDA_VISIBLE_DEVICES"),
+        ),
+        (f"{LAGGED}\"('LD_PRELOAD=evil.so',)\"", ("'LD_PRELOAD'", "config.mine.refresh_env", "JAX_PLATFORMS")),
+        (f"{LAGGED}\"('1',)\"", ("config.mine.refresh_env", "'1' sets no variable", "NAME=VALUE")),
+        (
+            f"{MINED} --config.mine.refresh_every=100 --config.mine.refresh_env=\"('CUDA_VISIBLE_DEVICES=1',)\"",
+            ("config.mine.refresh_env", "config.mine.refresh_lag=0", "config.mine.refresh_lag=50"),
+        ),
+        (f"{MINED} --config.mine.refresh_lag=-1", ("config.mine.refresh_lag=-1", "at least 0")),
         (f"{MINED} --config.mine.refresh_share=0", ("config.mine.refresh_share=0", "above 0")),
         (f"{MINED} --config.mine.answers=yes", ("--config.mine.answers=yes", "True or False")),
         (

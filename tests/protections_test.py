@@ -52,10 +52,31 @@ PROTECTIONS = [
     ),
     Protection(
         "kill: version of the negatives",
-        "stages/refresh.py",
+        "stages/versions.py",
         "if (version := files.read_json(folder / _VERSION)) != self._version:",
         "if (version := 0) != self._version:",
         "refresh_test.py::test_batches_turn_with_the_step_and_a_checkpoint_says_which_they_are",
+    ),
+    Protection(
+        "kill: parameters that are being mined with",
+        "training/checkpoint.py",
+        "policies.append(_NewestMultiple(every))",
+        "pass",
+        "refresh_test.py::test_a_run_that_is_cut_off_within_a_lag_ends_as_if_it_had_not_been",
+    ),
+    Protection(
+        "kill: a second process that fails",
+        "stages/refresh.py",
+        "if code not in (None, 0, hosts.EXIT_CODE):",
+        "if False:",
+        "refresh_test.py::test_how_the_second_process_ends_is_how_training_does",
+    ),
+    Protection(
+        "kill: a second process that is left alone",
+        "stages/inferencer.py",
+        "threading.Thread(target=_end_with_parent, daemon=True).start()",
+        "pass",
+        "refresh_test.py::test_the_second_process_ends_with_the_first_and_the_first_with_it",
     ),
     Protection(
         "SIGTERM: saved and told",

@@ -3,9 +3,14 @@
 import importlib
 import json
 import os
+import re
 import shutil
 import signal
+import subprocess
+import sys
+import time
 from random import Random
+from types import SimpleNamespace
 
 import children
 import jax
@@ -16,8 +21,9 @@ from conftest import REPOSITORY
 
 from retrieval.data import beir, vocabularies
 from retrieval.errors import UserError
+from retrieval.hosts import PreemptedError
 from retrieval.search.bm25 import Bm25Index
-from retrieval.stages import check, negatives, refresh, train
+from retrieval.stages import check, inferencer, negatives, refresh, train, versions
 from retrieval.stages import model as models
 from retrieval.stages import run as runs
 from retrieval.stages.run import Run
@@ -33,6 +39,8 @@ TINY = {
     "mine": dict(negatives=4, last=8),
     "split": dict(ratio=0.75, validation=0.2),
 }
+LAG = 2  # steps
+LATE = {0: "refreshed/00002", LAG: "refresh.log"}  # what is there in the middle of a refresh
 REFRESHED = {"stages": ("train",), "mine.refresh_every": 3, "loop.keep_checkpoints": 20}
 
 
@@ -208,15 +216,17 @@ def test_every_refresh_is_of_the_model_as_it_is_then(whole):
     assert {line["step"]: line["refresh/negatives"] for line in lines if "refresh/RR" in line} == {4: 4.0, 7: 4.0}
 
 
+def versions_of(run):
+    """Step -> version of its batch, as the checkpoints have it."""
+    paths = (run.folder / "checkpoints").glob("*/data/version.json")
+    return {int(path.parent.parent.name): json.loads(path.read_text()) for path in paths}
+
+
 def test_batches_turn_with_the_step_and_a_checkpoint_says_which_they_are(whole):
     """The checkpoint of a step that a refresh follows is of the version before."""
-    versions = {
-        int(path.parent.parent.name): json.loads(path.read_text())
-        for path in (whole.folder / "checkpoints").glob("*/data/version.json")
-    }
-    assert versions == {2: 0, 3: 0, 4: 1, 5: 1, 6: 1, 7: 2}
+    assert versions_of(whole) == {2: 0, 3: 0, 4: 1, 5: 1, 6: 1, 7: 2}
     vocabulary, mesh = vocabularies.load(whole.corpus), models.make_mesh(whole.config)
-    batches = refresh.Versions(whole, vocabulary, mesh)
+    batches = versions.Versions(whole, vocabulary, mesh)
     batches.restore(whole.folder / "checkpoints" / "5" / "data")
     assert batches._version == 1
     batches.turn_to(2)
@@ -279,7 +289,7 @@ def test_a_run_that_is_cut_off_around_its_refreshes_ends_as_if_it_had_not_been(
     whole, inputs, mined, tmp_path, monkeypatch
 ):
     run = refreshed(tmp_path / "run", inputs, mined)
-    cut_off(monkeypatch, run, refresh, "encode_rows", 3)  # in the middle of the first: half of the candidates
+    cut_off(monkeypatch, run, versions, "encode_rows", 3)  # in the middle of the first: half of the candidates
     assert not list((run.folder / "refreshed").glob("*"))
     cut_off(monkeypatch, run, train.validation, "encode_rows", 3)  # behind it, after a checkpoint of version 1
     execute(run)
@@ -289,12 +299,12 @@ def test_a_run_that_is_cut_off_around_its_refreshes_ends_as_if_it_had_not_been(
 @pytest.mark.long
 def test_cut_off_at_every_other_point_of_a_refresh(whole, inputs, mined, tmp_path, monkeypatch):
     run = refreshed(tmp_path / "run", inputs, mined)
-    cut_off(monkeypatch, run, refresh.pairs, "_deal", 1)  # its files have begun
+    cut_off(monkeypatch, run, versions.pairs, "_deal", 1)  # its files have begun
     assert not list((run.folder / "refreshed").glob("*"))
-    cut_off(monkeypatch, run, refresh.Versions, "turn_to", 1)  # written, and no batch of it yet
+    cut_off(monkeypatch, run, versions.Versions, "turn_to", 1)  # written, and no batch of it yet
     assert [path.name for path in (run.folder / "refreshed").glob("*")] == ["00001"]
     shards = (run.folder / "refreshed" / "00001").stat().st_mtime_ns
-    cut_off(monkeypatch, run, refresh.examples, "make_batches", 3)  # at the second
+    cut_off(monkeypatch, run, versions.examples, "make_batches", 3)  # at the second
     assert (run.folder / "refreshed" / "00001").stat().st_mtime_ns == shards  # it was not mined again
     execute(run)
     assert_same(run, whole)
@@ -316,36 +326,182 @@ def test_what_was_refreshed_is_evaluated(whole, inputs, mined, tmp_path):
 
 
 @pytest.mark.long
-def test_a_run_that_is_killed_over_and_over(whole, inputs, mined, tmp_path):
-    """SIGKILL, at random moments of a run with two refreshes."""
-    run = refreshed(tmp_path / "run", inputs, mined)
+@pytest.mark.parametrize("lag", [0, LAG])
+def test_a_run_that_is_killed_over_and_over(request, inputs, mined, tmp_path, lag):
+    """SIGKILL, at random moments of a run with two refreshes, or with one in a second process."""
+    other = request.getfixturevalue("lagged" if lag else "whole")
+    run = refreshed(tmp_path / "run", inputs, mined, **{"mine.refresh_lag": lag})
     runs.open_run(run, STAGES)
     random, log = Random(0), tmp_path / "log"
-    moments = [[], *([run.folder / place] for place in ("checkpoints", "refreshed/00001", "refreshed/00002"))]
+    moments = [[], *([run.folder / place] for place in ("checkpoints", "refreshed/00001", LATE[lag]))]
     for _ in range(20):
         landmarks, after = random.choice(moments), random.uniform(0, 4)
         code = children.run_and_kill([f"--workdir={run.folder}"], landmarks, after, log, os.environ["XLA_FLAGS"])
         assert code in (0, -signal.SIGKILL), log.read_text()
     execute(run)
-    assert_same(run, whole)
+    assert_same(run, other)
 
 
 def test_a_damaged_version_is_mined_again_or_refused(whole, inputs, tmp_path):
     run = Run(whole.config, shutil.copytree(whole.folder, tmp_path / "run"), whole.lock)
     path = run.folder / "refreshed" / "00002" / "stats.json"
     path.write_bytes(path.read_bytes()[:-1])
-    assert not refresh._is_there(run, 2, kept=[])
-    versions = refresh.Versions(run, vocabularies.load(run.corpus), models.make_mesh(run.config))
+    assert not versions.is_there(run, 2, kept=[])
+    batches = versions.Versions(run, vocabularies.load(run.corpus), models.make_mesh(run.config))
     with pytest.raises(UserError, match=r"stats\.json: damaged, .* delete the newest checkpoint"):
-        versions.turn_to(2)
+        batches.turn_to(2)
 
 
-def test_versions_that_no_checkpoint_belongs_to_are_deleted(whole, tmp_path):
-    run = Run(whole.config, tmp_path, whole.lock)
+@pytest.mark.parametrize("lag, left", [(0, [2, 5, 6]), (LAG, [2, 4, 5, 6])])
+def test_versions_that_no_checkpoint_belongs_to_are_deleted(inputs, mined, tmp_path, lag, left):
+    """Step 9 is of version 2, and 17 of version 5; with the lag 17 is of 4, and its run turns to 5 next."""
+    run = refreshed(tmp_path, inputs, mined, **{"mine.refresh_lag": lag})
     for version in range(1, 7):
         (tmp_path / "refreshed" / f"{version:05d}").mkdir(parents=True)
-    refresh._is_there(run, 7, kept=[9, 17, 18])  # 9: the last batch of version 2; 17 and 18: version 5
-    assert sorted(int(path.name) for path in (tmp_path / "refreshed").glob("*")) == [2, 5, 6]
+    versions.is_there(run, 7, kept=[9, 17])
+    assert sorted(int(path.name) for path in (tmp_path / "refreshed").glob("*")) == left
+
+
+@pytest.fixture(scope="module")
+def lagged(inputs, mined, tmp_path_factory):
+    """A run whose negatives a second process mines while two more steps are trained; nothing happened to it."""
+    changes = {"mine.refresh_lag": LAG, "mine.refresh_env": ("JAX_PLATFORMS=cpu",)}
+    run = refreshed(tmp_path_factory.mktemp("lagged") / "run", inputs, mined, **changes)
+    check.check(run, run.config.stages, STAGES)
+    execute(run)
+    return run
+
+
+def test_a_second_process_mines_what_the_mesh_does_and_training_turns_to_it_after_the_lag(whole, lagged):
+    """Up to the first refresh both runs are the same; a second one would come into effect after the last step."""
+    (ours,), theirs = ((run.folder / "refreshed").glob("*") for run in (lagged, whole))
+    assert ours.name == "00001" and ours.name in {path.name for path in theirs}
+    written = {path.relative_to(lagged.folder) for path in ours.rglob("*") if path.is_file()}
+    assert len(written) > 8
+    for path in written:
+        assert (lagged.folder / path).read_bytes() == (whole.folder / path).read_bytes(), path
+    assert versions_of(lagged) == {2: 0, 3: 0, 4: 0, 5: 0, 6: 1, 7: 1}
+    metrics = [line for line in outcome(lagged)[1] if "refresh/RR" in line]
+    (theirs,) = (line for line in outcome(whole)[1] if "refresh/RR" in line and line["step"] == 4)
+    assert metrics == [theirs | {"step": 3 + LAG + 1}]
+    assert re.search(r"version 1: with the parameters after step 3, on 8 devices", log_of(lagged))
+
+
+def log_of(run):
+    return (run.folder / "refresh.log").read_text()
+
+
+class InProcess:
+    """In place of the second process: what it does, at once."""
+
+    def __init__(self, run, version):
+        inferencer.mine(run, version)
+
+    def is_done(self):
+        return True
+
+    def wait(self):
+        pass
+
+
+class Killed(InProcess):
+    """A second process that is killed before it has mined anything."""
+
+    def __init__(self, run, version):
+        pass
+
+
+def test_a_run_that_is_cut_off_within_a_lag_ends_as_if_it_had_not_been(lagged, inputs, mined, tmp_path, monkeypatch):
+    """The parameters that a version is mined with are there until it is, however few checkpoints are kept."""
+    run = refreshed(tmp_path / "run", inputs, mined, **{"mine.refresh_lag": LAG, "loop.keep_checkpoints": 1})
+    monkeypatch.setattr(refresh, "Inferencer", Killed)
+    cut_off(monkeypatch, run, Killed, "is_done", 2)  # after step 4
+    assert not list((run.folder / "refreshed").glob("*"))
+    assert {path.name for path in (run.folder / "checkpoints").glob("*[0-9]")} >= {"3", "4"}
+    monkeypatch.setattr(refresh, "Inferencer", InProcess)
+    cut_off(monkeypatch, run, InProcess, "wait", 1)  # after step 5, and the version is there
+    assert (run.folder / "refreshed" / "00001" / "manifest.json").exists() and versions_of(run)[5] == 0
+    monkeypatch.setattr(refresh, "Inferencer", None)  # and needs no second process any more
+    execute(run)
+    assert_same(run, lagged)
+
+
+def test_a_second_process_without_devices_is_told(lagged, monkeypatch):
+    def fail(config):
+        raise AssertionError  # as JAX does where a package for the platform is missing
+
+    monkeypatch.setattr(models, "local_mesh", fail)
+    with pytest.raises(UserError, match=r"refresh_env=\('JAX_PLATFORMS=cpu',\): there are no such devices \(Assert"):
+        inferencer.mine(lagged, 1)
+
+
+def test_a_version_whose_parameters_are_gone_is_told(lagged, tmp_path):
+    run, vocabulary = Run(lagged.config, tmp_path, lagged.lock), vocabularies.load(lagged.corpus)
+    checkpoints = SimpleNamespace(steps=lambda: [4])
+    anew = refresh.Refresh(run, vocabulary, models.make_mesh(run.config), None, checkpoints)
+    assert [anew(step, None) for step in (1, 2, 6)] == [{}] * 3  # 6: it would come into effect after the last step
+    with pytest.raises(UserError, match=r"after step 3, and neither of the two is there .* delete the checkpoints beh"):
+        anew(4, None)
+
+
+@pytest.mark.parametrize(
+    "code, kind, message",
+    [
+        (
+            "print('10:00 begins'); sys.exit('error: the disk is full; free some')",
+            UserError,
+            "failed: the disk is full",
+        ),
+        ("raise ValueError('deep inside')", UserError, "failed: ValueError: deep inside; all that it said is in .*log"),
+        ("os.kill(os.getpid(), 9)", UserError, "version 1: the process that mines them was killed by signal 9"),
+        ("sys.exit(75)", PreemptedError, "the same command goes on from the newest checkpoint"),
+    ],
+)
+def test_how_the_second_process_ends_is_how_training_does(lagged, tmp_path, monkeypatch, code, kind, message):
+    real = refresh.subprocess.Popen
+
+    def start(command, **options):
+        return real([sys.executable, "-c", f"import os, sys; {code}"], **options)
+
+    monkeypatch.setattr(refresh.subprocess, "Popen", start)
+    second = refresh.Inferencer(Run(lagged.config, tmp_path, lagged.lock), 1)
+    with pytest.raises(kind, match=message) as caught:
+        second.wait()
+    assert len(str(caught.value).splitlines()) == 1 and "Traceback" not in str(caught.value)
+
+
+@pytest.mark.long
+def test_in_a_pod_the_first_host_starts_the_second_process(lagged, inputs, mined, tmp_path):
+    run = refreshed(tmp_path / "run", inputs, mined, **{"mine.refresh_lag": LAG})
+    runs.open_run(run, STAGES)
+    command = ["launch/local_pod.sh", "2", "4", "--", f"--workdir={run.folder}"]
+    done = subprocess.run(command, cwd=REPOSITORY, env=os.environ | {"XLA_FLAGS": children.XLA_FLAGS}, timeout=600)
+    assert done.returncode == 0 and "after step 3, on 4 devices" in log_of(run)
+    ours, theirs = (each.folder / "refreshed" / "00001" / "manifest.json" for each in (run, lagged))
+    assert ours.read_text() == theirs.read_text() and versions_of(run) == versions_of(lagged)
+
+
+@pytest.mark.long
+def test_the_second_process_ends_with_the_first_and_the_first_with_it(lagged, inputs, mined, tmp_path):
+    """SIGKILL of the first alone, and then of the second alone; the same command goes on, and ends as one run."""
+    run = refreshed(tmp_path / "run", inputs, mined, **{"mine.refresh_lag": LAG})
+    runs.open_run(run, STAGES)
+    command = [sys.executable, "-m", "retrieval.main", f"--workdir={run.folder}"]
+    for victim in ("first", "second"):
+        (run.folder / "refresh.log").unlink(missing_ok=True)
+        with subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True) as first:
+            second = next(int(found[1]) for line in first.stderr if (found := re.search(r"process (\d+) begins", line)))
+            os.kill(first.pid if victim == "first" else second, signal.SIGKILL)
+            told = first.stderr.read()
+        assert first.returncode == (-signal.SIGKILL if victim == "first" else 2), told
+        assert victim == "first" or "killed by signal 9" in told
+        for _ in range(600):
+            if not os.path.exists(f"/proc/{second}"):
+                break
+            time.sleep(0.1)
+        assert not os.path.exists(f"/proc/{second}") and not list((run.folder / "refreshed").glob("0*"))
+    execute(run)
+    assert_same(run, lagged)
 
 
 def test_a_share_of_the_questions_is_another_one_in_every_version():

@@ -1,40 +1,42 @@
 """Negatives that are mined anew while a model trains, with the model as it is then (ANCE, Xiong et al. 2021).
 
-Version v of the labelled pairs is mined from the parameters after step v * config.mine.refresh_every, and all batches
-from there to the next refresh are of it; version 0 is what the stage `pairs` wrote. A checkpoint says which version its
-position belongs to. The one of a step that a refresh follows is still of the version before: a run that goes on from
-there begins with the refresh.
+Version v of the labelled pairs is mined from the parameters after step v * config.mine.refresh_every, and the batches
+are of it from config.mine.refresh_lag steps later on. Without a lag the training mesh mines, and training waits. With
+one, a second process does so meanwhile (section 4 of the paper), from the checkpoint of that step; training waits at
+the end of the lag alone, and which batches it sees depends on nobody's speed.
+
+A checkpoint says which version its position belongs to. Whoever goes on from one within a lag, both ends included,
+begins with the refresh, or with the version that is complete.
 """
 
-import array
-import itertools
 import logging
-from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
+import os
+import subprocess
+import sys
+import time
 from typing import Any
 
 import jax
-import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval import files, hosts
-from retrieval.data import labelled, pairs
-from retrieval.data.candidate_texts import CandidateTexts
-from retrieval.data.labelled import Counts
+from retrieval import hosts
 from retrieval.data.vocab import Vocabulary
-from retrieval.errors import UserError
-from retrieval.search import windows
-from retrieval.search.encode import encode_rows
-from retrieval.search.exact import ExactIndex
-from retrieval.stages import examples, negatives
+from retrieval.errors import UserError, unknown_name
 from retrieval.stages import model as models
-from retrieval.stages.negatives import Mined, Question
+from retrieval.stages import versions
 from retrieval.stages.run import Run
+from retrieval.stages.versions import Versions
+from retrieval.training.checkpoint import Checkpointer
 
 _log = logging.getLogger(__name__)
 
-FOLDER = "refreshed"
-_VERSION, _STATISTICS = "version.json", "mined.json"
+# What may differ in the second process: which devices it has, and how much of their memory. No other variable: what the
+# config of a stranger's work directory names must not run.
+_VARIABLES = (
+    *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES"),
+    *("TPU_VISIBLE_CHIPS", "TPU_PROCESS_BOUNDS", "TPU_CHIPS_PER_PROCESS_BOUNDS", "TPU_PROCESS_PORT"),
+    *("TPU_PROCESS_ADDRESSES", "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE"),
+)
 
 
 def needs(config: ConfigDict) -> tuple[str, ...]:
@@ -46,175 +48,176 @@ def check(config: ConfigDict) -> None:
     """Checks that a refresh would come, and change something.
 
     Raises:
-      UserError: it would not.
+      UserError: it would not; or the next one would come before it.
     """
-    every = config.mine.refresh_every
-    if not every:
+    mine, steps = config.mine, config.train.steps
+    if not mine.refresh_every:
         return
-    if every >= config.train.steps:
+    if mine.refresh_every >= steps:
         raise UserError(
-            f"config.mine.refresh_every={every} never comes in config.train.steps={config.train.steps}: lower it, or "
+            f"config.mine.refresh_every={mine.refresh_every} never comes in config.train.steps={steps}: lower it, or "
             "set 0 for no refresh"
         )
     if not config.data.negatives:
         raise UserError(
-            f"config.mine.refresh_every={every} mines hard negatives, and config.data.negatives=0 takes none: set "
-            "config.data.negatives=1 or more, or config.mine.refresh_every=0"
+            f"config.mine.refresh_every={mine.refresh_every} mines hard negatives, and config.data.negatives=0 takes "
+            "none: set config.data.negatives=1 or more, or config.mine.refresh_every=0"
+        )
+    if mine.refresh_lag >= mine.refresh_every:
+        raise UserError(
+            f"config.mine.refresh_lag={mine.refresh_lag}: the next refresh, config.mine.refresh_every="
+            f"{mine.refresh_every} steps later, begins before; lower the first, or raise the second"
+        )
+    if mine.refresh_every + mine.refresh_lag >= steps:
+        raise UserError(
+            f"config.mine.refresh_lag={mine.refresh_lag}: what is mined after config.mine.refresh_every="
+            f"{mine.refresh_every} steps would never be trained on in config.train.steps={steps}; lower one of them"
+        )
+    _check_environment(config)
+
+
+def _check_environment(config: ConfigDict) -> None:
+    for setting in config.mine.refresh_env:
+        name, equals, _ = setting.partition("=")
+        if not equals:
+            raise UserError(
+                f"config.mine.refresh_env: '{setting}' sets no variable: write NAME=VALUE, such as "
+                "--config.mine.refresh_env=\"('CUDA_VISIBLE_DEVICES=1',)\""
+            )
+        if name not in _VARIABLES:
+            raise unknown_name("variable in config.mine.refresh_env", name, _VARIABLES)
+    if config.mine.refresh_env and not config.mine.refresh_lag:
+        raise UserError(
+            "config.mine.refresh_env is of the process that mines while training goes on, and there is none with "
+            "config.mine.refresh_lag=0: set the steps that it has for that, such as config.mine.refresh_lag="
+            f"{max(1, config.mine.refresh_every // 2)}, or leave the variables out"
         )
 
 
-class Versions:
-    """Batches of one version of the pairs after another."""
+class Refresh:
+    """Turns batches to versions that are mined with the parameters of the run."""
 
-    def __init__(self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh):
-        """Begins with version 0.
+    def __init__(
+        self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh, batches: Versions, checkpoints: Checkpointer
+    ):
+        """Args: checkpoints: those of the run; versions that none of them belongs to are deleted."""
+        self._run, self._vocabulary, self._mesh = run, vocabulary, mesh
+        self._embedder = models.Embedder(run.config, vocabulary, mesh)
+        self._batches, self._checkpoints = batches, checkpoints
+        self._begun = 0
+        self._inferencer: Inferencer | None = None
 
-        Raises:
-          UserError: it has fewer examples than a batch has rows.
-        """
+    def __call__(self, step: int, params: Any) -> dict[str, float]:
+        """To be called between steps, with the number of those that are done and the parameters after them.
 
-        def make(version: int) -> examples.Batches:
-            return examples.make_batches(run, vocabulary, mesh, _folder(run, version) if version else None, version)
-
-        self._run, self._make = run, make
-        self._version, self._batches = 0, make(0)
-
-    def __iter__(self) -> "Versions":
-        return self
-
-    def __next__(self) -> dict[str, jax.Array]:
-        return next(self._batches)
-
-    def turn_to(self, version: int) -> None:
-        """From now on the batches are of this version, from its beginning.
+        Returns:
+          Numbers for the log where the batches have turned to another version, else none.
 
         Raises:
-          UserError: its files are not what was written, or too few.
+          UserError: the version cannot be mined.
         """
-        files.verify_manifest(_folder(self._run, version), "delete the newest checkpoint, and train again")
-        self._version, self._batches = version, self._make(version)
-
-    def save(self, folder: Path) -> None:
-        """Writes version and position into `folder`."""
-        if hosts.is_first():
-            files.write_json(folder / _VERSION, self._version)
-        self._batches.save(folder)
-
-    def restore(self, folder: Path) -> None:
-        """Goes back to a saved position, of whatever version.
-
-        Raises:
-          UserError: there is none, or the version is not what it was.
-        """
-        if (version := files.read_json(folder / _VERSION)) != self._version:
-            self.turn_to(version)
-        self._batches.restore(folder)
-
-
-def make(
-    run: Run,
-    vocabulary: Vocabulary,
-    mesh: jax.sharding.Mesh,
-    versions: Versions,
-    kept: Callable[[], Collection[int]],
-) -> Callable[[int, Any], dict[str, float]]:
-    """A function from step and parameters to numbers for the log, after which `versions` gives newly mined batches.
-
-    A version that is there already, because the run was cut off behind it, is not mined again. Those that no kept
-    checkpoint belongs to are deleted.
-
-    Args:
-      kept: gives the steps of these checkpoints.
-    """
-    config = run.config
-    embedder = models.Embedder(config, vocabulary, mesh)
-
-    def refresh(step: int, params: Any) -> dict[str, float]:
-        version = step // config.mine.refresh_every
-        if not hosts.on_first(lambda: _is_there(run, version, kept())):
-            with negatives.open_questions(run) as (questions, candidates):
-                drawn = negatives.draw(questions, config.mine.refresh_share, config.split.seed, version)
-                queries_QE, index = _embedded(config, vocabulary, embedder, params, mesh, drawn, candidates)
-                mined = negatives.mine(config, drawn, candidates, index.search, queries_QE, version)
-                hosts.on_first(lambda: _write(run, vocabulary, version, step, drawn, candidates, mined))
-        versions.turn_to(version)
-        told = files.read_json(_folder(run, version) / _STATISTICS)
+        mine = self._run.config.mine
+        version, since = divmod(step, mine.refresh_every)
+        last = step - since + mine.refresh_lag
+        if not version or step > last or last >= self._run.config.train.steps:
+            return {}
+        if version > self._begun:
+            self._begin(version, step, params)
+            self._begun = version
+        if step < last:
+            if self._inferencer:
+                self._inferencer.is_done()  # or has failed: that is to be known now
+            return {}
+        if mine.refresh_lag:
+            self._checkpoints.wait()  # the second process waits for one of them, which may have failed
+            hosts.on_first(self._await)
+        self._batches.turn_to(version)
+        told = versions.statistics(self._run, version)
         _log.info("step %d: negatives of %d questions, version %d", step, told["questions"], version)
         return {"RR": told["RR"], "negatives": told["negatives"] / told["questions"]}
 
-    return refresh
+    def _begin(self, version: int, step: int, params: Any) -> None:
+        """A version that is there already, because the run was cut off behind it, is not mined again."""
+        run = self._run
+        if hosts.on_first(lambda: versions.is_there(run, version, self._checkpoints.steps())):
+            return
+        if run.config.mine.refresh_lag:
+            hosts.on_first(lambda: self._start(version, step))
+        else:
+            versions.mine(run, self._vocabulary, self._embedder, self._mesh, params, version)
+
+    def _start(self, version: int, step: int) -> None:
+        """The second process begins; where the run goes on within a lag, with the checkpoint that lies before."""
+        source = version * self._run.config.mine.refresh_every
+        if step > source and source not in self._checkpoints.steps():
+            raise UserError(
+                f"{self._run.checkpoints}: version {version} of the negatives is mined with the parameters after step "
+                f"{source}, and neither of the two is there (was config.mine.refresh_every another one?); delete the "
+                "checkpoints behind it, and train again"
+            )
+        self._inferencer = Inferencer(self._run, version)
+
+    def _await(self) -> None:
+        if self._inferencer:
+            self._inferencer.wait()
+            self._inferencer = None
 
 
-def _folder(run: Run, version: int) -> Path:
-    return run.folder / FOLDER / f"{version:05d}"
+class Inferencer:
+    """The process that mines a version while training goes on, in the paper's word; it ends with this one."""
 
+    def __init__(self, run: Run, version: int):
+        self._version, self._log = version, run.folder / "refresh.log"
+        self._began, self._seconds = time.perf_counter(), 0.0
+        command = [sys.executable, "-m", "retrieval.stages.inferencer", f"--workdir={run.folder}"]
+        own = dict(setting.split("=", 1) for setting in run.config.mine.refresh_env)
+        with self._log.open("w", encoding="utf-8") as log:
+            # Its standard input is closed when this process is gone, however it ends.
+            self._process = subprocess.Popen(
+                [*command, str(run.lock), str(version)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=os.environ | own,
+            )
+        _log.info("negatives, version %d: process %d begins, see %s", version, self._process.pid, self._log)
 
-def _is_there(run: Run, version: int, kept: Collection[int]) -> bool:
-    """Whether a version has been written; those that are of no more use are deleted."""
-    every, place = run.config.mine.refresh_every, run.folder / FOLDER
-    files.remove_temporaries(place)
-    # The batch of step s was of version (s - 1) // every. The version before may be read by others at this moment.
-    needed = {version - 1, version} | {(step - 1) // every for step in kept}
-    for path in place.glob("*"):
-        if int(path.name) not in needed:
-            files.remove(path)
-    path = _folder(run, version)
-    if not path.exists():
-        return False
-    try:
-        files.verify_manifest(path, "it is made again")
-    except UserError as error:
-        _log.warning("%s", error)
-        return False
-    return True
+    def is_done(self) -> bool:
+        """Whether the version is there.
 
+        Raises:
+          UserError: the process failed.
+        """
+        code = self._process.poll()
+        if code not in (None, 0, hosts.EXIT_CODE):
+            raise UserError(
+                f"negatives, version {self._version}: the process that mines them {self._why(code)}; all that it said "
+                f"is in {self._log}; once that is mended, the same command goes on from the newest checkpoint"
+            )
+        if code == 0 and not self._seconds:
+            self._seconds = time.perf_counter() - self._began
+            _log.info("negatives, version %d: there after %.0f s", self._version, self._seconds)
+        return code == 0
 
-def _embedded(
-    config: ConfigDict,
-    vocabulary: Vocabulary,
-    embedder: models.Embedder,
-    params: Any,
-    mesh: jax.sharding.Mesh,
-    questions: Sequence[Question],
-    candidates: CandidateTexts,
-) -> tuple[np.ndarray, windows.Index]:
-    """The embeddings of questions [Q, E], and exact search over all candidates, of which a shard's texts are held."""
+    def wait(self) -> None:
+        """Returns when the version is there.
 
-    def embed(tokens: Sequence[Sequence[int]], function: Callable) -> np.ndarray:
-        longest = max(config.data.query_length, config.data.document_length)
-        return encode_rows(tokens, function, config.encode.batch_tokens, longest, mesh.size)
+        Raises:
+          UserError: as `is_done` does.
+          PreemptedError: the process was told to stop; so was this one, most often, which saves first if it can.
+        """
+        began = time.perf_counter()
+        if not self.is_done():
+            _log.info("negatives, version %d: training waits for them", self._version)
+            self._process.wait()
+            if not self.is_done():
+                raise hosts.PreemptedError(
+                    "interrupted while negatives were mined: the same command goes on from the newest checkpoint"
+                )
+        _log.info("negatives, version %d: training waited %.1f s", self._version, time.perf_counter() - began)
 
-    tokens = models.query_tokens(config, vocabulary, [question.text for question in questions])
-    queries_QE = embed(tokens, embedder.queries(params))
-    # Room for as many as there may be: the system gives memory to what is written alone.
-    windows_WE = np.empty((len(candidates) * config.encode.windows, queries_QE.shape[1]), np.float32)
-    owners = array.array("i")
-    for start in range(0, len(candidates), config.encode.shard_size):
-        rows = range(start, min(start + config.encode.shard_size, len(candidates)))
-        cut = models.candidate_windows(config, vocabulary, [candidates[row] for row in rows])
-        tokens = list(itertools.chain.from_iterable(cut))
-        windows_WE[len(owners) : len(owners) + len(tokens)] = embed(tokens, embedder.documents(params))
-        owners.extend(row for row, own in zip(rows, cut) for _ in own)
-    index = ExactIndex(windows_WE[: len(owners)], mesh=mesh)
-    return queries_QE, windows.over_candidates(index, np.asarray(owners))
-
-
-def _write(
-    run: Run,
-    vocabulary: Vocabulary,
-    version: int,
-    step: int,
-    questions: Sequence[Question],
-    candidates: CandidateTexts,
-    mined: Mined,
-) -> None:
-    """Writes a version as the stage `pairs` writes its shards, whole or not at all."""
-    settings = run.holder("pairs").config
-    found = negatives.mined_examples(questions, candidates, mined.rows)
-    with files.atomic(_folder(run, version)) as temporary:
-        temporary.mkdir()
-        pool = run.config.mine.negatives
-        with labelled.grouped(found, temporary, pool, Counts(), seed=settings.split.seed) as groups:
-            pairs.write_pairs(groups, vocabulary, temporary, settings.split.shards, settings.pairs.positives)
-        files.write_json(temporary / _STATISTICS, mined.counts | {"step": step})
-        files.write_manifest(temporary)
+    def _why(self, code: int) -> str:
+        if code < 0:
+            return f"was killed by signal {-code} (9 is most often a lack of memory)"
+        lines = [line for line in self._log.read_text("utf-8", "replace").splitlines() if line.strip()]
+        return f"failed: {(lines or ['no output'])[-1].removeprefix('error: ')}"

@@ -164,6 +164,8 @@ _RULES = dict(
         answers=_SWITCH,
         refresh_every=_whole(0),
         refresh_share=_SHARE_ABOVE,
+        refresh_lag=_whole(0),
+        refresh_env=_TEXTS,
     ),
     split=dict(set=_TEXT, ratio=_SHARE_BETWEEN, validation=_SHARE_BETWEEN, seed=_whole(0), shards=_whole(1)),
     encode=dict(batch_tokens=_whole(1), shard_size=_whole(1), windows=_whole(1), untrained=_SWITCH, corpus=_SWITCH),

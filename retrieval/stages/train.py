@@ -24,6 +24,7 @@ from retrieval.stages import metric_writers, objective, pretrained, refresh, val
 from retrieval.stages import model as models
 from retrieval.stages.examples import abstract_batch, make_batches
 from retrieval.stages.run import Run
+from retrieval.stages.versions import Versions
 from retrieval.training import chips, loop, optimizer, sharding, work
 from retrieval.training.checkpoint import Checkpointer, drop_damaged
 from retrieval.training.loop import TrainState
@@ -39,7 +40,7 @@ def train(run: Run) -> dict[str, Any]:
     mesh = models.make_mesh(config)
     refreshes = config.mine.refresh_every > 0
     # Before the model, for what may be wrong with the data.
-    batches = refresh.Versions(run, vocabulary, mesh) if refreshes else make_batches(run, vocabulary, mesh)
+    batches = Versions(run, vocabulary, mesh) if refreshes else make_batches(run, vocabulary, mesh)
     model = models.abstract(config, len(vocabulary))
     like = abstract_state(config, model, mesh)
     sharding.check_rules(like.params, config.mesh.rules)
@@ -67,7 +68,7 @@ def train(run: Run) -> dict[str, Any]:
         writer = metric_writers.open_writer(run.folder, config, after=int(state.step))
         with hosts.watch() as stops_at:
             cost = _cost(config, len(vocabulary), like, mesh)
-            anew = refresh.make(run, vocabulary, mesh, batches, checkpointer.steps) if refreshes else None
+            anew = refresh.Refresh(run, vocabulary, mesh, batches, checkpointer) if refreshes else None
             loop.train(state, step_fn, batches, checkpointer, writer, settings, validate, stops_at, cost, anew)
         step = checkpointer.best_step()
         checkpointer.close()
@@ -174,7 +175,9 @@ def check_vocabulary(run: Run, folder: Path, field: str) -> None:
 def open_checkpoints(folder: Path, config: ConfigDict) -> Checkpointer:
     """The checkpoints of a work directory."""
     best = config.loop.best if config.loop.validate_every else ""
-    return Checkpointer(folder / "checkpoints", config.loop.keep_checkpoints, best)
+    mine = config.get("mine", {})  # a model to start from may be older than the field
+    every = mine.refresh_every if mine.get("refresh_lag") else 0  # what the second process of a refresh reads
+    return Checkpointer(folder / "checkpoints", config.loop.keep_checkpoints, best, every)
 
 
 def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:

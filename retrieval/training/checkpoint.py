@@ -7,13 +7,20 @@ there can be verified, and one that fails is moved away, so that a run goes on f
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import jax
 import orbax.checkpoint as ocp
-from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, LatestN
+from orbax.checkpoint.checkpoint_managers import (
+    AnyPreservationPolicy,
+    BestN,
+    LatestN,
+    PolicyCheckpointInfo,
+    PreservationContext,
+    PreservationPolicy,
+)
 
 from retrieval import files, hosts
 from retrieval.errors import UserError
@@ -82,11 +89,41 @@ def _drop_damaged(folder: Path) -> None:
         )
 
 
+def read(folder: Path, step: int, like: Any) -> Any:
+    """The state of a step with the shapes, types and shardings of `like`, while another process may save further ones.
+
+    Raises:
+      UserError: its files are not what was written, or it is of another model.
+    """
+    path = (folder / str(step)).absolute()
+    files.verify_manifest(path, f"delete {path} and the steps behind it, and train again")
+    try:
+        return ocp.StandardCheckpointer().restore(path / "state", jax.tree.map(ocp.utils.to_shape_dtype_struct, like))
+    except _UNREADABLE as error:
+        raise UserError(f"{path}: not a checkpoint of this model: {error}") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class _NewestMultiple(PreservationPolicy):
+    """Keeps the newest step that is a multiple of `every`."""
+
+    every: int
+
+    def should_preserve(
+        self, checkpoints: Sequence[PolicyCheckpointInfo], *, context: PreservationContext
+    ) -> Sequence[bool]:
+        newest = max((saved.step for saved in checkpoints if saved.step % self.every == 0), default=None)
+        return [saved.step == newest for saved in checkpoints]
+
+
 class Checkpointer:
     """Saves in the background; keeps the newest `keep` steps and, by the metric named `best`, the best one."""
 
-    def __init__(self, folder: Path, keep: int = 2, best: str = ""):
+    def __init__(self, folder: Path, keep: int = 2, best: str = "", every: int = 0):
+        """Args: every: the newest step that is a multiple of it is kept too; 0: none is."""
         policies = [LatestN(keep)]
+        if every:
+            policies.append(_NewestMultiple(every))
         if best:
             policies.append(
                 BestN(get_metric_fn=lambda scores: scores[best], n=1, keep_checkpoints_without_metrics=False)

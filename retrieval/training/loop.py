@@ -135,8 +135,9 @@ def train(
     Args:
       validate: parameters to scores; what it gives goes to `write_metrics` and into the checkpoint of the step.
       stops_at: asked after every step whether the machine is about to go away.
-      refresh: step and parameters to numbers for `write_metrics`; from then on `batches` may give others. It comes
-        before the next step: a run that goes on from that step's checkpoint begins with it, as if it had not ended.
+      refresh: step and parameters to numbers for `write_metrics`, if there are any; from then on `batches` may give
+        others. It comes before every step but the first: a run that goes on from a checkpoint begins with it, as if it
+        had not ended.
 
     Raises:
       PreemptedError: it is, and the step is saved.
@@ -149,10 +150,11 @@ def train(
     for step in tqdm.trange(first + 1, settings.steps + 1, desc="train", initial=first, mininterval=2):
         if step == trace_from:
             jax.profiler.start_trace(settings.trace)
-        if refresh and step > 1 and (step - 1) % settings.refresh_every == 0:
+        if refresh and step > 1:
             with window.pause():
                 numbers = refresh(step - 1, state.params)
-            write_metrics(step, {f"refresh/{name}": value for name, value in numbers.items()})
+            if numbers:
+                write_metrics(step, {f"refresh/{name}": value for name, value in numbers.items()})
         with window.waiting():
             batch = next(batches)
         state, metrics = step_fn(state, batch)

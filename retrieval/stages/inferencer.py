@@ -1,0 +1,79 @@
+"""The process that mines a version of the negatives while another one trains; `refresh` starts it.
+
+    python -m retrieval.stages.inferencer --workdir=runs/ance requirements.lock 3
+
+It reads the checkpoint that the other one writes, does what a refresh on the training mesh does, and ends when its
+standard input does.
+"""
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+from absl import logging as absl_logging
+from ml_collections import ConfigDict
+
+from retrieval import command_line
+from retrieval.data import vocabularies
+from retrieval.errors import UserError
+from retrieval.stages import check, train, versions
+from retrieval.stages import model as models
+from retrieval.stages.run import Run
+from retrieval.training import checkpoint
+
+_log = logging.getLogger("retrieval.stages.inferencer")  # also where the module is the program
+
+_POLL_SECONDS = 0.1
+
+
+def main(argv: Sequence[str]) -> None:
+    """Mines the version that the last argument names, for the run of --workdir."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    absl_logging.set_verbosity(absl_logging.WARNING)
+    folder, (lock, version) = Path(command_line.WORKDIR.value), argv[1:]
+    mine(Run(check.read_config(folder), folder, Path(lock)), int(version))
+    os._exit(0)  # training may be waiting, and what JAX and TensorFlow do at their end takes long
+
+
+def mine(run: Run, version: int) -> None:
+    """Mines a version with the parameters after its step, on all devices of this process.
+
+    Raises:
+      UserError: there is no device, the checkpoint is damaged, or no question has a negative.
+    """
+    config, vocabulary = run.config, vocabularies.load(run.corpus)
+    mesh, step = _mesh(config), version * config.mine.refresh_every
+    like = train.abstract_state(config, models.abstract(config, len(vocabulary)), mesh)
+    while not (run.checkpoints / str(step)).exists():  # it is being written
+        time.sleep(_POLL_SECONDS)
+    params = checkpoint.read(run.checkpoints, step, like).params
+    place = f"{mesh.size} devices ({jax.default_backend()})"
+    _log.info("version %d: with the parameters after step %d, on %s", version, step, place)
+    with jax.set_mesh(mesh):
+        embedder = models.Embedder(config, vocabulary, mesh)
+        versions.mine(run, vocabulary, embedder, mesh, params, version)
+    _log.info("version %d: written", version)
+
+
+def _mesh(config: ConfigDict) -> jax.sharding.Mesh:
+    try:
+        return models.local_mesh(config)
+    except (RuntimeError, AssertionError) as error:  # JAX has several ways to say so
+        raise UserError(
+            f"config.mine.refresh_env={tuple(config.mine.refresh_env)}: there are no such devices "
+            f"({next(iter(str(error).splitlines()), type(error).__name__)}); name others"
+        ) from error
+
+
+def _end_with_parent() -> None:
+    os.read(sys.stdin.fileno(), 1)  # which returns when the other end is closed
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    command_line.run(main)

@@ -1,0 +1,184 @@
+"""Versions of the labelled pairs: how one is mined from a model's parameters, where it lies, and batches of it.
+
+Version 0 is what the stage `pairs` wrote. The others lie in `refreshed/`, whole or not at all.
+"""
+
+import array
+import itertools
+import logging
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from retrieval import files, hosts
+from retrieval.data import labelled, pairs
+from retrieval.data.candidate_texts import CandidateTexts
+from retrieval.data.labelled import Counts
+from retrieval.data.vocab import Vocabulary
+from retrieval.errors import UserError
+from retrieval.search import windows
+from retrieval.search.encode import encode_rows
+from retrieval.search.exact import ExactIndex
+from retrieval.stages import examples, negatives
+from retrieval.stages import model as models
+from retrieval.stages.negatives import Mined, Question
+from retrieval.stages.run import Run
+
+_log = logging.getLogger(__name__)
+
+FOLDER = "refreshed"
+_VERSION, _STATISTICS = "version.json", "mined.json"
+
+
+class Versions:
+    """Batches of one version of the pairs after another."""
+
+    def __init__(self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh):
+        """Begins with version 0.
+
+        Raises:
+          UserError: it has fewer examples than a batch has rows.
+        """
+
+        def make(version: int) -> examples.Batches:
+            return examples.make_batches(run, vocabulary, mesh, folder_of(run, version) if version else None, version)
+
+        self._run, self._make = run, make
+        self._version, self._batches = 0, make(0)
+
+    def __iter__(self) -> "Versions":
+        return self
+
+    def __next__(self) -> dict[str, jax.Array]:
+        return next(self._batches)
+
+    def turn_to(self, version: int) -> None:
+        """From now on the batches are of this version, from its beginning.
+
+        Raises:
+          UserError: its files are not what was written, or too few.
+        """
+        files.verify_manifest(folder_of(self._run, version), "delete the newest checkpoint, and train again")
+        self._version, self._batches = version, self._make(version)
+
+    def save(self, folder: Path) -> None:
+        """Writes version and position into `folder`."""
+        if hosts.is_first():
+            files.write_json(folder / _VERSION, self._version)
+        self._batches.save(folder)
+
+    def restore(self, folder: Path) -> None:
+        """Goes back to a saved position, of whatever version.
+
+        Raises:
+          UserError: there is none, or the version is not what it was.
+        """
+        if (version := files.read_json(folder / _VERSION)) != self._version:
+            self.turn_to(version)
+        self._batches.restore(folder)
+
+
+def mine(
+    run: Run, vocabulary: Vocabulary, embedder: models.Embedder, mesh: jax.sharding.Mesh, params: Any, version: int
+) -> None:
+    """Mines a version with parameters, and writes it. Every process of the mesh takes its part.
+
+    Raises:
+      UserError: no question has a negative.
+    """
+    config = run.config
+    with negatives.open_questions(run) as (questions, candidates):
+        drawn = negatives.draw(questions, config.mine.refresh_share, config.split.seed, version)
+        queries_QE, index = _embedded(config, vocabulary, embedder, params, mesh, drawn, candidates)
+        mined = negatives.mine(config, drawn, candidates, index.search, queries_QE, version)
+        hosts.on_first(lambda: _write(run, vocabulary, version, drawn, candidates, mined))
+
+
+def statistics(run: Run, version: int) -> dict[str, Any]:
+    """What was counted when a version was mined."""
+    return files.read_json(folder_of(run, version) / _STATISTICS)
+
+
+def folder_of(run: Run, version: int) -> Path:
+    """Where a version lies."""
+    return run.folder / FOLDER / f"{version:05d}"
+
+
+def is_there(run: Run, version: int, kept: Collection[int]) -> bool:
+    """Whether a version has been written; those that are of no more use are deleted.
+
+    Args:
+      kept: the steps of the checkpoints that a run may go on from.
+    """
+    every, lag, place = run.config.mine.refresh_every, run.config.mine.refresh_lag, run.folder / FOLDER
+    files.remove_temporaries(place)
+    # The batch of step s was of version (s - 1 - lag) // every. While they lag, the next one may be there already. The
+    # version before may be read by others at this moment.
+    needed = {version - 1, version} | {(step - 1 - behind) // every for step in kept for behind in (0, lag)}
+    for path in place.glob("*"):
+        if int(path.name) not in needed:
+            files.remove(path)
+    path = folder_of(run, version)
+    if not path.exists():
+        return False
+    try:
+        files.verify_manifest(path, "it is made again")
+    except UserError as error:
+        _log.warning("%s", error)
+        return False
+    return True
+
+
+def _embedded(
+    config: ConfigDict,
+    vocabulary: Vocabulary,
+    embedder: models.Embedder,
+    params: Any,
+    mesh: jax.sharding.Mesh,
+    questions: Sequence[Question],
+    candidates: CandidateTexts,
+) -> tuple[np.ndarray, windows.Index]:
+    """The embeddings of questions [Q, E], and exact search over all candidates, of which a shard's texts are held."""
+
+    def embed(tokens: Sequence[Sequence[int]], function: Callable) -> np.ndarray:
+        longest = max(config.data.query_length, config.data.document_length)
+        return encode_rows(tokens, function, config.encode.batch_tokens, longest, mesh.size)
+
+    tokens = models.query_tokens(config, vocabulary, [question.text for question in questions])
+    queries_QE = embed(tokens, embedder.queries(params))
+    # Room for as many as there may be: the system gives memory to what is written alone.
+    windows_WE = np.empty((len(candidates) * config.encode.windows, queries_QE.shape[1]), np.float32)
+    owners = array.array("i")
+    for start in range(0, len(candidates), config.encode.shard_size):
+        rows = range(start, min(start + config.encode.shard_size, len(candidates)))
+        cut = models.candidate_windows(config, vocabulary, [candidates[row] for row in rows])
+        tokens = list(itertools.chain.from_iterable(cut))
+        windows_WE[len(owners) : len(owners) + len(tokens)] = embed(tokens, embedder.documents(params))
+        owners.extend(row for row, own in zip(rows, cut) for _ in own)
+    index = ExactIndex(windows_WE[: len(owners)], mesh=mesh)
+    return queries_QE, windows.over_candidates(index, np.asarray(owners))
+
+
+def _write(
+    run: Run,
+    vocabulary: Vocabulary,
+    version: int,
+    questions: Sequence[Question],
+    candidates: CandidateTexts,
+    mined: Mined,
+) -> None:
+    """Writes a version as the stage `pairs` writes its shards, whole or not at all."""
+    settings = run.holder("pairs").config
+    found = negatives.mined_examples(questions, candidates, mined.rows)
+    with files.atomic(folder_of(run, version)) as temporary:
+        temporary.mkdir()
+        pool = run.config.mine.negatives
+        with labelled.grouped(found, temporary, pool, Counts(), seed=settings.split.seed) as groups:
+            pairs.write_pairs(groups, vocabulary, temporary, settings.split.shards, settings.pairs.positives)
+        counts = mined.counts | {"step": version * run.config.mine.refresh_every}
+        files.write_json(temporary / _STATISTICS, counts)
+        files.write_manifest(temporary)
