@@ -138,7 +138,7 @@ def two_hosts(inputs, prepared, tmp_path_factory):
 
 
 def assert_same_training(folder, other, tolerance=1e-6):
-    """Parameters within the tolerance, which is 0 where the mesh is the same; numbers of the log within ten times it."""
+    """Parameters within the tolerance, which is 0 where the mesh is the same, the log within ten times it."""
     assert len(metrics(folder)) == len(metrics(other)) == 14
     for ours, theirs in zip(metrics(folder), metrics(other)):
         assert ours == pytest.approx(theirs, rel=0, abs=10 * tolerance)
