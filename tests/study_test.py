@@ -184,6 +184,8 @@ def test_pre_training_with_every_decoder_takes_the_same_compute():
     for size in seed_encoder.SIZES:
         runs = seed_encoder.get_config(size).runs
         chosen = {name: config for name, config in runs.items() if name.startswith("pre-")}
+        short = chosen.pop("pre-short")
+        assert short.train == chosen["pre-weak"].train and short.data == chosen["pre-bert"].data
         totals = [config.train.steps * seed_encoder.cost(config) for config in chosen.values()]
         assert max(totals) < 1.001 * min(totals), size
         assert len({config.train.batch_size for config in chosen.values()}) == 1
