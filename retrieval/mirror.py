@@ -116,6 +116,7 @@ class Copy:
         here = set(self._here(tops))
         for name in here - there:
             files.remove(self.folder / name)
+            _remove_empty((self.folder / name).parent)
         sums = {**sums, **self._sums_of_manifests(there)}
         found = files.checksums(self.folder, [self.folder / name for name in here & there & sums.keys()])
         wanted = [name for name in there if name not in found or found[name] != sums[name]]
@@ -295,6 +296,13 @@ def _make_place(url: str, use: str) -> Path:
     place = _scratch / f"{short}-{digest}" / use
     place.mkdir(parents=True, exist_ok=True)
     return place
+
+
+def _remove_empty(folder: Path) -> None:
+    """Removes a folder with nothing in it, and those that it leaves empty: a store has none."""
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+        _remove_empty(folder.parent)
 
 
 def _is_below(name: str, tops: Iterable[str]) -> bool:
