@@ -158,11 +158,11 @@ class Mirror(Copy):
         super().__init__(url, "write")
         files.lock(self.folder)
         self._state = self.folder / files.MIRROR
-        state = files.read_json(self._state) if self._state.exists() else {"owner": secrets.token_hex(8)}
-        self._owner = state["owner"]
-        self._write_state(whole=state.get("whole", False))
+        state = files.read_json(self._state) if self._state.exists() else {}
+        self._owner, whole = state.get("owner") or secrets.token_hex(8), state.get("whole", False)
+        self._write_state(whole)
         self.lease = Lease(self._store, self._owner)
-        self._counts = self.lease.before == self._owner and state["whole"]
+        self._counts = self.lease.before == self._owner and whole
 
     def open(self) -> None:
         """Makes config and records the same here and there.

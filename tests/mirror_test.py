@@ -222,9 +222,8 @@ def test_the_last_checkpoint_is_on_the_store_when_a_preempted_run_ends(inputs, c
             os.kill(os.getpid(), signal.SIGTERM)
 
     copied.fails = preempt
-    changes = CHANGES | {"train.steps": 500}
     with mirror.opened(URL) as copy:
-        run = make_run("ict_bfs_wlp", inputs, copy.folder, **changes)
+        run = make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES | {"train.steps": 500})
         with pytest.raises(hosts.PreemptedError, match="which is saved"):
             execute(run, copy, ["train"])
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

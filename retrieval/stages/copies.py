@@ -36,7 +36,8 @@ def _by_folder(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> d
     pending = [(name, run) for name in names]
     while pending:
         name, holder = pending.pop()
-        if name not in found.setdefault(holder.folder, {}):
+        is_asked_for = name in names or name in holder.config.stages
+        if is_asked_for and name not in found.setdefault(holder.folder, {}):
             found[holder.folder][name] = holder
             pending += needs(holder, name, stages)
     return found
