@@ -6,6 +6,7 @@ again and again, whether it is still theirs: of two that take it at the same tim
 
 import contextlib
 import json
+import logging
 import os
 import socket
 import threading
@@ -17,6 +18,8 @@ from retrieval import hosts
 from retrieval.errors import UserError
 from retrieval.files import LOCK
 from retrieval.store import Store
+
+_log = logging.getLogger(__name__)
 
 # Seconds. The clocks of two machines must not differ by more than what lies between.
 _VALID, _RENEWED_AFTER = 60.0, 15.0
@@ -43,16 +46,13 @@ class Lease:
           owner: a name that nobody else has; who comes back under it need not wait.
 
         Raises:
-          UserError: another one has it.
+          UserError: another one has it, and is alive.
         """
         self._store, self._owner = store, owner
         self.before, who, until = self._read()
         if self.before != owner:
             if until > time.time():
-                raise UserError(
-                    f"{store.url}: another run writes to it ({who}); wait for it, end it, or use another --workdir; if "
-                    f"it was killed, it can be taken over in {until - time.time():.0f} s"
-                )
+                self._wait(who, until)
             self._write(_VALID)
             time.sleep(_A_MOMENT)
         self.renew()
@@ -83,6 +83,17 @@ class Lease:
             with contextlib.suppress(UserError):  # it runs out by itself
                 if self._read()[0] == self._owner:
                     self._write(0)
+
+    def _wait(self, who: Any, until: float) -> None:
+        """Returns when the lease of another one has run out; one that lives renews it before."""
+        _log.info("%s: %s has written to it; waiting for at most %.0f s", self._store.url, who, until - time.time())
+        while time.time() < until:
+            time.sleep(_A_MOMENT)
+            now = self._read()[2]
+            if now > until:
+                url = self._store.url
+                raise UserError(f"{url}: another run writes to it ({who}); wait for it, end it, or use another --workdir")
+            until = now
 
     def _keep(self, ended: threading.Event) -> None:
         while not ended.wait(_RENEWED_AFTER):

@@ -36,6 +36,7 @@ def at_once(monkeypatch):
     """Nobody else takes a lease, and those of dead machines have run out."""
     monkeypatch.setattr(lease, "_A_MOMENT", 0)
     monkeypatch.setattr(lease, "_VALID", 0)
+    monkeypatch.setattr(lease, "_RENEWED_AFTER", 3600)
 
 
 @pytest.fixture
@@ -350,24 +351,31 @@ def test_a_copy_that_fails_in_the_background_ends_the_run(bucket, machine, tmp_p
             follower.wait()
 
 
-def test_a_second_run_is_refused_and_takes_over_from_a_dead_one(bucket, machine, monkeypatch):
+def test_a_second_run_is_refused(bucket, machine, monkeypatch):
     monkeypatch.setattr(lease, "_VALID", 60)
-    with mirror.opened(URL) as first:
+    monkeypatch.setattr(lease, "_RENEWED_AFTER", 0.01)
+    with mirror.opened(URL):
         machine("second")
         with pytest.raises(
-            UserError, match=rf"{URL}: another run writes to it \(process {os.getpid()} on .*in [56]\d s"
+            UserError, match=rf"{URL}: another run writes to it \(process {os.getpid()} on .*; wait for"
         ):
             mirror.Mirror(URL)
-        lock = json.loads(bucket.path(f"bucket/run/{files.LOCK}").read_text())
-        bucket.path(f"bucket/run/{files.LOCK}").write_text(json.dumps(lock | {"until": time.time() - 1}))
-        with mirror.opened(URL) as second:
-            for function in (lambda: first.up(FOLLOWED), lambda: first.put("config.json")):
-                with pytest.raises(UserError, match="another run has taken it over"):
-                    function()
-            second.up(FOLLOWED)
     machine("third")
     with mirror.opened(URL):  # given back, it is free at once
         pass
+
+
+def test_a_run_takes_over_from_a_dead_one_which_writes_nothing_any_more(bucket, machine, monkeypatch):
+    monkeypatch.setattr(lease, "_VALID", 0.5)
+    dead = mirror.Mirror(URL)
+    machine("second")
+    began = time.monotonic()
+    with mirror.opened(URL) as copy:
+        assert time.monotonic() - began > 0.3
+        for function in (lambda: dead.up(FOLLOWED), lambda: dead.put("config.json")):
+            with pytest.raises(UserError, match="another run has taken it over"):
+                function()
+        copy.up(FOLLOWED)
 
 
 def test_a_run_that_was_killed_goes_on_at_once_on_its_own_machine(bucket, machine, monkeypatch):

@@ -223,7 +223,7 @@ PROTECTIONS = [
         "lease.py",
         "if until > time.time():",
         "if False:",
-        "mirror_test.py::test_a_second_run_is_refused_and_takes_over_from_a_dead_one",
+        "mirror_test.py::test_a_second_run_is_refused",
     ),
     Protection(
         "store: a lease that is taken",
