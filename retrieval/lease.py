@@ -91,8 +91,8 @@ class Lease:
             time.sleep(_A_MOMENT)
             now = self._read()[2]
             if now > until:
-                url = self._store.url
-                raise UserError(f"{url}: another run writes to it ({who}); wait for it, end it, or use another --workdir")
+                remedy = "wait for it, end it, or use another --workdir"
+                raise UserError(f"{self._store.url}: another run writes to it ({who}); {remedy}")
             until = now
 
     def _keep(self, ended: threading.Event) -> None:
