@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import logging
 import os
 import shutil
 import signal
@@ -16,8 +17,9 @@ import toy_store
 from conftest import REPOSITORY
 from end_to_end_test import fine_tuning, make_run
 from faults_test import metrics, results, state
+from mistakes_test import forget_flags
 
-from retrieval import files, hosts, lease, mirror
+from retrieval import command_line, files, hosts, lease, main, mirror
 from retrieval.errors import UserError
 from retrieval.mirror import Follower
 from retrieval.stages import check
@@ -231,6 +233,27 @@ def test_the_last_checkpoint_is_on_the_store_when_a_preempted_run_ends(inputs, c
     newest = max(int(name.split("/")[3]) for name in copied.names() if "/checkpoints/" in name)
     assert told and f"bucket/run/checkpoints/{newest}/manifest.json" in copied.names()
     assert newest == max(int(path.name) for path in (copy.folder / "checkpoints").iterdir() if path.name.isdecimal())
+
+
+def test_the_command_takes_a_store_and_then_needs_no_config(inputs, bucket, tmp_path, monkeypatch, caplog):
+    sets = ["--config.sets.pydocs=False", f"--config.sets.reqa={inputs / 'squad.json'}"]
+    stages = "--config.stages=('sets', 'index', 'evaluate', 'report')"
+    monkeypatch.setattr(hosts, "heed_sigterm", lambda: None)
+    monkeypatch.setattr(command_line, "_set_up_logging", lambda: None)
+    monkeypatch.chdir(REPOSITORY)
+    caplog.set_level(logging.INFO, "retrieval")
+    for number, given in enumerate((["--config=configs/bm25.py", *sets, stages], [])):
+        forget_flags()
+        argv = ["command", f"--workdir={URL}", f"--scratch={tmp_path / str(number)}", *given]
+        monkeypatch.setattr(mirror, "_scratch", None)
+        monkeypatch.setattr(sys, "argv", argv)
+        with pytest.raises(SystemExit) as end:
+            command_line.run(main.main)
+        assert not end.value.code
+    forget_flags()
+    up_to_date = {name for name in ("sets", "index", "evaluate") if f"{name}: up to date" in caplog.text}
+    assert up_to_date == {"sets", "index", "evaluate"} and "bucket/run/report.md" in bucket.names()
+    assert json.loads(bucket.path(f"bucket/run/{files.LOCK}").read_text())["until"] <= time.time()
 
 
 def small_run(copy, last):
