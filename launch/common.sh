@@ -143,7 +143,7 @@ check_bucket() {
   case $workdir in
     gs://?*) ;;
     /*) say "warning: --workdir=$workdir is no gs:// folder; it must be shared by all hosts, and outlive them" ;;
-    *) fail "--workdir=$workdir would be another folder on every host, deleted with it; it must be a gs:// folder" ;;
+    *) fail "--workdir=$workdir would be another folder on every host, deleted with it; it must be a gs:// folder, or shared by all hosts" ;;
   esac
 }
 

@@ -17,7 +17,9 @@ from retrieval import flag_errors, hosts, terminal
 from retrieval.errors import UserError
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment: configs/NAME.py, or configs/NAME.py:local.")
-WORKDIR = flags.DEFINE_string("workdir", None, "Folder that everything is written to, and resumed from.")
+WORKDIR = flags.DEFINE_string(
+    "workdir", None, "Folder that everything is written to, and resumed from: PATH or gs://BUCKET/PATH."
+)
 
 _OVERRIDE = re.compile(r"--?(no)?config\.")
 

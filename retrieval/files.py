@@ -24,6 +24,7 @@ _TEMPORARY = ".tmp-"
 _MANIFEST = "manifest.json"
 
 LOCK = ".lock"
+MIRROR = ".mirror"  # in the local folder of a work directory on a store
 _locks: list[TextIO] = []
 
 
@@ -161,6 +162,13 @@ def describe(path: Path) -> list:
     path = Path(path)
     files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     return [[str(p), p.stat().st_size, p.stat().st_mtime_ns] for p in files]
+
+
+def digest(path: Path) -> list:
+    """As `describe`, of what is the same on another machine: contents, and names below the folder."""
+    path = Path(path)
+    files = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
+    return list(checksums(path if path.is_dir() else path.parent, files).items())
 
 
 def move_into(folder: Path, path: Path) -> None:

@@ -119,6 +119,11 @@ def is_first() -> bool:
     return is_alone() or _pod.process == 0
 
 
+def count() -> int:
+    """How many processes there are."""
+    return 1 if _pod is None else _pod.processes
+
+
 def on_first(function: Callable[[], Any]) -> Any:
     """The result of `function`, which the first process alone calls, once all have come here.
 
@@ -253,6 +258,13 @@ def leave(code: int, why: str = "") -> NoReturn:
         _tell(code, why)
     elif is_first():
         time.sleep(_NEWS / 2)
+    os._exit(code)
+
+
+def end(code: int, why: str) -> NoReturn:
+    """Ends the process at once, from any of its threads: what is written is whole at every moment."""
+    print(terminal.printable(why), file=sys.stderr, flush=True)
+    sys.stdout.flush()
     os._exit(code)
 
 

@@ -14,8 +14,9 @@ from absl import flags
 from absl import logging as absl_logging
 from ml_collections import ConfigDict
 
-from retrieval import command_line, hosts
+from retrieval import command_line, hosts, mirror
 from retrieval.errors import UserError
+from retrieval.store import is_url
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -23,6 +24,9 @@ _STAGE = flags.DEFINE_list(
     "stage", None, "Stages to run instead of those that the config lists, such as evaluate,report."
 )
 _QUERY = flags.DEFINE_string("query", "", "What --stage=search looks for.")
+_SCRATCH = flags.DEFINE_string(
+    "scratch", None, "Where a --workdir such as gs://bucket/run has its local folder, if not below that of TMPDIR."
+)
 _MULTIHOST = flags.DEFINE_bool("multihost", False, "This is one of the hosts of a pod, which share the work directory.")
 
 
@@ -35,14 +39,30 @@ def main(argv: Sequence[str]) -> None:
         raise UserError("--workdir is missing: the folder to write to, such as --workdir=runs/quickstart")
     if _MULTIHOST.value:
         hosts.connect()
+    if _SCRATCH.value:
+        mirror.set_scratch(Path(_SCRATCH.value))
+    if not is_url(workdir):
+        _run(workdir, Path(workdir))
+        return
+    if hosts.count() > 1:
+        raise UserError(
+            f"--workdir={workdir}: {hosts.count()} hosts have a disk each, and none has what the others write; name a "
+            "folder on a disk that all of them share, such as the bucket mounted on each (gcsfuse, for gs://)"
+        )
+    with mirror.opened(workdir) as copy:
+        _run(workdir, copy.folder, copy)
+
+
+def _run(workdir: str, folder: Path, copy: mirror.Mirror | None = None) -> None:
+    """Runs the stages in a folder, which may be the local one of a work directory on a store."""
     # Worker processes import this file: they must not have to import JAX and TensorFlow with it.
     from retrieval.stages.check import check
     from retrieval.stages.run import Run, run_stage, take_run
     from retrieval.stages.table import STAGES
 
-    config = command_line.CONFIG.value or _config_of(Path(workdir))
+    config = command_line.CONFIG.value or _config_of(folder, workdir)
     names = _stages(config)
-    run = Run(config, Path(workdir), REPOSITORY / "requirements.lock", _QUERY.value)
+    run = Run(config, folder, REPOSITORY / "requirements.lock", _QUERY.value, copy)
     hosts.on_first(lambda: check(run, names, STAGES))
     hosts.on_first(lambda: take_run(run, STAGES))
     for name in names:
@@ -61,11 +81,11 @@ def _stages(config: ConfigDict) -> Sequence[str]:
     return names
 
 
-def _config_of(folder: Path) -> ConfigDict:
+def _config_of(folder: Path, workdir: str) -> ConfigDict:
     if not (folder / "config.json").exists():
         raise UserError(
             "--config is missing: an experiment such as --config=configs/ict_bfs_wlp.py:local "
-            f"(it can be left out only for a work directory that has a config.json; {folder} has none)"
+            f"(it can be left out only for a work directory that has a config.json; {workdir} has none)"
         )
     from retrieval.stages.check import read_config
 

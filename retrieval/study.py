@@ -34,6 +34,7 @@ from retrieval.stages import run as runs
 from retrieval.stages import settings
 from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
+from retrieval.store import is_url
 
 _log = logging.getLogger("retrieval.study")  # also where the module is the program
 
@@ -61,6 +62,11 @@ def main(argv: Sequence[str]) -> int:
         raise UserError("--workdir is missing: the folder to write to, such as --workdir=runs/tasks")
     if type(config.parallel) is not int or config.parallel < 1:
         raise UserError(f"config.parallel={config.parallel}: a whole number of at least 1 is needed, of runs at a time")
+    if is_url(workdir):
+        raise UserError(
+            f"--workdir={workdir}: the runs of a study share a folder, which must be on a disk; a run by itself may be "
+            "on a store: python -m retrieval.main --workdir=gs://BUCKET/RUN"
+        )
     table = read_table(config, Path(workdir))
     check_table(table)
     open_table(table, Path(workdir))

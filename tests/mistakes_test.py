@@ -511,7 +511,14 @@ FILES = mistakes(
         ("--workdir={squad.json}", ("--workdir={squad.json}", "is a file", "use another --workdir")),
         ("--workdir={squad.json}/run", ("--workdir={squad.json}/run", "is a file", "use another --workdir")),
         ("--workdir=/proc/run", ("/proc/run", "--workdir")),
-        ("--workdir=gs://bucket/run", ("gs:// folders are not written to", "mount the bucket", "gcsfuse")),
+        ("--workdir=gss://bucket/run", ("unknown scheme of gss://bucket/run", "'gss'", "did you mean gs")),
+        ("--workdir=gs://", ("gs://: no bucket", "such as gs://bucket/run")),
+        ("--workdir=az://bucket/run", ("az://bucket/run: the package adlfs is not installed", "pip install adlfs")),
+        (f"{REQA} --config.base=gss://bucket/run", ("unknown scheme of gss://bucket/run", "did you mean gs")),
+        (
+            f"{REQA} --config.train.init_from=gss://bucket/run",
+            ("unknown scheme of gss://bucket/run", "did you mean gs"),
+        ),
         ("--workdir={folder}", ("{folder} is not empty and not a work directory", "use another --workdir")),
         ("--workdir={damaged}", ("{damaged}/config.json: not valid JSON", "put back the file", "--workdir")),
         (
@@ -608,6 +615,10 @@ STUDY = mistakes(
         (
             "--config=configs/studies/pretraining_tasks.py:local --workdir={run}",
             ("run 'corpus'", "config.corpus is not set", "--config.corpus=DUMP.xml.bz2"),
+        ),
+        (
+            "--config=configs/studies/pretraining_tasks.py:local --workdir=gs://bucket/study",
+            ("--workdir=gs://bucket/study", "share a folder, which must be on a disk"),
         ),
         (
             "--config=configs/studies/pretraining_tasks.py:local --workdir={run} --config.parallel=0",
@@ -795,7 +806,7 @@ def forget_flags():
         delattr(flags.FLAGS, name)
     flags.FLAGS.unparse_flags()
     sys.modules.pop("config_config", None)  # the last config file: the next is loaded into the same module
-    for name in ("config", "workdir", "stage", "query", "multihost", "only"):
+    for name in ("config", "workdir", "scratch", "stage", "query", "multihost", "only"):
         flags.FLAGS[name].unparse()
 
 
@@ -837,6 +848,14 @@ def test_in_a_pod(environment, says, answer, monkeypatch):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     check(Mistake("--multihost", says), *answer(typed("--multihost", answer.paths)), answer.paths)
+
+
+def test_in_a_pod_on_a_store(answer, monkeypatch):
+    monkeypatch.setattr(hosts, "count", lambda: 4)
+    mistake = Mistake(
+        "--workdir=gs://bucket/run", ("--workdir=gs://bucket/run: 4 hosts", "a disk that all of them share")
+    )
+    check(mistake, *answer(typed(mistake.typed, answer.paths)), answer.paths)
 
 
 @pytest.mark.parametrize("mistake", WHOLE, ids=lambda mistake: mistake.typed)

@@ -151,7 +151,7 @@ class WorkDirectory(Loader):
         files.write_json(folder / "config.json", json.loads(ict_bfs_wlp.get_config("local").to_json()))
 
     def read(self, folder):
-        return main._config_of(folder)
+        return main._config_of(folder, str(folder))
 
 
 class Base(WorkDirectory):

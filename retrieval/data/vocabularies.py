@@ -8,14 +8,14 @@ from retrieval.errors import UserError
 from retrieval.files import read_json
 
 # Of several in a folder the first counts.
-_FILES = ("vocab.txt", "tokenizer.json", "vocab.json")
+FILES = ("vocab.txt", "tokenizer.json", "vocab.json")
 
 
 def find(place: Path) -> Path | None:
     """The file of a vocabulary: `place` itself, or the first of its kind in that folder; None where there is none."""
     if place.is_file():
         return place
-    return next((place / name for name in _FILES if (place / name).is_file()), None)
+    return next((place / name for name in FILES if (place / name).is_file()), None)
 
 
 def named(value: str) -> Path | None:
@@ -38,7 +38,7 @@ def load(place: Path) -> Vocabulary:
     """
     path = find(Path(place))
     if path is None:
-        raise UserError(f"vocabulary {place}: no such file, nor a folder with one of {', '.join(_FILES)}")
+        raise UserError(f"vocabulary {place}: no such file, nor a folder with one of {', '.join(FILES)}")
     return (BytePairs if path.suffix == ".json" and _is_of_byte_pairs(path) else WordPiece).load(path)
 
 

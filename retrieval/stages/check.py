@@ -1,24 +1,20 @@
 """What can be known to fail is said before a run begins: no hour of `prepare` is lost on a typo."""
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from retrieval import files
+from retrieval import files, mirror
 from retrieval.data import beir, reqa, tfds_source, vocabularies, wikipedia
 from retrieval.errors import UserError, divisors, near, unknown_name
-from retrieval.stages import examples, export, formats, mining, plan, pretrained, settings, train
+from retrieval.stages import copies, examples, export, formats, mining, plan, pretrained, settings, train
 from retrieval.stages import model as models
 from retrieval.stages.run import Run, Stage, is_done, needs
 from retrieval.training import sharding
 
 CONFIG = "config.json"
-
-# An object store's address, whose second slash `Path` has dropped.
-_STORE = re.compile(r"([a-z][a-z0-9]+):/")
 
 
 def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
@@ -37,6 +33,7 @@ def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
     if not names:
         raise UserError("config.stages is empty: name the stages to run, such as --stage=prepare,sets,train")
     _check_folders(run)
+    copies.bring(run, names, stages)
     if "mine" in names:
         mining.check_index(run, names, stages)
     _check_order(run, names, stages)
@@ -54,11 +51,6 @@ def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
 
 def _check_folders(run: Run) -> None:
     """The work directory can be made and written to, and it and those that it stands on have whole configs."""
-    if store := _STORE.match(run.folder.as_posix()):
-        raise UserError(
-            f"--workdir: {store[1]}:// folders are not written to; mount the bucket on every host (gcsfuse, for gs://) "
-            "and name the folder where it is mounted, or one on a disk that all hosts share"
-        )
     place = run.folder.absolute()
     while not place.exists():
         place = place.parent
@@ -70,10 +62,10 @@ def _check_folders(run: Run) -> None:
         )
     _check_config(run.folder, "--workdir")
     if run.config.base:
-        _check_config(Path(run.config.base), "config.base")
+        _check_config(mirror.local(run.config.base), "config.base")
     start = run.config.train.init_from
     if start and not pretrained.folders(run.config):
-        _check_config(Path(start), "config.train.init_from")
+        _check_config(mirror.local(start), "config.train.init_from")
     for base in run.chain[1:]:
         _check_config(base.folder, "config.base")
 
@@ -96,8 +88,8 @@ def _check_order(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) ->
     """Every stage comes after those whose output it reads, unless these have run."""
     for place, name in enumerate(names):
         if run.holder(name) is not run:
-            folder = run.holder(name).folder
-            raise UserError(f"stage '{name}' is one of the base, {folder}: run it there, or add it to config.stages")
+            place = run.holder(name).place
+            raise UserError(f"stage '{name}' is one of the base, {place}: run it there, or add it to config.stages")
         for need, holder in needs(run, name, stages):
             is_own = holder.folder == run.folder
             later = is_own and need in names[place + 1 :] and need not in names[:place]
@@ -109,7 +101,7 @@ def _check_order(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) ->
                     f"--stage={','.join(stage for stage in stages if stage in names)}"
                 )
             if missing:
-                where = f" in {holder.folder}: run it there" if not is_own else f": --stage={need},{name}"
+                where = f" in {holder.place}: run it there" if not is_own else f": --stage={need},{name}"
                 raise UserError(f"stage '{name}' reads what stage '{need}' writes, which has not run{where}")
 
 

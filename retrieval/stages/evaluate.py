@@ -64,7 +64,7 @@ def write_report(run: Run) -> None:
     tables = [table for table in found if table]
     title = f"{run.folder.name}: {run.config.model.encoder} on {run.config.corpus}"
     report.write_report(run.folder, title, files.read_json(run.folder / "results.json"), tables)
-    _log.info("report: %s", run.folder / "report.md")
+    _log.info("report: %s/report.md", run.place)
 
 
 def _rankings(run: Run, value: Judged) -> Iterator[Ranking]:

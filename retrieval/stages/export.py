@@ -84,7 +84,7 @@ def _write(run: Run, towers: TwoTower, vocabulary: Vocabulary) -> None:
                 _write_tower(folder / name, tower, towers.normalize, vocabulary, lengths[name])
             folders.write_router(folder)
         files.write_text(folder / "README.md", _card(run, vocabulary))
-    _log.info("export: %s", run.folder / FOLDER)
+    _log.info("export: %s/%s", run.place, FOLDER)
 
 
 def _write_tower(folder: Path, tower: Any, normalize: bool, vocabulary: Vocabulary, length: int) -> None:

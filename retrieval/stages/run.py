@@ -16,8 +16,9 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from retrieval import files, hosts
+from retrieval import files, hosts, mirror
 from retrieval.errors import UserError
+from retrieval.store import is_url
 
 _log = logging.getLogger(__name__)
 
@@ -29,12 +30,14 @@ class Run:
     Attributes:
       lock: the file of pinned versions whose packages make up the pydocs corpus.
       query: what `--stage=search` looks for.
+      copy: of a work directory on a store what keeps `folder` the same; a `Mirror` where the run writes to it.
     """
 
     config: ConfigDict
     folder: Path
     lock: Path
     query: str = ""
+    copy: mirror.Copy | None = None
 
     @functools.cached_property
     def base(self) -> "Run | None":
@@ -45,10 +48,7 @@ class Run:
         """
         if not self.config.get("base"):  # a work directory may be older than the field
             return None
-        folder = Path(self.config.base)
-        if not (folder / "config.json").exists():
-            raise UserError(f"config.base={folder}: not a work directory (no config.json)")
-        return Run(ConfigDict(files.read_json(folder / "config.json")), folder, self.lock)
+        return open_read(self.config.base, "config.base", self.lock)
 
     @functools.cached_property
     def chain(self) -> "list[Run]":
@@ -60,9 +60,14 @@ class Run:
         runs = [self]
         while base := runs[-1].base:
             if base.folder.resolve() in [run.folder.resolve() for run in runs]:
-                raise UserError(f"config.base of {runs[-1].folder} leads back to {base.folder}: take another base")
+                raise UserError(f"config.base of {runs[-1].place} leads back to {base.place}: take another base")
             runs.append(base)
         return runs
+
+    @property
+    def place(self) -> str:
+        """Where the work directory is, for people."""
+        return self.copy.url if self.copy else str(self.folder)
 
     def before(self, stage: str) -> "Run":
         """The run as a stage sees it: without the stages that come after it, for it cannot read their output.
@@ -141,6 +146,7 @@ class Stage:
       inputs: files outside of the work directory that it reads.
       outputs: what it writes, below the work directory; deleted before it runs on other inputs or settings. The record
         keeps the SHA-256 of these files: they are verified before another stage reads them.
+      leaves: what else it writes there, of which the record says nothing.
       sealed: its outputs have sums of their own, which those who read them verify.
       fixed: its settings cannot change within a work directory (the output is dear, and later stages build on it).
       always: it runs whenever it is asked for.
@@ -156,6 +162,7 @@ class Stage:
     looks_back: bool = False
     inputs: Callable[[Run], Sequence[Path]] = lambda run: ()
     outputs: tuple[str, ...] = ()
+    leaves: tuple[str, ...] = ()
     sealed: bool = False
     fixed: bool = False
     always: bool = False
@@ -164,11 +171,26 @@ class Stage:
     writes: str = ""
 
 
+def open_read(value: str, field: str, lock: Path) -> Run:
+    """The run of a work directory that a field of the config names, to be read.
+
+    Raises:
+      UserError: that is none.
+    """
+    folder = mirror.local(value)
+    if not (folder / "config.json").exists():
+        raise UserError(f"{field}={value}: not a work directory (no config.json)")
+    config = ConfigDict(files.read_json(folder / "config.json"))
+    return Run(config, folder, lock, copy=mirror.copy_of(value) if is_url(value) else None)
+
+
 def open_run(run: Run, stages: Mapping[str, Stage]) -> None:
     """Makes the work directory and writes `config.json`, after `check_run`."""
     check_run(run, stages)
     run.folder.mkdir(parents=True, exist_ok=True)
     files.write_json(run.folder / "config.json", json.loads(run.config.to_json()))
+    if run.copy:
+        run.copy.put("config.json")
 
 
 def take_run(run: Run, stages: Mapping[str, Stage]) -> None:
@@ -194,7 +216,7 @@ def check_run(run: Run, stages: Mapping[str, Stage]) -> None:
     path = run.folder / "config.json"
     if not path.exists():
         found = run.folder.iterdir() if run.folder.exists() else ()
-        if not all(item.name == files.LOCK or files.is_temporary(item) for item in found):
+        if not all(item.name in (files.LOCK, files.MIRROR) or files.is_temporary(item) for item in found):
             raise UserError(
                 f"{run.folder} is not empty and not a work directory (no config.json): use another --workdir"
             )
@@ -205,7 +227,7 @@ def check_run(run: Run, stages: Mapping[str, Stage]) -> None:
     changes = [c for field in fields for c in _changes(field, _field_of(old, field), get_field(new, field))]
     if changes:
         raise UserError(
-            f"{run.folder} is the work directory of another config:\n  "
+            f"{run.place} is the work directory of another config:\n  "
             + "\n  ".join(changes[:3])
             + "\nuse another --workdir, or the old settings"
         )
@@ -227,7 +249,7 @@ def run_stage(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
     details = stage.function(run) if stage.everywhere else hosts.on_first(lambda: stage.function(run))
     seconds = time.perf_counter() - began
     record = {"inputs": inputs, "done": True, "seconds": round(seconds, 1), "peak_memory_mb": _peak_memory_mb()}
-    hosts.on_first(lambda: write_record(run, name, record | {"details": details, "outputs": _sums(run, stage)}))
+    hosts.on_first(lambda: _finish(run, name, stage, record | {"details": details}))
     _log.info("%s: done in %.0f s", name, seconds)
 
 
@@ -264,7 +286,8 @@ def read_record(run: Run, stage: str) -> dict[str, Any] | None:
         return None
     record = files.read_json(path)
     if not isinstance(record, dict) or record.pop("sum", None) != files.fingerprint([stage, record]):
-        raise UserError(f"{path}: damaged, or of another version; delete it: --stage={stage} makes it anew")
+        place = f"{run.holder(stage).place}/stages/{path.name}"
+        raise UserError(f"{place}: damaged, or of another version; delete it: --stage={stage} makes it anew")
     return record
 
 
@@ -272,6 +295,8 @@ def write_record(run: Run, name: str, record: Mapping[str, Any]) -> None:
     """Writes the record of a stage, as `read_record` reads it."""
     record = json.loads(json.dumps(record))  # as it will be read: the sum is of that
     files.write_json(run.record(name), record | {"sum": files.fingerprint([name, record])})
+    if run.copy:
+        run.copy.put(f"stages/{name}.json")
 
 
 def get_field(config: Any, field: str) -> Any:
@@ -290,11 +315,11 @@ def _begin(run: Run, name: str, stages: Mapping[str, Stage]) -> dict[str, str] |
     stage = stages[name]
     if run.holder(name) is not run:
         raise UserError(
-            f"stage '{name}' is one of the base, {run.holder(name).folder}: run it there, or add it to config.stages"
+            f"stage '{name}' is one of the base, {run.holder(name).place}: run it there, or add it to config.stages"
         )
     for need, holder in needs(run, name, stages):
         if need in holder.config.stages and not is_done(holder, need):
-            where = f" in {holder.folder}" if holder.folder != run.folder else ""
+            where = f" in {holder.place}" if holder.folder != run.folder else ""
             raise UserError(
                 f"stage '{name}' reads what stage '{need}' writes, which has not run{where}: --stage={need} first"
             )
@@ -307,13 +332,20 @@ def _begin(run: Run, name: str, stages: Mapping[str, Stage]) -> dict[str, str] |
     if before and (before["inputs"] != inputs or not good):
         if stage.fixed and good:
             raise UserError(
-                f"stage '{name}': what it reads has changed since it ran in {run.folder}; use another --workdir, or "
-                f"delete {run.folder} to start afresh"
+                f"stage '{name}': what it reads has changed since it ran in {run.place}; use another --workdir, or "
+                f"delete {run.place} to start afresh"
             )
         for output in stage.outputs:
             files.remove(run.folder / output)
     write_record(run, name, {"inputs": inputs, "done": False})
     return inputs
+
+
+def _finish(run: Run, name: str, stage: Stage, record: Mapping[str, Any]) -> None:
+    """Writes the record of a stage that is done, after all that it is about."""
+    if run.copy:
+        run.copy.up((*stage.outputs, *stage.leaves))
+    write_record(run, name, record | {"outputs": _sums(run, stage)})
 
 
 def _sums(run: Run, stage: Stage) -> dict[str, str]:
@@ -328,7 +360,7 @@ def _verify_needs(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
     """Raises `UserError` where what the stage reads is not what was written."""
     for need, holder in needs(run, name, stages):
         if record := read_record(holder, need):
-            where = f" in {holder.folder}" if holder.folder != run.folder else ""
+            where = f" in {holder.place}" if holder.folder != run.folder else ""
             remedy = f"--stage={need} makes it again{where}"
             files.verify_checksums(holder.folder, record.get("outputs", {}), remedy)
 
@@ -348,7 +380,9 @@ def _own_record(run: Run, stage: str) -> Path:
 
 def _inputs(run: Run, name: str, stages: Mapping[str, Stage]) -> dict[str, str]:
     config, stage = json.loads(run.config.to_json()), stages[name]
-    outside = [files.describe(path) for path in stage.inputs(run)]
+    # On another machine a file has another time, and a copy another place.
+    describe = files.digest if run.copy or is_url(run.config.train.init_from) else files.describe
+    outside = [describe(path) for path in stage.inputs(run)]
     needed = [record["inputs"] for need, holder in needs(run, name, stages) if (record := read_record(holder, need))]
     return {
         "settings": files.fingerprint({field: get_field(config, field) for field in stage.settings}),

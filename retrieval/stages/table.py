@@ -52,6 +52,7 @@ STAGES = {
         needs=("prepare", "pairs"),
         also=refresh.needs,
         inputs=train.train_inputs,
+        leaves=(*train.FOLLOWED, "profile"),
         fixed=True,
         everywhere=True,
     ),
@@ -86,16 +87,23 @@ STAGES = {
         plan.plan,
         reads="the config alone",
         writes="`plan.json`; prints what a train step takes on `plan.topology`",
+        leaves=("plan.json",),
         always=True,
     ),
     "report": Stage(
-        evaluate.write_report, reads="everything", writes="`report.md`, `plots/`", needs=("evaluate",), always=True
+        evaluate.write_report,
+        reads="everything",
+        writes="`report.md`, `plots/`",
+        needs=("evaluate",),
+        leaves=("report.md", "plots"),
+        always=True,
     ),
     "similarity": Stage(
         similarity.similarity,
         reads="checkpoint, passages",
         writes="`similarity.json`; prints how alike random texts are to the encoder, by length",
         needs=("prepare", "train"),
+        leaves=("similarity.json",),
         always=True,
     ),
     "search": Stage(

@@ -1,5 +1,6 @@
 """The stage `train`: shards to a checkpoint."""
 
+import contextlib
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
-from retrieval import files, hosts
+from retrieval import files, hosts, mirror
 from retrieval.data import vocabularies
 from retrieval.errors import UserError
 from retrieval.models import two_tower
@@ -26,10 +27,13 @@ from retrieval.stages.examples import abstract_batch, make_batches
 from retrieval.stages.run import Run
 from retrieval.stages.versions import Versions
 from retrieval.training import chips, loop, optimizer, sharding, work
-from retrieval.training.checkpoint import Checkpointer, drop_damaged
+from retrieval.training.checkpoint import Checkpointer, Follower, drop_damaged
 from retrieval.training.loop import TrainState
 
 _log = logging.getLogger(__name__)
+
+# What a run goes on from, in the order of `Mirror.up`.
+FOLLOWED = ("checkpoints", "refreshed", "metrics")
 
 
 def train(run: Run) -> dict[str, Any]:
@@ -47,32 +51,33 @@ def train(run: Run) -> dict[str, Any]:
     size = sum(leaf.size for leaf in jax.tree.leaves(like.params))
     _log.info("model: %.1f million parameters on %d devices", size / 1e6, mesh.size)
     drop_damaged(run.folder / "checkpoints")
-    checkpointer = open_checkpoints(run.folder, config)
-    resumed = checkpointer.latest_step() is not None
-    state = like if resumed else initial_state(config, len(vocabulary), like)
-    with jax.set_mesh(mesh):
-        validate = validation.make(run, vocabulary, mesh) if config.loop.validate_every else None
-        if resumed:
-            state = checkpointer.restore(like, batches)
-        step_fn = make_step(config, model)
-        settings = loop.Settings(
-            config.train.steps,
-            config.loop.log_every,
-            config.loop.checkpoint_every,
-            config.loop.validate_every,
-            config.mine.refresh_every,
-            bad_batches=run.folder / "bad_batches",
-            trace_steps=trace_steps(config),
-            trace=run.folder / "profile",
-        )
-        writer = metric_writers.open_writer(run.folder, config, after=int(state.step))
-        with hosts.watch() as stops_at:
-            cost = _cost(config, len(vocabulary), like, mesh)
-            anew = refresh.Refresh(run, vocabulary, mesh, batches, checkpointer) if refreshes else None
-            loop.train(state, step_fn, batches, checkpointer, writer, settings, validate, stops_at, cost, anew)
-        step = checkpointer.best_step()
-        checkpointer.close()
-        writer.close()
+    with run.copy.following(FOLLOWED) if run.copy else contextlib.nullcontext() as follower:
+        checkpointer = open_checkpoints(run.folder, config, follower)
+        resumed = checkpointer.latest_step() is not None
+        state = like if resumed else initial_state(config, len(vocabulary), like)
+        with jax.set_mesh(mesh):
+            validate = validation.make(run, vocabulary, mesh) if config.loop.validate_every else None
+            if resumed:
+                state = checkpointer.restore(like, batches)
+            step_fn = make_step(config, model)
+            settings = loop.Settings(
+                config.train.steps,
+                config.loop.log_every,
+                config.loop.checkpoint_every,
+                config.loop.validate_every,
+                config.mine.refresh_every,
+                bad_batches=run.folder / "bad_batches",
+                trace_steps=trace_steps(config),
+                trace=run.folder / "profile",
+            )
+            writer = metric_writers.open_writer(run.folder, config, after=int(state.step))
+            with hosts.watch() as stops_at:
+                cost = _cost(config, len(vocabulary), like, mesh)
+                anew = refresh.Refresh(run, vocabulary, mesh, batches, checkpointer) if refreshes else None
+                loop.train(state, step_fn, batches, checkpointer, writer, settings, validate, stops_at, cost, anew)
+            step = checkpointer.best_step()
+            checkpointer.close()
+            writer.close()
     return {"parameters": size, "devices": mesh.size, "platform": jax.default_backend(), "step": step}
 
 
@@ -121,7 +126,7 @@ def train_inputs(run: Run) -> Sequence[Path]:
         return ()
     if weights := pretrained.inputs(run.config):
         return weights
-    record = Path(folder) / "stages" / "train.json"
+    record = mirror.local(folder) / "stages" / "train.json"
     if not record.exists() or not files.read_json(record)["done"]:
         raise UserError(f"config.train.init_from={folder}: not a work directory with a finished train stage")
     return (record,)
@@ -133,20 +138,21 @@ def check_start(run: Run) -> None:
     Raises:
       UserError: that is a model of other sizes or of another vocabulary, or not trained.
     """
-    if not run.config.train.init_from:
+    start = run.config.train.init_from
+    if not start:
         return
     train_inputs(run)
     if pretrained.folders(run.config):
         pretrained.check(run)
         return
-    folder = Path(run.config.train.init_from)
+    folder = mirror.local(start)
     check_vocabulary(run, folder, "config.train.init_from")
     theirs = ConfigDict(files.read_json(folder / "config.json"))
     for field, ours in models.sizes(run.config, of_towers=not models.is_mlm(theirs)).items():
         there = models.sizes(theirs, of_towers=not models.is_mlm(theirs)).get(field)
         if ours != there:
             raise UserError(
-                f"config.train.init_from={folder}: a model of other sizes or another kind, config.{field} is {there} "
+                f"config.train.init_from={start}: a model of other sizes or another kind, config.{field} is {there} "
                 f"there and {ours} here: take the same, or another run to start from"
             )
 
@@ -172,12 +178,12 @@ def check_vocabulary(run: Run, folder: Path, field: str) -> None:
         )
 
 
-def open_checkpoints(folder: Path, config: ConfigDict) -> Checkpointer:
-    """The checkpoints of a work directory."""
+def open_checkpoints(folder: Path, config: ConfigDict, follower: Follower | None = None) -> Checkpointer:
+    """The checkpoints of a work directory; those that are saved are left to a follower to copy."""
     best = config.loop.best if config.loop.validate_every else ""
     mine = config.get("mine", {})  # a model to start from may be older than the field
     every = mine.refresh_every if mine.get("refresh_lag") else 0  # what the second process of a refresh reads
-    return Checkpointer(folder / "checkpoints", config.loop.keep_checkpoints, best, every)
+    return Checkpointer(folder / "checkpoints", config.loop.keep_checkpoints, best, every, follower)
 
 
 def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
@@ -279,7 +285,7 @@ def init_from(model: TwoTower | MaskedLanguageModel, config: ConfigDict, vocab_s
     if pretrained.folders(config):
         pretrained.init(model, config)
         return
-    folder = Path(config.train.init_from)
+    folder = mirror.local(config.train.init_from)
     if not (folder / "config.json").exists():
         raise UserError(f"config.train.init_from={folder}: not a work directory (no config.json)")
     _, trained = load_parameters(folder, vocab_size, config.mesh)

@@ -43,6 +43,16 @@ class Resumable(Protocol):
         """Goes back to the position in `folder`."""
 
 
+class Follower(Protocol):
+    """Copies steps elsewhere when they are finished, in the background."""
+
+    def check(self) -> None:
+        """Raises the `UserError` of one that could not be copied."""
+
+    def wait(self) -> None:
+        """Returns when every step that is finished is copied, or raises that error."""
+
+
 class _DataHandler(ocp.CheckpointHandler):
     """Lets a `Resumable` write its files into the step folder that Orbax makes and commits."""
 
@@ -119,8 +129,8 @@ class _NewestMultiple(PreservationPolicy):
 class Checkpointer:
     """Saves in the background; keeps the newest `keep` steps and, by the metric named `best`, the best one."""
 
-    def __init__(self, folder: Path, keep: int = 2, best: str = "", every: int = 0):
-        """Args: every: the newest step that is a multiple of it is kept too; 0: none is."""
+    def __init__(self, folder: Path, keep: int = 2, best: str = "", every: int = 0, follower: Follower | None = None):
+        """Keeps the newest step that is a multiple of `every` too, unless that is 0; a follower copies what is saved."""
         policies = [LatestN(keep)]
         if every:
             policies.append(_NewestMultiple(every))
@@ -138,6 +148,7 @@ class Checkpointer:
         )
         self._folder = folder.absolute()
         self._best = best
+        self._follower = follower
         try:
             self._manager = ocp.CheckpointManager(self._folder, options=options, item_names=("state", "data"))
         except _UNREADABLE as error:
@@ -165,6 +176,8 @@ class Checkpointer:
           UserError: this step or one before it cannot be written.
         """
         if self._manager.latest_step() != step:
+            if self._follower:
+                self.wait()  # steps that are deleted before they are copied would be of no use there
             args = ocp.args.Composite(state=ocp.args.StandardSave(state), data=_DataArgs(data))
             with self._telling_failures():
                 self._manager.save(step, args=args, metrics=dict(scores) if scores else None)
@@ -173,6 +186,8 @@ class Checkpointer:
         """Raises the `UserError` of a save that has failed in the background."""
         with self._telling_failures():
             self._manager.check_for_errors()
+        if self._follower:
+            self._follower.check()
 
     def restore(self, like: Any, data: Resumable | None = None, step: int | None = None) -> Any:
         """A state, the newest without `step`, with the shapes, types and shardings of `like`; also moves `data`.
@@ -195,9 +210,11 @@ class Checkpointer:
         return restored["state"]
 
     def wait(self) -> None:
-        """Returns when the last save is on the disk, or raises the `UserError` of one that failed."""
+        """Returns when the last save is on the disk, and copied, or raises the `UserError` of one that failed."""
         with self._telling_failures():
             self._manager.wait_until_finished()
+        if self._follower:
+            self._follower.wait()
 
     def close(self) -> None:
         """Waits for the last save, as `wait` does."""

@@ -1,0 +1,50 @@
+"""What stages read of work directories on a store is copied down before they begin."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from retrieval.data import vocabularies
+from retrieval.stages.run import Run, Stage, is_done, needs, open_read, read_record
+from retrieval.stages.train import FOLLOWED
+from retrieval.store import is_url
+
+
+def bring(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
+    """Copies down what some stages have written before, what they read, and what that was made from.
+
+    Raises:
+      UserError: a store does not answer, or a record there is damaged.
+    """
+    for written in _by_folder(run, names, stages).values():
+        tops: list[str] = []
+        sums: dict[str, str] = {}
+        for name, holder in written.items():
+            tops += stages[name].leaves
+            if is_done(holder, name):
+                tops += stages[name].outputs
+                sums |= read_record(holder, name)["outputs"]
+        if holder.copy:
+            holder.copy.bring(tops, sums)
+    start = run.config.train.init_from
+    if "train" in names and is_url(start):
+        _bring_start(open_read(start, "config.train.init_from", run.lock))
+
+
+def _by_folder(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> dict[Path, dict[str, Run]]:
+    """The stages, those that they read, and so on: the folder of a run -> the names of its stages -> the run."""
+    found: dict[Path, dict[str, Run]] = {}
+    pending = [(name, run) for name in names]
+    while pending:
+        name, holder = pending.pop()
+        is_asked_for = name in names or name in holder.config.stages
+        if is_asked_for and name not in found.setdefault(holder.folder, {}):
+            found[holder.folder][name] = holder
+            pending += needs(holder, name, stages)
+    return found
+
+
+def _bring_start(trained: Run) -> None:
+    """The parameters to start from, and the vocabulary to compare with."""
+    trained.copy.bring(FOLLOWED)
+    if copy := trained.holder("prepare").copy:
+        copy.bring([f"corpus/{name}" for name in (*vocabularies.FILES, "merges.txt")])

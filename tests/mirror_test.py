@@ -1,0 +1,481 @@
+"""Work directories on an object store, which here is a folder that behaves like one, with machines that die."""
+
+import itertools
+import json
+import logging
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import toy_corpus
+import toy_store
+from conftest import REPOSITORY
+from end_to_end_test import fine_tuning, make_run
+from faults_test import metrics, results, state
+from mistakes_test import forget_flags
+
+from retrieval import command_line, files, hosts, lease, main, mirror
+from retrieval.errors import UserError
+from retrieval.mirror import Follower
+from retrieval.stages import check
+from retrieval.stages import run as runs
+from retrieval.stages.run import Run
+from retrieval.stages.table import STAGES
+from retrieval.stages.train import FOLLOWED
+from retrieval.store import Store
+
+URL = "toy://bucket/run"
+CHANGES = {"train.steps": 6, "index.dense": "exact", "encode.corpus": False}
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    """Nobody else takes a lease, and those of dead machines have run out."""
+    monkeypatch.setattr(lease, "_A_MOMENT", 0)
+    monkeypatch.setattr(lease, "_VALID", 0)
+    monkeypatch.setattr(lease, "_RENEWED_AFTER", 3600)
+
+
+@pytest.fixture
+def bucket(tmp_path):
+    return toy_store.bucket(tmp_path / "bucket")
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """Makes another machine this one: an empty disk, and nothing is known of any store."""
+
+    def start(name):
+        monkeypatch.setattr(mirror, "_scratch", tmp_path / name)
+        mirror.copy_of.cache_clear()
+
+    start("first")
+    return start
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("inputs")
+    toy_corpus.write_dump(folder / "dump.xml")
+    toy_corpus.write_squad(folder / "squad.json")
+    return folder
+
+
+def execute(run, copy, names=()):
+    """What `retrieval.main` does with a work directory on a store."""
+    run = Run(run.config, copy.folder, run.lock, copy=copy)
+    names = names or run.config.stages
+    check.check(run, names, STAGES)
+    runs.take_run(run, STAGES)
+    for name in names:
+        runs.run_stage(run, name, STAGES)
+    return run
+
+
+def toy_run(inputs):
+    with mirror.opened(URL) as copy:
+        return execute(make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES), copy)
+
+
+@pytest.fixture(scope="module")
+def whole(inputs, tmp_path_factory):
+    """A run that nothing happens to, in a folder, and what the store has of it in the end."""
+    place = tmp_path_factory.mktemp("whole")
+    bucket = toy_store.bucket(place / "bucket")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lease, "_A_MOMENT", 0)
+        patch.setattr(mirror, "_scratch", place / "scratch")
+        return toy_run(inputs), bucket
+
+
+def contents(folder, tops):
+    """Every file of these, by its path."""
+    paths = (path for top in tops for path in (folder / top).rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+def dies_at(kind, name):
+    """From the first such operation on, nothing can be done any more."""
+    dead = []
+
+    def fails(now, on):
+        if dead or (now == kind and name in on):
+            dead.append(on)
+            return OSError("the machine is gone")
+
+    return fails
+
+
+DEATHS = [
+    ("write", "corpus/vocab.txt"),
+    ("write", "checkpoints/2/manifest.json"),
+    ("delete", "checkpoints/2/manifest.json"),
+    ("write", "stages/train.json"),
+    ("write", "results.json"),
+]
+
+
+def test_a_run_whose_machines_die_ends_as_if_they_had_not(inputs, whole, bucket, machine):
+    """Each with a disk of its own, and all with one store."""
+    finished, _ = whole
+    for number, death in enumerate(DEATHS):
+        machine(f"machine-{number}")
+        bucket.fails = dies_at(*death)
+        with pytest.raises(UserError, match=r"toy://bucket/run/.* cannot be .*the machine is gone.*the same command"):
+            toy_run(inputs)
+    machine("last")
+    bucket.fails = lambda *_: None
+    run = toy_run(inputs)
+    tops = ("corpus", "sets", "embeddings", "index", "runs")
+    assert contents(run.folder, tops) == contents(finished.folder, tops)
+    assert results(run.folder) == results(finished.folder) and metrics(run.folder) == metrics(finished.folder)
+    for a, b in zip(state(run.folder), state(finished.folder), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_the_store_has_what_the_folder_has(whole):
+    run, bucket = whole
+    of_the_folder = {name for name in contents(run.folder, ["."]) if name not in (files.LOCK, files.MIRROR)}
+    assert {name.removeprefix("bucket/run/") for name in bucket.names()} - {files.LOCK} == of_the_folder
+    for name in of_the_folder:
+        assert bucket.path(f"bucket/run/{name}").read_bytes() == (run.folder / name).read_bytes(), name
+
+
+@pytest.fixture
+def copied(whole, tmp_path, machine):
+    """The finished run on a store that may be spoilt; no machine has anything of it."""
+    return toy_store.bucket(shutil.copytree(whole[1].path(""), tmp_path / "copied"))
+
+
+def test_a_finished_run_is_up_to_date_on_another_machine(inputs, copied, machine, monkeypatch):
+    """Although its inputs have other times there; the second time nothing is copied down."""
+    os.utime(inputs / "dump.xml")
+    before = {name: copied.path(name).read_bytes() for name in copied.names() if "/stages/" in name}
+    for reads in (50, 0):
+        copied.log.clear()
+        with mirror.opened(URL) as copy:
+            run = make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES)
+            execute(run, copy, [name for name in run.config.stages if name != "report"])
+        assert sum(kind == "read" and files.LOCK not in name for kind, name in copied.log) >= reads
+        assert reads or not [name for kind, name in copied.log if kind == "read" and files.LOCK not in name]
+    assert before == {name: copied.path(name).read_bytes() for name in before}
+
+
+@pytest.mark.parametrize(
+    ("damaged", "stage"),
+    [("corpus/vocab.txt", "train"), ("sets/reqa/queries.jsonl", "index"), ("embeddings/", "index")],
+)
+def test_a_flipped_byte_on_the_store_is_noticed(inputs, copied, damaged, stage):
+    path = copied.path(next(name for name in copied.names() if name.startswith(f"bucket/run/{damaged}")))
+    path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
+    copied.path(f"bucket/run/stages/{stage}.json").unlink()
+    with mirror.opened(URL) as copy:
+        run = make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES)
+        with pytest.raises(UserError, match="damaged, its SHA-256 is not that of what was written"):
+            execute(run, copy, [stage])
+
+
+def test_a_flipped_byte_in_a_checkpoint_costs_its_steps_alone(inputs, whole, copied):
+    path = copied.path(next(name for name in copied.names() if "checkpoints/6/state/d/" in name))
+    path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
+    copied.path("bucket/run/stages/train.json").unlink()
+    with mirror.opened(URL) as copy:
+        run = execute(make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES), copy, ["train"])
+    assert (run.folder / "damaged" / "6").exists()
+    for a, b in zip(state(run.folder), state(whole[0].folder), strict=True):
+        np.testing.assert_array_equal(a, b)
+    for name, content in contents(run.folder, ["checkpoints/6"]).items():
+        assert copied.path(f"bucket/run/{name}").read_bytes() == content
+
+
+def test_a_run_stands_on_one_that_is_on_a_store(inputs, copied, tmp_path, machine):
+    """And starts from its parameters; it writes nothing there, and is up to date on another machine."""
+    copied.log.clear()
+    changes = {"base": URL, "train.init_from": URL, "train.steps": 2, "stages": ("sets", "pairs", "train")}
+    for name in ("one", "other"):
+        machine(name)
+        run = fine_tuning(inputs, "", tmp_path / "run", **changes)
+        check.check(run, run.config.stages, STAGES)
+        runs.take_run(run, STAGES)
+        for stage in run.config.stages:
+            runs.run_stage(run, stage, STAGES)
+        if name == "one":
+            trained = runs.read_record(run, "train")
+    assert runs.read_record(run, "train") == trained
+    assert {kind for kind, _ in copied.log} == {"read", "list"}
+    assert not [name for _, name in copied.log if "/index/" in name or "/embeddings/" in name]
+
+
+def test_the_last_checkpoint_is_on_the_store_when_a_preempted_run_ends(inputs, copied):
+    copied.path("bucket/run/stages/train.json").unlink()
+    for name in [name for name in copied.names() if "/checkpoints/" in name]:
+        copied.path(name).unlink()
+    told = []
+
+    def preempt(kind, name):
+        if kind == "write" and name.endswith("checkpoints/2/manifest.json"):
+            told.append(name)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    copied.fails = preempt
+    with mirror.opened(URL) as copy:
+        run = make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES | {"train.steps": 500})
+        with pytest.raises(hosts.PreemptedError, match="which is saved"):
+            execute(run, copy, ["train"])
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    newest = max(int(name.split("/")[3]) for name in copied.names() if "/checkpoints/" in name)
+    assert told and f"bucket/run/checkpoints/{newest}/manifest.json" in copied.names()
+    assert newest == max(int(path.name) for path in (copy.folder / "checkpoints").iterdir() if path.name.isdecimal())
+
+
+def test_the_command_takes_a_store_and_then_needs_no_config(inputs, bucket, tmp_path, monkeypatch, caplog):
+    sets = ["--config.sets.pydocs=False", f"--config.sets.reqa={inputs / 'squad.json'}"]
+    stages = "--config.stages=('sets', 'index', 'evaluate', 'report')"
+    monkeypatch.setattr(hosts, "heed_sigterm", lambda: None)
+    monkeypatch.setattr(command_line, "_set_up_logging", lambda: None)
+    monkeypatch.chdir(REPOSITORY)
+    caplog.set_level(logging.INFO, "retrieval")
+    for number, given in enumerate((["--config=configs/bm25.py", *sets, stages], [])):
+        forget_flags()
+        argv = ["command", f"--workdir={URL}", f"--scratch={tmp_path / str(number)}", *given]
+        monkeypatch.setattr(mirror, "_scratch", None)
+        monkeypatch.setattr(sys, "argv", argv)
+        with pytest.raises(SystemExit) as end:
+            command_line.run(main.main)
+        assert not end.value.code
+    forget_flags()
+    up_to_date = {name for name in ("sets", "index", "evaluate") if f"{name}: up to date" in caplog.text}
+    assert up_to_date == {"sets", "index", "evaluate"} and "bucket/run/report.md" in bucket.names()
+    assert json.loads(bucket.path(f"bucket/run/{files.LOCK}").read_text())["until"] <= time.time()
+
+
+def small_run(copy, last):
+    """Training in small: step n adds n, every second step is saved with the version of its data, two are kept."""
+    copy.bring(FOLLOWED)
+    folder, checkpoints = copy.folder, copy.folder / "checkpoints"
+    steps = sorted(int(path.name) for path in checkpoints.glob("*"))
+    for step in steps:
+        files.verify_manifest(checkpoints / str(step), "")
+    first, total = (steps[-1], int((checkpoints / str(steps[-1]) / "state").read_text())) if steps else (0, 0)
+    keep_two(checkpoints)
+    keep_two(folder / "refreshed")
+    log = folder / "metrics" / "train.jsonl"
+    log.parent.mkdir(exist_ok=True)
+    lines = log.read_text().splitlines() if log.exists() else []
+    log.write_text("".join(f"{line}\n" for line in lines[:first]))
+    assert len(lines) >= first
+    follower = Follower(copy, FOLLOWED)
+    follower.wait()
+    for step in range(first + 1, last + 1):
+        version, total = folder / "refreshed" / str(step // 4), total + step
+        if not version.exists():
+            sealed(version, f"of step {step // 4 * 4}")
+        assert json.loads((version / "manifest.json").read_text())
+        with log.open("a") as file:
+            file.write(f"{step} {total}\n")
+        if step % 2 == 0:
+            follower.wait()
+            sealed(checkpoints / str(step), str(total))
+            keep_two(checkpoints)
+            keep_two(version.parent)
+    follower.wait()
+    return first
+
+
+def keep_two(folder):
+    for old in sorted(folder.glob("*"), key=lambda path: int(path.name))[:-2]:
+        files.remove(old)
+
+
+def sealed(folder, content):
+    with files.atomic(folder) as part:
+        part.mkdir()
+        (part / "state").write_text(content)
+        files.write_manifest(part)
+
+
+def small_run_on(name, machine, last=8):
+    machine(name)
+    with mirror.opened(URL) as copy:
+        files.write_json(copy.folder / "config.json", {})
+        copy.put("config.json")
+        first = small_run(copy, last)
+    return copy.folder, first
+
+
+@pytest.fixture
+def unsynced(monkeypatch):
+    """Hundreds of small runs, in none of which the power fails."""
+    monkeypatch.setattr(files, "_sync", lambda path: None)
+
+
+@pytest.mark.parametrize("disk", ["new", "old", "same"])
+def test_wherever_a_machine_dies_the_store_is_good_to_go_on_from(disk, tmp_path, machine, unsynced):
+    """At every single operation; the next machine has an empty disk, one with an older state, or the same."""
+    toy_store.bucket(tmp_path / "whole")
+    wanted = contents(small_run_on("whole", machine)[0], FOLLOWED)
+    deaths = 0
+    for count in itertools.count(step=1 if disk == "new" else 3):
+        bucket = toy_store.bucket(tmp_path / f"bucket-{count}")
+        if disk == "old":
+            small_run_on(f"{count}-new", machine, last=4)
+        left = iter(range(count))
+        bucket.fails = lambda *_, left=left: OSError("the machine is gone") if next(left, None) is None else None
+        try:
+            small_run_on(f"{count}-dies", machine)
+        except UserError as error:
+            assert "the machine is gone" in str(error)
+            deaths += 1
+        bucket.fails = lambda *_: None
+        if next(left, None):
+            break
+        sealing = re.compile(r"bucket/run/checkpoints/(\d+)/manifest.json")
+        copied = [int(found[1]) for kind, name in bucket.log if kind == "write" and (found := sealing.fullmatch(name))]
+        folder, first = small_run_on(f"{count}-{'dies' if disk == 'same' else 'new'}", machine)
+        assert first >= max(copied, default=0)
+        assert contents(folder, FOLLOWED) == wanted, count
+        there = {name.removeprefix("bucket/run/"): bucket.path(name).read_bytes() for name in bucket.names()}
+        assert {name: there[name] for name in there if name.startswith(FOLLOWED)} == wanted, count
+    assert deaths > (35 if disk == "new" else 8)
+
+
+def test_what_is_half_copied_is_left_out_and_removed(bucket, machine):
+    small_run_on("one", machine, last=4)
+    bucket.path("bucket/run/checkpoints/6/state").write_text("half")
+    folder, first = small_run_on("two", machine, last=4)
+    assert first == 4 and not (folder / "checkpoints" / "6").exists()
+    assert not [name for name in bucket.names() if "checkpoints/6" in name]
+
+
+def test_an_older_disk_is_brought_up_to_date_with_what_differs(bucket, machine):
+    small_run_on("one", machine, last=6)
+    small_run_on("two", machine, last=8)
+    bucket.log.clear()
+    folder, first = small_run_on("one", machine, last=8)
+    assert first == 8 and sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["6", "8"]
+    read = [name for kind, name in bucket.log if kind == "read"]
+    assert "bucket/run/checkpoints/8/state" in read and "bucket/run/checkpoints/6/state" not in read
+
+
+def test_a_copy_that_fails_in_the_background_ends_the_run(bucket, machine, tmp_path, monkeypatch):
+    monkeypatch.setattr(mirror, "_POLL", 0.01)
+    with mirror.opened(URL) as copy, copy.following(FOLLOWED) as follower:
+        bucket.fails = dies_at("write", "checkpoints/2/")
+        sealed(copy.folder / "checkpoints" / "2", "1")
+        with pytest.raises(UserError, match=r"checkpoints/2/state: cannot be written \(the machine is gone\)"):
+            for _ in range(1000):
+                follower.check()
+                time.sleep(0.01)
+        with pytest.raises(UserError, match="the machine is gone"):
+            follower.wait()
+
+
+def test_a_second_run_is_refused(bucket, machine, monkeypatch):
+    monkeypatch.setattr(lease, "_VALID", 60)
+    monkeypatch.setattr(lease, "_RENEWED_AFTER", 0.01)
+    with mirror.opened(URL):
+        machine("second")
+        with pytest.raises(
+            UserError, match=rf"{URL}: another run writes to it \(process {os.getpid()} on .*; wait for"
+        ):
+            mirror.Mirror(URL)
+    machine("third")
+    with mirror.opened(URL):  # given back, it is free at once
+        pass
+
+
+def test_a_run_takes_over_from_a_dead_one_which_writes_nothing_any_more(bucket, machine, monkeypatch):
+    monkeypatch.setattr(lease, "_VALID", 0.5)
+    dead = mirror.Mirror(URL)
+    machine("second")
+    began = time.monotonic()
+    with mirror.opened(URL) as copy:
+        assert time.monotonic() - began > 0.3
+        for function in (lambda: dead.up(FOLLOWED), lambda: dead.put("config.json")):
+            with pytest.raises(UserError, match="another run has taken it over"):
+                function()
+        copy.up(FOLLOWED)
+
+
+def test_a_run_that_was_killed_goes_on_at_once_on_its_own_machine(bucket, machine, monkeypatch):
+    monkeypatch.setattr(lease, "_VALID", 60)
+    killed = mirror.Mirror(URL)
+    with mirror.opened(URL) as copy:
+        assert copy.folder == killed.folder
+
+
+LOSES = """
+import sys, time
+from pathlib import Path
+import toy_store
+from retrieval import lease, mirror
+lease._A_MOMENT, lease._RENEWED_AFTER = 0, 0.05
+mirror.set_scratch(Path(sys.argv[1]))
+with mirror.opened("toy://bucket/run"):
+    print(flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_run_whose_lease_is_taken_ends(bucket, tmp_path):
+    environment = os.environ | {"PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'tests'}"}
+    command = [sys.executable, "-c", LOSES, str(tmp_path / "scratch")]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment, text=True, **pipes) as process:
+        process.stdout.readline()
+        for _ in range(100):  # it may be about to write its own
+            Store(URL).write(files.LOCK, b'{"owner": "another", "who": "process 1 on x", "until": 0}')
+            if process.poll() is not None:
+                break
+            time.sleep(0.1)
+        assert process.wait() == 2 and "error: toy://bucket/run: another run has taken it over" in process.stderr.read()
+
+
+def test_what_is_not_a_work_directory_is_left_alone(bucket, machine):
+    bucket.path("bucket/run/thesis.tex").write_text("years of work")
+    with pytest.raises(UserError, match="toy://bucket/run is not empty and not a work directory"), mirror.opened(URL):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("gss://bucket/run", "unknown scheme of gss://bucket/run: 'gss': did you mean gs"),
+        ("gs://", "gs://: no bucket"),
+        ("az://bucket/run", "the package adlfs is not installed: pip install adlfs"),
+    ],
+)
+def test_addresses_that_are_none(url, message):
+    with pytest.raises(UserError, match=message):
+        Store(url)
+
+
+def test_a_store_that_does_not_answer_is_named(bucket):
+    bucket.fails = lambda *_: PermissionError("no permission to list\nstack\ntrace")
+    with pytest.raises(UserError) as error:
+        Store(URL).names()
+    assert str(error.value).startswith(f"{URL}: cannot be listed (no permission to list); see that the bucket")
+
+
+def test_no_name_on_a_store_leads_out_of_the_folder(bucket):
+    bucket.path("bucket/run/corpus/../../../.bashrc").write_text("")
+    with pytest.raises(UserError, match="its name leads out of a folder"):
+        Store(URL).names()
+
+
+def test_a_scratch_folder_of_somebody_else_is_refused(bucket, machine, monkeypatch):
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    with pytest.raises(UserError, match=r"--scratch=.* belongs to somebody else"):
+        mirror.Mirror(URL)
+
+
+def test_a_run_in_a_folder_imports_nothing_of_it():
+    code = "import sys; from retrieval import main, mirror; mirror.local('runs/x'); "
+    code += "sys.exit(any(name in sys.modules for name in ('etils', 'fsspec', 'tensorflow')))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY).returncode == 0
