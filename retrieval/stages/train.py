@@ -60,25 +60,31 @@ def train(run: Run) -> dict[str, Any]:
             if resumed:
                 state = checkpointer.restore(like, batches)
             step_fn = make_step(config, model)
-            settings = loop.Settings(
-                config.train.steps,
-                config.loop.log_every,
-                config.loop.checkpoint_every,
-                config.loop.validate_every,
-                config.mine.refresh_every,
-                bad_batches=run.folder / "bad_batches",
-                trace_steps=trace_steps(config),
-                trace=run.folder / "profile",
-            )
             writer = metric_writers.open_writer(run.folder, config, after=int(state.step))
             with hosts.watch() as stops_at:
                 cost = _cost(config, len(vocabulary), like, mesh)
                 anew = refresh.Refresh(run, vocabulary, mesh, batches, checkpointer) if refreshes else None
-                loop.train(state, step_fn, batches, checkpointer, writer, settings, validate, stops_at, cost, anew)
+                loop.train(
+                    state, step_fn, batches, checkpointer, writer, _settings(run), validate, stops_at, cost, anew
+                )
             step = checkpointer.best_step()
             checkpointer.close()
             writer.close()
     return {"parameters": size, "devices": mesh.size, "platform": jax.default_backend(), "step": step}
+
+
+def _settings(run: Run) -> loop.Settings:
+    config = run.config
+    return loop.Settings(
+        config.train.steps,
+        config.loop.log_every,
+        config.loop.checkpoint_every,
+        config.loop.validate_every,
+        config.mine.refresh_every,
+        bad_batches=run.folder / "bad_batches",
+        trace_steps=trace_steps(config),
+        trace=run.folder / "profile",
+    )
 
 
 def _cost(config: ConfigDict, vocab_size: int, state: TrainState, mesh: jax.sharding.Mesh) -> loop.Cost:

@@ -130,7 +130,7 @@ class Checkpointer:
     """Saves in the background; keeps the newest `keep` steps and, by the metric named `best`, the best one."""
 
     def __init__(self, folder: Path, keep: int = 2, best: str = "", every: int = 0, follower: Follower | None = None):
-        """Keeps the newest step that is a multiple of `every` too, unless that is 0; a follower copies what is saved."""
+        """Keeps also the newest multiple of `every`, unless that is 0; a follower copies what is saved."""
         policies = [LatestN(keep)]
         if every:
             policies.append(_NewestMultiple(every))
