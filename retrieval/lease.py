@@ -104,9 +104,10 @@ class Lease:
                     hosts.end(2, f"error: {error}")
 
     def _write(self, seconds: float) -> None:
-        self._until = time.time() + seconds
+        until = time.time() + seconds
         who = f"process {os.getpid()} on {socket.gethostname()}"
-        self._store.write(LOCK, json.dumps({"owner": self._owner, "who": who, "until": self._until}).encode())
+        self._store.write(LOCK, json.dumps({"owner": self._owner, "who": who, "until": until}).encode())
+        self._until = until
 
     def _read(self) -> tuple[str | None, Any, float]:
         """Owner, process, and the time until which it is valid; None of one that is not there or damaged."""

@@ -35,13 +35,13 @@ _UNFINISHED = re.compile(r"(^|/)(\.tmp-|trash/|[^/]*\.orbax-checkpoint-tmp)")
 # Seconds between two looks for a finished checkpoint.
 _POLL = 0.5
 
-_scratch = Path(tempfile.gettempdir()) / f"retrieval-{os.getuid()}"
+# The variable that tells the folder of all local folders, also to child processes.
+_SCRATCH = "RETRIEVAL_SCRATCH"
 
 
 def set_scratch(folder: Path) -> None:
     """The folder that all local folders are in from now on."""
-    global _scratch
-    _scratch = folder
+    os.environ[_SCRATCH] = str(folder.absolute())
 
 
 def local(value: str) -> Path:
@@ -289,11 +289,12 @@ class Follower:
 
 def _make_place(url: str, use: str) -> Path:
     """The folder with the local folder of a work directory, of which the last name is that of the run."""
-    _scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if _scratch.stat().st_uid != os.getuid():
-        raise UserError(f"--scratch={_scratch}: the folder belongs to somebody else; name one of your own")
+    scratch = Path(os.environ.get(_SCRATCH) or f"{tempfile.gettempdir()}/retrieval-{os.getuid()}")
+    scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if scratch.stat().st_uid != os.getuid():
+        raise UserError(f"--scratch={scratch}: the folder belongs to somebody else; name one of your own")
     short, digest = re.sub(r"\W+", "-", url)[:80], hashlib.sha256(url.encode()).hexdigest()[:8]
-    place = _scratch / f"{short}-{digest}" / use
+    place = scratch / f"{short}-{digest}" / use
     place.mkdir(parents=True, exist_ok=True)
     return place
 

@@ -7,6 +7,7 @@ import os
 import resource
 import shutil
 import signal
+import threading
 import time
 
 import jax
@@ -98,6 +99,31 @@ def test_a_machine_that_goes_away_costs_no_step(tmp_path):
         run(tmp_path / "parts", 20, stops_at=lambda step: step == 7)
     assert Checkpointer(tmp_path / "parts").latest_step() == 7
     jax.tree.map(np.testing.assert_array_equal, whole, run(tmp_path / "parts", 20, stops_at=lambda step: step == 20)[0])
+
+
+def test_a_step_is_there_until_the_save_that_will_delete_it_is_whole(tmp_path):
+    """A run that is killed meanwhile goes on from it: what belongs to it must not be deleted before."""
+    under_way, may_end = threading.Event(), threading.Event()
+
+    class Held(Checkpointer):
+        def _seal(self):
+            under_way.set()
+            may_end.wait(60)
+            super()._seal()
+
+    may_end.set()
+    mesh = jax.make_mesh((1,), ("data",), devices=jax.devices()[:1])
+    checkpointer, data = Held(tmp_path / "checkpoints", keep=1), Numbers(mesh)
+    checkpointer.save(1, {"w": jnp.zeros(3)}, data)
+    checkpointer.wait()
+    under_way.clear()
+    may_end.clear()
+    checkpointer.save(2, {"w": jnp.ones(3)}, data)
+    assert under_way.wait(60) and checkpointer.steps() == [1]
+    may_end.set()
+    checkpointer.wait()
+    assert checkpointer.steps() == [2]
+    checkpointer.close()
 
 
 def test_a_refresh_comes_before_the_step_and_again_where_a_run_goes_on_from_the_checkpoint_before_it(tmp_path):

@@ -52,7 +52,7 @@ def machine(tmp_path, monkeypatch):
     """Makes another machine this one: an empty disk, and nothing is known of any store."""
 
     def start(name):
-        monkeypatch.setattr(mirror, "_scratch", tmp_path / name)
+        monkeypatch.setenv("RETRIEVAL_SCRATCH", str(tmp_path / name))
         mirror.copy_of.cache_clear()
 
     start("first")
@@ -90,7 +90,7 @@ def whole(inputs, tmp_path_factory):
     bucket = toy_store.bucket(place / "bucket")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lease, "_A_MOMENT", 0)
-        patch.setattr(mirror, "_scratch", place / "scratch")
+        patch.setenv("RETRIEVAL_SCRATCH", str(place / "scratch"))
         return toy_run(inputs), bucket
 
 
@@ -212,6 +212,30 @@ def test_a_run_stands_on_one_that_is_on_a_store(inputs, copied, tmp_path, machin
     assert not [name for _, name in copied.log if "/index/" in name or "/embeddings/" in name]
 
 
+def test_a_mistake_is_told_before_anything_is_copied(inputs, copied, tmp_path):
+    copied.log.clear()
+    run = fine_tuning(inputs, "", tmp_path / "run", **{"base": URL, "mine.refresh_env": ("JAX_PLATFORMS=cpu",)})
+    with pytest.raises(UserError, match="refresh_env is of refreshes"):
+        check.check(run, run.config.stages, STAGES)
+    assert not [name for _, name in copied.log if "/corpus/" in name]
+
+
+@pytest.mark.parametrize("field", ["base", "train.init_from"])
+def test_a_pod_is_told_that_one_of_its_hosts_alone_would_have_it(inputs, copied, tmp_path, monkeypatch, field):
+    monkeypatch.setattr(hosts, "count", lambda: 2)
+    run = fine_tuning(inputs, "", tmp_path / "run", **{field: URL})
+    with pytest.raises(UserError, match=rf"config\.{field}={URL}: 2 hosts have a disk each"):
+        check.check(run, run.config.stages, STAGES)
+
+
+def test_child_processes_have_the_same_scratch_folder(bucket, machine, tmp_path):
+    mirror.set_scratch(tmp_path / "given")
+    code = "import toy_store; from retrieval import mirror; print(mirror.Copy('toy://bucket/run').folder)"
+    path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests")])
+    said = subprocess.check_output([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, text=True)
+    assert said.strip() == str(mirror.Copy(URL).folder) and said.startswith(str(tmp_path / "given"))
+
+
 def test_the_last_checkpoint_is_on_the_store_when_a_preempted_run_ends(inputs, copied):
     copied.path("bucket/run/stages/train.json").unlink()
     for name in [name for name in copied.names() if "/checkpoints/" in name]:
@@ -244,7 +268,7 @@ def test_the_command_takes_a_store_and_then_needs_no_config(inputs, bucket, tmp_
     for number, given in enumerate((["--config=configs/bm25.py", *sets, stages], [])):
         forget_flags()
         argv = ["command", f"--workdir={URL}", f"--scratch={tmp_path / str(number)}", *given]
-        monkeypatch.setattr(mirror, "_scratch", None)
+        monkeypatch.setenv("RETRIEVAL_SCRATCH", "")
         monkeypatch.setattr(sys, "argv", argv)
         with pytest.raises(SystemExit) as end:
             command_line.run(main.main)
@@ -401,6 +425,21 @@ def test_a_run_takes_over_from_a_dead_one_which_writes_nothing_any_more(bucket, 
             with pytest.raises(UserError, match="another run has taken it over"):
                 function()
         copy.up(FOLLOWED)
+
+
+def test_a_lease_that_cannot_be_renewed_is_not_longer_valid_for_that(bucket, machine, monkeypatch):
+    monkeypatch.setattr(lease, "_VALID", 60)
+    held = mirror.Mirror(URL).lease
+    before = held._until
+
+    def refuse(kind, name):
+        if kind == "write":
+            raise OSError("quota")
+
+    bucket.fails = refuse
+    with pytest.raises(UserError, match="quota"):
+        held.renew()
+    assert held._until == before
 
 
 def test_a_run_that_was_killed_goes_on_at_once_on_its_own_machine(bucket, machine, monkeypatch):

@@ -420,6 +420,7 @@ FILES = mistakes(
             f"{MINED} --config.mine.refresh_every=100 --config.mine.refresh_env=\"('CUDA_VISIBLE_DEVICES=1',)\"",
             ("config.mine.refresh_env", "config.mine.refresh_lag=0", "config.mine.refresh_lag=50"),
         ),
+        (f"{MINED} --config.mine.refresh_lag=50", ("config.mine.refresh_lag", "config.mine.refresh_every=0")),
         (f"{MINED} --config.mine.refresh_lag=-1", ("config.mine.refresh_lag=-1", "at least 0")),
         (f"{MINED} --config.mine.refresh_share=0", ("config.mine.refresh_share=0", "above 0")),
         (f"{MINED} --config.mine.answers=yes", ("--config.mine.answers=yes", "True or False")),

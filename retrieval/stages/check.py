@@ -6,12 +6,13 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from retrieval import files, mirror
+from retrieval import files, hosts, mirror
 from retrieval.data import beir, reqa, tfds_source, vocabularies, wikipedia
 from retrieval.errors import UserError, divisors, near, unknown_name
 from retrieval.stages import copies, examples, export, formats, mining, plan, pretrained, settings, train
 from retrieval.stages import model as models
 from retrieval.stages.run import Run, Stage, is_done, needs
+from retrieval.store import is_url
 from retrieval.training import sharding
 
 CONFIG = "config.json"
@@ -33,12 +34,12 @@ def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
     if not names:
         raise UserError("config.stages is empty: name the stages to run, such as --stage=prepare,sets,train")
     _check_folders(run)
-    copies.bring(run, names, stages)
     if "mine" in names:
         mining.check_index(run, names, stages)
     _check_order(run, names, stages)
-    _check_files(run, names, stages)
     settings.check_combinations(run.config, names)
+    copies.bring(run, names, stages)  # which may take long, but what is to come reads more than records
+    _check_files(run, names, stages)
     if "mine" in names or ("train" in names and run.config.mine.refresh_every):
         mining.check_questions(run)
     if "train" in names and not is_done(run, "train"):
@@ -68,6 +69,19 @@ def _check_folders(run: Run) -> None:
         _check_config(mirror.local(start), "config.train.init_from")
     for base in run.chain[1:]:
         _check_config(base.folder, "config.base")
+    if hosts.count() > 1:
+        _check_pod(run)
+
+
+def _check_pod(run: Run) -> None:
+    """Every host can read what the run stands on: what is on a store is copied to the disk of one."""
+    places = [("config.base", holder.config.get("base")) for holder in run.chain]
+    for field, place in [*places, ("config.train.init_from", run.config.train.init_from)]:
+        if place and is_url(place):
+            raise UserError(
+                f"{field}={place}: {hosts.count()} hosts have a disk each; name a folder on a disk that all of them "
+                "share, such as the bucket mounted on each (gcsfuse, for gs://)"
+            )
 
 
 def _check_config(folder: Path, role: str) -> None:

@@ -52,6 +52,12 @@ def check(config: ConfigDict) -> None:
     """
     mine, steps = config.mine, config.train.steps
     if not mine.refresh_every:
+        for field in ("refresh_lag", "refresh_env"):
+            if mine[field]:
+                raise UserError(
+                    f"config.mine.{field} is of refreshes, and config.mine.refresh_every=0 makes none: set the steps "
+                    "from one to the next, or leave it out"
+                )
         return
     if mine.refresh_every >= steps:
         raise UserError(
@@ -204,7 +210,7 @@ class Inferencer:
 
         Raises:
           UserError: as `is_done` does.
-          PreemptedError: the process was told to stop; so was this one, most often, which saves first if it can.
+          PreemptedError: the process was told to stop, and so was this one, most often.
         """
         began = time.perf_counter()
         if not self.is_done():

@@ -5,6 +5,7 @@ from retrieval.stages.run import Stage
 
 _LIMITS = ("longest_passage", "shortest_paragraph", "least_passage", "across_sections")
 _VALIDATION = ("validate_every", "validate_queries", "validate_candidates", "best")
+_REFRESH = ("mine.refresh_every", "mine.refresh_share", "mine.refresh_lag")
 
 STAGES = {
     "prepare": Stage(
@@ -48,7 +49,15 @@ STAGES = {
         train.train,
         reads="shards",
         writes="`checkpoints/`, `metrics/` (JSON lines and TensorBoard), `refreshed/`",
-        settings=("seed", "data", "model", "train", "encode.windows", *(f"loop.{name}" for name in _VALIDATION)),
+        settings=(
+            "seed",
+            "data",
+            "model",
+            "train",
+            "encode.windows",
+            *_REFRESH,
+            *(f"loop.{name}" for name in _VALIDATION),
+        ),
         needs=("prepare", "pairs"),
         also=refresh.needs,
         inputs=train.train_inputs,

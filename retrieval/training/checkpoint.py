@@ -159,8 +159,8 @@ class Checkpointer:
         return self._manager.latest_step()
 
     def steps(self) -> list[int]:
-        """Every finished step that is kept."""
-        return list(self._manager.all_steps())
+        """Every finished step that is there; one that a save under way will delete is, until that is whole."""
+        return sorted(int(path.name) for path in self._folder.glob("*") if path.name.isdecimal())
 
     def best_step(self) -> int | None:
         """The step with the highest score, the newest of several; the newest of all where none has one."""
