@@ -37,9 +37,9 @@ def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
     if "mine" in names:
         mining.check_index(run, names, stages)
     _check_order(run, names, stages)
-    settings.check_combinations(run.config, names)
-    copies.bring(run, names, stages)  # which may take long, but what is to come reads more than records
     _check_files(run, names, stages)
+    settings.check_combinations(run.config, names)
+    copies.bring(run, names, stages)  # which may take long; what is to come reads more than configs and records
     if "mine" in names or ("train" in names and run.config.mine.refresh_every):
         mining.check_questions(run)
     if "train" in names and not is_done(run, "train"):
