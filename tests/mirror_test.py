@@ -409,8 +409,8 @@ def test_what_is_damaged_on_the_store_goes_up_when_it_is_made_again(folder, dama
     there, state = bucket.path(f"bucket/run/{folder}/{damaged}"), (disk / folder / "state").read_text()
     good = there.read_bytes()
     there.write_bytes(b"[")
-    for again in (True, False):
-        machine(f"two-{again}")
+    for again, step in ((True, "6"), (False, "8")):
+        machine(f"to-{step}")
         bucket.log.clear()
         with mirror.opened(URL) as copy:
             copy.bring(FOLLOWED)
@@ -420,7 +420,7 @@ def test_what_is_damaged_on_the_store_goes_up_when_it_is_made_again(folder, dama
                     sealed(copy.folder / folder, state)
                 else:
                     files.remove(copy.folder / folder)
-                sealed(copy.folder / "checkpoints" / "6", "21")
+                sealed(copy.folder / "checkpoints" / step, "the next")
                 follower.wait()
         if again:
             assert there.read_bytes() == good
