@@ -93,7 +93,7 @@ class Copy:
         self.folder = self._place / self.url.rpartition("/")[2]
         self.folder.mkdir(exist_ok=True)
 
-    def bring(self, tops: Collection[str], sums: Mapping[str, str] = {}) -> None:
+    def bring(self, tops: Collection[str], sums: Mapping[str, str] | None = None) -> None:
         """Makes files and folders, by their paths below the work directory, what they are on the store.
 
         Args:
@@ -104,7 +104,7 @@ class Copy:
         """
         with (self._place / files.LOCK).open("a") as file:
             fcntl.lockf(file, fcntl.LOCK_EX)  # until the file is closed
-            self._bring(tops, sums)
+            self._bring(tops, sums or {})
 
     @functools.cached_property
     def _there(self) -> set[str]:
@@ -163,6 +163,7 @@ class Mirror(Copy):
         self._write_state(whole)
         self.lease = Lease(self._store, self._owner)
         self._counts = self.lease.before == self._owner and whole
+        self._damaged: set[str] = set()  # sealed folders, which are copied up again once they are made again
 
     def open(self) -> None:
         """Makes config and records the same here and there.
@@ -178,7 +179,7 @@ class Mirror(Copy):
             self._write_state(whole=False)
             self._bring([CONFIG, RECORDS], {})
 
-    def bring(self, tops: Collection[str], sums: Mapping[str, str] = {}) -> None:
+    def bring(self, tops: Collection[str], sums: Mapping[str, str] | None = None) -> None:
         """As that of a copy; what this folder wrote itself stays as it is, and of what else is here nothing does."""
         if self._counts:
             tops = [top for top in tops if not (self.folder / top).exists()]
@@ -187,7 +188,7 @@ class Mirror(Copy):
             for item in [item for item in self.folder.iterdir() if item.name not in kept]:
                 files.remove(item)
         self._write_state(whole=False)
-        self._bring(tops, sums)
+        self._bring(tops, sums or {})
         self._write_state(whole=True)
         self._counts = True
 
@@ -210,11 +211,14 @@ class Mirror(Copy):
           UserError: something cannot be written, or another run has taken over.
         """
         self.lease.renew()
-        here, sealed = _whole(self._here(tops)), {name for name in _whole(self._there) if _is_below(name, _SEALED)}
+        mended = {folder for folder in self._damaged if self._is_good(folder)}
+        sealed = {name for name in _whole(self._there) if _is_below(name, _SEALED) and not _is_below(name, mended)}
+        here = _whole(self._here(tops))
         data, manifests = _apart(name for name in here if name not in sealed)
         all_of(self._put, data)
         for name in reversed(manifests):
             self._put(name)
+        self._damaged -= mended
         kept = set(here)
         data, manifests = _apart(name for name in self._there if _is_below(name, tops) and name not in kept)
         for name in sorted(manifests):  # those of checkpoints before those of what they stand on
@@ -229,6 +233,8 @@ class Mirror(Copy):
           UserError: as `up`.
         """
         follower, ended = Follower(self, tops), threading.Event()
+        folders = {_folder(name) for name in self._there if _is_below(name, _SEALED)}
+        self._damaged = {folder for folder in folders if not self._is_good(folder)}
         follower.wait()  # what was moved away here must not be there under the name of what comes
         thread = threading.Thread(target=follower.follow, args=[ended], daemon=True)
         thread.start()
@@ -241,6 +247,14 @@ class Mirror(Copy):
     def checkpoints(self) -> list[str]:
         """The names of those that are finished."""
         return sorted(name for name in _whole(self._here(["checkpoints"])) if name.endswith(f"/{_MANIFEST}"))
+
+    def _is_good(self, folder: str) -> bool:
+        """Whether a sealed folder is here, and what was written."""
+        try:
+            files.verify_manifest(self.folder / folder, "it is made again")
+        except (UserError, OSError):  # the second of one that is replaced at this moment
+            return False
+        return True
 
     def _put(self, name: str) -> None:
         if self._store.upload(name, self.folder / name):  # or else it is an old checkpoint, and was deleted meanwhile
@@ -310,13 +324,16 @@ def _is_below(name: str, tops: Iterable[str]) -> bool:
     return any(name == top or name.startswith(f"{top}/") for top in tops)
 
 
+def _folder(name: str) -> str:
+    """The sealed folder that a file is in."""
+    return "/".join(name.split("/")[:2])
+
+
 def _whole(names: Iterable[str]) -> list[str]:
     """Those of sealed folders only where these have their manifest."""
     names = list(names)
     known = set(names)
-    return [
-        name for name in names if not _is_below(name, _SEALED) or "/".join([*name.split("/")[:2], _MANIFEST]) in known
-    ]
+    return [name for name in names if not _is_below(name, _SEALED) or f"{_folder(name)}/{_MANIFEST}" in known]
 
 
 def _apart(names: Iterable[str]) -> tuple[list[str], list[str]]:

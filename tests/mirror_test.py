@@ -23,7 +23,7 @@ from mistakes_test import forget_flags
 from retrieval import command_line, files, hosts, lease, main, mirror
 from retrieval.errors import UserError
 from retrieval.mirror import Follower
-from retrieval.stages import check
+from retrieval.stages import check, copies, train
 from retrieval.stages import run as runs
 from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
@@ -236,6 +236,54 @@ def test_child_processes_have_the_same_scratch_folder(bucket, machine, tmp_path)
     assert said.strip() == str(mirror.Copy(URL).folder) and said.startswith(str(tmp_path / "given"))
 
 
+def test_the_vocabulary_of_a_start_may_be_on_a_store(inputs, whole, copied, tmp_path):
+    """In the base of a work directory on the disk."""
+    trained, corpus = whole[0].folder, tmp_path / "run" / "corpus"
+    start = shutil.copytree(trained / "stages", tmp_path / "start" / "stages").parent
+    config = json.loads((trained / "config.json").read_text())
+    files.write_json(start / "config.json", config | {"base": URL, "stages": ["train"]})
+    run = make_run("ict_bfs_wlp", inputs, corpus.parent, **CHANGES, **{"train.init_from": str(start)})
+    *tokens, last = (trained / "corpus" / "vocab.txt").read_text().splitlines()
+    files.write_text(corpus / "vocab.txt", "\n".join([*tokens[:-1], last, tokens[-1]]) + "\n")
+    copies.bring(run, ["train"], STAGES)
+    with pytest.raises(UserError, match="trained with another vocabulary"):
+        train.check_start(run)
+
+
+def test_an_export_on_another_machine_shows_the_results(inputs, copied):
+    """Nothing that these were made from is brought down for that."""
+    with mirror.opened(URL) as copy:
+        run = execute(make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES), copy, ["export"])
+    assert "| dense |" in (run.folder / "export" / "README.md").read_text()
+    assert not (run.folder / "embeddings").exists() and not (run.folder / "index").exists()
+
+
+def test_a_search_brings_down_what_is_of_the_model(inputs, copied):
+    """Of a run whose index was made before it was trained, and does not read the embeddings."""
+    stages = ("prepare", "sets", "index", "train", "encode")
+    with mirror.opened(URL) as copy:
+        run = make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES, stages=stages)
+        copies.bring(Run(run.config, copy.folder, run.lock, copy=copy), ["search"], STAGES)
+    assert {"corpus", "index", "embeddings", "checkpoints"} <= {path.name for path in copy.folder.iterdir()}
+
+
+def test_a_damaged_record_is_gone_when_what_the_message_names_is_deleted(inputs, copied):
+    there = copied.path("bucket/run/stages/sets.json")
+    there.write_text("{}")
+    with mirror.opened(URL) as copy:
+        copy.bring([])
+        run = make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES)
+        run = Run(run.config, copy.folder, run.lock, copy=copy)
+        with pytest.raises(UserError, match=rf"{URL}/stages/sets.json: .*delete it and its copy {run.record('sets')}:"):
+            runs.read_record(run, "sets")
+    with pytest.raises(UserError, match=rf"{URL}/stages/sets.json: .*delete it: --stage=sets"):
+        runs.read_record(runs.open_read(URL, "config.base", run.lock), "sets")
+    run.record("sets").unlink()
+    there.unlink()
+    with mirror.opened(URL):
+        assert runs.read_record(run, "sets") is None and not there.exists()
+
+
 def test_the_last_checkpoint_is_on_the_store_when_a_preempted_run_ends(inputs, copied):
     copied.path("bucket/run/stages/train.json").unlink()
     for name in [name for name in copied.names() if "/checkpoints/" in name]:
@@ -375,6 +423,33 @@ def test_what_is_half_copied_is_left_out_and_removed(bucket, machine):
     folder, first = small_run_on("two", machine, last=4)
     assert first == 4 and not (folder / "checkpoints" / "6").exists()
     assert not [name for name in bucket.names() if "checkpoints/6" in name]
+
+
+@pytest.mark.parametrize("damaged", ["state", "manifest.json"])
+@pytest.mark.parametrize("folder", ["refreshed/1", "checkpoints/2"])
+def test_what_is_damaged_on_the_store_goes_up_when_it_is_made_again(folder, damaged, bucket, machine):
+    """Not before; and where it is not made again, nothing of it stays."""
+    disk, _ = small_run_on("one", machine, last=4)
+    there, state = bucket.path(f"bucket/run/{folder}/{damaged}"), (disk / folder / "state").read_text()
+    good = there.read_bytes()
+    there.write_bytes(b"[")
+    for again, step in ((True, "6"), (False, "8")):
+        machine(f"to-{step}")
+        bucket.log.clear()
+        with mirror.opened(URL) as copy:
+            copy.bring(FOLLOWED)
+            with copy.following(FOLLOWED) as follower:
+                assert not [name for kind, name in bucket.log if kind == "write" and f"/{folder}/" in name]
+                if again:
+                    sealed(copy.folder / folder, state)
+                else:
+                    files.remove(copy.folder / folder)
+                sealed(copy.folder / "checkpoints" / step, "the next")
+                follower.wait()
+        if again:
+            assert there.read_bytes() == good
+            there.write_bytes(b"[")
+    assert not [name for name in bucket.names() if f"/{folder}/" in name]
 
 
 def test_an_older_disk_is_brought_up_to_date_with_what_differs(bucket, machine):

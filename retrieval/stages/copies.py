@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from retrieval.data import vocabularies
+from retrieval.errors import UserError
+from retrieval.stages import pretrained, train
 from retrieval.stages.run import Run, Stage, is_done, needs, open_read, read_record
-from retrieval.stages.train import FOLLOWED
-from retrieval.store import is_url
 
 
 def bring(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
@@ -26,12 +26,16 @@ def bring(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
         if holder.copy:
             holder.copy.bring(tops, sums)
     start = run.config.train.init_from
-    if "train" in names and is_url(start):
+    if "train" in names and start and not pretrained.folders(run.config):
+        train.train_inputs(run)  # which says so where that is no finished run
         _bring_start(open_read(start, "config.train.init_from", run.lock))
 
 
 def _by_folder(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> dict[Path, dict[str, Run]]:
-    """The stages, those that they read, and so on: the folder of a run -> the names of its stages -> the run."""
+    """The stages, those that they read, and so on: the folder of a run -> the names of its stages -> the run.
+
+    What they read only where it is there, with nothing of what that was made from.
+    """
     found: dict[Path, dict[str, Run]] = {}
     pending = [(name, run) for name in names]
     while pending:
@@ -40,11 +44,20 @@ def _by_folder(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> d
         if is_asked_for and name not in found.setdefault(holder.folder, {}):
             found[holder.folder][name] = holder
             pending += needs(holder, name, stages)
+    for want in {want for name in names for want in stages[name].wants}:
+        if is_done(run, want):
+            holder = run.holder(want)
+            found.setdefault(holder.folder, {})[want] = holder
     return found
 
 
 def _bring_start(trained: Run) -> None:
-    """The parameters to start from, and the vocabulary to compare with."""
-    trained.copy.bring(FOLLOWED)
-    if copy := trained.holder("prepare").copy:
+    """The parameters to start from, and the vocabulary to compare with, either of which may be on a disk."""
+    if trained.copy:
+        trained.copy.bring(["checkpoints"])
+    try:
+        prepared = trained.holder("prepare")
+    except UserError:  # the base of that run has gone, and its vocabulary with it
+        return
+    if copy := prepared.copy:
         copy.bring([f"corpus/{name}" for name in (*vocabularies.FILES, "merges.txt")])

@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 
 from retrieval import files, hosts, mirror
 from retrieval.errors import UserError
+from retrieval.mirror import Copy, Mirror
 from retrieval.store import is_url
 
 _log = logging.getLogger(__name__)
@@ -30,14 +31,14 @@ class Run:
     Attributes:
       lock: the file of pinned versions whose packages make up the pydocs corpus.
       query: what `--stage=search` looks for.
-      copy: of a work directory on a store what keeps `folder` the same; a `Mirror` where the run writes to it.
+      copy: of a work directory on a store what brings its files into `folder`; a `Mirror` where the run writes to it.
     """
 
     config: ConfigDict
     folder: Path
     lock: Path
     query: str = ""
-    copy: mirror.Copy | None = None
+    copy: Copy | None = None
 
     @functools.cached_property
     def base(self) -> "Run | None":
@@ -63,6 +64,11 @@ class Run:
                 raise UserError(f"config.base of {runs[-1].place} leads back to {base.place}: take another base")
             runs.append(base)
         return runs
+
+    @property
+    def mirror(self) -> Mirror | None:
+        """What copies up what the run writes, where its work directory is on a store."""
+        return self.copy if isinstance(self.copy, Mirror) else None
 
     @property
     def place(self) -> str:
@@ -142,6 +148,7 @@ class Stage:
       settings: the fields of the config, as dotted names, that its output depends on.
       needs: stages whose output it reads.
       also: further ones, which depend on the config.
+      wants: stages whose output it reads where there is any.
       looks_back: it reads nothing of a stage that comes after it in config.stages, but what the base has of that.
       inputs: files outside of the work directory that it reads.
       outputs: what it writes, below the work directory; deleted before it runs on other inputs or settings. The record
@@ -159,6 +166,7 @@ class Stage:
     settings: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     also: Callable[[ConfigDict], tuple[str, ...]] = lambda config: ()
+    wants: tuple[str, ...] = ()
     looks_back: bool = False
     inputs: Callable[[Run], Sequence[Path]] = lambda run: ()
     outputs: tuple[str, ...] = ()
@@ -189,8 +197,8 @@ def open_run(run: Run, stages: Mapping[str, Stage]) -> None:
     check_run(run, stages)
     run.folder.mkdir(parents=True, exist_ok=True)
     files.write_json(run.folder / "config.json", json.loads(run.config.to_json()))
-    if run.copy:
-        run.copy.put("config.json")
+    if run.mirror:
+        run.mirror.put("config.json")
 
 
 def take_run(run: Run, stages: Mapping[str, Stage]) -> None:
@@ -286,8 +294,12 @@ def read_record(run: Run, stage: str) -> dict[str, Any] | None:
         return None
     record = files.read_json(path)
     if not isinstance(record, dict) or record.pop("sum", None) != files.fingerprint([stage, record]):
-        place = f"{run.holder(stage).place}/stages/{path.name}"
-        raise UserError(f"{place}: damaged, or of another version; delete it: --stage={stage} makes it anew")
+        holder = run.holder(stage)
+        copy = f" and its copy {path}" if holder.mirror else ""  # of which one would put the other back
+        raise UserError(
+            f"{holder.place}/stages/{path.name}: damaged, or of another version; delete it{copy}: --stage={stage} "
+            "makes it anew"
+        )
     return record
 
 
@@ -295,8 +307,8 @@ def write_record(run: Run, name: str, record: Mapping[str, Any]) -> None:
     """Writes the record of a stage, as `read_record` reads it."""
     record = json.loads(json.dumps(record))  # as it will be read: the sum is of that
     files.write_json(run.record(name), record | {"sum": files.fingerprint([name, record])})
-    if run.copy:
-        run.copy.put(f"stages/{name}.json")
+    if run.mirror:
+        run.mirror.put(f"stages/{name}.json")
 
 
 def get_field(config: Any, field: str) -> Any:
@@ -343,8 +355,8 @@ def _begin(run: Run, name: str, stages: Mapping[str, Stage]) -> dict[str, str] |
 
 def _finish(run: Run, name: str, stage: Stage, record: Mapping[str, Any]) -> None:
     """Writes the record of a stage that is done, after all that it is about."""
-    if run.copy:
-        run.copy.up((*stage.outputs, *stage.leaves))
+    if run.mirror:
+        run.mirror.up((*stage.outputs, *stage.leaves))
     write_record(run, name, record | {"outputs": _sums(run, stage)})
 
 

@@ -120,6 +120,7 @@ STAGES = {
         reads="indexes of the corpus",
         writes="prints hits for `--query`",
         needs=("index", "prepare", "sets"),
+        wants=("encode", "train"),
         always=True,
     ),
     "export": Stage(
@@ -128,6 +129,7 @@ STAGES = {
         writes="`export/`: the towers for Hugging Face's libraries, a model card",
         settings=("export",),
         needs=("prepare", "train"),
+        wants=("evaluate",),
         inputs=export.results,
         outputs=(export.FOLDER,),
         everywhere=True,

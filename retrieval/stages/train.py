@@ -51,7 +51,7 @@ def train(run: Run) -> dict[str, Any]:
     size = sum(leaf.size for leaf in jax.tree.leaves(like.params))
     _log.info("model: %.1f million parameters on %d devices", size / 1e6, mesh.size)
     drop_damaged(run.folder / "checkpoints")
-    with run.copy.following(FOLLOWED) if run.copy else contextlib.nullcontext() as follower:
+    with run.mirror.following(FOLLOWED) if run.mirror else contextlib.nullcontext() as follower:
         checkpointer = open_checkpoints(run.folder, config, follower)
         resumed = checkpointer.latest_step() is not None
         state = like if resumed else initial_state(config, len(vocabulary), like)
