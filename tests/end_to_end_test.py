@@ -32,10 +32,7 @@ TINY = dict(
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("inputs")
-    toy_corpus.write_dump(folder / "dump.xml")
-    toy_corpus.write_squad(folder / "squad.json")
-    return folder
+    return toy_corpus.write_inputs(tmp_path_factory.mktemp("inputs"))
 
 
 @pytest.fixture(scope="module")

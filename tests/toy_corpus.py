@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from retrieval.data.articles import Article, Broken, Dropped, Link, Paragraph, Redirect, Section
 from retrieval.data.prepare import Source
@@ -86,6 +87,13 @@ def _page(number: int, name: str, text: str) -> str:
         f"<page><title>{name}</title><ns>0</ns><id>{number}</id>{redirect}"
         f"<revision><id>1</id><text>{text}</text></revision></page>"
     )
+
+
+def write_inputs(folder: Path) -> Path:
+    """The dump and the questions on it: `dump.xml` and `squad.json`, in an existing folder, which is returned."""
+    write_dump(folder / "dump.xml")
+    write_squad(folder / "squad.json")
+    return folder
 
 
 def write_squad(path, articles: int = 12) -> None:
