@@ -24,9 +24,8 @@ from benchmarks.ours.training import make_step
 from retrieval import command_line, files
 from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError
-from retrieval.stages import examples
+from retrieval.stages import examples, records, runner
 from retrieval.stages import model as models
-from retrieval.stages import run as runs
 from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
 
@@ -57,8 +56,8 @@ def main(argv: Sequence[str]) -> None:
     folder = Path(command_line.WORKDIR.value)
     config = command_line.CONFIG.value or ConfigDict(files.read_json(folder / "config.json"))
     run = Run(config, folder, folder / "requirements.lock")
-    runs.check_run(run, STAGES)
-    if not runs.is_done(run, "prepare"):
+    runner.check_run(run, STAGES)
+    if not records.is_done(run, "prepare"):
         raise UserError(f"{folder} has no corpus: python -m retrieval.main --workdir={folder} --stage=prepare first")
     result = measure(run, _TRAINER.value, _ROUNDS, _SECONDS)
     files.write_json(folder / "input_speed.json", result)

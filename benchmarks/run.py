@@ -21,7 +21,8 @@ from benchmarks import contest
 from benchmarks.works import WORKS, Sizes
 from retrieval import command_line, files
 from retrieval.errors import UserError, unknown_name
-from retrieval.stages.run import Run, run_stage, take_run
+from retrieval.stages.run import Run
+from retrieval.stages.runner import run_stage, take_run
 from retrieval.stages.table import STAGES
 
 _WORKS = flags.DEFINE_list("works", None, f"Works, of {', '.join(WORKS)}; all by default.")

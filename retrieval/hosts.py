@@ -70,6 +70,7 @@ class _Pod:
 
 _pod: _Pod | None = None
 _agreement: "_Agreement | None" = None
+_stopping: threading.Event | None = None  # set when SIGTERM has come, while that is watched for
 _wakeup: int | None = None  # where a byte stands for a signal
 
 
@@ -195,16 +196,21 @@ def watch() -> Iterator[Callable[[int], bool]]:
 
     All processes ask after every step, and all get the same answer.
     """
-    global _agreement
-    received = threading.Event()
+    global _agreement, _stopping
+    received = _stopping = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: received.set())
     _agreement = _Agreement(_pod, received) if _pod is not None else None
     try:
         yield _agreement or (lambda step: received.is_set())
     finally:
-        _agreement = None
+        _agreement = _stopping = None
         # Once is enough: a second one would interrupt what is done about the first.
         signal.signal(signal.SIGTERM, signal.SIG_IGN if received.is_set() else before)
+
+
+def is_stopping() -> bool:
+    """Whether SIGTERM has come to some process since `watch` began: for what waits in the midst of a step."""
+    return _stopping is not None and _stopping.is_set()
 
 
 class _Agreement:

@@ -57,7 +57,8 @@ def _run(workdir: str, folder: Path, copy: mirror.Mirror | None = None) -> None:
     """Runs the stages in a folder, which may be the local one of a work directory on a store."""
     # Worker processes import this file: they must not have to import JAX and TensorFlow with it.
     from retrieval.stages.check import check
-    from retrieval.stages.run import Run, run_stage, take_run
+    from retrieval.stages.run import Run
+    from retrieval.stages.runner import run_stage, take_run
     from retrieval.stages.table import STAGES
 
     config = command_line.CONFIG.value or _config_of(folder, workdir)

@@ -30,8 +30,7 @@ from retrieval import command_line, files
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import study, study_report
 from retrieval.main import REPOSITORY
-from retrieval.stages import run as runs
-from retrieval.stages import settings
+from retrieval.stages import records, runner, settings
 from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
 from retrieval.store import is_url
@@ -126,7 +125,7 @@ def open_table(table: dict[str, Entry], folder: Path) -> None:
     problems = [f"{name}: not a run of this study" for name in sorted(strangers)]
     for entry in table.values():
         try:
-            runs.check_run(entry.run, STAGES)
+            runner.check_run(entry.run, STAGES)
         except UserError as error:
             problems.append(f"{entry.name}: {' '.join(str(error).split())}")
     if problems:
@@ -137,7 +136,7 @@ def open_table(table: dict[str, Entry], folder: Path) -> None:
         )
     for entry in table.values():
         if not is_finished(entry):
-            runs.open_run(entry.run, STAGES)
+            runner.open_run(entry.run, STAGES)
 
 
 def is_finished(entry: Entry) -> bool:
@@ -145,7 +144,7 @@ def is_finished(entry: Entry) -> bool:
     path = entry.run.folder / "config.json"
     if not path.exists() or files.read_json(path) != json.loads(entry.run.config.to_json()):
         return False
-    return all(runs.is_done(entry.run, stage) for stage in entry.run.config.stages)
+    return all(records.is_done(entry.run, stage) for stage in entry.run.config.stages)
 
 
 def select(table: dict[str, Entry], patterns: Sequence[str]) -> dict[str, Entry]:

@@ -10,7 +10,7 @@ from flax import nnx
 from retrieval.errors import UserError
 from retrieval.stages import examples, settings
 from retrieval.stages import model as models
-from retrieval.stages.run import get_field
+from retrieval.stages.records import get_field
 from retrieval.stages.table import STAGES
 
 NAMES = sorted(path.stem for path in (REPOSITORY / "configs").glob("*.py"))

@@ -15,9 +15,8 @@ from retrieval.data.labelled import Counts
 from retrieval.errors import UserError
 from retrieval.search import encode as encoding
 from retrieval.search import scann
-from retrieval.stages import check, corpus, examples, formats, index, negatives, train, validation
+from retrieval.stages import check, corpus, examples, formats, index, negatives, runner, train, validation
 from retrieval.stages import model as models
-from retrieval.stages import run as runs
 from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
 
@@ -81,9 +80,9 @@ def make_run(folder, inputs, **changes):
 
 
 def execute(run, *names):
-    runs.open_run(run, STAGES)
+    runner.open_run(run, STAGES)
     for name in names or run.config.stages:
-        runs.run_stage(run, name, STAGES)
+        runner.run_stage(run, name, STAGES)
 
 
 @pytest.fixture(scope="module")

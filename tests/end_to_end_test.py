@@ -15,8 +15,7 @@ from conftest import REPOSITORY
 from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError
 from retrieval.search import scann
-from retrieval.stages import run as runs
-from retrieval.stages import train
+from retrieval.stages import records, runner, train
 from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
 
@@ -54,9 +53,9 @@ def make_run(name, inputs, folder, **changes):
 
 
 def execute(run, *names):
-    runs.open_run(run, STAGES)
+    runner.open_run(run, STAGES)
     for name in names or run.config.stages:
-        runs.run_stage(run, name, STAGES)
+        runner.run_stage(run, name, STAGES)
 
 
 def results(folder):
@@ -271,7 +270,7 @@ def test_fine_tuning_on_half_of_the_questions(inputs, pretrained, tmp_path):
     validated = {line["step"]: line["validation/RR"] for line in lines if "validation/RR" in line}
     assert list(validated) == list(range(4, 41, 4))
     best = max(validated, key=lambda step: (validated[step], step))
-    assert runs.details(run, "train")["step"] == best
+    assert records.details(run, "train")["step"] == best
     assert (folder / "checkpoints" / str(best)).exists()
     steps = {row["step"] for row in json.loads((folder / "results.json").read_text()) if row["system"] == "dense"}
     assert steps == {best}
@@ -301,7 +300,7 @@ def test_fine_tuning_on_labelled_files_with_hard_negatives(inputs, pretrained, t
     }
     run = make_run("dpr", inputs, tmp_path / "run", **changes)
     execute(run)
-    written = runs.details(run, "pairs")
+    written = records.details(run, "pairs")
     assert (written["pairs"], written["pairs with negatives"], written["validation queries"]) == (36, 36, 4)
     assert written["evaluated queries"] == 30 and "30 queries are also those of an evaluation set" in caplog.text
     lines = [json.loads(line) for line in (run.folder / "metrics" / "train.jsonl").read_text().splitlines()]
@@ -345,7 +344,7 @@ def test_a_fine_tuning_that_is_cut_off_keeps_its_best_step(inputs, pretrained, t
     execute(cut, "train")
     for left, right in zip(parameters(whole), parameters(cut), strict=True):
         np.testing.assert_array_equal(left, right)
-    assert runs.details(whole, "train")["step"] == runs.details(cut, "train")["step"]
+    assert records.details(whole, "train")["step"] == records.details(cut, "train")["step"]
     validated = [
         [line for line in (run.folder / "metrics" / "train.jsonl").read_text().splitlines() if "validation" in line]
         for run in (whole, cut)
@@ -416,7 +415,7 @@ def test_a_base_that_stands_on_the_run_itself(inputs, pretrained, tmp_path):
         run.folder.mkdir()
         (run.folder / "config.json").write_text(run.config.to_json())
     with pytest.raises(UserError, match="leads back to"):
-        runs.run_stage(one, "sets", STAGES)
+        runner.run_stage(one, "sets", STAGES)
 
 
 def test_a_query_of_ones_own(finished, tmp_path, capsys):

@@ -19,8 +19,7 @@ from retrieval.models import export as folders
 from retrieval.models.hugging_face import BertFolder
 from retrieval.stages import export as stage
 from retrieval.stages import model as models
-from retrieval.stages import run as runs
-from retrieval.stages import train
+from retrieval.stages import records, train
 from retrieval.stages.run import Run
 
 
@@ -194,7 +193,7 @@ def test_whole_or_not_at_all(tied, monkeypatch, caplog):
         exported.export(tied)
     assert "config.json: damaged" in caplog.text and not folder.exists()
     assert not [path for path in tied.folder.iterdir() if path.name.startswith(".tmp")]
-    assert not runs.is_done(tied, "export")
+    assert not records.is_done(tied, "export")
     exported.export(tied)
     before = (folder / "config.json").stat().st_mtime_ns
     exported.export(tied)

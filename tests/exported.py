@@ -7,12 +7,12 @@ import jax
 from conftest import REPOSITORY
 
 from configs import reqa
+from retrieval import files
 from retrieval.data.beir import Candidate
 from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.search import encode as encoding
 from retrieval.stages import model as models
-from retrieval.stages import run as runs
-from retrieval.stages import train
+from retrieval.stages import records, runner, train
 from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
 
@@ -62,7 +62,7 @@ def work_directory(folder, shift=0.1, **changes):
     config = reqa.get_config("local")
     config.update_from_flattened_dict(SIZES | {"stages": ("prepare", "sets", "pairs", "train")} | changes)
     run = Run(config, folder, REPOSITORY / "requirements.lock")
-    runs.open_run(run, STAGES)
+    runner.open_run(run, STAGES)
     run.corpus.mkdir()
     VOCABULARY.save(run.corpus / VOCABULARY.FILE)
     mesh = models.make_mesh(config)
@@ -81,13 +81,13 @@ def work_directory(folder, shift=0.1, **changes):
     checkpointer.close()
     record = {"inputs": {}, "done": True, "seconds": 1, "peak_memory_mb": 1, "details": {"step": 1}, "outputs": {}}
     for stage in ("prepare", "train"):
-        runs.write_record(run, stage, record)
+        records.write_record(run, stage, record)
     return run
 
 
 def export(run):
     """Runs the stage; the folder that it writes."""
-    runs.run_stage(run, "export", STAGES)
+    runner.run_stage(run, "export", STAGES)
     return run.folder / "export"
 
 
@@ -109,6 +109,6 @@ def write_results(run):
     row = dict(dataset="reqa|x", split="pair", metric="RR", queries=7, seconds=1.5, step=None)
     rows = [row | {"system": name, "value": value} for name, value in (("bm25", 0.5), ("dense", 0.25))]
     (run.folder / "results.json").write_text(json.dumps(rows))
-    outputs = runs.files.checksums(run.folder, [run.folder / "results.json"])
+    outputs = files.checksums(run.folder, [run.folder / "results.json"])
     record = {"inputs": {}, "done": True, "seconds": 1, "peak_memory_mb": 1, "details": {}, "outputs": outputs}
-    runs.write_record(run, "evaluate", record)
+    records.write_record(run, "evaluate", record)

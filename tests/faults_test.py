@@ -26,7 +26,7 @@ from ml_collections import ConfigDict
 
 from retrieval import files, hosts
 from retrieval.errors import UserError
-from retrieval.stages import run as runs
+from retrieval.stages import records, runner
 from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
 from retrieval.training.checkpoint import Checkpointer
@@ -194,14 +194,14 @@ def guards(run):
     """Every file that has a checksum somewhere, and what verifies it."""
     found = {}
     for name in run.config.stages:
-        sums = runs.read_record(run, name)["outputs"]
+        sums = records.read_record(run, name)["outputs"]
         verify = functools.partial(files.verify_checksums, run.folder, sums, "")
         found |= {run.folder / path: verify for path in sums}
     for manifest in run.folder.rglob("manifest.json"):
         verify = functools.partial(files.verify_manifest, manifest.parent, "")
         found |= {manifest.parent / path: verify for path in json.loads(manifest.read_text())} | {manifest: verify}
     for name in run.config.stages:
-        found[run.record(name)] = functools.partial(runs.read_record, run, name)
+        found[run.record(name)] = functools.partial(records.read_record, run, name)
     return found
 
 
@@ -275,13 +275,13 @@ def test_what_is_damaged_is_not_read(copy, artefact, stage, message):
         path.write_bytes(path.read_bytes()[:-1])
     copy.record(stage).unlink()
     with pytest.raises(UserError, match=rf"damaged, its SHA-256 is not that of what was written; .*{message}"):
-        runs.run_stage(copy, stage, STAGES)
+        runner.run_stage(copy, stage, STAGES)
 
 
 def test_a_damaged_stage_is_made_again(copy, whole, caplog):
     path = next((copy.folder / "sets" / "reqa").glob("corpus.jsonl"))
     path.write_text("")
-    runs.run_stage(copy, "sets", STAGES)
+    runner.run_stage(copy, "sets", STAGES)
     assert path.read_bytes() == (whole / path.relative_to(copy.folder)).read_bytes()
 
 
@@ -292,6 +292,6 @@ def test_a_second_run_in_the_same_folder_is_refused(copy):
     with subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         other.stdout.readline()
         with pytest.raises(UserError, match=rf"another run writes to it \(process {other.pid} on .*\); wait for it"):
-            runs.take_run(copy, STAGES)
+            runner.take_run(copy, STAGES)
         other.kill()
-    runs.take_run(copy, STAGES)
+    runner.take_run(copy, STAGES)

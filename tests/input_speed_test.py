@@ -11,7 +11,7 @@ from conftest import REPOSITORY
 from benchmarks import input_speed
 from retrieval import command_line
 from retrieval.errors import UserError
-from retrieval.stages import run as runs
+from retrieval.stages import runner
 from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
 
@@ -32,8 +32,8 @@ def run(tmp_path_factory):
         config[group].update(values)
     config.corpus = str(folder / "dump.xml")
     run = Run(config, folder / "run", REPOSITORY / "requirements.lock")
-    runs.open_run(run, STAGES)
-    runs.run_stage(run, "prepare", STAGES)
+    runner.open_run(run, STAGES)
+    runner.run_stage(run, "prepare", STAGES)
     return run
 
 

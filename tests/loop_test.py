@@ -98,6 +98,16 @@ def test_a_machine_that_goes_away_costs_no_step(tmp_path):
     with pytest.raises(PreemptedError, match="interrupted after step 7, which is saved"):
         run(tmp_path / "parts", 20, stops_at=lambda step: step == 7)
     assert Checkpointer(tmp_path / "parts").latest_step() == 7
+
+    def wait(step, params):
+        if step == 8:
+            raise PreemptedError
+        return {}
+
+    every_3 = {"refresh_every": 3, "checkpoint_every": 100}
+    with pytest.raises(PreemptedError, match="interrupted after step 8, which is saved"):
+        run(tmp_path / "parts", 20, refresh=wait, settings=every_3)
+    assert Checkpointer(tmp_path / "parts").latest_step() == 8
     jax.tree.map(np.testing.assert_array_equal, whole, run(tmp_path / "parts", 20, stops_at=lambda step: step == 20)[0])
 
 
@@ -160,13 +170,13 @@ def test_a_refresh_comes_before_the_step_and_again_where_a_run_goes_on_from_the_
 def test_sigterm_asks_for_a_stop_while_it_is_watched_for():
     before = signal.getsignal(signal.SIGTERM)
     with hosts.watch() as stops_at:
-        assert not stops_at(1)
+        assert not stops_at(1) and not hosts.is_stopping()
     assert signal.getsignal(signal.SIGTERM) is before
     try:
         with hosts.watch() as stops_at:
             for _ in range(2):
                 os.kill(os.getpid(), signal.SIGTERM)
-                assert stops_at(2)
+                assert stops_at(2) and hosts.is_stopping()
         os.kill(os.getpid(), signal.SIGTERM)  # it is about to end, and another notice must not disturb it
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from retrieval import command_line, main
 from retrieval.errors import UserError
-from retrieval.stages import run as runs
+from retrieval.stages import records, runner
 from retrieval.stages.run import Run, Stage
 
 CONFIG = f"--config={REPOSITORY}/configs/ict_bfs_wlp.py:local"
@@ -62,9 +62,9 @@ def test_mistakes_in_what_to_run(arguments, message):
 
 
 def test_a_work_directory_keeps_its_config(tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "run_stage", lambda *_: None)
+    monkeypatch.setattr(runner, "run_stage", lambda *_: None)
     parse(CONFIG, f"--workdir={tmp_path}", "--config.train.symmetric=True")
-    runs.open_run(Run(flags.FLAGS.config, tmp_path, REPOSITORY / "requirements.lock"), {})
+    runner.open_run(Run(flags.FLAGS.config, tmp_path, REPOSITORY / "requirements.lock"), {})
     main.main(parse(f"--workdir={tmp_path}"))
     assert json.loads((tmp_path / "config.json").read_text())["train"]["symmetric"] is True
 
@@ -113,9 +113,9 @@ def make_run(folder, *arguments):
 
 
 def run_all(run, stages):
-    runs.open_run(run, stages)
+    runner.open_run(run, stages)
     for name in stages:
-        runs.run_stage(run, name, stages)
+        runner.run_stage(run, name, stages)
     return [stage.function.calls for stage in stages.values()]
 
 
@@ -158,23 +158,23 @@ def test_a_folder_that_is_no_work_directory_is_refused(tmp_path, stages):
 def test_a_run_that_was_killed_while_it_wrote_its_config_goes_on(tmp_path, stages):
     for name in (".lock", ".tmp-123-config.json"):
         (tmp_path / name).touch()
-    runs.take_run(make_run(tmp_path), stages)
+    runner.take_run(make_run(tmp_path), stages)
     assert {path.name for path in tmp_path.iterdir()} == {".lock", "config.json"}
 
 
 def test_nothing_is_left_of_what_a_killed_run_was_writing(tmp_path, stages):
-    runs.open_run(make_run(tmp_path), stages)
+    runner.open_run(make_run(tmp_path), stages)
     (tmp_path / "index" / "reqa" / ".tmp-123-bm25").mkdir(parents=True)
     (tmp_path / "index" / "reqa" / ".tmp-123-bm25" / "weights.npz").touch()
-    runs.take_run(make_run(tmp_path), stages)
+    runner.take_run(make_run(tmp_path), stages)
     assert not list((tmp_path / "index" / "reqa").iterdir())
 
 
 def test_a_stage_whose_input_is_missing_says_which_comes_first(tmp_path, stages):
     run = make_run(tmp_path)
-    runs.open_run(run, stages)
+    runner.open_run(run, stages)
     with pytest.raises(UserError, match=r"stage 'evaluate' reads what stage 'prepare' writes.*--stage=prepare first"):
-        runs.run_stage(run, "evaluate", stages)
+        runner.run_stage(run, "evaluate", stages)
 
 
 def test_inputs_that_changed_under_a_fixed_stage_are_refused(tmp_path, stages):
@@ -204,10 +204,10 @@ def test_a_run_reads_from_its_base_what_it_does_not_do_itself(tmp_path, stages):
     config = ConfigDict(base.config.to_dict())
     config.stages, config.base = ("evaluate",), str(tmp_path / "base")
     run = Run(config, tmp_path / "run", base.lock)
-    runs.open_run(run, stages)
-    runs.run_stage(run, "evaluate", stages)
+    runner.open_run(run, stages)
+    runner.run_stage(run, "evaluate", stages)
     assert (run.corpus, run.embeddings("a", "b")) == (base.corpus, tmp_path / "run" / "embeddings" / "a" / "b")
     assert stages["prepare"].function.calls == 1 and stages["evaluate"].function.calls == 2
-    runs.write_record(base, "prepare", runs.read_record(base, "prepare") | {"inputs": {"files": "others"}})
-    runs.run_stage(run, "evaluate", stages)
+    records.write_record(base, "prepare", records.read_record(base, "prepare") | {"inputs": {"files": "others"}})
+    runner.run_stage(run, "evaluate", stages)
     assert stages["evaluate"].function.calls == 3  # the base was made anew

@@ -23,9 +23,8 @@ from mistakes_test import forget_flags
 from retrieval import command_line, files, hosts, lease, main, mirror
 from retrieval.errors import UserError
 from retrieval.mirror import Follower
-from retrieval.stages import check, copies, train
-from retrieval.stages import run as runs
-from retrieval.stages.run import Run
+from retrieval.stages import check, copies, records, runner, train
+from retrieval.stages.run import Run, open_read
 from retrieval.stages.table import STAGES
 from retrieval.stages.train import FOLLOWED
 from retrieval.store import Store
@@ -69,9 +68,9 @@ def execute(run, copy, names=()):
     run = Run(run.config, copy.folder, run.lock, copy=copy)
     names = names or run.config.stages
     check.check(run, names, STAGES)
-    runs.take_run(run, STAGES)
+    runner.take_run(run, STAGES)
     for name in names:
-        runs.run_stage(run, name, STAGES)
+        runner.run_stage(run, name, STAGES)
     return run
 
 
@@ -199,12 +198,12 @@ def test_a_run_stands_on_one_that_is_on_a_store(inputs, copied, tmp_path, machin
         machine(name)
         run = fine_tuning(inputs, "", tmp_path / "run", **changes)
         check.check(run, run.config.stages, STAGES)
-        runs.take_run(run, STAGES)
+        runner.take_run(run, STAGES)
         for stage in run.config.stages:
-            runs.run_stage(run, stage, STAGES)
+            runner.run_stage(run, stage, STAGES)
         if name == "one":
-            trained = runs.read_record(run, "train")
-    assert runs.read_record(run, "train") == trained
+            trained = records.read_record(run, "train")
+    assert records.read_record(run, "train") == trained
     assert {kind for kind, _ in copied.log} == {"read", "list"}
     assert not [name for _, name in copied.log if "/index/" in name or "/embeddings/" in name]
 
@@ -272,13 +271,13 @@ def test_a_damaged_record_is_gone_when_what_the_message_names_is_deleted(inputs,
         run = make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES)
         run = Run(run.config, copy.folder, run.lock, copy=copy)
         with pytest.raises(UserError, match=rf"{URL}/stages/sets.json: .*delete it and its copy {run.record('sets')}:"):
-            runs.read_record(run, "sets")
+            records.read_record(run, "sets")
     with pytest.raises(UserError, match=rf"{URL}/stages/sets.json: .*delete it: --stage=sets"):
-        runs.read_record(runs.open_read(URL, "config.base", run.lock), "sets")
+        records.read_record(open_read(URL, "config.base", run.lock), "sets")
     run.record("sets").unlink()
     there.unlink()
     with mirror.opened(URL):
-        assert runs.read_record(run, "sets") is None and not there.exists()
+        assert records.read_record(run, "sets") is None and not there.exists()
 
 
 def test_the_last_checkpoint_is_on_the_store_when_a_preempted_run_ends(inputs, copied):
@@ -470,6 +469,20 @@ def test_a_copy_that_fails_in_the_background_ends_the_run(bucket, machine, tmp_p
                 time.sleep(0.01)
         with pytest.raises(UserError, match="the machine is gone"):
             follower.wait()
+
+
+def test_a_bad_batch_is_on_the_store_when_the_run_has_ended_with_it(inputs, copied, monkeypatch):
+    def fail(state, step_fn, batches, checkpointer, writer, settings, *_):
+        files.write_text(settings.bad_batches / "step-3-host-0.npz", "values")
+        raise UserError("step 3: loss or gradient was not finite")
+
+    monkeypatch.setattr(train.loop, "train", fail)
+    with mirror.opened("toy://bucket/other") as copy, pytest.raises(UserError, match="step 3: loss"):
+        execute(make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES, base=URL, stages=("train",)), copy)
+    copied.log.clear()
+    again = mirror.Copy("toy://bucket/other")
+    again.bring(STAGES["train"].leaves)
+    assert (again.folder / "bad_batches" / "step-3-host-0.npz").read_text() == "values"
 
 
 def test_a_second_run_is_refused(bucket, machine, monkeypatch):

@@ -22,7 +22,7 @@ from conftest import REPOSITORY
 
 from retrieval import command_line, hosts, main, study
 from retrieval.data.vocab import SPECIAL_TOKENS
-from retrieval.stages import run as runs
+from retrieval.stages import records, runner
 from retrieval.stages.run import Run
 
 LINES, COLUMNS = 5, 120
@@ -763,7 +763,7 @@ def finished(folder, words, *stages, config="ict_bfs_wlp", base=""):
     (folder / "corpus" / "stats.json").write_text(json.dumps({"tasks": tasks}))
     record = {"inputs": {}, "done": True, "seconds": 1, "peak_memory_mb": 1, "details": {"step": 1}, "outputs": {}}
     for stage in stages:
-        runs.write_record(Run(config, folder, LOCK), stage, record)
+        records.write_record(Run(config, folder, LOCK), stage, record)
 
 
 def fill(text, paths):
@@ -785,7 +785,7 @@ def answer(inputs, tmp_path, monkeypatch, capsys):
 
     def call(words, command=main, may_begin=False):
         if not may_begin:
-            monkeypatch.setattr(runs, "run_stage", begins)
+            monkeypatch.setattr(runner, "run_stage", begins)
             monkeypatch.setattr(study.Execution, "run", begins)
         forget_flags()
         monkeypatch.setattr(sys, "argv", ["command", *words])

@@ -16,8 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from configs import ict_bfs_wlp
 from retrieval.errors import UserError
-from retrieval.stages import examples, plan, train
-from retrieval.stages import run as runs
+from retrieval.stages import examples, plan, records, runner, train
 from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
 from retrieval.training import chips, sharding, work
@@ -159,8 +158,8 @@ def run_stage(folder, monkeypatch, result):
     """The stage in an empty work directory, with a plan that is made already."""
     monkeypatch.setattr(plan, "make_plan", lambda config, devices: result)
     run = Run(make_config(), folder / "run", REPOSITORY / "requirements.lock")
-    runs.open_run(run, STAGES)
-    runs.run_stage(run, "plan", STAGES)
+    runner.open_run(run, STAGES)
+    runner.run_stage(run, "plan", STAGES)
     return run
 
 
@@ -169,7 +168,7 @@ def test_the_stage_needs_no_data_and_its_result_is_in_the_record(tmp_path, monke
     shown = capsys.readouterr().out
     assert "| parameters |" in shown and "8 x cpu" in shown and "fits" not in shown  # the memory of a CPU is not known
     saved = json.loads((run.folder / "plan.json").read_text())
-    assert saved["parameters"] == runs.details(run, "plan")["parameters"] and saved["fits"] is None
+    assert saved["parameters"] == records.details(run, "plan")["parameters"] and saved["fits"] is None
 
 
 def test_a_plan_that_does_not_fit_says_what_would_help(tmp_path, monkeypatch, capsys, planned):

@@ -178,7 +178,7 @@ PROTECTIONS = [
     ),
     Protection(
         "damage: sums are asked for",
-        "stages/run.py",
+        "stages/runner.py",
         'files.verify_checksums(holder.folder, record.get("outputs", {}), remedy)',
         "pass",
         "faults_test.py::test_what_is_damaged_is_not_read",

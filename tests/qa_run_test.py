@@ -11,8 +11,7 @@ from refresh_test import execute, judged, make_run, read_shards
 from retrieval.data import beir, vocabularies
 from retrieval.errors import UserError
 from retrieval.search.bm25 import Bm25Index
-from retrieval.stages import check, negatives
-from retrieval.stages import run as runs
+from retrieval.stages import check, negatives, records
 from retrieval.stages.table import STAGES
 
 ANIMALS = 12
@@ -122,7 +121,7 @@ def test_no_negative_of_bm25_holds_an_answer(finished):
         out += len(ranked) - len(left)
         drawn = [text["docid"] for text in line["negatives"]]
         assert len(drawn) == min(4, len(left)) and set(drawn) <= set(left)
-    told = runs.details(finished, "mine")
+    told = records.details(finished, "mine")
     assert told["rule"]["answers"] is True and told["results with an answer"] == out > len(lines)
 
 

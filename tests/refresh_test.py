@@ -23,9 +23,9 @@ from retrieval.data import beir, vocabularies
 from retrieval.errors import UserError
 from retrieval.hosts import PreemptedError
 from retrieval.search.bm25 import Bm25Index
-from retrieval.stages import check, inferencer, negatives, refresh, train, versions
+from retrieval.stages import check, inferencer, negatives, records, refresh, runner, train, versions
 from retrieval.stages import model as models
-from retrieval.stages import run as runs
+from retrieval.stages.refresh import Inferencer
 from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
 
@@ -55,9 +55,9 @@ def make_run(folder, inputs, /, name="dpr_mined", **changes):
 
 
 def execute(run, *names):
-    runs.open_run(run, STAGES)
+    runner.open_run(run, STAGES)
     for name in names or run.config.stages:
-        runs.run_stage(run, name, STAGES)
+        runner.run_stage(run, name, STAGES)
 
 
 @pytest.fixture(scope="module")
@@ -119,9 +119,9 @@ def test_bm25s_negatives_are_its_best_without_the_positives(mined):
         assert len(found) == 4 and found == [id for id in allowed if id in found]
     told = json.loads((mined.folder / "negatives" / "provenance.json").read_text())
     assert (told["system"], told["rule"]["last"], told["negatives"]) == ("bm25", 8, 4 * 14)
-    assert told["index"] == runs.read_record(mined, "index")["inputs"]
-    assert runs.details(mined, "pairs")["pairs with negatives"] == 14
-    assert runs.details(mined, "pairs")["negatives per pair"] == 4
+    assert told["index"] == records.read_record(mined, "index")["inputs"]
+    assert records.details(mined, "pairs")["pairs with negatives"] == 14
+    assert records.details(mined, "pairs")["negatives per pair"] == 4
 
 
 @pytest.mark.long
@@ -138,8 +138,8 @@ def test_the_bases_model_mines_for_a_run_that_will_have_embeddings_of_its_own(in
     run = make_run(tmp_path / "run", inputs, **changes)
     check.check(run, stages, STAGES)
     execute(run)
-    told = runs.details(run, "mine")
-    assert told["step"] == runs.details(trained, "train")["step"] and told["run"] == "run"
+    told = records.details(run, "mine")
+    assert told["step"] == records.details(trained, "train")["step"] and told["run"] == "run"
     assert_best_of(run, towers_of(trained), read_examples(run.folder / "negatives" / "negatives.jsonl"))
     scann = make_run(tmp_path / "scann", inputs, **changes | {"mine.system": "scann"})
     with pytest.raises(UserError, match=r"no ScaNN index there; use config\.mine\.system=exact"):
@@ -227,10 +227,10 @@ def test_batches_turn_with_the_step_and_a_checkpoint_says_which_they_are(whole):
     batches.restore(whole.folder / "checkpoints" / "5" / "data")
     assert batches._version == 1
     batches.turn_to(2)
-    records = read_shards(whole, whole.folder / "refreshed" / "00002")
+    shards = read_shards(whole, whole.folder / "refreshed" / "00002")
     allowed = {
         tuple(vocabulary.single(list(query), 16)): {tuple(vocabulary.pair(*map(list, text), 48)) for text in texts}
-        for query, texts in records.items()
+        for query, texts in shards.items()
     }
     batch = jax.device_get(next(batches))
     for query, documents in zip(batch["query"], batch["document"]):
@@ -279,7 +279,7 @@ def assert_same(run, whole):
     for left, right in zip(*(outcome(each)[0] for each in (whole, run)), strict=True):
         np.testing.assert_array_equal(left, right)
     assert outcome(whole)[1] == outcome(run)[1]
-    assert runs.details(whole, "train")["step"] == runs.details(run, "train")["step"]
+    assert records.details(whole, "train")["step"] == records.details(run, "train")["step"]
 
 
 def test_a_run_that_is_cut_off_around_its_refreshes_ends_as_if_it_had_not_been(
@@ -319,7 +319,7 @@ def test_what_was_refreshed_is_evaluated(whole, inputs, mined, tmp_path):
     assert (run.folder / "stages" / "train.json").read_bytes() == before  # it was not trained again
     rows = json.loads((run.folder / "results.json").read_text())
     assert {row["system"] for row in rows} == {"bm25", "dense", "hybrid"}
-    assert {row["step"] for row in rows if row["system"] == "dense"} == {runs.details(whole, "train")["step"]}
+    assert {row["step"] for row in rows if row["system"] == "dense"} == {records.details(whole, "train")["step"]}
 
 
 @pytest.mark.long
@@ -328,7 +328,7 @@ def test_a_run_that_is_killed_over_and_over(request, inputs, mined, tmp_path, la
     """SIGKILL, at random moments of a run with two refreshes, or with one in a second process."""
     other = request.getfixturevalue("lagged" if lag else "whole")
     run = refreshed(tmp_path / "run", inputs, mined, **{"mine.refresh_lag": lag})
-    runs.open_run(run, STAGES)
+    runner.open_run(run, STAGES)
     random, log = Random(0), tmp_path / "log"
     moments = [[], *([run.folder / place] for place in ("checkpoints", "refreshed/00001", LATE[lag]))]
     for _ in range(20):
@@ -408,6 +408,26 @@ class Killed(InProcess):
         pass
 
 
+def runs_instead(patch, code):
+    """Has the second process run `code`."""
+    real = subprocess.Popen
+    command = [sys.executable, "-c", f"import os, sys; {code}"]
+    patch.setattr(subprocess, "Popen", lambda _, **options: real(command, **options))
+
+
+class Endless(Inferencer):
+    """A second process that does not end by itself; the machine goes away while training waits for it."""
+
+    def __init__(self, run, version):
+        with pytest.MonkeyPatch.context() as patch:
+            runs_instead(patch, "sys.stdin.read()")
+            super().__init__(run, version)
+
+    def wait(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        super().wait()
+
+
 def test_a_run_that_is_cut_off_within_a_lag_ends_as_if_it_had_not_been(lagged, inputs, mined, tmp_path, monkeypatch):
     """The parameters that a version is mined with are there until it is, however few checkpoints are kept."""
     run = refreshed(tmp_path / "run", inputs, mined, **{"mine.refresh_lag": LAG, "loop.keep_checkpoints": 1})
@@ -415,6 +435,9 @@ def test_a_run_that_is_cut_off_within_a_lag_ends_as_if_it_had_not_been(lagged, i
     cut_off(monkeypatch, run, Killed, "is_done", 2)  # after step 4
     assert not list((run.folder / "refreshed").glob("*"))
     assert {path.name for path in (run.folder / "checkpoints").glob("*[0-9]")} >= {"3", "4"}
+    monkeypatch.setattr(refresh, "Inferencer", Endless)
+    with pytest.raises(PreemptedError, match="after step 5, which is saved"):
+        execute(run)
     monkeypatch.setattr(refresh, "Inferencer", InProcess)
     cut_off(monkeypatch, run, InProcess, "wait", 1)  # after step 5, and the version is there
     assert (run.folder / "refreshed" / "00001" / "manifest.json").exists() and versions_of(run)[5] == 0
@@ -451,16 +474,11 @@ def test_a_version_whose_parameters_are_gone_is_told(lagged, tmp_path):
         ),
         ("raise ValueError('deep inside')", UserError, "failed: ValueError: deep inside; all that it said is in .*log"),
         ("os.kill(os.getpid(), 9)", UserError, "version 1: the process that mines them was killed by signal 9"),
-        ("sys.exit(75)", PreemptedError, "the same command goes on from the newest checkpoint"),
+        ("sys.exit(75)", PreemptedError, "interrupted while negatives were mined"),
     ],
 )
 def test_how_the_second_process_ends_is_how_training_does(lagged, tmp_path, monkeypatch, code, kind, message):
-    real = refresh.subprocess.Popen
-
-    def start(command, **options):
-        return real([sys.executable, "-c", f"import os, sys; {code}"], **options)
-
-    monkeypatch.setattr(refresh.subprocess, "Popen", start)
+    runs_instead(monkeypatch, code)
     second = refresh.Inferencer(Run(lagged.config, tmp_path, lagged.lock), 1)
     with pytest.raises(kind, match=message) as caught:
         second.wait()
@@ -470,7 +488,7 @@ def test_how_the_second_process_ends_is_how_training_does(lagged, tmp_path, monk
 @pytest.mark.long
 def test_in_a_pod_the_first_host_starts_the_second_process(lagged, inputs, mined, tmp_path):
     run = refreshed(tmp_path / "run", inputs, mined, **{"mine.refresh_lag": LAG})
-    runs.open_run(run, STAGES)
+    runner.open_run(run, STAGES)
     command = ["launch/local_pod.sh", "2", "4", "--", f"--workdir={run.folder}"]
     done = subprocess.run(command, cwd=REPOSITORY, env=os.environ | {"XLA_FLAGS": children.XLA_FLAGS}, timeout=600)
     assert done.returncode == 0 and "after step 3, on 4 devices" in log_of(run)
@@ -482,7 +500,7 @@ def test_in_a_pod_the_first_host_starts_the_second_process(lagged, inputs, mined
 def test_the_second_process_ends_with_the_first_and_the_first_with_it(lagged, inputs, mined, tmp_path):
     """SIGKILL of the first alone, and then of the second alone; the same command goes on, and ends as one run."""
     run = refreshed(tmp_path / "run", inputs, mined, **{"mine.refresh_lag": LAG})
-    runs.open_run(run, STAGES)
+    runner.open_run(run, STAGES)
     command = [sys.executable, "-m", "retrieval.main", f"--workdir={run.folder}"]
     for victim in ("first", "second"):
         (run.folder / "refresh.log").unlink(missing_ok=True)

@@ -51,7 +51,7 @@ from retrieval.models.transformer import Transformer, TransformerConfig
 from retrieval.search import encode
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.scann import ScannIndex
-from retrieval.stages import run as stage_runs
+from retrieval.stages import records
 from retrieval.stages.run import Run
 from retrieval.training.checkpoint import Checkpointer
 
@@ -161,10 +161,10 @@ class Base(WorkDirectory):
 
 class Record(Loader):
     def write(self, folder):
-        stage_runs.write_record(self.run(folder), "sets", {"inputs": {}, "done": True, "details": 1, "outputs": {}})
+        records.write_record(self.run(folder), "sets", {"inputs": {}, "done": True, "details": 1, "outputs": {}})
 
     def read(self, folder):
-        return stage_runs.details(self.run(folder), "sets")
+        return records.details(self.run(folder), "sets")
 
     def run(self, folder):
         return Run(ConfigDict({"stages": ["sets"]}), folder, Path("lock"))

@@ -13,7 +13,7 @@ from configs import bm25
 from configs.studies import pretraining_tasks, seed_encoder
 from retrieval import study
 from retrieval.errors import UserError
-from retrieval.stages.run import write_record
+from retrieval.stages.records import write_record
 
 # Stands for retrieval.main: writes down that it ran, and the records of all stages, unless the config says to fail.
 WORKER = """
@@ -28,7 +28,8 @@ if config["corpus"] == "killed":
     import os
     os.kill(os.getpid(), 9)
 from ml_collections import ConfigDict
-from retrieval.stages.run import Run, write_record
+from retrieval.stages.records import write_record
+from retrieval.stages.run import Run
 run = Run(ConfigDict(config), folder, folder / "no.lock")
 for stage in config["stages"]:
     write_record(run, stage, {"done": True, "inputs": {}, "seconds": 0, "outputs": {}})

@@ -19,7 +19,7 @@ from benchmarks.works import Sizes
 from retrieval import command_line
 from retrieval.data.articles import Article, Paragraph, Redirect, Section, to_json
 from retrieval.errors import UserError
-from retrieval.stages import run as runs
+from retrieval.stages import runner
 from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
 
@@ -42,9 +42,9 @@ def made(tmp_path_factory):
     config.train.update(batch_size=16)
     config.encode.update(batch_tokens=512)
     run = Run(config, folder / "run", REPOSITORY / "requirements.lock")
-    runs.open_run(run, STAGES)
+    runner.open_run(run, STAGES)
     for stage in config.stages:
-        runs.run_stage(run, stage, STAGES)
+        runner.run_stage(run, stage, STAGES)
     return run
 
 

@@ -11,7 +11,8 @@ from retrieval.data import beir, reqa, tfds_source, vocabularies, wikipedia
 from retrieval.errors import UserError, divisors, near, unknown_name
 from retrieval.stages import copies, examples, export, formats, mining, plan, pretrained, settings, train
 from retrieval.stages import model as models
-from retrieval.stages.run import Run, Stage, is_done, needs
+from retrieval.stages.records import is_done, needs
+from retrieval.stages.run import Run, Stage
 from retrieval.store import is_url
 from retrieval.training import sharding
 

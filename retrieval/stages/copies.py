@@ -6,7 +6,8 @@ from pathlib import Path
 from retrieval.data import vocabularies
 from retrieval.errors import UserError
 from retrieval.stages import pretrained, train
-from retrieval.stages.run import Run, Stage, is_done, needs, open_read, read_record
+from retrieval.stages.records import is_done, needs, read_record
+from retrieval.stages.run import Run, Stage, open_read
 
 
 def bring(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:

@@ -19,7 +19,8 @@ from retrieval.search.bm25 import Bm25Index
 from retrieval.stages import examples
 from retrieval.stages import index as indexes
 from retrieval.stages.index import TRAINED, UNTRAINED
-from retrieval.stages.run import Run, details, is_done, read_record
+from retrieval.stages.records import details, is_done, read_record
+from retrieval.stages.run import Run
 
 _log = logging.getLogger(__name__)
 

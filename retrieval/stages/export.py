@@ -15,7 +15,8 @@ from retrieval.evaluation import card, display
 from retrieval.models import export as folders
 from retrieval.models.two_tower import TwoTower
 from retrieval.stages import model as models
-from retrieval.stages.run import Run, is_done, read_record
+from retrieval.stages.records import is_done, read_record
+from retrieval.stages.run import Run
 from retrieval.stages.train import load_towers
 
 _log = logging.getLogger(__name__)

@@ -22,7 +22,8 @@ from retrieval.stages import examples, formats, negatives, train
 from retrieval.stages import index as indexes
 from retrieval.stages import model as models
 from retrieval.stages.index import TRAINED
-from retrieval.stages.run import Run, Stage, details, is_current, is_done, read_record
+from retrieval.stages.records import details, is_current, is_done, read_record
+from retrieval.stages.run import Run, Stage
 
 _log = logging.getLogger(__name__)
 

@@ -9,6 +9,7 @@ A checkpoint says which version its position belongs to. Whoever goes on from on
 begins with the refresh, or with the version that is complete.
 """
 
+import contextlib
 import logging
 import os
 import subprocess
@@ -29,6 +30,8 @@ from retrieval.stages.versions import Versions
 from retrieval.training.checkpoint import Checkpointer
 
 _log = logging.getLogger(__name__)
+
+_POLL_SECONDS = 0.2
 
 # What may differ in the second process: which devices it has, and how much of their memory. No other variable: what the
 # config of a stranger's work directory names must not run.
@@ -210,16 +213,16 @@ class Inferencer:
 
         Raises:
           UserError: as `is_done` does.
-          PreemptedError: the process was told to stop, and so was this one, most often.
+          PreemptedError: one of the two processes, or one of another host, was told to stop.
         """
         began = time.perf_counter()
         if not self.is_done():
             _log.info("negatives, version %d: training waits for them", self._version)
-            self._process.wait()
-            if not self.is_done():
-                raise hosts.PreemptedError(
-                    "interrupted while negatives were mined: the same command goes on from the newest checkpoint"
-                )
+        while not self.is_done():
+            if hosts.is_stopping() or self._process.poll() == hosts.EXIT_CODE:
+                raise hosts.PreemptedError("interrupted while negatives were mined")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_POLL_SECONDS)
         _log.info("negatives, version %d: training waited %.1f s", self._version, time.perf_counter() - began)
 
     def _why(self, code: int) -> str:

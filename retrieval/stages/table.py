@@ -61,7 +61,7 @@ STAGES = {
         needs=("prepare", "pairs"),
         also=refresh.needs,
         inputs=train.train_inputs,
-        leaves=(*train.FOLLOWED, "profile"),
+        leaves=(*train.FOLLOWED, train.BAD_BATCHES, "profile"),
         fixed=True,
         everywhere=True,
     ),

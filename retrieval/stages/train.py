@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,9 @@ _log = logging.getLogger(__name__)
 # What a run goes on from, in the order of `Mirror.up`.
 FOLLOWED = ("checkpoints", "refreshed", "metrics")
 
+# Where a batch is kept whose updates were not finite.
+BAD_BATCHES = "bad_batches"
+
 
 def train(run: Run) -> dict[str, Any]:
     """Trains to the last step, from the newest checkpoint where there is one."""
@@ -51,7 +54,7 @@ def train(run: Run) -> dict[str, Any]:
     size = sum(leaf.size for leaf in jax.tree.leaves(like.params))
     _log.info("model: %.1f million parameters on %d devices", size / 1e6, mesh.size)
     drop_damaged(run.folder / "checkpoints")
-    with run.mirror.following(FOLLOWED) if run.mirror else contextlib.nullcontext() as follower:
+    with _copied_up(run) as follower:
         checkpointer = open_checkpoints(run.folder, config, follower)
         resumed = checkpointer.latest_step() is not None
         state = like if resumed else initial_state(config, len(vocabulary), like)
@@ -73,6 +76,20 @@ def train(run: Run) -> dict[str, Any]:
     return {"parameters": size, "devices": mesh.size, "platform": jax.default_backend(), "step": step}
 
 
+@contextlib.contextmanager
+def _copied_up(run: Run) -> Iterator[Follower | None]:
+    """Where the work directory is on a store, copies checkpoints there as they come, and at the end bad batches."""
+    if not run.mirror:
+        yield None
+        return
+    try:
+        with run.mirror.following(FOLLOWED) as follower:
+            yield follower
+    finally:
+        if (run.folder / BAD_BATCHES).exists():
+            run.mirror.up([BAD_BATCHES])
+
+
 def _settings(run: Run) -> loop.Settings:
     config = run.config
     return loop.Settings(
@@ -81,7 +98,7 @@ def _settings(run: Run) -> loop.Settings:
         config.loop.checkpoint_every,
         config.loop.validate_every,
         config.mine.refresh_every,
-        bad_batches=run.folder / "bad_batches",
+        bad_batches=run.folder / BAD_BATCHES,
         trace_steps=trace_steps(config),
         trace=run.folder / "profile",
     )

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -137,7 +137,7 @@ def train(
       stops_at: asked after every step whether the machine is about to go away.
       refresh: step and parameters to numbers for `write_metrics`, if there are any; from then on `batches` may give
         others. It comes before every step but the first: a run that goes on from a checkpoint begins with it, as if it
-        had not ended.
+        had not ended. It may raise `PreemptedError` where the machine is about to go away.
 
     Raises:
       PreemptedError: it is, and the step is saved.
@@ -151,8 +151,11 @@ def train(
         if step == trace_from:
             jax.profiler.start_trace(settings.trace)
         if refresh and step > 1:
-            with window.pause():
-                numbers = refresh(step - 1, state.params)
+            try:
+                with window.pause():
+                    numbers = refresh(step - 1, state.params)
+            except PreemptedError:
+                _stop(step - 1, state, batches, checkpointer)
             if numbers:
                 write_metrics(step, {f"refresh/{name}": value for name, value in numbers.items()})
         with window.waiting():
@@ -180,10 +183,14 @@ def train(
         if scores or is_due or step == settings.steps:
             checkpointer.save(step, state, batches, scores)
         if stops_at(step) and step < settings.steps:
-            checkpointer.save(step, state, batches)
-            checkpointer.wait()
-            raise PreemptedError(f"interrupted after step {step}, which is saved: the same command goes on from there")
+            _stop(step, state, batches, checkpointer)
     return state
+
+
+def _stop(step: int, state: TrainState, batches: Batches, checkpointer: Checkpointer) -> NoReturn:
+    checkpointer.save(step, state, batches)
+    checkpointer.wait()
+    raise PreemptedError(f"interrupted after step {step}, which is saved: the same command goes on from there")
 
 
 class _Window:

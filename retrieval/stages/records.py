@@ -1,0 +1,85 @@
+"""Records of stages: what each was made from, whether it is done, and the sums of what it wrote."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from retrieval import files
+from retrieval.errors import UserError
+from retrieval.stages.run import Run, Stage
+from retrieval.store import is_url
+
+
+def read_record(run: Run, stage: str) -> dict[str, Any] | None:
+    """The record of a stage that has begun, or None.
+
+    Raises:
+      UserError: the file is not what was written.
+    """
+    path = run.record(stage)
+    if not path.exists():
+        return None
+    record = files.read_json(path)
+    if not isinstance(record, dict) or record.pop("sum", None) != files.fingerprint([stage, record]):
+        holder = run.holder(stage)
+        copy = f" and its copy {path}" if holder.mirror else ""  # of which one would put the other back
+        raise UserError(
+            f"{holder.place}/stages/{path.name}: damaged, or of another version; delete it{copy}: --stage={stage} "
+            "makes it anew"
+        )
+    return record
+
+
+def write_record(run: Run, name: str, record: Mapping[str, Any]) -> None:
+    """Writes the record of a stage, as `read_record` reads it."""
+    record = json.loads(json.dumps(record))  # as it will be read: the sum is of that
+    files.write_json(run.record(name), record | {"sum": files.fingerprint([name, record])})
+    if run.mirror:
+        run.mirror.put(f"stages/{name}.json")
+
+
+def is_done(run: Run, stage: str) -> bool:
+    """Whether a stage has run to its end."""
+    return bool(record := read_record(run, stage)) and record["done"]
+
+
+def details(run: Run, stage: str) -> Any:
+    """What a finished stage told the report, or None."""
+    return read_record(run, stage)["details"] if is_done(run, stage) else None
+
+
+def needs(run: Run, name: str, stages: Mapping[str, Stage]) -> list[tuple[str, Run]]:
+    """The stages whose output a stage reads, each with the run that has it."""
+    stage = stages[name]
+    seen = run.before(name) if stage.looks_back else run
+    return [(need, seen.holder(need)) for need in (*stage.needs, *stage.also(run.config))]
+
+
+def is_current(run: Run, name: str, stages: Mapping[str, Stage]) -> bool:
+    """Whether what a finished stage was made from has not changed since."""
+    return is_done(run, name) and read_record(run, name)["inputs"] == made_from(run, name, stages)
+
+
+def made_from(run: Run, name: str, stages: Mapping[str, Stage]) -> dict[str, str]:
+    """Fingerprints of what a stage is made from: settings, files, and what the stages were that it reads."""
+    config, stage = json.loads(run.config.to_json()), stages[name]
+    # On another machine a file has another time, and a copy another place.
+    describe = files.digest if run.copy or is_url(run.config.train.init_from) else files.describe
+    outside = [describe(path) for path in stage.inputs(run)]
+    needed = [record["inputs"] for need, holder in needs(run, name, stages) if (record := read_record(holder, need))]
+    return {
+        "settings": files.fingerprint({field: get_field(config, field) for field in stage.settings}),
+        "files": files.fingerprint(outside),
+        "stages": files.fingerprint(needed),
+    }
+
+
+def get_field(config: Any, field: str) -> Any:
+    """The value of a dotted name in nested dicts.
+
+    Raises:
+      KeyError: there is no such field.
+    """
+    for name in field.split("."):
+        config = config[name]
+    return config

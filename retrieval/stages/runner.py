@@ -1,0 +1,169 @@
+"""Stages are run in a work directory, and skipped where nothing that they read has changed."""
+
+import json
+import logging
+import resource
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from retrieval import files, hosts
+from retrieval.errors import UserError
+from retrieval.stages.records import get_field, is_done, made_from, needs, read_record, write_record
+from retrieval.stages.run import Run, Stage
+
+_log = logging.getLogger(__name__)
+
+
+def open_run(run: Run, stages: Mapping[str, Stage]) -> None:
+    """Makes the work directory and writes `config.json`, after `check_run`."""
+    check_run(run, stages)
+    run.folder.mkdir(parents=True, exist_ok=True)
+    files.write_json(run.folder / "config.json", json.loads(run.config.to_json()))
+    if run.mirror:
+        run.mirror.put("config.json")
+
+
+def take_run(run: Run, stages: Mapping[str, Stage]) -> None:
+    """As `open_run`, and no other process can take the work directory until this one ends.
+
+    Raises:
+      UserError: another process has it.
+    """
+    check_run(run, stages)
+    run.folder.mkdir(parents=True, exist_ok=True)
+    files.lock(run.folder)
+    files.remove_temporaries(run.folder)  # what a killed run was writing; nobody else writes now
+    open_run(run, stages)
+
+
+def check_run(run: Run, stages: Mapping[str, Stage]) -> None:
+    """Checks that the work directory, where there is one, is of the same experiment.
+
+    Raises:
+      UserError: a fixed stage ran there, or began to, with other settings; the message lists them. Or the folder is
+        no work directory.
+    """
+    path = run.folder / "config.json"
+    if not path.exists():
+        found = run.folder.iterdir() if run.folder.exists() else ()
+        if not all(item.name in (files.LOCK, files.MIRROR) or files.is_temporary(item) for item in found):
+            raise UserError(
+                f"{run.folder} is not empty and not a work directory (no config.json): use another --workdir"
+            )
+        return
+    old, new = files.read_json(path), json.loads(run.config.to_json())
+    started = [stage for name, stage in stages.items() if stage.fixed and run.own_record(name).exists()]
+    fields = sorted({field for stage in started for field in stage.settings})
+    changes = [c for field in fields for c in _changes(field, _field_of(old, field), get_field(new, field))]
+    if changes:
+        raise UserError(
+            f"{run.place} is the work directory of another config:\n  "
+            + "\n  ".join(changes[:3])
+            + "\nuse another --workdir, or the old settings"
+        )
+
+
+def run_stage(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
+    """Runs one stage, or skips it when its record says that it ran on the same inputs and settings.
+
+    Raises:
+      UserError: a stage that it needs has not run, or a fixed stage ran on inputs that have changed since.
+    """
+    stage = stages[name]
+    inputs = hosts.on_first(lambda: _begin(run, name, stages))
+    if inputs is None:
+        _log.info("%s: up to date", name)
+        return
+    _log.info("%s: started", name)
+    began = time.perf_counter()
+    details = stage.function(run) if stage.everywhere else hosts.on_first(lambda: stage.function(run))
+    seconds = time.perf_counter() - began
+    record = {"inputs": inputs, "done": True, "seconds": round(seconds, 1), "peak_memory_mb": _peak_memory_mb()}
+    hosts.on_first(lambda: _finish(run, name, stage, record | {"details": details}))
+    _log.info("%s: done in %.0f s", name, seconds)
+
+
+def _begin(run: Run, name: str, stages: Mapping[str, Stage]) -> dict[str, str] | None:
+    """Makes way for a stage, and notes that it began: what it reads, or None where there is nothing to do."""
+    stage = stages[name]
+    if run.holder(name) is not run:
+        raise UserError(
+            f"stage '{name}' is one of the base, {run.holder(name).place}: run it there, or add it to config.stages"
+        )
+    for need, holder in needs(run, name, stages):
+        if need in holder.config.stages and not is_done(holder, need):
+            where = f" in {holder.place}" if holder.folder != run.folder else ""
+            raise UserError(
+                f"stage '{name}' reads what stage '{need}' writes, which has not run{where}: --stage={need} first"
+            )
+    inputs = made_from(run, name, stages)
+    before = read_record(run, name)
+    good = not before or not before["done"] or _is_undamaged(run, name, before)
+    if before and before["inputs"] == inputs and before["done"] and good and not stage.always:
+        return None
+    _verify_needs(run, name, stages)
+    if before and (before["inputs"] != inputs or not good):
+        if stage.fixed and good:
+            raise UserError(
+                f"stage '{name}': what it reads has changed since it ran in {run.place}; use another --workdir, or "
+                f"delete {run.place} to start afresh"
+            )
+        for output in stage.outputs:
+            files.remove(run.folder / output)
+    write_record(run, name, {"inputs": inputs, "done": False})
+    return inputs
+
+
+def _finish(run: Run, name: str, stage: Stage, record: Mapping[str, Any]) -> None:
+    """Writes the record of a stage that is done, after all that it is about."""
+    if run.mirror:
+        run.mirror.up((*stage.outputs, *stage.leaves))
+    write_record(run, name, record | {"outputs": _sums(run, stage)})
+
+
+def _sums(run: Run, stage: Stage) -> dict[str, str]:
+    if stage.sealed:
+        return {}
+    paths = [run.folder / output for output in stage.outputs]
+    below = [item for path in paths for item in ([path] if path.is_file() else path.rglob("*")) if item.is_file()]
+    return files.checksums(run.folder, below)
+
+
+def _verify_needs(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
+    """Raises `UserError` where what the stage reads is not what was written."""
+    for need, holder in needs(run, name, stages):
+        if record := read_record(holder, need):
+            where = f" in {holder.place}" if holder.folder != run.folder else ""
+            remedy = f"--stage={need} makes it again{where}"
+            files.verify_checksums(holder.folder, record.get("outputs", {}), remedy)
+
+
+def _is_undamaged(run: Run, name: str, record: Mapping[str, Any]) -> bool:
+    try:
+        files.verify_checksums(run.folder, record["outputs"], "it is made again")
+    except UserError as error:
+        _log.warning("%s: %s", name, error)
+        return False
+    return True
+
+
+def _field_of(config: Any, field: str) -> Any:
+    """As `get_field`; None for a field that the version which wrote the config did not have."""
+    try:
+        return get_field(config, field)
+    except KeyError:
+        return None
+
+
+def _changes(field: str, old: Any, new: Any) -> list[str]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        names = sorted({*old, *new})
+        return [change for name in names for change in _changes(f"{field}.{name}", old.get(name), new.get(name))]
+    return [] if old == new else [f"config.{field}: {old!r} there, {new!r} now"]
+
+
+def _peak_memory_mb() -> int:
+    """Of this process, or of its largest child where that is more, since the start of the program."""
+    kilobytes = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return max(kilobytes) // 1024
