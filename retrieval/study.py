@@ -68,8 +68,7 @@ def main(argv: Sequence[str]) -> int:
         )
     table = read_table(config, Path(workdir))
     check_table(table)
-    open_table(table, Path(workdir))
-    files.lock(Path(workdir))
+    take_table(table, Path(workdir))
     report = functools.partial(write_report, config, Path(workdir))
     execution = Execution(select(table, _ONLY.value), config.parallel)
     execution.run(report)
@@ -115,12 +114,22 @@ def check_table(table: dict[str, Entry]) -> None:
             raise UserError(f"run '{entry.name}' of the study: {error}") from error
 
 
-def open_table(table: dict[str, Entry], folder: Path) -> None:
-    """Makes the folders of all runs, or checks that those there are of the same table.
+def take_table(table: dict[str, Entry], folder: Path) -> None:
+    """Makes the folders of all runs, which no other study can take until this process ends.
 
     Raises:
-      UserError: the folder has runs of another table; nothing is changed then.
+      UserError: the folder has runs of another table, or another study has it; nothing is changed then.
     """
+    _check_folder(table, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    files.lock(folder)
+    done = finished(table)
+    for name, entry in table.items():
+        if name not in done:
+            runner.open_run(entry.run, STAGES)
+
+
+def _check_folder(table: dict[str, Entry], folder: Path) -> None:
     strangers = [path.parent.name for path in folder.glob("*/config.json") if path.parent.name not in table]
     problems = [f"{name}: not a run of this study" for name in sorted(strangers)]
     for entry in table.values():
@@ -134,17 +143,22 @@ def open_table(table: dict[str, Entry], folder: Path) -> None:
             + "\n  ".join([*problems[:2], *([f"and {len(problems) - 2} more"] if problems[2:] else [])])
             + "\nuse another --workdir, or delete the folders of these runs"
         )
-    for entry in table.values():
-        if not is_finished(entry):
-            runner.open_run(entry.run, STAGES)
 
 
-def is_finished(entry: Entry) -> bool:
-    """Whether every stage of the run is done, with the settings that the table has."""
-    path = entry.run.folder / "config.json"
-    if not path.exists() or files.read_json(path) != json.loads(entry.run.config.to_json()):
+def finished(table: Mapping[str, Entry]) -> set[str]:
+    """The runs of which every stage is done with the settings of the table, and so are the runs that they need."""
+    done: set[str] = set()
+    for name, entry in table.items():
+        if done.issuperset(entry.needs) and _is_finished(entry.run):
+            done.add(name)
+    return done
+
+
+def _is_finished(run: Run) -> bool:
+    path = run.folder / "config.json"
+    if not path.exists() or files.read_json(path) != json.loads(run.config.to_json()):
         return False
-    return all(records.is_done(entry.run, stage) for stage in entry.run.config.stages)
+    return all(records.is_current(run, stage, STAGES) for stage in run.config.stages)
 
 
 def select(table: dict[str, Entry], patterns: Sequence[str]) -> dict[str, Entry]:
@@ -175,7 +189,7 @@ class Execution:
 
     def __init__(self, table: Mapping[str, Entry], parallel: int):
         """Args: parallel: how many runs go on at a time, each on its share of the cores."""
-        self.done = {name for name, entry in table.items() if is_finished(entry)}
+        self.done = finished(table)
         self.failed: dict[str, str] = {}
         self._table = table
         self._waiting = [entry for name, entry in table.items() if name not in self.done]

@@ -13,9 +13,10 @@ from configs import bm25
 from configs.studies import pretraining_tasks, seed_encoder
 from retrieval import study
 from retrieval.errors import UserError
-from retrieval.stages.records import write_record
+from retrieval.stages.records import made_from, write_record
+from retrieval.stages.table import STAGES
 
-# Stands for retrieval.main: writes down that it ran, and the records of all stages, unless the config says to fail.
+# Stands for retrieval.main: writes down that it ran, and fails where the config says so.
 WORKER = """
 import json, pathlib, sys
 folder = pathlib.Path(sys.argv[1])
@@ -27,19 +28,20 @@ if config["corpus"] == "broken":
 if config["corpus"] == "killed":
     import os
     os.kill(os.getpid(), 9)
-from ml_collections import ConfigDict
-from retrieval.stages.records import write_record
-from retrieval.stages.run import Run
-run = Run(ConfigDict(config), folder, folder / "no.lock")
-for stage in config["stages"]:
-    write_record(run, stage, {"done": True, "inputs": {}, "seconds": 0, "outputs": {}})
 """
+
+
+def finish(run, stage):
+    inputs = made_from(run, stage, STAGES)
+    write_record(run, stage, {"done": True, "inputs": inputs, "seconds": 0, "outputs": {}})
 
 
 @pytest.fixture(autouse=True)
 def worker(monkeypatch):
     def start(entry, cores):
         log = open(entry.run.folder / "log.txt", "a")  # noqa: SIM115
+        for stage in entry.run.config.stages if entry.run.config.corpus not in ("broken", "killed") else ():
+            finish(entry.run, stage)
         return subprocess.Popen(
             [sys.executable, "-c", WORKER, str(entry.run.folder)],
             cwd=REPOSITORY,
@@ -63,7 +65,7 @@ def make_study(**runs):
 
 def do(config, folder, parallel=2, only=("*",)):
     table = study.read_table(config, folder)
-    study.open_table(table, folder)
+    study.take_table(table, folder)
     reports = []
     execution = study.Execution(study.select(table, only), parallel)
     execution.run(lambda: reports.append(1))
@@ -90,7 +92,32 @@ def test_finished_runs_are_skipped_and_new_ones_done(tmp_path):
     assert do(make_study(**CHAIN), tmp_path) == ([], {})
     assert do(make_study(**CHAIN, e=("a", "")), tmp_path) == (["e"], {})
     write_record(study.read_table(make_study(**CHAIN), tmp_path)["c"].run, "index", {"done": False, "inputs": {}})
-    assert do(make_study(**CHAIN, e=("a", "")), tmp_path) == (["c"], {})
+    assert do(make_study(**CHAIN, e=("a", "")), tmp_path) == (["c", "a", "e"], {})
+
+
+def test_what_stands_on_a_run_that_is_done_anew_is_done_anew(tmp_path):
+    """Its own config says nothing of what has changed there."""
+    squad = tmp_path / "squad.json"
+    squad.write_text("{}")
+    config = make_study(a=("", ""), b=("a", ""), c=("", ""))
+    config.runs.b.stages = ("index",)
+    do(config, tmp_path / "study")
+    config.runs.a.sets.reqa = str(squad)
+    assert do(config, tmp_path / "study", parallel=1) == (["a", "b"], {})
+    squad.write_text("{ }")
+    assert do(config, tmp_path / "study", parallel=1) == (["a", "b"], {})
+    assert do(config, tmp_path / "study", parallel=1) == ([], {})
+
+
+def test_a_study_in_the_folder_of_one_that_is_running_changes_nothing(tmp_path):
+    code = "import pathlib, sys; from retrieval import files; files.lock(pathlib.Path(sys.argv[1])); print(); input()"
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        with pytest.raises(UserError, match=f"another run writes to it .process {other.pid} "):
+            do(make_study(**CHAIN), tmp_path)
+        other.communicate(b"\n")
+    assert not list(tmp_path.rglob("config.json"))
 
 
 @pytest.mark.parametrize(("corpus", "reason"), [("broken", "error: no such corpus"), ("killed", "killed by signal 9")])
