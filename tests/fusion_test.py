@@ -101,6 +101,7 @@ def test_weighted_sums_equal_a_loop_over_dictionaries(weights, monkeypatch):
     runs = []
     for _, rows in random_runs(5)[:2]:
         scores = -np.sort(-rng.normal(size=rows.shape).astype(np.float32), axis=1)
+        scores[1], scores[2] = 1.0, 0.0  # as good as each other
         runs.append((np.where(rows < 0, -np.inf, scores), rows))
     scores, rows = weighted_sum(runs, weights, 15)
     for query in range(len(rows)):
@@ -108,14 +109,27 @@ def test_weighted_sums_equal_a_loop_over_dictionaries(weights, monkeypatch):
         for weight, (run_scores, run_rows) in zip(weights, runs):
             found = run_scores[query][run_rows[query] >= 0]
             for score, row in zip(found, run_rows[query]):
-                span = found.max() - found.min()
-                scaled = (score - found.min()) / span if span else 0.0
+                floor = found.min() if len(found) == len(run_rows[query]) else min(0.0, found.min())
+                span = found[0] - floor
+                scaled = (score - floor) / span if span else 1.0
                 totals[row] = totals.get(row, 0.0) + weight * scaled
         expected = sorted(totals.values(), reverse=True)[:15]
         np.testing.assert_allclose(scores[query, : len(expected)], expected, atol=1e-6)
         for score, row in zip(scores[query], rows[query][: len(expected)]):
             assert totals[row] == pytest.approx(score, abs=1e-6)
         assert (rows[query, len(expected) :] == -1).all()
+
+
+@pytest.mark.parametrize(
+    "words, expected",
+    [([], [1, 2, 3, 4]), ([12.0], [7, 1, 2, 3]), ([12.0, 12.0], [7, 9, 1, 2]), ([12.0, 11.9], [7, 9, 1, 2])],
+)
+def test_a_rare_word_counts_as_much_as_any(words, expected):
+    """BM25 finds fewer than are asked for; a text that has the word is never one that it did not find."""
+    dense = np.array([[0.9, 0.8, 0.7, 0.6]], np.float32), np.array([[1, 2, 3, 4]], np.int32)
+    scores, rows = np.full((1, 4), -np.inf, np.float32), np.full((1, 4), -1, np.int32)
+    scores[0, : len(words)], rows[0, : len(words)] = words, [7, 9][: len(words)]
+    assert weighted_sum([dense, (scores, rows)], (0.1, 0.9), 4)[1].tolist() == [expected]
 
 
 def test_a_weight_of_one_keeps_the_order_of_its_run():

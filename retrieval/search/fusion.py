@@ -32,7 +32,8 @@ def weighted_sum(runs: Sequence[Run], weights: Sequence[float], k: int) -> Run:
     """Orders candidates by the weighted sum of their scores, ties to the smaller row.
 
     The scores of a run are scaled, query by query, to 1 for its first result and 0 for its last; what a run did not
-    find gets 0 from it.
+    find gets 0 from it. A list that is not full ends with 0 itself, BM25's score of a text without any of the words:
+    its last result is better than what it did not find. Where all results are equally good, all of them get 1.
     """
 
     def gains(batch: list[Run]) -> list[np.ndarray]:
@@ -67,10 +68,11 @@ def _fuse(runs: Sequence[Run], k: int, fuse: Callable[[list[Run]], Run]) -> Run:
 def _scaled(scores: np.ndarray) -> np.ndarray:
     """Scores [Q, K], best first, to [0, 1] per query; 0 where there is no result."""
     found = np.isfinite(scores)
-    last = np.min(scores, axis=1, keepdims=True, where=found, initial=np.inf)
-    last = np.where(np.isfinite(last), last, 0)
-    span = np.where(found, scores, last) - last
-    return span / np.maximum(span.max(axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    scores = np.where(found, scores, 0)
+    last = scores.min(axis=1, keepdims=True)  # 0 at most where the list is not full
+    span = scores[:, :1] - last
+    relative = (scores - last) / np.maximum(span, np.finfo(np.float32).tiny)
+    return np.where(found, np.where(span > 0, relative, 1), 0)
 
 
 def _sum_gains(lists: list[np.ndarray], gains: list[np.ndarray]) -> Run:
