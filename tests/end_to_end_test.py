@@ -418,6 +418,15 @@ def test_a_base_that_stands_on_the_run_itself(inputs, pretrained, tmp_path):
         runner.run_stage(one, "sets", STAGES)
 
 
+def test_what_is_encoded_with_the_towers_of_the_base_is_as_they_were_trained(inputs, finished, tmp_path):
+    """Whatever the run's own config says of them, which nothing has to repeat."""
+    other = {"model.pooling": "mean", "data.query_length": 8, "data.document_length": 96, "model.num_heads": 1}
+    run = make_run("ict", inputs, tmp_path, base=str(finished.folder), stages=("encode",), **other)
+    execute(run)
+    ours, theirs = (sorted((each.folder / "embeddings").rglob("*.npy")) for each in (run, finished))
+    assert [path.read_bytes() for path in ours] == [path.read_bytes() for path in theirs]
+
+
 def test_a_query_of_ones_own(finished, tmp_path, capsys):
     run = dataclasses.replace(finished, folder=shutil.copytree(finished.folder, tmp_path / "run"))
     execute(dataclasses.replace(run, query="What does the Red fox eat?"), "search")

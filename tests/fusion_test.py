@@ -1,12 +1,10 @@
-"""Fusion of ranked lists against loops over dictionaries and exact fractions."""
-
-from fractions import Fraction
+"""Fusion of ranked lists against loops over dictionaries."""
 
 import numpy as np
 import pytest
 
 from retrieval.search import fusion
-from retrieval.search.fusion import alternate, reciprocal_rank_fusion, weighted_sum
+from retrieval.search.fusion import alternate, weighted_sum
 
 
 def run(*lists):
@@ -23,45 +21,6 @@ def random_runs(seed, queries=40):
         found = rng.integers(0, length + 1, (queries, 1))
         runs.append(run(*np.where(np.arange(length) < found, rows, -1)))
     return runs
-
-
-def fractions_of(runs, query, constant):
-    totals = {}
-    for _, rows in runs:
-        for rank, row in enumerate(rows[query].tolist(), start=1):
-            if row >= 0:
-                totals[row] = totals.get(row, 0) + Fraction(1, constant + rank)
-    return totals
-
-
-@pytest.mark.parametrize("k", [1, 10, 60])
-def test_reciprocal_rank_fusion_equals_exact_fractions(k, monkeypatch):
-    monkeypatch.setattr(fusion, "_BATCH", 7)
-    runs = random_runs(k)
-    scores, rows = reciprocal_rank_fusion(runs, k, constant=60)
-    assert scores.dtype == np.float32 and rows.dtype == np.int32
-    for query in range(len(rows)):
-        totals = fractions_of(runs, query, 60)
-        expected = sorted(totals, key=lambda row: (-totals[row], row))[:k]
-        assert rows[query].tolist() == expected + [-1] * (k - len(expected))
-        expected_scores = [float(totals[row]) for row in expected]
-        np.testing.assert_allclose(scores[query, : len(expected)], expected_scores, rtol=1e-6)
-        assert np.isneginf(scores[query, len(expected) :]).all()
-
-
-def test_equal_ranks_in_any_order_of_runs_are_a_tie():
-    """Groups of three candidates that hold the same three ranks, each candidate in another order of the runs."""
-    groups = np.arange(99).reshape(33, 3)
-    runs = [run(np.roll(groups, -shift, axis=1).ravel()) for shift in range(3)]
-    scores, rows = reciprocal_rank_fusion(runs, 99)
-    assert rows.tolist() == [list(range(99))]
-    assert len(set(scores[0].tolist())) == 33
-
-
-def test_reciprocal_rank_fusion_by_hand():
-    scores, rows = reciprocal_rank_fusion([run([4, 9]), run([9, 3])], 4, constant=1)
-    assert rows.tolist() == [[9, 4, 3, -1]]
-    np.testing.assert_allclose(scores[0, :3], [1 / 3 + 1 / 2, 1 / 2, 1 / 3], rtol=1e-6)
 
 
 def test_alternate_by_hand():
@@ -84,14 +43,13 @@ def test_alternate_equals_a_loop(k):
         assert rows[query].tolist() == (expected + [-1] * k)[:k]
 
 
-@pytest.mark.parametrize("fuse", [reciprocal_rank_fusion, alternate])
-def test_bad_arguments(fuse):
+def test_bad_arguments():
     with pytest.raises(ValueError, match="same number"):
-        fuse([run([1]), run([1], [2])], 1)
+        alternate([run([1]), run([1], [2])], 1)
     with pytest.raises(ValueError, match="same number"):
-        fuse([], 1)
+        alternate([], 1)
     with pytest.raises(ValueError, match="k must be"):
-        fuse([run([1])], 0)
+        alternate([run([1])], 0)
 
 
 @pytest.mark.parametrize("weights", [(0.7, 0.3), (1.0, 0.0), (0.5, 0.5)])

@@ -11,7 +11,7 @@ from conftest import REPOSITORY
 from flax import nnx
 from safetensors.numpy import load_file, save_file
 
-from configs import ict, mlm
+from configs import ict, mlm, seed_encoder
 from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.models import two_tower
@@ -93,12 +93,14 @@ def test_two_folders_start_a_tower_each(tmp_path, bert):
     assert same(parameters(model.document_tower.encoder), expected(other, model.document_tower.encoder))
 
 
-def test_a_masked_language_model_gets_the_head_too(tmp_path, bert):
-    run = make_run(tmp_path, bert, source=mlm)
-    model = started(run)
+@pytest.mark.parametrize("source", [mlm, seed_encoder])
+def test_a_masked_language_model_gets_the_head_too(tmp_path, bert, source):
+    """A decoder, which BERT has not, starts at random."""
+    run = make_run(tmp_path, bert, source=source)
+    model, apart = started(run), ("encoder", "decoder")
     assert isinstance(model, MaskedLanguageModel)
-    like = {name: value for name, value in parameters(model).items() if name != "encoder"}
-    assert same(like, BertFolder.open(bert).mlm_head(like))
+    head = {name: value for name, value in parameters(model).items() if name not in apart}
+    assert same(head, BertFolder.open(bert).mlm_head(head))
     assert same(parameters(model.encoder), expected(bert, model.encoder))
 
 

@@ -222,6 +222,10 @@ FIELDS = mistakes(
             "--config.evaluate.metrics=\"('RR@10','R@1000')\"",
             ("config.evaluate.depth=100", "the metric R@1000", "at least 1000"),
         ),
+        (
+            "--config.sets.qa=corpus,{vocab.txt} --config.evaluate.metrics=\"('RR@10',)\" --config.evaluate.depth=20",
+            ("config.evaluate.depth=20", "the metric Answer@100", "at least 100"),
+        ),
         ("--config.evaluate.metrics=\"('RR@10','ndcg@10')\"", ("config.evaluate.metrics", "'ndcg'", "nDCG")),
         ("--config.evaluate.metrics=\"('R',)\"", ("config.evaluate.metrics", "'R' is written wrongly", "R@10")),
         ("--config.evaluate.metrics=\"('RR@10','RR@10')\"", ("config.evaluate.metrics", "one is there twice")),

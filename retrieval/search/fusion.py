@@ -11,21 +11,11 @@ from retrieval.search.exact import no_results
 
 Run = tuple[np.ndarray, np.ndarray]
 
+# Of the dense list in the sum with BM25's, unless validation questions show that another one is better.
+DENSE_WEIGHT = 0.1
+
 # Queries that are fused at once: bounds the memory, whatever the number of queries.
 _BATCH = 8192
-
-
-def reciprocal_rank_fusion(runs: Sequence[Run], k: int, constant: float = 60) -> Run:
-    """Orders candidates by the sum of 1 / (constant + rank) over the runs that found them, ties to the smaller row.
-
-    Cormack, Clarke and Büttcher 2009, "Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning
-    Methods". Ranks count from 1.
-    """
-
-    def gains(batch: list[Run]) -> list[np.ndarray]:
-        return [np.broadcast_to(1 / (constant + 1 + np.arange(rows.shape[1])), rows.shape) for _, rows in batch]
-
-    return _fuse(runs, k, lambda batch: _sum_gains([rows for _, rows in batch], gains(batch)))
 
 
 def weighted_sum(runs: Sequence[Run], weights: Sequence[float], k: int) -> Run:
@@ -84,7 +74,7 @@ def _sum_gains(lists: list[np.ndarray], gains: list[np.ndarray]) -> Run:
         totals[:, :-distance] += np.where(same, gains[:, distance:], 0)
     repeated = np.zeros(rows.shape, bool)
     repeated[:, 1:] = rows[:, 1:] == rows[:, :-1]
-    # float64 sums, rounded before they are compared: equal ranks tie, in whichever order they were added.
+    # float64 sums, rounded before they are compared: equal ones tie, in whichever order they were added.
     scores = np.where(repeated | (rows < 0), -np.inf, totals).astype(np.float32)
     return _take((scores, rows), np.argsort(-scores, axis=1, kind="stable"))
 

@@ -24,7 +24,6 @@ from retrieval.stages.run import Run
 
 _log = logging.getLogger(__name__)
 
-DENSE_WEIGHT = 0.1  # of the dense list in the hybrid, see docs/decisions.md
 WEIGHTS = tuple(step / 20 for step in range(21))
 HITS = ("Success@1", "Success@5", "Success@10", "Success@50", "Success@100", "RR")
 RANKING = ("nDCG@10", "R@100", "RR@10")
@@ -91,13 +90,13 @@ def _rankings(run: Run, value: Judged) -> Iterator[Ranking]:
 
 
 def _weight(run: Run, value: Judged, words: Bm25Index, exact: windows.Index) -> float:
-    """The weight of the dense list: DENSE_WEIGHT, unless the validation questions show that another one is better.
+    """The weight of the dense list: the usual one, unless the validation questions show that another one is better.
 
     That is so if its mean reciprocal rank is higher by twice the standard error of the difference: of a dozen questions
     the best weight would be chance.
     """
     if value.name != examples.split_set(run):
-        return DENSE_WEIGHT
+        return fusion.DENSE_WEIGHT
     queries, qrels = examples.validation(run)
     depth = min(run.config.evaluate.depth, len(value.candidates))
     embeddings, ids = encoding.load(run.embeddings(value.name, TRAINED), "validation")
@@ -110,10 +109,10 @@ def _weight(run: Run, value: Judged, words: Bm25Index, exact: windows.Index) -> 
         hits_QK = np.stack([np.isin(rows, gold) for rows, gold in zip(rows_QK, golds)])
         return np.where(hits_QK.any(axis=1), 1 / (1 + hits_QK.argmax(axis=1)), 0)
 
-    usual = reciprocal_ranks(DENSE_WEIGHT)
+    usual = reciprocal_ranks(fusion.DENSE_WEIGHT)
     gains = {weight: reciprocal_ranks(weight) - usual for weight in WEIGHTS}
     sure = {w: gain.mean() for w, gain in gains.items() if gain.mean() > 2 * gain.std() / np.sqrt(len(gain))}
-    return max(sure, key=sure.get, default=DENSE_WEIGHT)
+    return max(sure, key=sure.get, default=fusion.DENSE_WEIGHT)
 
 
 def _exact(run: Run, value: Judged, system: str) -> tuple[windows.Index, np.ndarray]:

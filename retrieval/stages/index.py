@@ -3,7 +3,7 @@
 import functools
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ from ml_collections import ConfigDict
 
 from retrieval.data import beir, vocabularies
 from retrieval.data.beir import Candidate, Judged
-from retrieval.data.vocab import Vocabulary
 from retrieval.errors import UserError, unknown_name
 from retrieval.search import encode as encoding
 from retrieval.search import scann, tuning, windows
@@ -21,7 +20,7 @@ from retrieval.search.exact import ExactIndex
 from retrieval.stages import examples
 from retrieval.stages import model as models
 from retrieval.stages.run import Run
-from retrieval.stages.train import load_towers
+from retrieval.stages.train import load_towers, of_towers
 
 _log = logging.getLogger(__name__)
 
@@ -33,28 +32,31 @@ DENSE = ("scann", "exact")
 def encode(run: Run) -> dict[str, Any]:
     """Writes the embeddings of every set, and of the corpus, by the trained towers and by the untrained ones."""
     vocabulary = vocabularies.load(run.corpus)
-    mesh = models.local_mesh(run.config)  # every host has shards of its own
-    embedder = models.Embedder(run.config, vocabulary, mesh)
+    config = of_towers(run)
+    mesh = models.local_mesh(config)  # every host has shards of its own
+    embedder = models.Embedder(config, vocabulary, mesh)
+    query_tokens = functools.partial(models.query_tokens, config, vocabulary)
+    windows_of = functools.partial(models.candidate_windows, config, vocabulary)
     counts = {}
-    for system, params in _systems(run, len(vocabulary)):
+    for system, params in _systems(run, config, len(vocabulary)):
         for name in collections(run):
             if name == CORPUS and system == UNTRAINED:
                 continue
             write = functools.partial(
                 encoding.encode,
                 run.embeddings(name, system),
-                shard_size=run.config.encode.shard_size,
-                batch_tokens=run.config.encode.batch_tokens,
-                longest=max(run.config.data.query_length, run.config.data.document_length),
+                shard_size=config.encode.shard_size,
+                batch_tokens=config.encode.batch_tokens,
+                longest=max(config.data.query_length, config.data.document_length),
                 multiple=mesh.size,
             )
             if name != CORPUS:
                 queries = beir.read_queries(run.sets / name / "queries.jsonl")
-                _encode_queries(run, "queries", queries, write, embedder.queries(params), vocabulary)
+                _encode_queries("queries", queries, write, embedder.queries(params), query_tokens)
             if system == TRAINED and name == examples.split_set(run):
                 queries, _ = examples.validation(run)
-                _encode_queries(run, "validation", queries, write, embedder.queries(params), vocabulary)
-            counts[f"{name}, {system}"] = _encode_candidates(run, name, write, embedder.documents(params), vocabulary)
+                _encode_queries("validation", queries, write, embedder.queries(params), query_tokens)
+            counts[f"{name}, {system}"] = _encode_candidates(run, name, write, embedder.documents(params), windows_of)
     return counts
 
 
@@ -188,24 +190,20 @@ def _queries(run: Run, name: str) -> np.ndarray:
     return np.concatenate(found) if found else np.zeros((0, 0), np.float32)
 
 
-def _systems(run: Run, vocab_size: int) -> Iterator[tuple[str, Any]]:
+def _systems(run: Run, config: ConfigDict, vocab_size: int) -> Iterator[tuple[str, Any]]:
     """The parameters of the towers, by system."""
     yield TRAINED, models.parameters(load_towers(run, vocab_size))
     if run.config.encode.untrained:
-        yield UNTRAINED, models.parameters(models.build_towers(run.config, vocab_size))
+        yield UNTRAINED, models.parameters(models.build_towers(config, vocab_size))
 
 
 def _encode_queries(
-    run: Run, kind: str, queries: Mapping[str, str], write: Callable, embed: encoding.Embed, vocabulary: Vocabulary
+    kind: str, queries: Mapping[str, str], write: Callable, embed: encoding.Embed, tokens: Callable
 ) -> None:
-    def tokens(texts: Sequence[str]) -> list[list[list[int]]]:
-        return [[ids] for ids in models.query_tokens(run.config, vocabulary, texts)]
-
-    write(kind, queries.items(), len(queries), tokens, embed)
+    write(kind, queries.items(), len(queries), lambda texts: [[ids] for ids in tokens(texts)], embed)
 
 
-def _encode_candidates(run: Run, name: str, write: Callable, embed: encoding.Embed, vocabulary: Vocabulary) -> int:
-    tokens = functools.partial(models.candidate_windows, run.config, vocabulary)
+def _encode_candidates(run: Run, name: str, write: Callable, embed: encoding.Embed, tokens: Callable) -> int:
     # Read twice: a collection may be larger than the memory, and the names of the shards say how many there are.
     total = sum(1 for _ in read_candidates(run, name))
     write("candidates", ((item.id, item) for item in read_candidates(run, name)), total, tokens, embed)

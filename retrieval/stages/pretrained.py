@@ -103,11 +103,11 @@ def _load(found: Mapping[str, BertFolder], params: Mapping[str, Any]) -> dict[st
 
 
 def _load_mlm(folder: BertFolder, params: Mapping[str, Any]) -> dict[str, Any]:
-    token_ids, head = _token_ids(folder), {name: value for name, value in params.items() if name != "encoder"}
+    token_ids, head = _token_ids(folder), {name: params[name] for name in ("dense", "norm", "bias")}
     loaded = folder.mlm_head(head, token_ids)
     if loaded is None:
         _log.warning("%s has no head of a masked language model: that starts at random", folder.path)
-    return {"encoder": folder.encoder(params["encoder"], token_ids), **(loaded or head)}
+    return {**params, "encoder": folder.encoder(params["encoder"], token_ids), **(loaded or {})}
 
 
 def _check_sizes(config: ConfigDict, folder: BertFolder) -> None:

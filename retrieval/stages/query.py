@@ -13,7 +13,7 @@ from retrieval.stages import index as indexes
 from retrieval.stages import model as models
 from retrieval.stages.index import CORPUS
 from retrieval.stages.run import Run
-from retrieval.stages.train import load_towers
+from retrieval.stages.train import load_towers, of_towers
 
 _WIDTH = 160
 
@@ -34,7 +34,8 @@ def search(run: Run) -> None:
     lists = {"BM25": Bm25Index.load(run.index(CORPUS, "bm25")).search([run.query], depth)}
     if indexes.has_embeddings(run, CORPUS):
         lists = {"dense": indexes.dense_index(run, CORPUS).search(_embed(run), depth)} | lists
-        lists["merged"] = fusion.reciprocal_rank_fusion(list(lists.values()), depth)
+        weights = fusion.DENSE_WEIGHT, 1 - fusion.DENSE_WEIGHT
+        lists["merged"] = fusion.weighted_sum(list(lists.values()), weights, depth)
     shown = min(run.config.search.k, depth)
     wanted = {row for _, rows in lists.values() for row in rows[0, :shown].tolist()}
     passages = {row: text for row, text in enumerate(indexes.read_candidates(run, CORPUS)) if row in wanted}
@@ -53,9 +54,9 @@ def hit(rank: int, score: float, passage: Candidate) -> str:
 
 
 def _embed(run: Run) -> np.ndarray:
-    vocabulary = vocabularies.load(run.corpus)
-    mesh = models.local_mesh(run.config)
+    config, vocabulary = of_towers(run), vocabularies.load(run.corpus)
+    mesh = models.local_mesh(config)
     params = models.parameters(load_towers(run, len(vocabulary)))
-    embed = models.Embedder(run.config, vocabulary, mesh).queries(params)
-    tokens = models.query_tokens(run.config, vocabulary, [run.query])
-    return encoding.encode_rows(tokens, embed, 1, run.config.data.query_length, mesh.size)
+    embed = models.Embedder(config, vocabulary, mesh).queries(params)
+    tokens = models.query_tokens(config, vocabulary, [run.query])
+    return encoding.encode_rows(tokens, embed, 1, config.data.query_length, mesh.size)

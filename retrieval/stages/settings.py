@@ -19,7 +19,7 @@ from retrieval.models.transformer import DTYPES, REMAT
 from retrieval.models.two_tower import ENCODERS, POOLINGS
 from retrieval.stages import examples, formats, metric_writers, mining, negatives, objective, refresh, train, validation
 from retrieval.stages import model as models
-from retrieval.stages.evaluate import HITS, RANKING
+from retrieval.stages.evaluate import ANSWERS, HITS, RANKING
 from retrieval.stages.index import DENSE
 
 
@@ -311,7 +311,8 @@ def _check_depth(config: ConfigDict) -> None:
             parse(name)
         except UserError as error:
             raise UserError(f"config.evaluate.metrics: {error}") from error
-    deepest = max(names or (*HITS, *RANKING), key=cutoff)
+    of_answers = ANSWERS if config.sets.qa else ()
+    deepest = max((*(names or (*HITS, *RANKING)), *of_answers), key=cutoff)
     if config.evaluate.depth < cutoff(deepest):
         raise UserError(
             f"config.evaluate.depth={config.evaluate.depth} is too few results for the metric {deepest}: take at least "

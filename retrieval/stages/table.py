@@ -5,6 +5,8 @@ from retrieval.stages.run import Stage
 
 _LIMITS = ("longest_passage", "shortest_paragraph", "least_passage", "across_sections")
 _VALIDATION = ("validate_every", "validate_queries", "validate_candidates", "best")
+_LENGTHS = ("data.query_length", "data.document_length")
+_RULE = ("split.seed", "mine.answers", *(f"mine.{name}" for name in negatives.RULE))
 _REFRESH = ("mine.refresh_every", "mine.refresh_share", "mine.refresh_lag")
 
 STAGES = {
@@ -30,7 +32,7 @@ STAGES = {
         mining.mine,
         reads="training questions, an index that is made before or is the base's",
         writes="`negatives/`: the questions with hard negatives, and where these are from",
-        settings=tuple(f"mine.{name}" for name in ("system", "answers", *negatives.RULE)),
+        settings=("mine.system", *_RULE),
         needs=("prepare", "sets"),
         also=mining.needs,
         looks_back=True,
@@ -56,6 +58,7 @@ STAGES = {
             "train",
             "encode.windows",
             *_REFRESH,
+            *_RULE,
             *(f"loop.{name}" for name in _VALIDATION),
         ),
         needs=("prepare", "pairs"),
@@ -69,7 +72,7 @@ STAGES = {
         index.encode,
         reads="checkpoint, sets, passages",
         writes="`embeddings/`",
-        settings=("encode",),
+        settings=("encode", "model", *_LENGTHS, "loop.validate_queries"),
         needs=("prepare", "sets", "train"),
         outputs=("embeddings",),
         everywhere=True,

@@ -299,6 +299,20 @@ def load_towers(run: Run, vocab_size: int) -> TwoTower:
     return towers
 
 
+def of_towers(run: Run) -> ConfigDict:
+    """The run's config with the sizes and lengths of the towers that it has: its base's, where they were trained there.
+
+    An MLM trains no towers: those with its encoder are as the run's own config has them.
+    """
+    trained = run.holder("train").config
+    if models.is_mlm(trained):
+        return run.config
+    config = run.config.copy_and_resolve_references()
+    config.model = trained.model
+    config.data.query_length, config.data.document_length = trained.data.query_length, trained.data.document_length
+    return config
+
+
 def init_from(model: TwoTower | MaskedLanguageModel, config: ConfigDict, vocab_size: int) -> None:
     """Starts a model from what `train.init_from` names.
 
