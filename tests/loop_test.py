@@ -63,15 +63,17 @@ def run(folder, steps, *, devices=8, poison=None, stop=None, max_skipped=3, opti
         state = TrainState.create({"w": jnp.zeros(3)}, optimizer)
         state = jax.device_put(state, NamedSharding(mesh, P()))
         drop_damaged(folder)
-        batches, checkpointer, log = Numbers(mesh, poison), Checkpointer(folder), []
+        progress, checkpointer, log = loop.Progress(Numbers(mesh, poison)), Checkpointer(folder), []
         if checkpointer.latest_step() is not None:
-            state = checkpointer.restore(state, batches)
+            state = checkpointer.restore(state, progress)
         step_fn = loop.make_step(objective, optimizer, seed=0)
         every_5 = dict(steps=stop or steps, log_every=5, checkpoint_every=5, max_skipped=max_skipped)
         every_5["bad_batches"] = folder.with_name("bad_batches")
         settings = Settings(**every_5 | (settings or {}))
         try:
-            state = loop.train(state, step_fn, batches, checkpointer, lambda *row: log.append(row), settings, **options)
+            state = loop.train(
+                state, step_fn, progress, checkpointer, lambda *row: log.append(row), settings, **options
+            )
         finally:
             checkpointer.close()
         return jax.device_get(state), log
@@ -84,10 +86,14 @@ def test_learns_and_logs_means(tmp_path):
     assert log[-1][1]["loss"] < log[0][1]["loss"] / 3 and log[-1][1]["examples_per_second"] > 0
 
 
-def test_a_resumed_run_is_bitwise_the_same(tmp_path):
-    whole, log = run(tmp_path / "whole", 20)
-    run(tmp_path / "parts", 20, stop=10)
-    resumed, tail = run(tmp_path / "parts", 20)
+@pytest.mark.parametrize("stop", [10, 13])
+def test_a_resumed_run_is_bitwise_the_same(tmp_path, stop):
+    """Also in the line of the log that steps before and behind the stop are of, one of which is skipped."""
+    poison = {11: float("nan")}
+    whole, log = run(tmp_path / "whole", 20, poison=poison)
+    with pytest.raises(PreemptedError):
+        run(tmp_path / "parts", 20, poison=poison, stops_at=lambda step: step == stop)
+    resumed, tail = run(tmp_path / "parts", 20, poison=poison)
     jax.tree.map(np.testing.assert_array_equal, whole, resumed)
     strip = lambda rows: [(s, {n: v for n, v in m.items() if n not in SPEED}) for s, m in rows]  # noqa: E731
     assert strip(log)[2:] == strip(tail)
@@ -292,11 +298,11 @@ def test_the_log_tells_how_fast_it_was(tmp_path):
 def test_what_is_waited_for_and_what_is_no_training(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(loop.time, "perf_counter", lambda: clock[0])
-    window = loop._Window()
+    window = loop._Window([{}])  # of a process before
     for seconds, context in ((3, window.waiting()), (10, window.pause()), (1, contextlib.nullcontext())):
         with context:
             clock[0] += seconds
-    window.steps = [{}, {}]
+    window.steps += [{}, {}]
     assert window.speed({"examples": 8.0}, None) == {"examples_per_second": 4.0, "input_wait": 0.75}
 
 
@@ -390,7 +396,7 @@ def test_validations_are_logged_and_the_best_step_is_kept(tmp_path):
         steps = iter(scores)
         settings = Settings(steps=11, log_every=5, checkpoint_every=3, validate_every=2)
         loop.train(
-            state, step_fn, Numbers(mesh), checkpointer, lambda *row: log.append(row), settings,
+            state, step_fn, loop.Progress(Numbers(mesh)), checkpointer, lambda *row: log.append(row), settings,
             validate=lambda params: {"RR": scores[next(steps)]},
         )  # fmt: skip
         checkpointer.close()

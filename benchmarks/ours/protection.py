@@ -44,7 +44,9 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
         def run(state: Any, folder: Path) -> None:
             with hosts.watch() as stops_at:
                 checkpointer = checkpoint.Checkpointer(folder)
-                loop.train(state, step_fn, Given(), checkpointer, lambda *_: None, when, stops_at=stops_at)
+                loop.train(
+                    state, step_fn, loop.Progress(Given()), checkpointer, lambda *_: None, when, stops_at=stops_at
+                )
                 checkpointer.close()
 
         return run

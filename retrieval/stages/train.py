@@ -60,15 +60,16 @@ def train(run: Run) -> dict[str, Any]:
         state = like if resumed else initial_state(config, len(vocabulary), like)
         with jax.set_mesh(mesh):
             validate = validation.make(run, vocabulary, mesh) if config.loop.validate_every else None
+            progress = loop.Progress(batches)
             if resumed:
-                state = checkpointer.restore(like, batches)
+                state = checkpointer.restore(like, progress)
             step_fn = make_step(config, model)
             writer = metric_writers.open_writer(run.folder, config, after=int(state.step))
             with hosts.watch() as stops_at:
                 cost = _cost(config, len(vocabulary), like, mesh)
                 anew = refresh.Refresh(run, vocabulary, mesh, batches, checkpointer) if refreshes else None
                 loop.train(
-                    state, step_fn, batches, checkpointer, writer, _settings(run), validate, stops_at, cost, anew
+                    state, step_fn, progress, checkpointer, writer, _settings(run), validate, stops_at, cost, anew
                 )
             step = checkpointer.best_step()
             checkpointer.close()

@@ -24,6 +24,8 @@ from retrieval.training.checkpoint import Checkpointer, Resumable
 
 _log = logging.getLogger(__name__)
 
+_STEPS = "steps.npz"
+
 
 class Objective(Protocol):
     """What is minimised, as its mean over the batch."""
@@ -36,6 +38,33 @@ class Objective(Protocol):
 
 class Batches(Resumable, Iterator[dict[str, jax.Array]], Protocol):
     """An endless, resumable iterator of batches."""
+
+
+class Progress:
+    """Where a run goes on: the position in its batches, and what the steps gave since the last line of the log.
+
+    Attributes:
+      batches: the batches.
+      steps: the metrics of these steps, so that the next line is of all of them, whoever did them.
+    """
+
+    def __init__(self, batches: Batches):
+        self.batches = batches
+        self.steps: list[Mapping[str, jax.Array | np.ndarray]] = []
+
+    def save(self, folder: Path) -> None:
+        """Writes both into an existing folder."""
+        self.batches.save(folder)
+        if self.steps and jax.process_index() == 0:
+            values = jax.device_get(self.steps)
+            np.savez(folder / _STEPS, **{name: np.stack([step[name] for step in values]) for name in values[0]})
+
+    def restore(self, folder: Path) -> None:
+        """Goes back to what `folder` has."""
+        self.batches.restore(folder)
+        path = folder / _STEPS
+        values = dict(np.load(path, allow_pickle=False)) if path.exists() else {}
+        self.steps = [dict(zip(values, step)) for step in zip(*values.values())]
 
 
 @jax.tree_util.register_dataclass
@@ -121,7 +150,7 @@ def make_step(objective: Objective, optimizer: optax.GradientTransformation, see
 def train(
     state: TrainState,
     step_fn: Callable,
-    batches: Batches,
+    progress: Progress,
     checkpointer: Checkpointer,
     write_metrics: Callable[[int, dict[str, float]], None],
     settings: Settings,
@@ -135,7 +164,7 @@ def train(
     Args:
       validate: parameters to scores; what it gives goes to `write_metrics` and into the checkpoint of the step.
       stops_at: asked after every step whether the machine is about to go away.
-      refresh: step and parameters to numbers for `write_metrics`, if there are any; from then on `batches` may give
+      refresh: step and parameters to numbers for `write_metrics`, if there are any; from then on the batches may be
         others. It comes before every step but the first: a run that goes on from a checkpoint begins with it, as if it
         had not ended. It may raise `PreemptedError` where the machine is about to go away.
 
@@ -146,7 +175,7 @@ def train(
     first = int(state.step)
     in_step = sharding.runs_one_at_a_time()
     trace_from, trace_to = settings.trace_steps
-    window, guard = _Window(), _Guard(settings)
+    window, guard = _Window(progress.steps), _Guard(settings)
     for step in tqdm.trange(first + 1, settings.steps + 1, desc="train", initial=first, mininterval=2):
         if step == trace_from:
             jax.profiler.start_trace(settings.trace)
@@ -155,11 +184,11 @@ def train(
                 with window.pause():
                     numbers = refresh(step - 1, state.params)
             except PreemptedError:
-                _stop(step - 1, state, batches, checkpointer)
+                _stop(step - 1, state, progress, checkpointer)
             if numbers:
                 write_metrics(step, {f"refresh/{name}": value for name, value in numbers.items()})
         with window.waiting():
-            batch = next(batches)
+            batch = next(progress.batches)
         state, metrics = step_fn(state, batch)
         if in_step:
             jax.block_until_ready(metrics)
@@ -173,7 +202,8 @@ def train(
             guard.catch_up()
             means = _means(window.steps, step)
             write_metrics(step, means | window.speed(means, cost))
-            window = _Window()
+            progress.steps = []
+            window = _Window(progress.steps)
         scores = None
         if validate and (step % settings.validate_every == 0 or step == settings.steps):
             with window.pause():
@@ -181,23 +211,23 @@ def train(
             write_metrics(step, {f"validation/{name}": value for name, value in scores.items()})
         is_due = step % settings.checkpoint_every == 0 or (refresh and step % settings.refresh_every == 0)
         if scores or is_due or step == settings.steps:
-            checkpointer.save(step, state, batches, scores)
+            checkpointer.save(step, state, progress, scores)
         if stops_at(step) and step < settings.steps:
-            _stop(step, state, batches, checkpointer)
+            _stop(step, state, progress, checkpointer)
     return state
 
 
-def _stop(step: int, state: TrainState, batches: Batches, checkpointer: Checkpointer) -> NoReturn:
-    checkpointer.save(step, state, batches)
+def _stop(step: int, state: TrainState, progress: Progress, checkpointer: Checkpointer) -> NoReturn:
+    checkpointer.save(step, state, progress)
     checkpointer.wait()
     raise PreemptedError(f"interrupted after step {step}, which is saved: the same command goes on from there")
 
 
 class _Window:
-    """The steps since the last line of the log, and where the time went."""
+    """The steps since the last line of the log, and where the time of those went that this process did."""
 
-    def __init__(self) -> None:
-        self.steps: list[dict[str, jax.Array]] = []
+    def __init__(self, steps: list[Mapping[str, jax.Array | np.ndarray]]):
+        self.steps, self._before = steps, len(steps)
         self._began = time.perf_counter()
         self._waited = 0.0
 
@@ -217,15 +247,15 @@ class _Window:
 
     def speed(self, means: Mapping[str, float], cost: Cost | None) -> dict[str, float]:
         """Examples, tokens (no padding) and operations per second, and shares of the time and of the devices' peak."""
-        seconds = time.perf_counter() - self._began
+        seconds, steps = time.perf_counter() - self._began, len(self.steps) - self._before
         speed = {
-            "examples_per_second": len(self.steps) * means["examples"] / seconds,
+            "examples_per_second": steps * means["examples"] / seconds,
             "input_wait": self._waited / seconds,
         }
         if "tokens" in means:
             speed["tokens_per_second"] = speed["examples_per_second"] * means["tokens"]
         if cost:
-            speed["flops_per_second"] = len(self.steps) * cost.flops / seconds
+            speed["flops_per_second"] = steps * cost.flops / seconds
             if cost.peak:
                 speed["share_of_peak"] = speed["flops_per_second"] / cost.peak
         return speed
@@ -271,7 +301,7 @@ def _on_this_host(values: jax.Array) -> np.ndarray:
     return np.concatenate([np.asarray(rows[start]) for start in sorted(rows)])
 
 
-def _means(window: list[dict[str, jax.Array]], step: int) -> dict[str, float]:
+def _means(window: list[Mapping[str, jax.Array | np.ndarray]], step: int) -> dict[str, float]:
     """Means over the steps that were applied."""
     values = jax.device_get(window)
     applied = [v for v in values if not v["skipped"]]
