@@ -134,7 +134,6 @@ def get_config(size: str = "paper") -> ConfigDict:
     size, dataset = argument.read(size, SIZES, SETS)
     config = ConfigDict()
     config.corpus = ""  # MediaWiki exports, separated by commas, or 'pydocs'
-    config.vocab = ""  # a BERT vocab.txt; empty trains one
     config.questions = ""  # files of SQuAD, or MS MARCO's passages, queries and qrels, separated by commas
     config.transfer = ""  # BEIR folders, separated by commas
     config.parallel = SIZES[size].parallel  # runs at a time
@@ -156,6 +155,8 @@ def run_name(model: str, share: str, negatives: str, seed: int) -> str:
 
 def cost(config: ConfigDict) -> float:
     """Multiplications of pre-training for a token: layers, and the output layers for the tokens that are predicted.
+
+    The vocabulary is trained on the corpus: one of another size would be another cost.
 
     Left out is what attention computes from pairs of tokens, a fiftieth of it in the paper's model.
     """
@@ -183,7 +184,7 @@ def _table(study: ConfigDict, size: Size, dataset: str) -> ConfigDict:
 def _prepare(study: ConfigDict, size: Size) -> ConfigDict:
     config = _sized(seed_encoder.get_config(size.base), size)
     config.stages = ("prepare",)
-    config.corpus, config.vocab = study.get_ref("corpus"), study.get_ref("vocab")
+    config.corpus = study.get_ref("corpus")
     return config
 
 
