@@ -58,7 +58,7 @@ def large_batch(run: Run, sizes: Sizes) -> Work:
     given = dict(pairs=str(write_pairs(run, sizes.large)), batch=sizes.large, batches=1)
     ours = _config(run, model, chunk_size=sizes.chunk, batch_size=sizes.large)
     ours["data"]["lanes"] = sizes.large // sizes.chunk  # a lane is a chunk, and any 32 pairs have to fit into it
-    ours["data"]["pack"].update(query=0.7, document=0.8)
+    ours["data"]["pack"].update(query=0.6, document=0.7)
     theirs = dict(config=_config(run, model), vocabulary=_vocabulary(run), dtype="float32", chunk=sizes.chunk)
     return Work(
         f"step of {sizes.large} pairs, chunks of {sizes.chunk}, {model}",
