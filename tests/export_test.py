@@ -184,6 +184,15 @@ def test_the_card_names_labelled_files(tmp_path, tied):
     assert f"## Training data\n\n{labelled}{split}reqa\n\n#" in stage._card(run, exported.VOCABULARY)
 
 
+def test_the_card_of_a_tied_tower_tells_the_limit_of_queries(tmp_path, tied):
+    config = tied.config.copy_and_resolve_references()
+    run = Run(config, tmp_path, tied.lock)
+    config.data.query_length = 48  # documents have 40
+    assert 'long queries need `processing_kwargs={"text": {"max_length": 48}}`' in stage._card(run, exported.VOCABULARY)
+    config.data.query_length = 40
+    assert "processing_kwargs" not in stage._card(run, exported.VOCABULARY)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -145,7 +145,7 @@ def _notes(config: ConfigDict, vocabulary: Vocabulary) -> list[str]:
     ]
     if isinstance(vocabulary, WordPiece):
         notes.append("Text is lower-cased, and accents are stripped.")
-    if model.tied and data.query_length < data.document_length:
+    if model.tied and data.query_length != data.document_length:
         limit = f'processing_kwargs={{"text": {{"max_length": {data.query_length}}}}}'
         notes[0] += f" Here one tower serves both, cut to the length of documents: long queries need `{limit}`."
     if model.dtype != "float32":
