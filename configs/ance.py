@@ -4,7 +4,8 @@
         --config.train.init_from=runs/warm_up
 
 `runs/warm_up` is a run of `dpr_mined.py` with the model's sizes below; its negatives of BM25 serve up to the first
-refresh. The authors' run on MS MARCO's passages: RoBERTa-base, batch 64, LAMB (here Adam), the best step was 600,000.
+refresh. The authors' run on MS MARCO's passages: RoBERTa-base, [CLS] through a linear layer and a LayerNorm (here the
+layer alone), batch 64, LAMB (here Adam), the best step was 600,000.
 On Natural Questions it refreshes every 1,000 steps, from the best 100. The authors leave one positive of a question out
 of its negatives, here all known ones are. Dev MRR@10 0.330, Recall@1000 0.959; with SEED-Encoder 0.339 and 0.961.
 

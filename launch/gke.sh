@@ -15,7 +15,7 @@ launch/gke.sh ACTION --cluster=CLUSTER --name=NAME [options] [-- arguments of re
   --cluster=CLUSTER     made by `xpk cluster create`
   --name=NAME           of the workload
   --project, --zone     of the cluster, or what gcloud is configured with
-  --type=TYPE           of a slice, such as v5litepod-16 (run)
+  --type=TYPE           of a slice, such as v6e-4 (run)
   --slices=N            how many slices (1)
   --image=IMAGE         that has the code in its working directory, and its packages with jax[tpu]
   --base-image=IMAGE    without --image: the last commit is copied on it and installed at every start (python:3.11)
@@ -29,6 +29,7 @@ declare -A options=(
   [cluster]='' [name]='' [project]='' [zone]='' [type]='' [slices]=1 [image]='' [base-image]=python:3.11
   [retries]=10 [dry-run]=no
 )
+one_host="v4-8 v5p-8 v6e-1 v6e-4 tpu7x-2 tpu7x-8" # xpk takes two of four chips each for v5litepod-8 and v6e-8
 
 workload() {
   local verb=$1
@@ -69,8 +70,7 @@ check_number slices 1
 check_number retries 0
 if [ "$action" = run ]; then
   require type
-  check_training gs://BUCKET/RUN
-  check_bucket
+  check_slices
 fi
 check_tool xpk "install it with 'pip install xpk', and make a cluster with 'xpk cluster create'"
 find_place

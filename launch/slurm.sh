@@ -88,6 +88,7 @@ queue_again() {
 check_shared() {
   case $workdir in
     /tmp/* | /var/tmp/* | /dev/shm/*) fail "--workdir=$workdir is on one node; it must be where all nodes see it" ;;
+    *://*) [ "${options[nodes]}" -eq 1 ] || fail "--workdir=$workdir: several nodes cannot share a store; it must be a folder that all of them see" ;;
   esac
 }
 

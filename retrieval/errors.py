@@ -1,7 +1,7 @@
 """The one exception that is meant for the person at the shell."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 # Characters of a list of names: a message is to be read at a glance.
 _LONGEST = 400
@@ -48,6 +48,10 @@ def multiples(number: int, of: int) -> str:
 
 def divisors(number: int, of: int) -> str:
     """The divisors of `of` next to a number that is none: '6 or 9' of 18 for 7."""
-    found = [size for size in range(1, of + 1) if of % size == 0]
-    below, above = [size for size in found if size < number][-1:], [size for size in found if size > number][:1]
+    return next_to(number, [size for size in range(1, of + 1) if of % size == 0])
+
+
+def next_to(number: int, known: Sequence[int]) -> str:
+    """Those of `known`, in ascending order, that are next to a number that is not among them: '16 or 64'."""
+    below, above = [size for size in known if size < number][-1:], [size for size in known if size > number][:1]
     return " or ".join(map(str, below + above))

@@ -81,5 +81,5 @@ def test_memory_grows_with_the_chunk_and_not_with_the_batch():
 
 @pytest.mark.parametrize("size", [-1, 3, 32])
 def test_a_chunk_that_does_not_divide_the_batch_is_refused(size):
-    with pytest.raises(UserError, match=f"train.chunk_size={size} does not divide the 16 rows of a batch"):
+    with pytest.raises(UserError, match=f"chunks of {size} rows do not divide the 16 rows"):
         make_loss(size)(PARAMS, batch())

@@ -11,6 +11,7 @@ from conftest import REPOSITORY
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
+from configs import dpr
 from retrieval.data import tokenizer_files, vocabularies
 from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError
@@ -167,6 +168,29 @@ def test_the_card(run, tied, tmp_path):
     plain = (exported.export(tied) / "README.md").read_text()
     assert "license:" not in plain and "None was given (`export.license`)" in plain and "not been evaluated" in plain
     assert 'processing_kwargs={"text": {"max_length": 16}}' in plain and "Trained with bfloat16" in plain
+
+
+def test_the_card_names_labelled_files(tmp_path, tied):
+    config = dpr.get_config("local")
+    config.pairs.files = "/home/me/nq-train.json,more.jsonl"
+    run = Run(config, tmp_path, tied.lock)
+    labelled, split = (
+        "- labelled examples: nq-train.json, more.jsonl\n",
+        "- questions and their documents, 80% of those of: ",
+    )
+    text = stage._card(run, exported.VOCABULARY)
+    assert f"## Training data\n\n{labelled}\n#" in text and '- "nq-train.json"\n' in text and "/home" not in text
+    config.split.set = "reqa"
+    assert f"## Training data\n\n{labelled}{split}reqa\n\n#" in stage._card(run, exported.VOCABULARY)
+
+
+def test_the_card_of_a_tied_tower_tells_the_limit_of_queries(tmp_path, tied):
+    config = tied.config.copy_and_resolve_references()
+    run = Run(config, tmp_path, tied.lock)
+    config.data.query_length = 48  # documents have 40
+    assert 'long queries need `processing_kwargs={"text": {"max_length": 48}}`' in stage._card(run, exported.VOCABULARY)
+    config.data.query_length = 40
+    assert "processing_kwargs" not in stage._card(run, exported.VOCABULARY)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ NASTY = [
     "--empty=",
     "--config.steps=(1, 2)",
 ]
-TRAINING = ["--config=configs/mlm.py", "--workdir=gs://bucket/run"]
+TRAINING = ["--config=configs/mlm.py", "--workdir=/mnt/bucket/run"]
 PLACE = ["--name=run-1", "--project=p", "--zone=z"]
 UP = [*PLACE, "--type=v3-32", "--", *TRAINING]
 
@@ -833,10 +833,43 @@ def test_what_is_to_be_run_is_checked(slurm, script, training, message):
     assert not slurm.calls()
 
 
-@pytest.mark.parametrize("workdir", [["--workdir=runs/mine"], ["--workdir", "runs/mine"], ["--workdir=gs://"]])
+@pytest.mark.parametrize("workdir", [["--workdir=runs/mine"], ["--workdir", "runs/mine"]])
 @pytest.mark.parametrize("script", ["tpu_vm.sh", "gke.sh"])
 def test_the_folder_of_one_host_is_refused(work, script, workdir):
-    assert "must be a gs:// folder" in work.fails(script, *RUN[script], "--", *workdir)
+    assert "another folder on every host" in work.fails(script, *RUN[script], "--", *workdir)
+
+
+ON_SLICES = {"tpu_vm.sh": ["up", *PLACE], "gke.sh": ["run", "--cluster=c", *PLACE]}
+
+
+@pytest.mark.parametrize("workdir, reason", [("gs://bucket/run", "cannot share a store"), ("runs", "on every host")])
+@pytest.mark.parametrize(
+    "script, slices",
+    [
+        *[("tpu_vm.sh", [f"--type={type_}"]) for type_ in ("v3-32", "v5litepod-16")],
+        *[("gke.sh", [f"--type={type_}"]) for type_ in ("v5litepod-8", "v6e-8")],
+        ("gke.sh", ["--type=v6e-4", "--slices=2"]),
+    ],
+)
+def test_the_hosts_of_a_slice_cannot_share_a_store(work, script, slices, workdir, reason):
+    err = work.fails(script, *ON_SLICES[script], *slices, "--", f"--workdir={workdir}")
+    assert reason in err and "such as /mnt/BUCKET/RUN" in err and not work.calls()
+
+
+@pytest.mark.parametrize(
+    "script, type_", [("tpu_vm.sh", "v5litepod-8"), ("tpu_vm.sh", "v3-8"), ("tpu_vm.sh", ""), ("gke.sh", "v6e-4")]
+)
+def test_one_host_has_a_store(work, script, type_):
+    here = ON_SLICES[script] if type_ else RUN[script]
+    done = work.run(script, *here, f"--type={type_}", "--dry-run", "--", "--workdir=gs://bucket/run")
+    assert "--workdir=gs://bucket/run" in done.stdout and "warning: --workdir" not in done.stderr
+    assert "such as gs://BUCKET/RUN" in work.fails(script, *here, f"--type={type_}", "--", "--workdir=gs://")
+
+
+def test_nodes_cannot_share_a_store(slurm):
+    refused = slurm.fails("slurm.sh", *RUN["slurm.sh"], "--nodes=2", "--", "--workdir=gs://bucket/run")
+    assert "several nodes cannot share a store" in refused and not slurm.calls()
+    slurm.run("slurm.sh", *RUN["slurm.sh"], "--dry-run", "--", "--workdir=gs://bucket/run")
 
 
 @pytest.mark.parametrize("script", ["tpu_vm.sh", "gke.sh"])

@@ -191,6 +191,25 @@ def test_advice_is_computed(planned):
     assert not any("fsdp=" in tip for tip in tips) and any(tip.startswith("config.train.chunk_size=8:") for tip in tips)
 
 
+PACKED = {"data.pack.query": 0.5, "data.pack.document": 0.5, "data.lanes": 8, "train.batch_size": 64}
+
+
+@pytest.mark.parametrize("size", [4, 8, 16])
+def test_chunks_of_packed_lanes_are_whole_ones_for_every_device(size):
+    message = rf"chunk_size={size} must be .* devices, 4 times the 8 examples that a lane packs: take 32$"
+    with pytest.raises(UserError, match=message):
+        examples.check_chunks(make_config(**PACKED, **{"train.chunk_size": size}), 4)
+    examples.check_chunks(make_config(**PACKED, **{"train.chunk_size": 32}), 4)
+
+
+def test_the_chunks_of_the_advice_are_such_as_a_run_can_have(planned):
+    memory = plan.Memory(state=100_000, arguments=100_000, temporaries=1_200_000, peak=1_300_000)
+    config = make_config(**PACKED)
+    tips = list(plan.advice(config, toy(planned, memory=memory, data=2, fsdp=1)))
+    assert any(tip.startswith("config.train.chunk_size=32:") for tip in tips)
+    assert not any("chunk_size" in tip for tip in plan.advice(config, toy(planned, memory=memory, data=8, fsdp=1)))
+
+
 def test_a_batch_that_the_devices_do_not_divide():
     with pytest.raises(UserError, match=r"train\.batch_size=12 must be a multiple of the number of devices, 8"):
         examples.abstract_batch(make_config(**{"train.batch_size": 12}), sharding.make_mesh())

@@ -214,5 +214,5 @@ def test_a_rule_that_cannot_be(rule, message):
 def test_devices_that_cannot_be_divided():
     with pytest.raises(UserError, match=r"config\.mesh\.fsdp=3 does not divide the 8 devices"):
         sharding.make_mesh(3)
-    with pytest.raises(UserError, match=r"train\.chunk_size=4 must be a multiple of the number of devices, 8"):
+    with pytest.raises(UserError, match=r"chunks of 4 rows .* cannot be shared by 8 devices: take 8"):
         run(make_config(**BOW, **{"train.chunk_size": 4}), steps=1)

@@ -24,9 +24,9 @@ from retrieval.errors import UserError
 _BLOCK, _TILE = 64, 8192
 # How many blocks of a tile are ranked: the least of these that is enough, or K, which always is.
 _CHOICES = (4, 8, 16, 32, 64)
-# Batches of queries in one program: its memory is touched for the first time once, which on a CPU costs as much as the
-# scores that are written into it.
-_BATCHES = 8
+# Queries that are scored at once, and such batches in one program: its memory is touched for the first time once, which
+# on a CPU costs as much as the scores that are written into it.
+_QUERIES, _BATCHES = 512, 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +74,7 @@ class ExactIndex:
     On 2 CPU cores, 97,888 queries x 102,000 candidates x 128 dimensions, the best 100: about 40 s.
     """
 
-    def __init__(self, embeddings_NE: np.ndarray, batch_size: int = 512, mesh: jax.sharding.Mesh | None = None):
+    def __init__(self, embeddings_NE: np.ndarray, batch_size: int = _QUERIES, mesh: jax.sharding.Mesh | None = None):
         """Args:
           embeddings_NE: float32; may be memory-mapped, and is then read once for its check and once for the devices.
           batch_size: queries that are scored at once.
@@ -106,7 +106,7 @@ class ExactIndex:
         scores_QK, rows_QK = no_results(len(queries_QE), k)
         found = min(k, self._candidates)
         start = 0
-        for batches in self._calls(len(queries_QE)):
+        for batches in _calls(len(queries_QE), self._batch_size):
             part_BE = queries_QE[start : start + batches * self._batch_size]
             size = len(part_BE)
             padded_BE = np.pad(part_BE, ((0, batches * self._batch_size - size), (0, 0)))
@@ -121,10 +121,16 @@ class ExactIndex:
             raise UserError("an inner product is too large for float32: the embeddings grew without bound")
         return scores_QK, rows_QK
 
-    def _calls(self, queries: int) -> list[int]:
-        """How many batches every program takes; there are two sizes, so two programs are compiled at most."""
-        whole, rest = divmod(_ceil(queries, self._batch_size), _BATCHES)
-        return [_BATCHES] * whole + [1] * rest
+
+def compiling(queries: int) -> int:
+    """How many of so many queries a search has to have to compile all that a search of all of them uses."""
+    return min(queries, _QUERIES * sum(set(_calls(queries, _QUERIES))))
+
+
+def _calls(queries: int, batch_size: int) -> list[int]:
+    """How many batches every program takes; there are two sizes, so two programs are compiled at most."""
+    whole, rest = divmod(_ceil(queries, batch_size), _BATCHES)
+    return [_BATCHES] * whole + [1] * rest
 
 
 def finite_embeddings(embeddings: np.ndarray, what: str) -> np.ndarray:

@@ -227,7 +227,7 @@ def _check_training(run: Run) -> None:
     config = run.config
     mesh = models.make_mesh(config)
     examples.abstract_batch(config, mesh)
-    models.check_chunks(config, mesh.size)
+    examples.check_chunks(config, mesh.size)
     if config.mesh.rules:
         model = models.abstract(config, plan.vocab_size(config))
         models.shardings(models.parameters(model), config, mesh)

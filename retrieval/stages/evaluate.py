@@ -14,7 +14,7 @@ from retrieval.data.beir import Judged
 from retrieval.data.candidate_texts import CandidateTexts
 from retrieval.evaluation import display, metrics, report, runs
 from retrieval.search import encode as encoding
-from retrieval.search import fusion, scann, tuning, windows
+from retrieval.search import exact, fusion, scann, tuning, windows
 from retrieval.search.bm25 import Bm25Index
 from retrieval.stages import examples
 from retrieval.stages import index as indexes
@@ -77,19 +77,19 @@ def _rankings(run: Run, value: Judged) -> Iterator[Ranking]:
         return
     if indexes.has_embeddings(run, value.name, UNTRAINED):
         yield search("untrained", *_exact(run, value, UNTRAINED))
-    exact, queries = _exact(run, value, TRAINED)
-    dense = search("dense", exact, queries)
+    trained, queries = _exact(run, value, TRAINED)
+    dense = search("dense", trained, queries)
     yield dense
     if scann.available() and run.index(value.name, "scann").exists():
         yield search("dense (ScaNN)", indexes.scann_index(run, value.name), queries)
-    weight = _weight(run, value, words, exact)
+    weight = _weight(run, value, words, trained)
     began = time.perf_counter()
     pair, depth = [(bm25.scores, bm25.rows), (dense.scores, dense.rows)], bm25.rows.shape[1]
     fused = fusion.weighted_sum(pair, (1 - weight, weight), depth)
     yield Ranking("hybrid", *fused, bm25.seconds + dense.seconds + time.perf_counter() - began, weight)
 
 
-def _weight(run: Run, value: Judged, words: Bm25Index, exact: windows.Index) -> float:
+def _weight(run: Run, value: Judged, words: Bm25Index, dense: windows.Index) -> float:
     """The weight of the dense list: the usual one, unless the validation questions show that another one is better.
 
     That is so if its mean reciprocal rank is higher by twice the standard error of the difference: of a dozen questions
@@ -100,7 +100,7 @@ def _weight(run: Run, value: Judged, words: Bm25Index, exact: windows.Index) -> 
     queries, qrels = examples.validation(run)
     depth = min(run.config.evaluate.depth, len(value.candidates))
     embeddings, ids = encoding.load(run.embeddings(value.name, TRAINED), "validation")
-    pair = [words.search(list(queries.values()), depth), exact.search(embeddings, depth)]
+    pair = [words.search(list(queries.values()), depth), dense.search(embeddings, depth)]
     rows_of = {candidate: row for row, candidate in enumerate(value.candidates)}
     golds = [[rows_of[candidate] for candidate in qrels[id]] for id in ids]
 
@@ -126,7 +126,8 @@ def _search(value: Judged, depth: int, system: str, index: Any, queries: Any) ->
     """The first `depth` candidates of every query, without the query itself."""
     # Where a candidate may be the query itself, one more is asked for: dropping it leaves a list of full length.
     deep = min(depth + bool(value.own), len(value.candidates))
-    index.search(queries[:1], deep)  # compilation is not part of the search
+    # Compilation is not part of the search, and BM25 has none.
+    index.search(queries[: 1 if isinstance(index, Bm25Index) else exact.compiling(len(queries))], deep)
     began = time.perf_counter()
     scores, rows = index.search(queries, deep)
     seconds = time.perf_counter() - began

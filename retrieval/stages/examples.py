@@ -12,7 +12,7 @@ from retrieval.data import batches, beir, features, splits, tasks
 from retrieval.data.batches import Batches
 from retrieval.data.packing import Packing, Rows, rows_for
 from retrieval.data.vocab import Vocabulary
-from retrieval.errors import UserError, multiples
+from retrieval.errors import UserError, multiples, next_to
 from retrieval.stages import model as models
 from retrieval.stages.run import Run
 from retrieval.training import sharding
@@ -111,6 +111,41 @@ def check(config: ConfigDict) -> None:
     if batch_size == 1 and not models.is_mlm(config) and not config.data.negatives:
         raise UserError("config.train.batch_size=1: negatives are the other examples of a batch: take at least 2")
     packing(config)
+
+
+def check_chunks(config: ConfigDict, devices: int) -> None:
+    """Checks what the towers take at a time.
+
+    Raises:
+      UserError: chunks do not divide the batch, or devices and packed lanes not the chunks; or there are no towers.
+    """
+    size, rows, sizes = config.train.chunk_size, config.train.batch_size, chunk_sizes(config, devices)
+    if not size:
+        return
+    if models.is_mlm(config):
+        raise UserError(
+            f"config.train.chunk_size={size}: an MLM takes the whole batch at a time: set 0, and for less memory a "
+            "smaller config.train.batch_size with config.train.accumulation"
+        )
+    if rows % size:
+        raise UserError(
+            f"config.train.chunk_size={size} does not divide config.train.batch_size={rows}: take "
+            f"{next_to(size, sizes)}"
+        )
+    if size not in sizes:
+        lane = f" times the {sizes[0] // devices} examples that a lane packs" if sizes[0] > devices else ""
+        raise UserError(
+            f"config.train.chunk_size={size} must be a multiple of the number of devices, {devices}{lane}: take "
+            f"{next_to(size, sizes)}"
+        )
+
+
+def chunk_sizes(config: ConfigDict, devices: int) -> list[int]:
+    """The examples that the towers can take at a time, up to the whole batch: as many for every device, in whole lanes
+    where these are packed."""
+    rows, packed = config.train.batch_size, packing(config)
+    unit = devices * (packed.examples if packed else 1)
+    return [size for size in range(unit, rows + 1, unit) if rows % size == 0]
 
 
 def feature_lengths(config: ConfigDict) -> dict[str, int]:

@@ -116,7 +116,11 @@ def _data(run: Run) -> Iterator[tuple[str, list[str]]]:
     if any(rate for task, rate in config.data.rates.items() if task != "pairs"):
         yield "corpus", _names(trainer.holder("prepare").config.corpus)
     if config.data.rates.pairs:
+        if labelled := trainer.holder("pairs").config.pairs.files:
+            yield "labelled examples", _names(labelled)
         sets = trainer.holder("sets").config
+        if not sets.split.set:
+            return
         share = f"questions and their documents, {sets.split.ratio:.0%} of those of"
         yield share, _names(sets.sets.get(sets.split.set) or sets.split.set)
 
@@ -141,7 +145,7 @@ def _notes(config: ConfigDict, vocabulary: Vocabulary) -> list[str]:
     ]
     if isinstance(vocabulary, WordPiece):
         notes.append("Text is lower-cased, and accents are stripped.")
-    if model.tied and data.query_length < data.document_length:
+    if model.tied and data.query_length != data.document_length:
         limit = f'processing_kwargs={{"text": {{"max_length": {data.query_length}}}}}'
         notes[0] += f" Here one tower serves both, cut to the length of documents: long queries need `{limit}`."
     if model.dtype != "float32":

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from retrieval.data.beir import Candidate
 from retrieval.data.vocab import Vocabulary
-from retrieval.errors import UserError, divisors, multiples
+from retrieval.errors import UserError, multiples
 from retrieval.models import two_tower
 from retrieval.models.autoencoder import Autoencoder, DecoderConfig
 from retrieval.models.mlm import MaskedLanguageModel
@@ -94,32 +94,6 @@ def sizes(config: ConfigDict, of_towers: bool = True) -> dict[str, Any]:
     return found | {
         f"data.rates.{task}": config.data.rates.get(task, 0) for task in ("mlm", "autoencoder") if of_towers
     }
-
-
-def check_chunks(config: ConfigDict, devices: int) -> None:
-    """Checks what the towers take at a time.
-
-    Raises:
-      UserError: chunks do not divide the batch, or devices and packed lanes not the chunks; or there are no towers.
-    """
-    size, rows = config.train.chunk_size, config.train.batch_size
-    if not size:
-        return
-    if is_mlm(config):
-        raise UserError(
-            f"config.train.chunk_size={size}: an MLM takes the whole batch at a time: set 0, and for less memory a "
-            "smaller config.train.batch_size with config.train.accumulation"
-        )
-    if rows % size:
-        raise UserError(
-            f"config.train.chunk_size={size} does not divide config.train.batch_size={rows}: take "
-            f"{divisors(size, rows)}"
-        )
-    if size < rows and size % devices:
-        raise UserError(
-            f"config.train.chunk_size={size} must be a multiple of the number of devices, {devices}: take "
-            f"{multiples(size, devices)}"
-        )
 
 
 def abstract(config: ConfigDict, vocab_size: int) -> TwoTower | MaskedLanguageModel:

@@ -230,8 +230,8 @@ def advice(config: ConfigDict, plan: Plan) -> Iterator[str]:
     rows = config.train.chunk_size or config.train.batch_size
     smaller = [
         size
-        for size in range(plan.devices, rows, plan.devices)
-        if config.train.batch_size % size == 0 and plan.memory.state + rest * size / rows <= room
+        for size in examples.chunk_sizes(config, plan.devices)
+        if size < rows and plan.memory.state + rest * size / rows <= room
     ]
     if smaller and not models.is_mlm(config):
         share = smaller[-1] / rows

@@ -37,12 +37,13 @@ def in_chunks(
         return encode(rows, key)
     if size < 0 or B % size:
         raise UserError(
-            f"config.train.chunk_size={size} does not divide the {B} rows of a batch: take {divisors(size, B)}"
+            f"chunks of {size} rows do not divide the {B} rows (or groups of packed rows) of a batch: take "
+            f"{divisors(size, B)}"
         )
     devices = jax.typeof(jax.tree.leaves(rows)[0]).sharding.mesh.size
     if size % max(1, devices):
         raise UserError(
-            f"config.train.chunk_size={size} must be a multiple of the number of devices, {devices}: take "
+            f"chunks of {size} rows (or groups of packed rows) cannot be shared by {devices} devices: take "
             f"{multiples(size, devices)}"
         )
     keys = None if key is None else jax.random.split(key, B // size)
