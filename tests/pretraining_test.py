@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from retrieval.data import pretraining
 from retrieval.data.pretraining import Specials
+from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
 
 CLS, SEP, MASK = 101, 102, 103
 SPECIALS = Specials(CLS, SEP, MASK, vocab_size=1000)
@@ -64,6 +65,16 @@ def test_texts_that_are_too_long_are_cut_and_keep_their_sep():
         assert len(example["query"]) <= 4 and example["query"][-1] == SEP
         assert len(example["document"]) <= 8 and example["document"][-1] == SEP
         assert example["document"][:4] == (CLS, 5, 6, SEP)
+
+
+@pytest.mark.parametrize("tokens", range(11, 17))
+@pytest.mark.parametrize("title", [[], ["ant"], ["ant"] * 9])
+def test_a_pair_is_that_of_the_vocabulary(title, tokens):
+    """What training sees of a document is what is encoded of it later, at the limit of 16 tokens, too."""
+    vocabulary = WordPiece([*SPECIAL_TOKENS, "ant", "bee"])
+    first, second = ([vocabulary.tokens.index(word) for word in words] for words in (title, ["bee"] * tokens))
+    pair = pretraining._pair(tf.constant(first, tf.int32), tf.constant(second), 16, Specials.of(vocabulary))
+    assert pair.numpy().tolist() == vocabulary.pair(first, second, 16)
 
 
 def test_mlm_masks_15_percent_as_bert_does():

@@ -166,6 +166,6 @@ def _pair(first: tf.Tensor, second: tf.Tensor, length: int, specials: Specials) 
     room = length - 3
     half = (room + tf.cast(tf.size(first) > tf.size(second), tf.int32)) // 2
     first = first[: tf.maximum(half, room - tf.size(second))]
-    second = second[: room - tf.size(first)]
-    pair = tf.concat([[specials.cls], first, [specials.sep], second, [specials.sep]], 0)
+    rest = second[: room - tf.size(first)]
+    pair = tf.concat([[specials.cls], first, [specials.sep], rest, [specials.sep]], 0)
     return tf.cond(tf.size(first) > 0, lambda: pair, lambda: _single(second, length, specials))
