@@ -80,9 +80,10 @@ def test_a_pair_is_that_of_the_vocabulary(title, tokens):
 def test_mlm_masks_15_percent_as_bert_does():
     ids = tf.range(200, 600)
     record, lengths = {"ids": ids}, {"text": 402}
+    specials, drawn = SPECIALS._replace(vocab_size=4), set()
     kept = collections.Counter()
     for i in range(40):
-        example = pretraining.mlm(record, tf.constant([3, i]), lengths, SPECIALS)
+        example = pretraining.mlm(record, tf.constant([3, i]), lengths, specials)
         text, positions, labels = (example[k].numpy() for k in ("text", "positions", "labels"))
         original = np.concatenate([[CLS], ids.numpy(), [SEP]])
         assert len(positions) == 60 and len(set(positions)) == 60  # 15 % of 400
@@ -90,7 +91,9 @@ def test_mlm_masks_15_percent_as_bert_does():
         untouched = np.setdiff1d(np.arange(402), positions)
         np.testing.assert_array_equal(text[untouched], original[untouched])
         assert 0 not in positions and 401 not in positions
+        drawn.update(text[positions][text[positions] < 200].tolist())
         kept.update(np.where(text[positions] == MASK, "mask", np.where(text[positions] == labels, "same", "random")))
+    assert drawn == {1, 2, 3, MASK}  # and not 0, which is padding
     shares = {name: count / 2400 for name, count in kept.items()}
     assert shares["mask"] == pytest.approx(0.8, abs=0.03)
     assert shares["same"] == pytest.approx(0.1, abs=0.02) and shares["random"] == pytest.approx(0.1, abs=0.02)
