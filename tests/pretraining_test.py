@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from retrieval.data import pretraining
+from retrieval.data import features, pretraining
 from retrieval.data.pretraining import Specials
 from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
 
@@ -99,6 +99,15 @@ def test_mlm_masks_15_percent_as_bert_does():
     assert shares["same"] == pytest.approx(0.1, abs=0.02) and shares["random"] == pytest.approx(0.1, abs=0.02)
 
 
+def test_a_full_row_has_a_place_for_every_masked_token():
+    places = [features.mlm_lengths(text)["positions"] for text in range(5, 513)]
+    assert places == [max(1, round(0.15 * (text - 2))) for text in range(5, 513)]
+    assert places == np.maximum(1, pretraining.share(tf.range(3, 511), 15)).tolist()
+    for text in (192, 352, 392):  # of which 15 % are 28.5, 52.5 and 58.5
+        example = pretraining.mlm({"ids": tf.range(200, 600)}, tf.constant([3, 1]), {"text": text}, SPECIALS)
+        assert len(example["positions"]) == places[text - 5]
+
+
 def test_words_are_masked_whole():
     """Odd ids go on with the word of the even one before them: words of one to three tokens."""
     words = [(200,), (210, 211), (220, 221, 223), (230,), (240, 241), (250,), (260, 261, 263), (270, 271)]
@@ -108,7 +117,7 @@ def test_words_are_masked_whole():
     for i in range(200):
         record = {"ids": tf.constant(ids)}
         seed = tf.constant([3, i])
-        example = pretraining.mlm(record, seed, {"text": 62}, SPECIALS, rate=0.2, continues=continues)
+        example = pretraining.mlm(record, seed, {"text": 62}, SPECIALS, percent=20, continues=continues)
         positions = set(example["positions"].numpy() - 1)
         assert 12 - 2 <= len(positions) <= 12  # of 60; the next word may need up to three more
         for begin in np.flatnonzero(ids % 2 == 0):

@@ -6,7 +6,7 @@ shards), `document_id` and `counts`. Everything is a TensorFlow tensor; randomne
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -64,19 +64,20 @@ def mlm(
     seed: tf.Tensor,
     lengths: Mapping[str, int],
     specials: Specials,
-    rate: float = 0.15,
+    percent: int = 15,
     continues: Sequence[bool] | None = None,
 ) -> Record:
-    """Masked language model (Devlin et al. 2019): `rate` of a passage's tokens are to be predicted; of these 80 % are
+    """Masked language model (Devlin et al. 2019): 15 % of a passage's tokens are to be predicted; of these 80 % are
     replaced by [MASK], 10 % by a random token, 10 % stay.
 
     Args:
+      percent: of the tokens, those that are to be predicted.
       continues: for each id of the vocabulary, whether it goes on with the word of the token before it: a word is then
         masked whole or not at all (BERT's later models). None masks tokens.
     """
     seeds = tf.random.split(seed, 3)
     ids = _single(record["ids"], lengths["text"], specials)
-    count = tf.maximum(1, tf.cast(tf.round(rate * tf.cast(tf.size(ids) - 2, tf.float32)), tf.int32))
+    count = tf.maximum(1, share(tf.size(ids) - 2, percent))
     # [CLS] and [SEP], the two ends, are never chosen.
     words = tf.range(tf.size(ids) - 2) if continues is None else _words(ids[1:-1], continues)
     positions = tf.sort(_choose(words, count, seeds[0])) + 1
@@ -88,6 +89,15 @@ def mlm(
     replaced = tf.where(roll < 0.8, specials.mask, tf.where(roll < 0.9, random_ids, labels))
     text = tf.tensor_scatter_nd_update(ids, positions[:, None], replaced)
     return {"text": text, "positions": positions, "labels": labels}
+
+
+def share(count: Any, percent: int) -> Any:
+    """So many percent of a count, an integer or a tensor of integers: rounded, and halves to the even number.
+
+    In integers, for a row has as many places as this says of its length, and 28.5 may be more or less in float32.
+    """
+    hundredths = count * percent
+    return (hundredths + 49 + hundredths // 100 % 2) // 100
 
 
 def labelled(record: Record, seed: tf.Tensor, lengths: Mapping[str, int], specials: Specials, weight: float) -> Record:
