@@ -67,7 +67,7 @@ def _paper() -> ConfigDict:
             # Several texts in a row: the packed rows' tokens as a share of those of one text per row (0: one text per
             # row), and the tokens of a packed row.
             pack=dict(query=0.0, query_row=128, document=0.0, document_row=384),
-            lanes=256,  # a multiple of the hosts, a divisor of train.batch_size and prepare.shards
+            lanes=256,  # a multiple of the hosts; divides train.batch_size and prepare.shards (pairs: split.shards)
             shuffle_buffer=128,  # examples per lane and task; the records themselves are in the order of a hash
             held_out=0.001,  # share of the passages that pre-training is validated on, and never sees as documents
             negatives=0,  # hard negatives of a labelled example, drawn anew in every epoch; with rates.pairs alone

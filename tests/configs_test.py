@@ -30,6 +30,7 @@ def test_builds_and_names_only_stages_and_fields_that_exist(name, size):
             get_field(config.to_dict(), field)
     assert config.train.batch_size % config.data.lanes == 0
     assert config.prepare.shards % config.data.lanes == 0
+    assert config.split.shards % config.data.lanes == 0 or not config.data.rates.pairs
     config.corpus = config.corpus or "dump.xml.bz2"
     config.sets.reqa = "dev.json"
     settings.check_fields(config)
@@ -62,7 +63,6 @@ def test_the_papers_fine_tuning():
     assert (config.split.ratio, config.split.validation) == (0.8, 0.1)
     rates = config.data.rates.to_dict()
     assert {name for name, rate in rates.items() if rate} == {"pairs"}
-    assert config.split.shards % config.data.lanes == 0
 
 
 def test_the_papers_model_is_two_bert_bases():

@@ -12,6 +12,7 @@ import pytest
 import toy_corpus
 from conftest import REPOSITORY
 
+from retrieval.data import reqa
 from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError
 from retrieval.search import scann
@@ -276,6 +277,17 @@ def test_fine_tuning_on_half_of_the_questions(inputs, pretrained, tmp_path):
     assert steps == {best}
     assert results(folder)["dense", "pair", "Success@10"] > 0.5  # of 24 candidates
     assert "Table 2" in (folder / "report.md").read_text()
+
+
+def test_questions_of_labelled_files_that_a_set_holds_out_are_counted(inputs, prepared, tmp_path, caplog):
+    """Of 24, the 12 that are evaluated and the 3 that are validated on."""
+    questions = reqa.read_squad([inputs / "squad.json"]).queries.values()
+    lines = (json.dumps({"query": question, "positive": "so"}) + "\n" for question in questions)
+    (tmp_path / "pairs.jsonl").write_text("".join(lines))
+    run = fine_tuning(inputs, prepared, tmp_path / "run", **{"pairs.files": str(tmp_path / "pairs.jsonl")})
+    execute(run, "sets", "pairs")
+    assert records.details(run, "pairs")["evaluated queries"] == 15
+    assert "15 queries are also those of an evaluation set, or held out to validate on" in caplog.text
 
 
 def test_fine_tuning_on_labelled_files_with_hard_negatives(inputs, pretrained, tmp_path, caplog):

@@ -254,6 +254,13 @@ def test_groups_do_not_depend_on_the_order_of_the_lines_and_keep_a_pool(tmp_path
         assert list(groups.after(2)) == found[2:]
 
 
+def test_the_positives_of_a_query_keep_the_order_of_its_lines(tmp_path):
+    """`pairs.positives` takes the first."""
+    lines = [Example(query, texts(f"{9 - i}")) for i in range(9) for query in ("q", "r")]
+    for found in group(lines, tmp_path)[0]:
+        assert found.positives == texts(*"987654321")
+
+
 def test_an_evaluation_set_of_labelled_files(tmp_path):
     examples = [Example("q", texts("a"), texts("b")), Example("r", texts("b", "c"))]
     value = labelled.evaluation_set("dev", group(examples, tmp_path)[0])

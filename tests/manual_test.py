@@ -8,6 +8,7 @@ from conftest import REPOSITORY
 from configs import ict_bfs_wlp
 from retrieval import command_line, main
 from retrieval.data.labelled import Counts
+from retrieval.errors import UserError
 from retrieval.stages import formats, manual
 from retrieval.stages.formats import LABELLED, QUESTIONS, SETS
 from retrieval.stages.table import STAGES
@@ -61,11 +62,33 @@ def test_a_line_of_a_format_is_recognised_and_read(name, tmp_path):
     queries.write_text("1000094\tq\n")
     collection.write_text("5399011\ta\n4239068\tb\n")
     config = ict_bfs_wlp.get_config()
-    config.pairs.update(queries=str(queries), collection=str(collection))
+    if name == formats.ID_TRIPLES:
+        config.pairs.update(queries=str(queries), collection=str(collection))
     assert formats.format_of(config, path) == name
     with formats.grouped(config, [path], tmp_path, 9) as (groups, counts):
         ((query, positives, negatives),) = groups
     assert query == "q" and len(positives) == len(negatives) == 1 and counts == Counts(1, 1, counts.left_out)
+
+
+def test_ids_of_another_kind_are_not_trained_on_as_texts(tmp_path):
+    """As MS MARCO v2 has them."""
+    ids = ["2000", "msmarco_passage_01_552", "msmarco_passage_02_17"]
+    path, queries, collection = (tmp_path / file for file in ("file", "queries.tsv", "collection.tsv"))
+    path.write_text("\t".join(ids))
+    queries.write_text(f"{ids[0]}\tq\n")
+    collection.write_text(f"{ids[1]}\ta\n{ids[2]}\tb\n")
+    config = ict_bfs_wlp.get_config()
+    config.pairs.update(queries=str(queries), collection=str(collection))
+    with pytest.raises(UserError, match=r"file, line 1: .* set config\.pairs\.format=id_triples or triples"):
+        formats.format_of(config, path)
+    config.pairs.format = formats.ID_TRIPLES
+    with formats.grouped(config, [path], tmp_path, 9) as (groups, _):
+        assert [(query, *(text.text for side in sides for text in side)) for query, *sides in groups] == [
+            ("q", "a", "b")
+        ]
+    config.pairs.format = ""
+    path.write_text("who sang\tReba sang\tBob")
+    assert formats.format_of(config, path) == formats.TRIPLES
 
 
 def test_help_lists_all_of_it(monkeypatch, capsys):

@@ -358,6 +358,10 @@ FILES = mistakes(
         (f"{DPR}{{ids.tsv}}", ("{ids.tsv}: triples of ids", "set config.pairs.queries")),
         (f"{DPR}{{ids.tsv}} --config.pairs.queries={{ids.tsv}}", ("{ids.tsv}", "set config.pairs.collection")),
         (f"{DPR}{{dpr.json}} --config.pairs.format=drp", ("'drp'", "config.pairs.format", "did you mean dpr")),
+        (
+            f"{DPR}{{dpr.json}} --config.split.shards=12",
+            ("config.data.lanes=8", "labelled pairs, config.split.shards=12", "take 6 or 12 lanes"),
+        ),
         (f"{DPR}{{dpr.json}} --config.pairs.pool=0", ("config.pairs.pool=0", "at least 1")),
         (f"{DPR}{{dpr.json}} --config.data.negatives=-1", ("config.data.negatives=-1", "at least 0")),
         (

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from retrieval.data import pretraining
+from retrieval.data import features, pretraining
 from retrieval.data.pretraining import Specials
+from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
 
 CLS, SEP, MASK = 101, 102, 103
 SPECIALS = Specials(CLS, SEP, MASK, vocab_size=1000)
@@ -66,12 +67,23 @@ def test_texts_that_are_too_long_are_cut_and_keep_their_sep():
         assert example["document"][:4] == (CLS, 5, 6, SEP)
 
 
+@pytest.mark.parametrize("tokens", range(11, 17))
+@pytest.mark.parametrize("title", [[], ["ant"], ["ant"] * 9])
+def test_a_pair_is_that_of_the_vocabulary(title, tokens):
+    """What training sees of a document is what is encoded of it later, at the limit of 16 tokens, too."""
+    vocabulary = WordPiece([*SPECIAL_TOKENS, "ant", "bee"])
+    first, second = ([vocabulary.tokens.index(word) for word in words] for words in (title, ["bee"] * tokens))
+    pair = pretraining._pair(tf.constant(first, tf.int32), tf.constant(second), 16, Specials.of(vocabulary))
+    assert pair.numpy().tolist() == vocabulary.pair(first, second, 16)
+
+
 def test_mlm_masks_15_percent_as_bert_does():
     ids = tf.range(200, 600)
     record, lengths = {"ids": ids}, {"text": 402}
+    specials, drawn = SPECIALS._replace(vocab_size=4), set()
     kept = collections.Counter()
     for i in range(40):
-        example = pretraining.mlm(record, tf.constant([3, i]), lengths, SPECIALS)
+        example = pretraining.mlm(record, tf.constant([3, i]), lengths, specials)
         text, positions, labels = (example[k].numpy() for k in ("text", "positions", "labels"))
         original = np.concatenate([[CLS], ids.numpy(), [SEP]])
         assert len(positions) == 60 and len(set(positions)) == 60  # 15 % of 400
@@ -79,10 +91,21 @@ def test_mlm_masks_15_percent_as_bert_does():
         untouched = np.setdiff1d(np.arange(402), positions)
         np.testing.assert_array_equal(text[untouched], original[untouched])
         assert 0 not in positions and 401 not in positions
+        drawn.update(text[positions][text[positions] < 200].tolist())
         kept.update(np.where(text[positions] == MASK, "mask", np.where(text[positions] == labels, "same", "random")))
+    assert drawn == {1, 2, 3, MASK}  # and not 0, which is padding
     shares = {name: count / 2400 for name, count in kept.items()}
     assert shares["mask"] == pytest.approx(0.8, abs=0.03)
     assert shares["same"] == pytest.approx(0.1, abs=0.02) and shares["random"] == pytest.approx(0.1, abs=0.02)
+
+
+def test_a_full_row_has_a_place_for_every_masked_token():
+    places = [features.mlm_lengths(text)["positions"] for text in range(5, 513)]
+    assert places == [max(1, round(0.15 * (text - 2))) for text in range(5, 513)]
+    assert places == np.maximum(1, pretraining.share(tf.range(3, 511), 15)).tolist()
+    for text in (192, 352, 392):  # of which 15 % are 28.5, 52.5 and 58.5
+        example = pretraining.mlm({"ids": tf.range(200, 600)}, tf.constant([3, 1]), {"text": text}, SPECIALS)
+        assert len(example["positions"]) == places[text - 5]
 
 
 def test_words_are_masked_whole():
@@ -94,7 +117,7 @@ def test_words_are_masked_whole():
     for i in range(200):
         record = {"ids": tf.constant(ids)}
         seed = tf.constant([3, i])
-        example = pretraining.mlm(record, seed, {"text": 62}, SPECIALS, rate=0.2, continues=continues)
+        example = pretraining.mlm(record, seed, {"text": 62}, SPECIALS, percent=20, continues=continues)
         positions = set(example["positions"].numpy() - 1)
         assert 12 - 2 <= len(positions) <= 12  # of 60; the next word may need up to three more
         for begin in np.flatnonzero(ids % 2 == 0):

@@ -1,6 +1,7 @@
 """The division of questions into training, validation and test."""
 
 import dataclasses
+import hashlib
 
 import pytest
 
@@ -60,9 +61,29 @@ def test_it_depends_on_the_seed_and_not_on_the_order_of_the_questions():
     assert set(split(value, 0.5, 0.1, 0)[0].queries) != set(split(value, 0.5, 0.1, 1)[0].queries)
 
 
+def test_questions_that_differ_stand_in_the_order_of_the_hash_of_their_ids():
+    """Published numbers hang on it."""
+    value = questions(100)
+    ids = sorted(value.queries, key=lambda id: hashlib.blake2b(f"3 {id}".encode(), digest_size=8).digest())
+    test, training = split(value, 0.5, 0.1, 3)
+    assert set(training.qrels["validation"]) == set(ids[:5]) and set(test.queries) == set(ids[50:])
+
+
 def test_a_smaller_share_of_labels_is_part_of_a_larger_one():
     few, many = (set(split(questions(200), ratio, 0.1, 0)[1].queries) for ratio in (0.05, 0.8))
     assert few < many
+
+
+def test_the_same_question_under_several_ids_is_on_one_side():
+    value = questions(300)
+    value.queries.update({f"q{i}": f"question {i % 40}" for i in range(300)})
+    for ratio, seed in ((0.3, 0), (0.5, 0), (0.5, 1)):
+        test, training = split(value, ratio, 0.2, seed)
+        sides = [test.queries, *training.qrels.values()]
+        assert sum(map(len, sides)) == 300 and abs(len(test.queries) - 300 * (1 - ratio)) < 8
+        texts = [{value.queries[id] for id in side} for side in sides]
+        assert set.union(*texts) == set(value.queries.values()) and sum(map(len, texts)) == 40
+    assert set(split(value, 0.3, 0.2, 0)[1].queries) < set(split(value, 0.5, 0.2, 0)[1].queries)
 
 
 def test_what_is_judged_not_relevant_is_not_trained_on():

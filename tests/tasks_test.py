@@ -1,6 +1,7 @@
 """The registry, the converters and the batches, over the toy corpus."""
 
 import collections
+import contextlib
 
 import jax
 import numpy as np
@@ -22,6 +23,8 @@ from retrieval.errors import UserError
 from retrieval.training import losses
 
 LENGTHS = features.pair_lengths(query=24, document=64)
+K = 3  # hard negatives
+DOCUMENTS = "ant bee cow dog elk fox hen owl pig rat yak emu".split()
 
 
 @pytest.fixture(scope="module")
@@ -256,6 +259,32 @@ def test_packing_needs_a_lane_for_every_device(corpus):
         batches(corpus, register(corpus, ict=1.0), packing=PACKING)
 
 
+def test_lanes_whose_files_are_empty_are_refused(corpus, tmp_path):
+    folder, *others = corpus
+    for path in folder.glob("*.tfrecord"):
+        (tmp_path / path.name).write_bytes(b"" if "-00003-" in path.name else path.read_bytes())
+    tasks.check_lanes(tasks.register(*corpus, {"ict": 1.0, "wlp": 1.0})[1], lanes=4)
+    name, examples = tasks.register(tmp_path, *others, {"wlp": 1.0})
+    with pytest.raises(UserError, match=r"'wlp': \d+ examples, .* 1 of config\.data\.lanes=4, first lane-00003: "):
+        tasks.check_lanes(examples, lanes=4)
+    tasks.check_lanes(examples, lanes=2)
+    tasks.check_lanes({"wlp": 4000}, lanes=4)  # so many are never all in three of four lanes
+    for path in tmp_path.iterdir():
+        path.write_bytes(b"")
+    with pytest.raises(UserError, match="lane-00000: no example is in its files"):
+        take(batches((tmp_path, *others), name, lanes=1, devices=1), 1)
+
+
+@pytest.mark.parametrize("negatives", [0, K])
+def test_lanes_whose_examples_are_all_filtered_out_are_refused(corpus, tmp_path, negatives):
+    texts = [Candidate("", "", f"the {animal}") for animal in DOCUMENTS]
+    examples = [Example("with", (texts[0],), tuple(texts[2:4])), Example("without", (texts[1],))]
+    pairs.write_pairs(examples, corpus[1], tmp_path, 2)
+    _, found = tasks.register(*corpus, {"pairs": 1.0}, labelled=tmp_path, negatives=negatives)
+    with pytest.raises(UserError, match="'pairs': 1 examples") if negatives else contextlib.nullcontext():
+        tasks.check_lanes(found, 2)
+
+
 @pytest.mark.parametrize("name", ["ict", "bfs", "wlp", "mlm"])
 def test_held_out_passages_are_in_validation_and_nowhere_else(corpus, name):
     def documents(**kwargs):
@@ -292,7 +321,7 @@ def test_labelled_pairs(corpus, labelled):
     vocabulary, (folder, value, statistics) = corpus[1], labelled
     assert (statistics["pairs"], statistics["shards"]) == (11, 4)
     name, examples = tasks.register(*corpus, {"pairs": 1.0}, labelled=folder)
-    assert (name, examples) == ("pairs", 11)
+    assert (name, examples) == ("pairs", {"pairs": 11})
     dataset = seqio.TaskRegistry.get(name).get_dataset(LENGTHS, shuffle=False, num_epochs=1, seed=0)
     found = {
         (vocabulary.decode(e["query"]), vocabulary.decode(e["document"][0]), float(e["log_q"][0]))
@@ -343,10 +372,6 @@ def test_mlm_batches(corpus):
     assert used.any(axis=1).all() and not batch["labels"][~used].any()
 
 
-K = 3
-DOCUMENTS = "ant bee cow dog elk fox hen owl pig rat yak emu".split()
-
-
 @pytest.fixture(scope="module")
 def hard(corpus, tmp_path_factory):
     """Eight queries of one positive and 0, 1, 2, ... negatives, and one of two positives and five negatives."""
@@ -367,7 +392,7 @@ def drawn(corpus, folder, negatives=K, epochs=1, seed=0):
         (decode(e["query"]), [decode(ids) for ids in e["document"]], e["document_id"].tolist(), e["log_q"])
         for e in dataset.as_numpy_iterator()
     ]
-    assert len(found) == epochs * count
+    assert len(found) == epochs * count["pairs"]
     return found
 
 

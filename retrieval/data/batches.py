@@ -42,7 +42,7 @@ class Batches:
           packing: of each lane; None for one text per row.
 
         Raises:
-          UserError: lanes, batch size, hosts or devices do not divide each other, or there are too few files.
+          UserError: lanes, batch size, hosts or devices do not divide each other.
         """
         _check(batch_size, lanes, sharding, packing)
         self._sharding = sharding
@@ -60,7 +60,7 @@ class Batches:
                 verbose=False,
                 trim_output_features=False,  # the tasks cut, and keep the last [SEP]
             )
-            lane = _Lane(f"lane-{number:05d}", dataset, batch_size // lanes)
+            lane = _Lane(lane_name(number), dataset, batch_size // lanes)
             self._lanes.append(PackedLane(lane, packing) if packing else lane)
 
     def __iter__(self) -> "Batches":
@@ -97,10 +97,11 @@ class _Lane:
         try:
             return {name: values.numpy() for name, values in next(self._iterator).items()}
         except tf.errors.OpError as error:
+            raise damaged(self.name, error) from error
+        except StopIteration:
             raise UserError(
-                f"{self.name}: the shards of examples are damaged ({_first_line(error)}); make them again with "
-                "--stage=prepare, or --stage=pairs for labelled pairs"
-            ) from error
+                f"{self.name}: no example is in its files: take fewer config.data.lanes, or more data"
+            ) from None
 
     def save(self, folder: Path) -> None:
         tf.train.Checkpoint(lane=self._iterator).write(str(folder / self.name))
@@ -115,6 +116,19 @@ class _Lane:
                 f"{folder / self.name}: not a position in this data ({_first_line(error)}); delete the checkpoint and "
                 "train again"
             ) from error
+
+
+def lane_name(number: int) -> str:
+    """What a lane and its saved position are called."""
+    return f"lane-{number:05d}"
+
+
+def damaged(where: str, error: Exception) -> UserError:
+    """An error for shards that TensorFlow cannot read."""
+    return UserError(
+        f"{where}: the shards of examples are damaged ({_first_line(error)}); make them again with --stage=prepare, or "
+        "--stage=pairs for labelled pairs"
+    )
 
 
 def abstract(

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 import seqio
 import tensorflow as tf
 
+from retrieval.data import pretraining
+
 _Spec = seqio.FeatureConverter.FeatureSpec
 
 
@@ -13,9 +15,9 @@ def pair_lengths(query: int, document: int, negatives: int = 0) -> dict[str, int
     return {"query": query, "document": document, "document_id": 1 + negatives, "log_q": 1 + negatives}
 
 
-def mlm_lengths(text: int, rate: float = 0.15) -> dict[str, int]:
+def mlm_lengths(text: int, percent: int = 15) -> dict[str, int]:
     """The lengths that the MLM task and its converter take: as many positions as a full row has masked tokens."""
-    masked = max(1, round(rate * (text - 2)))
+    masked = max(1, pretraining.share(text - 2, percent))
     return {"text": text, "positions": masked, "labels": masked}
 
 

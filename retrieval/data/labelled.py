@@ -104,7 +104,7 @@ class Groups:
     def _all(self) -> Iterator[Example]:
         excluded = self._counts.queries = 0
         for (_, query), records in itertools.groupby(self._sorter, key=operator.itemgetter(0, 1)):
-            group, dropped = self._merge(query, [msgpack.unpackb(packed) for _, _, packed in records])
+            group, dropped = self._merge(query, [msgpack.unpackb(packed) for *_, packed in records])
             excluded += dropped
             self._counts.queries += 1
             yield group
@@ -133,7 +133,8 @@ def grouped(
 ) -> Iterator[Groups]:
     """The examples with those of a query brought together, sorted in a temporary file of `folder`.
 
-    A positive of a query, by key or by id, is none of its negatives, whichever example calls it so.
+    The positives of a query stand in the order of its examples, and none of them, by key or by id, is one of its
+    negatives, whichever example calls it so.
 
     Args:
       pool: negatives that a query keeps, drawn by a hash.
@@ -144,7 +145,7 @@ def grouped(
         for query, positives, negatives in examples:
             texts = [[(text.id, text.title, text.text) for text in side] for side in (positives, negatives)]
             counts.examples += 1
-            sorter.add((_hash(str(seed), query), query, msgpack.packb(texts)))
+            sorter.add((_hash(str(seed), query), query, counts.examples, msgpack.packb(texts)))
         yield Groups(sorter, pool, counts, key)
 
 

@@ -6,7 +6,7 @@ shards), `document_id` and `counts`. Everything is a TensorFlow tensor; randomne
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -64,29 +64,40 @@ def mlm(
     seed: tf.Tensor,
     lengths: Mapping[str, int],
     specials: Specials,
-    rate: float = 0.15,
+    percent: int = 15,
     continues: Sequence[bool] | None = None,
 ) -> Record:
-    """Masked language model (Devlin et al. 2019): `rate` of a passage's tokens are to be predicted; of these 80 % are
+    """Masked language model (Devlin et al. 2019): 15 % of a passage's tokens are to be predicted; of these 80 % are
     replaced by [MASK], 10 % by a random token, 10 % stay.
 
     Args:
+      percent: of the tokens, those that are to be predicted.
       continues: for each id of the vocabulary, whether it goes on with the word of the token before it: a word is then
         masked whole or not at all (BERT's later models). None masks tokens.
     """
     seeds = tf.random.split(seed, 3)
     ids = _single(record["ids"], lengths["text"], specials)
-    count = tf.maximum(1, tf.cast(tf.round(rate * tf.cast(tf.size(ids) - 2, tf.float32)), tf.int32))
+    count = tf.maximum(1, share(tf.size(ids) - 2, percent))
     # [CLS] and [SEP], the two ends, are never chosen.
     words = tf.range(tf.size(ids) - 2) if continues is None else _words(ids[1:-1], continues)
     positions = tf.sort(_choose(words, count, seeds[0])) + 1
     labels = tf.gather(ids, positions)
     count = tf.size(positions)
     roll = tf.random.stateless_uniform([count], seeds[1])
-    random_ids = tf.random.stateless_uniform([count], seeds[2], 0, specials.vocab_size, tf.int32)
+    # From 1 on: 0 is padding, which would be no token to the encoder, and take away the place that is to be predicted.
+    random_ids = tf.random.stateless_uniform([count], seeds[2], 1, specials.vocab_size, tf.int32)
     replaced = tf.where(roll < 0.8, specials.mask, tf.where(roll < 0.9, random_ids, labels))
     text = tf.tensor_scatter_nd_update(ids, positions[:, None], replaced)
     return {"text": text, "positions": positions, "labels": labels}
+
+
+def share(count: Any, percent: int) -> Any:
+    """So many percent of a count, an integer or a tensor of integers: rounded, and halves to the even number.
+
+    In integers, for a row has as many places as this says of its length, and 28.5 may be more or less in float32.
+    """
+    hundredths = count * percent
+    return (hundredths + 49 + hundredths // 100 % 2) // 100
 
 
 def labelled(record: Record, seed: tf.Tensor, lengths: Mapping[str, int], specials: Specials, weight: float) -> Record:
@@ -166,6 +177,6 @@ def _pair(first: tf.Tensor, second: tf.Tensor, length: int, specials: Specials) 
     room = length - 3
     half = (room + tf.cast(tf.size(first) > tf.size(second), tf.int32)) // 2
     first = first[: tf.maximum(half, room - tf.size(second))]
-    second = second[: room - tf.size(first)]
-    pair = tf.concat([[specials.cls], first, [specials.sep], second, [specials.sep]], 0)
+    rest = second[: room - tf.size(first)]
+    pair = tf.concat([[specials.cls], first, [specials.sep], rest, [specials.sep]], 0)
     return tf.cond(tf.size(first) > 0, lambda: pair, lambda: _single(second, length, specials))

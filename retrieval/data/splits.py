@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from retrieval.data.answers import Answers
 from retrieval.data.beir import RetrievalSet, Stream
@@ -15,13 +15,13 @@ _MOST_HELD_OUT = 2000  # queries of files: their texts are a pool that is held i
 
 
 def split(value: RetrievalSet, ratio: float, validation: float, seed: int) -> tuple[RetrievalSet, RetrievalSet]:
-    """Divides a set by question: no question that is trained on is evaluated on.
+    """Divides a set by question: no question that is trained on is evaluated on, under whatever id.
 
-    The order in which questions go to one side or the other is that of a hash of seed and id, so the training questions
-    of a smaller ratio are among those of a larger one.
+    The order in which questions go to one side or the other is that of a hash of seed and id (of the smallest id that
+    has the question's text), so the training questions of a smaller ratio are among those of a larger one.
 
     Args:
-      ratio: share of the questions to train on; 0.01, 0.05 and 0.8 in the paper.
+      ratio: share of the questions to train on, and those with the text of the last; 0.01, 0.05 and 0.8 in the paper.
       validation: share of the training questions that is held out to choose settings and checkpoint; 0.1 in the paper.
 
     Returns:
@@ -40,9 +40,10 @@ def split(value: RetrievalSet, ratio: float, validation: float, seed: int) -> tu
     for name, share in (("ratio", ratio), ("validation", validation)):
         if not 0 < share < 1:
             raise UserError(f"config.split.{name}={share}: a share between 0 and 1 is needed, such as 0.1")
-    ids = sorted(value.queries, key=lambda id: hashlib.blake2b(f"{seed} {id}".encode(), digest_size=8).digest())
-    training = round(ratio * len(ids))
-    held_out = round(validation * training)
+    ids = _ordered(value.queries, seed)
+    texts = [value.queries[id] for id in ids]
+    training = _behind(texts, round(ratio * len(ids)))
+    held_out = _behind(texts, round(validation * training))
     sizes = {"train": training - held_out, "validation": held_out, "test": len(ids) - training}
     if not all(sizes.values()):
         counts = ", ".join(f"{count} {name}" for name, count in sizes.items())
@@ -51,6 +52,26 @@ def split(value: RetrievalSet, ratio: float, validation: float, seed: int) -> tu
             f"config.split.validation={validation} makes {counts} questions of them: choose others, or a larger set"
         )
     return _test_set(value, set(ids[training:])), _training_set(value, ids[held_out:training], ids[:held_out])
+
+
+def _ordered(queries: Mapping[str, str], seed: int) -> list[str]:
+    """The ids in the order of a hash, and those of one text next to each other."""
+    first: dict[str, str] = {}
+    for id in sorted(queries):
+        first.setdefault(queries[id], id)
+
+    def place(id: str) -> tuple[bytes, str, str]:
+        smallest = first[queries[id]]
+        return hashlib.blake2b(f"{seed} {smallest}".encode(), digest_size=8).digest(), smallest, id
+
+    return sorted(queries, key=place)
+
+
+def _behind(texts: Sequence[str], border: int) -> int:
+    """The first border from `border` on that does not part equal texts."""
+    while 0 < border < len(texts) and texts[border - 1] == texts[border]:
+        border += 1
+    return border
 
 
 def held_out(queries: int, share: float) -> int:

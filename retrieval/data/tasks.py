@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import seqio
 import tensorflow as tf
 
 from retrieval import files
-from retrieval.data import pairs, pretraining
+from retrieval.data import batches, pairs, pretraining
 from retrieval.data.pretraining import Specials
 from retrieval.data.vocab import Vocabulary
 from retrieval.errors import UserError, unknown_name
@@ -32,6 +33,7 @@ _RECORD = {
 
 
 _DRAWS = 10_000  # held-out shares are multiples of its inverse
+_MANY = 1000  # examples per lane: so many are never all in other lanes
 
 _LABELLED_RECORD = {"counts": tf.io.FixedLenSequenceFeature([], tf.float32, allow_missing=True)} | {
     name: tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True)
@@ -52,8 +54,8 @@ def register(
     held_out: float = 0.0,
     validation: bool = False,
     negatives: int = 0,
-) -> tuple[str, int]:
-    """Registers the tasks of `rates`; returns the name to get the dataset by, and the examples of an epoch.
+) -> tuple[str, dict[str, int]]:
+    """Registers the tasks of `rates`; returns the name to get the dataset by, and the examples of each task's epoch.
 
     One task is registered under its own name, several also as a mixture such as 'ict+bfs+wlp'.
 
@@ -107,7 +109,7 @@ def register(
             output_features=_output_features("mlm" if task in _TEXTS else "pair", vocab),
             shuffle_buffer_size=shuffle_buffer,
         )
-    examples = sum(sizes[task] for task in rates)
+    examples = {task: sizes[task] for task in rates}
     if len(rates) == 1:
         return next(iter(rates)) + suffix, examples
     name = "+".join(rates) + suffix
@@ -140,6 +142,29 @@ def check_rates(rates: Mapping[str, float]) -> None:
             f"task '{alone}' trains an encoder on single texts and cannot be mixed with other tasks: set "
             f"config.data.rates.{alone}=0, or {others}"
         )
+
+
+def check_lanes(examples: Mapping[str, int], lanes: int) -> None:
+    """Checks that every lane has an example of every task that has been registered.
+
+    seqio repeats a lane's records before our filters: where these let none pass, it would look for one for ever.
+
+    Args:
+      examples: of each task's epoch. Of many not all can be in other lanes, and no file is opened.
+
+    Raises:
+      UserError: a lane has none, or a file cannot be read.
+    """
+    for name, count in examples.items():
+        if count >= _MANY * lanes:
+            continue
+        found = _lanes_with_examples(seqio.TaskRegistry.get(name), lanes)
+        if lacking := [lane for lane in range(lanes) if lane not in found]:
+            raise UserError(
+                f"task '{name}': {count} examples, none of them in {len(lacking)} of config.data.lanes={lanes}, first "
+                f"{batches.lane_name(lacking[0])}: take fewer lanes (a divisor of the shards), more data, or "
+                f"config.data.rates.{name}=0"
+            )
 
 
 def _continues(vocabulary: Vocabulary, whole_word: bool) -> list[bool] | None:
@@ -183,6 +208,25 @@ def _check_sizes(rates: Mapping[str, float], sizes: Mapping[str, int], negatives
             if task == LABELLED and task in sizes:
                 why = f"none has a negative, and config.data.negatives={negatives}: set that to 0"
             raise UserError(f"task '{task}' has no example: {why}; or set config.data.rates.{task}=0")
+
+
+def _lanes_with_examples(task: seqio.Task, lanes: int) -> set[int]:
+    *choose, _ = task.preprocessors  # the last draws an example
+
+    def look(lane: tf.Tensor, path: tf.Tensor) -> tf.data.Dataset:
+        records = task.source.reader_cls(path).map(task.source.parse_fn)
+        for function in choose:
+            records = function(records)
+        return records.take(1).map(lambda _: lane)
+
+    paths = task.source.list_shards("train")  # in the order in which seqio deals them out
+    files_of_lanes = tf.data.Dataset.from_tensor_slices((np.arange(len(paths)) % lanes, np.array(paths, str)))
+    options = tf.data.Options()  # to tune and to rewrite what is read once would take most of the time
+    options.autotune.enabled = options.experimental_optimization.apply_default_optimizations = False
+    try:
+        return set(files_of_lanes.flat_map(look).with_options(options).as_numpy_iterator())
+    except tf.errors.OpError as error:
+        raise batches.damaged(f"task '{task.name}'", error) from error
 
 
 def _int32(dataset: tf.data.Dataset) -> tf.data.Dataset:

@@ -245,10 +245,18 @@ def _check_shards(run: Run) -> None:
             "config.pairs.files or config.split.set, or set config.data.rates.pairs=0"
         )
     others = any(rate for task, rate in config.data.rates.items() if task != "pairs")
-    if others and corpus.prepare.shards % config.data.lanes:
+    if others:
+        _check_lanes(config.data.lanes, corpus.prepare.shards, "the corpus, config.prepare.shards")
+    if config.data.rates.pairs:  # a refresh writes as many as the stage
+        _check_lanes(config.data.lanes, run.holder("pairs").config.split.shards, "labelled pairs, config.split.shards")
+
+
+def _check_lanes(lanes: int, shards: int, whose: str) -> None:
+    """Lanes have equally many files: what is in a smaller lane would be drawn more often."""
+    if shards % lanes:
         raise UserError(
-            f"config.data.lanes={config.data.lanes} does not divide the shards of the corpus, config.prepare.shards="
-            f"{corpus.prepare.shards}: take {divisors(config.data.lanes, corpus.prepare.shards)} lanes"
+            f"config.data.lanes={lanes} does not divide the shards of {whose}={shards}: take {divisors(lanes, shards)} "
+            "lanes"
         )
 
 

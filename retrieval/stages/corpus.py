@@ -116,7 +116,11 @@ def write_pairs(run: Run) -> dict[str, Any]:
             groups.after(held_out), vocabulary, run.pairs, config.split.shards, config.pairs.positives
         )
     if evaluated:
-        _log.warning("pairs: %d queries are also those of an evaluation set: it will flatter the model", evaluated)
+        _log.warning(
+            "pairs: %d queries are also those of an evaluation set, or held out to validate on: what is measured there "
+            "will flatter the model",
+            evaluated,
+        )
     files.remove_temporaries(run.pairs)
     left_out = {what: number for what, number in counts.left_out.items() if number}
     return statistics | {"validation queries": held_out, "evaluated queries": evaluated, "left out": left_out}
@@ -144,9 +148,13 @@ def pair_inputs(run: Run) -> Sequence[Path]:
 
 
 def _asked(run: Run) -> set[str]:
-    """The queries of the evaluation sets."""
+    """The queries of the evaluation sets, and those of the set to split that are held out to validate on."""
     folders = [path for path in run.sets.iterdir() if path.is_dir()] if run.sets.exists() else []
-    return {query for folder in folders for query in beir.read_queries(folder / "queries.jsonl").values()}
+    asked = {query for folder in folders for query in beir.read_queries(folder / "queries.jsonl").values()}
+    if run.training.exists():
+        training = beir.read_judged(run.training)
+        asked |= {training.queries[id] for id in training.qrels[splits.VALIDATION]}
+    return asked
 
 
 def _sets(run: Run) -> Iterator[RetrievalSet]:

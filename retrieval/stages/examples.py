@@ -20,8 +20,8 @@ from retrieval.training import sharding
 
 def register_tasks(
     run: Run, vocabulary: Vocabulary, validation: bool = False, pairs: Path | None = None
-) -> tuple[str, int]:
-    """Registers the config's tasks; returns the name to get the dataset by, and the examples of an epoch.
+) -> tuple[str, dict[str, int]]:
+    """Registers the config's tasks; returns the name to get the dataset by, and the examples of each task's epoch.
 
     Args:
       validation: the tasks are over the passages that are held out of training, instead of the others.
@@ -53,15 +53,16 @@ def make_batches(
       version: of these pairs; each has an order of its own.
 
     Raises:
-      UserError: the data has fewer examples than a batch has rows.
+      UserError: the data has fewer examples than a batch has rows, or none for a lane.
     """
     config = run.config
     task, examples = register_tasks(run, vocabulary, pairs=pairs)
-    if examples < config.train.batch_size:
+    if (total := sum(examples.values())) < config.train.batch_size:
         raise UserError(
-            f"the data gives {examples} examples, fewer than config.train.batch_size={config.train.batch_size}: "
+            f"the data gives {total} examples, fewer than config.train.batch_size={config.train.batch_size}: "
             "more data or a smaller batch is needed"
         )
+    tasks.check_lanes(examples, config.data.lanes)
     return Batches(
         task,
         *_features(config, vocabulary.sep_id),

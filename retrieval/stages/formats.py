@@ -239,7 +239,7 @@ def format_of(config: ConfigDict, path: Path) -> str:
     """The name of the format of a labelled file: config.pairs.format, or what its beginning tells.
 
     Raises:
-      UserError: it tells nothing.
+      UserError: it tells nothing, or may be texts or ids.
     """
     if config.pairs.format:
         return config.pairs.format
@@ -252,7 +252,15 @@ def format_of(config: ConfigDict, path: Path) -> str:
             f"{path}, line 1: no format that is known, {len(fields)} fields between tabs; README.md shows what "
             f"{', '.join(LABELLED)} look like"
         )
-    return ID_TRIPLES if _IDS.fullmatch(line) else TRIPLES
+    if _IDS.fullmatch(line):
+        return ID_TRIPLES
+    # MS MARCO v2 has ids such as msmarco_passage_01_552: no model is to be trained on these as if they were texts.
+    if (config.pairs.queries or config.pairs.collection) and all(len(field.split()) < 2 for field in fields):
+        raise UserError(
+            f"{path}, line 1: three words between tabs, which may be ids, whose texts config.pairs.queries and "
+            f"config.pairs.collection have, or texts: set config.pairs.format={ID_TRIPLES} or {TRIPLES}"
+        )
+    return TRIPLES
 
 
 def _read(config: ConfigDict, path: Path, folder: Path, pool: int, counts: Counts) -> Iterator[Example]:
