@@ -80,9 +80,9 @@ def test_shapes_and_types(corpus):
 
 def test_same_seed_same_batches_and_another_seed_others(corpus):
     name = register(corpus, ict=1.0, bfs=1.0, wlp=1.0)
-    first = take(batches(corpus, name), 6)
-    assert equal(first, take(batches(corpus, name), 6))
-    assert not equal(first, take(batches(corpus, name, seed=1), 6))
+    first = take(batches(corpus, name, lanes=2), 6)
+    assert equal(first, take(batches(corpus, name, lanes=2), 6))
+    assert not equal(first, take(batches(corpus, name, seed=1, lanes=2), 6))
 
 
 def test_every_lane_draws_by_a_seed_of_its_own(corpus, monkeypatch):
@@ -136,11 +136,11 @@ def test_a_lane_with_rows_on_two_hosts(corpus, monkeypatch):
 
 def test_position_is_saved_and_restored(corpus, tmp_path):
     name = register(corpus, ict=1.0, bfs=1.0, wlp=1.0)
-    iterator = batches(corpus, name)
+    iterator = batches(corpus, name, lanes=2)
     take(iterator, 5)
     iterator.save(tmp_path)
     rest = take(iterator, 4)
-    again = batches(corpus, name)
+    again = batches(corpus, name, lanes=2)
     again.restore(tmp_path)
     assert equal(rest, take(again, 4))
 
