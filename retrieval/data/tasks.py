@@ -2,11 +2,10 @@
 
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import seqio
 import tensorflow as tf
 
@@ -95,6 +94,7 @@ def register(
         LABELLED: functools.partial(pretraining.labelled, specials=specials, weight=weights.get(LABELLED, 0.0)),
     }
     suffix = "_validation" if validation else ""
+    chosen = dict(negatives=negatives, held_out=held_out, validation=validation)
     for task in rates:
         seqio.TaskRegistry.remove(task + suffix)
         seqio.TaskRegistry.add(
@@ -102,8 +102,7 @@ def register(
             source=_source(task, corpus, labelled),
             preprocessors=[
                 _int32,
-                functools.partial(_usable, task=task, negatives=negatives),
-                functools.partial(_side, held_out=0.0 if task == LABELLED else held_out, validation=validation),
+                functools.partial(_filter, is_drawn=functools.partial(_is_drawn, task=task, **chosen)),
                 _example(functions[task], _column_weights(task, weights)),
             ],
             output_features=_output_features("mlm" if task in _TEXTS else "pair", vocab),
@@ -211,46 +210,51 @@ def _check_sizes(rates: Mapping[str, float], sizes: Mapping[str, int], negatives
 
 
 def _lanes_with_examples(task: seqio.Task, lanes: int) -> set[int]:
-    *choose, _ = task.preprocessors  # the last draws an example
-
-    def look(lane: tf.Tensor, path: tf.Tensor) -> tf.data.Dataset:
-        records = task.source.reader_cls(path).map(task.source.parse_fn)
-        for function in choose:
-            records = function(records)
-        return records.take(1).map(lambda _: lane)
-
-    paths = task.source.list_shards("train")  # in the order in which seqio deals them out
-    files_of_lanes = tf.data.Dataset.from_tensor_slices((np.arange(len(paths)) % lanes, np.array(paths, str)))
-    options = tf.data.Options()  # to tune and to rewrite what is read once would take most of the time
-    options.autotune.enabled = options.experimental_optimization.apply_default_optimizations = False
+    """Reads every file up to the first record that is one of the task's; seqio deals the files out in this order."""
+    source, is_drawn = task.source, task.preprocessors[1].keywords["is_drawn"]
     try:
-        return set(files_of_lanes.flat_map(look).with_options(options).as_numpy_iterator())
+        return {
+            number % lanes
+            for number, path in enumerate(source.list_shards("train"))
+            if any(is_drawn(_narrow(source.parse_fn(record))) for record in _records(path))
+        }
     except tf.errors.OpError as error:
         raise batches.damaged(f"task '{task.name}'", error) from error
 
 
+def _records(path: str) -> Iterator[bytes]:
+    """The records of a TFRecord file; a `tf.data.Dataset` of it would take a hundred times as long to begin."""
+    with open(path, "rb") as file:
+        while length := file.read(8):
+            file.read(4)  # a sum, here and behind the record; the file has one of its own, which was compared
+            yield file.read(int.from_bytes(length, "little"))
+            file.read(4)
+
+
 def _int32(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    def narrow(values: tf.Tensor) -> tf.Tensor:
-        return tf.cast(values, tf.int32) if values.dtype == tf.int64 else values
-
-    return dataset.map(lambda record: {name: narrow(values) for name, values in record.items()}, tf.data.AUTOTUNE)
+    return dataset.map(_narrow, tf.data.AUTOTUNE)
 
 
-def _usable(dataset: tf.data.Dataset, task: str, negatives: int) -> tf.data.Dataset:
-    """ICT needs two sentences, BFS a lead that is not the passage's own section, hard negatives a record that has some;
-    the others take every record."""
-    if task == LABELLED and negatives:
-        return dataset.filter(lambda record: tf.size(record["document_id"]) > 1)
-    if task not in ("ict", "bfs"):
-        return dataset
-    return dataset.filter(lambda record: record["counts"][_PAIRS[task]] > 0)
+def _narrow(record: pretraining.Record) -> pretraining.Record:
+    return {name: tf.cast(values, tf.int32) if values.dtype == tf.int64 else values for name, values in record.items()}
 
 
-def _side(dataset: tf.data.Dataset, held_out: float, validation: bool) -> tf.data.Dataset:
-    """The records whose document is held out, or the others. The ids are hashes: their remainders are a fair draw."""
+def _filter(dataset: tf.data.Dataset, is_drawn: Callable[[pretraining.Record], tf.Tensor]) -> tf.data.Dataset:
+    return dataset.filter(is_drawn)
+
+
+def _is_drawn(record: pretraining.Record, task: str, negatives: int, held_out: float, validation: bool) -> tf.Tensor:
+    """Whether a record is one of the task's, on its side of what is held out.
+
+    ICT needs two sentences, BFS a lead that is not the passage's own section, hard negatives a record that has some.
+    """
+    if task == LABELLED:
+        return tf.size(record["document_id"]) > 1 if negatives else tf.constant(True)
+    usable = record["counts"][_PAIRS[task]] > 0 if task in ("ict", "bfs") else tf.constant(True)
     if not held_out:
-        return dataset
-    return dataset.filter(lambda record: (record["document_id"] % _DRAWS < round(held_out * _DRAWS)) == validation)
+        return usable
+    # The ids are hashes: their remainders are a fair draw.
+    return usable & ((record["document_id"] % _DRAWS < round(held_out * _DRAWS)) == validation)
 
 
 def _example(function: Callable, weights: Mapping[int, float]) -> Callable:
