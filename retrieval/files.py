@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 _TEMPORARY = ".tmp-"
-_MANIFEST = "manifest.json"
+MANIFEST = "manifest.json"
 
 LOCK = ".lock"
 MIRROR = ".mirror"  # in the local folder of a work directory on a store
@@ -185,8 +185,8 @@ def write_manifest(folder: Path, but: Collection[str] = ()) -> None:
       but: names of files that are left out.
     """
     folder = Path(folder)
-    files = [path for path in folder.rglob("*") if path.is_file() and path.name not in (_MANIFEST, *but)]
-    write_json(folder / _MANIFEST, checksums(folder, files))
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name not in (MANIFEST, *but)]
+    write_json(folder / MANIFEST, checksums(folder, files))
 
 
 def verify_manifest(folder: Path, remedy: str) -> None:
@@ -199,9 +199,9 @@ def verify_manifest(folder: Path, remedy: str) -> None:
       UserError: there is no manifest, or a file is missing or not what it was when it was written.
     """
     folder = Path(folder)
-    sums = read_json(folder / _MANIFEST)
+    sums = read_json(folder / MANIFEST)
     if not isinstance(sums, dict) or not sums:
-        raise UserError(f"{folder / _MANIFEST}: not a list of files and sums; {remedy}")
+        raise UserError(f"{folder / MANIFEST}: not a list of files and sums; {remedy}")
     verify_checksums(folder, sums, remedy)
 
 

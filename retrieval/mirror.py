@@ -24,7 +24,6 @@ from retrieval.lease import Lease
 from retrieval.store import Store, all_of, is_url
 
 CONFIG, RECORDS = "config.json", "stages"
-_MANIFEST = "manifest.json"
 
 # Folders of folders, each of which is whole when it has its manifest, and then stays as it is.
 _SEALED = ("checkpoints", "refreshed")
@@ -126,10 +125,10 @@ class Copy:
         """What the manifests among these say of the files beside them; a damaged one says nothing."""
         sums = {}
         for name in names:
-            if name.endswith(f"/{_MANIFEST}"):
+            if name.endswith(f"/{files.MANIFEST}"):
                 with contextlib.suppress(ValueError, AttributeError):
                     listed = json.loads(self._store.read(name) or b"{}").items()
-                    sums |= {name.removesuffix(_MANIFEST) + file: sum for file, sum in listed}
+                    sums |= {name.removesuffix(files.MANIFEST) + file: sum for file, sum in listed}
         return sums
 
     def _here(self, tops: Iterable[str]) -> list[str]:
@@ -182,7 +181,10 @@ class Mirror(Copy):
     def bring(self, tops: Collection[str], sums: Mapping[str, str] | None = None) -> None:
         """As that of a copy; what this folder wrote itself stays as it is, and of what else is here nothing does."""
         if self._counts:
-            tops = [top for top in tops if not (self.folder / top).exists()]
+            # A checkpoint that the disk has damaged is put back: moved away, it would be deleted on the store as well.
+            sealed = {_folder(name) for name in _whole(self._there) if _is_below(name, _SEALED)}
+            damaged = [name for name in sealed if (self.folder / name).exists() and not self._is_good(name)]
+            tops = [top for top in tops if not (self.folder / top).exists()] + damaged
         else:
             kept = (files.LOCK, files.MIRROR, CONFIG, RECORDS, *tops)
             for item in [item for item in self.folder.iterdir() if item.name not in kept]:
@@ -246,7 +248,7 @@ class Mirror(Copy):
 
     def checkpoints(self) -> list[str]:
         """The names of those that are finished."""
-        return sorted(name for name in _whole(self._here(["checkpoints"])) if name.endswith(f"/{_MANIFEST}"))
+        return sorted(name for name in _whole(self._here(["checkpoints"])) if name.endswith(f"/{files.MANIFEST}"))
 
     def _is_good(self, folder: str) -> bool:
         """Whether a sealed folder is here, and what was written."""
@@ -333,11 +335,11 @@ def _whole(names: Iterable[str]) -> list[str]:
     """Those of sealed folders only where these have their manifest."""
     names = list(names)
     known = set(names)
-    return [name for name in names if not _is_below(name, _SEALED) or f"{_folder(name)}/{_MANIFEST}" in known]
+    return [name for name in names if not _is_below(name, _SEALED) or f"{_folder(name)}/{files.MANIFEST}" in known]
 
 
 def _apart(names: Iterable[str]) -> tuple[list[str], list[str]]:
     """The names of data, and those of manifests."""
     names = list(names)
-    manifests = [name for name in names if name.endswith(f"/{_MANIFEST}")]
+    manifests = [name for name in names if name.endswith(f"/{files.MANIFEST}")]
     return [name for name in names if name not in set(manifests)], manifests

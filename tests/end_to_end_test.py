@@ -16,7 +16,7 @@ from retrieval.data import reqa
 from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError
 from retrieval.search import scann
-from retrieval.stages import records, runner, train
+from retrieval.stages import check, export, records, runner, train
 from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
 
@@ -437,6 +437,17 @@ def test_what_is_encoded_with_the_towers_of_the_base_is_as_they_were_trained(inp
     execute(run)
     ours, theirs = (sorted((each.folder / "embeddings").rglob("*.npy")) for each in (run, finished))
     assert [path.read_bytes() for path in ours] == [path.read_bytes() for path in theirs]
+
+
+@pytest.mark.parametrize("stages, asked", [(("train", "encode"), "evaluate"), (("train",), "search")])
+def test_what_the_base_made_of_its_own_towers_is_not_mixed_with_others(inputs, finished, tmp_path, stages, asked):
+    run = make_run("ict", inputs, tmp_path, base=str(finished.folder), stages=(*stages, asked))
+    execute(run, *stages)
+    with pytest.raises(
+        UserError, match=rf"stage '{asked}' would read what stage '\w+' of .* made of its own '\w+', and"
+    ):
+        check.check(dataclasses.replace(run, query="What?"), [asked], STAGES)
+    assert not export.results(run)
 
 
 def test_a_query_of_ones_own(finished, tmp_path, capsys):

@@ -6,6 +6,7 @@ kills a run two hundred times.
 """
 
 import contextlib
+import dataclasses
 import functools
 import json
 import os
@@ -26,7 +27,7 @@ from ml_collections import ConfigDict
 
 from retrieval import files, hosts
 from retrieval.errors import UserError
-from retrieval.stages import records, runner
+from retrieval.stages import records, runner, train
 from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
 from retrieval.training.checkpoint import Checkpointer
@@ -278,11 +279,44 @@ def test_what_is_damaged_is_not_read(copy, artefact, stage, message):
         runner.run_stage(copy, stage, STAGES)
 
 
-def test_a_damaged_stage_is_made_again(copy, whole, caplog):
-    path = next((copy.folder / "sets" / "reqa").glob("corpus.jsonl"))
-    path.write_text("")
-    runner.run_stage(copy, "sets", STAGES)
+@pytest.mark.parametrize(
+    "stage, name", [("sets", "sets/reqa/corpus.jsonl"), ("index", "index/reqa/bm25/manifest.json"), ("index", "index")]
+)
+def test_a_damaged_stage_is_made_again(copy, whole, stage, name):
+    path = copy.folder / name
+    for file in [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]:
+        file.write_text("")
+    runner.run_stage(copy, stage, STAGES)
+    for file in [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]:
+        assert file.read_bytes() == (whole / file.relative_to(copy.folder)).read_bytes()
+
+
+def test_a_checkpoint_that_is_deleted_gives_way_to_another(copy):
+    (step,) = train.trained(copy, records.details(copy, "train"))
+    shutil.rmtree(step)
+    with pytest.raises(UserError, match=r"missing.*--stage=train makes it again"):
+        runner.run_stage(other_settings(copy), "encode", STAGES)
+    runner.run_stage(copy, "train", STAGES)
+    (other,) = train.trained(copy, records.details(copy, "train"))
+    assert other.exists() and other != step
+
+
+def test_nothing_is_kept_of_a_stage_whose_record_is_gone(copy, whole):
+    """Nobody knows what it was made from."""
+    path = next((copy.folder / "embeddings" / "reqa").rglob("candidates-*.npy"))
+    np.save(path, np.zeros_like(np.load(path)))
+    copy.record("encode").unlink()
+    runner.run_stage(copy, "encode", STAGES)
     assert path.read_bytes() == (whole / path.relative_to(copy.folder)).read_bytes()
+    copy.record("train").unlink()
+    with pytest.raises(UserError, match=r"work directory of another config:\n  config\.train\.learning_rate: "):
+        runner.check_run(other_settings(copy), STAGES)
+
+
+def other_settings(run):
+    config = run.config.copy_and_resolve_references()
+    config.train.learning_rate, config.encode.shard_size = 1.0, 19
+    return dataclasses.replace(run, config=config)
 
 
 def test_a_second_run_in_the_same_folder_is_refused(copy):

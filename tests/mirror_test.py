@@ -448,6 +448,19 @@ def test_what_is_damaged_on_the_store_goes_up_when_it_is_made_again(folder, dama
     assert not [name for name in bucket.names() if f"/{folder}/" in name]
 
 
+@pytest.mark.parametrize("also_there", [False, True])
+def test_a_checkpoint_that_the_disk_has_damaged_is_put_back(bucket, machine, also_there):
+    disk, _ = small_run_on("one", machine, last=4)
+    path, there = disk / "checkpoints" / "4" / "state", bucket.path("bucket/run/checkpoints/4/state")
+    good = path.read_text()
+    path.write_text("damaged")
+    if also_there:
+        there.write_text("damaged")
+    with mirror.opened(URL) as copy:
+        copy.bring(FOLLOWED)
+    assert path.read_text() == there.read_text() == ("damaged" if also_there else good)
+
+
 def test_an_older_disk_is_brought_up_to_date_with_what_differs(bucket, machine):
     small_run_on("one", machine, last=6)
     small_run_on("two", machine, last=8)

@@ -118,6 +118,22 @@ def _check_order(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) ->
             if missing:
                 where = f" in {holder.place}: run it there" if not is_own else f": --stage={need},{name}"
                 raise UserError(f"stage '{name}' reads what stage '{need}' writes, which has not run{where}")
+        _check_model(run, name, stages)
+
+
+def _check_model(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
+    """What a stage reads of others was made with one model: that of a base is not that of a run on it that trains."""
+    stage = stages[name]
+    seen = run.before(name) if stage.looks_back else run
+    wanted = [(want, run.holder(want)) for want in stage.wants if name == "search"]
+    for need, holder in needs(run, name, stages) + wanted:
+        for below, theirs in needs(holder, need, stages):
+            ours = seen.holder(below)
+            if below in ("encode", "train") and below in theirs.config.stages and ours.folder != theirs.folder:
+                raise UserError(
+                    f"stage '{name}' would read what stage '{need}' of {holder.place} made of its own '{below}', and "
+                    f"beside it that of {ours.place}: add '{need}' to config.stages"
+                )
 
 
 def _check_files(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
+from retrieval import files
 from retrieval.data import beir, vocabularies
 from retrieval.data.beir import Candidate, Judged
 from retrieval.errors import UserError, unknown_name
@@ -180,6 +181,11 @@ def _build_scann(run: Run, name: str, target: tuning.Target) -> scann.ScannIndex
     k = windows.enough(target.k, np.bincount(windows.owners(ids)).max())  # as many as may be asked for
     sample = tuning.draw(embeddings, _queries(run, name), run.config.index.tune_queries, k)
     return tree.tuned(sample, target.recall)
+
+
+def written(run: Run, _: Any) -> list[Path]:
+    """The folders of all indexes of the run."""
+    return sorted(path.parent for path in (run.folder / "index").rglob(files.MANIFEST))
 
 
 def _queries(run: Run, name: str) -> np.ndarray:

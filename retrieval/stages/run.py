@@ -152,7 +152,8 @@ class Stage:
       outputs: what it writes, below the work directory; deleted before it runs on other inputs or settings. The record
         keeps the SHA-256 of these files: they are verified before another stage reads them.
       leaves: what else it writes there, of which the record says nothing.
-      sealed: its outputs have sums of their own, which those who read them verify.
+      sealed: by what `function` returned, the folders that it wrote with a manifest of their own. Of these the record
+        keeps the sums of the manifests, and those who read them verify the rest.
       fixed: its settings cannot change within a work directory (the output is dear, and later stages build on it).
       always: it runs whenever it is asked for.
       everywhere: every host of a pod takes its part; otherwise the first does it all, and the others wait.
@@ -169,7 +170,7 @@ class Stage:
     inputs: Callable[[Run], Sequence[Path]] = lambda run: ()
     outputs: tuple[str, ...] = ()
     leaves: tuple[str, ...] = ()
-    sealed: bool = False
+    sealed: Callable[[Run, Any], Sequence[Path]] | None = None
     fixed: bool = False
     always: bool = False
     everywhere: bool = False

@@ -53,7 +53,7 @@ def check_run(run: Run, stages: Mapping[str, Stage]) -> None:
             )
         return
     old, new = files.read_json(path), json.loads(run.config.to_json())
-    started = [stage for name, stage in stages.items() if stage.fixed and run.own_record(name).exists()]
+    started = [stage for name, stage in stages.items() if stage.fixed and _has_begun(run, name, stage)]
     fields = sorted({field for stage in started for field in stage.settings})
     changes = [c for field in fields for c in _changes(field, _field_of(old, field), get_field(new, field))]
     if changes:
@@ -99,16 +99,17 @@ def _begin(run: Run, name: str, stages: Mapping[str, Stage]) -> dict[str, str] |
             )
     inputs = made_from(run, name, stages)
     before = read_record(run, name)
-    good = not before or not before["done"] or _is_undamaged(run, name, before)
-    if before and before["inputs"] == inputs and before["done"] and good and not stage.always:
+    good = not before or not before["done"] or _is_undamaged(run, name, stage, before)
+    same = before is not None and before["inputs"] == inputs
+    if same and before["done"] and good and not stage.always:
         return None
     _verify_needs(run, name, stages)
-    if before and (before["inputs"] != inputs or not good):
-        if stage.fixed and good:
-            raise UserError(
-                f"stage '{name}': what it reads has changed since it ran in {run.place}; use another --workdir, or "
-                f"delete {run.place} to start afresh"
-            )
+    if before and not same and stage.fixed and good:
+        raise UserError(
+            f"stage '{name}': what it reads has changed since it ran in {run.place}; use another --workdir, or "
+            f"delete {run.place} to start afresh"
+        )
+    if not (same and good):  # nobody knows what is there without a record, either
         for output in stage.outputs:
             files.remove(run.folder / output)
     write_record(run, name, {"inputs": inputs, "done": False})
@@ -119,12 +120,17 @@ def _finish(run: Run, name: str, stage: Stage, record: Mapping[str, Any]) -> Non
     """Writes the record of a stage that is done, after all that it is about."""
     if run.mirror:
         run.mirror.up((*stage.outputs, *stage.leaves))
-    write_record(run, name, record | {"outputs": _sums(run, stage)})
+    write_record(run, name, record | {"outputs": _sums(run, stage, record["details"])})
 
 
-def _sums(run: Run, stage: Stage) -> dict[str, str]:
+def _has_begun(run: Run, name: str, stage: Stage) -> bool:
+    """By its record, or by what it writes where that has been deleted."""
+    return run.own_record(name).exists() or any((run.folder / top).exists() for top in (*stage.outputs, *stage.leaves))
+
+
+def _sums(run: Run, stage: Stage, details: Any) -> dict[str, str]:
     if stage.sealed:
-        return {}
+        return files.checksums(run.folder, [folder / files.MANIFEST for folder in stage.sealed(run, details)])
     paths = [run.folder / output for output in stage.outputs]
     below = [item for path in paths for item in ([path] if path.is_file() else path.rglob("*")) if item.is_file()]
     return files.checksums(run.folder, below)
@@ -132,16 +138,19 @@ def _sums(run: Run, stage: Stage) -> dict[str, str]:
 
 def _verify_needs(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
     """Raises `UserError` where what the stage reads is not what was written."""
-    for need, holder in needs(run, name, stages):
+    wanted = [(want, run.holder(want)) for want in stages[name].wants]
+    for need, holder in needs(run, name, stages) + wanted:
         if record := read_record(holder, need):
             where = f" in {holder.place}" if holder.folder != run.folder else ""
             remedy = f"--stage={need} makes it again{where}"
             files.verify_checksums(holder.folder, record.get("outputs", {}), remedy)
 
 
-def _is_undamaged(run: Run, name: str, record: Mapping[str, Any]) -> bool:
+def _is_undamaged(run: Run, name: str, stage: Stage, record: Mapping[str, Any]) -> bool:
     try:
         files.verify_checksums(run.folder, record["outputs"], "it is made again")
+        for folder in stage.sealed(run, record["details"]) if stage.sealed else ():
+            files.verify_manifest(folder, "it is made again")
     except UserError as error:
         _log.warning("%s: %s", name, error)
         return False

@@ -64,7 +64,9 @@ STAGES = {
         needs=("prepare", "pairs"),
         also=refresh.needs,
         inputs=train.train_inputs,
+        wants=("sets",),
         leaves=(*train.FOLLOWED, train.BAD_BATCHES, "profile"),
+        sealed=train.trained,
         fixed=True,
         everywhere=True,
     ),
@@ -85,7 +87,7 @@ STAGES = {
         needs=("sets",),
         also=index.needs,
         outputs=("index",),
-        sealed=True,
+        sealed=index.written,
     ),
     "evaluate": Stage(
         evaluate.evaluate,

@@ -91,6 +91,11 @@ def _copied_up(run: Run) -> Iterator[Follower | None]:
             run.mirror.up([BAD_BATCHES])
 
 
+def trained(run: Run, told: dict[str, Any]) -> list[Path]:
+    """The folder of the step that other stages read."""
+    return [run.folder / "checkpoints" / str(told["step"])]
+
+
 def _settings(run: Run) -> loop.Settings:
     config = run.config
     return loop.Settings(
