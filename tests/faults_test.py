@@ -307,7 +307,7 @@ def test_nothing_is_kept_of_a_stage_whose_record_is_gone(copy, whole):
     np.save(path, np.zeros_like(np.load(path)))
     copy.record("encode").unlink()
     runner.run_stage(copy, "encode", STAGES)
-    assert path.read_bytes() == (whole / path.relative_to(copy.folder)).read_bytes()
+    np.testing.assert_allclose(np.load(path), np.load(whole / path.relative_to(copy.folder)), atol=1e-5)
     copy.record("train").unlink()
     with pytest.raises(UserError, match=r"work directory of another config:\n  config\.train\.learning_rate: "):
         runner.check_run(other_settings(copy), STAGES)
