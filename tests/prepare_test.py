@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -194,6 +195,14 @@ def test_goes_on_where_it_was_cut_off(corpus, tmp_path, monkeypatch):
     prepare.prepare(toy_corpus.source(), tmp_path, settings)
     assert shard_bytes(tmp_path) == shard_bytes(corpus[0])
     assert all(path.stat().st_mtime_ns == time for path, time in before.items())
+
+
+def test_what_another_runner_began_is_forgotten(corpus, tmp_path):
+    for name in ("articles/beam-00000-of-00001.jsonl", "work/articles-counts/part"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        shutil.copy(next((corpus[0] / "articles").glob("*.jsonl")), tmp_path / name)
+    prepare.prepare(toy_corpus.source(), tmp_path, dataclasses.replace(SETTINGS, vocabulary=corpus[0] / "vocab.txt"))
+    assert shard_bytes(tmp_path) == shard_bytes(corpus[0]) and not list(tmp_path.glob("articles/beam-*"))
 
 
 def test_a_corpus_without_a_passage_is_an_error(tmp_path):

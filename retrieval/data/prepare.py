@@ -84,6 +84,7 @@ def prepare(source: Source, folder: Path, settings: Settings) -> dict[str, Any]:
     """
     files.remove_temporaries(folder)
     work = folder / "work"
+    _remove_articles_of(folder, "beam-*" if settings.runner == LOCAL else "[0-9]*")
     if settings.runner == LOCAL:
         counts = _articles(source, folder, settings)
         _vocabulary(folder, settings)
@@ -100,6 +101,13 @@ def prepare(source: Source, folder: Path, settings: Settings) -> dict[str, Any]:
     statistics = _statistics(counts)
     files.write_json(folder / "stats.json", statistics)
     return statistics
+
+
+def _remove_articles_of(folder: Path, names: str) -> None:
+    """Deletes what an earlier call with another runner has begun: the same articles in files of other names."""
+    if articles_there := list((folder / "articles").glob(names)):
+        for path in (*articles_there, folder / "work"):
+            files.remove(path)
 
 
 def parse_pages(pages: Iterable[Any], parse: Callable) -> Iterator[tuple[str, Any, Any]]:
