@@ -104,7 +104,8 @@ def _begin(run: Run, name: str, stages: Mapping[str, Stage]) -> dict[str, str] |
     if same and before["done"] and good and not stage.always:
         return None
     _verify_needs(run, name, stages)
-    if before and not same and stage.fixed and good:
+    goes_on = good or not stage.outputs  # from what is there, and is not deleted
+    if before and not same and stage.fixed and goes_on:
         raise UserError(
             f"stage '{name}': what it reads has changed since it ran in {run.place}; use another --workdir, or "
             f"delete {run.place} to start afresh"
