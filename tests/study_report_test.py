@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from retrieval.errors import UserError
 from retrieval.evaluation import study_report
@@ -20,8 +21,9 @@ LEGEND = (
     "the rows with the same first label (among all rows, where there is one label). –: no result, see Missing.\n\n"
 )
 OUTCOMES = (
-    "The standard error of the difference of two means is √(s₁²/n₁ + s₂²/n₂). Holds, does not hold: the difference is "
-    "at least twice that. Within the noise: it is less. Not judged: one of the two has a single run.\n"
+    "The difference is the mean over the seeds that both have, of which each draws the same test questions for both; "
+    "behind ± half of its 95 % confidence interval (Student's t for pairs). Within the noise: 0 is in the interval. "
+    "Not judged: they have one seed in common.\n"
 )
 THREE, OTHER = ("mlm-0", "mlm-1", "mlm-2"), ("ict-0", "ict-1", "ict-2")
 
@@ -148,7 +150,7 @@ def test_nothing_has_run_yet(tmp_path):
     write_study(tmp_path, "Study", [one], [Plot("Curve", "k", "%", lines)], claims=[claim(fields)])
     text = (tmp_path / "study.md").read_text()
     assert "| ICT | – |\n| MLM | – |\n" in text
-    assert "| ICT beats MLM | – | – (3.00) | – | – | – |\n" in text
+    assert "| ICT beats MLM | – | – (3.00) | – | – |\n" in text
     assert text.endswith("## Missing\n\n- a: no results.json\n- b: no results.json\n")
     assert "## Plots" not in text and "n = " not in text
     assert not (tmp_path / "plots").exists()
@@ -193,38 +195,70 @@ def test_split_dataset_and_system_tell_rows_apart(tmp_path):
 def test_claims(tmp_path):
     write_runs(tmp_path, THREE, "Success@1", [0.30, 0.32, 0.34])
     write_runs(tmp_path, OTHER[:2], "Success@1", [0.40, 0.44])
-    write_runs(tmp_path, ["near-0", "near-1"], "Success@1", [0.34, 0.38])
+    write_runs(tmp_path, ["near-0", "near-1"], "Success@1", [0.31, 0.40])
+    write_runs(tmp_path, ["above-0", "above-1", "above-2"], "Success@1", [0.311, 0.332, 0.352])
     write_run(tmp_path, "one", {"Success@1": 0.9})
     texts = {
-        "far": (OTHER[:2], THREE),
-        "turned": (THREE, OTHER[:2]),
+        "far": (THREE, ["one"]),
+        "above": (["above-0", "above-1", "above-2"], THREE),
+        "turned": (THREE, ["above-0", "above-1", "above-2"]),
+        "two": (OTHER[:2], THREE),
         "near": (["near-0", "near-1"], THREE),
-        "one run": (["one"], THREE),
         "no run": (THREE, ["none"]),
         "equal": (THREE, THREE),
     }
     claims = [claim({"text": text, "better": spec(a), "worse": spec(b)}) for text, (a, b) in texts.items()]
     write_study(tmp_path, "S", [], [], claims=claims)
-    # Deviations 2 (n = 3) and sqrt(8) (n = 2): the standard error is sqrt(4/3 + 8/2) = 2.31, twice of it 4.62.
+    # 1.1, 1.2 and 1.2 points: deviation 0.0577, t of two degrees of freedom 4.303: 4.303 * 0.0577 / sqrt(3) = 0.14.
+    # 10 and 12 points: 12.706 * sqrt(2) / sqrt(2). 1 and 8 points: 12.706 * 4.95 / sqrt(2).
     assert (
         "## Claims of the paper\n\n"
-        "| Claim | Higher, it says | Lower, it says | Difference | Standard error | Outcome |\n"
-        "| :--- | ---: | ---: | ---: | ---: | ---: |\n"
-        "| far | 42.00 ± 2.83, n=2 | 32.00 ± 2.00 | +10.00 | 2.31 | holds |\n"
-        "| turned | 32.00 ± 2.00 | 42.00 ± 2.83, n=2 | -10.00 | 2.31 | does not hold |\n"
-        "| near | 36.00 ± 2.83, n=2 | 32.00 ± 2.00 | +4.00 | 2.31 | within the noise |\n"
-        "| one run | 90.00 | 32.00 ± 2.00 | +58.00 | – | not judged |\n"
-        "| no run | 32.00 ± 2.00 | – | – | – | – |\n"
-        "| equal | 32.00 ± 2.00 | 32.00 ± 2.00 | +0.00 | 1.63 | within the noise |\n\n"
+        "| Claim | Higher, it says | Lower, it says | Difference | Outcome |\n"
+        "| :--- | ---: | ---: | ---: | ---: |\n"
+        "| far | 32.00 ± 2.00 | 90.00 | -60.00 | not judged |\n"
+        "| above | 33.17 ± 2.05 | 32.00 ± 2.00 | +1.17 ± 0.14 | holds |\n"
+        "| turned | 32.00 ± 2.00 | 33.17 ± 2.05 | -1.17 ± 0.14 | does not hold |\n"
+        "| two | 42.00 ± 2.83, n=2 | 32.00 ± 2.00 | +11.00 ± 12.71 | within the noise |\n"
+        "| near | 35.50 ± 6.36, n=2 | 32.00 ± 2.00 | +4.50 ± 44.47 | within the noise |\n"
+        "| no run | 32.00 ± 2.00 | – | – | – |\n"
+        "| equal | 32.00 ± 2.00 | 32.00 ± 2.00 | +0.00 ± 0.00 | within the noise |\n\n"
         "n = 3 where a cell has ± and names no n.\n\n" + OUTCOMES
     ) in (tmp_path / "study.md").read_text()
-    compared = compare(Results(tmp_path), cell(OTHER), cell(THREE))
-    assert compared == (10.0, pytest.approx(math.sqrt(4 / 3 + 8 / 2), abs=1e-6), 2, 3)
-    assert compare(Results(tmp_path), cell(["one"]), cell(["none"])) == (None, None, 1, 0)
+
+
+def test_differences_are_those_of_scipys_test_for_pairs(tmp_path):
+    values = np.random.default_rng(0).uniform(0.2, 0.3, (2, 5)).round(4)
+    names = [[f"{system}-{seed}" for seed in range(5)] for system in "ab"]
+    for runs, row in zip(names, values):
+        write_runs(tmp_path, runs, "Success@1", row.tolist())
+    compared = compare(Results(tmp_path), *map(cell, names))
+    test = scipy.stats.ttest_rel(*(100 * values))
+    low, high = test.confidence_interval(0.95)
+    assert compared == (pytest.approx((low + high) / 2), pytest.approx((high - low) / 2), 5)
+    (tmp_path / "a-1" / "results.json").unlink()
+    assert compare(Results(tmp_path), *map(cell, names)).seeds == 4
+    assert compare(Results(tmp_path), cell(["a-0"]), cell(["none"])) == (None, None, 0)
+
+
+def test_gains_are_taken_seed_by_seed(tmp_path):
+    """The pre-trained less the untrained of the same seed; a seed without one of the two has none, and is told."""
+    write_runs(tmp_path, THREE, "Success@1", [0.30, 0.32, 0.34])
+    write_runs(tmp_path, OTHER, "Success@1", [0.40, 0.44, 0.41])
+    gain = cell(OTHER, over=cell(THREE))
+    assert Results(tmp_path).measure(gain).values == (10, 12, 7)
+    (tmp_path / THREE[1] / "results.json").unlink()
+    assert Results(tmp_path).measure(gain).values == (10, None, 7)
+    spec_of_gain = spec(OTHER) | {"over": spec(THREE)}
+    write_study(tmp_path, "S", [], [], claims=[claim({"text": "gains", "better": spec_of_gain, "worse": spec(THREE)})])
+    text = (tmp_path / "study.md").read_text()
+    assert f"- {THREE[1]}: no results.json" in text
+    assert "| gains | 8.50 ± 2.12, n=2 of 3 |" in text
+    with pytest.raises(UserError, match="3 runs over 1; name one for each"):
+        cell(OTHER, over=cell(THREE[:1]))
 
 
 def test_runs_without_spread_are_told_apart(tmp_path):
-    """The standard error is 0: any difference is more than twice of it, and none is no win."""
+    """The interval is a point: any difference is beyond it, and none is no win."""
     write_runs(tmp_path, ["a-0", "a-1"], "Success@1", [0.5, 0.5])
     write_runs(tmp_path, ["b-0", "b-1"], "Success@1", [0.5001, 0.5001])
     a, b = spec(["a-0", "a-1"]), spec(["b-0", "b-1"])
@@ -232,8 +266,8 @@ def test_runs_without_spread_are_told_apart(tmp_path):
     claims = [claim({"text": text, "better": better, "worse": worse}) for text, (better, worse) in pairs.items()]
     write_study(tmp_path, "S", [], [], claims=claims)
     lines = (tmp_path / "study.md").read_text().splitlines()
-    outcomes = {line.split(" | ")[0]: line.split(" | ")[-1] for line in lines if " over " in line}
-    assert outcomes == {"| b over a": "holds |", "| a over b": "does not hold |", "| a over a": "does not hold |"}
+    outcomes = {line.split(" | ")[0]: line.split(" | ")[-1] for line in lines if line[0:1] == "|" and " over " in line}
+    assert outcomes == {"| b over a": "holds |", "| a over b": "does not hold |", "| a over a": "within the noise |"}
 
 
 CURVE = {

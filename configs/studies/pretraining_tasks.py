@@ -365,16 +365,18 @@ class _Report:
             return dict(text=f"{ratio} %: {text}", better=better, worse=worse)
 
         none, mlm_, ict, bfs, wlp, both = (self._model(self._find("transformer", t), ratio, 10) for t in LABELS)
-        bow = self._model(self._find("bow_mlp", "all"), ratio, 10)
+        bow_none, bow = (self._model(self._find("bow_mlp", task), ratio, 10) for task in ("none", "all"))
         hybrid = self._model(self._find("transformer", "all"), ratio, 10, "hybrid")
         bm25 = self._bm25(ratio, 10)
         return [
             claim("ICT+BFS+WLP beats MLM", both, mlm_),
+            claim("ICT+BFS+WLP beats no pre-training", both, none),
             claim("MLM beats no pre-training", mlm_, none),
             claim("ICT beats BFS", ict, bfs),
             claim("ICT beats WLP", ict, wlp),
             claim("ICT+BFS+WLP beats ICT", both, ict),
             claim("pre-trained, the Transformer beats BoW-MLP", both, bow),
+            claim("the Transformer gains more by it than BoW-MLP", both | {"over": none}, bow | {"over": bow_none}),
             claim("the pre-trained Transformer beats BM25", both, bm25),
             claim("merged with BM25 it beats itself (ours)", hybrid, both),
             claim("merged with BM25 it beats BM25 (ours)", hybrid, bm25),

@@ -14,9 +14,10 @@ class Cell:
     """One number: the mean of a metric over runs.
 
     Attributes:
-      runs: names of the runs, which differ by their seed alone.
+      runs: names of the runs, which differ by their seed alone, in the order of the seeds.
       system: 'bm25', 'dense', 'hybrid', 'untrained' ..., as in results.json; so are `metric`, `dataset` and `split`.
       paper: what the paper gives for it, in percent.
+      over: of as many runs with the same seeds: the number is what this one's are above those, a gain.
     """
 
     runs: tuple[str, ...]
@@ -25,6 +26,7 @@ class Cell:
     dataset: str
     split: str
     paper: float | None = None
+    over: "Cell | None" = None
 
     def __post_init__(self):
         at = f"cell {', '.join(self.key)}"
@@ -32,6 +34,8 @@ class Cell:
             raise UserError(f"{at}: runs are {list(self.runs)}; name at least one run, and each once")
         if self.paper is not None and not 0 <= self.paper <= 100:
             raise UserError(f"{at}: the paper's value {self.paper} is no percentage")
+        if self.over and len(self.over.runs) != len(self.runs):
+            raise UserError(f"{at}: {len(self.runs)} runs over {len(self.over.runs)}; name one for each, of its seed")
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -104,7 +108,10 @@ class Plot:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper that says that `better` is higher than `worse`."""
+    """A sentence of the paper that says that `better` is higher than `worse`.
+
+    The runs of both are in the order of the same seeds: what a seed draws, the test questions first of all, is in both.
+    """
 
     text: str
     better: Cell
@@ -170,10 +177,11 @@ def _point(spec: Any, at: str) -> tuple[float, Cell]:
 def _cell(spec: Any, at: str) -> Cell:
     values = _fields(Cell, spec, at)
     runs = tuple(_text(run, place) for place, run in _items(values.pop("runs"), f"{at}, run"))
-    paper = values.pop("paper")
+    paper, over = values.pop("paper"), values.pop("over")
+    over = over and _cell(over, f"{at}, over")
     texts = {name: _text(value, f"{at}, {name}") for name, value in values.items()}
     try:
-        return Cell(runs, **texts, paper=None if paper is None else _number(paper, f"{at}, paper"))
+        return Cell(runs, **texts, paper=None if paper is None else _number(paper, f"{at}, paper"), over=over)
     except UserError as error:
         raise UserError(f"{at}: {error}") from error
 

@@ -20,8 +20,9 @@ _LEGEND = (
     "the rows with the same first label (among all rows, where there is one label). –: no result, see Missing."
 )
 _OUTCOMES = (
-    "The standard error of the difference of two means is √(s₁²/n₁ + s₂²/n₂). Holds, does not hold: the difference is "
-    "at least twice that. Within the noise: it is less. Not judged: one of the two has a single run."
+    "The difference is the mean over the seeds that both have, of which each draws the same test questions for both; "
+    "behind ± half of its 95 % confidence interval (Student's t for pairs). Within the noise: 0 is in the interval. "
+    "Not judged: they have one seed in common."
 )
 _BARS = "Error bars: one standard deviation over the runs of a point, where there are several."
 _COLOURS, _MARKERS, _STYLES = 10, "os^Dv<>Pp*hX", ("-", "--", "-.", ":")
@@ -63,6 +64,7 @@ def write_study(
         parts += _claims_section(claims, results)
     figures = {plot.title: figure for plot in plots if (figure := _figure(plot, results))}
     cells = [*_table_cells(tables), *_claim_cells(claims), *_plot_cells(plots)]
+    cells += [cell.over for cell in cells if cell.over]
     missing, records = _missing_lines(cells, results), list(_records(tables, results))
     if figures:
         parts += ["## Plots", *(display.save(folder, figure, name) for name, figure in figures.items()), _BARS]
@@ -128,7 +130,7 @@ def _text(value: Measurement, n: int, bold: bool = False) -> display.Markup:
 
 def _claims_section(claims: Sequence[Claim], results: Results) -> list[str]:
     n = max(len(cell.runs) for cell in _claim_cells(claims))
-    header = ["Claim", "Higher, it says", "Lower, it says", "Difference", "Standard error", "Outcome"]
+    header = ["Claim", "Higher, it says", "Lower, it says", "Difference", "Outcome"]
     text = display.markdown(header, [_claim_row(claim, results, n) for claim in claims])
     return ["## Claims of the paper", text, *_n_line(n), _OUTCOMES]
 
@@ -137,16 +139,17 @@ def _claim_row(claim: Claim, results: Results, n: int) -> list[str]:
     compared = compare(results, claim.better, claim.worse)
     means = [_text(results.measure(cell), n) for cell in (claim.better, claim.worse)]
     difference = "–" if compared.difference is None else f"{compared.difference:+.2f}"
-    error = "–" if compared.standard_error is None else f"{compared.standard_error:.2f}"
-    return [claim.text, *means, difference, error, _outcome(compared)]
+    if compared.margin is not None:
+        difference += f" ± {compared.margin:.2f}"
+    return [claim.text, *means, difference, _outcome(compared)]
 
 
 def _outcome(compared: Comparison) -> str:
     if compared.difference is None:
         return "–"
-    if compared.standard_error is None:
+    if compared.margin is None:
         return "not judged"
-    if abs(compared.difference) < 2 * compared.standard_error:
+    if abs(compared.difference) <= compared.margin:
         return "within the noise"
     return "holds" if compared.difference > 0 else "does not hold"
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import scipy.special
+
 from retrieval.errors import UserError
 from retrieval.evaluation.study import Cell
 from retrieval.evaluation.training_metrics import read_training
@@ -43,15 +45,15 @@ class Measurement:
 
 
 class Comparison(NamedTuple):
-    """A difference of two means in percentage points, and its standard error.
+    """The mean difference of two cells in percentage points, over the seeds that both have, and how sure it is.
 
-    The difference is None where one of the two has no value, the error None where one has fewer than two.
+    `margin` is half of its 95 % confidence interval, by Student's t for pairs: None for fewer than two seeds, as the
+    difference is for none.
     """
 
     difference: float | None
-    standard_error: float | None
-    n_a: int
-    n_b: int
+    margin: float | None
+    seeds: int
 
 
 class Results:
@@ -70,7 +72,10 @@ class Results:
         Raises:
           UserError: a results.json is not what `evaluate` writes, or the value asked for is not a fraction.
         """
-        return Measurement(cell, tuple(self._percent(run, cell) for run in cell.runs))
+        values = tuple(self._percent(run, cell) for run in cell.runs)
+        if cell.over:
+            values = tuple(_difference(*pair) for pair in zip(values, self.measure(cell.over).values))
+        return Measurement(cell, values)
 
     def _load(self, run: str) -> dict[tuple, tuple[str, float]] | None:
         if run not in self._runs:
@@ -89,19 +94,26 @@ class Results:
 
 
 def compare(results: Results, a: Cell, b: Cell) -> Comparison:
-    """The mean of `a` minus that of `b`, taken as independent samples: the error is sqrt(s_a^2/n_a + s_b^2/n_b).
+    """What `a` is above `b`, seed by seed: runs are in the order of the seeds, of which one cell may have more.
+
+    A seed draws the questions of the test, so that much of what differs between the runs of a cell is in both cells.
 
     Raises:
       UserError: as `Results.measure`.
     """
-    measured = results.measure(a), results.measure(b)
-    counts = [len(value.present) for value in measured]
-    difference = error = None
-    if min(counts) > 0:
-        difference = round(measured[0].mean - measured[1].mean, _DIGITS)
-    if min(counts) > 1:
-        error = math.hypot(*(value.deviation / math.sqrt(n) for value, n in zip(measured, counts)))
-    return Comparison(difference, error, *counts)
+    pairs = zip(results.measure(a).values, results.measure(b).values)
+    differences = [value for pair in pairs if (value := _difference(*pair)) is not None]
+    seeds, mean, margin = len(differences), None, None
+    if seeds:
+        mean = round(statistics.mean(differences), _DIGITS)
+    if seeds > 1:
+        error = statistics.stdev(differences) / math.sqrt(seeds)
+        margin = round(float(scipy.special.stdtrit(seeds - 1, 0.975)) * error, _DIGITS)
+    return Comparison(mean, margin, seeds)
+
+
+def _difference(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else round(a - b, _DIGITS)
 
 
 def _read(folder: Path) -> dict[tuple, tuple[str, float]]:
