@@ -90,16 +90,16 @@ def whole(command, tmp_path_factory):
     return folder
 
 
-# What a run has finished or saved before it is killed, and the most seconds until then: every stage has its kill, and
-# training several, however fast the machine is.
+# What a run has finished or saved before it is killed, and the most seconds until then: every stage from prepare to
+# export has its kill, and training several, however fast the machine is.
 MOMENTS = [
-    ((), 3.0),
     ((), 6.0),
     (["stages/prepare.json"], 0.5),
     *(([f"checkpoints/{later}" for later in range(step, 61)], 1.0) for step in (4, 12, 24, 40)),
     (["stages/train.json"], 1.0),
     (["stages/encode.json"], 0.3),
     (["stages/index.json"], 0.5),
+    (["stages/evaluate.json"], 0.3),
 ]
 
 

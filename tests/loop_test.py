@@ -1,6 +1,7 @@
 """The training loop and its checkpoints: exact resume, skipped updates, the same run on 1 and on 8 devices."""
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -280,6 +281,35 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_and_spoils_no_other(tm
     jax.tree.map(np.testing.assert_array_equal, whole, run(tmp_path / "copy", 20)[0])
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EIO])
+def test_an_error_of_the_disk_in_a_save_ends_the_run(tmp_path, monkeypatch, number):
+    run(tmp_path, 20, stop=5)
+
+    def fail(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Numbers, "save", fail)
+    with pytest.raises(UserError, match=rf"a checkpoint cannot be written \(.*{os.strerror(number)}"):
+        run(tmp_path, 20)
+    assert Checkpointer(tmp_path).latest_step() == 5
+
+
+@pytest.mark.parametrize("happens", [shutil.rmtree, lambda folder: folder.rename(folder.with_name("elsewhere"))])
+def test_a_folder_that_goes_away_under_a_run_ends_it_at_the_next_step(tmp_path, happens):
+    """Also where Orbax has made it anew since."""
+    steps = []
+
+    def stops_at(step):
+        steps.append(step)
+        if step == 7:
+            happens(tmp_path / "checkpoints")
+            (tmp_path / "checkpoints").mkdir()
+
+    with pytest.raises(UserError, match=r"cannot be written \(its folder was moved or deleted meanwhile\)"):
+        run(tmp_path / "checkpoints", 20, stops_at=stops_at, settings=dict(checkpoint_every=100))
+    assert steps[-1] == 7
+
+
 def test_the_log_tells_how_fast_it_was(tmp_path):
     def wait(step):  # counts as time of the steps
         time.sleep(0.02)
@@ -321,6 +351,14 @@ def test_an_update_that_is_not_finite_is_skipped(tmp_path):
     poisoned, log = run(tmp_path / "a", 10, poison={3: math.nan, 4: math.inf})
     assert np.isfinite(poisoned.params["w"]).all()
     assert log[0][1]["skipped"] == 2 and math.isfinite(log[0][1]["loss"]) and log[1][1]["skipped"] == 0
+
+
+def test_a_gradient_that_is_not_finite_is_skipped_whatever_the_loss():
+    optimizer = optax.sgd(1.0)
+    step = loop.make_step(lambda params, batch, key: (jnp.sqrt(params["w"] * batch["x"]), {}), optimizer, seed=0)
+    state, metrics = step(TrainState.create({"w": jnp.zeros(3)}, optimizer), {"x": jnp.ones(3)})
+    assert metrics["loss"] == 0 and math.isinf(metrics["gradient_norm"])
+    assert state.skipped == 1 and not state.params["w"].any()
 
 
 def test_too_many_in_a_row_end_the_run_and_leave_a_good_checkpoint(tmp_path):

@@ -198,6 +198,13 @@ PROTECTIONS = [
         "loop_test.py::test_a_checkpoint_that_cannot_be_written_ends_the_run_and_spoils_no_other",
     ),
     Protection(
+        "a folder that goes away",
+        "training/checkpoint.py",
+        'raise FileNotFoundError("its folder was moved or deleted meanwhile")',
+        "pass",
+        "loop_test.py::test_a_folder_that_goes_away_under_a_run_ends_it_at_the_next_step",
+    ),
+    Protection(
         "two runs in one folder",
         "files.py",
         "fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)",
@@ -259,6 +266,13 @@ PROTECTIONS = [
         "finite = jnp.isfinite(value) & jnp.isfinite(norm)",
         "finite = jnp.array(True)",
         "loop_test.py::test_an_update_that_is_not_finite_is_skipped",
+    ),
+    Protection(
+        "not finite: the gradient",
+        "training/loop.py",
+        " & jnp.isfinite(norm)",
+        "",
+        "loop_test.py::test_a_gradient_that_is_not_finite_is_skipped_whatever_the_loss",
     ),
     Protection(
         "not finite: many in a row",

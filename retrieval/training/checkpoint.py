@@ -7,6 +7,7 @@ there can be verified, and one that fails is moved away, so that a run goes on f
 import contextlib
 import dataclasses
 import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -149,6 +150,7 @@ class Checkpointer:
         self._folder = folder.absolute()
         self._best = best
         self._follower = follower
+        self._handle: int | None = None
         try:
             self._manager = ocp.CheckpointManager(self._folder, options=options, item_names=("state", "data"))
         except _UNREADABLE as error:
@@ -183,9 +185,11 @@ class Checkpointer:
                 self._manager.save(step, args=args, metrics=dict(scores) if scores else None)
 
     def check(self) -> None:
-        """Raises the `UserError` of a save that has failed in the background."""
+        """Raises the `UserError` of a save that has failed in the background, or of a folder that has gone."""
         with self._telling_failures():
             self._manager.check_for_errors()
+            if hosts.is_first():
+                self._check_folder()
         if self._follower:
             self._follower.check()
 
@@ -220,8 +224,17 @@ class Checkpointer:
         """Waits for the last save, as `wait` does."""
         with self._telling_failures():
             self._manager.close()
+        if self._handle is not None:
+            os.close(self._handle)
         if hosts.is_first():
             files.remove(self._folder / _TRASH)
+
+    def _check_folder(self) -> None:
+        """Orbax would make a folder that was deleted anew, with one step in it and without what else a run has."""
+        if self._handle is None:
+            self._handle = os.open(self._folder, os.O_RDONLY)  # while it is open, no other folder has its number
+        if not self._folder.exists() or not os.path.samestat(os.fstat(self._handle), os.stat(self._folder)):
+            raise FileNotFoundError("its folder was moved or deleted meanwhile")
 
     def _seal(self) -> None:
         """Writes the sums of a step that is complete but for its name; Orbax calls it in the thread that saves."""
