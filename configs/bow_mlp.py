@@ -7,9 +7,13 @@ from ml_collections import ConfigDict
 
 from configs import ict_bfs_wlp
 
+PAPER = dict(hidden_size=4096, mlp_size=640)
+
 
 def get_config(size: str = "paper") -> ConfigDict:
-    """`ict_bfs_wlp` with another encoder."""
+    """`ict_bfs_wlp` with another encoder, and for the paper the sizes that make as many parameters (128 million)."""
     config = ict_bfs_wlp.get_config(size)
     config.model.encoder = "bow_mlp"
+    if size == "paper":
+        config.model.update(PAPER)
     return config

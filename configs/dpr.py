@@ -2,11 +2,13 @@
 MS MARCO's triples or of JSON lines, evaluated on sets of any format.
 
     python -m retrieval.main --config=configs/dpr.py --workdir=runs/dpr --config.base=runs/mlm \\
-        --config.train.init_from=runs/mlm --config.pairs.files=biencoder-nq-train.json \\
-        --config.sets.labelled=biencoder-nq-dev.json
+        --config.train.init_from=runs/mlm --config.data.document_length=288 \\
+        --config.pairs.files=biencoder-nq-train.json --config.sets.labelled=biencoder-nq-dev.json
 
-`base` lends the vocabulary, `init_from` the parameters. The paper starts from BERT, on 8 GPUs of 32 GB; its top-20
-accuracy on Natural Questions, 78.4, is over 21 million passages and counts answers, so it is none of the numbers here.
+`base` lends the vocabulary, `init_from` the parameters, of an encoder with as many positions. The embedding is [CLS]
+itself: towers that were trained with a projection want their own `model.embed_dim`. The paper starts from BERT, on 8
+GPUs of 32 GB; its top-20 accuracy on Natural Questions, 78.4, is over 21 million passages and counts answers, so it is
+none of the numbers here.
 """
 
 from ml_collections import ConfigDict
@@ -20,6 +22,7 @@ def get_config(size: str = "paper") -> ConfigDict:
     config = reqa.get_config(size)
     config.split.set = ""
     config.data.update(negatives=1, query_length=64, document_length=256)
+    config.model.embed_dim = 0
     config.pairs.positives = 1  # the gold passage, not all that hold the answer
     config.train.update(
         steps=18_400, batch_size=128, learning_rate=2e-5, warmup_ratio=0.067, clip_norm=2.0, log_q=False
@@ -27,6 +30,7 @@ def get_config(size: str = "paper") -> ConfigDict:
     config.loop.update(checkpoint_every=1000, validate_every=1000)
     if size == "local":
         config.data.update(query_length=32, document_length=96)
+        config.model.embed_dim = 128
         config.train.update(steps=300, batch_size=32, learning_rate=5e-4)
         config.loop.update(checkpoint_every=50, validate_every=50)
     return config

@@ -211,7 +211,7 @@ def _paper() -> ConfigDict:
     config.search = ConfigDict(dict(k=5))
     # What the model card of --stage=export says, such as apache-2.0; '': that none was given.
     config.export = ConfigDict(dict(license=""))
-    # Of random texts (Figure 5 of SEED-Encoder); their tokens, (): those of a document, a half, a quarter, an eighth.
+    # Of random texts (Figure 5 of SEED-Encoder); tokens, (): of the longest passages, a half, a quarter, an eighth.
     config.similarity = ConfigDict(dict(lengths=(), pairs=1000))
     return config
 

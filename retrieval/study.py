@@ -30,7 +30,7 @@ from retrieval import command_line, files
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import study, study_report
 from retrieval.main import REPOSITORY
-from retrieval.stages import records, runner, settings
+from retrieval.stages import records, runner, settings, train
 from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
 from retrieval.store import is_url
@@ -104,12 +104,16 @@ def check_table(table: dict[str, Entry]) -> None:
     """Checks the config of every run: the last one of a study starts after days.
 
     Raises:
-      UserError: a field of a run has a value that it may not have, or that does not fit another field.
+      UserError: a field of a run has a value that it may not have, or that does not fit another field, or the run that
+        its parameters are to start from.
     """
+    trained = {str(entry.run.folder): entry.run.config for entry in table.values()}
     for entry in table.values():
         try:
             settings.check_fields(entry.run.config)
             settings.check_combinations(entry.run.config, entry.run.config.stages)
+            if start := trained.get(entry.run.config.train.init_from):
+                train.check_sizes(entry.run.config, start)
         except UserError as error:
             raise UserError(f"run '{entry.name}' of the study: {error}") from error
 

@@ -7,8 +7,9 @@ import pytest
 from conftest import REPOSITORY
 from flax import nnx
 
+from configs.studies import pretraining_tasks
 from retrieval.errors import UserError
-from retrieval.stages import examples, settings
+from retrieval.stages import examples, settings, train
 from retrieval.stages import model as models
 from retrieval.stages.records import get_field
 from retrieval.stages.table import STAGES
@@ -71,6 +72,24 @@ def test_the_papers_model_is_two_bert_bases():
     size = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(shapes, nnx.Param)))
     # BERT-base without its pooler has 108.9 million; here 288 positions in place of 512, and a projection to 512.
     assert size == 2 * (108_891_648 - (512 - 288) * 768 + 768 * 512 + 512)
+
+
+def test_the_papers_bow_mlp_has_as_many_parameters_as_its_transformer():
+    """128 against 110 million in a tower (section 4.2), also where the study fine-tunes it."""
+    runs = pretraining_tasks.get_config("paper").runs
+    for config in (load("bow_mlp"), runs["pre-bow_mlp-all-l0-e512"], runs["s0-1-bow_mlp-none-l0-e512"]):
+        size = sum(leaf.size for leaf in jax.tree.leaves(models.parameters(models.abstract(config, 30522))))
+        assert round(size / 2e6) == 128
+
+
+def test_what_dprs_docstrings_start_from_fits():
+    """An MLM's encoder of 288 positions; DPR's embedding is [CLS] itself."""
+    for name in ("dpr", "dpr_mined"):
+        config = load(name)
+        config.data.document_length = 288
+        train.check_sizes(config, load("mlm"))
+        assert config.model.embed_dim == 0
+        assert "--config.data.document_length=288" in importlib.import_module(f"configs.{name}").__doc__
 
 
 @pytest.mark.parametrize("task", ["ict", "bfs", "wlp", "mlm", "autoencoder"])

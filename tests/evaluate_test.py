@@ -1,12 +1,16 @@
-"""Ranked lists: the query itself is left out, and the list keeps its length."""
+"""Ranked lists without the query itself, their metrics, and the weight of the dense list in the hybrid."""
+
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from conftest import REPOSITORY
+from ml_collections import ConfigDict
 
-from retrieval.data.beir import Judged
+from retrieval.data.beir import Candidate, Judged, own_rows
 from retrieval.search import exact
 from retrieval.search.exact import ExactIndex
-from retrieval.stages import evaluate
+from retrieval.stages import evaluate, validation
 
 
 @pytest.mark.parametrize(("own", "expected"), [({"a": 0}, [1, 2]), ({}, [0, 1])])
@@ -40,3 +44,87 @@ def test_what_a_search_uses_is_compiled_before_its_time_is_taken(monkeypatch, qu
     began = used.index("read")
     compiled, clocked = used[:began], used[began + 1 : -1]
     assert set(compiled) == set(clocked) and len(compiled) <= 2
+
+
+class Lists:
+    """An index that gives every query the same list, as deep as asked."""
+
+    def __init__(self, *rows):
+        self._rows = rows
+
+    def search(self, queries, k):
+        rows_QK = np.tile(np.array(self._rows[:k], np.int32), (len(queries), 1))
+        return -np.arange(rows_QK.shape[1], dtype=np.float32) * np.ones(rows_QK.shape, np.float32), rows_QK
+
+
+def chosen_weight(monkeypatch, queries, words, dense, candidates):
+    """The weight for queries whose gold is the last candidate, named 'gold'."""
+    judged = {query: {"gold": 1} for query in queries}
+    run = SimpleNamespace(config=ConfigDict({"evaluate": {"depth": 4}}), embeddings=lambda *_: None, sets=None)
+    texts = SimpleNamespace(read_candidates=lambda _: [Candidate(id, "", id) for id in candidates], own_rows=own_rows)
+    monkeypatch.setattr(evaluate.examples, "split_set", lambda run: "toy")
+    monkeypatch.setattr(evaluate.examples, "validation", lambda run: ({query: query for query in queries}, judged))
+    monkeypatch.setattr(evaluate.encoding, "load", lambda *_: (np.zeros((len(queries), 1)), list(queries)))
+    monkeypatch.setattr(evaluate, "beir", texts)
+    value, run.sets = SimpleNamespace(name="toy", candidates=candidates), REPOSITORY
+    return evaluate._weight(run, value, words, dense)
+
+
+@pytest.mark.parametrize(("count", "weight"), [(1, 0.1), (9, 0.1), (10, 0.55)])
+def test_few_questions_choose_no_weight(monkeypatch, count, weight):
+    """The dense list has the gold first, BM25's second: from 0.55 on it is first in the sum."""
+    queries = [f"q{number}" for number in range(count)]
+    lists = Lists(0, 2, 1), Lists(2, 0, 1)
+    assert chosen_weight(monkeypatch, queries, *lists, ["a", "b", "gold"]) == weight
+
+
+def test_a_weight_that_helps_as_often_as_not_is_not_chosen(monkeypatch):
+    lists = Lists(0, 2, 1), Lists(0, 2, 1)
+    assert chosen_weight(monkeypatch, [f"q{number}" for number in range(20)], *lists, ["a", "b", "gold"]) == 0.1
+
+
+def test_the_weight_is_chosen_without_the_question_itself(monkeypatch):
+    """Of twelve questions that are candidates too, each is first in both lists, and hides what the weight does."""
+    queries = [f"q{number}" for number in range(12)]
+    candidates = [*queries, "a", "gold"]
+
+    class OwnFirst(Lists):
+        def search(self, queries, k):
+            scores_QK, rows_QK = super().search(queries, k - 1)
+            own_Q1 = np.arange(len(queries), dtype=np.int32)[:, None]
+            return np.concatenate([scores_QK[:, :1] + 5, scores_QK], axis=1), np.concatenate([own_Q1, rows_QK], axis=1)
+
+    assert chosen_weight(monkeypatch, queries, OwnFirst(12, 13), OwnFirst(13, 12), candidates) == 0.55
+
+
+def test_a_question_is_no_result_of_its_own_validation(monkeypatch):
+    candidates = [Candidate("a", "", "wings"), Candidate("x", "", "birds"), Candidate("b", "", "not fins")]
+    queries = {"a": "wings", "b": "fins"}
+    pool = validation.Pool(
+        {"a": [1], "b": [2]}, {c.id: [[3]] for c in candidates}, {"a": {"x": 1}}, own_rows(queries, candidates)
+    )
+    assert pool.own == {"a": 0}
+    embeddings = iter([np.eye(2), np.array([[1.0, 0], [0.9, 0], [0, 1]])])
+    monkeypatch.setattr(validation, "check", lambda config: None)
+    monkeypatch.setattr(validation, "_labelled_pool", lambda *_: pool)
+    monkeypatch.setattr(validation, "encode_rows", lambda *_: next(embeddings).astype(np.float32))
+    embedder = SimpleNamespace(queries=lambda params: None, documents=lambda params: None)
+    monkeypatch.setattr(validation.models, "Embedder", lambda *_: embedder)
+    config = dict(data=dict(rates=dict(pairs=1.0), query_length=4, document_length=4), encode=dict(batch_tokens=8))
+    validate = validation.make(SimpleNamespace(config=ConfigDict(config)), None, SimpleNamespace(size=1))
+    assert validate(None)["RR"] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "qrels", "metrics"),
+    [
+        ("nq", {"test": {"a": {"x": 1, "y": 1}}}, evaluate.RANKING),  # BEIR's folder of Natural Questions
+        ("nq", {"pair": {"a": {"x": 1, "y": 1}}}, evaluate.HITS),  # ReQA's set of it
+        ("trec", {"test": {"a": {"x": 1}}}, evaluate.HITS),
+    ],
+)
+def test_the_metrics_of_a_set_follow_from_its_judgements(name, qrels, metrics):
+    config = ConfigDict({"evaluate": {"runs": False, "metrics": ()}})
+    ranking = evaluate.Ranking("bm25", np.ones((1, 2)), np.array([[0, 1]]), 1.0)
+    rows = evaluate._evaluate(SimpleNamespace(config=config), Judged(name, {"a": ""}, ["x", "y"], {}, qrels), ranking)
+    assert tuple(row["metric"] for row in rows) == metrics

@@ -520,7 +520,15 @@ def test_the_second_process_ends_with_the_first_and_the_first_with_it(lagged, in
 
 
 def test_a_share_of_the_questions_is_another_one_in_every_version():
-    questions = [negatives.Question(str(number), "q", [0], []) for number in range(100)]
+    questions = [negatives.Question(str(number), f"q{number}", [0], []) for number in range(100)]
     parts = [{question.id for question in negatives.draw(questions, 0.2, 0, version)} for version in (1, 2)]
     assert list(map(len, parts)) == [20, 20] and len(parts[0] & parts[1]) < 15
     assert negatives.draw(questions, 1.0, 0, 1) == questions and len(negatives.draw(questions, 1e-9, 0, 1)) == 1
+
+
+def test_the_ids_of_a_text_are_drawn_together():
+    """The positives of each are no negatives of the others, which has to be known wherever one is drawn."""
+    questions = [negatives.Question(str(number), f"q{number // 2}", [0], []) for number in range(100)]
+    for version in (1, 2):
+        drawn = [question.id for question in negatives.draw(questions, 0.2, 0, version)]
+        assert 10 <= len(drawn) < 40 and all(int(id) ^ 1 in set(map(int, drawn)) for id in drawn)

@@ -2,9 +2,13 @@
 
 import numpy as np
 import pytest
+from conftest import REPOSITORY
 
+from configs import ict_bfs_wlp, seed_encoder
 from retrieval.errors import UserError
 from retrieval.evaluation.similarity import similarity_by_length
+from retrieval.stages.run import Run
+from retrieval.stages.similarity import default_lengths
 
 # Text i is [CLS] = 1, then 10 + i again and again, then [SEP] = 2; its length is 8 + 8 * (i % 2).
 TEXTS = [[1, *[10 + i] * (6 + 8 * (i % 2)), 2] for i in range(50)]
@@ -52,3 +56,12 @@ def test_the_same_seed_draws_the_same_pairs():
 def test_too_few_texts_of_a_length():
     with pytest.raises(UserError, match="0 texts have 17 tokens, and pairs need two"):
         similarity_by_length(axes, TEXTS, [17], 10, 0)
+
+
+def test_there_are_texts_of_the_lengths_that_are_taken_by_default(tmp_path):
+    """Passages of at most 80 and 510 tokens, and [CLS] and [SEP]; documents have 96 and 512."""
+    lengths = [
+        default_lengths(Run(config, tmp_path, REPOSITORY / "requirements.lock"))
+        for config in (ict_bfs_wlp.get_config("local"), seed_encoder.get_config())
+    ]
+    assert lengths == [[10, 20, 41, 82], [64, 128, 256, 512]]

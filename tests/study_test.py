@@ -199,6 +199,20 @@ def test_the_papers_table():
     assert {task for task, rate in rates.items() if rate} == {"ict"} and rates.ict == 1
 
 
+def test_a_model_that_cannot_start_from_the_one_it_names_is_noticed_before_any_run():
+    config = pretraining_tasks.get_config("paper")
+    config.corpus, config.questions = "dump.xml", "squad.json"
+    config.runs["s2-80-transformer-ict-l12-e512"].model.mlp_size = 640
+    with pytest.raises(UserError, match=r"run 's2-80-tr.*\.mlp_size is 3072 there and 640 here"):
+        study.check_table(study.read_table(config, Path("x")))
+
+
+def test_every_table_of_the_pre_training_tasks_has_bm25_and_its_sum_with_towers_where_there_is_one():
+    tables = pretraining_tasks.get_config("local").report.to_dict()["tables"]
+    systems = [{cell["system"] for row in table["rows"] for cell in row["cells"]} for table in tables]
+    assert systems == [{"bm25", "dense", "hybrid"}, {"bm25", "dense"}, {"bm25", "dense", "hybrid"}]
+
+
 def test_the_shell_sets_what_the_runs_share():
     config = pretraining_tasks.get_config("local")
     config.corpus, config.questions = "dump.xml", "squad.json"

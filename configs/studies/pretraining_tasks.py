@@ -3,9 +3,9 @@
     python -m retrieval.study --config=configs/studies/pretraining_tasks.py:local --workdir=runs/tasks \\
         --config.corpus=wikispeedia.xml.bz2,enwiki.xml.bz2 --config.vocab=vocab.txt --config.questions=dev-v1.1.json
 
-Sizes: 'paper' (TPU pods: a run of `configs/ict_bfs_wlp.py` for every row), 'gpu' (one accelerator, minutes a run) and
-'local' (2 CPU cores; with SQuAD's dev file as the questions). ',nq' after the size takes Natural
-Questions for SQuAD: 'paper,nq'. What came out is in docs/results.md.
+Sizes: 'paper' (TPU pods: a run of `configs/ict_bfs_wlp.py` for every row), 'gpu' (one accelerator, minutes a run, it is
+hoped: it has not been run) and 'local' (2 CPU cores; with SQuAD's dev file as the questions). ',nq' after the size
+takes Natural Questions for SQuAD: 'paper,nq'. What came out is in docs/results.md.
 
 A row of Table 3 or 4 is (encoder, pre-training) x share of labels x seed. The seed draws the split, the parameters of a
 model that is not pre-trained, and the order of the batches; pre-training is done once for a row. In 'local' the rows
@@ -83,7 +83,10 @@ SIZES = {
         parallel=1,
         layers=(2, 4),
         embed_dims=(64, 128, 256),
-        fields=dict(model=dict(hidden_size=256, num_heads=4, mlp_size=1024, dtype="bfloat16")),
+        fields=dict(
+            model=dict(hidden_size=256, num_heads=4, mlp_size=1024, dtype="bfloat16"),
+            encode=dict(batch_tokens=262_144),
+        ),
         pre_training=dict(steps=4000, batch_size=1024, learning_rate=1e-3),
         steps_per_task=False,
         packed={},
@@ -254,6 +257,8 @@ def _sized(config: ConfigDict, size: Size, model: Model | None = None) -> Config
     if model:
         config.model.update(encoder=model.encoder, embed_dim=model.embed_dim)
         config.model.num_layers = model.layers or config.model.num_layers
+    if model and model.encoder == "bow_mlp" and size.base == "paper":
+        config.model.update(bow_mlp.PAPER)
     return config
 
 
@@ -317,7 +322,7 @@ class _Report:
         return dict(title=title, header=header, rows=rows, notes=notes)
 
     def _ablation(self) -> dict[str, Any]:
-        rows = []
+        rows = [dict(labels=["", "", "BM25", ""], cells=[self._bm25(ratio, 100) for ratio in RATIOS])]
         for index, model in enumerate(ablation_rows(self._size), 1):
             cells = [self._model(model, ratio, 100) | {"paper": chang_2020.TABLE_5[index][ratio]} for ratio in RATIOS]
             rows.append(
@@ -338,9 +343,10 @@ class _Report:
             runs = {model: [_open_run(model, ratio, self._size)] for model in open_domain_rows(self._size)}
             lines = [("bm25", "none", "BM25", "bm25", next(iter(runs.values())))]
             lines += [(m.encoder, m.task, LABELS[m.task], "dense", names) for m, names in runs.items()]
+            lines += [("", "", f"BM25 + {LABELS[m.task]}", "hybrid", names) for m, names in runs.items()]
             for encoder, task, name, system, names in lines:
                 cells = [self._cell(names, system, k) for k in CUTOFFS]
-                rows.append(_row([label, name], cells, numbers[encoder, task]))
+                rows.append(_row([label, name], cells, numbers.get((encoder, task))))
         title = f"Table 6: with {self._size.distractors:,} more candidates from the corpus"
         notes = "In brackets the paper's numbers, on Natural Questions with 1,000,000 more candidates."
         return dict(title=title, header=["train/test", "system", *(f"R@{k}" for k in CUTOFFS)], rows=rows, notes=notes)

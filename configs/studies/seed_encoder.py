@@ -6,8 +6,8 @@ worth to a retriever, and what mining negatives anew is.
         --config.transfer=beir/cranfield,beir/cisi,beir/cacm,beir/npl
 
 Sizes: 'paper' (a pod; 'paper,msmarco' takes the paper's passages: --config.questions=PASSAGES,QUERIES,QRELS of the
-training queries), 'gpu' (one accelerator, minutes a run) and 'local' (2 CPU cores). What came out is in
-docs/results.md.
+training queries), 'gpu' (one accelerator, minutes a run, it is hoped: it has not been run) and 'local' (2 CPU cores).
+What came out is in docs/results.md.
 
 An encoder is pre-trained as 'bert' (MLM alone), 'weak' (and a decoder of 3 layers that sees 2 tokens back) and 'strong'
 (of 5 layers that see all before it); 'wide' and 'deep' have one of the two (Figure 3). All take the same compute: what
@@ -82,7 +82,7 @@ SIZES = {
         seeds=(0, 1, 2),
         parallel=1,
         variations=("weak", "strong", "wide", "deep"),
-        fields=dict(model=dict(tied=True), data=dict(query_length=64)),
+        fields=dict(model=dict(tied=True), data=dict(query_length=64, document_length=512)),
         pre_training={},
         fine_tuning={
             "10": dict(steps=30_000, batch_size=128, learning_rate=1e-5),
@@ -100,6 +100,7 @@ SIZES = {
             prepare=dict(vocab_size=16_000, longest_passage=126, shortest_paragraph=126),
             data=dict(document_length=128),
             model=dict(num_layers=4, hidden_size=256, num_heads=4, mlp_size=1024, dtype="bfloat16"),
+            encode=dict(batch_tokens=262_144),
         ),
         pre_training=dict(steps=12_000, batch_size=256, learning_rate=1e-3),
         fine_tuning={

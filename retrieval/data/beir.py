@@ -16,7 +16,7 @@ import gzip
 import itertools
 import json
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -121,6 +121,13 @@ def read_judged(folder: Path) -> Judged:
     queries, *judgements = _read_judgements(folder, set(ids))
     own = {id: row for id, row in own.items() if id in queries}
     return Judged(folder.resolve().name, queries, ids, own, *judgements)
+
+
+def own_rows(queries: Mapping[str, str], candidates: Iterable[Candidate]) -> dict[str, int]:
+    """Query id -> row of the candidate that is the query itself, of the same id and text."""
+    return {
+        candidate.id: row for row, candidate in enumerate(candidates) if queries.get(candidate.id) == candidate.text
+    }
 
 
 def write_folder(folder: Path, value: RetrievalSet) -> None:

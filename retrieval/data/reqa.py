@@ -17,6 +17,7 @@ from retrieval.data import beir, sentences, tfds_source
 from retrieval.data.answers import of_texts
 from retrieval.errors import UserError
 
+PAIR = "pair"  # the name of the paper's rule of relevance
 _T = TypeVar("_T")
 _JSON_NAMES = {list: "array", int: "integer", dict: "object", bool: "boolean"}
 _log = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ def build(name: str, paragraphs: Iterable[Paragraph]) -> beir.RetrievalSet:
         left_out["questions"] += sum(not placed for _, placed in paragraph.questions)
     if queries and left_out.total():
         _log.warning("ReQA: left out %(answers)d misplaced answers, %(questions)d questions with no answer", left_out)
-    qrels = {"pair": pairs, "sentence": _same_sentence(pairs, candidates)}
+    qrels = {PAIR: pairs, "sentence": _same_sentence(pairs, candidates)}
     known = {query: of_texts(texts) for query, texts in answers.items()}
     return beir.RetrievalSet(name, queries, list(candidates.values()), qrels, known)
 
@@ -100,7 +101,7 @@ def statistics(value: beir.RetrievalSet) -> dict[str, int]:
 
     A tuple is a distinct (question, sentence, paragraph); one that stands twice in SQuAD is counted once.
     """
-    tuples = sum(map(len, value.qrels["pair"].values()))
+    tuples = sum(map(len, value.qrels[PAIR].values()))
     return {"queries": len(value.queries), "candidates": len(value.candidates), "tuples": tuples}
 
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import scipy.special
-
 from retrieval.errors import UserError
+from retrieval.evaluation import significance
 from retrieval.evaluation.study import Cell
 from retrieval.evaluation.training_metrics import read_training
 from retrieval.files import read_json
@@ -107,8 +106,7 @@ def compare(results: Results, a: Cell, b: Cell) -> Comparison:
     if seeds:
         mean = round(statistics.mean(differences), _DIGITS)
     if seeds > 1:
-        error = statistics.stdev(differences) / math.sqrt(seeds)
-        margin = round(float(scipy.special.stdtrit(seeds - 1, 0.975)) * error, _DIGITS)
+        margin = round(significance.margin(differences), _DIGITS)
     return Comparison(mean, margin, seeds)
 
 

@@ -96,10 +96,14 @@ def open_questions(run: Run) -> Iterator[tuple[list[Question], CandidateTexts]]:
 
 
 def draw(questions: Sequence[Question], share: float, seed: int, version: int) -> list[Question]:
-    """A share of the questions, at least one, by a hash: other ones in every version."""
+    """A share of the questions, at least one, by a hash: other ones in every version.
+
+    The hash is the text's: where a text has several ids, the positives of all of them are positives of each, and are
+    known together or not at all.
+    """
 
     def order(question: Question) -> bytes:
-        return hashlib.blake2b(f"{seed} {version} {question.id}".encode(), digest_size=8).digest()
+        return hashlib.blake2b(f"{seed} {version} {question.text}".encode(), digest_size=8).digest()
 
     chosen = set(sorted(map(order, questions))[: max(1, round(share * len(questions)))])
     return [question for question in questions if order(question) in chosen]

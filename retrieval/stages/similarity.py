@@ -27,6 +27,8 @@ _TEXTS = 20_000
 def similarity(run: Run) -> dict[str, Any]:
     """Prints the mean cosine of random pairs by length, and writes `similarity.json`.
 
+    A text of more tokens than a length counts for it, cut.
+
     Raises:
       UserError: the corpus has too few texts of a length.
     """
@@ -34,7 +36,7 @@ def similarity(run: Run) -> dict[str, Any]:
     longest = run.config.data.document_length
     passages = itertools.islice(indexes.read_candidates(run, indexes.CORPUS), _TEXTS)
     texts = [vocabulary.single(ids, longest) for ids in vocabulary.encode_batch([item.text for item in passages])]
-    lengths = sorted(settings.lengths) or [longest // part for part in (8, 4, 2, 1)]
+    lengths = sorted(settings.lengths) or default_lengths(run)
     config, trained = train.load_parameters(run.holder("train").folder, len(vocabulary), run.config.mesh)
     found = {
         name: similarity_by_length(_embed(model), texts, lengths, settings.pairs, run.config.seed)
@@ -43,6 +45,13 @@ def similarity(run: Run) -> dict[str, Any]:
     print(display.markdown(["cosine of random texts of", *found], [(f"{n} tokens", *_row(found, n)) for n in lengths]))
     files.write_json(run.folder / "similarity.json", {name: _named(values) for name, values in found.items()})
     return {name: _named(values) for name, values in found.items()}
+
+
+def default_lengths(run: Run) -> list[int]:
+    """Tokens of the longest passages, as far as a document takes them, a half, a quarter and an eighth of it."""
+    passage = run.holder("prepare").config.prepare.longest_passage + 2
+    longest = min(run.config.data.document_length, passage)
+    return [longest // part for part in (8, 4, 2, 1)]
 
 
 def _embed(model: nnx.Module) -> Callable[[np.ndarray], np.ndarray]:

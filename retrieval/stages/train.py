@@ -176,13 +176,23 @@ def check_start(run: Run) -> None:
         return
     folder = mirror.local(start)
     check_vocabulary(run, folder, "config.train.init_from")
-    theirs = ConfigDict(files.read_json(folder / "config.json"))
-    for field, ours in models.sizes(run.config, of_towers=not models.is_mlm(theirs)).items():
-        there = models.sizes(theirs, of_towers=not models.is_mlm(theirs)).get(field)
-        if ours != there:
+    check_sizes(run.config, ConfigDict(files.read_json(folder / "config.json")))
+
+
+def check_sizes(config: ConfigDict, start: ConfigDict) -> None:
+    """Checks that a model of a config can start from one of another config.
+
+    Raises:
+      UserError: they have other sizes, or are of another kind.
+    """
+    of_towers = not models.is_mlm(start)
+    theirs = models.sizes(start, of_towers)
+    for field, ours in models.sizes(config, of_towers).items():
+        if ours != theirs.get(field):
             raise UserError(
-                f"config.train.init_from={start}: a model of other sizes or another kind, config.{field} is {there} "
-                f"there and {ours} here: take the same, or another run to start from"
+                f"config.train.init_from={config.train.init_from}: a model of other sizes or another kind, "
+                f"config.{field} is {theirs.get(field)} there and {ours} here: take the same, or another run to start "
+                "from"
             )
 
 

@@ -32,11 +32,15 @@ METRICS = ("Success@1", "Success@10", "Success@100", "RR")
 
 
 class Pool(NamedTuple):
-    """Token ids of queries and of the windows of candidates, and query id -> candidate id -> 1."""
+    """Token ids of queries and of the windows of candidates, and query id -> candidate id -> 1.
+
+    `own`: query id -> row of the candidate that is the query itself, which is no result.
+    """
 
     queries: dict[str, list[int]]
     candidates: dict[str, list[list[int]]]
     qrels: dict[str, dict[str, int]]
+    own: dict[str, int]
 
 
 def check(config: ConfigDict) -> None:
@@ -79,7 +83,8 @@ def make(run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> Callable[
             for tokens, function in zip((list(pool.queries.values()), rows), embed)
         )
         index = windows.over_candidates(ExactIndex(windows_WE), owners_W)
-        _, rows_QK = index.search(queries_QE, min(100, len(pool.candidates)))
+        depth = min(100 + bool(pool.own), len(pool.candidates))
+        _, rows_QK = metrics.drop_self_matches(*index.search(queries_QE, depth), pool.queries, pool.own)
         return metrics.evaluate(rows_QK, list(pool.queries), list(pool.candidates), pool.qrels, METRICS)
 
     return validate
@@ -99,6 +104,7 @@ def _labelled_pool(run: Run, vocabulary: Vocabulary) -> Pool:
         dict(zip(queries, models.query_tokens(config, vocabulary, list(queries.values())))),
         dict(zip((c.id for c in candidates), models.candidate_windows(config, vocabulary, candidates))),
         qrels,
+        beir.own_rows(queries, candidates),
     )
 
 
@@ -108,7 +114,7 @@ def _held_out_pool(run: Run, vocabulary: Vocabulary) -> Pool:
     lengths = features.pair_lengths(config.data.query_length, config.data.document_length)
     # One draw of every task for a held-out passage, in an order that is the same in every run.
     dataset = seqio.get_mixture_or_task(name).get_dataset(lengths, "train", shuffle=True, seed=0, num_epochs=1)
-    pool = Pool({}, {}, {})
+    pool = Pool({}, {}, {}, {})
     for example in dataset.as_numpy_iterator():
         document = str(example["document_id"][0])
         if document not in pool.candidates and len(pool.candidates) < config.loop.validate_candidates:
