@@ -14,11 +14,12 @@ from safetensors.numpy import load_file, save_file
 from configs import ict, mlm, seed_encoder
 from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
+from retrieval.files import fingerprint, write_json
 from retrieval.models import two_tower
 from retrieval.models.hugging_face import BertFolder
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.stages import model as models
-from retrieval.stages import pretrained, train
+from retrieval.stages import pretrained, records, train
 from retrieval.stages.run import Run
 
 GOLDEN = REPOSITORY / "tests" / "golden"
@@ -161,6 +162,22 @@ def test_what_does_not_fit_is_said_before_the_run(tmp_path, bert, changes, says)
     run = make_run(tmp_path, bert, **{field: fill(value) for field, value in changes.items()})
     with pytest.raises(UserError, match=re.escape(fill(says))):
         train.check_start(run)
+
+
+def test_a_vocabulary_that_was_made_anew_under_a_model_is_noticed(tmp_path, bert):
+    """With as many tokens, so that no size tells; also where the model is the run's own."""
+    run = make_run(tmp_path, bert)
+    WordPiece(WORDS).save(run.corpus / "vocab.txt")
+    write_json(run.folder / "config.json", json.loads(run.config.to_json()))
+    told = {"vocabulary": fingerprint(WordPiece(WORDS).tokens)}
+    records.write_record(run, "train", {"done": True, "inputs": {}, "details": told})
+    train.check_vocabulary(run, run.folder, "config.base")
+    *words, one, other = WORDS
+    WordPiece([*words, other, one]).save(run.corpus / "vocab.txt")
+    with pytest.raises(
+        UserError, match=r"config\.base=.*vocab\.txt has now, which was made anew since: train it again"
+    ):
+        train.check_vocabulary(run, run.folder, "config.base")
 
 
 @pytest.mark.parametrize(

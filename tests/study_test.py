@@ -13,7 +13,7 @@ from configs import bm25
 from configs.studies import pretraining_tasks, seed_encoder
 from retrieval import study
 from retrieval.errors import UserError
-from retrieval.stages.records import made_from, write_record
+from retrieval.stages.records import made_from, read_record, write_record
 from retrieval.stages.table import STAGES
 
 # Stands for retrieval.main: writes down that it ran, and fails where the config says so.
@@ -105,6 +105,9 @@ def test_what_stands_on_a_run_that_is_done_anew_is_done_anew(tmp_path):
     config.runs.a.sets.reqa = str(squad)
     assert do(config, tmp_path / "study", parallel=1) == (["a", "b"], {})
     squad.write_text("{ }")
+    assert do(config, tmp_path / "study", parallel=1) == (["a", "b"], {})
+    a = study.read_table(config, tmp_path / "study")["a"].run
+    write_record(a, "sets", read_record(a, "sets") | {"outputs": {"corpus.jsonl": "made anew, by newer code"}})
     assert do(config, tmp_path / "study", parallel=1) == (["a", "b"], {})
     assert do(config, tmp_path / "study", parallel=1) == ([], {})
 

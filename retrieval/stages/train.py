@@ -21,7 +21,7 @@ from retrieval.models import two_tower
 from retrieval.models.autoencoder import Autoencoder
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.two_tower import TwoTower
-from retrieval.stages import metric_writers, objective, pretrained, refresh, validation
+from retrieval.stages import metric_writers, objective, pretrained, records, refresh, validation
 from retrieval.stages import model as models
 from retrieval.stages.examples import abstract_batch, make_batches
 from retrieval.stages.run import Run
@@ -74,7 +74,8 @@ def train(run: Run) -> dict[str, Any]:
             step = checkpointer.best_step()
             checkpointer.close()
             writer.close()
-    return {"parameters": size, "devices": mesh.size, "platform": jax.default_backend(), "step": step}
+    told = {"parameters": size, "devices": mesh.size, "platform": jax.default_backend(), "step": step}
+    return told | {"vocabulary": files.fingerprint(list(vocabulary.tokens))}
 
 
 @contextlib.contextmanager
@@ -197,12 +198,12 @@ def check_sizes(config: ConfigDict, start: ConfigDict) -> None:
 
 
 def check_vocabulary(run: Run, folder: Path, field: str) -> None:
-    """Checks that the model of a work directory was trained with the vocabulary of the run, as far as both are there.
+    """Checks that the model of a work directory was trained with the vocabulary of the run, as far as both are known.
 
     Raises:
       UserError: it was not; with as many tokens nobody would notice, and the model would read nonsense.
     """
-    if folder.resolve() == run.folder.resolve() or not (folder / "config.json").exists():
+    if not (folder / "config.json").exists():
         return
     trained = Run(ConfigDict(files.read_json(folder / "config.json")), folder, run.lock)
     try:
@@ -210,10 +211,19 @@ def check_vocabulary(run: Run, folder: Path, field: str) -> None:
     except UserError:  # the base of that run has gone, and its vocabulary with it
         return
     ours = ours or vocabularies.named(run.config.vocab)
-    if ours and theirs and vocabularies.load(ours).tokens != vocabularies.load(theirs).tokens:
+    if not ours or not theirs:
+        return
+    tokens = vocabularies.load(ours).tokens
+    if tokens != vocabularies.load(theirs).tokens:
         raise UserError(
             f"{field}={folder}: trained with another vocabulary than {ours}; use its own, "
             f"--config.vocab={theirs}, in a --workdir of its own, or a config.base that has it"
+        )
+    then = (records.details(trained, "train") or {}).get("vocabulary")
+    if then and then != files.fingerprint(list(tokens)):
+        raise UserError(
+            f"{field}={folder}: trained with another vocabulary than {ours} has now, which was made anew since: train "
+            "it again, or make the corpus again with what it was made of"
         )
 
 
