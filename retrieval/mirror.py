@@ -145,7 +145,7 @@ class Mirror(Copy):
     """The same of a work directory that this process alone writes to, both here and on the store.
 
     What the folder has counts where it was the last that wrote to the store. Otherwise the store does: another machine
-    has gone on since, or this one has just come.
+    has gone on since, or this one has just come; or it was put back as it was before, of which newer checkpoints tell.
     """
 
     def __init__(self, url: str):
@@ -172,6 +172,7 @@ class Mirror(Copy):
         """
         if self._there and CONFIG not in self._there:
             raise UserError(f"{self.url} is not empty and not a work directory (no {CONFIG}): use another --workdir")
+        self._counts = self._counts and _newest(self._there) <= _newest(self.checkpoints())
         if self._counts:
             all_of(self._put, self._here([CONFIG, RECORDS]))
         else:
@@ -320,6 +321,12 @@ def _remove_empty(folder: Path) -> None:
     with contextlib.suppress(OSError):
         folder.rmdir()
         _remove_empty(folder.parent)
+
+
+def _newest(names: Iterable[str]) -> int:
+    """The step of the newest finished checkpoint among what a place has, -1 where there is none."""
+    found = (re.fullmatch(rf"checkpoints/(\d+)/{re.escape(files.MANIFEST)}", name) for name in names)
+    return max((int(match[1]) for match in found if match), default=-1)
 
 
 def _is_below(name: str, tops: Iterable[str]) -> bool:

@@ -471,6 +471,18 @@ def test_an_older_disk_is_brought_up_to_date_with_what_differs(bucket, machine):
     assert "bucket/run/checkpoints/8/state" in read and "bucket/run/checkpoints/6/state" not in read
 
 
+def test_a_disk_that_is_put_back_makes_nothing_older_on_the_store(bucket, machine):
+    """From a snapshot of the machine that went on afterwards."""
+    folder, _ = small_run_on("one", machine, last=4)
+    before = shutil.copytree(folder, folder.with_name("snapshot"))
+    small_run_on("one", machine, last=8)
+    shutil.rmtree(folder)
+    before.rename(folder)
+    folder, first = small_run_on("one", machine, last=8)
+    assert first == 8 and sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["6", "8"]
+    assert bucket.path("bucket/run/checkpoints/8/manifest.json").exists()
+
+
 def test_a_copy_that_fails_in_the_background_ends_the_run(bucket, machine, tmp_path, monkeypatch):
     monkeypatch.setattr(mirror, "_POLL", 0.01)
     with mirror.opened(URL) as copy, copy.following(FOLLOWED) as follower:
