@@ -21,7 +21,12 @@ _Rounds = Sequence[Mapping[str, float]]
 _REPOSITORY = Path(__file__).resolve().parent.parent
 
 # Memory that stays with the process in place of going back to the kernel after every step, as in launch/environment.sh.
-_ENVIRONMENT = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore"}
+_ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+    "HF_HUB_OFFLINE": "1",
+    "PYTHONWARNINGS": "ignore",
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -50,7 +50,7 @@ run() {
   # exec, so that the SIGTERM of a preemption reaches the program and not a shell in front of it.
   workload create "--workload=${options[name]}" "--tpu-type=${options[type]}" "--num-slices=${options[slices]}" \
     "--max-restarts=${options[retries]}" --restart-on-exit-codes=75 --termination-grace-period-seconds=120 \
-    "${image[@]}" "--command=${install}exec $(quoted "$python" -m retrieval.main "${training[@]}" --multihost)"
+    "${image[@]}" "--command=${install}exec env GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(quoted "$python" -m retrieval.main "${training[@]}" --multihost)"
 }
 
 # xpk copies a folder; that of the repository has .venv and runs/ in it.

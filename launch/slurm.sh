@@ -59,6 +59,7 @@ job() {
   JAX_LOCAL_DEVICE_IDS=$(seq -s , 0 $((gpus - 1)))
   export JAX_LOCAL_DEVICE_IDS
   export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK # srun takes it from the job only up to Slurm 22.02
+  export GLIBC_TUNABLES=glibc.malloc.hugetlb=1   # environment.sh says why
   trap 'signalled=yes; kill -TERM $! || true' TERM # srun passes it on to all processes
   # The first process that ends must not have the others killed while they save: srun gives the highest exit code.
   srun --kill-on-bad-exit=0 --wait=60 .venv/bin/python -m retrieval.main "$@" &

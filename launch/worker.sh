@@ -36,6 +36,7 @@ start() {
   flock --nonblock 9 || refuse "a run is going on on this host; 'attach' follows it, 'delete' ends it with the machine"
   rm -f run/code
   echo "$id" > run/id
+  export GLIBC_TUNABLES=glibc.malloc.hugetlb=1 # environment.sh says why
   : > run/log # here, not by the program: `follow` may come first
   # A session of its own outlives the connection. When the machine stops, this shell waits for the program to save.
   setsid bash -c 'trap : TERM; "$@" 9>&-; echo $? > run/code' bash .venv/bin/python -m retrieval.main "$@" \

@@ -19,6 +19,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SCRIPTS = ["common.sh", "environment.sh", "worker.sh", "tpu_vm.sh", "gke.sh", "slurm.sh"]
+MALLOC = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 STAND_INS = ["gcloud", "xpk", "sbatch", "srun", "scontrol", "squeue", "scancel", "python3.11"]
 NASTY = [
     '--query=it\'s "so" $HOME `id` \\ ; & *',
@@ -83,7 +84,7 @@ def await_file(name):
 
 
 def record(key):
-    wanted = ("JAX_LOCAL_DEVICE_IDS", "SRUN_CPUS_PER_TASK")
+    wanted = ("GLIBC_TUNABLES", "JAX_LOCAL_DEVICE_IDS", "SRUN_CPUS_PER_TASK")
     call = {"key": key, "argv": [TOOL, *ARGV], "host": os.path.basename(os.environ["HOME"]), "pid": os.getpid()}
     call["environment"] = {name: os.environ[name] for name in wanted if name in os.environ}
     with open(path("calls.jsonl"), "a") as file:
@@ -377,7 +378,10 @@ def test_up_from_nothing_to_a_run(work):
     assert [call["key"] for call in work.calls() if call["argv"][0] == "gcloud"] == ATTEMPT
     assert all({"--worker=all", "--project=p", "--zone=z"} <= set(argv) for argv in work.argv("ssh run", "tpu-vm scp"))
     assert "--ssh-flag=-oServerAliveInterval=30" in work.argv("ssh run")[0]
-    assert [call["host"] for call in work.calls("main")] == ["host0", "host1"]
+    assert [(call["host"], call["environment"]) for call in work.calls("main")] == [
+        ("host0", MALLOC),
+        ("host1", MALLOC),
+    ]
     assert work.argv("main") == [["python", "-m", "retrieval.main", *TRAINING, *NASTY, "--multihost"]] * 2
     assert done.stdout.count("step 1: loss 0.5\n") == 2
     assert "costs money" in done.stderr
@@ -636,7 +640,8 @@ def test_a_workload_from_an_image_that_has_everything(work):
     [argv] = work.argv("xpk")
     assert argv[-2:] == [
         "--docker-image=i:1",
-        f"--command=exec python -m retrieval.main {' '.join(TRAINING)} --multihost",
+        "--command=exec env GLIBC_TUNABLES=glibc.malloc.hugetlb=1 "
+        f"python -m retrieval.main {' '.join(TRAINING)} --multihost",
     ]
     assert not any(a.startswith(("--script-dir", "--base-docker-image")) for a in argv)
 
@@ -692,7 +697,7 @@ def test_a_job_is_submitted_and_keeps_its_arguments(slurm):
     assert slurm.argv("srun")[0][:3] == ["srun", "--kill-on-bad-exit=0", "--wait=60"]
     [main] = slurm.calls("main")
     assert main["argv"] == ["python", "-m", "retrieval.main", *SHARED, *NASTY, "--multihost"]
-    assert main["environment"] == {"JAX_LOCAL_DEVICE_IDS": "0,1,2,3", "SRUN_CPUS_PER_TASK": "8"}
+    assert main["environment"] == MALLOC | {"JAX_LOCAL_DEVICE_IDS": "0,1,2,3", "SRUN_CPUS_PER_TASK": "8"}
     assert not slurm.calls("scontrol")
 
 

@@ -233,6 +233,20 @@ PROTECTIONS = [
         "mirror_test.py::test_an_older_disk_is_brought_up_to_date_with_what_differs",
     ),
     Protection(
+        "store: a byte that flips",
+        "files.py",
+        "if now[name] != expected:",
+        "if False:",
+        "mirror_test.py::test_a_flipped_byte_on_the_store_is_noticed",
+    ),
+    Protection(
+        "store: a disk that is put back",
+        "mirror.py",
+        " and _newest(self._there) <= _newest(self.checkpoints())",
+        "",
+        "mirror_test.py::test_a_disk_that_is_put_back_makes_nothing_older_on_the_store",
+    ),
+    Protection(
         "store: a copy that fails",
         "mirror.py",
         "self._failure = error",
@@ -282,6 +296,13 @@ PROTECTIONS = [
         "loop_test.py::test_too_many_in_a_row_end_the_run_and_leave_a_good_checkpoint",
     ),
     Protection(
+        "BERT's weights",
+        "models/hugging_face.py",
+        'if type(value) is not (float if ours == "layer_norm_epsilon" else int) or value <= 0:',
+        "if False:",
+        "weights_fuzz_test.py::test_configs",
+    ),
+    Protection(
         "not finite: embeddings",
         "search/encode.py",
         "if not np.isfinite(values_BE).all():",
@@ -296,10 +317,14 @@ def test_every_protection_is_in_the_code_once():
         assert (REPOSITORY / "retrieval" / protection.file).read_text().count(protection.code) == 1, protection.fault
 
 
-def test_the_docs_name_every_test():
+def test_the_docs_name_every_test_and_every_row_has_a_protection_that_is_tried():
     table = (REPOSITORY / "docs" / "reliability.md").read_text()
-    for protection in PROTECTIONS:
-        assert protection.test.partition("::")[2] in table, protection.fault
+    tests = {protection.test.partition("::")[2] for protection in PROTECTIONS}
+    for name in tests:
+        assert f"`{name}`" in table, name
+    rows = [line for line in table.splitlines() if line.startswith("| ") and not line.startswith("| fault |")]
+    for row in rows:
+        assert any(f"`{name}`" in row for name in tests), row
 
 
 @pytest.mark.long
