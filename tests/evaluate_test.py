@@ -7,6 +7,7 @@ import pytest
 from conftest import REPOSITORY
 from ml_collections import ConfigDict
 
+from retrieval.data import answers, beir
 from retrieval.data.beir import Candidate, Judged, own_rows
 from retrieval.search import exact
 from retrieval.search.exact import ExactIndex
@@ -113,6 +114,28 @@ def test_a_question_is_no_result_of_its_own_validation(monkeypatch):
     config = dict(data=dict(rates=dict(pairs=1.0), query_length=4, document_length=4), encode=dict(batch_tokens=8))
     validate = validation.make(SimpleNamespace(config=ConfigDict(config)), None, SimpleNamespace(size=1))
     assert validate(None)["RR"] == 1
+
+
+@pytest.mark.parametrize(
+    ("qrels", "asked", "found"),
+    [
+        ({"pair": {"a": {"x": 1}}}, ("RR", "Answer@1", "Answer@2"), {"Answer@1": 0.5, "Answer@2": 0.5}),
+        ({"pair": {"a": {"x": 1}}}, ("RR",), {}),
+        ({}, ("RR",), {"Answer@1": 0.5, "Answer@5": 0.5, "Answer@20": 0.5, "Answer@100": 0.5}),
+    ],
+)
+def test_answers_are_looked_for_where_there_are_no_judgements_or_they_are_asked_for(tmp_path, qrels, asked, found):
+    """'a' has its answer in the first passage; those of 'b' are not known."""
+    beir.write_candidates(
+        tmp_path / "toy" / "corpus.jsonl", [Candidate("x", "", "In Rome."), Candidate("y", "", "No.")]
+    )
+    config = ConfigDict({"evaluate": {"metrics": asked}})
+    run, queries = SimpleNamespace(config=config, sets=tmp_path), {"a": "where?", "b": "why?"}
+    value = Judged("toy", queries, ["x", "y"], {}, qrels, {"a": answers.of_texts(["rome"])})
+    ranking = evaluate.Ranking("bm25", np.ones((2, 2)), np.array([[0, 1], [0, 1]]), 1.0)
+    names = evaluate._of_answers(run, value)
+    rows = evaluate._evaluate_answers(run, value, [ranking], names) if names else []
+    assert {row["metric"]: row["value"] for row in rows} == found
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ MODELS = {
     "ance": ("short", "bert", "weak"),
 }  # of all tables; the others are of Figure 3
 METRICS = {"squad": ("RR", *(f"Success@{k}" for k in (1, 5, 10, 50, 100))), "msmarco": ("RR@10", "R@1000")}
+ANSWERS = ("Answer@20", "Answer@100")  # of Table 4
 DEPTH = {"squad": 100, "msmarco": 1000}
 TRANSFER = ("cranfield", "cisi", "cacm", "npl")
 _MASKED = 0.15
@@ -212,11 +213,12 @@ def _split(study: ConfigDict, size: Size, dataset: str, share: str, seed: int) -
     config.sets[name], config.sets.beir = study.get_ref("questions"), study.get_ref("transfer")
     config.split.update(set=name, ratio=SHARES[share], seed=seed)
     config.index.dense = "exact"
-    return _measured(config, dataset)
+    return _measured(config, dataset, share)
 
 
-def _measured(config: ConfigDict, dataset: str) -> ConfigDict:
-    config.evaluate.update(runs=False, metrics=(*METRICS[dataset], "nDCG@10"), depth=DEPTH[dataset])
+def _measured(config: ConfigDict, dataset: str, share: str) -> ConfigDict:
+    metrics = (*METRICS[dataset], "nDCG@10", *(ANSWERS if (dataset, share) == ("squad", "100") else ()))
+    config.evaluate.update(runs=False, metrics=metrics, depth=DEPTH[dataset])
     return config
 
 
@@ -232,7 +234,7 @@ def _fine_tune(size: Size, dataset: str, model: str, share: str, negatives: str,
     every = config.train.steps // size.validations
     config.loop.update(checkpoint_every=every, validate_every=every)
     config.mine.refresh_every = config.train.steps // (1 + size.refreshes) if negatives == "ance" else 0
-    return _measured(config, dataset)
+    return _measured(config, dataset, share)
 
 
 def _sized(config: ConfigDict, size: Size) -> ConfigDict:
@@ -263,7 +265,7 @@ class _Report:
                 "RR: mean reciprocal rank of the first right candidate; Success@k: share of the test questions with "
                 "one among the first k; R@k: share of the right candidates that are."
             ],
-            "tables": [self._main(), self._transfer(), self._variations()],
+            "tables": [self._main(), *self._coverage(), self._transfer(), self._variations()],
             "plots": [
                 self._similarity(),
                 *(self._by_step(negatives) for negatives in NEGATIVES),
@@ -298,7 +300,24 @@ class _Report:
                     rows.append(_row([label, LABELS[model], name], cells, paper))
         header = ["labels", "pre-training", "negatives", *metrics]
         notes = "In brackets the paper's numbers on MS MARCO's passages; beside RR its MRR@10."
-        return dict(title=f"Tables 1 and 4: {self._title}", header=header, rows=rows, notes=notes)
+        return dict(title=f"Table 1: {self._title}", header=header, rows=rows, notes=notes)
+
+    def _coverage(self) -> list[dict[str, Any]]:
+        """Table 4, where the answers are known."""
+        if self._dataset != "squad":
+            return []
+
+        def cells(cell: dict[str, Any]) -> list[dict[str, Any]]:
+            return [cell | dict(metric=metric, split="answers") for metric in ANSWERS]
+
+        rows = [_row(["BM25 alone", ""], cells(self._search("100", "")), lu_2021.TABLE_4["search"])]
+        for negatives, name in NEGATIVES.items():
+            for model in MODELS[negatives]:
+                paper = lu_2021.TABLE_4.get((negatives, model), ())
+                rows.append(_row([LABELS[model], name], cells(self._model(model, "100", negatives)), paper))
+        notes = "In brackets the paper's numbers on Natural Questions, over 21 million passages of Wikipedia."
+        header = ["pre-training", "negatives", *ANSWERS]
+        return [dict(title="Table 4: passages that hold the answer", header=header, rows=rows, notes=notes)]
 
     def _paper(self, numbers: Sequence[float], share: str) -> Sequence[float]:
         """What of the paper's MRR@10 and Recall@1k belongs beside ours."""

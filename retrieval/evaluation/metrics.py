@@ -64,6 +64,11 @@ def answered(found_QK: np.ndarray, metrics: Sequence[str]) -> dict[str, float]:
     return {name: float(found_QK[:, : cutoff(name)].any(axis=1).mean()) for name in metrics}
 
 
+def is_of_answers(metric: str) -> bool:
+    """Whether a metric such as 'Answer@20' looks at the passages' texts instead of at judgements."""
+    return re.fullmatch(r"Answer@[1-9]\d*", metric) is not None
+
+
 def cutoff(metric: str) -> int:
     """How many results a metric looks at: 10 of 'nDCG@10', 0 where it takes all that there are."""
     return int(metric.rpartition("@")[2]) if "@" in metric else 0

@@ -3,7 +3,7 @@
 import functools
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,8 +52,8 @@ def evaluate(run: Run) -> dict[str, Any]:
         rankings = {ranking.system: ranking for ranking in _rankings(run, value)}
         for ranking in rankings.values():
             rows += _evaluate(run, value, ranking)
-        if not value.qrels:
-            rows += _evaluate_answers(run, value, rankings.values())
+        if value.answers and (names := _of_answers(run, value)):
+            rows += _evaluate_answers(run, value, rankings.values(), names)
         notes |= _speed(value, rankings)
     files.write_json(run.folder / "results.json", rows)
     return notes
@@ -151,20 +151,28 @@ def _evaluate(run: Run, value: Judged, ranking: Ranking) -> Iterator[dict[str, A
     for rule, qrels in value.qrels.items():
         # ReQA's rules (which BEIR's folders do not have) ask for the first that answers, also where several do.
         hits = max(map(len, qrels.values())) == 1 or reqa.PAIR in value.qrels
-        names = run.config.evaluate.metrics or (HITS if hits else RANKING)
+        asked = [name for name in run.config.evaluate.metrics if not metrics.is_of_answers(name)]
+        names = asked or (HITS if hits else RANKING)
         found = metrics.evaluate(ranking.rows, query_ids, candidate_ids, qrels, names)
         yield from _results(run, value, ranking, rule, len(qrels), found)
 
 
-def _evaluate_answers(run: Run, value: Judged, rankings: Collection[Ranking]) -> Iterator[dict[str, Any]]:
+def _of_answers(run: Run, value: Judged) -> Sequence[str]:
+    """The metrics of a set by its answers: where it has judgements, those that are asked for."""
+    return [name for name in run.config.evaluate.metrics if metrics.is_of_answers(name)] if value.qrels else ANSWERS
+
+
+def _evaluate_answers(
+    run: Run, value: Judged, rankings: Collection[Ranking], names: Sequence[str]
+) -> Iterator[dict[str, Any]]:
     """By the answers that the passages hold; each passage of a question is looked at once for all systems."""
-    asked = [value.answers[id] for id in value.queries]
+    asked = [value.answers.get(id) for id in value.queries]
     rows_QK = np.concatenate([ranking.rows for ranking in rankings], axis=1)
     with CandidateTexts(run.sets / value.name / "corpus.jsonl") as texts:
         found_QK = answers.found(asked, rows_QK, lambda row: texts[row].text)
     ends = np.cumsum([ranking.rows.shape[1] for ranking in rankings])
     for ranking, part_QK in zip(rankings, np.split(found_QK, ends[:-1], axis=1)):
-        yield from _results(run, value, ranking, "answers", len(asked), metrics.answered(part_QK, ANSWERS))
+        yield from _results(run, value, ranking, "answers", len(asked), metrics.answered(part_QK, names))
 
 
 def _results(

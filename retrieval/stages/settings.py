@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from retrieval.data.prepare import LOCAL
 from retrieval.data.tasks import TASKS
 from retrieval.errors import UserError, unknown_name
-from retrieval.evaluation.metrics import cutoff, parse
+from retrieval.evaluation.metrics import cutoff, is_of_answers, parse
 from retrieval.models.autoencoder import REACHES, WIRINGS
 from retrieval.models.transformer import DTYPES, REMAT
 from retrieval.models.two_tower import ENCODERS, POOLINGS
@@ -308,7 +308,7 @@ def _check_depth(config: ConfigDict) -> None:
         raise UserError(f"config.evaluate.metrics={_shown(names)}: one is there twice; leave it out")
     for name in names:
         try:
-            parse(name)
+            is_of_answers(name) or parse(name)
         except UserError as error:
             raise UserError(f"config.evaluate.metrics: {error}") from error
     of_answers = ANSWERS if config.sets.qa else ()
