@@ -13,12 +13,13 @@ that are far from the others have fewer seeds. Table 5 varies layers and embeddi
 the corpus.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
 from configs import bow_mlp, ict_bfs_wlp, mlm, reqa
-from configs.studies import argument, chang_2020
+from configs.studies import argument, chang_2020, parts
 
 SETS = {"squad": "reqa", "nq": "nq"}  # dataset -> the set's name
 RATIOS = {"1": 0.01, "5": 0.05, "80": 0.8}
@@ -309,20 +310,20 @@ class _Report:
             label = f"{ratio}%/{100 - int(ratio)}%"
             numbers = paper[ratio]
             bm25 = [self._bm25(ratio, k) for k in CUTOFFS]
-            rows.append(_row([label, "BM25", "none"], bm25, numbers["bm25", "none"]))
+            rows.append(parts.row([label, "BM25", "none"], bm25, numbers["bm25", "none"]))
             for model in self._rows:
                 cells = [self._model(model, ratio, k) for k in CUTOFFS]
                 labels = [label, ENCODERS[model.encoder], LABELS[model.task]]
-                rows.append(_row(labels, cells, numbers.get((model.encoder, model.task))))
+                rows.append(parts.row(labels, cells, numbers.get((model.encoder, model.task), ())))
             hybrid = [self._model(self._find("transformer", "all"), ratio, k, "hybrid") for k in CUTOFFS]
-            rows.append(_row([label, "BM25 + Transformer", LABELS["all"]], hybrid))
+            rows.append(parts.row([label, "BM25 + Transformer", LABELS["all"]], hybrid))
         title = "Table 3: recall@k on SQuAD" if self._dataset == "squad" else "Table 4: recall@k on Natural Questions"
         header = ["train/test", "encoder", "pre-training", *(f"R@{k}" for k in CUTOFFS)]
         notes = "In brackets the paper's numbers. The BM25 here indexes sentence and passage, and is stronger than its."
         return dict(title=title, header=header, rows=rows, notes=notes)
 
     def _ablation(self) -> dict[str, Any]:
-        rows = [dict(labels=["", "", "BM25", ""], cells=[self._bm25(ratio, 100) for ratio in RATIOS])]
+        rows = [parts.row(["", "", "BM25", ""], [self._bm25(ratio, 100) for ratio in RATIOS])]
         for index, model in enumerate(ablation_rows(self._size), 1):
             cells = [self._model(model, ratio, 100) | {"paper": chang_2020.TABLE_5[index][ratio]} for ratio in RATIOS]
             rows.append(
@@ -346,7 +347,7 @@ class _Report:
             lines += [("", "", f"BM25 + {LABELS[m.task]}", "hybrid", names) for m, names in runs.items()]
             for encoder, task, name, system, names in lines:
                 cells = [self._cell(names, system, k) for k in CUTOFFS]
-                rows.append(_row([label, name], cells, numbers.get((encoder, task))))
+                rows.append(parts.row([label, name], cells, numbers.get((encoder, task), ())))
         title = f"Table 6: with {self._size.distractors:,} more candidates from the corpus"
         notes = "In brackets the paper's numbers, on Natural Questions with 1,000,000 more candidates."
         return dict(title=title, header=["train/test", "system", *(f"R@{k}" for k in CUTOFFS)], rows=rows, notes=notes)
@@ -367,9 +368,7 @@ class _Report:
         return dict(title="Recall by labels", x="labelled questions, %", y="recall@10, %", lines=lines, log_x=True)
 
     def _claims(self, ratio: str) -> list[dict[str, Any]]:
-        def claim(text: str, better: dict[str, Any], worse: dict[str, Any]) -> dict[str, Any]:
-            return dict(text=f"{ratio} %: {text}", better=better, worse=worse)
-
+        claim = functools.partial(parts.claim, ratio)
         none, mlm_, ict, bfs, wlp, both = (self._model(self._find("transformer", t), ratio, 10) for t in LABELS)
         bow_none, bow = (self._model(self._find("bow_mlp", task), ratio, 10) for task in ("none", "all"))
         hybrid = self._model(self._find("transformer", "all"), ratio, 10, "hybrid")
@@ -387,8 +386,3 @@ class _Report:
             claim("merged with BM25 it beats itself (ours)", hybrid, both),
             claim("merged with BM25 it beats BM25 (ours)", hybrid, bm25),
         ]
-
-
-def _row(labels: list[str], cells: list[dict], paper: tuple[float, ...] | None = None) -> dict[str, Any]:
-    """A row of a table, with the paper's number in each cell where it has the row."""
-    return dict(labels=labels, cells=[{**c, "paper": p} for c, p in zip(cells, paper)] if paper else cells)

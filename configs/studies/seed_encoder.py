@@ -17,14 +17,14 @@ warm-up on BM25's; every seed draws split and batches.
 `transfer` are BEIR folders of these names, searched with what was learned from all of the labels.
 """
 
-import itertools
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
 from configs import dpr_mined, seed_encoder
-from configs.studies import argument, lu_2021
+from configs.studies import argument, lu_2021, parts
 
 SETS = {"squad": "reqa", "msmarco": "msmarco"}  # dataset -> the set's name
 TITLES = {"squad": "SQuAD", "msmarco": "MS MARCO"}
@@ -292,12 +292,12 @@ class _Report:
         for share in SHARES:
             label = f"{share} %"
             cells = [self._search(share, metric) for metric in metrics]
-            rows.append(_row([label, "BM25 alone", ""], cells, self._paper(lu_2021.SEARCH, share)))
+            rows.append(parts.row([label, "BM25 alone", ""], cells, self._paper(lu_2021.SEARCH, share)))
             for negatives, name in NEGATIVES.items():
                 for model in MODELS[negatives]:
                     cells = [self._model(model, share, negatives, metric) for metric in metrics]
                     paper = self._paper(lu_2021.TABLE_1.get((negatives, model), ()), share)
-                    rows.append(_row([label, LABELS[model], name], cells, paper))
+                    rows.append(parts.row([label, LABELS[model], name], cells, paper))
         header = ["labels", "pre-training", "negatives", *metrics]
         notes = "In brackets the paper's numbers on MS MARCO's passages; beside RR its MRR@10."
         return dict(title=f"Table 1: {self._title}", header=header, rows=rows, notes=notes)
@@ -310,11 +310,11 @@ class _Report:
         def cells(cell: dict[str, Any]) -> list[dict[str, Any]]:
             return [cell | dict(metric=metric, split="answers") for metric in ANSWERS]
 
-        rows = [_row(["BM25 alone", ""], cells(self._search("100", "")), lu_2021.TABLE_4["search"])]
+        rows = [parts.row(["BM25 alone", ""], cells(self._search("100", "")), lu_2021.TABLE_4["search"])]
         for negatives, name in NEGATIVES.items():
             for model in MODELS[negatives]:
                 paper = lu_2021.TABLE_4.get((negatives, model), ())
-                rows.append(_row([LABELS[model], name], cells(self._model(model, "100", negatives)), paper))
+                rows.append(parts.row([LABELS[model], name], cells(self._model(model, "100", negatives)), paper))
         notes = "In brackets the paper's numbers on Natural Questions, over 21 million passages of Wikipedia."
         header = ["pre-training", "negatives", *ANSWERS]
         return [dict(title="Table 4: passages that hold the answer", header=header, rows=rows, notes=notes)]
@@ -327,10 +327,10 @@ class _Report:
         def cells(cell: dict[str, Any]) -> list[dict[str, Any]]:
             return [cell | dict(dataset=name, split="test") for name in TRANSFER]
 
-        rows = [_row(["BM25 alone", ""], cells(self._search("100", "nDCG@10")))]
+        rows = [parts.row(["BM25 alone", ""], cells(self._search("100", "nDCG@10")))]
         for negatives, name in NEGATIVES.items():
             for model in MODELS[negatives]:
-                rows.append(_row([LABELS[model], name], cells(self._model(model, "100", negatives, "nDCG@10"))))
+                rows.append(parts.row([LABELS[model], name], cells(self._model(model, "100", negatives, "nDCG@10"))))
         notes = f"Nothing was learned from these collections: the labels are {self._title}'s."
         header = ["pre-training", "negatives", *TRANSFER]
         return dict(title="Transfer: nDCG@10", header=header, rows=rows, notes=notes)
@@ -339,7 +339,7 @@ class _Report:
         metrics, rows = METRICS[self._dataset], []
         for model in dict.fromkeys(("bert", *self._size.variations)):
             cells = [self._model(model, "100", "bm25", metric) for metric in metrics]
-            rows.append(_row([LABELS[model]], cells))
+            rows.append(parts.row([LABELS[model]], cells))
         notes = "Fine-tuned on all labels with BM25's negatives."
         return dict(title="Figure 3: decoders", header=["pre-training", *metrics], rows=rows, notes=notes)
 
@@ -375,9 +375,7 @@ class _Report:
         return dict(title=title, x="labels, %", y="RR, %", lines=lines, log_x=True)
 
     def _claims(self, share: str) -> list[dict[str, Any]]:
-        def claim(text: str, better: dict[str, Any], worse: dict[str, Any]) -> dict[str, Any]:
-            return dict(text=f"{share} %: {text}", better=better, worse=worse)
-
+        claim = functools.partial(parts.claim, share)
         short, bert, weak, strong = (self._model(model, share, "bm25") for model in MODELS["bm25"])
         new_short, new_bert, new_weak = (self._model(model, share, "ance") for model in MODELS["ance"])
         return [
@@ -395,8 +393,3 @@ class _Report:
                 self._search(share, METRICS[self._dataset][0]),
             ),
         ]
-
-
-def _row(labels: list[str], cells: list[dict], paper: Sequence[float] = ()) -> dict[str, Any]:
-    """A row of a table, with the paper's numbers in its first cells."""
-    return dict(labels=labels, cells=[c | dict(paper=p) for c, p in itertools.zip_longest(cells, paper)])

@@ -1,0 +1,15 @@
+"""Rows of tables, and claims, as the studies' reports name them."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+
+def row(labels: list[str], cells: list[dict[str, Any]], paper: Sequence[float] = ()) -> dict[str, Any]:
+    """A row of a table, with the paper's numbers in its first cells."""
+    return dict(labels=labels, cells=[c | dict(paper=p) for c, p in itertools.zip_longest(cells, paper)])
+
+
+def claim(share: str, text: str, better: dict[str, Any], worse: dict[str, Any]) -> dict[str, Any]:
+    """That one cell is higher than another, with a share of the labels, in percent."""
+    return dict(text=f"{share} %: {text}", better=better, worse=worse)
