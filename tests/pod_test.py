@@ -22,9 +22,14 @@ import toy_corpus
 from conftest import REPOSITORY
 from ml_collections import ConfigDict
 
+from configs import ict_bfs_wlp
+from retrieval import hosts
+from retrieval.errors import UserError
 from retrieval.hosts import EXIT_CODE
+from retrieval.stages import check, records, train
 from retrieval.stages import model as models
-from retrieval.stages import train
+from retrieval.stages.run import Run
+from retrieval.stages.table import STAGES
 
 SMALL = {
     "prepare": dict(shards=8, vocab_size=300, longest_passage=40, shortest_paragraph=10, least_passage=5),
@@ -350,6 +355,22 @@ def test_what_the_first_does_and_how_it_fails_reaches_the_others():
 def test_a_pod_with_wrong_arguments(arguments, message):
     done = subprocess.run(["launch/local_pod.sh", *arguments], cwd=REPOSITORY, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.startswith("error: ") and message in done.stderr
+
+
+def test_a_stage_that_would_read_a_checkpoint_on_the_first_host_alone_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(hosts, "count", lambda: 2)
+    run = Run(ict_bfs_wlp.get_config("local"), tmp_path, tmp_path / "lock")
+    for system, refused in (("bm25", {"similarity", "search"}), ("exact", {"similarity", "search", "mine"})):
+        run.config.mine.system = system
+        for name in STAGES:
+            if name in refused:
+                with pytest.raises(UserError, match=f"'{name}' is the first host's .* 2 hosts .* --stage={name}"):
+                    check._check_alone(run, [name], STAGES)
+            else:
+                check._check_alone(run, [name], STAGES)
+    inputs = records.made_from(run, "mine", STAGES)
+    records.write_record(run, "mine", {"done": True, "inputs": inputs})
+    check._check_alone(run, ["mine"], STAGES)  # it will be skipped
 
 
 def test_a_host_that_cannot_find_the_others():
