@@ -65,7 +65,7 @@ def train(run: Run) -> dict[str, Any]:
                 state = checkpointer.restore(like, progress)
             step_fn = make_step(config, model)
             writer = metric_writers.open_writer(run.folder, config, after=int(state.step))
-            with hosts.watch() as stops_at:
+            with hosts.watch(int(state.step)) as stops_at:
                 cost = _cost(config, len(vocabulary), like, mesh)
                 anew = refresh.Refresh(run, vocabulary, mesh, batches, checkpointer) if refreshes else None
                 loop.train(
