@@ -205,6 +205,16 @@ def heed_sigterm() -> None:
     signal.signal(signal.SIGTERM, _interrupt)
 
 
+def end_with_input() -> None:
+    """From now on this process ends when its standard input does: a pipe from one that must not leave it alone."""
+
+    def end() -> None:
+        os.read(sys.stdin.fileno(), 1)  # which returns when the other end is closed
+        os._exit(1)
+
+    threading.Thread(target=end, daemon=True).start()
+
+
 @contextlib.contextmanager
 def watch(step: int = 0) -> Iterator[Callable[[int], bool]]:
     """A function of the step that says whether this is the step to save and stop at: SIGTERM came to some process.
