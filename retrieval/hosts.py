@@ -44,8 +44,7 @@ _NEWS = 2
 _ENDED = "retrieval/ended"
 _ABSENT = (
     "error: --multihost: not all hosts have joined: start all of them again, the same command goes on from what is "
-    "finished; if it happens again, look whether JAX_NUM_PROCESSES of them are started, each with a JAX_PROCESS_ID of "
-    "its own, and whether they reach JAX_COORDINATOR_ADDRESS"
+    "finished; if that does not help, look whether each of them is started once, and reaches the first"
 )
 _LOST = "error: another host is gone ({}): start all of them again, the same command goes on from what is finished"
 # What collectives say when the other end of a connection is closed, and what none of them says.
