@@ -86,7 +86,7 @@ def remove(path: Path) -> None:
     """Deletes a file, or a folder with all it holds; nothing happens where there is none."""
     if path.is_dir():
         shutil.rmtree(path)
-    else:
+    elif os.path.lexists(path):  # a disk that is mounted to be read alone refuses even to delete nothing
         path.unlink(missing_ok=True)
 
 

@@ -35,10 +35,17 @@ _GRACE = 25
 # Seconds after which a process that says nothing counts as dead, and the others end.
 _SILENCE = 40
 
+# Seconds that the hosts wait for each other at the start: a slice that was preempted may take long to come back.
+_ARRIVAL = 3600
+
 # Seconds for news to reach the other processes, and for one of them to say the same in its own words.
 _NEWS = 2
 
 _ENDED = "retrieval/ended"
+_ABSENT = (
+    "error: --multihost: not all hosts have joined: start all of them again, the same command goes on from what is "
+    "finished; if that does not help, look whether each of them is started once, and reaches the first"
+)
 _LOST = "error: another host is gone ({}): start all of them again, the same command goes on from what is finished"
 # What collectives say when the other end of a connection is closed, and what none of them says.
 _CUT_OFF = re.compile(r"gloo|connection (closed|reset|refused)|broken pipe|socket closed|UNAVAILABLE", re.IGNORECASE)
@@ -78,10 +85,11 @@ def connect() -> None:
     """Joins this process with those of the other hosts; comes before anything else that JAX is asked for.
 
     TPU VMs, GKE and Slurm tell JAX who they are. Elsewhere the environment does: JAX_COORDINATOR_ADDRESS (HOST:PORT of
-    the first process), JAX_NUM_PROCESSES and JAX_PROCESS_ID.
+    the first process), JAX_NUM_PROCESSES and JAX_PROCESS_ID. Where some do not come, this process ends with the exit
+    code to start all of them again.
 
     Raises:
-      UserError: it cannot be found out which hosts there are, or they cannot be reached.
+      UserError: it cannot be found out which hosts there are.
     """
     global _pod
     import jax
@@ -95,9 +103,15 @@ def connect() -> None:
     try:
         with silence.heard(distributed._jax, lambda: _pod.client.key_value_try_get(_ENDED), _lose_for_good):
             jax.distributed.initialize(
-                None, *numbers, cluster_detection_method=method, heartbeat_timeout_seconds=_SILENCE
+                None,
+                *numbers,
+                cluster_detection_method=method,
+                initialization_timeout=_ARRIVAL,
+                heartbeat_timeout_seconds=_SILENCE,
             )
     except (ValueError, RuntimeError, TypeError) as error:
+        if distributed.global_state.client is not None:  # so it is known which hosts there are; why is not told
+            end(EXIT_CODE, _ABSENT)
         raise UserError(
             f"--multihost: the hosts cannot be joined ({error}); on TPU VMs, GKE and Slurm they find each other, "
             "elsewhere set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or leave --multihost out"
@@ -190,16 +204,29 @@ def heed_sigterm() -> None:
     signal.signal(signal.SIGTERM, _interrupt)
 
 
+def end_with_input() -> None:
+    """From now on this process ends when its standard input does: a pipe from one that must not leave it alone."""
+
+    def end() -> None:
+        os.read(sys.stdin.fileno(), 1)  # which returns when the other end is closed
+        os._exit(1)
+
+    threading.Thread(target=end, daemon=True).start()
+
+
 @contextlib.contextmanager
-def watch() -> Iterator[Callable[[int], bool]]:
+def watch(step: int = 0) -> Iterator[Callable[[int], bool]]:
     """A function of the step that says whether this is the step to save and stop at: SIGTERM came to some process.
 
     All processes ask after every step, and all get the same answer.
+
+    Args:
+      step: the one that they go on from.
     """
     global _agreement, _stopping
     received = _stopping = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: received.set())
-    _agreement = _Agreement(_pod, received) if _pod is not None else None
+    _agreement = _Agreement(_pod, received, step) if _pod is not None else None
     try:
         yield _agreement or (lambda step: received.is_set())
     finally:
@@ -216,10 +243,10 @@ def is_stopping() -> bool:
 class _Agreement:
     """The step after which all processes stop: the one after the last that any of them had come to at the news."""
 
-    def __init__(self, pod: _Pod, agreed: threading.Event):
+    def __init__(self, pod: _Pod, agreed: threading.Event, step: int):
         self._pod = pod
         self._key = f"retrieval/{next(pod.calls)}"
-        self._step, self._last = 0, -1
+        self._step, self._last = step, -1
         self._lock = threading.Lock()
         threading.Thread(target=self._agree, args=[agreed], daemon=True).start()
 

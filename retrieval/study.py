@@ -203,7 +203,10 @@ class Execution:
         self._free = [set(cores[i::parallel]) or set(cores) for i in range(parallel)]
 
     def run(self, after_each: Callable[[], None]) -> None:
-        """Does everything that is not finished; the runs that go on are ended when this one is interrupted."""
+        """Does everything that is not finished; the runs that go on are ended when this one is interrupted.
+
+        It is over when they are gone: a study that starts then finds no folder taken.
+        """
         _log.info("%d runs, of which %d are finished", len(self._table), len(self.done))
         try:
             while self._waiting or self._running:
@@ -216,6 +219,8 @@ class Execution:
         finally:
             for running in self._running:
                 running.process.terminate()
+            for running in self._running:
+                running.process.wait()
 
     def _give_up(self) -> None:
         for entry in [entry for entry in self._waiting if self.failed.keys() & set(entry.needs)]:
@@ -273,11 +278,14 @@ def _add(entries: dict[str, Entry], name: str, path: tuple[str, ...], ordered: d
 
 def _start(entry: Entry, cores: set[int]) -> subprocess.Popen:
     """Starts a run on some cores; what it prints goes to log.txt in its folder."""
-    command = [sys.executable, "-m", "retrieval.main", f"--workdir={entry.run.folder}"]
+    command = [sys.executable, "-m", "retrieval.study_run", f"--workdir={entry.run.folder}"]
     # Runs of one study compile the same functions.
     cache = {"JAX_COMPILATION_CACHE_DIR": _compiled()}
     with open(entry.run.folder / "log.txt", "a", encoding="utf-8") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | cache)
+        # Its standard input is closed when this process is gone, however it ends.
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, env=os.environ | cache
+        )
     os.sched_setaffinity(process.pid, cores)  # before Python has started any thread
     return process
 

@@ -43,6 +43,18 @@ def test_a_folder_is_replaced_whole(tmp_path):
     assert [p.name for p in path.iterdir()] == ["c"]
 
 
+def test_nothing_to_remove_is_nothing_to_do(tmp_path, monkeypatch):
+    def read_only(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(files.os, "unlink", read_only)
+    monkeypatch.setattr(files.Path, "unlink", read_only)
+    files.remove(tmp_path / "trash")
+    (tmp_path / "link").symlink_to("nowhere")
+    with pytest.raises(OSError, match="Read-only"):
+        files.remove(tmp_path / "link")
+
+
 def test_what_a_kill_leaves_behind_is_removed(tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / ".tmp-123-x.npy").touch()

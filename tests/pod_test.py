@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import children
@@ -20,11 +21,17 @@ import numpy as np
 import pytest
 import toy_corpus
 from conftest import REPOSITORY
+from jax._src import distributed
 from ml_collections import ConfigDict
 
+from configs import ict_bfs_wlp
+from retrieval import hosts
+from retrieval.errors import UserError
 from retrieval.hosts import EXIT_CODE
+from retrieval.stages import check, records, train
 from retrieval.stages import model as models
-from retrieval.stages import train
+from retrieval.stages.run import Run
+from retrieval.stages.table import STAGES
 
 SMALL = {
     "prepare": dict(shards=8, vocab_size=300, longest_passage=40, shortest_paragraph=10, least_passage=5),
@@ -350,6 +357,75 @@ def test_what_the_first_does_and_how_it_fails_reaches_the_others():
 def test_a_pod_with_wrong_arguments(arguments, message):
     done = subprocess.run(["launch/local_pod.sh", *arguments], cwd=REPOSITORY, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.startswith("error: ") and message in done.stderr
+
+
+class Service:
+    """What the clients of a pod's processes share."""
+
+    def __init__(self):
+        self._values, self._changed = {}, threading.Condition()
+
+    def key_value_set(self, key, value, allow_overwrite=False):
+        with self._changed:
+            assert allow_overwrite or key not in self._values
+            self._values[key] = value
+            self._changed.notify_all()
+
+    def blocking_key_value_get(self, key, milliseconds):
+        with self._changed:
+            assert self._changed.wait_for(lambda: key in self._values, min(milliseconds / 1000, 60))
+            return self._values[key]
+
+
+@pytest.mark.parametrize("at, last", [((1000, 1000), 1001), ((1000, 1002), 1003), ((0, 0), 1)])
+def test_processes_that_go_on_from_a_step_agree_on_the_next_one(at, last):
+    service, start = Service(), min(at)
+    agreed = [threading.Event() for _ in at]
+    processes = [
+        hosts._Agreement(hosts._Pod(service, number, len(at)), event, start) for number, event in enumerate(agreed)
+    ]
+    for process, steps in zip(processes, at):
+        assert not any(process(step) for step in range(start + 1, steps + 1))
+    processes[0].request()
+    processes[1].request()
+    assert all(event.wait(60) for event in agreed)
+    for process, steps in zip(processes, at):
+        assert [step for step in range(steps + 1, last + 5) if process(step)] == [last]
+
+
+def test_hosts_that_do_not_come_are_waited_for_again_and_unknown_ones_are_a_mistake(monkeypatch):
+    def join(*_, initialization_timeout, **__):
+        assert initialization_timeout == 3600
+        monkeypatch.setattr(distributed.global_state, "client", client)
+        raise RuntimeError("std::bad_cast")  # as JAX says it
+
+    monkeypatch.setattr(distributed.global_state, "client", None)
+    monkeypatch.setattr(jax.config, "update", lambda *_: None)
+    monkeypatch.setattr(hosts.silence, "heard", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(jax.distributed, "initialize", join)
+    monkeypatch.setattr(hosts, "end", lambda code, why: sys.exit(f"{code} {why}"))
+    client = object()
+    with pytest.raises(SystemExit, match="75 error: --multihost: not all hosts have joined: start all of them again"):
+        hosts.connect()
+    client = None
+    with pytest.raises(UserError, match="the hosts cannot be joined"):
+        hosts.connect()
+
+
+def test_a_stage_that_would_read_a_checkpoint_on_the_first_host_alone_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(hosts, "count", lambda: 2)
+    run = Run(ict_bfs_wlp.get_config("local"), tmp_path, tmp_path / "lock")
+    for system, refused in (("bm25", {"similarity", "search"}), ("exact", {"similarity", "search", "mine"})):
+        run.config.mine.system = system
+        for name in STAGES:
+            if name in refused:
+                with pytest.raises(UserError, match=f"'{name}' is the first host's .* 2 hosts .* --stage={name}"):
+                    check._check_alone(run, [name], STAGES)
+            else:
+                check._check_alone(run, [name], STAGES)
+    inputs = records.made_from(run, "mine", STAGES)
+    records.write_record(run, "mine", {"done": True, "inputs": inputs})
+    check._check_alone(run, ["mine"], STAGES)  # it will be skipped
 
 
 def test_a_host_that_cannot_find_the_others():

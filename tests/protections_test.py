@@ -74,7 +74,7 @@ PROTECTIONS = [
     Protection(
         "kill: a second process that is left alone",
         "stages/inferencer.py",
-        "threading.Thread(target=_end_with_parent, daemon=True).start()",
+        "hosts.end_with_input()",
         "pass",
         "refresh_test.py::test_the_second_process_ends_with_the_first_and_the_first_with_it",
     ),
@@ -91,6 +91,20 @@ PROTECTIONS = [
         "time.sleep(_GRACE)\n        os._exit(EXIT_CODE)",
         "pass",
         "faults_test.py::test_a_process_that_does_not_hear_is_gone_in_time",
+    ),
+    Protection(
+        "study: runs that are saving",
+        "study.py",
+        "running.process.wait()",
+        "pass",
+        "study_test.py::test_an_interrupted_study_ends_when_its_runs_are_gone",
+    ),
+    Protection(
+        "study: runs that are left alone",
+        "study_run.py",
+        "hosts.end_with_input()",
+        "pass",
+        "study_test.py::test_a_run_ends_with_its_study",
     ),
     Protection(
         "pod: news of an end",

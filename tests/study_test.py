@@ -1,8 +1,10 @@
 """A study: the order of its runs, what is skipped, what a failure stops, and folders of another table."""
 
 import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,11 @@ if config["corpus"] == "broken":
 if config["corpus"] == "killed":
     import os
     os.kill(os.getpid(), 9)
+if config["corpus"] == "slow":  # to end, as a run that saves
+    import signal, time
+    signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), sys.exit(75)))
+    pathlib.Path(folder.parent / "began").touch()
+    time.sleep(60)
 """
 
 
@@ -36,11 +43,14 @@ def finish(run, stage):
     write_record(run, stage, {"done": True, "inputs": inputs, "seconds": 0, "outputs": {}})
 
 
+start_run = study._start
+
+
 @pytest.fixture(autouse=True)
 def worker(monkeypatch):
     def start(entry, cores):
         log = open(entry.run.folder / "log.txt", "a")  # noqa: SIM115
-        for stage in entry.run.config.stages if entry.run.config.corpus not in ("broken", "killed") else ():
+        for stage in entry.run.config.stages if entry.run.config.corpus not in ("broken", "killed", "slow") else ():
             finish(entry.run, stage)
         return subprocess.Popen(
             [sys.executable, "-c", WORKER, str(entry.run.folder)],
@@ -132,6 +142,32 @@ def test_a_failure_stops_only_what_needs_it(corpus, reason, tmp_path):
     assert failed["b"] == "not started, it needs a" and failed["c"] == "not started, it needs b"
     order, failed = do(make_study(**(runs | {"a": ("", "")})), tmp_path, parallel=1)
     assert order == ["a", "b", "c"] and not failed
+
+
+def test_an_interrupted_study_ends_when_its_runs_are_gone(tmp_path):
+    table = study.read_table(make_study(a=("", "", "slow"), b=("", "")), tmp_path)
+    study.take_table(table, tmp_path)
+    execution = study.Execution(table, 2)
+
+    def interrupt():
+        while not (tmp_path / "began").exists():
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execution.run(interrupt)
+    (slow,) = execution._running
+    assert slow.name == "a" and slow.process.returncode == 75
+
+
+def test_a_run_ends_with_its_study(tmp_path):
+    """Of one that is killed nothing is left but pipes that are closed."""
+    table = study.read_table(make_study(a=("", "")), tmp_path)
+    study.take_table(table, tmp_path)
+    with start_run(table["a"], os.sched_getaffinity(0)) as process:
+        process.stdin.close()
+        assert process.wait(60) == 1
+    assert not (tmp_path / "a" / "log.txt").read_text()
 
 
 def test_only_some_runs_and_what_they_need(tmp_path):

@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from retrieval.data import features, pairs, passages, prepare, tasks
-from retrieval.data.batches import Batches
+from retrieval.data.batches import Batches, _Lane
 from retrieval.data.beir import Candidate, RetrievalSet
 from retrieval.data.labelled import Example, digest, of_set
 from retrieval.data.packing import Packing, Rows
@@ -257,6 +257,25 @@ def test_sizes_that_do_not_divide(corpus, arguments, message):
 def test_packing_needs_a_lane_for_every_device(corpus):
     with pytest.raises(UserError, match=r"data\.lanes=4 must be a multiple of the number of devices, 8, to pack texts"):
         batches(corpus, register(corpus, ict=1.0), packing=PACKING)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"longer than a header", r"lane-00003: the shards of examples are damaged \(.*--stage=prepare"),
+        (
+            None,
+            r"lane-00003: the shards of examples cannot be read \(.*No such file.* goes on from the newest checkpoint",
+        ),
+    ],
+)
+def test_files_that_cannot_be_read_are_not_called_damaged(tmp_path, content, message):
+    path = tmp_path / "shard"
+    if content:
+        path.write_bytes(content)
+    lane = _Lane("lane-00003", tf.data.TFRecordDataset(str(path)).map(lambda record: {"x": record}), 1)
+    with pytest.raises(UserError, match=message):
+        next(lane)
 
 
 def test_lanes_whose_files_are_empty_are_refused(corpus, tmp_path):

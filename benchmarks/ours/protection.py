@@ -39,7 +39,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
 
     def guarded() -> Callable:
         step_fn = train.make_step(config, model)
-        when = loop.Settings(len(rows), log_every=len(rows), checkpoint_every=len(rows))
+        when = loop.Settings(steps=len(rows), log_every=len(rows), checkpoint_every=len(rows))
 
         def run(state: Any, folder: Path) -> None:
             with hosts.watch() as stops_at:

@@ -97,7 +97,7 @@ class _Lane:
         try:
             return {name: values.numpy() for name, values in next(self._iterator).items()}
         except tf.errors.OpError as error:
-            raise damaged(self.name, error) from error
+            raise unreadable(self.name, error) from error
         except StopIteration:
             raise UserError(
                 f"{self.name}: no example is in its files: take fewer config.data.lanes, or more data"
@@ -123,11 +123,16 @@ def lane_name(number: int) -> str:
     return f"lane-{number:05d}"
 
 
-def damaged(where: str, error: Exception) -> UserError:
-    """An error for shards that TensorFlow cannot read."""
+def unreadable(where: str, error: tf.errors.OpError) -> UserError:
+    """An error for shards that TensorFlow cannot read, because of what is in them or for any other reason."""
+    if isinstance(error, tf.errors.DataLossError | tf.errors.InvalidArgumentError):
+        return UserError(
+            f"{where}: the shards of examples are damaged ({_first_line(error)}); make them again with "
+            "--stage=prepare, or --stage=pairs for labelled pairs"
+        )
     return UserError(
-        f"{where}: the shards of examples are damaged ({_first_line(error)}); make them again with --stage=prepare, or "
-        "--stage=pairs for labelled pairs"
+        f"{where}: the shards of examples cannot be read ({_first_line(error)}); once that is mended, the same command "
+        "goes on from the newest checkpoint"
     )
 
 

@@ -219,7 +219,7 @@ def _lanes_with_examples(task: seqio.Task, lanes: int) -> set[int]:
             if any(is_drawn(_narrow(source.parse_fn(record))) for record in _records(path))
         }
     except tf.errors.OpError as error:
-        raise batches.damaged(f"task '{task.name}'", error) from error
+        raise batches.unreadable(f"task '{task.name}'", error) from error
 
 
 def _records(path: str) -> Iterator[bytes]:

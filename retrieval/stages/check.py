@@ -11,7 +11,7 @@ from retrieval.data import beir, reqa, tfds_source, vocabularies, wikipedia
 from retrieval.errors import UserError, divisors, near, unknown_name
 from retrieval.stages import copies, examples, export, formats, mining, plan, pretrained, settings, train
 from retrieval.stages import model as models
-from retrieval.stages.records import is_done, needs
+from retrieval.stages.records import is_current, is_done, needs
 from retrieval.stages.run import Run, Stage
 from retrieval.store import is_url
 from retrieval.training import sharding
@@ -40,6 +40,8 @@ def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
     _check_order(run, names, stages)
     _check_files(run, names, stages)
     settings.check_combinations(run.config, names)
+    if hosts.count() > 1:
+        _check_alone(run, names, stages)
     copies.bring(run, names, stages)  # which may take long; what is to come reads more than configs and records
     if "mine" in names or ("train" in names and run.config.mine.refresh_every):
         mining.check_questions(run)
@@ -82,6 +84,18 @@ def _check_pod(run: Run) -> None:
             raise UserError(
                 f"{field}={place}: {hosts.count()} hosts have a disk each; name a folder on a disk that all of them "
                 "share, such as the bucket mounted on each (gcsfuse, for gs://)"
+            )
+
+
+def _check_alone(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
+    """No stage that the first host does alone reads a checkpoint: that waits for all hosts, and they for the first."""
+    for name in names:
+        stage = stages[name]
+        reads = "train" in (*stage.needs, *stage.also(run.config), *stage.wants)
+        if reads and not stage.everywhere and (stage.always or not is_current(run, name, stages)):
+            raise UserError(
+                f"stage '{name}' is the first host's alone and reads a checkpoint, which {hosts.count()} hosts can do "
+                f"only together: run it on one of them, without --multihost: --stage={name}"
             )
 
 

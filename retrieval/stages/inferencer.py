@@ -8,8 +8,6 @@ standard input does.
 
 import logging
 import os
-import sys
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +16,7 @@ import jax
 from absl import logging as absl_logging
 from ml_collections import ConfigDict
 
-from retrieval import command_line
+from retrieval import command_line, hosts
 from retrieval.data import vocabularies
 from retrieval.errors import UserError
 from retrieval.stages import check, train, versions
@@ -33,7 +31,7 @@ _POLL_SECONDS = 0.1
 
 def main(argv: Sequence[str]) -> None:
     """Mines the version that the last argument names, for the run of --workdir."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    hosts.end_with_input()
     absl_logging.set_verbosity(absl_logging.WARNING)
     folder, (lock, version) = Path(command_line.WORKDIR.value), argv[1:]
     mine(Run(check.read_config(folder), folder, Path(lock)), int(version))
@@ -68,11 +66,6 @@ def _mesh(config: ConfigDict) -> jax.sharding.Mesh:
             f"config.mine.refresh_env={tuple(config.mine.refresh_env)}: there are no such devices "
             f"({next(iter(str(error).splitlines()), type(error).__name__)}); name others"
         ) from error
-
-
-def _end_with_parent() -> None:
-    os.read(sys.stdin.fileno(), 1)  # which returns when the other end is closed
-    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -65,11 +65,20 @@ def train(run: Run) -> dict[str, Any]:
                 state = checkpointer.restore(like, progress)
             step_fn = make_step(config, model)
             writer = metric_writers.open_writer(run.folder, config, after=int(state.step))
-            with hosts.watch() as stops_at:
+            with hosts.watch(int(state.step)) as stops_at:
                 cost = _cost(config, len(vocabulary), like, mesh)
                 anew = refresh.Refresh(run, vocabulary, mesh, batches, checkpointer) if refreshes else None
                 loop.train(
-                    state, step_fn, progress, checkpointer, writer, _settings(run), validate, stops_at, cost, anew
+                    state,
+                    step_fn,
+                    progress,
+                    checkpointer,
+                    writer,
+                    _settings(run),
+                    validate=validate,
+                    stops_at=stops_at,
+                    cost=cost,
+                    refresh=anew,
                 )
             step = checkpointer.best_step()
             checkpointer.close()
@@ -100,11 +109,11 @@ def trained(run: Run, told: dict[str, Any]) -> list[Path]:
 def _settings(run: Run) -> loop.Settings:
     config = run.config
     return loop.Settings(
-        config.train.steps,
-        config.loop.log_every,
-        config.loop.checkpoint_every,
-        config.loop.validate_every,
-        config.mine.refresh_every,
+        steps=config.train.steps,
+        log_every=config.loop.log_every,
+        checkpoint_every=config.loop.checkpoint_every,
+        validate_every=config.loop.validate_every,
+        refresh_every=config.mine.refresh_every,
         bad_batches=run.folder / BAD_BATCHES,
         trace_steps=trace_steps(config),
         trace=run.folder / "profile",

@@ -83,7 +83,7 @@ class TrainState:
         return cls(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
     """When the loop does what, in batches.
 
@@ -154,6 +154,7 @@ def train(
     checkpointer: Checkpointer,
     write_metrics: Callable[[int, dict[str, float]], None],
     settings: Settings,
+    *,
     validate: Callable[[Any], dict[str, float]] | None = None,
     stops_at: Callable[[int], bool] = lambda step: False,
     cost: Cost | None = None,
