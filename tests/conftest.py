@@ -1,20 +1,25 @@
 """Eight CPU devices for every test, and the place of the optional real data."""
 
+import atexit
 import os
 import pathlib
+import pickle
+import shutil
 import tempfile
 
 import children
 import pytest
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + f" --xla_force_host_platform_device_count=8 {children.XLA_FLAGS}"
-)
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# The same small programs are compiled by many tests.
-os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="retrieval-tests-")
-os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+if "PYTEST_XDIST_WORKER" not in os.environ:  # workers inherit what follows
+    os.environ["XLA_FLAGS"] = (
+        os.environ.get("XLA_FLAGS", "") + f" --xla_force_host_platform_device_count=8 {children.XLA_FLAGS}"
+    )
+    # The same small programs are compiled by many tests.
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="retrieval-tests-")
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
 from retrieval.data import local_runner
 
