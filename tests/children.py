@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 # Small programs, seldom run: most of their time goes into compiling them, a third of it so.
 XLA_FLAGS = (
@@ -22,40 +23,46 @@ FORK_SERVER = multiprocessing.get_context("forkserver")
 FORK_SERVER.set_forkserver_preload(["retrieval.main", "retrieval.stages.table"])
 
 
-def run_and_kill(
-    arguments: Sequence[str], landmarks: Sequence[Path], after: float, log: Path, xla_flags: str = XLA_FLAGS
-) -> int:
-    """The exit code of `retrieval.main` in a process that kills itself.
+class Strike(NamedTuple):
+    """What a process does to itself: so many seconds after one of these files or folders is there, it gets a signal."""
+
+    landmarks: Sequence[Path] = ()
+    after: float = 0.0
+    signal: int = signal.SIGKILL
+
+
+def run(arguments: Sequence[str], log: Path, strike: Strike | None = None, xla_flags: str = XLA_FLAGS) -> int:
+    """The exit code of `retrieval.main` in a process.
 
     Args:
-      landmarks: it does so when one of these files or folders is there, and
-      after: so many seconds have passed.
-      log: the file that it writes to in place of the terminal.
+      log: the file that it writes to in place of the terminal; with it, when it is struck: "struck at SECONDS".
       xla_flags: those of one device by default.
     """
-    child = FORK_SERVER.Process(target=_run, args=(arguments, landmarks, after, log, xla_flags))
+    child = FORK_SERVER.Process(target=_run, args=(arguments, log, strike, xla_flags))
     child.start()
     child.join()
     return child.exitcode
 
 
-def _run(arguments: Sequence[str], landmarks: Sequence[Path], after: float, log: Path, xla_flags: str) -> None:
+def _run(arguments: Sequence[str], log: Path, strike: Strike | None, xla_flags: str) -> None:
     from retrieval import command_line, main
 
     with log.open("a") as file:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(file.fileno(), stream.fileno())
     os.environ["XLA_FLAGS"] = xla_flags
-    threading.Thread(target=_strike, args=(landmarks, after), daemon=True).start()
+    if strike:
+        threading.Thread(target=_strike, args=strike, daemon=True).start()
     sys.argv[1:] = arguments
     command_line.run(main.main)
 
 
-def _strike(landmarks: Sequence[Path], after: float) -> None:
+def _strike(landmarks: Sequence[Path], after: float, signal_number: int) -> None:
     while landmarks and not any(path.exists() for path in landmarks):
         time.sleep(0.01)
     time.sleep(after)
-    os.kill(os.getpid(), signal.SIGKILL)
+    print("struck at", time.monotonic(), flush=True)
+    os.kill(os.getpid(), signal_number)
 
 
 def tell_and_sleep(output: Path) -> None:

@@ -1,24 +1,29 @@
 """Eight CPU devices for every test, and the place of the optional real data."""
 
+import atexit
 import os
 import pathlib
+import pickle
+import shutil
 import tempfile
 
 import children
 import pytest
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + f" --xla_force_host_platform_device_count=8 {children.XLA_FLAGS}"
-)
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# The same small programs are compiled by many tests.
-os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="retrieval-tests-")
-os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+if "PYTEST_XDIST_WORKER" not in os.environ:  # workers inherit what follows
+    os.environ["XLA_FLAGS"] = (
+        os.environ.get("XLA_FLAGS", "") + f" --xla_force_host_platform_device_count=8 {children.XLA_FLAGS}"
+    )
+    # The same small programs are compiled by many tests.
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="retrieval-tests-")
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
 from retrieval.data import local_runner
 
-# Else every `prepare` would wait for workers that import TensorFlow; those of the runs of `faults_test` do.
+# Else the pools of `prepare_test` would wait for workers that import TensorFlow; those of the runs of `faults_test` do.
 local_runner._START = children.FORK_SERVER
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
@@ -31,3 +36,19 @@ def shared_data() -> pathlib.Path:
     if not folder.is_dir():
         pytest.skip(f"no real data at {folder}; set RETRIEVAL_TEST_DATA to its folder")
     return folder
+
+
+def run_here(name, tasks, function, workers, total=None):
+    """`local_runner.run_tasks` without its processes; functions and arguments are what these would get."""
+    for output, arguments in tasks:
+        if not output.exists():
+            task, arguments = pickle.loads(pickle.dumps((function, arguments)))
+            task(output, *arguments)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pools():
+    """None: most of the time for a small corpus goes into starting them. `prepare_test` has them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_runner, "run_tasks", run_here)
+        yield

@@ -42,8 +42,12 @@ def test_same_as_sorting_all_scores_with_many_ties(candidates, k):
     assert scores.dtype == np.float32 and rows.dtype == np.int32
 
 
-@pytest.mark.parametrize("shape", [(1,), (3,), (8,), (2, 4)])
-@pytest.mark.parametrize("candidates, k", [(5, 9), (1100, 300), (6001, 2), (6001, 4000)])
+SIZES = [(5, 9), (1100, 300), (6001, 2), (6001, 4000)]
+
+
+@pytest.mark.parametrize(
+    "shape, candidates, k", [*((shape, *size) for shape in [(1,), (3,), (8,)] for size in SIZES), ((2, 4), 6001, 4000)]
+)
 def test_ties_across_tiles_and_devices(small_tiles, shape, candidates, k):
     rng = np.random.default_rng(candidates)
     embeddings = rng.integers(-1, 2, (candidates, 3)).astype(np.float32)

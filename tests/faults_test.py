@@ -41,23 +41,6 @@ SMALL = {
     "encode": dict(batch_tokens=512, shard_size=20),
 }
 
-# `retrieval.main`, which is told to end so many seconds after its imports.
-CHILD = """
-import os, signal, sys, threading, time
-import jax, tensorflow
-from retrieval import command_line, main
-from retrieval.stages import table
-after = float(sys.argv.pop(1))
-def strike():
-    print(time.monotonic(), flush=True)
-    os.kill(os.getpid(), signal.SIGTERM)
-if after >= 0:
-    timer = threading.Timer(after, strike)
-    timer.daemon = True
-    timer.start()
-command_line.run(main.main)
-"""
-
 
 @pytest.fixture(scope="module")
 def command(tmp_path_factory):
@@ -74,28 +57,28 @@ def command(tmp_path_factory):
     return lambda folder: [f"--workdir={folder}", *settings]
 
 
-def execute(arguments, sigterm_after=-1.0):
-    """Runs a command to its end, or to that of the child."""
-    child = [sys.executable, "-c", CHILD, str(sigterm_after), *arguments]
-    environment = os.environ | {"XLA_FLAGS": children.XLA_FLAGS}
-    return subprocess.run(child, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=300)
-
-
 @pytest.fixture(scope="module")
 def whole(command, tmp_path_factory):
-    """The work directory of a run that nothing happened to, and the seconds that it took."""
+    """The work directory of a run that nothing happened to, started as by hand."""
     folder = tmp_path_factory.mktemp("whole") / "run"
-    done = execute(command(folder))
+    start = [sys.executable, "-m", "retrieval.main", *command(folder)]
+    environment = os.environ | {"XLA_FLAGS": children.XLA_FLAGS}
+    done = subprocess.run(start, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return folder
 
 
+def saved(step):
+    """Folders of which one is there as soon as this step is saved, however fast the machine is."""
+    return [f"checkpoints/{later}" for later in range(step, 61)]
+
+
 # What a run has finished or saved before it is killed, and the most seconds until then: every stage from prepare to
-# export has its kill, and training several, however fast the machine is.
+# export has its kill, and training several.
 MOMENTS = [
     ((), 6.0),
     (["stages/prepare.json"], 0.5),
-    *(([f"checkpoints/{later}" for later in range(step, 61)], 1.0) for step in (4, 12, 24, 40)),
+    *((saved(step), 1.0) for step in (4, 12, 24, 40)),
     (["stages/train.json"], 1.0),
     (["stages/encode.json"], 0.3),
     (["stages/index.json"], 0.5),
@@ -108,13 +91,12 @@ def survive(command, folder, kills, seed):
     random, log, hits = Random(seed), folder.with_suffix(".log"), 0
     for kill in range(kills):
         landmarks, most = MOMENTS[kill * len(MOMENTS) // kills]
-        paths = [folder / landmark for landmark in landmarks]
-        code = children.run_and_kill(command(folder), paths, random.uniform(0, most), log)
+        strike = children.Strike([folder / landmark for landmark in landmarks], random.uniform(0, most))
+        code = children.run(command(folder), log, strike)
         assert code in (0, -signal.SIGKILL), log.read_text()
         hits += code != 0
     assert hits > kills / 2
-    done = execute(command(folder))
-    assert done.returncode == 0, done.stderr
+    assert children.run(command(folder), log) == 0, log.read_text()
 
 
 def assert_same_outcome(folder, other):
@@ -164,11 +146,14 @@ def test_a_run_that_is_killed_over_and_over(command, whole, tmp_path, seed):
     assert_same_outcome(tmp_path / "run", whole)
 
 
-@pytest.mark.parametrize("after", [0.3, 5.0])
-def test_sigterm_ends_a_run_with_the_code_to_start_it_again(command, tmp_path, after):
-    done = execute(command(tmp_path / "run"), after)
-    assert done.returncode == hosts.EXIT_CODE and time.monotonic() - float(done.stdout) < 30, done.stderr
-    assert "the same command goes on from there" in done.stderr and "Traceback" not in done.stderr
+@pytest.mark.parametrize("landmarks, after", [(["config.json"], 0.3), (saved(4), 0.0)], ids=["start", "training"])
+def test_sigterm_ends_a_run_with_the_code_to_start_it_again(command, tmp_path, landmarks, after):
+    folder, log = tmp_path / "run", tmp_path / "log.txt"
+    strike = children.Strike([folder / landmark for landmark in landmarks], after, signal.SIGTERM)
+    code = children.run(command(folder), log, strike)
+    ended, said = time.monotonic(), log.read_text()
+    assert code == hosts.EXIT_CODE and ended - float(re.search(r"struck at (\S+)", said)[1]) < 30, said
+    assert "the same command goes on from there" in said and "Traceback" not in said
 
 
 def test_a_process_that_does_not_hear_is_gone_in_time():

@@ -37,7 +37,7 @@ from retrieval.data.labelled import Counts
 from retrieval.data.passages import Limits
 from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
-from retrieval.evaluation import metrics, runs
+from retrieval.evaluation import metrics
 from retrieval.stages import check
 
 PLACE = re.compile(
@@ -406,21 +406,6 @@ def test_open_domain_questions_and_their_passages(rounds, tmp_path, name):
         assert answers.found(list(again.answers.values()), rows_QK, texts.__getitem__).shape == rows_QK.shape
 
     fuzz_lines(rounds, path, QUESTIONS[name], read)
-
-
-RUN = "".join(f"q{i} Q0 d{j} {j + 1} {9 - j}.5 tag\n" for i in range(3) for j in range(4))
-
-
-def test_run_files(rounds, tmp_path):
-    path, queries, candidates = tmp_path / "x.trec", ["q0", "q1", "q2"], ["d0", "d1", "d2", "d3"]
-
-    def read():
-        scores, rows = runs.read_run(path, queries, candidates)
-        runs.write_run(tmp_path / "again", queries, candidates, scores, rows, "tag")
-        again = runs.read_run(tmp_path / "again", queries, candidates)
-        np.testing.assert_array_equal(again, (scores, rows))
-
-    fuzz_lines(rounds, path, RUN, read)
 
 
 def test_vocabularies(rounds, tmp_path):

@@ -19,7 +19,7 @@ from prepare_test import SETTINGS
 from wikipedia_test import export, page
 from wikitext_test import SITE, check
 
-from retrieval.data import articles, local_runner, prepare, shards, wikimarkup, wikitext
+from retrieval.data import articles, prepare, shards, wikimarkup, wikitext
 from retrieval.data.articles import Article, Broken, Dropped, Redirect
 from retrieval.data.passages import Limits
 from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
@@ -395,15 +395,9 @@ NOT_XML = [*map(chr, range(32)), "\ufffe", "\uffff", *map(chr, range(0xD800, 0xE
 NOT_XML = {ord(bad): None for bad in NOT_XML if bad not in "\t\n\r"}
 
 
-def run_here(name, tasks, function, workers, total=None):
-    for output, arguments in tasks:
-        function(output, *arguments)
-
-
 @pytest.fixture
-def statistics_of(tmp_path, monkeypatch):
+def statistics_of(tmp_path):
     """What `prepare` counts in a dump."""
-    monkeypatch.setattr(local_runner, "run_tasks", run_here)
 
     def statistics(content: bytes) -> dict:
         (tmp_path / "dump").write_bytes(content)

@@ -1,8 +1,6 @@
 """The command line: what it says to people who make mistakes."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 from absl import flags
@@ -67,18 +65,6 @@ def test_a_work_directory_keeps_its_config(tmp_path, monkeypatch):
     runner.open_run(Run(flags.FLAGS.config, tmp_path, REPOSITORY / "requirements.lock"), {})
     main.main(parse(f"--workdir={tmp_path}"))
     assert json.loads((tmp_path / "config.json").read_text())["train"]["symmetric"] is True
-
-
-def call(*arguments):
-    command = [sys.executable, "-m", "retrieval.main", *arguments]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
-
-
-def test_an_error_is_one_message_and_no_stack_trace(tmp_path):
-    result = call(CONFIG, f"--workdir={tmp_path}", "--config.corpus=/no/such/dump.xml.bz2")
-    assert result.returncode == 2
-    assert "error: /no/such/dump.xml.bz2: no such file or folder" in result.stderr
-    assert "Traceback" not in result.stderr
 
 
 def test_a_full_disk_is_named():

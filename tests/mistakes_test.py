@@ -658,7 +658,10 @@ WHOLE = mistakes(
         ("--config=configs/ict_bsf_wlp.py --workdir={run}", "did you mean --config=configs/ict_bfs_wlp.py"),
         ("--config=configs/ict.py:local --workdir={run} --config.trian.steps=5", "did you mean config.train"),
         ("--config=configs/ict.py:local --workdir={run} --batch_size=64", "did you mean --config.train.batch_size?"),
-        ("--config=configs/ict.py:local --workdir={run} --multihost", ("--multihost", "JAX_COORDINATOR_ADDRESS")),
+        (
+            "--config=configs/ict.py:local --workdir={run} --multihost",
+            ("--multihost: the hosts cannot be joined", "JAX_COORDINATOR_ADDRESS"),
+        ),
     ]
 )
 

@@ -163,7 +163,7 @@ def run_stage(folder, monkeypatch, result):
     return run
 
 
-def test_the_stage_needs_no_data_and_its_result_is_in_the_record(tmp_path, monkeypatch, capsys, planned):
+def test_the_plan_is_shown_and_in_the_record(tmp_path, monkeypatch, capsys, planned):
     run = run_stage(tmp_path, monkeypatch, planned)
     shown = capsys.readouterr().out
     assert "| parameters |" in shown and "8 x cpu" in shown and "fits" not in shown  # the memory of a CPU is not known

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 import toy_corpus
-from conftest import REPOSITORY
+from conftest import REPOSITORY, run_here
 
 from retrieval.data import local_runner, passages, prepare, shards
 from retrieval.data.articles import Redirect
@@ -24,6 +24,11 @@ from retrieval.errors import UserError
 SETTINGS = prepare.Settings(
     vocabulary=None, vocab_size=300, num_shards=4, limits=Limits(longest=60, shortest=10, least=5), chunk_bytes=30 << 20
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pools():
+    """Those of `local_runner`."""
 
 
 @pytest.fixture(scope="module")
@@ -126,11 +131,6 @@ def test_beam_with_two_worker_processes_writes_the_same_bytes(tmp_path, monkeypa
 
 def test_no_step_needs_its_items_in_memory(corpus, tmp_path, monkeypatch):
     """Everything is sorted on disk, in runs and segments of a few items."""
-
-    def run_here(name, tasks, function, workers, total=None):
-        for output, arguments in tasks:
-            function(output, *arguments)
-
     runs = []
     write_run = Sorter._write_run
     monkeypatch.setattr(Sorter, "_write_run", lambda sorter: runs.append(len(sorter._held)) or write_run(sorter))

@@ -332,8 +332,8 @@ def test_a_run_that_is_killed_over_and_over(request, inputs, mined, tmp_path, la
     random, log = Random(0), tmp_path / "log"
     moments = [[], *([run.folder / place] for place in ("checkpoints", "refreshed/00001", LATE[lag]))]
     for _ in range(20):
-        landmarks, after = random.choice(moments), random.uniform(0, 4)
-        code = children.run_and_kill([f"--workdir={run.folder}"], landmarks, after, log, os.environ["XLA_FLAGS"])
+        strike = children.Strike(random.choice(moments), random.uniform(0, 4))
+        code = children.run([f"--workdir={run.folder}"], log, strike, os.environ["XLA_FLAGS"])
         assert code in (0, -signal.SIGKILL), log.read_text()
     execute(run)
     assert_same(run, other)

@@ -1,11 +1,11 @@
-"""TREC run files: written, read by ir_measures and by `read_run`, and refused where they are wrong."""
+"""TREC run files: written, read by ir_measures, and not written where they would be wrong."""
 
 import ir_measures
 import numpy as np
 import pytest
 
 from retrieval.errors import UserError
-from retrieval.evaluation.runs import read_run, write_run
+from retrieval.evaluation.runs import write_run
 
 QUERIES, CANDIDATES = ["q1", "q2", "q3"], ["a", "b", "c", "d"]
 SCORES = np.array([[2.5, 0.1, 0.1], [1e-30, -np.inf, -np.inf], [-np.inf] * 3], np.float32)
@@ -28,57 +28,12 @@ def test_what_is_written_is_read_bit_for_bit(tmp_path):
     missing = np.arange(30) >= rng.integers(0, 31, (50, 1))
     rows, scores = np.where(missing, -1, rows), np.where(missing, -np.inf, scores).astype(np.float32)
     write_run(tmp_path / "x.trec", queries, candidates, scores, rows, "x")
-    read_scores, read_rows = read_run(tmp_path / "x.trec", queries, candidates)
-    longest = (rows >= 0).sum(axis=1).max()
-    np.testing.assert_array_equal(read_rows, rows[:, :longest])
-    np.testing.assert_array_equal(read_scores, scores[:, :longest])
-    assert read_scores.dtype == np.float32 and read_rows.dtype == np.int32
-
-
-def test_lines_in_any_order_and_an_empty_file(tmp_path):
-    (tmp_path / "x").write_text("q2 Q0 a 2 1 t\nq1 Q0 b 1 5 t\nq2\tQ0\td  1 1.5 t\n")
-    scores, rows = read_run(tmp_path / "x", QUERIES, CANDIDATES)
-    assert rows.tolist() == [[1, -1], [3, 0], [-1, -1]]
-    assert scores.tolist() == [[5, -np.inf], [1.5, 1], [-np.inf, -np.inf]]
-    (tmp_path / "x").write_text("")
-    assert read_run(tmp_path / "x", QUERIES, CANDIDATES)[1].tolist() == [[-1], [-1], [-1]]
-
-
-@pytest.mark.parametrize(
-    "line, message",
-    [
-        ("q1 Q0 b 2 0.5", "expected 'query Q0 candidate rank score tag'"),
-        ("q1 Q0 b 2 0.5 t more", "expected"),
-        ("", "expected"),
-        ("q1 Q0 b two 0.5 t", "expected .*two"),
-        ("q1 Q0 b 2 high t", "expected .*high"),
-        ("q1 Q0 b 99999999999 0.5 t", "expected"),
-        ("q9 Q0 b 2 0.5 t", "unknown query or candidate id 'q9'"),
-        ("q1 Q0 z 2 0.5 t", "unknown query or candidate id 'z'"),
-        ("q1 Q0 b 2 nan t", "NaN or infinite"),
-        ("q1 Q0 b 2 inf t", "NaN or infinite"),
-        ("q1 Q0 b 2 1e99 t", "NaN or infinite"),
-        ("q1 Q0 b 0 0.5 t", "ranks count from 1"),
-        ("q1 Q0 a 2 0.5 t", "listed twice"),
-        ("q1 Q0 b 1 0.5 t", "rank is given twice"),
-        ("q1 Q0 b 3 0.5 t", "a smaller rank is missing"),
-        ("q1 Q0 b 2 1.5 t", "higher than that of the rank before"),
-    ],
-)
-def test_a_wrong_line_is_named(tmp_path, line, message):
-    (tmp_path / "x.trec").write_text(f"q2 Q0 b 1 0.5 t\nq1 Q0 a 1 1 t\n{line}\nq3 Q0 a 1 1 t\n")
-    with pytest.raises(UserError, match=rf"x\.trec, line 3: .*{message}"):
-        read_run(tmp_path / "x.trec", QUERIES, CANDIDATES)
-
-
-def test_what_is_no_run_file(tmp_path):
-    with pytest.raises(UserError, match=r"x\.trec: no such run file"):
-        read_run(tmp_path / "x.trec", QUERIES, CANDIDATES)
-    (tmp_path / "x.trec").write_bytes(b"\xff\xfe\x00 1 2 3 4 5\n")
-    with pytest.raises(UserError, match="line 1"):
-        read_run(tmp_path / "x.trec", QUERIES, CANDIDATES)
-    with pytest.raises(UserError, match="1 query ids occur more than once"):
-        read_run(tmp_path / "x.trec", ["q1", "q1"], CANDIDATES)
+    docs = ir_measures.read_trec_run(str(tmp_path / "x.trec"))
+    read = [(doc.query_id, doc.doc_id, np.float32(doc.score)) for doc in docs]
+    found = [
+        (queries[query], candidates[rows[query, rank]], scores[query, rank]) for query, rank in np.argwhere(~missing)
+    ]
+    assert read == found
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ from retrieval.data.labelled import of_set
 from retrieval.data.packing import PackedLane, Packing, rows_for
 from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError
-from retrieval.evaluation import runs, study_results
+from retrieval.evaluation import study_results
 from retrieval.evaluation.report import write_report
 from retrieval.models.hugging_face import BertFolder
 from retrieval.models.transformer import Transformer, TransformerConfig
@@ -357,14 +357,6 @@ class TensorflowWeights(Weights):
         google_checkpoint.write(GOLDEN / "bert", folder)
 
 
-class RunFile(Loader):
-    def write(self, folder):
-        runs.write_run(folder / "run.trec", ["q"], ["c"], np.ones((1, 1), np.float32), np.zeros((1, 1), int), "tag")
-
-    def read(self, folder):
-        return runs.read_run(folder / "run.trec", ["q"], ["c"])
-
-
 class Collection(Loader):
     def write(self, folder):
         beir.write_folder(folder / "set", labelled())
@@ -427,7 +419,7 @@ class Metrics(Loader):
 
 LOADERS = [
     Json, Manifest, WorkDirectory, Base, Record, Embeddings, Bm25, Scann, ScannDocids, Checkpoint, Positions, Shards,
-    Items, Articles, Vocabulary, BytePairVocabulary, Weights, ShardedWeights, TorchWeights, TensorflowWeights, RunFile,
+    Items, Articles, Vocabulary, BytePairVocabulary, Weights, ShardedWeights, TorchWeights, TensorflowWeights,
     Collection, CompressedCollection, Squad, NaturalQuestions, Dump, Results, Metrics,
 ]  # fmt: skip
 
