@@ -497,7 +497,7 @@ def test_a_copy_that_fails_in_the_background_ends_the_run(bucket, machine, tmp_p
 
 
 def test_a_bad_batch_is_on_the_store_when_the_run_has_ended_with_it(inputs, copied, monkeypatch):
-    def fail(state, step_fn, batches, checkpointer, writer, settings, *_):
+    def fail(state, step_fn, batches, checkpointer, writer, settings, **_):
         files.write_text(settings.bad_batches / "step-3-host-0.npz", "values")
         raise UserError("step 3: loss or gradient was not finite")
 
