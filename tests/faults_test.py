@@ -34,7 +34,7 @@ from retrieval.training.checkpoint import Checkpointer
 
 SMALL = {
     "prepare": dict(shards=8, vocab_size=300, longest_passage=40, shortest_paragraph=10, least_passage=5),
-    "data": dict(query_length=16, document_length=48, lanes=2, shuffle_buffer=64, held_out=0.1),
+    "data": dict(query_length=16, document_length=48, lanes=2, shuffle_buffer=64),
     "model": dict(num_layers=1, hidden_size=16, num_heads=2, mlp_size=32, embed_dim=8, dropout=0.1),
     "train": dict(steps=60, batch_size=8),
     "loop": dict(log_every=2, checkpoint_every=4, validate_every=10, validate_queries=8, validate_candidates=16),
@@ -43,18 +43,23 @@ SMALL = {
 
 
 @pytest.fixture(scope="module")
-def command(tmp_path_factory):
+def settings(tmp_path_factory):
+    """What is set in every run: sizes, and where its questions are."""
+    questions = tmp_path_factory.mktemp("inputs") / "squad.json"
+    toy_corpus.write_squad(questions)
+    fields = [f"--config.{group}.{name}={value}" for group, fields in SMALL.items() for name, value in fields.items()]
+    return [*fields, f"--config.sets.reqa={questions}", "--config.index.dense=exact"]
+
+
+@pytest.fixture(scope="module")
+def command(settings, tmp_path_factory):
     """Makes the command of a whole run on the toy corpus in a folder, from dump to results."""
-    inputs = tmp_path_factory.mktemp("inputs")
-    toy_corpus.write_dump(inputs / "dump.xml")
-    toy_corpus.write_squad(inputs / "squad.json")
-    settings = ["--config=configs/ict_bfs_wlp.py:local", "--config.sets.pydocs=False", "--config.index.dense=exact"]
-    settings += ["--config.stages=('prepare', 'sets', 'train', 'encode', 'index', 'evaluate', 'export', 'report')"]
-    settings += [
-        f"--config.{group}.{name}={value}" for group, fields in SMALL.items() for name, value in fields.items()
-    ]
-    settings += [f"--config.corpus={inputs / 'dump.xml'}", f"--config.sets.reqa={inputs / 'squad.json'}"]
-    return lambda folder: [f"--workdir={folder}", *settings]
+    dump = tmp_path_factory.mktemp("inputs") / "dump.xml"
+    toy_corpus.write_dump(dump)
+    stages = "('prepare', 'sets', 'train', 'encode', 'index', 'evaluate', 'export', 'report')"
+    given = ["--config=configs/ict_bfs_wlp.py:local", f"--config.corpus={dump}", f"--config.stages={stages}"]
+    given += ["--config.sets.pydocs=False", "--config.data.held_out=0.1"]
+    return lambda folder: [f"--workdir={folder}", *given, *settings]
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +73,21 @@ def whole(command, tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def tuning_command(settings, whole):
+    """Makes the command of a run that stands on `whole`, from its towers to those that learned from questions."""
+    given = ["--config=configs/reqa.py:local", f"--config.base={whole}", f"--config.train.init_from={whole}"]
+    return lambda folder: [f"--workdir={folder}", *given, *settings]
+
+
+@pytest.fixture(scope="module")
+def tuned(tuning_command, tmp_path_factory):
+    """The work directory of such a run, that nothing happened to."""
+    folder = tmp_path_factory.mktemp("tuned") / "run"
+    assert children.run(tuning_command(folder), folder.with_suffix(".log")) == 0, folder.with_suffix(".log").read_text()
+    return folder
+
+
 def saved(step):
     """Folders of which one is there as soon as this step is saved, however fast the machine is."""
     return [f"checkpoints/{later}" for later in range(step, 61)]
@@ -75,22 +95,31 @@ def saved(step):
 
 # What a run has finished or saved before it is killed, and the most seconds until then: every stage from prepare to
 # export has its kill, and training several.
-MOMENTS = [
-    ((), 6.0),
-    (["stages/prepare.json"], 0.5),
-    *((saved(step), 1.0) for step in (4, 12, 24, 40)),
-    (["stages/train.json"], 1.0),
-    (["stages/encode.json"], 0.3),
-    (["stages/index.json"], 0.5),
-    (["stages/evaluate.json"], 0.3),
-]
+MOMENTS = {
+    "pre-training": [
+        ((), 6.0),
+        (["stages/prepare.json"], 0.5),
+        *((saved(step), 1.0) for step in (4, 12, 24, 40)),
+        (["stages/train.json"], 1.0),
+        (["stages/encode.json"], 0.3),
+        (["stages/index.json"], 0.5),
+        (["stages/evaluate.json"], 0.3),
+    ],
+    "fine-tuning": [
+        (["stages/sets.json"], 0.3),
+        (["stages/pairs.json"], 2.0),
+        *((saved(step), 1.0) for step in (4, 24)),
+        (["stages/train.json"], 1.0),
+    ],
+}
+FIXTURES = {"pre-training": ("command", "whole"), "fine-tuning": ("tuning_command", "tuned")}
 
 
-def survive(command, folder, kills, seed):
+def survive(command, folder, moments, kills, seed):
     """Kills the run again and again, and lets it end."""
     random, log, hits = Random(seed), folder.with_suffix(".log"), 0
     for kill in range(kills):
-        landmarks, most = MOMENTS[kill * len(MOMENTS) // kills]
+        landmarks, most = moments[kill * len(moments) // kills]
         strike = children.Strike([folder / landmark for landmark in landmarks], random.uniform(0, most))
         code = children.run(command(folder), log, strike)
         assert code in (0, -signal.SIGKILL), log.read_text()
@@ -101,7 +130,8 @@ def survive(command, folder, kills, seed):
 
 def assert_same_outcome(folder, other):
     """Corpus, parameters, optimizer state, position, metrics, embeddings, index and results, to the last bit."""
-    for name in ("corpus", "sets", "embeddings", "index", "runs", "export"):
+    names = ("corpus", "sets", "pairs", "embeddings", "index", "runs", "export")
+    for name in [name for name in names if (folder / name).exists() or (other / name).exists()]:
         ours, theirs = ({p.relative_to(f): p for p in (f / name).rglob("*") if p.is_file()} for f in (folder, other))
         assert ours.keys() == theirs.keys() and ours
         for path in ours:
@@ -134,15 +164,19 @@ def state(folder):
     return jax.tree.leaves(ocp.StandardCheckpointer().restore(folder / "checkpoints" / str(step) / "state"))
 
 
-def test_a_run_that_is_killed_ten_times_ends_as_if_it_had_not_been(command, whole, tmp_path):
-    survive(command, tmp_path / "run", kills=10, seed=0)
+@pytest.mark.parametrize("kind", MOMENTS)
+def test_a_run_that_is_killed_many_times_ends_as_if_it_had_not_been(kind, tmp_path, request):
+    command, whole = map(request.getfixturevalue, FIXTURES[kind])
+    survive(command, tmp_path / "run", MOMENTS[kind], kills=len(MOMENTS[kind]), seed=0)
     assert_same_outcome(tmp_path / "run", whole)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(1, 9))
-def test_a_run_that_is_killed_over_and_over(command, whole, tmp_path, seed):
-    survive(command, tmp_path / "run", kills=25, seed=seed)
+@pytest.mark.parametrize("seed", range(1, 5))
+@pytest.mark.parametrize("kind", MOMENTS)
+def test_a_run_that_is_killed_over_and_over(kind, seed, tmp_path, request):
+    command, whole = map(request.getfixturevalue, FIXTURES[kind])
+    survive(command, tmp_path / "run", MOMENTS[kind], kills=25, seed=seed)
     assert_same_outcome(tmp_path / "run", whole)
 
 
