@@ -10,6 +10,7 @@ from retrieval.stages import (
     plan,
     query,
     refresh,
+    report,
     similarity,
     starts,
     train,
@@ -118,7 +119,7 @@ STAGES = {
         always=True,
     ),
     "report": Stage(
-        evaluate.write_report,
+        report.write_report,
         reads="everything",
         writes="`report.md`, `plots/`",
         needs=("evaluate",),
