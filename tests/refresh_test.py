@@ -343,7 +343,7 @@ def test_a_damaged_version_is_mined_again_or_refused(whole, inputs, tmp_path):
     run = Run(whole.config, shutil.copytree(whole.folder, tmp_path / "run"), whole.lock)
     path = run.folder / "refreshed" / "00002" / "stats.json"
     path.write_bytes(path.read_bytes()[:-1])
-    assert not versions.is_there(run, 2, kept=[])
+    assert not versions.is_there(run, 2)
     batches = versions.Versions(run, vocabularies.load(run.corpus), models.make_mesh(run.config))
     with pytest.raises(UserError, match=r"stats\.json: damaged, .* delete the newest checkpoint"):
         batches.turn_to(2)
@@ -355,7 +355,7 @@ def test_versions_that_no_checkpoint_belongs_to_are_deleted(inputs, mined, tmp_p
     run = refreshed(tmp_path, inputs, mined, **{"mine.refresh_lag": lag})
     for version in range(1, 7):
         (tmp_path / "refreshed" / f"{version:05d}").mkdir(parents=True)
-    versions.is_there(run, 7, kept=[9, 17])
+    versions.drop_unneeded(run, 7, kept=[9, 17])
     assert sorted(int(path.name) for path in (tmp_path / "refreshed").glob("*")) == left
 
 
