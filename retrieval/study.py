@@ -30,7 +30,7 @@ from retrieval import command_line, files
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import study, study_report
 from retrieval.main import REPOSITORY
-from retrieval.stages import records, runner, settings, train
+from retrieval.stages import records, runner, settings, starts
 from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
 from retrieval.store import is_url
@@ -113,7 +113,7 @@ def check_table(table: dict[str, Entry]) -> None:
             settings.check_fields(entry.run.config)
             settings.check_combinations(entry.run.config, entry.run.config.stages)
             if start := trained.get(entry.run.config.train.init_from):
-                train.check_sizes(entry.run.config, start)
+                starts.check_sizes(entry.run.config, start)
         except UserError as error:
             raise UserError(f"run '{entry.name}' of the study: {error}") from error
 

@@ -9,7 +9,7 @@ from flax import nnx
 
 from configs.studies import pretraining_tasks
 from retrieval.errors import UserError
-from retrieval.stages import examples, settings, train
+from retrieval.stages import examples, settings, starts
 from retrieval.stages import model as models
 from retrieval.stages.records import get_field
 from retrieval.stages.table import STAGES
@@ -87,7 +87,7 @@ def test_what_dprs_docstrings_start_from_fits():
     for name in ("dpr", "dpr_mined"):
         config = load(name)
         config.data.document_length = 288
-        train.check_sizes(config, load("mlm"))
+        starts.check_sizes(config, load("mlm"))
         assert config.model.embed_dim == 0
         assert "--config.data.document_length=288" in importlib.import_module(f"configs.{name}").__doc__
 

@@ -15,7 +15,7 @@ from retrieval.data.labelled import Counts
 from retrieval.errors import UserError
 from retrieval.search import encode as encoding
 from retrieval.search import scann
-from retrieval.stages import check, corpus, examples, formats, index, negatives, runner, train, validation
+from retrieval.stages import check, corpus, examples, formats, index, negatives, runner, states, validation
 from retrieval.stages import model as models
 from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
@@ -212,8 +212,8 @@ def test_the_metrics_are_those_of_the_config(finished):
 def test_a_refresh_mines_by_the_best_window(finished):
     """Its reciprocal rank is that of all documents, each by its best window, with the parameters of step 2."""
     vocabulary, config = vocabularies.load(finished.corpus), finished.config
-    like = train.abstract_state(config, models.abstract(config, len(vocabulary)), models.local_mesh(config))
-    params = train.open_checkpoints(finished.folder, config).restore(like, step=2).params
+    like = states.abstract_state(config, models.abstract(config, len(vocabulary)), models.local_mesh(config))
+    params = states.open_checkpoints(finished.folder, config).restore(like, step=2).params
     embedder = models.Embedder(config, vocabulary, models.local_mesh(config))
 
     def embed(rows, function):

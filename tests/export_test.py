@@ -20,7 +20,7 @@ from retrieval.models import export as folders
 from retrieval.models.hugging_face import BertFolder
 from retrieval.stages import export as stage
 from retrieval.stages import model as models
-from retrieval.stages import records, train
+from retrieval.stages import records, starts
 from retrieval.stages.run import Run
 
 
@@ -58,7 +58,7 @@ def modules(folder):
 
 
 def towers_of(run):
-    return train.load_towers(run, len(exported.VOCABULARY))
+    return starts.load_towers(run, len(exported.VOCABULARY))
 
 
 def test_two_towers_have_a_folder_each_and_a_router(folder):

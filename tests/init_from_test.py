@@ -19,7 +19,7 @@ from retrieval.models import two_tower
 from retrieval.models.hugging_face import BertFolder
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.stages import model as models
-from retrieval.stages import pretrained, records, train
+from retrieval.stages import pretrained, records, starts
 from retrieval.stages.run import Run
 
 GOLDEN = REPOSITORY / "tests" / "golden"
@@ -46,9 +46,9 @@ def make_run(folder, init_from, source=ict, **changes):
 
 def started(run, vocab_size=50):
     """The model that the run trains, before the first step."""
-    train.check_start(run)
+    starts.check_start(run)
     model = models.build(run.config, vocab_size)
-    train.init_from(model, run.config, vocab_size)
+    starts.init_from(model, run.config, vocab_size)
     return model
 
 
@@ -128,7 +128,7 @@ def test_byte_pairs_and_roberta(tmp_path):
 
 
 def test_a_change_of_any_file_is_noticed(tmp_path, bert):
-    names = {path.name for path in train.train_inputs(make_run(tmp_path, bert))}
+    names = {path.name for path in starts.train_inputs(make_run(tmp_path, bert))}
     assert names == {"config.json", "model.safetensors", "vocab.txt"}
 
 
@@ -161,7 +161,7 @@ def test_what_does_not_fit_is_said_before_the_run(tmp_path, bert, changes, says)
 
     run = make_run(tmp_path, bert, **{field: fill(value) for field, value in changes.items()})
     with pytest.raises(UserError, match=re.escape(fill(says))):
-        train.check_start(run)
+        starts.check_start(run)
 
 
 def test_a_vocabulary_that_was_made_anew_under_a_model_is_noticed(tmp_path, bert):
@@ -171,13 +171,13 @@ def test_a_vocabulary_that_was_made_anew_under_a_model_is_noticed(tmp_path, bert
     write_json(run.folder / "config.json", json.loads(run.config.to_json()))
     told = {"vocabulary": fingerprint(WordPiece(WORDS).tokens)}
     records.write_record(run, "train", {"done": True, "inputs": {}, "details": told})
-    train.check_vocabulary(run, run.folder, "config.base")
+    starts.check_vocabulary(run, run.folder, "config.base")
     *words, one, other = WORDS
     WordPiece([*words, other, one]).save(run.corpus / "vocab.txt")
     with pytest.raises(
         UserError, match=r"config\.base=.*vocab\.txt has now, which was made anew since: train it again"
     ):
-        train.check_vocabulary(run, run.folder, "config.base")
+        starts.check_vocabulary(run, run.folder, "config.base")
 
 
 @pytest.mark.parametrize(
@@ -197,20 +197,20 @@ def test_a_field_that_our_model_cannot_express_is_named(tmp_path, bert, field, v
     config = json.loads((bert / "config.json").read_text())
     (bert / "config.json").write_text(json.dumps(config | {field: value}))
     with pytest.raises(UserError, match=re.escape(says)):
-        train.check_start(make_run(tmp_path, bert))
+        starts.check_start(make_run(tmp_path, bert))
 
 
 def test_a_cased_tokeniser_is_refused(tmp_path, bert):
     (bert / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     with pytest.raises(UserError, match=r"tokenizer_config\.json: do_lower_case is False; only True"):
-        train.check_start(make_run(tmp_path, bert))
+        starts.check_start(make_run(tmp_path, bert))
 
 
 def test_a_cased_vocabulary_is_refused(tmp_path, bert):
     words = [*SPECIAL_TOKENS, *(f"W{number}" for number in range(101))]
     WordPiece(words).save(bert / "vocab.txt")
     with pytest.raises(UserError, match=r"vocab\.txt is of a cased model"):
-        train.check_start(make_run(tmp_path, bert))
+        starts.check_start(make_run(tmp_path, bert))
 
 
 def test_tensors_are_checked_before_the_run(tmp_path, bert):

@@ -23,7 +23,7 @@ from mistakes_test import forget_flags
 from retrieval import command_line, files, hosts, lease, main, mirror
 from retrieval.errors import UserError
 from retrieval.mirror import Follower
-from retrieval.stages import check, copies, records, runner, train
+from retrieval.stages import check, copies, records, runner, starts, train
 from retrieval.stages.run import Run, open_read
 from retrieval.stages.table import STAGES
 from retrieval.stages.train import FOLLOWED
@@ -243,7 +243,7 @@ def test_the_vocabulary_of_a_start_may_be_on_a_store(inputs, whole, copied, tmp_
     files.write_text(corpus / "vocab.txt", "\n".join([*tokens[:-1], last, tokens[-1]]) + "\n")
     copies.bring(run, ["train"], STAGES)
     with pytest.raises(UserError, match="trained with another vocabulary"):
-        train.check_start(run)
+        starts.check_start(run)
 
 
 def test_an_export_on_another_machine_shows_the_results(inputs, copied):

@@ -28,7 +28,7 @@ from configs import ict_bfs_wlp
 from retrieval import hosts
 from retrieval.errors import UserError
 from retrieval.hosts import EXIT_CODE
-from retrieval.stages import check, records, train
+from retrieval.stages import check, records, starts
 from retrieval.stages import model as models
 from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
@@ -105,7 +105,7 @@ def metrics(folder):
 def parameters(folder):
     size = len((folder / "corpus" / "vocab.txt").read_text().splitlines())
     config = ConfigDict(json.loads((folder / "config.json").read_text()))
-    return models.parameters(train.load_parameters(folder, size, config.mesh)[1])
+    return models.parameters(starts.load_parameters(folder, size, config.mesh)[1])
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from retrieval.data import beir, vocabularies
 from retrieval.errors import UserError
 from retrieval.hosts import PreemptedError
 from retrieval.search.bm25 import Bm25Index
-from retrieval.stages import check, inferencer, negatives, records, refresh, runner, train, versions
+from retrieval.stages import check, inferencer, negatives, records, refresh, runner, states, train, versions
 from retrieval.stages import model as models
 from retrieval.stages.refresh import Inferencer
 from retrieval.stages.run import Run
@@ -150,8 +150,8 @@ def towers_of(run, step=None):
     """The model of a run, at one of its steps."""
     vocabulary = vocabularies.load(run.corpus)
     model = models.abstract(run.config, len(vocabulary))
-    like = train.abstract_state(run.config, model, models.local_mesh(run.config))
-    checkpoints = train.open_checkpoints(run.holder("train").folder, run.config)
+    like = states.abstract_state(run.config, model, models.local_mesh(run.config))
+    checkpoints = states.open_checkpoints(run.holder("train").folder, run.config)
     params = checkpoints.restore(like, step=step or checkpoints.best_step()).params
     embedder = models.Embedder(run.config, vocabulary, models.local_mesh(run.config))
     return embedder.queries(params), embedder.documents(params)
@@ -256,9 +256,9 @@ def cut_off(monkeypatch, run, module, name, call):
         opened.append(real_open(*arguments))
         return opened[-1]
 
-    real_open = train.open_checkpoints
+    real_open = states.open_checkpoints
     with monkeypatch.context() as patch, pytest.raises(StopError):
-        patch.setattr(train, "open_checkpoints", keep)
+        patch.setattr(states, "open_checkpoints", keep)
         patch.setattr(module, name, stopping)
         execute(run)
     opened[0].close()  # what was being saved is saved
@@ -268,7 +268,7 @@ def outcome(run):
     """Every array of the newest checkpoint, and the metrics that do not depend on the clock."""
     import orbax.checkpoint as ocp
 
-    step = train.open_checkpoints(run.folder, run.config).latest_step()
+    step = states.open_checkpoints(run.folder, run.config).latest_step()
     arrays = jax.tree.leaves(ocp.StandardCheckpointer().restore(run.folder / "checkpoints" / str(step) / "state"))
     lines = [json.loads(line) for line in (run.folder / "metrics" / "train.jsonl").read_text().splitlines()]
     clock = ("_per_second", "input_wait")
@@ -343,7 +343,7 @@ def test_a_damaged_version_is_mined_again_or_refused(whole, inputs, tmp_path):
     run = Run(whole.config, shutil.copytree(whole.folder, tmp_path / "run"), whole.lock)
     path = run.folder / "refreshed" / "00002" / "stats.json"
     path.write_bytes(path.read_bytes()[:-1])
-    assert not versions.is_there(run, 2, kept=[])
+    assert not versions.is_there(run, 2)
     batches = versions.Versions(run, vocabularies.load(run.corpus), models.make_mesh(run.config))
     with pytest.raises(UserError, match=r"stats\.json: damaged, .* delete the newest checkpoint"):
         batches.turn_to(2)
@@ -355,7 +355,7 @@ def test_versions_that_no_checkpoint_belongs_to_are_deleted(inputs, mined, tmp_p
     run = refreshed(tmp_path, inputs, mined, **{"mine.refresh_lag": lag})
     for version in range(1, 7):
         (tmp_path / "refreshed" / f"{version:05d}").mkdir(parents=True)
-    versions.is_there(run, 7, kept=[9, 17])
+    versions.drop_unneeded(run, 7, kept=[9, 17])
     assert sorted(int(path.name) for path in (tmp_path / "refreshed").glob("*")) == left
 
 

@@ -17,12 +17,12 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
 
     from retrieval import hosts
     from retrieval.stages import model as models
-    from retrieval.stages import objective, train
+    from retrieval.stages import objective, starts, states
     from retrieval.training import checkpoint, loop, sharding
 
     config, mesh = ConfigDict(settings["config"]), sharding.make_mesh()
     model = models.abstract(config, settings["vocab_size"])
-    like = train.abstract_state(config, model, mesh)
+    like = states.abstract_state(config, model, mesh)
     rows = [dict(rows) for rows in pairs.batches(Path(settings["pairs"]), settings["batch"], settings["batches"])]
 
     class Given:
@@ -38,7 +38,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
             (folder / "position").touch()
 
     def guarded() -> Callable:
-        step_fn = train.make_step(config, model)
+        step_fn = states.make_step(config, model)
         when = loop.Settings(steps=len(rows), log_every=len(rows), checkpoint_every=len(rows))
 
         def run(state: Any, folder: Path) -> None:
@@ -52,7 +52,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
         return run
 
     def bare() -> Callable:
-        step_fn = _bare_step(objective.make(config, model), train.make_optimizer(config), config.seed)
+        step_fn = _bare_step(objective.make(config, model), states.make_optimizer(config), config.seed)
 
         class Unsealed(checkpoint.Checkpointer):
             def _seal(self) -> None:
@@ -72,7 +72,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
     run = guarded() if settings["protected"] else bare()
 
     def turn() -> dict[str, float]:
-        state = jax.block_until_ready(train.initial_state(config, settings["vocab_size"], like))
+        state = jax.block_until_ready(starts.initial_state(config, settings["vocab_size"], like))
         with tempfile.TemporaryDirectory() as folder, jax.set_mesh(mesh):
             return {"seconds": timed(lambda: run(state, Path(folder) / "checkpoints"))[1]}
 

@@ -36,21 +36,21 @@ def travel(values: Mapping[str, Any], folder: Path, step: int) -> None:
     from ml_collections import ConfigDict
 
     from retrieval.data.vocab import WordPiece
-    from retrieval.stages import examples, train
+    from retrieval.stages import examples, starts, states
     from retrieval.stages import model as models
     from retrieval.stages.run import Run
     from retrieval.training import sharding
 
     run, mesh = Run(ConfigDict(values), folder, folder / "requirements.lock"), sharding.make_mesh()
     vocabulary = WordPiece.load(run.corpus / "vocab.txt")
-    like = train.abstract_state(run.config, models.abstract(run.config, len(vocabulary)), mesh)
-    state = train.initial_state(run.config, len(vocabulary), like)
+    like = states.abstract_state(run.config, models.abstract(run.config, len(vocabulary)), mesh)
+    state = starts.initial_state(run.config, len(vocabulary), like)
     state.step += step
     with jax.set_mesh(mesh):
         batches = examples.make_batches(run, vocabulary, mesh)
         for _ in range(step):
             next(batches)
-        checkpointer = train.open_checkpoints(folder, run.config)
+        checkpointer = states.open_checkpoints(folder, run.config)
         checkpointer.save(step, state, batches)
         checkpointer.close()
 

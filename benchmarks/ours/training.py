@@ -6,14 +6,14 @@ import jax
 from ml_collections import ConfigDict
 
 from retrieval.stages import model as models
-from retrieval.stages import train
+from retrieval.stages import starts, states
 
 
 def make_step(config: ConfigDict, vocab_size: int, mesh: jax.sharding.Mesh) -> Callable[[Mapping], None]:
     """A function that trains on a batch, and returns when that is done."""
     model = models.abstract(config, vocab_size)
-    step_fn = train.make_step(config, model)
-    state = train.initial_state(config, vocab_size, train.abstract_state(config, model, mesh))
+    step_fn = states.make_step(config, model)
+    state = starts.initial_state(config, vocab_size, states.abstract_state(config, model, mesh))
 
     def step(batch: Mapping[str, jax.Array]) -> None:
         nonlocal state

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from retrieval import files, hosts, mirror
 from retrieval.data import beir, reqa, tfds_source, vocabularies, wikipedia
 from retrieval.errors import UserError, divisors, near, unknown_name
-from retrieval.stages import copies, examples, export, formats, mining, plan, pretrained, settings, train
+from retrieval.stages import copies, examples, export, formats, mining, plan, pretrained, settings, starts
 from retrieval.stages import model as models
 from retrieval.stages.records import is_current, is_done, needs
 from retrieval.stages.run import Run, Stage
@@ -50,7 +50,7 @@ def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
     if "export" in names:
         export.check(run)
     if {"encode", "search", "export"} & set(names):
-        train.check_vocabulary(run, run.holder("train").folder, "config.base")
+        starts.check_vocabulary(run, run.holder("train").folder, "config.base")
 
 
 def _check_folders(run: Run) -> None:
@@ -263,7 +263,7 @@ def _check_training(run: Run) -> None:
         models.shardings(models.parameters(model), config, mesh)
         sharding.check_rules(models.parameters(model), config.mesh.rules)
     _check_shards(run)
-    train.check_start(run)
+    starts.check_start(run)
     pretrained.check_tensors(config)
 
 

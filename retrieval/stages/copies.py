@@ -5,7 +5,7 @@ from pathlib import Path
 
 from retrieval.data import vocabularies
 from retrieval.errors import UserError
-from retrieval.stages import pretrained, train
+from retrieval.stages import pretrained, starts
 from retrieval.stages.records import is_done, needs, read_record
 from retrieval.stages.run import Run, Stage, open_read
 
@@ -28,7 +28,7 @@ def bring(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
             holder.copy.bring(tops, sums)
     start = run.config.train.init_from
     if "train" in names and start and not pretrained.folders(run.config):
-        train.train_inputs(run)  # which says so where that is no finished run
+        starts.train_inputs(run)  # which says so where that is no finished run
         _bring_start(open_read(start, "config.train.init_from", run.lock))
 
 

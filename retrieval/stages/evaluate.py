@@ -1,7 +1,6 @@
-"""The stages `evaluate` (ranked lists and their metrics) and `report` (tables and plots)."""
+"""The stage `evaluate`: ranked lists and their metrics."""
 
 import functools
-import logging
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,17 +11,15 @@ from retrieval import files
 from retrieval.data import answers, beir, reqa
 from retrieval.data.beir import Judged
 from retrieval.data.candidate_texts import CandidateTexts
-from retrieval.evaluation import display, metrics, report, runs, significance
+from retrieval.evaluation import metrics, runs, significance
 from retrieval.search import encode as encoding
 from retrieval.search import exact, fusion, scann, tuning, windows
 from retrieval.search.bm25 import Bm25Index
 from retrieval.stages import examples
 from retrieval.stages import index as indexes
 from retrieval.stages.index import TRAINED, UNTRAINED
-from retrieval.stages.records import details, is_done, read_record
+from retrieval.stages.records import details
 from retrieval.stages.run import Run
-
-_log = logging.getLogger(__name__)
 
 WEIGHTS = tuple(step / 20 for step in range(21))
 _FEWEST = 10  # questions by which a weight is chosen
@@ -57,15 +54,6 @@ def evaluate(run: Run) -> dict[str, Any]:
         notes |= _speed(value, rankings)
     files.write_json(run.folder / "results.json", rows)
     return notes
-
-
-def write_report(run: Run) -> None:
-    """Writes `report.md` and its plots from `results.json`, the metrics of training and the records of the stages."""
-    found = (_table_1(run), _table_2(run), _indexes(run), _searches(run), _plan(run), _stages(run))
-    tables = [table for table in found if table]
-    title = f"{run.folder.name}: {run.config.model.encoder} on {run.config.corpus}"
-    report.write_report(run.folder, title, files.read_json(run.folder / "results.json"), tables)
-    _log.info("report: %s/report.md", run.place)
 
 
 def _rankings(run: Run, value: Judged) -> Iterator[Ranking]:
@@ -205,60 +193,3 @@ def _speed(value: Judged, rankings: dict[str, Ranking]) -> dict[str, Any]:
         recalls = tuning.recalls(rankings["dense"].rows, rankings["dense (ScaNN)"].rows)
         notes[f"{value.name}, dense (ScaNN)"]["recall_against_exact"] = round(float(recalls.mean()), 4)
     return notes
-
-
-def _table_1(run: Run) -> report.Table | None:
-    statistics = details(run, "prepare")
-    if statistics is None:
-        return None
-    rows = [
-        [task.upper(), t["pairs"], t["tokens"], t["query_tokens"], t["document_tokens"]]
-        for task, t in statistics["tasks"].items()
-    ]
-    notes = [f"{display.inline(name)}: {count:,}" for name, count in statistics["counts"].items()]
-    notes += [f"**not whole**: {display.inline(problem)}" for problem in statistics["problems"]]
-    header = ["task", "pairs", "tokens", "tokens per query", "tokens per document"]
-    return report.Table("Corpus (as Table 1 of Chang et al. 2020)", header, rows, "; ".join(notes))
-
-
-def _table_2(run: Run) -> report.Table | None:
-    sizes = details(run, "sets")
-    if not sizes:
-        return None
-    columns = list(dict.fromkeys(name for size in sizes.values() for name in size))
-    rows = [[name, *(size.get(column) for column in columns)] for name, size in sizes.items()]
-    more = run.holder("sets").config.sets.distractors
-    notes = f"With {more:,} more candidates from the corpus." if more else ""
-    return report.Table("Evaluation sets (as Table 2 of Chang et al. 2020)", ["set", *columns], rows, notes)
-
-
-def _indexes(run: Run) -> report.Table | None:
-    built = details(run, "index")
-    return (
-        report.Table("Indexes", ["collection, index", "what and how"], list(map(list, built.items())))
-        if built
-        else None
-    )
-
-
-def _searches(run: Run) -> report.Table:
-    rows = [
-        [name, note["queries_per_second"], note.get("recall_against_exact"), note.get("weight_of_dense")]
-        for name, note in details(run, "evaluate").items()
-    ]
-    header = ["set, system", "queries per second", "recall against exact", "weight of dense"]
-    return report.Table("Searches", header, rows)
-
-
-def _plan(run: Run) -> report.Table | None:
-    planned = details(run, "plan")
-    if not planned:
-        return None
-    return report.Table("Plan of training", ["", "plan"], list(map(list, planned.items())))
-
-
-def _stages(run: Run) -> report.Table:
-    records = [(name, read_record(run, name)) for name in run.config.stages if is_done(run, name)]
-    rows = [[name, record["seconds"], record["peak_memory_mb"]] for name, record in records]
-    notes = "Peak memory is that of the process (or of its largest child) up to the end of the stage."
-    return report.Table("Stages", ["stage", "seconds", "peak memory (MB)"], rows, notes)

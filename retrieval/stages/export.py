@@ -17,7 +17,7 @@ from retrieval.models.two_tower import TwoTower
 from retrieval.stages import model as models
 from retrieval.stages.records import is_done, read_record
 from retrieval.stages.run import Run
-from retrieval.stages.train import load_towers
+from retrieval.stages.starts import load_towers
 
 _log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from retrieval.search.exact import ExactIndex
 from retrieval.stages import examples
 from retrieval.stages import model as models
 from retrieval.stages.run import Run
-from retrieval.stages.train import load_towers, of_towers
+from retrieval.stages.starts import load_towers, of_towers
 
 _log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 from retrieval import command_line, hosts
 from retrieval.data import vocabularies
 from retrieval.errors import UserError
-from retrieval.stages import check, train, versions
+from retrieval.stages import check, states, versions
 from retrieval.stages import model as models
 from retrieval.stages.run import Run
 from retrieval.training import checkpoint
@@ -46,7 +46,7 @@ def mine(run: Run, version: int) -> None:
     """
     config, vocabulary = run.config, vocabularies.load(run.corpus)
     mesh, step = _mesh(config), version * config.mine.refresh_every
-    like = train.abstract_state(config, models.abstract(config, len(vocabulary)), mesh)
+    like = states.abstract_state(config, models.abstract(config, len(vocabulary)), mesh)
     while not (run.checkpoints / str(step)).exists():  # it is being written
         time.sleep(_POLL_SECONDS)
     params = checkpoint.read(run.checkpoints, step, like).params

@@ -18,7 +18,7 @@ from retrieval.models.two_tower import TwoTower
 from retrieval.search import encode as encoding
 from retrieval.search import scann
 from retrieval.search.bm25 import Bm25Index
-from retrieval.stages import examples, formats, negatives, train
+from retrieval.stages import examples, formats, negatives, starts
 from retrieval.stages import index as indexes
 from retrieval.stages import model as models
 from retrieval.stages.index import TRAINED
@@ -136,8 +136,8 @@ def _searcher(run: Run, source: Run, name: str, texts: list[str]) -> tuple[Calla
 def _embedded(run: Run, source: Run, texts: list[str]) -> Any:
     """Questions as the model embeds them whose candidates are searched."""
     trainer, vocabulary = source.holder("train"), vocabularies.load(run.corpus)
-    train.check_vocabulary(run, trainer.folder, "config.base")
-    config, towers = train.load_parameters(trainer.folder, len(vocabulary), run.config.mesh)
+    starts.check_vocabulary(run, trainer.folder, "config.base")
+    config, towers = starts.load_parameters(trainer.folder, len(vocabulary), run.config.mesh)
     if not isinstance(towers, TwoTower):
         raise UserError(f"{trainer.folder}: a masked language model has no towers to mine with: another config.base")
     mesh = models.local_mesh(run.config)

@@ -20,7 +20,7 @@ from retrieval import files
 from retrieval.data import vocabularies
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import display
-from retrieval.stages import examples, train
+from retrieval.stages import examples, states
 from retrieval.stages import model as models
 from retrieval.stages.run import Run
 from retrieval.training import chips, sharding, work
@@ -159,13 +159,13 @@ def make_plan(config: ConfigDict, devices: Sequence[jax.Device]) -> Plan:
     """Compiles the config's train step for `devices`, which need not exist."""
     mesh, size = models.make_mesh(config, devices), vocab_size(config)
     model = models.abstract(config, size)
-    state = train.abstract_state(config, model, mesh)
+    state = states.abstract_state(config, model, mesh)
     sharding.check_rules(state.params, config.mesh.rules)
     batch = examples.abstract_batch(config, mesh)
     chip = chips.of(devices[0])
     with jax.set_mesh(mesh):
-        traced = train.make_step(config, model).trace(state, batch)
-        useful = train.useful_flops(config, size, state, batch)
+        traced = states.make_step(config, model).trace(state, batch)
+        useful = states.useful_flops(config, size, state, batch)
         _log.info("plan: compiling for %d devices, which takes minutes for a large model", mesh.size)
         memory = _memory(traced.lower(lowering_platforms=(_platform(devices[0]),)), state, batch)
     return Plan(

@@ -13,7 +13,7 @@ from retrieval.stages import index as indexes
 from retrieval.stages import model as models
 from retrieval.stages.index import CORPUS
 from retrieval.stages.run import Run
-from retrieval.stages.train import load_towers, of_towers
+from retrieval.stages.starts import load_towers, of_towers
 
 _WIDTH = 160
 

@@ -148,7 +148,8 @@ class Refresh:
     def _begin(self, version: int, step: int, params: Any) -> None:
         """A version that is there already, because the run was cut off behind it, is not mined again."""
         run = self._run
-        if hosts.on_first(lambda: versions.is_there(run, version, self._checkpoints.steps())):
+        hosts.on_first(lambda: versions.drop_unneeded(run, version, self._checkpoints.steps()))
+        if hosts.on_first(lambda: versions.is_there(run, version)):
             return
         if run.config.mine.refresh_lag:
             hosts.on_first(lambda: self._start(version, step))

@@ -1,6 +1,20 @@
 """Every stage there is: what it does, what it reads, and the settings that its output depends on."""
 
-from retrieval.stages import corpus, evaluate, export, index, mining, negatives, plan, query, refresh, similarity, train
+from retrieval.stages import (
+    corpus,
+    evaluate,
+    export,
+    index,
+    mining,
+    negatives,
+    plan,
+    query,
+    refresh,
+    report,
+    similarity,
+    starts,
+    train,
+)
 from retrieval.stages.run import Stage
 
 _LIMITS = ("longest_passage", "shortest_paragraph", "least_passage", "across_sections")
@@ -63,7 +77,7 @@ STAGES = {
         ),
         needs=("prepare", "pairs"),
         also=refresh.needs,
-        inputs=train.train_inputs,
+        inputs=starts.train_inputs,
         wants=("sets",),
         leaves=(*train.FOLLOWED, train.BAD_BATCHES, "profile"),
         sealed=train.trained,
@@ -105,7 +119,7 @@ STAGES = {
         always=True,
     ),
     "report": Stage(
-        evaluate.write_report,
+        report.write_report,
         reads="everything",
         writes="`report.md`, `plots/`",
         needs=("evaluate",),

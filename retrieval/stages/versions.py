@@ -108,8 +108,8 @@ def folder_of(run: Run, version: int) -> Path:
     return run.folder / FOLDER / f"{version:05d}"
 
 
-def is_there(run: Run, version: int, kept: Collection[int]) -> bool:
-    """Whether a version has been written; those that are of no more use are deleted.
+def drop_unneeded(run: Run, version: int, kept: Collection[int]) -> None:
+    """Deletes the versions that are of no more use when this one is to come.
 
     Args:
       kept: the steps of the checkpoints that a run may go on from.
@@ -122,6 +122,10 @@ def is_there(run: Run, version: int, kept: Collection[int]) -> bool:
     for path in place.glob("*"):
         if int(path.name) not in needed:
             files.remove(path)
+
+
+def is_there(run: Run, version: int) -> bool:
+    """Whether a version has been written, and is what was written."""
     path = folder_of(run, version)
     if not path.exists():
         return False
