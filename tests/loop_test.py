@@ -254,7 +254,7 @@ def test_a_run_without_a_good_checkpoint_says_so(tmp_path):
 
 def test_the_parameters_of_a_damaged_checkpoint_are_not_read(tmp_path):
     state, _ = run(tmp_path, 5)
-    flip(largest(tmp_path / "5"))
+    flip(largest(tmp_path / "5" / "state"))
     with pytest.raises(UserError, match=r"5/state/.*: damaged, its SHA-256 is not that of what was written"):
         Checkpointer(tmp_path).restore(state)
 
