@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import markdown, spread
-from benchmarks.worker import PROCESSOR
+from benchmarks.worker import PROCESSOR, MissingError
 from retrieval.errors import UserError
 
 _Rounds = Sequence[Mapping[str, float]]
@@ -22,7 +22,6 @@ _REPOSITORY = Path(__file__).resolve().parent.parent
 
 # Memory that stays with the process in place of going back to the kernel after every step, as in launch/environment.sh.
 _ENVIRONMENT = {
-    "JAX_PLATFORMS": "cpu",
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
     "HF_HUB_OFFLINE": "1",
     "PYTHONWARNINGS": "ignore",
@@ -60,21 +59,19 @@ class Work:
     Attributes:
       systems: those that a target is against are the others, all the rest are ours.
       warm: turns of a process that are not counted, before the one that is; 0 for measures of a process's whole life.
+      accelerator: whether it is one's work. Where there is none, or too little of its memory, ours may be missing too.
     """
 
     title: str
     systems: Sequence[System]
     targets: Sequence[Target]
     warm: int = 1
+    accelerator: bool = False
 
     def ours(self) -> list[str]:
         """The names of our systems, the settings among which the best counts."""
         others = {target.against for target in self.targets}
         return [system.name for system in self.systems if system.name not in others]
-
-
-class MissingError(Exception):
-    """A system cannot run: something is not installed."""
 
 
 class Process:
@@ -89,9 +86,7 @@ class Process:
         pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._process = subprocess.Popen(command, cwd=_REPOSITORY, env=environment, **pipes)
         try:
-            ready = self._answer()
-            if "missing" in ready:
-                raise MissingError(ready["missing"])
+            self._answer()
         except BaseException:
             self.close()
             raise
@@ -115,7 +110,10 @@ class Process:
         line = self._process.stdout.readline()
         if not line:
             raise UserError(f"'{self._name}' ended with status {self._process.wait()}; what it said is above")
-        return json.loads(line)
+        answer = json.loads(line)
+        if "missing" in answer:
+            raise MissingError(answer["missing"])
+        return answer
 
 
 def hold(work: Work, rounds: int, peer_python: str | None) -> dict[str, Any]:
@@ -136,15 +134,18 @@ def hold(work: Work, rounds: int, peer_python: str | None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as cache:
         # What was compiled in an earlier round is not part of a start: there nothing is kept.
         environment = _ENVIRONMENT | ({"JAX_COMPILATION_CACHE_DIR": cache} if work.warm else {})
+        if not work.accelerator:
+            environment["JAX_PLATFORMS"] = "cpu"
         for _ in range(rounds):
             for system in work.systems:
                 if system.name not in missing:
                     try:
                         row = _turn(system, work.warm, peer_python, environment)
                     except MissingError as error:
-                        if not system.is_peer:
+                        if not (system.is_peer or work.accelerator):
                             raise UserError(f"'{system.name}' cannot run: {error}") from error
                         missing[system.name] = str(error)
+                        rows.pop(system.name, None)
                     else:
                         rows.setdefault(system.name, []).append(row)
     measured = {name: {key: spread([row[key] for row in taken]) for key in taken[0]} for name, taken in rows.items()}
@@ -192,10 +193,11 @@ def _turn(system: System, warm: int, peer_python: str | None, environment: Mappi
 
 def _ratios(work: Work, rows: Mapping[str, _Rounds]) -> Iterator[dict[str, Any]]:
     for target in work.targets:
-        if target.against not in rows:
+        ours = [name for name in work.ours() if name in rows]
+        if not ours or target.against not in rows:
             continue
         sign = -1 if target.at_most else 1
-        best = max(work.ours(), key=lambda name: sign * _median(rows[name], target.measure))
+        best = max(ours, key=lambda name: sign * _median(rows[name], target.measure))
         ratio = _ratio(rows[best], rows[target.against], target.measure)
         yield {
             "ours": best,

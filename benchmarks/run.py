@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 from absl import flags
 from absl import logging as absl_logging
 from ml_collections import ConfigDict
@@ -39,6 +40,7 @@ _RESUME = flags.DEFINE_integer("resume", Sizes.resume, "The step to start again 
 def main(argv: Sequence[str]) -> None:
     """Measures, prints and writes."""
     absl_logging.set_verbosity(absl_logging.WARNING)
+    jax.config.update("jax_platforms", "cpu")  # an accelerator is for the systems that are measured
     command_line.refuse_arguments(argv)
     names = _WORKS.value or list(WORKS)
     for name in names:

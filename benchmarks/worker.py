@@ -22,11 +22,16 @@ PROCESSOR = "processor seconds"
 Turn = Callable[[], Mapping[str, float]]
 
 
+class MissingError(Exception):
+    """Something that a system needs is not there: a library, a device, or enough of its memory."""
+
+
 def serve(prepare: Callable[[Mapping[str, Any]], Turn]) -> None:
     """Makes a turn of the settings on the command line, and takes it as often as it is asked to.
 
     Args:
-      prepare: imports what it needs only when called, so that what is missing can be told from what is broken.
+      prepare: imports what it needs only when called, so that what is missing can be told from what is broken, and
+        raises `MissingError` for the rest of it, as a turn may.
         The numbers of a turn are joined by the processor time that it took, in this process and those that it started
         and waited for: where others work on the machine too, this is disturbed less than the time on the clock.
     """
@@ -38,13 +43,12 @@ def serve(prepare: Callable[[Mapping[str, Any]], Turn]) -> None:
 
     try:
         turn = prepare(json.loads(sys.argv[1]))
-    except ImportError as error:
+        answer({"ready": True})
+        for _ in _turns():
+            before = _processor_seconds()
+            answer({**turn(), PROCESSOR: _processor_seconds() - before})
+    except (ImportError, MissingError) as error:
         answer({"missing": str(error)})
-        return
-    answer({"ready": True})
-    for _ in _turns():
-        before = _processor_seconds()
-        answer({**turn(), PROCESSOR: _processor_seconds() - before})
 
 
 def _turns() -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,9 @@ from retrieval.stages.run import Run
 from retrieval.training import sharding
 
 _TORCH = "sentence-transformers"
+_OUR_STEP, _PEER_STEP = "benchmarks.ours.train_step", "benchmarks.peers.train_step"
+_BASE = "L12 H768"
+_LANE = 128  # pairs that are packed together where a step takes the batch as a whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +51,7 @@ def train_small(run: Run, sizes: Sizes) -> Work:
 
 def train_base(run: Run, sizes: Sizes) -> Work:
     """The train step, L12 H768."""
-    return _train(run, "L12 H768", batch=16, batches=1, pack=dict(query=0.6, document=0.7))
+    return _train(run, _BASE, batch=16, batches=1, pack=dict(query=0.6, document=0.7))
 
 
 def large_batch(run: Run, sizes: Sizes) -> Work:
@@ -63,14 +66,26 @@ def large_batch(run: Run, sizes: Sizes) -> Work:
     return Work(
         f"step of {sizes.large} pairs, chunks of {sizes.chunk}, {model}",
         (
-            System(
-                "ours, packed", "benchmarks.ours.train_step", given | dict(config=ours, vocab_size=_vocab_size(run))
-            ),
-            System(peer, "benchmarks.peers.train_step", given | theirs),
+            System("ours, packed", _OUR_STEP, given | dict(config=ours, vocab_size=_vocab_size(run))),
+            System(peer, _PEER_STEP, given | theirs),
         ),
         (Target("peak MB", peer, 0.7, at_most=True), Target("tokens/s", peer, 1.0)),
         warm=0,
     )
+
+
+def accelerator(run: Run, sizes: Sizes) -> Work:
+    """The train step in bfloat16 on one accelerator, L12 H768."""
+    plain = System(f"{_TORCH}, bfloat16", _PEER_STEP, _theirs(run, 1024, chunk=0))
+    cached = System(f"{_TORCH}, cached loss", _PEER_STEP, _theirs(run, 1024, chunk=128))
+    return _on_accelerator(run, 1024, ("none", "dots", "full"), 0, (plain, cached))
+
+
+def accelerator_large(run: Run, sizes: Sizes) -> Work:
+    """The same with gradient caching."""
+    chunk = min(256, sizes.large)
+    cached = System(f"{_TORCH}, cached loss", _PEER_STEP, _theirs(run, sizes.large, chunk))
+    return _on_accelerator(run, sizes.large, ("none", "dots"), chunk, (cached,))
 
 
 def loss(run: Run, sizes: Sizes) -> Work:
@@ -110,7 +125,7 @@ def sampling(run: Run, sizes: Sizes) -> Work:
     """Pairs from the shards to the device, against the train step that eats them, L4 H256."""
     config = _config(run, "L4 H256")
     given = dict(pairs=str(write_pairs(run, 512)), batch=64, batches=1, config=config, vocab_size=_vocab_size(run))
-    trainer = System("the train step", "benchmarks.ours.train_step", given)
+    trainer = System("the train step", _OUR_STEP, given)
     source = System("the input", "benchmarks.ours.sampling", dict(config=config, folder=str(run.folder), seconds=4))
     return Work("sampling of pairs, L4 H256", (source, trainer), (Target("pairs/s", trainer.name, 10.0),))
 
@@ -154,6 +169,8 @@ WORKS: Mapping[str, Callable[[Run, Sizes], Work]] = {
     "train-small": train_small,
     "train-base": train_base,
     "large-batch": large_batch,
+    "accelerator": accelerator,
+    "accelerator-large": accelerator_large,
     "loss": loss,
     "encode": encode,
     "prepare": prepare,
@@ -191,14 +208,39 @@ def _train(run: Run, model: str, batch: int, batches: int, pack: Mapping[str, fl
     ours["ours, packed"]["data"]["lanes"] = 1
     ours["ours, packed"]["data"]["pack"].update(pack)
     systems = [
-        System(name, "benchmarks.ours.train_step", given | dict(config=config, vocab_size=_vocab_size(run)))
+        System(name, _OUR_STEP, given | dict(config=config, vocab_size=_vocab_size(run)))
         for name, config in ours.items()
     ]
     for dtype in ("float32", "bfloat16"):
         theirs = dict(config=_config(run, model), vocabulary=_vocabulary(run), dtype=dtype, chunk=0)
-        systems.append(System(f"{_TORCH}, {dtype}", "benchmarks.peers.train_step", given | theirs))
+        systems.append(System(f"{_TORCH}, {dtype}", _PEER_STEP, given | theirs))
     targets = Target("tokens/s", systems[-2].name, 1.5), Target("tokens/s", systems[-1].name, 1.0)
     return Work(f"train step, {model}, batch {batch}", systems, targets)
+
+
+def _on_accelerator(run: Run, batch: int, remats: Sequence[str], chunk_size: int, peers: Sequence[System]) -> Work:
+    """Ours packed, with everything kept for the backward pass and with less, as the memory of the device has room."""
+    systems = []
+    for remat in remats:
+        config = _config(run, _BASE, batch_size=batch, chunk_size=chunk_size)
+        config["model"].update(dtype="bfloat16", remat=remat)
+        config["data"]["lanes"] = batch // (chunk_size or _LANE)
+        config["data"]["pack"].update(query=0.56, document=0.62)
+        given = _step(run, batch) | dict(config=config, vocab_size=_vocab_size(run))
+        systems.append(System(f"ours, packed, remat {remat}", _OUR_STEP, given))
+    peak = System("products of matrices", "benchmarks.ours.products", dict(size=8192, products=50))
+    targets = [Target("tokens/s", peer.name, 1.3) for peer in peers] + [Target("TFLOP/s", peak.name, 0.5)]
+    title = f"train step on an accelerator, {_BASE}, batch {batch}"
+    return Work(title, (*systems, *peers, peak), targets, accelerator=True)
+
+
+def _theirs(run: Run, batch: int, chunk: int) -> dict[str, Any]:
+    theirs = dict(config=_config(run, _BASE), vocabulary=_vocabulary(run), dtype="bfloat16", chunk=chunk)
+    return _step(run, batch) | theirs
+
+
+def _step(run: Run, batch: int) -> dict[str, Any]:
+    return dict(pairs=str(write_pairs(run, batch)), batch=batch, batches=1, accelerator=True)
 
 
 def _search(rows: int, dimensions: int) -> Work:

@@ -15,19 +15,24 @@ from retrieval.errors import UserError
 
 # Every turn is a line of a file that the systems share; `seconds` are the answers, one a turn.
 WORKER = """
-import sys, time
+import os
 from pathlib import Path
 from benchmarks import worker
 
 def prepare(settings):
     if settings.get("needs"):
         __import__(settings["needs"])
+    if settings.get("lacks"):
+        raise worker.MissingError(settings["lacks"])
+    assert os.environ.get("JAX_PLATFORMS", "") == settings.get("platforms", os.environ.get("JAX_PLATFORMS", ""))
     print("a library that talks")
     log, name = Path(settings["log"]), settings["name"]
 
     def turn():
         with log.open("a") as file:
             print(name, file=file)
+        if "runs_out" in settings and log.read_text().splitlines().count(name) == 3:
+            raise worker.MissingError(settings["runs_out"])
         print("another one")
         seconds = settings["seconds"]
         return {"seconds": seconds[(log.read_text().splitlines().count(name) - 1) % len(seconds)]}
@@ -99,6 +104,32 @@ def test_a_missing_peer_is_named_and_the_others_go_on(system):
 
     result = contest.hold(work, 1, None)
     assert result["missing"] == {"gone": "--alone", "peer": "--alone"} and result["ratios"] == []
+
+
+def test_where_there_is_no_accelerator_its_works_are_left_out(system):
+    ours = system("ours", "ours", [0, 1], lacks="no accelerator")
+    full = system("ours, too large", "ours", [0, 1], runs_out="no memory")
+    peer = system("peer", "peers", [0, 2])
+    targets = (Target("seconds", "peer", 1.0),)
+    result = contest.hold(Work("made up", (ours, peer), targets, accelerator=True), 1, sys.executable)
+    assert result["missing"] == {"ours": "no accelerator"} and result["ratios"] == []
+    assert "| ours | left out: no accelerator |" in contest.table([result])[-1]
+    with pytest.raises(UserError, match="'ours' cannot run: no accelerator"):
+        contest.hold(Work("made up", (ours, peer), targets), 1, sys.executable)
+
+    # One that breaks off in the middle counts for nothing; the others of ours still do.
+    ours = system("ours, small", "ours", [0, 1])
+    result = contest.hold(Work("made up", (full, ours, peer), targets, accelerator=True), 2, sys.executable)
+    assert result["missing"] == {"ours, too large": "no memory"} and "ours, too large" not in result["systems"]
+    assert [row["ours"] for row in result["ratios"]] == ["ours, small"]
+
+
+def test_only_works_of_an_accelerator_see_one(system, monkeypatch):
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    for accelerator, seen in ((False, "cpu"), (True, "")):
+        systems = (system("ours", "ours", [0, 1], platforms=seen), system("peer", "peers", [0, 1], platforms=seen))
+        work = Work("made up", systems, (Target("seconds", "peer", 1.0),), accelerator=accelerator)
+        assert len(contest.hold(work, 1, sys.executable)["ratios"]) == 1
 
 
 def test_a_system_that_breaks_ends_all_with_one_message(system, tmp_path):

@@ -1,5 +1,6 @@
 """The works that are measured: that both sides do the same, and that ours run; not how fast anything is."""
 
+import functools
 import importlib
 import json
 
@@ -11,9 +12,10 @@ import toy_corpus
 from absl import flags
 from conftest import REPOSITORY
 
-from benchmarks import articles, pairs, run, works
+from benchmarks import articles, pairs, run, worker, works
 from benchmarks.config import get_config
-from benchmarks.ours import loss
+from benchmarks.contest import System
+from benchmarks.ours import loss, training
 from benchmarks.works import Sizes
 from retrieval import command_line
 from retrieval.data.articles import Article, Paragraph, Redirect, Section, to_json
@@ -21,6 +23,7 @@ from retrieval.errors import UserError
 from retrieval.stages import runner
 from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
+from retrieval.training import sharding
 
 SIZES = Sizes(large=32, chunk=8, documents=20, files=3, resume=4)
 MODEL = dict(num_layers=1, hidden_size=16, num_heads=2, mlp_size=32)
@@ -50,6 +53,9 @@ def made(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
     monkeypatch.setattr(works.benchmark, "MODELS", dict.fromkeys(works.benchmark.MODELS, MODEL))
+    # A system that is measured has one device: a lane, as small as a chunk, is not divided over several.
+    one = functools.partial(sharding.make_mesh, devices=jax.devices()[:1])
+    monkeypatch.setattr(sharding, "make_mesh", one)
 
 
 def turn(system):
@@ -120,7 +126,10 @@ def test_both_sides_get_the_same_work(made, name, monkeypatch):
         for key in system.settings.keys() & work.systems[0].settings.keys() - {*theirs, "config", "folder", "step"}:
             assert system.settings[key] == work.systems[0].settings[key]
         if "config" in system.settings:
-            assert system.settings["config"]["model"] == work.systems[0].settings["config"]["model"]
+            models = [each.settings["config"]["model"] for each in (system, work.systems[0])]
+            if work.accelerator:  # what is kept for the backward pass changes nothing that is computed
+                models = [model | dict(remat="", dtype="") for model in models]
+            assert models[0] == models[1]
         if system.is_peer:
             assert importlib.util.find_spec(system.module)
 
@@ -132,6 +141,37 @@ def test_ours_run(made, name):
         if not system.is_peer:
             row = turn(system)
             assert row and all(value >= 0 for value in row.values())
+
+
+@pytest.mark.long
+def test_works_of_an_accelerator(made, monkeypatch):
+    *ours, _, _, peak = works.accelerator(made, SIZES).systems
+    with pytest.raises(worker.MissingError, match="no accelerator"):
+        turn(ours[0])
+    with pytest.raises(worker.MissingError, match="no accelerator"):
+        turn(peak)
+
+    monkeypatch.setattr(training, "check_accelerator", lambda: None)
+    path = works.write_pairs(made, 1024)
+    with np.load(path) as columns:
+        rows = {name: columns[name] for name in columns.files}
+    for name in ("query", "query_types", "document", "document_types"):
+        rows[name][..., rows[name].shape[-1] * 2 // 5 :] = 0  # as short as those of the real corpus
+    np.savez(path, **rows)
+    rows = [turn(system) for system in ours]
+    # What is counted are useful operations: as many, whatever is computed a second time.
+    operations = [row["TFLOP/s"] / row["pairs/s"] for row in rows]
+    np.testing.assert_allclose(operations, operations[0], rtol=1e-6)
+    assert turn(System(peak.name, peak.module, dict(size=64, products=2)))["TFLOP/s"] > 0
+
+    def full(*_):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+
+    monkeypatch.setattr(training.jax, "device_put", full)
+    step = object.__new__(training.TrainStep)
+    step._mesh = sharding.make_mesh()
+    with pytest.raises(worker.MissingError, match="not enough memory"):
+        step({})
 
 
 @pytest.mark.long

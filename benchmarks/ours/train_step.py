@@ -1,4 +1,4 @@
-"""Our train step on given pairs: useful tokens a second, and memory."""
+"""Our train step on given pairs: useful tokens and operations a second, and memory."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,30 +13,31 @@ from retrieval.errors import UserError
 
 
 def prepare(settings: Mapping[str, Any]) -> worker.Turn:
-    """Settings: config, pairs, batch, batches, vocab_size."""
-    import jax
+    """Settings: config, pairs, batch, batches, vocab_size; accelerator where it is one's work."""
     from ml_collections import ConfigDict
 
     from benchmarks.ours import training
     from retrieval.stages import examples
     from retrieval.training import sharding
 
-    config, mesh = ConfigDict(settings["config"]), sharding.make_mesh()
-    step = training.make_step(config, settings["vocab_size"], mesh)
+    if settings.get("accelerator"):
+        training.check_accelerator()
+    config = ConfigDict(settings["config"])
+    step = training.TrainStep(config, settings["vocab_size"], sharding.make_mesh())
     batches = list(pairs.batches(Path(settings["pairs"]), settings["batch"], settings["batches"]))
     if packing := examples.packing(config):
         batches = [_packed(rows, packing) for rows in batches]
 
-    def turn() -> dict[str, float]:
-        def work() -> None:
-            for rows in batches:
-                step(jax.device_put(dict(rows), sharding.batch_sharding(mesh)))
+    operations = sum(map(step.flops, batches))
 
-        seconds = timed(work)[1]
+    def turn() -> dict[str, float]:
+        seconds = timed(lambda: [step(rows) for rows in batches])[1]
         return {
             "tokens/s": sum(map(pairs.tokens, batches)) / seconds,
             "pairs/s": settings["batch"] * len(batches) / seconds,
+            "TFLOP/s": operations / seconds / 1e12,
             "peak MB": worker.peak_mb(),
+            "peak MB of the device": training.peak_device_mb(),
         }
 
     return turn

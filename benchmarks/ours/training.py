@@ -1,24 +1,52 @@
 """Our train step, as the train stage makes it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import jax
 from ml_collections import ConfigDict
 
+from benchmarks import worker
 from retrieval.stages import model as models
 from retrieval.stages import starts, states
+from retrieval.training import sharding
 
 
-def make_step(config: ConfigDict, vocab_size: int, mesh: jax.sharding.Mesh) -> Callable[[Mapping], None]:
-    """A function that trains on a batch, and returns when that is done."""
-    model = models.abstract(config, vocab_size)
-    step_fn = states.make_step(config, model)
-    state = starts.initial_state(config, vocab_size, states.abstract_state(config, model, mesh))
+class TrainStep:
+    """Trains on a batch, and returns when that is done."""
 
-    def step(batch: Mapping[str, jax.Array]) -> None:
-        nonlocal state
-        with jax.set_mesh(mesh):
-            state, metrics = step_fn(state, batch)
-            jax.block_until_ready(metrics)
+    def __init__(self, config: ConfigDict, vocab_size: int, mesh: jax.sharding.Mesh):
+        model = models.abstract(config, vocab_size)
+        self._config = config
+        self._vocab_size = vocab_size
+        self._mesh = mesh
+        self._step = states.make_step(config, model)
+        self._state = starts.initial_state(config, vocab_size, states.abstract_state(config, model, mesh))
 
-    return step
+    def __call__(self, rows: Mapping) -> None:
+        """Raises `MissingError` where the memory of the device is too small."""
+        try:
+            batch = jax.device_put(dict(rows), sharding.batch_sharding(self._mesh))
+            with jax.set_mesh(self._mesh):
+                self._state, metrics = self._step(self._state, batch)
+                jax.block_until_ready(metrics)
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            raise worker.MissingError("the device has not enough memory") from error
+
+    def flops(self, rows: Mapping) -> float:
+        """Operations of the matrix products of a step, padding's too, and none twice."""
+        batch = jax.device_put(dict(rows), sharding.batch_sharding(self._mesh))
+        with jax.set_mesh(self._mesh):
+            return self._mesh.size * states.useful_flops(self._config, self._vocab_size, self._state, batch)
+
+
+def peak_device_mb() -> float:
+    """The highest memory of the first accelerator since the process began; 0 where it does not say, such as a CPU."""
+    return (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0) / 1e6
+
+
+def check_accelerator() -> None:
+    """Raises `MissingError` where there are CPUs alone."""
+    if jax.default_backend() == "cpu":
+        raise worker.MissingError("JAX sees no accelerator")

@@ -10,7 +10,9 @@ from sentence_transformers.sentence_transformer import modules
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
 
-def build(sizes: Mapping[str, Any], vocabulary: Path, length: int, folder: Path, **backend: Any) -> SentenceTransformer:
+def build(
+    sizes: Mapping[str, Any], vocabulary: Path, length: int, folder: Path, device: str = "cpu", **backend: Any
+) -> SentenceTransformer:
     """A model of our `config.model`, whose tokeniser has our vocabulary.
 
     Args:
@@ -34,4 +36,4 @@ def build(sizes: Mapping[str, Any], vocabulary: Path, length: int, folder: Path,
     transformer = modules.Transformer(str(folder), max_seq_length=length, **backend)
     pooling = modules.Pooling(sizes["hidden_size"], pooling_mode="mean")
     dense = modules.Dense(sizes["hidden_size"], sizes["embed_dim"], activation_function=torch.nn.Identity())
-    return SentenceTransformer(modules=[transformer, pooling, dense], device="cpu")
+    return SentenceTransformer(modules=[transformer, pooling, dense], device=device)

@@ -13,17 +13,25 @@ from benchmarks.measure import timed
 
 
 def prepare(settings: Mapping[str, Any]) -> worker.Turn:
-    """Settings: config, pairs, batch, batches, vocabulary, dtype; chunk for the loss that caches gradients, or 0."""
+    """Settings: config, pairs, batch, batches, vocabulary, dtype; chunk for the loss that caches gradients, or 0;
+    accelerator where it is one's work.
+    """
     import numpy as np
     import torch
     from sentence_transformers.sentence_transformer import losses
 
     from benchmarks.peers import towers
 
-    config = settings["config"]
+    config, device = settings["config"], "cuda" if settings.get("accelerator") else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise worker.MissingError("torch sees no accelerator")
     with tempfile.TemporaryDirectory() as folder:
         length = max(config["data"]["query_length"], config["data"]["document_length"])
-        model = towers.build(config["model"], Path(settings["vocabulary"]), length, Path(folder)).train()
+        # PyTorch's fused attention is what transformers takes by itself; here it says so, or fails.
+        attention = dict(model_kwargs=dict(attn_implementation="sdpa"))
+        model = towers.build(
+            config["model"], Path(settings["vocabulary"]), length, Path(folder), device, **attention
+        ).train()
     scale = 1 / config["train"]["temperature"]
     if settings["chunk"]:
         loss = losses.CachedMultipleNegativesRankingLoss(model, scale=scale, mini_batch_size=settings["chunk"])
@@ -36,23 +44,36 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
     def features(ids_BL: np.ndarray, types_BL: np.ndarray) -> dict[str, torch.Tensor]:
         longest = int((ids_BL != 0).sum(axis=1).max())
         columns = {"input_ids": ids_BL, "token_type_ids": types_BL, "attention_mask": ids_BL != 0}
-        return {name: torch.from_numpy(values[:, :longest].astype(np.int64)) for name, values in columns.items()}
+        return {
+            name: torch.from_numpy(values[:, :longest].astype(np.int64)).to(device) for name, values in columns.items()
+        }
 
     def step(rows: pairs.Rows) -> None:
         texts = [
             features(rows["query"], rows["query_types"]),
             features(rows["document"][:, 0], rows["document_types"][:, 0]),
         ]
-        with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+        with torch.autocast(device, dtype, enabled=dtype != torch.float32):
             value = loss(texts, torch.empty(0))
         value.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), config["train"]["clip_norm"])
         optimizer.step()
         optimizer.zero_grad()
 
+    def work() -> None:
+        for rows in batches:
+            step(rows)
+        if device == "cuda":
+            torch.cuda.synchronize()
+
     def turn() -> dict[str, float]:
-        seconds = timed(lambda: [step(rows) for rows in batches])[1]
-        return {"tokens/s": sum(map(pairs.tokens, batches)) / seconds, "peak MB": worker.peak_mb()}
+        try:
+            seconds = timed(work)[1]
+        except torch.OutOfMemoryError as error:
+            raise worker.MissingError("the device has not enough memory") from error
+        peak = torch.cuda.max_memory_allocated() / 1e6 if device == "cuda" else 0
+        tokens = sum(map(pairs.tokens, batches))
+        return {"tokens/s": tokens / seconds, "peak MB": worker.peak_mb(), "peak MB of the device": peak}
 
     return turn
 
