@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,10 +27,12 @@ from absl import logging as absl_logging
 from ml_collections import ConfigDict
 
 from retrieval import command_line, files
+from retrieval.data import reqa
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import study, study_report
+from retrieval.evaluation.study_results import Results
 from retrieval.main import REPOSITORY
-from retrieval.stages import records, runner, settings, starts
+from retrieval.stages import check, records, runner, settings, starts
 from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
 from retrieval.store import is_url
@@ -39,6 +41,8 @@ _log = logging.getLogger("retrieval.study")  # also where the module is the prog
 
 _ONLY = flags.DEFINE_list("only", ["*"], "Runs of the study to do, with those that they need: names or patterns, a,b*.")
 _POLL_SECONDS = 0.2
+_LOG = "log.txt"
+_QUESTIONS = ("sets", "mine", "pairs")  # stages that others are trained on the output of
 
 
 @dataclass
@@ -68,11 +72,12 @@ def main(argv: Sequence[str]) -> int:
         )
     table = read_table(config, Path(workdir))
     check_table(table)
+    chosen, done = select(table, _ONLY.value), finished(table)
+    check_sources([entry for name, entry in chosen.items() if name not in done])
     take_table(table, Path(workdir))
-    report = functools.partial(write_report, config, Path(workdir))
-    execution = Execution(select(table, _ONLY.value), config.parallel)
-    execution.run(report)
-    report()
+    execution = Execution(chosen, config.parallel)
+    execution.run(lambda: _try_report(config, Path(workdir), done | execution.done))
+    write_report(config, Path(workdir), done | execution.done)
     for name, reason in execution.failed.items():
         _log.error("%s: %s", name, reason)
     _log.info("report: %s", Path(workdir) / "study.md")
@@ -118,6 +123,30 @@ def check_table(table: dict[str, Entry]) -> None:
             raise UserError(f"run '{entry.name}' of the study: {error}") from error
 
 
+def check_sources(entries: Sequence[Entry]) -> None:
+    """Checks what the runs read from outside, in seconds, where the first to read questions may come after days.
+
+    Raises:
+      UserError: a file is missing, or not what it should be.
+    """
+    squads: dict[tuple[Path, ...], str] = {}
+    for entry in entries:
+        config = entry.run.config
+        try:
+            if "prepare" in config.stages:
+                check.check_corpus(config)
+            if "sets" in config.stages:
+                squads[tuple(check.check_sets(config, "prepare" in config.stages or bool(entry.needs)))] = entry.name
+        except UserError as error:
+            raise UserError(f"run '{entry.name}' of the study: {error}") from error
+    for squad, name in squads.items():
+        try:
+            if squad:
+                reqa.read_squad(squad)
+        except UserError as error:
+            raise UserError(f"run '{name}' of the study: {error}") from error
+
+
 def take_table(table: dict[str, Entry], folder: Path) -> None:
     """Makes the folders of all runs, which no other study can take until this process ends.
 
@@ -136,9 +165,11 @@ def take_table(table: dict[str, Entry], folder: Path) -> None:
 def _check_folder(table: dict[str, Entry], folder: Path) -> None:
     strangers = [path.parent.name for path in folder.glob("*/config.json") if path.parent.name not in table]
     problems = [f"{name}: not a run of this study" for name in sorted(strangers)]
+    trained_on = {name for entry in table.values() if entry.run.own_record("train").exists() for name in entry.needs}
+    trained_on = set().union(*(select(table, [name]) for name in trained_on))
     for entry in table.values():
         try:
-            runner.check_run(entry.run, STAGES)
+            runner.check_run(entry.run, STAGES, _QUESTIONS if entry.name in trained_on else ())
         except UserError as error:
             problems.append(f"{entry.name}: {' '.join(str(error).split())}")
     if problems:
@@ -231,7 +262,9 @@ class Execution:
         for entry in [entry for entry in self._waiting if self.done >= set(entry.needs)][: len(self._free)]:
             self._waiting.remove(entry)
             cores = self._free.pop()
-            self._running.append(_Running(entry.name, _start(entry, cores), cores, time.perf_counter()))
+            log = entry.run.folder / _LOG
+            said = log.stat().st_size if log.exists() else 0
+            self._running.append(_Running(entry.name, _start(entry, cores), cores, time.perf_counter(), said))
 
     def _collect(self, running: "_Running") -> None:
         self._running.remove(running)
@@ -241,29 +274,41 @@ class Execution:
             self.done.add(running.name)
             _log.info("[%d/%d] %s: done in %.0f s", len(self.done), len(self._table), running.name, seconds)
         else:
-            self.failed[running.name] = _why(self._table[running.name], running.process.returncode)
+            log = self._table[running.name].run.folder / _LOG
+            self.failed[running.name] = _why(log, running.said, running.process.returncode)
             _log.error("%s failed after %.0f s: %s", running.name, seconds, self.failed[running.name])
 
 
 @dataclass(frozen=True)
 class _Running:
+    """A run that has been started; `said` are the bytes that its log had from attempts before."""
+
     name: str
     process: subprocess.Popen
     cores: set[int]
     began: float
+    said: int
 
 
-def write_report(config: ConfigDict, folder: Path) -> None:
-    """Writes `study.md`, `study.json` and `plots/` from the results that there are."""
+def write_report(config: ConfigDict, folder: Path, done: Collection[str]) -> None:
+    """Writes `study.md`, `study.json` and `plots/` from the results of the runs that are done."""
     spec = json.loads(config.report.to_json())
     study_report.write_study(
-        folder,
+        Results(folder, done),
         spec["title"],
         [study.table(table) for table in spec["tables"]],
         [study.plot(plot) for plot in spec["plots"]],
         claims=[study.claim(claim) for claim in spec["claims"]],
         preamble=spec["preamble"],
     )
+
+
+def _try_report(config: ConfigDict, folder: Path, done: Collection[str]) -> None:
+    """As `write_report`; what a run of the study has that cannot be shown ends no other."""
+    try:
+        write_report(config, folder, done)
+    except UserError as error:
+        _log.warning("the report could not be written: %s", error)
 
 
 def _add(entries: dict[str, Entry], name: str, path: tuple[str, ...], ordered: dict[str, Entry]) -> None:
@@ -281,7 +326,7 @@ def _start(entry: Entry, cores: set[int]) -> subprocess.Popen:
     command = [sys.executable, "-m", "retrieval.study_run", f"--workdir={entry.run.folder}"]
     # Runs of one study compile the same functions.
     cache = {"JAX_COMPILATION_CACHE_DIR": _compiled()}
-    with open(entry.run.folder / "log.txt", "a", encoding="utf-8") as log:
+    with open(entry.run.folder / _LOG, "a", encoding="utf-8") as log:
         # Its standard input is closed when this process is gone, however it ends.
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, env=os.environ | cache
@@ -298,13 +343,13 @@ def _compiled() -> str:
     return folder
 
 
-def _why(entry: Entry, status: int) -> str:
-    """The last error of a run's log."""
-    path = entry.run.folder / "log.txt"
-    lines = [line for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+def _why(log: Path, said: int, status: int) -> str:
+    """The last error of a run's log, behind the bytes that were there when it began."""
+    text = log.read_bytes()[said:].decode(errors="replace")
+    lines = [line for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("error: ")]
     ending = f"killed by signal {-status}" if status < 0 else (errors or lines or ["no output"])[-1]
-    return f"{ending} (all of it: {path})"
+    return f"{ending} (all of it: {log})"
 
 
 if __name__ == "__main__":

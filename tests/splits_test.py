@@ -86,6 +86,20 @@ def test_the_same_question_under_several_ids_is_on_one_side():
     assert set(split(value, 0.3, 0.2, 0)[1].queries) < set(split(value, 0.5, 0.2, 0)[1].queries)
 
 
+def test_questions_that_differ_in_white_space_or_case_are_one():
+    value = questions(200)
+    value.queries.update(
+        {f"q{i}": value.queries[f"q{i - 100}"].upper().replace(" ", "  ") + " " for i in range(100, 200)}
+    )
+    for seed in range(3):
+        test, training = split(value, 0.5, 0.2, seed)
+        sides = [test.queries, *training.qrels.values()]
+        wordings = [{splits.wording(value.queries[id]) for id in side} for side in sides]
+        assert sum(map(len, sides)) == 200 and sum(map(len, wordings)) == 100  # a question and its like are on one side
+    assert set(value.queries) == {*test.queries, *training.queries}  # and their texts are as they were
+    assert all(test.queries[id] == value.queries[id] for id in test.queries)
+
+
 def test_what_is_judged_not_relevant_is_not_trained_on():
     value = questions(4)
     value.qrels["pair"]["q0"] = {"c0": 1, "c3": 0}

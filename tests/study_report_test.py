@@ -28,6 +28,11 @@ OUTCOMES = (
 THREE, OTHER = ("mlm-0", "mlm-1", "mlm-2"), ("ict-0", "ict-1", "ict-2")
 
 
+def results_of(folder):
+    """Of the runs of a study, all of which are done."""
+    return Results(folder, [path.name for path in folder.iterdir()])
+
+
 def write_run(folder, name, values, system="dense", **other):
     """`values`: metric -> fraction."""
     path = folder / name / "results.json"
@@ -84,7 +89,7 @@ def records(folder):
 
 
 def test_a_half_finished_table(folder):
-    write_study(folder, "Study", [table(TABLE)], [], preamble=["First.", "Second."])
+    write_study(results_of(folder), "Study", [table(TABLE)], [], preamble=["First.", "Second."])
     # 40 and 44: mean 42, deviation sqrt(8 / 1). 90 and 90.004 are both the best, as they look the same.
     assert (folder / "study.md").read_text() == (
         "# Study\n\nFirst.\n\nSecond.\n\n" + LEGEND + "## Table 3\n\n"
@@ -98,14 +103,14 @@ def test_a_half_finished_table(folder):
         "As in the paper.\n\n"
         "## Missing\n\n"
         "- bm25: no dense, reqa, pair: Success@100\n"
-        "- ict-2: no results.json\n"
-        "- late: no results.json\n"
+        "- ict-2: not done\n"
+        "- late: not done\n"
     )
     assert not (folder / "plots").exists()
 
 
 def test_the_numbers_as_json(folder):
-    write_study(folder, "Study", [table(TABLE)], [])
+    write_study(results_of(folder), "Study", [table(TABLE)], [])
     found = records(folder)
     assert list(found)[:3] == [
         ("Table 3", "1%", "BM25", "R@1"),
@@ -138,7 +143,7 @@ def test_means_and_deviations_are_numpys(tmp_path):
     values = np.round(np.random.default_rng(3).random(7), 6)
     names = tuple(f"run-{i}" for i in range(7))
     write_runs(tmp_path, names, "Success@1", values.tolist())
-    measured = Results(tmp_path).measure(cell(names))
+    measured = results_of(tmp_path).measure(cell(names))
     assert measured.mean == pytest.approx(100 * values.mean(), abs=1e-6)
     assert measured.deviation == pytest.approx(100 * values.std(ddof=1), abs=1e-6)
 
@@ -147,11 +152,11 @@ def test_nothing_has_run_yet(tmp_path):
     lines = (Line("dense", ((1, cell(["a"])), (5, cell(["b"])))),)
     fields = {"text": "ICT beats MLM", "better": spec(["a"]), "worse": spec(["b"], paper=3)}
     one = StudyTable("T", ("task", "R@1"), (Row(("ICT",), (cell(["a"]),)), Row(("MLM",), (cell(["b"]),))))
-    write_study(tmp_path, "Study", [one], [Plot("Curve", "k", "%", lines)], claims=[claim(fields)])
+    write_study(results_of(tmp_path), "Study", [one], [Plot("Curve", "k", "%", lines)], claims=[claim(fields)])
     text = (tmp_path / "study.md").read_text()
     assert "| ICT | – |\n| MLM | – |\n" in text
     assert "| ICT beats MLM | – | – (3.00) | – | – |\n" in text
-    assert text.endswith("## Missing\n\n- a: no results.json\n- b: no results.json\n")
+    assert text.endswith("## Missing\n\n- a: not done\n- b: not done\n")
     assert "## Plots" not in text and "n = " not in text
     assert not (tmp_path / "plots").exists()
 
@@ -163,14 +168,18 @@ def test_what_is_missing_is_told_once_and_for_plots_and_claims_too(tmp_path):
     fields = {"text": "x", "better": hybrid, "worse": spec(["gone"])}
     one = StudyTable("T", ("task", "R@1", "R@5"), (Row(("ICT",), tuple(cells[:2])),))
     write_study(
-        tmp_path, "S", [one], [Plot("P", "k", "%", (Line("l", tuple(enumerate(cells))),))], claims=[claim(fields)]
+        results_of(tmp_path),
+        "S",
+        [one],
+        [Plot("P", "k", "%", (Line("l", tuple(enumerate(cells))),))],
+        claims=[claim(fields)],
     )
     assert (
         (tmp_path / "study.md")
         .read_text()
         .endswith(
             "## Missing\n\n- a: no dense, reqa, pair: Success@5, Success@10; no hybrid, reqa, pair: Success@1\n"
-            "- gone: no results.json\n"
+            "- gone: not done\n"
         )
     )
 
@@ -178,7 +187,9 @@ def test_what_is_missing_is_told_once_and_for_plots_and_claims_too(tmp_path):
 def test_with_one_label_all_rows_are_compared(tmp_path):
     for name, value in (("a", 0.1), ("b", 0.2), ("c", 0.15)):
         write_run(tmp_path, name, {"Success@1": value})
-    write_study(tmp_path, "S", [StudyTable("T", ("task", "R@1"), tuple(Row((n,), (cell([n]),)) for n in "abc"))], [])
+    write_study(
+        results_of(tmp_path), "S", [StudyTable("T", ("task", "R@1"), tuple(Row((n,), (cell([n]),)) for n in "abc"))], []
+    )
     assert "| a | 10.00 |\n| b | **20.00** |\n| c | 15.00 |\n" in (tmp_path / "study.md").read_text()
 
 
@@ -187,7 +198,7 @@ def test_split_dataset_and_system_tell_rows_apart(tmp_path):
     write_run(tmp_path, "a", {"Success@1": 0.2}, split="sentence")
     write_run(tmp_path, "a", {"Success@1": 0.3}, dataset="nq")
     write_run(tmp_path, "a", {"Success@1": 0.4}, system="bm25")
-    results = Results(tmp_path)
+    results = results_of(tmp_path)
     for percent, fields in ((10, {}), (20, {"split": "sentence"}), (30, {"dataset": "nq"}), (40, {"system": "bm25"})):
         assert results.measure(cell(["a"], **fields)).mean == percent
 
@@ -208,7 +219,7 @@ def test_claims(tmp_path):
         "equal": (THREE, THREE),
     }
     claims = [claim({"text": text, "better": spec(a), "worse": spec(b)}) for text, (a, b) in texts.items()]
-    write_study(tmp_path, "S", [], [], claims=claims)
+    write_study(results_of(tmp_path), "S", [], [], claims=claims)
     # 1.1, 1.2 and 1.2 points: deviation 0.0577, t of two degrees of freedom 4.303: 4.303 * 0.0577 / sqrt(3) = 0.14.
     # 10 and 12 points: 12.706 * sqrt(2) / sqrt(2). 1 and 8 points: 12.706 * 4.95 / sqrt(2).
     assert (
@@ -231,13 +242,13 @@ def test_differences_are_those_of_scipys_test_for_pairs(tmp_path):
     names = [[f"{system}-{seed}" for seed in range(5)] for system in "ab"]
     for runs, row in zip(names, values):
         write_runs(tmp_path, runs, "Success@1", row.tolist())
-    compared = compare(Results(tmp_path), *map(cell, names))
+    compared = compare(results_of(tmp_path), *map(cell, names))
     test = scipy.stats.ttest_rel(*(100 * values))
     low, high = test.confidence_interval(0.95)
     assert compared == (pytest.approx((low + high) / 2), pytest.approx((high - low) / 2), 5)
     (tmp_path / "a-1" / "results.json").unlink()
-    assert compare(Results(tmp_path), *map(cell, names)).seeds == 4
-    assert compare(Results(tmp_path), cell(["a-0"]), cell(["none"])) == (None, None, 0)
+    assert compare(results_of(tmp_path), *map(cell, names)).seeds == 4
+    assert compare(results_of(tmp_path), cell(["a-0"]), cell(["none"])) == (None, None, 0)
 
 
 def test_gains_are_taken_seed_by_seed(tmp_path):
@@ -245,13 +256,19 @@ def test_gains_are_taken_seed_by_seed(tmp_path):
     write_runs(tmp_path, THREE, "Success@1", [0.30, 0.32, 0.34])
     write_runs(tmp_path, OTHER, "Success@1", [0.40, 0.44, 0.41])
     gain = cell(OTHER, over=cell(THREE))
-    assert Results(tmp_path).measure(gain).values == (10, 12, 7)
+    assert results_of(tmp_path).measure(gain).values == (10, 12, 7)
     (tmp_path / THREE[1] / "results.json").unlink()
-    assert Results(tmp_path).measure(gain).values == (10, None, 7)
+    assert results_of(tmp_path).measure(gain).values == (10, None, 7)
     spec_of_gain = spec(OTHER) | {"over": spec(THREE)}
-    write_study(tmp_path, "S", [], [], claims=[claim({"text": "gains", "better": spec_of_gain, "worse": spec(THREE)})])
+    write_study(
+        results_of(tmp_path),
+        "S",
+        [],
+        [],
+        claims=[claim({"text": "gains", "better": spec_of_gain, "worse": spec(THREE)})],
+    )
     text = (tmp_path / "study.md").read_text()
-    assert f"- {THREE[1]}: no results.json" in text
+    assert f"- {THREE[1]}: not done" in text
     assert "| gains | 8.50 ± 2.12, n=2 of 3 |" in text
     with pytest.raises(UserError, match="3 runs over 1; name one for each"):
         cell(OTHER, over=cell(THREE[:1]))
@@ -264,7 +281,7 @@ def test_runs_without_spread_are_told_apart(tmp_path):
     a, b = spec(["a-0", "a-1"]), spec(["b-0", "b-1"])
     pairs = {"b over a": (b, a), "a over b": (a, b), "a over a": (a, a)}
     claims = [claim({"text": text, "better": better, "worse": worse}) for text, (better, worse) in pairs.items()]
-    write_study(tmp_path, "S", [], [], claims=claims)
+    write_study(results_of(tmp_path), "S", [], [], claims=claims)
     lines = (tmp_path / "study.md").read_text().splitlines()
     outcomes = {line.split(" | ")[0]: line.split(" | ")[-1] for line in lines if line[0:1] == "|" and " over " in line}
     assert outcomes == {"| b over a": "holds |", "| a over b": "does not hold |", "| a over a": "within the noise |"}
@@ -284,7 +301,7 @@ CURVE = {
 
 
 def drawn(folder, fields):
-    write_study(folder, "S", [], [plot(fields)])
+    write_study(results_of(folder), "S", [], [plot(fields)])
     (path,) = (folder / "plots").iterdir()
     return path.read_bytes()
 
@@ -311,7 +328,7 @@ def test_plots_show_what_they_are_given(folder):
 
 
 def test_the_points_of_a_plot(folder):
-    figure = study_report._figure(plot(CURVE), Results(folder))
+    figure = study_report._figure(plot(CURVE), results_of(folder))
     (axes,) = figure.axes
     lines = {container.get_label(): container for container in axes.containers}
     assert {label: container[0].get_xydata().tolist() for label, container in lines.items()} == {
@@ -331,7 +348,7 @@ def test_nine_lines_differ_and_keep_their_looks(tmp_path):
     nine = Plot("P", "x", "y", tuple(Line(name, ((1, cell([name])),)) for name in names))
 
     def looks():
-        containers = study_report._figure(nine, Results(tmp_path)).axes[0].containers
+        containers = study_report._figure(nine, results_of(tmp_path)).axes[0].containers
         lines = {container.get_label(): container[0] for container in containers}
         return {name: (line.get_color(), line.get_marker(), line.get_linestyle()) for name, line in lines.items()}
 
@@ -346,7 +363,7 @@ def test_the_same_input_gives_the_same_bytes(folder):
     def everything():
         fields = {"text": "ICT beats MLM", "better": spec(OTHER), "worse": spec(THREE)}
         free = Table("Cost", ["run", "hours"], [["a", 1.5]], "On 2 cores.")
-        write_study(folder, "S", [table(TABLE)], [plot(CURVE)], claims=[claim(fields)], extra_tables=[free])
+        write_study(results_of(folder), "S", [table(TABLE)], [plot(CURVE)], claims=[claim(fields)], extra_tables=[free])
         files = [folder / "study.md", folder / "study.json", *(folder / "plots").iterdir()]
         return {path.name: path.read_bytes() for path in files}
 
@@ -438,10 +455,10 @@ def test_what_is_not_a_spec_is_refused():
 
 def test_two_of_one_name_are_refused(tmp_path):
     with pytest.raises(UserError, match="are named 'Table 3'"):
-        write_study(tmp_path, "S", [table(TABLE)] * 2, [])
+        write_study(results_of(tmp_path), "S", [table(TABLE)] * 2, [])
     same_file = [plot(CURVE), plot(CURVE | {"title": "recall@k: 1%/99%"})]
     with pytest.raises(UserError, match="are named 'recall-k-1-99'"):
-        write_study(tmp_path, "S", [], same_file)
+        write_study(results_of(tmp_path), "S", [], same_file)
 
 
 @pytest.mark.parametrize(
@@ -457,7 +474,7 @@ def test_a_file_that_is_not_of_results_is_refused(tmp_path, content, message):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "results.json").write_text(content)
     with pytest.raises(UserError, match=message):
-        write_study(tmp_path, "S", [StudyTable("T", ("x", "y"), (Row(("x",), (cell(["a"]),)),))], [])
+        write_study(results_of(tmp_path), "S", [StudyTable("T", ("x", "y"), (Row(("x",), (cell(["a"]),)),))], [])
     assert not (tmp_path / "study.md").exists()
 
 
@@ -475,7 +492,7 @@ def test_values_that_cannot_be_shown_are_refused(tmp_path, values, message):
     for value in values:
         write_run(tmp_path, "a", {"Success@1": value})
     with pytest.raises(UserError, match=message):
-        Results(tmp_path).measure(cell(["a"]))
+        results_of(tmp_path).measure(cell(["a"]))
 
 
 def test_values_of_training_and_of_similarity(tmp_path):
@@ -483,7 +500,7 @@ def test_values_of_training_and_of_similarity(tmp_path):
     lines = [{"step": 20, "loss": 3.0}, {"step": 40, "validation/RR": 0.25}, {"step": 80, "validation/RR": 0.5}]
     (tmp_path / "a" / "metrics" / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (tmp_path / "a" / "similarity.json").write_text('{"trained": {"16": -0.125, "32": 1.0000000000000002}}')
-    results, place = Results(tmp_path), dict(runs=("a",), metric="RR", dataset="validation")
+    results, place = results_of(tmp_path), dict(runs=("a",), metric="RR", dataset="validation")
     found = [results.measure(Cell(system="training", split=f"step {step}", **place)).values for step in (40, 80, 120)]
     assert found == [(25.0,), (50.0,), (None,)]
     place = dict(runs=("a",), system="trained", metric="cosine", dataset="corpus")
@@ -493,4 +510,4 @@ def test_values_of_training_and_of_similarity(tmp_path):
 def test_values_that_nobody_asks_for_may_be_anything(tmp_path):
     write_run(tmp_path, "a", {"Success@1": 0.1, "latency": 12.5})
     write_run(tmp_path, "a", {"Success@1": 0.1})  # told twice, and the same
-    assert Results(tmp_path).measure(cell(["a"])).values == (10.0,)
+    assert results_of(tmp_path).measure(cell(["a"])).values == (10.0,)

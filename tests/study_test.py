@@ -122,6 +122,76 @@ def test_what_stands_on_a_run_that_is_done_anew_is_done_anew(tmp_path):
     assert do(config, tmp_path / "study", parallel=1) == ([], {})
 
 
+def test_questions_that_runs_were_trained_on_are_fixed(tmp_path):
+    """Those of another table would be measured beside them."""
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.json").write_text("{}")
+    config = make_study(a=("", ""), b=("a", ""), c=("", ""))
+    for name, run in config.runs.items():
+        run.sets.reqa = str(tmp_path / "one.json")
+        run.stages = ("train", "evaluate") if name == "b" else ("sets", "index")
+    folder = tmp_path / "study"
+    do(config, folder)
+    records = {path: path.read_bytes() for path in folder.rglob("*.json")}
+    for run in config.runs.values():
+        run.sets.reqa = str(tmp_path / "two.json")
+    with pytest.raises(UserError, match=r"another table:\n  a: .*config\.sets\.reqa: '.*one\.json' there, '.*two"):
+        do(config, folder)
+    assert records == {path: path.read_bytes() for path in folder.rglob("*.json")}
+    config.runs.a.sets.reqa = str(tmp_path / "one.json")  # nothing stands on c
+    assert do(config, folder) == (["c"], {})
+
+
+def test_a_file_with_a_new_date_costs_no_run_that_stands_on_what_was_made_of_it(tmp_path):
+    squad = tmp_path / "squad.json"
+    squad.write_text("{}")
+    config = make_study(a=("", ""), b=("a", ""))
+    config.runs.a.sets.reqa, config.runs.b.stages = str(squad), ("train",)
+    table = study.read_table(config, tmp_path / "study")
+    do(config, tmp_path / "study")
+    made = read_record(table["a"].run, "sets") | {"outputs": {"sets/reqa/corpus.jsonl": "the same bytes"}}
+    write_record(table["a"].run, "sets", made)
+    finish(table["b"].run, "train")
+    os.utime(squad, (1, 1))
+    assert study.finished(table) == set()
+    write_record(table["a"].run, "sets", made | {"inputs": made_from(table["a"].run, "sets", STAGES)})
+    finish(table["a"].run, "index")
+    assert study.finished(table) == {"a", "b"}
+
+
+def test_the_sources_of_the_last_run_are_looked_at_before_the_first(tmp_path):
+    config = make_study(a=("", ""), b=("a", ""))
+    config.runs.b.sets.reqa = str(tmp_path / "none.json")
+    table = study.read_table(config, tmp_path)
+    with pytest.raises(UserError, match=r"run 'b' of the study: .*none\.json: no such file .*config\.sets\.reqa"):
+        study.check_sources(table.values())
+    (tmp_path / "none.json").write_text('{"data": 3}')
+    with pytest.raises(UserError, match=r"run 'b' of the study: .*none\.json"):
+        study.check_sources(table.values())
+    study.check_sources([table["a"]])
+
+
+def test_results_of_runs_that_are_not_done_are_not_shown(tmp_path):
+    config = make_study(a=("", ""), b=("", ""))
+    cells = [dict(runs=[name], system="bm25", metric="RR", dataset="reqa", split="pair") for name in "ab"]
+    rows = [dict(labels=[name], cells=[one]) for name, one in zip("ab", cells)]
+    tables = [dict(title="T", header=["run", "RR"], rows=rows, notes="")]
+    config.report = ConfigDict(dict(title="S", preamble=[], tables=tables, plots=[], claims=[]))
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        row = dict(system="bm25", metric="RR", dataset="reqa", split="pair", value=0.5)
+        (tmp_path / name / "results.json").write_text(json.dumps([row]))
+    study.write_report(config, tmp_path, {"a"})
+    text = (tmp_path / "study.md").read_text()
+    assert "| a | 50.00 |" in text and "| b | – |" in text and "- b: not done" in text
+
+    # What cannot be shown ends no run that goes on.
+    (tmp_path / "a" / "results.json").write_text("[")
+    study._try_report(config, tmp_path, {"a"})
+    with pytest.raises(UserError):
+        study.write_report(config, tmp_path, {"a"})
+
+
 def test_a_study_in_the_folder_of_one_that_is_running_changes_nothing(tmp_path):
     code = "import pathlib, sys; from retrieval import files; files.lock(pathlib.Path(sys.argv[1])); print(); input()"
     command = [sys.executable, "-c", code, str(tmp_path)]
@@ -140,6 +210,10 @@ def test_a_failure_stops_only_what_needs_it(corpus, reason, tmp_path):
     assert order == ["a", "d"] and set(failed) == {"a", "b", "c"}
     assert failed["a"].startswith(reason) and "log.txt" in failed["a"]
     assert failed["b"] == "not started, it needs a" and failed["c"] == "not started, it needs b"
+    # What it says is of the last attempt, not of one before.
+    other = {"broken": "killed", "killed": "broken"}[corpus]
+    _, failed = do(make_study(**(runs | {"a": ("", "", other)})), tmp_path, parallel=1)
+    assert not failed["a"].startswith(reason)
     order, failed = do(make_study(**(runs | {"a": ("", "")})), tmp_path, parallel=1)
     assert order == ["a", "b", "c"] and not failed
 
@@ -209,7 +283,7 @@ def test_the_studys_runs_and_its_report_agree(module, size, tmp_path):
     config.corpus, config.questions = "dump.xml", "passages.tsv,queries.tsv,qrels.tsv"
     table = study.read_table(config, tmp_path)
     study.check_table(table)
-    study.write_report(config, tmp_path)  # checks every specification
+    study.write_report(config, tmp_path, ())  # checks every specification
     report = json.loads((tmp_path / "study.json").read_text())
     assert {name for cell in report for name in cell["runs"]} <= set(table)
     for entry in table.values():

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -29,7 +28,7 @@ _COLOURS, _MARKERS, _STYLES = 10, "os^Dv<>Pp*hX", ("-", "--", "-.", ":")
 
 
 def write_study(
-    folder: Path,
+    results: Results,
     title: str,
     tables: Sequence[StudyTable],
     plots: Sequence[Plot],
@@ -38,14 +37,14 @@ def write_study(
     preamble: Sequence[str] = (),
     extra_tables: Sequence[Table] = (),
 ) -> None:
-    """Writes `study.md`, `study.json` and `plots/*.png` into `folder`, which has a sub-folder per run.
+    """Writes `study.md`, `study.json` and `plots/*.png` into the folder of the study.
 
-    A run without results.json, or without a row that a cell asks for, is listed under 'Missing'. A plot without any
-    point is left out. The same input gives the same bytes. study.json has an object for every cell of the tables, with
-    values, mean, standard deviation and the paper's value in percent; values are in the order of the runs.
+    A run that is not done, or without a row that a cell asks for, is listed under 'Missing'. A plot without any point
+    is left out. The same input gives the same bytes. study.json has an object for every cell of the tables: values in
+    the order of the runs, mean, standard deviation and the paper's value, in percent.
 
     Args:
-      folder: the study.
+      results: of the runs of the study.
       title: the first heading.
       claims: shown after the tables, with what our numbers say to each.
       preamble: paragraphs below the title.
@@ -56,7 +55,7 @@ def write_study(
     """
     _check_names([table.title for table in tables])
     _check_names([display.file_name(plot.title).lower() for plot in plots])
-    folder, results = Path(folder), Results(folder)
+    folder = results.folder
     parts = [f"# {title}", *preamble, _LEGEND]
     for table in tables:
         parts += _table_section(table, results)
@@ -209,7 +208,7 @@ def _missing_lines(cells: Sequence[Cell], results: Results) -> list[str]:
             if value is None:
                 rows = lacks.setdefault(name, {})
                 rows.setdefault(f"{cell.system}, {cell.dataset}, {cell.split}", {})[cell.metric] = None
-    return [f"- {name}: " + (_join(rows) if results.has(name) else "no results.json") for name, rows in lacks.items()]
+    return [f"- {name}: " + (_join(rows) if results.has(name) else "not done") for name, rows in lacks.items()]
 
 
 def _join(rows: dict[str, dict[str, None]]) -> str:

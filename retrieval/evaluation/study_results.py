@@ -3,7 +3,7 @@
 import itertools
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,10 +56,16 @@ class Comparison(NamedTuple):
 
 
 class Results:
-    """The results of the runs in the folder of a study, each read once."""
+    """The results of runs in the folder of a study, each read once.
 
-    def __init__(self, folder: Path):
-        self._folder, self._runs = Path(folder), {}
+    Attributes:
+      folder: of the study, with a sub-folder per run.
+    """
+
+    def __init__(self, folder: Path, done: Collection[str]):
+        """Args: done: the runs whose results count; of the others there may be some of another table."""
+        self.folder = Path(folder)
+        self._done, self._runs = frozenset(done), {}
 
     def has(self, run: str) -> bool:
         """Whether the run has results at all."""
@@ -78,7 +84,7 @@ class Results:
 
     def _load(self, run: str) -> dict[tuple, tuple[str, float]] | None:
         if run not in self._runs:
-            self._runs[run] = _read(self._folder / run) or None
+            self._runs[run] = (run in self._done and _read(self.folder / run)) or None
         return self._runs[run]
 
     def _percent(self, run: str, cell: Cell) -> float | None:

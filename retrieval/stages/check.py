@@ -154,9 +154,9 @@ def _check_files(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) ->
     """What the stages read from outside is there, and of the right kind."""
     prepares = "prepare" in names and not is_done(run, "prepare")
     if prepares:
-        _check_corpus(run.config)
+        check_corpus(run.config)
     if "sets" in names:
-        squad = _check_sets(run)
+        squad = check_sets(run.config, "prepare" in run.holder("prepare").config.stages)
         if prepares and squad:
             reqa.read_squad(squad)  # a second or two now, rather than an error after hours
     if "pairs" in names:
@@ -165,7 +165,8 @@ def _check_files(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) ->
         stages[name].inputs(run)
 
 
-def _check_corpus(config: ConfigDict) -> None:
+def check_corpus(config: ConfigDict) -> None:
+    """The corpus and the vocabulary that a config names are there, and begin as they should."""
     if config.corpus != "pydocs":
         for path in _paths("config.corpus", config.corpus, tfds="wikipedia"):
             wikipedia.read_pages(path)  # which looks at the first page
@@ -173,22 +174,26 @@ def _check_corpus(config: ConfigDict) -> None:
         vocabularies.load(path)
 
 
-def _check_sets(run: Run) -> list[Path]:
-    """Returns the files of SQuAD."""
-    sets, split = run.config.sets, run.config.split
+def check_sets(config: ConfigDict, prepares: bool) -> list[Path]:
+    """The evaluation sets that a config names are there; returns the files of SQuAD, which are soon read.
+
+    Args:
+      prepares: whether there is a stage that prepares a corpus.
+    """
+    sets, split = config.sets, config.split
     squad = _paths("config.sets.reqa", sets.reqa, tfds="squad")
     _paths("config.sets.nq", sets.nq, tfds="natural_questions")
     names = [name for name in ("pydocs", "reqa", "nq", "msmarco", "trec", formats.QA) if sets[name]]
     for name in ("msmarco", "trec"):
         _paths(f"config.sets.{name}", sets[name])
-    _paths(f"config.sets.{formats.QA}", ",".join(formats.qa_files(run.config)))
-    if sets.qa and formats.split(sets.qa)[0] == formats.CORPUS and "prepare" not in run.holder("prepare").config.stages:
+    _paths(f"config.sets.{formats.QA}", ",".join(formats.qa_files(config)))
+    if sets.qa and formats.split(sets.qa)[0] == formats.CORPUS and not prepares:
         raise UserError(
             f"config.sets.qa={sets.qa}: 'corpus' is the prepared corpus, and no stage prepares one: add 'prepare' to "
             "config.stages, or set config.base to a run that has it"
         )
     files_of_examples = _paths("config.sets.labelled", sets.labelled)
-    formats.check_labelled(run.config, files_of_examples)
+    formats.check_labelled(config, files_of_examples)
     names += map(formats.set_name, files_of_examples)
     for folder in _paths("config.sets.beir", sets.beir, of_folders=True):
         _check_beir(folder)

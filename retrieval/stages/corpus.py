@@ -106,7 +106,7 @@ def write_pairs(run: Run) -> dict[str, Any]:
     paths = [Path(path) for path in formats.split(config.pairs.files)]
     with formats.grouped(config, paths, run.pairs, config.pairs.pool, of_set) as (groups, counts):
         asked = _asked(run)
-        evaluated = sum(group.query in asked for group in groups)
+        evaluated = sum(splits.wording(group.query) in asked for group in groups)
         formats.log(counts, "pairs")
         held_out = 0 if split_set else splits.held_out(counts.queries, config.split.validation)
         if held_out:
@@ -148,13 +148,13 @@ def pair_inputs(run: Run) -> Sequence[Path]:
 
 
 def _asked(run: Run) -> set[str]:
-    """The queries of the evaluation sets, and those of the set to split that are held out to validate on."""
+    """The wordings of the queries of the evaluation sets, and of those that are held out to validate on."""
     folders = [path for path in run.sets.iterdir() if path.is_dir()] if run.sets.exists() else []
     asked = {query for folder in folders for query in beir.read_queries(folder / "queries.jsonl").values()}
     if run.training.exists():
         training = beir.read_judged(run.training)
         asked |= {training.queries[id] for id in training.qrels[splits.VALIDATION]}
-    return asked
+    return set(map(splits.wording, asked))
 
 
 def _sets(run: Run) -> Iterator[RetrievalSet]:

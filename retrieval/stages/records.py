@@ -61,14 +61,14 @@ def is_current(run: Run, name: str, stages: Mapping[str, Stage]) -> bool:
 
 
 def made_from(run: Run, name: str, stages: Mapping[str, Stage]) -> dict[str, str]:
-    """Fingerprints of what a stage is made from: settings, files, and of the stages that it reads, what they were made
-    from and what they made."""
+    """Fingerprints of what a stage is made from: settings, files, and what the stages that it reads have made (where
+    they keep no sums, what they were made from)."""
     config, stage = json.loads(run.config.to_json()), stages[name]
     # On another machine a file has another time, and a copy another place.
     describe = files.digest if run.copy or is_url(run.config.train.init_from) else files.describe
     outside = [describe(path) for path in stage.inputs(run)]
     read = [record for need, holder in needs(run, name, stages) if (record := read_record(holder, need))]
-    needed = [[record["inputs"], record.get("outputs")] for record in read]
+    needed = [record.get("outputs") or record["inputs"] for record in read]
     return {
         "settings": files.fingerprint({field: get_field(config, field) for field in stage.settings}),
         "files": files.fingerprint(outside),

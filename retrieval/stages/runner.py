@@ -4,7 +4,7 @@ import json
 import logging
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from retrieval import files, hosts
@@ -37,8 +37,11 @@ def take_run(run: Run, stages: Mapping[str, Stage]) -> None:
     open_run(run, stages)
 
 
-def check_run(run: Run, stages: Mapping[str, Stage]) -> None:
+def check_run(run: Run, stages: Mapping[str, Stage], fixed: Collection[str] = ()) -> None:
     """Checks that the work directory, where there is one, is of the same experiment.
+
+    Args:
+      fixed: stages that are to be fixed, too: others stand on them.
 
     Raises:
       UserError: a fixed stage ran there, or began to, with other settings; the message lists them. Or the folder is
@@ -53,7 +56,7 @@ def check_run(run: Run, stages: Mapping[str, Stage]) -> None:
             )
         return
     old, new = files.read_json(path), json.loads(run.config.to_json())
-    started = [stage for name, stage in stages.items() if stage.fixed and _has_begun(run, name, stage)]
+    started = [s for name, s in stages.items() if (s.fixed or name in fixed) and _has_begun(run, name, s)]
     fields = sorted({field for stage in started for field in stage.settings})
     changes = [c for field in fields for c in _changes(field, _field_of(old, field), get_field(new, field))]
     if changes:
