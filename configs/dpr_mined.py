@@ -1,13 +1,21 @@
 """Fine-tuning on the questions of an evaluation set with hard negatives that BM25 finds among its candidates, as DPR
 (Karpukhin et al. 2020, section 3.2).
 
-    python -m retrieval.main --config=configs/dpr_mined.py --workdir=runs/warm_up --config.base=runs/mlm \\
+    python -m retrieval.main --config=configs/dpr_mined.py --workdir=runs/dpr --config.base=runs/mlm \\
         --config.train.init_from=runs/mlm --config.data.document_length=288 --config.split.set=msmarco \\
-        --config.split.ratio=0.98 --config.sets.msmarco=collection.tsv,queries.train.tsv,qrels.train.tsv
+        --config.split.ratio=0.98 --config.split.validation=0.01 \\
+        --config.sets.msmarco=collection.tsv,queries.train.tsv,qrels.train.tsv
 
 Documents are --config.sets.msmarco=msmarco-docs.tsv,msmarco-doctrain-queries.tsv,msmarco-doctrain-qrels.tsv.
 
-ANCE warms up so, too: `ance.py` goes on from there. BM25 is indexed before anything is trained, so dense search is
+ANCE warms up so, too; `ance.py` goes on from a model of its own sizes, such as SEED-Encoder's:
+
+    python -m retrieval.main --config=configs/dpr_mined.py --workdir=runs/warm_up --config.base=runs/seed_encoder \\
+        --config.train.init_from=runs/seed_encoder --config.data.document_length=512 --config.model.tied=True \\
+        --config.model.embed_dim=768 --config.split.set=msmarco --config.split.ratio=0.98 \\
+        --config.split.validation=0.01 --config.sets.msmarco=collection.tsv,queries.train.tsv,qrels.train.tsv
+
+BM25 is indexed before anything is trained, so dense search is
 exact here. DPR takes no passage that holds an answer: `--config.mine.answers=True` does so for sets with answers
 (`reqa`, `nq`, BEIR folders with an answers.jsonl). MS MARCO has none; there `mine.margin` keeps away from what scores
 as high as the gold passage.

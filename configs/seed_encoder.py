@@ -16,6 +16,10 @@ other models of the paper, from the same corpus (--config.base=runs/seed_encoder
         --config.train.free_bits=0.5
     BERT (ours): --config.data.rates.autoencoder=0 --config.data.rates.mlm=1
 
+What is left of a document, and a short one, is padded. Several of them in a row, as many as 0.8 of the rows hold:
+
+    --config.data.pack.document=0.8 --config.data.pack.document_row=512 --config.data.lanes=16
+
 The decoder is dropped afterwards: --config.train.init_from=runs/seed_encoder starts towers from the encoder.
 
 At the size of a laptop, on the docstrings of the installed packages:
@@ -42,7 +46,7 @@ def get_config(size: str = "paper") -> ConfigDict:
         config.train.update(steps=400, batch_size=32, learning_rate=1e-3, weight_decay=0.01)
         config.loop.update(checkpoint_every=100)
         return config
-    # Whole documents, cut into texts that fill a row.
+    # Documents are cut into texts that fill a row; the rest of one has a row of its own, but with config.data.pack.
     config.prepare.update(longest_passage=510, shortest_paragraph=510, across_sections=True, vocab_size=32_768)
     config.data.update(document_length=512)
     config.train.update(steps=1_000_000, batch_size=256, learning_rate=1e-4, warmup_ratio=0.01, weight_decay=0.01)

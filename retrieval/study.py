@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
     table = read_table(config, Path(workdir))
     check_table(table)
     chosen, done = select(table, _ONLY.value), finished(table)
-    check_sources([entry for name, entry in chosen.items() if name not in done])
+    check_sources(config, [entry for name, entry in chosen.items() if name not in done])
     take_table(table, Path(workdir))
     execution = Execution(chosen, config.parallel)
     execution.run(lambda: _try_report(config, Path(workdir), done | execution.done))
@@ -123,28 +123,27 @@ def check_table(table: dict[str, Entry]) -> None:
             raise UserError(f"run '{entry.name}' of the study: {error}") from error
 
 
-def check_sources(entries: Sequence[Entry]) -> None:
-    """Checks what the runs read from outside, in seconds, where the first to read questions may come after days.
+def check_sources(config: ConfigDict, entries: Sequence[Entry]) -> None:
+    """Checks what the runs read from outside, in seconds: the first one that reads questions may come after days.
 
     Raises:
       UserError: a file is missing, or not what it should be.
     """
-    squads: dict[tuple[Path, ...], str] = {}
+    squads: set[tuple[Path, ...]] = {()}
     for entry in entries:
-        config = entry.run.config
+        own = entry.run.config
         try:
-            if "prepare" in config.stages:
-                check.check_corpus(config)
-            if "sets" in config.stages:
-                squads[tuple(check.check_sets(config, "prepare" in config.stages or bool(entry.needs)))] = entry.name
+            if "prepare" in own.stages:
+                check.check_corpus(own)
+            if "sets" in own.stages:
+                squad = tuple(check.check_sets(own, "prepare" in own.stages or bool(entry.needs)))
+                if squad not in squads:
+                    reqa.read_squad(squad)
+                    squads.add(squad)
         except UserError as error:
-            raise UserError(f"run '{entry.name}' of the study: {error}") from error
-    for squad, name in squads.items():
-        try:
-            if squad:
-                reqa.read_squad(squad)
-        except UserError as error:
-            raise UserError(f"run '{name}' of the study: {error}") from error
+            empty = [f"config.{name}" for name, value in config.items() if value == ""]
+            hint = f"; of the study: empty {', '.join(empty)}" if empty else ""
+            raise UserError(f"run '{entry.name}' of the study: {error}{hint}") from error
 
 
 def take_table(table: dict[str, Entry], folder: Path) -> None:

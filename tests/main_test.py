@@ -1,5 +1,6 @@
 """The command line: what it says to people who make mistakes."""
 
+import dataclasses
 import json
 
 import pytest
@@ -9,7 +10,7 @@ from ml_collections import ConfigDict
 
 from retrieval import command_line, main
 from retrieval.errors import UserError
-from retrieval.stages import records, runner
+from retrieval.stages import check, records, runner
 from retrieval.stages.run import Run, Stage
 
 CONFIG = f"--config={REPOSITORY}/configs/ict_bfs_wlp.py:local"
@@ -115,6 +116,30 @@ def test_a_stage_whose_settings_changed_runs_again_on_a_clean_output(tmp_path, s
     (tmp_path / "out" / "stale").touch()
     assert run_all(make_run(tmp_path, "--config.evaluate.depth=7"), stages) == [1, 2]
     assert not (tmp_path / "out" / "stale").exists()
+
+
+def test_a_stage_reads_nothing_that_was_made_with_other_settings(tmp_path, stages, monkeypatch):
+    """Its numbers would be those of the old ones, under a config that names the new ones."""
+    stages["index"] = Stage(Counter(), settings=("index",), needs=("prepare",))
+    stages["evaluate"] = dataclasses.replace(stages["evaluate"], needs=("prepare", "index"))
+    stages = {name: stages[name] for name in ("prepare", "index", "evaluate")}
+
+    def make(*arguments):
+        run = make_run(tmp_path, *arguments)
+        run.config.stages = tuple(stages)
+        return run
+
+    run_all(make(), stages)
+    changed = make("--config.index.bm25_k1=0.1")
+    monkeypatch.setattr(check, "_check_files", lambda *_: None)
+    for names in (["evaluate"], ["prepare", "evaluate"]):
+        with pytest.raises(
+            UserError, match="'evaluate' would read what stage 'index' made with other settings; of con"
+        ):
+            check.check(changed, names, stages)
+    check.check(changed, ["index", "evaluate"], stages)  # which makes it anew
+    check.check(changed, ["index"], stages)
+    check.check(make("--config.evaluate.depth=100"), ["evaluate"], stages)
 
 
 def test_an_interrupted_stage_goes_on_and_keeps_its_output(tmp_path, stages):

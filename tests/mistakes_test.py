@@ -24,6 +24,7 @@ from retrieval import command_line, hosts, main, study
 from retrieval.data.vocab import SPECIAL_TOKENS
 from retrieval.stages import records, runner
 from retrieval.stages.run import Run
+from retrieval.stages.table import STAGES
 
 LINES, COLUMNS = 5, 120
 
@@ -638,7 +639,17 @@ STUDY = mistakes(
             ("run 'corpus'", "config.prepare.shards=0", "at least 1"),
         ),
         (
-            "--config=configs/studies/pretraining_tasks.py:local --workdir={folder}/.. --config.corpus=pydocs",
+            "--config=configs/studies/pretraining_tasks.py:local --workdir={run} --config.corpus=pydocs",
+            ("run 's0-1-bm25' of the study: unknown set", "config.questions", "of the study: empty"),
+        ),
+        (
+            "--config=configs/studies/seed_encoder.py:local --workdir={run} --config.corpus=pydocs "
+            "--config.questions={folder}/squad.jsn",
+            ("run 's0-10-search' of the study: {folder}/squad.jsn: no such file", "did you mean {folder}/squad.json"),
+        ),
+        (
+            "--config=configs/studies/pretraining_tasks.py:local --workdir={folder}/.. --config.corpus=pydocs "
+            "--config.questions={squad.json}",
             ("holds runs of another table", "not a run of this study", "use another --workdir"),
         ),
     ]
@@ -772,9 +783,11 @@ def finished(folder, words, *stages, config="ict_bfs_wlp", base=""):
     (folder / "corpus" / "vocab.txt").write_text(words)
     tasks = {task: {"pairs": 50} for task in ("ict", "bfs", "wlp", "mlm")}
     (folder / "corpus" / "stats.json").write_text(json.dumps({"tasks": tasks}))
-    record = {"inputs": {}, "done": True, "seconds": 1, "peak_memory_mb": 1, "details": {"step": 1}, "outputs": {}}
+    record = {"done": True, "seconds": 1, "peak_memory_mb": 1, "details": {"step": 1}, "outputs": {}}
+    run = Run(config, folder, LOCK)
     for stage in stages:
-        records.write_record(Run(config, folder, LOCK), stage, record)
+        made_with = {"settings": records._settings(run, STAGES[stage])}
+        records.write_record(run, stage, record | {"inputs": made_with})
 
 
 def fill(text, paths):

@@ -164,11 +164,11 @@ def test_the_sources_of_the_last_run_are_looked_at_before_the_first(tmp_path):
     config.runs.b.sets.reqa = str(tmp_path / "none.json")
     table = study.read_table(config, tmp_path)
     with pytest.raises(UserError, match=r"run 'b' of the study: .*none\.json: no such file .*config\.sets\.reqa"):
-        study.check_sources(table.values())
+        study.check_sources(config, table.values())
     (tmp_path / "none.json").write_text('{"data": 3}')
     with pytest.raises(UserError, match=r"run 'b' of the study: .*none\.json"):
-        study.check_sources(table.values())
-    study.check_sources([table["a"]])
+        study.check_sources(config, table.values())
+    study.check_sources(config, [table["a"]])
 
 
 def test_results_of_runs_that_are_not_done_are_not_shown(tmp_path):

@@ -8,9 +8,8 @@ hoped: it has not been run) and 'local' (2 CPU cores; with SQuAD's dev file as t
 takes Natural Questions for SQuAD: 'paper,nq'. What came out is in docs/results.md.
 
 A row of Table 3 or 4 is (encoder, pre-training) x share of labels x seed. The seed draws the split, the parameters of a
-model that is not pre-trained, and the order of the batches; pre-training is done once for a row. In 'local' the rows
-that are far from the others have fewer seeds. Table 5 varies layers and embedding size; Table 6 adds candidates from
-the corpus.
+model that is not pre-trained, and the order of the batches; pre-training is done once for a row. Table 5 varies layers
+and embedding size, with one seed; Table 6 adds candidates from the corpus.
 """
 
 import functools
@@ -22,7 +21,8 @@ from configs import bow_mlp, ict_bfs_wlp, mlm, reqa
 from configs.studies import argument, chang_2020, parts
 
 SETS = {"squad": "reqa", "nq": "nq"}  # dataset -> the set's name
-RATIOS = {"1": 0.01, "5": 0.05, "80": 0.8}
+SHARES = {"1": 0.01, "5": 0.05, "10": 0.1, "80": 0.8}  # of the labels, % -> of all questions
+RATIOS = ("1", "5", "80")  # of Tables 3, 4 and 6; Table 5 has all of them
 CUTOFFS = (1, 5, 10, 50, 100)
 TASKS = {"mlm": ("mlm",), "ict": ("ict",), "bfs": ("bfs",), "wlp": ("wlp",), "all": ("ict", "bfs", "wlp")}
 LABELS = {"none": "No Pretraining", "mlm": "MLM", "ict": "ICT", "bfs": "BFS", "wlp": "WLP", "all": "ICT+BFS+WLP"}
@@ -35,7 +35,6 @@ class Size(NamedTuple):
     Attributes:
       base: the size of the configs that its runs start from.
       seeds: of the rows of Tables 3 and 4.
-      clear: pre-trainings whose rows are far from the others: the first two seeds do.
       parallel: runs at a time.
       layers: the fewer and the more of Table 5; the other tables have the more.
       embed_dims: emb-dim of Table 5; the other tables have the last.
@@ -50,7 +49,6 @@ class Size(NamedTuple):
 
     base: str
     seeds: tuple[int, ...]
-    clear: tuple[str, ...]
     parallel: int
     layers: tuple[int, int]
     embed_dims: tuple[int, int, int]
@@ -66,7 +64,6 @@ SIZES = {
     "paper": Size(
         base="paper",
         seeds=(0, 1, 2),
-        clear=(),
         parallel=1,
         layers=(4, 12),
         embed_dims=(128, 256, 512),
@@ -74,13 +71,12 @@ SIZES = {
         pre_training={},
         steps_per_task=False,
         packed={},
-        fine_tuning=dict.fromkeys(RATIOS, (2000, 512, 5e-5)),
+        fine_tuning=dict.fromkeys(SHARES, (2000, 512, 5e-5)),
         distractors=1_000_000,
     ),
     "gpu": Size(
         base="local",
         seeds=(0, 1, 2),
-        clear=(),
         parallel=1,
         layers=(2, 4),
         embed_dims=(64, 128, 256),
@@ -91,13 +87,12 @@ SIZES = {
         pre_training=dict(steps=4000, batch_size=1024, learning_rate=1e-3),
         steps_per_task=False,
         packed={},
-        fine_tuning=dict.fromkeys(RATIOS, (1000, 512, 1e-3)),
+        fine_tuning=dict.fromkeys(SHARES, (1000, 512, 1e-3)),
         distractors=200_000,
     ),
     "local": Size(
         base="local",
         seeds=(0, 1, 2),
-        clear=("ict", "bfs", "wlp"),
         parallel=2,
         layers=(1, 2),
         embed_dims=(32, 64, 128),
@@ -109,7 +104,7 @@ SIZES = {
         pre_training=dict(steps=800),
         steps_per_task=True,
         packed={"ict": (0.85, 0.6), "all": (0.92, 0.7)},  # those of BFS and WLP fill their rows as they are
-        fine_tuning={"1": (40, 64, 5e-4), "5": (80, 128, 1e-3), "80": (160, 128, 2e-3)},
+        fine_tuning={"1": (40, 64, 5e-4), "5": (80, 128, 1e-3), "10": (100, 128, 1e-3), "80": (160, 128, 2e-3)},
         distractors=20_000,
     ),
 }
@@ -146,11 +141,11 @@ def get_config(size: str = "paper") -> ConfigDict:
     return config
 
 
-def seeds_of(size: Size, model: Model) -> tuple[int, ...]:
-    """The seeds that a model is fine-tuned with."""
-    if model not in main_rows(size):
-        return size.seeds[:1]
-    return size.seeds[:2] if model.task in size.clear else size.seeds
+def seeds_of(size: Size, model: Model, ratio: str) -> tuple[int, ...]:
+    """The seeds that a model is fine-tuned with, if any."""
+    if ratio in RATIOS and model in main_rows(size):
+        return size.seeds
+    return size.seeds[:1] if model in ablation_rows(size) else ()
 
 
 def main_rows(size: Size) -> list[Model]:
@@ -181,11 +176,12 @@ def _table(study: ConfigDict, size: Size, dataset: str) -> ConfigDict:
         if model.task != "none" and model.pretraining not in runs:
             runs[model.pretraining] = _pretrain(size, model)
     for seed in size.seeds:
-        for ratio in RATIOS:
-            runs[_split_run(ratio, seed)] = _split(study, size, dataset, ratio, seed)
-            for model in models:
-                if seed in seeds_of(size, model):
-                    runs[model.run(ratio, seed)] = _fine_tune(size, model, ratio, seed)
+        for ratio in SHARES:
+            tuned = [model for model in models if seed in seeds_of(size, model, ratio)]
+            if tuned:
+                runs[_split_run(ratio, seed)] = _split(study, size, dataset, ratio, seed)
+            for model in tuned:
+                runs[model.run(ratio, seed)] = _fine_tune(size, model, ratio, seed)
     for model in open_domain_rows(size):
         for ratio in RATIOS:
             runs[_open_run(model, ratio, size)] = _open_domain(study, size, dataset, model, ratio)
@@ -247,7 +243,7 @@ def _questions(study: ConfigDict, size: Size, dataset: str, ratio: str, seed: in
     config = _sized(reqa.get_config(size.base), size)
     name = SETS[dataset]
     config.sets[name] = study.get_ref("questions")
-    config.split.update(set=name, ratio=RATIOS[ratio], seed=seed)
+    config.split.update(set=name, ratio=SHARES[ratio], seed=seed)
     config.index.dense, config.evaluate.runs = "exact", False
     return config
 
@@ -295,10 +291,11 @@ class _Report:
         return cell if paper is None else {**cell, "paper": paper}
 
     def _model(self, model: Model, ratio: str, k: int, system: str = "dense") -> dict[str, Any]:
-        return self._cell([model.run(ratio, seed) for seed in seeds_of(self._size, model)], system, k)
+        return self._cell([model.run(ratio, seed) for seed in seeds_of(self._size, model, ratio)], system, k)
 
     def _bm25(self, ratio: str, k: int) -> dict[str, Any]:
-        return self._cell([_split_run(ratio, seed) for seed in self._size.seeds], "bm25", k)
+        seeds = self._size.seeds if ratio in RATIOS else self._size.seeds[:1]
+        return self._cell([_split_run(ratio, seed) for seed in seeds], "bm25", k)
 
     def _find(self, encoder: str, task: str) -> Model:
         return next(row for row in self._rows if (row.encoder, row.task) == (encoder, task))
@@ -323,13 +320,13 @@ class _Report:
         return dict(title=title, header=header, rows=rows, notes=notes)
 
     def _ablation(self) -> dict[str, Any]:
-        rows = [parts.row(["", "", "BM25", ""], [self._bm25(ratio, 100) for ratio in RATIOS])]
+        rows = [parts.row(["", "", "BM25", ""], [self._bm25(ratio, 100) for ratio in SHARES])]
         for index, model in enumerate(ablation_rows(self._size), 1):
-            cells = [self._model(model, ratio, 100) | {"paper": chang_2020.TABLE_5[index][ratio]} for ratio in RATIOS]
+            cells = [self._model(model, ratio, 100) | {"paper": chang_2020.TABLE_5[index][ratio]} for ratio in SHARES]
             rows.append(
                 dict(labels=[str(index), str(model.layers), LABELS[model.task], str(model.embed_dim)], cells=cells)
             )
-        header = ["index", "#layer", "pre-training", "emb-dim", *(f"{ratio}%" for ratio in RATIOS)]
+        header = ["index", "#layer", "pre-training", "emb-dim", *(f"{ratio}%" for ratio in SHARES)]
         few, many = self._size.layers
         notes = (
             f"In brackets the paper's numbers, on Natural Questions, with 4 layers for {few}, 12 for {many} and "

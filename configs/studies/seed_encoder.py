@@ -299,7 +299,11 @@ class _Report:
                     paper = self._paper(lu_2021.TABLE_1.get((negatives, model), ()), share)
                     rows.append(parts.row([label, LABELS[model], name], cells, paper))
         header = ["labels", "pre-training", "negatives", *metrics]
-        notes = "In brackets the paper's numbers on MS MARCO's passages; beside RR its MRR@10."
+        shares = " and ".join(f"{100 * share:g} %" for share in SHARES.values())
+        notes = (
+            "In brackets the paper's numbers on MS MARCO's passages; beside RR its MRR@10. Of all questions "
+            f"{' and '.join(SHARES)} % of the labels are {shares}, of which a tenth chooses the checkpoint."
+        )
         return dict(title=f"Table 1: {self._title}", header=header, rows=rows, notes=notes)
 
     def _coverage(self) -> list[dict[str, Any]]:

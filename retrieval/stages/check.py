@@ -11,7 +11,7 @@ from retrieval.data import beir, reqa, tfds_source, vocabularies, wikipedia
 from retrieval.errors import UserError, divisors, near, unknown_name
 from retrieval.stages import copies, examples, export, formats, mining, plan, pretrained, settings, starts
 from retrieval.stages import model as models
-from retrieval.stages.records import is_current, is_done, needs
+from retrieval.stages.records import has_settings, is_current, is_done, needs
 from retrieval.stages.run import Run, Stage
 from retrieval.store import is_url
 from retrieval.training import sharding
@@ -132,7 +132,20 @@ def _check_order(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) ->
             if missing:
                 where = f" in {holder.place}: run it there" if not is_own else f": --stage={need},{name}"
                 raise UserError(f"stage '{name}' reads what stage '{need}' writes, which has not run{where}")
+            # Of a stage that is fixed `check_run` says which values differ.
+            if is_own and not made and not stages[need].fixed and is_done(run, need):
+                _check_settings(run, name, need, stages)
         _check_model(run, name, stages)
+
+
+def _check_settings(run: Run, name: str, need: str, stages: Mapping[str, Stage]) -> None:
+    """What a stage reads was made with the settings that the config names."""
+    if not has_settings(run, need, stages):
+        fields = ", ".join(f"config.{field}" for field in stages[need].settings)
+        raise UserError(
+            f"stage '{name}' would read what stage '{need}' made with other settings; of {fields} one has changed "
+            f"since: put it back, or make all of it anew: --stage={need},{name}"
+        )
 
 
 def _check_model(run: Run, name: str, stages: Mapping[str, Stage]) -> None:

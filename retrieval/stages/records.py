@@ -60,20 +60,30 @@ def is_current(run: Run, name: str, stages: Mapping[str, Stage]) -> bool:
     return is_done(run, name) and read_record(run, name)["inputs"] == made_from(run, name, stages)
 
 
+def has_settings(run: Run, name: str, stages: Mapping[str, Stage]) -> bool:
+    """Whether a finished stage was made with the settings that the config has now."""
+    return is_done(run, name) and read_record(run, name)["inputs"]["settings"] == _settings(run, stages[name])
+
+
 def made_from(run: Run, name: str, stages: Mapping[str, Stage]) -> dict[str, str]:
     """Fingerprints of what a stage is made from: settings, files, and what the stages that it reads have made (where
     they keep no sums, what they were made from)."""
-    config, stage = json.loads(run.config.to_json()), stages[name]
+    stage = stages[name]
     # On another machine a file has another time, and a copy another place.
     describe = files.digest if run.copy or is_url(run.config.train.init_from) else files.describe
     outside = [describe(path) for path in stage.inputs(run)]
     read = [record for need, holder in needs(run, name, stages) if (record := read_record(holder, need))]
     needed = [record.get("outputs") or record["inputs"] for record in read]
     return {
-        "settings": files.fingerprint({field: get_field(config, field) for field in stage.settings}),
+        "settings": _settings(run, stage),
         "files": files.fingerprint(outside),
         "stages": files.fingerprint(needed),
     }
+
+
+def _settings(run: Run, stage: Stage) -> str:
+    config = json.loads(run.config.to_json())
+    return files.fingerprint({field: get_field(config, field) for field in stage.settings})
 
 
 def get_field(config: Any, field: str) -> Any:
