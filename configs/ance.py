@@ -5,10 +5,10 @@
 
 `runs/warm_up` is a run of `dpr_mined.py` with the model's sizes below (the second command of its docstring); its
 negatives of BM25 serve up to the first refresh, where the authors mine before the first step. The authors' run on MS
-MARCO's passages: RoBERTa-base, [CLS] through a linear layer and a LayerNorm (here the layer alone), batch 64, LAMB
-(here Adam), a warm-up of the rate of 5,000 steps; the best step was 600,000. On Natural Questions it refreshes every
-1,000 steps, from the best 100. The authors leave one positive of a question out of its negatives, here all known ones
-are. Dev MRR@10 0.330, Recall@1000 0.959; with SEED-Encoder 0.339 and 0.961.
+MARCO's passages: RoBERTa-base, [CLS] through a linear layer and a LayerNorm, batch 64, LAMB, a warm-up of the rate of
+5,000 steps; the best step was 600,000. On Natural Questions it refreshes every 1,000 steps, from the best 100. The
+authors leave one positive of a question out of its negatives, here all known ones are. Dev MRR@10 0.330, Recall@1000
+0.959; with SEED-Encoder 0.339 and 0.961.
 
 Training waits while the negatives are mined anew. The authors mine on other GPUs meanwhile; here, of eight, on the last
 four, and training on the others turns to what was mined 5,000 steps later:
@@ -45,15 +45,16 @@ def get_config(size: str = "paper") -> ConfigDict:
     config.stages = ("train", "encode", "index", "evaluate", "report")
     config.mine.update(negatives=20, last=200, refresh_every=10_000, refresh_share=0.2)
     config.data.update(negatives=1, document_length=512)
-    config.model.update(tied=True, embed_dim=768)
+    config.model.update(tied=True, embed_dim=768, embed_norm=True)
     config.train.update(loss="two_way_nll", steps=600_000, batch_size=64, learning_rate=1e-6, clip_norm=1.0)
-    config.train.warmup_ratio = 5000 / config.train.steps
+    config.train.update(optimizer="lamb", warmup_ratio=5000 / config.train.steps)
     config.loop.update(checkpoint_every=5000, validate_every=5000)
     if size == "local":
         config.mine.update(refresh_every=100, refresh_share=1.0)
         config.data.update(document_length=96)
-        config.model.update(embed_dim=128)
-        config.train.update(loss="in_batch_softmax", steps=300, batch_size=32, learning_rate=2e-4, warmup_ratio=0.067)
+        config.model.update(embed_dim=128, embed_norm=False)
+        config.train.update(loss="in_batch_softmax", steps=300, batch_size=32, learning_rate=2e-4)
+        config.train.update(optimizer="adam", warmup_ratio=0.067)
         config.loop.update(checkpoint_every=50, validate_every=50)
         return config
     config.evaluate.update(depth=1000, metrics=("RR@10", "RR@100", "R@1000", "nDCG@10"))

@@ -87,6 +87,7 @@ def _paper() -> ConfigDict:
             remat="full",  # what the backward pass computes again: 'none', 'dots' (all but weights' products) or 'full'
             unroll=1,  # layers in one turn of the loop over layers: more run faster and compile longer
             embed_dim=512,  # 0: no projection, the embedding is the pooled hidden state
+            embed_norm=False,  # a LayerNorm behind the projection
             pooling="cls",  # or 'mean'
             tied=False,
             normalize=False,
@@ -106,6 +107,7 @@ def _paper() -> ConfigDict:
             warmup_ratio=0.1,
             weight_decay=0.0,
             clip_norm=1.0,
+            optimizer="adam",  # or 'lamb'
             loss="in_batch_softmax",  # or, of an example's own hard negatives, multi_negative_nll, two_way_nll, triplet
             temperature=1.0,
             margin=1.0,  # of triplet

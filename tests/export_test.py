@@ -27,7 +27,7 @@ from retrieval.stages.run import Run
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """Two towers with all that a tower can have."""
-    changes = {"model.tied": False, "model.normalize": True, "model.pooling": "cls"}
+    changes = {"model.tied": False, "model.normalize": True, "model.pooling": "cls", "model.embed_norm": True}
     return exported.work_directory(tmp_path_factory.mktemp("two") / "my *run*", **changes)
 
 
@@ -63,14 +63,14 @@ def towers_of(run):
 
 def test_two_towers_have_a_folder_each_and_a_router(folder):
     for route, length in (("query", 16), ("document", 40)):
-        expected = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Dense", "Dense"), ("3_Normalize", "Normalize")]
-        assert modules(folder / route) == expected
+        parts = ["1_Pooling", "2_Dense", "3_LayerNorm", "4_Normalize"]
+        assert modules(folder / route) == [("", "Transformer"), *((part, part[2:]) for part in parts)]
         assert read(folder / route / "sentence_bert_config.json")["max_seq_length"] == length
         assert read(folder / route / "1_Pooling" / "config.json")["pooling_mode"] == "cls"
         assert WordPiece.load(folder / route / "vocab.txt").tokens == exported.VOCABULARY.tokens
     assert modules(folder) == [("", "Router")]
     router = read(folder / "router_config.json")
-    assert router["structure"]["query"] == ["query", "query/1_Pooling", "query/2_Dense", "query/3_Normalize"]
+    assert router["structure"]["query"] == ["query", *(f"query/{part}" for part in parts)]
     assert all((folder / path).is_dir() for path in router["types"]) and not list(folder.glob("*.safetensors"))
 
 

@@ -22,6 +22,7 @@ MODELS = {
     "two": {"model.tied": False, "model.normalize": True, "model.pooling": "cls"},
     "tied": {"model.tied": True, "model.normalize": False, "model.pooling": "mean"},
     "plain": {"model.tied": False, "model.normalize": False, "model.pooling": "cls", "model.embed_dim": 0},
+    "norm": {"model.tied": True, "model.normalize": True, "model.embed_norm": True},
     "one type": {"model.tied": True, "model.type_vocab_size": 1, "model.layer_norm_epsilon": 1e-5},
 }
 

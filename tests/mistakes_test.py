@@ -513,6 +513,11 @@ FILES = mistakes(
             ("{bert_relative}/config.json: position_embedding_type is 'relative_key'", "'absolute'"),
         ),
         ("--config.model.embed_dim=0 --config.model.encoder=bow_mlp", ("config.model.embed_dim=0", "=512")),
+        (
+            "--config.model.embed_norm=True --config.model.encoder=bow_mlp",
+            ("config.model.embed_norm=True", "set config.model.embed_norm=False"),
+        ),
+        ("--config.train.optimizer=lamp", ("config.train.optimizer 'lamp'", "did you mean lamb")),
         (f"{REQA} --stage=prepare", ("stage 'prepare' is one of the base", "run it there")),
         (f"{REQA} --stage=train", ("'train' reads what stage 'pairs' writes", "has not run", "--stage=pairs,train")),
         ("--stage=evaluate", ("'evaluate' reads what stage 'sets' writes", "--stage=sets,evaluate")),

@@ -83,6 +83,29 @@ def test_updates_are_those_of_adamw(clip_norm):
         np.testing.assert_allclose(current["layer"][name], expected, rtol=1e-5, atol=1e-6)
 
 
+def test_lamb_is_that_of_optax_and_takes_stacked_layers_one_by_one():
+    random = np.random.default_rng(0)
+    draw = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)  # noqa: E731
+    layers = [{"kernel": draw(3, 2) * (layer + 1), "bias": jnp.zeros(2)} for layer in range(3)]  # of any length, and 0
+    alone = [{"layers": layer, "head": {"kernel": draw(2, 2)}} for layer in layers]
+    stacked = {"layers": jax.tree.map(lambda *x: jnp.stack(x), *layers), "head": alone[0]["head"]}
+    settings = dict(learning_rate=0.1, steps=10, warmup_ratio=0.0, weight_decay=0.3, name="lamb")
+    ours = make_optimizer(**settings, is_stacked=lambda path: path[0].key == "layers")
+    theirs = optax.lamb(linear_schedule(0.1, 10, 0.0), eps=1e-6, weight_decay=0.3, mask=decayed)
+    state, states = ours.init(stacked), [theirs.init(params) for params in alone]
+    for _ in range(3):
+        grads = jax.tree.map(lambda x: draw(*x.shape), stacked)
+        updates, state = ours.update(grads, state, stacked)
+        for i, params in enumerate(alone):
+            own = {"layers": jax.tree.map(lambda x, i=i: x[i], grads["layers"]), "head": grads["head"]}
+            expected, states[i] = theirs.update(own, states[i], params)
+            got = jax.tree.map(lambda x, i=i: x[i], updates["layers"])
+            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), got, expected["layers"])
+            alone[i] = optax.apply_updates(params, expected)
+        stacked = optax.apply_updates(stacked, updates)
+        np.testing.assert_allclose(stacked["head"]["kernel"], alone[0]["head"]["kernel"], rtol=1e-5)
+
+
 def test_without_a_gradient_only_what_decays_shrinks():
     model = two_tower.create(two_tower.TowerConfig("transformer", SIZES, embed_dim=6), seed=0)
     params = jax.tree.map(jnp.ones_like, nnx.state(model, nnx.Param))
@@ -101,6 +124,7 @@ def test_without_a_gradient_only_what_decays_shrinks():
         ({"learning_rate": math.nan}, "learning_rate nan must be greater than 0"),
         ({"clip_norm": 0.0}, "clip_norm 0.0 must be greater than 0"),
         ({"weight_decay": -0.1}, "weight_decay -0.1 must be at least 0"),
+        ({"name": "lamp"}, "unknown optimizer 'lamp'.*lamb"),
     ],
 )
 def test_bad_settings_are_refused(setting, message):

@@ -58,6 +58,20 @@ def packed(groups, length):
     return Text.from_groups(*map(jnp.asarray, arrays), jnp.asarray(starts))
 
 
+def test_a_layer_norm_behind_the_projection():
+    tower = two_tower.create(dataclasses.replace(CONFIG, embed_norm=True), seed=0).query_tower
+    tower.norm.scale[...], tower.norm.bias[...] = RANDOM.normal(size=(2, 6))
+    with_norm = tower(text(), dropout_key=None)
+    del tower.norm
+    plain = np.asarray(tower(text(), dropout_key=None))
+    tower = two_tower.create(dataclasses.replace(CONFIG, embed_norm=True), seed=0).query_tower
+    centred = plain - plain.mean(axis=1, keepdims=True)
+    expected = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(tower(text(), dropout_key=None), expected, rtol=1e-4, atol=1e-5)
+    assert not np.allclose(with_norm, expected)  # scale and bias count, too
+    assert not hasattr(two_tower.create(CONFIG, seed=0).query_tower, "norm")
+
+
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_embedding_is_the_projection_of_the_pooled_hidden_state(pooling):
     model = two_tower.create(dataclasses.replace(CONFIG, pooling=pooling), seed=0)

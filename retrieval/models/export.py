@@ -5,7 +5,8 @@
     sentence_bert_config.json           the BertModel, of at most so many tokens
     1_Pooling/                          the vector of [CLS], or the mean
     2_Dense/                            the projection, where there is one
-    3_Normalize/                        length 1, where the model has it
+    3_LayerNorm/                        a LayerNorm of the embedding, where there is one
+    4_Normalize/                        length 1, where the model has it
 
 The tokenizer's files are not written here. Two towers lie in a folder each, and above them is the router that sends
 queries through one and documents through the other, without a copy of either.
@@ -48,6 +49,9 @@ def write_tower(folder: Path, tower: Tower, *, normalize: bool, length: int) -> 
     if hasattr(tower, "projection"):
         kinds.append("Dense")
         _write_dense(folder / _path(kinds), tower.projection)
+    if hasattr(tower, "norm"):
+        kinds.append("LayerNorm")
+        _write_norm(folder / _path(kinds), tower.norm)
     if normalize:
         kinds.append("Normalize")
         (folder / _path(kinds)).mkdir()
@@ -81,6 +85,13 @@ def _write_dense(folder: Path, projection: nnx.Linear) -> None:
     files.write_json(folder / "config.json", config)
     kernel, bias = (np.asarray(leaf[...], np.float32) for leaf in (projection.kernel, projection.bias))
     _write_tensors(folder, {"linear.weight": np.ascontiguousarray(kernel.T), "linear.bias": bias})
+
+
+def _write_norm(folder: Path, norm: nnx.LayerNorm) -> None:
+    folder.mkdir()
+    files.write_json(folder / "config.json", {"dimension": norm.num_features})
+    scale, bias = (np.asarray(leaf[...], np.float32) for leaf in (norm.scale, norm.bias))
+    _write_tensors(folder, {"norm.weight": scale, "norm.bias": bias})
 
 
 def _write_tensors(folder: Path, tensors: dict[str, np.ndarray]) -> None:

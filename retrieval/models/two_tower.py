@@ -14,6 +14,7 @@ from retrieval.models.text import Text, first, mean
 from retrieval.models.transformer import INIT, Transformer, TransformerConfig
 
 POOLINGS = {"cls": first, "mean": mean}
+NORM_EPSILON = 1e-5  # PyTorch's, which ANCE has
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +25,7 @@ class TowerConfig:
       encoder: a name in `ENCODERS`.
       sizes: the fields of the encoder's config (TransformerConfig, BowConfig).
       embed_dim: dimension of the embeddings; 0 for no projection: they are a Transformer's pooled hidden states.
+      embed_norm: whether a LayerNorm follows a Transformer's projection (Lee et al. 2019; Xiong et al. 2021).
       pooling: 'cls' or 'mean', what a Transformer makes of its hidden states; BoW-MLP always takes the mean.
       normalize: whether embeddings have length 1, so that inner products are cosines.
       tied: whether queries and documents share one tower.
@@ -32,30 +34,34 @@ class TowerConfig:
     encoder: str
     sizes: Mapping[str, Any]
     embed_dim: int
+    embed_norm: bool = False
     pooling: str = "cls"
     normalize: bool = False
     tied: bool = False
 
 
 class Tower(nnx.Module):
-    """A Transformer, its pooled hidden state, and a linear layer.
+    """A Transformer, its pooled hidden state, a linear layer, and a LayerNorm.
 
-    Where `embed_dim` is 0 there is no layer, and no attribute `projection`.
+    Where `embed_dim` is 0 there is no layer, and no attribute `projection`; without `embed_norm` no attribute `norm`.
     """
 
-    def __init__(self, encoder: Transformer, embed_dim: int, pooling: str, *, rngs: nnx.Rngs):
+    def __init__(self, encoder: Transformer, embed_dim: int, pooling: str, embed_norm: bool = False, *, rngs: nnx.Rngs):
         if pooling not in POOLINGS:
             raise unknown_name("pooling", pooling, POOLINGS)
         self.pooling = pooling
         self.encoder = encoder
         if embed_dim:
             self.projection = nnx.Linear(encoder.config.hidden_size, embed_dim, kernel_init=INIT, rngs=rngs)
+        if embed_norm:
+            self.norm = nnx.LayerNorm(embed_dim or encoder.config.hidden_size, epsilon=NORM_EPSILON, rngs=rngs)
 
     def __call__(self, text: Text, *, dropout_key: jax.Array | None) -> jax.Array:
         """Embeddings, float32 [B, E]."""
         pooled_BH = POOLINGS[self.pooling](self.encoder(text, dropout_key=dropout_key), text)
         pooled_BH = pooled_BH.astype(jnp.float32)
-        return self.projection(pooled_BH) if hasattr(self, "projection") else pooled_BH
+        embedding_BE = self.projection(pooled_BH) if hasattr(self, "projection") else pooled_BH
+        return self.norm(embedding_BE) if hasattr(self, "norm") else embedding_BE
 
 
 class TwoTower(nnx.Module):
@@ -118,7 +124,7 @@ def init_encoders(two_tower: TwoTower, encoder: Transformer) -> None:
 
 def _transformer(config: TowerConfig, rngs: nnx.Rngs) -> Tower:
     encoder = Transformer(_sizes(TransformerConfig, config), rngs=rngs)
-    return Tower(encoder, config.embed_dim, config.pooling, rngs=rngs)
+    return Tower(encoder, config.embed_dim, config.pooling, config.embed_norm, rngs=rngs)
 
 
 def _bow_mlp(config: TowerConfig, rngs: nnx.Rngs) -> BowMlp:

@@ -71,6 +71,11 @@ def check(config: ConfigDict) -> None:
             "config.model.embed_dim=0 takes a hidden state of a transformer as embedding, and config.model.encoder is "
             "'bow_mlp': set the dimension of its embeddings, such as config.model.embed_dim=512"
         )
+    if model.encoder == "bow_mlp" and model.embed_norm:
+        raise UserError(
+            "config.model.embed_norm=True is a LayerNorm of a transformer's embedding, and config.model.encoder is "
+            "'bow_mlp': set config.model.embed_norm=False"
+        )
     if is_mlm(config) and model.encoder != "transformer":
         raise UserError(
             f"config.model.encoder is '{model.encoder}', but only a transformer can learn MLM: set "
@@ -87,7 +92,7 @@ def sizes(config: ConfigDict, of_towers: bool = True) -> dict[str, Any]:
     names = ["encoder", "hidden_size", "mlp_size"]
     if config.model.encoder == "transformer":
         names += ["num_layers", "num_heads", "type_vocab_size", "layer_norm_epsilon"]
-    names += ["embed_dim", "tied"] if of_towers else []
+    names += ["embed_dim", "embed_norm", "tied"] if of_towers else []
     found = {f"model.{name}": config.model[name] for name in names}
     if config.model.encoder == "transformer":
         found["data.document_length"] = max(config.data.query_length, config.data.document_length)
@@ -107,8 +112,8 @@ def build_towers(config: ConfigDict, vocab_size: int) -> TwoTower:
     sizes = _sizes(config, vocab_size)
     if model.encoder == "bow_mlp":
         sizes = {name: sizes[name] for name in ("vocab_size", "hidden_size", "mlp_size")}
-    towers = TowerConfig(model.encoder, sizes, model.embed_dim, model.pooling, model.normalize, model.tied)
-    return two_tower.create(towers, config.seed)
+    of_towers = {name: model[name] for name in ("embed_dim", "embed_norm", "pooling", "normalize", "tied")}
+    return two_tower.create(TowerConfig(model.encoder, sizes, **of_towers), config.seed)
 
 
 def parameters(model: nnx.Module) -> dict[str, Any]:
@@ -123,7 +128,7 @@ def shardings(params: Any, config: ConfigDict, mesh: jax.sharding.Mesh) -> Any:
         mesh,
         rules=config.mesh.rules,
         replicate_below=config.mesh.replicate_below,
-        is_stacked=_is_stacked,
+        is_stacked=is_stacked,
     )
 
 
@@ -141,7 +146,7 @@ def bind(model: nnx.Module) -> Callable[[Any], Any]:
 
 def gather(params: Any) -> Any:
     """Makes parameters that are sharded over devices whole, except for those of layers: each layer gathers its own."""
-    return jax.tree.map_with_path(lambda path, leaf: leaf if _is_stacked(path) else whole(leaf), params)
+    return jax.tree.map_with_path(lambda path, leaf: leaf if is_stacked(path) else whole(leaf), params)
 
 
 class Embedder:
@@ -205,7 +210,7 @@ def token_types(ids_BL: np.ndarray, sep_id: int) -> np.ndarray:
     return np.where(ids_BL == 0, 0, np.minimum(seen, 1)).astype(np.int32)
 
 
-def _is_stacked(path: tuple) -> bool:
+def is_stacked(path: tuple) -> bool:
     """Whether the parameter at a path is one of the Transformer's layers, which have a leading axis."""
     return any(key.key == "layers" for key in path)
 

@@ -21,6 +21,7 @@ from retrieval.stages import examples, formats, metric_writers, mining, negative
 from retrieval.stages import model as models
 from retrieval.stages.evaluate import ANSWERS, HITS, RANKING
 from retrieval.stages.index import DENSE
+from retrieval.training.optimizer import OPTIMIZERS
 
 
 class Rule(NamedTuple):
@@ -116,6 +117,7 @@ _RULES = dict(
         remat=_TEXT,
         unroll=_whole(1),
         embed_dim=_whole(0),
+        embed_norm=_SWITCH,
         pooling=_TEXT,
         tied=_SWITCH,
         normalize=_SWITCH,
@@ -130,6 +132,7 @@ _RULES = dict(
         warmup_ratio=_SHARE,
         weight_decay=_NOT_NEGATIVE,
         clip_norm=_NOT_NEGATIVE,
+        optimizer=_TEXT,
         loss=_TEXT,
         temperature=_POSITIVE,
         margin=_POSITIVE,
@@ -187,6 +190,7 @@ _NAMES: dict[str, tuple[str, Collection[str]]] = {
     "model.pooling": ("pooling", POOLINGS),
     "model.decoder.wiring": ("wiring", WIRINGS),
     "model.decoder.reach": ("reach", REACHES),
+    "train.optimizer": ("optimizer", OPTIMIZERS),
     "train.loss": ("loss", objective.LOSSES),
     "pairs.format": ("format", formats.LABELLED),
     "mine.system": ("index", mining.SYSTEMS),

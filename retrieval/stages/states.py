@@ -29,7 +29,7 @@ def open_checkpoints(folder: Path, config: ConfigDict, follower: Follower | None
 
 
 def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
-    """Adam as the config has it; the schedule counts updates."""
+    """Adam or LAMB as the config has it; the schedule counts updates."""
     train = config.train
     tx = optimizer.make_optimizer(
         learning_rate=train.learning_rate,
@@ -37,6 +37,8 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
         warmup_ratio=train.warmup_ratio,
         weight_decay=train.weight_decay,
         clip_norm=train.clip_norm or None,
+        name=train.optimizer,
+        is_stacked=models.is_stacked,
     )
     if train.accumulation == 1:
         return tx

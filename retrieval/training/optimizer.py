@@ -1,5 +1,8 @@
-"""AdamW with linear warm-up and decay, as BERT is trained (Devlin et al. 2019; Chang et al. 2020, section 4.1)."""
+"""AdamW with linear warm-up and decay, as BERT is trained (Devlin et al. 2019; Chang et al. 2020, section 4.1), or LAMB
+(You et al. 2020), as ANCE is.
+"""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -7,7 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from retrieval.errors import UserError
+from retrieval.errors import UserError, unknown_name
+
+OPTIMIZERS = ("adam", "lamb")
 
 
 def make_optimizer(
@@ -17,16 +22,20 @@ def make_optimizer(
     warmup_ratio: float = 0.1,
     weight_decay: float = 0.0,
     clip_norm: float | None = None,
+    name: str = "adam",
+    is_stacked: Callable[[tuple], bool] = lambda path: False,
     b1: float = 0.9,
     b2: float = 0.999,
     eps: float = 1e-6,
 ) -> optax.GradientTransformation:
-    """Adam with bias correction and decoupled weight decay, after clipping by the global norm.
+    """Adam or LAMB with bias correction and decoupled weight decay, after clipping by the global norm.
 
     Args:
       learning_rate: the highest, reached at the end of the warm-up.
       steps: updates of the whole run (not micro-batches of an accumulated gradient).
       weight_decay: times the learning rate, per update; not of biases and LayerNorm scales.
+      name: in `OPTIMIZERS`; LAMB scales the update of every parameter to the parameter's own length.
+      is_stacked: whether the parameter at a path is one of several layers, along its first axis, to LAMB one for each.
       clip_norm: the longest gradient; None for no clipping. A gradient with an infinite value becomes NaN by clipping.
 
     Raises:
@@ -37,8 +46,13 @@ def make_optimizer(
         raise UserError(f"optimizer: clip_norm {clip_norm} must be greater than 0; None is no clipping")
     if not weight_decay >= 0:
         raise UserError(f"optimizer: weight_decay {weight_decay} must be at least 0")
-    adamw = optax.adamw(schedule, b1=b1, b2=b2, eps=eps, weight_decay=weight_decay, mask=decayed)
-    return adamw if clip_norm is None else optax.chain(optax.clip_by_global_norm(clip_norm), adamw)
+    if name not in OPTIMIZERS:
+        raise unknown_name("optimizer", name, OPTIMIZERS)
+    parts = [optax.scale_by_adam(b1, b2, eps), optax.add_decayed_weights(weight_decay, decayed)]
+    if name == "lamb":
+        parts.append(_scale_by_length(is_stacked))
+    tx = optax.chain(*parts, optax.scale_by_learning_rate(schedule))
+    return tx if clip_norm is None else optax.chain(optax.clip_by_global_norm(clip_norm), tx)
 
 
 def linear_schedule(learning_rate: float, steps: int, warmup_ratio: float) -> optax.Schedule:
@@ -55,6 +69,18 @@ def linear_schedule(learning_rate: float, steps: int, warmup_ratio: float) -> op
         raise UserError(f"optimizer: learning_rate {learning_rate} must be greater than 0")
     corners, rates = np.array([0, warmup_ratio * steps, steps]), np.array([0, learning_rate, 0])
     return lambda count: jnp.interp(count, corners, rates)
+
+
+def _scale_by_length(is_stacked: Callable[[tuple], bool]) -> optax.GradientTransformation:
+    """Gives an update the length of its parameter, where neither is 0 (You et al. 2020, algorithm 2)."""
+
+    def scale(path: tuple, update: jax.Array, param: jax.Array) -> jax.Array:
+        axes = tuple(range(1 if is_stacked(path) else 0, param.ndim))
+        of_param, of_update = (jnp.sqrt(jnp.square(x).sum(axes, keepdims=True)) for x in (param, update))
+        is_zero = (of_param == 0) | (of_update == 0)
+        return update * jnp.where(is_zero, 1.0, of_param / jnp.where(is_zero, 1.0, of_update))
+
+    return optax.stateless(lambda updates, params: jax.tree.map_with_path(scale, updates, params))
 
 
 def decayed(params: Any) -> Any:
