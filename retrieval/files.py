@@ -10,7 +10,7 @@ import os
 import shutil
 import socket
 import zipfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TextIO
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _TEMPORARY = ".tmp-"
 MANIFEST = "manifest.json"
+_LOOK = ("path", "size", "time")  # what is the same as long as a file has not been written to
 
 LOCK = ".lock"
 MIRROR = ".mirror"  # in the local folder of a work directory on a store
@@ -157,18 +158,26 @@ def fingerprint(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def describe(path: Path) -> list:
-    """Name, size and modification time of a file or of every file of a folder: enough to see a change."""
-    path = Path(path)
-    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-    return [[str(p), p.stat().st_size, p.stat().st_mtime_ns] for p in files]
+def describe(path: Path, known: Sequence[Mapping[str, Any]] = ()) -> list[dict[str, Any]]:
+    """The SHA-256 of a file, or of every file of a folder, and what tells whether it has to be read again.
 
+    Args:
+      known: what this function said before: a file that has its size and time still is not read.
 
-def digest(path: Path) -> list:
-    """As `describe`, of what is the same on another machine: contents, and names below the folder."""
+    Returns:
+      For every file its path, size and time of modification (ns), its `name` below the folder, and its `sum`.
+    """
     path = Path(path)
-    files = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
-    return list(checksums(path if path.is_dir() else path.parent, files).items())
+    top = path if path.is_dir() else path.parent
+    found = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    looks = [
+        {"path": str(p), "size": p.stat().st_size, "time": p.stat().st_mtime_ns, "name": str(p.relative_to(top))}
+        for p in found
+    ]
+    before = {tuple(one[key] for key in _LOOK): one["sum"] for one in known}
+    sums = [before.get(tuple(look[key] for key in _LOOK)) for look in looks]
+    read = checksums(top, [p for p, value in zip(found, sums) if value is None])
+    return [look | {"sum": value or read[look["name"]]} for look, value in zip(looks, sums)]
 
 
 def move_into(folder: Path, path: Path) -> None:

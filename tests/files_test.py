@@ -4,6 +4,7 @@ import contextlib
 import errno
 import itertools
 import json
+import os
 
 import pytest
 
@@ -100,7 +101,23 @@ def test_a_changed_file_changes_its_description(tmp_path):
     path.write_text("one")
     before = files.describe(tmp_path)
     path.write_text("other")
-    assert files.describe(tmp_path) != before
+    assert files.describe(tmp_path, before)[0]["sum"] != before[0]["sum"]
+
+
+def test_a_file_is_read_again_only_where_its_size_or_time_has_changed(tmp_path, monkeypatch):
+    for name in ("a", "b"):
+        (tmp_path / "folder" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "folder" / name).write_text(name)
+    before, read = files.describe(tmp_path / "folder"), []
+    sha256 = files._sha256
+    monkeypatch.setattr(files, "_sha256", lambda path: read.append(path.name) or sha256(path))
+    assert files.describe(tmp_path / "folder", before) == before and read == []
+    os.utime(tmp_path / "folder" / "a", (1, 1))
+    after = files.describe(tmp_path / "folder", before)
+    assert read == ["a"]
+    contents = [[(file["name"], file["sum"]) for file in described] for described in (before, after)]
+    assert contents[0] == contents[1] and [name for name, _ in contents[0]] == ["a", "b"]
+    assert files.describe(tmp_path / "folder" / "a")[0]["name"] == "a"
 
 
 def test_unknown_names_are_answered_with_the_nearest():

@@ -124,13 +124,11 @@ def test_a_stage_reads_nothing_that_was_made_with_other_settings(tmp_path, stage
     stages["evaluate"] = dataclasses.replace(stages["evaluate"], needs=("prepare", "index"))
     stages = {name: stages[name] for name in ("prepare", "index", "evaluate")}
 
-    def make(*arguments):
-        run = make_run(tmp_path, *arguments)
-        run.config.stages = tuple(stages)
-        return run
-
-    run_all(make(), stages)
-    changed = make("--config.index.bm25_k1=0.1")
+    first = make_run(tmp_path)
+    first.config.stages = tuple(stages)
+    run_all(first, stages)
+    changed = dataclasses.replace(first, config=first.config.copy_and_resolve_references())
+    changed.config.index.bm25_k1 = 0.1
     monkeypatch.setattr(check, "_check_files", lambda *_: None)
     for names in (["evaluate"], ["prepare", "evaluate"]):
         with pytest.raises(
@@ -139,7 +137,8 @@ def test_a_stage_reads_nothing_that_was_made_with_other_settings(tmp_path, stage
             check.check(changed, names, stages)
     check.check(changed, ["index", "evaluate"], stages)  # which makes it anew
     check.check(changed, ["index"], stages)
-    check.check(make("--config.evaluate.depth=100"), ["evaluate"], stages)
+    first.config.evaluate.depth = 7  # its own
+    check.check(first, ["evaluate"], stages)
 
 
 def test_an_interrupted_stage_goes_on_and_keeps_its_output(tmp_path, stages):

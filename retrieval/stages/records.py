@@ -1,13 +1,12 @@
 """Records of stages: what each was made from, whether it is done, and the sums of what it wrote."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from retrieval import files
 from retrieval.errors import UserError
 from retrieval.stages.run import Run, Stage
-from retrieval.store import is_url
 
 
 def read_record(run: Run, stage: str) -> dict[str, Any] | None:
@@ -65,20 +64,34 @@ def has_settings(run: Run, name: str, stages: Mapping[str, Stage]) -> bool:
     return is_done(run, name) and read_record(run, name)["inputs"]["settings"] == _settings(run, stages[name])
 
 
-def made_from(run: Run, name: str, stages: Mapping[str, Stage]) -> dict[str, str]:
+def made_from(
+    run: Run, name: str, stages: Mapping[str, Stage], read: Sequence[Mapping[str, Any]] | None = None
+) -> dict[str, str]:
     """Fingerprints of what a stage is made from: settings, files, and what the stages that it reads have made (where
-    they keep no sums, what they were made from)."""
+    they keep no sums, what they were made from).
+
+    Args:
+      read: what `read_files` has just said, where that is known.
+    """
     stage = stages[name]
-    # On another machine a file has another time, and a copy another place.
-    describe = files.digest if run.copy or is_url(run.config.train.init_from) else files.describe
-    outside = [describe(path) for path in stage.inputs(run)]
-    read = [record for need, holder in needs(run, name, stages) if (record := read_record(holder, need))]
-    needed = [record.get("outputs") or record["inputs"] for record in read]
+    made = [record for need, holder in needs(run, name, stages) if (record := read_record(holder, need))]
+    needed = [record.get("outputs") or record["inputs"] for record in made]
+    outside = read_files(run, name, stages) if read is None else read
     return {
         "settings": _settings(run, stage),
-        "files": files.fingerprint(outside),
+        "files": files.fingerprint([[file["name"], file["sum"]] for file in outside]),
         "stages": files.fingerprint(needed),
     }
+
+
+def read_files(run: Run, name: str, stages: Mapping[str, Stage]) -> list[dict[str, Any]]:
+    """The files outside of the work directory that a stage reads, as `files.describe` has them.
+
+    What counts are their contents: on another machine, or after a copy, a file has another time and place. The record
+    keeps what was seen, so that a dump is read for its sum once.
+    """
+    known = (read_record(run, name) or {}).get("files", [])
+    return [file for path in stages[name].inputs(run) for file in files.describe(path, known)]
 
 
 def _settings(run: Run, stage: Stage) -> str:

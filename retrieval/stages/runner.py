@@ -9,7 +9,7 @@ from typing import Any
 
 from retrieval import files, hosts
 from retrieval.errors import UserError
-from retrieval.stages.records import get_field, is_done, made_from, needs, read_record, write_record
+from retrieval.stages.records import get_field, is_done, made_from, needs, read_files, read_record, write_record
 from retrieval.stages.run import Run, Stage
 
 _log = logging.getLogger(__name__)
@@ -74,21 +74,21 @@ def run_stage(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
       UserError: a stage that it needs has not run, or a fixed stage ran on inputs that have changed since.
     """
     stage = stages[name]
-    inputs = hosts.on_first(lambda: _begin(run, name, stages))
-    if inputs is None:
+    begun = hosts.on_first(lambda: _begin(run, name, stages))
+    if begun is None:
         _log.info("%s: up to date", name)
         return
     _log.info("%s: started", name)
     began = time.perf_counter()
     details = stage.function(run) if stage.everywhere else hosts.on_first(lambda: stage.function(run))
     seconds = time.perf_counter() - began
-    record = {"inputs": inputs, "done": True, "seconds": round(seconds, 1), "peak_memory_mb": _peak_memory_mb()}
+    record = begun | {"done": True, "seconds": round(seconds, 1), "peak_memory_mb": _peak_memory_mb()}
     hosts.on_first(lambda: _finish(run, name, stage, record | {"details": details}))
     _log.info("%s: done in %.0f s", name, seconds)
 
 
-def _begin(run: Run, name: str, stages: Mapping[str, Stage]) -> dict[str, str] | None:
-    """Makes way for a stage, and notes that it began: what it reads, or None where there is nothing to do."""
+def _begin(run: Run, name: str, stages: Mapping[str, Stage]) -> dict[str, Any] | None:
+    """Makes way for a stage, and notes that it began: its record, or None where there is nothing to do."""
     stage = stages[name]
     if run.holder(name) is not run:
         raise UserError(
@@ -100,7 +100,8 @@ def _begin(run: Run, name: str, stages: Mapping[str, Stage]) -> dict[str, str] |
             raise UserError(
                 f"stage '{name}' reads what stage '{need}' writes, which has not run{where}: --stage={need} first"
             )
-    inputs = made_from(run, name, stages)
+    read = read_files(run, name, stages)
+    inputs = made_from(run, name, stages, read)
     before = read_record(run, name)
     good = not before or not before["done"] or _is_undamaged(run, name, stage, before)
     same = before is not None and before["inputs"] == inputs
@@ -116,8 +117,9 @@ def _begin(run: Run, name: str, stages: Mapping[str, Stage]) -> dict[str, str] |
     if not (same and good):  # nobody knows what is there without a record, either
         for output in stage.outputs:
             files.remove(run.folder / output)
-    write_record(run, name, {"inputs": inputs, "done": False})
-    return inputs
+    record = {"inputs": inputs, "files": read, "done": False}
+    write_record(run, name, record)
+    return record
 
 
 def _finish(run: Run, name: str, stage: Stage, record: Mapping[str, Any]) -> None:
