@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import markdown, spread
-from benchmarks.worker import PROCESSOR, MissingError
+from benchmarks.worker import DEVICE, PROCESSOR, MissingError
 from retrieval.errors import UserError
 
 _Rounds = Sequence[Mapping[str, float]]
@@ -26,6 +26,10 @@ _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "PYTHONWARNINGS": "ignore",
 }
+
+# The share of a GPU's memory that JAX takes: by itself three quarters, while torch may have all. It reads either name,
+# and refuses both at a time.
+_MEMORY, _OLD_MEMORY = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,8 +95,8 @@ class Process:
             self.close()
             raise
 
-    def turn(self) -> dict[str, float]:
-        """Measures once."""
+    def turn(self) -> dict[str, Any]:
+        """Measures once: the numbers, and under `DEVICE` the accelerator, where the system names one."""
         with contextlib.suppress(BrokenPipeError):  # it has ended: there will be no answer
             print(file=self._process.stdin, flush=True)
         return self._answer()
@@ -124,18 +128,22 @@ def hold(work: Work, rounds: int, peer_python: str | None) -> dict[str, Any]:
 
     Returns:
       The spread of every measure of every system, the ratio of our best system to each that a target names (the spread
-      of the ratios within rounds), and the systems that were left out, with the reason.
+      of the ratios within rounds), the systems that were left out, with the reason, and the accelerator that was
+      measured, which the title names too ('' for a CPU).
 
     Raises:
       UserError: a system of ours is missing, or any system fails.
     """
     missing: dict[str, str] = {}
     rows: dict[str, list[dict[str, float]]] = {}
+    devices: set[str] = set()
     with tempfile.TemporaryDirectory() as cache:
         # What was compiled in an earlier round is not part of a start: there nothing is kept.
         environment = _ENVIRONMENT | ({"JAX_COMPILATION_CACHE_DIR": cache} if work.warm else {})
         if not work.accelerator:
             environment["JAX_PLATFORMS"] = "cpu"
+        elif not (os.environ.get(_MEMORY) or os.environ.get(_OLD_MEMORY)):
+            environment[_MEMORY] = "0.95"
         for _ in range(rounds):
             for system in work.systems:
                 if system.name not in missing:
@@ -147,9 +155,13 @@ def hold(work: Work, rounds: int, peer_python: str | None) -> dict[str, Any]:
                         missing[system.name] = str(error)
                         rows.pop(system.name, None)
                     else:
+                        devices.add(row.pop(DEVICE, ""))
                         rows.setdefault(system.name, []).append(row)
     measured = {name: {key: spread([row[key] for row in taken]) for key in taken[0]} for name, taken in rows.items()}
-    return {"title": work.title, "systems": measured, "ratios": list(_ratios(work, rows)), "missing": missing}
+    device = " and ".join(sorted(devices - {""}))
+    title = f"{work.title}, {device}" if device else work.title
+    ratios = list(_ratios(work, rows))
+    return {"title": title, "device": device, "systems": measured, "ratios": ratios, "missing": missing}
 
 
 def check_python(path: str) -> None:
@@ -180,7 +192,7 @@ def details(results: Sequence[Mapping[str, Any]]) -> list[str]:
     )
 
 
-def _turn(system: System, warm: int, peer_python: str | None, environment: Mapping[str, str]) -> dict[str, float]:
+def _turn(system: System, warm: int, peer_python: str | None, environment: Mapping[str, str]) -> dict[str, Any]:
     """One turn, in a process of its own: while it runs, no other system has memory or threads."""
     python = peer_python if system.is_peer else sys.executable
     if python is None:

@@ -1,9 +1,12 @@
 """Pairs of a prepared corpus in a file, so that systems which share no process train on the same ones."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+
+from retrieval.data.packing import Packing
+from retrieval.errors import UserError
 
 Rows = Mapping[str, np.ndarray]
 
@@ -22,6 +25,28 @@ def batches(path: Path, size: int, count: int) -> Iterator[Rows]:
         yield {name: values[start : start + size] for name, values in rows.items()}
 
 
+def packed(rows: Rows, packing: Packing) -> Rows:
+    """The same pairs, several texts in a row, lane after lane.
+
+    Raises:
+      UserError: the pairs of a lane do not fit.
+    """
+    lanes = [packing.pack(lane) for lane in _lanes(rows, packing)]
+    if None in lanes:
+        raise UserError("the pairs of a lane do not fit into the rows of config.data.pack: raise its shares")
+    return {name: np.concatenate([lane[name] for lane, _ in lanes]) for name in lanes[0][0]}
+
+
+def fit(batches: Sequence[Rows], packing: Packing) -> bool:
+    """Whether the pairs of every lane fit into its rows."""
+    return all(packing.pack(lane) for rows in batches for lane in _lanes(rows, packing))
+
+
 def tokens(rows: Rows) -> int:
     """How many tokens of a batch are none of padding."""
     return sum(int((rows[name] != 0).sum()) for name in ("query", "document"))
+
+
+def _lanes(rows: Rows, packing: Packing) -> Iterator[Rows]:
+    for start in range(0, len(rows["query"]), packing.examples):
+        yield {name: values[start : start + packing.examples] for name, values in rows.items()}

@@ -59,10 +59,20 @@ def main(argv: Sequence[str]) -> None:
 
 
 def write(folder: Path, results: Sequence[Mapping[str, Any]]) -> None:
-    """`results.json` and `results.md`; works of earlier calls that are not among these results are kept."""
+    """`results.json` and `results.md`; works of earlier calls that are not among these results are kept.
+
+    What was measured on an accelerator has its name in the key: another one does not take its place.
+    """
     path = folder / "results.json"
     before = files.read_json(path) if path.exists() else {}
-    merged = before | {result["name"]: {"machine": machine(), "turns": _TURNS.value, **result} for result in results}
+    merged = before | {
+        f"{result['name']}, {result['device']}" if result["device"] else result["name"]: {
+            "machine": machine(),
+            "turns": _TURNS.value,
+            **result,
+        }
+        for result in results
+    }
     files.write_json(path, merged)
     values = list(merged.values())
     files.write_text(folder / "results.md", "\n".join([*contest.table(values), "", *contest.details(values), ""]))

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 PROCESSOR = "processor seconds"
+DEVICE = "device"  # in the answer of a turn: not a number, but the name of the accelerator; '' for a CPU
 
-Turn = Callable[[], Mapping[str, float]]
+Turn = Callable[[], Mapping[str, float | str]]
 
 
 class MissingError(Exception):

@@ -11,13 +11,16 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from benchmarks import config as benchmark
+from benchmarks import pairs
 from benchmarks.contest import System, Target, Work
-from benchmarks.ours import resume
+from benchmarks.ours import resume, training
+from retrieval import files
+from retrieval.data.packing import Packing
 from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError
-from retrieval.stages import examples
+from retrieval.stages import examples, records
 from retrieval.stages.run import Run
-from retrieval.training import sharding
+from retrieval.stages.table import STAGES
 
 _TORCH = "sentence-transformers"
 _OUR_STEP, _PEER_STEP = "benchmarks.ours.train_step", "benchmarks.peers.train_step"
@@ -60,8 +63,7 @@ def large_batch(run: Run, sizes: Sizes) -> Work:
     peer = f"{_TORCH}, cached loss"
     given = dict(pairs=str(write_pairs(run, sizes.large)), batch=sizes.large, batches=1)
     ours = _config(run, model, chunk_size=sizes.chunk, batch_size=sizes.large)
-    ours["data"]["lanes"] = sizes.large // sizes.chunk  # a lane is a chunk, and any 32 pairs have to fit into it
-    ours["data"]["pack"].update(query=0.6, document=0.7)
+    _pack(ours, given, sizes.large // sizes.chunk, query=0.6, document=0.7)  # a lane is a chunk
     theirs = dict(config=_config(run, model), vocabulary=_vocabulary(run), dtype="float32", chunk=sizes.chunk)
     return Work(
         f"step of {sizes.large} pairs, chunks of {sizes.chunk}, {model}",
@@ -146,7 +148,8 @@ def start(run: Run, sizes: Sizes) -> Work:
     for step in (sizes.resume, 0):
         config = ConfigDict(_config(run, "L4 H256", batch_size=4, steps=step + 1))
         config.base, config.stages = str(run.folder), ("train",)
-        folder = _folder(run) / f"start-{step}"
+        made_of = _fingerprint(run, ("data", "model", "train", "seed"), config)
+        folder = _folder(run) / f"start-{step}-{made_of}"
         given = dict(config=json.loads(config.to_json()), folder=str(folder), step=step)
         resume.travel(given["config"], folder, step)
         systems.append(System(f"step {step:,}", "benchmarks.ours.resume", given))
@@ -183,30 +186,32 @@ WORKS: Mapping[str, Callable[[Run, Sizes], Work]] = {
 
 
 def write_pairs(run: Run, rows: int) -> Path:
-    """The first pairs of the run's tasks, as its own input makes them; kept in the work directory.
+    """The first pairs of the run's tasks, as its own input makes them.
+
+    They are kept in the work directory, under a name that is another one for other data or settings.
 
     Raises:
       UserError: the corpus has fewer pairs.
     """
-    path = _folder(run) / f"pairs-{rows}.npz"
+    made_of = _fingerprint(run, ("data", "train.batch_size", "seed"), run.config)
+    path = _folder(run) / f"pairs-{rows}-{made_of}.npz"
     if path.exists():
         return path
-    mesh, size = sharding.make_mesh(), run.config.train.batch_size
+    mesh, size = training.one_device(), run.config.train.batch_size
     if rows % size:
         raise UserError(f"{rows} pairs are no multiple of config.train.batch_size={size}, in which they are drawn")
     with jax.set_mesh(mesh):
         batches = examples.make_batches(run, WordPiece.load(run.corpus / "vocab.txt"), mesh)
         drawn = [{name: np.asarray(values) for name, values in next(batches).items()} for _ in range(rows // size)]
-    path.parent.mkdir(exist_ok=True)
-    np.savez(path, **{name: np.concatenate([batch[name] for batch in drawn]) for name in drawn[0]})
+    with files.atomic(path) as temporary:
+        np.savez(temporary, **{name: np.concatenate([batch[name] for batch in drawn]) for name in drawn[0]})
     return path
 
 
 def _train(run: Run, model: str, batch: int, batches: int, pack: Mapping[str, float]) -> Work:
     given = dict(pairs=str(write_pairs(run, 512)), batch=batch, batches=batches)
     ours = {name: _config(run, model, batch_size=batch) for name in ("ours", "ours, packed")}
-    ours["ours, packed"]["data"]["lanes"] = 1
-    ours["ours, packed"]["data"]["pack"].update(pack)
+    _pack(ours["ours, packed"], given, 1, **pack)
     systems = [
         System(name, _OUR_STEP, given | dict(config=config, vocab_size=_vocab_size(run)))
         for name, config in ours.items()
@@ -220,18 +225,46 @@ def _train(run: Run, model: str, batch: int, batches: int, pack: Mapping[str, fl
 
 def _on_accelerator(run: Run, batch: int, remats: Sequence[str], chunk_size: int, peers: Sequence[System]) -> Work:
     """Ours packed, with everything kept for the backward pass and with less, as the memory of the device has room."""
-    systems = []
+    systems, given = [], _step(run, batch) | dict(vocab_size=_vocab_size(run))
+    config = _config(run, _BASE, batch_size=batch, chunk_size=chunk_size)
+    _pack(config, given, batch // (chunk_size or _LANE), query=0.4, document=0.4)
     for remat in remats:
-        config = _config(run, _BASE, batch_size=batch, chunk_size=chunk_size)
-        config["model"].update(dtype="bfloat16", remat=remat)
-        config["data"]["lanes"] = batch // (chunk_size or _LANE)
-        config["data"]["pack"].update(query=0.56, document=0.62)
-        given = _step(run, batch) | dict(config=config, vocab_size=_vocab_size(run))
-        systems.append(System(f"ours, packed, remat {remat}", _OUR_STEP, given))
+        model = config["model"] | dict(dtype="bfloat16", remat=remat)
+        systems.append(
+            System(f"ours, packed, remat {remat}", _OUR_STEP, given | dict(config=config | dict(model=model)))
+        )
     peak = System("products of matrices", "benchmarks.ours.products", dict(size=8192, products=50))
     targets = [Target("tokens/s", peer.name, 1.3) for peer in peers] + [Target("TFLOP/s", peak.name, 0.5)]
     title = f"train step on an accelerator, {_BASE}, batch {batch}"
     return Work(title, (*systems, *peers, peak), targets, accelerator=True)
+
+
+def _pack(config: dict[str, Any], given: Mapping[str, Any], lanes: int, **lowest: float) -> None:
+    """Packs a batch in lanes: in the smallest shares from these on, by 0.02, for which all pairs of every lane fit.
+
+    Args:
+      given: what a train step gets: `pairs`, `batch` and `batches`.
+      lowest: the shares of `query` and `document`.
+
+    Raises:
+      UserError: they do not fit into rows with as many tokens as they had unpacked.
+    """
+    config["data"]["lanes"] = lanes
+    batches = list(pairs.batches(Path(given["pairs"]), given["batch"], given["batches"]))
+    for side, least in lowest.items():
+        shares = (round(least + 0.02 * i, 2) for i in range(int((1 - least) / 0.02) + 1))
+        share = next((share for share in shares if pairs.fit(batches, _packing(config, side, share))), None)
+        if share is None:
+            raise UserError(f"the pairs of a lane do not fit: raise config.data.pack.{side}_row, the tokens of a row")
+        config["data"]["pack"][side] = share
+
+
+def _packing(config: Mapping[str, Any], side: str, share: float) -> Packing:
+    """How one side is packed; what fits there does not depend on the other."""
+    changed = ConfigDict(config)
+    changed.data.pack.update(query=share, document=share)
+    packing = examples.packing(changed)
+    return dataclasses.replace(packing, texts={side: packing.texts[side]})
 
 
 def _theirs(run: Run, batch: int, chunk: int) -> dict[str, Any]:
@@ -265,6 +298,13 @@ def _vocabulary(run: Run) -> str:
 
 def _vocab_size(run: Run) -> int:
     return len(WordPiece.load(run.corpus / "vocab.txt"))
+
+
+def _fingerprint(run: Run, fields: Sequence[str], config: ConfigDict) -> str:
+    """Of fields of a config, and of the corpus and the pairs that training reads."""
+    values = json.loads(config.to_json())
+    made_from = records.made_from(run, "train", STAGES)["stages"]
+    return files.fingerprint([*(records.get_field(values, field) for field in fields), made_from])
 
 
 def _folder(run: Run) -> Path:

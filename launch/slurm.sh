@@ -58,6 +58,8 @@ job() {
   # Under Slurm, JAX takes one GPU per process, unless it is told which.
   JAX_LOCAL_DEVICE_IDS=$(seq -s , 0 $((gpus - 1)))
   export JAX_LOCAL_DEVICE_IDS
+  # JAX takes three quarters of a GPU's memory by itself. NCCL and CUDA need a part of the rest. It refuses both names.
+  [ -n "${XLA_PYTHON_CLIENT_MEM_FRACTION:-}" ] || export XLA_CLIENT_MEM_FRACTION="${XLA_CLIENT_MEM_FRACTION:-0.9}"
   export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK # srun takes it from the job only up to Slurm 22.02
   export GLIBC_TUNABLES=glibc.malloc.hugetlb=1   # environment.sh says why
   trap 'signalled=yes; kill -TERM $! || true' TERM # srun passes it on to all processes

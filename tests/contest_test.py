@@ -24,6 +24,8 @@ def prepare(settings):
         __import__(settings["needs"])
     if settings.get("lacks"):
         raise worker.MissingError(settings["lacks"])
+    for variable, value in settings.get("environment", {}).items():
+        assert os.environ.get(variable) == value, variable
     assert os.environ.get("JAX_PLATFORMS", "") == settings.get("platforms", os.environ.get("JAX_PLATFORMS", ""))
     print("a library that talks")
     log, name = Path(settings["log"]), settings["name"]
@@ -35,7 +37,8 @@ def prepare(settings):
             raise worker.MissingError(settings["runs_out"])
         print("another one")
         seconds = settings["seconds"]
-        return {"seconds": seconds[(log.read_text().splitlines().count(name) - 1) % len(seconds)]}
+        device = {"device": settings["device"]} if "device" in settings else {}
+        return {"seconds": seconds[(log.read_text().splitlines().count(name) - 1) % len(seconds)], **device}
 
     return turn
 
@@ -130,6 +133,37 @@ def test_only_works_of_an_accelerator_see_one(system, monkeypatch):
         systems = (system("ours", "ours", [0, 1], platforms=seen), system("peer", "peers", [0, 1], platforms=seen))
         work = Work("made up", systems, (Target("seconds", "peer", 1.0),), accelerator=accelerator)
         assert len(contest.hold(work, 1, sys.executable)["ratios"]) == 1
+
+
+@pytest.mark.parametrize("given", [None, "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"])
+def test_on_a_gpu_jax_may_take_as_much_memory_as_its_peers(system, monkeypatch, given):
+    names = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")  # JAX refuses both at a time
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    seen = dict.fromkeys(names)
+    if given:
+        monkeypatch.setenv(given, "0.5")
+    for accelerator, share in ((True, {given: "0.5"} if given else {names[0]: "0.95"}), (False, {given: "0.5"})):
+        wanted = seen | {name: value for name, value in share.items() if name}
+        ours = system("ours", "ours", [0, 1], environment=wanted, platforms="" if accelerator else "cpu")
+        monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+        result = contest.hold(Work("made up", (ours,), (), accelerator=accelerator), 1, None)
+        assert list(result["systems"]) == ["ours"]
+
+
+def test_the_accelerator_is_named(system):
+    chip = "NVIDIA H100 80GB HBM3"
+    systems = (
+        system("ours", "ours", [0, 1], device=chip),
+        system("peer", "peers", [0, 2], device=chip),
+        system("cpu", "ours", [0, 0.5], device=""),
+    )
+    work = Work("made up", systems, (Target("seconds", "peer", 1.0),), accelerator=True)
+    result = contest.hold(work, 2, sys.executable)
+    assert (result["device"], result["title"]) == (chip, f"made up, {chip}")
+    assert f"| made up, {chip} | ours | peer |" in contest.table([result])[-1]
+    assert set(result["systems"]["ours"]) == {"seconds", "processor seconds"}
+    assert contest.hold(Work("made up", systems[2:], ()), 1, None)["title"] == "made up"
 
 
 def test_a_system_that_breaks_ends_all_with_one_message(system, tmp_path):

@@ -85,6 +85,7 @@ def await_file(name):
 
 def record(key):
     wanted = ("GLIBC_TUNABLES", "JAX_LOCAL_DEVICE_IDS", "SRUN_CPUS_PER_TASK")
+    wanted += ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
     call = {"key": key, "argv": [TOOL, *ARGV], "host": os.path.basename(os.environ["HOME"]), "pid": os.getpid()}
     call["environment"] = {name: os.environ[name] for name in wanted if name in os.environ}
     with open(path("calls.jsonl"), "a") as file:
@@ -697,7 +698,11 @@ def test_a_job_is_submitted_and_keeps_its_arguments(slurm):
     assert slurm.argv("srun")[0][:3] == ["srun", "--kill-on-bad-exit=0", "--wait=60"]
     [main] = slurm.calls("main")
     assert main["argv"] == ["python", "-m", "retrieval.main", *SHARED, *NASTY, "--multihost"]
-    assert main["environment"] == MALLOC | {"JAX_LOCAL_DEVICE_IDS": "0,1,2,3", "SRUN_CPUS_PER_TASK": "8"}
+    assert main["environment"] == MALLOC | {
+        "JAX_LOCAL_DEVICE_IDS": "0,1,2,3",
+        "SRUN_CPUS_PER_TASK": "8",
+        "XLA_CLIENT_MEM_FRACTION": "0.9",
+    }
     assert not slurm.calls("scontrol")
 
 
@@ -705,6 +710,14 @@ def test_one_node_is_one_process(slurm):
     slurm.run("slurm.sh", "run", "--name=run-1", "--", *SHARED)
     assert slurm.argv("main") == [["python", "-m", "retrieval.main", *SHARED]]
     assert slurm.calls("main")[0]["environment"]["JAX_LOCAL_DEVICE_IDS"] == "0"
+
+
+@pytest.mark.parametrize("name", ["XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"])
+def test_a_share_of_the_memory_that_the_user_sets_is_kept_alone(slurm, name):
+    slurm.environment[name] = "0.5"
+    slurm.run("slurm.sh", "run", "--name=run-1", "--", *SHARED)
+    environment = slurm.calls("main")[0]["environment"]
+    assert {key: value for key, value in environment.items() if "FRACTION" in key} == {name: "0.5"}
 
 
 @pytest.mark.parametrize("code, requeued", [(75, True), (2, False), (1, False), (0, False)])

@@ -180,6 +180,41 @@ def test_a_plan_that_does_not_fit_says_what_would_help(tmp_path, monkeypatch, ca
     assert not json.loads((tmp_path / "run" / "stages" / "plan.json").read_text())["done"]
 
 
+def test_what_the_compiler_refuses_does_not_fit_though_the_chip_has_more(tmp_path, monkeypatch, capsys, planned):
+    class Lowered:
+        def compile(self):
+            raise jax.errors.JaxRuntimeError(
+                "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 15.90G of 15.75G hbm."
+            )
+
+    memory = plan._memory(Lowered(), {}, {}, limit=None)
+    v5e = next(chip for chip in chips.CHIPS if chip.name == "v5e")
+    refused = dataclasses.replace(planned, chip=v5e, memory=memory)
+    assert memory.peak < v5e.memory and refused.fits is False
+    with pytest.raises(UserError, match=r"needs 15\.90 GiB on a device that has 15\.75 GiB for it; "):
+        run_stage(tmp_path, monkeypatch, refused)
+    shown = capsys.readouterr().out
+    assert "| fits | no |" in shown and "| a device: memory | 16.00 GiB |" in shown
+    assert "| a device: memory that a program may use | 15.75 GiB |" in shown
+
+
+def test_a_device_that_is_here_says_what_a_program_may_hold(planned):
+    class Device:
+        def memory_stats(self):
+            return {"bytes_limit": 2**19}
+
+    device = Device()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan.jax, "local_devices", lambda: [device])
+        limit = plan._limit(device)
+        assert plan._limit(object()) is None  # of a topology
+    assert plan._limit(jax.devices()[0]) is None  # a CPU
+    peak = 3 * 2**18  # less than the chip has
+    memory = plan.Memory(state=1, arguments=1, temporaries=1, peak=peak, limit=limit)
+    assert toy(planned, memory=memory).fits is False
+    assert toy(planned, memory=dataclasses.replace(memory, limit=None)).fits is True
+
+
 def test_advice_is_computed(planned):
     memory = plan.Memory(state=8_000_000, arguments=8_000_000, temporaries=500_000, peak=8_500_000)
     config = make_config(**{"model.remat": "none"})

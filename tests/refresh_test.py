@@ -19,6 +19,7 @@ import pytest
 import toy_corpus
 from conftest import REPOSITORY
 
+from configs import ict_bfs_wlp
 from retrieval.data import beir, vocabularies
 from retrieval.errors import UserError
 from retrieval.hosts import PreemptedError
@@ -367,6 +368,18 @@ def lagged(inputs, mined, tmp_path_factory):
     check.check(run, run.config.stages, STAGES)
     execute(run)
     return run
+
+
+@pytest.mark.parametrize("name", refresh._MEMORY)
+def test_a_share_of_the_memory_takes_the_place_of_the_one_that_is_inherited(monkeypatch, name):
+    for inherited in refresh._MEMORY:  # JAX refuses both at a time
+        monkeypatch.setenv(inherited, "0.9")
+    config = ict_bfs_wlp.get_config("local")
+    config.mine.refresh_env = (f"{name}=0.4",)
+    environment = refresh._environment(config)
+    assert {key: environment.get(key) for key in refresh._MEMORY} == dict.fromkeys(refresh._MEMORY) | {name: "0.4"}
+    config.mine.refresh_env = ()
+    assert refresh._environment(config) == os.environ
 
 
 def test_a_second_process_mines_what_the_mesh_does_and_training_turns_to_it_after_the_lag(whole, lagged):

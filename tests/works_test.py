@@ -1,8 +1,9 @@
 """The works that are measured: that both sides do the same, and that ours run; not how fast anything is."""
 
-import functools
+import dataclasses
 import importlib
 import json
+import re
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import pytest
 import toy_corpus
 from absl import flags
 from conftest import REPOSITORY
+from ml_collections import ConfigDict
 
 from benchmarks import articles, pairs, run, worker, works
 from benchmarks.config import get_config
@@ -20,10 +22,9 @@ from benchmarks.works import Sizes
 from retrieval import command_line
 from retrieval.data.articles import Article, Paragraph, Redirect, Section, to_json
 from retrieval.errors import UserError
-from retrieval.stages import runner
+from retrieval.stages import examples, records, runner
 from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
-from retrieval.training import sharding
 
 SIZES = Sizes(large=32, chunk=8, documents=20, files=3, resume=4)
 MODEL = dict(num_layers=1, hidden_size=16, num_heads=2, mlp_size=32)
@@ -53,14 +54,13 @@ def made(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
     monkeypatch.setattr(works.benchmark, "MODELS", dict.fromkeys(works.benchmark.MODELS, MODEL))
-    # A system that is measured has one device: a lane, as small as a chunk, is not divided over several.
-    one = functools.partial(sharding.make_mesh, devices=jax.devices()[:1])
-    monkeypatch.setattr(sharding, "make_mesh", one)
 
 
 def turn(system):
-    """One turn of a system, in this process."""
-    return importlib.import_module(system.module).prepare(system.settings)()
+    """One turn of a system, in this process, on one of its 8 devices: a lane may be too small to be divided."""
+    row = dict(importlib.import_module(system.module).prepare(system.settings)())
+    assert row.pop(worker.DEVICE, "") == ""
+    return row
 
 
 def test_the_plain_loss_is_ours():
@@ -83,6 +83,7 @@ def test_pairs_are_drawn_once_and_cut_into_batches(made):
     path = works.write_pairs(made, 32)
     stamp = path.stat().st_mtime_ns
     assert works.write_pairs(made, 32) == path and path.stat().st_mtime_ns == stamp
+    assert re.fullmatch(r"pairs-32-[0-9a-f]{16}\.npz", path.name)
     one, two = pairs.batches(path, 16, 2)
     assert one["query"].shape == (16, 16) and one["document"].shape == (16, 1, 48)
     assert not np.array_equal(one["query"], two["query"])
@@ -91,6 +92,80 @@ def test_pairs_are_drawn_once_and_cut_into_batches(made):
         list(pairs.batches(path, 16, 3))
     with pytest.raises(UserError, match=r"40 pairs are no multiple of config\.train\.batch_size=16"):
         works.write_pairs(made, 40)
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Pairs that take no time, one token each."""
+
+    def make(run, *_):
+        return iter([{"query": np.ones((run.config.train.batch_size, 1))}] * 9)
+
+    monkeypatch.setattr(works.examples, "make_batches", make)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("changes", [{"seed": 9}, {"data.rates.wlp": 0.0}, {"data.lanes": 2}, {"train.batch_size": 32}])
+def test_other_settings_have_pairs_of_their_own(made, drawn, changes):
+    path, config = works.write_pairs(made, 96), made.config.copy_and_resolve_references()
+    config.update_from_flattened_dict(changes)
+    assert works.write_pairs(dataclasses.replace(made, config=config), 96) != path
+    assert works.write_pairs(made, 96) == path
+
+
+@pytest.mark.long
+def test_another_corpus_has_pairs_of_its_own(made, drawn, monkeypatch):
+    monkeypatch.setattr(works.resume, "travel", lambda *_: None)
+
+    def names():
+        starts = [system.settings["folder"] for system in works.start(made, SIZES).systems]
+        return {str(works.write_pairs(made, 96)), *starts}
+
+    before, read = names(), records.read_record
+    assert names() == before
+    other = lambda run, stage: read(run, stage) | {"outputs": {stage: "another"}}  # noqa: E731
+    monkeypatch.setattr(records, "read_record", other)
+    assert len(before) == 3 and names().isdisjoint(before)
+
+
+@pytest.mark.long
+def test_pairs_are_whole_or_not_there(made, drawn, monkeypatch):
+    def full(path, **_):
+        path.write_bytes(b"half")
+        raise OSError("no space left")
+
+    monkeypatch.setattr(works.np, "savez", full)
+    with pytest.raises(OSError, match="no space"):
+        works.write_pairs(made, 144)
+    assert not list((made.folder / "benchmarks").glob("*144*"))
+
+
+def test_the_shares_are_the_smallest_for_which_all_lanes_fit(tmp_path):
+    lengths = np.array([16, 8, 8, 9, 9, 9, 4, 4])  # of two lanes: the first needs 3 rows of 16, the second 2
+    rows = {
+        "query": (np.arange(16) < lengths[:, None]).astype(np.int32),
+        "document": np.ones((8, 1, 16), np.int32),
+    }
+    np.savez(tmp_path / "pairs.npz", **rows)
+    config = get_config()
+    config.data.update(query_length=16, document_length=16)
+    config.data.pack.update(query_row=16, document_row=16)
+    config.train.batch_size = 8
+    config = json.loads(config.to_json())
+    given = dict(pairs=str(tmp_path / "pairs.npz"), batch=8, batches=1)
+    works._pack(config, given, 2, query=0.4, document=0.4)
+    assert config["data"]["pack"]["query"] == 0.52  # 3 rows; 0.5 of those of 4 texts would be 2
+    assert config["data"]["pack"]["document"] == 0.76 and config["data"]["lanes"] == 2
+    works._pack(config, given, 2, query=0.8, document=0.8)  # what fits stays
+    assert (config["data"]["pack"]["query"], config["data"]["pack"]["document"]) == (0.8, 0.8)
+
+    packed = pairs.packed(*pairs.batches(tmp_path / "pairs.npz", 8, 1), examples.packing(ConfigDict(config)))
+    assert packed["query"].shape == (2, 4, 16) and pairs.tokens(packed) == lengths.sum() + 8 * 16
+    config["data"]["pack"]["document_row"] = 24  # a text in each, and 8 tokens that no other fits into
+    with pytest.raises(UserError, match=r"do not fit: raise config\.data\.pack\.document_row"):
+        works._pack(config, given, 2, query=0.5, document=0.5)
+    with pytest.raises(UserError, match="raise its shares"):
+        pairs.packed(*pairs.batches(tmp_path / "pairs.npz", 8, 1), examples.packing(ConfigDict(config)))
 
 
 @pytest.mark.long
@@ -104,7 +179,6 @@ def test_the_megabytes_of_text(made):
 @pytest.mark.parametrize("name", sorted(works.WORKS))
 def test_both_sides_get_the_same_work(made, name, monkeypatch):
     monkeypatch.setattr(works.resume, "travel", lambda *_: None)
-    monkeypatch.setattr(works, "write_pairs", lambda run, rows: "pairs.npz")
     work = works.WORKS[name](made, SIZES)
     names = [system.name for system in work.systems]
     assert {target.against for target in work.targets} < set(names) and work.ours()
@@ -148,16 +222,12 @@ def test_works_of_an_accelerator(made, monkeypatch):
     *ours, _, _, peak = works.accelerator(made, SIZES).systems
     with pytest.raises(worker.MissingError, match="no accelerator"):
         turn(ours[0])
-    with pytest.raises(worker.MissingError, match="no accelerator"):
+    with pytest.raises(
+        worker.MissingError, match=r'no accelerator: pip install "jax\[cuda12\]==.*benchmarks/README\.md'
+    ):
         turn(peak)
 
     monkeypatch.setattr(training, "check_accelerator", lambda: None)
-    path = works.write_pairs(made, 1024)
-    with np.load(path) as columns:
-        rows = {name: columns[name] for name in columns.files}
-    for name in ("query", "query_types", "document", "document_types"):
-        rows[name][..., rows[name].shape[-1] * 2 // 5 :] = 0  # as short as those of the real corpus
-    np.savez(path, **rows)
     rows = [turn(system) for system in ours]
     # What is counted are useful operations: as many, whatever is computed a second time.
     operations = [row["TFLOP/s"] / row["pairs/s"] for row in rows]
@@ -169,7 +239,7 @@ def test_works_of_an_accelerator(made, monkeypatch):
 
     monkeypatch.setattr(training.jax, "device_put", full)
     step = object.__new__(training.TrainStep)
-    step._mesh = sharding.make_mesh()
+    step._mesh = training.one_device()
     with pytest.raises(worker.MissingError, match="not enough memory"):
         step({})
 
@@ -195,7 +265,7 @@ def test_flags(flag, message):
 
 def test_results_of_earlier_calls_are_kept(tmp_path):
     flags.FLAGS(["run", "--turns=2"])
-    result = {"title": "t", "systems": {}, "ratios": [], "missing": {"p": "m"}}
+    result = {"title": "t", "device": "", "systems": {}, "ratios": [], "missing": {"p": "m"}}
     run.write(tmp_path, [{"name": "loss", **result}])
     run.write(tmp_path, [{"name": "encode", **result}])
     run.write(tmp_path, [{"name": "loss", **result, "title": "new"}])
@@ -203,6 +273,11 @@ def test_results_of_earlier_calls_are_kept(tmp_path):
     assert {name: value["title"] for name, value in written.items()} == {"loss": "new", "encode": "t"}
     assert written["loss"]["turns"] == 2 and written["loss"]["machine"]["cores"] > 0
     assert "| new |  | p | left out: m |" in (tmp_path / "results.md").read_text()
+    for device in ("H100", "H200", "H100", ""):  # none takes the place of another
+        run.write(tmp_path, [{"name": "accelerator", **result, "device": device, "title": f"on {device}"}])
+    written = json.loads((tmp_path / "results.json").read_text())
+    assert list(written)[2:] == ["accelerator, H100", "accelerator, H200", "accelerator"]
+    assert written["accelerator, H200"]["title"] == "on H200"
 
 
 def test_the_text_of_articles(tmp_path):

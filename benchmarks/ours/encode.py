@@ -15,14 +15,14 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
     """Settings: config, vocabulary, passages (a .jsonl file), documents."""
     from ml_collections import ConfigDict
 
+    from benchmarks.ours import training
     from retrieval.data import beir
     from retrieval.data.vocab import WordPiece
     from retrieval.search import encode
     from retrieval.stages import model as models
-    from retrieval.training import sharding
 
     config, vocabulary = ConfigDict(settings["config"]), WordPiece.load(Path(settings["vocabulary"]))
-    mesh = sharding.make_mesh()
+    mesh = training.one_device()
     params = models.parameters(models.build_towers(config, len(vocabulary)))
     embed = models.Embedder(config, vocabulary, mesh).documents(params)
     items = list(itertools.islice(beir.read_candidates(Path(settings["passages"])), settings["documents"]))

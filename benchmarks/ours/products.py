@@ -26,7 +26,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
 
     def turn() -> dict[str, float]:
         seconds = timed(lambda: jax.block_until_ready(chain(x_NN, w_NN)))[1]
-        return {"TFLOP/s": 2 * products * size**3 / seconds / 1e12}
+        return {"TFLOP/s": 2 * products * size**3 / seconds / 1e12, worker.DEVICE: training.accelerator()}
 
     return turn
 

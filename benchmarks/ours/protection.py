@@ -15,12 +15,13 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
     import jax
     from ml_collections import ConfigDict
 
+    from benchmarks.ours import training
     from retrieval import hosts
     from retrieval.stages import model as models
     from retrieval.stages import objective, starts, states
     from retrieval.training import checkpoint, loop, sharding
 
-    config, mesh = ConfigDict(settings["config"]), sharding.make_mesh()
+    config, mesh = ConfigDict(settings["config"]), training.one_device()
     model = models.abstract(config, settings["vocab_size"])
     like = states.abstract_state(config, model, mesh)
     rows = [dict(rows) for rows in pairs.batches(Path(settings["pairs"]), settings["batch"], settings["batches"])]

@@ -30,7 +30,7 @@ def travel(values: Mapping[str, Any], folder: Path, step: int) -> None:
     Args:
       values: the config.
     """
-    if (folder / "checkpoints" / str(step)).exists():
+    if (folder / "checkpoints" / str(step)).exists():  # Orbax gives this name to what is whole
         return
     import jax
     from ml_collections import ConfigDict

@@ -13,13 +13,13 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
     import jax
     from ml_collections import ConfigDict
 
+    from benchmarks.ours import training
     from retrieval.data.vocab import WordPiece
     from retrieval.stages import examples
     from retrieval.stages.run import Run
-    from retrieval.training import sharding
 
     folder = Path(settings["folder"])
-    run, mesh = Run(ConfigDict(settings["config"]), folder, folder / "requirements.lock"), sharding.make_mesh()
+    run, mesh = Run(ConfigDict(settings["config"]), folder, folder / "requirements.lock"), training.one_device()
     with jax.set_mesh(mesh):
         batches = examples.make_batches(run, WordPiece.load(run.corpus / "vocab.txt"), mesh)
 

@@ -4,12 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarks import pairs, worker
 from benchmarks.measure import timed
-from retrieval.data.packing import Packing
-from retrieval.errors import UserError
 
 
 def prepare(settings: Mapping[str, Any]) -> worker.Turn:
@@ -18,15 +14,14 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
 
     from benchmarks.ours import training
     from retrieval.stages import examples
-    from retrieval.training import sharding
 
     if settings.get("accelerator"):
         training.check_accelerator()
     config = ConfigDict(settings["config"])
-    step = training.TrainStep(config, settings["vocab_size"], sharding.make_mesh())
+    step = training.TrainStep(config, settings["vocab_size"], training.one_device())
     batches = list(pairs.batches(Path(settings["pairs"]), settings["batch"], settings["batches"]))
     if packing := examples.packing(config):
-        batches = [_packed(rows, packing) for rows in batches]
+        batches = [pairs.packed(rows, packing) for rows in batches]
 
     operations = sum(map(step.flops, batches))
 
@@ -38,18 +33,10 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
             "TFLOP/s": operations / seconds / 1e12,
             "peak MB": worker.peak_mb(),
             "peak MB of the device": training.peak_device_mb(),
+            worker.DEVICE: training.accelerator(),
         }
 
     return turn
-
-
-def _packed(rows: pairs.Rows, packing: Packing) -> pairs.Rows:
-    """The same pairs, several texts in a row, lane after lane."""
-    starts = range(0, len(rows["query"]), packing.examples)
-    lanes = [packing.pack({n: values[s : s + packing.examples] for n, values in rows.items()}) for s in starts]
-    if None in lanes:
-        raise UserError("the pairs of a lane do not fit into the rows of config.data.pack: raise its shares")
-    return {name: np.concatenate([lane[name] for lane, _ in lanes]) for name in lanes[0][0]}
 
 
 if __name__ == "__main__":

@@ -41,6 +41,17 @@ class TrainStep:
             return self._mesh.size * states.useful_flops(self._config, self._vocab_size, self._state, batch)
 
 
+def one_device() -> jax.sharding.Mesh:
+    """A mesh of the first device: the peers have one, and a packed lane may be too small for several."""
+    return sharding.make_mesh(devices=jax.devices()[:1])
+
+
+def accelerator() -> str:
+    """The kind of the first device, such as 'NVIDIA H100 80GB HBM3'; '' where it is a CPU."""
+    device = jax.devices()[0]
+    return "" if device.platform == "cpu" else device.device_kind
+
+
 def peak_device_mb() -> float:
     """The highest memory of the first accelerator since the process began; 0 where it does not say, such as a CPU."""
     return (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0) / 1e6
@@ -48,5 +59,8 @@ def peak_device_mb() -> float:
 
 def check_accelerator() -> None:
     """Raises `MissingError` where there are CPUs alone."""
-    if jax.default_backend() == "cpu":
-        raise worker.MissingError("JAX sees no accelerator")
+    if not accelerator():
+        raise worker.MissingError(
+            f'JAX sees no accelerator: pip install "jax[cuda12]=={jax.__version__}" (or cuda13, or tpu) brings what it '
+            "needs, see benchmarks/README.md"
+        )

@@ -3,6 +3,7 @@
 Its own loss, AdamW in one kernel and clipping, in a plain loop: what its Trainer does for every step, without the rest.
 """
 
+import functools
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,13 +33,17 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
         model = towers.build(
             config["model"], Path(settings["vocabulary"]), length, Path(folder), device, **attention
         ).train()
+    dtype = getattr(torch, settings["dtype"])
+    autocast = functools.partial(torch.autocast, device, dtype, enabled=dtype != torch.float32)
+    # The loss that caches gradients embeds a second time in the backward pass, which no autocast around the loss
+    # reaches: as in its Trainer, the model brings its own.
+    model.forward = autocast()(model.forward)
     scale = 1 / config["train"]["temperature"]
     if settings["chunk"]:
         loss = losses.CachedMultipleNegativesRankingLoss(model, scale=scale, mini_batch_size=settings["chunk"])
     else:
         loss = losses.MultipleNegativesRankingLoss(model, scale=scale)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config["train"]["learning_rate"], weight_decay=0, fused=True)
-    dtype = getattr(torch, settings["dtype"])
     batches = list(pairs.batches(Path(settings["pairs"]), settings["batch"], settings["batches"]))
 
     def features(ids_BL: np.ndarray, types_BL: np.ndarray) -> dict[str, torch.Tensor]:
@@ -53,7 +58,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
             features(rows["query"], rows["query_types"]),
             features(rows["document"][:, 0], rows["document_types"][:, 0]),
         ]
-        with torch.autocast(device, dtype, enabled=dtype != torch.float32):
+        with autocast():
             value = loss(texts, torch.empty(0))
         value.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), config["train"]["clip_norm"])
@@ -71,9 +76,13 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
             seconds = timed(work)[1]
         except torch.OutOfMemoryError as error:
             raise worker.MissingError("the device has not enough memory") from error
-        peak = torch.cuda.max_memory_allocated() / 1e6 if device == "cuda" else 0
-        tokens = sum(map(pairs.tokens, batches))
-        return {"tokens/s": tokens / seconds, "peak MB": worker.peak_mb(), "peak MB of the device": peak}
+        on_gpu = device == "cuda"
+        return {
+            "tokens/s": sum(map(pairs.tokens, batches)) / seconds,
+            "peak MB": worker.peak_mb(),
+            "peak MB of the device": torch.cuda.max_memory_allocated() / 1e6 if on_gpu else 0,
+            worker.DEVICE: torch.cuda.get_device_name() if on_gpu else "",
+        }
 
     return turn
 

@@ -172,19 +172,22 @@ class Embedder:
 
     def queries(self, params: Any) -> Callable[[np.ndarray], np.ndarray]:
         """Ids [B, L] to embeddings [B, E], with the rows spread over the mesh."""
-        return functools.partial(self._embed, self._queries, params)
+        return functools.partial(self._embed, self._queries, self._placed(params))
 
     def documents(self, params: Any) -> Callable[[np.ndarray], np.ndarray]:
         """As `queries`."""
-        return functools.partial(self._embed, self._documents, params)
+        return functools.partial(self._embed, self._documents, self._placed(params))
+
+    def _placed(self, params: Any) -> Any:
+        """The parameters where the config puts them, once for all batches: a large model takes long to send."""
+        with jax.set_mesh(self._mesh):
+            return jax.device_put(params, shardings(params, self._config, self._mesh))
 
     def _embed(self, encode: Callable, params: Any, ids_BL: np.ndarray) -> np.ndarray:
         rows = sharding.batch_sharding(self._mesh)
         ids_BL, types_BL = (sharding.place(x, rows) for x in (ids_BL, token_types(ids_BL, self._sep_id)))
-        with jax.set_mesh(self._mesh):
-            params = jax.device_put(params, shardings(params, self._config, self._mesh))
-            with self._turn:
-                return np.asarray(encode(params, Text.from_ids(ids_BL, types_BL)))
+        with jax.set_mesh(self._mesh), self._turn:
+            return np.asarray(encode(params, Text.from_ids(ids_BL, types_BL)))
 
 
 def query_tokens(config: ConfigDict, vocabulary: Vocabulary, texts: Sequence[str]) -> list[list[int]]:

@@ -40,14 +40,21 @@ class Memory:
     Attributes:
       state: parameters and what the optimizer keeps for them.
       arguments: state and batch.
-      temporaries: None where the compiler gave up before it knew.
+      temporaries: None where the compiler refused the step before it knew.
       peak: the most that is held at a time, with the arguments.
+      limit: what a program may hold, as the compiler says where it refuses one, or a device that is here; None else.
     """
 
     state: int
     arguments: int
     temporaries: int | None
     peak: int
+    limit: int | None = None
+
+    @property
+    def refused(self) -> bool:
+        """Whether the compiler gave up, as its program would need more than there is."""
+        return self.temporaries is None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,13 +90,20 @@ class Plan:
 
     @property
     def hbm(self) -> int | None:
-        """Bytes that a device has."""
+        """Bytes that a device has, by its maker."""
         return self.chip and self.chip.memory // self.chip.cores
+
+    @property
+    def room(self) -> int | None:
+        """Bytes of it that the step may take; what is set aside is known where a compiler or a device says so."""
+        return self.memory.limit or self.hbm
 
     @property
     def fits(self) -> bool | None:
         """Whether a device can hold the step; None where its memory is not known."""
-        return None if self.hbm is None else self.memory.peak <= self.hbm
+        if self.memory.refused:
+            return False
+        return None if self.room is None else self.memory.peak <= self.room
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -116,6 +130,7 @@ class Plan:
             ("a device: temporaries", _gib(self.memory.temporaries)),
             ("a device: peak", _gib(self.memory.peak)),
             ("a device: memory", _gib(self.hbm)),
+            ("a device: memory that a program may use", _gib(self.memory.limit)),
             ("fits", {True: "yes", False: "no", None: None}[self.fits]),
             ("operations of a step", f"{self.devices * self.work.flops:.4g}"),
             ("of these computed a second time", f"{1 - self.useful / self.work.flops:.1%}"),
@@ -149,7 +164,7 @@ def plan(run: Run) -> dict[str, Any]:
     )
     if result.fits is False:
         raise UserError(
-            f"the step needs {_gib(result.memory.peak)} on a device that has {_gib(result.hbm)}; "
+            f"the step needs {_gib(result.memory.peak)} on a device that has {_gib(result.room)} for it; "
             f"what would help:\n  " + "\n  ".join(advice(config, result))
         )
     return dict(rows)
@@ -167,7 +182,7 @@ def make_plan(config: ConfigDict, devices: Sequence[jax.Device]) -> Plan:
         traced = states.make_step(config, model).trace(state, batch)
         useful = states.useful_flops(config, size, state, batch)
         _log.info("plan: compiling for %d devices, which takes minutes for a large model", mesh.size)
-        memory = _memory(traced.lower(lowering_platforms=(_platform(devices[0]),)), state, batch)
+        memory = _memory(traced.lower(lowering_platforms=(_platform(devices[0]),)), state, batch, _limit(devices[0]))
     return Plan(
         devices[0].device_kind,
         chip,
@@ -215,7 +230,7 @@ def topology_devices(topology: str) -> Sequence[jax.Device]:
 
 def advice(config: ConfigDict, plan: Plan) -> Iterator[str]:
     """Settings that would make a step fit which does not, with what they would bring."""
-    room = _ROOM * plan.hbm
+    room = _ROOM * plan.room
     rest = plan.memory.peak - plan.memory.state
     sizes = [size for size in range(plan.fsdp + 1, plan.devices + 1) if plan.devices % size == 0]
     if plan.memory.state > rest and sizes:
@@ -246,20 +261,30 @@ def advice(config: ConfigDict, plan: Plan) -> Iterator[str]:
     )
 
 
-def _memory(lowered: Any, state: Any, batch: Any) -> Memory:
-    """What the compiler says, also where it says that it is too much."""
+def _limit(device: jax.Device) -> int | None:
+    """What a program may hold on a device, where that is here and says so: JAX takes a share of a GPU's memory."""
+    here = device in jax.local_devices()  # one of a topology has no memory to ask about
+    return (device.memory_stats() or {}).get("bytes_limit") if here else None
+
+
+def _memory(lowered: Any, state: Any, batch: Any, limit: int | None) -> Memory:
+    """What the compiler says, also where it says that it is too much.
+
+    Args:
+      limit: what the device itself says.
+    """
     state_bytes, batch_bytes = _bytes(state), _bytes(batch)
     try:
         analysis = lowered.compile().memory_analysis()
     except jax.errors.JaxRuntimeError as error:
-        used = re.search(r"Used ([\d.]+)([KMGT]) of [\d.]+[KMGT] hbm", str(error))
+        used = re.search(r"Used ([\d.]+)([KMGT]) of ([\d.]+)([KMGT]) hbm", str(error))
         if not used:
             raise
-        peak = int(float(used[1]) * _UNITS[used[2]])
-        return Memory(state_bytes, state_bytes + batch_bytes, None, peak)
+        peak, limit = (int(float(used[at]) * _UNITS[used[at + 1]]) for at in (1, 3))
+        return Memory(state_bytes, state_bytes + batch_bytes, None, peak, limit)
     arguments, temporaries = analysis.argument_size_in_bytes, analysis.temp_size_in_bytes
     held = arguments + analysis.output_size_in_bytes - analysis.alias_size_in_bytes + temporaries
-    return Memory(state_bytes, arguments, temporaries, held)
+    return Memory(state_bytes, arguments, temporaries, held, limit)
 
 
 def _bytes(tree: Any) -> int:

@@ -33,12 +33,15 @@ _log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.2
 
+# The share of a GPU's memory, under its name and the one that it had before; JAX refuses both at a time.
+_MEMORY = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
+
 # What may differ in the second process: which devices it has, and how much of their memory. No other variable: what the
 # config of a stranger's work directory names must not run.
 _VARIABLES = (
     *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES"),
     *("TPU_VISIBLE_CHIPS", "TPU_PROCESS_BOUNDS", "TPU_CHIPS_PER_PROCESS_BOUNDS", "TPU_PROCESS_PORT"),
-    *("TPU_PROCESS_ADDRESSES", "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE"),
+    *("TPU_PROCESS_ADDRESSES", *_MEMORY, "XLA_PYTHON_CLIENT_PREALLOCATE"),
 )
 
 
@@ -180,7 +183,6 @@ class Inferencer:
         self._version, self._log = version, run.folder / "refresh.log"
         self._began, self._seconds = time.perf_counter(), 0.0
         command = [sys.executable, "-m", "retrieval.stages.inferencer", f"--workdir={run.folder}"]
-        own = dict(setting.split("=", 1) for setting in run.config.mine.refresh_env)
         with self._log.open("w", encoding="utf-8") as log:
             # Its standard input is closed when this process is gone, however it ends.
             self._process = subprocess.Popen(
@@ -188,7 +190,7 @@ class Inferencer:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=os.environ | own,
+                env=_environment(run.config),
             )
         _log.info("negatives, version %d: process %d begins, see %s", version, self._process.pid, self._log)
 
@@ -231,3 +233,10 @@ class Inferencer:
             return f"was killed by signal {-code} (9 is most often a lack of memory)"
         lines = [line for line in self._log.read_text("utf-8", "replace").splitlines() if line.strip()]
         return f"failed: {(lines or ['no output'])[-1].removeprefix('error: ')}"
+
+
+def _environment(config: ConfigDict) -> dict[str, str]:
+    """This process's, with what the config changes in it."""
+    own = dict(setting.split("=", 1) for setting in config.mine.refresh_env)
+    inherited = [name for name in os.environ if name not in _MEMORY or own.keys().isdisjoint(_MEMORY)]
+    return {name: os.environ[name] for name in inherited} | own

@@ -154,6 +154,7 @@ def _embedded(
 
     tokens = models.query_tokens(config, vocabulary, [question.text for question in questions])
     queries_QE = embed(tokens, embedder.queries(params))
+    embed_documents = embedder.documents(params)
     # Room for as many as there may be: the system gives memory to what is written alone.
     windows_WE = np.empty((len(candidates) * config.encode.windows, queries_QE.shape[1]), np.float32)
     owners = array.array("i")
@@ -161,7 +162,7 @@ def _embedded(
         rows = range(start, min(start + config.encode.shard_size, len(candidates)))
         cut = models.candidate_windows(config, vocabulary, [candidates[row] for row in rows])
         tokens = list(itertools.chain.from_iterable(cut))
-        windows_WE[len(owners) : len(owners) + len(tokens)] = embed(tokens, embedder.documents(params))
+        windows_WE[len(owners) : len(owners) + len(tokens)] = embed(tokens, embed_documents)
         owners.extend(row for row, own in zip(rows, cut) for _ in own)
     index = ExactIndex(windows_WE[: len(owners)], mesh=mesh)
     return queries_QE, windows.over_candidates(index, np.asarray(owners))
