@@ -226,6 +226,16 @@ FIELDS = mistakes(
             "--config.sets.qa=corpus,{vocab.txt} --config.evaluate.metrics=\"('RR@10',)\" --config.evaluate.depth=20",
             ("config.evaluate.depth=20", "the metric Answer@100", "at least 100"),
         ),
+        (
+            "--config.sets.pydocs=False --config.sets.qa=corpus,{vocab.txt} --config.evaluate.depth=10 "
+            "--config.evaluate.metrics=\"('Answer@20',)\"",
+            ("config.evaluate.depth=10", "the metric Answer@20", "at least 20"),
+        ),
+        (
+            "--config.evaluate.metrics=\"('Answer@20',)\" --config.evaluate.depth=20",
+            ("config.evaluate.depth=20", "the metric Success@100", "at least 100"),
+        ),
+        ("--config.sets.qa_patterns=yes", ("--config.sets.qa_patterns=yes", "True or False")),
         ("--config.evaluate.metrics=\"('RR@10','ndcg@10')\"", ("config.evaluate.metrics", "'ndcg'", "nDCG")),
         ("--config.evaluate.metrics=\"('R',)\"", ("config.evaluate.metrics", "'R' is written wrongly", "R@10")),
         ("--config.evaluate.metrics=\"('RR@10','RR@10')\"", ("config.evaluate.metrics", "one is there twice")),
