@@ -66,7 +66,8 @@ def test_a_line_of_a_format_is_recognised_and_read(name, tmp_path):
         config.pairs.update(queries=str(queries), collection=str(collection))
     assert formats.format_of(config, path) == name
     with formats.grouped(config, [path], tmp_path, 9) as (groups, counts):
-        ((query, positives, negatives),) = groups
+        ((query, positives, negatives, answers),) = groups
+    assert answers == (("a",) if name == formats.DPR else ())
     assert query == "q" and len(positives) == len(negatives) == 1 and counts == Counts(1, 1, counts.left_out)
 
 

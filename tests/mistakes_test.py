@@ -446,6 +446,10 @@ FILES = mistakes(
             f"{ALONE} --config.mine.answers=True --config.sets.beir={{beir}} --config.split.set=beir",
             ("config.mine.answers=True", "set 'beir' have no answers", "those of reqa and nq", "answers.jsonl"),
         ),
+        (
+            f"{ALONE} --config.mine.answers=True --config.sets.labelled={{dpr.json}} --config.split.set=dpr",
+            ("config.mine.answers=True", "set 'dpr' have no answers", "DPR's JSON"),
+        ),
         (f"{QA}{{nowhere}},{{nq.jsonl}}", ("{nowhere}: no such file", "config.sets.qa")),
         (f"{QA}corpus,{{nowhere}}", ("{nowhere}: no such file", "config.sets.qa")),
         (f"{QA}{{nq.jsonl}}", ("config.sets.qa={nq.jsonl}: 1 files, but two are needed, of passages, questions",)),

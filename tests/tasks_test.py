@@ -418,7 +418,7 @@ def drawn(corpus, folder, negatives=K, epochs=1, seed=0):
 def test_hard_negatives_follow_the_positive(corpus, hard):
     folder, examples, statistics = hard
     assert (statistics["pairs"], statistics["pairs with negatives"]) == (10, 9)
-    known = {e.query: tuple({text.text for text in side} for side in e[1:]) for e in examples}
+    known = {e.query: tuple({text.text for text in side} for side in e[1:3]) for e in examples}
     for query, (positive, *negatives), ids, _ in drawn(corpus, folder):
         assert positive in known[query][0] and set(negatives) <= known[query][1] and len(negatives) == K
         # Fewer than K: each is taken before one is again.
@@ -443,7 +443,7 @@ def test_log_q_counts_a_document_as_positive_and_as_negative(corpus, hard):
     """The expectation over the draws, by hand, and over many epochs."""
     folder, examples, _ = hard
     expected = collections.Counter()
-    for _, golds, negatives in examples:
+    for _, golds, negatives, _ in examples:
         for gold in golds if negatives else ():
             expected[gold.text] += 1
             expected.update({text.text: K / len(negatives) for text in negatives})

@@ -55,7 +55,7 @@ def write_pairs(
     lengths = np.zeros(2, np.int64)
     folder.mkdir(parents=True, exist_ok=True)
     with Sorter(folder) as records:
-        for query, golds, negatives in _trained(groups, positives):
+        for query, golds, negatives, _ in _trained(groups, positives):
             query_ids, *texts = _tokens(vocabulary, query, [*golds, *negatives])
             for gold, tokens in zip(golds, texts):
                 own = [(gold, tokens), *zip(negatives, texts[len(golds) :])]
@@ -81,7 +81,7 @@ class _Counter:
     def __init__(self, groups: Iterable[Example]):
         self.pairs = self.with_negatives = self.negatives = 0
         keys, counts = array.array("Q"), array.array("d")
-        for _, golds, negatives in groups:
+        for _, golds, negatives, _ in groups:
             self.pairs += len(golds)
             self.with_negatives += len(golds) * bool(negatives)
             self.negatives += len(golds) * len(negatives)

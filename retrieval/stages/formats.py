@@ -183,7 +183,9 @@ def has_answers(config: ConfigDict, name: str) -> bool:
     """Whether the questions of a judged evaluation set that a config names have answers."""
     folders = [Path(folder) for folder in split(config.sets.beir)]
     of_beir = any(path.resolve().name == name and (path / beir.ANSWERS).is_file() for path in folders)
-    return of_beir or name in ("reqa", "nq")
+    labelled_files = [path for path in map(Path, split(config.sets.labelled)) if set_name(path) == name]
+    of_dpr = any(path.is_file() and format_of(config, path) == DPR and dpr.has_answers(path) for path in labelled_files)
+    return of_beir or of_dpr or name in ("reqa", "nq")
 
 
 def has_answers_alone(config: ConfigDict) -> bool:
