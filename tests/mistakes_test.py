@@ -408,6 +408,14 @@ FILES = mistakes(
             f"{MINED} --config.mine.negatives=200",
             ("config.mine.negatives=200", "config.mine.last=100", "raise the last"),
         ),
+        (
+            f"{MINED} --config.data.negatives=50",
+            ("config.data.negatives=50", "config.mine.negatives=20, so", "twice", "raise the second"),
+        ),
+        (
+            f"{MINED} --config.stages=\"('train',)\" --config.mine.refresh_every=100 --config.data.negatives=50",
+            ("config.data.negatives=50", "config.mine.negatives=20, so", "raise the second"),
+        ),
         (f"{MINED} --config.mine.first=101", ("config.mine.first=101", "config.mine.last=100", "lower the first")),
         (f"{MINED} --config.mine.margin=-1", ("config.mine.margin=-1", "at least 0")),
         (f"{MINED} --config.mine.relative_margin=1", ("config.mine.relative_margin=1", "below 1")),

@@ -458,6 +458,18 @@ def test_log_q_counts_a_document_as_positive_and_as_negative(corpus, hard):
         assert count / epochs == pytest.approx(expected[text], rel=0.15)
 
 
+def test_queries_with_fewer_negatives_than_are_drawn_are_counted(corpus, hard, caplog):
+    """'animal 1' has one negative and 'animal 2' two; 'animal 0', which has none, is left out."""
+    tasks.register(*corpus, {"pairs": 1.0}, labelled=hard[0], negatives=3)
+    (told,) = [message for message in caplog.messages if "fewer" in message]
+    assert told.startswith("2 queries have fewer negatives than config.data.negatives=3")
+    assert told.endswith("the first has 1: animal 1")
+    caplog.clear()
+    for negatives in (0, 1):
+        tasks.register(*corpus, {"pairs": 1.0}, labelled=hard[0], negatives=negatives)
+    assert "fewer" not in caplog.text
+
+
 def test_without_negatives_every_record_is_used(corpus, hard):
     counts = collections.Counter(documents[0] for _, documents, *_ in drawn(corpus, hard[0], negatives=0))
     assert counts.total() == 10 and counts["the ant"] == 2
