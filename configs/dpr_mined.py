@@ -18,8 +18,8 @@ ANCE warms up so, too; `ance.py` goes on from a model of its own sizes, such as 
 
 BM25 is indexed before anything is trained, so dense search is
 exact here. DPR takes no passage that holds an answer: `--config.mine.answers=True` does so for sets with answers
-(`reqa`, `nq`, BEIR folders with an answers.jsonl). MS MARCO has none; there `mine.margin` keeps away from what scores
-as high as the gold passage.
+(`reqa`, `nq`, `labelled` of DPR's JSON, BEIR folders with an answers.jsonl). MS MARCO has none; there `mine.margin`
+keeps away from what scores as high as the gold passage.
 """
 
 from ml_collections import ConfigDict

@@ -147,10 +147,11 @@ def _paper() -> ConfigDict:
     config.profile = ConfigDict(dict(steps=()))
     # Evaluation sets: known-item search on pydocs; ReQA from SQuAD or Natural Questions files, BEIR folders, MS MARCO
     # and TREC (passages, queries and qrels each), files of labelled examples, open-domain questions with answers
-    # (passages, or the word 'corpus', and questions); paths separated by commas. Distractors are further candidates
-    # from the corpus (Table 6: one million).
+    # (passages, or the word 'corpus', and questions); paths separated by commas. qa_patterns: the answers of `qa` are
+    # regular expressions (CuratedTREC). Distractors are further candidates from the corpus (Table 6: one million).
     config.sets = ConfigDict(
-        dict(pydocs=False, reqa="", nq="", beir="", msmarco="", trec="", labelled="", qa="", distractors=0)
+        dict(pydocs=False, reqa="", nq="", beir="", msmarco="", trec="", labelled="", qa="")
+        | dict(qa_patterns=False, distractors=0)
     )
     # Labelled examples for fine-tuning, in files of the formats that README.md shows.
     config.pairs = ConfigDict(
@@ -208,7 +209,8 @@ def _paper() -> ConfigDict:
         )
     )
     # Metrics as ir_measures writes them, such as ('RR@10', 'R@1000', 'RR(rel=2)@10'), none of which looks deeper than
-    # `depth`; (): Success@k and RR where a query has one right answer, else nDCG@10, R@100 and RR@10.
+    # `depth`; (): Success@k and RR where a query has one right answer, else nDCG@10, R@100 and RR@10. Answer@k, as
+    # DPR counts it, is of the sets whose answers are known; of those without judgements also where none is asked for.
     config.evaluate = ConfigDict(dict(depth=100, metrics=(), runs=True))
     config.search = ConfigDict(dict(k=5))
     # What the model card of --stage=export says, such as apache-2.0; '': that none was given.

@@ -122,6 +122,7 @@ def test_a_question_is_no_result_of_its_own_validation(monkeypatch):
         ({"pair": {"a": {"x": 1}}}, ("RR", "Answer@1", "Answer@2"), {"Answer@1": 0.5, "Answer@2": 0.5}),
         ({"pair": {"a": {"x": 1}}}, ("RR",), {}),
         ({}, ("RR",), {"Answer@1": 0.5, "Answer@5": 0.5, "Answer@20": 0.5, "Answer@100": 0.5}),
+        ({}, ("RR", "Answer@50"), {"Answer@50": 0.5}),
     ],
 )
 def test_answers_are_looked_for_where_there_are_no_judgements_or_they_are_asked_for(tmp_path, qrels, asked, found):

@@ -9,6 +9,7 @@ import tracemalloc
 import pytest
 
 from retrieval.data import beir, dpr, json_array, jsonl_pairs, labelled, msmarco
+from retrieval.data.answers import Answers
 from retrieval.data.beir import Candidate, RetrievalSet
 from retrieval.data.labelled import Counts, Example
 from retrieval.errors import UserError
@@ -43,6 +44,7 @@ def test_dpr(tmp_path, name):
     assert first.negatives == (Candidate("9", "H", "hard"),)
     assert second.negatives == (Candidate("", "N", "no"),)  # where none is hard
     assert third == Example("bare", texts("x"))
+    assert first.answers == ("Reba",)
     assert counts.left_out == {"examples without a positive": 1}
 
 
@@ -58,6 +60,7 @@ def test_dpr(tmp_path, name):
             r"record 2, hard_negative_ctxs 1: the field 'passage",
         ),
         ({"hard_negative_ctxs": [{"text": "\ud800"}]}, "half of a surrogate pair"),
+        ({"answers": "Reba"}, "record 2: the field 'answers' is missing or not an array of texts"),
     ],
 )
 def test_a_broken_question_of_dpr(tmp_path, record, message):
@@ -238,7 +241,7 @@ def test_a_positive_of_a_query_is_never_its_negative_whoever_says_so(tmp_path):
         Example("r", texts("c"), texts("a")),
     ]
     found, counts = group(examples, tmp_path)
-    merged = {e.query: tuple({text.text for text in side} for side in e[1:]) for e in found}
+    merged = {e.query: tuple({text.text for text in side} for side in e[1:3]) for e in found}
     assert merged == {"q": ({"a", "b", "e"}, {"c", "d"}), "r": ({"c"}, {"a"})}
     assert (counts.examples, counts.queries) == (4, 2)
     assert counts.left_out == {"negatives that are positives of their query": 3}  # "a" counts once
@@ -267,6 +270,18 @@ def test_an_evaluation_set_of_labelled_files(tmp_path):
     texts_of = {candidate.id: candidate.text for candidate in value.candidates}
     relevant = {value.queries[q]: {texts_of[id] for id in grades} for q, grades in value.qrels["test"].items()}
     assert relevant == {"q": {"a"}, "r": {"b", "c"}} and sorted(texts_of.values()) == ["a", "b", "c"]
+    beir.write_folder(tmp_path / "dev", value)
+    assert beir.read_folder(tmp_path / "dev") == value
+
+
+def test_answers_of_a_query_are_joined_and_those_of_a_set(tmp_path):
+    examples = [
+        Example("q", texts("a"), answers=("A", "b")),
+        Example("q", texts("c"), answers=("b", " ")),
+        Example("r", texts("c")),
+    ]
+    value = labelled.evaluation_set("dev", group(examples, tmp_path)[0])
+    assert {value.queries[id]: found for id, found in value.answers.items()} == {"q": Answers(("A", "b"))}
     beir.write_folder(tmp_path / "dev", value)
     assert beir.read_folder(tmp_path / "dev") == value
 

@@ -38,7 +38,7 @@ def test_the_readme_has_every_format_with_a_line_of_it(readme, table):
 
 
 def test_every_set_of_the_config_has_a_format():
-    fields = set(ict_bfs_wlp.get_config().sets) - {"distractors"}
+    fields = set(ict_bfs_wlp.get_config().sets) - {"qa_patterns", "distractors"}
     assert set(SETS) == fields
 
 
@@ -66,7 +66,8 @@ def test_a_line_of_a_format_is_recognised_and_read(name, tmp_path):
         config.pairs.update(queries=str(queries), collection=str(collection))
     assert formats.format_of(config, path) == name
     with formats.grouped(config, [path], tmp_path, 9) as (groups, counts):
-        ((query, positives, negatives),) = groups
+        ((query, positives, negatives, answers),) = groups
+    assert answers == (("a",) if name == formats.DPR else ())
     assert query == "q" and len(positives) == len(negatives) == 1 and counts == Counts(1, 1, counts.left_out)
 
 

@@ -227,6 +227,16 @@ FIELDS = mistakes(
             "--config.sets.qa=corpus,{vocab.txt} --config.evaluate.metrics=\"('RR@10',)\" --config.evaluate.depth=20",
             ("config.evaluate.depth=20", "the metric Answer@100", "at least 100"),
         ),
+        (
+            "--config.sets.pydocs=False --config.sets.qa=corpus,{vocab.txt} --config.evaluate.depth=10 "
+            "--config.evaluate.metrics=\"('Answer@20',)\"",
+            ("config.evaluate.depth=10", "the metric Answer@20", "at least 20"),
+        ),
+        (
+            "--config.evaluate.metrics=\"('Answer@20',)\" --config.evaluate.depth=20",
+            ("config.evaluate.depth=20", "the metric Success@100", "at least 100"),
+        ),
+        ("--config.sets.qa_patterns=yes", ("--config.sets.qa_patterns=yes", "True or False")),
         ("--config.evaluate.metrics=\"('RR@10','ndcg@10')\"", ("config.evaluate.metrics", "'ndcg'", "nDCG")),
         ("--config.evaluate.metrics=\"('R',)\"", ("config.evaluate.metrics", "'R' is written wrongly", "R@10")),
         ("--config.evaluate.metrics=\"('RR@10','RR@10')\"", ("config.evaluate.metrics", "one is there twice")),
@@ -399,6 +409,14 @@ FILES = mistakes(
             f"{MINED} --config.mine.negatives=200",
             ("config.mine.negatives=200", "config.mine.last=100", "raise the last"),
         ),
+        (
+            f"{MINED} --config.data.negatives=50",
+            ("config.data.negatives=50", "config.mine.negatives=20, so", "twice", "raise the second"),
+        ),
+        (
+            f"{MINED} --config.stages=\"('train',)\" --config.mine.refresh_every=100 --config.data.negatives=50",
+            ("config.data.negatives=50", "config.mine.negatives=20, so", "raise the second"),
+        ),
         (f"{MINED} --config.mine.first=101", ("config.mine.first=101", "config.mine.last=100", "lower the first")),
         (f"{MINED} --config.mine.margin=-1", ("config.mine.margin=-1", "at least 0")),
         (f"{MINED} --config.mine.relative_margin=1", ("config.mine.relative_margin=1", "below 1")),
@@ -436,6 +454,10 @@ FILES = mistakes(
         (
             f"{ALONE} --config.mine.answers=True --config.sets.beir={{beir}} --config.split.set=beir",
             ("config.mine.answers=True", "set 'beir' have no answers", "those of reqa and nq", "answers.jsonl"),
+        ),
+        (
+            f"{ALONE} --config.mine.answers=True --config.sets.labelled={{dpr.json}} --config.split.set=dpr",
+            ("config.mine.answers=True", "set 'dpr' have no answers", "DPR's JSON"),
         ),
         (f"{QA}{{nowhere}},{{nq.jsonl}}", ("{nowhere}: no such file", "config.sets.qa")),
         (f"{QA}corpus,{{nowhere}}", ("{nowhere}: no such file", "config.sets.qa")),

@@ -35,6 +35,8 @@ def inputs(tmp_path_factory):
     (folder / "questions.jsonl").write_text("".join(lines))
     rows = (f"{i}\tfactoid\t{question}\tnumber\\s*{3 * i}\\b\n" for i, (question, _) in enumerate(QUESTIONS))
     (folder / "questions.tsv").write_text("".join(rows))
+    lines = [{"question": q, "answer": [f"number\\s*{3 * i}\\b"]} for i, (q, _) in enumerate(QUESTIONS)]
+    (folder / "patterns.jsonl").write_text("\n".join(map(json.dumps, lines)))
     return folder
 
 
@@ -57,7 +59,7 @@ def finished(inputs, corpus, tmp_path_factory):
     return run
 
 
-def expected(run, folder, system, holds):
+def expected(run, folder, system, holds, cutoffs=(1, 5, 20, 100)):
     """Answer@k out of a run file, the file of passages and what holds an answer."""
     passages = {c.id: c.text for c in beir.read_candidates(folder / "corpus.jsonl")}
     queries = beir.read_queries(folder / "queries.jsonl")
@@ -66,7 +68,7 @@ def expected(run, folder, system, holds):
         query, _, passage, rank, _, _ = line.split()
         if holds(queries[query], passages[passage]):
             ranks[query] = min(ranks[query], int(rank))
-    return {f"Answer@{k}": np.mean([rank <= k for rank in ranks.values()]) for k in (1, 5, 20, 100)}
+    return {f"Answer@{k}": np.mean([rank <= k for rank in ranks.values()]) for k in cutoffs}
 
 
 def results(run):
@@ -90,17 +92,28 @@ def test_every_system_is_judged_by_the_answers(finished):
     assert json.loads((finished.folder / "stages" / "sets.json").read_text())["outputs"]["sets/qa/answers.jsonl"]
 
 
-def test_passages_of_a_file_and_patterns(inputs, corpus, tmp_path):
-    """Of nothing but BM25, over DPR's passages."""
+@pytest.mark.parametrize(
+    ("questions", "cutoffs", "more"),
+    [
+        ("questions.tsv", (1, 5, 20, 100), {}),
+        (
+            "patterns.jsonl",
+            (20, 3),
+            {"sets.qa_patterns": True, "evaluate.metrics": ("Answer@20", "Answer@3"), "evaluate.depth": 20},
+        ),
+    ],
+)
+def test_passages_of_a_file_and_patterns(inputs, corpus, tmp_path, questions, cutoffs, more):
+    """Of nothing but BM25, over DPR's passages, and by no metric but those that are asked for."""
     passages = [c for path in sorted(corpus.corpus.glob("passages-*.jsonl")) for c in beir.read_candidates(path)]
     rows = ["id\ttext\ttitle", *(f'{c.id}\t"{c.text}"\t{c.title}' for c in passages)]
     (tmp_path / "psgs.tsv").write_text("\n".join(rows) + "\n")
-    changes = {"sets.qa": f"{tmp_path / 'psgs.tsv'},{inputs / 'questions.tsv'}", "sets.reqa": "", "sets.pydocs": False}
+    changes = {"sets.qa": f"{tmp_path / 'psgs.tsv'},{inputs / questions}", "sets.reqa": "", "sets.pydocs": False} | more
     run = make_run(tmp_path / "run", inputs, "bm25", stages=("sets", "index", "evaluate", "report"), **changes)
     check.check(run, run.config.stages, STAGES)
     execute(run)
     numbers = {question: 3 * i for i, (question, _) in enumerate(QUESTIONS)}
-    want = expected(run, run.sets / "qa", "bm25", lambda q, text: brute_force(text, f"number {numbers[q]}"))
+    want = expected(run, run.sets / "qa", "bm25", lambda q, text: brute_force(text, f"number {numbers[q]}"), cutoffs)
     assert results(run) == {"bm25": pytest.approx(want, abs=1e-6)} and want["Answer@20"] > 0.5
 
 
@@ -123,6 +136,31 @@ def test_no_negative_of_bm25_holds_an_answer(finished):
         assert len(drawn) == min(4, len(left)) and set(drawn) <= set(left)
     told = records.details(finished, "mine")
     assert told["rule"]["answers"] is True and told["results with an answer"] == out > len(lines)
+
+
+def test_the_questions_of_dprs_json_have_answers(inputs, tmp_path, caplog):
+    """A labelled file is divided, its answers are kept from the negatives and looked for where they are asked for."""
+    boxes = [f"box {i % 3}" for i in range(100, 124)]
+    texts = [{"title": f"Thing {i}", "text": f"Thing {i} lies in {box}."} for i, box in enumerate(boxes, 100)]
+    records = [
+        {"question": f"where is thing {i}?", "answers": [box], "positive_ctxs": [text]}
+        for i, (box, text) in enumerate(zip(boxes, texts), 100)
+    ]
+    records[0]["answers"].append("Lee|Pickett")
+    (tmp_path / "boxes.json").write_text(json.dumps(records))
+    changes = {"sets.labelled": str(tmp_path / "boxes.json"), "split.set": "boxes"}
+    changes |= {"sets.reqa": "", "mine.answers": True, "evaluate.metrics": ("RR", "Answer@3"), "mine.last": 20}
+    run = make_run(tmp_path / "run", inputs, stages=("sets", "index", "mine", "evaluate"), **changes)
+    check.check(run, run.config.stages, STAGES)
+    execute(run)
+    for line in map(json.loads, (run.negatives / "negatives.jsonl").read_text().splitlines()):
+        (number,) = (text["text"].split()[-1] for text in line["positives"])
+        assert line["negatives"] and not any(text["text"].endswith(number) for text in line["negatives"])
+    rows = json.loads((run.folder / "results.json").read_text())
+    found = {(row["split"], row["metric"]): row["value"] for row in rows if row["dataset"] == "boxes"}
+    assert found == {("test", "RR"): 1, ("answers", "Answer@3"): 1}
+    assert f"{tmp_path / 'boxes.json'}: 1 answers look like regular expressions" in caplog.text
+    assert "make a BEIR folder of it, with 'patterns' in answers.jsonl" in caplog.text
 
 
 def test_no_negative_of_a_refresh_holds_an_answer(finished):

@@ -42,6 +42,41 @@ def test_questions(tmp_path, text, expected, ending):
     assert list(queries) == list(answers) and all(beir.check_id(id, "", "") for id in queries)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'q\t["6,?\\\\s*m|x", ""]\n',
+        '{"question": "q", "answer": ["6,?\\\\s*m|x", ""]}\n',
+        '[{"qId": "1", "qText": "q", "answers": ["6,?\\\\s*m|x", ""]}]',
+        "1\tfactoid\tq\t6,?\\s*m|x\n",
+    ],
+    ids=["dpr", "nq_open", "web_questions", "curated_trec"],
+)
+def test_patterns_of_every_format(tmp_path, text, caplog):
+    """As DPR, DrQA and Anserini have CuratedTREC."""
+    path = write(tmp_path / "file", text)
+    (found,) = qa.read_questions(path, are_patterns=True)[1].values()
+    assert found == Answers((r"6,?\s*m|x",), are_patterns=True) and "look like" not in caplog.text
+    with pytest.raises(UserError, match=r"(line|record) 1: 'a\(.*' is no regular expression"):
+        qa.read_questions(write(path, text.replace("6,?", "a(").replace("m|x", "")), are_patterns=True)
+
+
+@pytest.mark.parametrize("value", [r"New\s?York", r"1\.7", "U.*S", "Sept(ember)?", "Lee|Pickett", r"\b9\b"])
+def test_what_looks_like_a_pattern_is_told_once_a_file(tmp_path, caplog, value):
+    records = [("q 1", ["plain"]), ("q 2", [value, "a|b"]), ("q 3", [value])]
+    text = "".join(json.dumps({"question": question, "answer": found}) + "\n" for question, found in records)
+    qa.read_questions(write(tmp_path / "f", text))
+    (told,) = caplog.messages
+    assert told.startswith(f"{tmp_path / 'f'}: 3 answers look like regular expressions and are read as texts")
+    assert f"'{value}' of the question 'q 2'" in told and told.endswith("set config.sets.qa_patterns=True")
+
+
+def test_texts_with_signs_do_not_look_like_patterns(tmp_path, caplog):
+    values = ["C++", "Who?", "Mr. T.", "10.14.2[3] (18C54)", "$1.50 (US)", "M*A*S*H", "a | b", r"\beta + \sqrt 2", "?|"]
+    qa.read_questions(write(tmp_path / "f", json.dumps({"question": "q", "answer": values})))
+    assert not caplog.messages
+
+
 def test_ids_are_the_files_or_those_of_the_questions(tmp_path):
     assert list(qa.read_questions(write(tmp_path / "w", WEB_QUESTIONS))[0]) == ["w1", "w2"]
     assert list(qa.read_questions(write(tmp_path / "t", CURATED_TREC))[0]) == ["1", "20"]

@@ -125,6 +125,15 @@ def test_bm25s_negatives_are_its_best_without_the_positives(mined):
     assert records.details(mined, "pairs")["negatives per pair"] == 4
 
 
+def test_more_negatives_than_the_base_has_mined_are_refused(inputs, mined, tmp_path):
+    changes = {"base": str(mined.folder), "stages": ("train",), "data.negatives": 5, "mine.negatives": 5}
+    run = make_run(tmp_path / "run", inputs, **changes)
+    with pytest.raises(UserError, match=rf"data\.negatives=5 .* config\.mine\.negatives=4 of {mined.folder}, so"):
+        check.check(run, run.config.stages, STAGES)
+    run.config.data.negatives = 4
+    check.check(run, run.config.stages, STAGES)
+
+
 @pytest.mark.long
 def test_a_second_call_does_nothing_though_embeddings_came_after_the_index(trained):
     before = {path: path.stat().st_mtime_ns for path in (trained.folder / "stages").glob("*") if path.stem != "report"}

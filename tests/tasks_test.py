@@ -418,7 +418,7 @@ def drawn(corpus, folder, negatives=K, epochs=1, seed=0):
 def test_hard_negatives_follow_the_positive(corpus, hard):
     folder, examples, statistics = hard
     assert (statistics["pairs"], statistics["pairs with negatives"]) == (10, 9)
-    known = {e.query: tuple({text.text for text in side} for side in e[1:]) for e in examples}
+    known = {e.query: tuple({text.text for text in side} for side in e[1:3]) for e in examples}
     for query, (positive, *negatives), ids, _ in drawn(corpus, folder):
         assert positive in known[query][0] and set(negatives) <= known[query][1] and len(negatives) == K
         # Fewer than K: each is taken before one is again.
@@ -443,7 +443,7 @@ def test_log_q_counts_a_document_as_positive_and_as_negative(corpus, hard):
     """The expectation over the draws, by hand, and over many epochs."""
     folder, examples, _ = hard
     expected = collections.Counter()
-    for _, golds, negatives in examples:
+    for _, golds, negatives, _ in examples:
         for gold in golds if negatives else ():
             expected[gold.text] += 1
             expected.update({text.text: K / len(negatives) for text in negatives})
@@ -456,6 +456,18 @@ def test_log_q_counts_a_document_as_positive_and_as_negative(corpus, hard):
     assert seen.keys() == expected.keys() and seen.total() == epochs * 9 * (1 + K)
     for text, count in seen.items():
         assert count / epochs == pytest.approx(expected[text], rel=0.15)
+
+
+def test_queries_with_fewer_negatives_than_are_drawn_are_counted(corpus, hard, caplog):
+    """'animal 1' has one negative and 'animal 2' two; 'animal 0', which has none, is left out."""
+    tasks.register(*corpus, {"pairs": 1.0}, labelled=hard[0], negatives=3)
+    (told,) = [message for message in caplog.messages if "fewer" in message]
+    assert told.startswith("2 queries have fewer negatives than config.data.negatives=3")
+    assert told.endswith("the first has 1: animal 1")
+    caplog.clear()
+    for negatives in (0, 1):
+        tasks.register(*corpus, {"pairs": 1.0}, labelled=hard[0], negatives=negatives)
+    assert "fewer" not in caplog.text
 
 
 def test_without_negatives_every_record_is_used(corpus, hard):

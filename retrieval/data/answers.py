@@ -9,23 +9,29 @@ for in the passage, in NFD too. Titles are not looked at.
 import contextlib
 import functools
 import itertools
+import logging
 import re
 import signal
 import sys
 import unicodedata
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from retrieval.errors import UserError
 
+_log = logging.getLogger(__name__)
+
 _HELD = 100_000  # passages whose tokens are held at a time: those of 100 words take about 100 MB
 _SECONDS = 10.0  # for the regular expressions of a question, which take milliseconds if they are not of the bad kind
 _LONGEST = 200  # characters of a regular expression in a message
 _END_OF_BMP = 0x10000
 _ASTRAL = re.compile(f"[{chr(_END_OF_BMP)}-{chr(sys.maxunicode)}]")
+# What CuratedTREC's have and texts have not: \s, \. and the like (but no \beta), .*, (...)? and a|b.
+_OF_PATTERNS = re.compile(r"\\(?:[bdswBDSW](?![a-z])|[.?*+])|\.[*+]|\)\?|[^\s|]\|[^\s|]")
 
 
 class Answers(NamedTuple):
@@ -49,6 +55,23 @@ def of_patterns(patterns: Iterable[str], at: str) -> Answers:
     patterns = tuple(dict.fromkeys(patterns))
     with _limit(f"{at}: {_too_slow(patterns)}"):
         return Answers(tuple(pattern for pattern in patterns if not _compiled(pattern, at).search("")), True)
+
+
+def warn_of_patterns(path: Path, queries: Mapping[str, str], answers: Mapping[str, Answers], way_out: str) -> None:
+    """Says in the log that answers of a file are read as texts and look like regular expressions, as CuratedTREC has.
+
+    Args:
+      queries: question id -> question, and `answers` its answers.
+      way_out: what to do if they are some.
+    """
+    texts = [(id, value) for id, found in answers.items() if not found.are_patterns for value in found.values]
+    if like := [(id, value) for id, value in texts if _OF_PATTERNS.search(value)]:
+        id, value = like[0]
+        _log.warning(
+            "%s: %d answers look like regular expressions and are read as texts, which hardly any passage holds; the "
+            "first is '%s' of the question '%s': if they are, %s",
+            *(path, len(like), _shown(value), queries[id], way_out),
+        )
 
 
 def words(text: str) -> str:

@@ -5,6 +5,7 @@
 whose contexts are {"title": ..., "text": ..., "passage_id" or "psg_id": ...}.
 """
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,18 @@ def read(path: Path, counts: Counts) -> Iterator[Example]:
         positives = _contexts(record, "positive_ctxs", at)
         hard = _contexts(record, "hard_negative_ctxs", at, optional=True)
         negatives = hard or _contexts(record, "negative_ctxs", at, optional=True)
-        if found := example(question, positives, negatives, at, counts):
+        answers = beir.strings(record, "answers", at) if record.get("answers") is not None else ()
+        if found := example(question, positives, negatives, at, counts, answers):
             yield found
+
+
+def has_answers(path: Path) -> bool:
+    """Whether the first question of a file says what its answers are.
+
+    Raises:
+      UserError: as `read`.
+    """
+    return any(record.get("answers") for _, record in itertools.islice(json_array.read(path), 1))
 
 
 def _contexts(record: dict[str, Any], field: str, at: str, optional: bool = False) -> list[Candidate]:

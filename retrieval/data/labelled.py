@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
+from retrieval.data import answers as answer
 from retrieval.data import beir
 from retrieval.data.beir import Candidate, Judged, RetrievalSet
 from retrieval.data.external_sort import Sorter
@@ -24,11 +25,15 @@ from retrieval.errors import UserError
 
 
 class Example(NamedTuple):
-    """A query and what is known about texts; the id of a text is empty where its file gives none."""
+    """A query and what is known about texts; the id of a text is empty where its file gives none.
+
+    Answers are texts that a passage may hold, where a file gives them.
+    """
 
     query: str
     positives: tuple[Candidate, ...]
     negatives: tuple[Candidate, ...] = ()
+    answers: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass
@@ -41,7 +46,12 @@ class Counts:
 
 
 def example(
-    query: str, positives: Iterable[Candidate], negatives: Iterable[Candidate], at: str, counts: Counts
+    query: str,
+    positives: Iterable[Candidate],
+    negatives: Iterable[Candidate],
+    at: str,
+    counts: Counts,
+    answers: Iterable[str] = (),
 ) -> Example | None:
     """An example that was read at `at`, without its empty texts; None, and counted, where no positive is left.
 
@@ -54,7 +64,7 @@ def example(
     if not kept[0]:
         counts.left_out["examples without a positive"] += 1
         return None
-    return Example(query, *kept)
+    return Example(query, *kept, tuple(answers))
 
 
 def text_id(record: Mapping[str, Any], fields: Iterable[str], at: str) -> str:
@@ -111,7 +121,7 @@ class Groups:
         self._counts.left_out["negatives that are positives of their query"] = excluded
 
     def _merge(self, query: str, parts: Sequence[list]) -> tuple[Example, int]:
-        """The texts of all examples of a query, each once, and how many were called positive and negative."""
+        """Texts and answers of all examples of a query, each once, and how many were called positive and negative."""
         positives, negatives = (
             {self._key(text): text for part in parts for text in itertools.starmap(Candidate, part[side])}
             for side in (0, 1)
@@ -119,7 +129,9 @@ class Groups:
         ids = {text.id for text in positives.values() if text.id}
         kept = {key: text for key, text in negatives.items() if key not in positives and text.id not in ids}
         drawn = heapq.nsmallest(self._pool, kept, key=lambda key: (_hash(query, str(key)), key))
-        return Example(query, tuple(positives.values()), tuple(kept[key] for key in drawn)), len(negatives) - len(kept)
+        answers = dict.fromkeys(text for *_, own in parts for text in own)
+        merged = Example(query, tuple(positives.values()), tuple(kept[key] for key in drawn), tuple(answers))
+        return merged, len(negatives) - len(kept)
 
 
 @contextlib.contextmanager
@@ -142,23 +154,25 @@ def grouped(
       seed: of the order of the queries.
     """
     with Sorter(folder) as sorter:
-        for query, positives, negatives in examples:
+        for query, positives, negatives, answers in examples:
             texts = [[(text.id, text.title, text.text) for text in side] for side in (positives, negatives)]
             counts.examples += 1
-            sorter.add((_hash(str(seed), query), query, counts.examples, msgpack.packb(texts)))
+            sorter.add((_hash(str(seed), query), query, counts.examples, msgpack.packb([*texts, answers])))
         yield Groups(sorter, pool, counts, key)
 
 
 def evaluation_set(name: str, groups: Iterable[Example], rule: str = "test") -> RetrievalSet:
     """The queries of `groups`, to be answered from all their positives and negatives; held in memory.
 
-    Texts that are the same are one candidate. Ids come from the texts.
+    Texts that are the same are one candidate. Ids come from the texts. Answers are those that the examples have.
     """
     value = RetrievalSet(name, {}, [], {rule: {}})
     seen = set()
-    for query, positives, negatives in groups:
+    for query, positives, negatives, answers in groups:
         id = _hash(query).hex()
         value.queries[id] = query
+        if (found := answer.of_texts(answers)).values:
+            value.answers[id] = found
         value.qrels[rule][id] = {digest(text).hex(): 1 for text in positives}
         for text in (*positives, *negatives):
             if (own := digest(text)) not in seen:

@@ -87,8 +87,8 @@ def read_id_triples(
         triples = _id_triples(path, known, passages, queries)
         of_ids = Counts()
         with grouped(triples, folder, pool, of_ids, key=lambda passage: passage.id) as groups:
-            for query, *sides in groups:
-                texts = ([passages[passage.id] for passage in side] for side in sides)
+            for query, positives, negatives, _ in groups:
+                texts = ([passages[passage.id] for passage in side] for side in (positives, negatives))
                 if found := example(known[query], *texts, f"{path}, query '{query}'", counts):
                     yield found
         counts.left_out["ids of negatives that are positives of their query"] += of_ids.left_out.total()

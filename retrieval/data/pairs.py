@@ -55,7 +55,7 @@ def write_pairs(
     lengths = np.zeros(2, np.int64)
     folder.mkdir(parents=True, exist_ok=True)
     with Sorter(folder) as records:
-        for query, golds, negatives in _trained(groups, positives):
+        for query, golds, negatives, _ in _trained(groups, positives):
             query_ids, *texts = _tokens(vocabulary, query, [*golds, *negatives])
             for gold, tokens in zip(golds, texts):
                 own = [(gold, tokens), *zip(negatives, texts[len(golds) :])]
@@ -67,6 +67,7 @@ def write_pairs(
         "pairs": drawn.pairs,
         "pairs with negatives": drawn.with_negatives,
         "negatives per pair": round(drawn.negatives / drawn.pairs, 2),
+        "queries by negatives": drawn.queries,
         "shards": num_shards,
         "query_tokens": query_tokens,
         "document_tokens": document_tokens,
@@ -80,8 +81,10 @@ class _Counter:
 
     def __init__(self, groups: Iterable[Example]):
         self.pairs = self.with_negatives = self.negatives = 0
+        self.queries: dict[int, list] = {}  # by how many negatives they have: how many they are, and the first
         keys, counts = array.array("Q"), array.array("d")
-        for _, golds, negatives in groups:
+        for query, golds, negatives, _ in groups:
+            self.queries.setdefault(len(negatives), [0, query])[0] += 1
             self.pairs += len(golds)
             self.with_negatives += len(golds) * bool(negatives)
             self.negatives += len(golds) * len(negatives)

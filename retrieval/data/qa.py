@@ -3,7 +3,8 @@
 questions    DPR's nq-test.qa.csv and pyserini's topics: question, tab, Python list of answers
              NQ-open: lines of {"question": ..., "answer": [...]}
              WebQuestions: one array of {"qId": ..., "qText": ..., "answers": [...]}
-             CuratedTREC: question number, kind, question and a regular expression, with tabs between them
+             CuratedTREC: question number, kind, question and a regular expression, with tabs between them; DPR and
+             DrQA have its expressions in files that look like DPR's questions and NQ-open
 passages     DPR's psgs_w100.tsv: id, text and title, with tabs between them and below a line with these names;
              BEIR's corpus.jsonl, or MS MARCO's collection.tsv
 """
@@ -40,13 +41,18 @@ class _Record(NamedTuple):
     wordless: int  # answers that are left out, for they are in every passage
 
 
-def read_set(name: str, passages: Callable[[], Iterable[Candidate]], questions: Path) -> RetrievalSet:
+def read_set(
+    name: str, passages: Callable[[], Iterable[Candidate]], questions: Path, are_patterns: bool = False
+) -> RetrievalSet:
     """The questions of a file over some passages, which are not held in memory; there is no judgement.
+
+    Args:
+      are_patterns: as `read_questions` has it.
 
     Raises:
       UserError: as `read_questions` and as the reader of the passages, or there is no passage.
     """
-    queries, answers = read_questions(questions)
+    queries, answers = read_questions(questions, are_patterns)
     count = sum(1 for _ in passages())
     if not count:
         raise UserError(f"set '{name}' has no passage to find answers in")
@@ -65,11 +71,14 @@ def read_passages(path: Path) -> Iterator[Candidate]:
     return _dpr_passages(path) if line.split("\t") == _PASSAGE_FIELDS else msmarco.read_collection(path)
 
 
-def read_questions(path: Path) -> tuple[dict[str, str], dict[str, Answers]]:
+def read_questions(path: Path, are_patterns: bool = False) -> tuple[dict[str, str], dict[str, Answers]]:
     """Question id -> question, and question id -> its answers, of a file whose format is told by its content.
 
     A question that is there again is one question, with the answers of all. Those without an answer are left out.
     Both are counted in the log. Where the file has no ids, they come from the questions.
+
+    Args:
+      are_patterns: whether answers are regular expressions, which those of CuratedTREC's own format are in any case.
 
     Raises:
       UserError: the file is not what its format says, an id is of two questions, or no question has an answer.
@@ -78,7 +87,7 @@ def read_questions(path: Path) -> tuple[dict[str, str], dict[str, Answers]]:
     queries: dict[str, str] = {}
     answers: dict[str, Answers] = {}
     counts: collections.Counter[str] = collections.Counter()
-    for at, id, question, found, wordless in _records(path):
+    for at, id, question, found, wordless in _records(path, are_patterns):
         if not question.strip():
             raise UserError(f"{at}: the question is empty; write one, or drop it")
         id = beir.check_id(id or _digest(question), "question id", at)
@@ -96,41 +105,42 @@ def read_questions(path: Path) -> tuple[dict[str, str], dict[str, Answers]]:
             _log.warning("%s: %d %s", path, number, what)
     if not asked:
         raise UserError(f"{path}: not one question with an answer; README.md shows what files of questions look like")
-    return asked, {id: answers[id] for id in asked}
+    answers = {id: answers[id] for id in asked}
+    answer.warn_of_patterns(path, asked, answers, "set config.sets.qa_patterns=True")
+    return asked, answers
 
 
-def _records(path: Path) -> Iterator[_Record]:
+def _records(path: Path, are_patterns: bool) -> Iterator[_Record]:
     if (first := trec.first_character(path)) in ("{", "["):
-        return _nq_open(path) if first == "{" else _web_questions(path)
+        return _nq_open(path, are_patterns) if first == "{" else _web_questions(path, are_patterns)
     _, line = next(beir.lines(path), ("", ""))
-    readers = {2: _dpr_questions, 4: _curated_trec}
-    if (count := len(line.split("\t"))) not in readers:
+    if (count := len(line.split("\t"))) not in (2, 4):
         raise UserError(
             f"{path}, line 1: no format of questions that is known, {count} fields between tabs; README.md shows what "
             "they look like"
         )
-    return readers[count](path)
+    return _dpr_questions(path, are_patterns) if count == 2 else _curated_trec(path)
 
 
-def _nq_open(path: Path) -> Iterator[_Record]:
+def _nq_open(path: Path, are_patterns: bool) -> Iterator[_Record]:
     for at, line in beir.lines(path):
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise UserError(f"{at}: not valid JSON ({error}); one object a line is needed") from error
-        texts = beir.strings(record, "answer", at)
-        yield _record(at, "", beir.string(record, "question", at), texts)
+        values = beir.strings(record, "answer", at)
+        yield _record(at, "", beir.string(record, "question", at), values, are_patterns)
 
 
-def _web_questions(path: Path) -> Iterator[_Record]:
+def _web_questions(path: Path, are_patterns: bool) -> Iterator[_Record]:
     for at, record in json_array.read(path):
-        texts = beir.strings(record, "answers", at)
-        yield _record(at, beir.string(record, "qId", at), beir.string(record, "qText", at), texts)
+        values = beir.strings(record, "answers", at)
+        yield _record(at, beir.string(record, "qId", at), beir.string(record, "qText", at), values, are_patterns)
 
 
-def _dpr_questions(path: Path) -> Iterator[_Record]:
+def _dpr_questions(path: Path, are_patterns: bool) -> Iterator[_Record]:
     for at, (question, literal) in _quoted_rows(path, ("question", "list of answers")):
-        yield _record(at, "", question, _texts_of(literal, at))
+        yield _record(at, "", question, _texts_of(literal, at), are_patterns)
 
 
 def _curated_trec(path: Path) -> Iterator[_Record]:
@@ -141,13 +151,12 @@ def _curated_trec(path: Path) -> Iterator[_Record]:
             raise UserError(f"{at}: {len(fields)} fields, expected {len(names)} between tabs: {', '.join(names)}")
         id, _, question, pattern = fields
         beir.check_id(id, "question number", at)
-        found = answer.of_patterns([pattern], at)
-        yield _Record(at, id, question, found, wordless=1 - len(found.values))
+        yield _record(at, id, question, [pattern], are_patterns=True)
 
 
-def _record(at: str, id: str, question: str, texts: list[str]) -> _Record:
-    found = answer.of_texts(texts)
-    return _Record(at, id, question, found, wordless=len(set(texts)) - len(found.values))
+def _record(at: str, id: str, question: str, values: list[str], are_patterns: bool) -> _Record:
+    found = answer.of_patterns(values, at) if are_patterns else answer.of_texts(values)
+    return _Record(at, id, question, found, wordless=len(set(values)) - len(found.values))
 
 
 def _texts_of(literal: str, at: str) -> list[str]:

@@ -79,6 +79,7 @@ def register(
         sizes[LABELLED] = written["pairs with negatives" if negatives else "pairs"]
         if left_out := written["pairs"] - sizes[LABELLED]:
             _log.warning("%d of %d labelled pairs have no negative, and are left out", left_out, written["pairs"])
+        _warn_of_few(written, negatives)
     check_rates(rates)
     _check_sizes(rates, sizes, negatives)
     total = sum(rates.values())
@@ -207,6 +208,18 @@ def _check_sizes(rates: Mapping[str, float], sizes: Mapping[str, int], negatives
             if task == LABELLED and task in sizes:
                 why = f"none has a negative, and config.data.negatives={negatives}: set that to 0"
             raise UserError(f"task '{task}' has no example: {why}; or set config.data.rates.{task}=0")
+
+
+def _warn_of_few(written: Mapping[str, Any], negatives: int) -> None:
+    """Says which queries have negatives, but fewer than an example draws. Pairs of an older version do not tell."""
+    by_count = written.get("queries by negatives", {}).items()
+    if few := [(int(count), *told) for count, told in by_count if 0 < int(count) < negatives]:
+        count, _, first = few[0]
+        _log.warning(
+            "%d queries have fewer negatives than config.data.negatives=%d, and their examples have some twice or more "
+            "often, which count as often in the loss; the first has %d: %s",
+            *(sum(number for _, number, _ in few), negatives, count, first),
+        )
 
 
 def _lanes_with_examples(task: seqio.Task, lanes: int) -> set[int]:

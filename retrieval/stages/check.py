@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from retrieval import files, hosts, mirror
 from retrieval.data import beir, reqa, tfds_source, vocabularies, wikipedia
 from retrieval.errors import UserError, divisors, near, unknown_name
-from retrieval.stages import copies, examples, export, formats, mining, plan, pretrained, settings, starts
+from retrieval.stages import copies, examples, export, formats, mining, negatives, plan, pretrained, settings, starts
 from retrieval.stages import model as models
 from retrieval.stages.records import has_settings, is_current, is_done, needs
 from retrieval.stages.run import Run, Stage
@@ -297,6 +297,15 @@ def _check_shards(run: Run) -> None:
         _check_lanes(config.data.lanes, corpus.prepare.shards, "the corpus, config.prepare.shards")
     if config.data.rates.pairs:  # a refresh writes as many as the stage
         _check_lanes(config.data.lanes, run.holder("pairs").config.split.shards, "labelled pairs, config.split.shards")
+        _check_negatives(run)
+
+
+def _check_negatives(run: Run) -> None:
+    """What this run or a base mines for the training questions of a set is enough for a batch."""
+    pairs = run.holder("pairs")
+    miner = pairs.holder("mine")
+    if "mine" in miner.config.stages and pairs.holder("sets").config.split.set:
+        negatives.check_drawn(run.config, miner.config, "" if miner.folder == run.folder else miner.place)
 
 
 def _check_lanes(lanes: int, shards: int, whose: str) -> None:

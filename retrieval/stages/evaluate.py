@@ -146,8 +146,9 @@ def _evaluate(run: Run, value: Judged, ranking: Ranking) -> Iterator[dict[str, A
 
 
 def _of_answers(run: Run, value: Judged) -> Sequence[str]:
-    """The metrics of a set by its answers: where it has judgements, those that are asked for."""
-    return [name for name in run.config.evaluate.metrics if metrics.is_of_answers(name)] if value.qrels else ANSWERS
+    """The metrics of a set by its answers: those that are asked for; where it has no judgements, some in any case."""
+    asked = [name for name in run.config.evaluate.metrics if metrics.is_of_answers(name)]
+    return asked or (() if value.qrels else ANSWERS)
 
 
 def _evaluate_answers(

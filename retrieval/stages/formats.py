@@ -12,7 +12,19 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-from retrieval.data import beir, dpr, jsonl_pairs, labelled, msmarco, natural_questions, qa, reqa, tfds_source, trec
+from retrieval.data import (
+    answers,
+    beir,
+    dpr,
+    jsonl_pairs,
+    labelled,
+    msmarco,
+    natural_questions,
+    qa,
+    reqa,
+    tfds_source,
+    trec,
+)
 from retrieval.data.beir import Candidate, RetrievalSet
 from retrieval.data.labelled import Counts, Example, Groups
 from retrieval.errors import UserError
@@ -135,11 +147,14 @@ def read_sets(config: ConfigDict, folder: Path, corpus: Callable[[], Iterable[Ca
     if sets.qa:
         passages, questions = split(sets.qa)
         read = corpus if passages == CORPUS else functools.partial(qa.read_passages, Path(passages))
-        yield qa.read_set(QA, read, Path(questions))
+        yield qa.read_set(QA, read, Path(questions), sets.qa_patterns)
     for path in map(Path, split(sets.labelled)):
         with grouped(config, [path], folder, pool=_ALL) as (groups, counts):
-            yield labelled.evaluation_set(set_name(path), groups)
+            value = labelled.evaluation_set(set_name(path), groups)
         log(counts, str(path))
+        way_out = f"make a BEIR folder of it, with 'patterns' in {beir.ANSWERS}"
+        answers.warn_of_patterns(path, value.queries, value.answers, way_out)
+        yield value
     for path in map(Path, split(sets.beir)):
         yield beir.read_folder(path)
 
@@ -168,7 +183,14 @@ def has_answers(config: ConfigDict, name: str) -> bool:
     """Whether the questions of a judged evaluation set that a config names have answers."""
     folders = [Path(folder) for folder in split(config.sets.beir)]
     of_beir = any(path.resolve().name == name and (path / beir.ANSWERS).is_file() for path in folders)
-    return of_beir or name in ("reqa", "nq")
+    labelled_files = [path for path in map(Path, split(config.sets.labelled)) if set_name(path) == name]
+    of_dpr = any(path.is_file() and format_of(config, path) == DPR and dpr.has_answers(path) for path in labelled_files)
+    return of_beir or of_dpr or name in ("reqa", "nq")
+
+
+def has_answers_alone(config: ConfigDict) -> bool:
+    """Whether a config names open-domain questions and no other evaluation set."""
+    return bool(config.sets[QA]) and not any(config.sets[name] for name in SETS if name != QA)
 
 
 def pair_files(config: ConfigDict) -> list[Path]:

@@ -98,8 +98,8 @@ def check_questions(run: Run) -> None:
     written = (run.training / beir.ANSWERS).is_file()
     if run.config.mine.answers and not (written or formats.has_answers(run.holder("sets").config, name)):
         raise UserError(
-            f"config.mine.answers=True: the questions of set '{name}' have no answers; those of reqa and nq have, and "
-            f"of a BEIR folder with {beir.ANSWERS}: set config.mine.answers=False, or split another set"
+            f"config.mine.answers=True: the questions of set '{name}' have no answers; those of reqa and nq have, of "
+            f"DPR's JSON, and of a BEIR folder with {beir.ANSWERS}: set config.mine.answers=False, or split another set"
         )
     if run.config.mine.refresh_every and (paths := run.holder("pairs").config.pairs.files):
         raise UserError(

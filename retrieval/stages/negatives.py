@@ -47,8 +47,9 @@ def check(config: ConfigDict) -> None:
     """Checks which results are to be negatives.
 
     Raises:
-      UserError: there are fewer of them than negatives.
+      UserError: there are fewer of them than negatives, or a batch takes more negatives than are mined.
     """
+    check_drawn(config, config)
     rule = config.mine
     if rule.first > rule.last:
         raise UserError(
@@ -59,6 +60,24 @@ def check(config: ConfigDict) -> None:
         raise UserError(
             f"config.mine.negatives={rule.negatives} are more than the ranks from config.mine.first={rule.first} to "
             f"config.mine.last={rule.last}, which are {room}: lower the first or raise the last"
+        )
+
+
+def check_drawn(config: ConfigDict, miner: ConfigDict, place: str = "") -> None:
+    """Checks that a question has as many negatives as a batch takes of it: what is taken twice would count twice.
+
+    Args:
+      miner: the config of the run that mines, which is at `place` where it is another one.
+
+    Raises:
+      UserError: it has fewer.
+    """
+    taken, mined = config.data.negatives, miner.mine.negatives
+    if taken > mined:
+        where, way_out = (f" of {place}", "mine more there") if place else ("", "raise the second")
+        raise UserError(
+            f"config.data.negatives={taken} are more than config.mine.negatives={mined}{where}, so each question would "
+            f"have some of them twice: lower the first, or {way_out}"
         )
 
 

@@ -155,7 +155,12 @@ _RULES = dict(
         wandb=_TEXT,
     ),
     profile=dict(steps=_STEPS),
-    sets=dict(pydocs=_SWITCH, **{name: _TEXT for name in formats.SETS if name != "pydocs"}, distractors=_whole(0)),
+    sets=dict(
+        pydocs=_SWITCH,
+        **{name: _TEXT for name in formats.SETS if name != "pydocs"},
+        qa_patterns=_SWITCH,
+        distractors=_whole(0),
+    ),
     pairs=dict(files=_TEXT, format=_TEXT, queries=_TEXT, collection=_TEXT, positives=_whole(0), pool=_whole(1)),
     mine=dict(
         system=_TEXT,
@@ -315,8 +320,11 @@ def _check_depth(config: ConfigDict) -> None:
             is_of_answers(name) or parse(name)
         except UserError as error:
             raise UserError(f"config.evaluate.metrics: {error}") from error
-    of_answers = ANSWERS if config.sets.qa else ()
-    deepest = max((*(names or (*HITS, *RANKING)), *of_answers), key=cutoff)
+    of_answers = [name for name in names if is_of_answers(name)] or (ANSWERS if config.sets.qa else ())
+    by_judgements = [name for name in names if not is_of_answers(name)]
+    if not (by_judgements or formats.has_answers_alone(config)):
+        by_judgements = [*HITS, *RANKING]
+    deepest = max((*by_judgements, *of_answers), key=cutoff)
     if config.evaluate.depth < cutoff(deepest):
         raise UserError(
             f"config.evaluate.depth={config.evaluate.depth} is too few results for the metric {deepest}: take at least "
