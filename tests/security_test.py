@@ -403,7 +403,7 @@ class Results(Loader):
         files.write_json(folder / "run" / "results.json", [row])
 
     def read(self, folder):
-        return study_results.Results(folder).has("run")
+        return study_results.Results(folder, ["run"]).has("run")
 
 
 class Metrics(Loader):
