@@ -1,8 +1,10 @@
 """What can be known to fail is said before a run begins: no hour of `prepare` is lost on a typo."""
 
+import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -11,7 +13,7 @@ from retrieval.data import beir, reqa, tfds_source, vocabularies, wikipedia
 from retrieval.errors import UserError, divisors, near, unknown_name
 from retrieval.stages import copies, examples, export, formats, mining, plan, pretrained, settings, starts
 from retrieval.stages import model as models
-from retrieval.stages.records import is_current, is_done, needs
+from retrieval.stages.records import get_field, is_current, is_done, needs
 from retrieval.stages.run import Run, Stage
 from retrieval.store import is_url
 from retrieval.training import sharding
@@ -19,8 +21,11 @@ from retrieval.training import sharding
 CONFIG = "config.json"
 
 
-def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
+def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage], overridden: Collection[str] = ()) -> None:
     """Checks the config, the folders, the files and the devices that some stages of a run need, in a few seconds.
+
+    Args:
+      overridden: the fields that were set in the shell.
 
     Raises:
       UserError: something is missing, or does not fit.
@@ -38,6 +43,7 @@ def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
     if "mine" in names:
         mining.check_index(run, names, stages)
     _check_order(run, names, stages)
+    _check_overridden(run, names, stages, overridden)
     _check_files(run, names, stages)
     settings.check_combinations(run.config, names)
     if hosts.count() > 1:
@@ -133,6 +139,35 @@ def _check_order(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) ->
                 where = f" in {holder.place}: run it there" if not is_own else f": --stage={need},{name}"
                 raise UserError(f"stage '{name}' reads what stage '{need}' writes, which has not run{where}")
         _check_model(run, name, stages)
+
+
+def _check_overridden(
+    run: Run, names: Collection[str], stages: Mapping[str, Stage], overridden: Collection[str]
+) -> None:
+    """What is set in the shell is read by a stage of this run, where one of the base would read its own value."""
+    for field in overridden:
+        readers = [name for name, stage in stages.items() if _has((*stage.settings, *stage.uses), field)]
+        if {*run.config.stages, *names} & set(readers):
+            continue
+        for name in readers:
+            holder = run.holder(name)
+            if holder is not run and _value(holder.config, field) != _value(run.config, field):
+                raise UserError(
+                    f"config.{field}: no stage of this run reads it, but '{name}', which is one of the base, "
+                    f"{holder.place}: set it there, or add '{name}' to config.stages"
+                )
+
+
+def _has(fields: Collection[str], field: str) -> bool:
+    return any(f"{field}.".startswith(f"{other}.") for other in fields)
+
+
+def _value(config: ConfigDict, field: str) -> str:
+    """As JSON, for which lists and tuples are the same."""
+    try:
+        return json.dumps(get_field(config, field))
+    except KeyError:  # of a version without the field
+        return ""
 
 
 def _check_model(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
@@ -296,15 +331,21 @@ def _check_lanes(lanes: int, shards: int, whose: str) -> None:
 
 
 def read_config(folder: Path) -> ConfigDict:
-    """The config that a work directory keeps.
+    """The config that a work directory keeps, with tuples where JSON has lists, as the config files have them.
 
     Raises:
       UserError: it is not whole, or not one of this version.
     """
     _check_config(folder, "--workdir")
     try:
-        config = ConfigDict(files.read_json(folder / CONFIG))
+        config = ConfigDict(_with_tuples(files.read_json(folder / CONFIG)))
         settings.check_fields(config)
     except (UserError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UserError(f"{folder / CONFIG}: {error}") from error
     return config
+
+
+def _with_tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _with_tuples(item) for name, item in value.items()}
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
