@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from retrieval import command_line, main
 from retrieval.errors import UserError
-from retrieval.stages import check, records, runner
+from retrieval.stages import check, overrides, records, runner
 from retrieval.stages.run import Run, Stage
 from retrieval.stages.table import STAGES
 
@@ -97,7 +97,7 @@ def test_what_is_set_for_a_stage_of_the_base_is_refused_where_it_would_make_a_di
         parse(CONFIG, f"--config.base={base.folder}", f"--config.stages={stages}", *arguments)
         run = Run(flags.FLAGS.config, tmp_path / "run", base.lock)
         try:
-            check._check_overridden(run, names, STAGES, command_line.overridden())
+            overrides.check(run, names, STAGES, command_line.overridden())
         except UserError as error:
             return str(error)
 

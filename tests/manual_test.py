@@ -13,7 +13,7 @@ from configs import ict_bfs_wlp
 from retrieval import command_line, main
 from retrieval.data.labelled import Counts
 from retrieval.errors import UserError
-from retrieval.stages import check, formats, manual
+from retrieval.stages import formats, manual, overrides
 from retrieval.stages.formats import LABELLED, QUESTIONS, SETS
 from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
@@ -119,7 +119,7 @@ def test_no_command_sets_what_only_its_base_reads(tmp_path, monkeypatch):
         command_line.parse_flags(["main", *shlex.split(command), f"--config.base={tmp_path}"])
         run = Run(flags.FLAGS.config, tmp_path / "run", REPOSITORY / "requirements.lock")
         assert run.base and "base" in command_line.overridden()
-        check._check_overridden(run, flags.FLAGS.stage or (), STAGES, command_line.overridden())
+        overrides.check(run, flags.FLAGS.stage or (), STAGES, command_line.overridden())
     assert len(found) >= 14
 
 

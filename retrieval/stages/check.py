@@ -1,6 +1,5 @@
 """What can be known to fail is said before a run begins: no hour of `prepare` is lost on a typo."""
 
-import json
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -11,9 +10,9 @@ from ml_collections import ConfigDict
 from retrieval import files, hosts, mirror
 from retrieval.data import beir, reqa, tfds_source, vocabularies, wikipedia
 from retrieval.errors import UserError, divisors, near, unknown_name
-from retrieval.stages import copies, examples, export, formats, mining, plan, pretrained, settings, starts
+from retrieval.stages import copies, examples, export, formats, mining, overrides, plan, pretrained, settings, starts
 from retrieval.stages import model as models
-from retrieval.stages.records import get_field, is_current, is_done, needs
+from retrieval.stages.records import is_current, is_done, needs
 from retrieval.stages.run import Run, Stage
 from retrieval.store import is_url
 from retrieval.training import sharding
@@ -43,7 +42,7 @@ def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage], overridde
     if "mine" in names:
         mining.check_index(run, names, stages)
     _check_order(run, names, stages)
-    _check_overridden(run, names, stages, overridden)
+    overrides.check(run, names, stages, overridden)
     _check_files(run, names, stages)
     settings.check_combinations(run.config, names)
     if hosts.count() > 1:
@@ -139,35 +138,6 @@ def _check_order(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) ->
                 where = f" in {holder.place}: run it there" if not is_own else f": --stage={need},{name}"
                 raise UserError(f"stage '{name}' reads what stage '{need}' writes, which has not run{where}")
         _check_model(run, name, stages)
-
-
-def _check_overridden(
-    run: Run, names: Collection[str], stages: Mapping[str, Stage], overridden: Collection[str]
-) -> None:
-    """What is set in the shell is read by a stage of this run, where one of the base would read its own value."""
-    for field in overridden:
-        readers = [name for name, stage in stages.items() if _has((*stage.settings, *stage.uses), field)]
-        if {*run.config.stages, *names} & set(readers):
-            continue
-        for name in readers:
-            holder = run.holder(name)
-            if holder is not run and _value(holder.config, field) != _value(run.config, field):
-                raise UserError(
-                    f"config.{field}: no stage of this run reads it, but '{name}', which is one of the base, "
-                    f"{holder.place}: set it there, or add '{name}' to config.stages"
-                )
-
-
-def _has(fields: Collection[str], field: str) -> bool:
-    return any(f"{field}.".startswith(f"{other}.") for other in fields)
-
-
-def _value(config: ConfigDict, field: str) -> str:
-    """As JSON, for which lists and tuples are the same."""
-    try:
-        return json.dumps(get_field(config, field))
-    except KeyError:  # of a version without the field
-        return ""
 
 
 def _check_model(run: Run, name: str, stages: Mapping[str, Stage]) -> None:

@@ -148,6 +148,7 @@ def _embedded(
     """The embeddings of questions [Q, E], and exact search over all candidates, of which a shard's texts are held."""
     tokens = models.query_tokens(config, vocabulary, [question.text for question in questions])
     queries_QE = embedder.embed_rows(embedder.queries(params), tokens)
+    tower = embedder.documents(params)
     # Room for as many as there may be: the system gives memory to what is written alone.
     windows_WE = np.empty((len(candidates) * config.encode.windows, queries_QE.shape[1]), np.float32)
     owners = array.array("i")
@@ -155,8 +156,7 @@ def _embedded(
         rows = range(start, min(start + config.encode.shard_size, len(candidates)))
         cut = models.candidate_windows(config, vocabulary, [candidates[row] for row in rows])
         tokens = list(itertools.chain.from_iterable(cut))
-        found_WE = embedder.embed_rows(embedder.documents(params), tokens)
-        windows_WE[len(owners) : len(owners) + len(tokens)] = found_WE
+        windows_WE[len(owners) : len(owners) + len(tokens)] = embedder.embed_rows(tower, tokens)
         owners.extend(row for row, own in zip(rows, cut) for _ in own)
     index = ExactIndex(windows_WE[: len(owners)], mesh=mesh)
     return queries_QE, windows.over_candidates(index, np.asarray(owners))
