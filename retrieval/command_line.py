@@ -1,4 +1,4 @@
-"""What the commands share: the flags --config and --workdir, and errors in the words of people who type them."""
+"""What the commands share: flags, and errors in the words of people who type them."""
 
 import errno
 import logging
@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what matters comes as an exception
@@ -13,13 +14,19 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what matters comes as an e
 from absl import app, flags
 from ml_collections import ConfigDict, config_flags
 
-from retrieval import flag_errors, hosts, terminal
+from retrieval import flag_errors, hosts, mirror, terminal
 from retrieval.errors import UserError
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment: configs/NAME.py, or configs/NAME.py:local.")
 WORKDIR = flags.DEFINE_string(
     "workdir", None, "Folder that everything is written to, and resumed from: PATH or gs://BUCKET/PATH."
 )
+_SCRATCH = flags.DEFINE_string(
+    "scratch", None, "Where a --workdir such as gs://bucket/run has its local folder, if not below that of TMPDIR."
+)
+
+# Stands for --config where a work directory keeps its own: a file that takes the work directory as its argument.
+_KEPT = Path(__file__).parent / "stages" / "kept.py"
 
 _OVERRIDE = re.compile(r"--?(no)?config\.")
 
@@ -32,6 +39,8 @@ _REMEDIES = dict.fromkeys(
 def parse_flags(argv: Sequence[str]) -> list[str]:
     """Parses the flags, with an error for people where the flag libraries raise one for programmers.
 
+    Without --config, fields are set in the config that the work directory keeps.
+
     Raises:
       UserError: no config, a config that does not load, an unknown field or flag, or a value of the wrong type.
     """
@@ -41,17 +50,23 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     if len(configs) > 1:
         raise UserError(f"--config is there twice, {configs[0]} and {configs[-1]}: leave one out")
     rest = _parse(plain)
-    if CONFIG.value is None:
-        if overrides:
-            raise UserError(
-                f"{overrides[0]}: --config is missing, the experiment whose field is to be set, such as "
-                "--config=configs/ict_bfs_wlp.py:local"
-            )
+    if _SCRATCH.value:
+        mirror.set_scratch(Path(_SCRATCH.value))
+    if not overrides:
         return rest
+    if CONFIG.value is None:
+        kept = _kept(overrides[0])
+        argv, plain = ([words[0], kept, *words[1:]] for words in (argv, plain))
+        _parse(plain)
     for override in overrides:
         _check_field(CONFIG.value, _OVERRIDE.sub("", override).split("=")[0])
     flags.FLAGS.unparse_flags()
     return _parse(argv)
+
+
+def overridden() -> list[str]:
+    """The fields of the config that were set in the shell."""
+    return [] if CONFIG.value is None else list(flags.FLAGS[CONFIG.name].override_values)
 
 
 def refuse_arguments(argv: Sequence[str]) -> None:
@@ -112,6 +127,17 @@ def _parse(argv: Sequence[str]) -> list[str]:
     if not isinstance(CONFIG.value, ConfigDict | None):  # for a missing file the library gives an object that raises
         raise flag_errors.no_config(_config_flag(argv))
     return rest
+
+
+def _kept(override: str) -> str:
+    """The --config that stands for the config which the work directory keeps."""
+    workdir = WORKDIR.value
+    if not workdir or not (mirror.local(workdir) / mirror.CONFIG).exists():
+        raise UserError(
+            f"{override}: --config is missing, the experiment whose field is to be set, such as "
+            "--config=configs/ict_bfs_wlp.py:local (it can be left out where --workdir has a config.json)"
+        )
+    return f"--{CONFIG.name}={_KEPT}:{workdir}"
 
 
 def _config_flag(argv: Sequence[str]) -> str:

@@ -4,7 +4,7 @@
     python -m retrieval.main --workdir=runs/quickstart --stage=search --query='how do I read a zip archive'
 
 Any field of a config can be set from the shell: --config.train.batch_size=64. For a work directory that exists,
---config can be left out: it keeps its own.
+--config can be left out: it keeps its own, with the fields that were set, and others can be set in that.
 """
 
 from collections.abc import Sequence
@@ -24,9 +24,6 @@ _STAGE = flags.DEFINE_list(
     "stage", None, "Stages to run instead of those that the config lists, such as evaluate,report."
 )
 _QUERY = flags.DEFINE_string("query", "", "What --stage=search looks for.")
-_SCRATCH = flags.DEFINE_string(
-    "scratch", None, "Where a --workdir such as gs://bucket/run has its local folder, if not below that of TMPDIR."
-)
 _MULTIHOST = flags.DEFINE_bool("multihost", False, "This is one of the hosts of a pod, which share the work directory.")
 
 
@@ -39,8 +36,6 @@ def main(argv: Sequence[str]) -> None:
         raise UserError("--workdir is missing: the folder to write to, such as --workdir=runs/quickstart")
     if _MULTIHOST.value:
         hosts.connect()
-    if _SCRATCH.value:
-        mirror.set_scratch(Path(_SCRATCH.value))
     if not is_url(workdir):
         _run(workdir, Path(workdir))
         return
@@ -64,7 +59,7 @@ def _run(workdir: str, folder: Path, copy: mirror.Mirror | None = None) -> None:
     config = command_line.CONFIG.value or _config_of(folder, workdir)
     names = _stages(config)
     run = Run(config, folder, REPOSITORY / "requirements.lock", _QUERY.value, copy)
-    hosts.on_first(lambda: check(run, names, STAGES))
+    hosts.on_first(lambda: check(run, names, STAGES, command_line.overridden()))
     hosts.on_first(lambda: take_run(run, STAGES))
     for name in names:
         run_stage(run, name, STAGES)

@@ -105,13 +105,14 @@ def test_a_question_is_no_result_of_its_own_validation(monkeypatch):
         {"a": [1], "b": [2]}, {c.id: [[3]] for c in candidates}, {"a": {"x": 1}}, own_rows(queries, candidates)
     )
     assert pool.own == {"a": 0}
-    embeddings = iter([np.eye(2), np.array([[1.0, 0], [0.9, 0], [0, 1]])])
+    embeddings = iter([np.eye(2, dtype=np.float32), np.array([[1.0, 0], [0.9, 0], [0, 1]], np.float32)])
     monkeypatch.setattr(validation, "check", lambda config: None)
     monkeypatch.setattr(validation, "_labelled_pool", lambda *_: pool)
-    monkeypatch.setattr(validation, "encode_rows", lambda *_: next(embeddings).astype(np.float32))
-    embedder = SimpleNamespace(queries=lambda params: None, documents=lambda params: None)
+    embedder = SimpleNamespace(
+        queries=lambda params: None, documents=lambda params: None, embed_rows=lambda *_: next(embeddings)
+    )
     monkeypatch.setattr(validation.models, "Embedder", lambda *_: embedder)
-    config = dict(data=dict(rates=dict(pairs=1.0), query_length=4, document_length=4), encode=dict(batch_tokens=8))
+    config = dict(data=dict(rates=dict(pairs=1.0)))
     validate = validation.make(SimpleNamespace(config=ConfigDict(config)), None, SimpleNamespace(size=1))
     assert validate(None)["RR"] == 1
 

@@ -6,18 +6,20 @@ import json
 import pytest
 from absl import flags
 from conftest import REPOSITORY
+from mistakes_test import forget_flags
 from ml_collections import ConfigDict
 
 from retrieval import command_line, main
 from retrieval.errors import UserError
-from retrieval.stages import check, records, runner
+from retrieval.stages import check, overrides, records, runner
 from retrieval.stages.run import Run, Stage
+from retrieval.stages.table import STAGES
 
 CONFIG = f"--config={REPOSITORY}/configs/ict_bfs_wlp.py:local"
 
 
 def parse(*arguments):
-    flags.FLAGS.unparse_flags()
+    forget_flags()
     return command_line.parse_flags(["main", *arguments])
 
 
@@ -66,6 +68,51 @@ def test_a_work_directory_keeps_its_config(tmp_path, monkeypatch):
     runner.open_run(Run(flags.FLAGS.config, tmp_path, REPOSITORY / "requirements.lock"), {})
     main.main(parse(f"--workdir={tmp_path}"))
     assert json.loads((tmp_path / "config.json").read_text())["train"]["symmetric"] is True
+
+
+def test_a_field_is_set_in_the_config_that_a_work_directory_keeps(tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "run_stage", lambda *_: None)
+    parse(CONFIG, f"--workdir={tmp_path}", "--config.train.symmetric=True", "--config.sets.beir=scifact")
+    runner.open_run(Run(flags.FLAGS.config, tmp_path, REPOSITORY / "requirements.lock"), {})
+    before = json.loads((tmp_path / "config.json").read_text())
+    given = ["--noconfig.encode.corpus", "--config.evaluate.metrics=('RR@10','R@50')", "--config.train.clip_norm=2"]
+    main.main(parse(f"--workdir={tmp_path}", "--stage=prepare", *given))
+    before["encode"]["corpus"], before["evaluate"]["metrics"] = False, ["RR@10", "R@50"]
+    before["train"]["clip_norm"] = 2.0
+    assert json.loads((tmp_path / "config.json").read_text()) == before
+
+
+def test_a_kept_config_is_as_its_file_has_it(tmp_path):
+    parse(CONFIG)
+    config = flags.FLAGS.config
+    (tmp_path / "config.json").write_text(config.to_json())
+    assert check.read_config(tmp_path).to_dict() == config.to_dict()
+
+
+def test_what_is_set_for_a_stage_of_the_base_is_refused_where_it_would_make_a_difference(tmp_path):
+    base = make_run(tmp_path / "base", "--config.stages=('prepare','pairs','encode')")
+    base.folder.mkdir()
+    (base.folder / "config.json").write_text(base.config.to_json())
+
+    def refused(*arguments, stages="('train','index','evaluate')", names=()):
+        parse(CONFIG, f"--config.base={base.folder}", f"--config.stages={stages}", *arguments)
+        run = Run(flags.FLAGS.config, tmp_path / "run", base.lock)
+        try:
+            overrides.check(run, names, STAGES, command_line.overridden())
+        except UserError as error:
+            return str(error)
+
+    assert refused("--config.vocab=v.txt").startswith("config.vocab: no stage of this run reads it, but 'prepare'")
+    assert not refused("--config.vocab=v.txt", names=["plan"])
+    assert not refused("--config.vocab=v.txt", stages="('prepare','train')")
+    assert not refused(f"--config.prepare.vocab_size={base.config.prepare.vocab_size}")  # as it is there
+    assert not refused("--config.prepare.workers=7", "--config.loop.log_every=7", "--config.export.license=mit")
+    assert refused("--config.pairs.pool=7") and not refused("--config.pairs.pool=7", names=["pairs"])
+    assert not refused("--config.mine.system=exact")  # no run of the chain has the stage
+    assert not refused("--config.encode.corpus=False", "--config.model.dropout=0.2", "--config.split.seed=7")
+    assert refused("--config.encode.untrained=False") and refused("--config.encode.corpus=False", stages="('train',)")
+    assert not refused("--config.encode.shard_size=7", stages="('train',)")
+    assert not refused("--config.pairs.collection=c.tsv", stages="('sets',)")
 
 
 def test_a_full_disk_is_named():

@@ -1,16 +1,21 @@
 """README.md and --help name every stage, config and format, and their examples are what the readers take."""
 
+import re
+import shlex
 import sys
 
 import pytest
+from absl import flags
 from conftest import REPOSITORY
+from mistakes_test import forget_flags
 
 from configs import ict_bfs_wlp
 from retrieval import command_line, main
 from retrieval.data.labelled import Counts
 from retrieval.errors import UserError
-from retrieval.stages import formats, manual
+from retrieval.stages import formats, manual, overrides
 from retrieval.stages.formats import LABELLED, QUESTIONS, SETS
+from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
 
 
@@ -90,6 +95,33 @@ def test_ids_of_another_kind_are_not_trained_on_as_texts(tmp_path):
     config.pairs.format = ""
     path.write_text("who sang\tReba sang\tBob")
     assert formats.format_of(config, path) == formats.TRIPLES
+
+
+def commands():
+    """The commands of the documents and the configs that stand on a base."""
+    for path in (
+        REPOSITORY / "README.md",
+        *(REPOSITORY / "docs").glob("*.md"),
+        *(REPOSITORY / "configs").rglob("*.py"),
+    ):
+        text = re.sub(r"\\+\n", " ", path.read_text(encoding="utf-8"))
+        yield from (command for command in re.findall(r"-m retrieval\.main (.*)", text) if "--config.base=" in command)
+
+
+def test_no_command_sets_what_only_its_base_reads(tmp_path, monkeypatch):
+    """Also where the base has run every stage."""
+    monkeypatch.chdir(REPOSITORY)
+    base = ict_bfs_wlp.get_config()
+    base.stages = tuple(STAGES)
+    (tmp_path / "config.json").write_text(base.to_json())
+    found = list(commands())
+    for command in found:
+        forget_flags()
+        command_line.parse_flags(["main", *shlex.split(command), f"--config.base={tmp_path}"])
+        run = Run(flags.FLAGS.config, tmp_path / "run", REPOSITORY / "requirements.lock")
+        assert run.base and "base" in command_line.overridden()
+        overrides.check(run, flags.FLAGS.stage or (), STAGES, command_line.overridden())
+    assert len(found) >= 14
 
 
 def test_help_lists_all_of_it(monkeypatch, capsys):

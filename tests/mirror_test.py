@@ -309,7 +309,12 @@ def test_the_command_takes_a_store_and_then_needs_no_config(inputs, bucket, tmp_
     monkeypatch.setattr(command_line, "_set_up_logging", lambda: None)
     monkeypatch.chdir(REPOSITORY)
     caplog.set_level(logging.INFO, "retrieval")
-    for number, given in enumerate((["--config=configs/bm25.py", *sets, stages], [])):
+    turns = (
+        ["--config=configs/bm25.py", *sets, stages],
+        [],
+        ["--config.evaluate.metrics=('RR@10',)", "--stage=evaluate"],
+    )
+    for number, given in enumerate(turns):
         forget_flags()
         argv = ["command", f"--workdir={URL}", f"--scratch={tmp_path / str(number)}", *given]
         monkeypatch.setenv("RETRIEVAL_SCRATCH", "")
@@ -320,6 +325,8 @@ def test_the_command_takes_a_store_and_then_needs_no_config(inputs, bucket, tmp_
     forget_flags()
     up_to_date = {name for name in ("sets", "index", "evaluate") if f"{name}: up to date" in caplog.text}
     assert up_to_date == {"sets", "index", "evaluate"} and "bucket/run/report.md" in bucket.names()
+    kept = json.loads(bucket.path("bucket/run/config.json").read_text())
+    assert kept["evaluate"]["metrics"] == ["RR@10"] and kept["sets"]["reqa"] == str(inputs / "squad.json")
     assert json.loads(bucket.path(f"bucket/run/{files.LOCK}").read_text())["until"] <= time.time()
 
 

@@ -85,6 +85,21 @@ FLAGS = mistakes(
         ("--config={typo.py} --workdir={run}", ("'config.train.batchsize'", "did you mean config.train.batch_size")),
         ("--config={lacks.py} --workdir={run}", ("config.train.steps is missing", "configs/ict_bfs_wlp.py")),
         ("--workdir={older}", ("config.data.pack.query is missing", "--config=configs/NAME.py")),
+        ("--workdir={older} --config.train.steps=5", ("config.data.pack.query is missing", "--config=configs/NAME.py")),
+        ("--workdir={damaged} --config.train.steps=5", ("{damaged}/config.json: not valid JSON", "--workdir")),
+        ("--workdir={finished} --config.trian.steps=5", ("'config.trian'", "did you mean config.train")),
+        (
+            "--workdir={finished} --config.train.steps=many",
+            ("--config.train.steps=many", "a whole number is needed, such as 600"),
+        ),
+        (
+            "--workdir={finished} --config.stages=5 --stage=train",
+            ("config.stages=(5,)", "a tuple of texts", "('one', 'two')"),
+        ),
+        (
+            "--workdir={finished} --config.train.steps=5",
+            ("{finished} is the work directory of another config", "config.train.steps: 600 there, 5 now"),
+        ),
         (
             "--config=configs/studies/pretraining_tasks.py:local --workdir={run}",
             ("--config is that of a study", "python -m retrieval.study"),
@@ -293,6 +308,7 @@ FIELDS = mistakes(
 REQA = "--config=configs/reqa.py:local --workdir={run} --config.base={finished} --config.sets.reqa={squad.json}"
 DPR = "--config=configs/dpr.py:local --workdir={run} --config.base={finished} --config.pairs.files="
 MINED = REQA.replace("reqa.py", "dpr_mined.py")
+ANCE = "--config=configs/ance.py:local --workdir={run} --config.base={finished}"
 QA = "--config=configs/bm25.py --workdir={run} --config.sets.qa="
 LAGGED = f"{MINED} --config.mine.refresh_every=100 --config.mine.refresh_lag=50 --config.mine.refresh_env="
 ALONE = MINED.replace(" --config.base={finished}", "")
@@ -476,6 +492,14 @@ FILES = mistakes(
             "--config.stages=\"('mine', 'pairs')\"",
             ("{indexed}: what stage 'index' wrote is older", "--stage=index there"),
         ),
+        (
+            f"{REQA} --config.vocab={{nowhere}}",
+            ("config.vocab: no stage of this run reads it, but 'prepare'", "of the base, {finished}", "add 'prepare'"),
+        ),
+        (f"{REQA} --config.corpus={{nowhere}}", ("config.corpus: no stage", "'prepare'", "{finished}: set it there")),
+        (f"{REQA} --config.prepare.longest_passage=300", ("config.prepare.longest_passage: no stage", "'prepare'")),
+        (f"{ANCE} --config.sets.beir={{beir}}", ("config.sets.beir: no stage", "'sets'", "{finished}: set it there")),
+        (f"{ANCE} --config.split.ratio=0.01", ("config.split.ratio: no stage", "'sets'", "{finished}: set it there")),
         (f"{REQA} --config.base={{nowhere}}", ("config.base={nowhere}", "not a work directory")),
         (f"{REQA} --config.base={{folder}}", ("config.base={folder}", "not a work directory (no config.json)")),
         (f"{REQA} --config.base={{damaged}}", ("{damaged}/config.json: not valid JSON", "config.base")),

@@ -102,7 +102,7 @@ def test_mlm_masks_15_percent_as_bert_does():
 def test_a_full_row_has_a_place_for_every_masked_token():
     places = [features.mlm_lengths(text)["positions"] for text in range(5, 513)]
     assert places == [max(1, round(0.15 * (text - 2))) for text in range(5, 513)]
-    assert places == np.maximum(1, pretraining.share(tf.range(3, 511), 15)).tolist()
+    assert places == np.maximum(1, pretraining.share(tf.range(3, 511), pretraining.MASKED)).tolist()
     for text in (192, 352, 392):  # of which 15 % are 28.5, 52.5 and 58.5
         example = pretraining.mlm({"ids": tf.range(200, 600)}, tf.constant([3, 1]), {"text": text}, SPECIALS)
         assert len(example["positions"]) == places[text - 5]

@@ -296,9 +296,10 @@ def test_a_run_that_is_cut_off_around_its_refreshes_ends_as_if_it_had_not_been(
     whole, inputs, mined, tmp_path, monkeypatch
 ):
     run = refreshed(tmp_path / "run", inputs, mined)
-    cut_off(monkeypatch, run, versions, "encode_rows", 3)  # in the middle of the first: half of the candidates
+    # In the middle of the first: the validation pool is cut up, and half of the candidates.
+    cut_off(monkeypatch, run, versions.models, "candidate_windows", 3)
     assert not list((run.folder / "refreshed").glob("*"))
-    cut_off(monkeypatch, run, train.validation, "encode_rows", 3)  # behind it, after a checkpoint of version 1
+    cut_off(monkeypatch, run, train.validation.metrics, "evaluate", 2)  # behind it, after a checkpoint of version 1
     execute(run)
     assert_same(run, whole)
 

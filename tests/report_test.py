@@ -4,8 +4,11 @@ import json
 
 import pytest
 
+from configs import bm25, ict_bfs_wlp
 from retrieval.errors import UserError
 from retrieval.evaluation.report import Table, write_report
+from retrieval.stages import records, report
+from retrieval.stages.run import Run
 
 
 def result(system, metric, value, dataset="squad", split="test", queries=97888, seconds=2.5, step=None):
@@ -119,3 +122,17 @@ def test_bad_input_is_refused(tmp_path):
         with pytest.raises(UserError, match=r"train\.jsonl, line 2"):
             write_report(tmp_path, "T", [])
     assert not (tmp_path / "report.md").exists()
+
+
+def test_the_title_names_the_corpus_that_the_base_prepared(tmp_path):
+    base, config = ict_bfs_wlp.get_config("local"), bm25.get_config()
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "config.json").write_text(base.to_json())
+    done = {"inputs": {}, "done": True, "seconds": 1, "peak_memory_mb": 1, "details": {}}
+    for folder, title in ((str(tmp_path / "base"), "run: transformer on pydocs"), ("", "run: transformer")):
+        config.base = folder
+        run = Run(config, tmp_path / "run", tmp_path / "lock")
+        records.write_record(run, "evaluate", done)
+        (run.folder / "results.json").write_text("[]")
+        report.write_report(run)
+        assert (run.folder / "report.md").read_text().splitlines()[0] == f"# {title}"

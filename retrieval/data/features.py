@@ -15,9 +15,9 @@ def pair_lengths(query: int, document: int, negatives: int = 0) -> dict[str, int
     return {"query": query, "document": document, "document_id": 1 + negatives, "log_q": 1 + negatives}
 
 
-def mlm_lengths(text: int, percent: int = 15) -> dict[str, int]:
+def mlm_lengths(text: int) -> dict[str, int]:
     """The lengths that the MLM task and its converter take: as many positions as a full row has masked tokens."""
-    masked = max(1, pretraining.share(text - 2, percent))
+    masked = max(1, pretraining.share(text - 2, pretraining.MASKED))
     return {"text": text, "positions": masked, "labels": masked}
 
 

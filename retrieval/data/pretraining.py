@@ -14,6 +14,9 @@ from retrieval.data.vocab import Vocabulary
 
 Record = Mapping[str, tf.Tensor]
 
+# Of a text's tokens, those that a masked language model predicts, in percent (Devlin et al. 2019).
+MASKED = 15
+
 
 class Specials(NamedTuple):
     """The ids of a vocabulary that the tasks need."""
@@ -64,7 +67,7 @@ def mlm(
     seed: tf.Tensor,
     lengths: Mapping[str, int],
     specials: Specials,
-    percent: int = 15,
+    percent: int = MASKED,
     continues: Sequence[bool] | None = None,
 ) -> Record:
     """Masked language model (Devlin et al. 2019): 15 % of a passage's tokens are to be predicted; of these 80 % are

@@ -1,15 +1,28 @@
 """What can be known to fail is said before a run begins: no hour of `prepare` is lost on a typo."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ml_collections import ConfigDict
 
 from retrieval import files, hosts, mirror
 from retrieval.data import beir, reqa, tfds_source, vocabularies, wikipedia
 from retrieval.errors import UserError, divisors, near, unknown_name
-from retrieval.stages import copies, examples, export, formats, mining, negatives, plan, pretrained, settings, starts
+from retrieval.stages import (
+    copies,
+    examples,
+    export,
+    formats,
+    mining,
+    negatives,
+    overrides,
+    plan,
+    pretrained,
+    settings,
+    starts,
+)
 from retrieval.stages import model as models
 from retrieval.stages.records import has_settings, is_current, is_done, needs
 from retrieval.stages.run import Run, Stage
@@ -19,8 +32,11 @@ from retrieval.training import sharding
 CONFIG = "config.json"
 
 
-def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
+def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage], overridden: Collection[str] = ()) -> None:
     """Checks the config, the folders, the files and the devices that some stages of a run need, in a few seconds.
+
+    Args:
+      overridden: the fields that were set in the shell.
 
     Raises:
       UserError: something is missing, or does not fit.
@@ -38,6 +54,7 @@ def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
     if "mine" in names:
         mining.check_index(run, names, stages)
     _check_order(run, names, stages)
+    overrides.check(run, names, stages, overridden)
     _check_files(run, names, stages)
     settings.check_combinations(run.config, names)
     if hosts.count() > 1:
@@ -318,15 +335,21 @@ def _check_lanes(lanes: int, shards: int, whose: str) -> None:
 
 
 def read_config(folder: Path) -> ConfigDict:
-    """The config that a work directory keeps.
+    """The config that a work directory keeps, with tuples where JSON has lists, as the config files have them.
 
     Raises:
       UserError: it is not whole, or not one of this version.
     """
     _check_config(folder, "--workdir")
     try:
-        config = ConfigDict(files.read_json(folder / CONFIG))
+        config = ConfigDict(_with_tuples(files.read_json(folder / CONFIG)))
         settings.check_fields(config)
     except (UserError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UserError(f"{folder / CONFIG}: {error}") from error
     return config
+
+
+def _with_tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _with_tuples(item) for name, item in value.items()}
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value

@@ -48,7 +48,7 @@ def encode(run: Run) -> dict[str, Any]:
                 run.embeddings(name, system),
                 shard_size=config.encode.shard_size,
                 batch_tokens=config.encode.batch_tokens,
-                longest=max(config.data.query_length, config.data.document_length),
+                longest=models.longest(config),
                 multiple=mesh.size,
             )
             if name != CORPUS:

@@ -15,7 +15,6 @@ from retrieval.data import beir, vocabularies
 from retrieval.data.labelled import Example
 from retrieval.errors import UserError
 from retrieval.models.two_tower import TwoTower
-from retrieval.search import encode as encoding
 from retrieval.search import scann
 from retrieval.search.bm25 import Bm25Index
 from retrieval.stages import examples, formats, negatives, starts
@@ -140,10 +139,9 @@ def _embedded(run: Run, source: Run, texts: list[str]) -> Any:
     config, towers = starts.load_parameters(trainer.folder, len(vocabulary), run.config.mesh)
     if not isinstance(towers, TwoTower):
         raise UserError(f"{trainer.folder}: a masked language model has no towers to mine with: another config.base")
-    mesh = models.local_mesh(run.config)
-    embed = models.Embedder(config, vocabulary, mesh).queries(models.parameters(towers))
-    tokens = models.query_tokens(config, vocabulary, texts)
-    return encoding.encode_rows(tokens, embed, config.encode.batch_tokens, config.data.query_length, mesh.size)
+    embedder = models.Embedder(config, vocabulary, models.local_mesh(config))
+    tower = embedder.queries(models.parameters(towers))
+    return embedder.embed_rows(tower, models.query_tokens(config, vocabulary, texts))
 
 
 def _provenance(config: ConfigDict, source: Run) -> dict[str, Any]:

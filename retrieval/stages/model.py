@@ -20,6 +20,7 @@ from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig, whole
 from retrieval.models.two_tower import TowerConfig, TwoTower
+from retrieval.search.encode import encode_rows
 from retrieval.training import sharding
 
 
@@ -83,6 +84,11 @@ def check(config: ConfigDict) -> None:
         )
 
 
+def longest(config: ConfigDict) -> int:
+    """The most tokens that a text of either tower has."""
+    return max(config.data.query_length, config.data.document_length)
+
+
 def sizes(config: ConfigDict, of_towers: bool = True) -> dict[str, Any]:
     """The fields on which it depends whether one model's parameters suit another.
 
@@ -95,7 +101,7 @@ def sizes(config: ConfigDict, of_towers: bool = True) -> dict[str, Any]:
     names += ["embed_dim", "embed_norm", "tied"] if of_towers else []
     found = {f"model.{name}": config.model[name] for name in names}
     if config.model.encoder == "transformer":
-        found["data.document_length"] = max(config.data.query_length, config.data.document_length)
+        found["data.document_length"] = longest(config)
     return found | {
         f"data.rates.{task}": config.data.rates.get(task, 0) for task in ("mlm", "autoencoder") if of_towers
     }
@@ -183,6 +189,10 @@ class Embedder:
         with jax.set_mesh(self._mesh):
             return jax.device_put(params, shardings(params, self._config, self._mesh))
 
+    def embed_rows(self, tower: Callable[[np.ndarray], np.ndarray], tokens: Sequence[Sequence[int]]) -> np.ndarray:
+        """Token ids of N texts to embeddings [N, E], in memory; `tower` is what `queries` or `documents` gave."""
+        return encode_rows(tokens, tower, self._config.encode.batch_tokens, longest(self._config), self._mesh.size)
+
     def _embed(self, encode: Callable, params: Any, ids_BL: np.ndarray) -> np.ndarray:
         rows = sharding.batch_sharding(self._mesh)
         ids_BL, types_BL = (sharding.place(x, rows) for x in (ids_BL, token_types(ids_BL, self._sep_id)))
@@ -226,7 +236,7 @@ def _sizes(config: ConfigDict, vocab_size: int) -> dict[str, Any]:
         hidden_size=model.hidden_size,
         num_heads=model.num_heads,
         mlp_size=model.mlp_size,
-        max_length=max(config.data.query_length, config.data.document_length),
+        max_length=longest(config),
         type_vocab_size=model.type_vocab_size,
         layer_norm_epsilon=model.layer_norm_epsilon,
         dropout=model.dropout,

@@ -6,7 +6,6 @@ from retrieval import terminal
 from retrieval.data import vocabularies
 from retrieval.data.beir import Candidate
 from retrieval.errors import UserError
-from retrieval.search import encode as encoding
 from retrieval.search import fusion
 from retrieval.search.bm25 import Bm25Index
 from retrieval.stages import index as indexes
@@ -54,9 +53,8 @@ def hit(rank: int, score: float, passage: Candidate) -> str:
 
 
 def _embed(run: Run) -> np.ndarray:
-    config, vocabulary = of_towers(run), vocabularies.load(run.corpus)
-    mesh = models.local_mesh(config)
+    config, vocabulary = of_towers(run).copy_and_resolve_references(), vocabularies.load(run.corpus)
+    config.encode.batch_tokens = 1  # there is one query, and no batch to fill
     params = models.parameters(load_towers(run, len(vocabulary)))
-    embed = models.Embedder(config, vocabulary, mesh).queries(params)
-    tokens = models.query_tokens(config, vocabulary, [run.query])
-    return encoding.encode_rows(tokens, embed, 1, config.data.query_length, mesh.size)
+    embedder = models.Embedder(config, vocabulary, models.local_mesh(config))
+    return embedder.embed_rows(embedder.queries(params), models.query_tokens(config, vocabulary, [run.query]))

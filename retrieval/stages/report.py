@@ -14,7 +14,8 @@ def write_report(run: Run) -> None:
     """Writes `report.md` and its plots from `results.json`, the metrics of training and the records of the stages."""
     found = (_table_1(run), _table_2(run), _indexes(run), _searches(run), _plan(run), _stages(run))
     tables = [table for table in found if table]
-    title = f"{run.folder.name}: {run.config.model.encoder} on {run.config.corpus}"
+    corpus = run.holder("prepare").config.corpus
+    title = f"{run.folder.name}: {run.config.model.encoder}{f' on {corpus}' if corpus else ''}"
     report.write_report(run.folder, title, files.read_json(run.folder / "results.json"), tables)
     _log.info("report: %s/report.md", run.place)
 

@@ -145,6 +145,7 @@ class Stage:
       function: does the work; what it returns (JSON) is kept in the stage's record, for the report.
       settings: the fields of the config, as dotted names, that its output depends on.
       needs: stages whose output it reads.
+      uses: further fields that it reads; nothing is made anew when they change.
       also: further ones, which depend on the config.
       wants: stages whose output it reads where there is any.
       looks_back: it reads nothing of a stage that comes after it in config.stages, but what the base has of that.
@@ -164,6 +165,7 @@ class Stage:
     function: Callable[[Run], Any]
     settings: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+    uses: tuple[str, ...] = ()
     also: Callable[[ConfigDict], tuple[str, ...]] = lambda config: ()
     wants: tuple[str, ...] = ()
     looks_back: bool = False

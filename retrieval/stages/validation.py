@@ -20,7 +20,6 @@ from retrieval.data.vocab import Vocabulary
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import metrics
 from retrieval.search import windows
-from retrieval.search.encode import encode_rows
 from retrieval.search.exact import ExactIndex
 from retrieval.stages import examples
 from retrieval.stages import model as models
@@ -71,17 +70,13 @@ def make(run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> Callable[
     pool = _labelled_pool(run, vocabulary) if config.data.rates.pairs else _held_out_pool(run, vocabulary)
     _log.info("validation: %d queries over %d candidates", len(pool.queries), len(pool.candidates))
     embedder = models.Embedder(config, vocabulary, mesh)
-    longest = max(config.data.query_length, config.data.document_length)
-
+    queries = list(pool.queries.values())
     rows = list(itertools.chain.from_iterable(pool.candidates.values()))
     owners_W = windows.owners([id for id, own in pool.candidates.items() for _ in own])
 
     def validate(params: Any) -> dict[str, float]:
-        embed = [embedder.queries(params), embedder.documents(params)]
-        queries_QE, windows_WE = (
-            encode_rows(tokens, function, config.encode.batch_tokens, longest, mesh.size)
-            for tokens, function in zip((list(pool.queries.values()), rows), embed)
-        )
+        queries_QE = embedder.embed_rows(embedder.queries(params), queries)
+        windows_WE = embedder.embed_rows(embedder.documents(params), rows)
         index = windows.over_candidates(ExactIndex(windows_WE), owners_W)
         depth = min(100 + bool(pool.own), len(pool.candidates))
         _, rows_QK = metrics.drop_self_matches(*index.search(queries_QE, depth), pool.queries, pool.own)

@@ -6,7 +6,7 @@ Version 0 is what the stage `pairs` wrote. The others lie in `refreshed/`, whole
 import array
 import itertools
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from retrieval.data.labelled import Counts
 from retrieval.data.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.search import windows
-from retrieval.search.encode import encode_rows
 from retrieval.search.exact import ExactIndex
 from retrieval.stages import examples, negatives
 from retrieval.stages import model as models
@@ -147,14 +146,9 @@ def _embedded(
     candidates: CandidateTexts,
 ) -> tuple[np.ndarray, windows.Index]:
     """The embeddings of questions [Q, E], and exact search over all candidates, of which a shard's texts are held."""
-
-    def embed(tokens: Sequence[Sequence[int]], function: Callable) -> np.ndarray:
-        longest = max(config.data.query_length, config.data.document_length)
-        return encode_rows(tokens, function, config.encode.batch_tokens, longest, mesh.size)
-
     tokens = models.query_tokens(config, vocabulary, [question.text for question in questions])
-    queries_QE = embed(tokens, embedder.queries(params))
-    embed_documents = embedder.documents(params)
+    queries_QE = embedder.embed_rows(embedder.queries(params), tokens)
+    tower = embedder.documents(params)
     # Room for as many as there may be: the system gives memory to what is written alone.
     windows_WE = np.empty((len(candidates) * config.encode.windows, queries_QE.shape[1]), np.float32)
     owners = array.array("i")
@@ -162,7 +156,7 @@ def _embedded(
         rows = range(start, min(start + config.encode.shard_size, len(candidates)))
         cut = models.candidate_windows(config, vocabulary, [candidates[row] for row in rows])
         tokens = list(itertools.chain.from_iterable(cut))
-        windows_WE[len(owners) : len(owners) + len(tokens)] = embed(tokens, embed_documents)
+        windows_WE[len(owners) : len(owners) + len(tokens)] = embedder.embed_rows(tower, tokens)
         owners.extend(row for row, own in zip(rows, cut) for _ in own)
     index = ExactIndex(windows_WE[: len(owners)], mesh=mesh)
     return queries_QE, windows.over_candidates(index, np.asarray(owners))

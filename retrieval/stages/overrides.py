@@ -1,0 +1,46 @@
+"""Fields that are set in the shell: they count for what this run does, not for what its base has done."""
+
+import json
+from collections.abc import Collection, Mapping
+
+from ml_collections import ConfigDict
+
+from retrieval.errors import UserError
+from retrieval.stages.records import get_field
+from retrieval.stages.run import Run, Stage
+
+
+def check(run: Run, names: Collection[str], stages: Mapping[str, Stage], fields: Collection[str]) -> None:
+    """Checks that a stage of this run reads each field, where one of the base would read another value of its own.
+
+    Args:
+      names: the stages that are asked for.
+      fields: what was set in the shell.
+
+    Raises:
+      UserError: only the base would read it.
+    """
+    for field in fields:
+        readers = [name for name, stage in stages.items() if _is_among((*stage.settings, *stage.uses), field)]
+        if {*run.config.stages, *names} & set(readers):
+            continue
+        for name in readers:
+            holder = run.holder(name)
+            if holder is not run and _value(holder.config, field) != _value(run.config, field):
+                raise UserError(
+                    f"config.{field}: no stage of this run reads it, but '{name}', which is one of the base, "
+                    f"{holder.place}: set it there, or add '{name}' to config.stages"
+                )
+
+
+def _is_among(fields: Collection[str], field: str) -> bool:
+    """Whether a field, or a group that it is in, is one of these."""
+    return any(f"{field}.".startswith(f"{other}.") for other in fields)
+
+
+def _value(config: ConfigDict, field: str) -> str:
+    """As JSON, for which lists and tuples are the same."""
+    try:
+        return json.dumps(get_field(config, field))
+    except KeyError:  # of a version without the field
+        return ""
