@@ -232,15 +232,20 @@ def wait_for(path):
 
 
 def test_mlm_initialises_both_towers(inputs, finished_mlm, tmp_path):
-    run = make_run("ict", inputs, tmp_path, **{"train.init_from": str(finished_mlm.folder), "model.tied": False})
+    changes = {"train.init_from": str(finished_mlm.folder), "model.tied": False, "data.document_length": 24}
+    run = make_run("ict", inputs, tmp_path, **changes)
     starts.check_start(run)
     vocab_size = len(WordPiece.load(finished_mlm.corpus / "vocab.txt"))
     _, trained = starts.load_parameters(finished_mlm.folder, vocab_size, run.config.mesh)
     towers = train.models.build(run.config, vocab_size)
     starts.init_from(towers, run.config, vocab_size)
-    table = np.asarray(trained.encoder.token_embedding.embedding[...])
+    tokens, positions = (
+        np.asarray(table.embedding[...])
+        for table in (trained.encoder.token_embedding, trained.encoder.position_embedding)
+    )
     for tower in (towers.query_tower, towers.document_tower):
-        np.testing.assert_array_equal(tower.encoder.token_embedding.embedding[...], table)
+        np.testing.assert_array_equal(tower.encoder.token_embedding.embedding[...], tokens)
+        np.testing.assert_array_equal(tower.encoder.position_embedding.embedding[...], positions[:24])
 
 
 def test_a_corpus_smaller_than_the_batch(inputs, prepared, tmp_path):
@@ -394,7 +399,10 @@ def test_pre_training_is_validated_on_passages_that_it_does_not_see(inputs, prep
     ("changes", "message"),
     [
         ({"loop.best": "RS"}, r"unknown metric in config\.loop\.best 'RS': did you mean RR"),
-        ({"train.init_from": "nowhere"}, r"config\.train\.init_from=nowhere: not a work directory with a finished"),
+        (
+            {"train.init_from": "nowhere"},
+            r"config\.train\.init_from=nowhere: no such folder; a work directory is needed",
+        ),
         ({"base": "nowhere"}, r"config\.base=nowhere: not a work directory"),
         ({"split.set": "requa"}, r"unknown set in config\.split\.set 'requa': did you mean reqa"),
         ({"split.set": ""}, r"stage 'pairs' needs labelled examples: set config\.pairs\.files, or config\.split\.set"),

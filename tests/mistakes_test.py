@@ -460,8 +460,14 @@ FILES = mistakes(
             "--config=configs/reqa.py:local --workdir={circle_a} --config.base={circle_b}",
             ("leads back to", "take another base"),
         ),
-        (f"{REQA} --config.train.init_from={{nowhere}}", ("config.train.init_from={nowhere}", "finished train stage")),
-        (f"{REQA} --config.train.init_from={{folder}}", ("config.train.init_from={folder}", "finished train stage")),
+        (
+            f"{REQA} --config.train.init_from=bert-base-uncased",
+            ("config.train.init_from=bert-base-uncased: no such folder", "a work directory", "are not downloaded"),
+        ),
+        (
+            f"{REQA} --config.train.init_from={{folder}}",
+            ("config.train.init_from={folder}: no config.json there", "config.json beside model.safetensors"),
+        ),
         (
             f"{REQA} --config.train.init_from={{untrained}}",
             ("config.train.init_from={untrained}", "finished train stage"),
@@ -472,7 +478,11 @@ FILES = mistakes(
         ),
         (
             f"{REQA} --config.train.init_from={{finished}} --config.data.document_length=160",
-            ("config.train.init_from={finished}", "config.data.document_length is 96 there and 160 here"),
+            (
+                "config.train.init_from={finished}: an encoder of 96 positions",
+                "config.data.query_length and config.data.document_length there, and here that is 160",
+                "set both to 96 at most",
+            ),
         ),
         (
             f"{REQA} --config.train.init_from={{finished}} --config.model.num_heads=4",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
@@ -89,11 +90,24 @@ def sizes(config: ConfigDict, of_towers: bool = True) -> dict[str, Any]:
         names += ["num_layers", "num_heads", "type_vocab_size", "layer_norm_epsilon"]
     names += ["embed_dim", "tied"] if of_towers else []
     found = {f"model.{name}": config.model[name] for name in names}
-    if config.model.encoder == "transformer":
-        found["data.document_length"] = max(config.data.query_length, config.data.document_length)
     return found | {
         f"data.rates.{task}": config.data.rates.get(task, 0) for task in ("mlm", "autoencoder") if of_towers
     }
+
+
+def positions(config: ConfigDict) -> int:
+    """The positions of the config's encoder, one for each token of its longest text."""
+    return max(config.data.query_length, config.data.document_length)
+
+
+def take_positions(model: nnx.Module, count: int) -> None:
+    """Leaves of every table of positions of a model the first ones, as a model of shorter texts has them."""
+    tables = {
+        path: jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[:count]), table)  # whole, whatever its sharding
+        for path, table in nnx.to_flat_state(nnx.state(model, nnx.Param))
+        if "position_embedding" in path
+    }
+    nnx.update(model, nnx.from_flat_state(tables))
 
 
 def abstract(config: ConfigDict, vocab_size: int) -> TwoTower | MaskedLanguageModel:
@@ -218,7 +232,7 @@ def _sizes(config: ConfigDict, vocab_size: int) -> dict[str, Any]:
         hidden_size=model.hidden_size,
         num_heads=model.num_heads,
         mlp_size=model.mlp_size,
-        max_length=max(config.data.query_length, config.data.document_length),
+        max_length=positions(config),
         type_vocab_size=model.type_vocab_size,
         layer_norm_epsilon=model.layer_norm_epsilon,
         dropout=model.dropout,
