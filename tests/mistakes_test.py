@@ -44,6 +44,7 @@ BERT = (
     "--config.data.query_length=16 --config.data.document_length=20 --config.train.init_from={bert}"
 )
 QUICK = "--config=configs/ict_bfs_wlp.py:local --workdir={run}"
+LABELLED = "--config=configs/dpr.py:local --workdir={run} --config.pairs.files={dpr.json}"
 
 # {run} is a work directory that does not exist, everything else in braces lies in the folder that `inputs` makes.
 FLAGS = mistakes(
@@ -511,6 +512,15 @@ FILES = mistakes(
                 "another vocabulary than {finished}/corpus/vocab.txt",
                 "--config.vocab={bert}",
             ),
+        ),
+        (
+            f"{LABELLED} {BERT}",
+            ("there is no vocabulary", "config.vocab to a vocabulary", "config.base", "add 'prepare' to config.stages"),
+        ),
+        (f"{LABELLED} {BERT} --config.vocab={{nowhere}}", ("{nowhere}: no such file", "in config.vocab")),
+        (
+            f"{LABELLED} --config.vocab={{vocab.txt}} --config.data.negatives=0 --config.data.rates.ict=1",
+            ("task 'ict' is drawn from a prepared corpus", "config.base", "config.data.rates.ict=0"),
         ),
         (f"{REQA} {BERT},{{nowhere}} --config.model.tied=False", ("{nowhere} is no folder of BERT's weights",)),
         (

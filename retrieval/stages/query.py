@@ -3,7 +3,6 @@
 import numpy as np
 
 from retrieval import terminal
-from retrieval.data import vocabularies
 from retrieval.data.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.search import encode as encoding
@@ -54,7 +53,7 @@ def hit(rank: int, score: float, passage: Candidate) -> str:
 
 
 def _embed(run: Run) -> np.ndarray:
-    config, vocabulary = of_towers(run), vocabularies.load(run.corpus)
+    config, vocabulary = of_towers(run), run.load_vocabulary()
     mesh = models.local_mesh(config)
     params = models.parameters(load_towers(run, len(vocabulary)))
     embed = models.Embedder(config, vocabulary, mesh).queries(params)

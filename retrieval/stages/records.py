@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from retrieval import files
+from retrieval.data import vocabularies
 from retrieval.errors import UserError
 from retrieval.stages.run import Run, Stage
 from retrieval.store import is_url
@@ -66,7 +68,7 @@ def made_from(run: Run, name: str, stages: Mapping[str, Stage]) -> dict[str, str
     config, stage = json.loads(run.config.to_json()), stages[name]
     # On another machine a file has another time, and a copy another place.
     describe = files.digest if run.copy or is_url(run.config.train.init_from) else files.describe
-    outside = [describe(path) for path in stage.inputs(run)]
+    outside = [describe(path) for path in (*stage.inputs(run), *_vocabulary(run, stage))]
     read = [record for need, holder in needs(run, name, stages) if (record := read_record(holder, need))]
     needed = [record.get("outputs") or record["inputs"] for record in read]
     return {
@@ -74,6 +76,17 @@ def made_from(run: Run, name: str, stages: Mapping[str, Stage]) -> dict[str, str
         "files": files.fingerprint(outside),
         "stages": files.fingerprint(needed),
     }
+
+
+def _vocabulary(run: Run, stage: Stage) -> list[Path]:
+    """The files of a vocabulary that takes the place of a prepared corpus's."""
+    if "prepare" not in stage.needs or run.prepares or vocabularies.find(run.corpus):
+        return []
+    paths = vocabularies.files(run.vocabulary)
+    for path in paths:
+        if not path.is_file():
+            raise UserError(f"{path}: no such file, in config.vocab; put it back, or set config.vocab to where it is")
+    return paths
 
 
 def get_field(config: Any, field: str) -> Any:

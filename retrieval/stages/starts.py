@@ -103,14 +103,13 @@ def check_vocabulary(run: Run, folder: Path, field: str) -> None:
         return
     trained = Run(ConfigDict(files.read_json(folder / "config.json")), folder, run.lock)
     try:
-        theirs, ours = vocabularies.find(trained.corpus), vocabularies.find(run.corpus)
+        theirs, ours = trained.vocabulary, run.vocabulary
     except UserError:  # the base of that run has gone, and its vocabulary with it
         return
-    ours = ours or vocabularies.named(run.config.vocab)
     if not ours or not theirs:
         return
     tokens = vocabularies.load(ours).tokens
-    if tokens != vocabularies.load(theirs).tokens:
+    if theirs.is_file() and tokens != vocabularies.load(theirs).tokens:
         raise UserError(
             f"{field}={folder}: trained with another vocabulary than {ours}; use its own, "
             f"--config.vocab={theirs}, in a --workdir of its own, or a config.base that has it"
@@ -119,7 +118,7 @@ def check_vocabulary(run: Run, folder: Path, field: str) -> None:
     if then and then != files.fingerprint(list(tokens)):
         raise UserError(
             f"{field}={folder}: trained with another vocabulary than {ours} has now, which was made anew since: train "
-            "it again, or make the corpus again with what it was made of"
+            "it again, or put back the vocabulary that it had"
         )
 
 
