@@ -2,13 +2,13 @@
 MS MARCO's triples or of JSON lines, evaluated on sets of any format.
 
     python -m retrieval.main --config=configs/dpr.py --workdir=runs/dpr --config.base=runs/mlm \\
-        --config.train.init_from=runs/mlm --config.data.document_length=288 \\
-        --config.pairs.files=biencoder-nq-train.json --config.sets.labelled=biencoder-nq-dev.json
+        --config.train.init_from=runs/mlm --config.pairs.files=biencoder-nq-train.json \\
+        --config.sets.labelled=biencoder-nq-dev.json
 
-`base` lends the vocabulary, `init_from` the parameters, of an encoder with as many positions. The embedding is [CLS]
-itself: towers that were trained with a projection want their own `model.embed_dim`. The paper starts from BERT, on 8
-GPUs of 32 GB; its top-20 accuracy on Natural Questions, 78.4, is over 21 million passages and counts answers, so it is
-none of the numbers here.
+`base` lends the vocabulary, `init_from` the parameters, of an encoder with as many positions or more; BERT's weights
+need no base, but `--config.vocab`. The embedding is [CLS] itself: towers that were trained with a projection want their
+own `model.embed_dim`. The paper starts from BERT, on 8 GPUs of 32 GB; its top-20 accuracy on Natural Questions, 78.4,
+is over 21 million passages and counts answers, so it is none of the numbers here.
 """
 
 from ml_collections import ConfigDict

@@ -2,8 +2,8 @@
 (Karpukhin et al. 2020, section 3.2).
 
     python -m retrieval.main --config=configs/dpr_mined.py --workdir=runs/dpr --config.base=runs/mlm \\
-        --config.train.init_from=runs/mlm --config.data.document_length=288 --config.split.set=msmarco \\
-        --config.split.ratio=0.98 --config.split.validation=0.01 \\
+        --config.train.init_from=runs/mlm --config.split.set=msmarco --config.split.ratio=0.98 \\
+        --config.split.validation=0.01 \\
         --config.sets.msmarco=collection.tsv,queries.train.tsv,qrels.train.tsv
 
 Documents are --config.sets.msmarco=msmarco-docs.tsv,msmarco-doctrain-queries.tsv,msmarco-doctrain-qrels.tsv.

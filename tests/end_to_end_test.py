@@ -13,7 +13,7 @@ import toy_corpus
 from conftest import REPOSITORY
 
 from retrieval.data import reqa
-from retrieval.data.vocab import WordPiece
+from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.search import scann
 from retrieval.stages import check, export, records, runner, starts, train
@@ -232,15 +232,79 @@ def wait_for(path):
 
 
 def test_mlm_initialises_both_towers(inputs, finished_mlm, tmp_path):
-    run = make_run("ict", inputs, tmp_path, **{"train.init_from": str(finished_mlm.folder), "model.tied": False})
+    changes = {"train.init_from": str(finished_mlm.folder), "model.tied": False, "data.document_length": 24}
+    run = make_run("ict", inputs, tmp_path, **changes)
     starts.check_start(run)
     vocab_size = len(WordPiece.load(finished_mlm.corpus / "vocab.txt"))
     _, trained = starts.load_parameters(finished_mlm.folder, vocab_size, run.config.mesh)
     towers = train.models.build(run.config, vocab_size)
     starts.init_from(towers, run.config, vocab_size)
-    table = np.asarray(trained.encoder.token_embedding.embedding[...])
+    tokens, positions = (
+        np.asarray(table.embedding[...])
+        for table in (trained.encoder.token_embedding, trained.encoder.position_embedding)
+    )
     for tower in (towers.query_tower, towers.document_tower):
-        np.testing.assert_array_equal(tower.encoder.token_embedding.embedding[...], table)
+        np.testing.assert_array_equal(tower.encoder.token_embedding.embedding[...], tokens)
+        np.testing.assert_array_equal(tower.encoder.position_embedding.embedding[...], positions[:24])
+
+
+@pytest.fixture(scope="module")
+def without_corpus(tmp_path_factory):
+    """Labelled examples and BERT's weights: a whole run that prepares no corpus."""
+    root = tmp_path_factory.mktemp("without")
+    bert = shutil.copytree(REPOSITORY / "tests" / "golden" / "bert", root / "bert")
+    WordPiece([*SPECIAL_TOKENS, *(f"w{number}" for number in range(45))]).save(bert / "vocab.txt")
+    examples = [{"query": f"w{i}", "positive": f"w{i} w{i + 1}", "negative": f"w{i + 2} w{i + 3}"} for i in range(40)]
+    (root / "p.jsonl").write_text("\n".join(map(json.dumps, examples)))
+    config = importlib.import_module("configs.dpr").get_config("local")
+    config.vocab = config.train.init_from = str(bert)
+    config.pairs.files = config.sets.labelled = str(root / "p.jsonl")
+    config.model.update(num_layers=2, hidden_size=16, num_heads=4, mlp_size=24, embed_dim=8)
+    config.data.update(query_length=8, document_length=16, lanes=2)
+    config.train.update(steps=2, batch_size=8)
+    config.loop.update(checkpoint_every=2, validate_every=2)
+    config.index.dense, config.stages = "exact", (*config.stages[:-1], "export")
+    run = Run(config, root / "run", REPOSITORY / "requirements.lock")
+    check.check(run, config.stages, STAGES)
+    execute(run)
+    return run
+
+
+def test_bert_learns_from_labelled_examples_without_a_corpus(without_corpus):
+    run = without_corpus
+    assert {system for system, _, _ in results(run.folder)} >= {"bm25", "dense"} and not run.corpus.exists()
+    assert WordPiece.load(run.folder / "export" / "vocab.txt").tokens == WordPiece.load(run.vocabulary).tokens
+    check.check(run, ("encode", "export"), STAGES)
+    made = {name: records.is_current(run, name, STAGES) for name in ("sets", "pairs", "train", "encode", "export")}
+    assert all(made.values()), made
+
+
+def test_another_vocabulary_of_a_run_without_a_corpus_is_noticed(without_corpus, tmp_path):
+    """The stages that read it are out of date; with as many tokens, it is refused where others build on the old one."""
+    folder = shutil.copytree(without_corpus.folder, tmp_path / "run")
+    bert = shutil.copytree(without_corpus.config.vocab, tmp_path / "bert")
+    *tokens, one, other = WordPiece.load(bert / "vocab.txt").tokens
+    WordPiece([*tokens, other, one]).save(bert / "vocab.txt")
+    run = dataclasses.replace(without_corpus, config=without_corpus.config.copy_and_resolve_references(), folder=folder)
+    run.config.vocab = str(bert)
+    for name in ("pairs", "train", "encode", "export"):
+        assert not records.is_current(run, name, STAGES)
+    with pytest.raises(UserError, match=f"trained with another vocabulary than {bert}/vocab.txt; use its own"):
+        check.check(run, ("encode",), STAGES)
+    run.config.train.init_from = ""
+    with pytest.raises(UserError, match=f"pairs: tokenised with another vocabulary than {bert}/vocab.txt has now"):
+        train.train(run)
+    (bert / "vocab.txt").unlink()
+    with pytest.raises(UserError, match=r"bert: a folder, but config\.vocab takes files"):
+        check.check(run, ("pairs",), STAGES)
+
+
+def test_on_a_run_without_a_corpus_its_vocabulary_serves(without_corpus, tmp_path):
+    config = without_corpus.config.copy_and_resolve_references()
+    config.base, config.vocab, config.stages = str(without_corpus.folder), "", ("encode",)
+    run = Run(config, tmp_path / "run", without_corpus.lock)
+    check.check(run, ("encode",), STAGES)
+    assert run.vocabulary == without_corpus.vocabulary
 
 
 def test_a_corpus_smaller_than_the_batch(inputs, prepared, tmp_path):
@@ -394,7 +458,10 @@ def test_pre_training_is_validated_on_passages_that_it_does_not_see(inputs, prep
     ("changes", "message"),
     [
         ({"loop.best": "RS"}, r"unknown metric in config\.loop\.best 'RS': did you mean RR"),
-        ({"train.init_from": "nowhere"}, r"config\.train\.init_from=nowhere: not a work directory with a finished"),
+        (
+            {"train.init_from": "nowhere"},
+            r"config\.train\.init_from=nowhere: no such folder; a work directory is needed",
+        ),
         ({"base": "nowhere"}, r"config\.base=nowhere: not a work directory"),
         ({"split.set": "requa"}, r"unknown set in config\.split\.set 'requa': did you mean reqa"),
         ({"split.set": ""}, r"stage 'pairs' needs labelled examples: set config\.pairs\.files, or config\.split\.set"),

@@ -18,6 +18,8 @@ from retrieval.files import fingerprint, write_json
 from retrieval.models import two_tower
 from retrieval.models.hugging_face import BertFolder
 from retrieval.models.mlm import MaskedLanguageModel
+from retrieval.models.text import Text
+from retrieval.models.two_tower import TwoTower
 from retrieval.stages import model as models
 from retrieval.stages import pretrained, records, starts
 from retrieval.stages.run import Run
@@ -232,3 +234,83 @@ def test_weights_of_its_own_in_the_output_layer_are_refused(tmp_path, bert):
     save_file({**tensors, "cls.predictions.decoder.weight": table + 1}, bert / "model.safetensors")
     with pytest.raises(UserError, match="an output layer of its own"):
         started(make_run(tmp_path, bert, source=mlm))
+
+
+KINDS = {
+    "towers": {"data.rates.ict": 1.0},
+    "mlm": {"data.rates.ict": 0.0, "data.rates.mlm": 1.0},
+    "autoencoder": {"data.rates.ict": 0.0, "data.rates.autoencoder": 1.0},
+}
+
+
+def of_length(kind, length, folder):
+    return make_run(folder, "start", **KINDS[kind] | {"data.document_length": length})
+
+
+def encoders(model):
+    return [model.query_tower.encoder, model.document_tower.encoder] if isinstance(model, TwoTower) else [model.encoder]
+
+
+@pytest.mark.parametrize(
+    ("start", "kind"),
+    [
+        ("towers", "towers"),
+        ("mlm", "towers"),
+        ("autoencoder", "towers"),
+        ("mlm", "mlm"),
+        ("autoencoder", "mlm"),
+        ("autoencoder", "autoencoder"),
+    ],
+)
+def test_a_model_of_shorter_texts_takes_the_first_positions(tmp_path, monkeypatch, start, kind):
+    """And gives of such texts what the model gives that it starts from, whatever either is trained for."""
+    longer, run = of_length(start, 32, tmp_path).config, of_length(kind, 16, tmp_path)
+    longer.seed = 1
+    trained = models.build(longer, 50)
+    monkeypatch.setattr(starts, "load_parameters", lambda *_: (longer, nnx.clone(trained)))
+    write_json(tmp_path / "start" / "config.json", {})
+    monkeypatch.chdir(tmp_path)
+    starts.check_sizes(run.config, longer)
+    model = models.build(run.config, 50)
+    starts.init_from(model, run.config, 50)
+    text = Text.from_ids(
+        jax.numpy.asarray([[2, *range(5, 18), 3, 0], [2, *range(9, 23), 3]]), jax.numpy.zeros((2, 16), int)
+    )
+    for ours, theirs in zip(encoders(model), 2 * encoders(trained) if start != "towers" else encoders(trained)):
+        assert ours.position_embedding.embedding.shape == (16, 16)
+        np.testing.assert_array_equal(ours(text, dropout_key=None), theirs(text, dropout_key=None))
+    if kind == "autoencoder":
+        ours, theirs = (each.decoder.position_embedding.embedding[...] for each in (model, trained))
+        np.testing.assert_array_equal(ours, theirs[:16])
+
+
+def test_towers_of_shorter_texts_with_the_encoder_of_a_base(tmp_path, monkeypatch):
+    """Of an MLM, which nobody has trained further; BoW-MLP has no positions."""
+    longer, run = of_length("mlm", 32, tmp_path).config, of_length("towers", 16, tmp_path)
+    trained = models.build(longer, 50)
+    monkeypatch.setattr(starts, "load_parameters", lambda *_: (longer, trained))
+    tower = starts.load_towers(run, 50).document_tower
+    assert tower.encoder.position_embedding.embedding.shape == (16, 16)
+    run.config.model.encoder = "bow_mlp"
+    models.take_positions(models.build(run.config, 50), 16)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_of_longer_texts_is_refused(tmp_path, kind):
+    says = (
+        "config.train.init_from=start: an encoder of 32 positions, the longer of config.data.query_length and "
+        "config.data.document_length there, and here that is 33: set both to 32 at most, or start from a run of longer"
+    )
+    with pytest.raises(UserError, match=re.escape(says)):
+        starts.check_sizes(of_length("towers", 33, tmp_path).config, of_length(kind, 32, tmp_path).config)
+
+
+@pytest.mark.parametrize(("folder", "why"), [("bert-base-uncased", "no such folder"), (".", "no config.json there")])
+def test_what_is_no_start_is_said(tmp_path, monkeypatch, folder, why):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        UserError,
+        match=rf"config\.train\.init_from={folder}: {why}; a work directory is needed, or a folder of BERT's weights "
+        r"\(config\.json beside model\.safetensors\); names of Hugging Face's hub are not downloaded",
+    ):
+        starts.check_start(make_run(tmp_path, folder))

@@ -367,7 +367,8 @@ def test_a_gradient_that_is_not_finite_is_skipped_whatever_the_loss():
 def test_too_many_in_a_row_end_the_run_and_leave_a_good_checkpoint(tmp_path):
     folder, poison = tmp_path / "checkpoints", dict.fromkeys(range(6, 20), math.nan)
     with pytest.raises(
-        UserError, match=r"step 9: loss or gradient was not finite for 3 steps in a row; .*step-9-host-0"
+        UserError,
+        match=r"step 9: loss or gradient was not finite for 3 steps in a row; .*step-9-host-0.*rate in a new --workdir",
     ):
         run(folder, 20, poison=poison)
     with np.load(tmp_path / "bad_batches" / "step-9-host-0.npz") as kept:

@@ -45,6 +45,7 @@ BERT = (
     "--config.data.query_length=16 --config.data.document_length=20 --config.train.init_from={bert}"
 )
 QUICK = "--config=configs/ict_bfs_wlp.py:local --workdir={run}"
+LABELLED = "--config=configs/dpr.py:local --workdir={run} --config.pairs.files={dpr.json}"
 
 # {run} is a work directory that does not exist, everything else in braces lies in the folder that `inputs` makes.
 FLAGS = mistakes(
@@ -507,8 +508,14 @@ FILES = mistakes(
             "--config=configs/reqa.py:local --workdir={circle_a} --config.base={circle_b}",
             ("leads back to", "take another base"),
         ),
-        (f"{REQA} --config.train.init_from={{nowhere}}", ("config.train.init_from={nowhere}", "finished train stage")),
-        (f"{REQA} --config.train.init_from={{folder}}", ("config.train.init_from={folder}", "finished train stage")),
+        (
+            f"{REQA} --config.train.init_from=bert-base-uncased",
+            ("config.train.init_from=bert-base-uncased: no such folder", "a work directory", "are not downloaded"),
+        ),
+        (
+            f"{REQA} --config.train.init_from={{folder}}",
+            ("config.train.init_from={folder}: no config.json there", "config.json beside model.safetensors"),
+        ),
         (
             f"{REQA} --config.train.init_from={{untrained}}",
             ("config.train.init_from={untrained}", "finished train stage"),
@@ -519,7 +526,11 @@ FILES = mistakes(
         ),
         (
             f"{REQA} --config.train.init_from={{finished}} --config.data.document_length=160",
-            ("config.train.init_from={finished}", "config.data.document_length is 96 there and 160 here"),
+            (
+                "config.train.init_from={finished}: an encoder of 96 positions",
+                "config.data.query_length and config.data.document_length there, and here that is 160",
+                "set both to 96 at most",
+            ),
         ),
         (
             f"{REQA} --config.train.init_from={{finished}} --config.model.num_heads=4",
@@ -548,6 +559,15 @@ FILES = mistakes(
                 "another vocabulary than {finished}/corpus/vocab.txt",
                 "--config.vocab={bert}",
             ),
+        ),
+        (
+            f"{LABELLED} {BERT}",
+            ("there is no vocabulary", "config.vocab to a vocabulary", "config.base", "add 'prepare' to config.stages"),
+        ),
+        (f"{LABELLED} {BERT} --config.vocab={{nowhere}}", ("{nowhere}: no such file", "in config.vocab")),
+        (
+            f"{LABELLED} --config.vocab={{vocab.txt}} --config.data.negatives=0 --config.data.rates.ict=1",
+            ("task 'ict' is drawn from a prepared corpus", "config.base", "config.data.rates.ict=0"),
         ),
         (f"{REQA} {BERT},{{nowhere}} --config.model.tied=False", ("{nowhere} is no folder of BERT's weights",)),
         (

@@ -59,7 +59,7 @@ def register(
     One task is registered under its own name, several also as a mixture such as 'ict+bfs+wlp'.
 
     Args:
-      corpus: the folder that `prepare` wrote, and `statistics` its `stats.json`.
+      corpus: the folder that `prepare` wrote, and `statistics` its `stats.json`; only labelled pairs do without.
       rates: task -> mixing rate (the paper's mixture is uniform); a rate of 0 leaves the task out.
       whole_word: whether MLM masks all pieces of a word or none.
       labelled: the folder that `pairs.write_pairs` wrote, for the task 'pairs'.
@@ -73,7 +73,7 @@ def register(
     """
     rates = {task: rate for task, rate in rates.items() if rate}
     sizes = {task: counts["pairs"] for task, counts in statistics["tasks"].items()}
-    sizes |= dict.fromkeys(_TEXTS, sizes["mlm"])
+    sizes |= dict.fromkeys(_TEXTS, sizes.get("mlm", 0))
     if labelled and LABELLED in rates:
         written = files.read_json(labelled / "stats.json")
         sizes[LABELLED] = written["pairs with negatives" if negatives else "pairs"]

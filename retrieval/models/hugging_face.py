@@ -21,7 +21,7 @@ from retrieval.models.transformer import TransformerConfig
 
 _log = logging.getLogger(__name__)
 
-_CONFIGS = ("config.json", "bert_config.json")
+CONFIGS = ("config.json", "bert_config.json")
 
 # BERT's names of the sizes of a `TransformerConfig`.
 _SIZES = dict(
@@ -219,10 +219,10 @@ def bert_config(config: TransformerConfig) -> dict[str, Any]:
 
 
 def _config_of(folder: Path) -> Path:
-    for name in _CONFIGS:
+    for name in CONFIGS:
         if (folder / name).is_file():
             return folder / name
-    raise UserError(f"{folder}: no {' and no '.join(_CONFIGS)}, one of which a folder of BERT's weights has")
+    raise UserError(f"{folder}: no {' and no '.join(CONFIGS)}, one of which a folder of BERT's weights has")
 
 
 def _sizes(path: Path, config: Mapping[str, Any], kind: _Kind) -> dict[str, Any]:

@@ -31,6 +31,9 @@ from retrieval.training import sharding
 
 CONFIG = "config.json"
 
+# Stages that do nothing without a vocabulary.
+_TOKENISING = {"pairs", "train", "encode", "export"}
+
 
 def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage], overridden: Collection[str] = ()) -> None:
     """Checks the config, the folders, the files and the devices that some stages of a run need, in a few seconds.
@@ -62,6 +65,8 @@ def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage], overridde
     copies.bring(run, names, stages)  # which may take long; what is to come reads more than configs and records
     if "mine" in names or ("train" in names and run.config.mine.refresh_every):
         mining.check_questions(run)
+    if not run.prepares:
+        _check_vocabulary(run, names)
     if "train" in names and not is_done(run, "train"):
         _check_training(run)
     if "export" in names:
@@ -186,13 +191,20 @@ def _check_files(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) ->
     if prepares:
         check_corpus(run.config)
     if "sets" in names:
-        squad = check_sets(run.config, "prepare" in run.holder("prepare").config.stages)
+        squad = check_sets(run.config, run.prepares)
         if prepares and squad:
             reqa.read_squad(squad)  # a second or two now, rather than an error after hours
     if "pairs" in names:
         _check_pairs(run)
     for name in names:
         stages[name].inputs(run)
+
+
+def _check_vocabulary(run: Run, names: Sequence[str]) -> None:
+    """A run without a prepared corpus has another vocabulary where its stages need one, and that can be read."""
+    if run.vocabulary or set(names) & _TOKENISING:
+        _paths("config.vocab", str(run.vocabulary or ""))
+        run.load_vocabulary()
 
 
 def check_corpus(config: ConfigDict) -> None:
@@ -309,7 +321,12 @@ def _check_shards(run: Run) -> None:
             "task 'pairs' has no example, for no stage writes pairs: add 'pairs' to config.stages and set "
             "config.pairs.files or config.split.set, or set config.data.rates.pairs=0"
         )
-    others = any(rate for task, rate in config.data.rates.items() if task != "pairs")
+    others = [task for task, rate in config.data.rates.items() if rate and task != "pairs"]
+    if others and not (run.prepares or run.corpus.exists()):
+        raise UserError(
+            f"task '{others[0]}' is drawn from a prepared corpus, and no stage prepares one: add 'prepare' to "
+            f"config.stages, set config.base to a run that has it, or config.data.rates.{others[0]}=0"
+        )
     if others:
         _check_lanes(config.data.lanes, corpus.prepare.shards, "the corpus, config.prepare.shards")
     if config.data.rates.pairs:  # a refresh writes as many as the stage

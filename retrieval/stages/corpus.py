@@ -100,7 +100,7 @@ def write_pairs(run: Run) -> dict[str, Any]:
     split_set = run.training.exists()
     if not (split_set or config.pairs.files):
         raise UserError("stage 'pairs' needs labelled examples: set config.pairs.files, or config.split.set to a set")
-    vocabulary = vocabularies.load(run.corpus)
+    vocabulary = run.load_vocabulary()
     run.pairs.mkdir(exist_ok=True)
     of_set = _of_set(run) if split_set else ()
     paths = [Path(path) for path in formats.split(config.pairs.files)]
@@ -123,7 +123,8 @@ def write_pairs(run: Run) -> dict[str, Any]:
         )
     files.remove_temporaries(run.pairs)
     left_out = {what: number for what, number in counts.left_out.items() if number}
-    return statistics | {"validation queries": held_out, "evaluated queries": evaluated, "left out": left_out}
+    told = {"validation queries": held_out, "evaluated queries": evaluated, "left out": left_out}
+    return statistics | told | {"vocabulary": files.fingerprint(list(vocabulary.tokens))}
 
 
 def _of_set(run: Run) -> Iterator[Example]:
@@ -173,8 +174,8 @@ def _size(run: Run, value: RetrievalSet) -> dict[str, Any]:
     """A row of Table 2; the tokens are those of the run's vocabulary, where it has one."""
     tuples = {f"tuples ({rule})": sum(map(len, qrels.values())) for rule, qrels in value.qrels.items()}
     size = {"queries": len(value.queries), "candidates": len(value.candidates), **tuples}
-    if vocabularies.find(run.corpus):
-        count = functools.partial(_tokens, vocabularies.load(run.corpus))
+    if run.vocabulary:
+        count = functools.partial(_tokens, run.load_vocabulary())
         size["tokens per query"] = round(sum(count(list(value.queries.values()))) / len(value.queries), 2)
         texts = itertools.chain.from_iterable((c.title, c.text) for c in value.candidates)
         tokens = sum(sum(count(part)) for part in iter(lambda: list(itertools.islice(texts, _PART)), []))

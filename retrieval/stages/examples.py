@@ -14,6 +14,7 @@ from retrieval.data.packing import Packing, Rows, rows_for
 from retrieval.data.vocab import Vocabulary
 from retrieval.errors import UserError, multiples, next_to
 from retrieval.stages import model as models
+from retrieval.stages import records
 from retrieval.stages.run import Run
 from retrieval.training import sharding
 
@@ -26,12 +27,18 @@ def register_tasks(
     Args:
       validation: the tasks are over the passages that are held out of training, instead of the others.
       pairs: a folder of labelled pairs; by default what the stage `pairs` wrote.
+
+    Raises:
+      UserError: as `tasks.register`, or that stage had another vocabulary.
     """
-    config, pairs = run.config, pairs or run.pairs
+    config = run.config
+    if not pairs and config.data.rates.pairs:
+        _check_vocabulary(run, vocabulary)
+    pairs, statistics = pairs or run.pairs, run.corpus / "stats.json"
     return tasks.register(
         run.corpus,
         vocabulary,
-        files.read_json(run.corpus / "stats.json"),
+        files.read_json(statistics) if run.prepares or statistics.exists() else {"tasks": {}},
         config.data.rates.to_dict(),
         labelled=pairs if (pairs / "stats.json").exists() else None,
         ict_removal=config.data.ict_removal,
@@ -41,6 +48,16 @@ def register_tasks(
         validation=validation,
         negatives=config.data.negatives,
     )
+
+
+def _check_vocabulary(run: Run, vocabulary: Vocabulary) -> None:
+    """The labelled pairs are tokenised with the run's vocabulary: they may be older, or of a base with another."""
+    written = (records.details(run, "pairs") or {}).get("vocabulary")
+    if written and written != files.fingerprint(list(vocabulary.tokens)):
+        raise UserError(
+            f"{run.pairs}: tokenised with another vocabulary than {run.vocabulary} has now: make them anew with this "
+            "one, with the stage 'pairs'"
+        )
 
 
 def make_batches(

@@ -8,7 +8,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from retrieval import files, hosts
-from retrieval.data import tfds_source, tokenizer_files, vocabularies
+from retrieval.data import tfds_source, tokenizer_files
 from retrieval.data.vocab import Vocabulary, WordPiece
 from retrieval.errors import UserError
 from retrieval.evaluation import card, display
@@ -31,7 +31,7 @@ def export(run: Run) -> dict[str, Any]:
       UserError: as `check`.
     """
     check(run)
-    vocabulary = vocabularies.load(run.corpus)
+    vocabulary = run.load_vocabulary()
     towers = load_towers(run, len(vocabulary))  # on every host, as checkpoints are read
     hosts.on_first(lambda: _write(run, towers, vocabulary))
     return {"tied": _trained(run).model.tied, "step": read_record(run, "train")["details"]["step"]}

@@ -11,7 +11,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.data import beir, vocabularies
+from retrieval.data import beir
 from retrieval.data.beir import Candidate, Judged
 from retrieval.errors import UserError, unknown_name
 from retrieval.search import encode as encoding
@@ -32,7 +32,7 @@ DENSE = ("scann", "exact")
 
 def encode(run: Run) -> dict[str, Any]:
     """Writes the embeddings of every set, and of the corpus, by the trained towers and by the untrained ones."""
-    vocabulary = vocabularies.load(run.corpus)
+    vocabulary = run.load_vocabulary()
     config = of_towers(run)
     mesh = models.local_mesh(config)  # every host has shards of its own
     embedder = models.Embedder(config, vocabulary, mesh)

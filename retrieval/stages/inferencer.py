@@ -17,7 +17,6 @@ from absl import logging as absl_logging
 from ml_collections import ConfigDict
 
 from retrieval import command_line, hosts
-from retrieval.data import vocabularies
 from retrieval.errors import UserError
 from retrieval.stages import check, states, versions
 from retrieval.stages import model as models
@@ -44,7 +43,7 @@ def mine(run: Run, version: int) -> None:
     Raises:
       UserError: there is no device, the checkpoint is damaged, or no question has a negative.
     """
-    config, vocabulary = run.config, vocabularies.load(run.corpus)
+    config, vocabulary = run.config, run.load_vocabulary()
     mesh, step = _mesh(config), version * config.mine.refresh_every
     like = states.abstract_state(config, models.abstract(config, len(vocabulary)), mesh)
     while not (run.checkpoints / str(step)).exists():  # it is being written

@@ -11,7 +11,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.data import beir, vocabularies
+from retrieval.data import beir
 from retrieval.data.labelled import Example
 from retrieval.errors import UserError
 from retrieval.models.two_tower import TwoTower
@@ -134,7 +134,7 @@ def _searcher(run: Run, source: Run, name: str, texts: list[str]) -> tuple[Calla
 
 def _embedded(run: Run, source: Run, texts: list[str]) -> Any:
     """Questions as the model embeds them whose candidates are searched."""
-    trainer, vocabulary = source.holder("train"), vocabularies.load(run.corpus)
+    trainer, vocabulary = source.holder("train"), run.load_vocabulary()
     starts.check_vocabulary(run, trainer.folder, "config.base")
     config, towers = starts.load_parameters(trainer.folder, len(vocabulary), run.config.mesh)
     if not isinstance(towers, TwoTower):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
@@ -85,7 +86,7 @@ def check(config: ConfigDict) -> None:
 
 
 def longest(config: ConfigDict) -> int:
-    """The most tokens that a text of either tower has."""
+    """The most tokens that a text of either tower has, and so the positions of the encoder."""
     return max(config.data.query_length, config.data.document_length)
 
 
@@ -100,11 +101,19 @@ def sizes(config: ConfigDict, of_towers: bool = True) -> dict[str, Any]:
         names += ["num_layers", "num_heads", "type_vocab_size", "layer_norm_epsilon"]
     names += ["embed_dim", "embed_norm", "tied"] if of_towers else []
     found = {f"model.{name}": config.model[name] for name in names}
-    if config.model.encoder == "transformer":
-        found["data.document_length"] = longest(config)
     return found | {
         f"data.rates.{task}": config.data.rates.get(task, 0) for task in ("mlm", "autoencoder") if of_towers
     }
+
+
+def take_positions(model: nnx.Module, count: int) -> None:
+    """Leaves of every table of positions of a model the first ones, as a model of shorter texts has them."""
+    tables = {
+        path: jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[:count]), table)  # whole, whatever its sharding
+        for path, table in nnx.to_flat_state(nnx.state(model, nnx.Param))
+        if "position_embedding" in path
+    }
+    nnx.update(model, nnx.from_flat_state(tables))
 
 
 def abstract(config: ConfigDict, vocab_size: int) -> TwoTower | MaskedLanguageModel:

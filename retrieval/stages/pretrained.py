@@ -129,7 +129,7 @@ def _check_sizes(config: ConfigDict, folder: BertFolder) -> None:
 
 
 def _check_vocabulary(run: Run, folder: BertFolder) -> None:
-    theirs, ours = vocabularies.find(folder.path), vocabularies.find(run.corpus) or vocabularies.named(run.config.vocab)
+    theirs, ours = vocabularies.find(folder.path), run.vocabulary
     remedy = f"set --config.vocab={folder.path if theirs else 'its vocabulary'}, in a --workdir of its own"
     if ours is None:
         raise UserError(f"{_FIELD}={folder.path}: it has a vocabulary of its own, and config.vocab is empty: {remedy}")

@@ -3,7 +3,6 @@
 import numpy as np
 
 from retrieval import terminal
-from retrieval.data import vocabularies
 from retrieval.data.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.search import fusion
@@ -53,7 +52,7 @@ def hit(rank: int, score: float, passage: Candidate) -> str:
 
 
 def _embed(run: Run) -> np.ndarray:
-    config, vocabulary = of_towers(run).copy_and_resolve_references(), vocabularies.load(run.corpus)
+    config, vocabulary = of_towers(run).copy_and_resolve_references(), run.load_vocabulary()
     config.encode.batch_tokens = 1  # there is one query, and no batch to fill
     params = models.parameters(load_towers(run, len(vocabulary)))
     embedder = models.Embedder(config, vocabulary, models.local_mesh(config))

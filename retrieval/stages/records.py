@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from retrieval import files
+from retrieval.data import vocabularies
 from retrieval.errors import UserError
 from retrieval.stages.run import Run, Stage
 
@@ -90,13 +92,26 @@ def read_files(run: Run, name: str, stages: Mapping[str, Stage]) -> list[dict[st
     What counts are their contents: on another machine, or after a copy, a file has another time and place. The record
     keeps what was seen, so that a dump is read for its sum once.
     """
+    stage = stages[name]
+    paths = (*stage.inputs(run), *_vocabulary(run, stage))
     known = (read_record(run, name) or {}).get("files", [])
-    return [file for path in stages[name].inputs(run) for file in files.describe(path, known)]
+    return [file for path in paths for file in files.describe(path, known)]
 
 
 def _settings(run: Run, stage: Stage) -> str:
     config = json.loads(run.config.to_json())
     return files.fingerprint({field: get_field(config, field) for field in stage.settings})
+
+
+def _vocabulary(run: Run, stage: Stage) -> list[Path]:
+    """The files of a vocabulary that takes the place of a prepared corpus's."""
+    if "prepare" not in stage.needs or run.prepares or vocabularies.find(run.corpus):
+        return []
+    paths = vocabularies.files(run.vocabulary)
+    for path in paths:
+        if not path.is_file():
+            raise UserError(f"{path}: no such file, in config.vocab; put it back, or set config.vocab to where it is")
+    return paths
 
 
 def get_field(config: Any, field: str) -> Any:

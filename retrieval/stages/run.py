@@ -13,6 +13,8 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from retrieval import files, mirror
+from retrieval.data import vocabularies
+from retrieval.data.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.mirror import Copy, Mirror
 from retrieval.store import is_url
@@ -86,9 +88,37 @@ class Run:
         return next((run for run in self.chain if stage in run.config.stages), self)
 
     @property
+    def prepares(self) -> bool:
+        """Whether there is a stage, the run's own or one of its base, that prepares a corpus."""
+        return "prepare" in self.holder("prepare").config.stages
+
+    @property
     def corpus(self) -> Path:
         """Shards, vocabulary and statistics."""
         return self.holder("prepare").folder / "corpus"
+
+    @property
+    def vocabulary(self) -> Path | None:
+        """The file of the vocabulary: the prepared corpus's, and without one what `config.vocab` names.
+
+        That is the field of the first of the chain that sets it, and the file may be missing; None where none does.
+        """
+        runs = [self.holder("prepare")] if self.prepares else self.chain
+        value = next((run.config.vocab for run in runs if run.config.vocab), "")
+        return vocabularies.find(self.corpus) or vocabularies.named(value)
+
+    def load_vocabulary(self) -> Vocabulary:
+        """The vocabulary that texts are tokenised with.
+
+        Raises:
+          UserError: there is none, or it is none.
+        """
+        if not (self.vocabulary or self.prepares):
+            raise UserError(
+                "there is no vocabulary, for no stage prepares a corpus: set config.vocab to a vocabulary or to a "
+                "folder of BERT's weights, or config.base to a run that has one, or add 'prepare' to config.stages"
+            )
+        return vocabularies.load(self.vocabulary or self.corpus)
 
     @property
     def sets(self) -> Path:

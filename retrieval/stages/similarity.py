@@ -10,7 +10,6 @@ import numpy as np
 from flax import nnx
 
 from retrieval import files
-from retrieval.data import vocabularies
 from retrieval.evaluation import display
 from retrieval.evaluation.similarity import similarity_by_length
 from retrieval.models.mlm import MaskedLanguageModel
@@ -32,7 +31,7 @@ def similarity(run: Run) -> dict[str, Any]:
     Raises:
       UserError: the corpus has too few texts of a length.
     """
-    settings, vocabulary = run.config.similarity, vocabularies.load(run.corpus)
+    settings, vocabulary = run.config.similarity, run.load_vocabulary()
     longest = run.config.data.document_length
     passages = itertools.islice(indexes.read_candidates(run, indexes.CORPUS), _TEXTS)
     texts = [vocabulary.single(ids, longest) for ids in vocabulary.encode_batch([item.text for item in passages])]

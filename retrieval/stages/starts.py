@@ -16,6 +16,7 @@ from retrieval.data import vocabularies
 from retrieval.errors import UserError
 from retrieval.models import two_tower
 from retrieval.models.autoencoder import Autoencoder
+from retrieval.models.hugging_face import CONFIGS
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.two_tower import TwoTower
 from retrieval.stages import model as models
@@ -37,7 +38,14 @@ def train_inputs(run: Run) -> Sequence[Path]:
         return ()
     if weights := pretrained.inputs(run.config):
         return weights
-    record = mirror.local(folder) / "stages" / "train.json"
+    place = mirror.local(folder)
+    if not any((place / name).exists() for name in CONFIGS):
+        why = "no config.json there" if place.exists() else "no such folder"
+        raise UserError(
+            f"config.train.init_from={folder}: {why}; a work directory is needed, or a folder of BERT's weights "
+            "(config.json beside model.safetensors); names of Hugging Face's hub are not downloaded"
+        )
+    record = place / "stages" / "train.json"
     if not record.exists() or not files.read_json(record)["done"]:
         raise UserError(f"config.train.init_from={folder}: not a work directory with a finished train stage")
     return (record,)
@@ -65,7 +73,7 @@ def check_sizes(config: ConfigDict, start: ConfigDict) -> None:
     """Checks that a model of a config can start from one of another config.
 
     Raises:
-      UserError: they have other sizes, or are of another kind.
+      UserError: they have other sizes, are of another kind, or the other has positions for shorter texts alone.
     """
     of_towers = not models.is_mlm(start)
     theirs = models.sizes(start, of_towers)
@@ -76,6 +84,13 @@ def check_sizes(config: ConfigDict, start: ConfigDict) -> None:
                 f"config.{field} is {theirs.get(field)} there and {ours} here: take the same, or another run to start "
                 "from"
             )
+    ours, theirs = models.longest(config), models.longest(start)
+    if config.model.encoder == "transformer" and ours > theirs:
+        raise UserError(
+            f"config.train.init_from={config.train.init_from}: an encoder of {theirs} positions, the longer of "
+            f"config.data.query_length and config.data.document_length there, and here that is {ours}: set both to "
+            f"{theirs} at most, or start from a run of longer texts"
+        )
 
 
 def check_vocabulary(run: Run, folder: Path, field: str) -> None:
@@ -88,14 +103,13 @@ def check_vocabulary(run: Run, folder: Path, field: str) -> None:
         return
     trained = Run(ConfigDict(files.read_json(folder / "config.json")), folder, run.lock)
     try:
-        theirs, ours = vocabularies.find(trained.corpus), vocabularies.find(run.corpus)
+        theirs, ours = trained.vocabulary, run.vocabulary
     except UserError:  # the base of that run has gone, and its vocabulary with it
         return
-    ours = ours or vocabularies.named(run.config.vocab)
     if not ours or not theirs:
         return
     tokens = vocabularies.load(ours).tokens
-    if tokens != vocabularies.load(theirs).tokens:
+    if theirs.is_file() and tokens != vocabularies.load(theirs).tokens:
         raise UserError(
             f"{field}={folder}: trained with another vocabulary than {ours}; use its own, "
             f"--config.vocab={theirs}, in a --workdir of its own, or a config.base that has it"
@@ -104,7 +118,7 @@ def check_vocabulary(run: Run, folder: Path, field: str) -> None:
     if then and then != files.fingerprint(list(tokens)):
         raise UserError(
             f"{field}={folder}: trained with another vocabulary than {ours} has now, which was made anew since: train "
-            "it again, or make the corpus again with what it was made of"
+            "it again, or put back the vocabulary that it had"
         )
 
 
@@ -151,6 +165,7 @@ def load_towers(run: Run, vocab_size: int) -> TwoTower:
     if isinstance(trained, TwoTower):
         return trained
     towers = models.build_towers(run.config, vocab_size)
+    models.take_positions(trained, models.longest(run.config))
     two_tower.init_encoders(towers, trained.encoder)
     return towers
 
@@ -173,7 +188,7 @@ def init_from(model: TwoTower | MaskedLanguageModel, config: ConfigDict, vocab_s
     """Starts a model from what `train.init_from` names.
 
     That is BERT's weights, or a trained model: all of it, or an MLM's encoder in both towers; of two MLMs, one of which
-    has a decoder, the parameters of the MLM.
+    has a decoder, the parameters of the MLM. A model of shorter texts takes the first positions.
     """
     if pretrained.folders(config):
         pretrained.init(model, config)
@@ -182,6 +197,7 @@ def init_from(model: TwoTower | MaskedLanguageModel, config: ConfigDict, vocab_s
     if not (folder / "config.json").exists():
         raise UserError(f"config.train.init_from={folder}: not a work directory (no config.json)")
     _, trained = load_parameters(folder, vocab_size, config.mesh)
+    models.take_positions(trained, models.longest(config))
     if isinstance(trained, MaskedLanguageModel) and isinstance(model, TwoTower):
         two_tower.init_encoders(model, trained.encoder)
     else:

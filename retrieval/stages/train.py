@@ -10,7 +10,6 @@ import jax
 from ml_collections import ConfigDict
 
 from retrieval import files, hosts
-from retrieval.data import vocabularies
 from retrieval.errors import UserError
 from retrieval.stages import metric_writers, refresh, starts, states, validation
 from retrieval.stages import model as models
@@ -33,7 +32,7 @@ BAD_BATCHES = "bad_batches"
 def train(run: Run) -> dict[str, Any]:
     """Trains to the last step, from the newest checkpoint where there is one."""
     config = run.config
-    vocabulary = vocabularies.load(run.corpus)
+    vocabulary = run.load_vocabulary()
     starts.check_start(run)
     mesh = models.make_mesh(config)
     refreshes = config.mine.refresh_every > 0

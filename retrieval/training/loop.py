@@ -292,7 +292,8 @@ class _Guard:
             np.savez(file, **{name: _on_this_host(values) for name, values in batch.items()})
         raise UserError(
             f"step {step}: loss or gradient was not finite for {int(skipped)} steps in a row; the last batch is in "
-            f"{path}; look at it, or lower train.learning_rate: no checkpoint has what these steps did"
+            f"{path}; look at it, or lower config.train.learning_rate in a new --workdir: no checkpoint has what "
+            "these steps did"
         )
 
 
