@@ -20,7 +20,7 @@ from absl import logging as absl_logging
 from ml_collections import ConfigDict
 
 from benchmarks.measure import markdown, spread
-from benchmarks.ours.training import make_step
+from benchmarks.ours.training import TrainStep
 from retrieval import command_line, files
 from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError
@@ -80,7 +80,7 @@ def measure(run: Run, trainer: bool, rounds: int, seconds: float) -> dict[str, A
         batches = examples.make_batches(run, vocabulary, mesh)
         batch = next(batches)
         result = {"settings": _settings(run.config), "seconds_to_first_batch": round(time.perf_counter() - began, 1)}
-        step = make_step(run.config, len(vocabulary), mesh) if trainer else None
+        step = TrainStep(run.config, len(vocabulary), mesh) if trainer else None
         taken = [_round(batches, batch, step, run.config.train.batch_size, seconds) for _ in range(rounds)]
     return result | {name: spread([values[name] for values in taken]) for name in taken[0]}
 

@@ -431,7 +431,7 @@ FILES = mistakes(
             ("config.data.negatives=50", "config.mine.negatives=20, so", "twice", "raise the second"),
         ),
         (
-            f"{MINED} --config.stages=\"('train',)\" --config.mine.refresh_every=100 --config.data.negatives=50",
+            f"{ANCE} --config.mine.refresh_every=100 --config.mine.negatives=20 --config.data.negatives=50",
             ("config.data.negatives=50", "config.mine.negatives=20, so", "raise the second"),
         ),
         (f"{MINED} --config.mine.first=101", ("config.mine.first=101", "config.mine.last=100", "lower the first")),
