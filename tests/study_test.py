@@ -341,21 +341,33 @@ def test_the_shell_sets_what_the_runs_share():
 def test_pre_training_with_every_decoder_takes_the_same_compute():
     for size in seed_encoder.SIZES:
         runs = seed_encoder.get_config(size).runs
-        chosen = {name: config for name, config in runs.items() if name.startswith("pre-")}
-        short = chosen.pop("pre-short")
-        assert short.train == chosen["pre-weak"].train and short.data == chosen["pre-bert"].data
+        chosen = {
+            name[4:-2]: config for name, config in runs.items() if name.startswith("pre-") and name.endswith("-0")
+        }
+        short = chosen.pop("short")
+        assert short.train == chosen["weak"].train and short.data == chosen["bert"].data
         totals = [config.train.steps * seed_encoder.cost(config) for config in chosen.values()]
         assert max(totals) < 1.001 * min(totals), size
         assert len({config.train.batch_size for config in chosen.values()}) == 1
         decoders = {name: (c.model.decoder.layers, c.model.decoder.span) for name, c in chosen.items()}
-        length = chosen["pre-weak"].data.document_length
-        assert decoders["pre-weak"] == (3, 2) and decoders["pre-strong"] == (5, length)
-        assert not chosen["pre-bert"].data.rates.autoencoder and chosen["pre-bert"].data.rates.mlm == 1
+        length = chosen["weak"].data.document_length
+        assert decoders["weak"] == (3, 2) and decoders["strong"] == (5, length)
+        assert not chosen["bert"].data.rates.autoencoder and chosen["bert"].data.rates.mlm == 1
     # By hand, in millions for a token: 12 layers 84.93, 3 and 5 more 21.23 and 35.39, the vocabulary 25.17.
     runs = seed_encoder.get_config("paper").runs
     mlm, weak, strong = 84.93 + 0.15 * 25.17, 84.93 + 21.23 + 1.15 * 25.17, 84.93 + 35.39 + 1.15 * 25.17
-    assert runs["pre-bert"].train.steps == pytest.approx(1e6 * weak / mlm, rel=1e-3)
-    assert runs["pre-strong"].train.steps == pytest.approx(1e6 * weak / strong, rel=1e-3)
+    assert runs["pre-bert-0"].train.steps == pytest.approx(1e6 * weak / mlm, rel=1e-3)
+    assert runs["pre-strong-0"].train.steps == pytest.approx(1e6 * weak / strong, rel=1e-3)
+
+
+def test_every_seed_has_a_pre_training_of_its_own_where_there_are_several():
+    for size, drawn in (("local", (0, 1, 2)), ("paper", (0, 0, 0))):
+        runs = seed_encoder.get_config(size).runs
+        for seed, number in enumerate(drawn):
+            assert runs[seed_encoder.run_name("weak", "100", "bm25", seed)].train.init_from == f"pre-weak-{number}"
+        assert {runs[f"pre-weak-{number}"].seed for number in drawn} == set(drawn)
+        one, other = (runs[f"pre-weak-{number}"].to_dict() | {"seed": 0} for number in (drawn[0], drawn[-1]))
+        assert one == other
 
 
 def test_refreshed_and_fixed_negatives_differ_by_the_refresh_alone():

@@ -13,7 +13,7 @@ An encoder is pre-trained as 'bert' (MLM alone), 'weak' (and a decoder of 3 laye
 (of 5 layers that see all before it); 'wide' and 'deep' have one of the two (Figure 3). All take the same compute: what
 is cheaper takes more steps. 'short' is MLM alone with the steps of the weak decoder, the paper's. Each is fine-tuned
 with a tenth and all of the labels, on BM25's negatives and on negatives that are mined anew in training (ANCE), after a
-warm-up on BM25's; every seed draws split and batches.
+warm-up on BM25's; every seed draws split and batches, and in 'gpu' and 'local' has pre-trainings of its own.
 `transfer` are BEIR folders of these names, searched with what was learned from all of the labels.
 """
 
@@ -56,7 +56,9 @@ class Size(NamedTuple):
 
     Attributes:
       base: the size of the configs that its runs start from.
-      seeds: of the fine-tuning runs; pre-training is done once.
+      seeds: of the fine-tuning runs.
+      drawn: pre-trainings of each kind, from which the seeds start in turn. One pre-training is one draw: that of MLM
+        alone, which asks nothing of [CLS], is of use to fine-tuning or not (docs/results.md).
       parallel: runs at a time.
       variations: pre-trainings of Figure 3.
       fields: what is changed in every run's config.
@@ -68,6 +70,7 @@ class Size(NamedTuple):
 
     base: str
     seeds: tuple[int, ...]
+    drawn: int
     parallel: int
     variations: tuple[str, ...]
     fields: dict[str, dict[str, Any]]
@@ -81,6 +84,7 @@ SIZES = {
     "paper": Size(
         base="paper",
         seeds=(0, 1, 2),
+        drawn=1,
         parallel=1,
         variations=("weak", "strong", "wide", "deep"),
         fields=dict(model=dict(tied=True), data=dict(query_length=64, document_length=512)),
@@ -95,6 +99,7 @@ SIZES = {
     "gpu": Size(
         base="local",
         seeds=(0, 1, 2),
+        drawn=3,
         parallel=1,
         variations=("weak", "strong", "wide", "deep"),
         fields=dict(
@@ -114,6 +119,7 @@ SIZES = {
     "local": Size(
         base="local",
         seeds=(0, 1, 2),
+        drawn=3,
         parallel=2,
         variations=("weak", "strong"),
         fields=dict(
@@ -173,8 +179,9 @@ def cost(config: ConfigDict) -> float:
 def _table(study: ConfigDict, size: Size, dataset: str) -> ConfigDict:
     """Every run by its name, those of a seed together."""
     runs = ConfigDict({"corpus": _prepare(study, size)})
-    for model in dict.fromkeys((*MODELS["bm25"], *size.variations)):
-        runs[f"pre-{model}"] = _pretrain(size, model)
+    for number in range(size.drawn):
+        for model in dict.fromkeys((*MODELS["bm25"], *size.variations)):
+            runs[_pretrained(size, model, number)] = _pretrain(size, model, number)
     for seed in size.seeds:
         for share in SHARES:
             runs[_split_run(share, seed)] = _split(study, size, dataset, share, seed)
@@ -190,8 +197,9 @@ def _prepare(study: ConfigDict, size: Size) -> ConfigDict:
     return config
 
 
-def _pretrain(size: Size, model: str) -> ConfigDict:
+def _pretrain(size: Size, model: str, number: int) -> ConfigDict:
     config = _sized(seed_encoder.get_config(size.base), size)
+    config.seed = number
     config.stages, config.base = ("train", "similarity"), "corpus"
     config.train.update(size.pre_training)
     weak = cost(config)
@@ -226,7 +234,7 @@ def _fine_tune(size: Size, dataset: str, model: str, share: str, negatives: str,
     config = _sized(dpr_mined.get_config(size.base), size)
     config.seed = seed
     config.stages, config.base = ("train", "encode", "evaluate", "report"), _split_run(share, seed)
-    config.train.init_from = f"pre-{model}"
+    config.train.init_from = _pretrained(size, model, seed)
     # [CLS] itself is the embedding (section 4.2). A projection, which would be drawn at random, makes the result one of
     # its seed: [CLS] vectors lie so close to each other that some projections take all of a short run to part them.
     config.model.embed_dim = 0
@@ -242,6 +250,11 @@ def _sized(config: ConfigDict, size: Size) -> ConfigDict:
     config.update(size.fields)
     config.model.pooling = "cls"
     return config
+
+
+def _pretrained(size: Size, model: str, seed: int) -> str:
+    """The name of the pre-training that a seed starts from."""
+    return f"pre-{model}-{seed % size.drawn}"
 
 
 def _split_run(share: str, seed: int) -> str:
@@ -352,7 +365,8 @@ class _Report:
         longest = _sized(seed_encoder.get_config(self._size.base), self._size).data.document_length
         lines = []
         for model in MODELS["bm25"]:
-            cell = dict(runs=[f"pre-{model}"], system="trained", metric="cosine", dataset="corpus")
+            runs = [_pretrained(self._size, model, number) for number in range(self._size.drawn)]
+            cell = dict(runs=runs, system="trained", metric="cosine", dataset="corpus")
             points = [[n, cell | dict(split=f"{n} tokens")] for n in (longest // part for part in (8, 4, 2, 1))]
             lines.append(dict(label=LABELS[model], points=points))
         title = "Figure 5: how alike random texts are to the pre-trained encoder"
