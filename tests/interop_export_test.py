@@ -97,6 +97,9 @@ def project(path, pooled, normalize):
     if (path / "2_Dense").exists():
         dense = load_file(path / "2_Dense" / "model.safetensors")
         pooled = dense["linear.weight"] @ pooled + dense["linear.bias"]
+    if (path / "3_LayerNorm").exists():
+        norm = load_file(path / "3_LayerNorm" / "model.safetensors")
+        pooled = (pooled - pooled.mean()) / np.sqrt(pooled.var() + 1e-5) * norm["norm.weight"] + norm["norm.bias"]
     return pooled / np.linalg.norm(pooled) if normalize else pooled
 
 
