@@ -141,7 +141,6 @@ def test_a_second_call_does_nothing_though_embeddings_came_after_the_index(train
     assert before == {path: path.stat().st_mtime_ns for path in before} and len(before) == 7
 
 
-@pytest.mark.long
 def test_the_bases_model_mines_for_a_run_that_will_have_embeddings_of_its_own(inputs, trained, tmp_path):
     stages = ("mine", "pairs", "train", "encode", "index", "evaluate", "report")
     changes = {"base": str(trained.folder), "mine.system": "exact", "stages": stages}

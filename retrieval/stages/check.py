@@ -176,6 +176,8 @@ def _check_model(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
     seen = run.before(name) if stage.looks_back else run
     wanted = [(want, run.holder(want)) for want in stage.wants if name == "search"]
     for need, holder in needs(run, name, stages) + wanted:
+        if holder.folder == run.folder:
+            continue  # what a stage of this run looks back at is of the base on purpose
         for below, theirs in needs(holder, need, stages):
             ours = seen.holder(below)
             if below in ("encode", "train") and below in theirs.config.stages and ours.folder != theirs.folder:
