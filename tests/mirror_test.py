@@ -478,6 +478,21 @@ def test_an_older_disk_is_brought_up_to_date_with_what_differs(bucket, machine):
     assert "bucket/run/checkpoints/8/state" in read and "bucket/run/checkpoints/6/state" not in read
 
 
+def test_what_another_machine_wrote_behind_the_same_checkpoint_stays(bucket, machine):
+    """A disk with the newest checkpoint has older records than the store all the same."""
+    for name, value in (("one", 1), ("two", 2)):
+        folder, _ = small_run_on(name, machine)
+        with mirror.opened(URL) as copy:
+            copy.bring(FOLLOWED)
+            (folder / "stages").mkdir(exist_ok=True)
+            files.write_json(folder / "stages" / "evaluate.json", value)
+            copy.put("stages/evaluate.json")
+    folder, first = small_run_on("one", machine)
+    assert first == 8 and files.read_json(folder / "stages" / "evaluate.json") == 2
+    with bucket.path("bucket/run/stages/evaluate.json").open() as file:
+        assert json.load(file) == 2
+
+
 def test_a_disk_that_is_put_back_makes_nothing_older_on_the_store(bucket, machine):
     """From a snapshot of the machine that went on afterwards."""
     folder, _ = small_run_on("one", machine, last=4)

@@ -244,7 +244,7 @@ PROTECTIONS = [
         "mirror.py",
         "self._counts = self.lease.before == self._owner and",
         "self._counts =",
-        "mirror_test.py::test_an_older_disk_is_brought_up_to_date_with_what_differs",
+        "mirror_test.py::test_what_another_machine_wrote_behind_the_same_checkpoint_stays",
     ),
     Protection(
         "store: a byte that flips",
