@@ -5,8 +5,10 @@
 Each runs in a copy of the repository in which one piece of code has been changed.
 """
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from typing import NamedTuple
@@ -350,8 +352,13 @@ def test_without_it_a_test_fails(protection, tmp_path):
     path.write_text(path.read_text().replace(protection.code, protection.without))
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "", f"tests/{protection.test}"]
     environment = os.environ | {"RETRIEVAL_TEST_DATA": str(REPOSITORY.parent / "shared" / "data")}
-    try:
-        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=_PATIENCE)
-    except subprocess.TimeoutExpired:
-        return
-    assert done.returncode == 1 and " failed" in done.stdout, done.stdout[-2000:]
+    given = dict(cwd=copy, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    with subprocess.Popen(command, start_new_session=True, **given) as process:
+        try:
+            said, _ = process.communicate(timeout=_PATIENCE)
+        except subprocess.TimeoutExpired:
+            return
+        finally:  # a process that nothing ends any more, too
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 1 and " failed" in said, said[-2000:]
