@@ -372,6 +372,7 @@ def test_every_seed_has_a_pre_training_of_its_own_where_there_are_several():
 
 def test_refreshed_and_fixed_negatives_differ_by_the_refresh_alone():
     runs = seed_encoder.get_config("local").runs
-    fixed, refreshed = (runs[seed_encoder.run_name("weak", "100", kind, 1)].to_dict() for kind in ("bm25", "ance"))
+    fixed, refreshed = (runs[seed_encoder.run_name("weak", "100", kind, 1)].to_dict() for kind in ("fixed", "ance"))
     assert refreshed["mine"].pop("refresh_every") > 0 == fixed["mine"].pop("refresh_every")
     assert fixed == refreshed and fixed["data"]["negatives"] == 1
+    assert fixed["train"]["loss"] == "two_way_nll" and fixed["train"]["init_from"] == "s1-100-weak-bm25"
