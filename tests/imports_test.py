@@ -36,6 +36,12 @@ def test_only_the_stages_join_rooms_and_only_the_commands_run_stages():
             assert not any(name.startswith("retrieval.stages") for name in imports(path)), path
 
 
+def test_no_other_command_has_the_flags_of_a_run():
+    """A process has one table of flags: those of a module that is imported are taken, and would be ignored."""
+    importing = {path.name for path in (REPOSITORY / "retrieval").rglob("*.py") if "retrieval.main" in imports(path)}
+    assert importing == {"study_run.py"}
+
+
 # Lightest first: what one of them imports is there for those behind it too.
 MODULES = (
     "retrieval.data.vocab",
