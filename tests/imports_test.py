@@ -8,7 +8,7 @@ import pytest
 from conftest import REPOSITORY
 
 ROOMS = ("data", "models", "training", "search", "evaluation")
-SHARED = {"retrieval.arrays", "retrieval.errors", "retrieval.files", "retrieval.hosts", "retrieval.terminal"}
+SHARED = {f"retrieval.{name}" for name in ("arrays", "errors", "files", "hashing", "hosts", "terminal")}
 
 
 def imports(path):

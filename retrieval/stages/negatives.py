@@ -1,7 +1,6 @@
 """Hard negatives of a set's training questions: what the stage `mine` and a refresh in the middle of training share."""
 
 import contextlib
-import hashlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -9,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
+from retrieval import hashing
 from retrieval.data import answers, beir, splits
 from retrieval.data.answers import Answers
 from retrieval.data.beir import Candidate
@@ -122,7 +122,7 @@ def draw(questions: Sequence[Question], share: float, seed: int, version: int) -
     """
 
     def order(question: Question) -> bytes:
-        return hashlib.blake2b(f"{seed} {version} {question.text}".encode(), digest_size=8).digest()
+        return hashing.digest(f"{seed} {version} {question.text}")
 
     chosen = set(sorted(map(order, questions))[: max(1, round(share * len(questions)))])
     return [question for question in questions if order(question) in chosen]
