@@ -96,15 +96,6 @@ def build(name: str, paragraphs: Iterable[Paragraph]) -> beir.RetrievalSet:
     return beir.RetrievalSet(name, queries, list(candidates.values()), qrels, known)
 
 
-def statistics(value: beir.RetrievalSet) -> dict[str, int]:
-    """The counts of Chang et al., Table 2 (SQuAD train + dev there: 97,888 queries, 101,951 candidates, 99,024 tuples).
-
-    A tuple is a distinct (question, sentence, paragraph); one that stands twice in SQuAD is counted once.
-    """
-    tuples = sum(map(len, value.qrels[PAIR].values()))
-    return {"queries": len(value.queries), "candidates": len(value.candidates), "tuples": tuples}
-
-
 def field(record: Any, name: str, kind: type[_T], at: str) -> _T:
     """A field of a JSON object that was read at `at`, of exactly that type (`beir.string` reads strings)."""
     value = record.get(name) if isinstance(record, dict) else None
