@@ -30,7 +30,15 @@ def test_a_room_imports_only_itself_and_the_shared_files(room):
                 assert allowed, f"{path.name} imports {name}"
 
 
-def test_only_the_stages_join_rooms_and_only_the_commands_run_stages():
+def test_only_the_stages_and_a_study_join_rooms():
+    """The rooms stand on the files beside them, not these on the rooms; a study reads questions and writes a report."""
+    rooms = tuple(f"retrieval.{room}" for room in ROOMS)
+    for path in (REPOSITORY / "retrieval").glob("*.py"):
+        if path.name != "study.py":
+            assert not any(name.startswith(rooms) for name in imports(path)), path
+
+
+def test_only_the_commands_run_stages():
     for path in (REPOSITORY / "retrieval").rglob("*.py"):
         if path.parent.name != "stages" and path.name not in ("main.py", "study.py"):
             assert not any(name.startswith("retrieval.stages") for name in imports(path)), path
