@@ -72,7 +72,7 @@ class Run:
         return self.copy.url if self.copy else str(self.folder)
 
     def before(self, stage: str) -> "Run":
-        """The run as a stage sees it: without the stages that come after it, for it cannot read their output.
+        """The run as a stage sees it: with the stages alone that come before it, for the others have no output yet.
 
         So a base's index can be read by a run that is to make one of its own.
         """
