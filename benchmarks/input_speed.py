@@ -26,7 +26,7 @@ from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError
 from retrieval.stages import examples, records, runner
 from retrieval.stages import model as models
-from retrieval.stages.run import Run
+from retrieval.stages.run import Run, kept_config
 from retrieval.stages.table import STAGES
 
 _TRAINER = flags.DEFINE_bool("trainer", True, "Measure the trainer too; not for a model that is too big for here.")
@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> None:
     if not command_line.WORKDIR.value:
         raise UserError("--workdir is missing: a folder with a prepared corpus, such as --workdir=runs/quickstart")
     folder = Path(command_line.WORKDIR.value)
-    config = command_line.CONFIG.value or ConfigDict(files.read_json(folder / "config.json"))
+    config = command_line.CONFIG.value or kept_config(folder)
     run = Run(config, folder, folder / "requirements.lock")
     runner.check_run(run, STAGES)
     if not records.is_done(run, "prepare"):

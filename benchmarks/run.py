@@ -16,13 +16,12 @@ from typing import Any
 import jax
 from absl import flags
 from absl import logging as absl_logging
-from ml_collections import ConfigDict
 
 from benchmarks import contest
 from benchmarks.works import WORKS, Sizes
 from retrieval import command_line, files
 from retrieval.errors import UserError, unknown_name
-from retrieval.stages.run import Run
+from retrieval.stages.run import Run, kept_config
 from retrieval.stages.runner import run_stage, take_run
 from retrieval.stages.table import STAGES
 
@@ -102,7 +101,7 @@ def _run() -> Run:
     if not command_line.WORKDIR.value:
         raise UserError("--workdir is missing: the folder for data and numbers, such as --workdir=runs/benchmarks")
     folder = Path(command_line.WORKDIR.value)
-    config = command_line.CONFIG.value or ConfigDict(files.read_json(folder / "config.json"))
+    config = command_line.CONFIG.value or kept_config(folder)
     run = Run(config, folder, folder / "requirements.lock")
     take_run(run, STAGES)
     for stage in config.stages:

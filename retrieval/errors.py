@@ -3,8 +3,8 @@
 import difflib
 from collections.abc import Iterable, Sequence
 
-# Characters of a list of names: a message is to be read at a glance.
-_LONGEST = 400
+# Characters of a list of names, and of what a library says: a message is to be read at a glance.
+_LONGEST, _SAID = 400, 300
 
 
 class UserError(Exception):
@@ -38,6 +38,11 @@ def listed(names: Iterable[str]) -> str:
     names = list(names)
     text = ", ".join(names)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rpartition(', ')[0]} ... ({len(names)} in all)"
+
+
+def first_line(error: Exception | str) -> str:
+    """What an error of a library says first, of which a message has room for so much; without a text, its type."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:_SAID]
 
 
 def multiples(number: int, of: int) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict
 
+from retrieval import REPOSITORY
 from retrieval.errors import UserError, listed, near, unknown_name
 
 _EXAMPLES = {"--config": "configs/ict_bfs_wlp.py:local", "--workdir": "runs/quickstart", "--stage": "evaluate,report"}
@@ -19,8 +20,7 @@ def no_config(flag: str) -> UserError:
     path = Path(flag.partition("=")[2].partition(":")[0])
     if path.is_file():
         return UserError(f"{flag}: no get_config in it; take a config such as configs/ict_bfs_wlp.py:local")
-    folder = Path(__file__).resolve().parent.parent
-    known = [str(file.relative_to(folder)) for file in sorted((folder / "configs").rglob("*.py"))]
+    known = [str(file.relative_to(REPOSITORY)) for file in sorted((REPOSITORY / "configs").rglob("*.py"))]
     names = {Path(file).stem: file for file in known}
     found = [names[name] for name in near(path.stem, names)]
     hint = f"did you mean --config={' or '.join(found)}? " if found else ""

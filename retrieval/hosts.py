@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from retrieval import silence, terminal
-from retrieval.errors import UserError
+from retrieval.errors import UserError, first_line
 
 EXIT_CODE = 75  # EX_TEMPFAIL: what the launch scripts start again
 
@@ -317,7 +317,7 @@ def leave_after(error: Exception) -> NoReturn:
         if _pod.leaving.is_set():
             _wait_for_the_end()
     traceback.print_exception(error)
-    leave(1, _first_line(error))
+    leave(1, first_line(error))
 
 
 def _listen(pod: _Pod) -> None:
@@ -325,14 +325,14 @@ def _listen(pod: _Pod) -> None:
     try:
         process, code, why = json.loads(pod.client.blocking_key_value_get(_ENDED, _FOREVER))
     except Exception as error:
-        _lose(str(error))
+        _lose(error)
         return
     time.sleep(_NEWS)
     _end(code, why if code == EXIT_CODE else f"error: host {process} stopped: {why}")
 
 
-def _lose(reason: Any) -> None:
-    _end(EXIT_CODE, _LOST.format(_first_line(reason)))
+def _lose(reason: Exception | str) -> None:
+    _end(EXIT_CODE, _LOST.format(first_line(reason)))
 
 
 def _lose_for_good(reason: str) -> NoReturn:
@@ -387,10 +387,6 @@ def _waiting() -> Iterator[None]:
         yield
     finally:
         _pod.waiting = False
-
-
-def _first_line(reason: Any) -> str:
-    return next(iter(str(reason).strip().splitlines()), "") or type(reason).__name__
 
 
 def _interrupt(*_: Any) -> None:

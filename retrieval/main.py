@@ -14,11 +14,9 @@ from absl import flags
 from absl import logging as absl_logging
 from ml_collections import ConfigDict
 
-from retrieval import command_line, hosts, mirror
+from retrieval import REPOSITORY, command_line, hosts, mirror
 from retrieval.errors import UserError
 from retrieval.store import is_url
-
-REPOSITORY = Path(__file__).resolve().parent.parent
 
 _STAGE = flags.DEFINE_list(
     "stage", None, "Stages to run instead of those that the config lists, such as evaluate,report."

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from retrieval import files
-from retrieval.errors import UserError, unknown_name
+from retrieval.errors import UserError, first_line, unknown_name
 
 _URL = re.compile(r"([a-zA-Z][\w+.-]*)://(.*)")
 
@@ -114,10 +114,9 @@ class Store:
         try:
             yield
         except Exception as error:
-            reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
             raise UserError(
-                f"{self.url}{name and '/'}{name}: cannot be {what} ({reason[:300]}); see that the bucket is there and "
-                "may be read and written to from here; the same command goes on from what is finished"
+                f"{self.url}{name and '/'}{name}: cannot be {what} ({first_line(error)}); see that the bucket is there "
+                "and may be read and written to from here; the same command goes on from what is finished"
             ) from error
 
 

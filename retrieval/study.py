@@ -26,12 +26,11 @@ from absl import flags
 from absl import logging as absl_logging
 from ml_collections import ConfigDict
 
-from retrieval import command_line, files
+from retrieval import REPOSITORY, command_line, files
 from retrieval.data import reqa
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import study, study_report
 from retrieval.evaluation.study_results import Results
-from retrieval.main import REPOSITORY
 from retrieval.stages import check, records, runner, settings, starts
 from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES

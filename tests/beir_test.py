@@ -37,7 +37,6 @@ def test_reads_a_folder(folder):
     value = beir.read_folder(folder)
     assert value == EXPECTED
     assert list(value.queries) == ["q1", "q2"]
-    assert beir.read_folder(folder, "other").name == "other"
 
 
 def test_reads_a_folder_without_its_texts(folder):

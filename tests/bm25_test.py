@@ -19,17 +19,17 @@ STOP_WORDS = set(
 )
 
 
-def words(text, stop_words=STOP_WORDS):
-    return [word for word in re.findall(r"\b\w\w+\b", text.lower()) if word not in stop_words]
+def words(text):
+    return [word for word in re.findall(r"\b\w\w+\b", text.lower()) if word not in STOP_WORDS]
 
 
-def reference(texts, query, k1=1.5, b=0.75, stop_words=STOP_WORDS):
+def reference(texts, query, k1=1.5, b=0.75):
     """Row -> score of every text that shares a word with the query, by the formula."""
-    counts = [Counter(words(text, stop_words)) for text in texts]
+    counts = [Counter(words(text)) for text in texts]
     lengths = [sum(count.values()) for count in counts]
     mean = sum(lengths) / len(lengths)
     scores = {}
-    for word in words(query, stop_words):
+    for word in words(query):
         containing = sum(word in count for count in counts)
         idf = math.log(1 + (len(texts) - containing + 0.5) / (containing + 0.5))
         for row, count in enumerate(counts):
@@ -58,14 +58,6 @@ def test_scores_are_the_formula(k1, b):
         assert dict(zip(rows[0].tolist(), scores[0].tolist())) == pytest.approx({**expected, -1: -np.inf}, rel=1e-5)
         found = len(expected)
         assert (np.diff(scores[0, :found]) <= 0).all() and (rows[0, found:] == -1).all()
-
-
-def test_without_stop_words_every_word_counts():
-    index = Bm25Index.build(TEXTS, "text", stop_words="none")
-    scores, rows = index.search(["the"], 6)
-    expected = reference(TEXTS, "the", stop_words=set())
-    assert set(rows[0].tolist()) - {-1} == set(expected) == {0, 1, 2, 5}
-    assert dict(zip(rows[0].tolist(), scores[0].tolist())) == pytest.approx({**expected, -1: -np.inf}, rel=1e-5)
 
 
 def test_a_query_without_a_known_word_finds_nothing():
@@ -126,8 +118,6 @@ def test_what_cannot_be_indexed_is_refused():
         Bm25Index.build(["the", "?"], "text")
     with pytest.raises(UserError, match="none of the 0 texts"):
         Bm25Index.build([], "text")
-    with pytest.raises(UserError, match="unknown stop word list 'eng': did you mean en"):
-        Bm25Index.build(TEXTS, "text", stop_words="eng")
     for k1, b in ((-1, 0.5), (1, 1.5), (1, -0.1)):
         with pytest.raises(UserError, match="k1 must be"):
             Bm25Index.build(TEXTS, "text", k1=k1, b=b)

@@ -1,6 +1,7 @@
 """Eight CPU devices for every test, and the place of the optional real data."""
 
 import atexit
+import gzip
 import os
 import pathlib
 import pickle
@@ -21,6 +22,8 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # workers inherit what follows
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
+import toy_corpus
+
 from retrieval.data import local_runner
 
 # Else the pools of `prepare_test` would wait for workers that import TensorFlow; those of the runs of `faults_test` do.
@@ -36,6 +39,19 @@ def shared_data() -> pathlib.Path:
     if not folder.is_dir():
         pytest.skip(f"no real data at {folder}; set RETRIEVAL_TEST_DATA to its folder")
     return folder
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory) -> pathlib.Path:
+    """The folder of a dump and of SQuAD's questions on it."""
+    return toy_corpus.write_inputs(tmp_path_factory.mktemp("inputs"))
+
+
+def write(path, text):
+    """Writes a text or bytes, compressed where the name says so."""
+    data = text if isinstance(text, bytes) else text.encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
 
 
 def run_here(name, tasks, function, workers, total=None):

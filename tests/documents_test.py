@@ -1,13 +1,13 @@
 """MS MARCO's documents, from the official files to a run: FirstP, MaxP, triples of ids, negatives mined anew."""
 
-import gzip
 import importlib
 import json
 
 import numpy as np
 import pytest
 import toy_corpus
-from conftest import REPOSITORY
+from conftest import REPOSITORY, write
+from toy_runs import execute
 
 from retrieval.data import beir, msmarco, trec, vocabularies
 from retrieval.data.beir import Candidate
@@ -15,7 +15,7 @@ from retrieval.data.labelled import Counts
 from retrieval.errors import UserError
 from retrieval.search import encode as encoding
 from retrieval.search import scann
-from retrieval.stages import check, corpus, examples, formats, index, negatives, runner, states, validation
+from retrieval.stages import check, corpus, examples, formats, index, negatives, states, validation
 from retrieval.stages import model as models
 from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
@@ -33,11 +33,6 @@ TINY = {
     "evaluate": dict(depth=20, metrics=("RR@10", "R@20", "nDCG@10")),
 }
 DOCUMENTS = 24
-
-
-def write(path, text):
-    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
-    return path
 
 
 def document(number):
@@ -77,12 +72,6 @@ def make_run(folder, inputs, **changes):
     config.split.set = "msmarco"
     config.update_from_flattened_dict(changes)
     return Run(config, folder, REPOSITORY / "requirements.lock")
-
-
-def execute(run, *names):
-    runner.open_run(run, STAGES)
-    for name in names or run.config.stages:
-        runner.run_stage(run, name, STAGES)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import time
 import types
 import weakref
 
-import jax
 import numpy as np
 import pytest
 from conftest import REPOSITORY
@@ -151,7 +150,7 @@ def test_several_hosts_send_their_batches_one_after_the_other(monkeypatch):
     encode.encode_rows([[1]] * 30, embed, 80, 16, 1)
     assert max(together) == 2
     together.clear()
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(encode.hosts, "count", lambda: 2)
     encode.encode_rows([[1]] * 30, embed, 80, 16, 1)
     assert max(together) == 1
 

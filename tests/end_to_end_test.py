@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import toy_corpus
 from conftest import REPOSITORY
+from toy_runs import execute
 
 from retrieval.data import reqa
 from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
@@ -31,11 +32,6 @@ TINY = dict(
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory):
-    return toy_corpus.write_inputs(tmp_path_factory.mktemp("inputs"))
-
-
-@pytest.fixture(scope="module")
 def prepared(inputs, tmp_path_factory):
     """A work directory whose corpus and sets are made, to be copied."""
     folder = tmp_path_factory.mktemp("prepared") / "run"
@@ -51,12 +47,6 @@ def make_run(name, inputs, folder, **changes):
     config.sets.update(pydocs=False, reqa=str(inputs / "squad.json"))
     config.update_from_flattened_dict(changes)
     return Run(config, folder, REPOSITORY / "requirements.lock")
-
-
-def execute(run, *names):
-    runner.open_run(run, STAGES)
-    for name in names or run.config.stages:
-        runner.run_stage(run, name, STAGES)
 
 
 def results(folder):

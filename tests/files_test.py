@@ -9,7 +9,7 @@ import os
 import pytest
 
 from retrieval import files
-from retrieval.errors import UserError, unknown_name
+from retrieval.errors import UserError, first_line, unknown_name
 
 
 def test_an_interrupted_write_leaves_what_was_there(tmp_path):
@@ -122,3 +122,9 @@ def test_a_file_is_read_again_only_where_its_size_or_time_has_changed(tmp_path, 
 
 def test_unknown_names_are_answered_with_the_nearest():
     assert str(unknown_name("task", "itc", ["ict", "bfs"])) == "unknown task 'itc': did you mean ict? known: bfs, ict"
+
+
+def test_the_first_line_of_an_error_and_its_type_where_it_says_nothing():
+    assert first_line(ValueError("\nbroken\nat line 3")) == "broken"
+    assert first_line(ValueError()) == first_line(ValueError(" \n")) == "ValueError"
+    assert len(first_line(ValueError("x" * 9999))) == 300

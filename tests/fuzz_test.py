@@ -190,7 +190,7 @@ def _no_waiting_for_the_disk(monkeypatch):
 def use_set(value, folder):
     """An accepted set can be written and is read back the same."""
     beir.write_folder(folder, value)
-    again = beir.read_folder(folder, value.name)
+    again = beir.read_folder(folder)
     assert again.candidates == value.candidates and again.qrels == value.qrels
 
 

@@ -8,7 +8,7 @@ import pytest
 from conftest import REPOSITORY
 
 ROOMS = ("data", "models", "training", "search", "evaluation")
-SHARED = {"retrieval.arrays", "retrieval.errors", "retrieval.files", "retrieval.hosts", "retrieval.terminal"}
+SHARED = {f"retrieval.{name}" for name in ("arrays", "errors", "files", "hashing", "hosts", "terminal")}
 
 
 def imports(path):
@@ -30,10 +30,24 @@ def test_a_room_imports_only_itself_and_the_shared_files(room):
                 assert allowed, f"{path.name} imports {name}"
 
 
-def test_only_the_stages_join_rooms_and_only_the_commands_run_stages():
+def test_only_the_stages_and_a_study_join_rooms():
+    """The rooms stand on the files beside them, not these on the rooms; a study reads questions and writes a report."""
+    rooms = tuple(f"retrieval.{room}" for room in ROOMS)
+    for path in (REPOSITORY / "retrieval").glob("*.py"):
+        if path.name != "study.py":
+            assert not any(name.startswith(rooms) for name in imports(path)), path
+
+
+def test_only_the_commands_run_stages():
     for path in (REPOSITORY / "retrieval").rglob("*.py"):
         if path.parent.name != "stages" and path.name not in ("main.py", "study.py"):
             assert not any(name.startswith("retrieval.stages") for name in imports(path)), path
+
+
+def test_no_other_command_has_the_flags_of_a_run():
+    """A process has one table of flags: those of a module that is imported are taken, and would be ignored."""
+    importing = {path.name for path in (REPOSITORY / "retrieval").rglob("*.py") if "retrieval.main" in imports(path)}
+    assert importing == {"study_run.py"}
 
 
 # Lightest first: what one of them imports is there for those behind it too.

@@ -314,3 +314,12 @@ def test_what_is_no_start_is_said(tmp_path, monkeypatch, folder, why):
         r"\(config\.json beside model\.safetensors\); names of Hugging Face's hub are not downloaded",
     ):
         starts.check_start(make_run(tmp_path, folder))
+
+
+def test_a_start_whose_record_is_damaged_is_said(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = make_run(tmp_path, "start")
+    write_json(tmp_path / "start" / "config.json", json.loads(run.config.to_json()))
+    write_json(tmp_path / "start" / "stages" / "train.json", {})
+    with pytest.raises(UserError, match=r"start/stages/train\.json: damaged.*delete it: --stage=train makes it anew"):
+        starts.check_start(run)

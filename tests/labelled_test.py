@@ -1,12 +1,12 @@
 """Labelled examples of every format: what is read, what is left out and counted, what is refused and where."""
 
-import gzip
 import itertools
 import json
 import random
 import tracemalloc
 
 import pytest
+from conftest import write
 
 from retrieval.data import beir, dpr, json_array, jsonl_pairs, labelled, msmarco
 from retrieval.data.answers import Answers
@@ -17,12 +17,6 @@ from retrieval.errors import UserError
 
 def texts(*values):
     return tuple(Candidate("", "", value) for value in values)
-
-
-def write(path, text):
-    data = text if isinstance(text, bytes) else text.encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-    return path
 
 
 QUESTION = {

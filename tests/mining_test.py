@@ -43,6 +43,12 @@ def draw_lists(random):
     return scores_QK, rows_QK, golds, others, texts_N
 
 
+def drawn(lists, rule, seed=(0,), **rest):
+    """`mine` of what `draw_lists` gives."""
+    *ranked, positives, others, texts_N = lists
+    return mine(*ranked, positives=positives, others=others, texts_N=texts_N, rule=rule, seed=seed, **rest)
+
+
 RULES = [
     Rule(count=5, first=1, last=10),
     Rule(count=30, first=4, last=25),
@@ -56,48 +62,49 @@ RULES = [
 def test_as_a_naive_loop(rule):
     for seed in range(5):
         lists = draw_lists(np.random.default_rng(seed))
-        mined = mine(*lists, rule, seed=(0, 0))
+        mined = drawn(lists, rule, (0, 0))
         for query, (scores, rows, golds, others) in enumerate(zip(*lists[:4])):
             left = naive(scores, rows, golds, others, lists[4], rule)
             assert mined.left_Q[query] == len(left)
-            drawn = mined.rows[query].tolist()
-            assert len(drawn) == min(rule.count, len(left))
-            assert drawn == [row for row in left if row in drawn]  # of them, best first
+            own = mined.rows[query].tolist()
+            assert len(own) == min(rule.count, len(left))
+            assert own == [row for row in left if row in own]  # of them, best first
             ranks = [rank for rank, row in enumerate(rows, 1) if row != -1 and lists[4][row] in lists[4][golds]]
             assert mined.rank_Q[query] == (ranks[0] if ranks else 0)
 
 
 def test_what_the_margins_leave_out_is_counted():
     lists = draw_lists(np.random.default_rng(0))
-    free, strict = (mine(*lists, rule, seed=(0, 0)) for rule in (Rule(30, 1, 25), RULES[2]))
+    free, strict = (drawn(lists, rule, (0, 0)) for rule in (Rule(30, 1, 25), RULES[2]))
     assert free.too_close == 0 < strict.too_close == free.left_Q.sum() - strict.left_Q.sum()
 
 
 def test_without_a_positive_in_the_list_a_margin_leaves_nothing():
     lists = np.array([[3.0, 2.0]]), np.array([[1, 2]]), [[0]], [[]], np.arange(3)
-    assert mine(*lists, Rule(2, 1, 2), seed=(0,)).rows[0].tolist() == [1, 2]
-    assert mine(*lists, Rule(2, 1, 2, margin=0.1), seed=(0,)).rows[0].tolist() == []
+    assert drawn(lists, Rule(2, 1, 2)).rows[0].tolist() == [1, 2]
+    assert drawn(lists, Rule(2, 1, 2, margin=0.1)).rows[0].tolist() == []
 
 
 def test_a_relative_margin_of_negative_scores_is_below_them():
     lists = np.array([[-1.0, -1.5, -3.0]]), np.array([[0, 1, 2]]), [[0]], [[]], np.arange(3)
-    assert mine(*lists, Rule(2, 1, 2, relative_margin=0.9), seed=(0,)).rows[0].tolist() == [2]
+    assert drawn(lists, Rule(2, 1, 2, relative_margin=0.9)).rows[0].tolist() == [2]
 
 
 def test_the_draw_depends_on_seed_and_number_of_the_query_alone():
-    scores_QK, rows_QK, golds, others, texts_N = draw_lists(np.random.default_rng(1))
+    lists = draw_lists(np.random.default_rng(1))
     rule = Rule(3, 1, 25)
-    whole = mine(scores_QK, rows_QK, golds, others, texts_N, rule, (0, 1))
-    part = mine(scores_QK[30:], rows_QK[30:], golds[30:], others[30:], texts_N, rule, (0, 1), start=30)
+    whole = drawn(lists, rule, (0, 1))
+    part = drawn((*(values[30:] for values in lists[:4]), lists[4]), rule, (0, 1), start=30)
     assert all(np.array_equal(a, b) for a, b in zip(whole.rows[30:], part.rows, strict=True))
-    other = mine(scores_QK, rows_QK, golds, others, texts_N, rule, (0, 2))
+    other = drawn(lists, rule, (0, 2))
     assert not all(np.array_equal(a, b) for a, b in zip(whole.rows, other.rows))
 
 
 def test_every_rank_is_drawn_as_often():
     Q, K = 4000, 10
     rows_QK = np.tile(np.arange(1, K + 1), (Q, 1))
-    mined = mine(np.tile(-np.arange(K), (Q, 1)), rows_QK, [[0]] * Q, [[]] * Q, np.arange(K + 1), Rule(2, 1, K), (0,))
+    lists = np.tile(-np.arange(K), (Q, 1)), rows_QK, [[0]] * Q, [[]] * Q, np.arange(K + 1)
+    mined = drawn(lists, Rule(2, 1, K))
     counts = np.bincount(np.concatenate(mined.rows), minlength=K + 1)[1:]
     np.testing.assert_allclose(counts, 2 * Q / K, rtol=0.12)  # four standard deviations
 
@@ -108,7 +115,7 @@ def test_what_holds_an_answer_is_left_out_of_the_ranks(rule):
     rng = np.random.default_rng(3)
     lists = draw_lists(rng)
     answered_QK = rng.random(lists[1].shape) < 0.3
-    free, strict = mine(*lists, rule, (0,)), mine(*lists, rule, (0,), answered_QK=answered_QK)
+    free, strict = drawn(lists, rule), drawn(lists, rule, answered_QK=answered_QK)
     count = 0
     for query, (scores, rows, golds, others) in enumerate(zip(*lists[:4])):
         left = naive(scores, rows, golds, others, lists[4], rule)

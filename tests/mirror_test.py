@@ -13,7 +13,6 @@ import time
 
 import numpy as np
 import pytest
-import toy_corpus
 import toy_store
 from conftest import REPOSITORY
 from end_to_end_test import fine_tuning, make_run
@@ -56,11 +55,6 @@ def machine(tmp_path, monkeypatch):
 
     start("first")
     return start
-
-
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory):
-    return toy_corpus.write_inputs(tmp_path_factory.mktemp("inputs"))
 
 
 def execute(run, copy, names=()):

@@ -19,7 +19,6 @@ import children
 import jax
 import numpy as np
 import pytest
-import toy_corpus
 from conftest import REPOSITORY
 from jax._src import distributed
 from ml_collections import ConfigDict
@@ -106,11 +105,6 @@ def parameters(folder):
     size = len((folder / "corpus" / "vocab.txt").read_text().splitlines())
     config = ConfigDict(json.loads((folder / "config.json").read_text()))
     return models.parameters(starts.load_parameters(folder, size, config.mesh)[1])
-
-
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory):
-    return toy_corpus.write_inputs(tmp_path_factory.mktemp("inputs"))
 
 
 @pytest.fixture(scope="module")

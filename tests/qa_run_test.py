@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import toy_corpus
 from answers_test import brute_force
-from refresh_test import execute, judged, make_run, read_shards
+from refresh_test import judged, make_run, read_shards
+from toy_runs import execute
 
 from retrieval.data import beir, vocabularies
 from retrieval.errors import UserError

@@ -1,10 +1,10 @@
 """Open-domain questions and their passages, in every format that they are published in."""
 
-import gzip
 import json
 import logging
 
 import pytest
+from conftest import write
 
 from retrieval.data import beir, qa
 from retrieval.data.answers import Answers
@@ -16,12 +16,6 @@ NQ_OPEN = '{"question": "q 1", "answer": ["a", "b"]}\n\n{"question": "q 2", "ans
 WEB_QUESTIONS = '[{"qId": "w1", "answers": ["a"], "qText": "q 1"},\n {"qId": "w2", "answers": ["b"], "qText": "q 2"}]'
 CURATED_TREC = '1\tfactoid\tHow "tall"?\t"6,?\\s*m"|x\n20\tfactoid\tWho?\tA\\.? B\n'
 PASSAGES = 'id\ttext\ttitle\n1\t"Aaron ""the"" first"\tAaron\n2\t"two\nlines"\t"A ""b"""\n3\tplain\t\n'
-
-
-def write(path, text):
-    data = text.encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-    return path
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])

@@ -16,8 +16,8 @@ import children
 import jax
 import numpy as np
 import pytest
-import toy_corpus
 from conftest import REPOSITORY
+from toy_runs import execute
 
 from configs import ict_bfs_wlp
 from retrieval.data import beir, vocabularies
@@ -53,17 +53,6 @@ def make_run(folder, inputs, /, name="dpr_mined", **changes):
     config.index.dense = "exact"
     config.update_from_flattened_dict(changes)
     return Run(config, folder, REPOSITORY / "requirements.lock")
-
-
-def execute(run, *names):
-    runner.open_run(run, STAGES)
-    for name in names or run.config.stages:
-        runner.run_stage(run, name, STAGES)
-
-
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory):
-    return toy_corpus.write_inputs(tmp_path_factory.mktemp("inputs"))
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ import scipy.stats
 
 from retrieval.errors import UserError
 from retrieval.evaluation import study_report
-from retrieval.evaluation.report import Table
 from retrieval.evaluation.study import Cell, Line, Plot, Row, StudyTable, claim, plot, table
 from retrieval.evaluation.study_report import write_study
 from retrieval.evaluation.study_results import Results, compare
@@ -362,17 +361,15 @@ def test_nine_lines_differ_and_keep_their_looks(tmp_path):
 def test_the_same_input_gives_the_same_bytes(folder):
     def everything():
         fields = {"text": "ICT beats MLM", "better": spec(OTHER), "worse": spec(THREE)}
-        free = Table("Cost", ["run", "hours"], [["a", 1.5]], "On 2 cores.")
-        write_study(results_of(folder), "S", [table(TABLE)], [plot(CURVE)], claims=[claim(fields)], extra_tables=[free])
+        write_study(results_of(folder), "S", [table(TABLE)], [plot(CURVE)], claims=[claim(fields)])
         files = [folder / "study.md", folder / "study.json", *(folder / "plots").iterdir()]
         return {path.name: path.read_bytes() for path in files}
 
     first = everything()
     assert len(first) == 3 and first == everything()
     text = first["study.md"].decode()
-    assert "## Cost\n\n| run | hours |\n| :--- | ---: |\n| a | 1.5 |\n\nOn 2 cores.\n" in text
     headings = [line for line in text.splitlines() if line.startswith("#")]
-    assert headings == ["# S", "## Table 3", "## Claims of the paper", "## Plots", "## Cost", "## Missing"]
+    assert headings == ["# S", "## Table 3", "## Claims of the paper", "## Plots", "## Missing"]
 
 
 def edited(base, path, value):

@@ -1,9 +1,9 @@
 """Test collections of TREC and MS MARCO: topics, judgements, and sets whose texts stay on the disk."""
 
-import gzip
 import logging
 
 import pytest
+from conftest import write
 
 from retrieval.data import beir, trec
 from retrieval.errors import UserError
@@ -20,12 +20,6 @@ Identify organizations < that > participate.
 </top>
 <top> <num>302</num> <title>Topic:  Polio  </title> <dom>Domain: x</dom> </top>
 """
-
-
-def write(path, text):
-    data = text if isinstance(text, bytes) else text.encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-    return path
 
 
 @pytest.mark.parametrize("name", ["topics.txt", "topics.txt.gz"])

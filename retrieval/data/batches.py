@@ -18,7 +18,7 @@ import seqio
 import tensorflow as tf
 
 from retrieval.data.packing import Arrays, Lane, PackedLane, Packing
-from retrieval.errors import UserError, multiples
+from retrieval.errors import UserError, first_line, multiples
 
 
 class Batches:
@@ -113,7 +113,7 @@ class _Lane:
             tf.train.Checkpoint(lane=self._iterator).read(str(folder / self.name)).assert_consumed()
         except (tf.errors.OpError, AssertionError, ValueError, TypeError, IndexError, RuntimeError) as error:
             raise UserError(
-                f"{folder / self.name}: not a position in this data ({_first_line(error)}); delete the checkpoint and "
+                f"{folder / self.name}: not a position in this data ({first_line(error)}); delete the checkpoint and "
                 "train again"
             ) from error
 
@@ -127,11 +127,11 @@ def unreadable(where: str, error: tf.errors.OpError) -> UserError:
     """An error for shards that TensorFlow cannot read, because of what is in them or for any other reason."""
     if isinstance(error, tf.errors.DataLossError | tf.errors.InvalidArgumentError):
         return UserError(
-            f"{where}: the shards of examples are damaged ({_first_line(error)}); make them again with "
+            f"{where}: the shards of examples are damaged ({first_line(error)}); make them again with "
             "--stage=prepare, or --stage=pairs for labelled pairs"
         )
     return UserError(
-        f"{where}: the shards of examples cannot be read ({_first_line(error)}); once that is mended, the same command "
+        f"{where}: the shards of examples cannot be read ({first_line(error)}); once that is mended, the same command "
         "goes on from the newest checkpoint"
     )
 
@@ -163,10 +163,6 @@ def abstract(
         name: jax.ShapeDtypeStruct((lanes * len(values), *values.shape[1:]), values.dtype, sharding=sharding)
         for name, values in part.items()
     }
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)[:300]
 
 
 def _own_lanes(lanes: int, batch_size: int, sharding: jax.sharding.Sharding) -> list[int]:

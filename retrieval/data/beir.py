@@ -89,8 +89,8 @@ class Judged:
     answers: dict[str, Answers] = dataclasses.field(default_factory=dict)
 
 
-def read_folder(folder: Path, name: str | None = None) -> RetrievalSet:
-    """Reads a BEIR folder; its name is `name` or the folder's own.
+def read_folder(folder: Path) -> RetrievalSet:
+    """Reads a BEIR folder; its name is the folder's own.
 
     As in BEIR, queries that no rule judges are left out; where there is no rule, those without an answer. A judgement
     may be zero or negative (not relevant).
@@ -102,7 +102,7 @@ def read_folder(folder: Path, name: str | None = None) -> RetrievalSet:
     folder = Path(folder)
     candidates = list(read_candidates(_either(folder, "corpus.jsonl")))
     queries, *judgements = _read_judgements(folder, {candidate.id for candidate in candidates})
-    return RetrievalSet(name or folder.resolve().name, queries, candidates, *judgements)
+    return RetrievalSet(folder.resolve().name, queries, candidates, *judgements)
 
 
 def read_judged(folder: Path) -> Judged:

@@ -7,7 +7,6 @@ query, because a text that one line calls a negative may be a positive of the sa
 import collections
 import contextlib
 import dataclasses
-import hashlib
 import heapq
 import itertools
 import operator
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
+from retrieval import hashing
 from retrieval.data import answers as answer
 from retrieval.data import beir
 from retrieval.data.beir import Candidate, Judged, RetrievalSet
@@ -81,7 +81,7 @@ def text_id(record: Mapping[str, Any], fields: Iterable[str], at: str) -> str:
 
 def digest(text: Candidate) -> bytes:
     """What two texts have in common only if title and text are the same, whatever their ids."""
-    return hashlib.blake2b(f"{text.title}\0{text.text}".encode(), digest_size=8).digest()
+    return hashing.digest(text.title, text.text)
 
 
 def of_set(value: RetrievalSet | Judged, rule: str, text_of: Callable[[str], Candidate]) -> Iterator[Example]:
@@ -128,7 +128,7 @@ class Groups:
         )
         ids = {text.id for text in positives.values() if text.id}
         kept = {key: text for key, text in negatives.items() if key not in positives and text.id not in ids}
-        drawn = heapq.nsmallest(self._pool, kept, key=lambda key: (_hash(query, str(key)), key))
+        drawn = heapq.nsmallest(self._pool, kept, key=lambda key: (hashing.digest(query, str(key)), key))
         answers = dict.fromkeys(text for *_, own in parts for text in own)
         merged = Example(query, tuple(positives.values()), tuple(kept[key] for key in drawn), tuple(answers))
         return merged, len(negatives) - len(kept)
@@ -157,7 +157,7 @@ def grouped(
         for query, positives, negatives, answers in examples:
             texts = [[(text.id, text.title, text.text) for text in side] for side in (positives, negatives)]
             counts.examples += 1
-            sorter.add((_hash(str(seed), query), query, counts.examples, msgpack.packb([*texts, answers])))
+            sorter.add((hashing.digest(str(seed), query), query, counts.examples, msgpack.packb([*texts, answers])))
         yield Groups(sorter, pool, counts, key)
 
 
@@ -169,7 +169,7 @@ def evaluation_set(name: str, groups: Iterable[Example], rule: str = "test") -> 
     value = RetrievalSet(name, {}, [], {rule: {}})
     seen = set()
     for query, positives, negatives, answers in groups:
-        id = _hash(query).hex()
+        id = hashing.digest(query).hex()
         value.queries[id] = query
         if (found := answer.of_texts(answers)).values:
             value.answers[id] = found
@@ -187,7 +187,3 @@ def _with_text(texts: Iterable[Candidate], counts: Counts) -> Iterator[Candidate
             yield text
         else:
             counts.left_out["empty texts"] += 1
-
-
-def _hash(*parts: str) -> bytes:
-    return hashlib.blake2b("\0".join(parts).encode(), digest_size=8).digest()

@@ -8,7 +8,6 @@ nor those of a bucket need to fit in memory; the values of one key do.
 
 import collections
 import concurrent.futures
-import hashlib
 import io
 import itertools
 import json
@@ -24,7 +23,7 @@ from typing import Any, BinaryIO
 import msgpack
 import tqdm
 
-from retrieval import files, hosts
+from retrieval import files, hashing, hosts
 from retrieval.data.external_sort import Sorter
 from retrieval.errors import UserError
 
@@ -96,7 +95,7 @@ def write_items(path: Path, items: Iterable[tuple[str, Any, Any]], num_buckets: 
     with files.atomic(path) as temporary, temporary.open("wb") as file:
         runs, size = collections.defaultdict(list), 0
         for tag, key, value in items:
-            bucket = key if isinstance(key, int) else _hash(key)
+            bucket = key if isinstance(key, int) else hashing.number(key)
             packed = msgpack.packb((key, msgpack.packb(value)))
             runs[tag, bucket % num_buckets].append(packed)
             size += len(packed)
@@ -192,7 +191,3 @@ def _collect(pending: set[concurrent.futures.Future], when: str) -> int:
     for future in done:
         future.result()
     return len(done)
-
-
-def _hash(key: str) -> int:
-    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")

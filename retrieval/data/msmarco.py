@@ -11,13 +11,13 @@ line is. The url of a document stands before its title.
 """
 
 import array
-import hashlib
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from retrieval import hashing
 from retrieval.data import beir
 from retrieval.data.beir import Candidate
 from retrieval.data.labelled import Counts, Example, example, grouped
@@ -106,7 +106,7 @@ class Distinct:
 
     def add(self, id: str, line: int) -> None:
         """Notes an id of the file, and its line."""
-        self._digests.append(_digest(id))
+        self._digests.append(hashing.number(id))
         self._lines.append(line)
 
     def check(self) -> None:
@@ -135,7 +135,7 @@ class Passages:
         self._folder = folder
         digests, places = array.array("Q"), array.array("Q")
         for place, passage in _passages(path):
-            digests.append(_digest(passage.id))
+            digests.append(hashing.number(passage.id))
             places.append(place)
         order = np.argsort(np.asarray(digests))
         self._digests, self._places = np.asarray(digests)[order], np.asarray(places)[order]
@@ -152,7 +152,7 @@ class Passages:
         self._file.close()
 
     def __contains__(self, id: str) -> bool:
-        return self._digests[self._row(id)] == _digest(id)
+        return self._digests[self._row(id)] == hashing.number(id)
 
     def __getitem__(self, id: str) -> Candidate:
         self._file.seek(int(self._places[self._row(id)]))
@@ -161,7 +161,7 @@ class Passages:
 
     def _row(self, id: str) -> int:
         """That of the id, where it is there."""
-        return min(int(np.searchsorted(self._digests, np.uint64(_digest(id)))), len(self._digests) - 1)
+        return min(int(np.searchsorted(self._digests, np.uint64(hashing.number(id)))), len(self._digests) - 1)
 
 
 def _passages(path: Path) -> Iterator[tuple[int, Candidate]]:
@@ -213,7 +213,3 @@ def _fields(line: str, names: Sequence[str], at: str) -> list[str]:
     if len(fields) != len(names):
         raise UserError(f"{at}: {len(fields)} fields, expected {len(names)} between tabs: {', '.join(names)}")
     return fields
-
-
-def _digest(id: str) -> int:
-    return int.from_bytes(hashlib.blake2b(id.encode(), digest_size=8).digest(), "big")

@@ -1,11 +1,11 @@
 """More candidates for an evaluation set, from a prepared corpus (Chang et al. 2020, section 4.4: one million)."""
 
 import dataclasses
-import hashlib
 import heapq
 import itertools
 from collections.abc import Iterable, Iterator
 
+from retrieval import hashing
 from retrieval.data import sentences
 from retrieval.data.beir import Candidate, RetrievalSet, Stream
 from retrieval.errors import UserError
@@ -23,7 +23,7 @@ def extend(value: RetrievalSet, passages: Iterable[Candidate], count: int, seed:
     """
     known = {candidate.title for candidate in value.candidates}
     fresh = (pair for pair in _pairs(passages) if pair.title not in known)
-    drawn = heapq.nsmallest(count, fresh, key=lambda pair: (_draw(seed, pair.id), pair.id))
+    drawn = heapq.nsmallest(count, fresh, key=lambda pair: (hashing.digest(f"{seed} {pair.id}"), pair.id))
     if len(drawn) < count:
         raise UserError(
             f"config.sets.distractors={count}: the corpus has only {len(drawn)} (sentence, passage) pairs; "
@@ -38,7 +38,3 @@ def _pairs(passages: Iterable[Candidate]) -> Iterator[Candidate]:
         found = dict.fromkeys(passage.text[start:end] for start, end in sentences.split(passage.text))
         for number, sentence in enumerate(found):
             yield Candidate(f"corpus:{passage.id}-{number}", sentence, passage.text)
-
-
-def _draw(seed: int, id: str) -> bytes:
-    return hashlib.blake2b(f"{seed} {id}".encode(), digest_size=8).digest()

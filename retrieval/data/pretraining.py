@@ -67,20 +67,18 @@ def mlm(
     seed: tf.Tensor,
     lengths: Mapping[str, int],
     specials: Specials,
-    percent: int = MASKED,
     continues: Sequence[bool] | None = None,
 ) -> Record:
     """Masked language model (Devlin et al. 2019): 15 % of a passage's tokens are to be predicted; of these 80 % are
     replaced by [MASK], 10 % by a random token, 10 % stay.
 
     Args:
-      percent: of the tokens, those that are to be predicted.
       continues: for each id of the vocabulary, whether it goes on with the word of the token before it: a word is then
         masked whole or not at all (BERT's later models). None masks tokens.
     """
     seeds = tf.random.split(seed, 3)
     ids = _single(record["ids"], lengths["text"], specials)
-    count = tf.maximum(1, share(tf.size(ids) - 2, percent))
+    count = tf.maximum(1, share(tf.size(ids) - 2, MASKED))
     # [CLS] and [SEP], the two ends, are never chosen.
     words = tf.range(tf.size(ids) - 2) if continues is None else _words(ids[1:-1], continues)
     positions = tf.sort(_choose(words, count, seeds[0])) + 1

@@ -12,7 +12,6 @@ passages     DPR's psgs_w100.tsv: id, text and title, with tabs between them and
 import ast
 import collections
 import csv
-import hashlib
 import json
 import logging
 import warnings
@@ -20,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from retrieval import hashing
 from retrieval.data import answers as answer
 from retrieval.data import beir, json_array, msmarco, trec
 from retrieval.data.answers import Answers
@@ -90,7 +90,7 @@ def read_questions(path: Path, are_patterns: bool = False) -> tuple[dict[str, st
     for at, id, question, found, wordless in _records(path, are_patterns):
         if not question.strip():
             raise UserError(f"{at}: the question is empty; write one, or drop it")
-        id = beir.check_id(id or _digest(question), "question id", at)
+        id = beir.check_id(id or hashing.digest(question).hex(), "question id", at)
         counts["questions that are there again, whose answers are joined"] += question in ids
         counts["answers without a word, left out"] += wordless
         id = ids.setdefault(question, id)
@@ -208,7 +208,3 @@ def _quoted_rows(path: Path, names: Iterable[str]) -> Iterator[tuple[str, list[s
             raise UserError(f"{at}: {len(fields)} fields, expected {len(names)} between tabs: {', '.join(names)}")
         if fields:
             yield at, fields
-
-
-def _digest(question: str) -> str:
-    return hashlib.blake2b(question.encode(), digest_size=8).hexdigest()

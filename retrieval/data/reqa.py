@@ -6,13 +6,13 @@ A question is to find, among all (sentence, paragraph) pairs, the pair whose sen
 import bisect
 import collections
 import dataclasses
-import hashlib
 import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from retrieval import hashing
 from retrieval.data import beir, sentences, tfds_source
 from retrieval.data.answers import of_texts
 from retrieval.errors import UserError
@@ -83,7 +83,7 @@ def build(name: str, paragraphs: Iterable[Paragraph]) -> beir.RetrievalSet:
         candidates |= {id: beir.Candidate(id, sentence, paragraph.text) for sentence, id in ids.items()}
         for question, placed in paragraph.questions:
             if placed:
-                query = _digest(question)
+                query = hashing.digest(question).hex()
                 queries[query] = question
                 pairs.setdefault(query, {}).update((ids[texts[_sentence_at(spans, start)]], 1) for start, _ in placed)
                 answers.setdefault(query, []).extend(answer for _, answer in placed)
@@ -96,15 +96,6 @@ def build(name: str, paragraphs: Iterable[Paragraph]) -> beir.RetrievalSet:
     return beir.RetrievalSet(name, queries, list(candidates.values()), qrels, known)
 
 
-def statistics(value: beir.RetrievalSet) -> dict[str, int]:
-    """The counts of Chang et al., Table 2 (SQuAD train + dev there: 97,888 queries, 101,951 candidates, 99,024 tuples).
-
-    A tuple is a distinct (question, sentence, paragraph); one that stands twice in SQuAD is counted once.
-    """
-    tuples = sum(map(len, value.qrels[PAIR].values()))
-    return {"queries": len(value.queries), "candidates": len(value.candidates), "tuples": tuples}
-
-
 def field(record: Any, name: str, kind: type[_T], at: str) -> _T:
     """A field of a JSON object that was read at `at`, of exactly that type (`beir.string` reads strings)."""
     value = record.get(name) if isinstance(record, dict) else None
@@ -115,15 +106,11 @@ def field(record: Any, name: str, kind: type[_T], at: str) -> _T:
 
 def _candidate_ids(paragraph: str, texts: list[str]) -> dict[str, str]:
     """Sentence -> id; of equal sentences the first gives the number."""
-    key = _digest(paragraph)
+    key = hashing.digest(paragraph).hex()
     ids: dict[str, str] = {}
     for number, sentence in enumerate(texts):
         ids.setdefault(sentence, f"{key}-{number}")
     return ids
-
-
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _same_sentence(

@@ -12,7 +12,6 @@ them. The output does not depend on the order in which values reach a step, so e
 
 import collections
 import contextlib
-import hashlib
 import itertools
 import json
 import operator
@@ -23,7 +22,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from retrieval import files
+from retrieval import files, hashing
 from retrieval.data import passages
 from retrieval.data.articles import Article, KnownItem, Redirect
 from retrieval.data.external_sort import Sorter
@@ -218,4 +217,4 @@ def _mean(packed: bytes) -> float:
 
 
 def _hash(*parts: str) -> int:
-    return int.from_bytes(hashlib.blake2b("\0".join(parts).encode(), digest_size=8).digest(), "big") >> 1
+    return hashing.number(*parts) >> 1

@@ -1,9 +1,9 @@
 """The questions of an evaluation set divided into training, validation and test (Chang et al. 2020, section 4.1)."""
 
-import hashlib
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
+from retrieval import hashing
 from retrieval.data.answers import Answers
 from retrieval.data.beir import RetrievalSet, Stream
 from retrieval.errors import UserError
@@ -71,7 +71,7 @@ def _ordered(queries: Mapping[str, str], seed: int) -> list[str]:
 
     def place(id: str) -> tuple[bytes, str, str]:
         smallest = first[wording(queries[id])]
-        return hashlib.blake2b(f"{seed} {smallest}".encode(), digest_size=8).digest(), smallest, id
+        return hashing.digest(f"{seed} {smallest}"), smallest, id
 
     return sorted(queries, key=place)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from retrieval import files
 from retrieval.data import wikinames
 from retrieval.data.articles import Article, Dropped, Paragraph, Section
-from retrieval.errors import UserError, unknown_name
+from retrieval.errors import UserError, first_line, unknown_name
 
 if TYPE_CHECKING:
     import tensorflow_datasets as tfds
@@ -224,7 +224,7 @@ def _read(source: str, dataset: Any) -> Iterator[Any]:
     try:
         yield from dataset
     except OpError as error:
-        raise UserError(f"{source}: the prepared data is damaged ({_first_line(error)}); prepare it again") from error
+        raise UserError(f"{source}: the prepared data is damaged ({_said(error)}); prepare it again") from error
 
 
 @contextlib.contextmanager
@@ -233,12 +233,11 @@ def _explained(problem: str, advice: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise UserError(f"{problem} ({_first_line(error)}); {advice}") from error
+        raise UserError(f"{problem} ({_said(error)}); {advice}") from error
 
 
-def _first_line(error: Exception) -> str:
-    line = next(iter(str(error).strip().splitlines()), "")
-    return f"{type(error).__name__}: {line[:300]}"
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {first_line(error)}"
 
 
 def _listed(value: Any) -> Any:

@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 
 from retrieval.errors import UserError
 from retrieval.evaluation import display
-from retrieval.evaluation.report import Table
 from retrieval.evaluation.study import Cell, Claim, Plot, StudyTable
 from retrieval.evaluation.study_results import KEY, Comparison, Measurement, Results, compare
 from retrieval.files import write_json, write_text
@@ -35,7 +34,6 @@ def write_study(
     *,
     claims: Sequence[Claim] = (),
     preamble: Sequence[str] = (),
-    extra_tables: Sequence[Table] = (),
 ) -> None:
     """Writes `study.md`, `study.json` and `plots/*.png` into the folder of the study.
 
@@ -48,7 +46,6 @@ def write_study(
       title: the first heading.
       claims: shown after the tables, with what our numbers say to each.
       preamble: paragraphs below the title.
-      extra_tables: shown as they are, after the plots.
 
     Raises:
       UserError: two tables or two plots have one name, or a results.json is not what `evaluate` writes.
@@ -67,8 +64,6 @@ def write_study(
     missing, records = _missing_lines(cells, results), list(_records(tables, results))
     if figures:
         parts += ["## Plots", *(display.save(folder, figure, name) for name, figure in figures.items()), _BARS]
-    for table in extra_tables:
-        parts += [f"## {table.title}", display.markdown(table.header, table.rows), *filter(None, [table.notes])]
     if missing:
         parts += ["## Missing", "\n".join(missing)]
     write_json(folder / "study.json", records)

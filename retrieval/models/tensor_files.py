@@ -9,7 +9,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from retrieval import files
-from retrieval.errors import UserError
+from retrieval.errors import UserError, first_line
 from retrieval.models import torch_file
 
 _PART_NAME = re.compile(r"[\w-][\w.-]{0,99}\.(safetensors|bin)", re.ASCII)
@@ -95,8 +95,7 @@ def _read_tensorflow(path: Path) -> dict[str, np.ndarray]:
         names = [name for name in reader.get_variable_to_shape_map() if not _OPTIMIZERS.search(name)]
         return {name: reader.get_tensor(name) for name in names}
     except Exception as error:  # the kind depends on what is damaged
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        raise UserError(f"{path}: damaged, or parts of it are missing ({reason}); copy it again") from error
+        raise UserError(f"{path}: damaged, or parts of it are missing ({first_line(error)}); copy it again") from error
 
 
 _OPTIMIZERS = re.compile(r"(^|/)(adam_[mv]|global_step|Adam(_1)?|beta[12]_power)$")

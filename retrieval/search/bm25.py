@@ -1,7 +1,7 @@
 """BM25 over words: bm25s computes every (word, passage) weight once, a sparse matrix product adds them up per query.
 
 The variant is Lucene's: idf = ln(1 + (N - n + 0.5) / (n + 0.5)), times tf / (tf + k1 (1 - b + b length / mean length)).
-Words are lower-cased runs of two or more word characters, without stemming.
+Words are lower-cased runs of two or more word characters, without stemming; English stop words are left out.
 """
 
 import dataclasses
@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from retrieval.errors import UserError, unknown_name
+from retrieval.errors import UserError
 from retrieval.files import atomic, read_arrays, read_json, verify_manifest, write_json, write_manifest
 from retrieval.search.exact import no_results
 
-_STOP_WORDS = ("en", "none")
 _BATCH = 128
 _WEIGHTS, _VOCABULARY, _PARAMETERS = "weights.npz", "vocabulary.json", "parameters.json"
 _REMEDY = "--stage=index makes it again"
@@ -30,7 +29,7 @@ class _Parameters:
     document: str
     k1: float
     b: float
-    stop_words: str
+    stop_words: str = "en"  # bm25s's name of the 33 of Lucene
 
 
 class Bm25Index:
@@ -42,9 +41,7 @@ class Bm25Index:
         self._parameters = parameters
 
     @classmethod
-    def build(
-        cls, texts: Sequence[str], document: str, k1: float = 1.5, b: float = 0.75, stop_words: str = "en"
-    ) -> "Bm25Index":
+    def build(cls, texts: Sequence[str], document: str, k1: float = 1.5, b: float = 0.75) -> "Bm25Index":
         """Indexes `texts`; 100,000 of 120 words take about 10 s.
 
         Args:
@@ -52,24 +49,21 @@ class Bm25Index:
           document: what the texts are made of, in words for the report, such as 'title + text'.
           k1: how soon more occurrences of a word stop to matter.
           b: how much longer texts are discounted, 0 to 1.
-          stop_words: 'en' leaves out the 33 English stop words of Lucene, 'none' keeps every word.
 
         Raises:
-          UserError: no text has a word, a parameter is out of its range, or `stop_words` is unknown.
+          UserError: no text has a word, or a parameter is out of its range.
         """
         if k1 < 0 or not 0 <= b <= 1:
             raise UserError(f"BM25: k1 is {k1} and b is {b}; k1 must be 0 or more and b between 0 and 1")
-        if stop_words not in _STOP_WORDS:
-            raise unknown_name("stop word list", stop_words, _STOP_WORDS)
-        bm25s = _import_bm25s()
-        tokens = bm25s.tokenize(list(texts), stopwords=_stop_words(stop_words), show_progress=False)
+        bm25s, parameters = _import_bm25s(), _Parameters(document, k1, b)
+        tokens = bm25s.tokenize(list(texts), stopwords=parameters.stop_words, show_progress=False)
         if not tokens.vocab:
             raise UserError(f"BM25: none of the {len(texts)} texts has a word to search for")
         model = bm25s.BM25(k1=k1, b=b, method="lucene")
         model.index(tokens, create_empty_token=False, show_progress=False)
         columns = (model.scores["data"], model.scores["indices"], model.scores["indptr"])
         weights_VN = scipy.sparse.csr_array(columns, shape=(len(tokens.vocab), len(texts)))
-        return cls(weights_VN, tokens.vocab, _Parameters(document, k1, b, stop_words))
+        return cls(weights_VN, tokens.vocab, parameters)
 
     def save(self, folder: Path) -> None:
         """Writes the index and the checksums of its files, whole or not at all."""
@@ -103,10 +97,9 @@ class Bm25Index:
     def description(self) -> str:
         """What was indexed and how, in words for a report."""
         parameters = self._parameters
-        stop_words = "English stop words left out" if parameters.stop_words == "en" else "all words kept"
         return (
-            f"BM25 (Lucene's variant, k1 {parameters.k1:g}, b {parameters.b:g}, {stop_words}, no stemming), "
-            f"document = {parameters.document}, {len(self):,} documents"
+            f"BM25 (Lucene's variant, k1 {parameters.k1:g}, b {parameters.b:g}, English stop words left out, "
+            f"no stemming), document = {parameters.document}, {len(self):,} documents"
         )
 
     def search(self, queries: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -129,7 +122,7 @@ class Bm25Index:
 
     def _words(self, queries: Sequence[str]) -> list[list[int]]:
         """The vocabulary's numbers of each query's known words."""
-        stop_words = _stop_words(self._parameters.stop_words)
+        stop_words = self._parameters.stop_words
         tokens = _import_bm25s().tokenize(list(queries), stopwords=stop_words, show_progress=False, return_ids=False)
         return [[self._vocabulary[word] for word in query if word in self._vocabulary] for query in tokens]
 
@@ -175,10 +168,6 @@ def _checked_parameters(value: Any, path: Path) -> _Parameters:
         return _Parameters(str(parameters.document), float(parameters.k1), float(parameters.b), parameters.stop_words)
     except (ValueError, TypeError) as error:
         raise UserError(f"{path}: not the parameters of an index ({error}); {_REMEDY}") from error
-
-
-def _stop_words(name: str) -> str | None:
-    return None if name == "none" else name
 
 
 def _import_bm25s() -> ModuleType:

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 import tqdm
 
-from retrieval import files
+from retrieval import files, hosts
 from retrieval.errors import UserError
 from retrieval.search.exact import finite_embeddings
 
@@ -160,7 +160,7 @@ def encode_rows(
     """Embeds rows in batches of like length, and puts them back in order."""
     batches = _batches(tokens, batch_tokens, longest, multiple)
     # Where the rows are spread over several hosts, all of them must send their programs in the same order.
-    at_once = _AT_ONCE if jax.process_count() == 1 else 1
+    at_once = _AT_ONCE if hosts.count() == 1 else 1
     return _in_order(list(_embedded(embed, batches, at_once)), len(tokens))
 
 

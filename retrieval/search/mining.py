@@ -48,6 +48,7 @@ class Mined(NamedTuple):
 def mine(
     scores_QK: np.ndarray,
     rows_QK: np.ndarray,
+    *,
     positives: Sequence[Collection[int]],
     others: Sequence[Collection[int]],
     texts_N: np.ndarray,

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -25,7 +24,7 @@ from retrieval.stages import (
 )
 from retrieval.stages import model as models
 from retrieval.stages.records import has_settings, is_current, is_done, needs
-from retrieval.stages.run import Run, Stage
+from retrieval.stages.run import Run, Stage, kept_config
 from retrieval.store import is_url
 from retrieval.training import sharding
 
@@ -354,21 +353,15 @@ def _check_lanes(lanes: int, shards: int, whose: str) -> None:
 
 
 def read_config(folder: Path) -> ConfigDict:
-    """The config that a work directory keeps, with tuples where JSON has lists, as the config files have them.
+    """The config that a work directory keeps, with a value that it may have in every field.
 
     Raises:
       UserError: it is not whole, or not one of this version.
     """
     _check_config(folder, "--workdir")
     try:
-        config = ConfigDict(_with_tuples(files.read_json(folder / CONFIG)))
+        config = kept_config(folder)
         settings.check_fields(config)
     except (UserError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UserError(f"{folder / CONFIG}: {error}") from error
     return config
-
-
-def _with_tuples(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _with_tuples(item) for name, item in value.items()}
-    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value

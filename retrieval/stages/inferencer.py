@@ -17,7 +17,7 @@ from absl import logging as absl_logging
 from ml_collections import ConfigDict
 
 from retrieval import command_line, hosts
-from retrieval.errors import UserError
+from retrieval.errors import UserError, first_line
 from retrieval.stages import check, states, versions
 from retrieval.stages import model as models
 from retrieval.stages.run import Run
@@ -63,7 +63,7 @@ def _mesh(config: ConfigDict) -> jax.sharding.Mesh:
     except (RuntimeError, AssertionError) as error:  # JAX has several ways to say so
         raise UserError(
             f"config.mine.refresh_env={tuple(config.mine.refresh_env)}: there are no such devices "
-            f"({next(iter(str(error).splitlines()), type(error).__name__)}); name others"
+            f"({first_line(error)}); name others"
         ) from error
 
 

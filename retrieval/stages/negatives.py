@@ -1,7 +1,6 @@
 """Hard negatives of a set's training questions: what the stage `mine` and a refresh in the middle of training share."""
 
 import contextlib
-import hashlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -9,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
+from retrieval import hashing
 from retrieval.data import answers, beir, splits
 from retrieval.data.answers import Answers
 from retrieval.data.beir import Candidate
@@ -122,7 +122,7 @@ def draw(questions: Sequence[Question], share: float, seed: int, version: int) -
     """
 
     def order(question: Question) -> bytes:
-        return hashlib.blake2b(f"{seed} {version} {question.text}".encode(), digest_size=8).digest()
+        return hashing.digest(f"{seed} {version} {question.text}")
 
     chosen = set(sorted(map(order, questions))[: max(1, round(share * len(questions)))])
     return [question for question in questions if order(question) in chosen]
@@ -155,15 +155,25 @@ def mine(
     for start in range(0, len(questions), _PART):
         part = questions[start : start + _PART]
         scores_QK, rows_QK = search(queries[start : start + _PART], min(depth, len(candidates)))
-        golds, own = [question.positives for question in part], [question.own for question in part]
-        seed, answered_QK = (config.split.seed, version), None
+        answered_QK = None
         if config.mine.answers:
             wanted = [question.answers for question in part]
             answered_QK = answers.found(wanted, rows_QK, lambda row: candidates[row].text)
-        found = mining.mine(scores_QK, rows_QK, golds, own, candidates.keys_N, rule, seed, start, answered_QK)
+        found = mining.mine(
+            scores_QK,
+            rows_QK,
+            positives=[question.positives for question in part],
+            others=[question.own for question in part],
+            texts_N=candidates.keys_N,
+            rule=rule,
+            seed=(config.split.seed, version),
+            start=start,
+            answered_QK=answered_QK,
+        )
         parts.append(found)
     rows = [row for part in parts for row in part.rows]
-    left_Q, rank_Q = (np.concatenate([part[field] for part in parts]) for field in (1, 2))
+    left_Q = np.concatenate([part.left_Q for part in parts])
+    rank_Q = np.concatenate([part.rank_Q for part in parts])
     short = np.flatnonzero(left_Q < rule.count)
     if len(short):
         first = questions[short[0]]

@@ -12,20 +12,28 @@ from retrieval.stages.run import Run, Stage
 
 
 def read_record(run: Run, stage: str) -> dict[str, Any] | None:
-    """The record of a stage that has begun, or None.
+    """The record of a stage that has begun, of whichever run of the chain has it, or None.
 
     Raises:
       UserError: the file is not what was written.
     """
-    path = run.record(stage)
+    return read_own_record(run.holder(stage), stage)
+
+
+def read_own_record(run: Run, stage: str) -> dict[str, Any] | None:
+    """The record of a stage that has begun in the run's own folder, or None.
+
+    Raises:
+      UserError: the file is not what was written.
+    """
+    path = run.own_record(stage)
     if not path.exists():
         return None
     record = files.read_json(path)
     if not isinstance(record, dict) or record.pop("sum", None) != files.fingerprint([stage, record]):
-        holder = run.holder(stage)
-        copy = f" and its copy {path}" if holder.mirror else ""  # of which one would put the other back
+        copy = f" and its copy {path}" if run.mirror else ""  # of which one would put the other back
         raise UserError(
-            f"{holder.place}/stages/{path.name}: damaged, or of another version; delete it{copy}: --stage={stage} "
+            f"{run.place}/stages/{path.name}: damaged, or of another version; delete it{copy}: --stage={stage} "
             "makes it anew"
         )
     return record

@@ -72,7 +72,7 @@ class Run:
         return self.copy.url if self.copy else str(self.folder)
 
     def before(self, stage: str) -> "Run":
-        """The run as a stage sees it: without the stages that come after it, for it cannot read their output.
+        """The run as a stage sees it: with the stages alone that come before it, for the others have no output yet.
 
         So a base's index can be read by a run that is to make one of its own.
         """
@@ -219,5 +219,19 @@ def open_read(value: str, field: str, lock: Path) -> Run:
     folder = mirror.local(value)
     if not (folder / "config.json").exists():
         raise UserError(f"{field}={value}: not a work directory (no config.json)")
-    config = ConfigDict(files.read_json(folder / "config.json"))
-    return Run(config, folder, lock, copy=mirror.copy_of(value) if is_url(value) else None)
+    return Run(kept_config(folder), folder, lock, copy=mirror.copy_of(value) if is_url(value) else None)
+
+
+def kept_config(folder: Path) -> ConfigDict:
+    """The config that a work directory keeps, with tuples where JSON has lists, as the config files have them.
+
+    Raises:
+      UserError: the file is missing, or no JSON.
+    """
+    return ConfigDict(_with_tuples(files.read_json(folder / "config.json")))
+
+
+def _with_tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _with_tuples(item) for name, item in value.items()}
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value

@@ -21,7 +21,7 @@ from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.two_tower import TwoTower
 from retrieval.stages import model as models
 from retrieval.stages import pretrained, records, states
-from retrieval.stages.run import Run
+from retrieval.stages.run import Run, kept_config, open_read
 from retrieval.training import sharding
 from retrieval.training.loop import TrainState
 
@@ -45,10 +45,11 @@ def train_inputs(run: Run) -> Sequence[Path]:
             f"config.train.init_from={folder}: {why}; a work directory is needed, or a folder of BERT's weights "
             "(config.json beside model.safetensors); names of Hugging Face's hub are not downloaded"
         )
-    record = place / "stages" / "train.json"
-    if not record.exists() or not files.read_json(record)["done"]:
+    start = open_read(folder, "config.train.init_from", run.lock)
+    record = records.read_own_record(start, "train")
+    if not record or not record["done"]:
         raise UserError(f"config.train.init_from={folder}: not a work directory with a finished train stage")
-    return (record,)
+    return (start.own_record("train"),)
 
 
 def check_start(run: Run) -> None:
@@ -66,7 +67,7 @@ def check_start(run: Run) -> None:
         return
     folder = mirror.local(start)
     check_vocabulary(run, folder, "config.train.init_from")
-    check_sizes(run.config, ConfigDict(files.read_json(folder / "config.json")))
+    check_sizes(run.config, kept_config(folder))
 
 
 def check_sizes(config: ConfigDict, start: ConfigDict) -> None:
@@ -101,7 +102,7 @@ def check_vocabulary(run: Run, folder: Path, field: str) -> None:
     """
     if not (folder / "config.json").exists():
         return
-    trained = Run(ConfigDict(files.read_json(folder / "config.json")), folder, run.lock)
+    trained = Run(kept_config(folder), folder, run.lock)
     try:
         theirs, ours = trained.vocabulary, run.vocabulary
     except UserError:  # the base of that run has gone, and its vocabulary with it
@@ -149,7 +150,8 @@ def load_parameters(
     Raises:
       UserError: there is no finished checkpoint, or it is of a model with another vocabulary.
     """
-    config = ConfigDict(files.read_json(folder / "config.json") | {"mesh": mesh})
+    config = kept_config(folder)
+    config.mesh = mesh
     model = models.abstract(config, vocab_size)
     like = states.abstract_state(config, model, models.local_mesh(config))
     checkpointer = states.open_checkpoints(folder, config)

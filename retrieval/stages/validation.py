@@ -4,7 +4,6 @@ The pool is made of what training does not see: the validation questions of a la
 held-out passages of the corpus with the sentences that the pre-training tasks draw for them.
 """
 
-import hashlib
 import heapq
 import itertools
 import logging
@@ -15,6 +14,7 @@ import jax
 import seqio
 from ml_collections import ConfigDict
 
+from retrieval import hashing
 from retrieval.data import beir, features
 from retrieval.data.vocab import Vocabulary
 from retrieval.errors import UserError, unknown_name
@@ -94,7 +94,7 @@ def _labelled_pool(run: Run, vocabulary: Vocabulary) -> Pool:
     others = (candidate for candidate in everything if candidate.id not in golds)
     room = max(0, config.loop.validate_candidates - len(golds))
     candidates = [c for c in beir.read_candidates(folder / "corpus.jsonl") if c.id in golds]
-    candidates += heapq.nsmallest(room, others, lambda c: _order(c.id))
+    candidates += heapq.nsmallest(room, others, lambda c: hashing.digest(c.id))
     return Pool(
         dict(zip(queries, models.query_tokens(config, vocabulary, list(queries.values())))),
         dict(zip((c.id for c in candidates), models.candidate_windows(config, vocabulary, candidates))),
@@ -122,7 +122,3 @@ def _held_out_pool(run: Run, vocabulary: Vocabulary) -> Pool:
     if not pool.queries:
         raise UserError(f"config.data.held_out={config.data.held_out} holds no passage out: a larger share is needed")
     return pool
-
-
-def _order(id: str) -> bytes:
-    return hashlib.blake2b(id.encode(), digest_size=8).digest()

@@ -24,7 +24,7 @@ from orbax.checkpoint.checkpoint_managers import (
 )
 
 from retrieval import files, hosts
-from retrieval.errors import UserError
+from retrieval.errors import UserError, first_line
 
 _log = logging.getLogger(__name__)
 
@@ -253,6 +253,6 @@ class Checkpointer:
             raise
         except (OSError, RuntimeError, ValueError) as error:
             raise UserError(
-                f"{self._folder}: a checkpoint cannot be written ({str(error).splitlines()[0]}); the finished ones are "
+                f"{self._folder}: a checkpoint cannot be written ({first_line(error)}); the finished ones are "
                 "good: once that is mended, the same command goes on from the newest"
             ) from error

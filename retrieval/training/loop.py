@@ -16,7 +16,7 @@ import numpy as np
 import optax
 import tqdm
 
-from retrieval import files
+from retrieval import files, hosts
 from retrieval.errors import UserError
 from retrieval.hosts import PreemptedError
 from retrieval.training import sharding
@@ -55,7 +55,7 @@ class Progress:
     def save(self, folder: Path) -> None:
         """Writes both into an existing folder."""
         self.batches.save(folder)
-        if self.steps and jax.process_index() == 0:
+        if self.steps and hosts.is_first():
             values = jax.device_get(self.steps)
             np.savez(folder / _STEPS, **{name: np.stack([step[name] for step in values]) for name in values[0]})
 

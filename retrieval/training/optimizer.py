@@ -24,9 +24,6 @@ def make_optimizer(
     clip_norm: float | None = None,
     name: str = "adam",
     is_stacked: Callable[[tuple], bool] = lambda path: False,
-    b1: float = 0.9,
-    b2: float = 0.999,
-    eps: float = 1e-6,
 ) -> optax.GradientTransformation:
     """Adam or LAMB with bias correction and decoupled weight decay, after clipping by the global norm.
 
@@ -48,7 +45,7 @@ def make_optimizer(
         raise UserError(f"optimizer: weight_decay {weight_decay} must be at least 0")
     if name not in OPTIMIZERS:
         raise unknown_name("optimizer", name, OPTIMIZERS)
-    parts = [optax.scale_by_adam(b1, b2, eps), optax.add_decayed_weights(weight_decay, decayed)]
+    parts = [optax.scale_by_adam(b1=0.9, b2=0.999, eps=1e-6), optax.add_decayed_weights(weight_decay, decayed)]
     if name == "lamb":
         parts.append(_scale_by_length(is_stacked))
     tx = optax.chain(*parts, optax.scale_by_learning_rate(schedule))
