@@ -154,14 +154,18 @@ def _of_answers(run: Run, value: Judged) -> Sequence[str]:
 def _evaluate_answers(
     run: Run, value: Judged, rankings: Collection[Ranking], names: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-    """By the answers that the passages hold; each passage of a question is looked at once for all systems."""
-    asked = [value.answers.get(id) for id in value.queries]
-    rows_QK = np.concatenate([ranking.rows for ranking in rankings], axis=1)
+    """By the answers that the passages hold, over the questions whose answers are known.
+
+    Each passage of a question is looked at once for all systems.
+    """
+    is_known_Q = np.array([id in value.answers for id in value.queries])
+    known = [value.answers[id] for id in value.queries if id in value.answers]
+    rows_QK = np.concatenate([ranking.rows for ranking in rankings], axis=1)[is_known_Q]
     with CandidateTexts(run.sets / value.name / "corpus.jsonl") as texts:
-        found_QK = answers.found(asked, rows_QK, lambda row: texts[row].text)
+        found_QK = answers.found(known, rows_QK, lambda row: texts[row].text)
     ends = np.cumsum([ranking.rows.shape[1] for ranking in rankings])
     for ranking, part_QK in zip(rankings, np.split(found_QK, ends[:-1], axis=1)):
-        yield from _results(run, value, ranking, "answers", len(asked), metrics.answered(part_QK, names))
+        yield from _results(run, value, ranking, "answers", len(known), metrics.answered(part_QK, names))
 
 
 def _results(
