@@ -85,17 +85,26 @@ def test_a_weight_that_helps_as_often_as_not_is_not_chosen(monkeypatch):
 
 
 def test_the_weight_is_chosen_without_the_question_itself(monkeypatch):
-    """Of twelve questions that are candidates too, each is first in both lists, and hides what the weight does."""
+    """Of twelve questions that are candidates too, each is first in both lists, and hides what the weight does.
+
+    BM25's list is still full without it, and does not end with 0.
+    """
     queries = [f"q{number}" for number in range(12)]
-    candidates = [*queries, "a", "gold"]
+    candidates = [*queries, "a", "gold", "b", "c"]
 
     class OwnFirst(Lists):
+        def __init__(self, *rows, last):
+            super().__init__(*rows)
+            self._last = last
+
         def search(self, queries, k):
             scores_QK, rows_QK = super().search(queries, k - 1)
             own_Q1 = np.arange(len(queries), dtype=np.int32)[:, None]
-            return np.concatenate([scores_QK[:, :1] + 5, scores_QK], axis=1), np.concatenate([own_Q1, rows_QK], axis=1)
+            scores_QK = np.concatenate([scores_QK[:, :1] + 5, scores_QK], axis=1)
+            return scores_QK - scores_QK.min() + self._last, np.concatenate([own_Q1, rows_QK], axis=1)
 
-    assert chosen_weight(monkeypatch, queries, OwnFirst(12, 13), OwnFirst(13, 12), candidates) == 0.55
+    lists = OwnFirst(12, 13, 14, 15, last=7), OwnFirst(13, 12, 14, 15, last=-3)
+    assert chosen_weight(monkeypatch, queries, *lists, candidates) == 0.55
 
 
 def test_a_question_is_no_result_of_its_own_validation(monkeypatch):
