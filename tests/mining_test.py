@@ -9,11 +9,11 @@ from retrieval.search.mining import Rule, mine
 def naive(scores, rows, golds, others, texts, rule):
     """What may be drawn for a query, one result after the other."""
     gold_texts = {texts[gold] for gold in golds}
-    results = [(score, row) for score, row in zip(scores, rows) if row != -1]
+    results = [(score, row) for score, row in zip(scores, rows) if row != -1 and row not in others]
     positive_scores = [score for score, row in results if texts[row] in gold_texts]
     rank, seen, left = 0, set(), []
     for score, row in results:
-        if texts[row] in gold_texts or row in others or texts[row] in seen:
+        if texts[row] in gold_texts or texts[row] in seen:
             continue
         seen.add(texts[row])
         rank += 1
@@ -63,7 +63,8 @@ def test_as_a_naive_loop(rule):
             drawn = mined.rows[query].tolist()
             assert len(drawn) == min(rule.count, len(left))
             assert drawn == [row for row in left if row in drawn]  # of them, best first
-            ranks = [rank for rank, row in enumerate(rows, 1) if row != -1 and lists[4][row] in lists[4][golds]]
+            ranked = [row for row in rows if row != -1 and row not in others]
+            ranks = [rank for rank, row in enumerate(ranked, 1) if lists[4][row] in lists[4][golds]]
             assert mined.rank_Q[query] == (ranks[0] if ranks else 0)
 
 
