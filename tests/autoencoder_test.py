@@ -103,6 +103,23 @@ def test_hidden_states_are_those_of_the_loops(wiring, reach, span):
         np.testing.assert_allclose(hidden[row, :length], expected, rtol=0, atol=2e-5)
 
 
+def test_the_gradient_of_cls_in_bfloat16_is_that_of_float32():
+    """It is a sum over the 512 tokens of a text, which bfloat16 itself would cut at 256 terms of a size."""
+    config = dataclasses.replace(CONFIG, max_length=512, dropout=0.0)
+    text = dataclasses.replace(one_text_per_row(np.ones((2, 512), np.int32)), starts_GC=jnp.zeros((2, 1), int))
+    tokens, cls = jnp.asarray(RANDOM.normal(size=(2, 512, 8)), jnp.float32), jnp.asarray(RANDOM.normal(size=(2, 8)))
+    readout = jnp.asarray(RANDOM.normal(1, 1, 8))
+
+    def gradient(dtype):
+        settings = dataclasses.replace(config, dtype=dtype)
+        decoder = spread(Decoder(settings, DecoderConfig(layers=1), nnx.Rngs(0)))
+        loss = jax.jit(jax.grad(lambda cls: (decoder(tokens, cls, text, None) @ readout).mean()))
+        return np.asarray(loss(cls.astype(dtype)), np.float32)
+
+    expected = gradient("float32")
+    assert np.linalg.norm(gradient("bfloat16") - expected) < 0.03 * np.linalg.norm(expected)
+
+
 @pytest.mark.parametrize(
     ("decoder", "seen"),
     [

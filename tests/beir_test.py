@@ -53,7 +53,7 @@ ANSWERS = '{"_id": "q3", "answers": ["a", "a b", ""]}\n{"_id": "q1", "patterns":
 
 
 def test_answers_are_those_of_the_judged_queries(folder):
-    (folder / "answers.jsonl").write_text(ANSWERS)
+    (folder / "answers.jsonl").write_text(ANSWERS + '{"_id": "q2", "answers": [""]}\n')  # one that is none
     for value in (beir.read_folder(folder), beir.read_judged(folder)):
         assert value.queries == EXPECTED.queries and value.answers == {"q1": Answers(("a|b",), True)}
 

@@ -85,17 +85,26 @@ def test_a_weight_that_helps_as_often_as_not_is_not_chosen(monkeypatch):
 
 
 def test_the_weight_is_chosen_without_the_question_itself(monkeypatch):
-    """Of twelve questions that are candidates too, each is first in both lists, and hides what the weight does."""
+    """Of twelve questions that are candidates too, each is first in both lists, and hides what the weight does.
+
+    BM25's list is still full without it, and does not end with 0.
+    """
     queries = [f"q{number}" for number in range(12)]
-    candidates = [*queries, "a", "gold"]
+    candidates = [*queries, "a", "gold", "b", "c"]
 
     class OwnFirst(Lists):
+        def __init__(self, *rows, last):
+            super().__init__(*rows)
+            self._last = last
+
         def search(self, queries, k):
             scores_QK, rows_QK = super().search(queries, k - 1)
             own_Q1 = np.arange(len(queries), dtype=np.int32)[:, None]
-            return np.concatenate([scores_QK[:, :1] + 5, scores_QK], axis=1), np.concatenate([own_Q1, rows_QK], axis=1)
+            scores_QK = np.concatenate([scores_QK[:, :1] + 5, scores_QK], axis=1)
+            return scores_QK - scores_QK.min() + self._last, np.concatenate([own_Q1, rows_QK], axis=1)
 
-    assert chosen_weight(monkeypatch, queries, OwnFirst(12, 13), OwnFirst(13, 12), candidates) == 0.55
+    lists = OwnFirst(12, 13, 14, 15, last=7), OwnFirst(13, 12, 14, 15, last=-3)
+    assert chosen_weight(monkeypatch, queries, *lists, candidates) == 0.55
 
 
 def test_a_question_is_no_result_of_its_own_validation(monkeypatch):
@@ -120,24 +129,26 @@ def test_a_question_is_no_result_of_its_own_validation(monkeypatch):
 @pytest.mark.parametrize(
     ("qrels", "asked", "found"),
     [
-        ({"pair": {"a": {"x": 1}}}, ("RR", "Answer@1", "Answer@2"), {"Answer@1": 0.5, "Answer@2": 0.5}),
+        ({"pair": {"a": {"x": 1}}}, ("RR", "Answer@1", "Answer@2"), {"Answer@1": 0.5, "Answer@2": 1}),
         ({"pair": {"a": {"x": 1}}}, ("RR",), {}),
-        ({}, ("RR",), {"Answer@1": 0.5, "Answer@5": 0.5, "Answer@20": 0.5, "Answer@100": 0.5}),
-        ({}, ("RR", "Answer@50"), {"Answer@50": 0.5}),
+        ({}, ("RR",), {"Answer@1": 0.5, "Answer@5": 1, "Answer@20": 1, "Answer@100": 1}),
+        ({}, ("RR", "Answer@50"), {"Answer@50": 1}),
     ],
 )
 def test_answers_are_looked_for_where_there_are_no_judgements_or_they_are_asked_for(tmp_path, qrels, asked, found):
-    """'a' has its answer in the first passage; those of 'b' are not known."""
+    """'a' has its answer in the first passage and 'c' in the second; those of 'b' are not known, and it is no miss."""
     beir.write_candidates(
         tmp_path / "toy" / "corpus.jsonl", [Candidate("x", "", "In Rome."), Candidate("y", "", "No.")]
     )
     config = ConfigDict({"evaluate": {"metrics": asked}})
-    run, queries = SimpleNamespace(config=config, sets=tmp_path), {"a": "where?", "b": "why?"}
-    value = Judged("toy", queries, ["x", "y"], {}, qrels, {"a": answers.of_texts(["rome"])})
-    ranking = evaluate.Ranking("bm25", np.ones((2, 2)), np.array([[0, 1], [0, 1]]), 1.0)
+    run, queries = SimpleNamespace(config=config, sets=tmp_path), {"a": "where?", "b": "why?", "c": "or?"}
+    known = {"a": answers.of_texts(["rome"]), "c": answers.of_texts(["no"])}
+    value = Judged("toy", queries, ["x", "y"], {}, qrels, known)
+    ranking = evaluate.Ranking("bm25", np.ones((3, 2)), np.array([[0, 1]] * 3), 1.0)
     names = evaluate._of_answers(run, value)
-    rows = evaluate._evaluate_answers(run, value, [ranking], names) if names else []
+    rows = list(evaluate._evaluate_answers(run, value, [ranking], names)) if names else []
     assert {row["metric"]: row["value"] for row in rows} == found
+    assert all(row["queries"] == 2 for row in rows)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from retrieval.search import fusion
-from retrieval.search.fusion import weighted_sum
+from retrieval.search.fusion import hybrid
 
 
 def run(*lists):
@@ -25,15 +25,13 @@ def random_runs(seed, queries=40):
 
 def test_bad_arguments():
     with pytest.raises(ValueError, match="same number"):
-        weighted_sum([run([1]), run([1], [2])], (0.5, 0.5), 1)
-    with pytest.raises(ValueError, match="same number"):
-        weighted_sum([], (), 1)
+        hybrid(run([1]), run([1], [2]), 0.5, 1)
     with pytest.raises(ValueError, match="k must be"):
-        weighted_sum([run([1])], (1.0,), 0)
+        hybrid(run([1]), run([2]), 0.5, 0)
 
 
-@pytest.mark.parametrize("weights", [(0.7, 0.3), (1.0, 0.0), (0.5, 0.5)])
-def test_weighted_sums_equal_a_loop_over_dictionaries(weights, monkeypatch):
+@pytest.mark.parametrize("weight", [0.3, 0.0, 0.5])
+def test_weighted_sums_equal_a_loop_over_dictionaries(weight, monkeypatch):
     monkeypatch.setattr(fusion, "_BATCH", 7)
     rng = np.random.default_rng(0)
     runs = []
@@ -41,16 +39,16 @@ def test_weighted_sums_equal_a_loop_over_dictionaries(weights, monkeypatch):
         scores = -np.sort(-rng.normal(size=rows.shape).astype(np.float32), axis=1)
         scores[1], scores[2] = 1.0, 0.0  # as good as each other
         runs.append((np.where(rows < 0, -np.inf, scores), rows))
-    scores, rows = weighted_sum(runs, weights, 15)
+    scores, rows = hybrid(*runs, weight, 15)
     for query in range(len(rows)):
         totals = {}
-        for weight, (run_scores, run_rows) in zip(weights, runs):
+        for is_dense, (run_scores, run_rows) in enumerate(runs):
             found = run_scores[query][run_rows[query] >= 0]
             for score, row in zip(found, run_rows[query]):
-                floor = found.min() if len(found) == len(run_rows[query]) else min(0.0, found.min())
+                floor = found.min() if is_dense or len(found) == len(run_rows[query]) else min(0.0, found.min())
                 span = found[0] - floor
                 scaled = (score - floor) / span if span else 1.0
-                totals[row] = totals.get(row, 0.0) + weight * scaled
+                totals[row] = totals.get(row, 0.0) + (weight if is_dense else 1 - weight) * scaled
         expected = sorted(totals.values(), reverse=True)[:15]
         np.testing.assert_allclose(scores[query, : len(expected)], expected, atol=1e-6)
         for score, row in zip(scores[query], rows[query][: len(expected)]):
@@ -67,11 +65,20 @@ def test_a_rare_word_counts_as_much_as_any(words, expected):
     dense = np.array([[0.9, 0.8, 0.7, 0.6]], np.float32), np.array([[1, 2, 3, 4]], np.int32)
     scores, rows = np.full((1, 4), -np.inf, np.float32), np.full((1, 4), -1, np.int32)
     scores[0, : len(words)], rows[0, : len(words)] = words, [7, 9][: len(words)]
-    assert weighted_sum([dense, (scores, rows)], (0.1, 0.9), 4)[1].tolist() == [expected]
+    assert hybrid((scores, rows), dense, 0.1, 4)[1].tolist() == [expected]
+
+
+def test_a_dense_list_without_the_query_itself_ends_with_its_last_result():
+    """It has all other candidates, however few they are; BM25 found nothing."""
+    scores, rows = np.array([[5.0, 4.8, 4.2, 4.0, -np.inf]], np.float32), np.array([[3, 1, 2, 0, -1]], np.int32)
+    nothing = np.full((1, 5), -np.inf, np.float32), np.full((1, 5), -1, np.int32)
+    fused, order = hybrid(nothing, (scores, rows), 1.0, 4)
+    np.testing.assert_allclose(fused, [[1, 0.8, 0.2, 0]], atol=1e-6)
+    assert order.tolist() == [[3, 1, 2, 0]]
 
 
 def test_a_weight_of_one_keeps_the_order_of_its_run():
     scores, rows = np.array([[9.0, 5.0, 1.0]], np.float32), np.array([[4, 2, 7]], np.int32)
     other = np.array([[3.0, 2.0, 1.0]], np.float32), np.array([[7, 8, 9]], np.int32)
-    assert weighted_sum([(scores, rows), other], (1.0, 0.0), 3)[1].tolist() == [[4, 2, 7]]
-    assert weighted_sum([(scores, rows), other], (0.0, 1.0), 2)[1].tolist() == [[7, 8]]
+    assert hybrid((scores, rows), other, 0.0, 3)[1].tolist() == [[4, 2, 7]]
+    assert hybrid((scores, rows), other, 1.0, 2)[1].tolist() == [[7, 8]]

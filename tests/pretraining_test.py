@@ -119,10 +119,12 @@ def test_words_are_masked_whole():
         seed = tf.constant([3, i])
         example = pretraining.mlm(record, seed, {"text": 62}, SPECIALS, continues=continues)
         positions = set(example["positions"].numpy() - 1)
-        assert 9 - 2 <= len(positions) <= 9  # of 60; the next word may need up to three more
+        room = 9 - len(positions)  # 15 % of 60
+        assert room >= 0
         for begin in np.flatnonzero(ids % 2 == 0):
             end = begin + 1 + next((n for n, id in enumerate(ids[begin + 1 :]) if id % 2 == 0), len(ids) - begin - 1)
-            assert len(positions & set(range(begin, end))) in (0, end - begin)
+            masked = len(positions & set(range(begin, end)))
+            assert masked == end - begin or (masked == 0 and end - begin > room)
         np.testing.assert_array_equal(example["labels"], ids[sorted(positions)])
         share.update(positions)
     assert min(share[i] for i in range(60)) > 8  # 30 expected, sd 5

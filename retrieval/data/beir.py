@@ -293,9 +293,10 @@ def _read_judgements(folder: Path, candidates: Collection[str]) -> tuple[dict[st
     if unknown := next((id for id in answers if id not in queries), None):
         raise UserError(f"{folder / ANSWERS}: the query '{unknown}' is not in queries.jsonl; add it there, or drop it")
     qrels = {path.stem: _read_qrels(path, queries, candidates) for path in paths}
-    kept = set().union(*qrels.values()) if qrels else {id for id in answers if answers[id].values}
+    known = {id: found for id, found in answers.items() if found.values}
+    kept = set().union(*qrels.values()) if qrels else known.keys()
     judged = {id: text for id, text in queries.items() if id in kept}
-    return judged, qrels, {id: answers[id] for id in judged if id in answers}
+    return judged, qrels, {id: known[id] for id in judged if id in known}
 
 
 def _either(folder: Path, name: str) -> Path:

@@ -81,7 +81,7 @@ def mlm(
     count = tf.maximum(1, share(tf.size(ids) - 2, MASKED))
     # [CLS] and [SEP], the two ends, are never chosen.
     words = tf.range(tf.size(ids) - 2) if continues is None else _words(ids[1:-1], continues)
-    positions = tf.sort(_choose(words, count, seeds[0])) + 1
+    positions = _choose(words, count, seeds[0]) + 1
     labels = tf.gather(ids, positions)
     count = tf.size(positions)
     roll = tf.random.stateless_uniform([count], seeds[1])
@@ -149,16 +149,32 @@ def _words(ids: tf.Tensor, continues: Sequence[bool]) -> tf.Tensor:
 
 
 def _choose(words: tf.Tensor, count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """The tokens of random words, as many whole words as `count` tokens are enough for.
+    """The tokens of random words, in the text's order: of one word after the other, if `count` still has room for it.
 
-    Of a first word that is longer, so many tokens: a text without a masked one would teach nothing.
+    Where all words are longer, so many tokens of one: a text without a masked one would teach nothing.
     """
+    sizes = tf.math.segment_sum(tf.ones_like(words), words)
     draws = tf.random.stateless_uniform([tf.size(words)], seed)
-    order = tf.argsort(tf.gather(draws, words), stable=True)
-    words = tf.gather(words, order)
-    is_whole = words[:count] != tf.concat([words, [-1]], 0)[count]
-    chosen = order[:count]
-    return tf.cond(tf.reduce_any(is_whole), lambda: chosen[is_whole], lambda: chosen)
+    order = tf.argsort(draws[: tf.size(sizes)], stable=True)
+    taken = _fitting(tf.gather(sizes, order), count)
+    taken = tf.where(tf.reduce_any(taken), taken, tf.range(tf.size(order)) == 0)
+    taken = tf.gather(taken, tf.math.invert_permutation(order))
+    return tf.cast(tf.where(tf.gather(taken, words))[:count, 0], tf.int32)
+
+
+def _fitting(sizes: tf.Tensor, room: tf.Tensor) -> tf.Tensor:
+    """Which of some words are taken, one after the other: each that there is still room for."""
+
+    def fit(taken: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        left = room - tf.reduce_sum(tf.where(taken, sizes, 0))
+        return ~taken & (sizes <= left), left
+
+    def take(taken: tf.Tensor) -> tuple[tf.Tensor]:
+        # All up to the first that is too long for what those before it leave: few turns, and not one for every word.
+        may_be, left = fit(taken)
+        return (taken | may_be & (tf.cumsum(tf.where(may_be, sizes, 0)) <= left),)
+
+    return tf.while_loop(lambda taken: tf.reduce_any(fit(taken)[0]), take, (tf.zeros_like(sizes, tf.bool),))[0]
 
 
 def _random_sentence(lengths: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -155,7 +155,7 @@ class Decoder(nnx.Module):
         """
         config, is_prefix = self.config, self.decoder.wiring == "prefix"
         keys = split(dropout_key, config.num_layers + 1)
-        cls_RSH = _for_every_token(cls_BH, text).astype(token_RLH.dtype)
+        cls_RSH = _for_every_token(cls_BH.astype(jnp.float32), text)  # its gradient is a sum over the text's tokens
         is_first_RL1 = text.positions_RL[:, :, None] == 0
         if not self.decoder.span:
             token_RLH = jnp.where(is_first_RL1, token_RLH, 0)

@@ -40,7 +40,8 @@ class TransformerConfig:
       type_vocab_size: number of token types; with one of them every token has it, whatever its text says.
       layer_norm_epsilon: 1e-12 in BERT, 1e-5 in RoBERTa.
       dropout: rate after the embeddings, on attention probabilities and on the output of every sublayer.
-      dtype: 'float32' or 'bfloat16', of the computation; parameters, softmax and LayerNorm are always float32.
+      dtype: 'float32' or 'bfloat16', of the computation; parameters, sums with biases, softmax and LayerNorm are
+        always float32.
       remat: a name in `REMAT`: memory of training for time.
       unroll: layers in one turn of the loop over layers; all of them give the fastest program, and the longest to
         compile.
@@ -184,9 +185,19 @@ def through_layers(
     return jax.lax.scan(step, x_RLH, given, unroll=min(config.unroll, config.num_layers))[0]
 
 
-def dense(size_in: int, size_out: int, config: TransformerConfig, rngs: nnx.Rngs) -> nnx.Linear:
+class Linear(nnx.Linear):
+    """A linear layer that multiplies in `dtype` and adds the bias in float32."""
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[..., size in] to [..., size out], in `dtype`."""
+        y = jnp.dot(x.astype(self.dtype), self.kernel[...].astype(self.dtype))
+        # The bias's gradient is a sum over all tokens: in bfloat16 it stops growing at 256 terms of a size.
+        return (y.astype(jnp.float32) + self.bias[...]).astype(self.dtype)
+
+
+def dense(size_in: int, size_out: int, config: TransformerConfig, rngs: nnx.Rngs) -> Linear:
     """A linear layer with BERT's initialisation; computes in `config.dtype`."""
-    return nnx.Linear(size_in, size_out, dtype=config.dtype, kernel_init=INIT, rngs=rngs)
+    return Linear(size_in, size_out, dtype=config.dtype, kernel_init=INIT, rngs=rngs)
 
 
 def layer_norm(config: TransformerConfig, rngs: nnx.Rngs) -> nnx.LayerNorm:

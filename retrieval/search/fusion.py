@@ -1,9 +1,7 @@
-"""One ranked list per query out of the lists of several systems.
+"""One ranked list per query out of BM25's and that of the embeddings.
 
 A run is what an index's `search` returns: scores [Q, K] and rows [Q, K], best first, row -1 where there is no result.
 """
-
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -18,32 +16,39 @@ DENSE_WEIGHT = 0.1
 _BATCH = 8192
 
 
-def weighted_sum(runs: Sequence[Run], weights: Sequence[float], k: int) -> Run:
-    """Orders candidates by the weighted sum of their scores, ties to the smaller row.
+def hybrid(words: Run, dense: Run, weight: float, k: int) -> Run:
+    """Orders candidates by the weighted sum of their scores in BM25's run and the dense one, ties to the smaller row.
 
     The scores of a run are scaled, query by query, to 1 for its first result and 0 for its last; what a run did not
-    find gets 0 from it. A list that is not full ends with 0 itself, BM25's score of a text without any of the words:
-    its last result is better than what it did not find. Where all results are equally good, all of them get 1.
+    find gets 0 from it. BM25's list, where it is not full, ends with 0 itself, the score of a text without any of the
+    words: its last result is better than what it did not find. A dense list that is not full has all that there is.
+    Where all results are equally good, all of them get 1.
+
+    Args:
+      weight: of the dense run; BM25's has the rest of 1.
     """
-    queries = {len(rows) for _, rows in runs}
-    if len(queries) != 1:
-        raise ValueError(f"the runs to be fused have {sorted(queries)} queries: they must have the same number")
-    scores_QK, rows_QK = no_results(queries.pop(), k)
+    if len(words[1]) != len(dense[1]):
+        raise ValueError(f"runs of {len(words[1])} and {len(dense[1])} queries: they must have the same number")
+    scores_QK, rows_QK = no_results(len(words[1]), k)
     for start in range(0, len(rows_QK), _BATCH):
         batch = slice(start, start + _BATCH)
-        gains = [weight * _scaled(scores[batch]) for weight, (scores, _) in zip(weights, runs, strict=True)]
-        scores, rows = _sum_gains([rows[batch] for _, rows in runs], gains)
+        gains = [(1 - weight) * _scaled(words[0][batch], 0), weight * _scaled(dense[0][batch], np.inf)]
+        scores, rows = _sum_gains([words[1][batch], dense[1][batch]], gains)
         found = min(k, rows.shape[1])
         scores_QK[batch, :found] = scores[:, :found]
         rows_QK[batch, :found] = np.where(np.isneginf(scores), -1, rows)[:, :found]
     return scores_QK, rows_QK
 
 
-def _scaled(scores: np.ndarray) -> np.ndarray:
-    """Scores [Q, K], best first, to [0, 1] per query; 0 where there is no result."""
+def _scaled(scores: np.ndarray, end: float) -> np.ndarray:
+    """Scores [Q, K], best first, to [0, 1] per query; 0 where there is no result.
+
+    Args:
+      end: the highest score that a list may end with which is not full.
+    """
     found = np.isfinite(scores)
+    last = np.where(found, scores, end).min(axis=1, keepdims=True)
     scores = np.where(found, scores, 0)
-    last = scores.min(axis=1, keepdims=True)  # 0 at most where the list is not full
     span = scores[:, :1] - last
     relative = (scores - last) / np.maximum(span, np.finfo(np.float32).tiny)
     return np.where(found, np.where(span > 0, relative, 1), 0)

@@ -33,7 +33,7 @@ class Mined(NamedTuple):
     Attributes:
       rows: of each query, the candidates drawn, best first; at most `Rule.count`.
       left_Q: how many there were to draw from.
-      rank_Q: of the best positive in the whole list, from 1 on; 0 where it has none.
+      rank_Q: of the best positive in the whole list without the query itself, from 1 on; 0 where it has none.
       too_close: results in the range of ranks that the margins left out, of all queries.
       answered: further ones that are left out because they hold an answer.
     """
@@ -66,7 +66,7 @@ def mine(
     Args:
       scores_QK, rows_QK: what an index gave, best first; rows of -1 where it found fewer.
       positives: rows of each query's known positives.
-      others: further rows that are none of its negatives, such as that of the query itself.
+      others: rows that are no results, such as that of the query itself.
       texts_N: a number for every candidate, the same for the same text.
       seed: of the draw, which depends on nothing else but the number of the query.
       start: the number of the first query, where they come in parts.
@@ -76,11 +76,11 @@ def mine(
     answered_QK = np.zeros(rows_QK.shape, bool) if answered_QK is None else answered_QK
     lists = zip(scores_QK, rows_QK, answered_QK, positives, others, strict=True)
     for query, (scores_K, rows_K, answered_K, golds, out) in enumerate(lists):
-        scores_K, answered_K, rows_K = (values_K[rows_K >= 0] for values_K in (scores_K, answered_K, rows_K))
+        is_result_K = (rows_K >= 0) & ~np.isin(rows_K, list(out))
+        scores_K, answered_K, rows_K = (values_K[is_result_K] for values_K in (scores_K, answered_K, rows_K))
         is_gold_K = np.isin(texts_N[rows_K], texts_N[np.asarray(list(golds), int)])
         rank_Q[query] = is_gold_K.argmax() + 1 if is_gold_K.any() else 0
-        may_be_K = ~is_gold_K & ~np.isin(rows_K, list(out))
-        in_range = _distinct(texts_N, rows_K, may_be_K)[rule.first - 1 : rule.last]
+        in_range = _distinct(texts_N, rows_K, ~is_gold_K)[rule.first - 1 : rule.last]
         far = in_range[scores_K[in_range] <= _ceiling(scores_K[is_gold_K], rule)]
         left = far[~answered_K[far]]
         left_Q[query] = len(left)

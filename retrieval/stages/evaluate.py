@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,8 +73,7 @@ def _rankings(run: Run, value: Judged) -> Iterator[Ranking]:
         yield search("dense (ScaNN)", indexes.scann_index(run, value.name), queries)
     weight = _weight(run, value, words, trained)
     began = time.perf_counter()
-    pair, depth = [(bm25.scores, bm25.rows), (dense.scores, dense.rows)], bm25.rows.shape[1]
-    fused = fusion.weighted_sum(pair, (1 - weight, weight), depth)
+    fused = fusion.hybrid((bm25.scores, bm25.rows), (dense.scores, dense.rows), weight, bm25.rows.shape[1])
     yield Ranking("hybrid", *fused, bm25.seconds + dense.seconds + time.perf_counter() - began, weight)
 
 
@@ -96,12 +95,12 @@ def _weight(run: Run, value: Judged, words: Bm25Index, dense: windows.Index) -> 
         own = beir.own_rows(queries, beir.read_candidates(run.sets / value.name / "corpus.jsonl"))
     deep = min(depth + bool(own), len(value.candidates))
     pair = [words.search(list(queries.values()), deep), dense.search(embeddings, deep)]
-    pair = [metrics.drop_self_matches(*ranked, queries, own) for ranked in pair]
+    pair = [_others(*ranked, queries, own, depth) for ranked in pair]
     rows_of = {candidate: row for row, candidate in enumerate(value.candidates)}
     golds = [[rows_of[candidate] for candidate in qrels[id]] for id in ids]
 
     def reciprocal_ranks(weight: float) -> np.ndarray:
-        _, rows_QK = fusion.weighted_sum(pair, (1 - weight, weight), depth)
+        _, rows_QK = fusion.hybrid(*pair, weight, depth)
         hits_QK = np.stack([np.isin(rows, gold) for rows, gold in zip(rows_QK, golds)])
         return np.where(hits_QK.any(axis=1), 1 / (1 + hits_QK.argmax(axis=1)), 0)
 
@@ -127,8 +126,15 @@ def _search(value: Judged, depth: int, system: str, index: Any, queries: Any) ->
     began = time.perf_counter()
     scores, rows = index.search(queries, deep)
     seconds = time.perf_counter() - began
-    scores, rows = metrics.drop_self_matches(scores, rows, value.queries, value.own)
-    return Ranking(system, scores[:, :depth], rows[:, :depth], seconds)
+    return Ranking(system, *_others(scores, rows, value.queries, value.own, depth), seconds)
+
+
+def _others(
+    scores: np.ndarray, rows: np.ndarray, queries: Iterable[str], own: Mapping[str, int], depth: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The first `depth` results that are not the query itself."""
+    scores, rows = metrics.drop_self_matches(scores, rows, queries, own)
+    return scores[:, :depth], rows[:, :depth]
 
 
 def _evaluate(run: Run, value: Judged, ranking: Ranking) -> Iterator[dict[str, Any]]:
@@ -154,14 +160,18 @@ def _of_answers(run: Run, value: Judged) -> Sequence[str]:
 def _evaluate_answers(
     run: Run, value: Judged, rankings: Collection[Ranking], names: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-    """By the answers that the passages hold; each passage of a question is looked at once for all systems."""
-    asked = [value.answers.get(id) for id in value.queries]
-    rows_QK = np.concatenate([ranking.rows for ranking in rankings], axis=1)
+    """By the answers that the passages hold, over the questions whose answers are known.
+
+    Each passage of a question is looked at once for all systems.
+    """
+    is_known_Q = np.array([id in value.answers for id in value.queries])
+    known = [value.answers[id] for id in value.queries if id in value.answers]
+    rows_QK = np.concatenate([ranking.rows for ranking in rankings], axis=1)[is_known_Q]
     with CandidateTexts(run.sets / value.name / "corpus.jsonl") as texts:
-        found_QK = answers.found(asked, rows_QK, lambda row: texts[row].text)
+        found_QK = answers.found(known, rows_QK, lambda row: texts[row].text)
     ends = np.cumsum([ranking.rows.shape[1] for ranking in rankings])
     for ranking, part_QK in zip(rankings, np.split(found_QK, ends[:-1], axis=1)):
-        yield from _results(run, value, ranking, "answers", len(asked), metrics.answered(part_QK, names))
+        yield from _results(run, value, ranking, "answers", len(known), metrics.answered(part_QK, names))
 
 
 def _results(

@@ -32,8 +32,7 @@ def search(run: Run) -> None:
     lists = {"BM25": Bm25Index.load(run.index(CORPUS, "bm25")).search([run.query], depth)}
     if indexes.has_embeddings(run, CORPUS):
         lists = {"dense": indexes.dense_index(run, CORPUS).search(_embed(run), depth)} | lists
-        weights = fusion.DENSE_WEIGHT, 1 - fusion.DENSE_WEIGHT
-        lists["merged"] = fusion.weighted_sum(list(lists.values()), weights, depth)
+        lists["merged"] = fusion.hybrid(lists["BM25"], lists["dense"], fusion.DENSE_WEIGHT, depth)
     shown = min(run.config.search.k, depth)
     wanted = {row for _, rows in lists.values() for row in rows[0, :shown].tolist()}
     passages = {row: text for row, text in enumerate(indexes.read_candidates(run, CORPUS)) if row in wanted}
