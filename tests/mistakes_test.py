@@ -489,9 +489,12 @@ FILES = mistakes(
         ),
         (f"{MINED} --stage=mine", ("'mine' reads what stage 'sets' writes", "--stage=sets,mine")),
         (
-            "--config=configs/dpr_mined.py:local --workdir={run} --config.base={indexed} --config.split.set=pydocs "
+            "--config=configs/dpr_mined.py:local --workdir={run} --config.base={older_index} --config.split.set=pydocs "
             "--config.stages=\"('mine', 'pairs')\"",
-            ("{indexed}: what stage 'index' wrote is older", "--stage=index there"),
+            (
+                "'mine' would read what stage 'index' made in {older_index} before",
+                "again in {older_index}: --stage=index",
+            ),
         ),
         (
             f"{REQA} --config.vocab={{nowhere}}",
@@ -832,6 +835,8 @@ def write_runs(root, folder):
     finished(root / "finished", words, "prepare", "sets", "train")
     finished(root / "finished_corpus", words, "prepare", "sets")
     finished(root / "indexed", words, "prepare", "sets", "train", "encode", "index")
+    run = finished(root / "older_index", words, "prepare", "sets", "train", "encode", "index")
+    records.write_record(run, "sets", records.read_record(run, "sets") | {"outputs": {"sets/pydocs": "another sum"}})
     finished(root / "other_words", words.replace("fox", "fax"), "prepare", "train")
     finished(root / "untrained", words, "prepare")
     finished(root / "mixed", words, "prepare", "sets")
@@ -857,8 +862,12 @@ def finished(folder, words, *stages, config="ict_bfs_wlp", base=""):
     record = {"done": True, "seconds": 1, "peak_memory_mb": 1, "details": {"step": 1}, "outputs": {}}
     run = Run(config, folder, LOCK)
     for stage in stages:
-        made_with = {"settings": records._settings(run, STAGES[stage])}
+        made_with = {
+            "settings": records._settings(run, STAGES[stage]),
+            "stages": records._made(run, stage, STAGES),
+        }
         records.write_record(run, stage, record | {"inputs": made_with})
+    return run
 
 
 def fill(text, paths):

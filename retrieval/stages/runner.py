@@ -9,7 +9,16 @@ from typing import Any
 
 from retrieval import files, hosts
 from retrieval.errors import UserError
-from retrieval.stages.records import get_field, is_done, made_from, needs, read_files, read_record, write_record
+from retrieval.stages.records import (
+    get_field,
+    is_done,
+    made_from,
+    needs,
+    outdated,
+    read_files,
+    read_record,
+    write_record,
+)
 from retrieval.stages.run import Run, Stage
 
 _log = logging.getLogger(__name__)
@@ -108,6 +117,7 @@ def _begin(run: Run, name: str, stages: Mapping[str, Stage]) -> dict[str, Any] |
     if same and before["done"] and good and not stage.always:
         return None
     _verify_needs(run, name, stages)
+    _refuse_outdated(run, name, stages)
     goes_on = good or not stage.outputs  # from what is there, and is not deleted
     if before and not same and stage.fixed and goes_on:
         raise UserError(
@@ -150,6 +160,16 @@ def _verify_needs(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
             where = f" in {holder.place}" if holder.folder != run.folder else ""
             remedy = f"--stage={need} makes it again{where}"
             files.verify_checksums(holder.folder, record.get("outputs", {}), remedy)
+
+
+def _refuse_outdated(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
+    """As the check before the run, now that the stages before this one have run."""
+    for need, holder in outdated(run, name, stages):
+        where = f" in {holder.place}" if holder.folder != run.folder else ""
+        raise UserError(
+            f"stage '{name}' would read what stage '{need}' made{where} before what that reads was made anew: make it "
+            f"again{where}: --stage={need} first"
+        )
 
 
 def _is_undamaged(run: Run, name: str, stage: Stage, record: Mapping[str, Any]) -> bool:
