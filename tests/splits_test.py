@@ -42,6 +42,19 @@ def test_the_test_set_keeps_every_rule_and_training_the_first():
     assert {candidate.id for candidate in training.candidates} == {f"c{query[1:]}" for query in training.queries}
 
 
+def test_training_has_the_questions_of_every_part_of_a_set_once():
+    """BEIR's train, dev and test; a question that is in two of them has the positives of both."""
+    value = questions(12)
+    parts = {"dev": range(4), "test": range(3, 8), "train": range(7, 12)}
+    value.qrels.clear()
+    value.qrels.update({part: {f"q{i}": {f"c{i}": 1, "c12": 0} for i in ids} for part, ids in parts.items()})
+    value.qrels["test"]["q3"] = {"c0": 2}
+    training = split(value, 0.9, 0.2, seed=0)[1]
+    judged = training.qrels["train"] | training.qrels["validation"]
+    expected = {f"q{i}": {f"c{i}": 1} for i in range(12)} | {"q3": {"c3": 1, "c0": 2}}
+    assert judged == {id: expected[id] for id in training.queries} and {"q1", "q3", "q6", "q9"} & judged.keys()
+
+
 def test_answers_go_with_their_questions():
     value = questions(100)
     answers = {query: of_texts([f"answer of {text}"]) for query, text in value.queries.items() if query != "q7"}

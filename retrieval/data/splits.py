@@ -4,6 +4,7 @@ import hashlib
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
+from retrieval.data import reqa
 from retrieval.data.answers import Answers
 from retrieval.data.beir import RetrievalSet, Stream
 from retrieval.errors import UserError
@@ -26,8 +27,8 @@ def split(value: RetrievalSet, ratio: float, validation: float, seed: int) -> tu
       validation: share of the training questions that is held out to choose settings and checkpoint; 0.1 in the paper.
 
     Returns:
-      The set with its test questions alone and every candidate; and one whose rules are 'train' and 'validation',
-      judged as the first rule of `value` does, with the candidates that they call relevant.
+      The set with its test questions alone and every candidate; and one whose rules are 'train' and 'validation', with
+      what is relevant by any rule of `value` (of ReQA by the paper's) and no other candidate.
 
     Raises:
       UserError: a share is not between 0 and 1, or leaves no question to train on, to validate on or to test on; or
@@ -95,8 +96,7 @@ def _test_set(value: RetrievalSet, ids: Collection[str]) -> RetrievalSet:
 
 
 def _training_set(value: RetrievalSet, train: Collection[str], validation: Collection[str]) -> RetrievalSet:
-    judgements = next(iter(value.qrels.values()))
-    positives = {id: {c: grade for c, grade in grades.items() if grade > 0} for id, grades in judgements.items()}
+    positives = _positives(value)
     qrels = {TRAIN: _restrict(positives, train), VALIDATION: _restrict(positives, validation)}
     without = [id for id in (*train, *validation) if not positives.get(id)]
     if without:
@@ -112,6 +112,20 @@ def _training_set(value: RetrievalSet, train: Collection[str], validation: Colle
     )
     queries = {id: value.queries[id] for id in (*train, *validation)}
     return RetrievalSet("training", queries, candidates, qrels, _of(value.answers, queries))
+
+
+def _positives(value: RetrievalSet) -> dict[str, dict[str, int]]:
+    """Question -> what is relevant to it.
+
+    The rules of a BEIR folder are parts of the set, such as dev and test; those of ReQA are two readings of the same
+    questions.
+    """
+    rules = [value.qrels[reqa.PAIR]] if reqa.PAIR in value.qrels else value.qrels.values()
+    positives: dict[str, dict[str, int]] = {}
+    for rule in rules:
+        for id, grades in rule.items():
+            positives.setdefault(id, {}).update({c: grade for c, grade in grades.items() if grade > 0})
+    return positives
 
 
 def _of(answers: Mapping[str, Answers], queries: Collection[str]) -> dict[str, Answers]:
