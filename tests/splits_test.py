@@ -55,6 +55,19 @@ def test_training_has_the_questions_of_every_part_of_a_set_once():
     assert judged == {id: expected[id] for id in training.queries} and {"q1", "q3", "q6", "q9"} & judged.keys()
 
 
+def test_a_part_whose_questions_are_all_trained_on_is_left_out(caplog):
+    """Its file would be empty, and the run would end when it is evaluated, after training."""
+    value = questions(20)
+    trained_on = next(iter(split(value, 0.8, 0.2, seed=0)[1].queries))
+    value.qrels.clear()
+    value.qrels.update({"dev": {trained_on: {"c0": 1}}, "test": {f"q{i}": {f"c{i}": 1} for i in range(20)}})
+    assert split(value, 0.8, 0.2, seed=0)[0].qrels.keys() == {"test"}
+    assert "set 'reqa': no question of 'dev' is left to test on" in caplog.text
+    del value.qrels["test"]
+    with pytest.raises(UserError, match="none of the 4 questions that are left to test on is judged; choose another"):
+        split(value, 0.8, 0.2, seed=0)
+
+
 def test_answers_go_with_their_questions():
     value = questions(100)
     answers = {query: of_texts([f"answer of {text}"]) for query, text in value.queries.items() if query != "q7"}

@@ -32,7 +32,7 @@ def split(value: RetrievalSet, ratio: float, validation: float, seed: int) -> tu
 
     Raises:
       UserError: a share is not between 0 and 1, or leaves no question to train on, to validate on or to test on; or
-        no candidate is known to be right.
+        no candidate is known to be right, or no question to test on is judged.
     """
     if not value.qrels:
         raise UserError(
@@ -92,6 +92,14 @@ def held_out(queries: int, share: float) -> int:
 def _test_set(value: RetrievalSet, ids: Collection[str]) -> RetrievalSet:
     queries = {id: text for id, text in value.queries.items() if id in ids}
     qrels = {rule: _restrict(judgements, queries) for rule, judgements in value.qrels.items()}
+    for rule in [rule for rule, judgements in qrels.items() if not judgements]:  # a folder with such a file is refused
+        _log.warning("set '%s': no question of '%s' is left to test on, so it is not evaluated", value.name, rule)
+        del qrels[rule]
+    if not qrels:
+        raise UserError(
+            f"set '{value.name}' in config.split.set: none of the {len(queries)} questions that are left to test on is "
+            "judged; choose another config.split.ratio or config.split.seed"
+        )
     return RetrievalSet(value.name, queries, value.candidates, qrels, _of(value.answers, queries))
 
 
