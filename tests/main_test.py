@@ -247,6 +247,23 @@ def test_a_work_directory_of_another_config_is_refused(tmp_path, stages):
         run_all(make_run(tmp_path, "--config.prepare.shards=16"), stages)
 
 
+def test_a_fixed_stage_that_has_written_nothing_takes_other_settings(tmp_path, stages):
+    """It ended with what to set otherwise."""
+
+    def refuse(run):
+        raise UserError("fewer examples than a batch has")
+
+    train = Stage(refuse, settings=("train",), fixed=True, leaves=("checkpoints",))
+    for batch_size in (64, 32):
+        run = make_run(tmp_path, f"--config.train.batch_size={batch_size}")
+        with pytest.raises(UserError, match="fewer examples"):
+            run_all(run, {"train": train})
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(UserError, match=r"another config:\n  config\.train\.batch_size: 32 there, 16 now"):
+        run_all(make_run(tmp_path, "--config.train.batch_size=16"), {"train": train})
+    runner.check_run(run, {"train": train})
+
+
 def test_a_folder_that_is_no_work_directory_is_refused(tmp_path, stages):
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(UserError, match="not empty and not a work directory"):

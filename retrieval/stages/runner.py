@@ -119,7 +119,8 @@ def _begin(run: Run, name: str, stages: Mapping[str, Stage]) -> dict[str, Any] |
     _verify_needs(run, name, stages)
     _refuse_outdated(run, name, stages)
     goes_on = good or not stage.outputs  # from what is there, and is not deleted
-    if before and not same and stage.fixed and goes_on:
+    has_begun = before is not None and (before["done"] or _has_written(run, stage))
+    if has_begun and not same and stage.fixed and goes_on:
         raise UserError(
             f"stage '{name}': what it reads has changed since it ran in {run.place}; use another --workdir, or "
             f"delete {run.place} to start afresh"
@@ -140,8 +141,13 @@ def _finish(run: Run, name: str, stage: Stage, record: Mapping[str, Any]) -> Non
 
 
 def _has_begun(run: Run, name: str, stage: Stage) -> bool:
-    """By its record, or by what it writes where that has been deleted."""
-    return run.own_record(name).exists() or any((run.folder / top).exists() for top in (*stage.outputs, *stage.leaves))
+    """By what it writes, or, where that has been deleted, by its record; one that only looked at its data has not."""
+    record = run.own_record(name)
+    return _has_written(run, stage) or (record.exists() and files.read_json(record)["done"])
+
+
+def _has_written(run: Run, stage: Stage) -> bool:
+    return any((run.folder / top).exists() for top in (*stage.outputs, *stage.leaves))
 
 
 def _sums(run: Run, stage: Stage, details: Any) -> dict[str, str]:
