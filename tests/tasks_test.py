@@ -476,7 +476,8 @@ def test_without_negatives_every_record_is_used(corpus, hard):
 
 
 def test_only_the_first_positives_are_trained_on(corpus, hard, tmp_path):
-    assert pairs.write_pairs(hard[1], corpus[1], tmp_path, 2, positives=1)["pairs"] == 9
+    statistics = pairs.write_pairs(hard[1], corpus[1], tmp_path, 2, positives=1)
+    assert (statistics["pairs"], statistics["positives left out"]) == (9, 1)
     trained = {(query, documents[0]) for query, documents, *_ in drawn(corpus, tmp_path, negatives=0)}
     assert ("two", "the ant") in trained and ("two", "the bee") not in trained
 
