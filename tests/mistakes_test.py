@@ -377,6 +377,10 @@ FILES = mistakes(
         (f"{DUMP} --config.sets.beir={{folder}}", ("{folder}: neither corpus.jsonl", "a folder of config.sets.beir")),
         (f"{DUMP} --config.sets.beir={{unjudged}}", ("{unjudged}/qrels: no .tsv", "such as test.tsv")),
         (f"{DUMP} --config.sets.beir={{beir}},{{folder}}/two/beir", ("two evaluation sets are named 'beir'", "rename")),
+        (
+            f"{DUMP} --config.sets.beir={{folder}}/two/corpus",
+            ("set is named 'corpus'", "rename its folder or its file"),
+        ),
         (f"{REQA} --config.split.set=requa", ("config.split.set", "'requa'", "did you mean reqa")),
         (f"{REQA} --config.split.set=", ("'pairs' needs labelled examples", "config.pairs.files", "such as reqa")),
         (f"{DPR}{{nowhere}}", ("{nowhere}: no such file", "config.pairs.files")),
@@ -807,6 +811,7 @@ def write_sets(folder):
     bad = {
         "beir": {},
         "two/beir": {},
+        "two/corpus": {},
         "unjudged": {"qrels/test.tsv": None},
         "bad_grade": {"qrels/test.tsv": "query-id\tcorpus-id\tscore\nq1\td1\thigh\n"},
         "bad_query": {"qrels/test.tsv": "query-id\tcorpus-id\tscore\nq9\td1\t1\n"},

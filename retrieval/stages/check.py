@@ -262,6 +262,10 @@ def check_sets(config: ConfigDict, prepares: bool) -> list[Path]:
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise UserError(f"two evaluation sets are named '{twice[0]}': rename the folder or the file of one")
+    if formats.CORPUS in names:  # as its embeddings and indexes are called
+        raise UserError(
+            f"an evaluation set is named '{formats.CORPUS}', as the prepared corpus is: rename its folder or its file"
+        )
     if split.set and split.set not in names:
         raise unknown_name("set in config.split.set", split.set, names)
     if sets.qa and split.set == formats.QA:
