@@ -205,6 +205,15 @@ def test_bm25_needs_no_training(inputs, tmp_path):
     assert found["bm25", "pair", "Success@5"] == 1.0  # each question names the animal of its own passage
 
 
+def test_an_index_of_words_gets_the_corpus_when_it_is_asked_for(inputs, prepared, tmp_path):
+    """Where the run encodes nothing, no other stage tells."""
+    folder = shutil.copytree(prepared, tmp_path / "run")
+    for corpus in (False, True):
+        run = make_run("bm25", inputs, folder, **{"encode.corpus": corpus})
+        execute(run, "index")
+        assert run.index("corpus", "bm25").exists() == corpus
+
+
 def test_a_run_without_an_evaluation_set_says_so_and_ends(inputs, prepared, tmp_path, caplog):
     folder = shutil.copytree(prepared, tmp_path / "run")
     execute(make_run("bm25", inputs, folder, **{"sets.reqa": ""}))
