@@ -111,7 +111,6 @@ STAGES = {
         reads="indexes",
         writes="`runs/*/*.trec`, `results.json`",
         settings=("evaluate",),
-        uses=("loop.validate_queries",),
         needs=("sets", "encode", "index"),
         outputs=("runs", "results.json"),
     ),
