@@ -84,7 +84,7 @@ def test_the_questions_that_choose_a_weight_are_those_that_were_encoded(tmp_path
     queries, judged = {f"q{i}": f"question {i}" for i in range(5)}, {f"q{i}": {"c": 1} for i in range(5)}
     qrels = {"train": {"q0": {"c": 1}}, "validation": judged}
     beir.write_folder(tmp_path, beir.RetrievalSet("training", queries, [Candidate("c", "", "gold")], qrels))
-    run = SimpleNamespace(training=tmp_path, config=ConfigDict({"loop": {"validate_queries": 1}}))
+    run = SimpleNamespace(training=tmp_path, held_out_pairs=None, config=ConfigDict({"loop": {"validate_queries": 1}}))
     found, golds = examples.validation(run, ["q3", "q1"])
     assert list(found) == list(golds) == ["q3", "q1"] and found["q3"] == "question 3"
     assert list(examples.validation(run)[0]) == ["q0"]

@@ -38,8 +38,8 @@ def write_pairs(
 ) -> dict[str, Any]:
     """Writes a record for every positive of every query, and `stats.json`; returns it.
 
-    The records stand in the order of a hash, dealt out one by one: shards differ by one record at most. There are never
-    more shards than records, so none is empty.
+    The records stand in the order of a hash, dealt out one by one: shards differ by one record at most. Where there are
+    fewer records than shards, there are as many shards as divide `num_shards` and leave none empty: lanes divide them.
 
     Args:
       groups: every query once, each time that they are iterated over: twice.
@@ -51,7 +51,7 @@ def write_pairs(
     drawn = _Counter(groups, positives or None)
     if not drawn.pairs:
         raise UserError("no labelled example is left to train on: look at what was left out, and at config.split")
-    num_shards = min(num_shards, drawn.pairs)
+    num_shards = max(count for count in range(1, min(num_shards, drawn.pairs) + 1) if num_shards % count == 0)
     lengths = np.zeros(2, np.int64)
     folder.mkdir(parents=True, exist_ok=True)
     with Sorter(folder) as records:
