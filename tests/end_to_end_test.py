@@ -195,6 +195,15 @@ def test_bm25_needs_no_training(inputs, tmp_path):
     assert found["bm25", "pair", "Success@5"] == 1.0  # each question names the animal of its own passage
 
 
+def test_an_index_of_words_gets_the_corpus_when_it_is_asked_for(inputs, prepared, tmp_path):
+    """Where the run encodes nothing, no other stage tells."""
+    folder = shutil.copytree(prepared, tmp_path / "run")
+    for corpus in (False, True):
+        run = make_run("bm25", inputs, folder, **{"encode.corpus": corpus})
+        execute(run, "index")
+        assert run.index("corpus", "bm25").exists() == corpus
+
+
 def test_a_run_without_an_evaluation_set_says_so_and_ends(inputs, prepared, tmp_path, caplog):
     folder = shutil.copytree(prepared, tmp_path / "run")
     execute(make_run("bm25", inputs, folder, **{"sets.reqa": ""}))
@@ -333,13 +342,16 @@ def test_fine_tuning_on_half_of_the_questions(inputs, pretrained, tmp_path):
     assert "Table 2" in (folder / "report.md").read_text()
 
 
-def test_questions_of_labelled_files_that_a_set_holds_out_are_counted(inputs, prepared, tmp_path, caplog):
-    """Of 24, the 12 that are evaluated and the 3 that are validated on."""
+def test_what_labelled_files_share_with_a_set_is_counted(inputs, prepared, tmp_path, caplog):
+    """Of 24, the 12 that are evaluated and the 3 that are validated on; 9 have another positive, which comes first."""
     questions = reqa.read_squad([inputs / "squad.json"]).queries.values()
     lines = (json.dumps({"query": question, "positive": "so"}) + "\n" for question in questions)
     (tmp_path / "pairs.jsonl").write_text("".join(lines))
-    run = fine_tuning(inputs, prepared, tmp_path / "run", **{"pairs.files": str(tmp_path / "pairs.jsonl")})
+    changes = {"pairs.files": str(tmp_path / "pairs.jsonl"), "pairs.positives": 1}
+    run = fine_tuning(inputs, prepared, tmp_path / "run", **changes)
     execute(run, "sets", "pairs")
+    left_out = "positives behind the first 1 of their query"
+    assert records.details(run, "pairs")["left out"] == {left_out: 9} and f"left out 9 {left_out}" in caplog.text
     assert records.details(run, "pairs")["evaluated queries"] == 15
     assert "15 queries are also those of an evaluation set, or held out to validate on" in caplog.text
 

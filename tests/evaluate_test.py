@@ -11,7 +11,7 @@ from retrieval.data import answers, beir
 from retrieval.data.beir import Candidate, Judged, own_rows
 from retrieval.search import exact
 from retrieval.search.exact import ExactIndex
-from retrieval.stages import evaluate, validation
+from retrieval.stages import evaluate, examples, validation
 
 
 @pytest.mark.parametrize(("own", "expected"), [({"a": 0}, [1, 2]), ({}, [0, 1])])
@@ -64,7 +64,7 @@ def chosen_weight(monkeypatch, queries, words, dense, candidates):
     run = SimpleNamespace(config=ConfigDict({"evaluate": {"depth": 4}}), embeddings=lambda *_: None, sets=None)
     texts = SimpleNamespace(read_candidates=lambda _: [Candidate(id, "", id) for id in candidates], own_rows=own_rows)
     monkeypatch.setattr(evaluate.examples, "split_set", lambda run: "toy")
-    monkeypatch.setattr(evaluate.examples, "validation", lambda run: ({query: query for query in queries}, judged))
+    monkeypatch.setattr(evaluate.examples, "validation", lambda run, ids: ({id: id for id in ids}, judged))
     monkeypatch.setattr(evaluate.encoding, "load", lambda *_: (np.zeros((len(queries), 1)), list(queries)))
     monkeypatch.setattr(evaluate, "beir", texts)
     value, run.sets = SimpleNamespace(name="toy", candidates=candidates), REPOSITORY
@@ -77,6 +77,17 @@ def test_few_questions_choose_no_weight(monkeypatch, count, weight):
     queries = [f"q{number}" for number in range(count)]
     lists = Lists(0, 2, 1), Lists(2, 0, 1)
     assert chosen_weight(monkeypatch, queries, *lists, ["a", "b", "gold"]) == weight
+
+
+def test_the_questions_that_choose_a_weight_are_those_that_were_encoded(tmp_path):
+    """By a base, for another config.loop.validate_queries."""
+    queries, judged = {f"q{i}": f"question {i}" for i in range(5)}, {f"q{i}": {"c": 1} for i in range(5)}
+    qrels = {"train": {"q0": {"c": 1}}, "validation": judged}
+    beir.write_folder(tmp_path, beir.RetrievalSet("training", queries, [Candidate("c", "", "gold")], qrels))
+    run = SimpleNamespace(training=tmp_path, held_out_pairs=None, config=ConfigDict({"loop": {"validate_queries": 1}}))
+    found, golds = examples.validation(run, ["q3", "q1"])
+    assert list(found) == list(golds) == ["q3", "q1"] and found["q3"] == "question 3"
+    assert list(examples.validation(run)[0]) == ["q0"]
 
 
 def test_a_weight_that_helps_as_often_as_not_is_not_chosen(monkeypatch):

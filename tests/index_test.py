@@ -1,5 +1,6 @@
 """The stage `index`: what ScaNN is tuned on, and what becomes of it."""
 
+import dataclasses
 import importlib
 import json
 
@@ -10,7 +11,7 @@ from ml_collections import ConfigDict
 
 from retrieval.errors import UserError
 from retrieval.search import encode, scann, tuning
-from retrieval.stages import index
+from retrieval.stages import index, query
 from retrieval.stages.index import CORPUS, TRAINED
 from retrieval.stages.run import Run
 
@@ -43,6 +44,13 @@ def run(tmp_path):
         write_collection(run, path, name, RNG.normal(size=(candidates, 8)), RNG.normal(size=(queries, 8)))
     write_collection(run, run.corpus / "passages-0.jsonl", CORPUS, RNG.normal(size=(5500, 8)))
     return run
+
+
+def test_a_query_of_ones_own_needs_a_prepared_corpus(run):
+    """With embeddings of the sets alone, no stage could make an index of it."""
+    run.config.stages = ("sets", "pairs", "train", "encode", "index", "evaluate")
+    with pytest.raises(UserError, match=r"passages of a prepared corpus, and .* has none: add 'prepare' .* runs/SET"):
+        query.search(dataclasses.replace(run, query="some words"))
 
 
 @needs_scann

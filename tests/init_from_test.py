@@ -182,6 +182,22 @@ def test_a_vocabulary_that_was_made_anew_under_a_model_is_noticed(tmp_path, bert
         starts.check_vocabulary(run, run.folder, "config.base")
 
 
+def test_the_vocabulary_of_a_model_whose_base_has_gone_is_known_by_its_record(tmp_path, bert):
+    """Moved, deleted, or named from another folder."""
+    run, start = make_run(tmp_path, bert), make_run(tmp_path / "start", bert, base=str(tmp_path / "gone"))
+    write_json(start.folder / "config.json", json.loads(start.config.to_json()))
+    start.config.base = ""  # while its record is written
+
+    def check(words):
+        told = {"vocabulary": fingerprint(WordPiece(words).tokens)}
+        records.write_record(start, "train", {"done": True, "inputs": {}, "details": told})
+        starts.check_vocabulary(run, start.folder, "config.train.init_from")
+
+    check(WORDS)
+    with pytest.raises(UserError, match=r"init_from=.*: trained with another vocabulary than .* has now"):
+        check([*WORDS[:-2], WORDS[-1], WORDS[-2]])
+
+
 @pytest.mark.parametrize(
     ("field", "value", "says"),
     [

@@ -188,6 +188,47 @@ def test_a_stage_reads_nothing_that_was_made_with_other_settings(tmp_path, stage
     check.check(first, ["evaluate"], stages)
 
 
+def copying(source, name, **about):
+    """A stage that writes what a file holds."""
+    return Stage(lambda run: (run.folder / name).write_text(source.read_text()) and None, outputs=(name,), **about)
+
+
+def test_a_stage_reads_nothing_that_is_older_than_what_it_was_made_from(tmp_path, monkeypatch):
+    """A set has other texts with the same ids: an index of the old ones would be searched, and nothing would tell."""
+    source = tmp_path / "corpus.jsonl"
+    source.write_text("one")
+    stages = {
+        "sets": copying(source, "sets", inputs=lambda run: [source]),
+        "index": copying(source, "index", needs=("sets",)),
+        "evaluate": copying(source, "runs", needs=("sets", "index")),
+        "report": copying(source, "report.md", needs=("evaluate",), always=True),
+    }
+    monkeypatch.setattr(check, "_check_files", lambda *_: None)
+    base, run = (make_run(tmp_path / name) for name in ("base", "run"))
+    base.config.stages, run.config.stages, run.config.base = tuple(stages), ("evaluate",), str(base.folder)
+    runner.open_run(base, stages)
+    for name in stages:
+        runner.run_stage(base, name, stages)
+    source.write_text("another")
+    stale = "'evaluate' would read what stage 'index' made before .* again: --stage="
+    with pytest.raises(UserError, match=f"{stale}sets,index,evaluate,report"):
+        check.check(base, ["sets", "evaluate", "report"], stages)
+    check.check(base, ["sets", "index", "evaluate", "report"], stages)
+    check.check(base, ["report"], stages)  # of what all of it was made from
+    runner.run_stage(base, "sets", stages)
+    with pytest.raises(UserError, match=f"{stale}index first"):
+        runner.run_stage(base, "evaluate", stages)
+    with pytest.raises(UserError, match=f"{stale}index,evaluate,report"):
+        check.check(base, ["evaluate", "report"], stages)
+    with pytest.raises(
+        UserError, match=f"index' made in {base.folder} before .* again in {base.folder}: --stage=index$"
+    ):
+        check.check(run, ["evaluate"], stages)
+    runner.run_stage(base, "index", stages)
+    source.unlink()  # from the outside, and none of what the base has made
+    check.check(run, ["evaluate"], stages)
+
+
 def test_an_interrupted_stage_goes_on_and_keeps_its_output(tmp_path, stages):
     def interrupted(run):
         (run.folder / "out").mkdir(exist_ok=True)
@@ -204,6 +245,23 @@ def test_a_work_directory_of_another_config_is_refused(tmp_path, stages):
     run_all(make_run(tmp_path), stages)
     with pytest.raises(UserError, match=r"another config:\n  config\.prepare\.shards: 8 there, 16 now"):
         run_all(make_run(tmp_path, "--config.prepare.shards=16"), stages)
+
+
+def test_a_fixed_stage_that_has_written_nothing_takes_other_settings(tmp_path, stages):
+    """It ended with what to set otherwise."""
+
+    def refuse(run):
+        raise UserError("fewer examples than a batch has")
+
+    train = Stage(refuse, settings=("train",), fixed=True, leaves=("checkpoints",))
+    for batch_size in (64, 32):
+        run = make_run(tmp_path, f"--config.train.batch_size={batch_size}")
+        with pytest.raises(UserError, match="fewer examples"):
+            run_all(run, {"train": train})
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(UserError, match=r"another config:\n  config\.train\.batch_size: 32 there, 16 now"):
+        run_all(make_run(tmp_path, "--config.train.batch_size=16"), {"train": train})
+    runner.check_run(run, {"train": train})
 
 
 def test_a_folder_that_is_no_work_directory_is_refused(tmp_path, stages):

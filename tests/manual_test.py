@@ -92,6 +92,8 @@ def test_ids_of_another_kind_are_not_trained_on_as_texts(tmp_path):
         assert [(query, *(text.text for side in sides for text in side)) for query, *sides in groups] == [
             ("q", "a", "b")
         ]
+    (tmp_path / "dev.jsonl").write_text(LABELLED[formats.JSONL].example)  # such as that of config.sets.labelled
+    assert formats.format_of(config, tmp_path / "dev.jsonl") == formats.JSONL
     config.pairs.format = ""
     path.write_text("who sang\tReba sang\tBob")
     assert formats.format_of(config, path) == formats.TRIPLES

@@ -66,18 +66,11 @@ def test_as_a_naive_loop(rule):
         for query, (scores, rows, golds, others) in enumerate(zip(*lists[:4])):
             left = naive(scores, rows, golds, others, lists[4], rule)
             assert mined.left_Q[query] == len(left)
-<<<<<<< HEAD
             own = mined.rows[query].tolist()
             assert len(own) == min(rule.count, len(left))
             assert own == [row for row in left if row in own]  # of them, best first
-            ranks = [rank for rank, row in enumerate(rows, 1) if row != -1 and lists[4][row] in lists[4][golds]]
-=======
-            drawn = mined.rows[query].tolist()
-            assert len(drawn) == min(rule.count, len(left))
-            assert drawn == [row for row in left if row in drawn]  # of them, best first
             ranked = [row for row in rows if row != -1 and row not in others]
             ranks = [rank for rank, row in enumerate(ranked, 1) if lists[4][row] in lists[4][golds]]
->>>>>>> s13-math
             assert mined.rank_Q[query] == (ranks[0] if ranks else 0)
 
 

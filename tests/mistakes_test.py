@@ -377,6 +377,10 @@ FILES = mistakes(
         (f"{DUMP} --config.sets.beir={{folder}}", ("{folder}: neither corpus.jsonl", "a folder of config.sets.beir")),
         (f"{DUMP} --config.sets.beir={{unjudged}}", ("{unjudged}/qrels: no .tsv", "such as test.tsv")),
         (f"{DUMP} --config.sets.beir={{beir}},{{folder}}/two/beir", ("two evaluation sets are named 'beir'", "rename")),
+        (
+            f"{DUMP} --config.sets.beir={{folder}}/two/corpus",
+            ("set is named 'corpus'", "rename its folder or its file"),
+        ),
         (f"{REQA} --config.split.set=requa", ("config.split.set", "'requa'", "did you mean reqa")),
         (f"{REQA} --config.split.set=", ("'pairs' needs labelled examples", "config.pairs.files", "such as reqa")),
         (f"{DPR}{{nowhere}}", ("{nowhere}: no such file", "config.pairs.files")),
@@ -489,9 +493,12 @@ FILES = mistakes(
         ),
         (f"{MINED} --stage=mine", ("'mine' reads what stage 'sets' writes", "--stage=sets,mine")),
         (
-            "--config=configs/dpr_mined.py:local --workdir={run} --config.base={indexed} --config.split.set=pydocs "
+            "--config=configs/dpr_mined.py:local --workdir={run} --config.base={older_index} --config.split.set=pydocs "
             "--config.stages=\"('mine', 'pairs')\"",
-            ("{indexed}: what stage 'index' wrote is older", "--stage=index there"),
+            (
+                "'mine' would read what stage 'index' made in {older_index} before",
+                "again in {older_index}: --stage=index",
+            ),
         ),
         (
             f"{REQA} --config.vocab={{nowhere}}",
@@ -804,6 +811,7 @@ def write_sets(folder):
     bad = {
         "beir": {},
         "two/beir": {},
+        "two/corpus": {},
         "unjudged": {"qrels/test.tsv": None},
         "bad_grade": {"qrels/test.tsv": "query-id\tcorpus-id\tscore\nq1\td1\thigh\n"},
         "bad_query": {"qrels/test.tsv": "query-id\tcorpus-id\tscore\nq9\td1\t1\n"},
@@ -832,6 +840,8 @@ def write_runs(root, folder):
     finished(root / "finished", words, "prepare", "sets", "train")
     finished(root / "finished_corpus", words, "prepare", "sets")
     finished(root / "indexed", words, "prepare", "sets", "train", "encode", "index")
+    run = finished(root / "older_index", words, "prepare", "sets", "train", "encode", "index")
+    records.write_record(run, "sets", records.read_record(run, "sets") | {"outputs": {"sets/pydocs": "another sum"}})
     finished(root / "other_words", words.replace("fox", "fax"), "prepare", "train")
     finished(root / "untrained", words, "prepare")
     finished(root / "mixed", words, "prepare", "sets")
@@ -857,8 +867,12 @@ def finished(folder, words, *stages, config="ict_bfs_wlp", base=""):
     record = {"done": True, "seconds": 1, "peak_memory_mb": 1, "details": {"step": 1}, "outputs": {}}
     run = Run(config, folder, LOCK)
     for stage in stages:
-        made_with = {"settings": records._settings(run, STAGES[stage])}
+        made_with = {
+            "settings": records._settings(run, STAGES[stage]),
+            "stages": records._made(run, stage, STAGES),
+        }
         records.write_record(run, stage, record | {"inputs": made_with})
+    return run
 
 
 def fill(text, paths):

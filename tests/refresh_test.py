@@ -135,6 +135,7 @@ def test_the_bases_model_mines_for_a_run_that_will_have_embeddings_of_its_own(in
     changes = {"base": str(trained.folder), "mine.system": "exact", "stages": stages}
     run = make_run(tmp_path / "run", inputs, **changes)
     check.check(run, stages, STAGES)
+    check.check(trained, ["mine"], STAGES)  # its index is as it was, though embeddings came after it
     execute(run)
     told = records.details(run, "mine")
     assert told["step"] == records.details(trained, "train")["step"] and told["run"] == "run"

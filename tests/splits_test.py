@@ -42,6 +42,32 @@ def test_the_test_set_keeps_every_rule_and_training_the_first():
     assert {candidate.id for candidate in training.candidates} == {f"c{query[1:]}" for query in training.queries}
 
 
+def test_training_has_the_questions_of_every_part_of_a_set_once():
+    """BEIR's train, dev and test; a question that is in two of them has the positives of both."""
+    value = questions(12)
+    parts = {"dev": range(4), "test": range(3, 8), "train": range(7, 12)}
+    value.qrels.clear()
+    value.qrels.update({part: {f"q{i}": {f"c{i}": 1, "c12": 0} for i in ids} for part, ids in parts.items()})
+    value.qrels["test"]["q3"] = {"c0": 2}
+    training = split(value, 0.9, 0.2, seed=0)[1]
+    judged = training.qrels["train"] | training.qrels["validation"]
+    expected = {f"q{i}": {f"c{i}": 1} for i in range(12)} | {"q3": {"c3": 1, "c0": 2}}
+    assert judged == {id: expected[id] for id in training.queries} and {"q1", "q3", "q6", "q9"} & judged.keys()
+
+
+def test_a_part_whose_questions_are_all_trained_on_is_left_out(caplog):
+    """Its file would be empty, and the run would end when it is evaluated, after training."""
+    value = questions(20)
+    trained_on = next(iter(split(value, 0.8, 0.2, seed=0)[1].queries))
+    value.qrels.clear()
+    value.qrels.update({"dev": {trained_on: {"c0": 1}}, "test": {f"q{i}": {f"c{i}": 1} for i in range(20)}})
+    assert split(value, 0.8, 0.2, seed=0)[0].qrels.keys() == {"test"}
+    assert "set 'reqa': no question of 'dev' is left to test on" in caplog.text
+    del value.qrels["test"]
+    with pytest.raises(UserError, match="none of the 4 questions that are left to test on is judged; choose another"):
+        split(value, 0.8, 0.2, seed=0)
+
+
 def test_answers_go_with_their_questions():
     value = questions(100)
     answers = {query: of_texts([f"answer of {text}"]) for query, text in value.queries.items() if query != "q7"}

@@ -38,8 +38,8 @@ def write_pairs(
 ) -> dict[str, Any]:
     """Writes a record for every positive of every query, and `stats.json`; returns it.
 
-    The records stand in the order of a hash, dealt out one by one: shards differ by one record at most. There are never
-    more shards than records, so none is empty.
+    The records stand in the order of a hash, dealt out one by one: shards differ by one record at most. Where there are
+    fewer records than shards, there are as many shards as divide `num_shards` and leave none empty: lanes divide them.
 
     Args:
       groups: every query once, each time that they are iterated over: twice.
@@ -48,14 +48,15 @@ def write_pairs(
     Raises:
       UserError: there is no query.
     """
-    drawn = _Counter(_trained(groups, positives))
+    drawn = _Counter(groups, positives or None)
     if not drawn.pairs:
         raise UserError("no labelled example is left to train on: look at what was left out, and at config.split")
-    num_shards = min(num_shards, drawn.pairs)
+    num_shards = max(count for count in range(1, min(num_shards, drawn.pairs) + 1) if num_shards % count == 0)
     lengths = np.zeros(2, np.int64)
     folder.mkdir(parents=True, exist_ok=True)
     with Sorter(folder) as records:
-        for query, golds, negatives, _ in _trained(groups, positives):
+        for query, golds, negatives, _ in groups:
+            golds = golds[: positives or None]
             query_ids, *texts = _tokens(vocabulary, query, [*golds, *negatives])
             for gold, tokens in zip(golds, texts):
                 own = [(gold, tokens), *zip(negatives, texts[len(golds) :])]
@@ -65,6 +66,7 @@ def write_pairs(
     query_tokens, document_tokens = (lengths / drawn.pairs).round(2).tolist()
     statistics = {
         "pairs": drawn.pairs,
+        "positives left out": drawn.left_out,
         "pairs with negatives": drawn.with_negatives,
         "negatives per pair": round(drawn.negatives / drawn.pairs, 2),
         "queries by negatives": drawn.queries,
@@ -79,11 +81,13 @@ def write_pairs(
 class _Counter:
     """How often every text is drawn in an epoch: 32 bytes for each, whatever its length."""
 
-    def __init__(self, groups: Iterable[Example]):
-        self.pairs = self.with_negatives = self.negatives = 0
+    def __init__(self, groups: Iterable[Example], positives: int | None):
+        self.pairs = self.with_negatives = self.negatives = self.left_out = 0
         self.queries: dict[int, list] = {}  # by how many negatives they have: how many they are, and the first
         keys, counts = array.array("Q"), array.array("d")
-        for query, golds, negatives, _ in groups:
+        for query, found, negatives, _ in groups:
+            golds = found[:positives]
+            self.left_out += len(found) - len(golds)
             self.queries.setdefault(len(negatives), [0, query])[0] += 1
             self.pairs += len(golds)
             self.with_negatives += len(golds) * bool(negatives)
@@ -101,11 +105,6 @@ class _Counter:
     def of(self, text: Candidate) -> np.ndarray:
         """The `counts` of a text."""
         return self._counts[np.searchsorted(self._keys, np.uint64(_key(text)))]
-
-
-def _trained(groups: Iterable[Example], positives: int) -> Iterator[Example]:
-    for example in groups:
-        yield example._replace(positives=example.positives[: positives or None])
 
 
 def _tokens(vocabulary: Vocabulary, query: str, texts: Sequence[Candidate]) -> Iterator[Any]:

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 
 from retrieval import hashing
+from retrieval.data import reqa
 from retrieval.data.answers import Answers
 from retrieval.data.beir import RetrievalSet, Stream
 from retrieval.errors import UserError
@@ -26,12 +27,12 @@ def split(value: RetrievalSet, ratio: float, validation: float, seed: int) -> tu
       validation: share of the training questions that is held out to choose settings and checkpoint; 0.1 in the paper.
 
     Returns:
-      The set with its test questions alone and every candidate; and one whose rules are 'train' and 'validation',
-      judged as the first rule of `value` does, with the candidates that they call relevant.
+      The set with its test questions alone and every candidate; and one whose rules are 'train' and 'validation', with
+      what is relevant by any rule of `value` (of ReQA by the paper's) and no other candidate.
 
     Raises:
       UserError: a share is not between 0 and 1, or leaves no question to train on, to validate on or to test on; or
-        no candidate is known to be right.
+        no candidate is known to be right, or no question to test on is judged.
     """
     if not value.qrels:
         raise UserError(
@@ -91,12 +92,19 @@ def held_out(queries: int, share: float) -> int:
 def _test_set(value: RetrievalSet, ids: Collection[str]) -> RetrievalSet:
     queries = {id: text for id, text in value.queries.items() if id in ids}
     qrels = {rule: _restrict(judgements, queries) for rule, judgements in value.qrels.items()}
+    for rule in [rule for rule, judgements in qrels.items() if not judgements]:  # a folder with such a file is refused
+        _log.warning("set '%s': no question of '%s' is left to test on, so it is not evaluated", value.name, rule)
+        del qrels[rule]
+    if not qrels:
+        raise UserError(
+            f"set '{value.name}' in config.split.set: none of the {len(queries)} questions that are left to test on is "
+            "judged; choose another config.split.ratio or config.split.seed"
+        )
     return RetrievalSet(value.name, queries, value.candidates, qrels, _of(value.answers, queries))
 
 
 def _training_set(value: RetrievalSet, train: Collection[str], validation: Collection[str]) -> RetrievalSet:
-    judgements = next(iter(value.qrels.values()))
-    positives = {id: {c: grade for c, grade in grades.items() if grade > 0} for id, grades in judgements.items()}
+    positives = _positives(value)
     qrels = {TRAIN: _restrict(positives, train), VALIDATION: _restrict(positives, validation)}
     without = [id for id in (*train, *validation) if not positives.get(id)]
     if without:
@@ -112,6 +120,20 @@ def _training_set(value: RetrievalSet, train: Collection[str], validation: Colle
     )
     queries = {id: value.queries[id] for id in (*train, *validation)}
     return RetrievalSet("training", queries, candidates, qrels, _of(value.answers, queries))
+
+
+def _positives(value: RetrievalSet) -> dict[str, dict[str, int]]:
+    """Question -> what is relevant to it.
+
+    The rules of a BEIR folder are parts of the set, such as dev and test; those of ReQA are two readings of the same
+    questions.
+    """
+    rules = [value.qrels[reqa.PAIR]] if reqa.PAIR in value.qrels else value.qrels.values()
+    positives: dict[str, dict[str, int]] = {}
+    for rule in rules:
+        for id, grades in rule.items():
+            positives.setdefault(id, {}).update({c: grade for c, grade in grades.items() if grade > 0})
+    return positives
 
 
 def _of(answers: Mapping[str, Answers], queries: Collection[str]) -> dict[str, Answers]:

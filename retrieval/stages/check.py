@@ -23,7 +23,7 @@ from retrieval.stages import (
     starts,
 )
 from retrieval.stages import model as models
-from retrieval.stages.records import has_settings, is_current, is_done, needs
+from retrieval.stages.records import has_settings, is_current, is_done, needs, outdated
 from retrieval.stages.run import Run, Stage, kept_config
 from retrieval.store import is_url
 from retrieval.training import sharding
@@ -54,7 +54,7 @@ def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage], overridde
         raise UserError("config.stages is empty: name the stages to run, such as --stage=prepare,sets,train")
     _check_folders(run)
     if "mine" in names:
-        mining.check_index(run, names, stages)
+        mining.check_index(run)
     _check_order(run, names, stages)
     overrides.check(run, names, stages, overridden)
     _check_files(run, names, stages)
@@ -156,6 +156,7 @@ def _check_order(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) ->
             # Of a stage that is fixed `check_run` says which values differ.
             if is_own and not made and not stages[need].fixed and is_done(run, need):
                 _check_settings(run, name, need, stages)
+        _check_outdated(run, names, place, stages)
         _check_model(run, name, stages)
 
 
@@ -167,6 +168,22 @@ def _check_settings(run: Run, name: str, need: str, stages: Mapping[str, Stage])
             f"stage '{name}' would read what stage '{need}' made with other settings; of {fields} one has changed "
             f"since: put it back, or make all of it anew: --stage={need},{name}"
         )
+
+
+def _check_outdated(run: Run, names: Sequence[str], place: int, stages: Mapping[str, Stage]) -> None:
+    """What a stage reads was made from what there is when it comes to read it."""
+    name = names[place]
+    found = outdated(run, name, stages, names[:place])
+    if not found:
+        return
+    need, holder = found[0]
+    is_own = holder.folder == run.folder
+    again = {need for need, of in found if of.folder == holder.folder} | (set(names) if is_own else set())
+    where = "" if is_own else f" in {holder.place}"
+    raise UserError(
+        f"stage '{name}' would read what stage '{need}' made{where} before what that reads was made anew: make it "
+        f"again{where}: --stage={','.join(stage for stage in stages if stage in again)}"
+    )
 
 
 def _check_model(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
@@ -244,6 +261,10 @@ def check_sets(config: ConfigDict, prepares: bool) -> list[Path]:
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise UserError(f"two evaluation sets are named '{twice[0]}': rename the folder or the file of one")
+    if formats.CORPUS in names:  # as its embeddings and indexes are called
+        raise UserError(
+            f"an evaluation set is named '{formats.CORPUS}', as the prepared corpus is: rename its folder or its file"
+        )
     if split.set and split.set not in names:
         raise unknown_name("set in config.split.set", split.set, names)
     if sets.qa and split.set == formats.QA:

@@ -115,6 +115,10 @@ def write_pairs(run: Run) -> dict[str, Any]:
         statistics = pairs.write_pairs(
             groups.after(held_out), vocabulary, run.pairs, config.split.shards, config.pairs.positives
         )
+    if behind := statistics.pop("positives left out"):
+        what = f"positives behind the first {config.pairs.positives} of their query"
+        _log.warning("pairs: left out %d %s, which is config.pairs.positives", behind, what)
+        counts.left_out[what] = behind
     if evaluated:
         _log.warning(
             "pairs: %d queries are also those of an evaluation set, or held out to validate on: what is measured there "

@@ -85,11 +85,11 @@ def _weight(run: Run, value: Judged, words: Bm25Index, dense: windows.Index) -> 
     """
     if value.name != examples.split_set(run):
         return fusion.DENSE_WEIGHT
-    queries, qrels = examples.validation(run)
-    if len(queries) < _FEWEST:
-        return fusion.DENSE_WEIGHT
-    depth = min(run.config.evaluate.depth, len(value.candidates))
     embeddings, ids = encoding.load(run.embeddings(value.name, TRAINED), "validation")
+    if len(ids) < _FEWEST:
+        return fusion.DENSE_WEIGHT
+    queries, qrels = examples.validation(run, ids)  # those of a base may be more, or fewer
+    depth = min(run.config.evaluate.depth, len(value.candidates))
     own = {}
     if not queries.keys().isdisjoint(value.candidates):
         own = beir.own_rows(queries, beir.read_candidates(run.sets / value.name / "corpus.jsonl"))

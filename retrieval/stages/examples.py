@@ -1,6 +1,7 @@
 """What a run trains and validates on: the config's tasks, batches of their examples, and labelled questions."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -224,8 +225,8 @@ def validation_folder(run: Run) -> Path:
     )
 
 
-def validation(run: Run) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
-    """The first of the questions that are held out of the training ones, at most as many as validate a checkpoint."""
+def validation(run: Run, ids: Sequence[str] = ()) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
+    """Questions that are held out of training: those of `ids`, or the first, as many as validate a checkpoint."""
     training = beir.read_judged(validation_folder(run))
-    chosen = list(training.qrels[splits.VALIDATION])[: run.config.loop.validate_queries]
+    chosen = ids or list(training.qrels[splits.VALIDATION])[: run.config.loop.validate_queries]
     return {id: training.queries[id] for id in chosen}, {id: training.qrels[splits.VALIDATION][id] for id in chosen}

@@ -258,15 +258,17 @@ def check_labelled(config: ConfigDict, paths: Sequence[Path]) -> None:
 
 
 def format_of(config: ConfigDict, path: Path) -> str:
-    """The name of the format of a labelled file: config.pairs.format, or what its beginning tells.
+    """The name of the format of a labelled file: what its beginning tells, and of lines with tabs config.pairs.format.
+
+    JSON needs no name, so the field can name one file's format beside files of JSON, in pairs.files and sets.labelled.
 
     Raises:
       UserError: it tells nothing, or may be texts or ids.
     """
-    if config.pairs.format:
-        return config.pairs.format
     if (first := trec.first_character(path)) in ("[", "{"):
         return DPR if first == "[" else JSONL
+    if config.pairs.format:
+        return config.pairs.format
     _, line = next(beir.lines(path), ("", ""))
     fields = line.split("\t")
     if len(fields) != 3:

@@ -5,7 +5,7 @@ BM25's are those of DPR (Karpukhin et al. 2020, section 3.2), those of a trained
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -21,8 +21,8 @@ from retrieval.stages import examples, formats, negatives, starts
 from retrieval.stages import index as indexes
 from retrieval.stages import model as models
 from retrieval.stages.index import TRAINED
-from retrieval.stages.records import details, is_current, is_done, read_record
-from retrieval.stages.run import Run, Stage
+from retrieval.stages.records import details, read_record
+from retrieval.stages.run import Run
 
 _log = logging.getLogger(__name__)
 
@@ -57,11 +57,11 @@ def mine(run: Run) -> dict[str, Any]:
     return provenance
 
 
-def check_index(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
-    """Checks that a stage before `mine`, or the base, makes what is searched, and that it is not out of date.
+def check_index(run: Run) -> None:
+    """Checks that a stage before `mine`, or the base, makes what is searched.
 
     Raises:
-      UserError: there is none, or the set has been made anew since.
+      UserError: there is none.
     """
     system, source = run.config.mine.system, run.before("mine")
     if system not in SYSTEMS:  # which the check of the fields says
@@ -73,12 +73,6 @@ def check_index(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> 
             raise UserError(
                 f"config.mine.system={system} is made by {' and '.join(needs(run.config))}, and '{need}' is no stage "
                 f"before 'mine': {way}, or set config.base to a run that has it"
-            )
-        is_made = holder.folder == run.folder and need in names[: names.index("mine")]
-        if need != "train" and not is_made and is_done(holder, need) and not is_current(holder, need, stages):
-            raise UserError(
-                f"{holder.folder}: what stage '{need}' wrote is older than what it was made from; --stage={need} there "
-                "makes it again"
             )
 
 

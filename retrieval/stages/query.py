@@ -24,6 +24,12 @@ def search(run: Run) -> None:
     """
     if not run.query.strip():
         raise UserError("--stage=search needs a query: --query='how do I read a zip archive'")
+    if not run.prepares:
+        raise UserError(
+            f"--stage=search looks among the passages of a prepared corpus, and {run.place} has none: add 'prepare' to "
+            "config.stages with a dump in config.corpus, or set config.base to a run that has it; in an evaluation set "
+            "its own queries are searched for, by --stage=evaluate, which writes runs/SET/*.trec"
+        )
     if not run.index(CORPUS, "bm25").exists():
         raise UserError(
             f"{run.folder} has no index of the corpus: run the stages encode and index with encode.corpus=True"

@@ -1,7 +1,7 @@
 """Records of stages: what each was made from, whether it is done, and the sums of what it wrote."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,28 @@ def is_current(run: Run, name: str, stages: Mapping[str, Stage]) -> bool:
     return is_done(run, name) and read_record(run, name)["inputs"] == made_from(run, name, stages)
 
 
+def outdated(run: Run, name: str, stages: Mapping[str, Stage], before: Collection[str] = ()) -> list[tuple[str, Run]]:
+    """The finished stages that a stage will read and that have read something else than there is now, with their runs.
+
+    Unlike `is_current` this asks for no file from outside of their work directories: those of a base may have gone. And
+    a model does not become stale: it is what was trained on what there was.
+
+    Args:
+      before: stages of the run that are to run before: what they make again counts as changed.
+    """
+    found: list[tuple[str, Run]] = []
+    for need, holder in needs(run, name, stages):
+        is_own = holder.folder == run.folder
+        whole = run if is_own else holder  # a stage that looks back sees its own run without what comes later
+        if stages[need].fixed or not is_done(whole, need) or (is_own and need in before):
+            continue
+        made = read_record(whole, need)["inputs"]["stages"]
+        if made != _made(whole, need, stages) or (is_own and _changes(run, need, stages, before)):
+            found.append((need, whole))
+    is_idle = found and is_current(run, name, stages) and not _changes(run, name, stages, before)
+    return [] if is_idle and not stages[name].always else found
+
+
 def has_settings(run: Run, name: str, stages: Mapping[str, Stage]) -> bool:
     """Whether a finished stage was made with the settings that the config has now."""
     return is_done(run, name) and read_record(run, name)["inputs"]["settings"] == _settings(run, stages[name])
@@ -77,20 +99,17 @@ def has_settings(run: Run, name: str, stages: Mapping[str, Stage]) -> bool:
 def made_from(
     run: Run, name: str, stages: Mapping[str, Stage], read: Sequence[Mapping[str, Any]] | None = None
 ) -> dict[str, str]:
-    """Fingerprints of what a stage is made from: settings, files, and what the stages that it reads have made (where
-    they keep no sums, what they were made from).
+    """Fingerprints of what a stage is made from: settings, files, and what the stages that it reads have made.
 
     Args:
       read: what `read_files` has just said, where that is known.
     """
     stage = stages[name]
-    made = [record for need, holder in needs(run, name, stages) if (record := read_record(holder, need))]
-    needed = [record.get("outputs") or record["inputs"] for record in made]
     outside = read_files(run, name, stages) if read is None else read
     return {
         "settings": _settings(run, stage),
         "files": files.fingerprint([[file["name"], file["sum"]] for file in outside]),
-        "stages": files.fingerprint(needed),
+        "stages": _made(run, name, stages),
     }
 
 
@@ -104,6 +123,18 @@ def read_files(run: Run, name: str, stages: Mapping[str, Stage]) -> list[dict[st
     paths = (*stage.inputs(run), *_vocabulary(run, stage))
     known = (read_record(run, name) or {}).get("files", [])
     return [file for path in paths for file in files.describe(path, known)]
+
+
+def _made(run: Run, name: str, stages: Mapping[str, Stage]) -> str:
+    """What the stages that a stage reads have made; where they keep no sums, what they were made from."""
+    made = [record for need, holder in needs(run, name, stages) if (record := read_record(holder, need))]
+    return files.fingerprint([record.get("outputs") or record["inputs"] for record in made])
+
+
+def _changes(run: Run, name: str, stages: Mapping[str, Stage], before: Collection[str]) -> bool:
+    """Whether some stages, which run before, make anew what a stage reads."""
+    read = [need for need, holder in needs(run, name, stages) if holder.folder == run.folder and need in before]
+    return any(not is_current(run, need, stages) or _changes(run, need, stages, before) for need in read)
 
 
 def _settings(run: Run, stage: Stage) -> str:

@@ -9,7 +9,16 @@ from typing import Any
 
 from retrieval import files, hosts
 from retrieval.errors import UserError
-from retrieval.stages.records import get_field, is_done, made_from, needs, read_files, read_record, write_record
+from retrieval.stages.records import (
+    get_field,
+    is_done,
+    made_from,
+    needs,
+    outdated,
+    read_files,
+    read_record,
+    write_record,
+)
 from retrieval.stages.run import Run, Stage
 
 _log = logging.getLogger(__name__)
@@ -108,8 +117,10 @@ def _begin(run: Run, name: str, stages: Mapping[str, Stage]) -> dict[str, Any] |
     if same and before["done"] and good and not stage.always:
         return None
     _verify_needs(run, name, stages)
+    _refuse_outdated(run, name, stages)
     goes_on = good or not stage.outputs  # from what is there, and is not deleted
-    if before and not same and stage.fixed and goes_on:
+    has_begun = before is not None and (before["done"] or _has_written(run, stage))
+    if has_begun and not same and stage.fixed and goes_on:
         raise UserError(
             f"stage '{name}': what it reads has changed since it ran in {run.place}; use another --workdir, or "
             f"delete {run.place} to start afresh"
@@ -130,8 +141,13 @@ def _finish(run: Run, name: str, stage: Stage, record: Mapping[str, Any]) -> Non
 
 
 def _has_begun(run: Run, name: str, stage: Stage) -> bool:
-    """By its record, or by what it writes where that has been deleted."""
-    return run.own_record(name).exists() or any((run.folder / top).exists() for top in (*stage.outputs, *stage.leaves))
+    """By what it writes, or, where that has been deleted, by its record; one that only looked at its data has not."""
+    record = run.own_record(name)
+    return _has_written(run, stage) or (record.exists() and files.read_json(record)["done"])
+
+
+def _has_written(run: Run, stage: Stage) -> bool:
+    return any((run.folder / top).exists() for top in (*stage.outputs, *stage.leaves))
 
 
 def _sums(run: Run, stage: Stage, details: Any) -> dict[str, str]:
@@ -150,6 +166,16 @@ def _verify_needs(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
             where = f" in {holder.place}" if holder.folder != run.folder else ""
             remedy = f"--stage={need} makes it again{where}"
             files.verify_checksums(holder.folder, record.get("outputs", {}), remedy)
+
+
+def _refuse_outdated(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
+    """As the check before the run, now that the stages before this one have run."""
+    for need, holder in outdated(run, name, stages):
+        where = f" in {holder.place}" if holder.folder != run.folder else ""
+        raise UserError(
+            f"stage '{name}' would read what stage '{need}' made{where} before what that reads was made anew: make it "
+            f"again{where}: --stage={need} first"
+        )
 
 
 def _is_undamaged(run: Run, name: str, stage: Stage, record: Mapping[str, Any]) -> bool:

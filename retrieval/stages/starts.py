@@ -1,5 +1,6 @@
 """What parameters start from, and whether that fits; and the trained ones that other stages take."""
 
+import dataclasses
 import functools
 import logging
 from collections.abc import Sequence
@@ -103,14 +104,15 @@ def check_vocabulary(run: Run, folder: Path, field: str) -> None:
     if not (folder / "config.json").exists():
         return
     trained = Run(kept_config(folder), folder, run.lock)
+    ours = run.vocabulary
     try:
-        theirs, ours = trained.vocabulary, run.vocabulary
-    except UserError:  # the base of that run has gone, and its vocabulary with it
-        return
-    if not ours or not theirs:
+        theirs = trained.vocabulary
+    except UserError:  # the base of that run has gone, and its vocabulary with it; what it trained on, its record says
+        theirs, trained = None, _without_base(trained)
+    if not ours:
         return
     tokens = vocabularies.load(ours).tokens
-    if theirs.is_file() and tokens != vocabularies.load(theirs).tokens:
+    if theirs and theirs.is_file() and tokens != vocabularies.load(theirs).tokens:
         raise UserError(
             f"{field}={folder}: trained with another vocabulary than {ours}; use its own, "
             f"--config.vocab={theirs}, in a --workdir of its own, or a config.base that has it"
@@ -121,6 +123,12 @@ def check_vocabulary(run: Run, folder: Path, field: str) -> None:
             f"{field}={folder}: trained with another vocabulary than {ours} has now, which was made anew since: train "
             "it again, or put back the vocabulary that it had"
         )
+
+
+def _without_base(run: Run) -> Run:
+    config = run.config.copy_and_resolve_references()
+    config.base = ""
+    return dataclasses.replace(run, config=config)
 
 
 def initial_state(config: ConfigDict, vocab_size: int, like: TrainState) -> TrainState:
