@@ -16,6 +16,7 @@ from retrieval.stages.records import (
     needs,
     outdated,
     read_files,
+    read_own_record,
     read_record,
     write_record,
 )
@@ -142,8 +143,7 @@ def _finish(run: Run, name: str, stage: Stage, record: Mapping[str, Any]) -> Non
 
 def _has_begun(run: Run, name: str, stage: Stage) -> bool:
     """By what it writes, or, where that has been deleted, by its record; one that only looked at its data has not."""
-    record = run.own_record(name)
-    return _has_written(run, stage) or (record.exists() and files.read_json(record)["done"])
+    return _has_written(run, stage) or bool((read_own_record(run, name) or {}).get("done"))
 
 
 def _has_written(run: Run, stage: Stage) -> bool:
