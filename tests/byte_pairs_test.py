@@ -64,6 +64,10 @@ def changed(change):
         (changed(lambda c: c["model"]["vocab"].update(more=1)), "its ids are not the numbers from 0 on"),
         (changed(lambda c: c["model"]["vocab"].update(more="x")), "its ids are not the numbers from 0 on"),
         (changed(lambda c: c["model"].update(merges=[["zzz", "a"]])), "copy it again"),
+        (
+            changed(lambda c: c["model"].update(merges=[["<mask>", "<mask>"]])),
+            "'<mask>'\\) is not of two tokens that make",
+        ),
         (changed(lambda c: c["model"].update(merges=[3])), "its model has no merges"),
         (changed(lambda c: c.update(added_tokens=[3])), "its model has no tokens"),
     ],

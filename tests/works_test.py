@@ -123,7 +123,7 @@ def test_another_corpus_has_pairs_of_its_own(made, drawn, monkeypatch):
 
     before, read = names(), records.read_record
     assert names() == before
-    other = lambda run, stage: read(run, stage) | {"outputs": {stage: "another"}}  # noqa: E731
+    other = lambda run, stage: (read(run, stage) or {}) | {"outputs": {stage: "another"}}  # noqa: E731
     monkeypatch.setattr(records, "read_record", other)
     assert len(before) == 3 and names().isdisjoint(before)
 

@@ -142,7 +142,7 @@ def _compiled(pattern: str, at: str) -> re.Pattern:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that a later Python might read '[[' otherwise
             return re.compile(unicodedata.normalize("NFD", _bare(pattern)), re.IGNORECASE | re.MULTILINE)
-    except (re.error, OverflowError, RecursionError) as error:
+    except (re.error, ValueError, OverflowError, RecursionError) as error:
         raise UserError(f"{at}: '{_shown(pattern)}' is no regular expression ({error}); mend it, or drop it") from error
 
 

@@ -50,9 +50,10 @@ class BytePairs(Vocabulary):
             tokens, merges = _of_tokenizer(path)
         if missing := [token for token in SPECIAL_TOKENS if token not in tokens]:
             raise UserError(f"vocabulary {path}: lacks {', '.join(missing)}; one of RoBERTa has them")
+        _check_merges(path, tokens, merges)
         try:
             return cls(tokens, merges)
-        except Exception as error:  # the library says in its own way what is wrong with a merge
+        except Exception as error:  # the library says in its own way what else is wrong
             raise UserError(f"vocabulary {path}: {error}; copy it again") from error
 
     def save(self, path: Path) -> None:
@@ -71,6 +72,17 @@ def _of_tokenizer(path: Path) -> tuple[list[str], list[tuple[str, str]]]:
     if not isinstance(merges, list) or not all(isinstance(pair, str | list) for pair in merges):
         raise UserError(f"vocabulary {path}: its model has no merges; copy it again")
     return tokens, [tuple(pair.split(" ") if isinstance(pair, str) else pair) for pair in merges]
+
+
+def _check_merges(path: Path, tokens: Sequence[str], merges: Sequence[tuple[str, str]]) -> None:
+    """Before the library, which for one that is too long ends in a panic, and not in an error."""
+    known = set(tokens)
+    for pair in merges:
+        is_of_two = len(pair) == 2 and all(isinstance(part, str) for part in pair)
+        if not is_of_two or not known.issuperset((*pair, "".join(pair))):
+            raise UserError(
+                f"vocabulary {path}: the merge {str(pair)[:80]} is not of two tokens that make a third; copy it again"
+            )
 
 
 def _lines(path: Path) -> list[str]:

@@ -71,8 +71,9 @@ def cut(article: Article, vocabulary: Vocabulary, limits: Limits) -> tuple[Sente
     lead = per_section[0] if per_section else []
     runs = [list(itertools.chain(*per_section))] if limits.across_sections else per_section
     groups = [group for run in runs for group in _groups(run, limits)]
+    in_lead = set(map(id, lead))  # themselves: another section may have an equal sentence
     passages = [
-        _passage(f"{article.id}:{number}", group, in_lead=any(group[0] is sentence for sentence in lead))
+        _passage(f"{article.id}:{number}", group, in_lead=id(group[0]) in in_lead)
         for number, group in enumerate(groups)
     ]
     return _join(lead), passages
