@@ -1,6 +1,5 @@
 """What parameters start from, and whether that fits; and the trained ones that other stages take."""
 
-import dataclasses
 import functools
 import logging
 from collections.abc import Sequence
@@ -108,7 +107,7 @@ def check_vocabulary(run: Run, folder: Path, field: str) -> None:
     try:
         theirs = trained.vocabulary
     except UserError:  # the base of that run has gone, and its vocabulary with it; what it trained on, its record says
-        theirs, trained = None, _without_base(trained)
+        theirs = None
     if not ours:
         return
     tokens = vocabularies.load(ours).tokens
@@ -117,18 +116,12 @@ def check_vocabulary(run: Run, folder: Path, field: str) -> None:
             f"{field}={folder}: trained with another vocabulary than {ours}; use its own, "
             f"--config.vocab={theirs}, in a --workdir of its own, or a config.base that has it"
         )
-    then = (records.details(trained, "train") or {}).get("vocabulary")
+    then = ((records.read_own_record(trained, "train") or {}).get("details") or {}).get("vocabulary")
     if then and then != files.fingerprint(list(tokens)):
         raise UserError(
             f"{field}={folder}: trained with another vocabulary than {ours} has now, which was made anew since: train "
             "it again, or put back the vocabulary that it had"
         )
-
-
-def _without_base(run: Run) -> Run:
-    config = run.config.copy_and_resolve_references()
-    config.base = ""
-    return dataclasses.replace(run, config=config)
 
 
 def initial_state(config: ConfigDict, vocab_size: int, like: TrainState) -> TrainState:
