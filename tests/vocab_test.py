@@ -1,12 +1,13 @@
 """WordPiece: the published tokens, reproducible training, and bad vocabularies."""
 
 import gzip
+import sys
 from random import Random
 
 import pytest
 
 from retrieval.data import vocab
-from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.data.vocab import SPECIAL_TOKENS, Vocabulary, WordPiece
 from retrieval.errors import UserError
 
 TEXTS = ["the cat sat on the mat .", "the cats sit on mats", "a cat and a hat , that is that"] * 3
@@ -46,9 +47,35 @@ def test_many_texts_are_encoded_in_parts(monkeypatch, part):
     encode = vocabulary._encode
     monkeypatch.setattr(vocabulary, "_encode", lambda texts: sizes.append(sum(map(len, texts))) or encode(texts))
     texts = ["", *TEXTS, "", "the cat", ""]
-    assert vocabulary.encode_batch(texts) == [vocabulary.encode(text) for text in texts]
+    assert by_the_library(vocabulary, texts) == [vocabulary.encode(text) for text in texts]
     assert sum(sizes) == sum(map(len, texts)) and max(sizes) < part + max(map(len, texts))
-    assert vocabulary.encode_batch([]) == []
+    assert by_the_library(vocabulary, []) == []
+
+
+def by_the_library(vocabulary, texts):
+    return Vocabulary.encode_batch(vocabulary, texts)
+
+
+def test_words_that_are_kept_are_those_of_the_whole_text(monkeypatch):
+    """Characters beside a space and within a word: the library, which sees the whole text, gives the same ids.
+
+    Every character of Unicode has been compared once, in half a minute; here those of a script's size apart.
+    """
+    monkeypatch.setattr(vocab, "_KEPT", 1000)
+    vocabulary = WordPiece.train([*TEXTS, "Ärger über Σίσυφος — 漢字, don't!"] * 2, 200)
+    codes = [*range(0x3400), *range(0x3400, sys.maxunicode + 1, 101)]
+    characters = [chr(code) for code in codes if not 0xD800 <= code < 0xE000]
+    texts = [f"a{c}t {c} {c}at the{c} {c}{c}  cat" for c in characters]
+    assert vocabulary.encode_batch(texts) == by_the_library(vocabulary, texts)
+    assert 0 < len(vocabulary._words) <= 1000
+
+
+def test_mixed_texts_give_the_ids_of_the_whole_text():
+    vocabulary, random = WordPiece.train(TEXTS, 80), Random(0)
+    parts = ["the", "cat", " ", "  ", "\n", "\t", "\x1c", "\x85", "\u2028", "\u200b", "\u0301", "e\u0301\u0323"]
+    parts += ["Σ", "漢", "a" * 101, "b" * 40, "[SEP]", "##s", "", "don't", "\0", "\ufffd", "İ"]
+    texts = ["".join(random.choices(parts, k=random.randrange(30))) for _ in range(3000)]
+    assert vocabulary.encode_batch(texts) == by_the_library(vocabulary, texts)
 
 
 def test_save_and_load(tmp_path):

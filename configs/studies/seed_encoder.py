@@ -235,7 +235,9 @@ def _split(study: ConfigDict, size: Size, dataset: str, share: str, seed: int) -
     config = _sized(dpr_mined.get_config(size.base), size)
     config.stages, config.base = ("sets", "index", "mine", "pairs", "evaluate", "report"), "corpus"
     name = SETS[dataset]
-    config.sets[name], config.sets.beir = study.get_ref("questions"), study.get_ref("transfer")
+    config.sets[name] = study.get_ref("questions")
+    if share == "100":
+        config.sets.beir = study.get_ref("transfer")
     config.split.update(set=name, ratio=SHARES[share], seed=seed)
     config.index.dense = "exact"
     return _measured(config, dataset, share)

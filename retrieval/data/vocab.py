@@ -1,5 +1,6 @@
 """Vocabularies, and WordPiece (Wu et al. 2016, as in BERT): load a published one, or train one on the corpus."""
 
+import itertools
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +26,9 @@ _NORMALIZER = {
 }
 
 _PART = 100_000  # characters that are encoded at a time
+
+# Words whose ids are kept, some 30 MB of them, and characters of the longest.
+_KEPT, _LONGEST_KEPT = 2**17, 32
 
 
 class Vocabulary:
@@ -115,7 +119,7 @@ class WordPiece(Vocabulary):
     """BERT's normaliser (uncased: lower case, accents stripped), pre-tokeniser and word pieces.
 
     The library agrees with the published BERT tokeniser also on control characters and malformed text, which
-    tensorflow-text does not.
+    tensorflow-text does not. It is asked once for a word that comes again: texts are made of few.
     """
 
     FILE = "vocab.txt"
@@ -123,6 +127,13 @@ class WordPiece(Vocabulary):
     def __init__(self, tokens: Sequence[str]):
         model = models.WordPiece({token: i for i, token in enumerate(tokens)}, unk_token="[UNK]")
         super().__init__(tokens, SPECIAL_TOKENS, _bert(model))
+        self._words = _Words(self._tokenizer)
+
+    def encode(self, text: str) -> list[int]:
+        return list(itertools.chain.from_iterable(map(self._words.__getitem__, text.split(" "))))
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [self.encode(text) for text in texts]
 
     @classmethod
     def load(cls, path: Path) -> "WordPiece":
@@ -179,6 +190,24 @@ class WordPiece(Vocabulary):
     def save(self, path: Path) -> None:
         """Writes `vocab.txt`, whole or not at all."""
         files.write_text(path, "\n".join(self.tokens) + "\n")
+
+
+class _Words(dict[str, Sequence[int]]):
+    """What stands between spaces -> its ids. No step of BERT's tokeniser looks across a space, so these are the text's.
+
+    It stays small: once it is full it begins anew, with the words that are met most often among the first.
+    """
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._tokenizer = tokenizer
+
+    def __missing__(self, word: str) -> Sequence[int]:
+        ids = self._tokenizer.encode_batch_fast([word], add_special_tokens=False)[0].ids
+        if len(word) <= _LONGEST_KEPT:
+            if len(self) == _KEPT:
+                self.clear()
+            self[word] = tuple(ids)
+        return ids
 
 
 def read_tokenizer(path: Path, kind: str) -> tuple[dict[str, Any], list[str]]:
