@@ -15,7 +15,7 @@ from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.two_tower import TwoTower
 from retrieval.stages import model as models
 from retrieval.stages import objective
-from retrieval.training import loop, optimizer, work
+from retrieval.training import loop, memory, optimizer, work
 from retrieval.training.checkpoint import Checkpointer, Follower
 from retrieval.training.loop import TrainState
 
@@ -47,6 +47,7 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
 
 def make_step(config: ConfigDict, model: TwoTower | MaskedLanguageModel) -> Callable:
     """The config's train step, as `loop.make_step` gives it; the model may be abstract."""
+    memory.trim_after_compiling()
     return loop.make_step(objective.make(config, model), make_optimizer(config), config.seed)
 
 
