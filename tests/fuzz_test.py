@@ -26,10 +26,10 @@ from retrieval.data import (
     labelled,
     msmarco,
     natural_questions,
-    prepare,
     qa,
     reqa,
     shards,
+    sources,
     trec,
 )
 from retrieval.data.articles import Article, KnownItem, Link, Paragraph, Redirect, Section
@@ -432,7 +432,7 @@ def test_shards_of_articles(rounds, tmp_path):
     path, vocabulary = tmp_path / "000000.jsonl", WordPiece([*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz"])
 
     def read():
-        for item in prepare.read_articles(path):
+        for item in sources.read_articles(path):
             assert articles.from_json(articles.to_json(item), "here") == item
             list(shards.cut_article(item, vocabulary, Limits(), num_shards=2))
 

@@ -19,7 +19,7 @@ from prepare_test import SETTINGS
 from wikipedia_test import export, page
 from wikitext_test import SITE, check
 
-from retrieval.data import articles, prepare, shards, wikimarkup, wikitext
+from retrieval.data import articles, prepare, shards, sources, wikimarkup, wikitext
 from retrieval.data.articles import Article, Broken, Dropped, Redirect
 from retrieval.data.passages import Limits
 from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
@@ -401,7 +401,7 @@ def statistics_of(tmp_path):
 
     def statistics(content: bytes) -> dict:
         (tmp_path / "dump").write_bytes(content)
-        source = prepare.open_source(str(tmp_path / "dump"), tmp_path / "no.lock", 0.0)
+        source = sources.open_source(str(tmp_path / "dump"), tmp_path / "no.lock", 0.0)
         return prepare.prepare(source, tmp_path / "corpus", SETTINGS)
 
     return statistics
@@ -409,7 +409,7 @@ def statistics_of(tmp_path):
 
 def titles(folder) -> list[str]:
     """Titles of the articles and redirects that came out."""
-    items = [item for path in prepare.article_files(folder) for item in prepare.read_articles(path)]
+    items = [item for path in sources.article_files(folder) for item in sources.read_articles(path)]
     return [item.title for item in items]
 
 

@@ -1,6 +1,7 @@
 """The rooms of the house do not import each other, and those that need no TensorFlow do not import it."""
 
 import ast
+import graphlib
 import subprocess
 import sys
 
@@ -28,6 +29,14 @@ def test_a_room_imports_only_itself_and_the_shared_files(room):
             if name.startswith("retrieval."):
                 allowed = name.startswith(f"retrieval.{room}") or any(name.startswith(shared) for shared in SHARED)
                 assert allowed, f"{path.name} imports {name}"
+
+
+def test_nothing_imports_itself_by_way_of_others():
+    """Imports within functions count as well: `prepare` raises what lies in a circle."""
+    files = {path: path.relative_to(REPOSITORY) for path in (REPOSITORY / "retrieval").rglob("*.py")}
+    modules = {".".join(file.with_suffix("").parts).removesuffix(".__init__"): path for path, file in files.items()}
+    graph = {name: {other for other in imports(path) if other in modules} for name, path in modules.items()}
+    graphlib.TopologicalSorter(graph).prepare()
 
 
 def test_only_the_stages_and_a_study_join_rooms():

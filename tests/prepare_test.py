@@ -14,7 +14,7 @@ import tensorflow as tf
 import toy_corpus
 from conftest import REPOSITORY, run_here
 
-from retrieval.data import local_runner, passages, prepare, shards
+from retrieval.data import local_pipeline, local_runner, passages, prepare, shards, sources
 from retrieval.data.articles import Redirect
 from retrieval.data.external_sort import Sorter
 from retrieval.data.passages import Limits
@@ -120,7 +120,7 @@ def test_beam_writes_the_same_bytes(corpus, tmp_path):
 def test_beam_with_two_worker_processes_writes_the_same_bytes(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))  # the worker processes import `retrieval`
     toy_corpus.write_dump(tmp_path / "dump.xml")
-    source = prepare.open_source(str(tmp_path / "dump.xml"), tmp_path / "no.lock", 0.0)
+    source = sources.open_source(str(tmp_path / "dump.xml"), tmp_path / "no.lock", 0.0)
     statistics = prepare.prepare(source, tmp_path / "local", SETTINGS)
     options = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")
     settings = dataclasses.replace(SETTINGS, runner="DirectRunner", beam_options=options)
@@ -166,14 +166,14 @@ def test_items_come_back_by_tag_and_bucket(tmp_path, memory):
 
 def test_a_task_leaves_one_sum_for_each_count(tmp_path):
     items = [(shards.COUNT, "a", 1), ("other", "k", 0), (shards.COUNT, "b", 0.5), (shards.COUNT, "a", 2)]
-    prepare._write_items(tmp_path / "x.items", iter(items), 3)
+    local_pipeline._write_items(tmp_path / "x.items", iter(items), 3)
     assert sorted(local_runner.read_items([tmp_path], shards.COUNT)) == [("a", 3), ("b", 0.5)]
     assert list(local_runner.read_items([tmp_path], "other")) == [("k", 0)]
 
 
 def test_pages_without_a_text_fill_a_chunk_too():
     pages = (Redirect(f"{number}", "x") for number in range(1000))
-    assert {len(chunk) for chunk in prepare._chunks(pages, 100 * prepare._SMALL)} == {100}
+    assert {len(chunk) for chunk in local_pipeline._chunks(pages, 100 * local_pipeline._SMALL)} == {100}
 
 
 def test_goes_on_where_it_was_cut_off(corpus, tmp_path, monkeypatch):
@@ -206,7 +206,7 @@ def test_what_another_runner_began_is_forgotten(corpus, tmp_path):
 
 
 def test_a_corpus_without_a_passage_is_an_error(tmp_path):
-    empty = prepare.Source(lambda: iter([Redirect("A", "B")]), toy_corpus.parse)
+    empty = sources.Source(lambda: iter([Redirect("A", "B")]), toy_corpus.parse)
     settings = dataclasses.replace(SETTINGS, vocabulary=None)
     with pytest.raises(UserError, match="no word"):
         prepare.prepare(empty, tmp_path, settings)
@@ -219,7 +219,7 @@ def test_ids_of_several_dumps_are_told_apart(tmp_path):
         revision = f"<revision><id>1</id><text>{text} {name}.</text></revision>"
         page = f"<page><title>Fox</title><ns>0</ns><id>7</id>{revision}</page>"
         (tmp_path / f"{name}.xml").write_text(f"<mediawiki>{page}</mediawiki>", encoding="utf-8")
-    source = prepare.open_source(f"{tmp_path / '2007.xml'},{tmp_path / '2015.xml'}", tmp_path / "no.lock", 0.0)
+    source = sources.open_source(f"{tmp_path / '2007.xml'},{tmp_path / '2015.xml'}", tmp_path / "no.lock", 0.0)
     prepare.prepare(source, tmp_path / "corpus", SETTINGS)
     read = [json.loads(line) for path in (tmp_path / "corpus").glob("passages-*.jsonl") for line in path.open()]
     assert {item["_id"]: item["text"][-5:] for item in read} == {"7:0": "2007.", "1-7:0": "2015."}
@@ -231,7 +231,7 @@ def test_two_pages_of_one_id_are_refused(tmp_path):
         yield toy_corpus.Page(3)
 
     with pytest.raises(UserError, match="two pages of the corpus have the id '3'"):
-        prepare.prepare(prepare.Source(read, toy_corpus.parse), tmp_path, SETTINGS)
+        prepare.prepare(sources.Source(read, toy_corpus.parse), tmp_path, SETTINGS)
 
 
 def test_a_killed_worker_is_named(tmp_path):

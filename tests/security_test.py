@@ -26,13 +26,14 @@ from natural_questions_test import write as write_nq
 from configs import ict_bfs_wlp
 from retrieval import files, main
 from retrieval.data import (
+    articles,
     batches,
     beir,
     local_runner,
     natural_questions,
     pairs,
-    prepare,
     reqa,
+    sources,
     tasks,
     tfds_source,
     vocabularies,
@@ -308,10 +309,10 @@ class Items(Loader):
 class Articles(Loader):
     def write(self, folder):
         (folder / "articles").mkdir()
-        (folder / "articles" / "0.jsonl").write_text(prepare.articles.to_json(toy_corpus.article(1)) + "\n")
+        (folder / "articles" / "0.jsonl").write_text(articles.to_json(toy_corpus.article(1)) + "\n")
 
     def read(self, folder):
-        return list(prepare.read_articles(folder / "articles" / "0.jsonl"))
+        return list(sources.read_articles(folder / "articles" / "0.jsonl"))
 
 
 class Vocabulary(Loader):

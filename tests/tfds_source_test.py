@@ -14,7 +14,7 @@ from natural_questions_test import write as write_lines
 from prepare_test import SETTINGS
 from reqa_test import SQUAD
 
-from retrieval.data import beam_pipeline, natural_questions, prepare, reqa, tfds_source
+from retrieval.data import beam_pipeline, natural_questions, prepare, reqa, sources, tfds_source
 from retrieval.data.articles import Article, Dropped, Paragraph, Section
 from retrieval.errors import UserError
 
@@ -247,12 +247,12 @@ def wikipedia(tmp_path_factory):
 def test_wikipedia_as_a_corpus_under_both_runners(wikipedia, tmp_path, caplog):
     source, articles = wikipedia
     with caplog.at_level(logging.WARNING):
-        opened = prepare.open_source(source, lock=tmp_path / "none", held_out=0.0)
+        opened = sources.open_source(source, lock=tmp_path / "none", held_out=0.0)
     assert "WLP gets no pair" in caplog.text
     assert [page.size for page in opened.read()] == [len(page.text) for page in opened.read()]
     settings = dataclasses.replace(SETTINGS, num_shards=1, workers=1)
     statistics = prepare.prepare(opened, tmp_path / "local", settings)
-    found = [item for path in prepare.article_files(tmp_path / "local") for item in prepare.read_articles(path)]
+    found = [item for path in sources.article_files(tmp_path / "local") for item in sources.read_articles(path)]
     assert [(a.title, [s.heading for s in a.sections]) for a in found] == [(a.title, ["", "Life"]) for a in articles]
     assert [[p.text for s in a.sections for p in s.paragraphs] for a in found] == [
         [p.text for s in a.sections for p in s.paragraphs] for a in articles
@@ -267,7 +267,7 @@ def test_wikipedia_as_a_corpus_under_both_runners(wikipedia, tmp_path, caplog):
 
 
 def lines(folder):
-    return sorted(line for path in prepare.article_files(folder) for line in path.read_text().splitlines())
+    return sorted(line for path in sources.article_files(folder) for line in path.read_text().splitlines())
 
 
 BAD_SOURCES = {
@@ -309,7 +309,7 @@ def test_what_needs_a_pipeline_is_not_downloaded(tmp_path, spec, monkeypatch):
     source = f"tfds:{spec}?data_dir={tmp_path}"
     with pytest.raises(UserError, match=rf"nothing is prepared at .*`tfds build {spec} --data_dir={tmp_path}`"):
         if "wiki" in spec:
-            prepare.open_source(source, tmp_path, 0.0)
+            sources.open_source(source, tmp_path, 0.0)
         else:
             natural_questions.read_nq([source])
 

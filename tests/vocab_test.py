@@ -57,7 +57,7 @@ def by_the_library(vocabulary, texts):
 
 
 def test_words_that_are_kept_are_those_of_the_whole_text(monkeypatch):
-    """Characters beside a space and within a word: the library, which sees the whole text, gives the same ids.
+    """Characters beside a space, a mark and within a word: the library, which sees the whole text, gives the same ids.
 
     Every character of Unicode has been compared once, in half a minute; here those of a script's size apart.
     """
@@ -65,7 +65,7 @@ def test_words_that_are_kept_are_those_of_the_whole_text(monkeypatch):
     vocabulary = WordPiece.train([*TEXTS, "Ärger über Σίσυφος — 漢字, don't!"] * 2, 200)
     codes = [*range(0x3400), *range(0x3400, sys.maxunicode + 1, 101)]
     characters = [chr(code) for code in codes if not 0xD800 <= code < 0xE000]
-    texts = [f"a{c}t {c} {c}at the{c} {c}{c}  cat" for c in characters]
+    texts = [f"a{c}t {c} {c}at, the{c}-{c} ({c}{c})  .{c}cat" for c in characters]
     assert vocabulary.encode_batch(texts) == by_the_library(vocabulary, texts)
     assert 0 < len(vocabulary._words) <= 1000
 
@@ -73,7 +73,7 @@ def test_words_that_are_kept_are_those_of_the_whole_text(monkeypatch):
 def test_mixed_texts_give_the_ids_of_the_whole_text():
     vocabulary, random = WordPiece.train(TEXTS, 80), Random(0)
     parts = ["the", "cat", " ", "  ", "\n", "\t", "\x1c", "\x85", "\u2028", "\u200b", "\u0301", "e\u0301\u0323"]
-    parts += ["Σ", "漢", "a" * 101, "b" * 40, "[SEP]", "##s", "", "don't", "\0", "\ufffd", "İ"]
+    parts += ["Σ", "漢", "a" * 101, "b" * 40, "[SEP]", "##s", "", "don't", ",", "...", "-", "\0", "\ufffd", "İ"]
     texts = ["".join(random.choices(parts, k=random.randrange(30))) for _ in range(3000)]
     assert vocabulary.encode_batch(texts) == by_the_library(vocabulary, texts)
 

@@ -3,6 +3,7 @@
 It reads the articles' JSON, cuts by sentences, collects leads and links, and writes what the steps after it read.
 """
 
+import functools
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,8 +11,7 @@ from typing import Any
 
 from benchmarks import articles, worker
 from benchmarks.measure import timed
-from retrieval.data import local_runner, shards
-from retrieval.data import prepare as stage
+from retrieval.data import local_runner, shards, sources
 from retrieval.data.passages import Limits
 from retrieval.data.vocab import WordPiece
 
@@ -30,12 +30,15 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
     return lambda: {"MB/s": megabytes / timed(work)[1]}
 
 
+_worker_vocabulary = functools.cache(WordPiece.load)  # as in the stage
+
+
 def cut(output: Path, articles: Path, vocabulary: Path, limits: Limits, num_shards: int) -> None:
     """A task of the process pool: a file of articles."""
-    tokenizer = WordPiece.load(vocabulary)
+    tokenizer = _worker_vocabulary(vocabulary)
     items = (
         item
-        for article in stage.read_articles(articles)
+        for article in sources.read_articles(articles)
         for item in shards.cut_article(article, tokenizer, limits, num_shards)
     )
     local_runner.write_items(output, items, num_shards)

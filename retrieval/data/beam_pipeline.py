@@ -8,12 +8,14 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from retrieval.data import articles, prepare, shards, vocabularies
+from retrieval.data import articles, shards, sources, vocabularies
+from retrieval.data.shards import Settings
+from retrieval.data.sources import Source
 
 _ARTICLE = "article"
 
 
-def write_articles(source: "prepare.Source", folder: Path, settings: "prepare.Settings") -> collections.Counter:
+def write_articles(source: Source, folder: Path, settings: Settings) -> collections.Counter:
     """Source to `articles/*.jsonl`; returns the counts."""
     with _pipeline(settings) as pipeline:
         items = (
@@ -22,7 +24,7 @@ def write_articles(source: "prepare.Source", folder: Path, settings: "prepare.Se
             | "read" >> beam.FlatMap(lambda _: source.read())
             | beam.Reshuffle()
             | "parse"
-            >> beam.FlatMap(lambda page: _tagged(prepare.parse_pages([page], source.parse))).with_outputs(
+            >> beam.FlatMap(lambda page: _tagged(sources.parse_pages([page], source.parse))).with_outputs(
                 _ARTICLE, shards.COUNT
             )
         )
@@ -33,7 +35,7 @@ def write_articles(source: "prepare.Source", folder: Path, settings: "prepare.Se
     return _read_counts(folder / "work" / "articles-counts")
 
 
-def write_shards(folder: Path, settings: "prepare.Settings") -> collections.Counter:
+def write_shards(folder: Path, settings: Settings) -> collections.Counter:
     """`articles/*.jsonl` to TFRecord shards; returns the counts."""
     n = settings.num_shards
     with _pipeline(settings) as pipeline:
@@ -63,7 +65,7 @@ def write_shards(folder: Path, settings: "prepare.Settings") -> collections.Coun
 
 
 class _Cut(beam.DoFn):
-    def __init__(self, vocabulary: Path, settings: "prepare.Settings"):
+    def __init__(self, vocabulary: Path, settings: Settings):
         self._path, self._settings = vocabulary, settings
 
     def setup(self) -> None:
@@ -109,6 +111,6 @@ def _read_counts(prefix: Path) -> collections.Counter:
     return counts
 
 
-def _pipeline(settings: "prepare.Settings") -> beam.Pipeline:
+def _pipeline(settings: Settings) -> beam.Pipeline:
     options = PipelineOptions([f"--runner={settings.runner}", *settings.beam_options], save_main_session=False)
     return beam.Pipeline(options=options)

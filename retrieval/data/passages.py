@@ -119,4 +119,4 @@ def _passage(id: str, group: Sequence[_Sentence], in_lead: bool) -> Passage:
 
 
 def _join(group: Sequence[_Sentence]) -> Sentences:
-    return Sentences(tuple(i for s in group for i in s.ids), tuple(len(s.ids) for s in group))
+    return Sentences(tuple(itertools.chain.from_iterable(s.ids for s in group)), tuple(len(s.ids) for s in group))

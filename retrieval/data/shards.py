@@ -12,6 +12,7 @@ them. The output does not depend on the order in which values reach a step, so e
 
 import collections
 import contextlib
+import dataclasses
 import itertools
 import json
 import operator
@@ -34,6 +35,32 @@ REDIRECT, LEAD, REQUEST, PASSAGE = "redirect", "lead", "request", "passage"
 RESOLVED, NEIGHBOUR, COUNT = "resolved", "neighbour", "count"
 
 Item = tuple[str, Any, Any]
+
+LOCAL = "local"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What decides the contents of the shards, and how they are made.
+
+    Attributes:
+      vocabulary: path of a vocabulary, or None to train one of `vocab_size` tokens on the corpus.
+      num_shards: files of each kind; a multiple of `data.lanes`.
+      held_out: fraction of functions that pydocs keeps for evaluation.
+      runner: 'local', or the name of a Beam runner.
+      beam_options: further flags for Beam, such as `--region=...`.
+      chunk_bytes: how much of the source one task parses; the unit of resuming.
+    """
+
+    vocabulary: Path | None
+    vocab_size: int
+    num_shards: int
+    limits: passages.Limits
+    held_out: float = 0.0
+    runner: str = LOCAL
+    beam_options: tuple[str, ...] = ()
+    workers: int = 2
+    chunk_bytes: int = 4 << 20
 
 
 def cut_article(

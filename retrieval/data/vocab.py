@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ _PART = 100_000  # characters that are encoded at a time
 
 # Words whose ids are kept, some 30 MB of them, and characters of the longest.
 _KEPT, _LONGEST_KEPT = 2**17, 32
+_PARTS = re.compile(r"[!-/:-@[-`{-~]|[^!-/:-@[-`{-~]+")  # marks of ASCII, and what stands between them
 
 
 class Vocabulary:
@@ -195,19 +197,25 @@ class WordPiece(Vocabulary):
 class _Words(dict[str, Sequence[int]]):
     """What stands between spaces -> its ids. No step of BERT's tokeniser looks across a space, so these are the text's.
 
-    It stays small: once it is full it begins anew, with the words that are met most often among the first.
+    Nor across a mark of ASCII, which is a token of its own. It stays small: once it is full it begins anew, with the
+    words that are met most often among the first.
     """
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
 
     def __missing__(self, word: str) -> Sequence[int]:
-        ids = self._tokenizer.encode_batch_fast([word], add_special_tokens=False)[0].ids
-        if len(word) <= _LONGEST_KEPT:
-            if len(self) == _KEPT:
-                self.clear()
-            self[word] = tuple(ids)
+        if len(word) > _LONGEST_KEPT:
+            return self._ask(word)
+        parts = _PARTS.findall(word)
+        ids = tuple(itertools.chain.from_iterable(map(self.__getitem__, parts)) if len(parts) > 1 else self._ask(word))
+        if len(self) >= _KEPT:
+            self.clear()
+        self[word] = ids
         return ids
+
+    def _ask(self, word: str) -> Sequence[int]:
+        return self._tokenizer.encode_batch_fast([word], add_special_tokens=False)[0].ids
 
 
 def read_tokenizer(path: Path, kind: str) -> tuple[dict[str, Any], list[str]]:

@@ -16,6 +16,7 @@ from retrieval.data import (
     pairs,
     prepare,
     pydocs,
+    sources,
     splits,
     tfds_source,
     vocabularies,
@@ -49,7 +50,7 @@ def prepare_corpus(run: Run) -> dict[str, Any]:
         beam_options=tuple(config.prepare.beam_options),
         workers=config.prepare.workers,
     )
-    source = prepare.open_source(config.corpus, run.lock, config.prepare.held_out)
+    source = sources.open_source(config.corpus, run.lock, config.prepare.held_out)
     statistics = prepare.prepare(source, run.corpus, settings)
     for problem in statistics["problems"]:
         _log.warning("the corpus is not whole: %s", problem)
@@ -169,8 +170,8 @@ def _sets(run: Run) -> Iterator[RetrievalSet]:
             raise UserError(
                 "config.sets.pydocs is held out of the corpus 'pydocs': set config.corpus=pydocs, or turn it off"
             )
-        files_of_articles = prepare.article_files(run.corpus)
-        yield pydocs.known_items(item for path in files_of_articles for item in prepare.read_articles(path))
+        files_of_articles = sources.article_files(run.corpus)
+        yield pydocs.known_items(item for path in files_of_articles for item in sources.read_articles(path))
     yield from formats.read_sets(run.config, run.sets, functools.partial(_passages, run, "config.sets.qa=corpus"))
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from retrieval.data.prepare import LOCAL
+from retrieval.data.shards import LOCAL
 from retrieval.data.tasks import TASKS
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation.metrics import cutoff, is_of_answers, parse
