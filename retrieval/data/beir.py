@@ -12,16 +12,15 @@ there need be no qrels: what is retrieved is then judged by them.
 """
 
 import dataclasses
-import gzip
 import itertools
 import json
-import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from retrieval import files
 from retrieval.data import answers as answer
+from retrieval.data import text_files
 from retrieval.data.answers import Answers
 from retrieval.errors import UserError
 
@@ -151,7 +150,7 @@ def read_candidates(path: Path) -> Iterator[Candidate]:
       UserError: as `read_folder`.
     """
     for id, record, at in _records(path):
-        yield Candidate(id, string(record, "title", at, default=""), string(record, "text", at))
+        yield Candidate(id, text_files.string(record, "title", at, default=""), text_files.string(record, "text", at))
 
 
 def read_queries(path: Path) -> dict[str, str]:
@@ -160,7 +159,7 @@ def read_queries(path: Path) -> dict[str, str]:
     Raises:
       UserError: as `read_folder`.
     """
-    return {id: string(record, "text", at) for id, record, at in _records(path)}
+    return {id: text_files.string(record, "text", at) for id, record, at in _records(path)}
 
 
 def read_answers(path: Path) -> dict[str, Answers]:
@@ -170,9 +169,9 @@ def read_answers(path: Path) -> dict[str, Answers]:
       UserError: as `read_folder`, or a pattern is no regular expression.
     """
     return {
-        id: answer.of_patterns(strings(record, "patterns", at), at)
+        id: answer.of_patterns(text_files.strings(record, "patterns", at), at)
         if "patterns" in record
-        else answer.of_texts(strings(record, "answers", at))
+        else answer.of_texts(text_files.strings(record, "answers", at))
         for id, record, at in _records(path)
     }
 
@@ -181,26 +180,6 @@ def write_candidates(path: Path, candidates: Iterable[Candidate]) -> None:
     """Writes a corpus.jsonl, whole or not at all."""
     with files.atomic(Path(path)) as temporary:
         _write_records(temporary, ({"_id": c.id, "title": c.title, "text": c.text} for c in candidates))
-
-
-def string(record: Any, field: str, at: str, default: str | None = None) -> str:
-    """A text field of a JSON object that was read at `at`; `default` stands for one that is missing or null."""
-    value = record.get(field) if isinstance(record, dict) else None
-    value = default if value is None else value
-    if not isinstance(value, str):
-        raise UserError(f"{at}: the field '{field}' is missing or not a string")
-    if not value.isascii():
-        _refuse_surrogates(value, field, at)
-    return value
-
-
-def strings(record: Any, field: str, at: str) -> list[str]:
-    """A field of a JSON object that was read at `at`, an array of texts."""
-    values = record.get(field) if isinstance(record, dict) else None
-    if not isinstance(values, list):
-        raise UserError(f"{at}: the field '{field}' is missing or not an array of texts")
-    names = [f"{field}[{number}]" for number in range(len(values))]
-    return [string({name: value}, name, at) for name, value in zip(names, values)]
 
 
 def check_id(id: str, name: str, at: str) -> str:
@@ -229,60 +208,6 @@ def grade(text: str, at: str) -> int:
     return value
 
 
-def byte_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file, or of what it holds where its name ends in .gz.
-
-    Raises:
-      UserError: it is missing, unreadable or a broken gzip.
-    """
-    yield from _parts(path, iter)
-
-
-def byte_pieces(path: Path, size: int) -> Iterator[bytes]:
-    """As `byte_lines`, in pieces of at most `size` bytes, wherever lines end.
-
-    Raises:
-      UserError: as `byte_lines`.
-    """
-    yield from _parts(path, lambda file: iter(lambda: file.read(size), b""))
-
-
-def lines(path: Path) -> Iterator[tuple[str, str]]:
-    """The lines of text that are not empty, each after the place where it stands.
-
-    Raises:
-      UserError: as `byte_lines`, or a line is not UTF-8.
-    """
-    for number, line in enumerate(byte_lines(path), 1):
-        at = f"{path}, line {number}"
-        if text := decoded(line, at):
-            yield at, text
-
-
-def decoded(line: bytes, at: str) -> str:
-    """A line of text that was read at `at`, without its end; empty where there are only blanks.
-
-    Raises:
-      UserError: it is not UTF-8.
-    """
-    try:
-        text = line.decode("utf-8-sig").rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{at}: not UTF-8 ({error}); convert the file to UTF-8") from error
-    return text if text.strip() else ""
-
-
-def _parts(path: Path, cut: Callable[[BinaryIO], Iterator[bytes]]) -> Iterator[bytes]:
-    """What `cut` makes of the open file."""
-    try:
-        with gzip.open(path) if Path(path).suffix == ".gz" else open(path, "rb") as file:
-            yield from cut(file)
-    except FileNotFoundError as error:
-        raise UserError(f"{path}: no such file") from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path}: cannot be read ({error}); copy or download it again") from error
-
-
 def _read_judgements(folder: Path, candidates: Collection[str]) -> tuple[dict[str, str], dict, dict[str, Answers]]:
     """The queries that a rule judges, or that have answers where there is no rule; judgements by rule; answers."""
     queries = read_queries(_either(folder, "queries.jsonl"))
@@ -309,7 +234,7 @@ def _either(folder: Path, name: str) -> Path:
 def _records(path: Path) -> Iterator[tuple[str, dict, str]]:
     """(id, JSON object, place) of each line."""
     seen = set()
-    for at, line in lines(path):
+    for at, line in text_files.lines(path):
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -324,12 +249,12 @@ def _records(path: Path) -> Iterator[tuple[str, dict, str]]:
 def _id(record: Any, at: str) -> str:
     if isinstance(record, dict) and type(record.get("_id")) is int:
         return str(record["_id"])
-    return check_id(string(record, "_id", at), "_id", at)
+    return check_id(text_files.string(record, "_id", at), "_id", at)
 
 
 def _read_qrels(path: Path, queries: Collection[str], candidates: Collection[str]) -> dict[str, dict[str, int]]:
     qrels: dict[str, dict[str, int]] = {}
-    for at, line in lines(path):
+    for at, line in text_files.lines(path):
         fields = line.split("\t")
         if not qrels and fields == _HEADER:
             continue
@@ -361,10 +286,3 @@ def _write_records(path: Path, records: Iterable[dict[str, Any]]) -> None:
         for number, record in enumerate(records, 1):
             _id(record, f"{path.name}, line {number}")
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
-
-
-def _refuse_surrogates(value: str, field: str, at: str) -> None:
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise UserError(f"{at}: the field '{field}' has half of a surrogate pair ({error})") from error

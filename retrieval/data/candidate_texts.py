@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from retrieval.data import beir, labelled
+from retrieval.data import labelled, text_files
 from retrieval.data.beir import Candidate
 
 
@@ -26,7 +26,7 @@ class CandidateTexts:
         self._path = path
         self.row_of: dict[str, int] = {}
         keys, places, place = array.array("Q"), array.array("Q"), 0
-        for line in beir.byte_lines(path):
+        for line in text_files.byte_lines(path):
             candidate = _candidate(line)
             if candidate.id in wanted:
                 self.row_of[candidate.id] = len(keys)

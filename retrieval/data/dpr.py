@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from retrieval.data import beir, json_array
+from retrieval.data import json_array, text_files
 from retrieval.data.beir import Candidate
 from retrieval.data.labelled import Counts, Example, example, text_id
 from retrieval.errors import UserError
@@ -28,11 +28,11 @@ def read(path: Path, counts: Counts) -> Iterator[Example]:
       UserError: the file is not such an array, or a field is missing or of another kind; with the record.
     """
     for at, record in json_array.read(path):
-        question = beir.string(record, "question", at)
+        question = text_files.string(record, "question", at)
         positives = _contexts(record, "positive_ctxs", at)
         hard = _contexts(record, "hard_negative_ctxs", at, optional=True)
         negatives = hard or _contexts(record, "negative_ctxs", at, optional=True)
-        answers = beir.strings(record, "answers", at) if record.get("answers") is not None else ()
+        answers = text_files.strings(record, "answers", at) if record.get("answers") is not None else ()
         if found := example(question, positives, negatives, at, counts, answers):
             yield found
 
@@ -54,5 +54,5 @@ def _contexts(record: dict[str, Any], field: str, at: str, optional: bool = Fals
 
 
 def _context(value: Any, at: str) -> Candidate:
-    text, title = beir.string(value, "text", at), beir.string(value, "title", at, default="")
+    text, title = text_files.string(value, "text", at), text_files.string(value, "title", at, default="")
     return Candidate(text_id(value, _ID_FIELDS, at), title, text)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from retrieval.data import beir
+from retrieval.data import text_files
 from retrieval.errors import UserError
 
 _LARGEST = 1 << 28  # characters of an element
@@ -103,7 +103,7 @@ class _Text:
         decoder = codecs.getincrementaldecoder("utf-8-sig")()
         read = 0
         try:
-            for piece in beir.byte_pieces(self._path, _PIECE):
+            for piece in text_files.byte_pieces(self._path, _PIECE):
                 read += len(piece)
                 yield decoder.decode(piece)
             yield decoder.decode(b"", final=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from retrieval.data import beir
+from retrieval.data import text_files
 from retrieval.data.beir import Candidate
 from retrieval.data.labelled import Counts, Example, example, text_id
 from retrieval.errors import UserError
@@ -30,14 +30,14 @@ def read(path: Path, counts: Counts) -> Iterator[Example]:
     Raises:
       UserError: a line is not JSON, its query or its positives are in no field or in two, or a text is of another kind.
     """
-    for at, line in beir.lines(path):
+    for at, line in text_files.lines(path):
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise UserError(f"{at}: not valid JSON ({error}); one object a line is needed") from error
         if not isinstance(record, dict):
             raise UserError(f'{at}: not a JSON object; one like {{"query": ..., "positive": ...}} is needed')
-        query = beir.string(record, _one(record, _QUERY, at), at)
+        query = text_files.string(record, _one(record, _QUERY, at), at)
         positives = _texts(record, _one(record, _POSITIVE, at), at)
         negatives = [text for field in record if _NEGATIVE.fullmatch(field) for text in _texts(record, field, at)]
         if found := example(query, positives, negatives, at, counts):
@@ -61,6 +61,6 @@ def _texts(record: dict[str, Any], field: str, at: str) -> list[Candidate]:
 
 def _text(value: Any, field: str, at: str) -> Candidate:
     if not isinstance(value, dict):
-        return Candidate("", "", beir.string({field: value}, field, at))
-    title, text = beir.string(value, "title", at, default=""), beir.string(value, "text", at)
+        return Candidate("", "", text_files.string({field: value}, field, at))
+    title, text = text_files.string(value, "title", at, default=""), text_files.string(value, "text", at)
     return Candidate(text_id(value, _ID_FIELDS, at), title, text)

@@ -18,7 +18,7 @@ import msgpack
 
 from retrieval import hashing
 from retrieval.data import answers as answer
-from retrieval.data import beir
+from retrieval.data import text_files
 from retrieval.data.beir import Candidate, Judged, RetrievalSet
 from retrieval.data.external_sort import Sorter
 from retrieval.errors import UserError
@@ -75,7 +75,7 @@ def text_id(record: Mapping[str, Any], fields: Iterable[str], at: str) -> str:
     """
     for field in fields:
         if record.get(field) is not None:
-            return str(record[field]) if type(record[field]) is int else beir.string(record, field, at)
+            return str(record[field]) if type(record[field]) is int else text_files.string(record, field, at)
     return ""
 
 

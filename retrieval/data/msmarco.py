@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from retrieval import hashing
-from retrieval.data import beir
+from retrieval.data import beir, text_files
 from retrieval.data.beir import Candidate
 from retrieval.data.labelled import Counts, Example, example, grouped
 from retrieval.errors import UserError
@@ -44,7 +44,7 @@ def read_queries(path: Path) -> dict[str, str]:
       UserError: as `read_collection`, or a query is empty, or there is none.
     """
     queries: dict[str, str] = {}
-    for at, line in beir.lines(path):
+    for at, line in text_files.lines(path):
         id, text = _fields(line, ("query id", "query"), at)
         if not text.strip():
             raise UserError(f"{at}: the query '{id}' is empty; write one, or drop the line")
@@ -62,7 +62,7 @@ def read_triples(path: Path, counts: Counts) -> Iterator[Example]:
     Raises:
       UserError: as `read_collection`, for three fields, or a query is empty.
     """
-    for at, line in beir.lines(path):
+    for at, line in text_files.lines(path):
         query, *texts = _fields(line, ("query", "positive", "negative"), at)
         if found := example(query, *([Candidate("", "", text)] for text in texts), at, counts):
             yield found
@@ -145,7 +145,7 @@ class Passages:
             self._file = self._path.open("rb")
             return self
         self._file = tempfile.TemporaryFile(dir=self._folder)
-        self._file.writelines(beir.byte_lines(self._path))
+        self._file.writelines(text_files.byte_lines(self._path))
         return self
 
     def __exit__(self, *_) -> None:
@@ -156,7 +156,7 @@ class Passages:
 
     def __getitem__(self, id: str) -> Candidate:
         self._file.seek(int(self._places[self._row(id)]))
-        line = beir.decoded(self._file.readline(), str(self._path))
+        line = text_files.decoded(self._file.readline(), str(self._path))
         return _passage(line, _kind(line, str(self._path)), str(self._path))
 
     def _row(self, id: str) -> int:
@@ -167,9 +167,9 @@ class Passages:
 def _passages(path: Path) -> Iterator[tuple[int, Candidate]]:
     """Each passage, after the byte at which its line begins, in what the file holds."""
     seen, place, names = Distinct(path), 0, ()
-    for number, line in enumerate(beir.byte_lines(path), 1):
+    for number, line in enumerate(text_files.byte_lines(path), 1):
         at = f"{path}, line {number}"
-        if text := beir.decoded(line, at):
+        if text := text_files.decoded(line, at):
             names = names or _kind(text, at)
             passage = _passage(text, names, at)
             seen.add(passage.id, number)
@@ -196,7 +196,7 @@ def _passage(line: str, names: Sequence[str], at: str) -> Candidate:
 
 def _id_triples(path: Path, queries: Mapping[str, str], passages: Passages, names: Path) -> Iterator[Example]:
     """Triples of ids: texts that have nothing but an id."""
-    for at, line in beir.lines(path):
+    for at, line in text_files.lines(path):
         query, *ids = _fields(line, ("query id", "positive id", "negative id"), at)
         if query not in queries:
             raise UserError(f"{at}: the query '{query}' is not in {names}; name its file in config.pairs.queries")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from retrieval.data import beir, entities, reqa, tfds_source
+from retrieval.data import beir, entities, reqa, text_files, tfds_source
 from retrieval.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ def _answers(annotation: Any, record: _Record) -> tuple[dict[str, Any], tuple[in
     """The long answer, a paragraph, and the tokens of the one short answer."""
     long_answer = reqa.field(annotation, "long_answer", dict, record.at)
     short_answers = reqa.field(annotation, "short_answers", list, record.at)
-    yes_no = beir.string(annotation, "yes_no_answer", record.at)
+    yes_no = text_files.string(annotation, "yes_no_answer", record.at)
     if yes_no not in _YES_NO:
         raise UserError(f"{record.at}: the yes_no_answer '{yes_no}' is none of {', '.join(_YES_NO)}")
     spans = [_span(answer, record, "short answer") for answer in short_answers]
@@ -152,7 +152,7 @@ def _span(answer: Any, record: _Record, what: str) -> tuple[int, int]:
 
 def _json_records(path: Path) -> Iterator[_Record]:
     is_empty = True
-    for number, line in enumerate(beir.byte_lines(path), 1):
+    for number, line in enumerate(text_files.byte_lines(path), 1):
         if line.strip():
             is_empty = False
             yield _json_record(line, f"{path}, line {number}")
@@ -168,10 +168,10 @@ def _json_record(line: bytes, at: str) -> _Record:
     if not isinstance(record, dict) or type(record.get("example_id")) not in (int, str):
         raise UserError(f"{at}: the field 'example_id' is missing or not a JSON integer; is it Natural Questions?")
     at = f"{at}, example_id {record['example_id']}"
-    question = beir.string(record, "question_text", at)
+    question = text_files.string(record, "question_text", at)
     annotations = reqa.field(record, "annotations", list, at)
     if "document_text" in record:
-        tokens = beir.string(record, "document_text", at).split(" ")
+        tokens = text_files.string(record, "document_text", at).split(" ")
         return _Record(at, question, len(tokens), annotations, tokens.__getitem__, lambda a: _guessed_words(tokens, a))
     if "document_tokens" not in record:
         raise UserError(f"{at}: neither 'document_text' (simplified form) nor 'document_tokens' (full form) is there")
@@ -181,7 +181,7 @@ def _json_record(line: bytes, at: str) -> _Record:
         question,
         len(tokens),
         annotations,
-        lambda index: beir.string(tokens[index], "token", f"{at}, token {index}"),
+        lambda index: text_files.string(tokens[index], "token", f"{at}, token {index}"),
         lambda long_answer: _placed_words(tokens, record, long_answer, at),
     )
 
@@ -203,7 +203,7 @@ def _prepared_records(source: str) -> Iterator[_Record]:
 
 def _placed_words(tokens: list[Any], record: Any, long_answer: dict[str, Any], at: str) -> Iterator[_Word]:
     """Full form. White space in a tag is none, and a tag that is a token parts words as white space does."""
-    page = beir.string(record, "document_html", at).encode()
+    page = text_files.string(record, "document_html", at).encode()
     last, is_parted = None, False
     for index in range(long_answer["start_token"], long_answer["end_token"]):
         token, here = tokens[index], f"{at}, token {index}"
@@ -213,7 +213,7 @@ def _placed_words(tokens: list[Any], record: Any, long_answer: dict[str, Any], a
         start, end = (reqa.field(token, name, int, here) for name in ("start_byte", "end_byte"))
         if not 0 <= start <= end <= len(page):
             raise UserError(f"{here}: bytes {start} to {end} are out of range: the HTML has {len(page)}")
-        if text := _written(beir.string(token, "token", here)):
+        if text := _written(text_files.string(token, "token", here)):
             gap = "" if last is None else _visible(page[last:start])
             yield _Word(index, text, is_parted or _has_space(gap))
             last, is_parted = end, False

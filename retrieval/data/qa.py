@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from retrieval import hashing
 from retrieval.data import answers as answer
-from retrieval.data import beir, json_array, msmarco, trec
+from retrieval.data import beir, json_array, msmarco, text_files, trec
 from retrieval.data.answers import Answers
 from retrieval.data.beir import Candidate, RetrievalSet, Stream
 from retrieval.errors import UserError
@@ -67,7 +67,7 @@ def read_passages(path: Path) -> Iterator[Candidate]:
     """
     if trec.first_character(path) == "{":
         return beir.read_candidates(path)
-    _, line = next(beir.lines(path), ("", ""))
+    _, line = next(text_files.lines(path), ("", ""))
     return _dpr_passages(path) if line.split("\t") == _PASSAGE_FIELDS else msmarco.read_collection(path)
 
 
@@ -113,7 +113,7 @@ def read_questions(path: Path, are_patterns: bool = False) -> tuple[dict[str, st
 def _records(path: Path, are_patterns: bool) -> Iterator[_Record]:
     if (first := trec.first_character(path)) in ("{", "["):
         return _nq_open(path, are_patterns) if first == "{" else _web_questions(path, are_patterns)
-    _, line = next(beir.lines(path), ("", ""))
+    _, line = next(text_files.lines(path), ("", ""))
     if (count := len(line.split("\t"))) not in (2, 4):
         raise UserError(
             f"{path}, line 1: no format of questions that is known, {count} fields between tabs; README.md shows what "
@@ -123,19 +123,21 @@ def _records(path: Path, are_patterns: bool) -> Iterator[_Record]:
 
 
 def _nq_open(path: Path, are_patterns: bool) -> Iterator[_Record]:
-    for at, line in beir.lines(path):
+    for at, line in text_files.lines(path):
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise UserError(f"{at}: not valid JSON ({error}); one object a line is needed") from error
-        values = beir.strings(record, "answer", at)
-        yield _record(at, "", beir.string(record, "question", at), values, are_patterns)
+        values = text_files.strings(record, "answer", at)
+        yield _record(at, "", text_files.string(record, "question", at), values, are_patterns)
 
 
 def _web_questions(path: Path, are_patterns: bool) -> Iterator[_Record]:
     for at, record in json_array.read(path):
-        values = beir.strings(record, "answers", at)
-        yield _record(at, beir.string(record, "qId", at), beir.string(record, "qText", at), values, are_patterns)
+        values = text_files.strings(record, "answers", at)
+        yield _record(
+            at, text_files.string(record, "qId", at), text_files.string(record, "qText", at), values, are_patterns
+        )
 
 
 def _dpr_questions(path: Path, are_patterns: bool) -> Iterator[_Record]:
@@ -145,7 +147,7 @@ def _dpr_questions(path: Path, are_patterns: bool) -> Iterator[_Record]:
 
 def _curated_trec(path: Path) -> Iterator[_Record]:
     names = ("question number", "kind", "question", "regular expression")
-    for at, line in beir.lines(path):
+    for at, line in text_files.lines(path):
         fields = line.split("\t")
         if len(fields) != len(names):
             raise UserError(f"{at}: {len(fields)} fields, expected {len(names)} between tabs: {', '.join(names)}")
@@ -171,7 +173,7 @@ def _texts_of(literal: str, at: str) -> list[str]:
         ) from error
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise UserError(f"{at}: the answers are no list of texts: ['a', 'b'] is needed")
-    return beir.strings({"answers": values}, "answers", at)
+    return text_files.strings({"answers": values}, "answers", at)
 
 
 def _dpr_passages(path: Path) -> Iterator[Candidate]:
@@ -192,7 +194,9 @@ def _quoted_rows(path: Path, names: Iterable[str]) -> Iterator[tuple[str, list[s
     A field in quotation marks may hold whatever, quotation marks doubled.
     """
     names = list(names)
-    lines = (beir.decoded(line, f"{path}, line {number}") for number, line in enumerate(beir.byte_lines(path), 1))
+    lines = (
+        text_files.decoded(line, f"{path}, line {number}") for number, line in enumerate(text_files.byte_lines(path), 1)
+    )
     reader = csv.reader((f"{line}\n" for line in lines), delimiter="\t", strict=True)
     while True:
         at = f"{path}, line {reader.line_num + 1}"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from retrieval import hashing
-from retrieval.data import beir, sentences, tfds_source
+from retrieval.data import beir, sentences, text_files, tfds_source
 from retrieval.data.answers import of_texts
 from retrieval.errors import UserError
 
@@ -97,7 +97,7 @@ def build(name: str, paragraphs: Iterable[Paragraph]) -> beir.RetrievalSet:
 
 
 def field(record: Any, name: str, kind: type[_T], at: str) -> _T:
-    """A field of a JSON object that was read at `at`, of exactly that type (`beir.string` reads strings)."""
+    """A field of a JSON object that was read at `at`, of exactly that type (`text_files.string` reads strings)."""
     value = record.get(name) if isinstance(record, dict) else None
     if type(value) is not kind:
         raise UserError(f"{at}: the field '{name}' is missing or not a JSON {_JSON_NAMES[kind]}")
@@ -129,7 +129,7 @@ def _paragraphs(path: Path | str) -> Iterator[Paragraph]:
         yield from _tfds_paragraphs(str(path))
         return
     try:
-        root = json.loads(b"".join(beir.byte_lines(Path(path))))
+        root = json.loads(b"".join(text_files.byte_lines(Path(path))))
     except (ValueError, RecursionError) as error:
         raise UserError(
             f"{path}: not valid JSON ({error}); a file of SQuAD is needed, such as dev-v1.1.json"
@@ -150,13 +150,13 @@ def _tfds_paragraphs(source: str) -> Iterator[Paragraph]:
 
 
 def _paragraph(record: Any, at: str) -> Paragraph:
-    text = beir.string(record, "context", at)
+    text = text_files.string(record, "context", at)
     questions, lost = [], 0
     for number, question in enumerate(field(record, "qas", list, at)):
         question_at = f"{at}, question '{_name(question, 'id') or number}'"
         placed = [_placed(answer, text, question_at) for answer in field(question, "answers", list, question_at)]
         known = [answer for answer in placed if answer]
-        questions.append((beir.string(question, "question", question_at), known))
+        questions.append((text_files.string(question, "question", question_at), known))
         lost += len(placed) - len(known)
     return Paragraph(text, questions, lost)
 
@@ -169,7 +169,7 @@ def _name(record: Any, field: str) -> str:
 
 def _placed(answer: Any, text: str, at: str) -> tuple[int, str] | None:
     """Where the answer begins and how it reads, or None where that cannot be decided."""
-    words = beir.string(answer, "text", at)
+    words = text_files.string(answer, "text", at)
     start = field(answer, "answer_start", int, at)
     if not words.strip():
         return None

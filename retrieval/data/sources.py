@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from retrieval.data import articles, beir, pydocs, shards, tfds_source, wikipedia, wikitext
+from retrieval.data import articles, pydocs, shards, text_files, tfds_source, wikipedia, wikitext
 from retrieval.data.articles import Article, Broken, Dropped, KnownItem, Redirect
 from retrieval.data.wikipedia import Page
 
@@ -58,7 +58,7 @@ def read_articles(path: Path) -> Iterator[Article | Redirect | KnownItem]:
     Raises:
       UserError: it cannot be read, or a line of it is damaged; with the line.
     """
-    for number, line in enumerate(beir.byte_lines(path), 1):
+    for number, line in enumerate(text_files.byte_lines(path), 1):
         yield articles.from_json(line, f"{path}, line {number}")
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from retrieval.data import beir, msmarco
+from retrieval.data import beir, msmarco, text_files
 from retrieval.data.beir import Candidate, RetrievalSet, Stream
 from retrieval.errors import UserError
 
@@ -108,7 +108,7 @@ def read_qrels(path: Path) -> dict[str, tuple[dict[str, str], dict[str, int]]]:
     """
     qrels: dict[str, tuple[dict[str, str], dict[str, int]]] = {}
     again = 0
-    for at, line in beir.lines(path):
+    for at, line in text_files.lines(path):
         fields = line.split()
         if len(fields) != 4:
             raise UserError(f"{at}: {len(fields)} fields, expected 4: query id, 0, candidate id, grade")
@@ -129,9 +129,9 @@ def first_character(path: Path) -> str:
     """The first character that is not blank; empty where there is none.
 
     Raises:
-      UserError: as `beir.byte_pieces`.
+      UserError: as `text_files.byte_pieces`.
     """
-    for piece in beir.byte_pieces(path, 1 << 10):
+    for piece in text_files.byte_pieces(path, 1 << 10):
         if text := piece.removeprefix(codecs.BOM_UTF8).decode(errors="replace").lstrip():
             return text[0]
     return ""
@@ -140,7 +140,7 @@ def first_character(path: Path) -> str:
 def _topics(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     """(where it begins, tag -> what follows it up to the next tag) of each topic; of equal tags the first counts."""
     began, block = "", []
-    for at, line in beir.lines(path):
+    for at, line in text_files.lines(path):
         before, begins, rest = line.partition("<top>")
         block.append(before)
         if begins:

@@ -22,6 +22,7 @@ from retrieval.data import (
     natural_questions,
     qa,
     reqa,
+    text_files,
     tfds_source,
     trec,
 )
@@ -269,7 +270,7 @@ def format_of(config: ConfigDict, path: Path) -> str:
         return DPR if first == "[" else JSONL
     if config.pairs.format:
         return config.pairs.format
-    _, line = next(beir.lines(path), ("", ""))
+    _, line = next(text_files.lines(path), ("", ""))
     fields = line.split("\t")
     if len(fields) != 3:
         raise UserError(

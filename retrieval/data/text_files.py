@@ -1,0 +1,90 @@
+"""Files of text, a record a line, plain or compressed; and the texts of JSON records. Every error says where."""
+
+import gzip
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from retrieval.errors import UserError
+
+
+def byte_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file, or of what it holds where its name ends in .gz.
+
+    Raises:
+      UserError: it is missing, unreadable or a broken gzip.
+    """
+    yield from _parts(path, iter)
+
+
+def byte_pieces(path: Path, size: int) -> Iterator[bytes]:
+    """As `byte_lines`, in pieces of at most `size` bytes, wherever lines end.
+
+    Raises:
+      UserError: as `byte_lines`.
+    """
+    yield from _parts(path, lambda file: iter(lambda: file.read(size), b""))
+
+
+def lines(path: Path) -> Iterator[tuple[str, str]]:
+    """The lines of text that are not empty, each after the place where it stands.
+
+    Raises:
+      UserError: as `byte_lines`, or a line is not UTF-8.
+    """
+    for number, line in enumerate(byte_lines(path), 1):
+        at = f"{path}, line {number}"
+        if text := decoded(line, at):
+            yield at, text
+
+
+def decoded(line: bytes, at: str) -> str:
+    """A line of text that was read at `at`, without its end; empty where there are only blanks.
+
+    Raises:
+      UserError: it is not UTF-8.
+    """
+    try:
+        text = line.decode("utf-8-sig").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{at}: not UTF-8 ({error}); convert the file to UTF-8") from error
+    return text if text.strip() else ""
+
+
+def string(record: Any, field: str, at: str, default: str | None = None) -> str:
+    """A text field of a JSON object that was read at `at`; `default` stands for one that is missing or null."""
+    value = record.get(field) if isinstance(record, dict) else None
+    value = default if value is None else value
+    if not isinstance(value, str):
+        raise UserError(f"{at}: the field '{field}' is missing or not a string")
+    if not value.isascii():
+        _refuse_surrogates(value, field, at)
+    return value
+
+
+def strings(record: Any, field: str, at: str) -> list[str]:
+    """A field of a JSON object that was read at `at`, an array of texts."""
+    values = record.get(field) if isinstance(record, dict) else None
+    if not isinstance(values, list):
+        raise UserError(f"{at}: the field '{field}' is missing or not an array of texts")
+    names = [f"{field}[{number}]" for number in range(len(values))]
+    return [string({name: value}, name, at) for name, value in zip(names, values)]
+
+
+def _parts(path: Path, cut: Callable[[BinaryIO], Iterator[bytes]]) -> Iterator[bytes]:
+    """What `cut` makes of the open file."""
+    try:
+        with gzip.open(path) if Path(path).suffix == ".gz" else open(path, "rb") as file:
+            yield from cut(file)
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such file") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path}: cannot be read ({error}); copy or download it again") from error
+
+
+def _refuse_surrogates(value: str, field: str, at: str) -> None:
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UserError(f"{at}: the field '{field}' has half of a surrogate pair ({error})") from error
