@@ -28,7 +28,7 @@ _NORMALIZER = {
 
 _PART = 100_000  # characters that are encoded at a time
 
-# Words whose ids are kept, some 30 MB of them, and characters of the longest.
+# Words whose ids are kept, some 40 MB of them, and characters of the longest.
 _KEPT, _LONGEST_KEPT = 2**17, 32
 _PARTS = re.compile(r"[!-/:-@[-`{-~]|[^!-/:-@[-`{-~]+")  # marks of ASCII, and what stands between them
 
