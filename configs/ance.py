@@ -6,9 +6,10 @@
 `runs/warm_up` is a run of `dpr_mined.py` with the model's sizes below (the second command of its docstring); its
 negatives of BM25 serve up to the first refresh, where the authors mine before the first step. The authors' run on MS
 MARCO's passages: RoBERTa-base, [CLS] through a linear layer and a LayerNorm, batch 64, LAMB, a warm-up of the rate of
-5,000 steps; the best step was 600,000. On Natural Questions it refreshes every 1,000 steps, from the best 100. The
-authors leave one positive of a question out of its negatives, here all known ones are. Dev MRR@10 0.330, Recall@1000
-0.959; with SEED-Encoder 0.339 and 0.961.
+5,000 steps; the best step was 600,000. On Natural Questions it refreshes every 1,000 steps, from the best 100
+that hold no answer (--config.mine.answers=True; from a BEIR folder with answers.jsonl, for a refresh mines for the
+questions of a set, which DPR's own files are not). The authors leave one positive of a question out of its negatives,
+here all known ones are. Dev MRR@10 0.330, Recall@1000 0.959; with SEED-Encoder 0.339 and 0.961.
 
 Training waits while the negatives are mined anew. The authors mine on other GPUs meanwhile; here, of eight, on the last
 four, and training on the others turns to what was mined 5,000 steps later:

@@ -7,7 +7,8 @@ passages with BM25 negatives, MRR@10 is 0.329 in place of BERT's 0.320):
         --config.corpus=enwiki-latest-pages-articles.xml.bz2 --config.vocab=vocab.txt
 
 The vocabulary of the paper has 32,768 tokens; without a --config.vocab one of that size is trained on the corpus. The
-decoder is that of the authors' code: [CLS] through cross-attention, a span of 2 tokens in each of 3 layers. The
+decoder is that of the authors' code: [CLS] through cross-attention, a span of 2 tokens in each of 3 layers. The loss is
+the paper's sum of both, where that code has their mean: Adam sees no difference, clipping does. The
 other models of the paper, from the same corpus (--config.base=runs/seed_encoder --config.stages="('train',)"):
 
     equation 9 to the letter: --config.model.decoder.reach=decoder --config.model.decoder.wiring=prefix

@@ -27,7 +27,7 @@ from absl import logging as absl_logging
 from ml_collections import ConfigDict
 
 from retrieval import REPOSITORY, command_line, files
-from retrieval.data import reqa
+from retrieval.data import reqa, splits
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import study, study_report
 from retrieval.evaluation.study_results import Results
@@ -126,9 +126,11 @@ def check_sources(config: ConfigDict, entries: Sequence[Entry]) -> None:
     """Checks what the runs read from outside, in seconds: the first one that reads questions may come after days.
 
     Raises:
-      UserError: a file is missing, or not what it should be.
+      UserError: a file is missing, or not what it should be; or SQuAD's questions are too few for a run's batch.
     """
-    squads: set[tuple[Path, ...]] = {()}
+    read_squad = functools.cache(reqa.read_squad)
+    runs = {str(entry.run.folder): entry.run for entry in entries}
+    pairs: dict[str, int] = {}  # to train on, by the folder of the run that divides the questions
     for entry in entries:
         own = entry.run.config
         try:
@@ -136,13 +138,37 @@ def check_sources(config: ConfigDict, entries: Sequence[Entry]) -> None:
                 check.check_corpus(own)
             if "sets" in own.stages:
                 squad = tuple(check.check_sets(own, "prepare" in own.stages or bool(entry.needs)))
-                if squad not in squads:
-                    reqa.read_squad(squad)
-                    squads.add(squad)
+                if squad and (value := read_squad(squad)).name == own.split.set:
+                    _, training = splits.split(value, own.split.ratio, own.split.validation, own.split.seed)
+                    pairs[str(entry.run.folder)] = sum(map(len, training.qrels[splits.TRAIN].values()))
+            if "train" in own.stages:
+                _check_labels(entry.run, runs, pairs)
         except UserError as error:
             empty = [f"config.{name}" for name, value in config.items() if value == ""]
             hint = f"; of the study: empty {', '.join(empty)}" if empty else ""
             raise UserError(f"run '{entry.name}' of the study: {error}{hint}") from error
+
+
+def _holder(run: Run | None, stage: str, runs: Mapping[str, Run]) -> Run | None:
+    """The run of the table that a stage is read from; `Run.holder` says so where the folders are made."""
+    while run and stage not in run.config.stages:
+        run = runs.get(run.config.base)
+    return run
+
+
+def _check_labels(run: Run, runs: Mapping[str, Run], pairs: Mapping[str, int]) -> None:
+    """A batch is not larger than what is left of a set to train on."""
+    divides, labels = (_holder(run, stage, runs) for stage in ("sets", "pairs"))
+    others = any(rate for task, rate in run.config.data.rates.items() if task != "pairs")
+    if others or not (divides and labels) or labels.config.pairs.files:
+        return
+    left, batch_size = pairs.get(str(divides.folder)), run.config.train.batch_size
+    if left is not None and left < batch_size:
+        raise UserError(
+            f"config.split.ratio={divides.config.split.ratio} leaves {left} labelled pairs to train on, fewer than "
+            f"config.train.batch_size={batch_size}: give more questions, such as SQuAD's train and dev files, or take "
+            "a smaller batch"
+        )
 
 
 def take_table(table: dict[str, Entry], folder: Path) -> None:

@@ -40,6 +40,7 @@ def test_dpr(tmp_path, name):
     assert third == Example("bare", texts("x"))
     assert first.answers == ("Reba",)
     assert counts.left_out == {"examples without a positive": 1}
+    assert counts.first == {"examples without a positive": f"{path}, record 3"}
 
 
 @pytest.mark.parametrize(

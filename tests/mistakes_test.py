@@ -366,6 +366,7 @@ FILES = mistakes(
         ),
         (f"{DUMP} --config.sets.beir=tfds:scifact", ("tfds:scifact: no such file or folder", "config.sets.beir")),
         ("--config.sets.pydocs=False --config.corpus=tfds:wiki", ("unknown TFDS data set 'wiki'", "wikipedia")),
+        (f"{DUMP},tfds:wikipedia", ("a corpus of TFDS stands alone", "prepare one of them")),
         (f"{DUMP} --config.vocab={{cut.json.gz}}", ("{cut.json.gz}", "not UTF-8 text", "a BERT vocab.txt")),
         (
             f"{MIXED} --stage=encode",
@@ -727,7 +728,7 @@ STUDY = mistakes(
         ),
         (
             "--config=configs/studies/pretraining_tasks.py:local --workdir={folder}/.. --config.corpus=pydocs "
-            "--config.questions={squad.json}",
+            "--config.questions={squad.json} --only=corpus",
             ("holds runs of another table", "not a run of this study", "use another --workdir"),
         ),
     ]

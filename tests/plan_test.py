@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from configs import ict_bfs_wlp
+from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.stages import examples, plan, records, runner, states, train
 from retrieval.stages.run import Run
@@ -42,7 +43,7 @@ def make_config(**changes):
 def planned():
     config = make_config(**{"mesh.fsdp": 4, "mesh.replicate_below": 0})
     before = config.to_json()
-    result = plan.make_plan(config, jax.devices())
+    result = plan.make_plan(config, config.prepare.vocab_size, jax.devices())
     assert config.to_json() == before
     return result
 
@@ -154,9 +155,24 @@ def test_the_chips_are_told_by_their_kind():
         plan.topology_devices("H100:8")
 
 
+def test_the_vocabulary_is_the_one_that_the_run_trains_with(tmp_path):
+    """That of the base, where there is one; not what a config of its own would ask for."""
+    lock = REPOSITORY / "requirements.lock"
+    base = Run(make_config(), tmp_path / "base", lock)
+    config = make_config(stages=("train",), base=str(base.folder), **{"prepare.vocab_size": 77})
+    runner.open_run(base, STAGES)
+    run = Run(config, tmp_path / "run", lock)
+    assert plan.vocab_size(run) == 200  # yet to be trained
+    base.corpus.mkdir()
+    WordPiece([*SPECIAL_TOKENS, "a", "b"]).save(base.corpus / "vocab.txt")
+    assert plan.vocab_size(run) == len(SPECIAL_TOKENS) + 2
+    with pytest.raises(UserError, match=r"vocab\.txt: no such file"):
+        plan.vocab_size(Run(make_config(vocab=str(tmp_path / "vocab.txt")), tmp_path / "other", lock))
+
+
 def run_stage(folder, monkeypatch, result):
     """The stage in an empty work directory, with a plan that is made already."""
-    monkeypatch.setattr(plan, "make_plan", lambda config, devices: result)
+    monkeypatch.setattr(plan, "make_plan", lambda config, size, devices: result)
     run = Run(make_config(), folder / "run", REPOSITORY / "requirements.lock")
     runner.open_run(run, STAGES)
     runner.run_stage(run, "plan", STAGES)
@@ -274,7 +290,7 @@ def test_a_plan_for_a_tpu_and_for_one_that_does_not_exist(tmp_path):
     code = (
         "import sys; sys.path.insert(0, 'tests')\n"
         "import plan_test as t\n"
-        "result = t.plan.make_plan(t.make_config(**{'train.batch_size': 64}), t.plan.topology_devices('v3:2x2'))\n"
+        "result = t.plan.make_plan(t.make_config(**{'train.batch_size': 64}), 300, t.plan.topology_devices('v3:2x2'))\n"
         "print(result.devices, result.chips, result.fits, result.hbm, result.kind, len(result.seconds))\n"
         "try: t.plan.topology_devices('v3:3x5')\n"
         "except t.UserError as error: print(error)\n"

@@ -219,7 +219,7 @@ def test_ids_of_several_dumps_are_told_apart(tmp_path):
         revision = f"<revision><id>1</id><text>{text} {name}.</text></revision>"
         page = f"<page><title>Fox</title><ns>0</ns><id>7</id>{revision}</page>"
         (tmp_path / f"{name}.xml").write_text(f"<mediawiki>{page}</mediawiki>", encoding="utf-8")
-    source = sources.open_source(f"{tmp_path / '2007.xml'},{tmp_path / '2015.xml'}", tmp_path / "no.lock", 0.0)
+    source = sources.open_source(f"{tmp_path / '2007.xml'},{tmp_path / '2015.xml'},", tmp_path / "no.lock", 0.0)
     prepare.prepare(source, tmp_path / "corpus", SETTINGS)
     read = [json.loads(line) for path in (tmp_path / "corpus").glob("passages-*.jsonl") for line in path.open()]
     assert {item["_id"]: item["text"][-5:] for item in read} == {"7:0": "2007.", "1-7:0": "2015."}

@@ -145,6 +145,19 @@ def test_the_bases_model_mines_for_a_run_that_will_have_embeddings_of_its_own(in
         execute(scann, "mine")
 
 
+def test_all_that_was_mined_is_written_whatever_the_pool_of_files(mined, inputs, tmp_path):
+    run = make_run(tmp_path / "run", inputs, **{"base": str(mined.folder), "stages": ("pairs",), "pairs.pool": 1})
+    execute(run)
+    assert records.details(run, "pairs")["negatives per pair"] == 4
+
+
+def test_a_share_that_no_batch_comes_from_is_refused_before_training(mined, inputs, tmp_path):
+    run = refreshed(tmp_path / "run", inputs, mined, **{"mine.refresh_share": 0.1})
+    with pytest.raises(UserError, match=r"refresh_share=0\.1 of 14 labelled pairs are 1, fewer than .*batch_size="):
+        execute(run)
+    assert not (run.folder / "checkpoints").exists() or not list((run.folder / "checkpoints").glob("*"))
+
+
 def towers_of(run, step=None):
     """The model of a run, at one of its steps."""
     vocabulary = vocabularies.load(run.corpus)

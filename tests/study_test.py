@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+import toy_corpus
 from conftest import REPOSITORY
 from ml_collections import ConfigDict
 
@@ -171,6 +172,19 @@ def test_the_sources_of_the_last_run_are_looked_at_before_the_first(tmp_path):
     with pytest.raises(UserError, match=r"run 'b' of the study: .*none\.json"):
         study.check_sources(config, table.values())
     study.check_sources(config, [table["a"]])
+
+
+def test_a_batch_larger_than_the_labels_is_found_before_the_first_run(tmp_path):
+    config, squad = make_study(a=("", ""), b=("a", "")), tmp_path / "squad.json"
+    toy_corpus.write_squad(squad)
+    config.runs.a.stages, config.runs.a.sets.reqa, config.runs.a.split.set = ("sets", "pairs"), str(squad), "reqa"
+    config.runs.b.stages = ("train",)
+    config.runs.b.data.rates.update(dict.fromkeys(config.runs.b.data.rates, 0.0) | dict(pairs=1.0))
+    config.runs.b.train.batch_size = 2
+    study.check_sources(config, study.read_table(config, tmp_path / "study").values())
+    config.runs.b.train.batch_size = 2000
+    with pytest.raises(UserError, match=r"run 'b' of the study: config\.split\.ratio=.* leaves \d+ labelled pairs to"):
+        study.check_sources(config, study.read_table(config, tmp_path / "study").values())
 
 
 def test_results_of_runs_that_are_not_done_are_not_shown(tmp_path):

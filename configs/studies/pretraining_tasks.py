@@ -207,7 +207,7 @@ def _pretrain(size: Size, model: Model) -> ConfigDict:
         query, document = size.packed[model.task]
         config.data.pack.update(query=query, document=document)
         config.data.lanes = 2  # more texts to choose from fill rows better
-    # The three are one set of pairs, of which each is as likely as any other (section 4.1).
+    # The three are one set of pairs (section 4.1), in the shares of the paper's Table 1.
     rates = chang_2020.TABLE_1 if model.task == "all" else dict.fromkeys(TASKS[model.task], 1.0)
     config.data.rates = dict.fromkeys(config.data.rates, 0.0) | rates
     return config

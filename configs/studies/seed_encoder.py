@@ -14,6 +14,7 @@ An encoder is pre-trained as 'bert' (MLM alone), 'weak' (and a decoder of 3 laye
 is cheaper takes more steps. 'short' is MLM alone with the steps of the weak decoder, the paper's. Each is fine-tuned
 with a tenth and all of the labels on BM25's negatives and those of its batch. Two go on from there, as in the paper, by
 a loss that knows no negatives but the mined ones: those of BM25 once more, or what is mined anew in training (ANCE).
+These are 'short' and 'weak': MLM of as much compute learns nothing in its first phase that could be gone on from.
 Every seed draws split and batches, and in 'gpu' and 'local' has pre-trainings of its own.
 `transfer` are BEIR folders of these names, searched with what was learned from all of the labels.
 """

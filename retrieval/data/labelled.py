@@ -38,11 +38,21 @@ class Example(NamedTuple):
 
 @dataclasses.dataclass
 class Counts:
-    """What readers leave out and what grouping brings together, for the log and the record of a stage."""
+    """What readers leave out and what grouping brings together, for the log and the record of a stage.
+
+    Attributes:
+      first: of what readers leave out, where the first one stands.
+    """
 
     examples: int = 0
     queries: int = 0
     left_out: collections.Counter = dataclasses.field(default_factory=collections.Counter)
+    first: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def leave_out(self, what: str, at: str) -> None:
+        """One more of `what`, which was read at `at`."""
+        self.left_out[what] += 1
+        self.first.setdefault(what, at)
 
 
 def example(
@@ -60,9 +70,9 @@ def example(
     """
     if not query.strip():
         raise UserError(f"{at}: the query is empty; write one, or drop the example")
-    kept = [tuple(_with_text(texts, counts)) for texts in (positives, negatives)]
+    kept = [tuple(_with_text(texts, at, counts)) for texts in (positives, negatives)]
     if not kept[0]:
-        counts.left_out["examples without a positive"] += 1
+        counts.leave_out("examples without a positive", at)
         return None
     return Example(query, *kept, tuple(answers))
 
@@ -181,9 +191,9 @@ def evaluation_set(name: str, groups: Iterable[Example], rule: str = "test") -> 
     return value
 
 
-def _with_text(texts: Iterable[Candidate], counts: Counts) -> Iterator[Candidate]:
+def _with_text(texts: Iterable[Candidate], at: str, counts: Counts) -> Iterator[Candidate]:
     for text in texts:
         if text.title.strip() or text.text.strip():
             yield text
         else:
-            counts.left_out["empty texts"] += 1
+            counts.leave_out("empty texts", at)

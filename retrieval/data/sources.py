@@ -26,7 +26,7 @@ def open_source(corpus: str, lock: Path, held_out: float) -> Source:
     if tfds_source.is_source(corpus):
         tfds_source.check_wikipedia(corpus)
         return Source(functools.partial(tfds_source.read_pages, corpus), tfds_source.parse_page)
-    paths = [Path(path) for path in corpus.split(",")]
+    paths = [Path(path) for path in corpus.split(",") if path]
     return Source(functools.partial(_read_dumps, paths), wikitext.parse)
 
 

@@ -28,8 +28,8 @@ _NORMALIZER = {
 
 _PART = 100_000  # characters that are encoded at a time
 
-# Words whose ids are kept, some 40 MB of them, and characters of the longest.
-_KEPT, _LONGEST_KEPT = 2**17, 32
+# Words whose ids are kept, some 40 MB of them; characters of the longest, and its ids.
+_KEPT, _LONGEST_KEPT, _MOST_IDS = 2**17, 32, 8
 _PARTS = re.compile(r"[!-/:-@[-`{-~]|[^!-/:-@[-`{-~]+")  # marks of ASCII, and what stands between them
 
 
@@ -209,9 +209,10 @@ class _Words(dict[str, Sequence[int]]):
             return self._ask(word)
         parts = _PARTS.findall(word)
         ids = tuple(itertools.chain.from_iterable(map(self.__getitem__, parts)) if len(parts) > 1 else self._ask(word))
-        if len(self) >= _KEPT:
-            self.clear()
-        self[word] = ids
+        if len(ids) <= _MOST_IDS:
+            if len(self) >= _KEPT:
+                self.clear()
+            self[word] = ids
         return ids
 
     def _ask(self, word: str) -> Sequence[int]:

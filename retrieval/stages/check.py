@@ -228,6 +228,12 @@ def _check_vocabulary(run: Run, names: Sequence[str]) -> None:
 def check_corpus(config: ConfigDict) -> None:
     """The corpus and the vocabulary that a config names are there, and begin as they should."""
     if config.corpus != "pydocs":
+        parts = config.corpus.split(",")
+        if len(parts) > 1 and any(map(tfds_source.is_source, parts)):
+            raise UserError(
+                f"config.corpus={config.corpus}: a corpus of TFDS stands alone, and here another is beside it; prepare "
+                "one of them"
+            )
         for path in _paths("config.corpus", config.corpus, tfds="wikipedia"):
             wikipedia.read_pages(path)  # which looks at the first page
     for path in _paths("config.vocab", str(vocabularies.named(config.vocab) or "")):
@@ -328,7 +334,7 @@ def _check_training(run: Run) -> None:
     examples.abstract_batch(config, mesh)
     examples.check_chunks(config, mesh.size)
     if config.mesh.rules:
-        model = models.abstract(config, plan.vocab_size(config))
+        model = models.abstract(config, plan.vocab_size(run))
         models.shardings(models.parameters(model), config, mesh)
         sharding.check_rules(models.parameters(model), config.mesh.rules)
     _check_shards(run)

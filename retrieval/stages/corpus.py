@@ -105,7 +105,10 @@ def write_pairs(run: Run) -> dict[str, Any]:
     run.pairs.mkdir(exist_ok=True)
     of_set = _of_set(run) if split_set else ()
     paths = [Path(path) for path in formats.split(config.pairs.files)]
-    with formats.grouped(config, paths, run.pairs, config.pairs.pool, of_set) as (groups, counts):
+    pool = config.pairs.pool
+    if split_set and run.negatives.exists():  # all that were mined
+        pool = max(pool, run.holder("mine").config.mine.negatives)
+    with formats.grouped(config, paths, run.pairs, pool, of_set) as (groups, counts):
         asked = _asked(run)
         evaluated = sum(splits.wording(group.query) in asked for group in groups)
         formats.log(counts, "pairs")

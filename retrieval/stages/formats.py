@@ -227,7 +227,8 @@ def log(counts: Counts, name: str) -> None:
     _log.info("%s: %d examples of %d queries", name, counts.examples, counts.queries)
     for what, number in counts.left_out.items():
         if number:
-            _log.warning("%s: left out %d %s", name, number, what)
+            first = f", the first at {counts.first[what]}" if what in counts.first else ""
+            _log.warning("%s: left out %d %s%s", name, number, what, first)
 
 
 def check_sets(config: ConfigDict) -> None:

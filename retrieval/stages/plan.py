@@ -17,7 +17,6 @@ import jax
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.data import vocabularies
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import display
 from retrieval.stages import examples, states
@@ -155,7 +154,7 @@ def plan(run: Run) -> dict[str, Any]:
         hold the step; the message says what would make it fit.
     """
     config = run.config
-    result = make_plan(config, topology_devices(config.plan.topology))
+    result = make_plan(config, vocab_size(run), topology_devices(config.plan.topology))
     rows = result.table()
     print(display.markdown(["plan", config.plan.topology or "the devices here"], rows))
     files.write_json(
@@ -170,9 +169,9 @@ def plan(run: Run) -> dict[str, Any]:
     return dict(rows)
 
 
-def make_plan(config: ConfigDict, devices: Sequence[jax.Device]) -> Plan:
-    """Compiles the config's train step for `devices`, which need not exist."""
-    mesh, size = models.make_mesh(config, devices), vocab_size(config)
+def make_plan(config: ConfigDict, size: int, devices: Sequence[jax.Device]) -> Plan:
+    """Compiles the config's train step for `devices`, which need not exist, and a vocabulary of `size` tokens."""
+    mesh = models.make_mesh(config, devices)
     model = models.abstract(config, size)
     state = states.abstract_state(config, model, mesh)
     sharding.check_rules(state.params, config.mesh.rules)
@@ -292,10 +291,13 @@ def _bytes(tree: Any) -> int:
     return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def vocab_size(config: ConfigDict) -> int:
-    """The tokens of the vocabulary that the config names, or those that it asks for."""
-    path = vocabularies.named(config.vocab)
-    return len(vocabularies.load(path)) if path and path.exists() else config.prepare.vocab_size
+def vocab_size(run: Run) -> int:
+    """The tokens of the vocabulary that the run trains with; of one that is yet to be trained, those it is to have.
+
+    Raises:
+      UserError: it cannot be read.
+    """
+    return len(run.load_vocabulary()) if run.vocabulary else run.holder("prepare").config.prepare.vocab_size
 
 
 def _platform(device: jax.Device) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval import files, hosts
-from retrieval.data import labelled, pairs
+from retrieval.data import labelled, pairs, tasks
 from retrieval.data.candidate_texts import CandidateTexts
 from retrieval.data.labelled import Counts
 from retrieval.data.vocab import Vocabulary
@@ -40,8 +40,9 @@ class Versions:
         """Begins with version 0.
 
         Raises:
-          UserError: it has fewer examples than a batch has rows.
+          UserError: it has fewer examples than a batch has rows, or the next ones will have.
         """
+        _check_share(run)
 
         def make(version: int) -> examples.Batches:
             return examples.make_batches(run, vocabulary, mesh, folder_of(run, version) if version else None, version)
@@ -134,6 +135,21 @@ def is_there(run: Run, version: int) -> bool:
         _log.warning("%s", error)
         return False
     return True
+
+
+def _check_share(run: Run) -> None:
+    """A version is mined for a share of the questions, and may be too small where version 0 is not."""
+    config, statistics = run.config, run.pairs / "stats.json"
+    share, batch_size = config.mine.refresh_share, config.train.batch_size
+    if any(rate for task, rate in config.data.rates.items() if task != tasks.LABELLED) or not statistics.exists():
+        return
+    there = files.read_json(statistics)["pairs with negatives"]
+    if there >= batch_size > (left := round(share * there)):
+        raise UserError(
+            f"config.mine.refresh_share={share} of {there} labelled pairs are {left}, fewer than "
+            f"config.train.batch_size={batch_size}: training would end at the first refresh; raise the share, such as "
+            "to 1, or lower the batch"
+        )
 
 
 def _embedded(
