@@ -7,8 +7,6 @@ loads and searches, every step in a process of its own. Prints a table and write
 """
 
 import multiprocessing
-import re
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import numpy as np
 from absl import flags
 from absl import logging as absl_logging
 
+from benchmarks import measure, worker
 from retrieval import command_line, files
 from retrieval.errors import UserError
 from retrieval.search import encode, scann, tuning
@@ -93,15 +92,10 @@ class _Parts:
         self.parts: dict[str, dict[str, float]] = {}
 
     def __call__(self, name: str, function: Callable[[], Any]) -> Any:
-        Path("/proc/self/clear_refs").write_text("5")  # the kernel's peak of this process begins anew
-        began = time.perf_counter()
-        result = function()
-        self.parts[name] = {"seconds": time.perf_counter() - began, "peak_bytes": _peak()}
+        worker.reset_peak()
+        result, seconds = measure.timed(function)
+        self.parts[name] = {"seconds": seconds, "peak_bytes": int(worker.peak_mb() * 2**20)}
         return result
-
-
-def _peak() -> int:
-    return 1024 * int(re.search(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())[1])
 
 
 def _in_process(step: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from ml_collections import ConfigDict
 from benchmarks.measure import markdown, spread
 from benchmarks.ours.training import TrainStep
 from retrieval import command_line, files
-from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError
 from retrieval.stages import examples, records, runner
 from retrieval.stages import model as models
@@ -74,7 +73,7 @@ def measure(run: Run, trainer: bool, rounds: int, seconds: float) -> dict[str, A
     Returns:
       The settings, the seconds to the first batch, and for every measure its median and range over the rounds.
     """
-    vocabulary, mesh = WordPiece.load(run.corpus / "vocab.txt"), models.make_mesh(run.config)
+    vocabulary, mesh = run.load_vocabulary(), models.make_mesh(run.config)
     with jax.set_mesh(mesh):
         began = time.perf_counter()
         batches = examples.make_batches(run, vocabulary, mesh)

@@ -21,6 +21,7 @@ from benchmarks import contest
 from benchmarks.works import WORKS, Sizes
 from retrieval import command_line, files
 from retrieval.errors import UserError, unknown_name
+from retrieval.stages import check
 from retrieval.stages.run import Run, kept_config
 from retrieval.stages.runner import run_stage, take_run
 from retrieval.stages.table import STAGES
@@ -103,6 +104,7 @@ def _run() -> Run:
     folder = Path(command_line.WORKDIR.value)
     config = command_line.CONFIG.value or kept_config(folder)
     run = Run(config, folder, folder / "requirements.lock")
+    check.check(run, config.stages, STAGES)
     take_run(run, STAGES)
     for stage in config.stages:
         run_stage(run, stage, STAGES)

@@ -27,7 +27,6 @@ from retrieval.errors import UserError, unknown_name
 from retrieval.search import scann, tuning
 from retrieval.search.exact import ExactIndex
 from retrieval.search.scann import ScannIndex
-from retrieval.search.tuning import Target
 
 _OUT = flags.DEFINE_string("out", None, "The JSON file that is written.")
 _SIZES = flags.DEFINE_list(
@@ -170,17 +169,17 @@ def measure_approximate(
     built = {name: timed(functools.partial(_build, faiss, PEERS[name], candidates_NE)) for name in peers if faiss}
     tried = {name: list(_try(faiss, PEERS[name], index, sample)) for name, (index, _) in built.items()}
     targets = {}
-    for target in (Target(recall, k) for recall in RECALLS):
-        tuned, tuning_seconds = timed(functools.partial(tree.tuned, sample, target.recall))
+    for target in RECALLS:
+        tuned, tuning_seconds = timed(functools.partial(tree.tuned, sample, target))
         searches = {OURS: ExactIndex(candidates_NE).search, "ScaNN": tuned.search}
         settings = {"ScaNN": tuned.description, "tuning ScaNN, seconds": round(tuning_seconds, 1)}
         for name, (index, _) in built.items():
-            enough = [(seconds, setting) for setting, recall, seconds in tried[name] if recall >= target.recall]
+            enough = [(seconds, setting) for setting, recall, seconds in tried[name] if recall >= target]
             if enough:  # a peer that does not get there has no row
                 settings[PEERS[name].title] = min(enough)[1]
                 searches[PEERS[name].title] = functools.partial(_search_with, faiss, index, min(enough)[1])
         measured = _measure(searches, measured_QE, k, rounds)
-        targets[f"{target.recall:g}"] = {"settings": settings, "systems": measured}
+        targets[f"{target:g}"] = {"settings": settings, "systems": measured}
     seconds = {"ScaNN": tree_seconds} | {PEERS[name].title: seconds for name, (_, seconds) in built.items()}
     rows, dimensions = candidates_NE.shape
     return {"rows": rows, "dimensions": dimensions, "build_seconds": seconds, "targets": targets}

@@ -16,7 +16,6 @@ from benchmarks.contest import System, Target, Work
 from benchmarks.ours import resume, training
 from retrieval import files
 from retrieval.data.packing import Packing
-from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError
 from retrieval.stages import examples, records
 from retrieval.stages.run import Run
@@ -202,7 +201,7 @@ def write_pairs(run: Run, rows: int) -> Path:
     if rows % size:
         raise UserError(f"{rows} pairs are no multiple of config.train.batch_size={size}, in which they are drawn")
     with jax.set_mesh(mesh):
-        batches = examples.make_batches(run, WordPiece.load(run.corpus / "vocab.txt"), mesh)
+        batches = examples.make_batches(run, run.load_vocabulary(), mesh)
         drawn = [{name: np.asarray(values) for name, values in next(batches).items()} for _ in range(rows // size)]
     with files.atomic(path) as temporary:
         np.savez(temporary, **{name: np.concatenate([batch[name] for batch in drawn]) for name in drawn[0]})
@@ -298,7 +297,7 @@ def _vocabulary(run: Run) -> str:
 
 
 def _vocab_size(run: Run) -> int:
-    return len(WordPiece.load(run.corpus / "vocab.txt"))
+    return len(run.load_vocabulary())
 
 
 def _fingerprint(run: Run, fields: Sequence[str], config: ConfigDict) -> str:

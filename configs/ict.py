@@ -11,6 +11,5 @@ from configs import ict_bfs_wlp
 def get_config(size: str = "paper") -> ConfigDict:
     """`ict_bfs_wlp` with ICT as the only task."""
     config = ict_bfs_wlp.get_config(size)
-    config.data.rates.update(ict=0.0, bfs=0.0, wlp=0.0)
-    config.data.rates.ict = 1.0
+    config.data.rates = dict.fromkeys(config.data.rates, 0.0) | dict(ict=1.0)
     return config

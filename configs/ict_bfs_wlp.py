@@ -34,7 +34,8 @@ def _paper() -> ConfigDict:
     config.seed = 0
     config.stages = ("prepare", "sets", "train", "encode", "index", "evaluate", "report")
 
-    # 'pydocs' (the docstrings of the installed packages), or MediaWiki exports, separated by commas.
+    # 'pydocs' (the docstrings of the installed packages), MediaWiki exports, separated by commas, or TFDS's:
+    # 'tfds:wikipedia/CONFIG'.
     config.corpus = ""
     # Work directory of a run whose outputs serve for the stages that are not listed here.
     config.base = ""

@@ -15,6 +15,6 @@ from configs import ict_bfs_wlp
 def get_config(size: str = "paper") -> ConfigDict:
     """`ict_bfs_wlp` with MLM as the only task; the texts are as long as the documents."""
     config = ict_bfs_wlp.get_config(size)
-    config.data.rates = dict(ict=0.0, bfs=0.0, wlp=0.0, mlm=1.0, autoencoder=0.0, pairs=0.0)
+    config.data.rates = dict.fromkeys(config.data.rates, 0.0) | dict(mlm=1.0)
     config.loop.validate_every = 0
     return config

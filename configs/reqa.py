@@ -20,7 +20,7 @@ def get_config(size: str = "paper") -> ConfigDict:
     config.stages = ("sets", "pairs", "train", "encode", "index", "evaluate", "report")
     config.corpus, config.sets.pydocs = "", False
     config.split.set = "reqa"
-    config.data.rates = dict(ict=0.0, bfs=0.0, wlp=0.0, mlm=0.0, autoencoder=0.0, pairs=1.0)
+    config.data.rates = dict.fromkeys(config.data.rates, 0.0) | dict(pairs=1.0)
     config.data.update(lanes=8, held_out=0.0)
     config.encode.update(untrained=False, corpus=False)
     config.train.update(steps=2000, batch_size=512, learning_rate=5e-5)

@@ -50,6 +50,8 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     if len(configs) > 1:
         raise UserError(f"--config is there twice, {configs[0]} and {configs[-1]}: leave one out")
     rest = _parse(plain)
+    if (WORKDIR.value or "").startswith("~"):  # which a shell expands at the beginning of a word alone
+        raise UserError(f"--workdir={WORKDIR.value}: '~' is no folder here; write $HOME, or the whole path")
     if _SCRATCH.value:
         mirror.set_scratch(Path(_SCRATCH.value))
     if not overrides:

@@ -31,7 +31,7 @@ from retrieval.data import reqa, splits
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import study, study_report
 from retrieval.evaluation.study_results import Results
-from retrieval.stages import check, records, runner, settings, starts
+from retrieval.stages import check, examples, formats, records, runner, settings, starts
 from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
 from retrieval.store import is_url
@@ -129,6 +129,7 @@ def check_sources(config: ConfigDict, entries: Sequence[Entry]) -> None:
       UserError: a file is missing, or not what it should be; or SQuAD's questions are too few for a run's batch.
     """
     read_squad = functools.cache(reqa.read_squad)
+    opened: set[str] = set()
     runs = {str(entry.run.folder): entry.run for entry in entries}
     pairs: dict[str, int] = {}  # to train on, by the folder of the run that divides the questions
     for entry in entries:
@@ -138,15 +139,19 @@ def check_sources(config: ConfigDict, entries: Sequence[Entry]) -> None:
                 check.check_corpus(own)
             if "sets" in own.stages:
                 squad = tuple(check.check_sets(own, "prepare" in own.stages or bool(entry.needs)))
-                if squad and (value := read_squad(squad)).name == own.split.set:
+                if (sources := f"{own.sets.reqa} {own.sets.nq}") not in opened:
+                    check.open_prepared(own)
+                    opened.add(sources)
+                is_all = len(squad) == len(formats.split(own.sets.reqa))  # what TFDS has is not counted
+                if squad and is_all and (value := read_squad(squad)).name == own.split.set:
                     _, training = splits.split(value, own.split.ratio, own.split.validation, own.split.seed)
                     pairs[str(entry.run.folder)] = sum(map(len, training.qrels[splits.TRAIN].values()))
-            if "train" in own.stages:
-                _check_labels(entry.run, runs, pairs)
         except UserError as error:
             empty = [f"config.{name}" for name, value in config.items() if value == ""]
             hint = f"; of the study: empty {', '.join(empty)}" if empty else ""
             raise UserError(f"run '{entry.name}' of the study: {error}{hint}") from error
+        if "train" in own.stages:
+            _check_labels(entry, runs, pairs)
 
 
 def _holder(run: Run | None, stage: str, runs: Mapping[str, Run]) -> Run | None:
@@ -156,18 +161,18 @@ def _holder(run: Run | None, stage: str, runs: Mapping[str, Run]) -> Run | None:
     return run
 
 
-def _check_labels(run: Run, runs: Mapping[str, Run], pairs: Mapping[str, int]) -> None:
+def _check_labels(entry: Entry, runs: Mapping[str, Run], pairs: Mapping[str, int]) -> None:
     """A batch is not larger than what is left of a set to train on."""
+    run = entry.run
     divides, labels = (_holder(run, stage, runs) for stage in ("sets", "pairs"))
-    others = any(rate for task, rate in run.config.data.rates.items() if task != "pairs")
-    if others or not (divides and labels) or labels.config.pairs.files:
+    if examples.unlabelled(run.config) or not (divides and labels) or labels.config.pairs.files:
         return
     left, batch_size = pairs.get(str(divides.folder)), run.config.train.batch_size
     if left is not None and left < batch_size:
         raise UserError(
-            f"config.split.ratio={divides.config.split.ratio} leaves {left} labelled pairs to train on, fewer than "
-            f"config.train.batch_size={batch_size}: give more questions, such as SQuAD's train and dev files, or take "
-            "a smaller batch"
+            f"run '{entry.name}' of the study: config.split.ratio={divides.config.split.ratio} leaves {left} labelled "
+            f"pairs to train on, fewer than config.train.batch_size={batch_size}: give more questions, such as SQuAD's "
+            "train and dev files, or take a smaller batch"
         )
 
 
@@ -217,7 +222,7 @@ def _is_finished(run: Run) -> bool:
     path = run.folder / "config.json"
     if not path.exists() or files.read_json(path) != json.loads(run.config.to_json()):
         return False
-    return all(records.is_current(run, stage, STAGES) for stage in run.config.stages)
+    return all(records.is_current(run, stage, STAGES) and records.is_written(run, stage) for stage in run.config.stages)
 
 
 def select(table: dict[str, Entry], patterns: Sequence[str]) -> dict[str, Entry]:

@@ -151,7 +151,7 @@ def test_answers_are_looked_for_where_there_are_no_judgements_or_they_are_asked_
     beir.write_candidates(
         tmp_path / "toy" / "corpus.jsonl", [Candidate("x", "", "In Rome."), Candidate("y", "", "No.")]
     )
-    config = ConfigDict({"evaluate": {"metrics": asked}})
+    config = ConfigDict({"evaluate": {"metrics": asked, "depth": 100}})
     run, queries = SimpleNamespace(config=config, sets=tmp_path), {"a": "where?", "b": "why?", "c": "or?"}
     known = {"a": answers.of_texts(["rome"]), "c": answers.of_texts(["no"])}
     value = Judged("toy", queries, ["x", "y"], {}, qrels, known)
@@ -160,6 +160,8 @@ def test_answers_are_looked_for_where_there_are_no_judgements_or_they_are_asked_
     rows = list(evaluate._evaluate_answers(run, value, [ranking], names)) if names else []
     assert {row["metric"]: row["value"] for row in rows} == found
     assert all(row["queries"] == 2 for row in rows)
+    config.evaluate.depth = 10  # of ten results nothing is known of the twentieth
+    assert not {"Answer@20", "Answer@100"} & set(evaluate._of_answers(run, value))
 
 
 @pytest.mark.parametrize(

@@ -97,12 +97,5 @@ def test_the_config_says_how_many_queries(run, monkeypatch):
     counts = []
     monkeypatch.setattr(tuning, "_choose", lambda rng, number, count: counts.append(count) or np.arange(count))
     run.config.index.tune_queries = 130
-    index._build_scann(run, "large", tuning.Target(0.5, 20))
+    index._build_scann(run, "large")
     assert counts == [130]
-
-
-def test_what_the_config_cannot_ask_for(run):
-    run.config.index.recall_target = 99.0
-    with pytest.raises(UserError, match=r"config\.index\.recall_target is 99"):
-        index.index(run)
-    assert not run.index("tiny", "bm25").exists()  # said before anything is built

@@ -115,6 +115,30 @@ def test_what_is_set_for_a_stage_of_the_base_is_refused_where_it_would_make_a_di
     assert not refused("--config.pairs.collection=c.tsv", stages="('sets',)")
 
 
+def test_towers_of_the_base_are_used_as_they_were_trained(tmp_path):
+    base = make_run(tmp_path / "base", "--config.stages=('prepare','train')", "--config.data.document_length=48")
+    base.folder.mkdir()
+    (base.folder / "config.json").write_text(base.config.to_json())
+
+    def refused(*arguments, stages="('sets','encode','index','evaluate')", names=()):
+        parse(CONFIG, f"--config.base={base.folder}", f"--config.stages={stages}", *arguments)
+        run = Run(flags.FLAGS.config, tmp_path / "run", base.lock)
+        try:
+            overrides.check(run, names, STAGES, command_line.overridden())
+        except UserError as error:
+            return str(error)
+
+    assert refused("--config.data.document_length=64").startswith("config.data.document_length: the towers of ")
+    assert refused("--config.model.pooling=cls") and refused("--config.model.hidden_size=32")
+    assert not refused("--config.data.document_length=48") and not refused("--config.encode.batch_tokens=64")
+    assert not refused("--config.data.document_length=64", stages="('train','encode')")
+    assert not refused("--config.data.document_length=64", names=["plan"])
+    config = base.config.copy_and_resolve_references()
+    config.data.rates = dict.fromkeys(config.data.rates, 0.0) | dict(mlm=1.0)
+    (base.folder / "config.json").write_text(config.to_json())
+    assert not refused("--config.model.pooling=cls")  # its encoder is put into towers of this run's
+
+
 def test_a_full_disk_is_named():
     import errno
 
@@ -235,7 +259,7 @@ def test_an_interrupted_stage_goes_on_and_keeps_its_output(tmp_path, stages):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_all(make_run(tmp_path), stages | {"evaluate": Stage(interrupted, ("evaluate",), ("prepare",))})
+        run_all(make_run(tmp_path), stages | {"evaluate": Stage(interrupted, ("evaluate",), needs=("prepare",))})
     (tmp_path / "out" / "part").touch()
     run_all(make_run(tmp_path), stages)
     assert stages["evaluate"].function.calls == 1 and (tmp_path / "out" / "part").exists()

@@ -90,6 +90,18 @@ def test_without_the_package_it_is_said_before_training(tmp_path, monkeypatch):
     metric_writers.check(config())
 
 
+@pytest.mark.parametrize("name", ["write_scalars", "close"])
+def test_a_disk_that_is_full_for_tensorboard_is_an_error_of_files(tmp_path, monkeypatch, name):
+    def full(*_):
+        raise tf.errors.ResourceExhaustedError(None, None, "No space left on device\nand more")
+
+    writer = metric_writers.open_writer(tmp_path, config(), after=0)
+    monkeypatch.setattr(writer._writers[0]._tensorboard, name, full)
+    with pytest.raises(OSError, match=r"^No space left on device$"):
+        writer(1, {"loss": 1.0})
+        writer.close()
+
+
 def test_the_other_hosts_of_a_pod_write_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(metric_writers.hosts, "is_first", lambda: False)
     write(tmp_path, config("mine"), 0, [1]).close()

@@ -158,6 +158,72 @@ def test_a_share_that_no_batch_comes_from_is_refused_before_training(mined, inpu
     assert not (run.folder / "checkpoints").exists() or not list((run.folder / "checkpoints").glob("*"))
 
 
+def test_a_version_that_no_batch_comes_from_is_not_written(mined, inputs, tmp_path, monkeypatch):
+    run, mine = refreshed(tmp_path / "run", inputs, mined), negatives.mine
+
+    def few(*arguments):
+        result = mine(*arguments)
+        return result._replace(rows=[rows[: len(rows) * (number < 2)] for number, rows in enumerate(result.rows)])
+
+    monkeypatch.setattr(negatives, "mine", few)
+    with pytest.raises(UserError, match=r"of 14 training questions 2 have a negative left, .* or lower the margins"):
+        execute(run)
+    assert not list(run.folder.glob("refreshed/*"))
+
+
+@pytest.fixture
+def copied(mined, tmp_path):
+    """A run like `mined`, whose questions and candidates can be changed."""
+    return Run(mined.config, shutil.copytree(mined.folder, tmp_path / "copied"), mined.lock)
+
+
+def change(path, function):
+    lines = [
+        json.dumps(function(number, json.loads(line))) for number, line in enumerate(path.read_text().splitlines())
+    ]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def found(run, search=None):
+    with negatives.open_questions(run) as (questions, candidates):
+        search = search or (lambda _, k: (np.zeros((14, k)), np.tile(np.arange(k), (14, 1))))
+        return questions, negatives.mine(run.config, questions, candidates, search, [None] * 14)
+
+
+def test_a_question_of_another_spelling_has_the_same_positives(copied):
+    run = copied
+    with negatives.open_questions(run) as (before, _):
+        one, other = next((a, b) for a in before for b in before if a.positives != b.positives)
+    change(
+        run.training / "queries.jsonl",
+        lambda _, line: line | ({"text": f"  {one.text.upper()}"} if line["_id"] == other.id else {}),
+    )
+    questions, mined = found(run)
+    negatives_of = dict(zip((question.id for question in questions), mined.rows))
+    both = sorted({*one.positives, *other.positives})
+    for id, own in ((one.id, one.positives), (other.id, other.positives)):
+        question = next(question for question in questions if question.id == id)
+        assert question.positives == own and question.known == both
+        assert not set(both) & set(negatives_of[id].tolist())
+    drawn = negatives.draw(questions, 0.3, 0, 1)
+    assert len({one.id, other.id} & {question.id for question in drawn}) in (0, 2)
+
+
+def test_a_candidate_without_text_is_no_negative(copied):
+    change(
+        copied.sets / "reqa" / "corpus.jsonl",
+        lambda row, line: line | ({"title": " ", "text": ""} if row < 3 else {}),
+    )
+    _, mined = found(copied)
+    assert all(len(rows) and min(rows) >= 3 for rows in mined.rows)
+
+
+def test_a_question_without_text_is_refused(copied):
+    change(copied.training / "queries.jsonl", lambda row, line: line | {"text": " "})
+    with pytest.raises(UserError, match=r"training: training question '\w+' has no text"):
+        found(copied)
+
+
 def towers_of(run, step=None):
     """The model of a run, at one of its steps."""
     vocabulary = vocabularies.load(run.corpus)
@@ -368,8 +434,9 @@ def test_versions_that_no_checkpoint_belongs_to_are_deleted(inputs, mined, tmp_p
     run = refreshed(tmp_path, inputs, mined, **{"mine.refresh_lag": lag})
     for version in range(1, 7):
         (tmp_path / "refreshed" / f"{version:05d}").mkdir(parents=True)
+    (tmp_path / "refreshed" / ".DS_Store").write_text("")
     versions.drop_unneeded(run, 7, kept=[9, 17])
-    assert sorted(int(path.name) for path in (tmp_path / "refreshed").glob("*")) == left
+    assert sorted(int(path.name) for path in (tmp_path / "refreshed").glob("0*")) == left
 
 
 @pytest.fixture(scope="module")
@@ -545,7 +612,7 @@ def test_the_second_process_ends_with_the_first_and_the_first_with_it(lagged, in
 
 
 def test_a_share_of_the_questions_is_another_one_in_every_version():
-    questions = [negatives.Question(str(number), f"q{number}", [0], []) for number in range(100)]
+    questions = [negatives.Question(str(number), f"q{number}", [0], [0], []) for number in range(100)]
     parts = [{question.id for question in negatives.draw(questions, 0.2, 0, version)} for version in (1, 2)]
     assert list(map(len, parts)) == [20, 20] and len(parts[0] & parts[1]) < 15
     assert negatives.draw(questions, 1.0, 0, 1) == questions and len(negatives.draw(questions, 1e-9, 0, 1)) == 1
@@ -553,7 +620,7 @@ def test_a_share_of_the_questions_is_another_one_in_every_version():
 
 def test_the_ids_of_a_text_are_drawn_together():
     """The positives of each are no negatives of the others, which has to be known wherever one is drawn."""
-    questions = [negatives.Question(str(number), f"q{number // 2}", [0], []) for number in range(100)]
+    questions = [negatives.Question(str(number), f"q{number // 2}", [0], [0], []) for number in range(100)]
     for version in (1, 2):
         drawn = [question.id for question in negatives.draw(questions, 0.2, 0, version)]
         assert 10 <= len(drawn) < 40 and all(int(id) ^ 1 in set(map(int, drawn)) for id in drawn)

@@ -207,6 +207,11 @@ def test_the_first_rule_that_is_found_counts():
         (("table", (None, None, "fsdp")), "more axes than dimensions"),
         (("kernel", ("fsdp",)), "the first dimension is that of the layers"),
         (("table",), "a rule is a pair"),
+        (5, "a rule is a pair"),
+        ((5, ("fsdp",)), "a rule is a pair"),
+        (("table", None), "each dimension needs None or an axis"),
+        (("table", 5), "each dimension needs None or an axis"),
+        (("table", (["fsdp"],)), "each dimension needs None or an axis"),
     ],
 )
 def test_a_rule_that_cannot_be(rule, message):

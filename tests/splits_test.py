@@ -112,6 +112,13 @@ def test_the_same_question_under_several_ids_is_on_one_side():
     assert set(split(value, 0.3, 0.2, 0)[1].queries) < set(split(value, 0.5, 0.2, 0)[1].queries)
 
 
+@pytest.mark.parametrize(
+    "other", ["When did  beyoncé sing? ", "WHEN DID BEYONCE\u0301 SING?", "When did Beyonce sing?"]
+)
+def test_what_an_uncased_model_sees_alike_is_one_question(other):
+    assert splits.wording(other) == splits.wording("When did Beyoncé sing?") == "when did beyonce sing?"
+
+
 def test_questions_that_differ_in_white_space_or_case_are_one():
     value = questions(200)
     value.queries.update(

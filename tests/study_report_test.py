@@ -160,6 +160,15 @@ def test_nothing_has_run_yet(tmp_path):
     assert not (tmp_path / "plots").exists()
 
 
+def test_what_a_gain_is_over_is_missing_by_itself(tmp_path):
+    write_run(tmp_path, "a", {"Success@10": 0.5})
+    gain = spec(["a"], metric="Success@10") | {"over": spec(["gone"], metric="Success@10")}
+    fields = {"text": "x", "better": gain, "worse": spec(["a"], metric="Success@10")}
+    one = StudyTable("T", ("task", "R@10"), (Row(("ICT",), (cell(["a"], "Success@10"),)),))
+    write_study(results_of(tmp_path), "S", [one], [], claims=[claim(fields)])
+    assert (tmp_path / "study.md").read_text().endswith("## Missing\n\n- gone: not done\n")
+
+
 def test_what_is_missing_is_told_once_and_for_plots_and_claims_too(tmp_path):
     write_run(tmp_path, "a", {"Success@1": 0.1})
     cells = [cell(["a"], f"Success@{k}") for k in (1, 5, 10)]

@@ -152,6 +152,8 @@ def test_what_is_made_anew_and_comes_out_the_same_costs_no_run_that_stands_on_it
     do(config, tmp_path / "study")
     made = read_record(table["a"].run, "sets") | {"outputs": {"sets/reqa/corpus.jsonl": "the same bytes"}}
     write_record(table["a"].run, "sets", made)
+    (table["a"].run.sets / "reqa").mkdir(parents=True)
+    (table["a"].run.sets / "reqa" / "corpus.jsonl").write_text("")
     finish(table["a"].run, "index")
     finish(table["b"].run, "train")
     os.utime(squad, (1, 1))  # a new date is nothing new
@@ -160,6 +162,8 @@ def test_what_is_made_anew_and_comes_out_the_same_costs_no_run_that_stands_on_it
     assert study.finished(table) == set()
     write_record(table["a"].run, "sets", made | {"inputs": made_from(table["a"].run, "sets", STAGES)})
     assert study.finished(table) == {"a", "b"}
+    (table["a"].run.sets / "reqa" / "corpus.jsonl").unlink()
+    assert study.finished(table) == set()  # it is done again, as the run by itself would be
 
 
 def test_the_sources_of_the_last_run_are_looked_at_before_the_first(tmp_path):
@@ -172,9 +176,15 @@ def test_the_sources_of_the_last_run_are_looked_at_before_the_first(tmp_path):
     with pytest.raises(UserError, match=r"run 'b' of the study: .*none\.json"):
         study.check_sources(config, table.values())
     study.check_sources(config, [table["a"]])
+    config.runs.b.sets.reqa, config.runs.b.sets.nq = "", str(tmp_path / "none.json")
+    with pytest.raises(UserError, match=r"run 'b' of the study: .*none\.json, line 1"):
+        study.check_sources(config, study.read_table(config, tmp_path).values())
+    config.runs.b.sets.nq = f"tfds:natural_questions?data_dir={tmp_path}"
+    with pytest.raises(UserError, match=r"run 'b' of the study: tfds:natural_questions.*nothing is prepared"):
+        study.check_sources(config, study.read_table(config, tmp_path).values())
 
 
-def test_a_batch_larger_than_the_labels_is_found_before_the_first_run(tmp_path):
+def test_a_batch_larger_than_the_labels_is_found_before_the_first_run(tmp_path, monkeypatch):
     config, squad = make_study(a=("", ""), b=("a", "")), tmp_path / "squad.json"
     toy_corpus.write_squad(squad)
     config.runs.a.stages, config.runs.a.sets.reqa, config.runs.a.split.set = ("sets", "pairs"), str(squad), "reqa"
@@ -185,6 +195,11 @@ def test_a_batch_larger_than_the_labels_is_found_before_the_first_run(tmp_path):
     config.runs.b.train.batch_size = 2000
     with pytest.raises(UserError, match=r"run 'b' of the study: config\.split\.ratio=.* leaves \d+ labelled pairs to"):
         study.check_sources(config, study.read_table(config, tmp_path / "study").values())
+    opened = []
+    monkeypatch.setattr(study.check, "open_prepared", lambda own: opened.append(own.sets.reqa))
+    config.runs.a.sets.reqa = f"{squad},tfds:squad"  # which has more of them
+    study.check_sources(config, study.read_table(config, tmp_path / "study").values())
+    assert len(opened) == 1
 
 
 def test_results_of_runs_that_are_not_done_are_not_shown(tmp_path):

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import shutil
 
 import jax
 import numpy as np
@@ -170,6 +171,34 @@ def test_packed_batches_on_hosts_and_after_a_restart(corpus, monkeypatch, tmp_pa
         iterator.restore(tmp_path)
         halves = [{n: np.split(values, 2)[host] for n, values in batch.items()} for batch in whole[6:]]
         assert equal(halves, take(iterator, 6))
+
+
+def test_a_position_goes_with_the_files_to_another_folder(corpus, tmp_path):
+    """With more data than lies in buffers: the rest is read when training goes on."""
+    texts = [Candidate(str(number), "", f"passage {number}") for number in range(8000)]
+    examples = [Example(f"question {text.id}", (text,), ()) for text in texts]
+    pairs.write_pairs(examples, corpus[1], tmp_path / "old", 1)
+
+    def draw(folder):
+        name, _ = tasks.register(*corpus, {"pairs": 1.0}, labelled=folder, shuffle_buffer=4)
+        return batches(corpus, name, lanes=1)
+
+    before = draw(tmp_path / "old")
+    take(before, 1)
+    before.save(tmp_path)
+    expected = take(before, 12)
+    shutil.copytree(tmp_path / "old", tmp_path / "new")
+    for path in (tmp_path / "old").glob(pairs.PATTERN):  # something else is now where they were
+        path.write_bytes(b"no shard")
+    after = draw(tmp_path / "new")
+    after.restore(tmp_path)
+    assert equal(take(after, 12), expected)
+
+
+def test_a_position_that_cannot_be_written_is_an_error_of_files(corpus, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError):
+        batches(corpus, register(corpus, ict=1.0)).save(tmp_path / "file")
 
 
 def test_a_position_of_other_lanes_is_refused(corpus, tmp_path):

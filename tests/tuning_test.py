@@ -7,7 +7,7 @@ import pytest
 
 from retrieval.errors import UserError
 from retrieval.search import tuning
-from retrieval.search.tuning import Choice, Setting, Target, choose, draw, recalls
+from retrieval.search.tuning import Choice, Setting, choose, draw, recalls
 
 LEAVES, DEPTHS = [1, 2, 4, 8, 16, 32], [10, 20, 50]
 
@@ -60,13 +60,6 @@ def test_bisection_measures_few_settings():
 
     assert choose(measure, leaves, [10, 20], cost, 0.5).setting == Setting(500, 10)
     assert len(measured) == len(set(measured)) <= 22
-
-
-@pytest.mark.parametrize("target", [0, -0.5, 1.01, float("nan")])
-def test_a_recall_that_cannot_be(target):
-    with pytest.raises(UserError, match=r"config\.index\.recall_target is .*at most 1"):
-        Target(target, 100)
-    assert Target(1, 100).recall == 1
 
 
 def test_recalls_by_hand():
@@ -127,8 +120,6 @@ def test_as_many_results_as_candidates():
 
 def test_a_sample_that_cannot_be_drawn():
     embeddings = np.ones((200, 4), np.float32)
-    with pytest.raises(UserError, match=r"config\.index\.tune_queries is 0"):
-        draw(embeddings, embeddings, 0, 10)
     with pytest.raises(UserError, match="3 dimensions and the candidates 4"):
         draw(embeddings, np.ones((200, 3)), 100, 10)
     with pytest.raises(UserError, match="200 of 200 query embeddings hold NaN"):

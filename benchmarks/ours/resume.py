@@ -35,14 +35,13 @@ def travel(values: Mapping[str, Any], folder: Path, step: int) -> None:
     import jax
     from ml_collections import ConfigDict
 
-    from retrieval.data.vocab import WordPiece
     from retrieval.stages import examples, starts, states
     from retrieval.stages import model as models
     from retrieval.stages.run import Run
     from retrieval.training import sharding
 
     run, mesh = Run(ConfigDict(values), folder, folder / "requirements.lock"), sharding.make_mesh()
-    vocabulary = WordPiece.load(run.corpus / "vocab.txt")
+    vocabulary = run.load_vocabulary()
     like = states.abstract_state(run.config, models.abstract(run.config, len(vocabulary)), mesh)
     state = starts.initial_state(run.config, len(vocabulary), like)
     state.step += step

@@ -14,14 +14,13 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
     from ml_collections import ConfigDict
 
     from benchmarks.ours import training
-    from retrieval.data.vocab import WordPiece
     from retrieval.stages import examples
     from retrieval.stages.run import Run
 
     folder = Path(settings["folder"])
     run, mesh = Run(ConfigDict(settings["config"]), folder, folder / "requirements.lock"), training.one_device()
     with jax.set_mesh(mesh):
-        batches = examples.make_batches(run, WordPiece.load(run.corpus / "vocab.txt"), mesh)
+        batches = examples.make_batches(run, run.load_vocabulary(), mesh)
 
     def draw() -> int:
         pairs, seconds = 0, 0.0

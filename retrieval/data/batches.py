@@ -104,7 +104,10 @@ class _Lane:
             ) from None
 
     def save(self, folder: Path) -> None:
-        tf.train.Checkpoint(lane=self._iterator).write(str(folder / self.name))
+        try:
+            tf.train.Checkpoint(lane=self._iterator).write(str(folder / self.name))
+        except tf.errors.OpError as error:  # of a full disk, for one
+            raise OSError(first_line(error)) from error
 
     def restore(self, folder: Path) -> None:
         if not (folder / f"{self.name}.index").exists():

@@ -65,14 +65,14 @@ def write_shards(folder: Path, settings: Settings) -> collections.Counter:
 
 
 class _Cut(beam.DoFn):
-    def __init__(self, vocabulary: Path, settings: Settings):
-        self._path, self._settings = vocabulary, settings
+    def __init__(self, folder: Path, settings: Settings):
+        self._folder, self._settings = folder, settings
 
     def setup(self) -> None:
-        self._vocabulary = vocabularies.load(self._path)
+        self._vocabulary = vocabularies.load(self._folder)
 
     def process(self, line: str) -> Iterator[beam.pvalue.TaggedOutput]:
-        item, settings = articles.from_json(line, f"articles beside {self._path}"), self._settings
+        item, settings = articles.from_json(line, f"articles beside {self._folder}"), self._settings
         yield from _tagged(shards.cut_article(item, self._vocabulary, settings.limits, settings.num_shards))
 
 

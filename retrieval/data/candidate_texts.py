@@ -17,6 +17,7 @@ class CandidateTexts:
     Attributes:
       keys_N: uint64, the same for the same title and text; with a place in the file, 16 bytes for every candidate.
       row_of: id -> row, of the ids that were wanted and are there.
+      blank: rows without title and text.
     """
 
     def __init__(self, path: Path, wanted: Collection[str] = ()):
@@ -25,11 +26,14 @@ class CandidateTexts:
         """
         self._path = path
         self.row_of: dict[str, int] = {}
+        self.blank: list[int] = []
         keys, places, place = array.array("Q"), array.array("Q"), 0
         for line in text_files.byte_lines(path):
             candidate = _candidate(line)
             if candidate.id in wanted:
                 self.row_of[candidate.id] = len(keys)
+            if not (candidate.title.strip() or candidate.text.strip()):
+                self.blank.append(len(keys))
             keys.append(int.from_bytes(labelled.digest(candidate), "big"))
             places.append(place)
             place += len(line)

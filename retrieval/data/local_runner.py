@@ -71,9 +71,8 @@ def run_tasks(
                 "stopped, with fewer prepare.workers or more prepare.shards"
             ) from error
         except hosts.PreemptedError:
-            for (
-                worker
-            ) in multiprocessing.active_children():  # there is no time to wait; what they write is whole or not
+            # There is no time to wait; what they write is whole or not.
+            for worker in multiprocessing.active_children():
                 worker.kill()
             raise
         finally:

@@ -94,6 +94,15 @@ def read_nq(paths: Sequence[Path | str]) -> beir.RetrievalSet:
     return value
 
 
+def check_file(path: Path) -> None:
+    """Reads the first record, to fail early.
+
+    Raises:
+      UserError: as `read_nq`, of that record.
+    """
+    next(_json_records(path), None)
+
+
 def _paragraphs(path: Path | str, left_out: collections.Counter[str]) -> Iterator[reqa.Paragraph]:
     records = _prepared_records(str(path)) if tfds_source.is_source(path) else _json_records(Path(path))
     for record in records:

@@ -65,10 +65,8 @@ def read_passages(path: Path) -> Iterator[Candidate]:
     Raises:
       UserError: the file is not what its format says, or an id is there twice; with the line.
     """
-    if trec.first_character(path) == "{":
-        return beir.read_candidates(path)
     _, line = next(text_files.lines(path), ("", ""))
-    return _dpr_passages(path) if line.split("\t") == _PASSAGE_FIELDS else msmarco.read_collection(path)
+    return _dpr_passages(path) if line.split("\t") == _PASSAGE_FIELDS else trec.read_candidates(path)
 
 
 def read_questions(path: Path, are_patterns: bool = False) -> tuple[dict[str, str], dict[str, Answers]]:

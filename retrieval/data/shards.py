@@ -46,7 +46,6 @@ class Settings:
     Attributes:
       vocabulary: path of a vocabulary, or None to train one of `vocab_size` tokens on the corpus.
       num_shards: files of each kind; a multiple of `data.lanes`.
-      held_out: fraction of functions that pydocs keeps for evaluation.
       runner: 'local', or the name of a Beam runner.
       beam_options: further flags for Beam, such as `--region=...`.
       chunk_bytes: how much of the source one task parses; the unit of resuming.
@@ -56,7 +55,6 @@ class Settings:
     vocab_size: int
     num_shards: int
     limits: passages.Limits
-    held_out: float = 0.0
     runner: str = LOCAL
     beam_options: tuple[str, ...] = ()
     workers: int = 2

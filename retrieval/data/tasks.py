@@ -33,6 +33,7 @@ _RECORD = {
 
 _DRAWS = 10_000  # held-out shares are multiples of its inverse
 _MANY = 1000  # examples per lane: so many are never all in other lanes
+_READ_BYTES = 2**18  # of a file at a time, as `tf.data.TFRecordDataset` does
 
 _LABELLED_RECORD = {"counts": tf.io.FixedLenSequenceFeature([], tf.float32, allow_missing=True)} | {
     name: tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True)
@@ -60,7 +61,7 @@ def register(
 
     Args:
       corpus: the folder that `prepare` wrote, and `statistics` its `stats.json`; only labelled pairs do without.
-      rates: task -> mixing rate (the paper's mixture is uniform); a rate of 0 leaves the task out.
+      rates: task -> mixing rate; a rate of 0 leaves the task out.
       whole_word: whether MLM masks all pieces of a word or none.
       labelled: the folder that `pairs.write_pairs` wrote, for the task 'pairs'.
       held_out: share of the corpus's passages that are never drawn, as far as documents go, or the only ones that
@@ -182,9 +183,26 @@ def _continues(vocabulary: Vocabulary, whole_word: bool) -> list[bool] | None:
 
 def _source(task: str, corpus: Path, labelled: Path | None) -> seqio.TFExampleDataSource:
     if task == LABELLED:
-        return seqio.TFExampleDataSource({"train": str(labelled / pairs.PATTERN)}, _LABELLED_RECORD)
-    kind = "links" if task == "wlp" else "passages"
-    return seqio.TFExampleDataSource({"train": str(corpus / f"{kind}-*.tfrecord")}, _RECORD)
+        return _shards(labelled, pairs.PATTERN, _LABELLED_RECORD)
+    return _shards(corpus, "links-*.tfrecord" if task == "wlp" else "passages-*.tfrecord", _RECORD)
+
+
+def _shards(folder: Path, pattern: str, record: Mapping[str, Any]) -> seqio.TFExampleDataSource:
+    """Records of files that are found in the folder by their names alone.
+
+    A position that is saved holds the paths of files. When training goes on, the folder may have another one, and what
+    lies at the old one may be of another run.
+    """
+
+    def read(path: tf.Tensor) -> tf.data.Dataset:
+        name = tf.strings.regex_replace(path, ".*/", "")
+        # What `tf.data.TFRecordDataset` stands on: the state of that has the path once more.
+        records = tf.raw_ops.TFRecordDataset(
+            filenames=[tf.strings.join([f"{folder}/", name])], compression_type="", buffer_size=_READ_BYTES
+        )
+        return tf.data.experimental.from_variant(records, tf.TensorSpec([], tf.string))
+
+    return seqio.TFExampleDataSource({"train": str(folder / pattern)}, record, reader_cls=read)
 
 
 def _column_weights(task: str, weights: Mapping[str, float]) -> dict[int, float]:

@@ -55,6 +55,11 @@ class Vocabulary:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    @property
+    def fingerprint(self) -> str:
+        """Of the tokens: equal ones give equal ids."""
+        return files.fingerprint(self.tokens)
+
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`; a "[SEP]" in the text is ordinary pieces of words, never the special token."""
         return self._tokenizer.encode(text, add_special_tokens=False).ids

@@ -1,5 +1,6 @@
 """study.md: the results of many runs side by side, beside the paper's."""
 
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -199,7 +200,8 @@ def _missing_lines(cells: Sequence[Cell], results: Results) -> list[str]:
     """A line per run and what it lacks, in the order of the cells."""
     lacks = {}
     for cell in cells:
-        for name, value in zip(cell.runs, results.measure(cell).values):
+        own = dataclasses.replace(cell, over=None)  # what it is over lacks is said of that one
+        for name, value in zip(cell.runs, results.measure(own).values):
             if value is None:
                 rows = lacks.setdefault(name, {})
                 rows.setdefault(f"{cell.system}, {cell.dataset}, {cell.split}", {})[cell.metric] = None

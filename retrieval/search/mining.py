@@ -27,7 +27,7 @@ class Rule(NamedTuple):
     relative_margin: float = 0.0
 
 
-class Mined(NamedTuple):
+class Drawn(NamedTuple):
     """What was found for some queries.
 
     Attributes:
@@ -56,7 +56,7 @@ def mine(
     seed: Sequence[int],
     start: int = 0,
     answered_QK: np.ndarray | None = None,
-) -> Mined:
+) -> Drawn:
     """Draws negatives for each query from its ranked list.
 
     A candidate with the text of a positive is a positive, whatever its id, and of several candidates with one text the
@@ -88,7 +88,7 @@ def mine(
         answered += len(far) - len(left)
         order = np.random.default_rng([*seed, start + query]).permutation(len(left))
         drawn.append(rows_K[left[np.sort(order[: rule.count])]])
-    return Mined(drawn, left_Q, rank_Q, too_close, answered)
+    return Drawn(drawn, left_Q, rank_Q, too_close, answered)
 
 
 def _distinct(texts_N: np.ndarray, rows_K: np.ndarray, chosen_K: np.ndarray) -> np.ndarray:

@@ -4,7 +4,6 @@ Settings are compared by what a query has to read, not by a clock, so the choice
 """
 
 import bisect
-import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Sequence
@@ -12,31 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from retrieval.errors import UserError
 from retrieval.search.exact import ExactIndex, matching_queries
 
 _log = logging.getLogger(__name__)
 
 # With fewer queries than this, the recall that was measured says little about the next query's.
 _FEWEST = 100
-
-
-@dataclasses.dataclass(frozen=True)
-class Target:
-    """A recall of the exact best `k` to be reached.
-
-    Raises:
-      UserError: no index can reach it, or every one does.
-    """
-
-    recall: float
-    k: int
-
-    def __post_init__(self):
-        if not 0 < self.recall <= 1:
-            raise UserError(
-                f"config.index.recall_target is {self.recall:g}: it must be above 0 and at most 1, such as 0.99"
-            )
 
 
 class Setting(NamedTuple):
@@ -69,16 +49,14 @@ class Sample(NamedTuple):
 
 
 def draw(embeddings_NE: np.ndarray, queries_QE: np.ndarray, count: int, k: int) -> Sample:
-    """`count` of the queries, always the same ones, and their exact results.
+    """`count` (1 or more) of the queries, always the same ones, and their exact results.
 
     Of fewer than a hundred queries nothing could be learnt. Candidates serve in their place: they are nearer to each
     other than to a query, so what suffices for them may not for queries.
 
     Raises:
-      UserError: `count` is not positive, the queries have another size than the candidates, or one holds NaN.
+      UserError: the queries have another size than the candidates, or one holds NaN.
     """
-    if count < 1:
-        raise UserError(f"config.index.tune_queries is {count}: tuning needs at least one query, such as 1000")
     generator = np.random.default_rng(0)
     if len(queries_QE) >= min(count, _FEWEST):
         queries_QE = matching_queries(queries_QE, embeddings_NE.shape[1])

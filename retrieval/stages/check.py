@@ -7,7 +7,7 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from retrieval import files, hosts, mirror
-from retrieval.data import beir, reqa, tfds_source, vocabularies, wikipedia
+from retrieval.data import beir, natural_questions, reqa, tfds_source, vocabularies, wikipedia
 from retrieval.errors import UserError, divisors, near, unknown_name
 from retrieval.stages import (
     copies,
@@ -210,8 +210,10 @@ def _check_files(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) ->
         check_corpus(run.config)
     if "sets" in names:
         squad = check_sets(run.config, run.prepares)
-        if prepares and squad:
-            reqa.read_squad(squad)  # a second or two now, rather than an error after hours
+        if prepares:  # some seconds now, rather than an error after hours
+            open_prepared(run.config)
+            if squad:
+                reqa.read_squad(squad)
     if "pairs" in names:
         _check_pairs(run)
     for name in names:
@@ -248,7 +250,8 @@ def check_sets(config: ConfigDict, prepares: bool) -> list[Path]:
     """
     sets, split = config.sets, config.split
     squad = _paths("config.sets.reqa", sets.reqa, tfds="squad")
-    _paths("config.sets.nq", sets.nq, tfds="natural_questions")
+    for path in _paths("config.sets.nq", sets.nq, tfds="natural_questions"):
+        natural_questions.check_file(path)
     names = [name for name in ("pydocs", "reqa", "nq", "msmarco", "trec", formats.QA) if sets[name]]
     for name in ("msmarco", "trec"):
         _paths(f"config.sets.{name}", sets[name])
@@ -279,6 +282,13 @@ def check_sets(config: ConfigDict, prepares: bool) -> list[Path]:
             "positive to train on; split another set, such as reqa"
         )
     return squad
+
+
+def open_prepared(config: ConfigDict) -> None:
+    """Opens the evaluation sets that a config takes from TFDS, which downloads SQuAD where it is not there."""
+    for field, name in (("reqa", "squad"), ("nq", "natural_questions")):
+        for source in filter(tfds_source.is_source, formats.split(config.sets[field])):
+            next(tfds_source.examples(source, name), None)
 
 
 def _check_pairs(run: Run) -> None:
@@ -349,7 +359,7 @@ def _check_shards(run: Run) -> None:
             "task 'pairs' has no example, for no stage writes pairs: add 'pairs' to config.stages and set "
             "config.pairs.files or config.split.set, or set config.data.rates.pairs=0"
         )
-    others = [task for task, rate in config.data.rates.items() if rate and task != "pairs"]
+    others = examples.unlabelled(config)
     if others and not (run.prepares or run.corpus.exists()):
         raise UserError(
             f"task '{others[0]}' is drawn from a prepared corpus, and no stage prepares one: add 'prepare' to "

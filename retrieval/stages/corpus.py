@@ -26,7 +26,7 @@ from retrieval.data.candidate_texts import CandidateTexts
 from retrieval.data.labelled import Counts, Example
 from retrieval.data.passages import Limits
 from retrieval.data.vocab import Vocabulary
-from retrieval.errors import UserError, unknown_name
+from retrieval.errors import UserError
 from retrieval.stages import formats
 from retrieval.stages.run import Run
 
@@ -38,14 +38,11 @@ _PART = 2000  # texts whose tokens are counted at a time: of documents, some hun
 def prepare_corpus(run: Run) -> dict[str, Any]:
     """Writes `corpus/`; returns its statistics."""
     config, limits = run.config, run.config.prepare
-    if not config.corpus:
-        raise UserError("config.corpus is not set: --config.corpus=DUMP.xml.bz2 (a MediaWiki export), or 'pydocs'")
     settings = prepare.Settings(
         vocabulary=vocabularies.named(config.vocab),
         vocab_size=config.prepare.vocab_size,
         num_shards=config.prepare.shards,
         limits=Limits(limits.longest_passage, limits.shortest_paragraph, limits.least_passage, limits.across_sections),
-        held_out=config.prepare.held_out,
         runner=config.prepare.runner,
         beam_options=tuple(config.prepare.beam_options),
         workers=config.prepare.workers,
@@ -67,21 +64,17 @@ def write_sets(run: Run) -> dict[str, Any]:
     """Writes `sets/NAME/` for every evaluation set, and `training/` for the one to split; returns their sizes.
 
     Raises:
-      UserError: a set has no query, or config.split names none of them.
+      UserError: a set has no query.
     """
     run.sets.mkdir(exist_ok=True)
     values: dict[str, RetrievalSet] = {}
     for value in _sets(run):
         if not value.queries:
             raise UserError(f"evaluation set '{value.name}' has no query")
-        if value.name in values:
-            raise UserError(f"two evaluation sets are named '{value.name}': rename the folder of one")
         values[value.name] = value
     sizes = {name: _size(run, value) for name, value in values.items()}
     split = run.config.split
     if split.set:
-        if split.set not in values:
-            raise unknown_name("set in config.split.set", split.set, values)
         values[split.set], training = splits.split(values[split.set], split.ratio, split.validation, split.seed)
         beir.write_folder(run.training, training)
         sizes[split.set] |= {f"{side} queries": len(qrels) for side, qrels in training.qrels.items()}
@@ -99,8 +92,6 @@ def write_pairs(run: Run) -> dict[str, Any]:
     """Writes `pairs/`, the shards that fine-tuning reads; returns their statistics."""
     config = run.config
     split_set = run.training.exists()
-    if not (split_set or config.pairs.files):
-        raise UserError("stage 'pairs' needs labelled examples: set config.pairs.files, or config.split.set to a set")
     vocabulary = run.load_vocabulary()
     run.pairs.mkdir(exist_ok=True)
     of_set = _of_set(run) if split_set else ()
@@ -132,7 +123,7 @@ def write_pairs(run: Run) -> dict[str, Any]:
     files.remove_temporaries(run.pairs)
     left_out = {what: number for what, number in counts.left_out.items() if number}
     told = {"validation queries": held_out, "evaluated queries": evaluated, "left out": left_out}
-    return statistics | told | {"vocabulary": files.fingerprint(list(vocabulary.tokens))}
+    return statistics | told | {"vocabulary": vocabulary.fingerprint}
 
 
 def _of_set(run: Run) -> Iterator[Example]:
@@ -169,10 +160,6 @@ def _asked(run: Run) -> set[str]:
 def _sets(run: Run) -> Iterator[RetrievalSet]:
     sets = run.config.sets
     if sets.pydocs:
-        if run.config.corpus != "pydocs":
-            raise UserError(
-                "config.sets.pydocs is held out of the corpus 'pydocs': set config.corpus=pydocs, or turn it off"
-            )
         files_of_articles = sources.article_files(run.corpus)
         yield pydocs.known_items(item for path in files_of_articles for item in sources.read_articles(path))
     yield from formats.read_sets(run.config, run.sets, functools.partial(_passages, run, "config.sets.qa=corpus"))

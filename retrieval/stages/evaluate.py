@@ -152,9 +152,13 @@ def _evaluate(run: Run, value: Judged, ranking: Ranking) -> Iterator[dict[str, A
 
 
 def _of_answers(run: Run, value: Judged) -> Sequence[str]:
-    """The metrics of a set by its answers: those that are asked for; where it has no judgements, some in any case."""
+    """The metrics of a set by its answers: those that are asked for; where it has no judgements, some in any case.
+
+    Of these, none that looks at more results than there are.
+    """
     asked = [name for name in run.config.evaluate.metrics if metrics.is_of_answers(name)]
-    return asked or (() if value.qrels else ANSWERS)
+    usual = [name for name in ANSWERS if metrics.cutoff(name) <= run.config.evaluate.depth]
+    return asked or ([] if value.qrels else usual)
 
 
 def _evaluate_answers(

@@ -54,7 +54,7 @@ def register_tasks(
 def _check_vocabulary(run: Run, vocabulary: Vocabulary) -> None:
     """The labelled pairs are tokenised with the run's vocabulary: they may be older, or of a base with another."""
     written = (records.details(run, "pairs") or {}).get("vocabulary")
-    if written and written != files.fingerprint(list(vocabulary.tokens)):
+    if written and written != vocabulary.fingerprint:
         raise UserError(
             f"{run.pairs}: tokenised with another vocabulary than {run.vocabulary} has now: make them anew with this "
             "one, with the stage 'pairs'"
@@ -121,7 +121,7 @@ def check(config: ConfigDict) -> None:
             f"config.train.batch_size={batch_size} must be a multiple of config.data.lanes={lanes}: take "
             f"{multiples(batch_size, lanes)}"
         )
-    others = [task for task, rate in config.data.rates.items() if rate and task != tasks.LABELLED]
+    others = unlabelled(config)
     if config.data.negatives and others:
         raise UserError(
             f"config.data.negatives={config.data.negatives}: only labelled examples have hard negatives: set it to 0, "
@@ -130,6 +130,11 @@ def check(config: ConfigDict) -> None:
     if batch_size == 1 and not models.is_mlm(config) and not config.data.negatives:
         raise UserError("config.train.batch_size=1: negatives are the other examples of a batch: take at least 2")
     packing(config)
+
+
+def unlabelled(config: ConfigDict) -> list[str]:
+    """The tasks that are drawn but that of labelled pairs."""
+    return [task for task, rate in config.data.rates.items() if rate and task != tasks.LABELLED]
 
 
 def check_chunks(config: ConfigDict, devices: int) -> None:

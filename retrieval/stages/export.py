@@ -14,6 +14,7 @@ from retrieval.errors import UserError
 from retrieval.evaluation import card, display
 from retrieval.models import export as folders
 from retrieval.models.two_tower import TwoTower
+from retrieval.stages import examples
 from retrieval.stages import model as models
 from retrieval.stages.records import is_done, read_record
 from retrieval.stages.run import Run
@@ -118,7 +119,7 @@ def _data(run: Run) -> Iterator[tuple[str, list[str]]]:
     """What the towers were trained on, by names that say nothing of the machine where they were."""
     config = _trained(run)
     trainer = run.holder("train")
-    if any(rate for task, rate in config.data.rates.items() if task != "pairs"):
+    if examples.unlabelled(config):
         yield "corpus", _names(trainer.holder("prepare").config.corpus)
     if config.data.rates.pairs:
         if labelled := trainer.holder("pairs").config.pairs.files:

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from retrieval import files
 from retrieval.data import beir
 from retrieval.data.beir import Candidate, Judged
-from retrieval.errors import UserError, unknown_name
+from retrieval.errors import UserError
 from retrieval.search import encode as encoding
 from retrieval.search import scann, tuning, windows
 from retrieval.search.bm25 import Bm25Index
@@ -65,14 +65,8 @@ def index(run: Run) -> dict[str, Any]:
     """Builds BM25 and, where there are embeddings, the dense index of the config for every collection.
 
     Before `encode` or `mine` in config.stages it is BM25 alone.
-
-    Raises:
-      UserError: config.index.dense is no index, or config.index asks for a recall or a sample that cannot be.
     """
     dense = run.config.index.dense
-    if dense not in DENSE:
-        raise unknown_name("index", dense, DENSE)
-    target = tuning.Target(run.config.index.recall_target, run.config.evaluate.depth)
     if dense == "scann" and not scann.available():
         _log.warning("ScaNN cannot be imported here: exact search serves instead")
     built = {}
@@ -82,7 +76,7 @@ def index(run: Run) -> dict[str, Any]:
         bm25.save(run.index(name, "bm25"))
         built[f"{name}, BM25"] = bm25.description
         if dense == "scann" and scann.available() and needs(run.config) and has_embeddings(run, name):
-            tree = _build_scann(run, name, target)
+            tree = _build_scann(run, name)
             tree.save(run.index(name, "scann"))
             built[f"{name}, dense"] = tree.description
             _log.info("%s: %s", name, tree.description)
@@ -99,7 +93,7 @@ def needs(config: ConfigDict) -> tuple[str, ...]:
 
 def collections(run: Run) -> list[str]:
     """The evaluation sets, and the corpus itself where it is to be searched."""
-    names = sorted(path.name for path in run.sets.iterdir()) if run.sets.exists() else []
+    names = sorted(path.name for path in run.sets.iterdir() if path.is_dir()) if run.sets.exists() else []
     has_corpus = any(run.corpus.glob("passages-*.jsonl")) and run.config.encode.corpus
     return names + ([CORPUS] if has_corpus else [])
 
@@ -173,14 +167,14 @@ def exact_index(run: Run, name: str, system: str) -> windows.Index:
     return windows.over_candidates(ExactIndex(embeddings), windows.owners(ids))
 
 
-def _build_scann(run: Run, name: str, target: tuning.Target) -> scann.ScannIndex:
+def _build_scann(run: Run, name: str) -> scann.ScannIndex:
     embeddings, ids = encoding.load(run.embeddings(name, TRAINED), "candidates")
     tree = scann.ScannIndex.build(embeddings)
     if tree.is_exact:
         return tree
-    k = windows.enough(target.k, np.bincount(windows.owners(ids)).max())  # as many as may be asked for
+    k = windows.enough(run.config.evaluate.depth, np.bincount(windows.owners(ids)).max())  # as many as may be asked for
     sample = tuning.draw(embeddings, _queries(run, name), run.config.index.tune_queries, k)
-    return tree.tuned(sample, target.recall)
+    return tree.tuned(sample, run.config.index.recall_target)
 
 
 def written(run: Run, _: Any) -> list[Path]:

@@ -1,19 +1,22 @@
 """Where the metrics of training go: JSON lines, TensorBoard, the log and, if asked for, Weights & Biases."""
 
+import contextlib
 import importlib
 import json
 import logging
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Protocol
 
 import numpy as np
+import tensorflow as tf
 from clu import metric_writers
 from ml_collections import ConfigDict
 
 from retrieval import files, hosts
-from retrieval.errors import UserError
+from retrieval.errors import UserError, first_line
 
 _log = logging.getLogger(__name__)
 
@@ -102,20 +105,32 @@ class _Files:
             events.unlink()
         self._tensorboard = metric_writers.SummaryWriter(str(folder))
         for metrics in map(json.loads, kept):
-            step = metrics.pop("step")
-            self._tensorboard.write_scalars(step, {name: value for name, value in metrics.items() if value is not None})
+            step, finite = metrics.pop("step"), {name: value for name, value in metrics.items() if value is not None}
+            with _telling_failures():
+                self._tensorboard.write_scalars(step, finite)
 
     def __call__(self, step: int, metrics: dict[str, float]) -> None:
         finite = {name: value if np.isfinite(value) else None for name, value in metrics.items()}
         self._lines.write(json.dumps({"step": step, **finite}) + "\n")
         self._lines.flush()
-        self._tensorboard.write_scalars(step, metrics)
+        with _telling_failures():
+            self._tensorboard.write_scalars(step, metrics)
         shown = [f"{name} {metrics[name]:{form}}" for name, form in _SHOWN.items() if name in metrics]
         _log.info("step %d: %s", step, ", ".join(shown))
 
     def close(self) -> None:
         self._lines.close()
-        self._tensorboard.close()
+        with _telling_failures():
+            self._tensorboard.close()
+
+
+@contextlib.contextmanager
+def _telling_failures() -> Iterator[None]:
+    """Errors of TensorFlow's files, such as that of a full disk, as Python has them."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        raise OSError(first_line(error)) from error
 
 
 class _Wandb:

@@ -2,7 +2,8 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from retrieval.data.candidate_texts import CandidateTexts
 from retrieval.data.labelled import Example
 from retrieval.errors import UserError
 from retrieval.search import mining
-from retrieval.search.mining import Rule
+from retrieval.search.mining import Drawn, Rule
 from retrieval.stages import examples
 from retrieval.stages.run import Run
 
@@ -27,11 +28,18 @@ _PART = 10_000  # questions whose ranked lists are held at a time
 
 
 class Question(NamedTuple):
-    """A training question: rows of its positives, and of the candidate that is the question itself; its answers."""
+    """A training question.
+
+    Attributes:
+      positives: rows of its positives.
+      known: of these, and of the positives of those that are the same question but for their spelling.
+      own: the row of the candidate that is the question itself, where there is one.
+    """
 
     id: str
     text: str
     positives: list[int]
+    known: list[int]
     own: list[int]
     answers: Answers | None = None
 
@@ -86,7 +94,8 @@ def open_questions(run: Run) -> Iterator[tuple[list[Question], CandidateTexts]]:
     """The training questions of config.split.set, and all candidates of the set.
 
     Raises:
-      UserError: a positive is none of the candidates, or config.mine.answers asks for answers that are not there.
+      UserError: a question has no text, a positive is none of the candidates, or config.mine.answers asks for answers
+        that are not there.
     """
     training = beir.read_judged(run.training)
     if run.config.mine.answers and not training.answers:
@@ -98,31 +107,41 @@ def open_questions(run: Run) -> Iterator[tuple[list[Question], CandidateTexts]]:
     wanted = {id for grades in judged.values() for id in grades} | judged.keys()
     path = run.sets / examples.split_set(run) / "corpus.jsonl"
     with CandidateTexts(path, wanted) as candidates:
+        positives = {id: _rows(id, grades, candidates, path) for id, grades in judged.items()}
+        known: dict[str, set[int]] = {}
+        for id, rows in positives.items():
+            known.setdefault(splits.wording(training.queries[id]), set()).update(rows)
 
         def question(id: str) -> Question:
-            for positive in judged[id]:
-                if positive not in candidates.row_of:
-                    raise UserError(
-                        f"{path}: training question '{id}' has the positive '{positive}', which is not there: "
-                        "--stage=sets makes both again"
-                    )
             text, own = training.queries[id], candidates.row_of.get(id)
+            if not text.strip():
+                raise UserError(f"{run.training}: training question '{id}' has no text: write one, or leave it out")
             is_own = own is not None and candidates[own].text == text
-            positives = [candidates.row_of[positive] for positive in judged[id]]
-            return Question(id, text, positives, [own] if is_own else [], training.answers.get(id))
+            all_known = sorted(known[splits.wording(text)])
+            return Question(id, text, positives[id], all_known, [own] if is_own else [], training.answers.get(id))
 
         yield [question(id) for id in judged], candidates
+
+
+def _rows(id: str, grades: Collection[str], candidates: CandidateTexts, path: Path) -> list[int]:
+    """The rows of a question's positives."""
+    for positive in grades:
+        if positive not in candidates.row_of:
+            raise UserError(
+                f"{path}: training question '{id}' has the positive '{positive}', which is not there: --stage=sets "
+                "makes both again"
+            )
+    return [candidates.row_of[positive] for positive in grades]
 
 
 def draw(questions: Sequence[Question], share: float, seed: int, version: int) -> list[Question]:
     """A share of the questions, at least one, by a hash: other ones in every version.
 
-    The hash is the text's: where a text has several ids, the positives of all of them are positives of each, and are
-    known together or not at all.
+    The hash is the wording's: those that are one question but for their spelling are drawn together or not at all.
     """
 
     def order(question: Question) -> bytes:
-        return hashing.digest(f"{seed} {version} {question.text}")
+        return hashing.digest(f"{seed} {version} {splits.wording(question.text)}")
 
     chosen = set(sorted(map(order, questions))[: max(1, round(share * len(questions)))])
     return [question for question in questions if order(question) in chosen]
@@ -149,29 +168,35 @@ def mine(
       UserError: no question has a negative.
     """
     rule = Rule(*(config.mine[name] for name in RULE))
-    # Positives and the question itself are taken out of a list that still has to be long enough.
-    depth = rule.last + max(len(question.positives) + len(question.own) for question in questions)
+    # Positives and what is no result are taken out of a list that still has to be long enough.
+    depth = rule.last + max(len(question.known) + len(question.own) for question in questions) + len(candidates.blank)
     parts = []
     for start in range(0, len(questions), _PART):
-        part = questions[start : start + _PART]
+        asked = questions[start : start + _PART]
         scores_QK, rows_QK = search(queries[start : start + _PART], min(depth, len(candidates)))
         answered_QK = None
         if config.mine.answers:
-            wanted = [question.answers for question in part]
+            wanted = [question.answers for question in asked]
             answered_QK = answers.found(wanted, rows_QK, lambda row: candidates[row].text)
-        found = mining.mine(
+        drawn = mining.mine(
             scores_QK,
             rows_QK,
-            positives=[question.positives for question in part],
-            others=[question.own for question in part],
+            positives=[question.known for question in asked],
+            others=[[*question.own, *candidates.blank] for question in asked],
             texts_N=candidates.keys_N,
             rule=rule,
             seed=(config.split.seed, version),
             start=start,
             answered_QK=answered_QK,
         )
-        parts.append(found)
-    rows = [row for part in parts for row in part.rows]
+        parts.append(drawn)
+    return Mined([row for part in parts for row in part.rows], _counts(config, questions, candidates, rule, parts))
+
+
+def _counts(
+    config: ConfigDict, questions: Sequence[Question], candidates: CandidateTexts, rule: Rule, parts: Sequence[Drawn]
+) -> dict[str, Any]:
+    """What is counted of all questions; a warning where some have fewer negatives, an error where all have none."""
     left_Q = np.concatenate([part.left_Q for part in parts])
     rank_Q = np.concatenate([part.rank_Q for part in parts])
     short = np.flatnonzero(left_Q < rule.count)
@@ -188,17 +213,16 @@ def mine(
             + (", or set config.mine.answers=False" if config.mine.answers else "")
         )
     found_Q = rank_Q > 0
-    counts = {
+    return {
         "questions": len(questions),
         "candidates": len(candidates),
-        "negatives": int(sum(map(len, rows))),
+        "negatives": sum(len(row) for part in parts for row in part.rows),
         "questions with fewer": len(short),
         "questions without any": int((left_Q == 0).sum()),
         "results too close to the positive": sum(part.too_close for part in parts),
         **({"results with an answer": sum(part.answered for part in parts)} if config.mine.answers else {}),
         "RR": round(float(np.mean(found_Q / np.maximum(rank_Q, 1))), 6),
     }
-    return Mined(rows, counts)
 
 
 def mined_examples(

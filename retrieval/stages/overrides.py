@@ -6,8 +6,10 @@ from collections.abc import Collection, Mapping
 from ml_collections import ConfigDict
 
 from retrieval.errors import UserError
+from retrieval.stages import model as models
 from retrieval.stages.records import get_field
 from retrieval.stages.run import Run, Stage
+from retrieval.stages.starts import TOWERS
 
 
 def check(run: Run, names: Collection[str], stages: Mapping[str, Stage], fields: Collection[str]) -> None:
@@ -20,6 +22,7 @@ def check(run: Run, names: Collection[str], stages: Mapping[str, Stage], fields:
     Raises:
       UserError: only the base would read it.
     """
+    _check_towers(run, names, fields)
     for field in fields:
         readers = [name for name, stage in stages.items() if _is_among((*stage.settings, *stage.uses), field)]
         if {*run.config.stages, *names} & set(readers):
@@ -31,6 +34,20 @@ def check(run: Run, names: Collection[str], stages: Mapping[str, Stage], fields:
                     f"config.{field}: no stage of this run reads it, but '{name}', which is one of the base, "
                     f"{holder.place}: set it there, or add '{name}' to config.stages"
                 )
+
+
+def _check_towers(run: Run, names: Collection[str], fields: Collection[str]) -> None:
+    """The towers of a base are as they were trained there, also where a stage of this run encodes with them."""
+    trainer = run.holder("train")
+    is_own = trainer is run or "train" not in trainer.config.stages
+    if is_own or models.is_mlm(trainer.config) or "plan" in names:
+        return
+    for field in fields:
+        if _is_among(TOWERS, field) and _value(trainer.config, field) != _value(run.config, field):
+            raise UserError(
+                f"config.{field}: the towers of {trainer.place} were trained with another value, and are used as they "
+                "are: leave it out, or train others, in a --workdir of their own"
+            )
 
 
 def _is_among(fields: Collection[str], field: str) -> bool:

@@ -69,6 +69,12 @@ def is_current(run: Run, name: str, stages: Mapping[str, Stage]) -> bool:
     return is_done(run, name) and read_record(run, name)["inputs"] == made_from(run, name, stages)
 
 
+def is_written(run: Run, name: str) -> bool:
+    """Whether the files that a finished stage of this run wrote are there; not what is in them."""
+    record = read_own_record(run, name) or {}
+    return all((run.folder / path).exists() for path in record.get("outputs", {}))
+
+
 def outdated(run: Run, name: str, stages: Mapping[str, Stage], before: Collection[str] = ()) -> list[tuple[str, Run]]:
     """The finished stages that a stage will read and that have read something else than there is now, with their runs.
 

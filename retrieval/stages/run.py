@@ -174,9 +174,9 @@ class Stage:
     Attributes:
       function: does the work; what it returns (JSON) is kept in the stage's record, for the report.
       settings: the fields of the config, as dotted names, that its output depends on.
-      needs: stages whose output it reads.
       uses: further fields that it reads; nothing is made anew when they change.
-      also: further ones, which depend on the config.
+      needs: stages whose output it reads.
+      also: further stages, which depend on the config.
       wants: stages whose output it reads where there is any.
       looks_back: it reads nothing of a stage that comes after it in config.stages, but what the base has of that.
       inputs: files outside of the work directory that it reads.
@@ -194,8 +194,8 @@ class Stage:
 
     function: Callable[[Run], Any]
     settings: tuple[str, ...] = ()
-    needs: tuple[str, ...] = ()
     uses: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
     also: Callable[[ConfigDict], tuple[str, ...]] = lambda config: ()
     wants: tuple[str, ...] = ()
     looks_back: bool = False

@@ -24,42 +24,43 @@ from retrieval.stages.index import DENSE
 from retrieval.training.optimizer import OPTIMIZERS
 
 
-class Rule(NamedTuple):
+class Kind(NamedTuple):
     """What a field may be, in words and as a function."""
 
     needed: str
     fits: Callable[[Any], bool]
 
 
-def _whole(least: int) -> Rule:
-    return Rule(f"a whole number of at least {least}", lambda value: type(value) is int and value >= least)
+def _whole(least: int) -> Kind:
+    return Kind(f"a whole number of at least {least}", lambda value: type(value) is int and value >= least)
 
 
-def _number(needed: str, fits: Callable[[float], bool]) -> Rule:
-    return Rule(needed, lambda value: type(value) in (int, float) and math.isfinite(value) and fits(value))
+def _number(needed: str, fits: Callable[[float], bool]) -> Kind:
+    return Kind(needed, lambda value: type(value) in (int, float) and math.isfinite(value) and fits(value))
 
 
-_TEXT = Rule("a text", lambda value: isinstance(value, str))
-_SWITCH = Rule("True or False", lambda value: isinstance(value, bool))
-_TUPLE = Rule("a tuple", lambda value: isinstance(value, tuple | list))
-_TEXTS = Rule(
+_TEXT = Kind("a text", lambda value: isinstance(value, str))
+_SWITCH = Kind("True or False", lambda value: isinstance(value, bool))
+_TUPLE = Kind("a tuple", lambda value: isinstance(value, tuple | list))
+_TEXTS = Kind(
     "a tuple of texts, such as \"('one', 'two')\"",
     lambda value: isinstance(value, tuple | list) and all(isinstance(item, str) for item in value),
 )
-_METRICS = Rule(
+_METRICS = Kind(
     "a tuple of metrics, such as \"('RR@10', 'R@1000')\", or ()",
     lambda value: _TEXTS.fits(value) and not any("," in name for name in value),
 )
-_STEPS = Rule(
+_STEPS = Kind(
     "the first and the last step, such as 10,15, or ()",
     lambda value: isinstance(value, tuple | list) and len(value) in (0, 2) and all(type(item) is int for item in value),
 )
-_LENGTHS = Rule(
+_LENGTHS = Kind(
     "a tuple of whole numbers of at least 3, such as 128,512, or ()",
     lambda value: isinstance(value, tuple | list) and all(type(item) is int and item >= 3 for item in value),
 )
-_POSITIVE = _number("a number above 0", lambda value: value > 0)
-_NOT_NEGATIVE = _number("a number of at least 0", lambda value: value >= 0)
+# In float32, less is as good as 0, and more is soon infinite.
+_POSITIVE = _number("a number above 0 (from 1e-20 to 1e15)", lambda value: 1e-20 <= value <= 1e15)
+_NOT_NEGATIVE = _number("a number from 0 to 1e15", lambda value: 0 <= value <= 1e15)
 _SHARE = _number("a number from 0 to 1", lambda value: 0 <= value <= 1)
 _SHARE_ABOVE = _number("a number above 0 and at most 1, such as 0.99", lambda value: 0 < value <= 1)
 _SHARE_BELOW = _number("a number of at least 0 and below 1, such as 0.1", lambda value: 0 <= value < 1)
@@ -67,14 +68,14 @@ _SHARE_BETWEEN = _number("a share between 0 and 1, such as 0.1", lambda value: 0
 _HELD_OUT = _number(
     "0, or a share from 0.0001 to below 1, such as 0.01", lambda value: value == 0 or 0.0001 <= value < 1
 )
-_LICENSE = Rule(
+_LICENSE = Kind(
     "a license's identifier, such as apache-2.0, or ''",
     lambda value: isinstance(value, str) and re.fullmatch(r"([a-z0-9][a-z0-9.+-]*)?", value),
 )
 
-_SEED = Rule("a whole number from 0 to 4294967295", lambda value: type(value) is int and 0 <= value < 2**32)
+_SEED = Kind("a whole number from 0 to 4294967295", lambda value: type(value) is int and 0 <= value < 2**32)
 
-_RULES = dict(
+_KINDS = dict(
     seed=_SEED,
     stages=_TEXTS,
     corpus=_TEXT,
@@ -212,7 +213,7 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield prefix + name, value
 
 
-FIELDS: dict[str, Rule] = dict(_flatten(_RULES))
+FIELDS: dict[str, Kind] = dict(_flatten(_KINDS))
 
 
 def check_fields(config: ConfigDict) -> None:
@@ -268,7 +269,7 @@ def check_combinations(config: ConfigDict, stages: Collection[str]) -> None:
             f"config.data.document_length={config.data.document_length}; take shorter ones"
         )
     if "evaluate" in stages:
-        _check_depth(config)
+        _check_metrics(config)
     if "search" in stages and config.search.k > config.evaluate.depth:
         raise UserError(
             f"config.search.k={config.search.k}: no more than config.evaluate.depth={config.evaluate.depth} hits are "
@@ -311,7 +312,7 @@ def _check_sets(config: ConfigDict) -> None:
         )
 
 
-def _check_depth(config: ConfigDict) -> None:
+def _check_metrics(config: ConfigDict) -> None:
     names = tuple(config.evaluate.metrics)
     if len(set(names)) != len(names):
         raise UserError(f"config.evaluate.metrics={_shown(names)}: one is there twice; leave it out")

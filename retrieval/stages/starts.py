@@ -11,7 +11,7 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
-from retrieval import files, mirror
+from retrieval import mirror
 from retrieval.data import vocabularies
 from retrieval.errors import UserError
 from retrieval.models import two_tower
@@ -26,6 +26,10 @@ from retrieval.training import sharding
 from retrieval.training.loop import TrainState
 
 _log = logging.getLogger(__name__)
+
+
+# What the towers of a base were trained with, and are used with.
+TOWERS = ("model", "data.query_length", "data.document_length")
 
 
 def train_inputs(run: Run) -> Sequence[Path]:
@@ -110,14 +114,14 @@ def check_vocabulary(run: Run, folder: Path, field: str) -> None:
         theirs = None
     if not ours:
         return
-    tokens = vocabularies.load(ours).tokens
-    if theirs and theirs.is_file() and tokens != vocabularies.load(theirs).tokens:
+    vocabulary = vocabularies.load(ours)
+    if theirs and theirs.is_file() and vocabulary.tokens != vocabularies.load(theirs).tokens:
         raise UserError(
             f"{field}={folder}: trained with another vocabulary than {ours}; use its own, "
             f"--config.vocab={theirs}, in a --workdir of its own, or a config.base that has it"
         )
     then = ((records.read_own_record(trained, "train") or {}).get("details") or {}).get("vocabulary")
-    if then and then != files.fingerprint(list(tokens)):
+    if then and then != vocabulary.fingerprint:
         raise UserError(
             f"{field}={folder}: trained with another vocabulary than {ours} has now, which was made anew since: train "
             "it again, or put back the vocabulary that it had"

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from retrieval import files, hosts
+from retrieval import hosts
 from retrieval.errors import UserError
 from retrieval.stages import metric_writers, refresh, starts, states, validation
 from retrieval.stages import model as models
@@ -74,7 +74,7 @@ def train(run: Run) -> dict[str, Any]:
             checkpointer.close()
             writer.close()
     told = {"parameters": size, "devices": mesh.size, "platform": jax.default_backend(), "step": step}
-    return told | {"vocabulary": files.fingerprint(list(vocabulary.tokens))}
+    return told | {"vocabulary": vocabulary.fingerprint}
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval import files, hosts
-from retrieval.data import labelled, pairs, tasks
+from retrieval.data import labelled, pairs
 from retrieval.data.candidate_texts import CandidateTexts
 from retrieval.data.labelled import Counts
 from retrieval.data.vocab import Vocabulary
@@ -88,13 +88,14 @@ def mine(
     """Mines a version with parameters, and writes it. Every process of the mesh takes its part.
 
     Raises:
-      UserError: no question has a negative.
+      UserError: no question has a negative, or too few for a batch.
     """
     config = run.config
     with negatives.open_questions(run) as (questions, candidates):
         drawn = negatives.draw(questions, config.mine.refresh_share, config.split.seed, version)
         queries_QE, index = _embedded(config, vocabulary, embedder, params, mesh, drawn, candidates)
         mined = negatives.mine(config, drawn, candidates, index.search, queries_QE, version)
+        _check_left(run, drawn, mined)
         hosts.on_first(lambda: _write(run, vocabulary, version, drawn, candidates, mined))
 
 
@@ -120,7 +121,7 @@ def drop_unneeded(run: Run, version: int, kept: Collection[int]) -> None:
     # version before may be read by others at this moment.
     needed = {version - 1, version} | {(step - 1 - behind) // every for step in kept for behind in (0, lag)}
     for path in place.glob("*"):
-        if int(path.name) not in needed:
+        if path.name.isdecimal() and int(path.name) not in needed:
             files.remove(path)
 
 
@@ -141,7 +142,7 @@ def _check_share(run: Run) -> None:
     """A version is mined for a share of the questions, and may be too small where version 0 is not."""
     config, statistics = run.config, run.pairs / "stats.json"
     share, batch_size = config.mine.refresh_share, config.train.batch_size
-    if any(rate for task, rate in config.data.rates.items() if task != tasks.LABELLED) or not statistics.exists():
+    if examples.unlabelled(config) or not statistics.exists():
         return
     there = files.read_json(statistics)["pairs with negatives"]
     if there >= batch_size > (left := round(share * there)):
@@ -149,6 +150,20 @@ def _check_share(run: Run) -> None:
             f"config.mine.refresh_share={share} of {there} labelled pairs are {left}, fewer than "
             f"config.train.batch_size={batch_size}: training would end at the first refresh; raise the share, such as "
             "to 1, or lower the batch"
+        )
+
+
+def _check_left(run: Run, questions: Sequence[Question], mined: Mined) -> None:
+    """Said before it is written: what is there is taken as it is, by every start to come."""
+    config, most = run.config, run.holder("pairs").config.pairs.positives
+    left = [question for question, rows in zip(questions, mined.rows) if len(rows)]
+    pairs_left = sum(min(len(question.positives), most or len(question.positives)) for question in left)
+    if not examples.unlabelled(config) and pairs_left < config.train.batch_size:
+        raise UserError(
+            f"of {len(questions)} training questions {len(left)} have a negative left, which are {pairs_left} labelled "
+            f"pairs and no batch of config.train.batch_size={config.train.batch_size}: in a new --workdir, raise "
+            "config.mine.last or lower the margins of config.mine"
+            + (", or set config.mine.answers=False" if config.mine.answers else "")
         )
 
 

@@ -120,11 +120,12 @@ def _by_shape(shape: tuple[int, ...], size: int, replicate_below: int, stacked: 
 
 
 def _compiled(rule: Sequence, mesh: jax.sharding.Mesh) -> tuple[re.Pattern, tuple]:
-    if isinstance(rule, str) or len(rule) != 2:
+    if not (isinstance(rule, list | tuple) and len(rule) == 2 and isinstance(rule[0], str)):
         raise UserError(f"config.mesh.rules: {rule!r}: a rule is a pair, of a regular expression and axes")
     pattern, spec = rule
-    axes = [axis for axis in spec if axis is not None]
-    if isinstance(spec, str) or len(set(axes)) < len(axes) or not set(axes) <= set(mesh.axis_names):
+    axes = [axis for axis in spec if axis is not None] if isinstance(spec, list | tuple) else [spec]
+    known = all(axis in mesh.axis_names for axis in axes)
+    if axes == [spec] or not known or len(set(axes)) < len(axes):
         raise UserError(
             f"config.mesh.rules: '{pattern}' has {spec!r}: each dimension needs None or an axis "
             f"({', '.join(mesh.axis_names)}), each axis once"
