@@ -60,7 +60,7 @@ def split(value: RetrievalSet, ratio: float, validation: float, seed: int) -> tu
 def wording(question: str) -> str:
     """What questions share that an uncased model sees alike: they differ in white space, case or accents alone.
 
-    SQuAD has 115 that differ so from another one.
+    SQuAD has 118 that differ so from another one.
     """
     question = " ".join(question.split()).casefold()
     if question.isascii():

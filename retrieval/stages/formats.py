@@ -231,7 +231,7 @@ def log(counts: Counts, name: str) -> None:
             _log.warning("%s: left out %d %s%s", name, number, what, first)
 
 
-def check_sets(config: ConfigDict) -> None:
+def check_counts(config: ConfigDict) -> None:
     """Checks how many files the fields of sets have that take two or three of different kinds.
 
     Raises:

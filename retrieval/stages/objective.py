@@ -10,7 +10,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from retrieval.arrays import reshape_rows
-from retrieval.errors import UserError, multiples
+from retrieval.errors import UserError
 from retrieval.models.autoencoder import following, unmasked
 from retrieval.models.text import Text
 from retrieval.stages import model as models
@@ -85,16 +85,12 @@ def _loss(config: ConfigDict) -> Callable[[jax.Array, jax.Array, Mapping[str, ja
 def embed(encode: Callable, batch: Mapping[str, jax.Array], side: str, key: jax.Array, chunk_size: int) -> jax.Array:
     """Embeddings of all texts of one side of a batch, [B * K, E], in chunks of whole groups.
 
-    A group is what a lane packs; texts that are not packed are a group for every example.
+    A group is what a lane packs; texts that are not packed are a group for every example. `examples.check_chunks` says
+    which chunks are whole groups.
     """
     parts = ("", "_types", "_segments", "_positions", "_starts")
     fields = {side + part: batch[side + part] for part in parts if side + part in batch}
     group_size = len(batch["document_id"]) // len(batch[side])
-    if chunk_size % group_size:
-        raise UserError(
-            f"config.train.chunk_size={chunk_size} must be a multiple of the {group_size} examples that a lane packs "
-            f"(config.train.batch_size / config.data.lanes): take {multiples(chunk_size, group_size)}"
-        )
 
     def embed_groups(fields: Mapping[str, jax.Array], key: jax.Array | None) -> jax.Array:
         embedding_BE = encode(_text(fields, side), key)

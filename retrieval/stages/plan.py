@@ -176,6 +176,7 @@ def make_plan(config: ConfigDict, size: int, devices: Sequence[jax.Device]) -> P
     state = states.abstract_state(config, model, mesh)
     sharding.check_rules(state.params, config.mesh.rules)
     batch = examples.abstract_batch(config, mesh)
+    examples.check_chunks(config, mesh.size)
     chip = chips.of(devices[0])
     with jax.set_mesh(mesh):
         traced = states.make_step(config, model).trace(state, batch)

@@ -300,7 +300,7 @@ def _check_prepare(config: ConfigDict) -> None:
 
 
 def _check_sets(config: ConfigDict) -> None:
-    formats.check_sets(config)
+    formats.check_counts(config)
     if config.sets.pydocs and config.corpus != "pydocs":
         raise UserError(
             "config.sets.pydocs is held out of the corpus 'pydocs': set config.corpus=pydocs, or turn it off with "
