@@ -130,6 +130,13 @@ PROTECTIONS = [
         "tasks_test.py::test_same_batches_whatever_the_number_of_devices",
     ),
     Protection(
+        "a folder that is moved",
+        "data/tasks.py",
+        ", record, reader_cls=read)",
+        ", record)",
+        "tasks_test.py::test_a_position_goes_with_the_files_to_another_folder",
+    ),
+    Protection(
         "hard pages",
         "data/wikimarkup.py",
         "_refuse_hard(text)\n",
