@@ -253,6 +253,56 @@ def test_a_stage_reads_nothing_that_is_older_than_what_it_was_made_from(tmp_path
     check.check(run, ["evaluate"], stages)
 
 
+def test_what_a_base_made_of_other_texts_is_not_evaluated(tmp_path, monkeypatch):
+    """The ids may be the same: nothing else would tell."""
+    source = tmp_path / "corpus.jsonl"
+    stages = {
+        "prepare": copying(source, "corpus"),
+        "sets": copying(source, "sets"),
+        "index": copying(source, "index", needs=("prepare", "sets")),
+        "evaluate": copying(source, "runs", needs=("sets", "index"), always=True),
+        "search": copying(source, "hits", needs=("prepare", "index"), always=True),
+    }
+    monkeypatch.setattr(check, "_check_files", lambda *_: None)
+    base, run = (make_run(tmp_path / name) for name in ("base", "run"))
+    base.config.stages = ("prepare", "sets", "index")
+    run.config.stages, run.config.base = ("prepare", "sets", "evaluate", "search"), str(base.folder)
+    source.write_text("one")
+    runner.open_run(base, stages)
+    runner.open_run(run, stages)
+    for name in base.config.stages:
+        runner.run_stage(base, name, stages)
+    for name in run.config.stages:
+        runner.run_stage(run, name, stages)
+    source.write_text("another")
+    for made, reader in (("sets", "evaluate"), ("prepare", "search")):
+        (run.folder / "stages" / f"{made}.json").unlink()
+        runner.run_stage(run, made, stages)
+        with pytest.raises(UserError, match=f"'{reader}' would read what stage 'index' of .* made, which has another"):
+            runner.run_stage(run, reader, stages)
+
+
+def test_a_query_is_not_embedded_by_other_towers_than_the_passages(tmp_path, monkeypatch):
+    source = tmp_path / "corpus.jsonl"
+    source.write_text("one")
+    stages = {
+        "train": copying(source, "towers"),
+        "encode": copying(source, "embeddings", needs=("train",)),
+        "search": copying(source, "hits", wants=("encode", "train"), always=True),
+    }
+    monkeypatch.setattr(check, "_check_files", lambda *_: None)
+    run = make_run(tmp_path / "run")
+    run.config.stages = tuple(stages)
+    runner.open_run(run, stages)
+    for name in stages:
+        runner.run_stage(run, name, stages)
+    source.write_text("another")
+    (run.folder / "stages" / "train.json").unlink()
+    runner.run_stage(run, "train", stages)
+    with pytest.raises(UserError, match=r"'search' would read what stage 'encode' made before .* --stage=encode first"):
+        runner.run_stage(run, "search", stages)
+
+
 def test_an_interrupted_stage_goes_on_and_keeps_its_output(tmp_path, stages):
     def interrupted(run):
         (run.folder / "out").mkdir(exist_ok=True)

@@ -106,6 +106,7 @@ FLAGS = mistakes(
             ("--config is that of a study", "python -m retrieval.study"),
         ),
         (f"{QUICK} --config=configs/mlm.py", ("--config is there twice", "--config=configs/mlm.py", "leave one out")),
+        ("--config=configs/ict.py:local --workdir={run}[1]", ("[1]", "'[' stands for other characters")),
         ("--config=configs/ict.py --workdir=~/run", ("--workdir=~/run", "write $HOME")),
         (f"{QUICK} --query=zip", ("--query", "add --stage=search")),
         (f"{QUICK} --stage=trian", ("unknown stage 'trian'", "did you mean train")),

@@ -114,6 +114,11 @@ def test_beam_writes_the_same_bytes(corpus, tmp_path):
     assert shard_bytes(tmp_path) == shard_bytes(corpus[0])
     assert statistics["tasks"] == corpus[1]["tasks"]
     assert statistics["counts"] == corpus[1]["counts"] and statistics["problems"] == corpus[1]["problems"]
+    for budget in (1 << 10, 1 << 30):  # what a vocabulary is trained on is no matter of the order of articles, either
+        local, beam = (sorted(prepare._sample_texts(folder, budget)) for folder in (corpus[0], tmp_path))
+        assert local == beam and (budget < 1 << 30) == (
+            len(local) < len(list(prepare._sample_texts(tmp_path, 1 << 30)))
+        )
 
 
 @pytest.mark.long

@@ -39,6 +39,21 @@ def write_losses(folder, records):
     (folder / "metrics" / "train.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
+def test_sets_whose_names_are_alike_in_files_have_a_plot_each(tmp_path):
+    of_two = [
+        result("BM25", f"Success@{k}", 0.5, dataset=dataset, split=split)
+        for dataset, split in (("nq", "test-dev"), ("nq-test", "dev"))
+        for k in (1, 10)
+    ]
+    write_report(tmp_path, "T", of_two)
+    text = (tmp_path / "report.md").read_text()
+    assert sorted(path.stem for path in (tmp_path / "plots").glob("*.png")) == [
+        "success-nq-test-dev",
+        "success-nq-test-dev-1",
+    ]
+    assert text.count("(plots/success-nq-test-dev.png)") == text.count("(plots/success-nq-test-dev-1.png)") == 1
+
+
 def test_tables_in_the_order_given(tmp_path):
     write_report(tmp_path, "ICT, local", RESULTS)
     assert (tmp_path / "report.md").read_text() == (
@@ -129,7 +144,7 @@ def test_the_title_names_the_corpus_that_the_base_prepared(tmp_path):
     (tmp_path / "base").mkdir()
     (tmp_path / "base" / "config.json").write_text(base.to_json())
     done = {"inputs": {}, "done": True, "seconds": 1, "peak_memory_mb": 1, "details": {}}
-    for folder, title in ((str(tmp_path / "base"), "run: transformer on pydocs"), ("", "run: transformer")):
+    for folder, title in ((str(tmp_path / "base"), "run: transformer on pydocs"), ("", "run: BM25")):
         config.base = folder
         run = Run(config, tmp_path / "run", tmp_path / "lock")
         records.write_record(run, "evaluate", done)

@@ -317,6 +317,8 @@ def test_lanes_whose_files_are_empty_are_refused(corpus, tmp_path):
         tasks.check_lanes(examples, lanes=4)
     tasks.check_lanes(examples, lanes=2)
     tasks.check_lanes({"wlp": 4000}, lanes=4)  # so many are never all in three of four lanes
+    with pytest.raises(UserError, match="none of them in 1 of"):
+        tasks.check_lanes({"wlp": 4000}, lanes=4, held_out=0.5)  # of which few may be left
     for path in tmp_path.iterdir():
         path.write_bytes(b"")
     with pytest.raises(UserError, match="lane-00000: no example is in its files"):

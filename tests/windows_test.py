@@ -66,7 +66,7 @@ def test_what_is_always_enough_may_be_needed():
     """The best two candidates have all of their windows before the best one of the third."""
     windows_WE = np.array([[9], [9], [9], [8], [8], [8], [7], [6], [5]], np.float32)
     owners_W = np.repeat(np.arange(3), 3).astype(np.int32)
-    assert windows.enough(3, 3) == 7
+    assert windows.enough(3, 3) == 7 and windows.at_first(3, 3) == 6 and windows.at_first(3, 1) == 3
     assert WindowIndex(ExactIndex(windows_WE), owners_W).search(np.ones((1, 1), np.float32), 3)[1].tolist() == [
         [0, 1, 2]
     ]

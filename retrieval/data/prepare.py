@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from retrieval import files
+from retrieval import files, hashing
 from retrieval.data import local_pipeline, sources, vocabularies
 from retrieval.data.articles import Article
 from retrieval.data.shards import LOCAL, Settings
@@ -68,12 +68,15 @@ def _vocabulary(folder: Path, settings: Settings) -> None:
 
 
 def _sample_texts(folder: Path, budget: int) -> Iterator[str]:
-    """Paragraphs of every n-th article, about `budget` characters in all: enough to count word pieces by."""
+    """Paragraphs of one in n articles, about `budget` characters in all: enough to count word pieces by.
+
+    A hash chooses them: runners write articles in other orders.
+    """
     every = max(1, sum(path.stat().st_size for path in sources.article_files(folder)) // budget)
     lines = itertools.chain.from_iterable(map(sources.read_articles, sources.article_files(folder)))
-    for article in itertools.islice((item for item in lines if isinstance(item, Article)), 0, None, every):
-        for section in article.sections:
-            yield from (paragraph.text for paragraph in section.paragraphs)
+    for item in lines:
+        if isinstance(item, Article) and hashing.number(item.id) % every == 0:
+            yield from (paragraph.text for section in item.sections for paragraph in section.paragraphs)
 
 
 def _statistics(counts: collections.Counter) -> dict[str, Any]:

@@ -145,19 +145,20 @@ def check_rates(rates: Mapping[str, float]) -> None:
         )
 
 
-def check_lanes(examples: Mapping[str, int], lanes: int) -> None:
+def check_lanes(examples: Mapping[str, int], lanes: int, held_out: float = 0.0) -> None:
     """Checks that every lane has an example of every task that has been registered.
 
     seqio repeats a lane's records before our filters: where these let none pass, it would look for one for ever.
 
     Args:
       examples: of each task's epoch. Of many not all can be in other lanes, and no file is opened.
+      held_out: share of those of the corpus that is not drawn.
 
     Raises:
       UserError: a lane has none, or a file cannot be read.
     """
     for name, count in examples.items():
-        if count >= _MANY * lanes:
+        if count * (1.0 if name == LABELLED else 1.0 - held_out) >= _MANY * lanes:
             continue
         found = _lanes_with_examples(seqio.TaskRegistry.get(name), lanes)
         if lacking := [lane for lane in range(lanes) if lane not in found]:

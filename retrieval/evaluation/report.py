@@ -58,13 +58,16 @@ def write_report(folder: Path, title: str, results: Sequence[Mapping], tables: S
         train.jsonl is not a JSON object with a step.
     """
     folder = Path(folder)
-    parts = [f"# {display.inline(title)}"]
+    parts, plots = [f"# {display.inline(title)}"], set()
     for (dataset, split), systems in _by_test_set(results).items():
         parts += [f"## {display.inline(f'{dataset}, {split}')}", _results_table(systems)]
         for metric in _CURVES:
             figure = _recall_figure(systems, metric, f"{dataset}, {split}")
             if figure:
-                parts.append(display.save(folder, figure, f"{metric.lower()}-{dataset}-{split}"))
+                name = display.file_name(f"{metric.lower()}-{dataset}-{split}")
+                name = name if name not in plots else f"{name}-{len(plots)}"  # of sets whose names are alike in files
+                plots.add(name)
+                parts.append(display.save(folder, figure, name))
     for table in tables:
         parts += [
             f"## {display.inline(table.title)}",

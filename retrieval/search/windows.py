@@ -32,6 +32,11 @@ def over_candidates(index: Index, owners_W: np.ndarray) -> Index:
     return WindowIndex(index, owners_W) if len(owners_W) and owners_W[-1] + 1 < len(owners_W) else index
 
 
+def at_first(k: int, most: int) -> int:
+    """How many windows are asked for first, for the best `k` candidates, if none has more than `most`."""
+    return min(_FIRST * k, enough(k, most))
+
+
 def enough(k: int, most: int) -> int:
     """How many windows hold those of the best `k` candidates, if none has more than `most`.
 
@@ -75,7 +80,7 @@ class WindowIndex:
         """
         wanted = min(k, self._candidates)
         deep = min(enough(wanted, self._most), len(self._owners_W))
-        first = min(_FIRST * wanted, deep)
+        first = min(at_first(wanted, self._most), deep)
         scores_QK, rows_QK = self._folded(queries_QE, first, k)
         short = np.flatnonzero(rows_QK[:, wanted - 1] < 0)
         if len(short) and first < deep:

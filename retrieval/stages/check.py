@@ -20,10 +20,11 @@ from retrieval.stages import (
     plan,
     pretrained,
     settings,
+    similarity,
     starts,
 )
 from retrieval.stages import model as models
-from retrieval.stages.records import has_settings, is_current, is_done, needs, outdated
+from retrieval.stages.records import has_settings, is_current, is_done, needs, outdated, searched
 from retrieval.stages.run import Run, Stage, kept_config
 from retrieval.store import is_url
 from retrieval.training import sharding
@@ -70,12 +71,19 @@ def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage], overridde
         _check_training(run)
     if "export" in names:
         export.check(run)
-    if {"encode", "search", "export"} & set(names):
+    if "similarity" in names:
+        similarity.check(run)
+    if {"encode", "search", "export", "similarity"} & set(names):
         starts.check_vocabulary(run, run.holder("train").folder, "config.base")
 
 
 def _check_folders(run: Run) -> None:
     """The work directory can be made and written to, and it and those that it stands on have whole configs."""
+    if strange := set("*?[") & set(str(run.folder)):
+        raise UserError(
+            f"--workdir={run.folder}: '{min(strange)}' stands for other characters where files are looked for; name a "
+            "folder without it"
+        )
     place = run.folder.absolute()
     while not place.exists():
         place = place.parent
@@ -190,8 +198,7 @@ def _check_model(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
     """What a stage reads of others was made with one model: that of a base is not that of a run on it that trains."""
     stage = stages[name]
     seen = run.before(name) if stage.looks_back else run
-    wanted = [(want, run.holder(want)) for want in stage.wants if name == "search"]
-    for need, holder in needs(run, name, stages) + wanted:
+    for need, holder in needs(run, name, stages) + searched(run, name, stages):
         if holder.folder == run.folder:
             continue  # what a stage of this run looks back at is of the base on purpose
         for below, theirs in needs(holder, need, stages):

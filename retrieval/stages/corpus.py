@@ -80,7 +80,10 @@ def write_sets(run: Run) -> dict[str, Any]:
         sizes[split.set] |= {f"{side} queries": len(qrels) for side, qrels in training.qrels.items()}
         sizes[split.set]["test queries"] = len(values[split.set].queries)
     for name, value in values.items():
-        beir.write_folder(run.sets / name, _with_distractors(run, value))
+        extended = _with_distractors(run, value)
+        if more := len(extended.candidates) - len(value.candidates):
+            sizes[name]["more candidates from the corpus"] = more
+        beir.write_folder(run.sets / name, extended)
         _log.info("set %s: %s", name, sizes[name])
     files.remove_temporaries(run.sets)
     if not sizes:

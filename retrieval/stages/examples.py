@@ -80,7 +80,7 @@ def make_batches(
             f"the data gives {total} examples, fewer than config.train.batch_size={config.train.batch_size}: "
             "more data or a smaller batch is needed"
         )
-    tasks.check_lanes(examples, config.data.lanes)
+    tasks.check_lanes(examples, config.data.lanes, config.data.held_out)
     return Batches(
         task,
         *_features(config, vocabulary.sep_id),

@@ -172,7 +172,7 @@ def _build_scann(run: Run, name: str) -> scann.ScannIndex:
     tree = scann.ScannIndex.build(embeddings)
     if tree.is_exact:
         return tree
-    k = windows.enough(run.config.evaluate.depth, np.bincount(windows.owners(ids)).max())  # as many as may be asked for
+    k = windows.at_first(run.config.evaluate.depth, np.bincount(windows.owners(ids)).max())
     sample = tuning.draw(embeddings, _queries(run, name), run.config.index.tune_queries, k)
     return tree.tuned(sample, run.config.index.recall_target)
 

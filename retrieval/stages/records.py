@@ -64,6 +64,11 @@ def needs(run: Run, name: str, stages: Mapping[str, Stage]) -> list[tuple[str, R
     return [(need, seen.holder(need)) for need in (*stage.needs, *stage.also(run.config))]
 
 
+def searched(run: Run, name: str, stages: Mapping[str, Stage]) -> list[tuple[str, Run]]:
+    """What `search` reads beside that, where it is there: embeddings and the towers for the query."""
+    return [(want, run.holder(want)) for want in stages[name].wants if name == "search"]
+
+
 def is_current(run: Run, name: str, stages: Mapping[str, Stage]) -> bool:
     """Whether what a finished stage was made from has not changed since."""
     return is_done(run, name) and read_record(run, name)["inputs"] == made_from(run, name, stages)
@@ -85,7 +90,7 @@ def outdated(run: Run, name: str, stages: Mapping[str, Stage], before: Collectio
       before: stages of the run that are to run before: what they make again counts as changed.
     """
     found: list[tuple[str, Run]] = []
-    for need, holder in needs(run, name, stages):
+    for need, holder in needs(run, name, stages) + searched(run, name, stages):
         is_own = holder.folder == run.folder
         whole = run if is_own else holder  # a stage that looks back sees its own run without what comes later
         if stages[need].fixed or not is_done(whole, need) or (is_own and need in before):

@@ -15,8 +15,10 @@ def write_report(run: Run) -> None:
     found = (_table_1(run), _table_2(run), _indexes(run), _searches(run), _plan(run), _stages(run))
     tables = [table for table in found if table]
     corpus = run.holder("prepare").config.corpus
-    title = f"{run.folder.name}: {run.config.model.encoder}{f' on {corpus}' if corpus else ''}"
-    report.write_report(run.folder, title, files.read_json(run.folder / "results.json"), tables)
+    trainer = run.holder("train").config
+    encoder = trainer.model.encoder if "train" in trainer.stages else "BM25"
+    title = f"{run.folder.name}: {encoder}{f' on {corpus}' if corpus else ''}"
+    report.write_report(run.folder, title, files.read_json(run.holder("evaluate").folder / "results.json"), tables)
     _log.info("report: %s/report.md", run.place)
 
 
@@ -40,9 +42,7 @@ def _table_2(run: Run) -> report.Table | None:
         return None
     columns = list(dict.fromkeys(name for size in sizes.values() for name in size))
     rows = [[name, *(size.get(column) for column in columns)] for name, size in sizes.items()]
-    more = run.holder("sets").config.sets.distractors
-    notes = f"With {more:,} more candidates from the corpus." if more else ""
-    return report.Table("Evaluation sets (as Table 2 of Chang et al. 2020)", ["set", *columns], rows, notes)
+    return report.Table("Evaluation sets (as Table 2 of Chang et al. 2020)", ["set", *columns], rows)
 
 
 def _indexes(run: Run) -> report.Table | None:
@@ -73,5 +73,8 @@ def _plan(run: Run) -> report.Table | None:
 def _stages(run: Run) -> report.Table:
     records = [(name, read_record(run, name)) for name in run.config.stages if is_done(run, name)]
     rows = [[name, record["seconds"], record["peak_memory_mb"]] for name, record in records]
-    notes = "Peak memory is that of the process (or of its largest child) up to the end of the stage."
+    notes = (
+        "Seconds are those since the stage was begun or gone on with. Peak memory is that of the process (or of its "
+        "largest child) up to the end of the stage."
+    )
     return report.Table("Stages", ["stage", "seconds", "peak memory (MB)"], rows, notes)

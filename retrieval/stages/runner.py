@@ -18,6 +18,7 @@ from retrieval.stages.records import (
     read_files,
     read_own_record,
     read_record,
+    searched,
     write_record,
 )
 from retrieval.stages.run import Run, Stage
@@ -119,6 +120,7 @@ def _begin(run: Run, name: str, stages: Mapping[str, Stage]) -> dict[str, Any] |
         return None
     _verify_needs(run, name, stages)
     _refuse_outdated(run, name, stages)
+    _refuse_other_texts(run, name, stages)
     goes_on = good or not stage.outputs  # from what is there, and is not deleted
     has_begun = before is not None and (before["done"] or _has_written(run, stage))
     if has_begun and not same and stage.fixed and goes_on:
@@ -176,6 +178,23 @@ def _refuse_outdated(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
             f"stage '{name}' would read what stage '{need}' made{where} before what that reads was made anew: make it "
             f"again{where}: --stage={need} first"
         )
+
+
+def _refuse_other_texts(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
+    """What a base made of its own sets, or of its own corpus, says nothing of this run's."""
+    if name not in ("index", "evaluate", "search"):  # those that look for texts in what was made of them
+        return
+    for need, holder in needs(run, name, stages) + searched(run, name, stages):
+        for below, theirs in needs(holder, need, stages) if holder.folder != run.folder else ():
+            ours = run.holder(below)
+            if below != ("prepare" if name == "search" else "sets") or ours.folder == theirs.folder:
+                continue
+            made, there = ((read_record(of, below) or {}).get("outputs", {}) for of in (ours, theirs))
+            if other := next((file for file, sum in made.items() if there.get(file) != sum), None):
+                raise UserError(
+                    f"stage '{name}' would read what stage '{need}' of {holder.place} made, which has another {other} "
+                    f"than {ours.place}: add '{need}' to config.stages, or take the '{below}' of the base"
+                )
 
 
 def _is_undamaged(run: Run, name: str, stage: Stage, record: Mapping[str, Any]) -> bool:

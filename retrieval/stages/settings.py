@@ -263,11 +263,6 @@ def check_combinations(config: ConfigDict, stages: Collection[str]) -> None:
         metric_writers.check(config)
     if "train" in stages and config.loop.validate_every:
         validation.check(config)
-    if "similarity" in stages and max(config.similarity.lengths, default=0) > config.data.document_length:
-        raise UserError(
-            f"config.similarity.lengths={_shown(tuple(config.similarity.lengths))}: no text is longer than "
-            f"config.data.document_length={config.data.document_length}; take shorter ones"
-        )
     if "evaluate" in stages:
         _check_metrics(config)
     if "search" in stages and config.search.k > config.evaluate.depth:

@@ -10,6 +10,7 @@ import numpy as np
 from flax import nnx
 
 from retrieval import files
+from retrieval.errors import UserError
 from retrieval.evaluation import display
 from retrieval.evaluation.similarity import similarity_by_length
 from retrieval.models.mlm import MaskedLanguageModel
@@ -23,6 +24,20 @@ from retrieval.stages.run import Run
 _TEXTS = 20_000
 
 
+def check(run: Run) -> None:
+    """Checks the lengths.
+
+    Raises:
+      UserError: the encoder takes no text of one of them.
+    """
+    longest = _longest(run)
+    if max(run.config.similarity.lengths, default=0) > longest:
+        raise UserError(
+            f"config.similarity.lengths={tuple(run.config.similarity.lengths)}: no text is longer than "
+            f"config.data.document_length={longest} of the model; take shorter ones"
+        )
+
+
 def similarity(run: Run) -> dict[str, Any]:
     """Prints the mean cosine of random pairs by length, and writes `similarity.json`.
 
@@ -32,7 +47,7 @@ def similarity(run: Run) -> dict[str, Any]:
       UserError: the corpus has too few texts of a length.
     """
     settings, vocabulary = run.config.similarity, run.load_vocabulary()
-    longest = run.config.data.document_length
+    longest = _longest(run)
     passages = itertools.islice(indexes.read_candidates(run, indexes.CORPUS), _TEXTS)
     texts = [vocabulary.single(ids, longest) for ids in vocabulary.encode_batch([item.text for item in passages])]
     lengths = sorted(settings.lengths) or default_lengths(run)
@@ -49,8 +64,12 @@ def similarity(run: Run) -> dict[str, Any]:
 def default_lengths(run: Run) -> list[int]:
     """Tokens of the longest passages, as far as a document takes them, a half, a quarter and an eighth of it."""
     passage = run.holder("prepare").config.prepare.longest_passage + 2
-    longest = min(run.config.data.document_length, passage)
+    longest = min(_longest(run), passage)
     return [longest // part for part in (8, 4, 2, 1)]
+
+
+def _longest(run: Run) -> int:
+    return run.holder("train").config.data.document_length
 
 
 def _embed(model: nnx.Module) -> Callable[[np.ndarray], np.ndarray]:
