@@ -15,7 +15,7 @@ from retrieval.data.labelled import Counts
 from retrieval.errors import UserError
 from retrieval.search import encode as encoding
 from retrieval.search import scann
-from retrieval.stages import check, corpus, examples, formats, index, negatives, states, validation
+from retrieval.stages import check, corpus, evaluate, examples, formats, index, negatives, states, validation
 from retrieval.stages import model as models
 from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
@@ -259,8 +259,10 @@ def test_embeddings_and_indexes_of_an_older_set_are_refused(finished, inputs, tm
     changes = {"stages": ("sets", "evaluate"), "sets.msmarco": "", "split.set": ""}
     run = make_run(tmp_path / "run", inputs, base=str(finished.folder), **changes)
     run.config.sets.trec = ",".join(map(str, (more, *files)))
-    with pytest.raises(UserError, match=r"bm25: older than .* over 24 texts where there are 25 now; --stage=index"):
+    with pytest.raises(UserError, match=r"made, which has another sets/trec/corpus\.jsonl than .*: add 'encode' to"):
         execute(run)
+    with pytest.raises(UserError, match=r"bm25: older than .* over 24 texts where there are 25 now; --stage=index"):
+        evaluate.evaluate(run)
     value = beir.read_judged(run.sets / "trec")
     with pytest.raises(UserError, match=r"older than the set: .* 25 candidates 'D30' is number 1, and 'D0' of the 24"):
         index.check_embeddings(finished, "trained", value)

@@ -435,7 +435,8 @@ def test_more_candidates_from_the_corpus_of_the_base(inputs, finished, tmp_path)
     for metric in ("Success@1", "Success@10", "RR"):  # other candidates can only come before the right one
         assert ours["dense", "pair", metric] <= theirs["dense", "pair", metric]
     assert ours["dense", "pair", "RR"] < theirs["dense", "pair", "RR"]
-    assert "With 100 more candidates" in (run.folder / "report.md").read_text()
+    assert "more candidates from the corpus" in (run.folder / "report.md").read_text()
+    assert records.details(run, "sets")["reqa"]["more candidates from the corpus"] == 100
 
 
 def test_pre_training_is_validated_on_passages_that_it_does_not_see(inputs, prepared, tmp_path):
