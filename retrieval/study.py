@@ -86,10 +86,12 @@ def main(argv: Sequence[str]) -> int:
 def read_table(config: ConfigDict, folder: Path) -> dict[str, Entry]:
     """The runs of a study's config, in an order in which they can be done.
 
+    They name each other by whole paths: the folder may be written otherwise the next time, and from elsewhere.
+
     Raises:
       UserError: runs need each other in a circle.
     """
-    entries = {}
+    entries, folder = {}, folder.absolute()
     for name in config.runs:
         own = ConfigDict(config.runs[name].to_dict())  # references to the study's fields become values
         needs = tuple(dict.fromkeys(n for n in (own.base, own.train.init_from) if n in config.runs))

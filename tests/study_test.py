@@ -90,6 +90,12 @@ def do(config, folder, parallel=2, only=("*",)):
 CHAIN = dict(a=("b", "c"), b=("d", ""), c=("d", ""), d=("", ""))
 
 
+def test_the_folder_may_be_written_otherwise(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    do(make_study(**CHAIN), Path("study"))
+    assert study.finished(study.read_table(make_study(**CHAIN), tmp_path / "study")) == set(CHAIN)
+
+
 def test_a_run_comes_after_those_that_it_names(tmp_path):
     order, failed = do(make_study(**CHAIN), tmp_path)
     assert not failed and sorted(order) == ["a", "b", "c", "d"]
