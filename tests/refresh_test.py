@@ -174,7 +174,9 @@ def test_a_version_that_no_batch_comes_from_is_not_written(mined, inputs, tmp_pa
 @pytest.fixture
 def copied(mined, tmp_path):
     """A run like `mined`, whose questions and candidates can be changed."""
-    return Run(mined.config, shutil.copytree(mined.folder, tmp_path / "copied"), mined.lock)
+    config = mined.config.copy_and_resolve_references()
+    config.mine.negatives = config.mine.last  # all that are left
+    return Run(config, shutil.copytree(mined.folder, tmp_path / "copied"), mined.lock)
 
 
 def change(path, function):
