@@ -1,6 +1,7 @@
 """The command line: what it says to people who make mistakes."""
 
 import dataclasses
+import functools
 import json
 
 import pytest
@@ -89,19 +90,22 @@ def test_a_kept_config_is_as_its_file_has_it(tmp_path):
     assert check.read_config(tmp_path).to_dict() == config.to_dict()
 
 
+def refusal(base, *arguments, stages, names=()):
+    """What is said of fields that are set in the shell for a run on `base`, which is written; None for nothing."""
+    base.folder.mkdir(exist_ok=True)
+    (base.folder / "config.json").write_text(base.config.to_json())
+    parse(CONFIG, f"--config.base={base.folder}", f"--config.stages={stages}", *arguments)
+    try:
+        overrides.check(
+            Run(flags.FLAGS.config, base.folder.parent / "run", base.lock), names, STAGES, command_line.overridden()
+        )
+    except UserError as error:
+        return str(error)
+
+
 def test_what_is_set_for_a_stage_of_the_base_is_refused_where_it_would_make_a_difference(tmp_path):
     base = make_run(tmp_path / "base", "--config.stages=('prepare','pairs','encode')")
-    base.folder.mkdir()
-    (base.folder / "config.json").write_text(base.config.to_json())
-
-    def refused(*arguments, stages="('train','index','evaluate')", names=()):
-        parse(CONFIG, f"--config.base={base.folder}", f"--config.stages={stages}", *arguments)
-        run = Run(flags.FLAGS.config, tmp_path / "run", base.lock)
-        try:
-            overrides.check(run, names, STAGES, command_line.overridden())
-        except UserError as error:
-            return str(error)
-
+    refused = functools.partial(refusal, base, stages="('train','index','evaluate')")
     assert refused("--config.vocab=v.txt").startswith("config.vocab: no stage of this run reads it, but 'prepare'")
     assert not refused("--config.vocab=v.txt", names=["plan"])
     assert not refused("--config.vocab=v.txt", stages="('prepare','train')")
@@ -117,25 +121,13 @@ def test_what_is_set_for_a_stage_of_the_base_is_refused_where_it_would_make_a_di
 
 def test_towers_of_the_base_are_used_as_they_were_trained(tmp_path):
     base = make_run(tmp_path / "base", "--config.stages=('prepare','train')", "--config.data.document_length=48")
-    base.folder.mkdir()
-    (base.folder / "config.json").write_text(base.config.to_json())
-
-    def refused(*arguments, stages="('sets','encode','index','evaluate')", names=()):
-        parse(CONFIG, f"--config.base={base.folder}", f"--config.stages={stages}", *arguments)
-        run = Run(flags.FLAGS.config, tmp_path / "run", base.lock)
-        try:
-            overrides.check(run, names, STAGES, command_line.overridden())
-        except UserError as error:
-            return str(error)
-
+    refused = functools.partial(refusal, base, stages="('sets','encode','index','evaluate')")
     assert refused("--config.data.document_length=64").startswith("config.data.document_length: the towers of ")
     assert refused("--config.model.pooling=cls") and refused("--config.model.hidden_size=32")
     assert not refused("--config.data.document_length=48") and not refused("--config.encode.batch_tokens=64")
     assert not refused("--config.data.document_length=64", stages="('train','encode')")
     assert not refused("--config.data.document_length=64", names=["plan"])
-    config = base.config.copy_and_resolve_references()
-    config.data.rates = dict.fromkeys(config.data.rates, 0.0) | dict(mlm=1.0)
-    (base.folder / "config.json").write_text(config.to_json())
+    base.config.data.rates = dict.fromkeys(base.config.data.rates, 0.0) | dict(mlm=1.0)
     assert not refused("--config.model.pooling=cls")  # its encoder is put into towers of this run's
 
 
