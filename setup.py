@@ -6,6 +6,8 @@ setup(
     name="retrieval",
     version="0.1.0",
     description="Dense retrievers, pre-trained and fine-tuned at scale in JAX and Flax",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
     packages=find_packages(include=["retrieval", "retrieval.*"]),
     python_requires=">=3.11,<3.14",
     install_requires=[
