@@ -119,3 +119,14 @@ def test_no_script_evaluates_a_string():
         assert not re.search(r"(^|[;&|({]\s*|\s)(eval|source \$|\. \$)(\s|$)", code), path
         for found in re.finditer(r"\b(?:ba|da|z)?sh -c (.)", code):
             assert found[1] == "'", path
+
+
+def test_no_document_names_the_host_of_a_package_index():
+    """A mirror may stand in its place: the documents say "the package index"."""
+    names = re.compile(r"\bpypi\.(org|python)|pythonhosted\.org|\bosv\.dev|\bindex-url\b", re.IGNORECASE)
+    endings = {".md", ".py", ".sh", ".lock", ".toml", ".yaml"}
+    rooms = [REPOSITORY / room for room in ("retrieval", "configs", "launch", "benchmarks", "docs", "tests")]
+    paths = [path for room in rooms for path in room.rglob("*")] + list(REPOSITORY.glob("*"))
+    texts = [path for path in paths if path.is_file() and path.suffix in endings]
+    assert REPOSITORY / "SECURITY.md" in texts and len(texts) > 200
+    assert not [str(path) for path in texts if names.search(path.read_text(encoding="utf-8"))]
