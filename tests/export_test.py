@@ -167,7 +167,7 @@ def test_the_card(run, tied, tmp_path):
     assert "| model.hidden_size | 16 |" in body and "init_from |" not in body
     plain = (exported.export(tied) / "README.md").read_text()
     assert "license:" not in plain and "None was given (`export.license`)" in plain and "not been evaluated" in plain
-    assert 'processing_kwargs={"text": {"max_length": 16}}' in plain and "Trained with bfloat16" in plain
+    assert "Queries are cut to 16 tokens and documents to 40" in plain and "Trained with bfloat16" in plain
 
 
 def test_the_card_names_labelled_files(tmp_path, tied):
@@ -184,13 +184,23 @@ def test_the_card_names_labelled_files(tmp_path, tied):
     assert f"## Training data\n\n{labelled}{split}reqa\n\n#" in stage._card(run, exported.VOCABULARY)
 
 
-def test_the_card_of_a_tied_tower_tells_the_limit_of_queries(tmp_path, tied):
+def test_one_tower_has_a_length_for_queries_where_that_is_another(tmp_path, tied_folder, tied, folder):
+    assert read(tied_folder / "sentence_bert_config.json")["query_length"] == 16
+    for route in ("query", "document"):
+        assert "query_length" not in read(folder / route / "sentence_bert_config.json")
+    (tmp_path / "equal").mkdir()
+    tower = towers_of(tied).query_tower
+    folders.write_tower(tmp_path / "equal", tower, normalize=False, length=40, query_length=40)
+    assert "query_length" not in read(tmp_path / "equal" / "sentence_bert_config.json")  # which older versions refuse
+
+
+def test_the_card_of_a_tied_tower_tells_which_version_cuts_queries(tmp_path, tied):
     config = tied.config.copy_and_resolve_references()
     run = Run(config, tmp_path, tied.lock)
     config.data.query_length = 48  # documents have 40
-    assert 'long queries need `processing_kwargs={"text": {"max_length": 48}}`' in stage._card(run, exported.VOCABULARY)
+    assert "needs sentence-transformers 6 or newer" in stage._card(run, exported.VOCABULARY)
     config.data.query_length = 40
-    assert "processing_kwargs" not in stage._card(run, exported.VOCABULARY)
+    assert "6 or newer" not in stage._card(run, exported.VOCABULARY)
 
 
 @pytest.mark.parametrize(

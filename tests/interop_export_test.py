@@ -23,6 +23,7 @@ MODELS = {
     "tied": {"model.tied": True, "model.normalize": False, "model.pooling": "mean"},
     "plain": {"model.tied": False, "model.normalize": False, "model.pooling": "cls", "model.embed_dim": 0},
     "norm": {"model.tied": True, "model.normalize": True, "model.embed_norm": True},
+    "long queries": {"model.tied": True, "data.query_length": 40, "data.document_length": 16},
     "one type": {"model.tied": True, "model.type_vocab_size": 1, "model.layer_norm_epsilon": 1e-5},
 }
 
@@ -49,20 +50,35 @@ def assert_same(theirs, ours):
     assert np.abs(theirs - ours).max() < 1e-5 * max(1, np.abs(ours).max())
 
 
-def encode(model, run):
-    """Of a tied model the queries have to be cut, as the model card says."""
-    short = {"processing_kwargs": {"text": {"max_length": 16}}} if run.config.model.tied else {}
-    return model.encode_query(exported.QUERIES, **short), model.encode_document(as_pairs(exported.DOCUMENTS))
+def encode(model):
+    """Without a word about lengths."""
+    return model.encode_query(exported.QUERIES), model.encode_document(as_pairs(exported.DOCUMENTS))
 
 
 def test_sentence_transformers_gives_the_same_embeddings_and_the_same_ranking(run, ours):
     model = sentence_transformers.SentenceTransformer(str(run.folder / "export"), device="cpu")
-    queries, documents = encode(model, run)
+    queries, documents = encode(model)
     assert_same(queries, ours[0])
     assert_same(documents, ours[1])
     scores = model.similarity(queries, documents).numpy()
     np.testing.assert_allclose(scores, ours[0] @ ours[1].T, rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(np.argsort(-scores, axis=1), np.argsort(-(ours[0] @ ours[1].T), axis=1))
+
+
+def test_a_long_query_is_cut_as_a_query_and_a_long_document_as_a_document(run):
+    """Of one tower as of two, one text at a time and in batches, whichever of the lengths is the larger."""
+    model = sentence_transformers.SentenceTransformer(str(run.folder / "export"), device="cpu")
+    lengths = run.config.data.query_length, run.config.data.document_length
+    words = "fox the dog sep ".split()
+    texts = [" ".join(words[i % 4] for i in range(start, start + n)) for start in (0, 1) for n in range(1, 60)]
+    queries, documents = exported.embed(
+        run, texts, [exported.Candidate(str(i), "", text) for i, text in enumerate(texts)]
+    )
+    assert_same(model.encode_query(texts), queries)
+    assert_same(model.encode_document(texts), documents)
+    assert_same(np.stack([model.encode_query(text) for text in texts[-3:]]), queries[-3:])
+    cut = [model.preprocess(texts, task=task)["input_ids"].shape[1] for task in ("query", "document")]
+    assert cut == list(lengths)
 
 
 def test_each_of_two_towers_is_a_model(run, ours):
@@ -106,5 +122,5 @@ def project(path, pooled, normalize):
 def test_onnx_gives_the_same(run, ours):
     pytest.importorskip("optimum.onnxruntime", reason="optimum-onnx is not installed; it needs transformers 4")
     model = sentence_transformers.SentenceTransformer(str(run.folder / "export"), backend="onnx", device="cpu")
-    for theirs, expected in zip(encode(model, run), ours):
+    for theirs, expected in zip(encode(model), ours):
         assert_same(theirs, expected)

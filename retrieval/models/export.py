@@ -1,4 +1,4 @@
-"""Towers as folders that Hugging Face's `transformers` and `sentence-transformers` (5.7 or newer) load.
+"""Towers as folders that Hugging Face's `transformers` and `sentence-transformers` load.
 
     config.json, model.safetensors    a BertModel, whose pooler is of zeros: `AutoModel`
     modules.json                      what sentence-transformers does one after the other:
@@ -9,7 +9,8 @@
     4_Normalize/                        length 1, where the model has it
 
 The tokenizer's files are not written here. Two towers lie in a folder each, and above them is the router that sends
-queries through one and documents through the other, without a copy of either.
+queries through one and documents through the other, without a copy of either. One tower for both is cut to a length of
+its own for queries (`query_length`), which sentence-transformers knows from version 6 on; the rest loads from 5.7 on.
 """
 
 from collections.abc import Sequence
@@ -31,17 +32,18 @@ _MODEL = {"model_type": "SentenceTransformer", "similarity_fn_name": "dot", "pro
 _MODULES = "sentence_transformers.sentence_transformer.modules"
 
 
-def write_tower(folder: Path, tower: Tower, *, normalize: bool, length: int) -> None:
+def write_tower(folder: Path, tower: Tower, *, normalize: bool, length: int, query_length: int | None = None) -> None:
     """Writes a tower, but for its tokenizer, into a folder that is there.
 
     Args:
       normalize: whether embeddings are given length 1.
       length: tokens that a text is cut to.
+      query_length: tokens that a query is cut to, where that is another number.
     """
     hidden_size = tower.encoder.config.hidden_size
     _write_tensors(folder, pretrained.to_tensors(_parameters(tower.encoder)) | _no_pooler(hidden_size))
     files.write_json(folder / "config.json", hugging_face.bert_config(tower.encoder.config))
-    files.write_json(folder / "sentence_bert_config.json", {"max_seq_length": length, "do_lower_case": False})
+    files.write_json(folder / "sentence_bert_config.json", _lengths(length, query_length) | {"do_lower_case": False})
     pooling = {"embedding_dimension": hidden_size, "pooling_mode": tower.pooling, "include_prompt": True}
     (folder / "1_Pooling").mkdir()
     files.write_json(folder / "1_Pooling" / "config.json", pooling)
@@ -69,6 +71,12 @@ def write_router(folder: Path) -> None:
     }
     files.write_json(folder / "router_config.json", router)
     _write_modules(folder, ["Router"])
+
+
+def _lengths(length: int, query_length: int | None) -> dict[str, int]:
+    """What texts are cut to. Older versions refuse a `query_length`, so it is there only where it is needed."""
+    of_queries = {} if query_length in (None, length) else {"query_length": query_length}
+    return {"max_seq_length": length, **of_queries}
 
 
 def _no_pooler(hidden_size: int) -> dict[str, np.ndarray]:

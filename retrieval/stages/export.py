@@ -79,23 +79,29 @@ def _trained(run: Run) -> ConfigDict:
 
 def _write(run: Run, towers: TwoTower, vocabulary: Vocabulary) -> None:
     config = _trained(run)
-    lengths = {folders.QUERY: config.data.query_length, folders.DOCUMENT: config.data.document_length}
+    of_queries, of_documents = config.data.query_length, config.data.document_length
     files.remove_temporaries(run.folder, FOLDER)
     with files.atomic(run.folder / FOLDER) as folder:
         folder.mkdir()
         if config.model.tied:
-            _write_tower(folder, towers.query_tower, towers.normalize, vocabulary, lengths[folders.DOCUMENT])
+            _write_tower(folder, towers.query_tower, towers.normalize, vocabulary, of_documents, of_queries)
         else:
-            for name, tower in ((folders.QUERY, towers.query_tower), (folders.DOCUMENT, towers.document_tower)):
+            both = (
+                (folders.QUERY, towers.query_tower, of_queries),
+                (folders.DOCUMENT, towers.document_tower, of_documents),
+            )
+            for name, tower, length in both:
                 (folder / name).mkdir()
-                _write_tower(folder / name, tower, towers.normalize, vocabulary, lengths[name])
+                _write_tower(folder / name, tower, towers.normalize, vocabulary, length)
             folders.write_router(folder)
         files.write_text(folder / "README.md", _card(run, vocabulary))
     _log.info("export: %s/%s", run.place, FOLDER)
 
 
-def _write_tower(folder: Path, tower: Any, normalize: bool, vocabulary: Vocabulary, length: int) -> None:
-    folders.write_tower(folder, tower, normalize=normalize, length=length)
+def _write_tower(
+    folder: Path, tower: Any, normalize: bool, vocabulary: Vocabulary, length: int, query_length: int | None = None
+) -> None:
+    folders.write_tower(folder, tower, normalize=normalize, length=length, query_length=query_length)
     types = tower.encoder.config.type_vocab_size
     tokenizer_files.write_tokenizer(folder, vocabulary, length=length, types=types)
 
@@ -152,8 +158,7 @@ def _notes(config: ConfigDict, vocabulary: Vocabulary) -> list[str]:
     if isinstance(vocabulary, WordPiece):
         notes.append("Text is lower-cased, and accents are stripped.")
     if model.tied and data.query_length != data.document_length:
-        limit = f'processing_kwargs={{"text": {{"max_length": {data.query_length}}}}}'
-        notes[0] += f" Here one tower serves both, cut to the length of documents: long queries need `{limit}`."
+        notes[0] += " One tower serves both, so this needs sentence-transformers 6 or newer, and `encode_query`."
     if model.dtype != "float32":
         notes.append(
             f"Trained with {display.inline(model.dtype)}; the parameters, and what they give here, are float32."
