@@ -9,7 +9,7 @@ import pytest
 from conftest import REPOSITORY
 
 ROOMS = ("data", "models", "training", "search", "evaluation")
-SHARED = {f"retrieval.{name}" for name in ("arrays", "errors", "files", "hashing", "hosts", "terminal")}
+SHARED = {f"retrieval.{name}" for name in ("accents", "arrays", "errors", "files", "hashing", "hosts", "terminal")}
 
 
 def imports(path):
