@@ -14,7 +14,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what matters comes as an e
 from absl import app, flags
 from ml_collections import ConfigDict, config_flags
 
-from retrieval import flag_errors, hosts, mirror, terminal
+from retrieval import flag_errors, hosts, mirror, platforms, terminal
 from retrieval.errors import UserError
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment: configs/NAME.py, or configs/NAME.py:local.")
@@ -104,6 +104,8 @@ def run(main: Callable[[Sequence[str]], int | None], manual: Callable[[], str] |
     except OSError as error:
         _fail(_explain(error))
     except Exception as error:
+        if told := platforms.told(error):
+            _fail(told)
         if hosts.is_alone():
             raise
         hosts.leave_after(error)
