@@ -14,10 +14,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what matters comes as an e
 from absl import app, flags
 from ml_collections import ConfigDict, config_flags
 
-from retrieval import flag_errors, hosts, mirror, platforms, terminal
+from retrieval import config_files, flag_errors, hosts, mirror, platforms, terminal
 from retrieval.errors import UserError
 
-CONFIG = config_flags.DEFINE_config_file("config", None, "The experiment: configs/NAME.py, or configs/NAME.py:local.")
+CONFIG = config_flags.DEFINE_config_file(
+    "config", None, "The experiment: NAME or NAME:local of configs/NAME.py, or a file."
+)
 WORKDIR = flags.DEFINE_string(
     "workdir", None, "Folder that everything is written to, and resumed from: PATH or gs://BUCKET/PATH."
 )
@@ -29,6 +31,9 @@ _SCRATCH = flags.DEFINE_string(
 _KEPT = Path(__file__).parent / "stages" / "kept.py"
 
 _OVERRIDE = re.compile(r"--?(no)?config\.")
+
+# Flags that have one value.
+_ONCE = ("config", "workdir", "scratch", "stage", "query", "only")
 
 _REMEDIES = dict.fromkeys(
     (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR),
@@ -44,11 +49,10 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     Raises:
       UserError: no config, a config that does not load, an unknown field or flag, or a value of the wrong type.
     """
+    argv = _with_files(argv)
     overrides = [argument for argument in argv if _OVERRIDE.match(argument)]
     plain = [argument for argument in argv if argument not in overrides]
-    configs = [argument for argument in plain if re.match("--?config=", argument)]
-    if len(configs) > 1:
-        raise UserError(f"--config is there twice, {configs[0]} and {configs[-1]}: leave one out")
+    _refuse_twice(plain)
     rest = _parse(plain)
     if (WORKDIR.value or "").startswith("~"):  # which a shell expands at the beginning of a word alone
         raise UserError(f"--workdir={WORKDIR.value}: '~' is no folder here; write $HOME, or the whole path")
@@ -109,6 +113,32 @@ def run(main: Callable[[Sequence[str]], int | None], manual: Callable[[], str] |
         if hosts.is_alone():
             raise
         hosts.leave_after(error)
+
+
+def _with_files(argv: Sequence[str]) -> list[str]:
+    """The arguments with the file of a config that is named by its name alone."""
+    words = list(argv)
+    for place, word in enumerate(words):
+        flag, equals, value = word.partition("=")
+        if flag.lstrip("-") != CONFIG.name or not flag.startswith("-"):
+            continue
+        if equals:
+            words[place] = f"{flag}={config_files.expanded(value)}"
+        elif place + 1 < len(words):
+            words[place + 1] = config_files.expanded(words[place + 1])
+    return words
+
+
+def _refuse_twice(argv: Sequence[str]) -> None:
+    """The flag library would take the last of two and say nothing."""
+    for name in _ONCE:
+        places = [place for place, word in enumerate(argv) if re.fullmatch(rf"--?{name}(=.*)?", word, re.DOTALL)]
+        if len(places) > 1:
+            first, last = (
+                argv[place] if "=" in argv[place] else " ".join(argv[place : place + 2])
+                for place in (places[0], places[-1])
+            )
+            raise UserError(f"--{name} is there twice, {first} and {last}: leave one out")
 
 
 def _parse(argv: Sequence[str]) -> list[str]:

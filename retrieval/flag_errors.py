@@ -9,7 +9,7 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict
 
-from retrieval import REPOSITORY
+from retrieval import config_files
 from retrieval.errors import UserError, listed, near, unknown_name
 
 _EXAMPLES = {"--config": "configs/ict_bfs_wlp.py:local", "--workdir": "runs/quickstart", "--stage": "evaluate,report"}
@@ -20,8 +20,8 @@ def no_config(flag: str) -> UserError:
     path = Path(flag.partition("=")[2].partition(":")[0])
     if path.is_file():
         return UserError(f"{flag}: no get_config in it; take a config such as configs/ict_bfs_wlp.py:local")
-    known = [str(file.relative_to(REPOSITORY)) for file in sorted((REPOSITORY / "configs").rglob("*.py"))]
-    names = {Path(file).stem: file for file in known}
+    known = list(config_files.described())
+    names = {Path(file).stem: file for file in reversed(known)}
     found = [names[name] for name in near(path.stem, names)]
     hint = f"did you mean --config={' or '.join(found)}? " if found else ""
     return UserError(f"{flag}: no such file; {hint}known: {listed(known)}")

@@ -90,7 +90,7 @@ def manual() -> str:
     """What --help says."""
     from retrieval.stages import manual
 
-    return manual.text(__doc__, REPOSITORY / "configs")
+    return manual.text(__doc__)
 
 
 if __name__ == "__main__":

@@ -3,14 +3,21 @@
 import dataclasses
 import functools
 import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
+import jax
 import pytest
 from absl import flags
 from conftest import REPOSITORY
 from mistakes_test import forget_flags
 from ml_collections import ConfigDict
 
-from retrieval import command_line, main
+from configs import dpr
+from retrieval import command_line, config_files, main, platforms
 from retrieval.errors import UserError
 from retrieval.stages import check, overrides, records, runner
 from retrieval.stages.run import Run, Stage
@@ -47,6 +54,71 @@ def test_a_field_can_be_set_from_the_shell():
     parse(CONFIG, "--config.train.batch_size=64", "--config.model.tied=True", "--config.corpus=dump.xml")
     config = flags.FLAGS.config
     assert (config.train.batch_size, config.model.tied, config.corpus) == (64, True, "dump.xml")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--config=dpr:local"],
+        ["--config", "dpr:local"],
+        ["-config=configs/dpr.py:local"],
+        ["--config=dpr:local", "--config.train.steps=7"],
+    ],
+)
+def test_a_config_is_found_by_its_name(arguments, monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    parse(*arguments)
+    config, expected = flags.FLAGS.config, dpr.get_config("local")
+    expected.train.steps = 7 if len(arguments) > 1 and "steps" in arguments[1] else expected.train.steps
+    assert config.to_dict() == expected.to_dict()
+
+
+def test_a_file_comes_before_a_config_of_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert config_files.expanded("dpr:local") == f"{REPOSITORY}/configs/dpr.py:local"
+    assert config_files.expanded("studies/seed_encoder").endswith("/configs/studies/seed_encoder.py")
+    (tmp_path / "dpr").write_text("mine")
+    for value in ("dpr:local", "../setup", "nothing:local", "", ":local"):
+        assert config_files.expanded(value) == value
+
+
+def test_helpers_of_configs_are_not_among_the_configs(capsys):
+    known = set(config_files.described())
+    helpers = {f"configs/studies/{name}.py" for name in ("argument", "parts", "chang_2020", "lu_2021")}
+    there = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "configs").rglob("*.py")}
+    assert helpers <= there and known == there - helpers
+    with pytest.raises(UserError, match=r"known: configs/ance\.py") as refused:
+        parse("--config=nothing")
+    assert not any(helper in str(refused.value) for helper in helpers)
+
+
+PLATFORMS = {
+    "cuda": "JAX cannot start what JAX_PLATFORMS=cuda names",
+    "abacus": "JAX cannot start what JAX_PLATFORMS=abacus names .*'abacus' is not in the list",
+}
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_a_platform_that_cannot_be_started_is_one_sentence(platform, tmp_path):
+    if platform == "cuda" and any(Path("/dev").glob("nvidia[0-9]*")):
+        pytest.skip("there is a GPU here")
+    command = [sys.executable, "-m", "retrieval.main", "--config=ict_bfs_wlp:local", f"--workdir={tmp_path / 'run'}"]
+    done = subprocess.run(
+        command, cwd=REPOSITORY, env=os.environ | {"JAX_PLATFORMS": platform}, capture_output=True, text=True
+    )
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert re.search(PLATFORMS[platform], line) and "set JAX_PLATFORMS=cpu, or unset it" in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_other_errors_are_none_of_a_platform():
+    try:
+        jax.numpy.zeros(2) @ jax.numpy.zeros(3)
+    except TypeError as error:
+        assert platforms.told(error) is None
+    else:
+        pytest.fail("those do not fit")
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from conftest import REPOSITORY
 from mistakes_test import forget_flags
 
 from configs import ict_bfs_wlp
-from retrieval import command_line, main
+from retrieval import command_line, config_files, main
 from retrieval.data.labelled import Counts
 from retrieval.errors import UserError
-from retrieval.stages import formats, manual, overrides
+from retrieval.stages import formats, overrides
 from retrieval.stages.formats import LABELLED, QUESTIONS, SETS
 from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
@@ -30,7 +30,7 @@ def test_the_readme_has_every_stage_as_the_table_has_it(readme):
 
 
 def test_the_readme_has_every_config(readme):
-    configs = manual.configs_of(REPOSITORY / "configs")
+    configs = config_files.described()
     assert len(configs) > 8
     for path in configs:
         assert f"`{path}`" in readme or f"`{path.removeprefix('configs/')}`" in readme, path
@@ -130,7 +130,7 @@ def test_help_lists_all_of_it(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["retrieval.main", "--help"])
     command_line.run(main.main, main.manual)
     told = capsys.readouterr().out
-    for name in (*STAGES, *LABELLED, *manual.configs_of(REPOSITORY / "configs"), "--workdir", "--query"):
+    for name in (*STAGES, *LABELLED, *config_files.described(), "--workdir", "--query"):
         assert name in told
     for form in (*SETS.values(), *LABELLED.values(), *QUESTIONS.values()):
         assert form.what in told and form.setting in told

@@ -1,0 +1,30 @@
+"""The files of `configs/`: which of them are experiments, and how each is named."""
+
+import ast
+from pathlib import Path
+
+from retrieval import REPOSITORY
+
+FOLDER = REPOSITORY / "configs"
+
+
+def described(folder: Path = FOLDER) -> dict[str, str]:
+    """The experiments below a folder, and what each says of itself first; a file without `get_config` is a helper."""
+    found = {}
+    for path in sorted(folder.rglob("*.py")):
+        module = ast.parse(path.read_text(encoding="utf-8"))
+        if any(isinstance(node, ast.FunctionDef) and node.name == "get_config" for node in module.body):
+            what = (ast.get_docstring(module) or "").partition("\n\n")[0]
+            found[path.relative_to(folder.parent).as_posix()] = " ".join(what.split())
+    return found
+
+
+def expanded(value: str) -> str:
+    """The value of --config with the file that a name stands for: 'dpr:local' is configs/dpr.py with 'local'.
+
+    What is a file already, or names none of `configs/`, stays as it is.
+    """
+    name, colon, argument = value.partition(":")
+    path = FOLDER / f"{name}.py"
+    is_name = bool(name) and not Path(name).is_file() and path.is_file() and FOLDER in path.resolve().parents
+    return f"{path}{colon}{argument}" if is_name else value
