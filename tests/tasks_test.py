@@ -99,6 +99,30 @@ def test_every_lane_draws_by_a_seed_of_its_own(corpus, monkeypatch):
     assert len(set(seeds)) == 8 and all(0 <= seed < 2**31 for seed in seeds)
 
 
+def test_every_task_of_a_mixture_draws_by_a_seed_of_its_own(corpus, monkeypatch):
+    seeds, real = [], seqio.Task.get_dataset
+
+    def record(task, *args, seed, **kwargs):
+        seeds.append((task.name, seed))
+        return real(task, *args, seed=seed, **kwargs)
+
+    monkeypatch.setattr(seqio.Task, "get_dataset", record)
+    name = register(corpus, ict=1.0, bfs=1.0, wlp=1.0)
+    batches(corpus, name, lanes=2)
+    assert len({seed for _, seed in seeds}) == 6 and all(0 <= seed < 2**31 for _, seed in seeds)
+    batches(corpus, name, lanes=2)
+    assert seeds[:6] == seeds[6:]
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_ict_and_bfs_do_not_draw_the_same_passages_at_once(corpus, lanes):
+    """Of one seed, and from the same record of a file on, a quarter of the examples would be copies."""
+    name, _ = tasks.register(*corpus, {"ict": 1.0, "bfs": 1.0}, shuffle_buffer=4)
+    ids = np.concatenate([batch["document_id"][:, 0] for batch in take(batches(corpus, name, lanes=lanes), 4)])
+    assert corpus[2]["tasks"]["bfs"]["pairs"] > 2 * len(ids) == 128
+    assert len(set(ids)) >= len(ids) - 2
+
+
 def test_same_batches_whatever_the_number_of_devices(corpus):
     name = register(corpus, ict=1.0)
     assert equal(take(batches(corpus, name, devices=8), 3), take(batches(corpus, name, devices=1), 3))
@@ -208,8 +232,24 @@ def test_a_position_of_other_lanes_is_refused(corpus, tmp_path):
         batches(corpus, name, lanes=4).restore(tmp_path)
 
 
-def test_every_epoch_draws_every_passage_once_with_another_sentence(corpus):
-    name = register(corpus, bfs=1.0)
+def test_a_position_of_tasks_that_had_one_seed_is_refused(corpus, tmp_path):
+    """Such a position has no mark. That of a single task never had one, and goes on."""
+    for rates, refused in (({"ict": 1.0, "bfs": 1.0}, True), ({"ict": 1.0}, False)):
+        name, folder = register(corpus, **rates), tmp_path / str(refused)
+        folder.mkdir()
+        batches(corpus, name, lanes=2).save(folder)
+        for path in folder.glob("lane-*"):
+            path.rename(folder / path.name.replace("-seeds", ""))
+        message = "older version, in which all tasks drew by one seed; delete the checkpoints and train again"
+        with pytest.raises(UserError, match=message) if refused else contextlib.nullcontext():
+            batches(corpus, name, lanes=2).restore(folder)
+
+
+@pytest.mark.parametrize("rates", [{"bfs": 1.0}, {"ict": 1e-9, "bfs": 1.0}])
+def test_every_epoch_draws_every_passage_once_with_another_sentence(corpus, rates):
+    """Also where a task begins in the middle of a file, since another begins at its start."""
+    register(corpus, **rates)
+    name = "bfs"
     epoch = corpus[2]["tasks"]["bfs"]["pairs"]
     dataset = seqio.get_mixture_or_task(name).get_dataset(LENGTHS, shuffle=False, num_epochs=2, seed=1)
     examples = [{k: v for k, v in e.items()} for e in dataset.as_numpy_iterator()]

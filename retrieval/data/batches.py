@@ -60,7 +60,7 @@ class Batches:
                 verbose=False,
                 trim_output_features=False,  # the tasks cut, and keep the last [SEP]
             )
-            lane = _Lane(lane_name(number), dataset, batch_size // lanes)
+            lane = _Lane(lane_name(number), dataset, batch_size // lanes, _position_suffix(task))
             self._lanes.append(PackedLane(lane, packing) if packing else lane)
 
     def __iter__(self) -> "Batches":
@@ -89,8 +89,10 @@ class Batches:
 class _Lane:
     """The examples of one shard of the files, as rows of a batch."""
 
-    def __init__(self, name: str, dataset: tf.data.Dataset, rows: int):
+    def __init__(self, name: str, dataset: tf.data.Dataset, rows: int, suffix: str = ""):
+        """The file of the position is the name and the suffix."""
         self.name = name
+        self._position = name + suffix
         self._iterator = iter(dataset.batch(rows).prefetch(2).with_options(_options()))
 
     def __next__(self) -> Arrays:
@@ -105,20 +107,31 @@ class _Lane:
 
     def save(self, folder: Path) -> None:
         try:
-            tf.train.Checkpoint(lane=self._iterator).write(str(folder / self.name))
+            tf.train.Checkpoint(lane=self._iterator).write(str(folder / self._position))
         except tf.errors.OpError as error:  # of a full disk, for one
             raise OSError(first_line(error)) from error
 
     def restore(self, folder: Path) -> None:
-        if not (folder / f"{self.name}.index").exists():
+        if not (folder / f"{self._position}.index").exists():
+            if (folder / f"{self.name}.index").exists():
+                raise UserError(
+                    f"{folder}: a position of an older version, in which all tasks drew by one seed; delete the "
+                    "checkpoints and train again, or go on with that version"
+                )
             raise UserError(f"{folder}: no position of {self.name}; was the run started with another data.lanes?")
         try:
-            tf.train.Checkpoint(lane=self._iterator).read(str(folder / self.name)).assert_consumed()
+            tf.train.Checkpoint(lane=self._iterator).read(str(folder / self._position)).assert_consumed()
         except (tf.errors.OpError, AssertionError, ValueError, TypeError, IndexError, RuntimeError) as error:
             raise UserError(
-                f"{folder / self.name}: not a position in this data ({first_line(error)}); delete the checkpoint and "
-                "train again"
+                f"{folder / self._position}: not a position in this data ({first_line(error)}); delete the checkpoint "
+                "and train again"
             ) from error
+
+
+def _position_suffix(task: str) -> str:
+    """What tells a mixture's position from that of an older version, whose tasks had one seed in common."""
+    is_mixture = task in seqio.MixtureRegistry.names()
+    return "-seeds" if is_mixture else ""
 
 
 def lane_name(number: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import seqio
 import tensorflow as tf
 
-from retrieval import files
+from retrieval import files, hashing
 from retrieval.data import batches, pairs, pretraining
 from retrieval.data.pretraining import Specials
 from retrieval.data.vocab import Vocabulary
@@ -20,6 +20,7 @@ _log = logging.getLogger(__name__)
 _PAIRS = {"ict": 0, "bfs": 1, "wlp": 2}  # task -> its column in a record's `counts`
 _TEXTS = ("mlm", "autoencoder")  # of single texts, the same ones: what differs is what a model makes of them
 LABELLED = "pairs"
+_PASSAGES = "passages-*.tfrecord"
 TASKS = (*_PAIRS, *_TEXTS, LABELLED)
 
 _RECORD = {
@@ -97,11 +98,12 @@ def register(
     }
     suffix = "_validation" if validation else ""
     chosen = dict(negatives=negatives, held_out=held_out, validation=validation)
+    skipped = _skipped(corpus, rates, sizes)
     for task in rates:
         seqio.TaskRegistry.remove(task + suffix)
         seqio.TaskRegistry.add(
             task + suffix,
-            source=_source(task, corpus, labelled),
+            source=_source(task, corpus, labelled, skipped.get(task, 0)),
             preprocessors=[
                 _int32,
                 functools.partial(_filter, is_drawn=functools.partial(_is_drawn, task=task, **chosen)),
@@ -115,8 +117,18 @@ def register(
         return next(iter(rates)) + suffix, examples
     name = "+".join(rates) + suffix
     seqio.MixtureRegistry.remove(name)
-    seqio.MixtureRegistry.add(name, [(task + suffix, rate) for task, rate in rates.items()])
+    seqio.MixtureRegistry.add(name, [(task + suffix, rate) for task, rate in rates.items()], mixture_cls=_Mixture)
     return name, examples
+
+
+class _Mixture(seqio.Mixture):
+    """Each task draws by a seed of its own. seqio gives all of them the same one, and so the same passages at once."""
+
+    def get_task_dataset(self, task: seqio.Task, *args: Any) -> tf.data.Dataset:
+        """As seqio's; the arguments are its own, of which the sixth is the seed."""
+        keys, lengths, split, use_cached, shuffle, seed, *others = args
+        own = None if seed is None else hashing.number(str(seed), task.name) >> 33  # 31 bits
+        return super().get_task_dataset(task, keys, lengths, split, use_cached, shuffle, own, *others)
 
 
 def check_rates(rates: Mapping[str, float]) -> None:
@@ -182,17 +194,31 @@ def _continues(vocabulary: Vocabulary, whole_word: bool) -> list[bool] | None:
     return continues
 
 
-def _source(task: str, corpus: Path, labelled: Path | None) -> seqio.TFExampleDataSource:
+def _skipped(corpus: Path, rates: Mapping[str, float], sizes: Mapping[str, int]) -> dict[str, int]:
+    """The record of a file that each task of the passage shards begins with.
+
+    All files of a lane are read at once. Two tasks that begin at the same record would draw the same passages.
+    """
+    readers = [task for task in rates if task in ("ict", "bfs")]
+    files_there = max(1, len(list(corpus.glob(_PASSAGES))))
+    records = max(sizes.get(task, 0) for task in (*readers, "mlm")) // files_there
+    return {task: records * place // len(readers) for place, task in enumerate(readers)}
+
+
+def _source(task: str, corpus: Path, labelled: Path | None, skipped: int) -> seqio.TFExampleDataSource:
     if task == LABELLED:
         return _shards(labelled, pairs.PATTERN, _LABELLED_RECORD)
-    return _shards(corpus, "links-*.tfrecord" if task == "wlp" else "passages-*.tfrecord", _RECORD)
+    return _shards(corpus, "links-*.tfrecord" if task == "wlp" else _PASSAGES, _RECORD, skipped)
 
 
-def _shards(folder: Path, pattern: str, record: Mapping[str, Any]) -> seqio.TFExampleDataSource:
+def _shards(folder: Path, pattern: str, record: Mapping[str, Any], skipped: int = 0) -> seqio.TFExampleDataSource:
     """Records of files that are found in the folder by their names alone.
 
     A position that is saved holds the paths of files. When training goes on, the folder may have another one, and what
     lies at the old one may be of another run.
+
+    Args:
+      skipped: the first records of each file, which come last.
     """
 
     def read(path: tf.Tensor) -> tf.data.Dataset:
@@ -201,7 +227,8 @@ def _shards(folder: Path, pattern: str, record: Mapping[str, Any]) -> seqio.TFEx
         records = tf.raw_ops.TFRecordDataset(
             filenames=[tf.strings.join([f"{folder}/", name])], compression_type="", buffer_size=_READ_BYTES
         )
-        return tf.data.experimental.from_variant(records, tf.TensorSpec([], tf.string))
+        dataset = tf.data.experimental.from_variant(records, tf.TensorSpec([], tf.string))
+        return dataset.skip(skipped).concatenate(dataset.take(skipped)) if skipped else dataset
 
     return seqio.TFExampleDataSource({"train": str(folder / pattern)}, record, reader_cls=read)
 
