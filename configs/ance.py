@@ -48,14 +48,14 @@ def get_config(size: str = "paper") -> ConfigDict:
     config.data.update(negatives=1, document_length=512)
     config.model.update(tied=True, embed_dim=768, embed_norm=True)
     config.train.update(loss="two_way_nll", steps=600_000, batch_size=64, learning_rate=1e-6, clip_norm=1.0)
-    config.train.update(optimizer="lamb", warmup_ratio=5000 / config.train.steps)
+    config.train.update(optimizer="lamb", lamb_norm_limit=10.0, warmup_ratio=5000 / config.train.steps)
     config.loop.update(checkpoint_every=5000, validate_every=5000)
     if size == "local":
         config.mine.update(refresh_every=100, refresh_share=1.0)
         config.data.update(document_length=96)
         config.model.update(embed_dim=128, embed_norm=False)
         config.train.update(loss="in_batch_softmax", steps=300, batch_size=32, learning_rate=2e-4)
-        config.train.update(optimizer="adam", warmup_ratio=0.067)
+        config.train.update(optimizer="adam", lamb_norm_limit=0.0, warmup_ratio=0.067)
         config.loop.update(checkpoint_every=50, validate_every=50)
         return config
     config.evaluate.update(depth=1000, metrics=("RR@10", "RR@100", "R@1000", "nDCG@10"))

@@ -109,6 +109,7 @@ def _paper() -> ConfigDict:
             weight_decay=0.0,
             clip_norm=1.0,
             optimizer="adam",  # or 'lamb'
+            lamb_norm_limit=0.0,  # LAMB takes no parameter for longer; 0: no limit
             loss="in_batch_softmax",  # or, of an example's own hard negatives, multi_negative_nll, two_way_nll, triplet
             temperature=1.0,
             margin=1.0,  # of triplet

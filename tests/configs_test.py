@@ -8,6 +8,7 @@ from conftest import REPOSITORY
 from flax import nnx
 
 from configs.studies import pretraining_tasks
+from configs.studies import seed_encoder as seed_encoder_study
 from retrieval.errors import UserError
 from retrieval.stages import examples, settings, starts
 from retrieval.stages import model as models
@@ -95,6 +96,15 @@ def test_what_dprs_docstrings_start_from_fits():
 def test_a_config_of_a_single_task(task):
     rates = load("seed_encoder" if task == "autoencoder" else task, "local").data.rates
     assert {name for name, rate in rates.items() if rate} == {task}
+
+
+def test_ances_optimizer_has_its_authors_limit():
+    for config in (
+        load("ance"),
+        load("ance", "documents"),
+        seed_encoder_study.get_config("paper").runs["s0-100-weak-ance"],
+    ):
+        assert (config.train.optimizer, config.train.lamb_norm_limit) == ("lamb", 10)
 
 
 def test_seed_encoders_setting():

@@ -103,6 +103,34 @@ def test_lamb_is_that_of_optax_and_takes_stacked_layers_one_by_one():
         np.testing.assert_allclose(stacked["head"]["kernel"], alone[0]["head"]["kernel"], rtol=1e-5)
 
 
+def lamb(param, grads, rate, decay, limit, b1=0.9, b2=0.999, eps=1e-6):
+    """You et al. 2020, algorithm 2, with phi(z) = min(z, limit), in float64."""
+    param, m, v = np.array(param, np.float64), 0.0, 0.0
+    for t, grad in enumerate(grads, 1):
+        m, v = b1 * m + (1 - b1) * grad, b2 * v + (1 - b2) * grad**2
+        update = m / (1 - b1**t) / (np.sqrt(v / (1 - b2**t)) + eps) + decay * param
+        param = param - rate * min(np.linalg.norm(param), limit) * update / np.linalg.norm(update)
+    return param
+
+
+@pytest.mark.parametrize("limit", [None, 2.0])
+def test_lamb_takes_no_parameter_for_longer_than_its_limit(limit):
+    """One layer is shorter than the limit, one is longer; stacked, each has its own length."""
+    random = np.random.default_rng(0)
+    kernel = random.normal(size=(2, 3, 2)) * np.array([0.2, 5])[:, None, None]
+    params = {"layers": {"kernel": jnp.asarray(kernel, jnp.float32)}}
+    settings = dict(learning_rate=0.01, steps=10**9, warmup_ratio=0.0, weight_decay=0.3, name="lamb")
+    optimizer = make_optimizer(**settings, lamb_norm_limit=limit, is_stacked=lambda path: True)
+    state, grads = optimizer.init(params), random.normal(size=(4, 2, 3, 2))
+    for grad in grads:
+        updates, state = optimizer.update({"layers": {"kernel": jnp.asarray(grad, jnp.float32)}}, state, params)
+        params = optax.apply_updates(params, updates)
+    for layer, lengths in enumerate(([0, 1], [5, 20])):
+        assert lengths[0] < np.linalg.norm(kernel[layer]) < lengths[1]
+        expected = lamb(kernel[layer], grads[:, layer], 0.01, 0.3, limit or math.inf)
+        np.testing.assert_allclose(params["layers"]["kernel"][layer], expected, rtol=1e-5)
+
+
 def test_without_a_gradient_only_what_decays_shrinks():
     model = two_tower.create(two_tower.TowerConfig("transformer", SIZES, embed_dim=6), seed=0)
     params = jax.tree.map(jnp.ones_like, nnx.state(model, nnx.Param))
@@ -121,6 +149,7 @@ def test_without_a_gradient_only_what_decays_shrinks():
         ({"learning_rate": math.nan}, "learning_rate nan must be greater than 0"),
         ({"clip_norm": 0.0}, "clip_norm 0.0 must be greater than 0"),
         ({"weight_decay": -0.1}, "weight_decay -0.1 must be at least 0"),
+        ({"lamb_norm_limit": 0.0}, "lamb_norm_limit 0.0 must be greater than 0"),
         ({"name": "lamp"}, "unknown optimizer 'lamp'.*lamb"),
     ],
 )

@@ -100,8 +100,8 @@ SIZES = {
             "100": dict(steps=100_000, batch_size=128, learning_rate=1e-5),
         },
         alone={
-            "10": dict(steps=30_000, batch_size=64, learning_rate=1e-6, optimizer="lamb"),
-            "100": dict(steps=100_000, batch_size=64, learning_rate=1e-6, optimizer="lamb"),
+            "10": dict(steps=30_000, batch_size=64, learning_rate=1e-6, optimizer="lamb", lamb_norm_limit=10.0),
+            "100": dict(steps=100_000, batch_size=64, learning_rate=1e-6, optimizer="lamb", lamb_norm_limit=10.0),
         },
         validations=10,
         refreshes=9,

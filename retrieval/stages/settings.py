@@ -134,6 +134,7 @@ _KINDS = dict(
         weight_decay=_NOT_NEGATIVE,
         clip_norm=_NOT_NEGATIVE,
         optimizer=_TEXT,
+        lamb_norm_limit=_NOT_NEGATIVE,
         loss=_TEXT,
         temperature=_POSITIVE,
         margin=_POSITIVE,

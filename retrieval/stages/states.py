@@ -38,6 +38,7 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
         weight_decay=train.weight_decay,
         clip_norm=train.clip_norm or None,
         name=train.optimizer,
+        lamb_norm_limit=train.get("lamb_norm_limit") or None,  # a run to start from may be older than the field
         is_stacked=models.is_stacked,
     )
     if train.accumulation == 1:

@@ -2,6 +2,7 @@
 (You et al. 2020), as ANCE is.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,7 @@ def make_optimizer(
     weight_decay: float = 0.0,
     clip_norm: float | None = None,
     name: str = "adam",
+    lamb_norm_limit: float | None = None,
     is_stacked: Callable[[tuple], bool] = lambda path: False,
 ) -> optax.GradientTransformation:
     """Adam or LAMB with bias correction and decoupled weight decay, after clipping by the global norm.
@@ -32,6 +34,7 @@ def make_optimizer(
       steps: updates of the whole run (not micro-batches of an accumulated gradient).
       weight_decay: times the learning rate, per update; not of biases and LayerNorm scales.
       name: in `OPTIMIZERS`; LAMB scales the update of every parameter to the parameter's own length.
+      lamb_norm_limit: the longest that LAMB takes a parameter for; None for no limit. ANCE's authors have 10.
       is_stacked: whether the parameter at a path is one of several layers, along its first axis, to LAMB one for each.
       clip_norm: the longest gradient; None for no clipping. A gradient with an infinite value becomes NaN by clipping.
 
@@ -43,11 +46,13 @@ def make_optimizer(
         raise UserError(f"optimizer: clip_norm {clip_norm} must be greater than 0; None is no clipping")
     if not weight_decay >= 0:
         raise UserError(f"optimizer: weight_decay {weight_decay} must be at least 0")
+    if lamb_norm_limit is not None and not lamb_norm_limit > 0:
+        raise UserError(f"optimizer: lamb_norm_limit {lamb_norm_limit} must be greater than 0; None is no limit")
     if name not in OPTIMIZERS:
         raise unknown_name("optimizer", name, OPTIMIZERS)
     parts = [optax.scale_by_adam(b1=0.9, b2=0.999, eps=1e-6), optax.add_decayed_weights(weight_decay, decayed)]
     if name == "lamb":
-        parts.append(_scale_by_length(is_stacked))
+        parts.append(_scale_by_length(is_stacked, lamb_norm_limit or math.inf))
     tx = optax.chain(*parts, optax.scale_by_learning_rate(schedule))
     return tx if clip_norm is None else optax.chain(optax.clip_by_global_norm(clip_norm), tx)
 
@@ -68,14 +73,17 @@ def linear_schedule(learning_rate: float, steps: int, warmup_ratio: float) -> op
     return lambda count: jnp.interp(count, corners, rates)
 
 
-def _scale_by_length(is_stacked: Callable[[tuple], bool]) -> optax.GradientTransformation:
-    """Gives an update the length of its parameter, where neither is 0 (You et al. 2020, algorithm 2)."""
+def _scale_by_length(is_stacked: Callable[[tuple], bool], limit: float) -> optax.GradientTransformation:
+    """Gives an update the length of its parameter, but at most the limit, where neither is 0.
+
+    You et al. 2020, algorithm 2; the limit is the upper bound of its function phi.
+    """
 
     def scale(path: tuple, update: jax.Array, param: jax.Array) -> jax.Array:
         axes = tuple(range(1 if is_stacked(path) else 0, param.ndim))
         of_param, of_update = (jnp.sqrt(jnp.square(x).sum(axes, keepdims=True)) for x in (param, update))
         is_zero = (of_param == 0) | (of_update == 0)
-        return update * jnp.where(is_zero, 1.0, of_param / jnp.where(is_zero, 1.0, of_update))
+        return update * jnp.where(is_zero, 1.0, jnp.minimum(of_param, limit) / jnp.where(is_zero, 1.0, of_update))
 
     return optax.stateless(lambda updates, params: jax.tree.map_with_path(scale, updates, params))
 
