@@ -10,7 +10,7 @@ import logging
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -22,13 +22,27 @@ from retrieval.evaluation import display
 from retrieval.stages import examples, states
 from retrieval.stages import model as models
 from retrieval.stages.run import Run
-from retrieval.training import chips, sharding, work
+from retrieval.training import chips, collectives, sharding, work
 from retrieval.training.chips import Chip
 from retrieval.training.work import Work
 
 _log = logging.getLogger(__name__)
 
-_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_SIZE = r"([\d.]+)([KMGT]?)"
+# How compilers say that a step is too large, with the bytes that it takes and those that there are.
+_ALL_OF_IT = re.compile(rf"Used {_SIZE} of {_SIZE} hbm", re.IGNORECASE)
+_TEMPORARIES = re.compile(rf"temporaries \({_SIZE}\) exceeds available HBM \({_SIZE}\)", re.IGNORECASE)
+_OUT_OF_MEMORY = re.compile(
+    r"RESOURCE_EXHAUSTED|out of memory|HbmOom|exceed\w* (the )?(available|hbm|memory|capacity)", re.IGNORECASE
+)
+# libtpu would ask the cloud about this machine, print errors where nobody answers, and let one process in at a time.
+_NO_TPU_HERE = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v3-8",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
 _ROOM = 0.9  # the share of the memory that advice fills: its estimates are rough
 
 
@@ -39,21 +53,19 @@ class Memory:
     Attributes:
       state: parameters and what the optimizer keeps for them.
       arguments: state and batch.
-      temporaries: None where the compiler refused the step before it knew.
-      peak: the most that is held at a time, with the arguments.
+      temporaries: None where the compiler refused the step and did not say.
+      peak: the most that is held at a time, with the arguments; None where the compiler refused the step and did not
+        say.
       limit: what a program may hold, as the compiler says where it refuses one, or a device that is here; None else.
+      refusal: what the compiler said when it gave up, as its program would need more than there is; empty else.
     """
 
     state: int
     arguments: int
     temporaries: int | None
-    peak: int
+    peak: int | None
     limit: int | None = None
-
-    @property
-    def refused(self) -> bool:
-        """Whether the compiler gave up, as its program would need more than there is."""
-        return self.temporaries is None
+    refusal: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +75,7 @@ class Plan:
     Attributes:
       chip: None where it is not in the table of chips, such as a CPU.
       work: of a device in a step.
+      received: bytes that a chip receives from others in a step, at least; None where no compiled step can be read.
       useful: operations of a device if nothing were computed twice.
     """
 
@@ -75,6 +88,7 @@ class Plan:
     steps: int
     memory: Memory
     work: Work
+    received: float | None
     useful: float
 
     @property
@@ -100,9 +114,9 @@ class Plan:
     @property
     def fits(self) -> bool | None:
         """Whether a device can hold the step; None where its memory is not known."""
-        if self.memory.refused:
+        if self.memory.refusal:
             return False
-        return None if self.room is None else self.memory.peak <= self.room
+        return None if self.room is None or self.memory.peak is None else self.memory.peak <= self.room
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -110,12 +124,12 @@ class Plan:
         if self.chip is None:
             return {}
         seconds = {
-            "matrix products": self.work.flops / self.chip.peak_flops,
-            "memory traffic": self.work.bytes / self.chip.bandwidth,
+            "matrix products": self.chip.cores * self.work.flops / self.chip.peak_flops,
+            "memory traffic": self.chip.cores * self.work.bytes / self.chip.bandwidth,
         }
-        if self.chip.interconnect:
-            seconds["traffic between devices"] = self.work.received / self.chip.interconnect
-        return {name: self.chip.cores * value for name, value in seconds.items()}
+        if self.chip.interconnect and self.received is not None:
+            seconds["traffic between chips"] = self.received / self.chip.interconnect
+        return seconds
 
     def table(self) -> list[tuple[str, Any]]:
         """Name and value, for people."""
@@ -133,6 +147,7 @@ class Plan:
             ("fits", {True: "yes", False: "no", None: None}[self.fits]),
             ("operations of a step", f"{self.devices * self.work.flops:.4g}"),
             ("of these computed a second time", f"{1 - self.useful / self.work.flops:.1%}"),
+            ("a chip: bytes from other chips in a step, at least", _gb(self.received)),
         ]
         rows += [(f"a step at the peak of {name}", f"{seconds:.3f} s") for name, seconds in self.seconds.items()]
         if self.seconds:
@@ -162,10 +177,7 @@ def plan(run: Run) -> dict[str, Any]:
         dataclasses.asdict(result) | {"topology": config.plan.topology, "fits": result.fits, "seconds": result.seconds},
     )
     if result.fits is False:
-        raise UserError(
-            f"the step needs {_gib(result.memory.peak)} on a device that has {_gib(result.room)} for it; "
-            f"what would help:\n  " + "\n  ".join(advice(config, result))
-        )
+        raise UserError(f"{_shortage(result)}; what would help:\n  " + "\n  ".join(advice(config, result)))
     return dict(rows)
 
 
@@ -182,7 +194,8 @@ def make_plan(config: ConfigDict, size: int, devices: Sequence[jax.Device]) -> P
         traced = states.make_step(config, model).trace(state, batch)
         useful = states.useful_flops(config, size, state, batch)
         _log.info("plan: compiling for %d devices, which takes minutes for a large model", mesh.size)
-        memory = _memory(traced.lower(lowering_platforms=(_platform(devices[0]),)), state, batch, _limit(devices[0]))
+        lowered = traced.lower(lowering_platforms=(_platform(devices[0]),))
+        memory, text = _compile(lowered, _bytes(state), _bytes(batch), _limit(devices[0]))
     return Plan(
         devices[0].device_kind,
         chip,
@@ -193,6 +206,7 @@ def make_plan(config: ConfigDict, size: int, devices: Sequence[jax.Device]) -> P
         config.train.steps,
         memory,
         work.of(traced.jaxpr),
+        collectives.received(text, _chips(mesh.devices.flat)) if text else None,
         useful,
     )
 
@@ -214,7 +228,8 @@ def topology_devices(topology: str) -> Sequence[jax.Device]:
             f"config.plan.topology={topology} needs the package libtpu, which compiles for TPUs without one: "
             "pip install 'retrieval[plan]' (or pip install libtpu==0.0.52)"
         )
-    os.environ["TPU_SKIP_MDS_QUERY"] = "1"  # which would ask the cloud about this machine
+    for variable, value in _NO_TPU_HERE.items():
+        os.environ.setdefault(variable, value)
     jax.config.update("jax_platforms", "cpu")  # no search for a TPU here
     from jax.experimental import topologies
 
@@ -229,10 +244,17 @@ def topology_devices(topology: str) -> Sequence[jax.Device]:
 
 
 def advice(config: ConfigDict, plan: Plan) -> Iterator[str]:
-    """Settings that would make a step fit which does not, with what they would bring."""
+    """Settings that would make a step fit which does not, with what they would bring where that can be told."""
+    if config.model.remat != "full" and not config.train.chunk_size:
+        yield "config.model.remat=full: of a layer only its input would be kept, and the rest computed again"
+    known = plan.memory.peak is not None and plan.room is not None
+    yield from _measured_advice(config, plan) if known else _general_advice(config, plan)
+
+
+def _measured_advice(config: ConfigDict, plan: Plan) -> Iterator[str]:
     room = _ROOM * plan.room
     rest = plan.memory.peak - plan.memory.state
-    sizes = [size for size in range(plan.fsdp + 1, plan.devices + 1) if plan.devices % size == 0]
+    sizes = _fsdp_sizes(plan)
     if plan.memory.state > rest and sizes:
         enough = next((s for s in sizes if plan.memory.state * plan.fsdp / s + rest <= room), sizes[-1])
         state = plan.memory.state * plan.fsdp / enough
@@ -240,15 +262,9 @@ def advice(config: ConfigDict, plan: Plan) -> Iterator[str]:
             f"config.mesh.fsdp={enough}: parameters and optimizer state would take about {_gib(state)} of a device in "
             f"place of {_gib(plan.memory.state)}"
         )
-    if config.model.remat != "full" and not config.train.chunk_size:
-        yield "config.model.remat=full: of a layer only its input would be kept, and the rest computed again"
-    rows = config.train.chunk_size or config.train.batch_size
-    smaller = [
-        size
-        for size in examples.chunk_sizes(config, plan.devices)
-        if size < rows and plan.memory.state + rest * size / rows <= room
-    ]
-    if smaller and not models.is_mlm(config):
+    rows = _rows(config)
+    smaller = [size for size in _chunk_sizes(config, plan) if plan.memory.state + rest * size / rows <= room]
+    if smaller:
         share = smaller[-1] / rows
         yield (
             f"config.train.chunk_size={smaller[-1]}: what depends on the rows that are computed at a time, now at most "
@@ -257,8 +273,41 @@ def advice(config: ConfigDict, plan: Plan) -> Iterator[str]:
     times = math.ceil(plan.memory.peak / room)
     yield (
         f"more chips: {times} times as many, each with {1 / times:.0%} of the rows (and of parameters and optimizer "
-        f"state, with mesh.fsdp {times} times as large)"
+        f"state, with mesh.fsdp {times} times as large); or a smaller config.train.batch_size, which trains otherwise"
     )
+
+
+def _general_advice(config: ConfigDict, plan: Plan) -> Iterator[str]:
+    """Advice without numbers, where the compiler does not say how much the step needs."""
+    if sizes := _fsdp_sizes(plan):
+        yield f"config.mesh.fsdp={sizes[0]}, or more: devices would share parameters and optimizer state"
+    if smaller := _chunk_sizes(config, plan):
+        yield f"config.train.chunk_size={smaller[-1]}, or less: fewer rows would be computed at a time"
+    yield "more chips; or a smaller config.train.batch_size, which trains otherwise"
+
+
+def _fsdp_sizes(plan: Plan) -> list[int]:
+    """Larger values of config.mesh.fsdp."""
+    return [size for size in range(plan.fsdp + 1, plan.devices + 1) if plan.devices % size == 0]
+
+
+def _chunk_sizes(config: ConfigDict, plan: Plan) -> list[int]:
+    """Values of config.train.chunk_size that would be fewer rows than now."""
+    if models.is_mlm(config):
+        return []
+    return [size for size in examples.chunk_sizes(config, plan.devices) if size < _rows(config)]
+
+
+def _rows(config: ConfigDict) -> int:
+    """Rows that are computed at a time."""
+    return config.train.chunk_size or config.train.batch_size
+
+
+def _shortage(plan: Plan) -> str:
+    """What a step needs that does not fit, and what there is; in the compiler's words where it gives no numbers."""
+    if plan.memory.peak is None:
+        return f"the step does not fit, the compiler says: {plan.memory.refusal}"
+    return f"the step needs {_gib(plan.memory.peak)} on a device that has {_gib(plan.room)} for it"
 
 
 def _limit(device: jax.Device) -> int | None:
@@ -267,24 +316,57 @@ def _limit(device: jax.Device) -> int | None:
     return (device.memory_stats() or {}).get("bytes_limit") if here else None
 
 
-def _memory(lowered: Any, state: Any, batch: Any, limit: int | None) -> Memory:
-    """What the compiler says, also where it says that it is too much.
+def _compile(lowered: Any, state: int, batch: int, limit: int | None) -> tuple[Memory, str]:
+    """The memory of a step, also where the compiler refuses it, and the compiled program's text.
+
+    The text is empty where the compiler refuses the step, or where JAX cannot read its program.
 
     Args:
+      state: bytes of it on a device; `batch` as well.
       limit: what the device itself says.
     """
-    state_bytes, batch_bytes = _bytes(state), _bytes(batch)
     try:
-        analysis = lowered.compile().memory_analysis()
+        compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
-        used = re.search(r"Used ([\d.]+)([KMGT]) of ([\d.]+)([KMGT]) hbm", str(error))
-        if not used:
+        if not _OUT_OF_MEMORY.search(str(error)):
             raise
-        peak, limit = (int(float(used[at]) * _UNITS[used[at + 1]]) for at in (1, 3))
-        return Memory(state_bytes, state_bytes + batch_bytes, None, peak, limit)
+        return _refused(str(error), state, state + batch, limit), ""
+    analysis = compiled.memory_analysis()
     arguments, temporaries = analysis.argument_size_in_bytes, analysis.temp_size_in_bytes
     held = arguments + analysis.output_size_in_bytes - analysis.alias_size_in_bytes + temporaries
-    return Memory(state_bytes, arguments, temporaries, held, limit)
+    return Memory(state, arguments, temporaries, held, limit), _text(compiled)
+
+
+def _text(compiled: Any) -> str:
+    try:
+        return compiled.as_text()
+    except jax.errors.JaxRuntimeError as error:  # of libtpu 0.0.52 for a v6e: jaxlib 0.10.2 is older
+        _log.warning("plan: traffic between chips is not counted, JAX cannot read the compiled program: %s", error)
+        return ""
+
+
+def _refused(message: str, state: int, arguments: int, limit: int | None) -> Memory:
+    """What a compiler's refusal tells; it has several wordings, some without numbers."""
+    words = " ".join(message.split())[:300]
+    if found := _ALL_OF_IT.search(message):
+        peak, limit = _sizes(found)
+        return Memory(state, arguments, None, peak, limit, words)
+    if found := _TEMPORARIES.search(message):
+        temporaries, limit = _sizes(found)
+        return Memory(state, arguments, temporaries, arguments + temporaries, limit, words)
+    return Memory(state, arguments, None, None, limit, words)
+
+
+def _sizes(found: re.Match) -> list[int]:
+    """The two sizes of a message, in bytes."""
+    return [int(float(found[at]) * _UNITS[found[at + 1].upper()]) for at in (1, 3)]
+
+
+def _chips(devices: Iterable[jax.Device]) -> list[int]:
+    """The number of the chip of each device; the cores of a TPU's chip have the same coordinates."""
+    places = [getattr(device, "coords", None) for device in devices]
+    known = {place: number for number, place in enumerate(dict.fromkeys(map(str, places)))}
+    return list(range(len(places))) if None in places else [known[str(place)] for place in places]
 
 
 def _bytes(tree: Any) -> int:
@@ -307,3 +389,7 @@ def _platform(device: jax.Device) -> str:
 
 def _gib(count: float | None) -> str | None:
     return None if count is None else f"{count / 2**30:.2f} GiB"
+
+
+def _gb(count: float | None) -> str | None:
+    return None if count is None else f"{count / 1e9:.3g} GB"

@@ -14,12 +14,10 @@ class Work(NamedTuple):
       flops: operations of matrix products, two for a multiplication and an addition. The rest of a Transformer
         (softmax, LayerNorm, GELU, dropout) is less than a hundredth of them.
       bytes: operands and results of matrix products. The rest is at best done on the way from one to the next.
-      received: bytes from other devices: arrays that are gathered, and sums, which a ring of devices sends round twice.
     """
 
     flops: float = 0.0
     bytes: float = 0.0
-    received: float = 0.0
 
 
 def of(program: ClosedJaxpr | Jaxpr) -> Work:
@@ -40,39 +38,16 @@ def _equation(equation: Any) -> Work:
     if inner:
         return _sum(inner * equation.params.get("length", 1))
     ins, outs = ([variable.aval for variable in side] for side in (equation.invars, equation.outvars))
-    if equation.primitive.name == "reshard":
-        return Work(received=max(0, _bytes(outs) - _bytes(ins)))
-    received = _bytes(outs) * _sum_over(_axes(ins) - _axes(outs))
     if equation.primitive.name != "dot_general":
-        return Work(received=received)
+        return Work()
     contracted = equation.params["dimension_numbers"][0][0]
     left, out = _shard(ins[0]), _shard(outs[0])
     flops = 2.0 * math.prod(out) * math.prod(left[axis] for axis in contracted)
-    return Work(flops, _bytes(ins + outs), received)
-
-
-def _sum_over(axes: set[tuple[str, int]]) -> float:
-    """What a device receives of a value that is summed over mesh axes (name, size), by the size of the value."""
-    devices = math.prod(size for _, size in axes)
-    return 2 * (devices - 1) / devices
-
-
-def _axes(avals: list[Any]) -> set[tuple[str, int]]:
-    """The mesh axes that arrays are sharded over."""
-    found = set()
-    for aval in _arrays(avals):
-        for entry in aval.sharding.spec:
-            names = entry if isinstance(entry, tuple) else () if entry is None else (entry,)
-            found |= {(name, aval.sharding.mesh.shape[name]) for name in names}
-    return found
+    return Work(flops, _bytes(ins + outs))
 
 
 def _bytes(avals: list[Any]) -> int:
-    return sum(math.prod(_shard(aval)) * aval.dtype.itemsize for aval in _arrays(avals))
-
-
-def _arrays(avals: list[Any]) -> list[Any]:
-    return [aval for aval in avals if hasattr(aval, "sharding")]
+    return sum(math.prod(_shard(aval)) * aval.dtype.itemsize for aval in avals)
 
 
 def _shard(aval: Any) -> tuple[int, ...]:

@@ -1,0 +1,200 @@
+"""What chips send each other in a compiled program, counted in its text (HLO).
+
+The traced program cannot tell: the compiler decides which values pass between devices. Where the text does not say how
+much a collective sends, it counts as nothing, and a loop without a known end counts once: the number is a lower bound.
+"""
+
+import collections
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+# NAME = TYPE OPCODE(OPERANDS), ATTRIBUTES
+_INSTRUCTION = re.compile(r"\s*(ROOT )?(%\S+) = (.*)")
+_OPCODE = re.compile(r" ([a-z][a-z0-9-]*)\(([^)]*)\)")
+_NAME = re.compile(r"%[\w.-]+")
+_ARRAY = re.compile(r"([a-z]+)(\d*)\w*\[([\d,]*)\]")
+_CALLED = re.compile(r"\b(?:calls|to_apply)=(%[\w.-]+)")
+_BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}|true_computation=(%[\w.-]+), false_computation=(%[\w.-]+)")
+_TURNS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_PAIR = re.compile(r"\{(\d+),(\d+)\}")
+_LISTED = re.compile(r"replica_groups=\{((?:\{[\d,]*\},?)*)\}")
+_IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+_MESH = re.compile(
+    r"replica_groups=mesh\[((?:'\w+'=\d+,?)+)\](?:, device_ids=\(\[([\d,]+)\]T\(([\d,]+)\)\))? \{((?:'\w+',? ?)*)\}"
+)
+_CARRIED = ("copy", "bitcast", "convert", "copy-done", "copy-start")  # opcodes that keep a value as it is
+
+
+@dataclasses.dataclass(frozen=True)
+class _Instruction:
+    name: str
+    type: str
+    opcode: str
+    operands: str
+    attributes: str
+
+    @property
+    def inputs(self) -> list[str]:
+        return _NAME.findall(self.operands)
+
+
+@dataclasses.dataclass
+class _Computation:
+    """Instructions by name, and the one whose value the computation gives."""
+
+    instructions: dict[str, _Instruction] = dataclasses.field(default_factory=dict)
+    root: _Instruction | None = None
+
+    def input(self, instruction: _Instruction | None, number: int) -> _Instruction | None:
+        """The instruction that gives an operand, without copies on the way; None where there is none."""
+        inputs = instruction.inputs if instruction else []
+        found = self.instructions.get(inputs[number]) if number < len(inputs) else None
+        return self.input(found, 0) if found and found.opcode in _CARRIED else found
+
+    def constant(self, instruction: _Instruction | None, number: int) -> int | None:
+        """The operand, where it is a constant integer."""
+        found = self.input(instruction, number)
+        is_known = found and found.opcode == "constant" and re.fullmatch(r"-?\d+", found.operands)
+        return int(found.operands) if is_known else None
+
+
+def received(text: str, chips: Sequence[int]) -> float:
+    """The bytes that a chip receives from others, at least, on average over the chips.
+
+    A sum over m chips passes each byte on 2 (m - 1) times in total, a gathering or a scattered sum m - 1 times: no
+    algorithm does with less (Patarasuk & Yuan 2009). What the cores of one chip exchange does not count.
+
+    Args:
+      text: of a compiled program, as JAX's `as_text` gives it.
+      chips: the number of the chip of each device, in the order of the program's partitions.
+    """
+    return _Program(text, chips).bytes_of("ENTRY") / len(set(chips))
+
+
+class _Program:
+    def __init__(self, text: str, chips: Sequence[int]):
+        self._computations = _read(text)
+        self._chips = np.asarray(chips)
+        self.bytes_of = functools.cache(self._bytes_of)
+
+    def _bytes_of(self, name: str) -> float:
+        """The bytes that pass from chip to chip while a computation runs once."""
+        computation = self._computations[name]
+        return sum(self._bytes(computation, instruction) for instruction in computation.instructions.values())
+
+    def _bytes(self, computation: _Computation, one: _Instruction) -> float:
+        kind = one.opcode.removesuffix("-start")
+        if kind in _SENT or kind == "collective-permute":
+            return 0.0 if _goes_on(computation, one) else self._sent(kind, computation, one)
+        if one.opcode == "while":
+            return _turns(self._computations, computation, one) * self.bytes_of(_attribute(one, "body"))
+        if one.opcode == "conditional":
+            branches = _NAME.findall(" ".join(filter(None, _BRANCHES.search(one.attributes).groups())))
+            return min(map(self.bytes_of, branches))
+        if one.opcode in ("call", "fusion", "async-start"):
+            return sum(map(self.bytes_of, _CALLED.findall(one.attributes)))
+        return 0.0
+
+    def _sent(self, kind: str, computation: _Computation, one: _Instruction) -> float:
+        size = sum(_size(computation.instructions[name].type) for name in one.inputs)
+        if kind == "collective-permute":
+            pairs = _PAIR.findall(one.attributes.partition("source_target_pairs=")[2].partition("}}")[0] + "}")
+            return size * sum(self._chips[int(source)] != self._chips[int(target)] for source, target in pairs)
+        groups = _groups(one.attributes, len(self._chips))
+        return sum(_SENT[kind](size, list(collections.Counter(self._chips[group]).values())) for group in groups)
+
+
+def _all_to_all(size: float, cores: Sequence[int]) -> float:
+    return size / sum(cores) * sum(count * (sum(cores) - count) for count in cores)
+
+
+# Bytes that pass between the chips of a group, by what each device puts in and how many devices each chip has in it.
+_SENT = {
+    "all-reduce": lambda size, cores: 2 * (len(cores) - 1) * size,
+    "reduce-scatter": lambda size, cores: (len(cores) - 1) * size,
+    "all-gather": lambda size, cores: sum(cores) * (len(cores) - 1) * size,
+    "all-to-all": _all_to_all,
+}
+
+
+def _read(text: str) -> dict[str, _Computation]:
+    """The computations by name; that which the program begins with as 'ENTRY'."""
+    computations: dict[str, _Computation] = {}
+    current = _Computation()
+    for line in text.splitlines():
+        if line.endswith("{") and line.startswith(("%", "ENTRY ")):
+            current = computations[line.split()[0]] = _Computation()
+        elif (found := _INSTRUCTION.match(line)) and (opcode := _OPCODE.search(found[3])):
+            rest = found[3]
+            one = _Instruction(found[2], rest[: opcode.start()], *opcode.groups(), rest[opcode.end() :])
+            current.instructions[one.name] = one
+            current.root = one if found[1] else current.root
+    return computations
+
+
+def _goes_on(computation: _Computation, one: _Instruction) -> bool:
+    """Whether it is a part of a collective that another fusion starts, as a TPU's compiler writes it."""
+    is_part = "async_collective_fusion_config" in one.attributes
+    return is_part and not any(
+        "AsyncCollectiveStart" in other.attributes for other in computation.instructions.values()
+    )
+
+
+def _turns(computations: dict[str, _Computation], outer: _Computation, loop: _Instruction) -> int:
+    """How often a loop turns: as the compiler notes it, or from the counter that it compares; 1 where neither tells."""
+    if known := _TURNS.search(loop.attributes):
+        return int(known[1])
+    condition, body = (computations[_attribute(loop, name)] for name in ("condition", "body"))
+    test = condition.root
+    counter = condition.input(test, 0)
+    if not (counter and counter.opcode == "get-tuple-element" and "direction=LT" in test.attributes):
+        return 1
+    index = int(_attribute(counter, "index"))
+    end, start = condition.constant(test, 1), outer.constant(outer.input(loop, 0), index)
+    following = body.input(body.root, index)
+    before, step = body.input(following, 0), body.constant(following, 1)
+    goes_up = following and following.opcode == "add" and before and before.opcode == "get-tuple-element"
+    if end is None or start is None or not step or not goes_up or int(_attribute(before, "index")) != index:
+        return 1
+    return max(0, math.ceil((end - start) / step))
+
+
+def _groups(attributes: str, devices: int) -> list[np.ndarray]:
+    """The partitions of each group, in each of the ways that a compiler writes them; none where it is another."""
+    if found := _LISTED.search(attributes):
+        listed = [np.array(_numbers(group)) for group in re.findall(r"\{([\d,]+)\}", found[1])]
+        return listed or [np.arange(devices)]
+    if found := _IOTA.search(attributes):
+        return list(_transposed(devices, found[2], found[3]).reshape(_numbers(found[1])))
+    if found := _MESH.search(attributes):
+        sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", found[1])}
+        over = [list(sizes).index(name) for name in re.findall(r"'(\w+)'", found[4])]
+        rest = [axis for axis in range(len(sizes)) if axis not in over]
+        mesh = _transposed(devices, found[2], found[3]).reshape(list(sizes.values())).transpose(rest + over)
+        return list(mesh.reshape(-1, math.prod(mesh.shape[len(rest) :])))
+    return []
+
+
+def _transposed(devices: int, shape: str | None, order: str | None) -> np.ndarray:
+    """The devices in their order; in another shape and with another order of its axes, where these are given."""
+    array = np.arange(devices).reshape(_numbers(shape or str(devices)))
+    return array.transpose(_numbers(order)) if order else array
+
+
+def _size(type: str) -> float:
+    """Bytes of the arrays of a type, of which 'pred' has no number of bits in its name."""
+    arrays = _ARRAY.findall(type)
+    return sum(math.prod(_numbers(shape)) * int(bits or 8) / 8 for _, bits, shape in arrays)
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",") if number]
+
+
+def _attribute(one: _Instruction, name: str) -> str:
+    return re.search(rf"\b{name}=(%?[\w.-]+)", one.attributes)[1]
