@@ -439,6 +439,23 @@ def test_more_candidates_from_the_corpus_of_the_base(inputs, finished, tmp_path)
     assert records.details(run, "sets")["reqa"]["more candidates from the corpus"] == 100
 
 
+def test_a_new_set_is_evaluated_by_one_command_that_encodes_nothing_else(inputs, finished, tmp_path):
+    new = shutil.copytree(finished.sets / "reqa", tmp_path / "new")
+    before = {path: path.stat().st_mtime_ns for path in finished.folder.rglob("*")}
+    config = importlib.import_module("configs.evaluate").get_config()
+    config.base, config.sets.beir = str(finished.folder), str(new)
+    run = Run(config, tmp_path / "run", finished.lock)
+    check.check(run, config.stages, STAGES)
+    execute(run)
+    assert [path.name for path in (run.folder / "embeddings").iterdir()] == ["new"]
+    assert [path.name for path in (run.folder / "embeddings" / "new").iterdir()] == ["trained"]
+    assert not {"corpus", "checkpoints"} & {path.name for path in run.folder.iterdir()}
+    assert {path: path.stat().st_mtime_ns for path in finished.folder.rglob("*")} == before
+    ours, theirs = results(run.folder), results(finished.folder)
+    assert ours["dense", "pair", "RR"] == pytest.approx(theirs["dense", "pair", "RR"])
+    assert "| dense |" in (run.folder / "report.md").read_text()
+
+
 def test_pre_training_is_validated_on_passages_that_it_does_not_see(inputs, prepared, tmp_path):
     folder = shutil.copytree(prepared, tmp_path / "run")
     changes = {"data.held_out": 0.2, "train.steps": 30, "train.learning_rate": 1e-2}

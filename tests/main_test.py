@@ -276,6 +276,39 @@ def test_a_stage_reads_nothing_that_was_made_with_other_settings(tmp_path, stage
     check.check(first, ["evaluate"], stages)
 
 
+def test_all_stages_that_a_new_setting_asks_for_are_named_at_once(tmp_path, monkeypatch):
+    """Not one after the other, at every attempt; those that stay as they are, and the model, are not among them."""
+    stages = {
+        "prepare": Stage(Counter(), settings=("corpus",), fixed=True),
+        "sets": Stage(Counter(), settings=("sets",), needs=("prepare",)),
+        "train": Stage(Counter(), settings=("train",), needs=("prepare", "sets"), fixed=True),
+        "encode": Stage(Counter(), settings=("encode",), needs=("sets", "train")),
+        "index": Stage(Counter(), settings=("index",), needs=("sets", "encode")),
+        "evaluate": Stage(Counter(), settings=("evaluate",), needs=("sets", "encode", "index")),
+    }
+    monkeypatch.setattr(check, "_check_files", lambda *_: None)
+    monkeypatch.setattr(check, "_check_training", lambda *_: None)
+    run = make_run(tmp_path)
+    run.config.stages = tuple(stages)
+    monkeypatch.setattr(check.starts, "check_vocabulary", lambda *_: None)
+
+    def refused(*names):
+        with pytest.raises(UserError) as error:
+            check.check(run, names, stages)
+        return str(error.value).rpartition(": ")[2]
+
+    assert refused("evaluate") == "--stage=prepare,sets,train,encode,index,evaluate"
+    assert refused("index", "evaluate") == "--stage=prepare,sets,train,encode,index,evaluate"
+    run_all(run, stages)
+    run.config.sets.beir = "new"
+    assert refused("evaluate") == "--stage=sets,encode,index,evaluate"
+    assert refused("encode") == "--stage=sets,encode"
+    assert refused("sets", "evaluate") == "--stage=sets,encode,index,evaluate"
+    check.check(run, ["sets", "encode", "index", "evaluate"], stages)
+    run.config.sets.beir, run.config.index.bm25_b = "", 0.5
+    assert refused("evaluate") == "--stage=index,evaluate"
+
+
 def copying(source, name, **about):
     """A stage that writes what a file holds."""
     return Stage(lambda run: (run.folder / name).write_text(source.read_text()) and None, outputs=(name,), **about)

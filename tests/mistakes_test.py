@@ -279,7 +279,7 @@ FIELDS = mistakes(
         ),
         ("--config.export.licence=mit", ("'config.export.licence'", "did you mean config.export.license")),
         ("--config.export.license='Apache 2.0'", ("config.export.license=Apache 2.0", "such as apache-2.0")),
-        ("--stage=export", ("stage 'export' reads what stage 'prepare' writes", "--stage=prepare,export")),
+        ("--stage=export", ("stage 'export' reads what stage 'prepare' writes", "--stage=prepare,train,export")),
         (
             "--config=configs/bow_mlp.py:local --workdir={run} --stage=prepare,train,export",
             ("config.model.encoder=bow_mlp is no module of sentence-transformers", "config.model.encoder=transformer"),
@@ -505,13 +505,13 @@ FILES = mistakes(
             f"{QA}{{ids.tsv}},{{nq.jsonl}} --config.split.set=qa",
             ("config.split.set=qa", "no positive to train on", "such as reqa"),
         ),
-        (f"{MINED} --stage=mine", ("'mine' reads what stage 'sets' writes", "--stage=sets,mine")),
+        (f"{MINED} --stage=mine", ("'mine' reads what stage 'sets' writes", "--stage=sets,index,mine")),
         (
             "--config=configs/dpr_mined.py:local --workdir={run} --config.base={older_index} --config.split.set=pydocs "
             "--config.stages=\"('mine', 'pairs')\"",
             (
                 "'mine' would read what stage 'index' made in {older_index} before",
-                "again in {older_index}: --stage=index",
+                "again in {older_index}: --stage=encode,index",
             ),
         ),
         (
@@ -606,10 +606,23 @@ FILES = mistakes(
         ),
         ("--config.train.optimizer=lamp", ("config.train.optimizer 'lamp'", "did you mean lamb")),
         (f"{REQA} --stage=prepare", ("stage 'prepare' is one of the base", "run it there")),
-        (f"{REQA} --stage=train", ("'train' reads what stage 'pairs' writes", "has not run", "--stage=pairs,train")),
-        ("--stage=evaluate", ("'evaluate' reads what stage 'sets' writes", "--stage=sets,evaluate")),
+        (
+            f"{REQA} --stage=train",
+            ("'train' reads what stage 'pairs' writes", "has not run", "--stage=sets,pairs,train"),
+        ),
+        (
+            "--stage=evaluate",
+            ("'evaluate' reads what stage 'sets' writes", "--stage=prepare,sets,train,encode,index,evaluate"),
+        ),
+        (
+            "--config=ict_bfs_wlp:local --workdir={run} --config.base={finished} --stage=sets,encode",
+            ("config.stages has 'prepare'", "config.base={finished}", "--config.stages=\"('sets', 'encode')\""),
+        ),
         ("--stage=train,prepare", ("'train' comes before 'prepare'", "--stage=prepare,train")),
-        ("--stage=search --query=zip", ("'search' reads what stage 'index' writes", "--stage=index,search")),
+        (
+            "--stage=search --query=zip",
+            ("'search' reads what stage 'index' writes", "--stage=prepare,sets,train,encode,index,search"),
+        ),
         ("--workdir={squad.json}", ("--workdir={squad.json}", "is a file", "use another --workdir")),
         ("--workdir={squad.json}/run", ("--workdir={squad.json}/run", "is a file", "use another --workdir")),
         ("--workdir=/proc/run", ("/proc/run", "--workdir")),

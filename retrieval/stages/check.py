@@ -16,6 +16,7 @@ from retrieval.stages import (
     formats,
     mining,
     negatives,
+    order,
     overrides,
     plan,
     pretrained,
@@ -24,7 +25,7 @@ from retrieval.stages import (
     starts,
 )
 from retrieval.stages import model as models
-from retrieval.stages.records import has_settings, is_current, is_done, needs, outdated, searched
+from retrieval.stages.records import is_current, is_done
 from retrieval.stages.run import Run, Stage, kept_config
 from retrieval.store import is_url
 from retrieval.training import sharding
@@ -56,7 +57,7 @@ def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage], overridde
     _check_folders(run)
     if "mine" in names:
         mining.check_index(run)
-    _check_order(run, names, stages)
+    order.check(run, names, stages)
     overrides.check(run, names, stages, overridden)
     _check_files(run, names, stages)
     settings.check_combinations(run.config, names)
@@ -140,74 +141,6 @@ def _check_config(folder: Path, role: str) -> None:
         raise UserError(f"{error}; {remedy}") from error
     if not isinstance(value, dict) or not isinstance(value.get("stages"), list):
         raise UserError(f"{path}: not the config of a run; {remedy}")
-
-
-def _check_order(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
-    """Every stage comes after those whose output it reads, unless these have run."""
-    for place, name in enumerate(names):
-        if run.holder(name) is not run:
-            place = run.holder(name).place
-            raise UserError(f"stage '{name}' is one of the base, {place}: run it there, or add it to config.stages")
-        for need, holder in needs(run, name, stages):
-            is_own = holder.folder == run.folder
-            later = is_own and need in names[place + 1 :] and need not in names[:place]
-            made = is_own and need in names[:place]
-            missing = need in holder.config.stages and not made and not is_done(holder, need)
-            if later:
-                raise UserError(
-                    f"stage '{name}' comes before '{need}', whose output it reads: "
-                    f"--stage={','.join(stage for stage in stages if stage in names)}"
-                )
-            if missing:
-                where = f" in {holder.place}: run it there" if not is_own else f": --stage={need},{name}"
-                raise UserError(f"stage '{name}' reads what stage '{need}' writes, which has not run{where}")
-            # Of a stage that is fixed `check_run` says which values differ.
-            if is_own and not made and not stages[need].fixed and is_done(run, need):
-                _check_settings(run, name, need, stages)
-        _check_outdated(run, names, place, stages)
-        _check_model(run, name, stages)
-
-
-def _check_settings(run: Run, name: str, need: str, stages: Mapping[str, Stage]) -> None:
-    """What a stage reads was made with the settings that the config names."""
-    if not has_settings(run, need, stages):
-        fields = ", ".join(f"config.{field}" for field in stages[need].settings)
-        raise UserError(
-            f"stage '{name}' would read what stage '{need}' made with other settings; of {fields} one has changed "
-            f"since: put it back, or make all of it anew: --stage={need},{name}"
-        )
-
-
-def _check_outdated(run: Run, names: Sequence[str], place: int, stages: Mapping[str, Stage]) -> None:
-    """What a stage reads was made from what there is when it comes to read it."""
-    name = names[place]
-    found = outdated(run, name, stages, names[:place])
-    if not found:
-        return
-    need, holder = found[0]
-    is_own = holder.folder == run.folder
-    again = {need for need, of in found if of.folder == holder.folder} | (set(names) if is_own else set())
-    where = "" if is_own else f" in {holder.place}"
-    raise UserError(
-        f"stage '{name}' would read what stage '{need}' made{where} before what that reads was made anew: make it "
-        f"again{where}: --stage={','.join(stage for stage in stages if stage in again)}"
-    )
-
-
-def _check_model(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
-    """What a stage reads of others was made with one model: that of a base is not that of a run on it that trains."""
-    stage = stages[name]
-    seen = run.before(name) if stage.looks_back else run
-    for need, holder in needs(run, name, stages) + searched(run, name, stages):
-        if holder.folder == run.folder:
-            continue  # what a stage of this run looks back at is of the base on purpose
-        for below, theirs in needs(holder, need, stages):
-            ours = seen.holder(below)
-            if below in ("encode", "train") and below in theirs.config.stages and ours.folder != theirs.folder:
-                raise UserError(
-                    f"stage '{name}' would read what stage '{need}' of {holder.place} made of its own '{below}', and "
-                    f"beside it that of {ours.place}: add '{need}' to config.stages"
-                )
 
 
 def _check_files(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:

@@ -102,6 +102,32 @@ def outdated(run: Run, name: str, stages: Mapping[str, Stage], before: Collectio
     return [] if is_idle and not stages[name].always else found
 
 
+def to_make(run: Run, names: Collection[str], stages: Mapping[str, Stage]) -> list[str]:
+    """Some stages of a run, and all others of it that have to run first, in the order in which they run.
+
+    Those are stages that have not run, or ran with other settings, or read what one of them makes. A model does not
+    become stale, as `outdated` says.
+    """
+    chosen = set(names).union(*(_to_make_before(run, name, stages, names) for name in names))
+    order = dict.fromkeys((*run.config.stages, *stages))
+    return [name for name in order if name in chosen]
+
+
+def _to_make_before(run: Run, name: str, stages: Mapping[str, Stage], names: Collection[str]) -> set[str]:
+    found: set[str] = set()
+    for need, holder in needs(run, name, stages):
+        is_own = holder.folder == run.folder and need in run.config.stages
+        if not is_own or (stages[need].fixed and is_done(run, need)):
+            continue
+        before = _to_make_before(run, need, stages, names)
+        stays = has_settings(run, need, stages) and read_record(run, need)["inputs"]["stages"] == _made(
+            run, need, stages
+        )
+        if before or not stays or (need in names and not is_current(run, need, stages)):
+            found |= before | {need}
+    return found
+
+
 def has_settings(run: Run, name: str, stages: Mapping[str, Stage]) -> bool:
     """Whether a finished stage was made with the settings that the config has now."""
     return is_done(run, name) and read_record(run, name)["inputs"]["settings"] == _settings(run, stages[name])
