@@ -27,6 +27,7 @@ setup(
         "numpy",
         "optax",
         "orbax-checkpoint",
+        "PyStemmer",
         "safetensors",
         "scipy",
         "seqio",

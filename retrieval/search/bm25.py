@@ -1,11 +1,12 @@
 """BM25 over words: bm25s computes every (word, passage) weight once, a sparse matrix product adds them up per query.
 
 The variant is Lucene's: idf = ln(1 + (N - n + 0.5) / (n + 0.5)), times tf / (tf + k1 (1 - b + b length / mean length)).
-Words are lower-cased runs of two or more word characters, without stemming; English stop words are left out.
+`search/words.py` says what a word is.
 """
 
 import dataclasses
 import os
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +19,7 @@ import scipy.sparse
 from retrieval.errors import UserError
 from retrieval.files import atomic, read_arrays, read_json, verify_manifest, write_json, write_manifest
 from retrieval.search.exact import no_results
+from retrieval.search.words import ENGLISH, Words
 
 _BATCH = 128
 _WEIGHTS, _VOCABULARY, _PARAMETERS = "weights.npz", "vocabulary.json", "parameters.json"
@@ -29,7 +31,7 @@ class _Parameters:
     document: str
     k1: float
     b: float
-    stop_words: str = "en"  # bm25s's name of the 33 of Lucene
+    words: Words
 
 
 class Bm25Index:
@@ -41,7 +43,9 @@ class Bm25Index:
         self._parameters = parameters
 
     @classmethod
-    def build(cls, texts: Sequence[str], document: str, k1: float = 1.5, b: float = 0.75) -> "Bm25Index":
+    def build(
+        cls, texts: Sequence[str], document: str, k1: float = 1.5, b: float = 0.75, words: Words = ENGLISH
+    ) -> "Bm25Index":
         """Indexes `texts`; 100,000 of 120 words take about 10 s.
 
         Args:
@@ -49,21 +53,23 @@ class Bm25Index:
           document: what the texts are made of, in words for the report, such as 'title + text'.
           k1: how soon more occurrences of a word stop to matter.
           b: how much longer texts are discounted, 0 to 1.
+          words: what counts as a word, in the texts and later in the queries.
 
         Raises:
           UserError: no text has a word, or a parameter is out of its range.
         """
         if k1 < 0 or not 0 <= b <= 1:
             raise UserError(f"BM25: k1 is {k1} and b is {b}; k1 must be 0 or more and b between 0 and 1")
-        bm25s, parameters = _import_bm25s(), _Parameters(document, k1, b)
-        tokens = bm25s.tokenize(list(texts), stopwords=parameters.stop_words, show_progress=False)
-        if not tokens.vocab:
+        rows: defaultdict[str, int] = defaultdict()
+        rows.default_factory = rows.__len__  # a new word gets the next row
+        ids = [list(map(rows.__getitem__, found)) for found in words.of(texts)]
+        if not rows:
             raise UserError(f"BM25: none of the {len(texts)} texts has a word to search for")
-        model = bm25s.BM25(k1=k1, b=b, method="lucene")
-        model.index(tokens, create_empty_token=False, show_progress=False)
+        model = _import_bm25s().BM25(k1=k1, b=b, method="lucene")
+        model.index((ids, dict(rows)), create_empty_token=False, show_progress=False)
         columns = (model.scores["data"], model.scores["indices"], model.scores["indptr"])
-        weights_VN = scipy.sparse.csr_array(columns, shape=(len(tokens.vocab), len(texts)))
-        return cls(weights_VN, tokens.vocab, parameters)
+        weights_VN = scipy.sparse.csr_array(columns, shape=(len(rows), len(texts)))
+        return cls(weights_VN, dict(rows), _Parameters(document, k1, b, words))
 
     def save(self, folder: Path) -> None:
         """Writes the index and the checksums of its files, whole or not at all."""
@@ -94,12 +100,17 @@ class Bm25Index:
         return self._weights.shape[1]
 
     @property
+    def system(self) -> str:
+        """Its name in tables beside another BM25."""
+        return f"bm25 ({self._parameters.k1:g}, {self._parameters.b:g})"
+
+    @property
     def description(self) -> str:
         """What was indexed and how, in words for a report."""
         parameters = self._parameters
         return (
-            f"BM25 (Lucene's variant, k1 {parameters.k1:g}, b {parameters.b:g}, English stop words left out, "
-            f"no stemming), document = {parameters.document}, {len(self):,} documents"
+            f"BM25 (Lucene's variant, k1 {parameters.k1:g}, b {parameters.b:g}; {parameters.words.description}), "
+            f"document = {parameters.document}, {len(self):,} documents"
         )
 
     def search(self, queries: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -122,9 +133,8 @@ class Bm25Index:
 
     def _words(self, queries: Sequence[str]) -> list[list[int]]:
         """The vocabulary's numbers of each query's known words."""
-        stop_words = self._parameters.stop_words
-        tokens = _import_bm25s().tokenize(list(queries), stopwords=stop_words, show_progress=False, return_ids=False)
-        return [[self._vocabulary[word] for word in query if word in self._vocabulary] for query in tokens]
+        found = self._parameters.words.of(queries)
+        return [[self._vocabulary[word] for word in query if word in self._vocabulary] for query in found]
 
     def _best(self, words: list[list[int]], k: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Scores and rows of each query's best `k` passages."""
@@ -165,8 +175,9 @@ def _are_rows(vocabulary: Any, count: int) -> bool:
 def _checked_parameters(value: Any, path: Path) -> _Parameters:
     try:
         parameters = _Parameters(**value)
-        return _Parameters(str(parameters.document), float(parameters.k1), float(parameters.b), parameters.stop_words)
-    except (ValueError, TypeError) as error:
+        words = Words(**parameters.words)
+        return _Parameters(str(parameters.document), float(parameters.k1), float(parameters.b), words)
+    except (ValueError, TypeError, UserError) as error:
         raise UserError(f"{path}: not the parameters of an index ({error}); {_REMEDY}") from error
 
 

@@ -1,0 +1,134 @@
+"""The words that BM25 finds in a text.
+
+A word is a run of two or more letters, digits and underscores in lower case. Wide and half-width letters count as
+ordinary ones (Unicode's NFKC). Chinese, Japanese, Korean, Thai, Lao, Khmer and Burmese put no spaces between words, or
+join them with particles. There each pair of neighbouring letters is a word, and so is a letter that stands alone.
+"""
+
+import dataclasses
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, pairwise
+
+import Stemmer
+
+from retrieval import accents
+from retrieval.errors import unknown_name
+
+NONE = "none"
+
+# Our names for the lists in bm25s. It has some for Chinese and Korean too, which pairs of letters do not match.
+_LISTS = {
+    "english": "STOPWORDS_EN",  # the 33 of Lucene
+    "english_plus": "STOPWORDS_EN_PLUS",
+    **{
+        language: f"STOPWORDS_{language.upper()}"
+        for language in (
+            *("danish", "dutch", "french", "german", "italian", "norwegian", "portuguese", "russian", "spanish"),
+            *("swedish", "turkish"),
+        )
+    },
+}
+STOP_WORDS = (NONE, *_LISTS)
+STEMMERS = (NONE, *Stemmer.algorithms())
+
+# Scripts without spaces: Han, Kana, Bopomofo, Hangul, Thai, Lao, Burmese and Khmer.
+_UNSPACED = (
+    "\u3005-\u3007\u3041-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af\u1100-\u11ff\ua960-\ua97f"
+    "\uac00-\ud7ff\u0e00-\u0eff\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f\u1780-\u17ff"
+)
+# Accents and vowel signs, which Python's \w leaves out. Those of rare scripts behind U+FFFF would make the search slow.
+_MARKS = "".join(c for c in map(chr, range(0x300, 0x10000)) if unicodedata.category(c) in ("Mn", "Mc"))
+
+_ASCII_RUN = re.compile(r"\w\w+")
+_RUN = re.compile(rf"[\w{_MARKS}]+")
+_PART = re.compile(rf"[{_UNSPACED}][{_UNSPACED}{_MARKS}]*|[^{_UNSPACED}]+")
+_STARTS_UNSPACED = re.compile(f"[{_UNSPACED}]")
+_LETTER = re.compile(rf".[{_MARKS}]*")
+
+
+@dataclasses.dataclass(frozen=True)
+class Words:
+    """What counts as a word, and as the same word.
+
+    Attributes:
+      stop_words: the list of words that are left out, one of STOP_WORDS.
+      stemmer: Snowball's algorithm that takes endings off, one of STEMMERS.
+      fold_accents: whether 'café' and 'cafe' are one word.
+
+    Raises:
+      UserError: a name is unknown.
+    """
+
+    stop_words: str = "english"
+    stemmer: str = NONE
+    fold_accents: bool = True
+
+    def __post_init__(self) -> None:
+        for kind, value, known in (
+            ("list of stop words", self.stop_words, STOP_WORDS),
+            ("stemmer", self.stemmer, STEMMERS),
+        ):
+            if value not in known:
+                raise unknown_name(kind, value, known)
+
+    @property
+    def description(self) -> str:
+        """In words for a report."""
+        name = self.stop_words.replace("_", " ").capitalize()
+        left_out = "no stop words" if self.stop_words == NONE else f"{name} stop words left out"
+        stemming = "no stemming" if self.stemmer == NONE else f"stemmed by Snowball's '{self.stemmer}'"
+        return f"{left_out}, {stemming}, accents {'folded' if self.fold_accents else 'kept'}"
+
+    def of(self, texts: Iterable[str]) -> Iterator[Iterator[str]]:
+        """The words of each text, in order."""
+        known = _Runs(self)
+        for text in texts:
+            yield chain.from_iterable(map(known.__getitem__, _runs(text)))
+
+
+ENGLISH = Words()
+
+
+class _Runs(dict[str, tuple[str, ...]]):
+    """A run of letters -> its words. Runs that are one word come again, and are looked at once."""
+
+    def __init__(self, words: Words):
+        self._fold: Callable[[str], str] = accents.fold if words.fold_accents else str
+        self._stop_words = {self._fold(word) for word in _stop_words(words.stop_words)}
+        self._stem = str if words.stemmer == NONE else Stemmer.Stemmer(words.stemmer).stemWord
+
+    def __missing__(self, run: str) -> tuple[str, ...]:
+        words = tuple(chain.from_iterable(map(self._words, _parts(self._fold(run)))))
+        if len(words) < 2:
+            self[run] = words
+        return words
+
+    def _words(self, part: str) -> Iterable[str]:
+        if _STARTS_UNSPACED.match(part):
+            letters = _LETTER.findall(part)
+            return map("".join, pairwise(letters)) if len(letters) > 1 else letters
+        # Accents go before endings do: so words that differ in accents alone never get two stems.
+        return () if len(part) < 2 or part in self._stop_words else (self._stem(part),)
+
+
+def _runs(text: str) -> list[str]:
+    """What stands between spaces and punctuation, in lower case."""
+    if text.isascii():
+        return _ASCII_RUN.findall(text.lower())
+    return _RUN.findall(unicodedata.normalize("NFKC", text).lower())
+
+
+def _parts(run: str) -> list[str]:
+    """A run, cut where a script without spaces begins or ends."""
+    return [run] if run.isascii() else _PART.findall(run)
+
+
+def _stop_words(name: str) -> list[str]:
+    """The list that a name stands for. bm25s is imported late: its import runs JAX, and a pod could not begin then."""
+    if name == NONE:
+        return []
+    from bm25s import stopwords
+
+    return list(getattr(stopwords, _LISTS[name]))

@@ -1,0 +1,136 @@
+"""What BM25 takes for words: of every script, with and without accents, stop words and endings."""
+
+import json
+
+import bm25s
+import numpy as np
+import pytest
+import Stemmer
+
+from retrieval.errors import UserError
+from retrieval.files import write_manifest
+from retrieval.search.bm25 import Bm25Index
+from retrieval.search.words import STEMMERS, STOP_WORDS, Words
+
+ALL = Words(stop_words="none")
+
+
+def words(text, settings=ALL):
+    (found,) = settings.of([text])
+    return list(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The cat's _init_ in 1961, C a x2!", "the cat _init_ in 1961 x2"),
+        ("ベルリンの壁", "ベル ルリ リン ンの の壁"),
+        ("1961年、Berlinで壁 (C語)", "1961 年 berlin で壁 語"),
+        ("ﾍﾞﾙﾘﾝ ＢＥＲＬＩＮ", "ベル ルリ リン berlin"),
+        ("ハ\u3099ス", "バス"),  # a letter and its voicing mark as two characters
+        ("서울에서 삼성", "서울 울에 에서 삼성"),
+        ("กำแพงเบอร์ลิน", "ก\u0e4dา าแ แพ พง งเ เบ บอ อร์ ร์ลิ ลิน"),
+        ("ကမ္ဘာ", "ကမ္ မ္ဘာ"),
+        ("𠮷野家", "𠮷野 野家"),
+        ("हिन्दी में खोज", "हिन्दी में खोज"),
+        ("Ọdún CAFE\u0301 café", "odun cafe cafe"),
+        ("", ""),
+    ],
+)
+def test_words_of_every_script(text, expected):
+    assert words(text) == expected.split()
+
+
+def test_a_question_in_japanese_finds_its_articles():
+    texts = [
+        "東京は日本の首都である。世界最大の都市の一つ。",
+        "ベルリンはドイツの首都である。壁が東西を分けた。",
+        "1961年に建設されたベルリンの壁は1989年に崩壊した。",
+        "万里の長城は中国にある。",
+        "JAXはGoogleの数値計算ライブラリである。",
+    ]
+    index = Bm25Index.build(texts, "text")
+    assert index.search(["ベルリンの壁"], 5)[1][0, :2].tolist() == [2, 1]
+    assert index.search(["Googleのjax"], 1)[1].item() == 4
+
+
+def test_accents_are_folded_or_kept():
+    assert words("Ọdún café", Words(fold_accents=False)) == ["ọdún", "café"]
+    for fold, found in ((True, [0, 1]), (False, [1])):
+        index = Bm25Index.build(["un café noir", "un cafe noir", "du thé"], "text", words=Words(fold_accents=fold))
+        assert sorted(row for row in index.search(["CAFE"], 3)[1][0].tolist() if row >= 0) == found
+
+
+def test_stop_words_are_left_out_with_and_without_their_accents():
+    for text in ("l'été était là", "l'ete etait la"):
+        assert words(text, Words("french")) == []
+    assert words("the cat was with me", Words("english")) == ["cat", "me"]
+    assert words("the cat was with me", Words("english_plus")) == ["cat"]
+
+
+def test_words_that_differ_in_accents_alone_have_one_stem():
+    for text in ("opérations résumés", "operations resumes"):
+        assert words(text, Words("none", "english")) == ["oper", "resum"]
+    assert words("новый новые", Words("none", "russian")) == ["нов", "нов"]
+
+
+def test_every_list_and_stemmer_there_is_can_be_had():
+    for name in STOP_WORDS:
+        assert words("xylophon", Words(name)) == ["xylophon"]
+    for name in STEMMERS:
+        assert len(words("xylophon", Words("none", name))) == 1
+
+
+def test_unknown_names_are_refused_with_the_known_ones():
+    with pytest.raises(UserError, match=r"list of stop words 'englsh': did you mean english.*known: .*swedish"):
+        Words("englsh")
+    with pytest.raises(UserError, match=r"stemmer 'klingon': .*known: .*porter"):
+        Words(stemmer="klingon")
+
+
+def test_a_loaded_index_asks_for_the_words_that_it_holds(tmp_path):
+    settings = Words("none", "english", fold_accents=False)
+    Bm25Index.build(["the cafés", "a cafe", "running"], "text", words=settings).save(tmp_path / "index")
+    index = Bm25Index.load(tmp_path / "index")
+    for query, row in (("the", 0), ("café", 0), ("cafes", 1), ("runs", 2)):
+        assert index.search([query], 3)[1][0].tolist() == [row, -1, -1]
+    assert "no stop words, stemmed by Snowball's 'english', accents kept" in index.description
+
+
+def test_an_index_of_an_older_version_is_refused(tmp_path):
+    Bm25Index.build(["red fox"], "text").save(tmp_path / "index")
+    for change in ({"stop_words": "en"}, {"words": {"stop_words": "klingon"}}):
+        path = tmp_path / "index" / "parameters.json"
+        path.write_text(json.dumps({"document": "text", "k1": 1.5, "b": 0.75} | change))
+        write_manifest(tmp_path / "index")
+        with pytest.raises(UserError, match=r"parameters\.json: not the parameters.*--stage=index makes it again"):
+            Bm25Index.load(tmp_path / "index")
+
+
+@pytest.mark.parametrize(("k1", "b"), [(1.5, 0.75), (0.9, 0.4)])
+@pytest.mark.parametrize(
+    ("stop_words", "theirs"), [("none", []), ("english", "en"), ("english_plus", "en_plus"), ("german", "german")]
+)
+@pytest.mark.parametrize("stemmer", ["none", "english", "porter"])
+def test_bm25s_ranks_ascii_texts_the_same(k1, b, stop_words, theirs, stemmer):
+    """Its own tokeniser, stemming and search; Zipf's words with English endings."""
+    rng = np.random.default_rng(0)
+    stems = ["run", "walk", "the", "relat", "nation", "with", "und", "happ", "cat", "der", "I", "of", "generaliz"]
+    ends = ["", "s", "ing", "ed", "ational", "iness", "ly"]
+
+    def text(length):
+        return " ".join(stems[i % 13] + ends[j % 7] for i, j in rng.zipf(1.3, (length, 2)) % 91)
+
+    texts, queries = [text(rng.integers(5, 60)) for _ in range(80)], [text(4) for _ in range(30)]
+    snowball = None if stemmer == "none" else Stemmer.Stemmer(stemmer)
+    tokens = bm25s.tokenize(texts, stopwords=theirs, stemmer=snowball, show_progress=False)
+    reference = bm25s.BM25(k1=k1, b=b, method="lucene")
+    reference.index(tokens, show_progress=False)
+    index = Bm25Index.build(texts, "text", k1, b, Words(stop_words, stemmer))
+    scores_QK, rows_QK = index.search(queries, 80)
+    for query, scores, rows in zip(queries, scores_QK, rows_QK):
+        asked = bm25s.tokenize([query], stopwords=theirs, stemmer=snowball, show_progress=False, return_ids=False)[0]
+        expected = reference.get_scores(asked) if asked else np.zeros(len(texts))
+        found = rows[rows >= 0]
+        np.testing.assert_allclose(scores[: len(found)], expected[found], rtol=1e-5)
+        assert len(found) == np.count_nonzero(expected)
