@@ -206,8 +206,14 @@ def _paper() -> ConfigDict:
             dense="scann",  # or 'exact', which builds nothing
             recall_target=0.99,  # of the exact best evaluate.depth, for ScaNN
             tune_queries=1000,  # queries of the evaluation sets on which that is measured
+            # The field's two settings of BM25 are k1 1.5 with b 0.75, and k1 0.9 with b 0.4.
             bm25_k1=1.5,
             bm25_b=0.75,
+            bm25_also=(),  # k1 and b of a second BM25 in the tables, such as 0.9,0.4; the first serves for all else
+            bm25_stop_words="english",  # left out: Lucene's 33; or 'none', 'english_plus' (179), 'french', ...
+            bm25_stemmer="none",  # or one of Snowball's: 'english', 'porter', 'french', ...
+            # Whether 'café' and 'cafe' are one word: 'fold', 'keep', or as the 'vocabulary' has it (without one: fold).
+            bm25_accents="vocabulary",
         )
     )
     # Metrics as ir_measures writes them, such as ('RR@10', 'R@1000', 'RR(rel=2)@10'), none of which looks deeper than

@@ -246,6 +246,11 @@ FIELDS = mistakes(
         ("--config.index.tune_queries=0", ("config.index.tune_queries=0", "at least 1")),
         ("--config.index.bm25_k1=-1", ("config.index.bm25_k1=-1.0", "from 0")),
         ("--config.index.bm25_b=2", ("config.index.bm25_b=2.0", "from 0 to 1")),
+        ("--config.index.bm25_also=0.9", ("config.index.bm25_also=(0.9,)", "such as 0.9,0.4")),
+        ("--config.index.bm25_also=0.9,4", ("config.index.bm25_also=(0.9, 4)", "b from 0 to 1")),
+        ("--config.index.bm25_stop_words=englisch", ("config.index.bm25_stop_words", "did you mean english", "none")),
+        ("--config.index.bm25_stemmer=''", ("config.index.bm25_stemmer", "known: arabic", "none")),
+        ("--config.index.bm25_accents=folded", ("config.index.bm25_accents", "did you mean fold")),
         ("--config.evaluate.depth=0", ("config.evaluate.depth=0", "at least 1")),
         ("--config.evaluate.depth=10", ("config.evaluate.depth=10", "Success@100", "at least 100")),
         (

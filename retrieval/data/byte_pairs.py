@@ -23,6 +23,7 @@ class BytePairs(Vocabulary):
     """
 
     FILE = "tokenizer.json"
+    folds_accents = False
 
     def __init__(self, tokens: Sequence[str], merges: Sequence[tuple[str, str]]):
         self.published_ids = list(range(len(tokens)))

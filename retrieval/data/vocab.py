@@ -40,10 +40,12 @@ class Vocabulary:
       FILE: the name of its file in a folder.
       tokens: id -> token.
       published_ids: the id that each token has where the vocabulary was published; None: the same.
+      folds_accents: whether 'café' gets the ids of 'cafe'.
       pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens; `pad_id` is always 0.
     """
 
     FILE: str
+    folds_accents: bool
     published_ids: list[int] | None = None
 
     def __init__(self, tokens: Sequence[str], special_tokens: Sequence[str], tokenizer: Tokenizer):
@@ -130,6 +132,7 @@ class WordPiece(Vocabulary):
     """
 
     FILE = "vocab.txt"
+    folds_accents = True
 
     def __init__(self, tokens: Sequence[str]):
         model = models.WordPiece({token: i for i, token in enumerate(tokens)}, unk_token="[UNK]")

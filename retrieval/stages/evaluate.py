@@ -17,7 +17,7 @@ from retrieval.search import exact, fusion, scann, tuning, windows
 from retrieval.search.bm25 import Bm25Index
 from retrieval.stages import examples
 from retrieval.stages import index as indexes
-from retrieval.stages.index import TRAINED, UNTRAINED
+from retrieval.stages.index import BM25, BM25_ALSO, TRAINED, UNTRAINED
 from retrieval.stages.records import details
 from retrieval.stages.run import Run
 
@@ -58,10 +58,12 @@ def evaluate(run: Run) -> dict[str, Any]:
 
 def _rankings(run: Run, value: Judged) -> Iterator[Ranking]:
     search = functools.partial(_search, value, min(run.config.evaluate.depth, len(value.candidates)))
-    words = Bm25Index.load(run.index(value.name, "bm25"))
-    indexes.check_count(run.index(value.name, "bm25"), len(words), len(value.candidates))
+    words = _load_bm25(run, value, BM25)
     bm25 = search("bm25", words, list(value.queries.values()))
     yield bm25
+    if run.index(value.name, BM25_ALSO).exists():
+        also = _load_bm25(run, value, BM25_ALSO)
+        yield search(also.system, also, list(value.queries.values()))
     if not indexes.has_embeddings(run, value.name):
         return
     if indexes.has_embeddings(run, value.name, UNTRAINED):
@@ -75,6 +77,13 @@ def _rankings(run: Run, value: Judged) -> Iterator[Ranking]:
     began = time.perf_counter()
     fused = fusion.hybrid((bm25.scores, bm25.rows), (dense.scores, dense.rows), weight, bm25.rows.shape[1])
     yield Ranking("hybrid", *fused, bm25.seconds + dense.seconds + time.perf_counter() - began, weight)
+
+
+def _load_bm25(run: Run, value: Judged, kind: str) -> Bm25Index:
+    """A BM25 index of a set, over as many texts as the set has candidates."""
+    words = Bm25Index.load(run.index(value.name, kind))
+    indexes.check_count(run.index(value.name, kind), len(words), len(value.candidates))
+    return words
 
 
 def _weight(run: Run, value: Judged, words: Bm25Index, dense: windows.Index) -> float:

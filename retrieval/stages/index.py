@@ -18,6 +18,7 @@ from retrieval.search import encode as encoding
 from retrieval.search import scann, tuning, windows
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.exact import ExactIndex
+from retrieval.search.words import Words
 from retrieval.stages import examples
 from retrieval.stages import model as models
 from retrieval.stages.run import Run
@@ -28,6 +29,8 @@ _log = logging.getLogger(__name__)
 CORPUS = "corpus"
 TRAINED, UNTRAINED = "trained", "untrained"
 DENSE = ("scann", "exact")
+ACCENTS = ("vocabulary", "fold", "keep")
+BM25, BM25_ALSO = "bm25", "bm25_also"
 
 
 def encode(run: Run) -> dict[str, Any]:
@@ -69,12 +72,13 @@ def index(run: Run) -> dict[str, Any]:
     dense = run.config.index.dense
     if dense == "scann" and not scann.available():
         _log.warning("ScaNN cannot be imported here: exact search serves instead")
-    built = {}
+    built, words = {}, _words(run)
     for name in collections(run):
         texts = [document_text(candidate) for candidate in read_candidates(run, name)]
-        bm25 = Bm25Index.build(texts, "title + text", k1=run.config.index.bm25_k1, b=run.config.index.bm25_b)
-        bm25.save(run.index(name, "bm25"))
-        built[f"{name}, BM25"] = bm25.description
+        for kind, k1, b in _settings_of_bm25(run.config):
+            bm25 = Bm25Index.build(texts, "title + text", k1, b, words)
+            bm25.save(run.index(name, kind))
+            built[f"{name}, {'BM25' if kind == BM25 else bm25.system}"] = bm25.description
         if dense == "scann" and scann.available() and needs(run.config) and has_embeddings(run, name):
             tree = _build_scann(run, name)
             tree.save(run.index(name, "scann"))
@@ -109,6 +113,22 @@ def read_candidates(run: Run, name: str) -> Iterator[Candidate]:
 def document_text(candidate: Candidate) -> str:
     """What BM25 indexes: title and text (ReQA: sentence and passage; the sentence alone flatters the rest)."""
     return f"{candidate.title} {candidate.text}".strip()
+
+
+def _settings_of_bm25(config: ConfigDict) -> Iterator[tuple[str, float, float]]:
+    """The kind of each BM25 index of a set, with its k1 and b."""
+    yield BM25, config.index.bm25_k1, config.index.bm25_b
+    if config.index.bm25_also:
+        yield BM25_ALSO, *config.index.bm25_also
+
+
+def _words(run: Run) -> Words:
+    """What BM25 counts as a word; with a vocabulary it folds accents as the towers do, or it would be the weaker."""
+    config = run.config.index
+    folds = config.bm25_accents == "fold"
+    if config.bm25_accents == "vocabulary":
+        folds = run.vocabulary is None or run.load_vocabulary().folds_accents
+    return Words(config.bm25_stop_words, config.bm25_stemmer, folds)
 
 
 def has_embeddings(run: Run, name: str, system: str = TRAINED) -> bool:

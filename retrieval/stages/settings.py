@@ -17,10 +17,11 @@ from retrieval.evaluation.metrics import cutoff, is_of_answers, parse
 from retrieval.models.autoencoder import REACHES, WIRINGS
 from retrieval.models.transformer import DTYPES, REMAT
 from retrieval.models.two_tower import ENCODERS, POOLINGS
+from retrieval.search.words import STEMMERS, STOP_WORDS
 from retrieval.stages import examples, formats, metric_writers, mining, negatives, objective, refresh, train, validation
 from retrieval.stages import model as models
 from retrieval.stages.evaluate import ANSWERS, HITS, RANKING
-from retrieval.stages.index import DENSE
+from retrieval.stages.index import ACCENTS, DENSE
 from retrieval.training.optimizer import OPTIMIZERS
 
 
@@ -73,6 +74,13 @@ _LICENSE = Kind(
     lambda value: isinstance(value, str) and re.fullmatch(r"([a-z0-9][a-z0-9.+-]*)?", value),
 )
 
+_K1_B = Kind(
+    "k1 from 0 on and b from 0 to 1, such as 0.9,0.4, or ()",
+    lambda value: (
+        isinstance(value, tuple | list)
+        and (not value or (len(value) == 2 and _NOT_NEGATIVE.fits(value[0]) and _SHARE.fits(value[1])))
+    ),
+)
 _SEED = Kind("a whole number from 0 to 4294967295", lambda value: type(value) is int and 0 <= value < 2**32)
 
 _KINDS = dict(
@@ -179,7 +187,17 @@ _KINDS = dict(
     ),
     split=dict(set=_TEXT, ratio=_SHARE_BETWEEN, validation=_SHARE_BETWEEN, seed=_whole(0), shards=_whole(1)),
     encode=dict(batch_tokens=_whole(1), shard_size=_whole(1), windows=_whole(1), untrained=_SWITCH, corpus=_SWITCH),
-    index=dict(dense=_TEXT, recall_target=_SHARE_ABOVE, tune_queries=_whole(1), bm25_k1=_NOT_NEGATIVE, bm25_b=_SHARE),
+    index=dict(
+        dense=_TEXT,
+        recall_target=_SHARE_ABOVE,
+        tune_queries=_whole(1),
+        bm25_k1=_NOT_NEGATIVE,
+        bm25_b=_SHARE,
+        bm25_also=_K1_B,
+        bm25_stop_words=_TEXT,
+        bm25_stemmer=_TEXT,
+        bm25_accents=_TEXT,
+    ),
     evaluate=dict(depth=_whole(1), metrics=_METRICS, runs=_SWITCH),
     search=dict(k=_whole(1)),
     export=dict(license=_LICENSE),
@@ -203,6 +221,9 @@ _NAMES: dict[str, tuple[str, Collection[str]]] = {
     "mine.system": ("index", mining.SYSTEMS),
     "loop.best": ("metric", validation.METRICS),
     "index.dense": ("index", DENSE),
+    "index.bm25_stop_words": ("list of stop words", STOP_WORDS),
+    "index.bm25_stemmer": ("stemmer", STEMMERS),
+    "index.bm25_accents": ("way with accents", ACCENTS),
 }
 
 

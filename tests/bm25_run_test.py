@@ -1,0 +1,100 @@
+"""Runs of BM25 alone: their words follow the config and the vocabulary, and a second one stands beside."""
+
+import json
+
+import pytest
+from conftest import REPOSITORY
+from toy_runs import execute
+
+from configs import bm25
+from retrieval.data.vocab import SPECIAL_TOKENS
+from retrieval.errors import UserError
+from retrieval.search.bm25 import Bm25Index
+from retrieval.stages import check
+from retrieval.stages.run import Run
+from retrieval.stages.table import STAGES
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A BEIR folder: accents are in its texts alone."""
+    folder = tmp_path_factory.mktemp("sets") / "accents"
+    (folder / "qrels").mkdir(parents=True)
+    texts = ["la forêt brûlée", "le café fermé", "les cafés ouverts", "the fox", "une île " * 20]
+    lines = [json.dumps({"_id": f"d{i}", "title": "", "text": text}) for i, text in enumerate(texts)]
+    (folder / "corpus.jsonl").write_text("\n".join(lines))
+    queries = {"q0": "foret brulee", "q1": "cafe ferme", "q2": "the ile"}
+    lines = [json.dumps({"_id": id, "text": text}) for id, text in queries.items()]
+    (folder / "queries.jsonl").write_text("\n".join(lines))
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq0\td0\t1\nq1\td1\t1\nq2\td4\t1\n")
+    return folder
+
+
+def make_run(place, folder, **changes):
+    config = bm25.get_config()
+    config.sets.beir = str(folder)
+    config.update_from_flattened_dict(changes)
+    return Run(config, place, REPOSITORY / "requirements.lock")
+
+
+def found(run):
+    """System -> the share of questions whose passage comes first."""
+    rows = json.loads((run.folder / "results.json").read_text())
+    return {row["system"]: row["value"] for row in rows if row["metric"] == "Success@1"}
+
+
+def description(run):
+    return Bm25Index.load(run.index("accents", "bm25")).description
+
+
+def test_both_settings_of_the_field_are_in_one_table(tmp_path, folder):
+    run = make_run(tmp_path, folder, **{"index.bm25_also": (0.9, 0.4)})
+    execute(run)
+    assert found(run) == {"bm25": 1, "bm25 (0.9, 0.4)": 1}
+    lines = (tmp_path / "runs" / "accents" / "bm25_(0.9,_0.4).trec").read_text().splitlines()
+    queries = ["foret brulee", "cafe ferme", "the ile"]
+    texts = [json.loads(line)["text"] for line in (folder / "corpus.jsonl").read_text().splitlines()]
+    scores, rows = Bm25Index.build(texts, "text", 0.9, 0.4).search(queries, 5)
+    written = [line.split() for line in lines]
+    assert [line[2] for line in written] == [f"d{row}" for row in rows[rows >= 0]]
+    assert [float(line[4]) for line in written] == pytest.approx(scores[rows >= 0].tolist())
+    report = (tmp_path / "report.md").read_text()
+    assert "| bm25 (0.9, 0.4) |" in report and "k1 0.9, b 0.4" in report and "k1 1.5, b 0.75" in report
+
+
+def test_accents_are_folded_as_the_vocabulary_folds_them(tmp_path, folder):
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, "cafe"]))
+    keeping, folding = str(REPOSITORY / "tests" / "golden" / "byte_pairs"), str(tmp_path / "vocab.txt")
+    for vocab, accents, folded in (
+        ("", "vocabulary", True),
+        (folding, "vocabulary", True),
+        (keeping, "vocabulary", False),
+        (keeping, "fold", True),
+        (folding, "keep", False),
+    ):
+        run = make_run(tmp_path / "run", folder, **{"vocab": vocab, "index.bm25_accents": accents})
+        execute(run)
+        assert ("accents folded" in description(run)) == folded
+        assert found(run)["bm25"] == (1 if folded else 0), (vocab, accents)
+
+
+def test_other_words_make_the_index_anew_and_the_old_one_is_not_searched(tmp_path, folder):
+    execute(make_run(tmp_path, folder))
+    assert "English stop words left out, no stemming" in description(make_run(tmp_path, folder))
+    for change, said in (
+        ({"index.bm25_stop_words": "none"}, "no stop words, no stemming"),
+        ({"index.bm25_stop_words": "french"}, "French stop words left out, no stemming"),
+        ({"index.bm25_stemmer": "french"}, "English stop words left out, stemmed by Snowball's 'french'"),
+        ({"index.bm25_accents": "keep"}, "accents kept"),
+    ):
+        run = make_run(tmp_path, folder, **change)
+        with pytest.raises(UserError, match=r"what stage 'index' made with other settings"):
+            check.check(run, ["evaluate"], STAGES)
+        execute(run, "index")
+        assert said in description(run)
+    run = make_run(tmp_path, folder, **{"index.bm25_also": (0.9, 0.4)})
+    execute(run, "index")
+    assert run.index("accents", "bm25_also").exists()
+    run = make_run(tmp_path, folder)
+    execute(run, "index", "evaluate")  # the second one goes when it is no longer asked for
+    assert found(run) == {"bm25": 1}
