@@ -3,10 +3,11 @@
 import itertools
 import random
 import time
+import unicodedata
 
 import pytest
 
-from retrieval.data.sentences import split
+from retrieval.data.sentences import is_of_one_case, split
 
 # '|' marks where sentences are to be broken; every break replaces one space.
 PASSAGES = [
@@ -41,12 +42,77 @@ PASSAGES = [
     # other letters
     "Él llegó.|Ögedei ruled.|İzmir fell. eBay rose.",
 ]
+# As above, but nothing stands where '|' does.
+UNSPACED = [
+    "犬は庭にいる。|猫は家にいる！|鳥はどこか？|それは「ここだ。」と言った。|「帰る。」|彼は去った。",
+    "『走れ！』の作者は彼だ。|１．５キロある。|（雨だった。晴れもした。）|人口は多い．|面積は広い。",
+    "他說：「好。」|她笑了｡|真的?|是的!|完了……沒有。",
+    "कुत्ता घर में है।|बिल्ली बाहर है।|१॥ पक्षी कहाँ है?",
+    "کتا گھر میں ہے۔|بلی باہر ہے۔|پرندہ کہاں ہے؟|وہ (؟) گیا۔",
+    "शुभं भवतु॥|ሰላም ነው።|እንዴት ነህ፧|သူလာသည်။|他是「醫生」。[1][2]|她不是。",
+]
+# Without capitals, with one space for '|', and long enough to tell.
+ONE_CASE = [
+    "the results are in table 3.|the flow, e.g. of air, is slow.|dr. smith of st. paul saw fig. 2 and no. 5 of the u.s."
+    " army.|was it so?|yes.|he left the u.s.|they came at 6 p.m. eastern time.|i think I know, and I'm sure of it.|20"
+    " years later it rose, and then it fell again.",
+    "THE RESULTS ARE IN.|THE FLOW, E.G. OF AIR, IS SLOW AND DR. SMITH OF ST. PAUL SAW IT AT LAST.|WAS IT SO?|YES."
+    "|HE LEFT THE U.S.|THEY CAME AT NIGHT, FROM WHERE THE ROAD ENDS, AND STAYED UNTIL THE MORNING."
+    "|NOBODY KNEW WHAT THEY WANTED, OR WHO HAD SENT THEM.",
+    "هل أنت هنا؟|نعم، أنا في البيت مع أخي وأختي.|ذهبنا إلى السوق يوم الخميس، واشترينا الخبز واللحم والفاكهة، ثم"
+    " رجعنا إلى البيت قبل الغروب.|قال لي: أهلا!|وبقينا نتحدث ساعة طويلة عن السفر والعمل والكتب التي قرأناها.",
+]
 
 
 @pytest.mark.parametrize("passage", PASSAGES)
 def test_breaks_where_a_reader_would(passage):
     text = passage.replace("|", " ")
     assert [text[start:end] for start, end in split(text)] == passage.split("|")
+
+
+@pytest.mark.parametrize("passage", UNSPACED)
+def test_the_full_stops_of_other_scripts_need_no_space(passage):
+    text = passage.replace("|", "")
+    assert [text[start:end] for start, end in split(text)] == [part.strip() for part in passage.split("|")]
+
+
+@pytest.mark.parametrize("passage", ONE_CASE)
+def test_text_of_one_case_has_sentences(passage):
+    text = passage.replace("|", " ")
+    assert len(text) > 200
+    assert [text[start:end] for start, end in split(text)] == passage.split("|")
+
+
+def test_short_text_of_one_case_may_be_a_note():
+    assert len(split("a flow of air, cf. table 2. it is slow")) == 1
+
+
+def test_whether_letters_are_of_one_case_may_be_told():
+    text = "it is slow. then fast"
+    assert len(split(text)) == 1 and len(split(text, one_case=True)) == 2
+    assert is_of_one_case("i know what I said. " * 20) and is_of_one_case("語" * 300)
+    assert not is_of_one_case("i met Bob. " * 30) and not is_of_one_case("a note")
+
+
+def test_speech_without_marks_is_cut_at_lines_and_into_windows():
+    words = [f"word{number}" for number in range(1000)]
+    lines = [" ".join(words[:30]), " ".join(words[30:60]), " ".join(words[60:])]
+    text = "\n".join(lines)
+    found = [text[start:end] for start, end in split(text)]
+    assert found[:2] == lines[:2]
+    assert " ".join(found[2:]) == lines[2] and {len(window.split()) for window in found[2:]} == {23, 24}
+
+
+def test_windows_of_a_script_without_spaces_do_not_lose_a_vowel_sign():
+    text = "ที่นี่มีน้ำ" * 60
+    found = [text[start:end] for start, end in split(text)]
+    assert "".join(found) == text and all(30 < len(window) < 100 for window in found)
+    assert all(unicodedata.category(window[0]) == "Lo" for window in found)
+
+
+def test_a_long_sentence_with_a_mark_is_one_up_to_a_bound():
+    text = "It " + "goes on and on, " * 90 + "until the End."
+    assert len(split(text)) == 1 and len(split(text.replace(".", ", ") * 4)) > 10
 
 
 def test_white_space_is_left_out():
@@ -61,7 +127,7 @@ def test_nothing_gives_no_sentence(text):
 
 def test_spans_cover_all_but_white_space_of_any_text():
     rng = random.Random(0)
-    pieces = [*".?![]()\"'”’“ \n\t\u00a0…\u0301\x1f", *"Ab5É中😀", "The", "Dr", "U.S", "[1]", "  "]
+    pieces = [*"。？।（）」のไี", *".?![]()\"'”’“ \n\t\u00a0…\u0301\x1f", *"Ab5É中😀", "The", "Dr", "U.S", "[1]", "  "]
     for _ in range(5000):
         text = "".join(rng.choices(pieces, k=rng.randrange(30)))
         spans = split(text)
@@ -71,7 +137,7 @@ def test_spans_cover_all_but_white_space_of_any_text():
             outside = outside[:start] + outside[end:]
         assert not outside.strip(), (text, spans)
         assert spans == sorted(spans)
-        assert all(a[1] < b[0] for a, b in itertools.pairwise(spans)), (text, spans)
+        assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans)), (text, spans)
 
 
 HOSTILE = {
@@ -85,6 +151,12 @@ HOSTILE = {
     "open marks": (".[" + "a" * 29) * 10_000,
     "marks": "." + "[a]" * 100_000,
     "quotes": '."' * 100_000,
+    "stops": "。" * 100_000,
+    "stops in brackets": "あ(。" * 100_000,
+    "quoted stops": "。」" * 100_000,
+    "words": "a " * 200_000,
+    "endless lines": "a b\n" * 100_000,
+    "vowel signs": "\u0e34" * 200_000,
 }
 
 

@@ -1,6 +1,7 @@
 """Articles cut into passages of whole sentences, as token ids."""
 
 import bisect
+import collections
 import dataclasses
 import hashlib
 import itertools
@@ -14,6 +15,11 @@ from retrieval.data.vocab import Vocabulary
 # Characters of a token, at most: of a sentence that is longer still, no more is read than its tokens can take.
 _LONGEST_TOKEN = 100
 _START = operator.attrgetter("start")
+
+# What `cut` counts.
+SENTENCES, LONG_SENTENCES = "sentences", "sentences longer than a passage"
+TOKENS, CUT_OFF = "tokens", "tokens lost: cut off sentences longer than a passage"
+DROPPED = "tokens lost: too few for a passage"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,19 +61,26 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True)
 class _Sentence:
-    text: str
+    text: str  # with the white space behind it
     ids: tuple[int, ...]
     links: tuple[Link, ...]
     ends_paragraph: bool
 
 
-def cut(article: Article, vocabulary: Vocabulary, limits: Limits) -> tuple[Sentences, list[Passage]]:
+def cut(
+    article: Article, vocabulary: Vocabulary, limits: Limits, counts: collections.Counter | None = None
+) -> tuple[Sentences, list[Passage]]:
     """The sentences of the article's lead, and all its passages in order.
 
     A passage grows by whole sentences. It is part of the lead if its first sentence is. A sentence of more than
     `limits.longest` tokens is cut off there.
+
+    Args:
+      counts: is told how many sentences and tokens there are, and how many tokens no passage has.
     """
-    per_section = [list(_sentences(section, vocabulary, limits.longest)) for section in article.sections]
+    counts = collections.Counter() if counts is None else counts
+    one_case = sentences.is_of_one_case("\n".join(p.text for section in article.sections for p in section.paragraphs))
+    per_section = [list(_sentences(s, vocabulary, limits.longest, one_case, counts)) for s in article.sections]
     lead = per_section[0] if per_section else []
     runs = [list(itertools.chain(*per_section))] if limits.across_sections else per_section
     groups = [group for run in runs for group in _groups(run, limits)]
@@ -76,6 +89,8 @@ def cut(article: Article, vocabulary: Vocabulary, limits: Limits) -> tuple[Sente
         _passage(f"{article.id}:{number}", group, in_lead=id(group[0]) in in_lead)
         for number, group in enumerate(groups)
     ]
+    kept = sum(len(sentence.ids) for sentence in itertools.chain(*per_section))
+    counts[DROPPED] += kept - sum(len(passage.tokens.ids) for passage in passages)
     return _join(lead), passages
 
 
@@ -84,16 +99,22 @@ def document_id(passage_id: str) -> int:
     return int.from_bytes(hashlib.blake2b(passage_id.encode(), digest_size=4).digest(), "big") >> 1
 
 
-def _sentences(section: Section, vocabulary: Vocabulary, longest: int) -> Iterator[_Sentence]:
+def _sentences(
+    section: Section, vocabulary: Vocabulary, longest: int, one_case: bool, counts: collections.Counter
+) -> Iterator[_Sentence]:
     most = _LONGEST_TOKEN * longest
-    spans = [(p, start, end) for p in section.paragraphs for start, end in sentences.split(p.text)]
+    spans = [(p, start, end) for p in section.paragraphs for start, end in sentences.split(p.text, one_case)]
     tokens = vocabulary.encode_batch([p.text[start : min(end, start + most)] for p, start, end in spans])
     for i, ((paragraph, start, end), ids) in enumerate(zip(spans, tokens)):
         if ids:
             from_, to = (bisect.bisect_left(paragraph.links, at, key=_START) for at in (start, end))
             links = paragraph.links[from_:to]
             last = i + 1 == len(spans) or spans[i + 1][0] is not paragraph
-            yield _Sentence(paragraph.text[start:end], tuple(ids[:longest]), links, last)
+            # Where nothing stands between sentences, as in Japanese, nothing is put there.
+            space = "" if not last and spans[i + 1][1] == end else " "
+            counts.update({SENTENCES: 1, TOKENS: len(ids), LONG_SENTENCES: int(len(ids) > longest)})
+            counts[CUT_OFF] += max(0, len(ids) - longest)
+            yield _Sentence(paragraph.text[start:end] + space, tuple(ids[:longest]), links, last)
 
 
 def _groups(section: Sequence[_Sentence], limits: Limits) -> Iterator[list[_Sentence]]:
@@ -114,7 +135,7 @@ def _groups(section: Sequence[_Sentence], limits: Limits) -> Iterator[list[_Sent
 
 def _passage(id: str, group: Sequence[_Sentence], in_lead: bool) -> Passage:
     targets = dict.fromkeys(link.target for sentence in group for link in sentence.links)
-    text = " ".join(sentence.text for sentence in group)
+    text = "".join(sentence.text for sentence in group).removesuffix(" ")
     return Passage(id, text, _join(group), in_lead, tuple(targets))
 
 

@@ -1,11 +1,22 @@
-"""English sentence breaks, by rules.
+"""Sentence breaks, by rules.
 
-A break is a full stop, ellipsis, question or exclamation mark, with the closing quotes, brackets and citation marks
-that follow it, then white space, then a capital letter or a digit. A full stop after a title, an abbreviation or an
-initial is none, unless the next word is one that begins sentences ("left the U.S. They never ...").
+In scripts with capitals, a break is a full stop, ellipsis, question or exclamation mark, with the closing quotes,
+brackets and citation marks that follow it, then white space, then a capital letter or a digit. A full stop after a
+title, an abbreviation or an initial is none, unless the next word is one that begins sentences ("left the U.S. They
+never ..."). In a text without capitals, or of capitals alone, a small letter may follow too.
+
+The full stops of other scripts (`。`, `।`, `۔`, `؟` ...) need no white space behind them.
+
+A text without such marks, such as transcribed speech, is cut at line breaks, then into windows of words. So no text is
+one endless sentence.
 """
 
+import itertools
+import math
+import operator
 import re
+import unicodedata
+from collections.abc import Iterable, Iterator
 
 # Every repetition is bounded or cannot give back what it took, so that the time is linear whatever the text is.
 _BREAK = re.compile(
@@ -15,6 +26,38 @@ _BREAK = re.compile(
         (?=(\s++)["'(\[{‘“«]{0,3}([^\W_][\w.-]{0,15}))""",
     re.VERBOSE,
 )
+# The full stops of other scripts. The group is as in _BREAK: the white space behind.
+_STOPS = "。｡！？؟۔।॥።፧։။៕‼⁇⁈⁉"
+_CLOSERS = "」』）】〉》〕］｣”’\"'»)\\]"
+_CJK = "\u3041-\u30ff\u3400-\u9fff"
+_STOP = re.compile(
+    rf"""(?:(?<![(（「『〈《])[{_STOPS}]                   # not the mark of (？)
+            |．(?!\d)                                   # not the point of １．５
+            |(?<=[{_CJK}])[?!](?=[{_CJK}」』]))
+        [{_STOPS}．.?!…]{{0,6}}[{_CLOSERS}]{{0,6}}
+        (?:\[[^\[\]\n]{{1,30}}\]){{0,6}}
+        (?=(\s*+))""",
+    re.VERBOSE,
+)
+# What goes on behind a quotation, or behind a name that ends in a mark: Japanese particles and commas.
+_GOES_ON = tuple("とのをがに、，,")
+_FULL_STOPS = frozenset("。｡۔।॥።։။៕．")
+
+# In words: of a window; of the longest sentence with a mark at its end; of the longest without.
+_WINDOW, _LONGEST, _LONGEST_UNMARKED = 24, 400, 48
+# Where no spaces stand between words (Thai to Burmese, Khmer, CJK) two characters count as one.
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3001-\u31ff\u3400-\u9fff\uf900-\ufaff\uff61-\uff9f\U00020000-\U0003ffff"
+)
+# Vowel signs and tones stay with their letter.
+_SIGNS = "".join(c for c in map(chr, range(0x0E00, 0x3100)) if unicodedata.category(c) in ("Mn", "Mc"))
+_ONE_WORD = re.compile(f"(?:[{_UNSPACED}][{_SIGNS}]*+){{1,2}}+|[^\\s{_UNSPACED}]++")
+_LINE = re.compile(r"\S.*")
+_LAST_MARK = re.compile(f"[{_STOPS}．.?!…][{_CLOSERS}]{{0,6}}(?:\\[[^\\[\\]]{{1,30}}\\]){{0,6}}\\Z")
+# Characters of a text that is too short to tell that it has no capitals: a note or an item of a list may have none.
+_SHORT = 240
+_PRONOUN = re.compile(r"\bI\b")
+
 _WORD_BEFORE = re.compile(r"""([(\[](?=[A-Za-z.]*\Z))?([^\s"'(\[{‘“«–—-]*)\Z""")
 _INITIALS = re.compile(r"[A-Z]|(?:[A-Z][a-z]?\.)+[A-Z][a-z]?")  # J, U.S, Ph.D
 _NUMBER = re.compile(r"\d|[IVXLC]{2,}\b|[VX]\b")
@@ -42,31 +85,67 @@ _STARTERS = _words(
     Following According Both Some Many Most Several All Each Another Other Such Thus Then Later Today Yet And But Or
     Also An A What Who Which How Why"""
 )
+_ABBREVIATIONS = _NEVER_LAST | _SELDOM_LAST | _BEFORE_NUMBER
 
 
-def split(text: str) -> list[tuple[int, int]]:
+def split(text: str, one_case: bool | None = None) -> list[tuple[int, int]]:
     """The (start, end) of each sentence, in order, without the white space around it.
 
-    The spans cover every character that is not white space. A line break is white space like any other.
+    The spans cover every character that is not white space. A line break is white space like any other, but in a text
+    that has no sentences.
+
+    Args:
+      one_case: `is_of_one_case` of the document that the text is from; None asks it of the text itself.
     """
+    if one_case is None:
+        one_case = is_of_one_case(text)
     spans: list[tuple[int, int]] = []
     start = len(text) - len(text.lstrip())
-    for match in _BREAK.finditer(text, start):
-        if _ends_sentence(text, start, match):
+    for match in _marks(text, start):
+        if match.start() >= start and _ends_sentence(text, start, match, one_case):
             spans.append((start, match.end()))
             start = match.end(1)
     end = len(text.rstrip())
-    return [*spans, (start, end)] if start < end else spans
+    if start < end:
+        spans.append((start, end))
+    if all(end - start < 2 * _LONGEST_UNMARKED for start, end in spans):
+        return spans
+    return [piece for start, end in spans for piece in _pieces(text, start, end, one_case)]
 
 
-def _ends_sentence(text: str, start: int, match: re.Match[str]) -> bool:
+def is_of_one_case(text: str) -> bool:
+    """Whether a long text has no capital but the pronoun 'I', or nothing but capitals, or a script without."""
+    if len(text) < _SHORT:
+        return False
+    if text.isupper() or text == text.lower():
+        return True
+    without = _PRONOUN.sub("i", text)
+    return without == without.lower()
+
+
+def _marks(text: str, start: int) -> Iterable[re.Match[str]]:
+    """Where a sentence may end, in order."""
+    found = _BREAK.finditer(text, start)
+    if text.isascii():
+        return found
+    return sorted(itertools.chain(found, _STOP.finditer(text, start)), key=operator.methodcaller("start"))
+
+
+def _ends_sentence(text: str, start: int, match: re.Match[str], one_case: bool) -> bool:
+    if _is_list_number(text, start, match.start()):
+        return False
+    if match.re is _STOP:
+        goes_on = match[0][-1] not in _FULL_STOPS and text.startswith(_GOES_ON, match.end())
+        return not goes_on and not _is_in_brackets(text[max(start, match.end() - 100) : match.end()])
     next_word = match[2]
-    if next_word[0].islower() or _is_list_number(text, start, match.start()):
+    if next_word[0].islower() and not one_case:
         return False
     if match[0] != ".":
         return True
     # The abbreviations are short; the bound keeps a text of one endless word cheap.
     bracket, word = _WORD_BEFORE.search(text[max(0, match.start() - 16) : match.start()]).groups()
+    if one_case:
+        word, next_word = word if word in _ABBREVIATIONS else word.title(), next_word.title()
     if bracket or word in _NEVER_LAST:
         return False
     if word in _BEFORE_NUMBER:
@@ -76,5 +155,30 @@ def _ends_sentence(text: str, start: int, match: re.Match[str]) -> bool:
     return True
 
 
+def _is_in_brackets(before: str) -> bool:
+    opened, closed = (max(map(before.rfind, brackets)) for brackets in ("(（", ")）"))
+    return opened > closed
+
+
 def _is_list_number(text: str, start: int, end: int) -> bool:
-    return end - start <= 3 and text[start:end].isdigit()
+    return end - start <= 3 and text[start:end].strip().isdigit()
+
+
+def _pieces(text: str, start: int, end: int, one_case: bool) -> Iterator[tuple[int, int]]:
+    """A sentence as it is, or its lines, or windows of these: what is too long was no sentence."""
+    is_marked = not one_case or _LAST_MARK.search(text, max(start, end - 200), end)
+    longest = _LONGEST if is_marked else _LONGEST_UNMARKED
+    if end - start < 2 * longest or len(_words_in(text, start, end)) <= longest:
+        yield start, end
+        return
+    for line in _LINE.finditer(text, start, end):
+        words = _words_in(text, line.start(), line.end())
+        count = math.ceil(len(words) / _WINDOW) if len(words) > longest else 1
+        bounds = [words[len(words) * i // count] for i in range(count)] + [line.end()]
+        for first, last in itertools.pairwise(bounds):
+            yield first, first + len(text[first:last].rstrip())
+
+
+def _words_in(text: str, start: int, end: int) -> list[int]:
+    """Where words begin."""
+    return [word.start() for word in _ONE_WORD.finditer(text, start, end)]
