@@ -19,12 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from retrieval import files, hashing
-from retrieval.data import local_pipeline, sources, vocabularies
+from retrieval.data import local_pipeline, passages, shards, sources, vocabularies
 from retrieval.data.articles import Article
 from retrieval.data.shards import LOCAL, Settings
 from retrieval.data.sources import Source
 from retrieval.data.vocab import WordPiece
 from retrieval.errors import UserError
+
+# Shares above which something is a problem: of the tokens, that are cut off; of the passages, that ICT has no query of.
+_MOST_CUT, _MOST_ALONE = 0.01, 0.5
 
 
 def prepare(source: Source, folder: Path, settings: Settings) -> dict[str, Any]:
@@ -41,7 +44,7 @@ def prepare(source: Source, folder: Path, settings: Settings) -> dict[str, Any]:
         from retrieval.data import beam_pipeline as pipeline  # Beam takes a second to import: only where it is needed
     counts = pipeline.write_articles(source, folder, settings)
     _vocabulary(folder, settings)
-    counts += pipeline.write_shards(folder, settings)
+    counts.update(pipeline.write_shards(folder, settings))  # not +=, which forgets what is 0
     if not counts["passages"]:
         raise UserError(f"no passage came out of the corpus: {dict(counts)}")
     shutil.rmtree(folder / "work", ignore_errors=True)
@@ -91,5 +94,22 @@ def _statistics(counts: collections.Counter) -> dict[str, Any]:
             "document_tokens": round(document / max(pairs, 1), 2),
         }
     problems = sorted(name.removeprefix("broken: ") for name in counts if name.startswith("broken: "))
+    problems += _losses(counts)
     plain = {name: count for name, count in sorted(counts.items()) if not name.startswith("broken: ")}
     return {"counts": plain, "tasks": tasks, "problems": problems}
+
+
+def _losses(counts: collections.Counter) -> Iterator[str]:
+    """What is lost to an unusual degree, and what helps."""
+    tokens, cut = counts[passages.TOKENS], counts[passages.CUT_OFF]
+    if cut > _MOST_CUT * tokens:
+        yield (
+            f"{cut / tokens:.1%} of the tokens are cut off: {counts[passages.LONG_SENTENCES]:,} of "
+            f"{counts[passages.SENTENCES]:,} sentences are longer than a passage; raise config.prepare.longest_passage"
+        )
+    alone = counts[f"{shards.WITHOUT_PAIR} of ICT: one sentence alone"]
+    if alone > _MOST_ALONE * counts["passages"]:
+        yield (
+            f"{alone:,} of {counts['passages']:,} passages are one sentence alone, of which ICT makes no pair; raise "
+            "config.prepare.longest_passage or config.prepare.shortest_paragraph"
+        )

@@ -36,6 +36,8 @@ RESOLVED, NEIGHBOUR, COUNT = "resolved", "neighbour", "count"
 
 Item = tuple[str, Any, Any]
 
+WITHOUT_PAIR = "passages without a pair"
+
 LOCAL = "local"
 
 
@@ -70,7 +72,9 @@ def cut_article(
     if isinstance(item, Redirect):
         yield REDIRECT, item.title, item.target
         return
-    lead, cut = passages.cut(item, vocabulary, limits)
+    counts: collections.Counter = collections.Counter()
+    lead, cut = passages.cut(item, vocabulary, limits, counts)
+    yield from ((COUNT, name, count) for name, count in counts.items())
     packed_lead = _pack(lead)
     title = _bytes(vocabulary.encode(item.title))
     if lead.ids:
@@ -86,6 +90,8 @@ def cut_article(
             "title_ids": title,
             "text": passage.text,
             **_pack(passage.tokens),
+            "in_lead": passage.in_lead,
+            "links": len(passage.targets),
         }
         own_lead = packed_lead if not passage.in_lead else _pack(Sentences((), ()))
         shard = _hash(passage.id) % num_shards
@@ -147,6 +153,7 @@ def write_shard(
             text = {"_id": item["id"], "title": item["title"], "text": item["text"]}
             texts.write(json.dumps(text, ensure_ascii=False) + "\n")
             table.update(_table_1(item, leads, counts))
+            table.update(_without_pairs(item, counts))
         for _, example in links:
             linked.write(example)
     for name, count in table.items():
@@ -190,6 +197,17 @@ def _table_1(item: dict, leads: list[dict], counts: list[int]) -> dict[str, floa
         table |= {f"{task} pairs": pairs, f"{task} query tokens": query * pairs}
         table[f"{task} document tokens"] = document * pairs
     return table
+
+
+def _without_pairs(item: dict, counts: list[int]) -> Iterator[str]:
+    """Why a passage has no pair of a task."""
+    ict, bfs, wlp = counts
+    if not ict:
+        yield f"{WITHOUT_PAIR} of ICT: one sentence alone"
+    if not bfs:
+        yield f"{WITHOUT_PAIR} of BFS: {'part of the lead itself' if item['in_lead'] else 'no lead in its article'}"
+    if not wlp:
+        yield f"{WITHOUT_PAIR} of WLP: {'no link that leads to a lead' if item['links'] else 'no link'}"
 
 
 def _as_lead(lead: dict) -> dict:

@@ -50,7 +50,7 @@ def prepare_corpus(run: Run) -> dict[str, Any]:
     source = sources.open_source(config.corpus, run.lock, config.prepare.held_out)
     statistics = prepare.prepare(source, run.corpus, settings)
     for problem in statistics["problems"]:
-        _log.warning("the corpus is not whole: %s", problem)
+        _log.warning("the corpus: %s", problem)
     return statistics
 
 

@@ -31,7 +31,7 @@ def _table_1(run: Run) -> report.Table | None:
         for task, t in statistics["tasks"].items()
     ]
     notes = [f"{display.inline(name)}: {count:,}" for name, count in statistics["counts"].items()]
-    notes += [f"**not whole**: {display.inline(problem)}" for problem in statistics["problems"]]
+    notes += [f"**problem**: {display.inline(problem)}" for problem in statistics["problems"]]
     header = ["task", "pairs", "tokens", "tokens per query", "tokens per document"]
     return report.Table("Corpus (as Table 1 of Chang et al. 2020)", header, rows, "; ".join(notes))
 
