@@ -1,7 +1,9 @@
 """Accents: the marks on letters that people leave out when they type."""
 
+import functools
 import re
 import unicodedata
+from collections.abc import Mapping
 
 # Marks that any letter can have, and the points of Cyrillic, Hebrew, Arabic and Syriac. Marks outside of these blocks
 # are letters themselves: the voicing marks of Kana and the vowel signs of India and of South-East Asia. So is the short
@@ -22,3 +24,27 @@ def fold(text: str) -> str:
     if text.isascii():
         return text
     return unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFD", text)))
+
+
+# Of the letters: so many may be of names and words in other scripts.
+_SHARE = 0.005
+
+
+def can_be_stripped(characters: Mapping[str, int]) -> bool:
+    """Whether a text stays itself when every mark is dropped, as uncased BERT does: 0.5 % of its letters may differ.
+
+    Args:
+      characters: how often the text has each.
+    """
+    letters = {
+        character: count for character, count in characters.items() if unicodedata.category(character)[0] in "LM"
+    }
+    harmed = sum(count for character, count in letters.items() if _is_harmed(character))
+    return harmed <= _SHARE * sum(letters.values())
+
+
+@functools.cache
+def _is_harmed(character: str) -> bool:
+    """Whether BERT drops more of it than `fold` does, or takes it apart: ベ, the vowels of Devanagari, Hangul."""
+    parts = unicodedata.normalize("NFD", character)
+    return "".join(part for part in parts if unicodedata.category(part) != "Mn") != fold(character)

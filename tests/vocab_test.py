@@ -2,13 +2,17 @@
 
 import gzip
 import sys
+from collections import Counter
 from random import Random
 
 import pytest
+from tokenizers import Tokenizer
 
-from retrieval.data import vocab
+from retrieval import accents
+from retrieval.data import tokenizer_files, vocab, vocabularies
 from retrieval.data.vocab import SPECIAL_TOKENS, Vocabulary, WordPiece
 from retrieval.errors import UserError
+from retrieval.files import fingerprint
 
 TEXTS = ["the cat sat on the mat .", "the cats sit on mats", "a cat and a hat , that is that"] * 3
 
@@ -158,3 +162,60 @@ def test_missing_file_and_empty_corpus(tmp_path):
         WordPiece.load(tmp_path / "none.txt")
     with pytest.raises(UserError, match="holds no word"):
         WordPiece.train([" ", ""], 80)
+
+
+JAPANESE = ["ベルリンの壁が崩れた", "ガラスの橋とパンの店", "ベルリンでパンを食べた"] * 3
+
+
+def test_accents_are_kept_where_they_are_letters(tmp_path):
+    vocabulary = WordPiece.train(JAPANESE, 200)
+    assert vocabulary.decode(vocabulary.encode("ベルリン")).replace(" ", "") == "ベルリン"
+    assert vocabulary.encode("ベルリン") != vocabulary.encode("ヘルリン")
+    vocabulary.save(tmp_path / vocabulary.FILE)
+    again = vocabularies.load(tmp_path)
+    assert again.encode_batch(JAPANESE) == vocabulary.encode_batch(JAPANESE) == by_the_library(vocabulary, JAPANESE)
+    assert again.fingerprint == vocabulary.fingerprint != WordPiece(vocabulary.tokens).fingerprint
+    assert not again.folds_accents and vocabulary.FILE == "tokenizer.json"
+
+
+def test_an_exported_tokenizer_keeps_the_same_accents(tmp_path):
+    texts = [*JAPANESE, "Café ガ", "हिंदी में"]
+    for vocabulary in (WordPiece.train(JAPANESE, 200), WordPiece.train([*TEXTS, "café"] * 2, 80)):
+        folder = tmp_path / vocabulary.FILE
+        folder.mkdir()
+        tokenizer_files.write_tokenizer(folder, vocabulary, length=16, types=2)
+        theirs = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        assert [theirs.encode(text, add_special_tokens=False).ids for text in texts] == vocabulary.encode_batch(texts)
+        assert (folder / "vocab.txt").exists() == vocabulary.folds_accents
+
+
+@pytest.mark.parametrize(
+    ("text", "stripped"),
+    [
+        ("Ärger über Σίσυφος и ёлка", True),
+        ("أين הבַּיִת café", True),
+        ("漢字の北京", True),
+        ("ガラス", False),
+        ("हिंदी", False),
+        ("ภาษาไทยที่", False),
+        ("한국어", False),
+        ("a" * 995 + "ガ" * 5, True),
+        ("a" * 994 + "ガ" * 6, False),
+        ("12 345 .", True),
+    ],
+)
+def test_where_accents_can_be_stripped(text, stripped):
+    assert accents.can_be_stripped(Counter(text)) == stripped
+
+
+def test_a_vocabulary_of_english_folds_accents_and_is_a_plain_list(tmp_path):
+    vocabulary = WordPiece.train([*TEXTS, "café"] * 2, 80)
+    assert vocabulary.encode("CAFÉ") == vocabulary.encode("cafe") and vocabulary.FILE == "vocab.txt"
+    assert vocabulary.fingerprint == fingerprint(vocabulary.tokens)
+
+
+def test_scripts_of_many_characters_have_a_piece_for_each():
+    """4,000 characters, each as often as the others: 1,000 of them are a quarter of the text."""
+    characters = [chr(0x4E00 + i) for i in range(4000)]
+    texts = ["".join(characters[start : start + 100]) for start in range(0, 4000, 100)] * 2
+    assert set(WordPiece.train(texts, 20_000).tokens).issuperset(characters)

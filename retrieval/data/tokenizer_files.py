@@ -11,7 +11,9 @@ from retrieval.data.vocab import Vocabulary
 
 
 def write_tokenizer(folder: Path, vocabulary: Vocabulary, *, length: int, types: int) -> None:
-    """Writes `tokenizer.json`, for word pieces `vocab.txt` too, and their settings into a folder that is there.
+    """Writes `tokenizer.json` and its settings into a folder that is there.
+
+    Word pieces that strip accents get a `vocab.txt` too: its readers strip them.
 
     Args:
       length: tokens that a text is cut to where truncation is asked for.

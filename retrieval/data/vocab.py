@@ -13,7 +13,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from tokenizers import Encoding, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from retrieval import files
+from retrieval import accents, files
 from retrieval.errors import UserError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -22,9 +22,11 @@ _NORMALIZER = {
     "type": ("BertNormalizer",),
     "clean_text": (True,),
     "handle_chinese_chars": (True,),
-    "strip_accents": (None, True),
+    "strip_accents": (None, True, False),
     "lowercase": (True,),
 }
+
+_COVERED = 0.999  # the share of a text's characters that a vocabulary has pieces for, if there is room
 
 _PART = 100_000  # characters that are encoded at a time
 
@@ -59,7 +61,7 @@ class Vocabulary:
 
     @property
     def fingerprint(self) -> str:
-        """Of the tokens: equal ones give equal ids."""
+        """Of the tokens, and of how a text becomes them: equal ones give equal ids."""
         return files.fingerprint(self.tokens)
 
     def encode(self, text: str) -> list[int]:
@@ -127,16 +129,17 @@ class Vocabulary:
 class WordPiece(Vocabulary):
     """BERT's normaliser (uncased: lower case, accents stripped), pre-tokeniser and word pieces.
 
+    Where accents are kept, the file is a `tokenizer.json`: a `vocab.txt` cannot say so, and every reader of one strips.
+
     The library agrees with the published BERT tokeniser also on control characters and malformed text, which
     tensorflow-text does not. It is asked once for a word that comes again: texts are made of few.
     """
 
-    FILE = "vocab.txt"
-    folds_accents = True
-
-    def __init__(self, tokens: Sequence[str]):
+    def __init__(self, tokens: Sequence[str], folds_accents: bool = True):
         model = models.WordPiece({token: i for i, token in enumerate(tokens)}, unk_token="[UNK]")
-        super().__init__(tokens, SPECIAL_TOKENS, _bert(model))
+        super().__init__(tokens, SPECIAL_TOKENS, _bert(model, folds_accents))
+        self.FILE = "vocab.txt" if folds_accents else "tokenizer.json"
+        self.folds_accents = folds_accents
         self._words = _Words(self._tokenizer)
 
     def encode(self, text: str) -> list[int]:
@@ -159,7 +162,7 @@ class WordPiece(Vocabulary):
             if not isinstance(normalizer, dict) or any(normalizer.get(k) not in v for k, v in _NORMALIZER.items()):
                 raise UserError(f"vocabulary {path}: its normalizer is not that of uncased BERT, the only one known")
             _check(path, tokens)
-            return cls(tokens)
+            return cls(tokens, folds_accents=normalizer.get("strip_accents") in (None, True))
         try:
             tokens = path.read_text(encoding="utf-8").split("\n")
         except OSError as error:
@@ -176,17 +179,21 @@ class WordPiece(Vocabulary):
     def train(cls, texts: Iterable[str], size: int) -> "WordPiece":
         """Learns a vocabulary of at most `size` tokens; the same texts give the same vocabulary.
 
+        Accents are stripped, unless the texts are in a script where they are letters.
+
         Raises:
           UserError: the texts hold no word.
         """
-        tokenizer = _bert(models.WordPiece(unk_token="[UNK]"))
-        words = Counter(w for text in texts for w, _ in _words(tokenizer, text))
+        written = Counter(word for text in texts for word in text.split())
+        folds_accents = accents.can_be_stripped(_characters(written))
+        tokenizer = _bert(models.WordPiece(unk_token="[UNK]"), folds_accents)
+        words = Counter()
+        for word, count in written.items():
+            for part, _ in _words(tokenizer, word):
+                words[part] += count
         if not words:
             raise UserError("cannot train a vocabulary: the corpus holds no word")
-        characters = Counter()
-        for word, count in words.items():
-            characters.update(dict.fromkeys(word, count))
-        alphabet = sorted(sorted(characters), key=characters.__getitem__, reverse=True)[: min(1000, size // 4)]
+        alphabet = _alphabet(_characters(words), size // 4)
         # The library numbers the pieces in the order of a randomly seeded hash map, and breaks ties by these numbers:
         # only with every one-character piece numbered beforehand do equal texts give equal vocabularies.
         pieces = [*SPECIAL_TOKENS, *sorted(alphabet), *(f"##{c}" for c in sorted(alphabet))]
@@ -195,11 +202,16 @@ class WordPiece(Vocabulary):
         )
         tokenizer.train_from_iterator((f"{w} " * words[w] for w in sorted(words)), trainer)
         ids = tokenizer.get_vocab()
-        return cls(sorted(ids, key=ids.__getitem__))
+        return cls(sorted(ids, key=ids.__getitem__), folds_accents)
+
+    @property
+    def fingerprint(self) -> str:
+        return super().fingerprint if self.folds_accents else files.fingerprint([self.tokens, "accents are kept"])
 
     def save(self, path: Path) -> None:
-        """Writes `vocab.txt`, whole or not at all."""
-        files.write_text(path, "\n".join(self.tokens) + "\n")
+        """Writes `FILE`, whole or not at all."""
+        text = "\n".join(self.tokens) if self.folds_accents else self._tokenizer.to_str()
+        files.write_text(path, text + "\n")
 
 
 class _Words(dict[str, Sequence[int]]):
@@ -273,9 +285,10 @@ def _parts(texts: Sequence[str]) -> Iterator[Sequence[str]]:
         yield texts[first:]
 
 
-def _bert(model: models.WordPiece) -> Tokenizer:
+def _bert(model: models.WordPiece, folds_accents: bool) -> Tokenizer:
     tokenizer = Tokenizer(model)
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    # None: as lower case is, which is how the published tokenizers say it.
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True, strip_accents=None if folds_accents else False)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
     return tokenizer
@@ -283,6 +296,23 @@ def _bert(model: models.WordPiece) -> Tokenizer:
 
 def _words(tokenizer: Tokenizer, text: str) -> list[tuple[str, tuple[int, int]]]:
     return tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))
+
+
+def _characters(words: Counter[str]) -> Counter[str]:
+    """In how many of the words each character is."""
+    characters: Counter[str] = Counter()
+    for word, count in words.items():
+        for character in set(word):
+            characters[character] += count
+    return characters
+
+
+def _alphabet(characters: Counter[str], most: int) -> list[str]:
+    """The 1,000 most frequent characters, or more where these are few of the text, as in Chinese; `most` at most."""
+    ordered = sorted(sorted(characters), key=characters.__getitem__, reverse=True)
+    covered = itertools.accumulate(map(characters.__getitem__, ordered))
+    needed = next(i for i, count in enumerate(covered, 1) if count >= _COVERED * characters.total())
+    return ordered[: min(max(1000, needed), most)]
 
 
 def _check(path: Path, tokens: list[str]) -> None:

@@ -156,7 +156,8 @@ def _notes(config: ConfigDict, vocabulary: Vocabulary) -> list[str]:
         "`AutoModel` loads the encoder alone. Its pooler is of zeros: there is none.",
     ]
     if isinstance(vocabulary, WordPiece):
-        notes.append("Text is lower-cased, and accents are stripped.")
+        accents = "stripped" if vocabulary.folds_accents else "kept"
+        notes.append(f"Text is lower-cased, and accents are {accents}.")
     if model.tied and data.query_length != data.document_length:
         notes[0] += " One tower serves both, so this needs sentence-transformers 6 or newer, and `encode_query`."
     if model.dtype != "float32":

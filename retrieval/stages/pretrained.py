@@ -137,13 +137,13 @@ def _check_vocabulary(run: Run, folder: BertFolder) -> None:
     _check_tokenizer(folder.path / "tokenizer_config.json")
     if isinstance(vocabulary, WordPiece) and sum(token != token.lower() for token in vocabulary.tokens) > _UPPER_CASE:
         raise UserError(f"{_FIELD}={folder.path}: {ours} is of a cased model, and our tokeniser has lower case alone")
-    tokens = vocabularies.load(theirs).tokens if theirs else vocabulary.tokens
-    if len(tokens) != folder.sizes["vocab_size"]:
+    published = vocabularies.load(theirs) if theirs else vocabulary
+    if len(published) != folder.sizes["vocab_size"]:
         raise UserError(
             f"{_FIELD}={folder.path}: a model of {folder.sizes['vocab_size']} tokens, and {theirs or ours} has "
-            f"{len(tokens)}: " + ("copy both again" if theirs else remedy)
+            f"{len(published)}: " + ("copy both again" if theirs else remedy)
         )
-    if vocabulary.tokens != tokens:
+    if vocabulary.fingerprint != published.fingerprint:
         raise UserError(f"{_FIELD}={folder.path}: trained with another vocabulary than {ours}: {remedy}")
 
 

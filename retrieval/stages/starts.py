@@ -115,7 +115,7 @@ def check_vocabulary(run: Run, folder: Path, field: str) -> None:
     if not ours:
         return
     vocabulary = vocabularies.load(ours)
-    if theirs and theirs.is_file() and vocabulary.tokens != vocabularies.load(theirs).tokens:
+    if theirs and theirs.is_file() and vocabulary.fingerprint != vocabularies.load(theirs).fingerprint:
         raise UserError(
             f"{field}={folder}: trained with another vocabulary than {ours}; use its own, "
             f"--config.vocab={theirs}, in a --workdir of its own, or a config.base that has it"

@@ -1,0 +1,146 @@
+"""Corpora without capitals and full stops as in English: Japanese, Arabic, Hindi and transcribed speech."""
+
+import dataclasses
+import itertools
+import json
+
+import pytest
+
+from retrieval.data import passages, prepare, shards, vocabularies
+from retrieval.data.articles import Article, Paragraph, Section
+from retrieval.data.passages import Limits
+from retrieval.data.sources import Source
+from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
+
+PLACES = {
+    "japanese": ("ベルリン", "ガーナ", "パリ", "ドイツ", "東京", "ペルー"),
+    "arabic": ("برلين", "غانا", "باريس", "ألمانيا", "طوكيو", "بيرو"),
+    "hindi": ("बर्लिन", "घाना", "पेरिस", "जर्मनी", "टोक्यो", "पेरू"),
+    "speech": ("berlin", "ghana", "paris", "germany", "tokyo", "peru"),
+}
+# What is said of a place, with what stands between two sentences.
+SENTENCES = {
+    "japanese": (
+        "",
+        "{}は多くの人が訪れる場所である。",
+        "古い橋が{}の川にかかっていて、夜になると灯がともる。",
+        "なぜ{}には博物館が多いのだろうか？",
+        "「ここが好きだ。」と{}の人はよく言う。",
+        "冬の{}はとても寒く、雪がたくさん降る！",
+        "駅から{}の市場までは歩いて行ける。",
+    ),
+    "arabic": (
+        " ",
+        "يزور {} كثير من الناس في كل عام.",
+        "هل تعرف الجسر القديم الذي في {}؟",
+        "تقع السوق الكبيرة في {} قرب النهر.",
+        "الشتاء في {} بارد جدا، والثلج كثير!",
+        "كتب الشاعر عن {} كتابا جميلا.",
+        "متى بني المتحف في {}؟",
+    ),
+    "hindi": (
+        " ",
+        "{} में हर साल बहुत लोग आते हैं।",
+        "क्या आपने {} का पुराना पुल देखा है?",
+        "{} का बड़ा बाज़ार नदी के पास है।",
+        "सर्दी में {} बहुत ठंडा होता है।",
+        "कवि ने {} पर एक सुंदर किताब लिखी।",
+        "{} का संग्रहालय कब बना था?",
+    ),
+    "speech": (
+        " ",
+        "so {} is a place that many people go to every year",
+        "and there is this old bridge in {} you know over the river",
+        "i went to the market in {} and it was near the water",
+        "the winter in {} is um very cold and there is a lot of snow",
+        "somebody wrote a book about {} and it is a good one",
+        "they built the museum in {} a long time ago i think",
+    ),
+}
+SETTINGS = prepare.Settings(vocabulary=None, vocab_size=400, num_shards=2, limits=Limits(60, 30, 10))
+
+
+def source(name: str) -> Source:
+    """Six articles, of a lead and a section, each of them one paragraph of 24 sentences."""
+    return source_of([article(name, number) for number in range(len(PLACES[name]))])
+
+
+def source_of(articles: list[Article]) -> Source:
+    return Source(lambda: articles, as_list)
+
+
+def as_list(article: Article) -> list[Article]:
+    return [article]
+
+
+def article(name: str, number: int) -> Article:
+    space, *said = SENTENCES[name]
+    places = itertools.cycle(PLACES[name][number:] + PLACES[name][:number])
+    text = space.join(sentence.format(next(places)) for _ in range(4) for sentence in said)
+    sections = (Section("", 1, (Paragraph(text),)), Section("2", 2, (Paragraph(text),)))
+    return Article(str(number), PLACES[name][number], sections)
+
+
+@pytest.fixture(scope="module", params=PLACES)
+def corpus(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    return request.param, folder, prepare.prepare(source(request.param), folder, SETTINGS)
+
+
+def test_nothing_is_cut_off_and_passages_have_pairs(corpus):
+    _, _, statistics = corpus
+    counts, tasks = statistics["counts"], statistics["tasks"]
+    assert counts[passages.CUT_OFF] == 0 and counts[passages.LONG_SENTENCES] == 0
+    assert counts[passages.DROPPED] < 0.02 * counts[passages.TOKENS]
+    assert tasks["mlm"]["tokens"] == counts[passages.TOKENS] - counts[passages.DROPPED]
+    assert tasks["ict"]["pairs"] > 0.8 * counts["passages"] > 30
+    assert tasks["bfs"]["pairs"] == counts["passages"] // 2
+    assert statistics["problems"] == []
+
+
+def test_passages_are_the_text(corpus):
+    name, folder, _ = corpus
+    texts = [json.loads(line)["text"] for path in folder.glob("passages-*.jsonl") for line in path.open()]
+    (whole,) = article(name, 0).sections[0].paragraphs
+    assert all(text in whole.text * 2 for text in texts if text.startswith(whole.text[:40]))
+    assert name != "japanese" or not any(" " in text for text in texts)
+
+
+def test_words_keep_their_letters(corpus):
+    name, folder, _ = corpus
+    vocabulary = vocabularies.load(folder)
+    text = " ".join(PLACES[name])
+    kept = {"japanese", "hindi"}
+    assert vocabulary.folds_accents == (name not in kept)
+    assert vocabulary.decode(vocabulary.encode(text)).replace(" ", "") == (
+        text if name in kept else text.replace("أ", "ا")
+    ).replace(" ", "")
+
+
+def test_beam_counts_the_same(tmp_path_factory):
+    name, folder, tmp_path = "japanese", tmp_path_factory.mktemp("local"), tmp_path_factory.mktemp("beam")
+    statistics = prepare.prepare(source(name), folder, SETTINGS)
+    settings = dataclasses.replace(SETTINGS, runner="DirectRunner", vocabulary=vocabularies.find(folder))
+    assert prepare.prepare(source(name), tmp_path, settings) == statistics
+    written = sorted(path.name for path in folder.glob("*-*-of-*"))
+    assert [(tmp_path / path).read_bytes() for path in written] == [(folder / path).read_bytes() for path in written]
+
+
+def test_losses_are_counted_and_told(tmp_path):
+    """By hand: of sentences of 21 and 5 tokens passages of 10 have 10 and 5; one of 2 is in none."""
+    long, short = " ".join(["The", *["fox"] * 19]) + ".", "A dog ran far."
+    leads = [Section("", 1, (Paragraph(f"{long} {short}"),)), Section("", 1, (Paragraph("No."),))]
+    items = [Article(str(number), "Fox", (lead,)) for number, lead in enumerate(leads)]
+    vocabulary = tmp_path / "vocab.txt"
+    WordPiece([*SPECIAL_TOKENS, ".", "the", "fox", "a", "dog", "ran", "far", "no"]).save(vocabulary)
+    settings = prepare.Settings(vocabulary, vocab_size=0, num_shards=1, limits=Limits(10, 5, 4))
+    statistics = prepare.prepare(source_of(items), tmp_path / "corpus", settings)
+    counts = statistics["counts"]
+    assert counts[passages.SENTENCES] == 3 and counts[passages.LONG_SENTENCES] == 1
+    assert (counts[passages.TOKENS], counts[passages.CUT_OFF], counts[passages.DROPPED]) == (21 + 5 + 2, 11, 2)
+    assert counts["passages"] == counts[f"{shards.WITHOUT_PAIR} of ICT: one sentence alone"] == 2
+    assert counts[f"{shards.WITHOUT_PAIR} of BFS: part of the lead itself"] == 2
+    assert counts[f"{shards.WITHOUT_PAIR} of WLP: no link"] == 2
+    cut, alone = statistics["problems"]
+    assert cut.startswith("39.3% of the tokens are cut off: 1 of 3 sentences are longer than a passage")
+    assert alone.startswith("2 of 2 passages are one sentence alone")
