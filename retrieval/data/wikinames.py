@@ -1,6 +1,8 @@
 """The vocabulary of MediaWiki and of its editors: names of namespaces, wikis, tags, templates and sections."""
 
 import re
+import unicodedata
+from collections.abc import Mapping
 
 
 def _words(text: str, separator: str | None = None) -> frozenset[str]:
@@ -82,12 +84,90 @@ DISAMBIGUATION = re.compile(
 DISAMBIGUATION_TITLE = re.compile(r"\((?:disambiguation|пояснение)\)$", re.IGNORECASE)
 LIST_TITLE = re.compile(r"(?:lists? of|index of|outline of|списък на|списък с) ", re.IGNORECASE)
 
-# Sections that point elsewhere rather than say something.
-BOILERPLATE_SECTIONS = _words(
-    "see also|references|external links|external link|notes|further reading|bibliography|sources|footnotes|citations"
-    "|endnotes|works cited|links|other websites|related pages|more reading|notes and references"
-    "|references and notes|references and sources|sources and references|references and further reading"
-    "|notes and citations|вижте също|виж също|външни препратки|източници|бележки|бележки и източници"
-    "|източници и бележки|цитирани източници|библиография|препратки|допълнителна литература",
-    "|",
+# Sections that point elsewhere rather than say something, by language.
+_POINTERS = {
+    "en": "see also|references|external links|external link|further reading|bibliography|citations|endnotes|works cited"
+    "|links|other websites|related pages|more reading|references and sources|references and further reading",
+    "ar": "انظر أيضا|انظر أيضًا|مراجع|المراجع|مصادر|المصادر|وصلات خارجية|روابط خارجية|قراءات إضافية|المراجع والمصادر",
+    "bg": "вижте също|виж също|външни препратки|цитирани източници|библиография|препратки|допълнителна литература",
+    "bn": "আরও দেখুন|তথ্যসূত্র|বহিঃসংযোগ|গ্রন্থপঞ্জি|আরও পড়ুন|আরো দেখুন|আরো পড়ুন",
+    "ca": "vegeu també|referències|enllaços externs|bibliografia|bibliografia addicional|vegi's també",
+    "cs": "související články|reference|externí odkazy|odkazy|další četba|bibliografie",
+    "da": "se også|referencer|eksterne henvisninger|eksterne links|henvisninger|videre læsning|kilder og henvisninger",
+    "de": "siehe auch|einzelnachweise|weblinks|weiterführende literatur|nachweise|belege|externe links",
+    "el": "δείτε επίσης|παραπομπές|εξωτερικοί σύνδεσμοι|βιβλιογραφία|περαιτέρω ανάγνωση|εξωτερικές συνδέσεις",
+    "es": "véase también|referencias|enlaces externos|bibliografía|bibliografía adicional|lecturas adicionales",
+    "fa": "جستارهای وابسته|منابع|پیوند به بیرون|پانویس|برای مطالعه بیشتر|کتاب‌شناسی|ارجاعات",
+    "fi": "katso myös|viitteet|aiheesta muualla|ulkoiset linkit|lähteet ja viitteet|aiheesta lisää",
+    "fr": "voir aussi|références|liens externes|bibliographie|articles connexes|notes et références|lien externe"
+    "|annexes|lectures complémentaires",
+    "he": "ראו גם|הערות שוליים|קישורים חיצוניים|לקריאה נוספת|מקורות והערות",
+    "hi": "इन्हें भी देखें|सन्दर्भ|संदर्भ|बाहरी कड़ियाँ|बाहरी कड़ियां|ग्रंथसूची|यह भी देखें",
+    "hu": "kapcsolódó szócikkek|hivatkozások|külső hivatkozások|további információk|lásd még|további irodalom",
+    "id": "lihat pula|lihat juga|referensi|pranala luar|bacaan lanjutan|bacaan lebih lanjut|daftar pustaka|rujukan",
+    "it": "voci correlate|collegamenti esterni|altri progetti|riferimenti|bibliografia|note e riferimenti",
+    "ja": "関連項目|外部リンク|参考文献|出典|脚注|関連文献|関連書籍|関連資料|参照|脚註|注釈・出典|脚注・出典",
+    "ko": "같이 보기|각주|외부 링크|참고 문헌|참고문헌|참고 자료|바깥 고리|출처|함께 보기",
+    "nl": "zie ook|referenties|externe links|externe link|externe koppelingen|verder lezen|verwijzingen|bronvermelding",
+    "no": "se også|referanser|eksterne lenker|litteraturliste|videre lesning|eksterne lenkjer|sjå òg|referansar",
+    "pl": "zobacz też|przypisy|linki zewnętrzne|bibliografia|uwagi i przypisy",
+    "pt": "ver também|referências|ligações externas|ligação externa|bibliografia|leitura adicional"
+    "|leitura complementar",
+    "ro": "vezi și|vezi şi|referințe|referinţe|legături externe|bibliografie|lectură suplimentară",
+    "ru": "см. также|примечания|ссылки|сноски|библиография|дополнительная литература|внешние ссылки|см.также",
+    "sv": "se även|referenser|externa länkar|vidare läsning|noter och referenser|fotnoter",
+    "tr": "ayrıca bakınız|kaynakça|dış bağlantılar|konuyla ilgili yayınlar|daha fazla okuma|ayrıca bakın",
+    "uk": "див. також|примітки|посилання|виноски|бібліографія|зовнішні посилання|додаткова література",
+    "vi": "xem thêm|tham khảo|liên kết ngoài|chú thích|đọc thêm|thư mục",
+    "zh": "参见|參見|参看|參看|参考文献|參考文獻|外部链接|外部連結|外部連接|参考资料|參考資料|延伸阅读|延伸閱讀"
+    "|脚注|腳註|相关条目|相關條目|参考来源|參考來源",
+}
+# Those that hold pointers or prose: notes, sources, and literature, which may be that of a country.
+_NOTES = {
+    "en": "notes|sources|footnotes|notes and references|references and notes|sources and references"
+    "|notes and citations",
+    "ar": "ملاحظات|هوامش",
+    "bg": "бележки|източници|бележки и източници|източници и бележки",
+    "bn": "টীকা|পাদটীকা",
+    "ca": "notes|fonts|notes i referències",
+    "cs": "poznámky|zdroje|literatura",
+    "da": "noter|kilder|litteratur",
+    "de": "anmerkungen|quellen|literatur|fußnoten|anmerkungen und einzelnachweise",
+    "el": "σημειώσεις|πηγές|υποσημειώσεις",
+    "es": "notas|fuentes|notas y referencias|literatura",
+    "fa": "یادداشت‌ها|یادداشت|پی‌نوشت",
+    "fi": "huomautukset|lähteet|kirjallisuutta|kirjallisuus",
+    "fr": "notes|sources|littérature",
+    "he": "הערות|מקורות|ביאורים",
+    "hi": "टिप्पणियाँ|टिप्पणी|स्रोत",
+    "hu": "jegyzetek|források|irodalom|megjegyzések",
+    "id": "catatan|catatan kaki|sumber",
+    "it": "note|fonti|letteratura",
+    "ja": "注釈|注|備考|資料",
+    "ko": "주석|주해|내용주",
+    "nl": "noten|bronnen|voetnoten|literatuur|bronnen, noten en/of referenties",
+    "no": "noter|kilder|litteratur|fotnoter",
+    "pl": "uwagi|źródła|literatura",
+    "pt": "notas|fontes|notas e referências|literatura",
+    "ro": "note|surse|note și referințe|literatură",
+    "ru": "источники|литература|комментарии",
+    "sv": "noter|källor|litteratur",
+    "tr": "notlar|kaynaklar|dipnotlar",
+    "uk": "джерела|література|коментарі",
+    "vi": "ghi chú|nguồn|chú giải",
+    "zh": "注释|註釋|注解|註解|备注|備註|资料来源|資料來源",
+}
+
+
+def _titles(by_language: Mapping[str, str]) -> frozenset[str]:
+    """As a heading is compared: in the composed form, and without case."""
+    return _words(unicodedata.normalize("NFC", "|".join(by_language.values())).casefold(), "|")
+
+
+NOTE_SECTIONS = _titles(_NOTES)
+BOILERPLATE_SECTIONS = _titles(_POINTERS) | NOTE_SECTIONS
+# What a work that is cited has: a year in brackets, a page, a number of a book, an address, a day of reading.
+CITATION = re.compile(
+    r"\((?:[^()]{0,30}\D)?(?:1[5-9]|20)\d\d[a-z]?\)|\b(?:pp?|vol|ed|eds|S|с)\. ?\d|\b(?:ISBN|ISSN|doi|OCLC)\b"
+    r"|https?://|\bRetrieved\b"
 )

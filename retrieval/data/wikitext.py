@@ -9,6 +9,8 @@ from retrieval.data.wikimarkup import BAR, CLOSE, HOLE, ITEM, OPEN, TooHardError
 from retrieval.data.wikipedia import Page
 
 _LINK = re.compile(f"{OPEN}(\\d+){BAR}([^{CLOSE}]*){CLOSE}")
+# Characters of the prose for which a section of notes is kept: a line on where the notes are is none.
+_LEAST_PROSE = 200
 _HEADING = re.compile(r"(={1,6})(.+)\1")
 
 
@@ -16,8 +18,9 @@ def parse(page: Page) -> list[Article | Dropped]:
     """The article of a page, or why there is none; always exactly one item.
 
     Left out are templates (but those that stand for words, such as measures), tables, references, files, formulas, the
-    sections that point elsewhere ('See also', 'References' ...), list items that hold nothing but links, and sections
-    without text. The reasons for a page to be dropped: disambiguation, list, no text, too deep, too complex.
+    sections that point elsewhere ('See also', 'References' ..., and 'Notes' unless they are prose), list items that are
+    nothing but links, and sections without text. The reasons for a page to be dropped: disambiguation, list, no text,
+    too deep, too complex.
     """
     if wikinames.DISAMBIGUATION_TITLE.search(page.title) or wikinames.DISAMBIGUATION.search(page.text):
         return [Dropped(page.title, "disambiguation")]
@@ -38,20 +41,39 @@ def _sections(marked: str, targets: list[str]) -> tuple[tuple[Section, ...], int
     sections: list[tuple[str, int, list[Paragraph]]] = [("", 1, [])]
     boilerplate = 0  # the level of the section that is being left out
     listed = 0
+    for (level, heading), blocks in _headed(marked, targets):
+        if level and (not boilerplate or level <= boilerplate):
+            boilerplate = level if _is_boilerplate(heading, blocks) else 0
+            sections.append((heading, level, []))
+        for is_item, paragraph in () if boilerplate else blocks:
+            if is_item and _only_links(paragraph):
+                listed += len(paragraph.text)
+            else:
+                sections[-1][2].append(paragraph)
+    kept = [Section(heading, level, tuple(p)) for i, (heading, level, p) in enumerate(sections) if p or i == 0]
+    return tuple(kept), listed
+
+
+def _headed(marked: str, targets: list[str]) -> Iterator[tuple[tuple[int, str], list[tuple[bool, Paragraph]]]]:
+    """Headings (level 0 of what stands before the first), and the list items and paragraphs below each."""
+    heading, blocks = (0, ""), []
     for level, is_item, text in _blocks(marked):
         paragraph = _paragraph(text, targets)
         if level:
-            if not boilerplate or level <= boilerplate:
-                boilerplate = level if paragraph.text.casefold() in wikinames.BOILERPLATE_SECTIONS else 0
-                sections.append((paragraph.text, level, []))
-        elif boilerplate or not any(map(str.isalnum, paragraph.text)):
-            continue
-        elif is_item and _only_links(paragraph):
-            listed += len(paragraph.text)
-        else:
-            sections[-1][2].append(paragraph)
-    kept = [Section(heading, level, tuple(p)) for i, (heading, level, p) in enumerate(sections) if p or i == 0]
-    return tuple(kept), listed
+            yield heading, blocks
+            heading, blocks = (level, paragraph.text), []
+        elif any(map(str.isalnum, paragraph.text)):
+            blocks.append((is_item, paragraph))
+    yield heading, blocks
+
+
+def _is_boilerplate(heading: str, blocks: list[tuple[bool, Paragraph]]) -> bool:
+    """Whether a section points elsewhere: by its title, and one of notes or sources also by what it holds."""
+    title = heading.casefold()
+    if title not in wikinames.NOTE_SECTIONS:
+        return title in wikinames.BOILERPLATE_SECTIONS
+    prose = sum(len(p.text) for is_item, p in blocks if not (is_item or wikinames.CITATION.search(p.text)))
+    return prose < _LEAST_PROSE or 2 * prose < sum(len(p.text) for _, p in blocks)
 
 
 def _only_links(paragraph: Paragraph) -> bool:
