@@ -131,7 +131,7 @@ BAD = {
     "white space in an _id": ("queries.jsonl", b'{"_id": "a\\u00a0b", "text": ""}\n', ["line 1", "white space"]),
     "a repeated _id": (
         "queries.jsonl",
-        b'{"_id": "1", "text": ""}\n\n{"_id": 1, "text": ""}\n',
+        b'{"_id": "1", "text": "a"}\n\n{"_id": 1, "text": "a"}\n',
         ["queries.jsonl, line 3", "'1' is there twice"],
     ),
     "no text": ("corpus.jsonl", b'{"_id": "1", "title": ""}\n', ["corpus.jsonl, line 1", "'text' is missing"]),
@@ -206,3 +206,24 @@ def test_real_collections(shared_data, name, candidates, queries, judgements):
     value = beir.read_folder(shared_data / "beir" / name)
     sizes = len(value.candidates), len(value.queries), sum(map(len, value.qrels["test"].values()))
     assert sizes == (candidates, queries, judgements)
+
+
+def test_an_empty_query_a_set_without_relevance_and_a_grade_with_an_underscore_are_refused(folder):
+    qrels, queries = folder / "qrels" / "test.tsv", folder / "queries.jsonl"
+    for grade in ("1_0", "\u0661", "0x1"):
+        qrels.write_text(f"q2\td1\t{grade}\n", encoding="utf-8")
+        with pytest.raises(UserError, match=r"test\.tsv, line 1: the score '.*' is not an integer"):
+            beir.read_folder(folder)
+    qrels.write_text("q2\td1\t0\nq1\t2\t-1\n")
+    for read in (beir.read_folder, beir.read_judged):
+        with pytest.raises(UserError, match=r"test\.tsv: no grade of the queries that are asked is above 0"):
+            read(folder)
+    queries.write_text(QUERIES.replace('"not judged"', '" \\n"'))
+    with pytest.raises(UserError, match=r"queries\.jsonl, line 3: the query 'q3' is empty"):
+        beir.read_queries(queries)
+
+
+def test_gzip_is_told_by_its_content(folder):
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
+        (folder / name).write_bytes(gzip.compress((folder / name).read_bytes()))
+    assert beir.read_folder(folder) == EXPECTED

@@ -11,7 +11,7 @@ from retrieval.data import answers, beir
 from retrieval.data.beir import Candidate, Judged, own_rows
 from retrieval.search import exact
 from retrieval.search.exact import ExactIndex
-from retrieval.stages import evaluate, examples, validation
+from retrieval.stages import corpus, evaluate, examples, validation
 
 
 @pytest.mark.parametrize(("own", "expected"), [({"a": 0}, [1, 2]), ({}, [0, 1])])
@@ -177,3 +177,10 @@ def test_the_metrics_of_a_set_follow_from_its_judgements(name, qrels, metrics):
     ranking = evaluate.Ranking("bm25", np.ones((1, 2)), np.array([[0, 1]]), 1.0)
     rows = evaluate._evaluate(SimpleNamespace(config=config), Judged(name, {"a": ""}, ["x", "y"], {}, qrels), ranking)
     assert tuple(row["metric"] for row in rows) == metrics
+
+
+def test_only_what_is_relevant_counts_as_a_tuple():
+    qrels = {"test": {"q": {"a": 2, "b": 0, "c": -1}, "r": {"a": 1}}}
+    value = beir.RetrievalSet("s", {"q": "x", "r": "y"}, [Candidate(id, "", id) for id in "abc"], qrels)
+    size = corpus._size(SimpleNamespace(vocabulary=None), value)
+    assert size["tuples (test)"] == 2 and size["candidates"] == 3

@@ -1,5 +1,6 @@
 """Labelled examples of every format: what is read, what is left out and counted, what is refused and where."""
 
+import gzip
 import itertools
 import json
 import random
@@ -286,3 +287,24 @@ def test_the_judgements_of_a_set_are_examples():
     assert list(labelled.of_set(value, "train", {text.id: text for text in value.candidates}.get)) == [
         Example("q", texts("a"))
     ]
+
+
+def test_negatives_that_are_null_are_none(tmp_path):
+    row = {"query": "q", "positive": "a", "negatives": None, "negative_2": "b"}
+    path = write(tmp_path / "x.jsonl", json.dumps(row))
+    assert list(jsonl_pairs.read(path, Counts())) == [Example("q", texts("a"), texts("b"))]
+    with pytest.raises(UserError, match="positive"):
+        list(jsonl_pairs.read(write(tmp_path / "y.jsonl", json.dumps(row | {"positive": None})), Counts()))
+    question = {"question": "q", "positive_ctxs": [{"text": "a"}], "hard_negative_ctxs": None, "negative_ctxs": None}
+    path = write(tmp_path / "z.json", json.dumps([question]))
+    assert list(dpr.read(path, Counts())) == [Example("q", texts("a"))]
+
+
+def test_compressed_files_need_no_name_that_says_so(tmp_path):
+    names = ("triples.tsv", "queries.tsv", "collection.tsv")
+    contents = ("7\t1\t2\n", "7\twho\n", "1\tone\n2\ttwo\n")
+    paths = [tmp_path / name for name in names]
+    for path, text in zip(paths, contents):
+        path.write_bytes(gzip.compress(text.encode()))
+    (found,) = msmarco.read_id_triples(*paths, tmp_path, 9, Counts())
+    assert (found.query, found.positives[0].text, found.negatives[0].text) == ("who", "one", "two")

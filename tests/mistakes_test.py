@@ -400,7 +400,10 @@ FILES = mistakes(
             f"{DUMP} --config.sets.beir={{folder}}/two/corpus",
             ("set is named 'corpus'", "rename its folder or its file"),
         ),
-        (f"{REQA} --config.split.set=requa", ("config.split.set", "'requa'", "did you mean reqa")),
+        (
+            f"{REQA} --config.split.set=requa",
+            ("config.split.set", "'requa'", "did you mean reqa", "sets of config.base do not count"),
+        ),
         (f"{REQA} --config.split.set=", ("'pairs' needs labelled examples", "config.pairs.files", "such as reqa")),
         (f"{DPR}{{nowhere}}", ("{nowhere}: no such file", "config.pairs.files")),
         (f"{DPR}{{folder}}", ("{folder}: a folder", "config.pairs.files takes files")),

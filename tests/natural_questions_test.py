@@ -336,3 +336,10 @@ def test_memory_grows_with_what_is_kept(tmp_path):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 12 << 20, f"{peak >> 20} MB for a file of 40 MB"
+
+
+def test_an_empty_question_is_refused(tmp_path):
+    record = full_record(HTML, TOKENS, [], question=" ")
+    (tmp_path / "nq.jsonl").write_text(json.dumps(record))
+    with pytest.raises(UserError, match=r"nq\.jsonl, line 1, example_id -797803103760793766: the question is empty"):
+        natural_questions.read_nq([tmp_path / "nq.jsonl"])

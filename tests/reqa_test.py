@@ -214,3 +214,11 @@ def test_published_counts(shared_data):
     assert abs(tuples(value) - 98_627) <= 30
     sizes = {query: len(grades) for query, grades in value.qrels["sentence"].items()}
     assert all(sizes[query] >= len(grades) for query, grades in value.qrels["pair"].items())
+
+
+def test_an_empty_question_is_refused(tmp_path):
+    squad = copy.deepcopy(SQUAD)
+    squad["data"][1]["paragraphs"][0]["qas"][0]["question"] = " \n"
+    (tmp_path / "squad.json").write_text(json.dumps(squad))
+    with pytest.raises(UserError, match=r"article 1 \('More'\), paragraph 0, question 'd': the question is empty"):
+        reqa.read_squad([tmp_path / "squad.json"])

@@ -110,3 +110,11 @@ def test_real_judgements_and_topics(shared_data, caplog):
     assert topics["156493"] == "do goldfish grow" and set(topics) == set(qrels) and len(topics) == 43
     assert sum(len(grades) for _, grades in qrels.values()) == 9260 and not caplog.text
     assert {grade for _, grades in qrels.values() for grade in grades.values()} == {0, 1, 2, 3}
+
+
+def test_a_set_without_a_relevant_candidate_is_refused(tmp_path):
+    collection, queries = write(tmp_path / "c.tsv", "1\ta\n2\tb\n"), write(tmp_path / "q.tsv", "7\tq\n8\tr\n")
+    with pytest.raises(UserError, match=r"q\.txt: no grade of the queries that are asked is above 0"):
+        trec.read_set("trec", collection, queries, write(tmp_path / "q.txt", "7 0 1 0\n8 0 2 -1\n9 0 1 1\n"))
+    with pytest.raises(UserError, match=r"q\.txt, line 1: the score '1_0' is not an integer"):
+        trec.read_qrels(write(tmp_path / "q.txt", "7 0 1 1_0\n"))

@@ -157,9 +157,12 @@ def read_queries(path: Path) -> dict[str, str]:
     """Every query, judged or not, of a queries.jsonl or queries.jsonl.gz.
 
     Raises:
-      UserError: as `read_folder`.
+      UserError: as `read_folder`, or a query is empty.
     """
-    return {id: text_files.string(record, "text", at) for id, record, at in _records(path)}
+    return {
+        id: text_files.required(text_files.string(record, "text", at), f"query '{id}'", at)
+        for id, record, at in _records(path)
+    }
 
 
 def read_answers(path: Path) -> dict[str, Answers]:
@@ -200,12 +203,24 @@ def grade(text: str, at: str) -> int:
       UserError: it is not an integer, or too large for what counts with it.
     """
     try:
-        value = int(text)
+        value = text_files.integer(text)
     except ValueError as error:
         raise UserError(f"{at}: the score '{text}' is not an integer; write 1 for relevant") from error
     if abs(value) > _HIGHEST_GRADE:
         raise UserError(f"{at}: the score '{text}' is out of range, it may be {_HIGHEST_GRADE} at most")
     return value
+
+
+def check_relevant(judgements: Iterable[Mapping[str, int]], path: Path) -> None:
+    """Checks that the grades of some query by candidate have one above 0.
+
+    Raises:
+      UserError: they have none, so every metric would be 0.
+    """
+    if not any(grade > 0 for grades in judgements for grade in grades.values()):
+        raise UserError(
+            f"{path}: no grade of the queries that are asked is above 0, so nothing is relevant; write 1 for relevant"
+        )
 
 
 def _read_judgements(folder: Path, candidates: Collection[str]) -> tuple[dict[str, str], dict, dict[str, Answers]]:
@@ -267,6 +282,7 @@ def _read_qrels(path: Path, queries: Collection[str], candidates: Collection[str
             raise UserError(f"{at}: query '{query}' and candidate '{candidate}' are judged twice, and differently")
     if not qrels:
         raise UserError(f"{path}: no judgement in it, so no query is left to evaluate")
+    check_relevant(qrels.values(), path)
     return qrels
 
 

@@ -47,7 +47,8 @@ def has_answers(path: Path) -> bool:
 
 
 def _contexts(record: dict[str, Any], field: str, at: str, optional: bool = False) -> list[Candidate]:
-    values = record.get(field, [] if optional else None)
+    values = record.get(field)
+    values = [] if optional and values is None else values
     if not isinstance(values, list):
         raise UserError(f"{at}: the field '{field}' is missing or not a JSON array; is it a file of DPR?")
     return [_context(value, f"{at}, {field} {number}") for number, value in enumerate(values, 1)]

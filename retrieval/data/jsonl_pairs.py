@@ -39,7 +39,8 @@ def read(path: Path, counts: Counts) -> Iterator[Example]:
             raise UserError(f'{at}: not a JSON object; one like {{"query": ..., "positive": ...}} is needed')
         query = text_files.string(record, _one(record, _QUERY, at), at)
         positives = _texts(record, _one(record, _POSITIVE, at), at)
-        negatives = [text for field in record if _NEGATIVE.fullmatch(field) for text in _texts(record, field, at)]
+        fields = [field for field in record if _NEGATIVE.fullmatch(field) and record[field] is not None]
+        negatives = [text for field in fields for text in _texts(record, field, at)]
         if found := example(query, positives, negatives, at, counts):
             yield found
 

@@ -141,7 +141,7 @@ class Passages:
         self._digests, self._places = np.asarray(digests)[order], np.asarray(places)[order]
 
     def __enter__(self) -> "Passages":
-        if self._path.suffix != ".gz":
+        if not text_files.is_gzip(self._path):
             self._file = self._path.open("rb")
             return self
         self._file = tempfile.TemporaryFile(dir=self._folder)

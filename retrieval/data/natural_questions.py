@@ -177,7 +177,7 @@ def _json_record(line: bytes, at: str) -> _Record:
     if not isinstance(record, dict) or type(record.get("example_id")) not in (int, str):
         raise UserError(f"{at}: the field 'example_id' is missing or not a JSON integer; is it Natural Questions?")
     at = f"{at}, example_id {record['example_id']}"
-    question = text_files.string(record, "question_text", at)
+    question = text_files.required(text_files.string(record, "question_text", at), "question", at)
     annotations = reqa.field(record, "annotations", list, at)
     if "document_text" in record:
         tokens = text_files.string(record, "document_text", at).split(" ")

@@ -156,7 +156,8 @@ def _paragraph(record: Any, at: str) -> Paragraph:
         question_at = f"{at}, question '{_name(question, 'id') or number}'"
         placed = [_placed(answer, text, question_at) for answer in field(question, "answers", list, question_at)]
         known = [answer for answer in placed if answer]
-        questions.append((text_files.string(question, "question", question_at), known))
+        asked = text_files.required(text_files.string(question, "question", question_at), "question", question_at)
+        questions.append((asked, known))
         lost += len(placed) - len(known)
     return Paragraph(text, questions, lost)
 

@@ -1,6 +1,7 @@
 """Files of text, a record a line, plain or compressed; and the texts of JSON records. Every error says where."""
 
 import gzip
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,9 +9,12 @@ from typing import Any, BinaryIO
 
 from retrieval.errors import UserError
 
+_GZIP = b"\x1f\x8b"  # its first bytes (RFC 1952), which are not UTF-8
+_INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*")
+
 
 def byte_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file, or of what it holds where its name ends in .gz.
+    """The lines of a file, or of what it holds where it is a gzip, whatever its name.
 
     Raises:
       UserError: it is missing, unreadable or a broken gzip.
@@ -52,6 +56,40 @@ def decoded(line: bytes, at: str) -> str:
     return text if text.strip() else ""
 
 
+def is_gzip(path: Path) -> bool:
+    """Whether a file is compressed: its name ends in .gz, or it begins as a gzip does.
+
+    Raises:
+      OSError: it cannot be read.
+    """
+    if Path(path).suffix == ".gz":
+        return True
+    with open(path, "rb") as file:
+        return file.read(2) == _GZIP
+
+
+def required(text: str, name: str, at: str) -> str:
+    """A text that was read at `at`, if there is something in it.
+
+    Raises:
+      UserError: there are only blanks.
+    """
+    if not text.strip():
+        raise UserError(f"{at}: the {name} is empty; write one, or drop it")
+    return text
+
+
+def integer(text: str) -> int:
+    """The integer that a field of a file is: `int` takes 1_0 as well, and digits of other scripts.
+
+    Raises:
+      ValueError: it is none.
+    """
+    if not _INTEGER.fullmatch(text):
+        raise ValueError(text)
+    return int(text)
+
+
 def string(record: Any, field: str, at: str, default: str | None = None) -> str:
     """A text field of a JSON object that was read at `at`; `default` stands for one that is missing or null."""
     value = record.get(field) if isinstance(record, dict) else None
@@ -75,7 +113,7 @@ def strings(record: Any, field: str, at: str) -> list[str]:
 def _parts(path: Path, cut: Callable[[BinaryIO], Iterator[bytes]]) -> Iterator[bytes]:
     """What `cut` makes of the open file."""
     try:
-        with gzip.open(path) if Path(path).suffix == ".gz" else open(path, "rb") as file:
+        with gzip.open(path) if is_gzip(path) else open(path, "rb") as file:
             yield from cut(file)
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file") from error

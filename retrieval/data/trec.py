@@ -40,6 +40,7 @@ def read_set(name: str, candidates: Path, queries: Path, judgements: Path) -> Re
             f"{judgements}: none of its {len(qrels)} queries is in {queries}, so no query is left to evaluate; are the "
             "ids written alike?"
         )
+    beir.check_relevant(known.values(), judgements)
     left_out = collections.Counter({"judged queries that are not asked": len(qrels) - len(known)})
     left_out["queries without a judgement"] = len(topics) - len(known)
     wanted = {id: at for query in known for id, at in qrels[query][0].items()}

@@ -215,7 +215,8 @@ def check_sets(config: ConfigDict, prepares: bool) -> list[Path]:
             f"an evaluation set is named '{formats.CORPUS}', as the prepared corpus is: rename its folder or its file"
         )
     if split.set and split.set not in names:
-        raise unknown_name("set in config.split.set", split.set, names)
+        of_base = "; sets of config.base do not count, name the set's files in config.sets" if config.base else ""
+        raise UserError(f"{unknown_name('set in config.split.set', split.set, names)}{of_base}")
     if sets.qa and split.set == formats.QA:
         raise UserError(
             f"config.split.set={split.set}: no passage of open-domain questions is known to be right, so there is no "

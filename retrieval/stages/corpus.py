@@ -170,7 +170,10 @@ def _sets(run: Run) -> Iterator[RetrievalSet]:
 
 def _size(run: Run, value: RetrievalSet) -> dict[str, Any]:
     """A row of Table 2; the tokens are those of the run's vocabulary, where it has one."""
-    tuples = {f"tuples ({rule})": sum(map(len, qrels.values())) for rule, qrels in value.qrels.items()}
+    tuples = {
+        f"tuples ({rule})": sum(grade > 0 for grades in qrels.values() for grade in grades.values())
+        for rule, qrels in value.qrels.items()
+    }
     size = {"queries": len(value.queries), "candidates": len(value.candidates), **tuples}
     if run.vocabulary:
         count = functools.partial(_tokens, run.load_vocabulary())
