@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from retrieval.data import answers, beir
 from retrieval.data.beir import Candidate, Judged, own_rows
+from retrieval.evaluation import per_query
 from retrieval.search import exact
 from retrieval.search.exact import ExactIndex
 from retrieval.stages import corpus, evaluate, examples, validation
@@ -71,7 +72,7 @@ def chosen_weight(monkeypatch, queries, words, dense, candidates):
     return evaluate._weight(run, value, words, dense)
 
 
-@pytest.mark.parametrize(("count", "weight"), [(1, 0.1), (9, 0.1), (10, 0.55)])
+@pytest.mark.parametrize(("count", "weight"), [(1, (0.1, 0)), (9, (0.1, 0)), (10, (0.55, 10))])
 def test_few_questions_choose_no_weight(monkeypatch, count, weight):
     """The dense list has the gold first, BM25's second: from 0.55 on it is first in the sum."""
     queries = [f"q{number}" for number in range(count)]
@@ -90,9 +91,30 @@ def test_the_questions_that_choose_a_weight_are_those_that_were_encoded(tmp_path
     assert list(examples.validation(run)[0]) == ["q0"]
 
 
-def test_a_weight_that_helps_as_often_as_not_is_not_chosen(monkeypatch):
+def test_of_weights_that_are_as_good_the_one_nearest_to_bm25_alone_is_chosen(monkeypatch):
     lists = Lists(0, 2, 1), Lists(0, 2, 1)
-    assert chosen_weight(monkeypatch, [f"q{number}" for number in range(20)], *lists, ["a", "b", "gold"]) == 0.1
+    assert chosen_weight(monkeypatch, [f"q{number}" for number in range(20)], *lists, ["a", "b", "gold"]) == (0, 20)
+
+
+class DenseOf(Lists):
+    """The gold (2) is first for the first `hits` questions, and last for the others."""
+
+    def __init__(self, hits):
+        self._hits = hits
+
+    def search(self, queries, k):
+        rows_QK = np.array([[2, 0, 1] if place < self._hits else [0, 1, 2] for place in range(len(queries))], np.int32)
+        return -np.arange(3, dtype=np.float32) * np.ones(rows_QK.shape, np.float32), rows_QK[:, :k]
+
+
+@pytest.mark.parametrize(("hits", "weight"), [(7, 0), (8, 0.55)])
+def test_what_twenty_questions_do_not_tell_from_chance_changes_no_weight(monkeypatch, hits, weight):
+    """BM25 has the gold second: a weight of 0.55 makes it first for `hits` questions, and third for the others.
+
+    With 7 of 20 that is 0.067 points of RR more, with a standard error of 0.073; with 8 it is 0.100, and 0.075.
+    """
+    lists = Lists(0, 2, 1), DenseOf(hits)
+    assert chosen_weight(monkeypatch, [f"q{number}" for number in range(20)], *lists, ["a", "b", "gold"])[0] == weight
 
 
 def test_the_weight_is_chosen_without_the_question_itself(monkeypatch):
@@ -115,7 +137,7 @@ def test_the_weight_is_chosen_without_the_question_itself(monkeypatch):
             return scores_QK - scores_QK.min() + self._last, np.concatenate([own_Q1, rows_QK], axis=1)
 
     lists = OwnFirst(12, 13, 14, 15, last=7), OwnFirst(13, 12, 14, 15, last=-3)
-    assert chosen_weight(monkeypatch, queries, *lists, candidates) == 0.55
+    assert chosen_weight(monkeypatch, queries, *lists, candidates) == (0.55, 12)
 
 
 def test_a_question_is_no_result_of_its_own_validation(monkeypatch):
@@ -157,7 +179,9 @@ def test_answers_are_looked_for_where_there_are_no_judgements_or_they_are_asked_
     value = Judged("toy", queries, ["x", "y"], {}, qrels, known)
     ranking = evaluate.Ranking("bm25", np.ones((3, 2)), np.array([[0, 1]] * 3), 1.0)
     names = evaluate._of_answers(run, value)
-    rows = list(evaluate._evaluate_answers(run, value, [ranking], names)) if names else []
+    scores = list(evaluate._evaluate_answers(run, value, [ranking], names)) if names else []
+    assert all(each.queries == ["a", "c"] and each.split == "answers" for each in scores)
+    rows = [row for each in scores for row in evaluate._results(run, value, each)]
     assert {row["metric"]: row["value"] for row in rows} == found
     assert all(row["queries"] == 2 for row in rows)
     config.evaluate.depth = 10  # of ten results nothing is known of the twentieth
@@ -175,8 +199,10 @@ def test_answers_are_looked_for_where_there_are_no_judgements_or_they_are_asked_
 def test_the_metrics_of_a_set_follow_from_its_judgements(name, qrels, metrics):
     config = ConfigDict({"evaluate": {"runs": False, "metrics": ()}})
     ranking = evaluate.Ranking("bm25", np.ones((1, 2)), np.array([[0, 1]]), 1.0)
-    rows = evaluate._evaluate(SimpleNamespace(config=config), Judged(name, {"a": ""}, ["x", "y"], {}, qrels), ranking)
-    assert tuple(row["metric"] for row in rows) == metrics
+    (scores,) = evaluate._evaluate(
+        SimpleNamespace(config=config), Judged(name, {"a": ""}, ["x", "y"], {}, qrels), ranking
+    )
+    assert tuple(scores.values) == metrics
 
 
 def test_only_what_is_relevant_counts_as_a_tuple():
@@ -184,3 +210,21 @@ def test_only_what_is_relevant_counts_as_a_tuple():
     value = beir.RetrievalSet("s", {"q": "x", "r": "y"}, [Candidate(id, "", id) for id in "abc"], qrels)
     size = corpus._size(SimpleNamespace(vocabulary=None), value)
     assert size["tuples (test)"] == 2 and size["candidates"] == 3
+
+
+def test_the_values_of_every_question_are_kept(tmp_path):
+    """Over the judged ones, of all systems; the mean is what results.json has."""
+    qrels = {"test": {"c": {"y": 1}, "a": {"x": 1}}}
+    value = Judged("toy", {"a": "", "b": "", "c": ""}, ["x", "y"], {}, qrels)
+    run = SimpleNamespace(config=ConfigDict({"evaluate": {"runs": False, "metrics": ("RR",)}}), folder=tmp_path)
+    rankings = [
+        evaluate.Ranking(system, np.ones((3, 2)), np.array(rows), 1.0)
+        for system, rows in (("bm25", [[0, 1], [0, 1], [0, 1]]), ("hybrid", [[1, 0], [0, 1], [-1, -1]]))
+    ]
+    scores = [each for ranking in rankings for each in evaluate._evaluate(run, value, ranking)]
+    evaluate._write_per_query(run, value, scores)
+    found = per_query.read(per_query.path_of(tmp_path, "toy", "test"))
+    assert (found.of("bm25", "RR"), found.of("hybrid", "RR")) == ({"a": 1, "c": 0.5}, {"a": 0.5, "c": 0})
+    assert found.of("dense", "RR") is None is found.of("bm25", "AP")
+    rows = [row for each in scores for row in evaluate._results(run, value, each)]
+    assert [(row["system"], row["value"], row["queries"]) for row in rows] == [("bm25", 0.75, 2), ("hybrid", 0.25, 2)]

@@ -32,7 +32,7 @@ def reference(rows_QK, query_ids, qrels):
         values["P@5"].append(hits[:5].sum() / 5)
         values["nDCG@5"].append(grades[:5] @ discounts / ideal if ideal else 0)
         values["AP"].append(sum((place + 1) / rank for place, rank in enumerate(ranks)) / max(relevant, 1))
-    return {name: float(np.mean(per_query)) for name, per_query in values.items()}
+    return values
 
 
 def random_case(seed):
@@ -56,7 +56,10 @@ def test_same_as_the_definitions(batch, monkeypatch):
     rows, query_ids, qrels = random_case(batch)
     expected = reference(rows, query_ids, qrels)
     measured = evaluate(rows, query_ids, CANDIDATES, qrels, list(expected))
-    assert measured == pytest.approx(expected)
+    assert measured == pytest.approx({name: float(np.mean(values)) for name, values in expected.items()})
+    each = metrics.per_query(rows, query_ids, CANDIDATES, qrels, list(expected))
+    assert all(each[name] == pytest.approx(np.array(values, float)) for name, values in expected.items())
+    assert len(metrics.judged(query_ids, qrels)) == len(each["RR"])
     assert list(measured) == list(expected) and 0 < measured["Success@1"] < measured["Success@5"] < 1
 
 
@@ -72,7 +75,8 @@ def test_by_hand():
 def test_answers_among_the_first():
     found_QK = np.array([[False, True, True], [False] * 3, [True, False, False], [False, False, True]])
     names = ("Answer@1", "Answer@2", "Answer@100")
-    assert metrics.answered(found_QK, names) == {"Answer@1": 0.25, "Answer@2": 0.5, "Answer@100": 0.75}
+    found = {name: values_Q.tolist() for name, values_Q in metrics.answered(found_QK, names).items()}
+    assert found == {"Answer@1": [0, 0, 1, 0], "Answer@2": [1, 0, 1, 0], "Answer@100": [1, 0, 1, 1]}
 
 
 def test_only_judged_queries_count():

@@ -2,10 +2,12 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from configs import bm25, ict_bfs_wlp
 from retrieval.errors import UserError
+from retrieval.evaluation import per_query, significance
 from retrieval.evaluation.report import Table, write_report
 from retrieval.stages import records, report
 from retrieval.stages.run import Run
@@ -69,6 +71,25 @@ def test_tables_in_the_order_given(tmp_path):
         "| :--- | ---: | ---: | ---: |\n"
         "| zeta \\| BM25 | 225 | **39.00** | 0.5 |\n"
     )
+
+
+def test_differences_on_the_same_questions(tmp_path):
+    """The hybrid hits BM25's 6 misses: 2 of 2^6 signs are as far from 0, times 2 by Holm. There is no dense system."""
+    ids = [f"q{number}" for number in range(40)]
+    bm25 = {"Success@1": np.repeat([0.0, 1.0], [6, 34]), "RR": np.repeat([0.5, 1.0], [6, 34])}
+    hybrid = {"Success@1": np.ones(40), "RR": np.repeat([0.5, 1.0], [6, 34])}
+    per_query.write(per_query.path_of(tmp_path, "squad", "test"), ids, {"bm25": bm25, "hybrid": hybrid})
+    write_report(tmp_path, "T", RESULTS, [], tmp_path)
+    text = (tmp_path / "report.md").read_text()
+    p_value = 2 * significance.randomisation(hybrid["Success@1"] - bm25["Success@1"])
+    assert p_value == pytest.approx(2 * 2 / 2**6, abs=0.01)
+    assert (
+        "| On the same 40 questions | Success@1 | RR |\n| :--- | ---: | ---: |\n"
+        f"| hybrid over bm25 | +15.00 (p = {p_value:.3f}) | +0.00 (p = 1.000) |\n\nDifferences are"
+    ) in text
+    assert text.count("On the same") == 1
+    write_report(tmp_path, "T", RESULTS)
+    assert "On the same" not in (tmp_path / "report.md").read_text()
 
 
 def test_free_tables_are_escaped_and_readable(tmp_path):

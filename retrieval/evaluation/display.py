@@ -27,6 +27,11 @@ def inline(text: str) -> str:
     return _MARKDOWN.sub(r"\\\g<0>", escaped)
 
 
+def p_value(value: float) -> str:
+    """`p = 0.013`, `p < 0.001`."""
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+
+
 def markdown(header: Sequence[str], rows: Sequence[Sequence[Any]], left: int = 1) -> str:
     """A Markdown table: the first `left` columns to the left, the others to the right.
 

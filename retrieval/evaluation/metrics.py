@@ -42,26 +42,44 @@ def evaluate(
     Raises:
       UserError: a metric is unknown, an id occurs twice, or `qrels` judges no query or one that was not searched.
     """
+    found = per_query(rows_QK, query_ids, candidate_ids, qrels, metrics)
+    return {name: float(values_J.mean()) for name, values_J in found.items()}
+
+
+def judged(query_ids: Sequence[str], qrels: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """The queries that `qrels` judges, in the order of `query_ids`."""
+    return [query for query in query_ids if qrels.get(query)]
+
+
+def per_query(
+    rows_QK: np.ndarray,
+    query_ids: Sequence[str],
+    candidate_ids: Sequence[str],
+    qrels: Mapping[str, Mapping[str, int]],
+    metrics: Sequence[str],
+) -> dict[str, np.ndarray]:
+    """The values [J] of each metric for the queries that `judged` gives; arguments and errors as in `evaluate`."""
     measures = {name: parse(name) for name in metrics}
     _check(rows_QK, query_ids, candidate_ids, qrels)
-    judged = [number for number, query in enumerate(query_ids) if qrels.get(query)]
-    sums = dict.fromkeys(measures.values(), 0.0)
-    for start in range(0, len(judged), _BATCH):
-        batch = judged[start : start + _BATCH]
+    numbers = [number for number, query in enumerate(query_ids) if qrels.get(query)]
+    found = {measure: np.zeros(len(numbers)) for measure in measures.values()}
+    for start in range(0, len(numbers), _BATCH):
+        batch = numbers[start : start + _BATCH]
+        places = {query_ids[number]: start + place for place, number in enumerate(batch)}
         run = {query_ids[number]: _scored(rows_QK[number], candidate_ids) for number in batch}
-        evaluator = ir_measures.evaluator(set(sums), {query: _not_negative(qrels[query]) for query in run})
+        evaluator = ir_measures.evaluator(set(found), {query: _not_negative(qrels[query]) for query in run})
         for value in evaluator.iter_calc(run):
-            sums[value.measure] += value.value
-    return {name: sums[measure] / len(judged) for name, measure in measures.items()}
+            found[value.measure][places[value.query_id]] = value.value
+    return {name: found[measure] for name, measure in measures.items()}
 
 
-def answered(found_QK: np.ndarray, metrics: Sequence[str]) -> dict[str, float]:
-    """The share of queries with an answer among the first k results, for metrics such as 'Answer@20'.
+def answered(found_QK: np.ndarray, metrics: Sequence[str]) -> dict[str, np.ndarray]:
+    """Of each query [Q] 1 where an answer is among the first k results, else 0; for metrics such as 'Answer@20'.
 
     Args:
       found_QK: bool, whether a result holds an answer of its query.
     """
-    return {name: float(found_QK[:, : cutoff(name)].any(axis=1).mean()) for name in metrics}
+    return {name: found_QK[:, : cutoff(name)].any(axis=1).astype(float) for name in metrics}
 
 
 def is_of_answers(metric: str) -> bool:

@@ -11,7 +11,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from retrieval.errors import UserError
-from retrieval.evaluation import display
+from retrieval.evaluation import display, per_query, significance
+from retrieval.evaluation.per_query import PerQuery
 from retrieval.evaluation.training_metrics import read_training
 from retrieval.files import write_text
 
@@ -22,6 +23,12 @@ _CURVES = {
     "R": "right answers among the first k",
     "Answer": "questions with an answer in the first k passages",
 }
+
+_PAIRS = (("dense", "bm25"), ("hybrid", "bm25"), ("hybrid", "dense"))
+_DIFFERENCES = (
+    "Differences are in percentage points. p: paired randomisation test over the questions, by Holm's correction over "
+    "the table. It is about these trained models: another training of the same kind may come out otherwise."
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,9 @@ class Table:
     notes: str = ""
 
 
-def write_report(folder: Path, title: str, results: Sequence[Mapping], tables: Sequence[Table] = ()) -> None:
+def write_report(
+    folder: Path, title: str, results: Sequence[Mapping], tables: Sequence[Table] = (), evaluated: Path | None = None
+) -> None:
     """Writes `report.md`, and its plots in `plots/`, into the work directory `folder`.
 
     The same results give the same bytes. The training curve comes from `metrics/train.jsonl`, where there is one: every
@@ -52,6 +61,7 @@ def write_report(folder: Path, title: str, results: Sequence[Mapping], tables: S
       title: the first heading.
       results: the rows of results.json. Data sets, systems and metrics are shown in the order of their first row.
       tables: what else is to be shown, after the results.
+      evaluated: the work directory whose `per_query` files say how sure the differences are; None for none.
 
     Raises:
       UserError: a row lacks a field, two rows give different values for one place of a table, or a line of
@@ -61,6 +71,8 @@ def write_report(folder: Path, title: str, results: Sequence[Mapping], tables: S
     parts, plots = [f"# {display.inline(title)}"], set()
     for (dataset, split), systems in _by_test_set(results).items():
         parts += [f"## {display.inline(f'{dataset}, {split}')}", _results_table(systems)]
+        if evaluated and (values := per_query.read(per_query.path_of(evaluated, dataset, split))):
+            parts += _differences_section(values)
         for metric in _CURVES:
             figure = _recall_figure(systems, metric, f"{dataset}, {split}")
             if figure:
@@ -128,6 +140,26 @@ def _metric_cell(metric: str, value: float | None, best: float) -> str:
     if _base(metric) not in _PERCENT:
         return f"{value:.4g}"
     return display.Markup(f"**{100 * value:.2f}**") if value == best else f"{100 * value:.2f}"
+
+
+def _differences_section(values: PerQuery) -> list[str]:
+    """A table of what one system is above another on the same questions; nothing where there are not two systems."""
+    pairs = [pair for pair in _PAIRS if set(pair) <= set(values.systems)]
+    tests = [_tested(values, pair, metric) for pair in pairs for metric in values.metrics]
+    if not tests:
+        return []
+    p_values = iter(significance.holm([p_value for _, p_value in tests]))
+    cells = iter([f"{100 * mean:+.2f} ({display.p_value(next(p_values))})" for mean, _ in tests])
+    rows = [[f"{a} over {b}", *(next(cells) for _ in values.metrics)] for a, b in pairs]
+    header = [f"On the same {len(values.queries):,} questions", *values.metrics]
+    return [display.markdown(header, rows), _DIFFERENCES]
+
+
+def _tested(values: PerQuery, pair: tuple[str, str], metric: str) -> tuple[float, float]:
+    """The mean difference and its p-value."""
+    a, b = (values.of(system, metric) or {} for system in pair)
+    differences_Q = per_query.differences(a, b)
+    return float(differences_Q.mean()), significance.randomisation(differences_Q)
 
 
 def _base(metric: str) -> str:

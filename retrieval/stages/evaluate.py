@@ -11,7 +11,7 @@ from retrieval import files
 from retrieval.data import answers, beir, reqa
 from retrieval.data.beir import Judged
 from retrieval.data.candidate_texts import CandidateTexts
-from retrieval.evaluation import metrics, runs, significance
+from retrieval.evaluation import metrics, per_query, runs
 from retrieval.search import encode as encoding
 from retrieval.search import exact, fusion, scann, tuning, windows
 from retrieval.search.bm25 import Bm25Index
@@ -31,7 +31,7 @@ ANSWERS = ("Answer@1", "Answer@5", "Answer@20", "Answer@100")  # DPR and those a
 class Ranking(NamedTuple):
     """A system's ranked lists for every query of a set: scores and rows [Q, depth], and how long the search took.
 
-    `weight` is that of the dense list in a weighted hybrid.
+    `weight` is that of the dense list in a weighted hybrid, chosen by so many `validation` questions.
     """
 
     system: str
@@ -39,18 +39,32 @@ class Ranking(NamedTuple):
     rows: np.ndarray
     seconds: float
     weight: float | None = None
+    validation: int = 0
+
+
+class Scores(NamedTuple):
+    """A system's metrics by one rule of a set, which is `split` in results.json: metric -> value of each query."""
+
+    ranking: Ranking
+    split: str
+    queries: list[str]
+    values: dict[str, np.ndarray]
 
 
 def evaluate(run: Run) -> dict[str, Any]:
-    """Writes `runs/SET/SYSTEM.trec` and `results.json`; returns what the report says about the searches."""
+    """Writes `runs/SET/SYSTEM.trec`, `per_query/SET/SPLIT.npz` and `results.json`.
+
+    Returns what the report says about the searches.
+    """
     rows, notes = [], {}
     for folder in sorted(path for path in run.sets.iterdir() if path.is_dir()):
         value = beir.read_judged(folder)
         rankings = {ranking.system: ranking for ranking in _rankings(run, value)}
-        for ranking in rankings.values():
-            rows += _evaluate(run, value, ranking)
+        scores = [each for ranking in rankings.values() for each in _evaluate(run, value, ranking)]
         if value.answers and (names := _of_answers(run, value)):
-            rows += _evaluate_answers(run, value, rankings.values(), names)
+            scores += _evaluate_answers(run, value, rankings.values(), names)
+        _write_per_query(run, value, scores)
+        rows += [row for each in scores for row in _results(run, value, each)]
         notes |= _speed(value, rankings)
     files.write_json(run.folder / "results.json", rows)
     return notes
@@ -73,10 +87,10 @@ def _rankings(run: Run, value: Judged) -> Iterator[Ranking]:
     yield dense
     if scann.available() and run.index(value.name, "scann").exists():
         yield search("dense (ScaNN)", indexes.scann_index(run, value.name), queries)
-    weight = _weight(run, value, words, trained)
+    weight, questions = _weight(run, value, words, trained)
     began = time.perf_counter()
     fused = fusion.hybrid((bm25.scores, bm25.rows), (dense.scores, dense.rows), weight, bm25.rows.shape[1])
-    yield Ranking("hybrid", *fused, bm25.seconds + dense.seconds + time.perf_counter() - began, weight)
+    yield Ranking("hybrid", *fused, bm25.seconds + dense.seconds + time.perf_counter() - began, weight, questions)
 
 
 def _load_bm25(run: Run, value: Judged, kind: str) -> Bm25Index:
@@ -86,17 +100,18 @@ def _load_bm25(run: Run, value: Judged, kind: str) -> Bm25Index:
     return words
 
 
-def _weight(run: Run, value: Judged, words: Bm25Index, dense: windows.Index) -> float:
-    """The weight of the dense list: the usual one, unless the validation questions show that another one is better.
+def _weight(run: Run, value: Judged, words: Bm25Index, dense: windows.Index) -> tuple[float, int]:
+    """The weight of the dense list, and how many validation questions chose it: 0 where it is the usual one.
 
-    That is so if its mean reciprocal rank is surely higher, by 95 %: of a dozen questions the best weight would be
-    chance.
+    It is the smallest one whose mean reciprocal rank lies within a standard error of the best (the rule of Breiman et
+    al. 1984): of a dozen questions the best one itself would be chance, and the smallest is the nearest to BM25 alone.
+    The test questions have no say in it.
     """
     if value.name != examples.split_set(run):
-        return fusion.DENSE_WEIGHT
+        return fusion.DENSE_WEIGHT, 0
     embeddings, ids = encoding.load(run.embeddings(value.name, TRAINED), "validation")
     if len(ids) < _FEWEST:
-        return fusion.DENSE_WEIGHT
+        return fusion.DENSE_WEIGHT, 0
     queries, qrels = examples.validation(run, ids)  # those of a base may be more, or fewer
     depth = min(run.config.evaluate.depth, len(value.candidates))
     own = {}
@@ -113,10 +128,10 @@ def _weight(run: Run, value: Judged, words: Bm25Index, dense: windows.Index) -> 
         hits_QK = np.stack([np.isin(rows, gold) for rows, gold in zip(rows_QK, golds)])
         return np.where(hits_QK.any(axis=1), 1 / (1 + hits_QK.argmax(axis=1)), 0)
 
-    usual = reciprocal_ranks(fusion.DENSE_WEIGHT)
-    gains = {weight: reciprocal_ranks(weight) - usual for weight in WEIGHTS}
-    sure = {w: gain.mean() for w, gain in gains.items() if gain.mean() > significance.margin(gain)}
-    return max(sure, key=sure.get, default=fusion.DENSE_WEIGHT)
+    ranks_WQ = np.stack([reciprocal_ranks(weight) for weight in WEIGHTS])
+    losses_WQ = ranks_WQ[ranks_WQ.mean(axis=1).argmax()] - ranks_WQ
+    errors_W = losses_WQ.std(axis=1, ddof=1) / np.sqrt(len(ids))
+    return WEIGHTS[int(np.argmax(losses_WQ.mean(axis=1) <= errors_W))], len(ids)
 
 
 def _exact(run: Run, value: Judged, system: str) -> tuple[windows.Index, np.ndarray]:
@@ -146,7 +161,7 @@ def _others(
     return scores[:, :depth], rows[:, :depth]
 
 
-def _evaluate(run: Run, value: Judged, ranking: Ranking) -> Iterator[dict[str, Any]]:
+def _evaluate(run: Run, value: Judged, ranking: Ranking) -> Iterator[Scores]:
     query_ids, candidate_ids = list(value.queries), value.candidates
     if run.config.evaluate.runs:
         path = run.folder / "runs" / value.name / f"{ranking.system.replace(' ', '_')}.trec"
@@ -156,8 +171,8 @@ def _evaluate(run: Run, value: Judged, ranking: Ranking) -> Iterator[dict[str, A
         hits = max(map(len, qrels.values())) == 1 or reqa.PAIR in value.qrels
         asked = [name for name in run.config.evaluate.metrics if not metrics.is_of_answers(name)]
         names = asked or (HITS if hits else RANKING)
-        found = metrics.evaluate(ranking.rows, query_ids, candidate_ids, qrels, names)
-        yield from _results(run, value, ranking, rule, len(qrels), found)
+        found = metrics.per_query(ranking.rows, query_ids, candidate_ids, qrels, names)
+        yield Scores(ranking, rule, metrics.judged(query_ids, qrels), found)
 
 
 def _of_answers(run: Run, value: Judged) -> Sequence[str]:
@@ -170,35 +185,40 @@ def _of_answers(run: Run, value: Judged) -> Sequence[str]:
     return asked or ([] if value.qrels else usual)
 
 
-def _evaluate_answers(
-    run: Run, value: Judged, rankings: Collection[Ranking], names: Sequence[str]
-) -> Iterator[dict[str, Any]]:
+def _evaluate_answers(run: Run, value: Judged, rankings: Collection[Ranking], names: Sequence[str]) -> Iterator[Scores]:
     """By the answers that the passages hold, over the questions whose answers are known.
 
     Each passage of a question is looked at once for all systems.
     """
     is_known_Q = np.array([id in value.answers for id in value.queries])
-    known = [value.answers[id] for id in value.queries if id in value.answers]
+    ids = [id for id in value.queries if id in value.answers]
+    known = [value.answers[id] for id in ids]
     rows_QK = np.concatenate([ranking.rows for ranking in rankings], axis=1)[is_known_Q]
     with CandidateTexts(run.sets / value.name / "corpus.jsonl") as texts:
         found_QK = answers.found(known, rows_QK, lambda row: texts[row].text)
     ends = np.cumsum([ranking.rows.shape[1] for ranking in rankings])
     for ranking, part_QK in zip(rankings, np.split(found_QK, ends[:-1], axis=1)):
-        yield from _results(run, value, ranking, "answers", len(known), metrics.answered(part_QK, names))
+        yield Scores(ranking, "answers", ids, metrics.answered(part_QK, names))
 
 
-def _results(
-    run: Run, value: Judged, ranking: Ranking, rule: str, queries: int, found: Mapping[str, float]
-) -> Iterator[dict[str, Any]]:
+def _write_per_query(run: Run, value: Judged, scores: Sequence[Scores]) -> None:
+    for split in dict.fromkeys(each.split for each in scores):
+        of_split = [each for each in scores if each.split == split]
+        found = {each.ranking.system: each.values for each in of_split}
+        per_query.write(per_query.path_of(run.folder, value.name, split), of_split[0].queries, found)
+
+
+def _results(run: Run, value: Judged, scores: Scores) -> Iterator[dict[str, Any]]:
     """The rows of results.json for the metrics of a system."""
-    for metric, number in found.items():
+    ranking = scores.ranking
+    for metric, values_Q in scores.values.items():
         yield {
             "system": ranking.system,
             "dataset": value.name,
-            "split": rule,
+            "split": scores.split,
             "metric": metric,
-            "value": round(number, 6),
-            "queries": queries,
+            "value": round(float(values_Q.mean()), 6),
+            "queries": len(scores.queries),
             "seconds": round(ranking.seconds, 3),
             "step": details(run, "train")["step"] if ranking.system.startswith("dense") else None,
         }
@@ -212,7 +232,7 @@ def _speed(value: Judged, rankings: dict[str, Ranking]) -> dict[str, Any]:
     }
     for name, ranking in rankings.items():
         if ranking.weight is not None:
-            notes[f"{value.name}, {name}"]["weight_of_dense"] = ranking.weight
+            notes[f"{value.name}, {name}"] |= {"weight_of_dense": ranking.weight, "validation": ranking.validation}
     if "dense (ScaNN)" in rankings:
         recalls = tuning.recalls(rankings["dense"].rows, rankings["dense (ScaNN)"].rows)
         notes[f"{value.name}, dense (ScaNN)"]["recall_against_exact"] = round(float(recalls.mean()), 4)

@@ -11,14 +11,16 @@ _log = logging.getLogger(__name__)
 
 
 def write_report(run: Run) -> None:
-    """Writes `report.md` and its plots from `results.json`, the metrics of training and the records of the stages."""
+    """Writes `report.md` and its plots from `results.json`, `per_query`, the metrics of training and the records."""
     found = (_table_1(run), _table_2(run), _indexes(run), _searches(run), _plan(run), _stages(run))
     tables = [table for table in found if table]
     corpus = run.holder("prepare").config.corpus
     trainer = run.holder("train").config
     encoder = trainer.model.encoder if "train" in trainer.stages else "BM25"
     title = f"{run.folder.name}: {encoder}{f' on {corpus}' if corpus else ''}"
-    report.write_report(run.folder, title, files.read_json(run.holder("evaluate").folder / "results.json"), tables)
+    evaluated = run.holder("evaluate").folder
+    results = files.read_json(evaluated / "results.json")
+    report.write_report(run.folder, title, results, tables, evaluated)
     _log.info("report: %s/report.md", run.place)
 
 
@@ -55,12 +57,12 @@ def _indexes(run: Run) -> report.Table | None:
 
 
 def _searches(run: Run) -> report.Table:
-    rows = [
-        [name, note["queries_per_second"], note.get("recall_against_exact"), note.get("weight_of_dense")]
-        for name, note in details(run, "evaluate").items()
-    ]
-    header = ["set, system", "queries per second", "recall against exact", "weight of dense"]
-    return report.Table("Searches", header, rows)
+    names = ("queries_per_second", "recall_against_exact", "weight_of_dense", "validation")
+    rows = [[name, *map(note.get, names)] for name, note in details(run, "evaluate").items()]
+    header = ["set, system", "queries per second", "recall against exact", "weight of dense", "validation questions"]
+    usual = any(row[3] is not None and not row[4] for row in rows)
+    notes = "A weight that 0 validation questions chose is the usual one, once chosen on test questions of SQuAD."
+    return report.Table("Searches", header, rows, notes if usual else "")
 
 
 def _plan(run: Run) -> report.Table | None:

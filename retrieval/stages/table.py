@@ -108,10 +108,10 @@ STAGES = {
     "evaluate": Stage(
         evaluate.evaluate,
         reads="indexes",
-        writes="`runs/*/*.trec`, `results.json`",
+        writes="`runs/*/*.trec`, `per_query/*/*.npz`, `results.json`",
         settings=("evaluate",),
         needs=("sets", "encode", "index"),
-        outputs=("runs", "results.json"),
+        outputs=("runs", "per_query", "results.json"),
     ),
     "plan": Stage(
         plan.plan,

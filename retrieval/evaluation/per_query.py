@@ -1,0 +1,73 @@
+"""What every system of a run got for every question: per_query/SET/SPLIT.npz, for tests over questions.
+
+queries   ids [Q], UTF-8
+systems   names [S], as in results.json; so are metrics [M]
+values    float32 [S, M, Q], fractions
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from retrieval import files
+from retrieval.errors import UserError
+
+FOLDER = "per_query"
+_REMEDY = "evaluate the run again"
+
+
+class PerQuery(NamedTuple):
+    """The values of every question of a set by one rule: see the head of this file."""
+
+    queries: list[str]
+    systems: list[str]
+    metrics: list[str]
+    values_SMQ: np.ndarray
+
+    def of(self, system: str, metric: str) -> dict[str, float] | None:
+        """Question -> value; None where the system or the metric was not measured."""
+        if system not in self.systems or metric not in self.metrics:
+            return None
+        row_Q = self.values_SMQ[self.systems.index(system), self.metrics.index(metric)]
+        return dict(zip(self.queries, row_Q.tolist()))
+
+
+def path_of(folder: Path, dataset: str, split: str) -> Path:
+    """Where the values of a set by a rule lie in a run's folder."""
+    return folder / FOLDER / dataset / f"{split}.npz"
+
+
+def write(path: Path, queries: Sequence[str], found: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+    """Writes system -> metric -> values [Q]; every system has the same metrics."""
+    metrics = list(next(iter(found.values())))
+    values_SMQ = np.stack([[by_metric[name] for name in metrics] for by_metric in found.values()]).astype(np.float32)
+    names = {"queries": queries, "systems": list(found), "metrics": metrics}
+    encoded = {name: np.char.encode(np.array(texts, np.str_), "utf-8") for name, texts in names.items()}
+    with files.atomic(path) as temporary, open(temporary, "wb") as file:
+        np.savez(file, values=values_SMQ, **encoded)
+
+
+def read(path: Path) -> PerQuery | None:
+    """The values; None where there are none, as in runs of an older version.
+
+    Raises:
+      UserError: the file is damaged or is of another kind.
+    """
+    if not path.is_file():
+        return None
+    found = files.read_arrays(path, _REMEDY)
+    names = [found.get(name, np.zeros(())) for name in ("queries", "systems", "metrics")]
+    values_SMQ = found.get("values", np.zeros(()))
+    queries_Q, systems_S, metrics_M = names
+    if any(array.dtype.kind != "S" for array in names) or values_SMQ.dtype.kind != "f":
+        raise UserError(f"{path}: not the values of questions; {_REMEDY}")
+    if values_SMQ.shape != (*systems_S.shape, *metrics_M.shape, *queries_Q.shape) or values_SMQ.ndim != 3:
+        raise UserError(f"{path}: {values_SMQ.shape} values do not fit its names; {_REMEDY}")
+    return PerQuery(*([text.decode("utf-8", "replace") for text in array.tolist()] for array in names), values_SMQ)
+
+
+def differences(a: Mapping[str, float], b: Mapping[str, float]) -> np.ndarray:
+    """What `a` is above `b`, for every question that both have."""
+    return np.array([value - b[query] for query, value in a.items() if query in b])

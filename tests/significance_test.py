@@ -1,0 +1,84 @@
+"""Intervals, tests and corrections against scipy, all permutations, and examples by hand."""
+
+import itertools
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from retrieval.evaluation import significance
+
+
+@pytest.mark.parametrize("n", [2, 3, 7, 200])
+def test_students_t_is_scipys(n):
+    values = np.random.default_rng(n).normal(0.3, 1, n).tolist()
+    test = scipy.stats.ttest_1samp(values, 0)
+    low, high = test.confidence_interval(0.95)
+    assert significance.margin(values) == pytest.approx((high - low) / 2)
+    assert significance.p_value(values) == pytest.approx(test.pvalue)
+
+
+def test_values_without_spread():
+    assert (significance.p_value([0.5, 0.5]), significance.p_value([0.0, 0.0])) == (0, 1)
+
+
+def test_holm_by_hand():
+    # Sorted 0.01, 0.02, 0.03, 0.04, times 4, 3, 2, 1: 0.04, 0.06, 0.06, 0.04, of which the last may not be below 0.06.
+    assert significance.holm([0.03, 0.01, 0.04, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
+    assert significance.holm([0.5, 0.9]) == [1, 1] and significance.holm([]) == []
+    assert significance.holm([0.02, 0.02, 0.3]) == pytest.approx([0.06, 0.06, 0.3])
+
+
+def test_holm_rejects_what_the_steps_reject():
+    """From the definition: go on while the i-th smallest of n is at most 0.05 / (n - i)."""
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        p_values = (rng.random(8) ** 4).tolist()
+        rejected, order = set(), np.argsort(p_values)
+        for place, number in enumerate(order):
+            if p_values[number] >= 0.05 / (8 - place):
+                break
+            rejected.add(int(number))
+        corrected = significance.holm(p_values)
+        assert {number for number, value in enumerate(corrected) if value < 0.05} == rejected
+
+
+def test_randomisation_of_few_questions_is_that_of_all_permutations():
+    values = np.array([0.5, -0.25, 0.5, 0.0, 1 / 3, -0.2, 0.9, 0.5])
+    sums = [abs(np.dot(signs, values)) for signs in itertools.product((-1, 1), repeat=len(values))]
+    exact = np.mean([value >= abs(values.sum()) - 1e-9 for value in sums])
+    assert significance.randomisation(values, samples=100_000) == pytest.approx(exact, abs=0.005)
+    test = scipy.stats.permutation_test((values, np.zeros(8)), lambda a, b: (a - b).mean(), permutation_type="samples")
+    assert test.pvalue == pytest.approx(exact)
+
+
+@pytest.mark.parametrize("kind", ["RR", "Success"])
+def test_randomisation_of_many_questions_is_scipys(kind):
+    rng = np.random.default_rng(1)
+    a, b = (1 / rng.integers(1, 40, 300) for _ in range(2)) if kind == "RR" else rng.integers(0, 2, (2, 300))
+    test = scipy.stats.permutation_test(
+        (a, b), lambda a, b, axis: (a - b).mean(axis), permutation_type="samples", n_resamples=20_000, vectorized=True,
+        rng=np.random.default_rng(2),
+    )  # fmt: skip
+    assert significance.randomisation(a - b, samples=20_000) == pytest.approx(test.pvalue, abs=0.02)
+
+
+def test_randomisation_is_the_same_every_time_and_both_ways():
+    values = np.random.default_rng(0).normal(0.1, 1, 200)
+    found = significance.randomisation(values)
+    assert found == significance.randomisation(values) == significance.randomisation(-values)
+    assert found != significance.randomisation(values, seed=1)
+
+
+def test_systems_that_do_not_differ():
+    assert significance.randomisation(np.zeros(10)) == 1
+    assert significance.randomisation(np.full(100, 0.5)) == pytest.approx(1 / 10_001)
+
+
+def test_of_equal_systems_one_in_twenty_is_called_different():
+    """The ranks of both come from one distribution. 2,000 trials at 5 %: a standard error of 0.5 points."""
+    rng = np.random.default_rng(0)
+    ranks = 1 / rng.integers(1, 20, (2, 2000, 60))
+    p_values = np.array([significance.randomisation(values, samples=400) for values in ranks[0] - ranks[1]])
+    assert 0.035 < (p_values < 0.05).mean() < 0.065
+    assert 0.46 < (p_values < 0.5).mean() < 0.54
