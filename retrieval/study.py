@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,7 +132,7 @@ def check_sources(config: ConfigDict, entries: Sequence[Entry]) -> None:
     """
     read_squad = functools.cache(reqa.read_squad)
     opened: set[str] = set()
-    runs = {str(entry.run.folder): entry.run for entry in entries}
+    runs = _by_folder(entries)
     pairs: dict[str, int] = {}  # to train on, by the folder of the run that divides the questions
     for entry in entries:
         own = entry.run.config
@@ -161,6 +161,32 @@ def _holder(run: Run | None, stage: str, runs: Mapping[str, Run]) -> Run | None:
     while run and stage not in run.config.stages:
         run = runs.get(run.config.base)
     return run
+
+
+def pretrainings(table: Mapping[str, Entry]) -> dict[str, str]:
+    """The pre-training that every run goes back to: its name, or where it lies outside of the study.
+
+    A run that is trained from scratch, or not at all, goes back to itself.
+    """
+    runs, names = _by_folder(table.values()), {str(entry.run.folder): name for name, entry in table.items()}
+    origins: dict[str, str] = {}
+    for name, entry in table.items():  # after those that it needs
+        trained = _holder(entry.run, "train", runs)
+        own = trained.config.train.init_from if trained else _outside(entry.run, runs)
+        start = own or str((trained or entry.run).folder)
+        origins[name] = origins.get(names.get(start, ""), names.get(start, start))
+    return origins
+
+
+def _by_folder(entries: Iterable[Entry]) -> dict[str, Run]:
+    return {str(entry.run.folder): entry.run for entry in entries}
+
+
+def _outside(run: Run | None, runs: Mapping[str, Run]) -> str:
+    """The base outside of the study that a run stands on, or ''."""
+    while run and run.config.base in runs:
+        run = runs[run.config.base]
+    return run.config.base if run else ""
 
 
 def _check_labels(entry: Entry, runs: Mapping[str, Run], pairs: Mapping[str, int]) -> None:
@@ -325,7 +351,7 @@ def write_report(config: ConfigDict, folder: Path, done: Collection[str]) -> Non
     """Writes `study.md`, `study.json` and `plots/` from the results of the runs that are done."""
     spec = json.loads(config.report.to_json())
     study_report.write_study(
-        Results(folder, done),
+        Results(folder, done, pretrainings(read_table(config, folder))),
         spec["title"],
         [study.table(table) for table in spec["tables"]],
         [study.plot(plot) for plot in spec["plots"]],

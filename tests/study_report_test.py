@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 
 from retrieval.errors import UserError
-from retrieval.evaluation import study_report
+from retrieval.evaluation import per_query, significance, study_report
 from retrieval.evaluation.study import Cell, Line, Plot, Row, StudyTable, claim, plot, table
 from retrieval.evaluation.study_report import write_study
 from retrieval.evaluation.study_results import Results, compare
@@ -19,11 +19,7 @@ LEGEND = (
     "(divisor n − 1); without ± it is a single run. In brackets: the paper's value. Bold: our best of a column among "
     "the rows with the same first label (among all rows, where there is one label). –: no result, see Missing.\n\n"
 )
-OUTCOMES = (
-    "The difference is the mean over the seeds that both have, of which each draws the same test questions for both; "
-    "behind ± half of its 95 % confidence interval (Student's t for pairs). Within the noise: 0 is in the interval. "
-    "Not judged: they have one seed in common.\n"
-)
+OUTCOMES = study_report._OUTCOMES + "\n"
 THREE, OTHER = ("mlm-0", "mlm-1", "mlm-2"), ("ict-0", "ict-1", "ict-2")
 
 
@@ -154,7 +150,7 @@ def test_nothing_has_run_yet(tmp_path):
     write_study(results_of(tmp_path), "Study", [one], [Plot("Curve", "k", "%", lines)], claims=[claim(fields)])
     text = (tmp_path / "study.md").read_text()
     assert "| ICT | – |\n| MLM | – |\n" in text
-    assert "| ICT beats MLM | – | – (3.00) | – | – |\n" in text
+    assert "| ICT beats MLM | – | – (3.00) | – | 0 | – | – | – |\n" in text
     assert text.endswith("## Missing\n\n- a: not done\n- b: not done\n")
     assert "## Plots" not in text and "n = " not in text
     assert not (tmp_path / "plots").exists()
@@ -230,19 +226,92 @@ def test_claims(tmp_path):
     write_study(results_of(tmp_path), "S", [], [], claims=claims)
     # 1.1, 1.2 and 1.2 points: deviation 0.0577, t of two degrees of freedom 4.303: 4.303 * 0.0577 / sqrt(3) = 0.14.
     # 10 and 12 points: 12.706 * sqrt(2) / sqrt(2). 1 and 8 points: 12.706 * 4.95 / sqrt(2).
+    # Five claims have a p: the smallest is multiplied by 5, the next by 4 (and is no smaller), the next by 3.
     assert (
         "## Claims of the paper\n\n"
-        "| Claim | Higher, it says | Lower, it says | Difference | Outcome |\n"
-        "| :--- | ---: | ---: | ---: | ---: |\n"
-        "| far | 32.00 ± 2.00 | 90.00 | -60.00 | not judged |\n"
-        "| above | 33.17 ± 2.05 | 32.00 ± 2.00 | +1.17 ± 0.14 | holds |\n"
-        "| turned | 32.00 ± 2.00 | 33.17 ± 2.05 | -1.17 ± 0.14 | does not hold |\n"
-        "| two | 42.00 ± 2.83, n=2 | 32.00 ± 2.00 | +11.00 ± 12.71 | within the noise |\n"
-        "| near | 35.50 ± 6.36, n=2 | 32.00 ± 2.00 | +4.50 ± 44.47 | within the noise |\n"
-        "| no run | 32.00 ± 2.00 | – | – | – |\n"
-        "| equal | 32.00 ± 2.00 | 32.00 ± 2.00 | +0.00 ± 0.00 | within the noise |\n\n"
+        "| Claim | Higher, it says | Lower, it says | Difference | n | p | p (Holm) | Outcome |\n"
+        "| :--- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n"
+        "| far | 32.00 ± 2.00 | 90.00 | -60.00 | 1 | – | – | one run |\n"
+        "| above | 33.17 ± 2.05 | 32.00 ± 2.00 | +1.17 ± 0.14 | 3 | 0.0008 | 0.0041 | holds |\n"
+        "| turned | 32.00 ± 2.00 | 33.17 ± 2.05 | -1.17 ± 0.14 | 3 | 0.0008 | 0.0041 | does not hold |\n"
+        "| two | 42.00 ± 2.83, n=2 | 32.00 ± 2.00 | +11.00 ± 12.71 | 2 | 0.0577 | 0.1731 | not distinguishable |\n"
+        "| near | 35.50 ± 6.36, n=2 | 32.00 ± 2.00 | +4.50 ± 44.47 | 2 | 0.4208 | 0.8417 | not distinguishable |\n"
+        "| no run | 32.00 ± 2.00 | – | – | 0 | – | – | – |\n"
+        "| equal | 32.00 ± 2.00 | 32.00 ± 2.00 | +0.00 ± 0.00 | 3 | 1.0000 | 1.0000 | not distinguishable |\n\n"
         "n = 3 where a cell has ± and names no n.\n\n" + OUTCOMES
     ) in (tmp_path / "study.md").read_text()
+
+
+def test_seeds_of_one_pre_training_do_not_make_a_claim_hold(tmp_path):
+    """Six fine-tunings would: they agree with their own pre-training. The claim is about the luck of three of these."""
+    rng = np.random.default_rng(0)
+    luck = np.repeat([2.6, 3.4, 0.9], 2)
+    names = [[f"{system}-{seed}" for seed in range(6)] for system in "ab"]
+    base = rng.uniform(0.2, 0.3, 6)
+    a, b = (base + (luck + rng.normal(0, 0.05, 6)) / 100).round(4), base.round(4)
+    for runs, row in zip(names, (a, b)):
+        write_runs(tmp_path, runs, "Success@1", row.tolist())
+    fields = [{"text": "a beats b", "better": spec(names[0]), "worse": spec(names[1])}]
+    one = {f"a-{seed}": "pre-a" for seed in range(6)}
+    three = {f"{system}-{seed}": f"pre-{system}-{seed // 2}" for system in "ab" for seed in range(6)}
+    found = {}
+    for origins in (None, three, one):
+        results = Results(tmp_path, names[0] + names[1], origins)
+        write_study(results, "S", [], [], claims=[claim(fields[0])])
+        (line,) = [line for line in (tmp_path / "study.md").read_text().splitlines() if line.startswith("| a beats")]
+        found[line.split(" | ")[-1].rstrip(" |")] = compare(results, cell(names[0]), cell(names[1]))
+    assert list(found) == ["holds", "not distinguishable", "one pre-training"]
+    clusters = 100 * (a - b).reshape(3, 2).mean(axis=1)
+    test = scipy.stats.ttest_1samp(clusters, 0)
+    low, high = test.confidence_interval(0.95)
+    assert found["not distinguishable"][:4] == (
+        pytest.approx(clusters.mean(), abs=1e-4),
+        pytest.approx((high - low) / 2, abs=1e-4),
+        pytest.approx(test.pvalue, abs=1e-4),
+        3,
+    )
+    assert found["one pre-training"].p_value is None and found["one pre-training"].pretrainings == 1
+
+
+def test_pre_trainings_that_are_shared_by_way_of_others_are_one(tmp_path):
+    """Seed 0 and 1 share one on the left, 1 and 2 on the right; what a gain is over counts too, BM25 never does."""
+    for names in (THREE, OTHER, ["c-0", "c-1", "c-2"]):
+        write_runs(tmp_path, names, "Success@1", [0.3, 0.4, 0.5])
+        for name in names:
+            write_run(tmp_path, name, {"Success@1": 0.2}, system="bm25")
+    origins = {THREE[0]: "x", THREE[1]: "x", OTHER[1]: "y", OTHER[2]: "y"}
+    results = Results(tmp_path, [path.name for path in tmp_path.iterdir()], origins)
+    left, right, free = (cell(names) for names in (THREE, OTHER, ("c-0", "c-1", "c-2")))
+    assert compare(results, left, right).pretrainings == 1
+    assert compare(results, left, free).pretrainings == compare(results, free, left).pretrainings == 2
+    assert compare(results, free, cell(free.runs, over=left)).pretrainings == 2
+    assert compare(results, cell(THREE, system="bm25"), free).pretrainings == 3
+
+
+def test_a_claim_of_two_single_runs_is_tested_over_their_questions(tmp_path):
+    """It never holds: it is about these two models."""
+    ids = [f"q{number}" for number in range(200)]
+    values = np.random.default_rng(0).integers(0, 2, (2, 200)).astype(float)
+    values[0, :60] = 1
+    claims = []
+    for name, row in zip(("a", "b"), values):
+        write_run(tmp_path, name, {"Success@1": round(row.mean(), 6)})
+        path = per_query.path_of(tmp_path / name, "reqa", "pair")
+        per_query.write(path, ids, {system: {"Success@1": row} for system in ("dense", "bm25")})
+    for better, worse in (("a", "b"), ("a", "a")):
+        claims.append(claim({"text": f"{better} {worse}", "better": spec([better]), "worse": spec([worse])}))
+    results = Results(tmp_path, ["a", "b"], {"a": "pre"})
+    write_study(results, "S", [], [], claims=claims)
+    p_value = significance.randomisation(values[0] - values[1])
+    assert p_value < 0.01
+    text = (tmp_path / "study.md").read_text()
+    assert f"| 1 | {p_value:.4f} | {2 * p_value:.4f} | one pre-training (200 questions) |" in text
+    assert "| 1 | 1.0000 | 1.0000 | one pre-training (200 questions) |" in text
+    (tmp_path / "b" / "per_query" / "reqa" / "pair.npz").write_bytes(b"PK")
+    with pytest.raises(UserError, match=r"pair\.npz.*evaluate the run again"):
+        compare(Results(tmp_path, ["a", "b"]), cell(["a"]), cell(["b"]))
+    (tmp_path / "b" / "per_query" / "reqa" / "pair.npz").unlink()  # a run of an older version
+    assert compare(Results(tmp_path, ["a", "b"]), cell(["a"]), cell(["b"])).questions == 0
 
 
 def test_differences_are_those_of_scipys_test_for_pairs(tmp_path):
@@ -253,10 +322,11 @@ def test_differences_are_those_of_scipys_test_for_pairs(tmp_path):
     compared = compare(results_of(tmp_path), *map(cell, names))
     test = scipy.stats.ttest_rel(*(100 * values))
     low, high = test.confidence_interval(0.95)
-    assert compared == (pytest.approx((low + high) / 2), pytest.approx((high - low) / 2), 5)
+    assert compared[:2] == (pytest.approx((low + high) / 2), pytest.approx((high - low) / 2))
+    assert compared[2:4] == (pytest.approx(test.pvalue), 5)
     (tmp_path / "a-1" / "results.json").unlink()
-    assert compare(results_of(tmp_path), *map(cell, names)).seeds == 4
-    assert compare(results_of(tmp_path), cell(["a-0"]), cell(["none"])) == (None, None, 0)
+    assert compare(results_of(tmp_path), *map(cell, names)).pretrainings == 4
+    assert compare(results_of(tmp_path), cell(["a-0"]), cell(["none"])) == (None, None, None, 0, 0, False)
 
 
 def test_gains_are_taken_seed_by_seed(tmp_path):
@@ -292,7 +362,7 @@ def test_runs_without_spread_are_told_apart(tmp_path):
     write_study(results_of(tmp_path), "S", [], [], claims=claims)
     lines = (tmp_path / "study.md").read_text().splitlines()
     outcomes = {line.split(" | ")[0]: line.split(" | ")[-1] for line in lines if line[0:1] == "|" and " over " in line}
-    assert outcomes == {"| b over a": "holds |", "| a over b": "does not hold |", "| a over a": "within the noise |"}
+    assert outcomes == {"| b over a": "holds |", "| a over b": "does not hold |", "| a over a": "not distinguishable |"}
 
 
 CURVE = {

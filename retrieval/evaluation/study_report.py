@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from retrieval.errors import UserError
-from retrieval.evaluation import display
+from retrieval.evaluation import display, significance
 from retrieval.evaluation.study import Cell, Claim, Plot, StudyTable
 from retrieval.evaluation.study_results import KEY, Comparison, Measurement, Results, compare
 from retrieval.files import write_json, write_text
@@ -19,9 +19,12 @@ _LEGEND = (
     "the rows with the same first label (among all rows, where there is one label). –: no result, see Missing."
 )
 _OUTCOMES = (
-    "The difference is the mean over the seeds that both have, of which each draws the same test questions for both; "
-    "behind ± half of its 95 % confidence interval (Student's t for pairs). Within the noise: 0 is in the interval. "
-    "Not judged: they have one seed in common."
+    "The unit is the pre-training (n of them; a run from scratch counts as one): what starts from the same one is "
+    "averaged first. The difference is the mean over the n that both cells have, paired by seed; behind ± half of its "
+    "95 % confidence interval (Student's t). p is of the same test, and p (Holm) corrected for all claims of this "
+    "table. Holds, does not hold: the corrected p is below 0.05. Not distinguishable: it is not. One pre-training, one "
+    "run: it may have been luck, so nothing is said; where there is a p, it is of a randomisation test over the same "
+    "questions, which is about these two models alone, and corrected by itself."
 )
 _BARS = "Error bars: one standard deviation over the runs of a point, where there are several."
 _COLOURS, _MARKERS, _STYLES = 10, "os^Dv<>Pp*hX", ("-", "--", "-.", ":")
@@ -124,28 +127,44 @@ def _text(value: Measurement, n: int, bold: bool = False) -> display.Markup:
 
 
 def _claims_section(claims: Sequence[Claim], results: Results) -> list[str]:
-    n = max(len(cell.runs) for cell in _claim_cells(claims))
-    header = ["Claim", "Higher, it says", "Lower, it says", "Difference", "Outcome"]
-    text = display.markdown(header, [_claim_row(claim, results, n) for claim in claims])
-    return ["## Claims of the paper", text, *_n_line(n), _OUTCOMES]
+    runs = max(len(cell.runs) for cell in _claim_cells(claims))
+    compared = [compare(results, claim.better, claim.worse) for claim in claims]
+    header = ["Claim", "Higher, it says", "Lower, it says", "Difference", "n", "p", "p (Holm)", "Outcome"]
+    rows = []
+    for claim, comparison, corrected in zip(claims, compared, _corrected(compared)):
+        means = [_text(results.measure(cell), runs) for cell in (claim.better, claim.worse)]
+        tests = ["–" if value is None else f"{value:.4f}" for value in (comparison.p_value, corrected)]
+        outcome = _outcome(comparison, corrected)
+        rows.append([claim.text, *means, _with_margin(comparison), comparison.pretrainings, *tests, outcome])
+    return ["## Claims of the paper", display.markdown(header, rows), *_n_line(runs), _OUTCOMES]
 
 
-def _claim_row(claim: Claim, results: Results, n: int) -> list[str]:
-    compared = compare(results, claim.better, claim.worse)
-    means = [_text(results.measure(cell), n) for cell in (claim.better, claim.worse)]
+def _corrected(compared: Sequence[Comparison]) -> list[float | None]:
+    """p-values by Holm: those over pre-trainings, and by themselves those over questions."""
+    corrected: dict[int, float] = {}
+    for over_questions in (False, True):
+        family = {
+            number: comparison.p_value
+            for number, comparison in enumerate(compared)
+            if comparison.p_value is not None and bool(comparison.questions) == over_questions
+        }
+        corrected.update(zip(family, significance.holm(list(family.values()))))
+    return [corrected.get(number) for number in range(len(compared))]
+
+
+def _with_margin(compared: Comparison) -> str:
     difference = "–" if compared.difference is None else f"{compared.difference:+.2f}"
-    if compared.margin is not None:
-        difference += f" ± {compared.margin:.2f}"
-    return [claim.text, *means, difference, _outcome(compared)]
+    return difference if compared.margin is None else f"{difference} ± {compared.margin:.2f}"
 
 
-def _outcome(compared: Comparison) -> str:
+def _outcome(compared: Comparison, corrected: float | None) -> str:
     if compared.difference is None:
         return "–"
-    if compared.margin is None:
-        return "not judged"
-    if abs(compared.difference) <= compared.margin:
-        return "within the noise"
+    if compared.pretrainings == 1:
+        unit = "one pre-training" if compared.shared else "one run"
+        return f"{unit} ({compared.questions:,} questions)" if compared.questions else unit
+    if corrected is None or corrected >= significance.LEVEL:
+        return "not distinguishable"
     return "holds" if compared.difference > 0 else "does not hold"
 
 

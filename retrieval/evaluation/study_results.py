@@ -3,19 +3,20 @@
 import itertools
 import math
 import statistics
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from retrieval.errors import UserError
-from retrieval.evaluation import significance
+from retrieval.evaluation import per_query, significance
 from retrieval.evaluation.study import Cell
 from retrieval.evaluation.training_metrics import read_training
 from retrieval.files import read_json
 
 KEY = ("system", "dataset", "split", "metric")
 COSINE = "cosine"
+BM25 = "bm25"
 # Values have six digits in results.json, so what lies beyond is the noise of adding floats.
 _DIGITS = 6
 
@@ -44,15 +45,25 @@ class Measurement:
 
 
 class Comparison(NamedTuple):
-    """The mean difference of two cells in percentage points, over the seeds that both have, and how sure it is.
+    """The difference of two cells in percentage points, and how sure it is.
 
-    `margin` is half of its 95 % confidence interval, by Student's t for pairs: None for fewer than two seeds, as the
-    difference is for none.
+    The unit is the pre-training: seeds that go back to the same one, on either side, are averaged first.
+
+    Attributes:
+      difference: the mean over pre-trainings; None where no seed has both cells.
+      margin: half of its 95 % confidence interval, by Student's t for pairs; None for fewer than two pre-trainings.
+      p_value: of the same test; for a single run of each cell, of the randomisation test over its questions.
+      pretrainings: how many there are; a run that starts from scratch counts as one.
+      questions: how many the randomisation test had; 0 where it was not made.
+      shared: whether a run starts from a pre-training: a single one is then one draw of it.
     """
 
-    difference: float | None
-    margin: float | None
-    seeds: int
+    difference: float | None = None
+    margin: float | None = None
+    p_value: float | None = None
+    pretrainings: int = 0
+    questions: int = 0
+    shared: bool = False
 
 
 class Results:
@@ -62,10 +73,15 @@ class Results:
       folder: of the study, with a sub-folder per run.
     """
 
-    def __init__(self, folder: Path, done: Collection[str]):
-        """Args: done: the runs whose results count; of the others there may be some of another table."""
+    def __init__(self, folder: Path, done: Collection[str], origins: Mapping[str, str] | None = None):
+        """Makes the results of a study.
+
+        Args:
+          done: the runs whose results count; of the others there may be some of another table.
+          origins: run -> the pre-training that it goes back to; a run that is not named starts from scratch.
+        """
         self.folder = Path(folder)
-        self._done, self._runs = frozenset(done), {}
+        self._done, self._runs, self._origins = frozenset(done), {}, dict(origins or {})
 
     def has(self, run: str) -> bool:
         """Whether the run has results at all."""
@@ -81,6 +97,23 @@ class Results:
         if cell.over:
             values = tuple(_difference(*pair) for pair in zip(values, self.measure(cell.over).values))
         return Measurement(cell, values)
+
+    def origins(self, cell: Cell, place: int) -> set[str]:
+        """The pre-trainings that a value of a cell rests on; of BM25, which learns nothing, the run itself."""
+        run = cell.runs[place]
+        own = {run if cell.system == BM25 else self._origins.get(run, run)}
+        return own | self.origins(cell.over, place) if cell.over else own
+
+    def per_query(self, cell: Cell) -> dict[str, float] | None:
+        """Question -> value, of a cell with a single run; None where there are none, or it is no mean over questions.
+
+        Raises:
+          UserError: the file is damaged.
+        """
+        if len(cell.runs) > 1 or cell.over or not self.has(cell.runs[0]):
+            return None
+        values = per_query.read(per_query.path_of(self.folder / cell.runs[0], cell.dataset, cell.split))
+        return values and values.of(cell.system, cell.metric)
 
     def _load(self, run: str) -> dict[tuple, tuple[str, float]] | None:
         if run not in self._runs:
@@ -107,13 +140,39 @@ def compare(results: Results, a: Cell, b: Cell) -> Comparison:
       UserError: as `Results.measure`.
     """
     pairs = zip(results.measure(a).values, results.measure(b).values)
-    differences = [value for pair in pairs if (value := _difference(*pair)) is not None]
-    seeds, mean, margin = len(differences), None, None
-    if seeds:
-        mean = round(statistics.mean(differences), _DIGITS)
-    if seeds > 1:
-        margin = round(significance.margin(differences), _DIGITS)
-    return Comparison(mean, margin, seeds)
+    differences = {place: value for place, pair in enumerate(pairs) if (value := _difference(*pair)) is not None}
+    if not differences:
+        return Comparison()
+    rests_on = {place: results.origins(a, place) | results.origins(b, place) for place in differences}
+    means = [
+        round(statistics.mean(differences[place] for place in cluster), _DIGITS) for cluster in _clusters(rests_on)
+    ]
+    mean, count = round(statistics.mean(means), _DIGITS), len(means)
+    if count > 1:
+        return Comparison(mean, round(significance.margin(means), _DIGITS), significance.p_value(means), count)
+    runs = {cell.runs[place] for cell in _with_over(a, b) for place in differences}
+    shared = not set().union(*rests_on.values()) <= runs
+    over = per_query.differences(results.per_query(a) or {}, results.per_query(b) or {})
+    p_value = significance.randomisation(over) if len(over) else None
+    return Comparison(mean, None, p_value, count, len(over), shared)
+
+
+def _with_over(*cells: Cell) -> Iterator[Cell]:
+    for cell in cells:
+        yield cell
+        if cell.over:
+            yield from _with_over(cell.over)
+
+
+def _clusters(names_of: Mapping[int, set[str]]) -> list[list[int]]:
+    """The places in groups: two that share a name, be it by way of others, are in one."""
+    clusters: list[tuple[set[str], list[int]]] = []
+    for place, names in names_of.items():
+        touching = [cluster for cluster in clusters if cluster[0] & names]
+        clusters = [cluster for cluster in clusters if not cluster[0] & names]
+        places = [*(other for _, members in touching for other in members), place]
+        clusters.append((names.union(*(others for others, _ in touching)), places))
+    return [places for _, places in clusters]
 
 
 def _difference(a: float | None, b: float | None) -> float | None:
