@@ -78,7 +78,7 @@ def test_the_papers_model_is_two_bert_bases():
 def test_the_papers_bow_mlp_has_as_many_parameters_as_its_transformer():
     """128 against 110 million in a tower (section 4.2), also where the study fine-tunes it."""
     runs = pretraining_tasks.get_config("paper").runs
-    for config in (load("bow_mlp"), runs["pre-bow_mlp-all-l0-e512"], runs["s0-1-bow_mlp-none-l0-e512"]):
+    for config in (load("bow_mlp"), runs["pre-bow_mlp-all-l0-e512-0"], runs["s0-1-bow_mlp-none-l0-e512"]):
         size = sum(leaf.size for leaf in jax.tree.leaves(models.parameters(models.abstract(config, 30522))))
         assert round(size / 2e6) == 128
 

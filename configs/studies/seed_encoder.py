@@ -15,7 +15,7 @@ is cheaper takes more steps. 'short' is MLM alone with the steps of the weak dec
 with a tenth and all of the labels on BM25's negatives and those of its batch. Two go on from there, as in the paper, by
 a loss that knows no negatives but the mined ones: those of BM25 once more, or what is mined anew in training (ANCE).
 These are 'short' and 'weak': MLM of as much compute learns nothing in its first phase that could be gone on from.
-Every seed draws split and batches, and in 'gpu' and 'local' has pre-trainings of its own.
+Every seed draws its split, its batches and pre-trainings of its own: claims are judged over pre-trainings.
 `transfer` are BEIR folders of these names, searched with what was learned from all of the labels.
 """
 
@@ -60,9 +60,8 @@ class Size(NamedTuple):
 
     Attributes:
       base: the size of the configs that its runs start from.
-      seeds: of the fine-tuning runs.
-      drawn: pre-trainings of each kind, from which the seeds start in turn. One pre-training is one draw: that of MLM
-        alone, which asks nothing of [CLS], is of use to fine-tuning or not (docs/results.md).
+      seeds: each has a pre-training of each kind, and its own fine-tuning runs. One pre-training is one draw: that of
+        MLM alone, which asks nothing of [CLS], is of use to fine-tuning or not (docs/results.md).
       parallel: runs at a time.
       variations: pre-trainings of Figure 3.
       fields: what is changed in every run's config.
@@ -75,7 +74,6 @@ class Size(NamedTuple):
 
     base: str
     seeds: tuple[int, ...]
-    drawn: int
     parallel: int
     variations: tuple[str, ...]
     fields: dict[str, dict[str, Any]]
@@ -90,7 +88,6 @@ SIZES = {
     "paper": Size(
         base="paper",
         seeds=(0, 1, 2),
-        drawn=1,
         parallel=1,
         variations=("weak", "strong", "wide", "deep"),
         fields=dict(model=dict(tied=True), data=dict(query_length=64, document_length=512)),
@@ -109,7 +106,6 @@ SIZES = {
     "gpu": Size(
         base="local",
         seeds=(0, 1, 2),
-        drawn=3,
         parallel=1,
         variations=("weak", "strong", "wide", "deep"),
         fields=dict(
@@ -133,7 +129,6 @@ SIZES = {
     "local": Size(
         base="local",
         seeds=(0, 1, 2),
-        drawn=3,
         parallel=2,
         variations=("weak", "strong"),
         fields=dict(
@@ -197,10 +192,9 @@ def cost(config: ConfigDict) -> float:
 def _table(study: ConfigDict, size: Size, dataset: str) -> ConfigDict:
     """Every run by its name, those of a seed together."""
     runs = ConfigDict({"corpus": _prepare(study, size)})
-    for number in range(size.drawn):
-        for model in dict.fromkeys((*MODELS["bm25"], *size.variations)):
-            runs[_pretrained(size, model, number)] = _pretrain(size, model, number)
     for seed in size.seeds:
+        for model in dict.fromkeys((*MODELS["bm25"], *size.variations)):
+            runs[_pretrained(model, seed)] = _pretrain(size, model, seed)
         for share in SHARES:
             runs[_split_run(share, seed)] = _split(study, size, dataset, share, seed)
         for model, share, negatives in fine_tuned(size):
@@ -215,9 +209,9 @@ def _prepare(study: ConfigDict, size: Size) -> ConfigDict:
     return config
 
 
-def _pretrain(size: Size, model: str, number: int) -> ConfigDict:
+def _pretrain(size: Size, model: str, seed: int) -> ConfigDict:
     config = _sized(seed_encoder.get_config(size.base), size)
-    config.seed = number
+    config.seed = seed
     config.stages, config.base = ("train", "similarity"), "corpus"
     config.train.update(size.pre_training)
     weak = cost(config)
@@ -254,7 +248,7 @@ def _fine_tune(size: Size, dataset: str, model: str, share: str, negatives: str,
     config = _sized(dpr_mined.get_config(size.base), size)
     config.seed = seed
     config.stages, config.base = ("train", "encode", "evaluate", "report"), _split_run(share, seed)
-    config.train.init_from = _pretrained(size, model, seed)
+    config.train.init_from = _pretrained(model, seed)
     # [CLS] itself is the embedding (section 4.2). A projection, which would be drawn at random, makes the result one of
     # its seed: [CLS] vectors lie so close to each other that some projections take all of a short run to part them.
     config.model.embed_dim = 0
@@ -279,9 +273,9 @@ def _sized(config: ConfigDict, size: Size) -> ConfigDict:
     return config
 
 
-def _pretrained(size: Size, model: str, seed: int) -> str:
+def _pretrained(model: str, seed: int) -> str:
     """The name of the pre-training that a seed starts from."""
-    return f"pre-{model}-{seed % size.drawn}"
+    return f"pre-{model}-{seed}"
 
 
 def _split_run(share: str, seed: int) -> str:
@@ -392,7 +386,7 @@ class _Report:
         longest = _sized(seed_encoder.get_config(self._size.base), self._size).data.document_length
         lines = []
         for model in MODELS["bm25"]:
-            runs = [_pretrained(self._size, model, number) for number in range(self._size.drawn)]
+            runs = [_pretrained(model, seed) for seed in self._size.seeds]
             cell = dict(runs=runs, system="trained", metric="cosine", dataset="corpus")
             points = [[n, cell | dict(split=f"{n} tokens")] for n in (longest // part for part in (8, 4, 2, 1))]
             lines.append(dict(label=LABELS[model], points=points))
