@@ -16,7 +16,7 @@ from retrieval.files import read_json
 
 KEY = ("system", "dataset", "split", "metric")
 COSINE = "cosine"
-BM25 = "bm25"
+BM25 = "bm25"  # also the beginning of the names of a second one
 # Values have six digits in results.json, so what lies beyond is the noise of adding floats.
 _DIGITS = 6
 
@@ -101,7 +101,7 @@ class Results:
     def origins(self, cell: Cell, place: int) -> set[str]:
         """The pre-trainings that a value of a cell rests on; of BM25, which learns nothing, the run itself."""
         run = cell.runs[place]
-        own = {run if cell.system == BM25 else self._origins.get(run, run)}
+        own = {run if cell.system.startswith(BM25) else self._origins.get(run, run)}
         return own | self.origins(cell.over, place) if cell.over else own
 
     def per_query(self, cell: Cell) -> dict[str, float] | None:
