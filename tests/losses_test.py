@@ -9,7 +9,7 @@ import pytest
 from devices import assert_same_on_any_mesh
 
 from retrieval.errors import UserError
-from retrieval.training.losses import OWN_NEGATIVES, free_bits, in_batch_softmax, token_cross_entropy
+from retrieval.training.losses import OTHER_POSITIVES, OWN_NEGATIVES, free_bits, in_batch_softmax, token_cross_entropy
 
 
 def softmax_by_loops(query, document, ids, log_q, temperature, symmetric):
@@ -38,6 +38,38 @@ def softmax_by_loops(query, document, ids, log_q, temperature, symmetric):
         losses.append(loss)
         hits.append(all(positive > rival for rival in rivals))
     return np.array(losses), np.array(hits, np.float32)
+
+
+def softmax_over_positives(query, document, ids, log_q, known, temperature, symmetric, other_positives):
+    """The same where each query has known positives: `known` has their ids, [B, P]. In float64, one logit at a time."""
+    B, K, _ = document.shape
+    known = [{int(ids[b, 0]), *known[b].tolist()} for b in range(B)]
+
+    def loss_of(logits, positives, own):
+        others = [logit for place, logit in logits.items() if place not in positives]
+        counted = [own] if other_positives == "mask" else positives
+        return np.mean([math.log(sum(map(math.exp, [logits[p], *others]))) - logits[p] for p in counted])
+
+    losses, hits = [], []
+    for b in range(B):
+        places = [(r, k) for r in range(B) for k in range(K)]
+        scores = {(r, k): float(query[b] @ document[r, k]) for r, k in places}
+        logits = {(r, k): scores[r, k] / temperature - (0 if log_q is None else float(log_q[r, k])) for r, k in places}
+        positives = [(r, k) for r, k in places if int(ids[r, k]) in known[b]]
+        loss = loss_of(logits, positives, (b, 0))
+        if symmetric:
+            logits = {r: float(query[r] @ document[b, 0]) / temperature for r in range(B)}
+            loss = (loss + loss_of(logits, [r for r in range(B) if int(ids[b, 0]) in known[r]], b)) / 2
+        losses.append(loss)
+        hits.append(all(scores[b, 0] > scores[place] for place in places if place not in positives))
+    return np.array(losses), np.array(hits, np.float32)
+
+
+def known_positives(ids, P=3, seed=1):
+    """Of each row the own positive, that of another row, and a document that may be nowhere, in any order."""
+    random = np.random.default_rng(seed)
+    known = np.stack([ids[:, 0], random.permutation(ids[:, 0]), random.integers(0, 40, len(ids))], axis=1)
+    return random.permuted(np.concatenate([known] + [ids[:, :1]] * (P - 3), axis=1), axis=1).astype(np.int32)
 
 
 def batch(B=8, K=1, E=5, seed=0, documents=6):
@@ -70,12 +102,68 @@ def test_in_batch_softmax_is_that_of_the_loops(K, corrected, temperature, symmet
     assert 0 < hits.mean() < 1
 
 
-def test_blocks_change_nothing():
+@pytest.mark.parametrize("other_positives", OTHER_POSITIVES)
+@pytest.mark.parametrize(("K", "symmetric"), [(1, False), (3, False), (1, True), (3, True)])
+def test_no_positive_of_a_query_is_its_negative(K, symmetric, other_positives):
+    query, document, ids, log_q = batch(B=12, K=K, documents=20)
+    known = known_positives(ids, P=5)
+    options = dict(temperature=0.7, symmetric=symmetric, other_positives=other_positives)
+    loss, metrics = in_batch_softmax(query, document, ids, log_q, positive_ids_BP=known, **options)
+    expected, hits = softmax_over_positives(query, document, ids, log_q, known, **options)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(metrics["recall@1"], hits)
+    before, _ = in_batch_softmax(query, document, ids, log_q, temperature=0.7, symmetric=symmetric)
+    assert (np.abs(loss - before) > 1e-3).sum() >= 6  # of 12 rows
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_the_own_positive_alone_is_what_is_known_without_a_list(symmetric):
+    query, document, ids, log_q = batch(K=3)
+    alone = in_batch_softmax(query, document, ids, log_q, symmetric=symmetric)
+    listed = in_batch_softmax(query, document, ids, log_q, symmetric=symmetric, positive_ids_BP=ids[:, :1].repeat(4, 1))
+    jax.tree.map(np.testing.assert_array_equal, listed, alone)
+
+
+def test_the_mean_over_positives_by_hand():
+    """Scores 2, 1 and 0, of which the first two are positives: the mean of softmax(2, 0) and softmax(1, 0)."""
+    query, document = jnp.ones((3, 1)), jnp.array([2.0, 1.0, 0.0])[:, None, None]
+    known = jnp.array([[7, 8], [7, 8], [9, 9]])
+    loss, _ = in_batch_softmax(
+        query, document, jnp.array([[7], [8], [9]]), None, positive_ids_BP=known, other_positives="mean"
+    )
+    both = (math.log(1 + math.exp(-2)) + math.log(1 + math.exp(-1))) / 2
+    np.testing.assert_allclose(loss, [both, both, math.log(1 + math.exp(2) + math.exp(1))], rtol=1e-6)
+
+
+def test_a_query_whose_batch_holds_no_negative_has_no_loss():
+    query, document, ids, log_q = batch(K=2)
+    known = np.tile(np.unique(ids), (8, 1))
+    for other_positives in OTHER_POSITIVES:
+
+        def loss(query, other_positives=other_positives):
+            options = dict(positive_ids_BP=known, other_positives=other_positives, symmetric=True)
+            return in_batch_softmax(query, document, ids, log_q, **options)[0].sum()
+
+        value, gradient = jax.value_and_grad(loss)(query)
+        np.testing.assert_allclose(value, 0, atol=1e-5)
+        np.testing.assert_allclose(gradient, 0, atol=1e-5)
+
+
+def test_an_unknown_use_of_other_positives_is_refused():
+    with pytest.raises(UserError, match="unknown other_positives 'meen': did you mean mean"):
+        in_batch_softmax(*batch(), other_positives="meen")
+
+
+@pytest.mark.parametrize("other_positives", OTHER_POSITIVES)
+def test_blocks_change_nothing(other_positives):
     """24 documents in blocks of one, in blocks that do not divide them, and in one block."""
     query, document, ids, log_q = batch(K=3)
+    options = dict(
+        temperature=0.3, symmetric=True, other_positives=other_positives, positive_ids_BP=known_positives(ids)
+    )
 
     def loss(query, document, block):
-        losses, metrics = in_batch_softmax(query, document, ids, log_q, temperature=0.3, symmetric=True, block=block)
+        losses, metrics = in_batch_softmax(query, document, ids, log_q, block=block, **options)
         return (losses * np.arange(1, 9)).sum(), metrics["recall@1"]
 
     gradient = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
@@ -96,18 +184,21 @@ def test_no_matrix_of_all_scores_is_held():
     assert compiled.memory_analysis().temp_size_in_bytes < 1.5e6
 
 
+@pytest.mark.parametrize("other_positives", OTHER_POSITIVES)
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_gradients_are_finite_differences_of_the_loops(symmetric):
-    query, document, ids, log_q = batch(B=4, K=2, E=3, documents=4)
-    options = dict(temperature=0.7, symmetric=symmetric)
-    grads = jax.grad(lambda q, d: in_batch_softmax(q, d, ids, log_q, **options)[0].sum(), (0, 1))(query, document)
+def test_gradients_are_finite_differences_of_the_loops(symmetric, other_positives):
+    query, document, ids, log_q = batch(B=4, K=2, E=3, documents=6)
+    known = known_positives(ids)
+    options = dict(temperature=0.7, symmetric=symmetric, other_positives=other_positives)
+    loss = lambda q, d: in_batch_softmax(q, d, ids, log_q, positive_ids_BP=known, **options)[0].sum()  # noqa: E731
+    grads = jax.grad(loss, (0, 1))(query, document)
     wide = [query.astype(np.float64), document.astype(np.float64)]
     for array, grad in zip(wide, grads):
         for index in np.ndindex(array.shape):
             values = []
             for step in (1e-5, -1e-5):
                 array[index] += step
-                values.append(softmax_by_loops(*wide, ids, log_q, **options)[0].sum())
+                values.append(softmax_over_positives(*wide, ids, log_q, known, **options)[0].sum())
                 array[index] -= step
             assert grad[index] == pytest.approx((values[0] - values[1]) / 2e-5, abs=1e-5)
 
@@ -163,13 +254,17 @@ def test_half_precision_embeddings_are_compared_in_float32():
     np.testing.assert_allclose(loss, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("K, symmetric", [(1, False), (3, True)])
-def test_in_batch_softmax_and_its_gradients_are_the_same_on_any_mesh(K, symmetric):
+@pytest.mark.parametrize(
+    ("K", "symmetric", "other_positives"),
+    [(1, False, "mask"), (3, True, "mask"), (1, True, "mean"), (3, False, "mean")],
+)
+def test_in_batch_softmax_and_its_gradients_are_the_same_on_any_mesh(K, symmetric, other_positives):
     query, document, ids, log_q = batch(B=16, K=K, documents=12)
 
     def loss(scale, batch):
-        query, document, ids, log_q = batch
-        values, metrics = in_batch_softmax(query * scale, document, ids, log_q, symmetric=symmetric)
+        query, document, ids, log_q, known = batch
+        options = dict(symmetric=symmetric, positive_ids_BP=known, other_positives=other_positives)
+        values, metrics = in_batch_softmax(query * scale, document, ids, log_q, **options)
         return values.mean(), (values, metrics)
 
     step = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True, allow_int=True)
@@ -178,7 +273,8 @@ def test_in_batch_softmax_and_its_gradients_are_the_same_on_any_mesh(K, symmetri
         aux, (scale_grad, batch_grad) = step(scale, batch)
         return aux, scale_grad, batch_grad[:2], batch_grad[3]
 
-    assert_same_on_any_mesh(without_integers, jnp.linspace(0.5, 1.5, 5), (query, document, ids, log_q))
+    given = (query, document, ids, log_q, known_positives(ids))
+    assert_same_on_any_mesh(without_integers, jnp.linspace(0.5, 1.5, 5), given)
 
 
 def test_a_block_that_is_not_positive_is_refused():

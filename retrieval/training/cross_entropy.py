@@ -3,7 +3,8 @@
 Scores are computed for a block of candidates at a time, in the forward pass and once more in the backward pass, which
 needs no more than each row's normalizer. Memory grows with rows x block, not with rows x candidates.
 
-Letters of shapes: B anchors, N candidates of the global batch, T blocks, C candidates of a block, E embedding size.
+Letters of shapes: B anchors, N candidates of the global batch, T blocks, C candidates of a block, E embedding size,
+P ids of an anchor, Q ids of a candidate.
 """
 
 import functools
@@ -19,40 +20,45 @@ class Candidates(NamedTuple):
 
     Attributes:
       bias_N: added to the logits.
-      ids_N: equal for copies of a candidate.
+      ids_NQ: a candidate is a positive of an anchor where one of its ids is one of the anchor's.
     """
 
     embedding_NE: jax.Array
     bias_N: jax.Array
-    ids_N: jax.Array
+    ids_NQ: jax.Array
 
 
 class Anchors(NamedTuple):
-    """The rows of this device; `own_B` is the place of each one's positive among the candidates, `ids_B` its id."""
+    """The rows of this device; `own_B` is the place of each one's own positive among the candidates."""
 
     embedding_BE: jax.Array
     own_B: jax.Array
-    ids_B: jax.Array
+    ids_BP: jax.Array
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
 def cross_entropy(
-    anchors: Anchors, candidates: Candidates, temperature: float, block: int
+    anchors: Anchors, candidates: Candidates, temperature: float, block: int, mean: bool = False
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """-log of the positive's share, with logits inner product / temperature + bias; other copies of it are left out.
+    """-log of a positive's share among itself and the negatives, with logits inner product / temperature + bias.
+
+    Args:
+      mean: whether the loss is the mean over all positives of an anchor, or that of its own one alone. No positive is
+        ever a negative.
 
     Returns:
-      The loss [B], the positive's inner product [B], and the greatest of those that are no copy of it [B]. Only the
-      loss is differentiable, by the embeddings.
+      The loss [B], the own positive's inner product [B], and the greatest of the negatives' [B]. Only the loss is
+      differentiable, by the embeddings.
     """
-    return _forward(anchors, candidates, temperature, block)[0]
+    return _forward(anchors, candidates, temperature, block, mean)[0]
 
 
-def _forward(anchors: Anchors, candidates: Candidates, temperature: float, block: int) -> tuple:
+def _forward(anchors: Anchors, candidates: Candidates, temperature: float, block: int, mean: bool) -> tuple:
     def add(carry: tuple, given: tuple) -> tuple[tuple, None]:
         largest_B, total_B, positive_B, rival_B = carry
         score_BC, own_BC, left_out_BC = _compare(anchors, *given)
-        logit_BC = jnp.where(left_out_BC, -jnp.inf, score_BC / temperature + given[0].bias_N)
+        is_out_BC = own_BC | left_out_BC if mean else left_out_BC
+        logit_BC = jnp.where(is_out_BC, -jnp.inf, score_BC / temperature + given[0].bias_N)
         new_B = jnp.maximum(largest_B, logit_BC.max(axis=1))
         total_B = total_B * jnp.exp(largest_B - new_B) + jnp.exp(logit_BC - new_B[:, None]).sum(axis=1)
         positive_B += jnp.where(own_BC, score_BC, 0).sum(axis=1)
@@ -64,19 +70,50 @@ def _forward(anchors: Anchors, candidates: Candidates, temperature: float, block
     start = (zero_B + jnp.finfo(jnp.float32).min, zero_B, zero_B, zero_B - jnp.inf)
     (largest_B, total_B, positive_B, rival_B), _ = jax.lax.scan(add, start, _blocks(candidates, block))
     normalizer_B = largest_B + jnp.log(total_B)
+    if mean:
+        loss_B, pull_B, count_B = _mean_over_positives(anchors, candidates, normalizer_B, temperature, block)
+        return (loss_B, positive_B, rival_B), (anchors, candidates, normalizer_B, pull_B, count_B)
     own_bias_B = _take(candidates.bias_N, anchors.own_B)
     loss_B = normalizer_B - positive_B / temperature - own_bias_B
     return (loss_B, positive_B, rival_B), (anchors, candidates, normalizer_B)
 
 
-def _backward(temperature: float, block: int, kept: tuple, gradients: tuple) -> tuple[Anchors, Candidates]:
-    anchors, candidates, normalizer_B = kept
+def _mean_over_positives(
+    anchors: Anchors, candidates: Candidates, normalizer_B: jax.Array, temperature: float, block: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The mean of -log of each positive's share, the mean of the negatives' shares beside each, and the positives.
+
+    Args:
+      normalizer_B: of the negatives alone; -inf where there are none.
+    """
+
+    def add(carry: tuple, given: tuple) -> tuple[tuple, None]:
+        score_BC, own_BC, left_out_BC = _compare(anchors, *given)
+        is_positive_BC = (own_BC | left_out_BC) & (given[1] >= 0)
+        lead_BC = normalizer_B[:, None] - (score_BC / temperature + given[0].bias_N)
+        terms = (jax.nn.softplus(lead_BC), jax.nn.sigmoid(lead_BC), jnp.ones_like(lead_BC))
+        return tuple(sum_B + jnp.where(is_positive_BC, x, 0).sum(axis=1) for sum_B, x in zip(carry, terms)), None
+
+    start = (jnp.zeros_like(normalizer_B),) * 3
+    (loss_B, pull_B, count_B), _ = jax.lax.scan(add, start, _blocks(candidates, block))
+    return loss_B / count_B, pull_B / count_B, count_B
+
+
+def _backward(temperature: float, block: int, mean: bool, kept: tuple, gradients: tuple) -> tuple[Anchors, Candidates]:
+    anchors, candidates, normalizer_B, *of_mean = kept
     scale_B1 = (gradients[0] / temperature)[:, None]
 
     def add(gradient_BE: jax.Array, given: tuple) -> tuple[jax.Array, jax.Array]:
         score_BC, own_BC, left_out_BC = _compare(anchors, *given)
-        share_BC = jnp.exp(score_BC / temperature + given[0].bias_N - normalizer_B[:, None])
-        gradient_BC = scale_B1 * (jnp.where(left_out_BC, 0, share_BC) - own_BC)
+        relative_BC = score_BC / temperature + given[0].bias_N - normalizer_B[:, None]
+        if mean:
+            pull_B, count_B = of_mean
+            of_positive_BC = -jax.nn.sigmoid(-relative_BC) / count_B[:, None]
+            of_negative_BC = pull_B[:, None] * jnp.exp(relative_BC)
+            gradient_BC = jnp.where(own_BC | left_out_BC, of_positive_BC, of_negative_BC)
+            gradient_BC = scale_B1 * jnp.where(given[1] < 0, 0, gradient_BC)
+        else:
+            gradient_BC = scale_B1 * (jnp.where(left_out_BC, 0, jnp.exp(relative_BC)) - own_BC)
         gradient_BE += _product("bc,ce->be", gradient_BC, given[0].embedding_NE)
         return gradient_BE, _product("bc,be->ce", gradient_BC, anchors.embedding_BE, _everywhere())
 
@@ -92,7 +129,7 @@ cross_entropy.defvjp(_forward, _backward)
 
 def _blocks(candidates: Candidates, block: int) -> tuple[Candidates, jax.Array]:
     """Candidates in blocks [T, C, ...], and the number of each; the last block may end with zeros, of number -1."""
-    N = len(candidates.ids_N)
+    N = len(candidates.ids_NQ)
     C = min(block, N)
     padding = -N % C
 
@@ -103,10 +140,14 @@ def _blocks(candidates: Candidates, block: int) -> tuple[Candidates, jax.Array]:
 
 
 def _compare(anchors: Anchors, block: Candidates, number_C: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Inner products with a block, which of it is the anchor's own, and what is left out; [B, C]."""
+    """Inner products with a block, which of it is the anchor's own, and its other positives and what pads it; [B, C].
+
+    No array of all pairs of ids is held: the compiler compares and sums up in one loop.
+    """
     score_BC = _product("be,ce->bc", anchors.embedding_BE, block.embedding_NE)
     own_BC = anchors.own_B[:, None] == number_C
-    return score_BC, own_BC, ((anchors.ids_B[:, None] == block.ids_N) & ~own_BC) | (number_C < 0)
+    is_positive_BC = (anchors.ids_BP[:, None, :, None] == block.ids_NQ[:, None, :]).any(axis=(2, 3))
+    return score_BC, own_BC, (is_positive_BC & ~own_BC) | (number_C < 0)
 
 
 def _product(equation: str, a: jax.Array, b: jax.Array, out_sharding: P | None = None) -> jax.Array:

@@ -1,17 +1,21 @@
 """Losses: embeddings or logits to one value per example; the caller owns the mean.
 
 Letters of shapes: B examples of the global batch, K documents of each (the positive, then the hard negatives), N of
-these the hard negatives (K - 1), E embedding size, P tokens to predict, V vocabulary, Z size of a latent variable.
+these the hard negatives (K - 1), E embedding size, P tokens to predict or known positives of a query, V vocabulary, Z
+size of a latent variable.
 """
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from retrieval.errors import UserError
+from retrieval.errors import UserError, unknown_name
 from retrieval.training.cross_entropy import Anchors, Candidates, cross_entropy
 
 Metrics = dict[str, jax.Array]
+
+# What in-batch softmax makes of a query's other positives in the batch: no negatives, or positives beside its own.
+OTHER_POSITIVES = ("mask", "mean")
 
 
 def in_batch_softmax(
@@ -22,43 +26,56 @@ def in_batch_softmax(
     *,
     temperature: float = 1.0,
     symmetric: bool = False,
+    positive_ids_BP: jax.Array | None = None,
+    other_positives: str = "mask",
     block: int = 512,
 ) -> tuple[jax.Array, Metrics]:
     """Sampled softmax over all documents of the global batch (Chang et al. 2020, section 2).
 
     The logit of a document is score / temperature - log Q(document), the positive's too (Bengio & Senecal 2008; for
     in-batch candidates Yi et al. 2019): Q is the chance of being drawn, so a document is not pushed away for being
-    drawn often. Other copies of the positive, by id, are left out: no document is its own negative.
+    drawn often. No positive of a query is its negative, by id, in whatever row and column it is: neither a copy of its
+    own one, nor another that is known.
 
     Args:
       document_BKE: the positive is `document_BKE[:, 0]`.
       document_ids_BK: equal for copies of a document, in whatever column.
       log_q_BK: log Q, up to a constant; None for no correction.
-      symmetric: whether to average with the softmax of each positive over the batch's queries. There the queries of
-        other copies of the positive are left out, and nothing is corrected.
+      symmetric: whether to average with the softmax of each positive over the batch's queries. There the other queries
+        that it is a positive of are no negatives, and nothing is corrected.
+      positive_ids_BP: ids of all positives of a query that are known, its own among them; None for its own alone.
+        An id may be there more than once, to fill a row up.
+      other_positives: 'mask' leaves them out; with 'mean' the loss of a query is the mean over its positives in the
+        batch, of each among itself and the negatives.
       block: documents that are compared at a time; it changes memory and time, not the result.
 
     Returns:
-      The loss [B], and 'recall@1' [B]: 1 where the positive's score (not corrected) is greater than that of every
-      candidate that is no copy of it, else 0; a tie is a miss.
+      The loss [B], and 'recall@1' [B]: 1 where the own positive's score (not corrected) is greater than that of every
+      negative, else 0; a tie is a miss.
 
     Raises:
-      UserError: the temperature or the block is not positive.
+      UserError: the temperature or the block is not positive, or `other_positives` is unknown.
     """
     _check_temperature(temperature)
+    if other_positives not in OTHER_POSITIVES:
+        raise unknown_name("other_positives", other_positives, OTHER_POSITIVES)
     if block < 1:
         raise UserError(f"loss block {block}: must be at least 1")
     B, K, E = document_BKE.shape
     query_BE, document_BKE = query_BE.astype(jnp.float32), document_BKE.astype(jnp.float32)
-    ids_B = document_ids_BK[:, 0]
+    ids_B1 = document_ids_BK[:, :1]
+    known_BP = ids_B1 if positive_ids_BP is None else positive_ids_BP
+    options = (temperature, block, other_positives == "mean")
     bias_BK = jnp.zeros_like(document_ids_BK, jnp.float32) if log_q_BK is None else -jnp.asarray(log_q_BK, jnp.float32)
-    documents = Candidates(document_BKE.reshape(B * K, E), bias_BK.reshape(B * K), document_ids_BK.reshape(B * K))
-    queries = Anchors(query_BE, _numbers(ids_B, K), ids_B)
-    loss_B, positive_B, rival_B = cross_entropy(queries, _on_every_device(documents), temperature, block)
+    documents = Candidates(
+        document_BKE.reshape(B * K, E), bias_BK.reshape(B * K), document_ids_BK.reshape(B * K)[:, None]
+    )
+    queries = Anchors(query_BE, _numbers(ids_B1[:, 0], K), known_BP)
+    loss_B, positive_B, rival_B = cross_entropy(queries, _on_every_device(documents), *options)
     if symmetric:
-        positives = Anchors(document_BKE[:, 0], _numbers(ids_B, 1), ids_B)
-        rivals = Candidates(query_BE, jnp.zeros_like(ids_B, jnp.float32), ids_B)
-        loss_B = (loss_B + cross_entropy(positives, _on_every_device(rivals), temperature, block)[0]) / 2
+        positives = Anchors(document_BKE[:, 0], _numbers(ids_B1[:, 0], 1), ids_B1)
+        rivals = Candidates(query_BE, jnp.zeros_like(ids_B1[:, 0], jnp.float32), known_BP)
+        loss_B = (loss_B + cross_entropy(positives, _on_every_device(rivals), *options)[0]) / 2
     return loss_B, {"recall@1": (positive_B > rival_B).astype(jnp.float32)}
 
 
