@@ -2,8 +2,11 @@
 MS MARCO's triples or of JSON lines, evaluated on sets of any format.
 
     python -m retrieval.main --config=configs/dpr.py --workdir=runs/dpr --config.base=runs/mlm \\
-        --config.train.init_from=runs/mlm --config.pairs.files=biencoder-nq-train.json \\
+        --config.train.init_from=runs/mlm --config.pairs.files=biencoder-nq-train.json --config.pairs.positives=1 \\
         --config.sets.labelled=biencoder-nq-dev.json
+
+DPR's files list every passage that holds the answer, and the gold passage first: `pairs.positives=1` trains on that one
+alone, as the paper does. Files of other formats list what was judged, so all positives are trained on by default.
 
 `base` lends the vocabulary, `init_from` the parameters, of an encoder with as many positions or more; BERT's weights
 need no base, but `--config.vocab`. The embedding is [CLS] itself: towers that were trained with a projection want their
@@ -23,7 +26,6 @@ def get_config(size: str = "paper") -> ConfigDict:
     config.split.set = ""
     config.data.update(negatives=1, query_length=64, document_length=256)
     config.model.embed_dim = 0
-    config.pairs.positives = 1  # the gold passage, not all that hold the answer
     config.train.update(
         steps=18_400, batch_size=128, learning_rate=2e-5, warmup_ratio=0.067, clip_norm=2.0, log_q=False
     )

@@ -32,6 +32,5 @@ def get_config(size: str = "paper") -> ConfigDict:
     config = dpr.get_config(size)
     config.stages = ("sets", "index", "mine", "pairs", "train", "encode", "evaluate", "report")
     config.split.set = "reqa"
-    config.pairs.positives = 0  # all of them are judged
     config.mine.last = 100
     return config

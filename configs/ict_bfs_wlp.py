@@ -114,7 +114,10 @@ def _paper() -> ConfigDict:
             temperature=1.0,
             margin=1.0,  # of triplet
             symmetric=False,
-            log_q=True,  # symmetric and log_q are of in_batch_softmax
+            # A query's other positives in the batch: 'mask' (no negatives), 'mean' (the mean of the losses of all of
+            # them) or 'negatives' (like all others). This, symmetric and log_q are of in_batch_softmax.
+            other_positives="mask",
+            log_q=True,
             kl_weight=1.0,  # of model.decoder.latent, with so many nats of each dimension free
             free_bits=0.0,
             # Work directory of a trained run (the encoder of an MLM initialises both towers), or a folder of BERT's

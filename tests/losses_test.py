@@ -116,6 +116,19 @@ def test_no_positive_of_a_query_is_its_negative(K, symmetric, other_positives):
     assert (np.abs(loss - before) > 1e-3).sum() >= 6  # of 12 rows
 
 
+def test_long_lists_of_positives_are_compared_in_parts():
+    """1,000 ids for each of 128 x 128 pairs would take 16 MB."""
+    query, document, ids, log_q = batch(B=128, documents=100)
+    known = np.arange(1000, 129_000, dtype=np.int32).reshape(128, 1000)
+    known[:, 0] = ids[:, 0]
+    known[np.arange(128), np.arange(128) * 7 + 100] = ids[::-1, 0]
+    options = dict(temperature=0.5, symmetric=True)
+    function = jax.jit(lambda q, d: in_batch_softmax(q, d, ids, log_q, positive_ids_BP=known, **options)[0])
+    expected, _ = softmax_over_positives(query, document, ids, log_q, known, **options, other_positives="mask")
+    np.testing.assert_allclose(function(query, document), expected, rtol=1e-5, atol=1e-5)
+    assert function.lower(query, document).compile().memory_analysis().temp_size_in_bytes < 4e6
+
+
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_the_own_positive_alone_is_what_is_known_without_a_list(symmetric):
     query, document, ids, log_q = batch(K=3)

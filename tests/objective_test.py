@@ -84,12 +84,34 @@ def test_an_autoencoder_is_trained_for_both_losses_and_its_share_of_the_divergen
     assert found.mean() == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.parametrize("chunk_size", [0, 2])
+def test_known_positives_are_masked_or_counted_or_pushed_away(labelled, chunk_size):
+    model, batch, query, document = labelled
+    ids = np.arange(12).reshape(4, 3)
+    known = np.stack([ids[:, 0], ids[[1, 0, 3, 2], 0]], axis=1)
+    batch |= {"document_id": ids, "positive_ids": known}
+    found = {}
+    for use in objectives.OTHER_POSITIVES:
+        config = make_config(**{"train.other_positives": use, "train.symmetric": True, "train.chunk_size": chunk_size})
+        without = {name: value for name, value in batch.items() if name != "positive_ids"}
+        given = without if use == "negatives" else batch  # as `examples.known_positives` has it
+        found[use], _ = objectives.make(config, model)(models.parameters(model), given, jax.random.key(0))
+        options = {} if use == "negatives" else dict(positive_ids_BP=known, other_positives=use)
+        options |= dict(temperature=0.5, symmetric=True)
+        expected, _ = losses.in_batch_softmax(query, document, ids, batch["log_q"], **options)
+        np.testing.assert_allclose(found[use], expected, rtol=1e-4, atol=1e-5)
+    assert all((np.abs(found["mask"] - found[use]) > 1e-3).any() for use in ("mean", "negatives"))
+
+
 def test_a_loss_of_hard_negatives_needs_some():
     config = make_config(**{"train.loss": "two_way_nll"})
     with pytest.raises(UserError, match=r"config\.train\.loss=two_way_nll .*set config\.data\.negatives=1 or more"):
         objectives.check(config)
     config.data.negatives = 1
     objectives.check(config)
+    config.train.other_positives = "mean"
+    with pytest.raises(UserError, match=r"config\.train\.other_positives=mean is a part of"):
+        objectives.check(config)
     config.train.symmetric = True
     with pytest.raises(UserError, match=r"config\.train\.symmetric=True is a part of"):
         objectives.check(config)

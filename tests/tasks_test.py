@@ -554,6 +554,60 @@ def test_only_the_first_positives_are_trained_on(corpus, hard, tmp_path):
     assert ("two", "the ant") in trained and ("two", "the bee") not in trained
 
 
+def labelled_batch(corpus, folder, rates, positives, **sizes):
+    """The first batch of a folder of labelled pairs, on two devices."""
+    task, _ = tasks.register(*corpus, rates, labelled=folder, positives=positives > 0)
+    lengths = features.pair_lengths(24, 64, positives=positives)
+    sharding = NamedSharding(jax.make_mesh((2,), ("data",), devices=jax.devices()[:2]), P("data"))
+    converter = features.TwoTowerConverter(corpus[1].sep_id, positives > 0)
+    return take(Batches(task, lengths, converter, seed=0, sharding=sharding, **sizes), 1)[0]
+
+
+KNOWN = [
+    Example("who sang", tuple(Candidate("", "", f"the {animal}") for animal in ("ant", "bee", "cow"))),
+    Example("Who  Sang", (Candidate("", "", "the dog"),)),  # alike to an uncased model
+    Example("who else", (Candidate("", "", "the ant"), Candidate("", "", "the fox"))),
+]
+
+
+def test_a_batch_has_the_ids_of_all_known_positives_trained_on_or_not(corpus, tmp_path):
+    id_of = {animal: passages.document_id(labelled_digest(f"the {animal}")) for animal in DOCUMENTS}
+    sung, else_ = ({id_of[a] for a in animals} for animals in (("ant", "bee", "cow", "dog"), ("ant", "fox")))
+    for number, positives in enumerate((0, 1)):
+        folder = tmp_path / str(number)
+        assert pairs.write_pairs(KNOWN, corpus[1], folder, 2, positives)["most positives"] == 4
+        batch = labelled_batch(corpus, folder, {"pairs": 1.0}, 4, batch_size=8, lanes=2)
+        assert batch["positive_ids"].shape == (8, 4)
+        seen = set()
+        for query, own, known in zip(batch["query"], batch["document_id"][:, 0], batch["positive_ids"]):
+            seen.add(text := corpus[1].decode(query))
+            assert set(known.tolist()) == (else_ if text == "who else" else sung) and own in known
+        assert seen == {"who sang", "who else"}
+
+
+def test_other_tasks_beside_labelled_pairs_know_of_their_own_positive_alone(corpus, tmp_path):
+    pairs.write_pairs(KNOWN, corpus[1], tmp_path, 2)
+    batch = labelled_batch(corpus, tmp_path, {"ict": 1.0, "pairs": 1.0}, 4, batch_size=16, lanes=2)
+    own = (batch["positive_ids"] == batch["document_id"]).all(axis=1)
+    assert 0 < own.sum() < 16
+
+
+def test_shards_without_known_positives_give_the_batches_that_they_gave(corpus, labelled):
+    """And those with them, where nothing asks for them."""
+    batch = labelled_batch(corpus, labelled[0], {"pairs": 1.0}, 0, batch_size=8, lanes=2)
+    assert "positive_ids" not in batch
+
+
+def test_what_is_left_out_of_the_positives_is_said_at_the_start_of_training(corpus, tmp_path, caplog):
+    pairs.write_pairs(KNOWN, corpus[1], tmp_path, 2, positives=1)
+    tasks.register(*corpus, {"pairs": 1.0}, labelled=tmp_path)
+    assert "3 of 6 positives (50 %) are not trained on, as config.pairs.positives asks for" in caplog.text
+    caplog.clear()
+    pairs.write_pairs(KNOWN, corpus[1], tmp_path, 2)
+    tasks.register(*corpus, {"pairs": 1.0}, labelled=tmp_path)
+    assert "not trained on" not in caplog.text
+
+
 def test_no_example_is_left(corpus, tmp_path):
     with pytest.raises(UserError, match=r"no labelled example is left to train on"):
         pairs.write_pairs([], corpus[1], tmp_path, 2)
@@ -567,24 +621,25 @@ def test_no_record_has_a_negative(corpus, labelled):
 @pytest.mark.parametrize("packed", [False, True])
 def test_the_loss_of_a_batch_with_hard_negatives_equals_numpy(corpus, hard, packed):
     """From the shards to the loss: a text's embedding is the sum of its tokens' vectors."""
-    lengths, negatives = features.pair_lengths(8, 8, K), 1 + K
-    task, _ = tasks.register(*corpus, {"pairs": 1.0}, labelled=hard[0], negatives=K)
+    lengths, negatives = features.pair_lengths(8, 8, K, hard[2]["most positives"]), 1 + K
+    task, _ = tasks.register(*corpus, {"pairs": 1.0}, labelled=hard[0], negatives=K, positives=True)
     packing = Packing(4, {"query": Rows(3, 16, "queries"), "document": Rows(7, 16, "documents")}) if packed else None
     mesh = jax.make_mesh((2,), ("data",), devices=jax.devices()[:2])
     sharding = NamedSharding(mesh, P("data"))
     sizes = dict(batch_size=8, lanes=2, seed=0, sharding=sharding, packing=packing)
-    (batch,) = take(Batches(task, lengths, features.TwoTowerConverter(corpus[1].sep_id), **sizes), 1)
+    (batch,) = take(Batches(task, lengths, features.TwoTowerConverter(corpus[1].sep_id, True), **sizes), 1)
     assert batch["document_id"].shape == batch["log_q"].shape == (8, negatives)
     assert batch["document"].shape == ((2, 7, 16) if packed else (8, negatives, 8))
     table = np.random.default_rng(0).normal(size=(300, 5)).astype(np.float32)
     query, document = (embedded(batch, side, table) for side in ("query", "document"))
     document = document.reshape(8, negatives, -1)
-    loss, _ = losses.in_batch_softmax(query, document, batch["document_id"], batch["log_q"], temperature=2.0)
+    options = dict(temperature=2.0, positive_ids_BP=batch["positive_ids"])
+    loss, _ = losses.in_batch_softmax(query, document, batch["document_id"], batch["log_q"], **options)
     logits = query @ document.reshape(-1, 5).T / 2 - batch["log_q"].reshape(-1)
     ids = batch["document_id"].reshape(-1)
     for row, values in enumerate(logits):
         own = row * negatives
-        rivals = [i for i in range(len(ids)) if i == own or ids[i] != ids[own]]
+        rivals = [i for i in range(len(ids)) if i == own or ids[i] not in batch["positive_ids"][row]]
         assert float(loss[row]) == pytest.approx(np.log(np.exp(values[rivals]).sum()) - values[own], rel=1e-4, abs=1e-4)
 
 

@@ -10,9 +10,14 @@ from retrieval.data import pretraining
 _Spec = seqio.FeatureConverter.FeatureSpec
 
 
-def pair_lengths(query: int, document: int, negatives: int = 0) -> dict[str, int]:
-    """The lengths that tasks of pairs and their converter take; a query has a positive and so many hard negatives."""
-    return {"query": query, "document": document, "document_id": 1 + negatives, "log_q": 1 + negatives}
+def pair_lengths(query: int, document: int, negatives: int = 0, positives: int = 0) -> dict[str, int]:
+    """The lengths that tasks of pairs and their converter take; a query has a positive and so many hard negatives.
+
+    Args:
+      positives: ids of known positives that an example has room for; 0: it has none of them.
+    """
+    lengths = {"query": query, "document": document, "document_id": 1 + negatives, "log_q": 1 + negatives}
+    return lengths | ({"positive_ids": positives} if positives else {})
 
 
 def mlm_lengths(text: int) -> dict[str, int]:
@@ -34,6 +39,8 @@ class TwoTowerConverter(seqio.FeatureConverter):
         document [[2 5 3 9 6 3 0 0]]      document_types [[0 0 0 1 1 1 0 0]]
         document_id [41]                  log_q [-9.2]
 
+    Where an example has the ids of its query's known positives, `positive_ids`, these stay as they are.
+
     Types are BERT's: 1 after the first [SEP]. The leading axis of a document, of size 1 + hard negatives, is the
     shape that every loss takes.
     """
@@ -54,9 +61,13 @@ class TwoTowerConverter(seqio.FeatureConverter):
     }
     PACKING_FEATURE_DTYPES: Mapping[str, tf.dtypes.DType] = {}
 
-    def __init__(self, sep_id: int):
+    def __init__(self, sep_id: int, positives: bool = False):
+        """Args are the id of [SEP], and whether examples have `positive_ids`."""
         super().__init__(pack=False, apply_length_check=False)
         self._sep_id = sep_id
+        if positives:
+            more = {"positive_ids": _Spec(tf.int32)}
+            self.TASK_FEATURES, self.MODEL_FEATURES = self.TASK_FEATURES | more, self.MODEL_FEATURES | more
 
     def get_model_feature_lengths(self, task_feature_lengths: Mapping[str, int]) -> Mapping[str, int]:
         """Rows have the task's lengths."""
@@ -67,7 +78,7 @@ class TwoTowerConverter(seqio.FeatureConverter):
             K = task_feature_lengths["document_id"]
             document = _pad(example["document"], task_feature_lengths["document"], rows=K)
             query = _pad(example["query"], task_feature_lengths["query"])
-            return {
+            converted = {
                 "query": query,
                 "query_types": tf.zeros_like(query),
                 "document": document,
@@ -75,6 +86,9 @@ class TwoTowerConverter(seqio.FeatureConverter):
                 "document_id": tf.ensure_shape(example["document_id"], [K]),
                 "log_q": tf.ensure_shape(example["log_q"], [K]),
             }
+            if P := task_feature_lengths.get("positive_ids"):
+                converted["positive_ids"] = tf.ensure_shape(example["positive_ids"], [P])
+            return converted
 
         return ds.map(convert)
 

@@ -7,6 +7,7 @@ negatives (of ReQA: a sentence as the title, and its passage):
     titles, title_lengths     token ids of all titles, one after the other, and how many each has
     texts, text_lengths       the same of the texts
     document_id               of each text; the same text has the same id
+    positive_ids              of all positives of the query, and of the same query spelled otherwise, trained on or not
     counts                    of each text: in how many records it is the positive; the same of the records with
                               negatives; and how many times these draw it, if each draws one negative
 """
@@ -21,8 +22,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from retrieval import files
-from retrieval.data import passages
+from retrieval import files, hashing
+from retrieval.data import passages, splits
 from retrieval.data.beir import Candidate
 from retrieval.data.external_sort import Sorter
 from retrieval.data.labelled import Example, digest
@@ -60,13 +61,14 @@ def write_pairs(
             query_ids, *texts = _tokens(vocabulary, query, [*golds, *negatives])
             for gold, tokens in zip(golds, texts):
                 own = [(gold, tokens), *zip(negatives, texts[len(golds) :])]
-                records.add((_order(query, gold), _record(query_ids, own, drawn)))
+                records.add((_order(query, gold), _record(query_ids, own, drawn, drawn.positive_ids(query))))
                 lengths += len(query_ids), sum(map(len, tokens))
         _deal(records, folder, num_shards)
     query_tokens, document_tokens = (lengths / drawn.pairs).round(2).tolist()
     statistics = {
         "pairs": drawn.pairs,
         "positives left out": drawn.left_out,
+        "most positives": drawn.most_positives,
         "pairs with negatives": drawn.with_negatives,
         "negatives per pair": round(drawn.negatives / drawn.pairs, 2),
         "queries by negatives": drawn.queries,
@@ -79,14 +81,20 @@ def write_pairs(
 
 
 class _Counter:
-    """How often every text is drawn in an epoch: 32 bytes for each, whatever its length."""
+    """How often every text is drawn in an epoch, and the positives of every query: 50 bytes a text of any length.
+
+    Attributes:
+      most_positives: of the query that has the most.
+    """
 
     def __init__(self, groups: Iterable[Example], positives: int | None):
         self.pairs = self.with_negatives = self.negatives = self.left_out = 0
         self.queries: dict[int, list] = {}  # by how many negatives they have: how many they are, and the first
-        keys, counts = array.array("Q"), array.array("d")
+        keys, counts, known = array.array("Q"), array.array("d"), array.array("Q")
         for query, found, negatives, _ in groups:
             golds = found[:positives]
+            for text in found:
+                known.extend((_wording(query), _id(text)))
             self.left_out += len(found) - len(golds)
             self.queries.setdefault(len(negatives), [0, query])[0] += 1
             self.pairs += len(golds)
@@ -101,6 +109,15 @@ class _Counter:
         self._keys, places = np.unique(np.asarray(keys), return_inverse=True)
         columns = np.asarray(counts).reshape(-1, COUNTS).T
         self._counts = np.stack([np.bincount(places, column, len(self._keys)) for column in columns], axis=1)
+        known_N2 = np.unique(np.asarray(known).reshape(-1, 2), axis=0)
+        self._wordings, self._ids = known_N2.T
+        self.most_positives = int(np.unique(self._wordings, return_counts=True)[1].max(initial=0))
+
+    def positive_ids(self, query: str) -> np.ndarray:
+        """The document ids of all positives of a query and of those of its wording."""
+        wording = np.uint64(_wording(query))
+        ends = (np.searchsorted(self._wordings, wording, side) for side in ("left", "right"))
+        return self._ids[slice(*ends)]
 
     def of(self, text: Candidate) -> np.ndarray:
         """The `counts` of a text."""
@@ -114,14 +131,17 @@ def _tokens(vocabulary: Vocabulary, query: str, texts: Sequence[Candidate]) -> I
     yield from zip(ids[::2], ids[1::2])
 
 
-def _record(query: list[int], texts: Sequence[tuple[Candidate, Any]], drawn: _Counter) -> bytes:
+def _record(
+    query: list[int], texts: Sequence[tuple[Candidate, Any]], drawn: _Counter, positive_ids: np.ndarray
+) -> bytes:
     columns = {
         "query": query,
         "titles": [id for _, (title, _) in texts for id in title],
         "title_lengths": [len(title) for _, (title, _) in texts],
         "texts": [id for _, (_, body) in texts for id in body],
         "text_lengths": [len(body) for _, (_, body) in texts],
-        "document_id": [passages.document_id(digest(text).hex()) for text, _ in texts],
+        "document_id": [_id(text) for text, _ in texts],
+        "positive_ids": positive_ids.tolist(),
     }
     features = {name: tf.train.Feature(int64_list=tf.train.Int64List(value=values)) for name, values in columns.items()}
     counts = tf.train.FloatList(value=[count for text, _ in texts for count in drawn.of(text)])
@@ -137,6 +157,15 @@ def _deal(records: Iterable[tuple[bytes, bytes]], folder: Path, num_shards: int)
             writers.append(stack.enter_context(tf.io.TFRecordWriter(str(path))))
         for number, (_, record) in enumerate(records):
             writers[number % num_shards].write(record)
+
+
+def _id(text: Candidate) -> int:
+    return passages.document_id(digest(text).hex())
+
+
+def _wording(query: str) -> int:
+    """Questions that an uncased model sees alike have the same."""
+    return hashing.number(splits.wording(query))
 
 
 def _key(text: Candidate) -> int:

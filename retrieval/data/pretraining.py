@@ -131,6 +131,12 @@ def labelled(record: Record, seed: tf.Tensor, lengths: Mapping[str, int], specia
     }
 
 
+def positive_ids(known: tf.Tensor | None, own: tf.Tensor, count: int) -> tf.Tensor:
+    """The ids of a query's known positives, [count], filled up with that of its own; of the corpus, that alone."""
+    ids = own[None] if known is None else known
+    return tf.concat([ids, tf.fill([count - tf.size(ids)], own)], 0)
+
+
 def log_q(counts: tf.Tensor, weights: Mapping[int, float]) -> tf.Tensor:
     """log Q(d): the probability that a draw of the mixture has this passage as its document.
 

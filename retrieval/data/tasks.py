@@ -41,6 +41,8 @@ _LABELLED_RECORD = {"counts": tf.io.FixedLenSequenceFeature([], tf.float32, allo
     for name in ("query", "titles", "title_lengths", "texts", "text_lengths", "document_id")
 }
 
+_POSITIVES = {"positive_ids": tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True)}
+
 
 def register(
     corpus: Path,
@@ -55,6 +57,7 @@ def register(
     held_out: float = 0.0,
     validation: bool = False,
     negatives: int = 0,
+    positives: bool = False,
 ) -> tuple[str, dict[str, int]]:
     """Registers the tasks of `rates`; returns the name to get the dataset by, and the examples of each task's epoch.
 
@@ -68,6 +71,7 @@ def register(
       held_out: share of the corpus's passages that are never drawn, as far as documents go, or the only ones that
         are where `validation` is set; the names then end in '_validation'.
       negatives: hard negatives of an example. Only labelled records have any, and those that have none are left out.
+      positives: whether an example has the ids of its query's known positives, as many as the lengths say.
 
     Raises:
       UserError: an unknown task, no task, a task that there is no example for, one of single texts among others, or
@@ -81,6 +85,13 @@ def register(
         sizes[LABELLED] = written["pairs with negatives" if negatives else "pairs"]
         if left_out := written["pairs"] - sizes[LABELLED]:
             _log.warning("%d of %d labelled pairs have no negative, and are left out", left_out, written["pairs"])
+        if behind := written.get("positives left out"):
+            known = written["pairs"] + behind
+            _log.warning(
+                "%d of %d positives (%.0f %%) are not trained on, as config.pairs.positives asks for; they are no "
+                "negatives of their queries",
+                *(behind, known, 100 * behind / known),
+            )
         _warn_of_few(written, negatives)
     check_rates(rates)
     _check_sizes(rates, sizes, negatives)
@@ -103,13 +114,13 @@ def register(
         seqio.TaskRegistry.remove(task + suffix)
         seqio.TaskRegistry.add(
             task + suffix,
-            source=_source(task, corpus, labelled, skipped.get(task, 0)),
+            source=_source(task, corpus, labelled, skipped.get(task, 0), positives),
             preprocessors=[
                 _int32,
                 functools.partial(_filter, is_drawn=functools.partial(_is_drawn, task=task, **chosen)),
                 _example(functions[task], _column_weights(task, weights)),
             ],
-            output_features=_output_features("mlm" if task in _TEXTS else "pair", vocab),
+            output_features=_output_features("mlm" if task in _TEXTS else "pair", vocab, positives),
             shuffle_buffer_size=shuffle_buffer,
         )
     examples = {task: sizes[task] for task in rates}
@@ -205,9 +216,9 @@ def _skipped(corpus: Path, rates: Mapping[str, float], sizes: Mapping[str, int])
     return {task: records * place // len(readers) for place, task in enumerate(readers)}
 
 
-def _source(task: str, corpus: Path, labelled: Path | None, skipped: int) -> seqio.TFExampleDataSource:
+def _source(task: str, corpus: Path, labelled: Path | None, skipped: int, positives: bool) -> seqio.TFExampleDataSource:
     if task == LABELLED:
-        return _shards(labelled, pairs.PATTERN, _LABELLED_RECORD)
+        return _shards(labelled, pairs.PATTERN, _LABELLED_RECORD | (_POSITIVES if positives else {}))
     return _shards(corpus, "links-*.tfrecord" if task == "wlp" else _PASSAGES, _RECORD, skipped)
 
 
@@ -326,13 +337,16 @@ def _example(function: Callable, weights: Mapping[int, float]) -> Callable:
             example["document"] = example["document"][None]
             example["document_id"] = record["document_id"][None]
             example["log_q"] = pretraining.log_q(record["counts"], weights)[None]
+        if P := sequence_length.get("positive_ids"):
+            example["positive_ids"] = pretraining.positive_ids(record.get("positive_ids"), example["document_id"][0], P)
         return example
 
     return draw
 
 
-def _output_features(kind: str, vocab: seqio.Vocabulary) -> dict[str, seqio.Feature]:
+def _output_features(kind: str, vocab: seqio.Vocabulary, positives: bool) -> dict[str, seqio.Feature]:
     names = ("text", "positions", "labels") if kind == "mlm" else ("query", "document", "document_id", "log_q")
+    names += ("positive_ids",) if positives else ()
     dtypes = {name: tf.float32 if name == "log_q" else tf.int32 for name in names}
     return {
         name: seqio.Feature(vocab, add_eos=False, dtype=dtype, rank=2 if name == "document" else 1)

@@ -115,7 +115,9 @@ def write_pairs(run: Run) -> dict[str, Any]:
         )
     if behind := statistics.pop("positives left out"):
         what = f"positives behind the first {config.pairs.positives} of their query"
-        _log.warning("pairs: left out %d %s, which is config.pairs.positives", behind, what)
+        known = statistics["pairs"] + behind
+        share = f"{100 * behind / known:.0f} % of {known}, which is config.pairs.positives"
+        _log.warning("pairs: left out %d %s (%s)", behind, what, share)
         counts.left_out[what] = behind
     if evaluated:
         _log.warning(

@@ -15,19 +15,20 @@ from retrieval.data.packing import Packing, Rows, rows_for
 from retrieval.data.vocab import Vocabulary
 from retrieval.errors import UserError, multiples, next_to
 from retrieval.stages import model as models
-from retrieval.stages import records
+from retrieval.stages import objective, records
 from retrieval.stages.run import Run
 from retrieval.training import sharding
 
 
 def register_tasks(
-    run: Run, vocabulary: Vocabulary, validation: bool = False, pairs: Path | None = None
+    run: Run, vocabulary: Vocabulary, validation: bool = False, pairs: Path | None = None, positives: bool = False
 ) -> tuple[str, dict[str, int]]:
     """Registers the config's tasks; returns the name to get the dataset by, and the examples of each task's epoch.
 
     Args:
       validation: the tasks are over the passages that are held out of training, instead of the others.
       pairs: a folder of labelled pairs; by default what the stage `pairs` wrote.
+      positives: as `tasks.register` has it.
 
     Raises:
       UserError: as `tasks.register`, or that stage had another vocabulary.
@@ -48,7 +49,24 @@ def register_tasks(
         held_out=config.data.held_out,
         validation=validation,
         negatives=config.data.negatives,
+        positives=positives,
     )
+
+
+def known_positives(run: Run, pairs: Path | None = None) -> int:
+    """How many known positives of a query a batch has room for; 0 where no query has another one, or none is masked.
+
+    Pairs of an older version do not tell, and their batches are as they were.
+
+    Args:
+      pairs: as `register_tasks` has it. Those that are mined anew have as much room as the run's: the shapes stay.
+    """
+    train = run.config.train
+    if not run.config.data.rates.pairs or train.loss != objective.IN_BATCH or train.other_positives == objective.PUSHED:
+        return 0
+    files_there = [folder / "stats.json" for folder in {pairs or run.pairs, run.pairs}]
+    counts = [files.read_json(path).get("most positives", 0) for path in files_there if path.exists()]
+    return max(counts) if counts and min(counts) > 0 and max(counts) > 1 else 0
 
 
 def _check_vocabulary(run: Run, vocabulary: Vocabulary) -> None:
@@ -74,7 +92,8 @@ def make_batches(
       UserError: the data has fewer examples than a batch has rows, or none for a lane.
     """
     config = run.config
-    task, examples = register_tasks(run, vocabulary, pairs=pairs)
+    positives = known_positives(run, pairs)
+    task, examples = register_tasks(run, vocabulary, pairs=pairs, positives=positives > 0)
     if (total := sum(examples.values())) < config.train.batch_size:
         raise UserError(
             f"the data gives {total} examples, fewer than config.train.batch_size={config.train.batch_size}: "
@@ -83,7 +102,7 @@ def make_batches(
     tasks.check_lanes(examples, config.data.lanes, config.data.held_out)
     return Batches(
         task,
-        *_features(config, vocabulary.sep_id),
+        *_features(config, vocabulary.sep_id, positives),
         batch_size=config.train.batch_size,
         lanes=config.data.lanes,
         seed=config.seed + version,
@@ -172,11 +191,12 @@ def chunk_sizes(config: ConfigDict, devices: int) -> list[int]:
     return [size for size in range(unit, rows + 1, unit) if rows % size == 0]
 
 
-def feature_lengths(config: ConfigDict) -> dict[str, int]:
-    """The lengths of the fields of an example, before anything is packed."""
+def feature_lengths(config: ConfigDict, positives: int = 0) -> dict[str, int]:
+    """The lengths of the fields of an example, before anything is packed; `positives` as `known_positives` says."""
+    data = config.data
     if models.is_mlm(config):
-        return features.mlm_lengths(config.data.document_length)
-    return features.pair_lengths(config.data.query_length, config.data.document_length, config.data.negatives)
+        return features.mlm_lengths(data.document_length)
+    return features.pair_lengths(data.query_length, data.document_length, data.negatives, positives)
 
 
 def packing(config: ConfigDict) -> Packing | None:
@@ -205,10 +225,11 @@ def packing(config: ConfigDict) -> Packing | None:
     return Packing(examples, texts, Rows(1, places, rows.setting))
 
 
-def _features(config: ConfigDict, sep_id: int) -> tuple[dict[str, int], seqio.FeatureConverter]:
+def _features(config: ConfigDict, sep_id: int, positives: int = 0) -> tuple[dict[str, int], seqio.FeatureConverter]:
     """What the config's tasks give: the lengths of their features, and what makes rows of them."""
-    converter = features.MlmConverter() if models.is_mlm(config) else features.TwoTowerConverter(sep_id)
-    return feature_lengths(config), converter
+    is_mlm = models.is_mlm(config)
+    converter = features.MlmConverter() if is_mlm else features.TwoTowerConverter(sep_id, positives > 0)
+    return feature_lengths(config, positives), converter
 
 
 def split_set(run: Run) -> str | None:

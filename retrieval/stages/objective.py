@@ -21,6 +21,10 @@ from retrieval.training.loop import Objective
 IN_BATCH = "in_batch_softmax"
 LOSSES = (IN_BATCH, *losses.OWN_NEGATIVES)
 
+# A query's other positives in the batch: as a loss that knows of them takes them, or negatives like all others.
+PUSHED = "negatives"
+OTHER_POSITIVES = (*losses.OTHER_POSITIVES, PUSHED)
+
 
 def make(config: ConfigDict, model: nnx.Module) -> Objective:
     """What the config trains the model for."""
@@ -49,6 +53,11 @@ def check(config: ConfigDict) -> None:
             f"config.train.symmetric=True is a part of config.train.loss={IN_BATCH}, and the loss is {train.loss}: set "
             "config.train.symmetric=False"
         )
+    if train.other_positives == "mean":
+        raise UserError(
+            f"config.train.other_positives=mean is a part of config.train.loss={IN_BATCH}, and the loss is "
+            f"{train.loss}: set config.train.other_positives=mask"
+        )
 
 
 def _towers(bound: Callable, config: ConfigDict) -> Objective:
@@ -76,6 +85,8 @@ def _loss(config: ConfigDict) -> Callable[[jax.Array, jax.Array, Mapping[str, ja
             batch["log_q"] if train.log_q else None,
             temperature=train.temperature,
             symmetric=train.symmetric,
+            positive_ids_BP=batch.get("positive_ids"),
+            **({} if train.other_positives == PUSHED else {"other_positives": train.other_positives}),
         )
     options = {"margin": train.margin} if train.loss == "triplet" else {}
     loss = functools.partial(losses.OWN_NEGATIVES[train.loss], temperature=train.temperature, **options)

@@ -14,13 +14,16 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
+_IDS = 64  # of a list of known positives that are compared at a time
+
 
 class Candidates(NamedTuple):
     """What anchors are compared with, whole on every device.
 
     Attributes:
       bias_N: added to the logits.
-      ids_NQ: a candidate is a positive of an anchor where one of its ids is one of the anchor's.
+      ids_NQ: a candidate is a positive of an anchor where one of its ids is one of the anchor's; one of the two has
+        one id.
     """
 
     embedding_NE: jax.Array
@@ -140,14 +143,27 @@ def _blocks(candidates: Candidates, block: int) -> tuple[Candidates, jax.Array]:
 
 
 def _compare(anchors: Anchors, block: Candidates, number_C: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Inner products with a block, which of it is the anchor's own, and its other positives and what pads it; [B, C].
-
-    No array of all pairs of ids is held: the compiler compares and sums up in one loop.
-    """
+    """Inner products with a block, which of it is the anchor's own, and which another positive or padding; [B, C]."""
     score_BC = _product("be,ce->bc", anchors.embedding_BE, block.embedding_NE)
     own_BC = anchors.own_B[:, None] == number_C
-    is_positive_BC = (anchors.ids_BP[:, None, :, None] == block.ids_NQ[:, None, :]).any(axis=(2, 3))
+    if block.ids_NQ.shape[1] == 1:
+        is_positive_BC = _contain(anchors.ids_BP, block.ids_NQ[:, 0])
+    else:
+        is_positive_BC = _contain(block.ids_NQ, anchors.ids_BP[:, 0]).T
     return score_BC, own_BC, (is_positive_BC & ~own_BC) | (number_C < 0)
+
+
+def _contain(list_XP: jax.Array, id_Y: jax.Array) -> jax.Array:
+    """Whether a list has an id, [X, Y]; some places of the lists at a time, for a query may have 1,000 positives."""
+    more = -list_XP.shape[1] % min(_IDS, list_XP.shape[1])
+    full_XP = jnp.concatenate([list_XP, jnp.repeat(list_XP[:, :1], more, axis=1)], axis=1)
+    parts_TXI = jnp.stack(jnp.split(full_XP, max(1, full_XP.shape[1] // _IDS), axis=1))
+
+    def contain(part_XI: jax.Array) -> jax.Array:
+        return (part_XI[:, None] == id_Y[:, None]).any(axis=2)
+
+    found_XY, _ = jax.lax.scan(lambda found, part: (found | contain(part), None), contain(parts_TXI[0]), parts_TXI[1:])
+    return found_XY
 
 
 def _product(equation: str, a: jax.Array, b: jax.Array, out_sharding: P | None = None) -> jax.Array:

@@ -1,0 +1,51 @@
+"""What a run trains on: how many known positives its batches have room for."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from configs import reqa
+from retrieval import files
+from retrieval.stages import examples
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run whose pairs have a query of three positives, and a version of them that was mined anew, with one of two."""
+    for name, count in (("pairs", 3), ("version", 2), ("old", None)):
+        (tmp_path / name).mkdir()
+        files.write_json(tmp_path / name / "stats.json", {} if count is None else {"most positives": count})
+    return SimpleNamespace(config=reqa.get_config("local"), pairs=tmp_path / "pairs")
+
+
+def test_a_batch_has_room_for_the_positives_of_the_query_with_the_most(run):
+    assert examples.known_positives(run) == 3
+
+
+def test_versions_of_the_pairs_have_as_much_room_as_the_first(run):
+    """Else the step would be compiled anew at every refresh."""
+    assert examples.known_positives(run, run.pairs.with_name("version")) == 3
+
+
+def test_pairs_of_an_older_version_give_batches_without_known_positives(run):
+    assert examples.known_positives(run, run.pairs.with_name("old")) == 0
+    run.pairs = run.pairs.with_name("old")
+    assert examples.known_positives(run) == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"train.other_positives": "negatives"},
+        {"train.loss": "two_way_nll"},  # which compares with an example's own negatives alone
+        {"data.rates.pairs": 0.0},
+    ],
+)
+def test_no_room_where_no_loss_asks(run, change):
+    run.config.update_from_flattened_dict(change)
+    assert examples.known_positives(run) == 0
+
+
+def test_no_room_where_no_query_has_another_positive(run):
+    files.write_json(run.pairs / "stats.json", {"most positives": 1})
+    assert examples.known_positives(run) == 0
