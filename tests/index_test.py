@@ -46,11 +46,12 @@ def run(tmp_path):
     return run
 
 
-def test_a_query_of_ones_own_needs_a_prepared_corpus(run):
+def test_a_query_of_ones_own_needs_a_corpus_or_labelled_examples(run, tmp_path):
     """With embeddings of the sets alone, no stage could make an index of it."""
     run.config.stages = ("sets", "pairs", "train", "encode", "index", "evaluate")
-    with pytest.raises(UserError, match=r"passages of a prepared corpus, and .* has none: add 'prepare' .* runs/SET"):
-        query.search(dataclasses.replace(run, query="some words"))
+    missing = r"of a prepared corpus or of labelled examples, and .* has none: add 'prepare' .* config\.pairs\.files"
+    with pytest.raises(UserError, match=missing):
+        query.search(dataclasses.replace(run, folder=tmp_path / "other", query="some words"))
 
 
 @needs_scann

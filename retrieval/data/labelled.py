@@ -191,6 +191,19 @@ def evaluation_set(name: str, groups: Iterable[Example], rule: str = "test") -> 
     return value
 
 
+def passages(groups: Iterable[Example]) -> Iterator[Candidate]:
+    """The texts of `groups`, each once. One without an id of its own gets one that is made from it."""
+    seen, ids = set(), set()
+    for _, positives, negatives, _ in groups:
+        for text in (*positives, *negatives):
+            if (own := digest(text)) in seen:
+                continue
+            seen.add(own)
+            id = text.id if text.id and text.id not in ids else own.hex()
+            ids.add(id)
+            yield dataclasses.replace(text, id=id)
+
+
 def _with_text(texts: Iterable[Candidate], at: str, counts: Counts) -> Iterator[Candidate]:
     for text in texts:
         if text.title.strip() or text.text.strip():

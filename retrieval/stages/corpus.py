@@ -110,6 +110,8 @@ def write_pairs(run: Run) -> dict[str, Any]:
         if held_out:
             validation = labelled.evaluation_set("validation", itertools.islice(groups, held_out), splits.VALIDATION)
             beir.write_folder(run.held_out_pairs, validation)
+        if not run.prepares:
+            beir.write_candidates(run.pairs / "passages.jsonl", labelled.passages(groups))
         statistics = pairs.write_pairs(
             groups.after(held_out), vocabulary, run.pairs, config.split.shards, config.pairs.positives
         )

@@ -95,19 +95,23 @@ def needs(config: ConfigDict) -> tuple[str, ...]:
     return () if of_words else ("encode",)
 
 
+def of_pairs(config: ConfigDict) -> tuple[str, ...]:
+    """`pairs`, where the passages of labelled examples stand in for a prepared corpus."""
+    stands_in = config.encode.corpus and not config.base and "prepare" not in config.stages
+    return ("pairs",) if stands_in else ()
+
+
 def collections(run: Run) -> list[str]:
-    """The evaluation sets, and the corpus itself where it is to be searched."""
+    """The evaluation sets, and the corpus itself (or the passages of labelled examples) where it is to be searched."""
     names = sorted(path.name for path in run.sets.iterdir() if path.is_dir()) if run.sets.exists() else []
-    has_corpus = any(run.corpus.glob("passages-*.jsonl")) and run.config.encode.corpus
-    return names + ([CORPUS] if has_corpus else [])
+    return names + ([CORPUS] if run.passages and run.config.encode.corpus else [])
 
 
 def read_candidates(run: Run, name: str) -> Iterator[Candidate]:
     """The candidates of a set, or the passages of the corpus, in order, one after the other."""
     if name != CORPUS:
         return beir.read_candidates(run.sets / name / "corpus.jsonl")
-    paths = sorted(run.corpus.glob("passages-*.jsonl"))
-    return itertools.chain.from_iterable(map(beir.read_candidates, paths))
+    return itertools.chain.from_iterable(map(beir.read_candidates, run.passages))
 
 
 def document_text(candidate: Candidate) -> str:

@@ -1,4 +1,4 @@
-"""The stage `search`: a query of one's own against the corpus."""
+"""The stage `search`: a query of one's own against the corpus, or the passages of labelled examples."""
 
 import numpy as np
 
@@ -17,18 +17,18 @@ _WIDTH = 160
 
 
 def search(run: Run) -> None:
-    """Prints the first hits of the dense index, of BM25 and of both merged, each with its title and text.
+    """Prints the first hits of the dense index, of BM25 and of both merged, each with its id, title and text.
 
     Raises:
       UserError: there is no query, or the corpus has not been indexed.
     """
     if not run.query.strip():
         raise UserError("--stage=search needs a query: --query='how do I read a zip archive'")
-    if not run.prepares:
+    if not (run.prepares or run.passages):
         raise UserError(
-            f"--stage=search looks among the passages of a prepared corpus, and {run.place} has none: add 'prepare' to "
-            "config.stages with a dump in config.corpus, or set config.base to a run that has it; in an evaluation set "
-            "its own queries are searched for, by --stage=evaluate, which writes runs/SET/*.trec"
+            f"--stage=search looks among the passages of a prepared corpus or of labelled examples, and {run.place} "
+            "has none: add 'prepare' to config.stages with a dump in config.corpus, set config.pairs.files, or set "
+            "config.base to a run that has one; in an evaluation set --stage=evaluate searches for its own queries"
         )
     if not run.index(CORPUS, "bm25").exists():
         raise UserError(
@@ -51,9 +51,9 @@ def search(run: Run) -> None:
 
 def hit(rank: int, score: float, passage: Candidate) -> str:
     """Two lines for a terminal; what the passage holds cannot do anything to it."""
-    title, text = (terminal.one_line(part) for part in (passage.title, passage.text))
+    id, title, text = (terminal.one_line(part) for part in (passage.id, passage.title, passage.text))
     text = text if len(text) <= _WIDTH else text[:_WIDTH].rsplit(" ", 1)[0] + " ..."
-    return f"{rank:3}. {score:9.4f}  {title}\n     {text}"
+    return f"{rank:3}. {score:9.4f}  [{id}]{title and '  '}{title}\n     {text}"
 
 
 def _embed(run: Run) -> np.ndarray:

@@ -150,6 +150,12 @@ class Run:
         """Orbax steps."""
         return self.holder("train").folder / "checkpoints"
 
+    @property
+    def passages(self) -> list[Path]:
+        """The collection to search, as BEIR's corpus.jsonl: the passages of the corpus, or of labelled examples."""
+        own = self.pairs / "passages.jsonl"
+        return sorted(self.corpus.glob("passages-*.jsonl")) or ([own] if own.exists() else [])
+
     def embeddings(self, name: str, system: str) -> Path:
         """Embeddings of a set (or of the corpus) by one model."""
         return self.holder("encode").folder / "embeddings" / name / system

@@ -1,0 +1,87 @@
+"""A run made of labelled files alone is searched: its collection is the passages of their examples."""
+
+import json
+
+import pytest
+from conftest import REPOSITORY
+from toy_runs import execute
+
+from configs import dpr
+from retrieval.data import beir, labelled
+from retrieval.data.beir import Candidate
+from retrieval.data.labelled import Example
+from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.errors import UserError
+from retrieval.stages import check
+from retrieval.stages.index import CORPUS
+from retrieval.stages.run import Run
+from retrieval.stages.table import STAGES
+
+ANIMALS = "fox dog owl hen cow pig rat elk emu yak ape bee ant cat fly gnu".split()
+TINY = {
+    "data.query_length": 8,
+    "data.document_length": 16,
+    "data.lanes": 1,
+    "model.num_layers": 1,
+    "model.hidden_size": 16,
+    "model.num_heads": 2,
+    "model.mlp_size": 32,
+    "model.embed_dim": 8,
+    "train.batch_size": 8,
+    "train.steps": 2,
+    "loop.validate_every": 0,
+    "encode.corpus": True,
+    "encode.untrained": False,
+    "index.dense": "exact",
+    "split.shards": 2,
+}
+STEPS = ("sets", "pairs", "train", "encode", "index")
+
+
+def make_run(folder, **changes):
+    WordPiece([*SPECIAL_TOKENS, *ANIMALS, "the", "where", "is", "of", "tale", "lives"]).save(folder / "vocab.txt")
+    examples = [
+        {
+            "query": f"where is the {name}",
+            "positive_passages": [{"docid": f"p{i}", "title": f"the {name}", "text": f"the {name} lives"}],
+            "negative_passages": [{"docid": f"n{i}", "title": "", "text": f"tale of the {ANIMALS[i - 1]}"}],
+        }
+        for i, name in enumerate(ANIMALS)
+    ]
+    (folder / "train.jsonl").write_text("".join(json.dumps(example) + "\n" for example in examples))
+    config = dpr.get_config("local")
+    config.update_from_flattened_dict(TINY | changes)
+    config.vocab, config.pairs.files = str(folder / "vocab.txt"), str(folder / "train.jsonl")
+    config.stages = STEPS
+    return Run(config, folder / "run", REPOSITORY / "requirements.lock", "where is the owl")
+
+
+def test_its_passages_are_found_with_ids_and_texts(tmp_path, capsys):
+    run = make_run(tmp_path)
+    check.check(run, STEPS, STAGES)
+    execute(run)
+    check.check(run, ["search"], STAGES)
+    execute(run, "search")
+    told = capsys.readouterr().out
+    assert "\ndense\n" in told and "\nBM25\n" in told and "\nmerged\n" in told
+    words = told.partition("\nBM25\n")[2].splitlines()
+    assert "[p2]  the owl" in words[0] and words[1].strip() == "the owl lives"
+    assert "[n3]" in words[2] and words[3].strip() == "tale of the owl"
+    texts = list(beir.read_candidates(run.passages[0]))
+    assert sorted(text.id for text in texts) == sorted(f"{side}{i}" for side in "pn" for i in range(len(ANIMALS)))
+    assert (run.embeddings(CORPUS, "trained")).exists() and not (run.folder / "corpus").exists()
+
+
+def test_without_its_index_it_says_what_makes_one(tmp_path):
+    run = make_run(tmp_path, **{"encode.corpus": False})
+    execute(run)
+    assert not run.embeddings(CORPUS, "trained").exists()
+    with pytest.raises(UserError, match=r"no index of the corpus: run the stages encode and index with encode\.corpus"):
+        execute(run, "search")
+
+
+def test_a_passage_is_there_once_and_no_id_twice():
+    one, other, nameless = Candidate("1", "", "a"), Candidate("1", "", "b"), Candidate("", "", "c")
+    found = list(labelled.passages([Example("q", (one, nameless), (other,)), Example("r", (other,), (one,))]))
+    assert [text.text for text in found] == ["a", "c", "b"]
+    assert found[0].id == "1" and len({text.id for text in found}) == 3 and all(text.id for text in found)
