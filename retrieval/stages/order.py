@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from retrieval.errors import UserError
+from retrieval.stages import runner
 from retrieval.stages.records import has_settings, is_done, needs, outdated, searched, to_make
 from retrieval.stages.run import Run, Stage
 
@@ -14,6 +15,14 @@ def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
     Raises:
       UserError: it does not, or it would read what is out of date, or what was made with another model.
     """
+    for name in runner.grown(run, stages) if (run.folder / "config.json").exists() else ():
+        if name not in names:
+            fields = " or ".join(f"config.{field}" for field in stages[name].grows)
+            again = ",".join(to_make(run, [name, *names], stages))
+            raise UserError(
+                f"stage '{name}' is finished with less than {fields} says: --stage={again} goes on with it, or "
+                "leave the field as it was"
+            )
     for place, name in enumerate(names):
         if run.holder(name) is not run:
             place = run.holder(name).place

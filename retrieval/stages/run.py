@@ -192,6 +192,7 @@ class Stage:
       sealed: by what `function` returned, the folders that it wrote with a manifest of their own. Of these the record
         keeps the sums of the manifests, and those who read them verify the rest.
       fixed: its settings cannot change within a work directory (the output is dear, and later stages build on it).
+      grows: fields of a fixed stage that may be raised once it is done: it then goes on from where it ended.
       always: it runs whenever it is asked for.
       everywhere: every host of a pod takes its part; otherwise the first does it all, and the others wait.
       reads: what it reads, in words.
@@ -210,6 +211,7 @@ class Stage:
     leaves: tuple[str, ...] = ()
     sealed: Callable[[Run, Any], Sequence[Path]] | None = None
     fixed: bool = False
+    grows: tuple[str, ...] = ()
     always: bool = False
     everywhere: bool = False
     reads: str = ""

@@ -11,6 +11,7 @@ from retrieval import files, hosts
 from retrieval.errors import UserError
 from retrieval.stages.records import (
     get_field,
+    has_settings,
     is_done,
     made_from,
     needs,
@@ -66,16 +67,22 @@ def check_run(run: Run, stages: Mapping[str, Stage], fixed: Collection[str] = ()
                 f"{run.folder} is not empty and not a work directory (no config.json): use another --workdir"
             )
         return
-    old, new = files.read_json(path), json.loads(run.config.to_json())
-    started = [s for name, s in stages.items() if (s.fixed or name in fixed) and _has_begun(run, name, s)]
-    fields = sorted({field for stage in started for field in stage.settings})
-    changes = [c for field in fields for c in _changes(field, _field_of(old, field), get_field(new, field))]
-    if changes:
+    if changes := _refused_changes(run, stages, fixed):
         raise UserError(
             f"{run.place} is the work directory of another config:\n  "
             + "\n  ".join(changes[:3])
             + "\nuse another --workdir, or the old settings"
         )
+
+
+def grown(run: Run, stages: Mapping[str, Stage]) -> list[str]:
+    """The finished stages of a run that are to go on, for a field that may grow is larger than when they ended.
+
+    Only where nothing else has changed that they were made with.
+    """
+    done = [name for name, stage in stages.items() if stage.grows and run.holder(name) is run and is_done(run, name)]
+    larger = [name for name in done if not has_settings(run, name, stages)]
+    return larger if larger and not _refused_changes(run, stages) else []
 
 
 def run_stage(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
@@ -123,7 +130,8 @@ def _begin(run: Run, name: str, stages: Mapping[str, Stage]) -> dict[str, Any] |
     _refuse_other_texts(run, name, stages)
     goes_on = good or not stage.outputs  # from what is there, and is not deleted
     has_begun = before is not None and (before["done"] or _has_written(run, stage))
-    if has_begun and not same and stage.fixed and goes_on:
+    goes_further = _goes_further(stage, before, inputs)
+    if has_begun and not same and stage.fixed and goes_on and not goes_further:
         raise UserError(
             f"stage '{name}': what it reads has changed since it ran in {run.place}; use another --workdir, or "
             f"delete {run.place} to start afresh"
@@ -132,8 +140,18 @@ def _begin(run: Run, name: str, stages: Mapping[str, Stage]) -> dict[str, Any] |
         for output in stage.outputs:
             files.remove(run.folder / output)
     record = {"inputs": inputs, "files": read, "done": False}
+    if goes_further:
+        record["before"] = before["details"]
+    elif same and "before" in before and not before["done"]:  # it was cut off on the way
+        record["before"] = before["before"]
     write_record(run, name, record)
     return record
+
+
+def _goes_further(stage: Stage, before: Mapping[str, Any] | None, inputs: Mapping[str, Any]) -> bool:
+    """Whether a finished stage goes on: `check_run` lets none of its settings change but those that may grow."""
+    same = before is not None and all(before["inputs"].get(what) == inputs[what] for what in ("files", "stages"))
+    return bool(stage.grows) and same and before["done"] and before["inputs"] != inputs
 
 
 def _finish(run: Run, name: str, stage: Stage, record: Mapping[str, Any]) -> None:
@@ -141,6 +159,15 @@ def _finish(run: Run, name: str, stage: Stage, record: Mapping[str, Any]) -> Non
     if run.mirror:
         run.mirror.up((*stage.outputs, *stage.leaves))
     write_record(run, name, record | {"outputs": _sums(run, stage, record["details"])})
+
+
+def _refused_changes(run: Run, stages: Mapping[str, Stage], fixed: Collection[str] = ()) -> list[str]:
+    """The settings of fixed stages that are not what they were when those began."""
+    old, new = files.read_json(run.folder / "config.json"), json.loads(run.config.to_json())
+    started = {n: stage for n, stage in stages.items() if (stage.fixed or n in fixed) and _has_begun(run, n, stage)}
+    fields = sorted({field for stage in started.values() for field in stage.settings})
+    may_grow = {field for name, stage in started.items() if is_done(run, name) for field in stage.grows}
+    return [c for field in fields for c in _changes(field, _field_of(old, field), get_field(new, field), may_grow)]
 
 
 def _has_begun(run: Run, name: str, stage: Stage) -> bool:
@@ -216,10 +243,14 @@ def _field_of(config: Any, field: str) -> Any:
         return None
 
 
-def _changes(field: str, old: Any, new: Any) -> list[str]:
+def _changes(field: str, old: Any, new: Any, may_grow: Collection[str]) -> list[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         names = sorted({*old, *new})
-        return [change for name in names for change in _changes(f"{field}.{name}", old.get(name), new.get(name))]
+        return [
+            change for name in names for change in _changes(f"{field}.{name}", old.get(name), new.get(name), may_grow)
+        ]
+    if field in may_grow and isinstance(old, int) and new > old:
+        return []
     return [] if old == new else [f"config.{field}: {old!r} there, {new!r} now"]
 
 

@@ -84,6 +84,7 @@ STAGES = {
         leaves=(*train.FOLLOWED, train.BAD_BATCHES, "profile"),
         sealed=train.trained,
         fixed=True,
+        grows=("train.steps",),
         everywhere=True,
     ),
     "encode": Stage(

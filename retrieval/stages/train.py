@@ -14,6 +14,7 @@ from retrieval.errors import UserError
 from retrieval.stages import metric_writers, refresh, starts, states, validation
 from retrieval.stages import model as models
 from retrieval.stages.examples import abstract_batch, make_batches
+from retrieval.stages.records import read_own_record
 from retrieval.stages.run import Run
 from retrieval.stages.versions import Versions
 from retrieval.training import chips, loop, sharding
@@ -47,6 +48,7 @@ def train(run: Run) -> dict[str, Any]:
     with _copied_up(run) as follower:
         checkpointer = states.open_checkpoints(run.folder, config, follower)
         resumed = checkpointer.latest_step() is not None
+        went_on = _went_on(run)
         state = like if resumed else starts.initial_state(config, len(vocabulary), like)
         with jax.set_mesh(mesh):
             validate = validation.make(run, vocabulary, mesh) if config.loop.validate_every else None
@@ -74,7 +76,23 @@ def train(run: Run) -> dict[str, Any]:
             checkpointer.close()
             writer.close()
     told = {"parameters": size, "devices": mesh.size, "platform": jax.default_backend(), "step": step}
-    return told | {"vocabulary": vocabulary.fingerprint}
+    return told | {"vocabulary": vocabulary.fingerprint, "steps": config.train.steps, "went on from": went_on}
+
+
+def _went_on(run: Run) -> list[int]:
+    """The numbers of steps with which the run was finished before it got more of them."""
+    before = (read_own_record(run, "train") or {}).get("before")
+    if not before:
+        return []
+    steps = before.get("steps", before["step"])  # a record may be older than the field
+    _log.warning(
+        "train: finished with %d steps, and goes on to %d with the learning rates of %d: that is not what as many "
+        "steps in one go give",
+        steps,
+        run.config.train.steps,
+        run.config.train.steps,
+    )
+    return [*before.get("went on from", []), steps]
 
 
 @contextlib.contextmanager

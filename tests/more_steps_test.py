@@ -1,0 +1,112 @@
+"""A finished run that gets more steps goes on from its last checkpoint, and later stages run again."""
+
+import functools
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from end_to_end_test import make_run, prepared  # noqa: F401
+from toy_runs import execute
+
+from retrieval.errors import UserError
+from retrieval.stages import check, records, runner, states, train
+from retrieval.stages import model as models
+from retrieval.stages.run import Run
+from retrieval.stages.table import STAGES
+
+CHANGES = {"train.learning_rate": 1e-2, "train.warmup_ratio": 0.0, "encode.untrained": False, "loop.log_every": 1}
+
+
+def tower_run(inputs, folder, steps, **changes):
+    return make_run("ict", inputs, folder, **CHANGES, **{"train.steps": steps}, **changes)
+
+
+@pytest.fixture(scope="module")
+def finished(inputs, prepared, tmp_path_factory):  # noqa: F811
+    run = tower_run(inputs, shutil.copytree(prepared, tmp_path_factory.mktemp("more") / "run"), 4)
+    execute(run, "train", "encode")
+    return run
+
+
+def copy(finished, folder, steps):
+    config = finished.config.copy_and_resolve_references()
+    config.train.steps = steps
+    return Run(config, shutil.copytree(finished.folder, folder / "run"), finished.lock)
+
+
+def losses(run):
+    lines = map(json.loads, (run.folder / "metrics" / "train.jsonl").read_text().splitlines())
+    return {line["step"]: line["loss"] for line in lines if "loss" in line}
+
+
+def parameters(run, step):
+    config = run.config
+    vocabulary = run.load_vocabulary()
+    like = states.abstract_state(config, models.abstract(config, len(vocabulary)), models.make_mesh(config))
+    checkpointer = states.open_checkpoints(run.folder, config)
+    restored = checkpointer.restore(like, step=step).params
+    checkpointer.close()
+    return jax.tree.leaves(restored)
+
+
+def test_it_goes_on_and_the_later_stages_run_again(finished, tmp_path, caplog):
+    run = copy(finished, tmp_path, 8)
+    before, embedded = losses(run), records.read_record(run, "encode")["outputs"]
+    check.check(run, ["train", "encode"], STAGES)
+    with caplog.at_level("WARNING", logger="retrieval"):
+        execute(run, "train", "encode")
+    assert "finished with 4 steps, and goes on to 8 with the learning rates of 8" in caplog.text
+    after = losses(run)
+    assert list(after) == list(range(1, 9)) and {step: after[step] for step in before} == before
+    details = records.details(run, "train")
+    assert (details["step"], details["steps"], details["went on from"]) == (8, 8, [4])
+    assert records.read_record(run, "encode")["outputs"] != embedded
+    execute(run, "train", "encode")  # nothing to do
+    assert records.details(run, "train")["went on from"] == [4]
+
+
+def _stopped(do, *args, **keywords):
+    """Training whose machine goes away after step 6."""
+    return do(*args, **dict(keywords, stops_at=lambda step: step == 6))
+
+
+def test_killed_on_the_way_it_ends_with_the_same_parameters(finished, tmp_path, monkeypatch):
+    whole, cut = (copy(finished, tmp_path / name, 8) for name in ("whole", "cut"))
+    execute(whole, "train")
+    do = train.loop.train
+    stopped = functools.partial(_stopped, do)
+    monkeypatch.setattr(train.loop, "train", stopped)
+    with pytest.raises(train.hosts.PreemptedError):
+        execute(cut, "train")
+    monkeypatch.setattr(train.loop, "train", do)
+    execute(cut, "train")
+    assert records.details(cut, "train") == records.details(whole, "train")
+    for ours, theirs in zip(parameters(cut, 8), parameters(whole, 8)):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("names", [["encode"], ["export"]])
+def test_what_is_finished_with_fewer_steps_is_not_taken_for_more(finished, tmp_path, names):
+    run = copy(finished, tmp_path, 8)
+    with pytest.raises(
+        UserError, match=f"'train' is finished with less than config.train.steps says: --stage=train,{names[0]}"
+    ):
+        check.check(run, names, STAGES)
+
+
+def test_fewer_steps_and_other_settings_are_refused(finished, tmp_path):
+    run = copy(finished, tmp_path, 3)
+    with pytest.raises(UserError, match=r"config\.train\.steps: 4 there, 3 now"):
+        runner.check_run(run, STAGES)
+    run.config.train.steps, run.config.train.learning_rate = 8, 1e-3
+    with pytest.raises(UserError, match=r"config\.train\.learning_rate: 0\.01 there, 0\.001 now"):
+        runner.check_run(run, STAGES)
+
+
+def test_an_unfinished_run_keeps_its_steps(finished, tmp_path):
+    run = copy(finished, tmp_path, 8)
+    records.write_record(run, "train", records.read_record(run, "train") | {"done": False})
+    with pytest.raises(UserError, match=r"config\.train\.steps: 4 there, 8 now"):
+        runner.check_run(run, STAGES)
