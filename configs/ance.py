@@ -3,11 +3,24 @@
     python -m retrieval.main --config=configs/ance.py --workdir=runs/ance --config.base=runs/warm_up \\
         --config.train.init_from=runs/warm_up
 
-`runs/warm_up` is a run of `dpr_mined.py` with the model's sizes below (the second command of its docstring); its
-negatives of BM25 serve up to the first refresh, where the authors mine before the first step. The authors' run on MS
-MARCO's passages: RoBERTa-base, [CLS] through a linear layer and a LayerNorm, batch 64, LAMB, a warm-up of the rate of
-5,000 steps; the best step was 600,000. On Natural Questions it refreshes every 1,000 steps, from the best 100
-that hold no answer (--config.mine.answers=True; from a BEIR folder with answers.jsonl, for a refresh mines for the
+`runs/warm_up` is the authors' warm-up, from an encoder such as SEED-Encoder's:
+
+    python -m retrieval.main --config=configs/ance.py:warm_up --workdir=runs/warm_up --config.base=runs/seed_encoder \\
+        --config.train.init_from=runs/seed_encoder --config.split.set=msmarco --config.split.ratio=0.98 \\
+        --config.split.validation=0.01 --config.sets.msmarco=collection.tsv,queries.train.tsv,qrels.train.tsv
+
+As in their code it has LAMB, batches of 256 (32 on each of eight GPUs), passages of 128 tokens, the two-way loss, a
+rate of 2e-4 after 1,000 steps, and as many steps as twice 35 million triples take. What differs:
+
+- They start from RoBERTa-base. `--config.vocab` and `--config.train.init_from` take its vocabulary and weights.
+- They read MS MARCO's triples in order. Here a step draws a question's positive and one of its 20 negatives out of
+  BM25's best 100.
+- Our LAMB corrects the bias of Adam's moments, and theirs does not.
+
+In the run itself, the warm-up's negatives serve up to the first refresh, where the authors mine before the first step.
+Theirs on MS MARCO's passages: RoBERTa-base, [CLS] through a linear layer and a LayerNorm, batch 64, LAMB, a warm-up of
+the rate of 5,000 steps; the best step was 600,000. On Natural Questions it refreshes every 1,000 steps, from the best
+100 that hold no answer (--config.mine.answers=True; from a BEIR folder with answers.jsonl, for a refresh mines for the
 questions of a set, which DPR's own files are not). The authors leave one positive of a question out of its negatives,
 here all known ones are. Dev MRR@10 0.330, Recall@1000 0.959; with SEED-Encoder 0.339 and 0.961.
 
@@ -37,18 +50,18 @@ from ml_collections import ConfigDict
 
 from configs import dpr_mined
 
-DOCUMENTS = "documents"
+DOCUMENTS, WARM_UP = "documents", "warm_up"
 
 
 def get_config(size: str = "paper") -> ConfigDict:
-    """The paper's run on MS MARCO's passages or 'documents', or 'local', for a warm-up of `dpr_mined.py:local`."""
+    """The paper's run on MS MARCO's passages or 'documents', its 'warm_up', or 'local', after `dpr_mined.py:local`."""
+    if size == WARM_UP:
+        return _warm_up()
     config = dpr_mined.get_config("paper" if size == DOCUMENTS else size)
     config.stages = ("train", "encode", "index", "evaluate", "report")
     config.mine.update(negatives=20, last=200, refresh_every=10_000, refresh_share=0.2)
-    config.data.update(negatives=1, document_length=512)
-    config.model.update(tied=True, embed_dim=768, embed_norm=True)
-    config.train.update(loss="two_way_nll", steps=600_000, batch_size=64, learning_rate=1e-6, clip_norm=1.0)
-    config.train.update(optimizer="lamb", lamb_norm_limit=10.0, warmup_ratio=5000 / config.train.steps)
+    config.data.document_length = 512
+    _as_authors(config, steps=600_000, batch_size=64, learning_rate=1e-6, warmup=5000)
     config.loop.update(checkpoint_every=5000, validate_every=5000)
     if size == "local":
         config.mine.update(refresh_every=100, refresh_share=1.0)
@@ -63,3 +76,21 @@ def get_config(size: str = "paper") -> ConfigDict:
         config.train.update(learning_rate=5e-6, warmup_ratio=3000 / config.train.steps)
         config.encode.shard_size = 8192  # texts that are held at a time: documents are long
     return config
+
+
+def _warm_up() -> ConfigDict:
+    config = dpr_mined.get_config()
+    config.data.document_length = 128
+    config.model.positions = 512  # of the runs that go on from here
+    _as_authors(config, steps=2 * 35_000_000 // 256, batch_size=256, learning_rate=2e-4, warmup=1000)
+    config.loop.update(checkpoint_every=5000, validate_every=5000)
+    config.evaluate.update(depth=1000, metrics=("RR@10", "RR@100", "R@1000", "nDCG@10"))
+    return config
+
+
+def _as_authors(config: ConfigDict, steps: int, batch_size: int, learning_rate: float, warmup: int) -> None:
+    """The authors' model, loss and optimizer; `warmup` is the steps of the rate's way up."""
+    config.data.negatives = 1
+    config.model.update(tied=True, embed_dim=768, embed_norm=True)
+    config.train.update(loss="two_way_nll", steps=steps, batch_size=batch_size, learning_rate=learning_rate)
+    config.train.update(optimizer="lamb", lamb_norm_limit=10.0, clip_norm=1.0, warmup_ratio=warmup / steps)

@@ -8,13 +8,7 @@
 
 Documents are --config.sets.msmarco=msmarco-docs.tsv,msmarco-doctrain-queries.tsv,msmarco-doctrain-qrels.tsv.
 
-ANCE warms up so, too; `ance.py` goes on from a model of its own sizes, such as SEED-Encoder's:
-
-    python -m retrieval.main --config=configs/dpr_mined.py --workdir=runs/warm_up --config.base=runs/seed_encoder \\
-        --config.train.init_from=runs/seed_encoder --config.data.document_length=512 --config.model.tied=True \\
-        --config.model.embed_dim=768 --config.model.embed_norm=True --config.split.set=msmarco \\
-        --config.split.ratio=0.98 --config.split.validation=0.01 \\
-        --config.sets.msmarco=collection.tsv,queries.train.tsv,qrels.train.tsv
+ANCE warms up on such negatives, too, with sizes of its own: `ance.py:warm_up`.
 
 BM25 is indexed before anything is trained, so dense search is
 exact here. DPR takes no passage that holds an answer: `--config.mine.answers=True` does so for sets with answers

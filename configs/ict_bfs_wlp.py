@@ -87,6 +87,7 @@ def _paper() -> ConfigDict:
             dtype="bfloat16",
             remat="full",  # what the backward pass computes again: 'none', 'dots' (all but weights' products) or 'full'
             unroll=1,  # layers in one turn of the loop over layers: more run faster and compile longer
+            positions=0,  # of the encoder, for later runs of longer texts; 0: those of the longest text
             embed_dim=512,  # 0: no projection, the embedding is the pooled hidden state
             embed_norm=False,  # a LayerNorm behind the projection
             pooling="cls",  # or 'mean'
@@ -94,8 +95,9 @@ def _paper() -> ConfigDict:
             normalize=False,
             # Of the task 'autoencoder', for pre-training alone: the tokens before each that it sees (so many in each
             # layer; or, with reach 'decoder', in all), how [CLS] comes to it ('cross': attention; 'prefix': the first
-            # position), and the size of a latent variable between the two (Optimus; 0: none).
-            decoder=dict(layers=3, span=2, wiring="cross", reach="layer", latent=0),
+            # position), the size of a latent variable between the two (Optimus; 0: none), and whether its logits have
+            # the output layer's bias.
+            decoder=dict(layers=3, span=2, wiring="cross", reach="layer", latent=0, bias=True),
         )
     )
     config.train = ConfigDict(

@@ -7,7 +7,8 @@ passages with BM25 negatives, MRR@10 is 0.329 in place of BERT's 0.320):
         --config.corpus=enwiki-latest-pages-articles.xml.bz2 --config.vocab=vocab.txt
 
 The vocabulary of the paper has 32,768 tokens; without a --config.vocab one of that size is trained on the corpus. The
-decoder is that of the authors' code: [CLS] through cross-attention, a span of 2 tokens in each of 3 layers. The loss is
+decoder is that of the authors' code: [CLS] through cross-attention, a span of 2 tokens in each of 3 layers, and logits
+without a bias ('local' has one: the study was measured so). The loss is
 the paper's sum of both, where that code has their mean: Adam sees no difference, clipping does. The
 other models of the paper, from the same corpus (--config.base=runs/seed_encoder --config.stages="('train',)"):
 
@@ -51,6 +52,7 @@ def get_config(size: str = "paper") -> ConfigDict:
     config.prepare.update(longest_passage=510, shortest_paragraph=510, across_sections=True, vocab_size=32_768)
     config.data.update(document_length=512)
     config.train.update(steps=1_000_000, batch_size=256, learning_rate=1e-4, warmup_ratio=0.01, weight_decay=0.01)
+    config.model.decoder.bias = False
     config.model.remat = "none"  # and BERT-base's 12 heads, where the paper's text says eight
     config.loop.update(checkpoint_every=10_000)
     return config

@@ -179,6 +179,20 @@ def test_logits_are_of_the_encoder_and_of_the_decoder_with_one_table():
     np.testing.assert_allclose(result.next_RLV, expected, rtol=0, atol=1e-4)
 
 
+def test_the_decoders_logits_without_a_bias():
+    """The parameters are the same, and so are the encoder's logits: what was trained so can be gone on from."""
+    with_bias, without = (
+        spread(Autoencoder(CONFIG, DecoderConfig(layers=1, bias=bias), rngs=nnx.Rngs(0))) for bias in (True, False)
+    )
+    ours, theirs = (model(one_text_per_row(IDS), POSITIONS, IDS, None) for model in (with_bias, without))
+    np.testing.assert_array_equal(ours.masked_GPV, theirs.masked_GPV)
+    assert np.abs(with_bias.bias[...]).min() > 1e-3
+    difference = jnp.broadcast_to(with_bias.bias[...], theirs.next_RLV.shape)
+    np.testing.assert_allclose(ours.next_RLV - theirs.next_RLV, difference, atol=1e-4)
+    same = jax.tree.map(np.array_equal, *(nnx.to_pure_dict(nnx.state(m, nnx.Param)) for m in (with_bias, without)))
+    assert all(jax.tree.leaves(same))
+
+
 def test_masked_tokens_are_put_back():
     text = np.array([[5, 1, 7, 1], [1, 6, 0, 0]], np.int32)
     positions = np.array([[1, 3], [0, 0]], np.int32)

@@ -107,6 +107,22 @@ def test_ances_optimizer_has_its_authors_limit():
         assert (config.train.optimizer, config.train.lamb_norm_limit) == ("lamb", 10)
 
 
+def test_ances_warm_up_is_its_authors_and_is_gone_on_from():
+    """Its passages are shorter than those of the run that follows, its table of positions is not."""
+    config = load("ance", "warm_up")
+    train = config.train
+    assert (train.optimizer, train.batch_size, train.learning_rate, train.loss) == ("lamb", 256, 2e-4, "two_way_nll")
+    assert (train.warmup_ratio * train.steps, config.data.document_length, config.data.query_length) == (1000, 128, 64)
+    for size in ("paper", "documents"):
+        starts.check_sizes(load("ance", size), config)
+    config.model.positions = 0
+    with pytest.raises(UserError, match="an encoder of 128 positions"):
+        starts.check_sizes(load("ance"), config)
+    settings.check_fields(config)
+    config.sets.reqa = "dev.json"
+    settings.check_combinations(config, (*config.stages, "plan"))
+
+
 def test_seed_encoders_setting():
     """Lu et al. 2021, section 4.1."""
     config = load("seed_encoder")
@@ -114,7 +130,7 @@ def test_seed_encoders_setting():
     assert (train.batch_size, train.steps, train.learning_rate, train.weight_decay) == (256, 1_000_000, 1e-4, 0.01)
     assert (train.warmup_ratio * train.steps, train.clip_norm, config.model.dropout) == (10_000, 1.0, 0.1)
     assert (config.data.document_length, config.prepare.vocab_size) == (512, 32_768)
-    assert (decoder.layers, decoder.span) == (3, 2)
+    assert (decoder.layers, decoder.span, decoder.bias) == (3, 2, False)
     # BERT-base without pooler and token types; with the MLM head; a decoder of three layers has 2 D^2 more in each.
     size = sum(leaf.size for leaf in jax.tree.leaves(models.parameters(models.abstract(config, 32_768))))
     D, V, norm = 768, 32_768, 2 * 768

@@ -142,6 +142,7 @@ REMEDY = "set --config.vocab={bert}, in a --workdir of its own"
     [
         ({"model.hidden_size": 32, "model.mlp_size": 12}, "--config.model.hidden_size=16 --config.model.mlp_size=24"),
         ({"model.num_heads": 2}, "a model of other sizes; set\n  --config.model.num_heads=4"),
+        ({"model.positions": 1000}, "--config.model.positions="),
         ({"data.document_length": 30}, "set\n  --config.data.document_length=20"),
         ({"model.layer_norm_epsilon": 1e-5}, "--config.model.layer_norm_epsilon=1e-12"),
         ({"model.encoder": "bow_mlp"}, "config.model.encoder is 'bow_mlp': set config.model.encoder=transformer"),
@@ -298,6 +299,21 @@ def test_a_model_of_shorter_texts_takes_the_first_positions(tmp_path, monkeypatc
     if kind == "autoencoder":
         ours, theirs = (each.decoder.position_embedding.embedding[...] for each in (model, trained))
         np.testing.assert_array_equal(ours, theirs[:16])
+
+
+def test_positions_beyond_the_texts_are_kept_for_a_later_run(tmp_path, monkeypatch):
+    """Texts of 32 tokens, then of 16, then of 32 again."""
+    longer, between, later = (of_length("towers", length, tmp_path).config for length in (32, 16, 32))
+    trained = models.build(longer, 50)
+    between.model.positions = 32
+    monkeypatch.setattr(starts, "load_parameters", lambda *_: (longer, nnx.clone(trained)))
+    write_json(tmp_path / "start" / "config.json", {})
+    monkeypatch.chdir(tmp_path)
+    model = models.build(between, 50)
+    starts.init_from(model, between, 50)
+    for ours, theirs in zip(encoders(model), encoders(trained)):
+        np.testing.assert_array_equal(*(each.position_embedding.embedding[...] for each in (ours, theirs)))
+    starts.check_sizes(later, between)
 
 
 def test_towers_of_shorter_texts_with_the_encoder_of_a_base(tmp_path, monkeypatch):

@@ -51,6 +51,7 @@ class DecoderConfig:
         is full attention.
       wiring: a name in `WIRINGS`.
       reach: a name in `REACHES`.
+      bias: whether its logits have the bias of the output layer, as the encoder's do; the authors' code has none.
       latent: Z, of the Gaussian that [CLS] is drawn anew from (Optimus); 0 for none.
     """
 
@@ -59,6 +60,7 @@ class DecoderConfig:
     wiring: str = "cross"
     reach: str = "layer"
     latent: int = 0
+    bias: bool = True
 
     def __post_init__(self):
         if self.layers < 1 or self.span < 0 or self.latent < 0:
@@ -111,7 +113,8 @@ class Autoencoder(MaskedLanguageModel):
             cls_BH, divergence_BZ = self.bottleneck(cls_BH, noise_key)
         token_RLH = lookup(self.encoder.token_embedding.embedding[...], original_RL)
         next_RLH = self.decoder(token_RLH, cls_BH, text, decoder_key)
-        return Reconstruction(self.predict(hidden_RLH, masked_positions_GP), self.scores(next_RLH), divergence_BZ)
+        next_RLV = self.scores(next_RLH, self.decoder.decoder.bias)
+        return Reconstruction(self.predict(hidden_RLH, masked_positions_GP), next_RLV, divergence_BZ)
 
 
 class Bottleneck(nnx.Module):

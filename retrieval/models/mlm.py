@@ -36,8 +36,8 @@ class MaskedLanguageModel(nnx.Module):
         hidden_GPH = self.norm(jax.nn.gelu(self.dense(hidden_GPH), approximate=False)).astype(hidden_GTH.dtype)
         return self.scores(hidden_GPH)
 
-    def scores(self, hidden_RLH: jax.Array) -> jax.Array:
-        """Logits of all tokens, float32 [R, L, V]: the output layer, which is the token embedding and a bias."""
+    def scores(self, hidden_RLH: jax.Array, bias: bool = True) -> jax.Array:
+        """Logits of all tokens, float32 [R, L, V]: the output layer, the token embedding and a bias or none."""
         table_VH = self.encoder.token_embedding.embedding[...].astype(hidden_RLH.dtype)
         logits_RLV = jnp.einsum("rlh,vh->rlv", hidden_RLH, table_VH, preferred_element_type=jnp.float32)
-        return logits_RLV + self.bias[...]
+        return logits_RLV + self.bias[...] if bias else logits_RLV

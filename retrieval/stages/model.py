@@ -86,8 +86,13 @@ def check(config: ConfigDict) -> None:
 
 
 def longest(config: ConfigDict) -> int:
-    """The most tokens that a text of either tower has, and so the positions of the encoder."""
+    """The most tokens that a text of either tower has."""
     return max(config.data.query_length, config.data.document_length)
+
+
+def positions(config: ConfigDict) -> int:
+    """The positions of the encoder: those of the longest text, or more where a later run has longer ones."""
+    return max(longest(config), config.model.get("positions", 0))  # an older run, to start from, has no such field
 
 
 def sizes(config: ConfigDict, of_towers: bool = True) -> dict[str, Any]:
@@ -245,7 +250,7 @@ def _sizes(config: ConfigDict, vocab_size: int) -> dict[str, Any]:
         hidden_size=model.hidden_size,
         num_heads=model.num_heads,
         mlp_size=model.mlp_size,
-        max_length=longest(config),
+        max_length=positions(config),
         type_vocab_size=model.type_vocab_size,
         layer_norm_epsilon=model.layer_norm_epsilon,
         dropout=model.dropout,

@@ -124,6 +124,8 @@ def _check_sizes(config: ConfigDict, folder: BertFolder) -> None:
     wrong += [
         f"--config.data.{name}={longest}" for name in ("query_length", "document_length") if config.data[name] > longest
     ]
+    if config.model.positions > longest:
+        wrong.append(f"--config.model.positions={longest}")
     if wrong:
         raise UserError(f"{_FIELD}={folder.path}: a model of other sizes; set\n  " + " ".join(wrong))
 

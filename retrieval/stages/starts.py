@@ -89,7 +89,7 @@ def check_sizes(config: ConfigDict, start: ConfigDict) -> None:
                 f"config.{field} is {theirs.get(field)} there and {ours} here: take the same, or another run to start "
                 "from"
             )
-    ours, theirs = models.longest(config), models.longest(start)
+    ours, theirs = models.positions(config), models.positions(start)
     if config.model.encoder == "transformer" and ours > theirs:
         raise UserError(
             f"config.train.init_from={config.train.init_from}: an encoder of {theirs} positions, the longer of "
@@ -172,7 +172,7 @@ def load_towers(run: Run, vocab_size: int) -> TwoTower:
     if isinstance(trained, TwoTower):
         return trained
     towers = models.build_towers(run.config, vocab_size)
-    models.take_positions(trained, models.longest(run.config))
+    models.take_positions(trained, models.positions(run.config))
     two_tower.init_encoders(towers, trained.encoder)
     return towers
 
@@ -204,7 +204,7 @@ def init_from(model: TwoTower | MaskedLanguageModel, config: ConfigDict, vocab_s
     if not (folder / "config.json").exists():
         raise UserError(f"config.train.init_from={folder}: not a work directory (no config.json)")
     _, trained = load_parameters(folder, vocab_size, config.mesh)
-    models.take_positions(trained, models.longest(config))
+    models.take_positions(trained, models.positions(config))
     if isinstance(trained, MaskedLanguageModel) and isinstance(model, TwoTower):
         two_tower.init_encoders(model, trained.encoder)
     else:
