@@ -173,8 +173,8 @@ def abstract(
     part = {
         name: np.zeros((batch_size // lanes, *spec.shape), spec.dtype.as_numpy_dtype) for name, spec in specs.items()
     }
-    if packing:
-        part, _ = packing.pack(part)
+    if packing and (packed := packing.pack(part)):  # texts without a token always fit
+        part, _ = packed
     return {
         name: jax.ShapeDtypeStruct((lanes * len(values), *values.shape[1:]), values.dtype, sharding=sharding)
         for name, values in part.items()
@@ -184,7 +184,7 @@ def abstract(
 def _own_lanes(lanes: int, batch_size: int, sharding: jax.sharding.Sharding) -> list[int]:
     """The lanes whose rows live on this host's devices; on a pod these need not follow one another."""
     rows, own_B = batch_size // lanes, np.zeros(batch_size, bool)
-    for (index,) in sharding.addressable_devices_indices_map((batch_size,)).values():
+    for index in sharding.addressable_devices_indices_map((batch_size,)).values():
         own_B[index] = True
     found = [lane for lane in range(lanes) if own_B[lane * rows : (lane + 1) * rows].all()]
     if len(found) * rows != own_B.sum():

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
+from apache_beam.io import ReadFromText, WriteToText
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.pvalue import DoOutputsTuple, PCollection, TaggedOutput
 
 from retrieval.data import articles, shards, sources, vocabularies
 from retrieval.data.shards import Settings
@@ -18,7 +20,7 @@ _ARTICLE = "article"
 def write_articles(source: Source, folder: Path, settings: Settings) -> collections.Counter:
     """Source to `articles/*.jsonl`; returns the counts."""
     with _pipeline(settings) as pipeline:
-        items = (
+        items: Any = (  # Beam says nothing of the types that its operators give
             pipeline
             | beam.Create([None])
             | "read" >> beam.FlatMap(lambda _: source.read())
@@ -30,7 +32,7 @@ def write_articles(source: Source, folder: Path, settings: Settings) -> collecti
         )
         lines = items[_ARTICLE] | "lines" >> beam.Values()
         prefix = str(folder / "articles" / "beam")
-        lines | "write lines" >> beam.io.WriteToText(prefix, ".jsonl", num_shards=settings.num_shards)
+        _ = lines | "write lines" >> WriteToText(prefix, ".jsonl", num_shards=settings.num_shards)
         _write_counts([items], folder / "work" / "articles-counts")
     return _read_counts(folder / "work" / "articles-counts")
 
@@ -39,15 +41,15 @@ def write_shards(folder: Path, settings: Settings) -> collections.Counter:
     """`articles/*.jsonl` to TFRecord shards; returns the counts."""
     n = settings.num_shards
     with _pipeline(settings) as pipeline:
-        cut = (
+        cut: Any = (
             pipeline
-            | beam.io.ReadFromText(str(folder / "articles" / "*.jsonl"))
+            | ReadFromText(str(folder / "articles" / "*.jsonl"))
             | "cut" >> beam.ParDo(_Cut(folder, settings)).with_outputs()
         )
         resolved = _grouped("resolve", shards.resolve, {tag: cut[tag] for tag in (shards.REDIRECT, shards.REQUEST)})
         attached = _grouped(
             "attach",
-            lambda *group: shards.attach(*group, n),
+            lambda title, leads, requests: shards.attach(title, leads, requests, n),
             {shards.LEAD: cut[shards.LEAD], shards.RESOLVED: resolved[shards.RESOLVED]},
         )
         every_shard = pipeline | "every shard" >> beam.Create([(i, None) for i in range(n)])
@@ -71,12 +73,12 @@ class _Cut(beam.DoFn):
     def setup(self) -> None:
         self._vocabulary = vocabularies.load(self._folder)
 
-    def process(self, line: str) -> Iterator[beam.pvalue.TaggedOutput]:
+    def process(self, line: str) -> Iterator[TaggedOutput]:
         item, settings = articles.from_json(line, f"articles beside {self._folder}"), self._settings
         yield from _tagged(shards.cut_article(item, self._vocabulary, settings.limits, settings.num_shards))
 
 
-def _grouped(name: str, step: Any, collections_by_tag: dict[str, beam.PCollection]) -> beam.pvalue.DoOutputsTuple:
+def _grouped(name: str, step: Any, collections_by_tag: dict[str, PCollection]) -> DoOutputsTuple:
     """CoGroupByKey, then `step(key, values of the first tag, values of the second ...)`."""
     tags = list(collections_by_tag)
     return (
@@ -86,24 +88,24 @@ def _grouped(name: str, step: Any, collections_by_tag: dict[str, beam.PCollectio
     )
 
 
-def _tagged(items: Iterable[tuple[str, Any, Any]]) -> Iterator[beam.pvalue.TaggedOutput]:
+def _tagged(items: Iterable[tuple[str, Any, Any]]) -> Iterator[TaggedOutput]:
     for tag, key, value in items:
-        yield beam.pvalue.TaggedOutput(tag, (key, value))
+        yield TaggedOutput(tag, (key, value))
 
 
 def _write_counts(outputs: Iterable[Any], prefix: Path) -> None:
-    counts = [output[shards.COUNT] for output in outputs]
-    (
+    counts: Any = [output[shards.COUNT] for output in outputs]
+    _ = (
         counts
         | beam.Flatten()
         | beam.CombinePerKey(sum)
         | beam.Map(lambda pair: f"{pair[1]!r}\t{pair[0]}")
-        | "write counts" >> beam.io.WriteToText(str(prefix), num_shards=1)
+        | "write counts" >> WriteToText(str(prefix), num_shards=1)
     )
 
 
 def _read_counts(prefix: Path) -> collections.Counter:
-    counts: collections.Counter = collections.Counter()
+    counts: Any = collections.Counter()  # tokens may be fractions, and a `Counter` is declared to have none
     for path in prefix.parent.glob(f"{prefix.name}*"):
         for line in path.read_text(encoding="utf-8").splitlines():
             value, name = line.split("\t", 1)

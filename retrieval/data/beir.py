@@ -100,8 +100,8 @@ def read_folder(folder: Path) -> RetrievalSet:
     """
     folder = Path(folder)
     candidates = list(read_candidates(_either(folder, "corpus.jsonl")))
-    queries, *judgements = _read_judgements(folder, {candidate.id for candidate in candidates})
-    return RetrievalSet(folder.resolve().name, queries, candidates, *judgements)
+    queries, qrels, answers = _read_judgements(folder, {candidate.id for candidate in candidates})
+    return RetrievalSet(folder.resolve().name, queries, candidates, qrels, answers)
 
 
 def read_judged(folder: Path) -> Judged:
@@ -117,9 +117,9 @@ def read_judged(folder: Path) -> Judged:
         ids.append(candidate.id)
         if texts.get(candidate.id) == candidate.text:
             own[candidate.id] = row
-    queries, *judgements = _read_judgements(folder, set(ids))
+    queries, qrels, answers = _read_judgements(folder, set(ids))
     own = {id: row for id, row in own.items() if id in queries}
-    return Judged(folder.resolve().name, queries, ids, own, *judgements)
+    return Judged(folder.resolve().name, queries, ids, own, qrels, answers)
 
 
 def own_rows(queries: Mapping[str, str], candidates: Iterable[Candidate]) -> dict[str, int]:

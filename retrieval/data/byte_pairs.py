@@ -51,9 +51,9 @@ class BytePairs(Vocabulary):
             tokens, merges = _of_tokenizer(path)
         if missing := [token for token in SPECIAL_TOKENS if token not in tokens]:
             raise UserError(f"vocabulary {path}: lacks {', '.join(missing)}; one of RoBERTa has them")
-        _check_merges(path, tokens, merges)
+        pairs = _pairs(path, tokens, merges)
         try:
-            return cls(tokens, merges)
+            return cls(tokens, pairs)
         except Exception as error:  # the library says in its own way what else is wrong
             raise UserError(f"vocabulary {path}: {error}; copy it again") from error
 
@@ -62,7 +62,7 @@ class BytePairs(Vocabulary):
         files.write_text(path, self._tokenizer.to_str() + "\n")
 
 
-def _of_tokenizer(path: Path) -> tuple[list[str], list[tuple[str, str]]]:
+def _of_tokenizer(path: Path) -> tuple[list[str], list[tuple[str, ...]]]:
     """Tokens and merges of a `tokenizer.json`."""
     config, tokens = read_tokenizer(path, "BPE")
     splitter = config.get("pre_tokenizer")
@@ -75,8 +75,8 @@ def _of_tokenizer(path: Path) -> tuple[list[str], list[tuple[str, str]]]:
     return tokens, [tuple(pair.split(" ") if isinstance(pair, str) else pair) for pair in merges]
 
 
-def _check_merges(path: Path, tokens: Sequence[str], merges: Sequence[tuple[str, str]]) -> None:
-    """Before the library, which for one that is too long ends in a panic, and not in an error."""
+def _pairs(path: Path, tokens: Sequence[str], merges: Sequence[tuple[str, ...]]) -> list[tuple[str, str]]:
+    """The merges, checked. The library panics, without an error, at one that is too long."""
     known = set(tokens)
     for pair in merges:
         is_of_two = len(pair) == 2 and all(isinstance(part, str) for part in pair)
@@ -84,6 +84,7 @@ def _check_merges(path: Path, tokens: Sequence[str], merges: Sequence[tuple[str,
             raise UserError(
                 f"vocabulary {path}: the merge {str(pair)[:80]} is not of two tokens that make a third; copy it again"
             )
+    return [(left, right) for left, right in merges]
 
 
 def _lines(path: Path) -> list[str]:

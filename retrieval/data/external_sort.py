@@ -51,7 +51,7 @@ class Sorter:
 
     def _write_run(self) -> None:
         start = self._file.tell()
-        self._file.writelines(map(msgpack.packb, sorted(self._held)))
+        self._file.writelines(map(msgpack.Packer().pack, sorted(self._held)))
         self._runs.append((start, self._file.tell()))
         self._held, self._size = [], 0
 

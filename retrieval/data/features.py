@@ -1,6 +1,7 @@
 """Feature converters: what a task yields, to arrays of fixed shape that a model takes."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import seqio
 import tensorflow as tf
@@ -123,8 +124,8 @@ class MlmConverter(seqio.FeatureConverter):
 
 def _pad(ids: tf.Tensor, length: int, rows: int | None = None) -> tf.Tensor:
     """Ids [N] or, where `rows` is given, [rows, N], cut or filled up with zeros to `length`."""
-    ids = ids[..., :length]
-    blanks = [[0, 0]] * (rows is not None) + [[0, tf.maximum(0, length - tf.shape(ids)[-1])]]
+    ids = ids[..., :length]  # pyright: ignore[reportArgumentType] (an ellipsis is allowed)
+    blanks: Any = [[0, 0]] * (rows is not None) + [[0, tf.maximum(0, length - tf.shape(ids)[-1])]]
     return tf.ensure_shape(tf.pad(ids, blanks), [length] if rows is None else [rows, length])
 
 

@@ -70,11 +70,11 @@ def example(
     """
     if not query.strip():
         raise UserError(f"{at}: the query is empty; write one, or drop the example")
-    kept = [tuple(_with_text(texts, at, counts)) for texts in (positives, negatives)]
-    if not kept[0]:
+    with_text = tuple(_with_text(positives, at, counts)), tuple(_with_text(negatives, at, counts))
+    if not with_text[0]:
         counts.leave_out("examples without a positive", at)
         return None
-    return Example(query, *kept, tuple(answers))
+    return Example(query, *with_text, tuple(answers))
 
 
 def text_id(record: Mapping[str, Any], fields: Iterable[str], at: str) -> str:
@@ -176,7 +176,8 @@ def evaluation_set(name: str, groups: Iterable[Example], rule: str = "test") -> 
 
     Texts that are the same are one candidate. Ids come from the texts. Answers are those that the examples have.
     """
-    value = RetrievalSet(name, {}, [], {rule: {}})
+    candidates: list[Candidate] = []
+    value = RetrievalSet(name, {}, candidates, {rule: {}})
     seen = set()
     for query, positives, negatives, answers in groups:
         id = hashing.digest(query).hex()
@@ -187,7 +188,7 @@ def evaluation_set(name: str, groups: Iterable[Example], rule: str = "test") -> 
         for text in (*positives, *negatives):
             if (own := digest(text)) not in seen:
                 seen.add(own)
-                value.candidates.append(dataclasses.replace(text, id=own.hex()))
+                candidates.append(dataclasses.replace(text, id=own.hex()))
     return value
 
 

@@ -83,7 +83,11 @@ def _resolve_task(output: Path, bucket: int, work: Path, folder: Path, settings:
 
 def _attach_task(output: Path, bucket: int, work: Path, folder: Path, settings: Settings) -> None:
     groups = local_runner.read_groups([work / "cut", work / "resolve"], [shards.LEAD, shards.RESOLVED], bucket, work)
-    items = (item for title, values in groups for item in shards.attach(title, *values, settings.num_shards))
+    items = (
+        item
+        for title, (leads, requests) in groups
+        for item in shards.attach(title, leads, requests, settings.num_shards)
+    )
     _write_items(output, items, settings.num_shards)
 
 

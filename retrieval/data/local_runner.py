@@ -82,8 +82,11 @@ def run_tasks(
 def _end_with_parent() -> None:
     """Ends this worker when its parent is killed; by itself it would wait for tasks forever."""
 
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "only a worker has a parent"
+
     def wait() -> None:
-        multiprocessing.parent_process().join()
+        parent.join()
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
@@ -92,10 +95,11 @@ def _end_with_parent() -> None:
 def write_items(path: Path, items: Iterable[tuple[str, Any, Any]], num_buckets: int, memory: int = _MEMORY) -> None:
     """Writes items as segments of `memory` bytes, in each of which a bucket of a tag is one run of bytes."""
     with files.atomic(path) as temporary, temporary.open("wb") as file:
+        pack: Callable[[Any], bytes] = msgpack.Packer().pack
         runs, size = collections.defaultdict(list), 0
         for tag, key, value in items:
             bucket = key if isinstance(key, int) else hashing.number(key)
-            packed = msgpack.packb((key, msgpack.packb(value)))
+            packed = pack((key, pack(value)))
             runs[tag, bucket % num_buckets].append(packed)
             size += len(packed)
             if size > memory:

@@ -64,8 +64,9 @@ def read_triples(path: Path, counts: Counts) -> Iterator[Example]:
     """
     for at, line in text_files.lines(path):
         query, *texts = _fields(line, ("query", "positive", "negative"), at)
-        if found := example(query, *([Candidate("", "", text)] for text in texts), at, counts):
-            yield found
+        positives, negatives = ([Candidate("", "", text)] for text in texts)
+        if triple := example(query, positives, negatives, at, counts):
+            yield triple
 
 
 def read_id_triples(
@@ -87,10 +88,10 @@ def read_id_triples(
         triples = _id_triples(path, known, passages, queries)
         of_ids = Counts()
         with grouped(triples, folder, pool, of_ids, key=lambda passage: passage.id) as groups:
-            for query, positives, negatives, _ in groups:
-                texts = ([passages[passage.id] for passage in side] for side in (positives, negatives))
-                if found := example(known[query], *texts, f"{path}, query '{query}'", counts):
-                    yield found
+            for query, *ids, _ in groups:
+                positives, negatives = ([passages[passage.id] for passage in side] for side in ids)
+                if of_query := example(known[query], positives, negatives, f"{path}, query '{query}'", counts):
+                    yield of_query
         counts.left_out["ids of negatives that are positives of their query"] += of_ids.left_out.total()
 
 
@@ -205,7 +206,8 @@ def _id_triples(path: Path, queries: Mapping[str, str], passages: Passages, name
                 raise UserError(
                     f"{at}: the passage '{id}' is not in the collection; name its file in config.pairs.collection"
                 )
-        yield Example(query, *((Candidate(id, "", ""),) for id in ids))
+        positives, negatives = ((Candidate(id, "", ""),) for id in ids)
+        yield Example(query, positives, negatives)
 
 
 def _fields(line: str, names: Sequence[str], at: str) -> list[str]:

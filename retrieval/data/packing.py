@@ -13,7 +13,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -129,6 +129,7 @@ class Lane(Protocol):
 
     def __next__(self) -> Arrays:
         """The next of them, as arrays [N, ...]."""
+        ...
 
     def save(self, folder: Path) -> None:
         """Writes the position."""
@@ -176,7 +177,8 @@ class PackedLane:
     def save(self, folder: Path) -> None:
         """Writes the lane's position and what waits."""
         self._lane.save(folder)
-        np.savez(self._file(folder), **self._waiting)
+        waiting: dict[str, Any] = self._waiting
+        np.savez(self._file(folder), **waiting)
 
     def restore(self, folder: Path) -> None:
         """Goes back to a saved position.

@@ -114,8 +114,9 @@ def labelled(record: Record, seed: tf.Tensor, lengths: Mapping[str, int], specia
     order = tf.argsort(tf.random.stateless_uniform([tf.size(record["document_id"]) - 1], seed))
     drawn = tf.gather(order, tf.range(negatives) % tf.maximum(1, tf.size(order))) + 1 if negatives else []
     chosen = tf.concat([[0], tf.cast(drawn, tf.int32)], 0)
-    titles = tf.RaggedTensor.from_row_lengths(record["titles"], record["title_lengths"])
-    texts = tf.RaggedTensor.from_row_lengths(record["texts"], record["text_lengths"])
+    ragged: Any = tf.RaggedTensor  # whose constructors the stubs lack
+    titles = ragged.from_row_lengths(record["titles"], record["title_lengths"])
+    texts = ragged.from_row_lengths(record["texts"], record["text_lengths"])
     documents = [
         _pair(titles[chosen[place]], texts[chosen[place]], lengths["document"], specials)
         for place in range(negatives + 1)
@@ -173,7 +174,7 @@ def _fitting(sizes: tf.Tensor, room: tf.Tensor) -> tf.Tensor:
 
     def fit(taken: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         left = room - tf.reduce_sum(tf.where(taken, sizes, 0))
-        return ~taken & (sizes <= left), left
+        return tf.logical_not(taken) & (sizes <= left), left
 
     def take(taken: tf.Tensor) -> tuple[tf.Tensor]:
         # All up to the first that is too long for what those before it leave: few turns, and not one for every word.

@@ -82,7 +82,7 @@ def read_pages(lock: Path) -> Iterator[Page | Dropped]:
         if distribution is None or distribution.version != version:
             yield Dropped(name, "distribution not installed in its pinned version")
         else:
-            root = Path(distribution.locate_file("")).resolve()
+            root = Path(str(distribution.locate_file(""))).resolve()
             files += [(root, Path(file)) for file in distribution.files or () if file.suffix == ".py"]
     pages: dict[str, Page] = {}
     for root, file in files:
@@ -142,7 +142,7 @@ def _pins(lock: Path) -> list[tuple[str, str]]:
         lines = Path(lock).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{lock}: cannot be read ({error}); give a lock file with a line name==version each") from error
-    pins = [match.groups() for match in map(_PIN.match, lines) if match]
+    pins = [(match[1], match[2]) for match in map(_PIN.match, lines) if match]
     if not pins:
         raise UserError(f"{lock}: no line of the form name==version; write one with `pip freeze`")
     return pins

@@ -143,7 +143,9 @@ def _ends_sentence(text: str, start: int, match: re.Match[str], one_case: bool) 
     if match[0] != ".":
         return True
     # The abbreviations are short; the bound keeps a text of one endless word cheap.
-    bracket, word = _WORD_BEFORE.search(text[max(0, match.start() - 16) : match.start()]).groups()
+    before = _WORD_BEFORE.search(text[max(0, match.start() - 16) : match.start()])
+    assert before, "the last word may be empty"
+    bracket, word = before.groups()
     if one_case:
         word, next_word = word if word in _ABBREVIATIONS else word.title(), next_word.title()
     if bracket or word in _NEVER_LAST:

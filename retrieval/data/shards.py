@@ -191,7 +191,7 @@ def _table_1(item: dict, leads: list[dict], counts: list[int]) -> dict[str, floa
     sentence = size / _size(item["lengths"])
     queries = {"ict": sentence, "bfs": _mean(item["lead_lengths"])}
     queries["wlp"] = sum(_mean(lead["lengths"]) for lead in leads) / max(len(leads), 1)
-    table = {"mlm pairs": 1, "mlm document tokens": size}
+    table: dict[str, float] = {"mlm pairs": 1, "mlm document tokens": size}
     for (task, query), pairs in zip(queries.items(), counts):
         document = size + title - sentence if task == "ict" else size
         table |= {f"{task} pairs": pairs, f"{task} query tokens": query * pairs}

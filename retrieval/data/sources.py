@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ class Source:
     """A corpus: a cheap sequential reader of pages, and the dear function that makes articles of them."""
 
     read: Callable[[], Iterator[Any]]
-    parse: Callable[[Any], list[Article | Redirect | KnownItem | Dropped]]
+    parse: Callable[[Any], Sequence[Article | Redirect | KnownItem | Dropped]]
 
 
 def open_source(corpus: str, lock: Path, held_out: float) -> Source:

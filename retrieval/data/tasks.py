@@ -216,8 +216,9 @@ def _skipped(corpus: Path, rates: Mapping[str, float], sizes: Mapping[str, int])
     return {task: records * place // len(readers) for place, task in enumerate(readers)}
 
 
-def _source(task: str, corpus: Path, labelled: Path | None, skipped: int, positives: bool) -> seqio.TFExampleDataSource:
+def _source(task: str, corpus: Path, labelled: Path | None, skipped: int, positives: bool) -> Any:  # seqio declares more
     if task == LABELLED:
+        assert labelled, "`_check_sizes` refuses the task without its files"
         return _shards(labelled, pairs.PATTERN, _LABELLED_RECORD | (_POSITIVES if positives else {}))
     return _shards(corpus, "links-*.tfrecord" if task == "wlp" else _PASSAGES, _RECORD, skipped)
 
@@ -241,7 +242,8 @@ def _shards(folder: Path, pattern: str, record: Mapping[str, Any], skipped: int 
         dataset = tf.data.experimental.from_variant(records, tf.TensorSpec([], tf.string))
         return dataset.skip(skipped).concatenate(dataset.take(skipped)) if skipped else dataset
 
-    return seqio.TFExampleDataSource({"train": str(folder / pattern)}, record, reader_cls=read)
+    reader: Any = read  # of tensors, where seqio declares texts
+    return seqio.TFExampleDataSource({"train": str(folder / pattern)}, record, reader_cls=reader)
 
 
 def _column_weights(task: str, weights: Mapping[str, float]) -> dict[int, float]:
@@ -281,7 +283,8 @@ def _warn_of_few(written: Mapping[str, Any], negatives: int) -> None:
 
 def _lanes_with_examples(task: seqio.Task, lanes: int) -> set[int]:
     """Reads every file up to the first record that is one of the task's; seqio deals the files out in this order."""
-    source, is_drawn = task.source, task.preprocessors[1].keywords["is_drawn"]
+    source: Any = task.source  # of `_source`, which parses records
+    is_drawn = task.preprocessors[1].keywords["is_drawn"]
     try:
         return {
             number % lanes
@@ -324,7 +327,7 @@ def _is_drawn(record: pretraining.Record, task: str, negatives: int, held_out: f
     if not held_out:
         return usable
     # The ids are hashes: their remainders are a fair draw.
-    return usable & ((record["document_id"] % _DRAWS < round(held_out * _DRAWS)) == validation)
+    return usable & ((tf.math.floormod(record["document_id"], _DRAWS) < round(held_out * _DRAWS)) == validation)
 
 
 def _example(function: Callable, weights: Mapping[int, float]) -> Callable:
@@ -344,7 +347,7 @@ def _example(function: Callable, weights: Mapping[int, float]) -> Callable:
     return draw
 
 
-def _output_features(kind: str, vocab: seqio.Vocabulary, positives: bool) -> dict[str, seqio.Feature]:
+def _output_features(kind: str, vocab: seqio.PassThroughVocabulary, positives: bool) -> dict[str, Any]:
     names = ("text", "positions", "labels") if kind == "mlm" else ("query", "document", "document_id", "log_q")
     names += ("positive_ids",) if positives else ()
     dtypes = {name: tf.float32 if name == "log_q" else tf.int32 for name in names}

@@ -5,7 +5,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from retrieval.errors import UserError
 
@@ -110,7 +110,7 @@ def strings(record: Any, field: str, at: str) -> list[str]:
     return [string({name: value}, name, at) for name, value in zip(names, values)]
 
 
-def _parts(path: Path, cut: Callable[[BinaryIO], Iterator[bytes]]) -> Iterator[bytes]:
+def _parts(path: Path, cut: Callable[[IO[bytes] | gzip.GzipFile], Iterator[bytes]]) -> Iterator[bytes]:
     """What `cut` makes of the open file."""
     try:
         with gzip.open(path) if is_gzip(path) else open(path, "rb") as file:

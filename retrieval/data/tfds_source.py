@@ -154,7 +154,7 @@ def _open(source: str, name: str) -> tuple[Any, Any]:
     import tensorflow_datasets as tfds  # with TensorFlow it takes seconds, and only this source needs it
 
     with _explained(f"{source}: TFDS cannot open '{spec}'", "see the configs and versions in its catalogue"):
-        builder = tfds.builder(spec, data_dir=options.get("data_dir"), try_gcs=False)
+        builder: Any = tfds.builder(spec, data_dir=options.get("data_dir"), try_gcs=False)
     _prepare(builder, source)
     missing = _KNOWN[name].features - set(builder.info.features)
     if missing:
@@ -173,7 +173,8 @@ def _parse(source: str, name: str) -> tuple[str, dict[str, str]]:
         raise UserError(f"'{source}' is not of the form tfds:NAME[/CONFIG][:VERSION][?data_dir=FOLDER&split=SPLIT]")
     if match[1] != name:
         raise unknown_name("TFDS data set", match[1], [name])
-    options = dict(part.partition("=")[::2] for part in query.split("&")) if query else {}
+    parts = [part.partition("=") for part in query.split("&")] if query else []
+    options = {option: value for option, _, value in parts}
     for option in options:
         if option not in ("data_dir", "split"):
             raise unknown_name(f"option of {source.partition('?')[0]}", option, ["data_dir", "split"])
@@ -219,11 +220,11 @@ def _prepare(builder: "tfds.core.DatasetBuilder", source: str) -> None:
 
 
 def _read(source: str, dataset: Any) -> Iterator[Any]:
-    from tensorflow.errors import OpError
+    import tensorflow as tf
 
     try:
         yield from dataset
-    except OpError as error:
+    except tf.errors.OpError as error:
         raise UserError(f"{source}: the prepared data is damaged ({_said(error)}); prepare it again") from error
 
 

@@ -59,6 +59,10 @@ class Vocabulary:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    def save(self, path: Path) -> None:
+        """Writes the vocabulary's file, whole or not at all."""
+        raise NotImplementedError(type(self))
+
     @property
     def fingerprint(self) -> str:
         """Of the tokens, and of how a text becomes them: equal ones give equal ids."""

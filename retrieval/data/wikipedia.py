@@ -4,13 +4,13 @@ import bz2
 import contextlib
 import dataclasses
 import gzip
+import io
 import itertools
 import re
 import unicodedata
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 from xml.parsers import expat
 
 from retrieval.data import entities
@@ -119,7 +119,7 @@ def _pages(path: Path, max_bytes: int) -> Iterator[Page | Redirect | Dropped | B
             yield Broken(export.where(error))
 
 
-def _open(path: Path) -> BinaryIO:
+def _open(path: Path) -> bz2.BZ2File | gzip.GzipFile | io.BufferedReader:
     try:
         with path.open("rb") as file:
             magic = file.read(3)
