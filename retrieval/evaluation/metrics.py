@@ -117,7 +117,8 @@ def _not_negative(grades: Mapping[str, int]) -> dict[str, int]:
 
 def _scored(rows_K: np.ndarray, candidate_ids: Sequence[str]) -> dict[str, float]:
     """Candidate id -> a score that strictly falls with the rank, so that no tie is left to a metric's own rule."""
-    return {candidate_ids[row]: float(-rank) for rank, row in enumerate(rows_K.tolist()) if row >= 0}
+    rows: list[int] = rows_K.tolist()
+    return {candidate_ids[row]: float(-rank) for rank, row in enumerate(rows) if row >= 0}
 
 
 def parse(name: str) -> ir_measures.Measure:
@@ -126,7 +127,7 @@ def parse(name: str) -> ir_measures.Measure:
     Raises:
       UserError: there is none of that name, or it is written wrongly.
     """
-    base = re.match(r"\w*", name)[0]
+    base = re.split(r"\W", name, maxsplit=1)[0]
     if base not in _METRICS:
         raise unknown_name("metric", base, _METRICS)
     # ir_measures would hand a cutoff of 0 to trec_eval, which ends the process with a segmentation fault.

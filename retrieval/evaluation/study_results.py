@@ -217,8 +217,9 @@ def _similarities(path: Path) -> Iterator[tuple[str, tuple, float]]:
 
 def _key_and_value(row: Any, at: str) -> tuple[tuple[str, ...], float]:
     fields = row if isinstance(row, dict) else {}
-    key, value = tuple(fields.get(name) for name in KEY), fields.get("value")
-    if not all(isinstance(part, str) for part in key):
+    parts, value = [fields.get(name) for name in KEY], fields.get("value")
+    key = tuple(part for part in parts if isinstance(part, str))
+    if len(key) < len(parts):
         raise UserError(f"{at}: not an object with {', '.join(KEY)} and value; evaluate the run again")
     if not isinstance(value, int | float) or not math.isfinite(value):
         raise UserError(f"{at}: the value of {', '.join(key)} is {value!r}, not a number; evaluate the run again")

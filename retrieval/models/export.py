@@ -91,15 +91,19 @@ def _write_dense(folder: Path, projection: nnx.Linear) -> None:
     identity = "torch.nn.modules.linear.Identity"
     config = {"in_features": size_in, "out_features": size_out, "bias": True, "activation_function": identity}
     files.write_json(folder / "config.json", config)
-    kernel, bias = (np.asarray(leaf[...], np.float32) for leaf in (projection.kernel, projection.bias))
-    _write_tensors(folder, {"linear.weight": np.ascontiguousarray(kernel.T), "linear.bias": bias})
+    weight = np.ascontiguousarray(_float32(projection.kernel).T)
+    _write_tensors(folder, {"linear.weight": weight, "linear.bias": _float32(projection.bias)})
 
 
 def _write_norm(folder: Path, norm: nnx.LayerNorm) -> None:
     folder.mkdir()
     files.write_json(folder / "config.json", {"dimension": norm.num_features})
-    scale, bias = (np.asarray(leaf[...], np.float32) for leaf in (norm.scale, norm.bias))
-    _write_tensors(folder, {"norm.weight": scale, "norm.bias": bias})
+    _write_tensors(folder, {"norm.weight": _float32(norm.scale), "norm.bias": _float32(norm.bias)})
+
+
+def _float32(parameter: nnx.Param | None) -> np.ndarray:
+    assert parameter is not None, "our layers have all of theirs"
+    return np.asarray(parameter[...], np.float32)
 
 
 def _write_tensors(folder: Path, tensors: dict[str, np.ndarray]) -> None:

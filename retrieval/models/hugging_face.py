@@ -168,7 +168,8 @@ class BertFolder:
             return None
         head = {name: tensor for name, tensor in self._tensors.items() if name.startswith(_HEAD)}
         table = self._tensors.get("embeddings.word_embeddings.weight")
-        if not np.array_equal(head.pop(f"{_HEAD}decoder.weight", table), table):
+        output = head.pop(f"{_HEAD}decoder.weight", None)
+        if output is not None and (table is None or not np.array_equal(output, table)):
             raise UserError(
                 f"{self.path}: its masked language model has an output layer of its own, and ours has the token "
                 "embeddings there; use a folder whose weights are tied"
@@ -239,7 +240,7 @@ def _sizes(path: Path, config: Mapping[str, Any], kind: _Kind) -> dict[str, Any]
 def _bert_name(name: str, kind: _Kind) -> str:
     """The name that Hugging Face's `BertModel` has for a tensor."""
     name = re.sub(r"^(bert|roberta|distilbert)\.", "", name.replace("/", "."))
-    for theirs, berts in (_OLD_NAMES | kind.names).items():
+    for theirs, berts in {**_OLD_NAMES, **kind.names}.items():
         name = re.sub(theirs, berts, name)
     return name
 

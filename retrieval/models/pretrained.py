@@ -62,7 +62,8 @@ def to_parameters(tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], so
       UserError: a tensor is missing, left over, of another shape or not finite; the message lists which.
     """
     params, faults, used = {}, [], set()
-    for path, leaf in traverse_util.flatten_dict(like, sep="/").items():
+    leaves: Any = traverse_util.flatten_dict(like, sep="/")
+    for path, leaf in leaves.items():
         names = _names(path, leaf)
         used.update(names)
         shape = leaf.shape[1:] if _is_stacked(path) else leaf.shape

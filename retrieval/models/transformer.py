@@ -190,6 +190,7 @@ class Linear(nnx.Linear):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., size in] to [..., size out], in `dtype`."""
+        assert self.bias is not None, "every layer of BERT has one"
         y = jnp.dot(x.astype(self.dtype), self.kernel[...].astype(self.dtype))
         # The bias's gradient is a sum over all tokens: in bfloat16 it stops growing at 256 terms of a size.
         return (y.astype(jnp.float32) + self.bias[...]).astype(self.dtype)

@@ -147,11 +147,11 @@ def _sizes(kind: type, config: TowerConfig) -> Any:
 
 
 def _check_same_shapes(name: str, wanted: nnx.State, given: nnx.State) -> None:
-    wanted, given = _shapes(wanted), _shapes(given)
+    needed, found = _shapes(wanted), _shapes(given)
     differences = [
-        f"{path}: {given.get(path, 'missing')}, needed {wanted.get(path, 'nothing')}"
-        for path in sorted(wanted.keys() | given.keys(), key=lambda path: ("layers/" in path, path))
-        if wanted.get(path) != given.get(path)
+        f"{path}: {found.get(path, 'missing')}, needed {needed.get(path, 'nothing')}"
+        for path in sorted(needed.keys() | found.keys(), key=lambda path: ("layers/" in path, path))
+        if needed.get(path) != found.get(path)
     ]
     if differences:
         shown = "\n  ".join(differences[:3]) + (f"\nand {len(differences) - 3} more" if differences[3:] else "")

@@ -38,7 +38,7 @@ class Bm25Index:
     """A [words, passages] matrix of BM25 weights and the words of its rows."""
 
     def __init__(self, weights_VN: scipy.sparse.csr_array, vocabulary: dict[str, int], parameters: _Parameters):
-        self._weights = weights_VN
+        self._weights: Any = weights_VN  # SciPy declares neither shapes nor products
         self._vocabulary = vocabulary
         self._parameters = parameters
 
@@ -92,7 +92,7 @@ class Bm25Index:
         parameters = _checked_parameters(read_json(folder / _PARAMETERS), folder / _PARAMETERS)
         weights_VN = _read_weights(folder / _WEIGHTS)
         vocabulary = read_json(folder / _VOCABULARY)
-        if not _are_rows(vocabulary, weights_VN.shape[0]):
+        if not _are_rows(vocabulary, len(weights_VN.indptr) - 1):
             raise UserError(f"{folder / _VOCABULARY}: not the words of {folder / _WEIGHTS}; {_REMEDY}")
         return cls(weights_VN, vocabulary, parameters)
 

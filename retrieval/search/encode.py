@@ -11,10 +11,10 @@ import contextlib
 import itertools
 import json
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -142,6 +142,7 @@ def load(folder: Path, name: str) -> tuple[np.ndarray, list[str]]:
         if shard_NE.shape != expected:
             raise UserError(f"{path}: embeddings {shard_NE.shape} where {expected} belong; delete it and encode again")
         embeddings_NE[start:end] = shard_NE
+    assert embeddings_NE is not None, "`_paths` gives one or more"
     return embeddings_NE, list(itertools.chain.from_iterable(ids))
 
 
@@ -161,7 +162,8 @@ def encode_rows(
     batches = _batches(tokens, batch_tokens, longest, multiple)
     # Where the rows are spread over several hosts, all of them must send their programs in the same order.
     at_once = _AT_ONCE if hosts.count() == 1 else 1
-    return _in_order(list(_embedded(embed, batches, at_once)), len(tokens))
+    embedded = [batch for batch in _embedded(embed, batches, at_once) if isinstance(batch, _Embedded)]
+    return _in_order(embedded, len(tokens))
 
 
 def _path(folder: Path, name: str, shard: int, count: int) -> Path:
@@ -230,7 +232,7 @@ def _rows(
             yield from rows
 
 
-def _ahead(items: Iterator[T]) -> Iterator[T]:
+def _ahead(items: Iterator[T]) -> Generator[T, None, None]:
     """The same items, made in a thread that is a few ahead; an exception there is raised here.
 
     Closed early, it leaves no thread behind.
@@ -238,7 +240,7 @@ def _ahead(items: Iterator[T]) -> Iterator[T]:
     end = object()
     with ThreadPoolExecutor(1) as pool:
         try:
-            made = deque(pool.submit(next, items, end) for _ in range(_AHEAD))
+            made: deque[Future[Any]] = deque(pool.submit(next, items, end) for _ in range(_AHEAD))
             while (item := made.popleft().result()) is not end:
                 made.append(pool.submit(next, items, end))
                 yield item

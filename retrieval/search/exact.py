@@ -57,7 +57,8 @@ class _Layout:
         """The embeddings and their padding on the devices; only the rows of this process's devices are read."""
         shape = (self.mesh.size * self.share, embeddings_NE.shape[1])
 
-        def rows(index: tuple[slice, ...]) -> np.ndarray:
+        def rows(index: tuple[slice, ...] | None) -> np.ndarray:
+            assert index is not None, "JAX asks for rows of its own devices"
             start, stop, _ = index[0].indices(shape[0])
             part_PE = embeddings_NE[start:stop]
             missing = stop - start - len(part_PE)
@@ -178,7 +179,8 @@ def _search_batches(queries_GBE: jax.Array, embeddings_NE: jax.Array, layout: _L
         functools.partial(_search_share, layout=layout, k=k), in_specs=(P(), P(axes)), out_specs=P(None, None, axes)
     )
     best_GBX = jax.reshard(search_shares(queries_GBE, embeddings_NE), P())  # the one all-gather
-    return _best(*(x_GBX.reshape(-1, x_GBX.shape[-1]) for x_GBX in best_GBX), k)
+    scores_QX, rows_QX = (x_GBX.reshape(-1, x_GBX.shape[-1]) for x_GBX in best_GBX)
+    return _best(scores_QX, rows_QX, k)
 
 
 def _search_share(queries_GBE: jax.Array, embeddings_PE: jax.Array, layout: _Layout, k: int):
@@ -228,8 +230,9 @@ def _search_tile(
         blocks_BC = jnp.sort(jax.lax.top_k(maxima_BM, count)[1], axis=-1)  # keep the rows in order
         rows_BCW = rows_MW[blocks_BC]
         scores_BCW = candidates_only(jnp.take_along_axis(scores_BMW, blocks_BC[:, :, None], axis=1), rows_BCW)
-        found = zip(best, (scores_BCW.reshape(B, -1), rows_BCW.reshape(B, -1)))
-        return _best(*(jnp.concatenate(pair, axis=1) for pair in found), K)
+        scores_BX = jnp.concatenate((best[0], scores_BCW.reshape(B, -1)), axis=1)
+        rows_BX = jnp.concatenate((best[1], rows_BCW.reshape(B, -1)), axis=1)
+        return _best(scores_BX, rows_BX, K)
 
     most = min(K, maxima_BM.shape[1])
     choices = [count for count in _CHOICES if count < most] + [most]

@@ -55,8 +55,8 @@ def _scaled(scores: np.ndarray, end: float) -> np.ndarray:
     return np.where(found, np.where(span > 0, relative, 1), 0)
 
 
-def _sum_gains(lists: list[np.ndarray], gains: list[np.ndarray]) -> Run:
-    rows, gains = np.concatenate(lists, axis=1), np.concatenate(gains, axis=1)
+def _sum_gains(lists: list[np.ndarray], gains_of_lists: list[np.ndarray]) -> Run:
+    rows, gains = np.concatenate(lists, axis=1), np.concatenate(gains_of_lists, axis=1)
     rows, gains = _take((rows, gains), np.argsort(rows, axis=1, kind="stable"))
     totals = gains.copy()
     for distance in range(1, len(lists)):

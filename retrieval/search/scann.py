@@ -205,9 +205,9 @@ def _check_assets(folder: Path) -> None:
     from google.protobuf import text_format
     from scann.scann_ops import scann_assets_pb2
 
-    path = folder / _ASSETS
+    path, messages = folder / _ASSETS, vars(scann_assets_pb2)  # made when it is imported
     try:
-        listed = text_format.Parse(path.read_bytes(), scann_assets_pb2.ScannAssets())
+        listed = text_format.Parse(path.read_bytes(), messages["ScannAssets"]())
     except (text_format.ParseError, ValueError, FileNotFoundError) as error:
         raise UserError(f"{path}: not the list of an index's files ({error}); build it again") from error
     for name in [asset.asset_path for asset in listed.assets]:

@@ -20,6 +20,7 @@ class Index(Protocol):
 
     def search(self, queries_QE: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Scores and rows [Q, k], best first, ties to the smaller row."""
+        ...
 
 
 def owners(ids: Sequence[str]) -> np.ndarray:

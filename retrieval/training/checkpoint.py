@@ -132,7 +132,7 @@ class Checkpointer:
 
     def __init__(self, folder: Path, keep: int = 2, best: str = "", every: int = 0, follower: Follower | None = None):
         """Keeps also the newest multiple of `every`, unless that is 0; a follower copies what is saved."""
-        policies = [LatestN(keep)]
+        policies: list[PreservationPolicy] = [LatestN(keep)]
         if every:
             policies.append(_NewestMultiple(every))
         if best:

@@ -7,7 +7,7 @@ GPUs: NVIDIA's data sheets, rates without sparsity, of the SXM boards where ther
 
 import dataclasses
 
-import jax
+from retrieval.training.sharding import Device
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +57,6 @@ CHIPS = (
 )
 
 
-def of(device: jax.Device) -> Chip | None:
+def of(device: Device) -> Chip | None:
     """The chip of a device; None where it is not in the table, such as a CPU."""
     return next((chip for chip in CHIPS if chip.kind == device.device_kind), None)

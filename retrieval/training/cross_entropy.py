@@ -8,7 +8,7 @@ P ids of an anchor, Q ids of a candidate.
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +39,6 @@ class Anchors(NamedTuple):
     ids_BP: jax.Array
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
 def cross_entropy(
     anchors: Anchors, candidates: Candidates, temperature: float, block: int, mean: bool = False
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -53,6 +52,11 @@ def cross_entropy(
       The loss [B], the own positive's inner product [B], and the greatest of the negatives' [B]. Only the loss is
       differentiable, by the embeddings.
     """
+    return _cross_entropy(anchors, candidates, temperature, block, mean)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def _cross_entropy(anchors: Anchors, candidates: Candidates, temperature: float, block: int, mean: bool) -> Any:
     return _forward(anchors, candidates, temperature, block, mean)[0]
 
 
@@ -124,10 +128,11 @@ def _backward(temperature: float, block: int, mean: bool, kept: tuple, gradients
     gradient_BE, gradient_TCE = jax.lax.scan(add, start_BE, _blocks(candidates, block))
     N, E = candidates.embedding_NE.shape
     gradient_NE = gradient_TCE.reshape(-1, E)[:N]
-    return Anchors(gradient_BE, None, None), Candidates(gradient_NE, None, None)
+    none: Any = None  # nothing is trained by a bias, a place or an id
+    return Anchors(gradient_BE, none, none), Candidates(gradient_NE, none, none)
 
 
-cross_entropy.defvjp(_forward, _backward)
+_cross_entropy.defvjp(_forward, _backward)
 
 
 def _blocks(candidates: Candidates, block: int) -> tuple[Candidates, jax.Array]:

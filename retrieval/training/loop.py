@@ -31,9 +31,14 @@ class Objective(Protocol):
     """What is minimised, as its mean over the batch."""
 
     def __call__(
-        self, params: Any, batch: Mapping[str, jax.Array], dropout_key: jax.Array
+        self, params: Any, batch: Mapping[str, jax.Array], key: jax.Array
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Returns the loss of each example [B], and metrics of each example [B]; 'tokens', those it has, is one."""
+        """Returns the loss of each example [B], and metrics of each example [B]; 'tokens', those it has, is one.
+
+        Args:
+          key: of dropout.
+        """
+        ...
 
 
 class Batches(Resumable, Iterator[dict[str, jax.Array]], Protocol):
@@ -57,7 +62,8 @@ class Progress:
         self.batches.save(folder)
         if self.steps and hosts.is_first():
             values = jax.device_get(self.steps)
-            np.savez(folder / _STEPS, **{name: np.stack([step[name] for step in values]) for name in values[0]})
+            stacked: dict[str, Any] = {name: np.stack([step[name] for step in values]) for name in values[0]}
+            np.savez(folder / _STEPS, **stacked)
 
     def restore(self, folder: Path) -> None:
         """Goes back to what `folder` has."""
@@ -126,7 +132,7 @@ def make_step(objective: Objective, optimizer: optax.GradientTransformation, see
     gradient norm is not finite is not applied.
     """
 
-    def loss(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def loss(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> tuple[jax.Array, dict[str, Any]]:
         values, metrics = objective(params, batch, key)
         return values.mean(), {name: metric.mean() for name, metric in metrics.items()} | {"examples": len(values)}
 
@@ -289,7 +295,8 @@ class _Guard:
             return
         path = self._settings.bad_batches / f"step-{step}-host-{jax.process_index()}.npz"
         with files.atomic(path) as temporary, temporary.open("wb") as file:
-            np.savez(file, **{name: _on_this_host(values) for name, values in batch.items()})
+            arrays: dict[str, Any] = {name: _on_this_host(values) for name, values in batch.items()}
+            np.savez(file, **arrays)
         raise UserError(
             f"step {step}: loss or gradient was not finite for {int(skipped)} steps in a row; the last batch is in "
             f"{path}; look at it, or lower config.train.learning_rate in a new --workdir: no checkpoint has what "

@@ -6,7 +6,6 @@ memory in the first step, on top of that.
 
 import ctypes
 import functools
-from typing import Any
 
 import jax
 
@@ -21,8 +20,8 @@ def trim_after_compiling() -> None:
     if trim is None:
         return
 
-    def on_duration(event: str, seconds: float, **_: Any) -> None:
-        if event == _COMPILED and seconds >= _LONG:
+    def on_duration(event: str, duration_secs: float, **kwargs: str | int) -> None:
+        if event == _COMPILED and duration_secs >= _LONG:
             trim(0)
 
     jax.monitoring.register_event_duration_secs_listener(on_duration)

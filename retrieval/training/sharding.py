@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -12,10 +12,15 @@ from jax.sharding import PartitionSpec as P
 
 from retrieval.errors import UserError, divisors, listed, near
 
+Device: TypeAlias = jax.Device  # pyright: ignore[reportInvalidTypeForm] (JAX declares it as a variable)
+
 DATA, FSDP = "data", "fsdp"
 
 
-def make_mesh(fsdp: int = 1, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
+def make_mesh(
+    fsdp: int = 1,
+    devices: Sequence[Device] | None = None,
+) -> jax.sharding.Mesh:
     """All devices (or those given) in two Explicit axes.
 
     Batches are sharded over both, parameters over `fsdp` devices and replicated over the others.
