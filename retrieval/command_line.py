@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what matters comes as an exception
 
@@ -64,15 +64,17 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
         kept = _kept(overrides[0])
         argv, plain = ([words[0], kept, *words[1:]] for words in (argv, plain))
         _parse(plain)
+    config: Any = CONFIG.value
     for override in overrides:
-        _check_field(CONFIG.value, _OVERRIDE.sub("", override).split("=")[0])
+        _check_field(config, _OVERRIDE.sub("", override).split("=")[0])
     flags.FLAGS.unparse_flags()
     return _parse(argv)
 
 
 def overridden() -> list[str]:
     """The fields of the config that were set in the shell."""
-    return [] if CONFIG.value is None else list(flags.FLAGS[CONFIG.name].override_values)
+    flag: Any = flags.FLAGS[CONFIG.name]  # of ml_collections, which knows more than other flags
+    return [] if CONFIG.value is None else list(flag.override_values)
 
 
 def refuse_arguments(argv: Sequence[str]) -> None:
@@ -99,7 +101,7 @@ def run(main: Callable[[Sequence[str]], int | None], manual: Callable[[], str] |
     try:
         app.run(main, flags_parser=parse_flags)
     except SystemExit as end:
-        hosts.leave(end.code or 0)
+        hosts.leave(int(end.code or 0))
     except hosts.PreemptedError as notice:
         print(terminal.printable(str(notice)), file=sys.stderr)
         hosts.leave(hosts.EXIT_CODE, str(notice))
@@ -211,7 +213,7 @@ def _explain(error: OSError) -> str:
     where = error.filename or "a file"
     if error.errno == errno.ENOSPC:
         return f"{where}: the disk is full; free some space and start again, what was finished is kept"
-    remedy = _REMEDIES.get(error.errno, "mend that and start again, what was finished is kept")
+    remedy = _REMEDIES.get(error.errno or 0, "mend that and start again, what was finished is kept")
     return f"{where}: {error.strerror or error}; {remedy}"
 
 

@@ -81,7 +81,7 @@ def group(field: str, values: ConfigDict) -> UserError:
 
 def _needed(field: str) -> str:
     """What the value of a field has to be, by what it is without the flag; without a field, that of a switch."""
-    value = flags.FLAGS["config"].value if field else True
+    value: Any = flags.FLAGS["config"].value if field else True
     for name in field.split(".") if field else []:
         value = value[name]
     if isinstance(value, bool):

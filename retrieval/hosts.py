@@ -101,7 +101,8 @@ def connect() -> None:
     # JAX's own handler of SIGTERM would take the place of ours, and nothing but training would heed it.
     jax.config.update("jax_enable_preemption_service", False)
     try:
-        with silence.heard(distributed._jax, lambda: _pod.client.key_value_try_get(_ENDED), _lose_for_good):
+        library = vars(distributed)["_jax"]
+        with silence.heard(library, lambda: _joined().client.key_value_try_get(_ENDED), _lose_for_good):
             jax.distributed.initialize(
                 None,
                 *numbers,
@@ -129,9 +130,14 @@ def is_alone() -> bool:
     return _pod is None
 
 
+def _joined() -> _Pod:
+    assert _pod is not None, "this process is alone"
+    return _pod
+
+
 def is_first() -> bool:
     """Whether this is the process that does what only one may do."""
-    return is_alone() or _pod.process == 0
+    return is_alone() or _joined().process == 0
 
 
 def count() -> int:
@@ -160,20 +166,20 @@ def on_first(function: Callable[[], Any]) -> Any:
         result = function()
     except BaseException as error:
         answer = {"error": str(error) or type(error).__name__, "preempted": isinstance(error, PreemptedError)}
-        _pod.client.key_value_set(key, json.dumps(answer))
+        _joined().client.key_value_set(key, json.dumps(answer))
         # The service ends with this process: the others must have read it.
-        _quietly(_pod.client.wait_at_barrier, f"{key}/read", _A_MOMENT)
+        _quietly(_joined().client.wait_at_barrier, f"{key}/read", _A_MOMENT)
         raise
-    _pod.client.key_value_set(key, json.dumps({"result": result}))
+    _joined().client.key_value_set(key, json.dumps({"result": result}))
     return result
 
 
 def _answer(key: str) -> Any:
     """What the first process has to say to the others."""
     with _waiting():
-        answer = json.loads(_pod.client.blocking_key_value_get(key, _FOREVER))
+        answer = json.loads(_joined().client.blocking_key_value_get(key, _FOREVER))
     if "error" in answer:
-        _quietly(_pod.client.wait_at_barrier, f"{key}/read", _A_MOMENT)
+        _quietly(_joined().client.wait_at_barrier, f"{key}/read", _A_MOMENT)
         kind = PreemptedError if answer["preempted"] else UserError
         raise kind(f"the first host stopped: {answer['error']}")
     return answer["result"]
@@ -282,8 +288,9 @@ def leave(code: int, why: str = "") -> NoReturn:
     """
     if is_alone():
         sys.exit(code)
-    _pod.code = code
-    _pod.leaving.set()
+    pod = _joined()
+    pod.code = code
+    pod.leaving.set()
     sys.stdout.flush()
     # Those that have done their work end together: the service goes with the first process.
     together = code in (0, EXIT_CODE) and _all_leave()
@@ -314,7 +321,7 @@ def leave_after(error: Exception) -> NoReturn:
         time.sleep(2 * _NEWS if cut_off else _SILENCE + 10)
         if cut_off:
             _lose(error)
-        if _pod.leaving.is_set():
+        if _joined().leaving.is_set():
             _wait_for_the_end()
     traceback.print_exception(error)
     leave(1, first_line(error))
@@ -360,8 +367,8 @@ def _wait_for_the_end() -> NoReturn:
 
 def _tell(code: int, why: str) -> None:
     """Tells the other processes that this one ends, if it still can."""
-    news = json.dumps([_pod.process, code, why])
-    thread = threading.Thread(target=_quietly, args=[_pod.client.key_value_set, _ENDED, news], daemon=True)
+    news = json.dumps([_joined().process, code, why])
+    thread = threading.Thread(target=_quietly, args=[_joined().client.key_value_set, _ENDED, news], daemon=True)
     thread.start()
     thread.join(_NEWS)
     if is_first():
@@ -370,7 +377,7 @@ def _tell(code: int, why: str) -> None:
 
 def _all_leave() -> bool:
     with contextlib.suppress(Exception):
-        _pod.client.wait_at_barrier("retrieval/leaving", _A_MOMENT)
+        _joined().client.wait_at_barrier("retrieval/leaving", _A_MOMENT)
         return True
     return False
 
@@ -382,11 +389,12 @@ def _quietly(function: Callable, *arguments: Any) -> None:
 
 @contextlib.contextmanager
 def _waiting() -> Iterator[None]:
-    _pod.waiting = True
+    pod = _joined()
+    pod.waiting = True
     try:
         yield
     finally:
-        _pod.waiting = False
+        pod.waiting = False
 
 
 def _interrupt(*_: Any) -> None:

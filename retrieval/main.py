@@ -9,6 +9,7 @@ Any field of a config can be set from the shell: --config.train.batch_size=64. F
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 from absl import logging as absl_logging
@@ -69,7 +70,8 @@ def _stages(config: ConfigDict) -> Sequence[str]:
         raise UserError("--config is that of a study, which is a table of runs: python -m retrieval.study does them")
     if _STAGE.value == []:
         raise UserError("--stage has no value: name stages, such as --stage=evaluate,report, or leave it out")
-    names = _STAGE.value or config.get("stages", ())
+    listed: Any = config.get("stages", ())
+    names = _STAGE.value or listed
     if _QUERY.value and "search" not in names:
         raise UserError("--query is what --stage=search looks for: add --stage=search, or leave --query out")
     return names
@@ -90,7 +92,7 @@ def manual() -> str:
     """What --help says."""
     from retrieval.stages import manual
 
-    return manual.text(__doc__)
+    return manual.text(__doc__ or "")
 
 
 if __name__ == "__main__":

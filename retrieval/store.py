@@ -40,7 +40,9 @@ class Store:
         Raises:
           UserError: there is no such scheme, or no package for it.
         """
-        scheme, rest = _URL.fullmatch(url).groups()
+        if not (match := _URL.fullmatch(url)):
+            raise UserError(f"{url}: not the address of a store; write one such as gs://bucket/run")
+        scheme, rest = match.groups()
         self.url = f"{scheme}://{rest.strip('/')}"
         if not rest.strip("/"):
             raise UserError(f"{url}: no bucket; name one, and a folder in it, such as gs://bucket/run")
