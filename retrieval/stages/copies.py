@@ -6,7 +6,7 @@ from pathlib import Path
 from retrieval.data import vocabularies
 from retrieval.errors import UserError
 from retrieval.stages import pretrained, starts
-from retrieval.stages.records import is_done, needs, read_record
+from retrieval.stages.records import is_done, needs, record_of
 from retrieval.stages.run import Run, Stage, open_read
 
 
@@ -23,7 +23,7 @@ def bring(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
             tops += stages[name].leaves
             if is_done(holder, name):
                 tops += stages[name].outputs
-                sums |= read_record(holder, name)["outputs"]
+                sums |= record_of(holder, name)["outputs"]
         if holder.copy:
             holder.copy.bring(tops, sums)
     start = run.config.train.init_from

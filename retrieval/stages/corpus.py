@@ -178,7 +178,7 @@ def _size(run: Run, value: RetrievalSet) -> dict[str, Any]:
         f"tuples ({rule})": sum(grade > 0 for grades in qrels.values() for grade in grades.values())
         for rule, qrels in value.qrels.items()
     }
-    size = {"queries": len(value.queries), "candidates": len(value.candidates), **tuples}
+    size: dict[str, Any] = {"queries": len(value.queries), "candidates": len(value.candidates), **tuples}
     if run.vocabulary:
         count = functools.partial(_tokens, run.load_vocabulary())
         size["tokens per query"] = round(sum(count(list(value.queries.values()))) / len(value.queries), 2)

@@ -118,13 +118,13 @@ def _weight(run: Run, value: Judged, words: Bm25Index, dense: windows.Index) -> 
     if not queries.keys().isdisjoint(value.candidates):
         own = beir.own_rows(queries, beir.read_candidates(run.sets / value.name / "corpus.jsonl"))
     deep = min(depth + bool(own), len(value.candidates))
-    pair = [words.search(list(queries.values()), deep), dense.search(embeddings, deep)]
-    pair = [_others(*ranked, queries, own, depth) for ranked in pair]
+    both = words.search(list(queries.values()), deep), dense.search(embeddings, deep)
+    by_words, by_dense = (_others(*ranked, queries, own, depth) for ranked in both)
     rows_of = {candidate: row for row, candidate in enumerate(value.candidates)}
     golds = [[rows_of[candidate] for candidate in qrels[id]] for id in ids]
 
     def reciprocal_ranks(weight: float) -> np.ndarray:
-        _, rows_QK = fusion.hybrid(*pair, weight, depth)
+        _, rows_QK = fusion.hybrid(by_words, by_dense, weight, depth)
         hits_QK = np.stack([np.isin(rows, gold) for rows, gold in zip(rows_QK, golds)])
         return np.where(hits_QK.any(axis=1), 1 / (1 + hits_QK.argmax(axis=1)), 0)
 

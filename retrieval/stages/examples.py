@@ -237,6 +237,17 @@ def split_set(run: Run) -> str | None:
     return run.holder("sets").config.split.set if run.training.exists() else None
 
 
+def divided_set(run: Run) -> str:
+    """`split_set` of a run that has one.
+
+    Raises:
+      UserError: no questions were divided.
+    """
+    if (name := split_set(run)) is None:
+        raise UserError(f"{run.training}: no training questions: set config.split.set, and --stage=split")
+    return name
+
+
 def validation_folder(run: Run) -> Path:
     """The BEIR folder of the questions that are held out of the training ones: of a set, or of labelled files.
 

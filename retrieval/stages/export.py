@@ -16,7 +16,7 @@ from retrieval.models import export as folders
 from retrieval.models.two_tower import TwoTower
 from retrieval.stages import examples
 from retrieval.stages import model as models
-from retrieval.stages.records import is_done, read_record
+from retrieval.stages.records import is_done, record_of
 from retrieval.stages.run import Run
 from retrieval.stages.starts import load_towers
 
@@ -35,7 +35,7 @@ def export(run: Run) -> dict[str, Any]:
     vocabulary = run.load_vocabulary()
     towers = load_towers(run, len(vocabulary))  # on every host, as checkpoints are read
     hosts.on_first(lambda: _write(run, towers, vocabulary))
-    return {"tied": _trained(run).model.tied, "step": read_record(run, "train")["details"]["step"]}
+    return {"tied": _trained(run).model.tied, "step": record_of(run, "train")["details"]["step"]}
 
 
 def check(run: Run) -> None:
@@ -117,7 +117,7 @@ def _card(run: Run, vocabulary: Vocabulary) -> str:
         data=[f"{what}: {', '.join(map(display.inline, names))}" for what, names in (data | start).items()],
         notes=_notes(config, vocabulary),
         settings=dict(_settings(config)),
-        results=[row | {"seconds": None} for row in _results(run)],  # of the machine, not of the model
+        results=[{**row, "seconds": None} for row in _results(run)],  # of the machine, not of the model
     )
 
 
@@ -171,7 +171,7 @@ def _settings(config: ConfigDict) -> Iterator[tuple[str, Any]]:
     """What the towers depend on, without the paths of a machine."""
     yield "seed", config.seed
     for group in ("model", "data", "train"):
-        fields = config[group].to_dict()
+        fields = getattr(config, group).to_dict()
         yield from ((f"{group}.{name}", value) for name, value in fields.items() if name != "init_from")
 
 

@@ -294,5 +294,5 @@ def _read(config: ConfigDict, path: Path, folder: Path, pool: int, counts: Count
     if (name := format_of(config, path)) in readers:
         return readers[name](path, counts)
     check_labelled(config, [path])
-    texts = _text_files(config)
-    return msmarco.read_id_triples(path, *texts, folder, pool, counts)
+    queries, collection = _text_files(config)
+    return msmarco.read_id_triples(path, queries, collection, folder, pool, counts)

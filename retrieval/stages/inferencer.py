@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> None:
     """Mines the version that the last argument names, for the run of --workdir."""
     hosts.end_with_input()
     absl_logging.set_verbosity(absl_logging.WARNING)
-    folder, (lock, version) = Path(command_line.WORKDIR.value), argv[1:]
+    folder, (lock, version) = Path(command_line.WORKDIR.value or ""), argv[1:]
     mine(Run(check.read_config(folder), folder, Path(lock)), int(version))
     os._exit(0)  # training may be waiting, and what JAX and TensorFlow do at their end takes long
 

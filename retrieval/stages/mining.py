@@ -21,7 +21,7 @@ from retrieval.stages import examples, formats, negatives, starts
 from retrieval.stages import index as indexes
 from retrieval.stages import model as models
 from retrieval.stages.index import TRAINED
-from retrieval.stages.records import details, read_record
+from retrieval.stages.records import details, read_record, record_of
 from retrieval.stages.run import Run
 
 _log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def mine(run: Run) -> dict[str, Any]:
     Raises:
       UserError: the index is over other candidates, or leaves no negative.
     """
-    config, source, name = run.config, run.before("mine"), examples.split_set(run)
+    config, source, name = run.config, run.before("mine"), examples.divided_set(run)
     _check_candidates(run, source, name)
     with negatives.open_questions(run) as (questions, candidates):
         search, queries = _searcher(run, source, name, [question.text for question in questions])
@@ -143,7 +143,7 @@ def _provenance(config: ConfigDict, source: Run) -> dict[str, Any]:
     return {
         "system": config.mine.system,
         "run": source.holder(stage).folder.name,
-        "index": read_record(source, stage)["inputs"],
+        "index": record_of(source, stage)["inputs"],
         "step": details(source, "train")["step"] if of_model else None,
         "rule": {name: config.mine[name] for name in (*negatives.RULE, "answers")} | {"seed": config.split.seed},
     }

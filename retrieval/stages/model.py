@@ -35,7 +35,10 @@ def is_autoencoder(config: ConfigDict) -> bool:
     return config.data.rates.get("autoencoder", 0) > 0  # an older run, to start from, has no such rate
 
 
-def make_mesh(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
+def make_mesh(
+    config: ConfigDict,
+    devices: Sequence[sharding.Device] | None = None,
+) -> jax.sharding.Mesh:
     """The config's mesh, of all devices or of those given."""
     return sharding.make_mesh(config.mesh.fsdp, devices)
 
@@ -209,9 +212,9 @@ class Embedder:
 
     def _embed(self, encode: Callable, params: Any, ids_BL: np.ndarray) -> np.ndarray:
         rows = sharding.batch_sharding(self._mesh)
-        ids_BL, types_BL = (sharding.place(x, rows) for x in (ids_BL, token_types(ids_BL, self._sep_id)))
+        text = (sharding.place(x, rows) for x in (ids_BL, token_types(ids_BL, self._sep_id)))
         with jax.set_mesh(self._mesh), self._turn:
-            return np.asarray(encode(params, Text.from_ids(ids_BL, types_BL)))
+            return np.asarray(encode(params, Text.from_ids(*text)))
 
 
 def query_tokens(config: ConfigDict, vocabulary: Vocabulary, texts: Sequence[str]) -> list[list[int]]:

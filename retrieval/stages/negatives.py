@@ -105,7 +105,7 @@ def open_questions(run: Run) -> Iterator[tuple[list[Question], CandidateTexts]]:
         )
     judged = training.qrels[splits.TRAIN]
     wanted = {id for grades in judged.values() for id in grades} | judged.keys()
-    path = run.sets / examples.split_set(run) / "corpus.jsonl"
+    path = run.sets / examples.divided_set(run) / "corpus.jsonl"
     with CandidateTexts(path, wanted) as candidates:
         positives = {id: _rows(id, grades, candidates, path) for id, grades in judged.items()}
         known: dict[str, set[int]] = {}
@@ -116,9 +116,9 @@ def open_questions(run: Run) -> Iterator[tuple[list[Question], CandidateTexts]]:
             text, own = training.queries[id], candidates.row_of.get(id)
             if not text.strip():
                 raise UserError(f"{run.training}: training question '{id}' has no text: write one, or leave it out")
-            is_own = own is not None and candidates[own].text == text
+            itself = [] if own is None or candidates[own].text != text else [own]
             all_known = sorted(known[splits.wording(text)])
-            return Question(id, text, positives[id], all_known, [own] if is_own else [], training.answers.get(id))
+            return Question(id, text, positives[id], all_known, itself, training.answers.get(id))
 
         yield [question(id) for id in judged], candidates
 
@@ -230,7 +230,7 @@ def mined_examples(
 ) -> Iterator[Example]:
     """The questions that have negatives, with their texts."""
 
-    def texts(numbers: Sequence[int]) -> tuple[Candidate, ...]:
+    def texts(numbers: Sequence[int] | np.ndarray) -> tuple[Candidate, ...]:
         return tuple(candidates[row] for row in numbers)
 
     for question, negatives in zip(questions, rows, strict=True):

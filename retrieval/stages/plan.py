@@ -181,7 +181,11 @@ def plan(run: Run) -> dict[str, Any]:
     return dict(rows)
 
 
-def make_plan(config: ConfigDict, size: int, devices: Sequence[jax.Device]) -> Plan:
+def make_plan(
+    config: ConfigDict,
+    size: int,
+    devices: Sequence[sharding.Device],
+) -> Plan:
     """Compiles the config's train step for `devices`, which need not exist, and a vocabulary of `size` tokens."""
     mesh = models.make_mesh(config, devices)
     model = models.abstract(config, size)
@@ -211,7 +215,7 @@ def make_plan(config: ConfigDict, size: int, devices: Sequence[jax.Device]) -> P
     )
 
 
-def topology_devices(topology: str) -> Sequence[jax.Device]:
+def topology_devices(topology: str) -> Sequence[sharding.Device]:
     """The devices of a TPU topology such as 'v5e:4x8', for compilation alone; of '' the devices of this machine.
 
     Raises:
@@ -252,7 +256,7 @@ def advice(config: ConfigDict, plan: Plan) -> Iterator[str]:
 
 
 def _measured_advice(config: ConfigDict, plan: Plan) -> Iterator[str]:
-    room = _ROOM * plan.room
+    room = _ROOM * (plan.room or math.inf)
     rest = plan.memory.peak - plan.memory.state
     sizes = _fsdp_sizes(plan)
     if plan.memory.state > rest and sizes:
@@ -310,7 +314,7 @@ def _shortage(plan: Plan) -> str:
     return f"the step needs {_gib(plan.memory.peak)} on a device that has {_gib(plan.room)} for it"
 
 
-def _limit(device: jax.Device) -> int | None:
+def _limit(device: sharding.Device) -> int | None:
     """What a program may hold on a device, where that is here and says so: JAX takes a share of a GPU's memory."""
     here = device in jax.local_devices()  # one of a topology has no memory to ask about
     return (device.memory_stats() or {}).get("bytes_limit") if here else None
@@ -383,8 +387,8 @@ def vocab_size(run: Run) -> int:
     return len(run.load_vocabulary()) if run.vocabulary else run.holder("prepare").config.prepare.vocab_size
 
 
-def _platform(device: jax.Device) -> str:
-    return {"gpu": "cuda"}.get(device.platform, device.platform)
+def _platform(device: sharding.Device) -> str:
+    return "cuda" if device.platform == "gpu" else device.platform
 
 
 def _gib(count: float | None) -> str | None:

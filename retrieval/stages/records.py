@@ -20,6 +20,17 @@ def read_record(run: Run, stage: str) -> dict[str, Any] | None:
     return read_own_record(run.holder(stage), stage)
 
 
+def record_of(run: Run, stage: str) -> dict[str, Any]:
+    """`read_record` for a stage that has begun.
+
+    Raises:
+      UserError: it has not, or as `read_record`.
+    """
+    if (record := read_record(run, stage)) is None:
+        raise UserError(f"stage '{stage}' has no record in {run.holder(stage).place}: --stage={stage} makes it")
+    return record
+
+
 def read_own_record(run: Run, stage: str) -> dict[str, Any] | None:
     """The record of a stage that has begun in the run's own folder, or None.
 
@@ -41,8 +52,8 @@ def read_own_record(run: Run, stage: str) -> dict[str, Any] | None:
 
 def write_record(run: Run, name: str, record: Mapping[str, Any]) -> None:
     """Writes the record of a stage, as `read_record` reads it."""
-    record = json.loads(json.dumps(record))  # as it will be read: the sum is of that
-    files.write_json(run.record(name), record | {"sum": files.fingerprint([name, record])})
+    as_read = json.loads(json.dumps(record))  # the sum is of that
+    files.write_json(run.record(name), as_read | {"sum": files.fingerprint([name, as_read])})
     if run.mirror:
         run.mirror.put(f"stages/{name}.json")
 
@@ -54,7 +65,7 @@ def is_done(run: Run, stage: str) -> bool:
 
 def details(run: Run, stage: str) -> Any:
     """What a finished stage told the report, or None."""
-    return read_record(run, stage)["details"] if is_done(run, stage) else None
+    return record_of(run, stage)["details"] if is_done(run, stage) else None
 
 
 def needs(run: Run, name: str, stages: Mapping[str, Stage]) -> list[tuple[str, Run]]:
@@ -71,7 +82,7 @@ def searched(run: Run, name: str, stages: Mapping[str, Stage]) -> list[tuple[str
 
 def is_current(run: Run, name: str, stages: Mapping[str, Stage]) -> bool:
     """Whether what a finished stage was made from has not changed since."""
-    return is_done(run, name) and read_record(run, name)["inputs"] == made_from(run, name, stages)
+    return is_done(run, name) and record_of(run, name)["inputs"] == made_from(run, name, stages)
 
 
 def is_written(run: Run, name: str) -> bool:
@@ -95,7 +106,7 @@ def outdated(run: Run, name: str, stages: Mapping[str, Stage], before: Collectio
         whole = run if is_own else holder  # a stage that looks back sees its own run without what comes later
         if stages[need].fixed or not is_done(whole, need) or (is_own and need in before):
             continue
-        made = read_record(whole, need)["inputs"]["stages"]
+        made = record_of(whole, need)["inputs"]["stages"]
         if made != _made(whole, need, stages) or (is_own and _changes(run, need, stages, before)):
             found.append((need, whole))
     is_idle = found and is_current(run, name, stages) and not _changes(run, name, stages, before)
@@ -130,7 +141,7 @@ def _to_make_before(run: Run, name: str, stages: Mapping[str, Stage], names: Col
 
 def has_settings(run: Run, name: str, stages: Mapping[str, Stage]) -> bool:
     """Whether a finished stage was made with the settings that the config has now."""
-    return is_done(run, name) and read_record(run, name)["inputs"]["settings"] == _settings(run, stages[name])
+    return is_done(run, name) and record_of(run, name)["inputs"]["settings"] == _settings(run, stages[name])
 
 
 def made_from(

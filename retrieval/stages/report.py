@@ -4,7 +4,7 @@ import logging
 
 from retrieval import files
 from retrieval.evaluation import display, report
-from retrieval.stages.records import details, is_done, read_record
+from retrieval.stages.records import details, is_done, record_of
 from retrieval.stages.run import Run
 
 _log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ def _plan(run: Run) -> report.Table | None:
 
 
 def _stages(run: Run) -> report.Table:
-    records = [(name, read_record(run, name)) for name in run.config.stages if is_done(run, name)]
+    records = [(name, record_of(run, name)) for name in run.config.stages if is_done(run, name)]
     rows = [[name, record["seconds"], record["peak_memory_mb"]] for name, record in records]
     notes = (
         "Seconds are those since the stage was begun or gone on with. Peak memory is that of the process (or of its "

@@ -54,7 +54,7 @@ class Run:
         Raises:
           UserError: one of them stands on itself.
         """
-        runs = [self]
+        runs: list[Run] = [self]
         while base := runs[-1].base:
             if base.folder.resolve() in [run.folder.resolve() for run in runs]:
                 raise UserError(f"config.base of {runs[-1].place} leads back to {base.place}: take another base")

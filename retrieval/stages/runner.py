@@ -123,7 +123,7 @@ def _begin(run: Run, name: str, stages: Mapping[str, Stage]) -> dict[str, Any] |
     before = read_record(run, name)
     good = not before or not before["done"] or _is_undamaged(run, name, stage, before)
     same = before is not None and before["inputs"] == inputs
-    if same and before["done"] and good and not stage.always:
+    if before and same and before["done"] and good and not stage.always:
         return None
     _verify_needs(run, name, stages)
     _refuse_outdated(run, name, stages)
@@ -158,7 +158,7 @@ def _finish(run: Run, name: str, stage: Stage, record: Mapping[str, Any]) -> Non
     """Writes the record of a stage that is done, after all that it is about."""
     if run.mirror:
         run.mirror.up((*stage.outputs, *stage.leaves))
-    write_record(run, name, record | {"outputs": _sums(run, stage, record["details"])})
+    write_record(run, name, {**record, "outputs": _sums(run, stage, record["details"])})
 
 
 def _refused_changes(run: Run, stages: Mapping[str, Stage], fixed: Collection[str] = ()) -> list[str]:

@@ -71,7 +71,7 @@ _HELD_OUT = _number(
 )
 _LICENSE = Kind(
     "a license's identifier, such as apache-2.0, or ''",
-    lambda value: isinstance(value, str) and re.fullmatch(r"([a-z0-9][a-z0-9.+-]*)?", value),
+    lambda value: isinstance(value, str) and bool(re.fullmatch(r"([a-z0-9][a-z0-9.+-]*)?", value)),
 )
 
 _K1_B = Kind(
@@ -338,7 +338,8 @@ def _check_metrics(config: ConfigDict) -> None:
         raise UserError(f"config.evaluate.metrics={_shown(names)}: one is there twice; leave it out")
     for name in names:
         try:
-            is_of_answers(name) or parse(name)
+            if not is_of_answers(name):
+                parse(name)
         except UserError as error:
             raise UserError(f"config.evaluate.metrics: {error}") from error
     of_answers = [name for name in names if is_of_answers(name)] or (ANSWERS if config.sets.qa else ())

@@ -15,6 +15,7 @@ from retrieval.evaluation import display
 from retrieval.evaluation.similarity import similarity_by_length
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.text import Text, first
+from retrieval.models.two_tower import TwoTower
 from retrieval.stages import index as indexes
 from retrieval.stages import model as models
 from retrieval.stages import starts
@@ -83,6 +84,7 @@ def _embed(model: nnx.Module) -> Callable[[np.ndarray], np.ndarray]:
         model, text = nnx.merge(graphdef, state), Text.from_ids(ids_BL, jnp.zeros_like(ids_BL))
         if isinstance(model, MaskedLanguageModel):
             return first(model.encoder(text, dropout_key=None), text)
+        assert isinstance(model, TwoTower), "the other models have no embeddings of passages"
         return model.encode_documents(text, None)
 
     return lambda ids_BL: np.asarray(embed(state, ids_BL).astype(jnp.float32))

@@ -23,7 +23,7 @@ from retrieval.training.loop import TrainState
 def open_checkpoints(folder: Path, config: ConfigDict, follower: Follower | None = None) -> Checkpointer:
     """The checkpoints of a work directory; those that are saved are left to a follower to copy."""
     best = config.loop.best if config.loop.validate_every else ""
-    mine = config.get("mine", {})  # a model to start from may be older than the field
+    mine: Any = config.get("mine", {})  # a model to start from may be older than the field
     every = mine.refresh_every if mine.get("refresh_lag") else 0  # what the second process of a refresh reads
     return Checkpointer(folder / "checkpoints", config.loop.keep_checkpoints, best, every, follower)
 

@@ -38,7 +38,8 @@ def train(run: Run) -> dict[str, Any]:
     mesh = models.make_mesh(config)
     refreshes = config.mine.refresh_every > 0
     # Before the model, for what may be wrong with the data.
-    batches = Versions(run, vocabulary, mesh) if refreshes else make_batches(run, vocabulary, mesh)
+    versions = Versions(run, vocabulary, mesh) if refreshes else None
+    batches = versions or make_batches(run, vocabulary, mesh)
     model = models.abstract(config, len(vocabulary))
     like = states.abstract_state(config, model, mesh)
     sharding.check_rules(like.params, config.mesh.rules)
@@ -59,7 +60,7 @@ def train(run: Run) -> dict[str, Any]:
             writer = metric_writers.open_writer(run.folder, config, after=int(state.step))
             with hosts.watch(int(state.step)) as stops_at:
                 cost = _cost(config, len(vocabulary), like, mesh)
-                anew = refresh.Refresh(run, vocabulary, mesh, batches, checkpointer) if refreshes else None
+                anew = refresh.Refresh(run, vocabulary, mesh, versions, checkpointer) if versions else None
                 loop.train(
                     state,
                     step_fn,
