@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Lint and every test but the long ones (`./launch/test.sh -m long` runs those). Further arguments go to pytest.
+# Lint, types and every test but the long ones (`./launch/test.sh -m long` runs those). Further arguments go to pytest.
 set -euo pipefail
 source "$(dirname "$0")/environment.sh"
 .venv/bin/ruff format --check --quiet .
 .venv/bin/ruff check --quiet .
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r launch/types.lock
+.venv/bin/pyright
 # A file's tests stay together: they share what is dear to make.
 exec .venv/bin/python -m pytest --numprocesses=2 --dist=loadfile "$@"
