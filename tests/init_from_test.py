@@ -89,7 +89,7 @@ def test_a_folder_for_one_tower_leaves_the_other_at_random(tmp_path, bert, side)
 
 
 def test_two_folders_start_a_tower_each(tmp_path, bert):
-    other = shutil.copytree(GOLDEN / "bert_bin", tmp_path / "other")
+    other = shutil.copytree(GOLDEN / "bert_old_names", tmp_path / "other")
     shutil.copy(bert / "vocab.txt", other)
     model = started(make_run(tmp_path, f"{bert},{other}", vocab=str(bert)))
     assert same(parameters(model.query_tower.encoder), expected(bert, model.query_tower.encoder))

@@ -21,7 +21,7 @@ from retrieval.models.text import Text, first, mean
 from retrieval.models.transformer import TransformerConfig
 
 GOLDEN = REPOSITORY / "tests" / "golden"
-MODELS = ("bert", "bert_sharded", "bert_bfloat16", "bert_bin", "roberta", "distilbert")
+MODELS = ("bert", "bert_sharded", "bert_bfloat16", "bert_old_names", "roberta", "distilbert")
 # RoBERTa's padding is 1, ours 0: the two change places.
 ROBERTA_IDS = np.array([1, 0, *range(2, 50)])
 
@@ -79,7 +79,7 @@ def test_hidden_states_in_half_precision_are_near():
     assert 1e-4 < difference.max() < 0.1 and difference.mean() < 0.015
 
 
-@pytest.mark.parametrize("name", ["bert", "bert_bin", "bert_bfloat16", "roberta", "distilbert"])
+@pytest.mark.parametrize("name", ["bert", "bert_old_names", "bert_bfloat16", "roberta", "distilbert"])
 def test_logits_of_masked_tokens_are_those_of_pytorch(name):
     expected = expected_of(name, "padded")
     ids = expected["ids"]
@@ -119,7 +119,7 @@ def test_googles_checkpoint_gives_the_same_parameters(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
-@pytest.mark.parametrize("name", ["bert_sharded", "bert_bin", "bert"])
+@pytest.mark.parametrize("name", ["bert_sharded", "bert"])
 def test_a_damaged_folder_is_refused(tmp_path, name):
     """Cut anywhere, a file of weights is no other model."""
     from retrieval.errors import UserError

@@ -1,6 +1,7 @@
 """BERT's weights: names, shapes, and what the model makes of them."""
 
 import re
+import sys
 
 import jax
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from flax import nnx
 
 from retrieval.errors import UserError
-from retrieval.models import pretrained
+from retrieval.models import pretrained, tensor_files
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.transformer import TransformerConfig
 
@@ -84,3 +85,14 @@ def test_tensors_that_do_not_fit_are_listed(params, change, message):
     with pytest.raises(UserError, match=message) as caught:
         pretrained.to_parameters(tensors, params["encoder"], "here")
     assert len(str(caught.value).splitlines()) <= 5 and not re.search("array|dtype", str(caught.value))
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model.bin.index.json"])
+def test_without_torch_a_file_of_pytorch_is_to_be_converted(tmp_path, monkeypatch, name):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    (tmp_path / "part.bin").touch()
+    (tmp_path / name).write_text('{"weight_map": {"a": "part.bin"}}')
+    with pytest.raises(
+        UserError, match=r"\.bin: PyTorch's format needs torch; pip install torch, or save it as model.s"
+    ):
+        tensor_files.read(tmp_path)

@@ -11,7 +11,7 @@ FORBIDDEN = {
     **dict.fromkeys(("eval", "exec", "compile", "__import__", "builtins.eval", "builtins.exec"), "runs text"),
     **dict.fromkeys(("os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"), "a shell"),
     **dict.fromkeys(("asyncio.create_subprocess_shell", "pty.spawn", "code.interact"), "a shell"),
-    **dict.fromkeys(("yaml.load", "yaml.unsafe_load", "yaml.full_load", "jsonpickle", "torch.load"), "makes objects"),
+    **dict.fromkeys(("yaml.load", "yaml.unsafe_load", "yaml.full_load", "jsonpickle"), "makes objects"),
     **dict.fromkeys(("pandas.read_pickle", "numpy.lib.npyio.load", "flax.serialization.from_bytes"), "makes objects"),
     **dict.fromkeys(
         ("shutil.unpack_archive", "tarfile", "xml.etree", "xml.dom", "xml.sax.parse", "xml.sax.make_parser"),
@@ -60,6 +60,8 @@ def call(node, name):
         yield "numpy.load without allow_pickle=False"
     if name == "numpy.save" and getattr(keywords.get("allow_pickle"), "value", None) is not False:
         yield "numpy.save without allow_pickle=False"
+    if name == "torch.load" and getattr(keywords.get("weights_only"), "value", None) is not True:
+        yield "torch.load without weights_only=True"
     if "shell" in keywords:
         yield "a shell"
     if isinstance(node.func, ast.Attribute) and node.func.attr in METHODS:
@@ -95,6 +97,7 @@ def test_the_source_has_none_of_what_runs_data():
         "import zipfile\nzipfile.ZipFile('x').extractall()",
         "import tarfile",
         "import torch\ntorch.load('x')",
+        "import torch\ntorch.load('x', weights_only=False)",
         "import xml.etree.ElementTree as ET",
         "from joblib import load",
     ],

@@ -349,10 +349,6 @@ class ShardedWeights(Weights):
     name = "bert_sharded"
 
 
-class TorchWeights(Weights):
-    name = "bert_bin"
-
-
 class TensorflowWeights(Weights):
     def write(self, folder):
         google_checkpoint.write(GOLDEN / "bert", folder)
@@ -420,7 +416,7 @@ class Metrics(Loader):
 
 LOADERS = [
     Json, Manifest, WorkDirectory, Base, Record, Embeddings, Bm25, Scann, ScannDocids, Checkpoint, Positions, Shards,
-    Items, Articles, Vocabulary, BytePairVocabulary, Weights, ShardedWeights, TorchWeights, TensorflowWeights,
+    Items, Articles, Vocabulary, BytePairVocabulary, Weights, ShardedWeights, TensorflowWeights,
     Collection, CompressedCollection, Squad, NaturalQuestions, Dump, Results, Metrics,
 ]  # fmt: skip
 

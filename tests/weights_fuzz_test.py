@@ -3,7 +3,6 @@
 import json
 import random
 import shutil
-import zipfile
 
 import pytest
 from conftest import REPOSITORY
@@ -13,7 +12,6 @@ from fuzz_test import as_json, changed, damaged
 from retrieval.data import vocabularies
 from retrieval.errors import UserError
 from retrieval.models.hugging_face import BertFolder
-from retrieval.models.torch_file import read_tensors
 from retrieval.models.transformer import Transformer, TransformerConfig
 
 GOLDEN = REPOSITORY / "tests" / "golden"
@@ -56,28 +54,12 @@ def test_configs(rounds, tmp_path):
     fuzz(rounds, folder / "config.json", mutated, lambda: BertFolder.open(folder))
 
 
-@pytest.mark.parametrize("name", ["bert", "bert_bin", "bert_sharded"])
+@pytest.mark.parametrize("name", ["bert", "bert_sharded"])
 def test_weights(rounds, tmp_path, like, name):
     folder = shutil.copytree(GOLDEN / name, tmp_path / name)
     path = BertFolder.open(folder).files[1]
     content = path.read_bytes()
     fuzz(rounds, path, lambda rng: damaged(rng, content), lambda: BertFolder.open(folder).encoder(like))
-
-
-def test_programs_of_pytorch(rounds, tmp_path):
-    """What the sum of a zip member would notice, it does not where the program was made so."""
-    with zipfile.ZipFile(GOLDEN / "bert_bin" / "pytorch_model.bin") as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    program = next(name for name in members if name.endswith("data.pkl"))
-    path = tmp_path / "x.bin"
-
-    def mutated(rng):
-        with zipfile.ZipFile(path, "w") as archive:
-            for name, value in members.items():
-                archive.writestr(name, damaged(rng, value) if name == program else value)
-        return path.read_bytes()
-
-    fuzz(rounds, path, mutated, lambda: read_tensors(path))
 
 
 def test_tokenisers(rounds, tmp_path):

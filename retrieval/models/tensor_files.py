@@ -1,8 +1,10 @@
 """The tensors of a folder of weights, by name: safetensors, PyTorch's files or a TensorFlow checkpoint."""
 
 import re
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes  # noqa: F401  NumPy, and safetensors with it, knows bfloat16 by it
 import numpy as np
@@ -10,10 +12,12 @@ from safetensors import SafetensorError, safe_open
 
 from retrieval import files
 from retrieval.errors import UserError, first_line
-from retrieval.models import torch_file
 
 _PART_NAME = re.compile(r"[\w-][\w.-]{0,99}\.(safetensors|bin)", re.ASCII)
 _TF_INDEX = "bert_model.ckpt.index"
+# Before it, a file could get round `weights_only` (CVE-2025-32434, CVE-2026-24747).
+_OLDEST_TORCH = (2, 10)
+_CONVERT = "save it as model.safetensors, as model.save_pretrained(FOLDER) of transformers does"
 
 
 def find(folder: Path) -> list[Path]:
@@ -29,7 +33,9 @@ def find(folder: Path) -> list[Path]:
 
 
 def read(folder: Path) -> dict[str, np.ndarray]:
-    """All tensors by the names that the files have for them, in the types that they are saved in.
+    """All tensors by the names that the files have for them.
+
+    They have the types that they are saved in; bfloat16 of PyTorch's files becomes float32.
 
     Raises:
       UserError: a file is missing, damaged, or not what its name says.
@@ -63,7 +69,7 @@ def _read_parts(path: Path) -> dict[str, np.ndarray]:
     """The tensors of the files that an index names."""
     names, tensors = _weight_map(path), {}
     for part in _parts(path):
-        read_part = _read_safetensors if part.suffix == ".safetensors" else torch_file.read_tensors
+        read_part = _read_safetensors if part.suffix == ".safetensors" else _read_torch
         for name, tensor in read_part(part).items():
             if names.get(name) != part.name:
                 raise UserError(f"{part}: its tensor {name} is not in {path.name}; copy both again")
@@ -86,6 +92,53 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
         raise UserError(f"{path}: damaged, or no safetensors file ({error}); copy it again") from error
 
 
+def _read_torch(path: Path) -> dict[str, np.ndarray]:
+    """A state dict. The file is a pickle, which torch reads without running it (`weights_only`)."""
+    torch = _import_torch(path)
+    _check_archive(path)
+    try:
+        tensors = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # the kind depends on what is damaged
+        raise UserError(
+            f"{path}: damaged, or not of tensors alone ({first_line(error)}); copy it again, or {_CONVERT}"
+        ) from error
+    if not isinstance(tensors, dict) or not all(isinstance(name, str) for name in tensors):
+        raise UserError(f"{path}: no dict of tensors by name; {_CONVERT}")
+    if others := [name for name, tensor in tensors.items() if not _is_plain(tensor, torch)]:
+        raise UserError(f"{path}: {others[0][:80]!r} is no plain tensor; {_CONVERT}")
+    bfloat16 = {name for name, tensor in tensors.items() if tensor.dtype == torch.bfloat16}
+    return {name: (t.detach().float() if name in bfloat16 else t.detach()).numpy() for name, t in tensors.items()}
+
+
+def _import_torch(path: Path) -> Any:
+    try:
+        # None of this project's packages: few folders still need it.
+        import torch  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise UserError(f"{path}: PyTorch's format needs torch; pip install torch, or {_CONVERT}") from error
+    if tuple(map(int, torch.__version__.split(".")[:2])) < _OLDEST_TORCH:
+        oldest = ".".join(map(str, _OLDEST_TORCH))
+        raise UserError(f"{path}: torch {torch.__version__} may run what a file says; install {oldest} or newer")
+    return torch
+
+
+def _check_archive(path: Path) -> None:
+    """Compares the sums of the zip archive that `torch.save` writes; torch itself does not."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except Exception as error:  # of zipfile and of zlib
+        raise UserError(f"{path}: damaged, or of a torch older than 1.6 ({error}); copy it again") from error
+    if damaged:
+        raise UserError(f"{path}: damaged (the sum of {damaged[:80]!r} does not fit); copy it again")
+
+
+def _is_plain(tensor: Any, torch: Any) -> bool:
+    return isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided and not tensor.is_quantized
+
+
 def _read_tensorflow(path: Path) -> dict[str, np.ndarray]:
     """The variables of a checkpoint, but for those of its optimizer."""
     import tensorflow as tf  # late: it takes seconds
@@ -103,7 +156,7 @@ _OPTIMIZERS = re.compile(r"(^|/)(adam_[mv]|global_step|Adam(_1)?|beta[12]_power)
 _READERS: Mapping[str, Callable[[Path], dict[str, np.ndarray]]] = {
     "model.safetensors": _read_safetensors,
     "model.safetensors.index.json": _read_parts,
-    "pytorch_model.bin": torch_file.read_tensors,
+    "pytorch_model.bin": _read_torch,
     "pytorch_model.bin.index.json": _read_parts,
     _TF_INDEX: _read_tensorflow,
 }

@@ -60,7 +60,7 @@ def main():
     wide = transformers.BertConfig(**wide, max_position_embeddings=32, layer_norm_eps=1e-7, type_vocab_size=3)
     save("bert_sharded", transformers.BertModel(wide), max_shard_size="20KB")
     save("bert_bfloat16", transformers.BertForMaskedLM(bert), dtype=torch.bfloat16)
-    save("bert_bin", transformers.BertForMaskedLM(bert), old_names=True)
+    save("bert_old_names", transformers.BertForMaskedLM(bert), old_names=True)
     roberta = transformers.RobertaConfig(
         **SIZES, max_position_embeddings=22, type_vocab_size=1, layer_norm_eps=1e-5, pad_token_id=1
     )
@@ -80,7 +80,8 @@ def save(name, model, padding=0, dtype=torch.float32, gradients=False, old_names
     if old_names:
         folder.mkdir(exist_ok=True)
         model.config.save_pretrained(folder)
-        torch.save({old_name(key): value for key, value in model.state_dict().items()}, folder / "pytorch_model.bin")
+        tensors = {old_name(key): value.clone() for key, value in model.state_dict().items()}
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     else:
         model.save_pretrained(folder, **settings)
     model = model.float().eval()
