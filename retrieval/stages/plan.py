@@ -251,13 +251,15 @@ def advice(config: ConfigDict, plan: Plan) -> Iterator[str]:
     """Settings that would make a step fit which does not, with what they would bring where that can be told."""
     if config.model.remat != "full" and not config.train.chunk_size:
         yield "config.model.remat=full: of a layer only its input would be kept, and the rest computed again"
-    known = plan.memory.peak is not None and plan.room is not None
-    yield from _measured_advice(config, plan) if known else _general_advice(config, plan)
+    peak, room = plan.memory.peak, plan.room
+    if peak is None or room is None:
+        yield from _general_advice(config, plan)
+    else:
+        yield from _measured_advice(config, plan, peak, _ROOM * room)
 
 
-def _measured_advice(config: ConfigDict, plan: Plan) -> Iterator[str]:
-    room = _ROOM * (plan.room or math.inf)
-    rest = plan.memory.peak - plan.memory.state
+def _measured_advice(config: ConfigDict, plan: Plan, peak: int, room: float) -> Iterator[str]:
+    rest = peak - plan.memory.state
     sizes = _fsdp_sizes(plan)
     if plan.memory.state > rest and sizes:
         enough = next((s for s in sizes if plan.memory.state * plan.fsdp / s + rest <= room), sizes[-1])
@@ -274,7 +276,7 @@ def _measured_advice(config: ConfigDict, plan: Plan) -> Iterator[str]:
             f"config.train.chunk_size={smaller[-1]}: what depends on the rows that are computed at a time, now at most "
             f"{_gib(rest)}, would be about {_gib(share * rest)}"
         )
-    times = math.ceil(plan.memory.peak / room)
+    times = math.ceil(peak / room)
     yield (
         f"more chips: {times} times as many, each with {1 / times:.0%} of the rows (and of parameters and optimizer "
         f"state, with mesh.fsdp {times} times as large); or a smaller config.train.batch_size, which trains otherwise"
@@ -366,7 +368,7 @@ def _sizes(found: re.Match) -> list[int]:
     return [int(float(found[at]) * _UNITS[found[at + 1].upper()]) for at in (1, 3)]
 
 
-def _chips(devices: Iterable[jax.Device]) -> list[int]:
+def _chips(devices: Iterable[sharding.Device]) -> list[int]:
     """The number of the chip of each device; the cores of a TPU's chip have the same coordinates."""
     places = [getattr(device, "coords", None) for device in devices]
     known = {place: number for number, place in enumerate(dict.fromkeys(map(str, places)))}

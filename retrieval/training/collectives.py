@@ -59,8 +59,9 @@ class _Computation:
     def constant(self, instruction: _Instruction | None, number: int) -> int | None:
         """The operand, where it is a constant integer."""
         found = self.input(instruction, number)
-        is_known = found and found.opcode == "constant" and re.fullmatch(r"-?\d+", found.operands)
-        return int(found.operands) if is_known else None
+        if found and found.opcode == "constant" and re.fullmatch(r"-?\d+", found.operands):
+            return int(found.operands)
+        return None
 
 
 def received(text: str, chips: Sequence[int]) -> float:
@@ -94,8 +95,10 @@ class _Program:
         if one.opcode == "while":
             return _turns(self._computations, computation, one) * self.bytes_of(_attribute(one, "body"))
         if one.opcode == "conditional":
-            branches = _NAME.findall(" ".join(filter(None, _BRANCHES.search(one.attributes).groups())))
-            return min(map(self.bytes_of, branches))
+            branches = _BRANCHES.search(one.attributes)
+            assert branches, f"a conditional without branches: {one.attributes}"
+            names = _NAME.findall(" ".join(filter(None, branches.groups())))
+            return min(map(self.bytes_of, names))
         if one.opcode in ("call", "fusion", "async-start"):
             return sum(map(self.bytes_of, _CALLED.findall(one.attributes)))
         return 0.0
@@ -131,7 +134,7 @@ def _read(text: str) -> dict[str, _Computation]:
             current = computations[line.split()[0]] = _Computation()
         elif (found := _INSTRUCTION.match(line)) and (opcode := _OPCODE.search(found[3])):
             rest = found[3]
-            one = _Instruction(found[2], rest[: opcode.start()], *opcode.groups(), rest[opcode.end() :])
+            one = _Instruction(found[2], rest[: opcode.start()], opcode[1], opcode[2], rest[opcode.end() :])
             current.instructions[one.name] = one
             current.root = one if found[1] else current.root
     return computations
@@ -152,14 +155,15 @@ def _turns(computations: dict[str, _Computation], outer: _Computation, loop: _In
     condition, body = (computations[_attribute(loop, name)] for name in ("condition", "body"))
     test = condition.root
     counter = condition.input(test, 0)
-    if not (counter and counter.opcode == "get-tuple-element" and "direction=LT" in test.attributes):
+    if not (test and counter and counter.opcode == "get-tuple-element" and "direction=LT" in test.attributes):
         return 1
     index = int(_attribute(counter, "index"))
     end, start = condition.constant(test, 1), outer.constant(outer.input(loop, 0), index)
     following = body.input(body.root, index)
     before, step = body.input(following, 0), body.constant(following, 1)
-    goes_up = following and following.opcode == "add" and before and before.opcode == "get-tuple-element"
-    if end is None or start is None or not step or not goes_up or int(_attribute(before, "index")) != index:
+    if end is None or start is None or not step or not (following and following.opcode == "add"):
+        return 1
+    if not (before and before.opcode == "get-tuple-element" and int(_attribute(before, "index")) == index):
         return 1
     return max(0, math.ceil((end - start) / step))
 
@@ -197,4 +201,6 @@ def _numbers(text: str) -> list[int]:
 
 
 def _attribute(one: _Instruction, name: str) -> str:
-    return re.search(rf"\b{name}=(%?[\w.-]+)", one.attributes)[1]
+    found = re.search(rf"\b{name}=(%?[\w.-]+)", one.attributes)
+    assert found, f"{one.name} has no {name}"
+    return found[1]
