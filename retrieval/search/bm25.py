@@ -175,7 +175,8 @@ def _are_rows(vocabulary: Any, count: int) -> bool:
 def _checked_parameters(value: Any, path: Path) -> _Parameters:
     try:
         parameters = _Parameters(**value)
-        words = Words(**parameters.words)
+        fields: Any = parameters.words  # of JSON: a dict
+        words = Words(**fields)
         return _Parameters(str(parameters.document), float(parameters.k1), float(parameters.b), words)
     except (ValueError, TypeError, UserError) as error:
         raise UserError(f"{path}: not the parameters of an index ({error}); {_REMEDY}") from error

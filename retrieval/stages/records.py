@@ -131,9 +131,7 @@ def _to_make_before(run: Run, name: str, stages: Mapping[str, Stage], names: Col
         if not is_own or (stages[need].fixed and is_done(run, need)):
             continue
         before = _to_make_before(run, need, stages, names)
-        stays = has_settings(run, need, stages) and read_record(run, need)["inputs"]["stages"] == _made(
-            run, need, stages
-        )
+        stays = has_settings(run, need, stages) and record_of(run, need)["inputs"]["stages"] == _made(run, need, stages)
         if before or not stays or (need in names and not is_current(run, need, stages)):
             found |= before | {need}
     return found
