@@ -68,7 +68,7 @@ class TwoTowerConverter(seqio.FeatureConverter):
         self._sep_id = sep_id
         if positives:
             more = {"positive_ids": _Spec(tf.int32)}
-            self.TASK_FEATURES, self.MODEL_FEATURES = self.TASK_FEATURES | more, self.MODEL_FEATURES | more
+            self.TASK_FEATURES, self.MODEL_FEATURES = {**self.TASK_FEATURES, **more}, {**self.MODEL_FEATURES, **more}
 
     def get_model_feature_lengths(self, task_feature_lengths: Mapping[str, int]) -> Mapping[str, int]:
         """Rows have the task's lengths."""

@@ -216,7 +216,8 @@ def _skipped(corpus: Path, rates: Mapping[str, float], sizes: Mapping[str, int])
     return {task: records * place // len(readers) for place, task in enumerate(readers)}
 
 
-def _source(task: str, corpus: Path, labelled: Path | None, skipped: int, positives: bool) -> Any:  # seqio declares more
+def _source(task: str, corpus: Path, labelled: Path | None, skipped: int, positives: bool) -> Any:
+    # seqio declares that it takes more than this.
     if task == LABELLED:
         assert labelled, "`_check_sizes` refuses the task without its files"
         return _shards(labelled, pairs.PATTERN, _LABELLED_RECORD | (_POSITIVES if positives else {}))

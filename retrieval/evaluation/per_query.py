@@ -7,7 +7,7 @@ values    float32 [S, M, Q], fractions
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,7 +44,7 @@ def write(path: Path, queries: Sequence[str], found: Mapping[str, Mapping[str, n
     metrics = list(next(iter(found.values())))
     values_SMQ = np.stack([[by_metric[name] for name in metrics] for by_metric in found.values()]).astype(np.float32)
     names = {"queries": queries, "systems": list(found), "metrics": metrics}
-    encoded = {name: np.char.encode(np.array(texts, np.str_), "utf-8") for name, texts in names.items()}
+    encoded: dict[str, Any] = {name: np.char.encode(np.array(texts, np.str_), "utf-8") for name, texts in names.items()}
     with files.atomic(path) as temporary, open(temporary, "wb") as file:
         np.savez(file, values=values_SMQ, **encoded)
 
@@ -65,7 +65,8 @@ def read(path: Path) -> PerQuery | None:
         raise UserError(f"{path}: not the values of questions; {_REMEDY}")
     if values_SMQ.shape != (*systems_S.shape, *metrics_M.shape, *queries_Q.shape) or values_SMQ.ndim != 3:
         raise UserError(f"{path}: {values_SMQ.shape} values do not fit its names; {_REMEDY}")
-    return PerQuery(*([text.decode("utf-8", "replace") for text in array.tolist()] for array in names), values_SMQ)
+    queries, systems, metrics = ([text.decode("utf-8", "replace") for text in array.tolist()] for array in names)
+    return PerQuery(queries, systems, metrics, values_SMQ)
 
 
 def differences(a: Mapping[str, float], b: Mapping[str, float]) -> np.ndarray:

@@ -13,7 +13,7 @@ _DIGITS = 6
 _BATCH = 1_000_000  # numbers drawn at once
 
 
-def margin(values: Sequence[float] | np.ndarray) -> float:
+def margin(values: Sequence[float]) -> float:
     """Half of the 95 % confidence interval of the mean of at least two values, by Student's t."""
     return float(scipy.special.stdtrit(len(values) - 1, 1 - LEVEL / 2)) * _error(values)
 

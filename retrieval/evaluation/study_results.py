@@ -110,7 +110,7 @@ class Results:
         Raises:
           UserError: the file is damaged.
         """
-        if len(cell.runs) > 1 or cell.over or not self.has(cell.runs[0]):
+        if len(cell.runs) != 1 or cell.over or not self.has(cell.runs[0]):
             return None
         values = per_query.read(per_query.path_of(self.folder / cell.runs[0], cell.dataset, cell.split))
         return values and values.of(cell.system, cell.metric)
