@@ -140,9 +140,9 @@ def _begin(run: Run, name: str, stages: Mapping[str, Stage]) -> dict[str, Any] |
         for output in stage.outputs:
             files.remove(run.folder / output)
     record = {"inputs": inputs, "files": read, "done": False}
-    if goes_further:
+    if before and goes_further:
         record["before"] = before["details"]
-    elif same and "before" in before and not before["done"]:  # it was cut off on the way
+    elif before and same and "before" in before and not before["done"]:  # it was cut off on the way
         record["before"] = before["before"]
     write_record(run, name, record)
     return record
@@ -150,8 +150,10 @@ def _begin(run: Run, name: str, stages: Mapping[str, Stage]) -> dict[str, Any] |
 
 def _goes_further(stage: Stage, before: Mapping[str, Any] | None, inputs: Mapping[str, Any]) -> bool:
     """Whether a finished stage goes on: `check_run` lets none of its settings change but those that may grow."""
-    same = before is not None and all(before["inputs"].get(what) == inputs[what] for what in ("files", "stages"))
-    return bool(stage.grows) and same and before["done"] and before["inputs"] != inputs
+    if before is None or not before["done"] or not stage.grows:
+        return False
+    same = all(before["inputs"].get(what) == inputs[what] for what in ("files", "stages"))
+    return same and before["inputs"] != inputs
 
 
 def _finish(run: Run, name: str, stage: Stage, record: Mapping[str, Any]) -> None:
