@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from retrieval.data import articles
+from retrieval.data.corpora import articles
 
 
 def sections(paths: Sequence[Path]) -> Iterator[list[str]]:

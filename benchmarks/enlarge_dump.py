@@ -12,9 +12,9 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from retrieval import files
-from retrieval.data import wikipedia
-from retrieval.data.articles import Redirect
-from retrieval.data.wikipedia import Page
+from retrieval.data.corpora import wikipedia
+from retrieval.data.corpora.articles import Redirect
+from retrieval.data.corpora.wikipedia import Page
 
 _LINK = re.compile(r"\[\[([^\[\]|#:]+)")
 _HEAD = '<mediawiki><siteinfo><namespaces><namespace key="0" case="first-letter" /></namespaces></siteinfo>\n'

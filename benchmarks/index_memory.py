@@ -16,9 +16,10 @@ from absl import flags
 from absl import logging as absl_logging
 
 from benchmarks import measure, worker
-from retrieval import command_line, files
+from retrieval import files
+from retrieval.cli import command_line
 from retrieval.errors import UserError
-from retrieval.search import encode, scann, tuning
+from retrieval.search import encoding, scann, tuning
 from retrieval.search.exact import ExactIndex
 from retrieval.search.scann import ScannIndex
 
@@ -112,8 +113,8 @@ def _in_process(step: Callable[..., dict[str, Any]], *arguments: Any) -> dict[st
 
 def _search_exactly(folder: Path, _: float) -> dict[str, Any]:
     part = _Parts()
-    index = part("load", lambda: ExactIndex(encode.load(folder, "candidates")[0]))
-    queries_QE, _ = encode.load(folder, "queries")
+    index = part("load", lambda: ExactIndex(encoding.load(folder, "candidates")[0]))
+    queries_QE, _ = encoding.load(folder, "queries")
     index.search(queries_QE[:1], _K)  # compilation is not part of the search
     _, rows_QK = part("search", lambda: index.search(queries_QE, _K))
     np.save(folder / "exact.npy", rows_QK, allow_pickle=False)
@@ -122,8 +123,8 @@ def _search_exactly(folder: Path, _: float) -> dict[str, Any]:
 
 def _build_scann(folder: Path, recall: float) -> dict[str, Any]:
     part = _Parts()
-    embeddings_NE, _ = part("load", lambda: encode.load(folder, "candidates"))
-    queries_QE, _ = encode.load(folder, "tuning")
+    embeddings_NE, _ = part("load", lambda: encoding.load(folder, "candidates"))
+    queries_QE, _ = encoding.load(folder, "tuning")
     sample = part("exact results to tune on", lambda: tuning.draw(embeddings_NE, queries_QE, len(queries_QE), _K))
     tree = part("build", lambda: ScannIndex.build(embeddings_NE))
     tree = part("tune", lambda: tree.tuned(sample, recall))
@@ -134,7 +135,7 @@ def _build_scann(folder: Path, recall: float) -> dict[str, Any]:
 def _search_scann(folder: Path, _: float) -> dict[str, Any]:
     part = _Parts()
     index = part("load", lambda: ScannIndex.load(folder / "scann"))
-    queries_QE, _ = encode.load(folder, "queries")
+    queries_QE, _ = encoding.load(folder, "queries")
     _, rows_QK = part("search", lambda: index.search(queries_QE, _K))
     recall = tuning.recalls(np.load(folder / "exact.npy", allow_pickle=False), rows_QK).mean()
     return {"parts": part.parts, "results": _speed(part, queries_QE) | {"recall@100": round(float(recall), 4)}}

@@ -21,11 +21,13 @@ from ml_collections import ConfigDict
 
 from benchmarks.measure import markdown, spread
 from benchmarks.ours.training import TrainStep
-from retrieval import command_line, files
+from retrieval import files
+from retrieval.cli import command_line
 from retrieval.errors import UserError
-from retrieval.stages import examples, records, runner
-from retrieval.stages import model as models
-from retrieval.stages.run import Run, kept_config
+from retrieval.pipeline import records, runner
+from retrieval.pipeline.run import Run, kept_config
+from retrieval.recipes import examples
+from retrieval.recipes import towers as models
 from retrieval.stages.table import STAGES
 
 _TRAINER = flags.DEFINE_bool("trainer", True, "Measure the trainer too; not for a model that is too big for here.")

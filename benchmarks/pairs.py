@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from retrieval.data.packing import Packing
+from retrieval.data.examples.packing import Packing
 from retrieval.errors import UserError
 
 Rows = Mapping[str, np.ndarray]

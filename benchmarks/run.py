@@ -19,11 +19,12 @@ from absl import logging as absl_logging
 
 from benchmarks import contest
 from benchmarks.works import WORKS, Sizes
-from retrieval import command_line, files
+from retrieval import files
+from retrieval.cli import command_line
 from retrieval.errors import UserError, unknown_name
+from retrieval.pipeline.run import Run, kept_config
+from retrieval.pipeline.runner import run_stage, take_run
 from retrieval.stages import check
-from retrieval.stages.run import Run, kept_config
-from retrieval.stages.runner import run_stage, take_run
 from retrieval.stages.table import STAGES
 
 _WORKS = flags.DEFINE_list("works", None, f"Works, of {', '.join(WORKS)}; all by default.")

@@ -22,7 +22,8 @@ from absl import flags
 from absl import logging as absl_logging
 
 from benchmarks.measure import markdown, spread, timed
-from retrieval import command_line, files
+from retrieval import files
+from retrieval.cli import command_line
 from retrieval.errors import UserError, unknown_name
 from retrieval.search import scann, tuning
 from retrieval.search.exact import ExactIndex

@@ -15,10 +15,11 @@ from benchmarks import pairs
 from benchmarks.contest import System, Target, Work
 from benchmarks.ours import resume, training
 from retrieval import files
-from retrieval.data.packing import Packing
+from retrieval.data.examples.packing import Packing
 from retrieval.errors import UserError
-from retrieval.stages import examples, records
-from retrieval.stages.run import Run
+from retrieval.pipeline import records
+from retrieval.pipeline.run import Run
+from retrieval.recipes import examples
 from retrieval.stages.table import STAGES
 
 _TORCH = "sentence-transformers"

@@ -15,9 +15,11 @@ from absl import flags
 from absl import logging as absl_logging
 from ml_collections import ConfigDict
 
-from retrieval import REPOSITORY, command_line, hosts, mirror
+from retrieval import REPOSITORY
+from retrieval.cli import command_line
 from retrieval.errors import UserError
-from retrieval.store import is_url
+from retrieval.runtime import hosts, mirror
+from retrieval.runtime.store import is_url
 
 _STAGE = flags.DEFINE_list(
     "stage", None, "Stages to run instead of those that the config lists, such as evaluate,report."
@@ -50,9 +52,9 @@ def main(argv: Sequence[str]) -> None:
 def _run(workdir: str, folder: Path, copy: mirror.Mirror | None = None) -> None:
     """Runs the stages in a folder, which may be the local one of a work directory on a store."""
     # Worker processes import this file: they must not have to import JAX and TensorFlow with it.
+    from retrieval.pipeline.run import Run
+    from retrieval.pipeline.runner import run_stage, take_run
     from retrieval.stages.check import check
-    from retrieval.stages.run import Run
-    from retrieval.stages.runner import run_stage, take_run
     from retrieval.stages.table import STAGES
 
     config = command_line.CONFIG.value or _config_of(folder, workdir)
@@ -90,9 +92,9 @@ def _config_of(folder: Path, workdir: str) -> ConfigDict:
 
 def manual() -> str:
     """What --help says."""
-    from retrieval.stages import manual
+    from retrieval.cli import help_text
 
-    return manual.text(__doc__ or "")
+    return help_text.text(__doc__ or "")
 
 
 if __name__ == "__main__":

@@ -26,15 +26,18 @@ from absl import flags
 from absl import logging as absl_logging
 from ml_collections import ConfigDict
 
-from retrieval import REPOSITORY, command_line, files
-from retrieval.data import reqa, splits
+from retrieval import REPOSITORY, files
+from retrieval.cli import command_line
+from retrieval.data.sets import reqa, splits
 from retrieval.errors import UserError, unknown_name
-from retrieval.evaluation import study, study_report
-from retrieval.evaluation.study_results import Results
-from retrieval.stages import check, examples, formats, records, runner, settings, starts
-from retrieval.stages.run import Run
+from retrieval.pipeline import records, runner
+from retrieval.pipeline.run import Run
+from retrieval.recipes import examples, initial_parameters
+from retrieval.runtime.store import is_url
+from retrieval.stages import check, formats, settings
 from retrieval.stages.table import STAGES
-from retrieval.store import is_url
+from retrieval.studies import claims, study_report
+from retrieval.studies.study_results import Results
 
 _log = logging.getLogger("retrieval.study")  # also where the module is the program
 
@@ -119,7 +122,7 @@ def check_table(table: dict[str, Entry]) -> None:
             settings.check_fields(entry.run.config)
             settings.check_combinations(entry.run.config, entry.run.config.stages)
             if start := trained.get(entry.run.config.train.init_from):
-                starts.check_sizes(entry.run.config, start)
+                initial_parameters.check_sizes(entry.run.config, start)
         except UserError as error:
             raise UserError(f"run '{entry.name}' of the study: {error}") from error
 
@@ -353,9 +356,9 @@ def write_report(config: ConfigDict, folder: Path, done: Collection[str]) -> Non
     study_report.write_study(
         Results(folder, done, pretrainings(read_table(config, folder))),
         spec["title"],
-        [study.table(table) for table in spec["tables"]],
-        [study.plot(plot) for plot in spec["plots"]],
-        claims=[study.claim(claim) for claim in spec["claims"]],
+        [claims.table(table) for table in spec["tables"]],
+        [claims.plot(plot) for plot in spec["plots"]],
+        claims=[claims.claim(claim) for claim in spec["claims"]],
         preamble=spec["preamble"],
     )
 
@@ -380,7 +383,7 @@ def _add(entries: dict[str, Entry], name: str, path: tuple[str, ...], ordered: d
 
 def _start(entry: Entry, cores: set[int]) -> subprocess.Popen:
     """Starts a run on some cores; what it prints goes to log.txt in its folder."""
-    command = [sys.executable, "-m", "retrieval.study_run", f"--workdir={entry.run.folder}"]
+    command = [sys.executable, "-m", "retrieval.studies.one_run", f"--workdir={entry.run.folder}"]
     # Runs of one study compile the same functions.
     cache = {"JAX_COMPILATION_CACHE_DIR": _compiled()}
     with open(entry.run.folder / _LOG, "a", encoding="utf-8") as log:

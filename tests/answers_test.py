@@ -10,8 +10,8 @@ import unicodedata
 import numpy as np
 import pytest
 
-from retrieval.data import answers, qa
-from retrieval.data.answers import Answers, of_patterns, of_texts, words
+from retrieval.data.sets import answers, qa
+from retrieval.data.sets.answers import Answers, of_patterns, of_texts, words
 from retrieval.errors import UserError
 
 

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from retrieval.data import beir
-from retrieval.data.answers import Answers
-from retrieval.data.beir import Candidate, RetrievalSet
+from retrieval.data.sets import beir
+from retrieval.data.sets.answers import Answers
+from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.errors import UserError
 
 CORPUS = '{"_id": "d1", "title": "One", "text": "first"}\n{"_id": 2, "text": "zwei é\\u2028", "metadata": {}}\n\n'

@@ -7,11 +7,11 @@ from conftest import REPOSITORY
 from toy_runs import execute
 
 from configs import bm25
-from retrieval.data.vocab import SPECIAL_TOKENS
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS
 from retrieval.errors import UserError
+from retrieval.pipeline.run import Run
 from retrieval.search.bm25 import Bm25Index
 from retrieval.stages import check
-from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
 
 

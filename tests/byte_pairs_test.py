@@ -6,9 +6,9 @@ import shutil
 import pytest
 from conftest import REPOSITORY
 
-from retrieval.data import vocabularies
-from retrieval.data.byte_pairs import BytePairs
-from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.data.tokenizers import vocabularies
+from retrieval.data.tokenizers.byte_pairs import BytePairs
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 
 GOLDEN = REPOSITORY / "tests" / "golden" / "byte_pairs"

@@ -1,8 +1,8 @@
 """Candidates by row: the texts of the file, and the same number for the same text."""
 
-from retrieval.data import beir
-from retrieval.data.beir import Candidate
-from retrieval.data.candidate_texts import CandidateTexts
+from retrieval.data.sets import beir
+from retrieval.data.sets.beir import Candidate
+from retrieval.data.sets.candidate_texts import CandidateTexts
 
 
 def test_every_row_is_what_was_written(tmp_path):

@@ -45,7 +45,8 @@ def run(arguments: Sequence[str], log: Path, strike: Strike | None = None, xla_f
 
 
 def _run(arguments: Sequence[str], log: Path, strike: Strike | None, xla_flags: str) -> None:
-    from retrieval import command_line, main
+    from retrieval import main
+    from retrieval.cli import command_line
 
     with log.open("a") as file:
         for stream in (sys.stdout, sys.stderr):

@@ -10,9 +10,10 @@ from flax import nnx
 from configs.studies import pretraining_tasks
 from configs.studies import seed_encoder as seed_encoder_study
 from retrieval.errors import UserError
-from retrieval.stages import examples, settings, starts
-from retrieval.stages import model as models
-from retrieval.stages.records import get_field
+from retrieval.pipeline.records import get_field
+from retrieval.recipes import examples, initial_parameters
+from retrieval.recipes import towers as models
+from retrieval.stages import settings
 from retrieval.stages.table import STAGES
 
 NAMES = sorted(path.stem for path in (REPOSITORY / "configs").glob("*.py"))
@@ -87,7 +88,7 @@ def test_what_dprs_docstrings_start_from_fits():
     """An MLM's encoder of 288 positions, of which 256 are used; DPR's embedding is [CLS] itself."""
     for name in ("dpr", "dpr_mined"):
         config = load(name)
-        starts.check_sizes(config, load("mlm"))
+        initial_parameters.check_sizes(config, load("mlm"))
         assert config.model.embed_dim == 0
         assert "--config.train.init_from=runs/mlm" in importlib.import_module(f"configs.{name}").__doc__
 
@@ -114,10 +115,10 @@ def test_ances_warm_up_is_its_authors_and_is_gone_on_from():
     assert (train.optimizer, train.batch_size, train.learning_rate, train.loss) == ("lamb", 256, 2e-4, "two_way_nll")
     assert (train.warmup_ratio * train.steps, config.data.document_length, config.data.query_length) == (1000, 128, 64)
     for size in ("paper", "documents"):
-        starts.check_sizes(load("ance", size), config)
+        initial_parameters.check_sizes(load("ance", size), config)
     config.model.positions = 0
     with pytest.raises(UserError, match="an encoder of 128 positions"):
-        starts.check_sizes(load("ance"), config)
+        initial_parameters.check_sizes(load("ance"), config)
     settings.check_fields(config)
     config.sets.reqa = "dev.json"
     settings.check_combinations(config, (*config.stages, "plan"))

@@ -24,7 +24,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # workers inherit what follows
 
 import toy_corpus
 
-from retrieval.data import local_runner
+from retrieval.data.shards import local_runner
 
 # Else the pools of `prepare_test` would wait for workers that import TensorFlow; those of the runs of `faults_test` do.
 local_runner._START = children.FORK_SERVER

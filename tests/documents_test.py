@@ -9,15 +9,16 @@ import toy_corpus
 from conftest import REPOSITORY, write
 from toy_runs import execute
 
-from retrieval.data import beir, msmarco, trec, vocabularies
-from retrieval.data.beir import Candidate
-from retrieval.data.labelled import Counts
+from retrieval.data.labelled.grouping import Counts
+from retrieval.data.sets import beir, msmarco, trec
+from retrieval.data.sets.beir import Candidate
+from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
-from retrieval.search import encode as encoding
-from retrieval.search import scann
-from retrieval.stages import check, corpus, evaluate, examples, formats, index, negatives, states, validation
-from retrieval.stages import model as models
-from retrieval.stages.run import Run
+from retrieval.pipeline.run import Run
+from retrieval.recipes import examples, train_state, validation
+from retrieval.recipes import towers as models
+from retrieval.search import encoding, scann
+from retrieval.stages import check, corpus, evaluate, formats, hard_negatives, index
 from retrieval.stages.table import STAGES
 
 TINY = {
@@ -201,14 +202,14 @@ def test_the_metrics_are_those_of_the_config(finished):
 def test_a_refresh_mines_by_the_best_window(finished):
     """Its reciprocal rank is that of all documents, each by its best window, with the parameters of step 2."""
     vocabulary, config = vocabularies.load(finished.corpus), finished.config
-    like = states.abstract_state(config, models.abstract(config, len(vocabulary)), models.local_mesh(config))
-    params = states.open_checkpoints(finished.folder, config).restore(like, step=2).params
+    like = train_state.abstract_state(config, models.abstract(config, len(vocabulary)), models.local_mesh(config))
+    params = train_state.open_checkpoints(finished.folder, config).restore(like, step=2).params
     embedder = models.Embedder(config, vocabulary, models.local_mesh(config))
 
     def embed(rows, function):
         return encoding.encode_rows(rows, function, 1024, 20, 8)
 
-    with negatives.open_questions(finished) as (questions, candidates):
+    with hard_negatives.open_questions(finished) as (questions, candidates):
         texts = [candidates[row] for row in range(len(candidates))]
     rows = models.candidate_windows(config, vocabulary, texts)
     documents = [embed(own, embedder.documents(params)) for own in rows]

@@ -14,7 +14,7 @@ from conftest import REPOSITORY
 
 from retrieval import files
 from retrieval.errors import UserError
-from retrieval.search import encode
+from retrieval.search import encoding
 
 RNG = np.random.default_rng(0)
 TEXTS = [RNG.integers(1, 99, RNG.integers(1, 71)).tolist() for _ in range(101)]
@@ -45,12 +45,12 @@ def one_row(texts):
 def write(folder, embed, texts=TEXTS, tokens=one_row, total=None, **process):
     total = len(texts) if total is None else total
     settings = dict(shard_size=40, batch_tokens=256, longest=70, multiple=8)
-    encode.encode(folder, "candidates", zip(IDS, texts), total, tokens, embed, **settings, **process)
+    encoding.encode(folder, "candidates", zip(IDS, texts), total, tokens, embed, **settings, **process)
 
 
 def run(folder, embed, **options):
     write(folder, embed, **options)
-    return encode.load(folder, "candidates")
+    return encoding.load(folder, "candidates")
 
 
 def contents(folder):
@@ -112,9 +112,9 @@ def test_a_text_may_have_several_rows_and_its_id_stands_at_each(tmp_path):
 
     embeddings, ids = run(tmp_path, Embed(), tokens=rows)
     expected = [(id, part) for id, text in zip(IDS, TEXTS) for part in rows([text])[0]]
-    assert ids == [id for id, _ in expected] == encode.load_ids(tmp_path, "candidates") and len(ids) > 101
+    assert ids == [id for id, _ in expected] == encoding.load_ids(tmp_path, "candidates") and len(ids) > 101
     np.testing.assert_array_equal(embeddings, [[sum(part), len(part), part[0]] for _, part in expected])
-    assert {len(set(encode._read_ids(path))) for path in sorted(tmp_path.glob("*.npy"))} == {40, 21}
+    assert {len(set(encoding._read_ids(path))) for path in sorted(tmp_path.glob("*.npy"))} == {40, 21}
     whole = contents(tmp_path)
     (tmp_path / "candidates-00001-of-00003.npy").unlink()  # a run that was killed between the two files of a shard
     embed = Embed()
@@ -147,18 +147,18 @@ def test_several_hosts_send_their_batches_one_after_the_other(monkeypatch):
         at_work.pop()
         return ids[:, :1]
 
-    encode.encode_rows([[1]] * 30, embed, 80, 16, 1)
+    encoding.encode_rows([[1]] * 30, embed, 80, 16, 1)
     assert max(together) == 2
     together.clear()
-    monkeypatch.setattr(encode.hosts, "count", lambda: 2)
-    encode.encode_rows([[1]] * 30, embed, 80, 16, 1)
+    monkeypatch.setattr(encoding.hosts, "count", lambda: 2)
+    encoding.encode_rows([[1]] * 30, embed, 80, 16, 1)
     assert max(together) == 1
 
 
 def test_encode_rows_is_the_same_without_files():
-    embeddings = encode.encode_rows(TEXTS, Embed(), batch_tokens=500, longest=70, multiple=3)
+    embeddings = encoding.encode_rows(TEXTS, Embed(), batch_tokens=500, longest=70, multiple=3)
     np.testing.assert_array_equal(embeddings, EXPECTED)
-    assert encode.encode_rows([], Embed(), 500, 70, 3).shape == (0, 0)
+    assert encoding.encode_rows([], Embed(), 500, 70, 3).shape == (0, 0)
 
 
 def test_finished_shards_are_not_encoded_again(tmp_path):
@@ -198,7 +198,7 @@ def test_several_processes_write_what_one_does(tmp_path, processes):
         expected = {f"candidates-{shard:05d}-of-00003.npy" for shard in range(3) if shard % processes >= process}
         assert {path.name for path in (tmp_path / "many").glob("*.npy")} == expected
     assert contents(tmp_path / "many") == contents(tmp_path / "one")
-    assert list(encode.shards_of(1, 3, 8)) == [1, 4, 7]
+    assert list(encoding.shards_of(1, 3, 8)) == [1, 4, 7]
 
 
 def test_what_a_kill_left_of_our_shards_is_removed_and_nothing_of_another_process(tmp_path):
@@ -232,12 +232,12 @@ def test_one_shard_of_texts_is_held_and_nothing_read_behind_the_last(tmp_path):
         return one_row(members)
 
     settings = dict(shard_size=10, batch_tokens=256, longest=70)
-    encode.encode(tmp_path, "candidates", texts(), 101, tokens, Embed(), **settings, process=1, processes=4)
+    encoding.encode(tmp_path, "candidates", texts(), 101, tokens, Embed(), **settings, process=1, processes=4)
     assert read == 100 and most <= 12  # shards 1, 5 and 9; a few are still in the hands of those who passed them on
 
 
 def test_texts_are_tokenised_while_the_device_computes(tmp_path, monkeypatch):
-    monkeypatch.setattr(encode, "_CHUNK", 8)
+    monkeypatch.setattr(encoding, "_CHUNK", 8)
     third = threading.Event()
     calls = itertools.count(1)
 
@@ -304,17 +304,17 @@ def test_missing_and_damaged_shards_are_named(tmp_path):
     data = path.read_bytes()
     path.write_bytes(data[:100])
     with pytest.raises(UserError, match=r"00001-of-00003\.npy: damaged"):
-        encode.load(tmp_path, "candidates")
+        encoding.load(tmp_path, "candidates")
     np.save(path, np.full((40, 3), np.nan))
     with pytest.raises(UserError, match=r"00001-of-00003\.npy: 40 of 40 stored embeddings hold NaN.*encode again"):
-        encode.load(tmp_path, "candidates")
+        encoding.load(tmp_path, "candidates")
     for shape in ((39, 3), (40, 4)):
         np.save(path, np.ones(shape))
         with pytest.raises(UserError, match=r"00001-of-00003\.npy: embeddings .* where \(40, 3\) belong"):
-            encode.load(tmp_path, "candidates")
+            encoding.load(tmp_path, "candidates")
     path.unlink()
     with pytest.raises(UserError, match="2 shards of 'candidates'"):
-        encode.load(tmp_path, "candidates")
+        encoding.load(tmp_path, "candidates")
 
 
 def test_embeddings_that_are_not_finite_are_refused(tmp_path):

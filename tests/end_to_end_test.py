@@ -13,12 +13,14 @@ import toy_corpus
 from conftest import REPOSITORY
 from toy_runs import execute
 
-from retrieval.data import reqa
-from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.data.sets import reqa
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
+from retrieval.pipeline import records, runner
+from retrieval.pipeline.run import Run
+from retrieval.recipes import initial_parameters
 from retrieval.search import scann
-from retrieval.stages import check, export, records, runner, starts, train
-from retrieval.stages.run import Run
+from retrieval.stages import check, export, train
 from retrieval.stages.table import STAGES
 
 TINY = dict(
@@ -131,14 +133,14 @@ def test_an_autoencoder_learns_and_its_encoder_starts_towers_and_mlms(inputs, pr
     assert cosines["trained"].keys() == {"8", "16"} and 0 < cosines["untrained"]["8"] < cosines["untrained"]["16"] < 1
     assert cosines["trained"] != cosines["untrained"]
     vocab_size = len(WordPiece.load(seed.corpus / "vocab.txt"))
-    _, trained = starts.load_parameters(seed.folder, vocab_size, seed.config.mesh)
+    _, trained = initial_parameters.load_parameters(seed.folder, vocab_size, seed.config.mesh)
     wanted = train.models.parameters(trained)
     start = {"train.init_from": str(seed.folder), "model.tied": False}
     towers, mlm = (make_run(name, inputs, tmp_path / name, **start) for name in ("ict", "mlm"))
     for run in (towers, mlm):
-        starts.check_start(run)
+        initial_parameters.check_start(run)
         model = train.models.build(run.config, vocab_size)
-        starts.init_from(model, run.config, vocab_size)
+        initial_parameters.init_from(model, run.config, vocab_size)
         found = train.models.parameters(model)
         if run is mlm:
             parts = [found[name] for name in ("encoder", "dense", "norm", "bias")]
@@ -151,10 +153,10 @@ def test_an_autoencoder_learns_and_its_encoder_starts_towers_and_mlms(inputs, pr
             np.testing.assert_array_equal(left, right)
     execute(make_run("mlm", inputs, shutil.copytree(prepared, tmp_path / "bert"), **{"train.steps": 2}), "train")
     again = make_run("seed_encoder", inputs, tmp_path / "again", **{"train.init_from": str(tmp_path / "bert")})
-    starts.check_start(again)
+    initial_parameters.check_start(again)
     model = train.models.build(again.config, vocab_size)
-    starts.init_from(model, again.config, vocab_size)
-    _, bert = starts.load_parameters(tmp_path / "bert", vocab_size, again.config.mesh)
+    initial_parameters.init_from(model, again.config, vocab_size)
+    _, bert = initial_parameters.load_parameters(tmp_path / "bert", vocab_size, again.config.mesh)
     found = train.models.parameters(model)
     for name, value in train.models.parameters(bert).items():
         for left, right in zip(jax.tree.leaves(found[name]), jax.tree.leaves(value), strict=True):
@@ -166,7 +168,7 @@ def test_an_autoencoder_starts_from_no_other_decoder(inputs, autoencoder, tmp_pa
     other = make_run("seed_encoder", inputs, tmp_path, **{"train.init_from": str(autoencoder.folder)})
     vocab_size = len(WordPiece.load(autoencoder.corpus / "vocab.txt"))
     with pytest.raises(UserError, match=r"a model of other sizes or another kind"):
-        starts.init_from(train.models.build(other.config, vocab_size), other.config, vocab_size)
+        initial_parameters.init_from(train.models.build(other.config, vocab_size), other.config, vocab_size)
 
 
 @pytest.mark.long
@@ -219,7 +221,7 @@ def test_training_learns_to_tell_documents_apart(pretrained):
 
 def parameters(run):
     vocabulary = WordPiece.load(run.corpus / "vocab.txt")
-    return jax.tree.leaves(train.models.parameters(starts.load_towers(run, len(vocabulary))))
+    return jax.tree.leaves(train.models.parameters(initial_parameters.load_towers(run, len(vocabulary))))
 
 
 def wait_for(path):
@@ -233,11 +235,11 @@ def wait_for(path):
 def test_mlm_initialises_both_towers(inputs, finished_mlm, tmp_path):
     changes = {"train.init_from": str(finished_mlm.folder), "model.tied": False, "data.document_length": 24}
     run = make_run("ict", inputs, tmp_path, **changes)
-    starts.check_start(run)
+    initial_parameters.check_start(run)
     vocab_size = len(WordPiece.load(finished_mlm.corpus / "vocab.txt"))
-    _, trained = starts.load_parameters(finished_mlm.folder, vocab_size, run.config.mesh)
+    _, trained = initial_parameters.load_parameters(finished_mlm.folder, vocab_size, run.config.mesh)
     towers = train.models.build(run.config, vocab_size)
-    starts.init_from(towers, run.config, vocab_size)
+    initial_parameters.init_from(towers, run.config, vocab_size)
     tokens, positions = (
         np.asarray(table.embedding[...])
         for table in (trained.encoder.token_embedding, trained.encoder.position_embedding)
@@ -388,7 +390,7 @@ def test_it_starts_from_the_pre_trained_parameters(inputs, pretrained, tmp_path)
     run = fine_tuning(inputs, pretrained, tmp_path / "run", **{"train.steps": 2, "train.learning_rate": 1e-30})
     execute(run, "sets", "pairs", "train")
     vocab_size = len(WordPiece.load(run.corpus / "vocab.txt"))
-    _, before = starts.load_parameters(pretrained, vocab_size, run.config.mesh)
+    _, before = initial_parameters.load_parameters(pretrained, vocab_size, run.config.mesh)
     for left, right in zip(jax.tree.leaves(train.models.parameters(before)), parameters(run), strict=True):
         np.testing.assert_array_equal(left, right)
 

@@ -4,7 +4,7 @@ import html
 
 import pytest
 
-from retrieval.data.entities import unescape
+from retrieval.data.corpora.entities import unescape
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,13 @@ import pytest
 from conftest import REPOSITORY
 from ml_collections import ConfigDict
 
-from retrieval.data import answers, beir
-from retrieval.data.beir import Candidate, Judged, own_rows
+from retrieval.data.sets import answers, beir
+from retrieval.data.sets.beir import Candidate, Judged, own_rows
 from retrieval.evaluation import per_query
+from retrieval.recipes import examples, validation
 from retrieval.search import exact
 from retrieval.search.exact import ExactIndex
-from retrieval.stages import corpus, evaluate, examples, validation
+from retrieval.stages import corpus, evaluate
 
 
 @pytest.mark.parametrize(("own", "expected"), [({"a": 0}, [1, 2]), ({}, [0, 1])])

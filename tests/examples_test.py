@@ -6,7 +6,7 @@ import pytest
 
 from configs import reqa
 from retrieval import files
-from retrieval.stages import examples
+from retrieval.recipes import examples
 
 
 @pytest.fixture

@@ -12,16 +12,17 @@ from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
 from configs import dpr
-from retrieval.data import tokenizer_files, vocabularies
-from retrieval.data.vocab import WordPiece
+from retrieval.data.tokenizers import tokenizer_files, vocabularies
+from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.errors import UserError
 from retrieval.evaluation import card
-from retrieval.models import export as folders
+from retrieval.models import export_files as folders
 from retrieval.models.hugging_face import BertFolder
+from retrieval.pipeline import records
+from retrieval.pipeline.run import Run
+from retrieval.recipes import initial_parameters
+from retrieval.recipes import towers as models
 from retrieval.stages import export as stage
-from retrieval.stages import model as models
-from retrieval.stages import records, starts
-from retrieval.stages.run import Run
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,7 @@ def modules(folder):
 
 
 def towers_of(run):
-    return starts.load_towers(run, len(exported.VOCABULARY))
+    return initial_parameters.load_towers(run, len(exported.VOCABULARY))
 
 
 def test_two_towers_have_a_folder_each_and_a_router(folder):

@@ -8,12 +8,13 @@ from conftest import REPOSITORY
 
 from configs import reqa
 from retrieval import files
-from retrieval.data.beir import Candidate
-from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.search import encode as encoding
-from retrieval.stages import model as models
-from retrieval.stages import records, runner, starts, states
-from retrieval.stages.run import Run
+from retrieval.data.sets.beir import Candidate
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.pipeline import records, runner
+from retrieval.pipeline.run import Run
+from retrieval.recipes import initial_parameters, train_state
+from retrieval.recipes import towers as models
+from retrieval.search import encoding
 from retrieval.stages.table import STAGES
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789?.,-[]()"
@@ -66,15 +67,15 @@ def work_directory(folder, shift=0.1, **changes):
     run.corpus.mkdir()
     VOCABULARY.save(run.corpus / VOCABULARY.FILE)
     mesh = models.make_mesh(config)
-    like = states.abstract_state(config, models.abstract(config, len(VOCABULARY)), mesh)
-    state = starts.initial_state(config, len(VOCABULARY), like)
+    like = train_state.abstract_state(config, models.abstract(config, len(VOCABULARY)), mesh)
+    state = initial_parameters.initial_state(config, len(VOCABULARY), like)
     leaves, tree = jax.tree.flatten(state.params)
     keys = jax.random.split(jax.random.key(1), len(leaves))
     leaves = [
         leaf + shift * jax.device_put(jax.random.normal(key, leaf.shape), leaf.sharding)
         for key, leaf in zip(keys, leaves)
     ]
-    checkpointer = states.open_checkpoints(folder, config)
+    checkpointer = train_state.open_checkpoints(folder, config)
     checkpointer.save(
         1, dataclasses.replace(state, params=jax.tree.unflatten(tree, leaves)), NoData(), {config.loop.best: 1.0}
     )
@@ -94,7 +95,7 @@ def export(run):
 def embed(run, queries=(), documents=()):
     """Embeddings of queries and of documents, as the stage `encode` makes them."""
     mesh = models.local_mesh(run.config)
-    params = models.parameters(starts.load_towers(run, len(VOCABULARY)))
+    params = models.parameters(initial_parameters.load_towers(run, len(VOCABULARY)))
     embedder = models.Embedder(run.config, VOCABULARY, mesh)
     tokens = (
         models.query_tokens(run.config, VOCABULARY, queries),

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from retrieval.data.external_sort import Sorter
+from retrieval.data.shards.external_sort import Sorter
 
 
 @pytest.mark.parametrize("memory", [0, 5_000, 1 << 20])

@@ -25,10 +25,12 @@ import toy_corpus
 from conftest import REPOSITORY
 from ml_collections import ConfigDict
 
-from retrieval import files, hosts
+from retrieval import files
 from retrieval.errors import UserError
-from retrieval.stages import records, runner, train
-from retrieval.stages.run import Run
+from retrieval.pipeline import records, runner
+from retrieval.pipeline.run import Run
+from retrieval.runtime import hosts
+from retrieval.stages import train
 from retrieval.stages.table import STAGES
 from retrieval.training.checkpoint import Checkpointer
 

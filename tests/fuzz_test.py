@@ -17,25 +17,14 @@ import pytest
 import reqa_test
 
 from retrieval import files
-from retrieval.data import (
-    answers,
-    articles,
-    beir,
-    dpr,
-    jsonl_pairs,
-    labelled,
-    msmarco,
-    natural_questions,
-    qa,
-    reqa,
-    shards,
-    sources,
-    trec,
-)
-from retrieval.data.articles import Article, KnownItem, Link, Paragraph, Redirect, Section
-from retrieval.data.labelled import Counts
-from retrieval.data.passages import Limits
-from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.data.corpora import articles, sources
+from retrieval.data.corpora.articles import Article, KnownItem, Link, Paragraph, Redirect, Section
+from retrieval.data.corpora.passages import Limits
+from retrieval.data.labelled import dpr, grouping, jsonl_pairs
+from retrieval.data.labelled.grouping import Counts
+from retrieval.data.sets import answers, beir, msmarco, natural_questions, qa, reqa, trec
+from retrieval.data.shards import shard_steps
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.evaluation import metrics
 from retrieval.stages import check
@@ -326,10 +315,10 @@ TRIPLES = "".join(f"who {i}?\ta é {i}\tno {i}\n" for i in range(4))
 def use_examples(path, read):
     """Accepted examples are grouped, kept on the disk and read back, and make an evaluation set that can be written."""
     counts = Counts()
-    with labelled.grouped(read(path, counts), path.parent, 3, counts) as groups:
+    with grouping.grouped(read(path, counts), path.parent, 3, counts) as groups:
         examples = list(groups)
         assert all(e.query.strip() and e.positives and not set(e.positives) & set(e.negatives) for e in examples)
-        use_set(labelled.evaluation_set("labelled", groups), path.parent / "set") if examples else None
+        use_set(grouping.evaluation_set("labelled", groups), path.parent / "set") if examples else None
 
 
 @pytest.mark.parametrize("compress", [False, True])
@@ -435,7 +424,7 @@ def test_shards_of_articles(rounds, tmp_path):
     def read():
         for item in sources.read_articles(path):
             assert articles.from_json(articles.to_json(item), "here") == item
-            list(shards.cut_article(item, vocabulary, Limits(), num_shards=2))
+            list(shard_steps.cut_article(item, vocabulary, Limits(), num_shards=2))
 
     fuzz(rounds, path, [json.loads(articles.to_json(item)) for item in ITEMS], as_lines, read)
 

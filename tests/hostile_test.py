@@ -19,11 +19,12 @@ from prepare_test import SETTINGS
 from wikipedia_test import export, page
 from wikitext_test import SITE, check
 
-from retrieval.data import articles, prepare, shards, sources, wikimarkup, wikitext
-from retrieval.data.articles import Article, Broken, Dropped, Redirect
-from retrieval.data.passages import Limits
-from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
-from retrieval.data.wikipedia import Page, read_pages
+from retrieval.data.corpora import articles, sources, wikimarkup, wikitext
+from retrieval.data.corpora.articles import Article, Broken, Dropped, Redirect
+from retrieval.data.corpora.passages import Limits
+from retrieval.data.corpora.wikipedia import Page, read_pages
+from retrieval.data.shards import prepared_corpus, shard_steps
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 
 LARGEST = 2 << 20  # bytes of text that `read_pages` lets through
@@ -41,7 +42,7 @@ def process(hostile: Page) -> tuple[Article | Dropped, float]:
     if isinstance(result, Article):
         line = articles.to_json(result)
         assert articles.from_json(line.encode(), "here") == result
-        list(shards.cut_article(result, VOCABULARY, Limits(), 4))
+        list(shard_steps.cut_article(result, VOCABULARY, Limits(), 4))
     else:
         assert result.title == hostile.title and result.reason in REASONS
     return result, time.process_time() - start
@@ -402,7 +403,7 @@ def statistics_of(tmp_path):
     def statistics(content: bytes) -> dict:
         (tmp_path / "dump").write_bytes(content)
         source = sources.open_source(str(tmp_path / "dump"), tmp_path / "no.lock", 0.0)
-        return prepare.prepare(source, tmp_path / "corpus", SETTINGS)
+        return prepared_corpus.prepare(source, tmp_path / "corpus", SETTINGS)
 
     return statistics
 

@@ -10,10 +10,10 @@ from conftest import REPOSITORY
 from ml_collections import ConfigDict
 
 from retrieval.errors import UserError
-from retrieval.search import encode, scann, tuning
-from retrieval.stages import index, query
+from retrieval.pipeline.run import Run
+from retrieval.search import encoding, scann, tuning
+from retrieval.stages import index, search
 from retrieval.stages.index import CORPUS, TRAINED
-from retrieval.stages.run import Run
 
 needs_scann = pytest.mark.skipif(not scann.available(), reason="ScaNN cannot be imported here")
 
@@ -30,7 +30,7 @@ def write_collection(run, path, name, embeddings, queries=None):
             embed = lambda ids, rows=rows: rows[ids[:, 0]]  # noqa: E731
             tokens = lambda texts: [[ids] for ids in texts]  # noqa: E731
             settings = dict(shard_size=4000, batch_tokens=16_000, longest=1)
-            encode.encode(run.embeddings(name, TRAINED), kind, texts, len(rows), tokens, embed, **settings)
+            encoding.encode(run.embeddings(name, TRAINED), kind, texts, len(rows), tokens, embed, **settings)
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_a_query_of_ones_own_needs_a_corpus_or_labelled_examples(run, tmp_path):
     run.config.stages = ("sets", "pairs", "train", "encode", "index", "evaluate")
     missing = r"of a prepared corpus or of labelled examples, and .* has none: add 'prepare' .* config\.pairs\.files"
     with pytest.raises(UserError, match=missing):
-        query.search(dataclasses.replace(run, folder=tmp_path / "other", query="some words"))
+        search.search(dataclasses.replace(run, folder=tmp_path / "other", query="some words"))
 
 
 @needs_scann
@@ -83,7 +83,7 @@ def test_before_encode_or_mine_it_is_of_words_alone(stages, needs):
 
 def test_what_is_tuned_on(run):
     def rows(name):
-        return encode.load(run.embeddings(name, TRAINED), "queries")[0]
+        return encoding.load(run.embeddings(name, TRAINED), "queries")[0]
 
     np.testing.assert_array_equal(index._queries(run, "large"), rows("large"))
     np.testing.assert_array_equal(index._queries(run, CORPUS), np.concatenate([rows("large"), rows("tiny")]))

@@ -12,7 +12,7 @@ from flax import nnx
 from safetensors.numpy import load_file, save_file
 
 from configs import ict, mlm, seed_encoder
-from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.files import fingerprint, write_json
 from retrieval.models import two_tower
@@ -20,9 +20,10 @@ from retrieval.models.hugging_face import BertFolder
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.text import Text
 from retrieval.models.two_tower import TwoTower
-from retrieval.stages import model as models
-from retrieval.stages import pretrained, records, starts
-from retrieval.stages.run import Run
+from retrieval.pipeline import records
+from retrieval.pipeline.run import Run
+from retrieval.recipes import bert_weights, initial_parameters
+from retrieval.recipes import towers as models
 
 GOLDEN = REPOSITORY / "tests" / "golden"
 WORDS = [*SPECIAL_TOKENS, *(f"w{number}" for number in range(45))]
@@ -48,9 +49,9 @@ def make_run(folder, init_from, source=ict, **changes):
 
 def started(run, vocab_size=50):
     """The model that the run trains, before the first step."""
-    starts.check_start(run)
+    initial_parameters.check_start(run)
     model = models.build(run.config, vocab_size)
-    starts.init_from(model, run.config, vocab_size)
+    initial_parameters.init_from(model, run.config, vocab_size)
     return model
 
 
@@ -130,7 +131,7 @@ def test_byte_pairs_and_roberta(tmp_path):
 
 
 def test_a_change_of_any_file_is_noticed(tmp_path, bert):
-    names = {path.name for path in starts.train_inputs(make_run(tmp_path, bert))}
+    names = {path.name for path in initial_parameters.train_inputs(make_run(tmp_path, bert))}
     assert names == {"config.json", "model.safetensors", "vocab.txt"}
 
 
@@ -164,7 +165,7 @@ def test_what_does_not_fit_is_said_before_the_run(tmp_path, bert, changes, says)
 
     run = make_run(tmp_path, bert, **{field: fill(value) for field, value in changes.items()})
     with pytest.raises(UserError, match=re.escape(fill(says))):
-        starts.check_start(run)
+        initial_parameters.check_start(run)
 
 
 def test_a_vocabulary_that_was_made_anew_under_a_model_is_noticed(tmp_path, bert):
@@ -174,13 +175,13 @@ def test_a_vocabulary_that_was_made_anew_under_a_model_is_noticed(tmp_path, bert
     write_json(run.folder / "config.json", json.loads(run.config.to_json()))
     told = {"vocabulary": fingerprint(WordPiece(WORDS).tokens)}
     records.write_record(run, "train", {"done": True, "inputs": {}, "details": told})
-    starts.check_vocabulary(run, run.folder, "config.base")
+    initial_parameters.check_vocabulary(run, run.folder, "config.base")
     *words, one, other = WORDS
     WordPiece([*words, other, one]).save(run.corpus / "vocab.txt")
     with pytest.raises(
         UserError, match=r"config\.base=.*vocab\.txt has now, which was made anew since: train it again"
     ):
-        starts.check_vocabulary(run, run.folder, "config.base")
+        initial_parameters.check_vocabulary(run, run.folder, "config.base")
 
 
 def test_the_vocabulary_of_a_model_whose_base_has_gone_is_known_by_its_record(tmp_path, bert):
@@ -192,7 +193,7 @@ def test_the_vocabulary_of_a_model_whose_base_has_gone_is_known_by_its_record(tm
     def check(words):
         told = {"vocabulary": fingerprint(WordPiece(words).tokens)}
         records.write_record(start, "train", {"done": True, "inputs": {}, "details": told})
-        starts.check_vocabulary(run, start.folder, "config.train.init_from")
+        initial_parameters.check_vocabulary(run, start.folder, "config.train.init_from")
 
     check(WORDS)
     with pytest.raises(UserError, match=r"init_from=.*: trained with another vocabulary than .* has now"):
@@ -216,31 +217,31 @@ def test_a_field_that_our_model_cannot_express_is_named(tmp_path, bert, field, v
     config = json.loads((bert / "config.json").read_text())
     (bert / "config.json").write_text(json.dumps(config | {field: value}))
     with pytest.raises(UserError, match=re.escape(says)):
-        starts.check_start(make_run(tmp_path, bert))
+        initial_parameters.check_start(make_run(tmp_path, bert))
 
 
 def test_a_cased_tokeniser_is_refused(tmp_path, bert):
     (bert / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     with pytest.raises(UserError, match=r"tokenizer_config\.json: do_lower_case is False; only True"):
-        starts.check_start(make_run(tmp_path, bert))
+        initial_parameters.check_start(make_run(tmp_path, bert))
 
 
 def test_a_cased_vocabulary_is_refused(tmp_path, bert):
     words = [*SPECIAL_TOKENS, *(f"W{number}" for number in range(101))]
     WordPiece(words).save(bert / "vocab.txt")
     with pytest.raises(UserError, match=r"vocab\.txt is of a cased model"):
-        starts.check_start(make_run(tmp_path, bert))
+        initial_parameters.check_start(make_run(tmp_path, bert))
 
 
 def test_tensors_are_checked_before_the_run(tmp_path, bert):
     run = make_run(tmp_path, bert)
-    pretrained.check_tensors(run.config)
-    pretrained.check_tensors(make_run(tmp_path, bert, source=mlm).config)
+    bert_weights.check_tensors(run.config)
+    bert_weights.check_tensors(make_run(tmp_path, bert, source=mlm).config)
     tensors = load_file(bert / "model.safetensors")
     del tensors["bert.encoder.layer.1.output.dense.bias"]
     save_file(tensors, bert / "model.safetensors")
     with pytest.raises(UserError, match=r"encoder\.layer\.1\.output\.dense\.bias is missing"):
-        pretrained.check_tensors(run.config)
+        bert_weights.check_tensors(run.config)
 
 
 def test_weights_of_its_own_in_the_output_layer_are_refused(tmp_path, bert):
@@ -284,12 +285,12 @@ def test_a_model_of_shorter_texts_takes_the_first_positions(tmp_path, monkeypatc
     longer, run = of_length(start, 32, tmp_path).config, of_length(kind, 16, tmp_path)
     longer.seed = 1
     trained = models.build(longer, 50)
-    monkeypatch.setattr(starts, "load_parameters", lambda *_: (longer, nnx.clone(trained)))
+    monkeypatch.setattr(initial_parameters, "load_parameters", lambda *_: (longer, nnx.clone(trained)))
     write_json(tmp_path / "start" / "config.json", {})
     monkeypatch.chdir(tmp_path)
-    starts.check_sizes(run.config, longer)
+    initial_parameters.check_sizes(run.config, longer)
     model = models.build(run.config, 50)
-    starts.init_from(model, run.config, 50)
+    initial_parameters.init_from(model, run.config, 50)
     text = Text.from_ids(
         jax.numpy.asarray([[2, *range(5, 18), 3, 0], [2, *range(9, 23), 3]]), jax.numpy.zeros((2, 16), int)
     )
@@ -306,22 +307,22 @@ def test_positions_beyond_the_texts_are_kept_for_a_later_run(tmp_path, monkeypat
     longer, between, later = (of_length("towers", length, tmp_path).config for length in (32, 16, 32))
     trained = models.build(longer, 50)
     between.model.positions = 32
-    monkeypatch.setattr(starts, "load_parameters", lambda *_: (longer, nnx.clone(trained)))
+    monkeypatch.setattr(initial_parameters, "load_parameters", lambda *_: (longer, nnx.clone(trained)))
     write_json(tmp_path / "start" / "config.json", {})
     monkeypatch.chdir(tmp_path)
     model = models.build(between, 50)
-    starts.init_from(model, between, 50)
+    initial_parameters.init_from(model, between, 50)
     for ours, theirs in zip(encoders(model), encoders(trained)):
         np.testing.assert_array_equal(*(each.position_embedding.embedding[...] for each in (ours, theirs)))
-    starts.check_sizes(later, between)
+    initial_parameters.check_sizes(later, between)
 
 
 def test_towers_of_shorter_texts_with_the_encoder_of_a_base(tmp_path, monkeypatch):
     """Of an MLM, which nobody has trained further; BoW-MLP has no positions."""
     longer, run = of_length("mlm", 32, tmp_path).config, of_length("towers", 16, tmp_path)
     trained = models.build(longer, 50)
-    monkeypatch.setattr(starts, "load_parameters", lambda *_: (longer, trained))
-    tower = starts.load_towers(run, 50).document_tower
+    monkeypatch.setattr(initial_parameters, "load_parameters", lambda *_: (longer, trained))
+    tower = initial_parameters.load_towers(run, 50).document_tower
     assert tower.encoder.position_embedding.embedding.shape == (16, 16)
     run.config.model.encoder = "bow_mlp"
     models.take_positions(models.build(run.config, 50), 16)
@@ -334,7 +335,7 @@ def test_a_model_of_longer_texts_is_refused(tmp_path, kind):
         "config.data.document_length there, and here that is 33: set both to 32 at most, or start from a run of longer"
     )
     with pytest.raises(UserError, match=re.escape(says)):
-        starts.check_sizes(of_length("towers", 33, tmp_path).config, of_length(kind, 32, tmp_path).config)
+        initial_parameters.check_sizes(of_length("towers", 33, tmp_path).config, of_length(kind, 32, tmp_path).config)
 
 
 @pytest.mark.parametrize(("folder", "why"), [("bert-base-uncased", "no such folder"), (".", "no config.json there")])
@@ -345,7 +346,7 @@ def test_what_is_no_start_is_said(tmp_path, monkeypatch, folder, why):
         match=rf"config\.train\.init_from={folder}: {why}; a work directory is needed, or a folder of BERT's weights "
         r"\(config\.json beside model\.safetensors\); names of Hugging Face's hub are not downloaded",
     ):
-        starts.check_start(make_run(tmp_path, folder))
+        initial_parameters.check_start(make_run(tmp_path, folder))
 
 
 def test_a_start_whose_record_is_damaged_is_said(tmp_path, monkeypatch):
@@ -354,4 +355,4 @@ def test_a_start_whose_record_is_damaged_is_said(tmp_path, monkeypatch):
     write_json(tmp_path / "start" / "config.json", json.loads(run.config.to_json()))
     write_json(tmp_path / "start" / "stages" / "train.json", {})
     with pytest.raises(UserError, match=r"start/stages/train\.json: damaged.*delete it: --stage=train makes it anew"):
-        starts.check_start(run)
+        initial_parameters.check_start(run)

@@ -9,10 +9,10 @@ from absl import flags
 from conftest import REPOSITORY
 
 from benchmarks import input_speed
-from retrieval import command_line
+from retrieval.cli import command_line
 from retrieval.errors import UserError
-from retrieval.stages import runner
-from retrieval.stages.run import Run
+from retrieval.pipeline import runner
+from retrieval.pipeline.run import Run
 from retrieval.stages.table import STAGES
 
 TINY = dict(

@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 from pretrained_golden_test import ROBERTA_IDS, load
 
-from retrieval.data import vocabularies
+from retrieval.data.tokenizers import vocabularies
 from retrieval.models.text import Text, mean
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")

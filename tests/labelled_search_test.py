@@ -7,14 +7,15 @@ from conftest import REPOSITORY
 from toy_runs import execute
 
 from configs import dpr
-from retrieval.data import beir, labelled
-from retrieval.data.beir import Candidate
-from retrieval.data.labelled import Example
-from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.data.labelled import grouping
+from retrieval.data.labelled.grouping import Example
+from retrieval.data.sets import beir
+from retrieval.data.sets.beir import Candidate
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
+from retrieval.pipeline.run import Run
 from retrieval.stages import check
 from retrieval.stages.index import CORPUS
-from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
 
 ANIMALS = "fox dog owl hen cow pig rat elk emu yak ape bee ant cat fly gnu".split()
@@ -82,6 +83,6 @@ def test_without_its_index_it_says_what_makes_one(tmp_path):
 
 def test_a_passage_is_there_once_and_no_id_twice():
     one, other, nameless = Candidate("1", "", "a"), Candidate("1", "", "b"), Candidate("", "", "c")
-    found = list(labelled.passages([Example("q", (one, nameless), (other,)), Example("r", (other,), (one,))]))
+    found = list(grouping.passages([Example("q", (one, nameless), (other,)), Example("r", (other,), (one,))]))
     assert [text.text for text in found] == ["a", "c", "b"]
     assert found[0].id == "1" and len({text.id for text in found}) == 3 and all(text.id for text in found)

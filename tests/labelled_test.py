@@ -9,10 +9,11 @@ import tracemalloc
 import pytest
 from conftest import write
 
-from retrieval.data import beir, dpr, json_array, jsonl_pairs, labelled, msmarco
-from retrieval.data.answers import Answers
-from retrieval.data.beir import Candidate, RetrievalSet
-from retrieval.data.labelled import Counts, Example
+from retrieval.data.labelled import dpr, grouping, json_array, jsonl_pairs
+from retrieval.data.labelled.grouping import Counts, Example
+from retrieval.data.sets import beir, msmarco
+from retrieval.data.sets.answers import Answers
+from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.errors import UserError
 
 
@@ -222,7 +223,7 @@ def test_broken_files_of_ids(tmp_path, name, text, message):
 
 def group(examples, folder, pool=9, **kwargs):
     counts = Counts()
-    with labelled.grouped(examples, folder, pool, counts, **kwargs) as groups:
+    with grouping.grouped(examples, folder, pool, counts, **kwargs) as groups:
         twice = list(groups), list(groups)
     assert twice[0] == twice[1]
     return twice[0], counts
@@ -249,7 +250,7 @@ def test_groups_do_not_depend_on_the_order_of_the_lines_and_keep_a_pool(tmp_path
     shuffled, _ = group(random.Random(0).sample(examples, 50), tmp_path, pool=3)
     assert found == shuffled and [len(e.negatives) for e in found] == [3] * 5
     assert [e.query for e in group(examples, tmp_path, seed=1)[0]] != [e.query for e in found]
-    with labelled.grouped(examples, tmp_path, 3, Counts()) as groups:
+    with grouping.grouped(examples, tmp_path, 3, Counts()) as groups:
         assert list(groups.after(2)) == found[2:]
 
 
@@ -262,7 +263,7 @@ def test_the_positives_of_a_query_keep_the_order_of_its_lines(tmp_path):
 
 def test_an_evaluation_set_of_labelled_files(tmp_path):
     examples = [Example("q", texts("a"), texts("b")), Example("r", texts("b", "c"))]
-    value = labelled.evaluation_set("dev", group(examples, tmp_path)[0])
+    value = grouping.evaluation_set("dev", group(examples, tmp_path)[0])
     texts_of = {candidate.id: candidate.text for candidate in value.candidates}
     relevant = {value.queries[q]: {texts_of[id] for id in grades} for q, grades in value.qrels["test"].items()}
     assert relevant == {"q": {"a"}, "r": {"b", "c"}} and sorted(texts_of.values()) == ["a", "b", "c"]
@@ -276,7 +277,7 @@ def test_answers_of_a_query_are_joined_and_those_of_a_set(tmp_path):
         Example("q", texts("c"), answers=("b", " ")),
         Example("r", texts("c")),
     ]
-    value = labelled.evaluation_set("dev", group(examples, tmp_path)[0])
+    value = grouping.evaluation_set("dev", group(examples, tmp_path)[0])
     assert {value.queries[id]: found for id, found in value.answers.items()} == {"q": Answers(("A", "b"))}
     beir.write_folder(tmp_path / "dev", value)
     assert beir.read_folder(tmp_path / "dev") == value
@@ -284,7 +285,7 @@ def test_answers_of_a_query_are_joined_and_those_of_a_set(tmp_path):
 
 def test_the_judgements_of_a_set_are_examples():
     value = RetrievalSet("x", {"1": "q", "2": "r"}, list(texts("a")), {"train": {"1": {"": 1}, "2": {"": 0}}})
-    assert list(labelled.of_set(value, "train", {text.id: text for text in value.candidates}.get)) == [
+    assert list(grouping.of_set(value, "train", {text.id: text for text in value.candidates}.get)) == [
         Example("q", texts("a"))
     ]
 

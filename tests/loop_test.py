@@ -19,9 +19,9 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from retrieval import hosts
 from retrieval.errors import UserError
-from retrieval.hosts import PreemptedError
+from retrieval.runtime import hosts
+from retrieval.runtime.hosts import PreemptedError
 from retrieval.training import loop
 from retrieval.training.checkpoint import Checkpointer, drop_damaged
 from retrieval.training.loop import Settings, TrainState

@@ -17,10 +17,13 @@ from mistakes_test import forget_flags
 from ml_collections import ConfigDict
 
 from configs import dpr
-from retrieval import command_line, config_files, main, platforms
+from retrieval import main
+from retrieval.cli import command_line, config_files
 from retrieval.errors import UserError
-from retrieval.stages import check, overrides, records, runner
-from retrieval.stages.run import Run, Stage
+from retrieval.pipeline import records, runner
+from retrieval.pipeline.run import Run, Stage
+from retrieval.runtime import platforms
+from retrieval.stages import check, overrides
 from retrieval.stages.table import STAGES
 
 CONFIG = f"--config={REPOSITORY}/configs/ict_bfs_wlp.py:local"
@@ -290,7 +293,7 @@ def test_all_stages_that_a_new_setting_asks_for_are_named_at_once(tmp_path, monk
     monkeypatch.setattr(check, "_check_training", lambda *_: None)
     run = make_run(tmp_path)
     run.config.stages = tuple(stages)
-    monkeypatch.setattr(check.starts, "check_vocabulary", lambda *_: None)
+    monkeypatch.setattr(check.initial_parameters, "check_vocabulary", lambda *_: None)
 
     def refused(*names):
         with pytest.raises(UserError) as error:

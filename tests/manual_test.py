@@ -10,12 +10,13 @@ from conftest import REPOSITORY
 from mistakes_test import forget_flags
 
 from configs import ict_bfs_wlp
-from retrieval import command_line, config_files, main
-from retrieval.data.labelled import Counts
+from retrieval import main
+from retrieval.cli import command_line, config_files
+from retrieval.data.labelled.grouping import Counts
 from retrieval.errors import UserError
+from retrieval.pipeline.run import Run
 from retrieval.stages import formats, overrides
 from retrieval.stages.formats import LABELLED, QUESTIONS, SETS
-from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from retrieval.data import trec
+from retrieval.data.sets import trec
 from retrieval.errors import UserError
 from retrieval.evaluation import metrics, runs
 from retrieval.evaluation.metrics import drop_self_matches, evaluate

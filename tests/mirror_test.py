@@ -19,14 +19,18 @@ from end_to_end_test import fine_tuning, make_run
 from faults_test import metrics, results, state
 from mistakes_test import forget_flags
 
-from retrieval import command_line, files, hosts, lease, main, mirror
+from retrieval import files, main
+from retrieval.cli import command_line
 from retrieval.errors import UserError
-from retrieval.mirror import Follower
-from retrieval.stages import check, copies, records, runner, starts, train
-from retrieval.stages.run import Run, open_read
+from retrieval.pipeline import downloads, records, runner
+from retrieval.pipeline.run import Run, open_read
+from retrieval.recipes import initial_parameters
+from retrieval.runtime import hosts, lease, mirror
+from retrieval.runtime.mirror import Follower
+from retrieval.runtime.store import Store
+from retrieval.stages import check, train
 from retrieval.stages.table import STAGES
 from retrieval.stages.train import FOLLOWED
-from retrieval.store import Store
 
 URL = "toy://bucket/run"
 CHANGES = {"train.steps": 6, "index.dense": "exact", "encode.corpus": False}
@@ -235,9 +239,9 @@ def test_the_vocabulary_of_a_start_may_be_on_a_store(inputs, whole, copied, tmp_
     run = make_run("ict_bfs_wlp", inputs, corpus.parent, **CHANGES, **{"train.init_from": str(start)})
     *tokens, last = (trained / "corpus" / "vocab.txt").read_text().splitlines()
     files.write_text(corpus / "vocab.txt", "\n".join([*tokens[:-1], last, tokens[-1]]) + "\n")
-    copies.bring(run, ["train"], STAGES)
+    downloads.bring(run, ["train"], STAGES)
     with pytest.raises(UserError, match="trained with another vocabulary"):
-        starts.check_start(run)
+        initial_parameters.check_start(run)
 
 
 def test_an_export_on_another_machine_shows_the_results(inputs, copied):
@@ -253,7 +257,7 @@ def test_a_search_brings_down_what_is_of_the_model(inputs, copied):
     stages = ("prepare", "sets", "index", "train", "encode")
     with mirror.opened(URL) as copy:
         run = make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES, stages=stages)
-        copies.bring(Run(run.config, copy.folder, run.lock, copy=copy), ["search"], STAGES)
+        downloads.bring(Run(run.config, copy.folder, run.lock, copy=copy), ["search"], STAGES)
     assert {"corpus", "index", "embeddings", "checkpoints"} <= {path.name for path in copy.folder.iterdir()}
 
 

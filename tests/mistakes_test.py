@@ -20,10 +20,12 @@ import toy_corpus
 from absl import flags
 from conftest import REPOSITORY
 
-from retrieval import command_line, hosts, main, study
-from retrieval.data.vocab import SPECIAL_TOKENS
-from retrieval.stages import records, runner
-from retrieval.stages.run import Run
+from retrieval import main, study
+from retrieval.cli import command_line
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS
+from retrieval.pipeline import records, runner
+from retrieval.pipeline.run import Run
+from retrieval.runtime import hosts
 from retrieval.stages.table import STAGES
 
 LINES, COLUMNS = 5, 120

@@ -11,9 +11,11 @@ from end_to_end_test import make_run, prepared  # noqa: F401
 from toy_runs import execute
 
 from retrieval.errors import UserError
-from retrieval.stages import check, records, runner, states, train
-from retrieval.stages import model as models
-from retrieval.stages.run import Run
+from retrieval.pipeline import records, runner
+from retrieval.pipeline.run import Run
+from retrieval.recipes import towers as models
+from retrieval.recipes import train_state
+from retrieval.stages import check, train
 from retrieval.stages.table import STAGES
 
 CHANGES = {"train.learning_rate": 1e-2, "train.warmup_ratio": 0.0, "encode.untrained": False, "loop.log_every": 1}
@@ -44,8 +46,8 @@ def losses(run):
 def parameters(run, step):
     config = run.config
     vocabulary = run.load_vocabulary()
-    like = states.abstract_state(config, models.abstract(config, len(vocabulary)), models.make_mesh(config))
-    checkpointer = states.open_checkpoints(run.folder, config)
+    like = train_state.abstract_state(config, models.abstract(config, len(vocabulary)), models.make_mesh(config))
+    checkpointer = train_state.open_checkpoints(run.folder, config)
     restored = checkpointer.restore(like, step=step).params
     checkpointer.close()
     return jax.tree.leaves(restored)

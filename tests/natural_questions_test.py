@@ -10,7 +10,7 @@ import tracemalloc
 
 import pytest
 
-from retrieval.data import natural_questions
+from retrieval.data.sets import natural_questions
 from retrieval.errors import UserError
 
 # A token, or (token, its HTML) where they differ. An attribute with a blank, entities, a mark of reference without

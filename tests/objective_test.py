@@ -8,8 +8,8 @@ import pytest
 from configs import ict_bfs_wlp
 from retrieval.errors import UserError
 from retrieval.models.text import Text
-from retrieval.stages import model as models
-from retrieval.stages import objective as objectives
+from retrieval.recipes import objective as objectives
+from retrieval.recipes import towers as models
 from retrieval.training import losses
 
 RANDOM = np.random.default_rng(0)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from retrieval.data.beir import Candidate, RetrievalSet
-from retrieval.data.open_domain import extend
+from retrieval.data.sets.beir import Candidate, RetrievalSet
+from retrieval.data.sets.open_domain import extend
 from retrieval.errors import UserError
 
 PASSAGES = [

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from retrieval.data.packing import PackedLane, Packing, Rows, rows_for
+from retrieval.data.examples.packing import PackedLane, Packing, Rows, rows_for
 from retrieval.errors import UserError
-from retrieval.stages import model as models
-from retrieval.stages import objective as objectives
+from retrieval.recipes import objective as objectives
+from retrieval.recipes import towers as models
 from retrieval.training import sharding
 
 LANES, EXAMPLES = 8, 4  # of a lane in a batch

@@ -2,10 +2,10 @@
 
 import pytest
 
-from retrieval.data import passages
-from retrieval.data.articles import Article, Link, Paragraph, Section, from_json, to_json
-from retrieval.data.passages import Limits
-from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.data.corpora import passages
+from retrieval.data.corpora.articles import Article, Link, Paragraph, Section, from_json, to_json
+from retrieval.data.corpora.passages import Limits
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 
 # One token per word, so that sizes can be counted by eye ('.' is a token too).
 VOCABULARY = WordPiece([*SPECIAL_TOKENS, ".", *"abcdefgh"])

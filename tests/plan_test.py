@@ -15,10 +15,12 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from configs import ict_bfs_wlp
-from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
-from retrieval.stages import examples, plan, records, runner, states, train
-from retrieval.stages.run import Run
+from retrieval.pipeline import records, runner
+from retrieval.pipeline.run import Run
+from retrieval.recipes import examples, train_state
+from retrieval.stages import plan, train
 from retrieval.stages.table import STAGES
 from retrieval.training import chips, sharding, work
 from retrieval.training.chips import Chip
@@ -83,7 +85,7 @@ def test_operations_of_an_autoencoder_are_those_of_encoder_decoder_and_their_out
     batch = examples.abstract_batch(config, mesh := sharding.make_mesh())
     model = train.models.abstract(config, 200)
     with jax.set_mesh(mesh):
-        useful = states.useful_flops(config, 200, states.abstract_state(config, model, mesh), batch)
+        useful = train_state.useful_flops(config, 200, train_state.abstract_state(config, model, mesh), batch)
     B, L, H, P_ = 32, 16, 32, batch["positions"].shape[1]
     layer = 4 * L * H * H + 2 * L * L * H + 2 * L * H * 64
     forward = 5 * layer + 3 * 2 * H * H + P_ * (H * H + H * 200) + L * H * 200 + H * 2 * 8 + 8 * H

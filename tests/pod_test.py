@@ -24,12 +24,14 @@ from jax._src import distributed
 from ml_collections import ConfigDict
 
 from configs import ict_bfs_wlp
-from retrieval import hosts
 from retrieval.errors import UserError
-from retrieval.hosts import EXIT_CODE
-from retrieval.stages import check, records, starts
-from retrieval.stages import model as models
-from retrieval.stages.run import Run
+from retrieval.pipeline import records
+from retrieval.pipeline.run import Run
+from retrieval.recipes import initial_parameters
+from retrieval.recipes import towers as models
+from retrieval.runtime import hosts
+from retrieval.runtime.hosts import EXIT_CODE
+from retrieval.stages import check
 from retrieval.stages.table import STAGES
 
 SMALL = {
@@ -104,7 +106,7 @@ def metrics(folder):
 def parameters(folder):
     size = len((folder / "corpus" / "vocab.txt").read_text().splitlines())
     config = ConfigDict(json.loads((folder / "config.json").read_text()))
-    return models.parameters(starts.load_parameters(folder, size, config.mesh)[1])
+    return models.parameters(initial_parameters.load_parameters(folder, size, config.mesh)[1])
 
 
 @pytest.fixture(scope="module")

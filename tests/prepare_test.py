@@ -14,14 +14,15 @@ import tensorflow as tf
 import toy_corpus
 from conftest import REPOSITORY, run_here
 
-from retrieval.data import local_pipeline, local_runner, passages, prepare, shards, sources
-from retrieval.data.articles import Redirect
-from retrieval.data.external_sort import Sorter
-from retrieval.data.passages import Limits
-from retrieval.data.vocab import WordPiece
+from retrieval.data.corpora import passages, sources
+from retrieval.data.corpora.articles import Redirect
+from retrieval.data.corpora.passages import Limits
+from retrieval.data.shards import local_pipeline, local_runner, prepared_corpus, shard_steps
+from retrieval.data.shards.external_sort import Sorter
+from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.errors import UserError
 
-SETTINGS = prepare.Settings(
+SETTINGS = prepared_corpus.Settings(
     vocabulary=None, vocab_size=300, num_shards=4, limits=Limits(longest=60, shortest=10, least=5), chunk_bytes=30 << 20
 )
 
@@ -34,7 +35,7 @@ def pools():
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("local")
-    statistics = prepare.prepare(toy_corpus.source(), folder, SETTINGS)
+    statistics = prepared_corpus.prepare(toy_corpus.source(), folder, SETTINGS)
     return folder, statistics
 
 
@@ -110,14 +111,14 @@ def shard_bytes(folder):
 
 def test_beam_writes_the_same_bytes(corpus, tmp_path):
     settings = dataclasses.replace(SETTINGS, runner="DirectRunner", vocabulary=corpus[0] / "vocab.txt")
-    statistics = prepare.prepare(toy_corpus.source(), tmp_path, settings)
+    statistics = prepared_corpus.prepare(toy_corpus.source(), tmp_path, settings)
     assert shard_bytes(tmp_path) == shard_bytes(corpus[0])
     assert statistics["tasks"] == corpus[1]["tasks"]
     assert statistics["counts"] == corpus[1]["counts"] and statistics["problems"] == corpus[1]["problems"]
     for budget in (1 << 10, 1 << 30):  # what a vocabulary is trained on is no matter of the order of articles, either
-        local, beam = (sorted(prepare._sample_texts(folder, budget)) for folder in (corpus[0], tmp_path))
+        local, beam = (sorted(prepared_corpus._sample_texts(folder, budget)) for folder in (corpus[0], tmp_path))
         assert local == beam and (budget < 1 << 30) == (
-            len(local) < len(list(prepare._sample_texts(tmp_path, 1 << 30)))
+            len(local) < len(list(prepared_corpus._sample_texts(tmp_path, 1 << 30)))
         )
 
 
@@ -126,11 +127,11 @@ def test_beam_with_two_worker_processes_writes_the_same_bytes(tmp_path, monkeypa
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))  # the worker processes import `retrieval`
     toy_corpus.write_dump(tmp_path / "dump.xml")
     source = sources.open_source(str(tmp_path / "dump.xml"), tmp_path / "no.lock", 0.0)
-    statistics = prepare.prepare(source, tmp_path / "local", SETTINGS)
+    statistics = prepared_corpus.prepare(source, tmp_path / "local", SETTINGS)
     options = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")
     settings = dataclasses.replace(SETTINGS, runner="DirectRunner", beam_options=options)
     settings = dataclasses.replace(settings, vocabulary=tmp_path / "local" / "vocab.txt")
-    assert prepare.prepare(source, tmp_path / "beam", settings) == statistics
+    assert prepared_corpus.prepare(source, tmp_path / "beam", settings) == statistics
     assert shard_bytes(tmp_path / "beam") == shard_bytes(tmp_path / "local")
 
 
@@ -141,10 +142,10 @@ def test_no_step_needs_its_items_in_memory(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(Sorter, "_write_run", lambda sorter: runs.append(len(sorter._held)) or write_run(sorter))
     monkeypatch.setattr(local_runner, "run_tasks", run_here)
     monkeypatch.setattr(local_runner, "write_items", functools.partial(local_runner.write_items, memory=2000))
-    for module in (local_runner, shards):
+    for module in (local_runner, shard_steps):
         monkeypatch.setattr(module, "Sorter", functools.partial(Sorter, memory=4000))
     settings = dataclasses.replace(SETTINGS, vocabulary=corpus[0] / "vocab.txt")
-    assert prepare.prepare(toy_corpus.source(), tmp_path, settings) == corpus[1]
+    assert prepared_corpus.prepare(toy_corpus.source(), tmp_path, settings) == corpus[1]
     assert shard_bytes(tmp_path) == shard_bytes(corpus[0])
     assert len(runs) > 100 and max(runs) < 30
 
@@ -170,9 +171,9 @@ def test_items_come_back_by_tag_and_bucket(tmp_path, memory):
 
 
 def test_a_task_leaves_one_sum_for_each_count(tmp_path):
-    items = [(shards.COUNT, "a", 1), ("other", "k", 0), (shards.COUNT, "b", 0.5), (shards.COUNT, "a", 2)]
+    items = [(shard_steps.COUNT, "a", 1), ("other", "k", 0), (shard_steps.COUNT, "b", 0.5), (shard_steps.COUNT, "a", 2)]
     local_pipeline._write_items(tmp_path / "x.items", iter(items), 3)
-    assert sorted(local_runner.read_items([tmp_path], shards.COUNT)) == [("a", 3), ("b", 0.5)]
+    assert sorted(local_runner.read_items([tmp_path], shard_steps.COUNT)) == [("a", 3), ("b", 0.5)]
     assert list(local_runner.read_items([tmp_path], "other")) == [("k", 0)]
 
 
@@ -192,12 +193,12 @@ def test_goes_on_where_it_was_cut_off(corpus, tmp_path, monkeypatch):
 
     monkeypatch.setattr(local_runner, "run_tasks", cut_off)
     with pytest.raises(KeyboardInterrupt):
-        prepare.prepare(toy_corpus.source(), tmp_path, settings)
+        prepared_corpus.prepare(toy_corpus.source(), tmp_path, settings)
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "work").rglob("*.items")}
     assert before
     monkeypatch.setattr(local_runner, "run_tasks", real)
-    monkeypatch.setattr(prepare.shutil, "rmtree", lambda *args, **kwargs: None)
-    prepare.prepare(toy_corpus.source(), tmp_path, settings)
+    monkeypatch.setattr(prepared_corpus.shutil, "rmtree", lambda *args, **kwargs: None)
+    prepared_corpus.prepare(toy_corpus.source(), tmp_path, settings)
     assert shard_bytes(tmp_path) == shard_bytes(corpus[0])
     assert all(path.stat().st_mtime_ns == time for path, time in before.items())
 
@@ -206,7 +207,9 @@ def test_what_another_runner_began_is_forgotten(corpus, tmp_path):
     for name in ("articles/beam-00000-of-00001.jsonl", "work/articles-counts/part"):
         (tmp_path / name).parent.mkdir(parents=True)
         shutil.copy(next((corpus[0] / "articles").glob("*.jsonl")), tmp_path / name)
-    prepare.prepare(toy_corpus.source(), tmp_path, dataclasses.replace(SETTINGS, vocabulary=corpus[0] / "vocab.txt"))
+    prepared_corpus.prepare(
+        toy_corpus.source(), tmp_path, dataclasses.replace(SETTINGS, vocabulary=corpus[0] / "vocab.txt")
+    )
     assert shard_bytes(tmp_path) == shard_bytes(corpus[0]) and not list(tmp_path.glob("articles/beam-*"))
 
 
@@ -214,7 +217,7 @@ def test_a_corpus_without_a_passage_is_an_error(tmp_path):
     empty = sources.Source(lambda: iter([Redirect("A", "B")]), toy_corpus.parse)
     settings = dataclasses.replace(SETTINGS, vocabulary=None)
     with pytest.raises(UserError, match="no word"):
-        prepare.prepare(empty, tmp_path, settings)
+        prepared_corpus.prepare(empty, tmp_path, settings)
 
 
 def test_ids_of_several_dumps_are_told_apart(tmp_path):
@@ -225,7 +228,7 @@ def test_ids_of_several_dumps_are_told_apart(tmp_path):
         page = f"<page><title>Fox</title><ns>0</ns><id>7</id>{revision}</page>"
         (tmp_path / f"{name}.xml").write_text(f"<mediawiki>{page}</mediawiki>", encoding="utf-8")
     source = sources.open_source(f"{tmp_path / '2007.xml'},{tmp_path / '2015.xml'},", tmp_path / "no.lock", 0.0)
-    prepare.prepare(source, tmp_path / "corpus", SETTINGS)
+    prepared_corpus.prepare(source, tmp_path / "corpus", SETTINGS)
     read = [json.loads(line) for path in (tmp_path / "corpus").glob("passages-*.jsonl") for line in path.open()]
     assert {item["_id"]: item["text"][-5:] for item in read} == {"7:0": "2007.", "1-7:0": "2015."}
 
@@ -236,7 +239,7 @@ def test_two_pages_of_one_id_are_refused(tmp_path):
         yield toy_corpus.Page(3)
 
     with pytest.raises(UserError, match="two pages of the corpus have the id '3'"):
-        prepare.prepare(sources.Source(read, toy_corpus.parse), tmp_path, SETTINGS)
+        prepared_corpus.prepare(sources.Source(read, toy_corpus.parse), tmp_path, SETTINGS)
 
 
 def test_a_killed_worker_is_named(tmp_path):
@@ -258,7 +261,7 @@ if __name__ == "__main__":
     sys.path.insert(0, {str(Path(__file__).parent)!r})
     from pathlib import Path
     import children
-    from retrieval.data import local_runner
+    from retrieval.data.shards import local_runner
     tasks = [(Path({str(tmp_path)!r}) / str(number), ()) for number in range(2)]
     local_runner.run_tasks("sleep", tasks, children.tell_and_sleep, workers=2)
 """
@@ -270,5 +273,5 @@ if __name__ == "__main__":
 
 
 def test_resolve_takes_one_hop():
-    assert list(shards.resolve("Alias", ["Real"], ["1:0"])) == [(shards.RESOLVED, "Real", "1:0")]
-    assert list(shards.resolve("Real", [], ["1:0"])) == [(shards.RESOLVED, "Real", "1:0")]
+    assert list(shard_steps.resolve("Alias", ["Real"], ["1:0"])) == [(shard_steps.RESOLVED, "Real", "1:0")]
+    assert list(shard_steps.resolve("Real", [], ["1:0"])) == [(shard_steps.RESOLVED, "Real", "1:0")]

@@ -13,8 +13,8 @@ from conftest import REPOSITORY
 from flax import nnx
 from safetensors.numpy import load_file
 
-from retrieval.data.vocab import WordPiece
-from retrieval.models import pretrained
+from retrieval.data.tokenizers.vocab import WordPiece
+from retrieval.models import bert_tensors
 from retrieval.models.hugging_face import BertFolder
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.text import Text, first, mean
@@ -99,7 +99,7 @@ def test_gradients_are_those_of_pytorch():
         hidden = nnx.merge(graphdef, params)(text, dropout_key=None)
         return jnp.where(text.segments_RL[:, :, None] != 0, jnp.sin(hidden), 0).sum()
 
-    gradient = pretrained.to_tensors(nnx.to_pure_dict(jax.jit(jax.grad(total))(params)))
+    gradient = bert_tensors.to_tensors(nnx.to_pure_dict(jax.jit(jax.grad(total))(params)))
     wanted = expected_of("bert", "gradient")
     assert gradient.keys() == {name for name in wanted if not name.startswith("pooler")}
     for name, value in gradient.items():

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from retrieval.errors import UserError
-from retrieval.models import pretrained, tensor_files
+from retrieval.models import bert_tensors, tensor_files
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.transformer import TransformerConfig
 
@@ -31,18 +31,18 @@ def head(params):
 
 def test_there_and_back_is_bitwise_equal(params):
     for part in (params["encoder"], head(params)):
-        again = pretrained.to_parameters(pretrained.to_tensors(part), part, "here")
+        again = bert_tensors.to_parameters(bert_tensors.to_tensors(part), part, "here")
         jax.tree.map(np.testing.assert_array_equal, again, part)
 
 
 def test_names_and_shapes_are_those_of_bert(params):
-    tensors = pretrained.to_tensors(params["encoder"])
+    tensors = bert_tensors.to_tensors(params["encoder"])
     assert len(tensors) == 5 + 16 * CONFIG.num_layers
     assert tensors["encoder.layer.1.intermediate.dense.weight"].shape == (12, 8)
     np.testing.assert_array_equal(
         tensors["encoder.layer.1.intermediate.dense.weight"], params["encoder"]["layers"]["mlp_in"]["kernel"][1].T
     )
-    assert pretrained.to_tensors(head(params)).keys() == {
+    assert bert_tensors.to_tensors(head(params)).keys() == {
         "cls.predictions.transform.dense.weight",
         "cls.predictions.transform.dense.bias",
         "cls.predictions.transform.LayerNorm.weight",
@@ -52,10 +52,10 @@ def test_names_and_shapes_are_those_of_bert(params):
 
 
 def test_the_first_positions_are_taken(params):
-    tensors = pretrained.to_tensors(params["encoder"])
+    tensors = bert_tensors.to_tensors(params["encoder"])
     table = tensors["embeddings.position_embeddings.weight"]
     tensors["embeddings.position_embeddings.weight"] = np.concatenate([table, table + 1])
-    again = pretrained.to_parameters(tensors, params["encoder"], "here")
+    again = bert_tensors.to_parameters(tensors, params["encoder"], "here")
     np.testing.assert_array_equal(again["position_embedding"]["embedding"], table)
 
 
@@ -80,10 +80,10 @@ def test_the_first_positions_are_taken(params):
     ],
 )
 def test_tensors_that_do_not_fit_are_listed(params, change, message):
-    tensors = pretrained.to_tensors(params["encoder"])
+    tensors = bert_tensors.to_tensors(params["encoder"])
     change(tensors)
     with pytest.raises(UserError, match=message) as caught:
-        pretrained.to_parameters(tensors, params["encoder"], "here")
+        bert_tensors.to_parameters(tensors, params["encoder"], "here")
     assert len(str(caught.value).splitlines()) <= 5 and not re.search("array|dtype", str(caught.value))
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from retrieval.data import features, pretraining
-from retrieval.data.pretraining import Specials
-from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.data.examples import features, pretraining
+from retrieval.data.examples.pretraining import Specials
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 
 CLS, SEP, MASK = 101, 102, 103
 SPECIALS = Specials(CLS, SEP, MASK, vocab_size=1000)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY
 
-from retrieval.data import pydocs
-from retrieval.data.articles import Article, Dropped, KnownItem, Redirect
-from retrieval.data.beir import Candidate
+from retrieval.data.corpora import pydocs
+from retrieval.data.corpora.articles import Article, Dropped, KnownItem, Redirect
+from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 
 FILES = {

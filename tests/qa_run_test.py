@@ -9,10 +9,12 @@ from answers_test import brute_force
 from refresh_test import judged, make_run, read_shards
 from toy_runs import execute
 
-from retrieval.data import beir, vocabularies
+from retrieval.data.sets import beir
+from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
+from retrieval.pipeline import records
 from retrieval.search.bm25 import Bm25Index
-from retrieval.stages import check, negatives, records
+from retrieval.stages import check, hard_negatives
 from retrieval.stages.table import STAGES
 
 ANIMALS = 12
@@ -177,14 +179,14 @@ def test_no_negative_of_a_refresh_holds_an_answer(finished):
 
 def test_where_every_passage_holds_the_answer(finished):
     """As in a set whose answer is in all of them."""
-    with negatives.open_questions(finished) as (questions, candidates):
+    with hard_negatives.open_questions(finished) as (questions, candidates):
         everywhere = [question._replace(answers=question.answers._replace(values=("grass",))) for question in questions]
         scores_QK = np.tile(-np.arange(8.0), (len(questions), 1))
         rows_QK = np.tile(
             [row for row in range(len(candidates)) if "grass" in candidates[row].text][:8], (len(questions), 1)
         )
         with pytest.raises(UserError, match=r"no question has a negative left.*or set config\.mine\.answers=False"):
-            negatives.mine(finished.config, everywhere, candidates, lambda *_: (scores_QK, rows_QK), questions)
+            hard_negatives.mine(finished.config, everywhere, candidates, lambda *_: (scores_QK, rows_QK), questions)
 
 
 def test_a_set_that_an_older_version_made_has_no_answers(finished, inputs, tmp_path):
@@ -197,7 +199,7 @@ def test_a_set_that_an_older_version_made_has_no_answers(finished, inputs, tmp_p
     try:
         with (
             pytest.raises(UserError, match=r"config\.mine\.answers=True, and no answer is there"),
-            negatives.open_questions(run),
+            hard_negatives.open_questions(run),
         ):
             pass
     finally:

@@ -6,9 +6,9 @@ import logging
 import pytest
 from conftest import write
 
-from retrieval.data import beir, qa
-from retrieval.data.answers import Answers
-from retrieval.data.beir import Candidate
+from retrieval.data.sets import beir, qa
+from retrieval.data.sets.answers import Answers
+from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 
 DPR = 'who was \'he\'\t[\'Bob\', "O\'Hara"]\n"the ""one""?"\t"[\'a ""b""\']"\n'

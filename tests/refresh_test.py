@@ -20,14 +20,17 @@ from conftest import REPOSITORY
 from toy_runs import execute
 
 from configs import ict_bfs_wlp
-from retrieval.data import beir, vocabularies
+from retrieval.data.sets import beir
+from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
-from retrieval.hosts import PreemptedError
+from retrieval.pipeline import records, runner
+from retrieval.pipeline.run import Run
+from retrieval.recipes import towers as models
+from retrieval.recipes import train_state
+from retrieval.runtime.hosts import PreemptedError
 from retrieval.search.bm25 import Bm25Index
-from retrieval.stages import check, inferencer, negatives, records, refresh, runner, states, train, versions
-from retrieval.stages import model as models
+from retrieval.stages import check, hard_negatives, mined_versions, refresh, refresh_process, train
 from retrieval.stages.refresh import Inferencer
-from retrieval.stages.run import Run
 from retrieval.stages.table import STAGES
 
 TINY = {
@@ -159,13 +162,13 @@ def test_a_share_that_no_batch_comes_from_is_refused_before_training(mined, inpu
 
 
 def test_a_version_that_no_batch_comes_from_is_not_written(mined, inputs, tmp_path, monkeypatch):
-    run, mine = refreshed(tmp_path / "run", inputs, mined), negatives.mine
+    run, mine = refreshed(tmp_path / "run", inputs, mined), hard_negatives.mine
 
     def few(*arguments):
         result = mine(*arguments)
         return result._replace(rows=[rows[: len(rows) * (number < 2)] for number, rows in enumerate(result.rows)])
 
-    monkeypatch.setattr(negatives, "mine", few)
+    monkeypatch.setattr(hard_negatives, "mine", few)
     with pytest.raises(UserError, match=r"of 14 training questions 2 have a negative left, .* or lower the margins"):
         execute(run)
     assert not list(run.folder.glob("refreshed/*"))
@@ -187,14 +190,14 @@ def change(path, function):
 
 
 def found(run, search=None):
-    with negatives.open_questions(run) as (questions, candidates):
+    with hard_negatives.open_questions(run) as (questions, candidates):
         search = search or (lambda _, k: (np.zeros((14, k)), np.tile(np.arange(k), (14, 1))))
-        return questions, negatives.mine(run.config, questions, candidates, search, [None] * 14)
+        return questions, hard_negatives.mine(run.config, questions, candidates, search, [None] * 14)
 
 
 def test_a_question_of_another_spelling_has_the_same_positives(copied):
     run = copied
-    with negatives.open_questions(run) as (before, _):
+    with hard_negatives.open_questions(run) as (before, _):
         one, other = next((a, b) for a in before for b in before if a.positives != b.positives)
     change(
         run.training / "queries.jsonl",
@@ -208,7 +211,7 @@ def test_a_question_of_another_spelling_has_the_same_positives(copied):
         question = next(question for question in questions if question.id == id)
         assert question.positives == own and question.known == both
         assert not set(both) & set(negatives_of[id].tolist())
-    drawn = negatives.draw(questions, 0.3, 0, 1)
+    drawn = hard_negatives.draw(questions, 0.3, 0, 1)
     assert len({one.id, other.id} & {question.id for question in drawn}) in (0, 2)
 
 
@@ -231,8 +234,8 @@ def towers_of(run, step=None):
     """The model of a run, at one of its steps."""
     vocabulary = vocabularies.load(run.corpus)
     model = models.abstract(run.config, len(vocabulary))
-    like = states.abstract_state(run.config, model, models.local_mesh(run.config))
-    checkpoints = states.open_checkpoints(run.holder("train").folder, run.config)
+    like = train_state.abstract_state(run.config, model, models.local_mesh(run.config))
+    checkpoints = train_state.open_checkpoints(run.holder("train").folder, run.config)
     params = checkpoints.restore(like, step=step or checkpoints.best_step()).params
     embedder = models.Embedder(run.config, vocabulary, models.local_mesh(run.config))
     return embedder.queries(params), embedder.documents(params)
@@ -304,7 +307,7 @@ def test_batches_turn_with_the_step_and_a_checkpoint_says_which_they_are(whole):
     """The checkpoint of a step that a refresh follows is of the version before."""
     assert versions_of(whole) == {2: 0, 3: 0, 4: 1, 5: 1, 6: 1, 7: 2}
     vocabulary, mesh = vocabularies.load(whole.corpus), models.make_mesh(whole.config)
-    batches = versions.Versions(whole, vocabulary, mesh)
+    batches = mined_versions.Versions(whole, vocabulary, mesh)
     batches.restore(whole.folder / "checkpoints" / "5" / "data")
     assert batches._version == 1
     batches.turn_to(2)
@@ -337,9 +340,9 @@ def cut_off(monkeypatch, run, module, name, call):
         opened.append(real_open(*arguments))
         return opened[-1]
 
-    real_open = states.open_checkpoints
+    real_open = train_state.open_checkpoints
     with monkeypatch.context() as patch, pytest.raises(StopError):
-        patch.setattr(states, "open_checkpoints", keep)
+        patch.setattr(train_state, "open_checkpoints", keep)
         patch.setattr(module, name, stopping)
         execute(run)
     opened[0].close()  # what was being saved is saved
@@ -349,7 +352,7 @@ def outcome(run):
     """Every array of the newest checkpoint, and the metrics that do not depend on the clock."""
     import orbax.checkpoint as ocp
 
-    step = states.open_checkpoints(run.folder, run.config).latest_step()
+    step = train_state.open_checkpoints(run.folder, run.config).latest_step()
     arrays = jax.tree.leaves(ocp.StandardCheckpointer().restore(run.folder / "checkpoints" / str(step) / "state"))
     lines = [json.loads(line) for line in (run.folder / "metrics" / "train.jsonl").read_text().splitlines()]
     clock = ("_per_second", "input_wait")
@@ -368,7 +371,7 @@ def test_a_run_that_is_cut_off_around_its_refreshes_ends_as_if_it_had_not_been(
 ):
     run = refreshed(tmp_path / "run", inputs, mined)
     # In the middle of the first: the validation pool is cut up, and half of the candidates.
-    cut_off(monkeypatch, run, versions.models, "candidate_windows", 3)
+    cut_off(monkeypatch, run, mined_versions.models, "candidate_windows", 3)
     assert not list((run.folder / "refreshed").glob("*"))
     cut_off(monkeypatch, run, train.validation.metrics, "evaluate", 2)  # behind it, after a checkpoint of version 1
     execute(run)
@@ -378,12 +381,12 @@ def test_a_run_that_is_cut_off_around_its_refreshes_ends_as_if_it_had_not_been(
 @pytest.mark.long
 def test_cut_off_at_every_other_point_of_a_refresh(whole, inputs, mined, tmp_path, monkeypatch):
     run = refreshed(tmp_path / "run", inputs, mined)
-    cut_off(monkeypatch, run, versions.pairs, "_deal", 1)  # its files have begun
+    cut_off(monkeypatch, run, mined_versions.pairs, "_deal", 1)  # its files have begun
     assert not list((run.folder / "refreshed").glob("*"))
-    cut_off(monkeypatch, run, versions.Versions, "turn_to", 1)  # written, and no batch of it yet
+    cut_off(monkeypatch, run, mined_versions.Versions, "turn_to", 1)  # written, and no batch of it yet
     assert [path.name for path in (run.folder / "refreshed").glob("*")] == ["00001"]
     shards = (run.folder / "refreshed" / "00001").stat().st_mtime_ns
-    cut_off(monkeypatch, run, versions.examples, "make_batches", 3)  # at the second
+    cut_off(monkeypatch, run, mined_versions.examples, "make_batches", 3)  # at the second
     assert (run.folder / "refreshed" / "00001").stat().st_mtime_ns == shards  # it was not mined again
     execute(run)
     assert_same(run, whole)
@@ -425,8 +428,8 @@ def test_a_damaged_version_is_mined_again_or_refused(whole, inputs, tmp_path):
     run = Run(whole.config, shutil.copytree(whole.folder, tmp_path / "run"), whole.lock)
     path = run.folder / "refreshed" / "00002" / "stats.json"
     path.write_bytes(path.read_bytes()[:-1])
-    assert not versions.is_there(run, 2)
-    batches = versions.Versions(run, vocabularies.load(run.corpus), models.make_mesh(run.config))
+    assert not mined_versions.is_there(run, 2)
+    batches = mined_versions.Versions(run, vocabularies.load(run.corpus), models.make_mesh(run.config))
     with pytest.raises(UserError, match=r"stats\.json: damaged, .* delete the newest checkpoint"):
         batches.turn_to(2)
 
@@ -438,7 +441,7 @@ def test_versions_that_no_checkpoint_belongs_to_are_deleted(inputs, mined, tmp_p
     for version in range(1, 7):
         (tmp_path / "refreshed" / f"{version:05d}").mkdir(parents=True)
     (tmp_path / "refreshed" / ".DS_Store").write_text("")
-    versions.drop_unneeded(run, 7, kept=[9, 17])
+    mined_versions.drop_unneeded(run, 7, kept=[9, 17])
     assert sorted(int(path.name) for path in (tmp_path / "refreshed").glob("0*")) == left
 
 
@@ -487,7 +490,7 @@ class InProcess:
     """In place of the second process: what it does, at once."""
 
     def __init__(self, run, version):
-        inferencer.mine(run, version)
+        refresh_process.mine(run, version)
 
     def is_done(self):
         return True
@@ -547,7 +550,7 @@ def test_a_second_process_without_devices_is_told(lagged, monkeypatch):
 
     monkeypatch.setattr(models, "local_mesh", fail)
     with pytest.raises(UserError, match=r"refresh_env=\('JAX_PLATFORMS=cpu',\): there are no such devices \(Assert"):
-        inferencer.mine(lagged, 1)
+        refresh_process.mine(lagged, 1)
 
 
 def test_a_version_whose_parameters_are_gone_is_told(lagged, tmp_path):
@@ -615,15 +618,17 @@ def test_the_second_process_ends_with_the_first_and_the_first_with_it(lagged, in
 
 
 def test_a_share_of_the_questions_is_another_one_in_every_version():
-    questions = [negatives.Question(str(number), f"q{number}", [0], [0], []) for number in range(100)]
-    parts = [{question.id for question in negatives.draw(questions, 0.2, 0, version)} for version in (1, 2)]
+    questions = [hard_negatives.Question(str(number), f"q{number}", [0], [0], []) for number in range(100)]
+    parts = [{question.id for question in hard_negatives.draw(questions, 0.2, 0, version)} for version in (1, 2)]
     assert list(map(len, parts)) == [20, 20] and len(parts[0] & parts[1]) < 15
-    assert negatives.draw(questions, 1.0, 0, 1) == questions and len(negatives.draw(questions, 1e-9, 0, 1)) == 1
+    assert (
+        hard_negatives.draw(questions, 1.0, 0, 1) == questions and len(hard_negatives.draw(questions, 1e-9, 0, 1)) == 1
+    )
 
 
 def test_the_ids_of_a_text_are_drawn_together():
     """The positives of each are no negatives of the others, which has to be known wherever one is drawn."""
-    questions = [negatives.Question(str(number), f"q{number // 2}", [0], [0], []) for number in range(100)]
+    questions = [hard_negatives.Question(str(number), f"q{number // 2}", [0], [0], []) for number in range(100)]
     for version in (1, 2):
-        drawn = [question.id for question in negatives.draw(questions, 0.2, 0, version)]
+        drawn = [question.id for question in hard_negatives.draw(questions, 0.2, 0, version)]
         assert 10 <= len(drawn) < 40 and all(int(id) ^ 1 in set(map(int, drawn)) for id in drawn)

@@ -8,9 +8,10 @@ import pytest
 from configs import bm25, ict_bfs_wlp
 from retrieval.errors import UserError
 from retrieval.evaluation import per_query, significance
-from retrieval.evaluation.report import Table, write_report
-from retrieval.stages import records, report
-from retrieval.stages.run import Run
+from retrieval.evaluation.run_report import Table, write_report
+from retrieval.pipeline import records
+from retrieval.pipeline.run import Run
+from retrieval.stages import report
 
 
 def result(system, metric, value, dataset="squad", split="test", queries=97888, seconds=2.5, step=None):

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from retrieval.data import beir, reqa
+from retrieval.data.sets import beir, reqa
 from retrieval.errors import UserError
 
 

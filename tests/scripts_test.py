@@ -6,11 +6,13 @@ import json
 
 import pytest
 
-from retrieval.data import passages, prepare, shards, vocabularies
-from retrieval.data.articles import Article, Paragraph, Section
-from retrieval.data.passages import Limits
-from retrieval.data.sources import Source
-from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.data.corpora import passages
+from retrieval.data.corpora.articles import Article, Paragraph, Section
+from retrieval.data.corpora.passages import Limits
+from retrieval.data.corpora.sources import Source
+from retrieval.data.shards import prepared_corpus, shard_steps
+from retrieval.data.tokenizers import vocabularies
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 
 PLACES = {
     "japanese": ("ベルリン", "ガーナ", "パリ", "ドイツ", "東京", "ペルー"),
@@ -57,7 +59,7 @@ SENTENCES = {
         "they built the museum in {} a long time ago i think",
     ),
 }
-SETTINGS = prepare.Settings(vocabulary=None, vocab_size=400, num_shards=2, limits=Limits(60, 30, 10))
+SETTINGS = prepared_corpus.Settings(vocabulary=None, vocab_size=400, num_shards=2, limits=Limits(60, 30, 10))
 
 
 def source(name: str) -> Source:
@@ -84,7 +86,7 @@ def article(name: str, number: int) -> Article:
 @pytest.fixture(scope="module", params=PLACES)
 def corpus(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
-    return request.param, folder, prepare.prepare(source(request.param), folder, SETTINGS)
+    return request.param, folder, prepared_corpus.prepare(source(request.param), folder, SETTINGS)
 
 
 def test_nothing_is_cut_off_and_passages_have_pairs(corpus):
@@ -119,9 +121,9 @@ def test_words_keep_their_letters(corpus):
 
 def test_beam_counts_the_same(tmp_path_factory):
     name, folder, tmp_path = "japanese", tmp_path_factory.mktemp("local"), tmp_path_factory.mktemp("beam")
-    statistics = prepare.prepare(source(name), folder, SETTINGS)
+    statistics = prepared_corpus.prepare(source(name), folder, SETTINGS)
     settings = dataclasses.replace(SETTINGS, runner="DirectRunner", vocabulary=vocabularies.find(folder))
-    assert prepare.prepare(source(name), tmp_path, settings) == statistics
+    assert prepared_corpus.prepare(source(name), tmp_path, settings) == statistics
     written = sorted(path.name for path in folder.glob("*-*-of-*"))
     assert [(tmp_path / path).read_bytes() for path in written] == [(folder / path).read_bytes() for path in written]
 
@@ -133,14 +135,14 @@ def test_losses_are_counted_and_told(tmp_path):
     items = [Article(str(number), "Fox", (lead,)) for number, lead in enumerate(leads)]
     vocabulary = tmp_path / "vocab.txt"
     WordPiece([*SPECIAL_TOKENS, ".", "the", "fox", "a", "dog", "ran", "far", "no"]).save(vocabulary)
-    settings = prepare.Settings(vocabulary, vocab_size=0, num_shards=1, limits=Limits(10, 5, 4))
-    statistics = prepare.prepare(source_of(items), tmp_path / "corpus", settings)
+    settings = prepared_corpus.Settings(vocabulary, vocab_size=0, num_shards=1, limits=Limits(10, 5, 4))
+    statistics = prepared_corpus.prepare(source_of(items), tmp_path / "corpus", settings)
     counts = statistics["counts"]
     assert counts[passages.SENTENCES] == 3 and counts[passages.LONG_SENTENCES] == 1
     assert (counts[passages.TOKENS], counts[passages.CUT_OFF], counts[passages.DROPPED]) == (21 + 5 + 2, 11, 2)
-    assert counts["passages"] == counts[f"{shards.WITHOUT_PAIR} of ICT: one sentence alone"] == 2
-    assert counts[f"{shards.WITHOUT_PAIR} of BFS: part of the lead itself"] == 2
-    assert counts[f"{shards.WITHOUT_PAIR} of WLP: no link"] == 2
+    assert counts["passages"] == counts[f"{shard_steps.WITHOUT_PAIR} of ICT: one sentence alone"] == 2
+    assert counts[f"{shard_steps.WITHOUT_PAIR} of BFS: part of the lead itself"] == 2
+    assert counts[f"{shard_steps.WITHOUT_PAIR} of WLP: no link"] == 2
     cut, alone = statistics["problems"]
     assert cut.startswith("39.3% of the tokens are cut off: 1 of 3 sentences are longer than a passage")
     assert alone.startswith("2 of 2 passages are one sentence alone")

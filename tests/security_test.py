@@ -25,35 +25,27 @@ from natural_questions_test import write as write_nq
 
 from configs import ict_bfs_wlp
 from retrieval import files, main
-from retrieval.data import (
-    articles,
-    batches,
-    beir,
-    local_runner,
-    natural_questions,
-    pairs,
-    reqa,
-    sources,
-    tasks,
-    tfds_source,
-    vocabularies,
-    wikipedia,
-)
-from retrieval.data.beir import Candidate, RetrievalSet
-from retrieval.data.features import TwoTowerConverter, pair_lengths
-from retrieval.data.labelled import of_set
-from retrieval.data.packing import PackedLane, Packing, rows_for
-from retrieval.data.vocab import WordPiece
+from retrieval.data.corpora import articles, sources, tfds_source, wikipedia
+from retrieval.data.examples import batches, tasks
+from retrieval.data.examples.features import TwoTowerConverter, pair_lengths
+from retrieval.data.examples.packing import PackedLane, Packing, rows_for
+from retrieval.data.labelled import pair_shards
+from retrieval.data.labelled.grouping import of_set
+from retrieval.data.sets import beir, natural_questions, reqa
+from retrieval.data.sets.beir import Candidate, RetrievalSet
+from retrieval.data.shards import local_runner
+from retrieval.data.tokenizers import vocabularies
+from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.errors import UserError
-from retrieval.evaluation import study_results
-from retrieval.evaluation.report import write_report
+from retrieval.evaluation.run_report import write_report
 from retrieval.models.hugging_face import BertFolder
 from retrieval.models.transformer import Transformer, TransformerConfig
-from retrieval.search import encode
+from retrieval.pipeline import records
+from retrieval.pipeline.run import Run
+from retrieval.search import encoding
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.scann import ScannIndex
-from retrieval.stages import records
-from retrieval.stages.run import Run
+from retrieval.studies import study_results
 from retrieval.training.checkpoint import Checkpointer
 
 GOLDEN = REPOSITORY / "tests" / "golden"
@@ -175,7 +167,7 @@ class Embeddings(Loader):
     def write(self, folder):
         embed = lambda ids: np.ones((len(ids), 4), np.float32)  # noqa: E731
         texts = [(f"c{i}", [[1, 2]]) for i in range(5)]
-        encode.encode(
+        encoding.encode(
             folder,
             "candidates",
             texts,
@@ -190,7 +182,7 @@ class Embeddings(Loader):
         )
 
     def read(self, folder):
-        return encode.load(folder, "candidates")
+        return encoding.load(folder, "candidates")
 
 
 class Bm25(Loader):
@@ -289,7 +281,7 @@ VOCABULARY = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh
 class Shards(Loader):
     def write(self, folder):
         texts = {text.id: text for text in labelled().candidates}
-        pairs.write_pairs(list(of_set(labelled(), "train", texts.get)), VOCABULARY, folder, 1)
+        pair_shards.write_pairs(list(of_set(labelled(), "train", texts.get)), VOCABULARY, folder, 1)
 
     def read(self, folder):
         name, _ = tasks.register(folder, VOCABULARY, {"tasks": {"mlm": {"pairs": 0}}}, {"pairs": 1.0}, labelled=folder)

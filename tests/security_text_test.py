@@ -5,11 +5,12 @@ import re
 
 import pytest
 
-from retrieval import command_line, terminal
-from retrieval.data.beir import Candidate
+from retrieval import terminal
+from retrieval.cli import command_line
+from retrieval.data.sets.beir import Candidate
 from retrieval.evaluation import display
-from retrieval.evaluation.report import Table, write_report
-from retrieval.stages import query
+from retrieval.evaluation.run_report import Table, write_report
+from retrieval.stages import search
 
 ESCAPES = "\x1b]0;title\x07\x1b[31mred\x1b[2J\x9b5A\u202eesrever"
 NASTY = f"<script>alert(1)</script> | [link](javascript:x) ![i](y) `code` **b** _u_ \\| a\n# heading\r\n{ESCAPES}"
@@ -25,7 +26,7 @@ def test_text_of_any_kind_leaves_a_terminal_alone():
 
 
 def test_a_hit_is_two_lines_whatever_the_passage_holds():
-    lines = query.hit(1, 0.5, Candidate("id", NASTY, f"{NASTY} word " * 30)).split("\n")
+    lines = search.hit(1, 0.5, Candidate("id", NASTY, f"{NASTY} word " * 30)).split("\n")
     assert len(lines) == 2 and all(line.isprintable() for line in lines) and len(lines[1]) < 180
 
 

@@ -7,7 +7,7 @@ import unicodedata
 
 import pytest
 
-from retrieval.data.sentences import is_of_one_case, split
+from retrieval.data.corpora.sentences import is_of_one_case, split
 
 # '|' marks where sentences are to be broken; every break replaces one space.
 PASSAGES = [

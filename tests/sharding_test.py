@@ -9,8 +9,8 @@ from jax.sharding import PartitionSpec as P
 from configs import ict_bfs_wlp
 from retrieval.errors import UserError
 from retrieval.models.text import Text
-from retrieval.stages import model as models
-from retrieval.stages import starts, states
+from retrieval.recipes import initial_parameters, train_state
+from retrieval.recipes import towers as models
 from retrieval.training import sharding
 from retrieval.training.checkpoint import Checkpointer
 
@@ -53,14 +53,14 @@ def ids(random, *shape):
 
 def begin(config):
     mesh, model = models.make_mesh(config), models.abstract(config, VOCABULARY)
-    return mesh, starts.initial_state(config, VOCABULARY, states.abstract_state(config, model, mesh))
+    return mesh, initial_parameters.initial_state(config, VOCABULARY, train_state.abstract_state(config, model, mesh))
 
 
 def run(config, steps=3):
     """Trains; returns the last state and the losses."""
     mesh, state = begin(config)
     with jax.set_mesh(mesh):
-        step, losses = states.make_step(config, models.abstract(config, VOCABULARY)), []
+        step, losses = train_state.make_step(config, models.abstract(config, VOCABULARY)), []
         for seed in range(steps):
             batch = jax.device_put(make_batch(config, seed), sharding.batch_sharding(mesh))
             state, metrics = step(state, batch)
@@ -114,7 +114,7 @@ def test_a_checkpoint_moves_to_another_mesh(tmp_path):
 
 
 def _like(config):
-    return states.abstract_state(config, models.abstract(config, VOCABULARY), models.make_mesh(config))
+    return train_state.abstract_state(config, models.abstract(config, VOCABULARY), models.make_mesh(config))
 
 
 class _Nothing:
@@ -129,11 +129,11 @@ def _mesh(fsdp):
 def compiled(fsdp, **changes):
     config = make_config(fsdp, **changes)
     mesh, model = models.make_mesh(config), models.abstract(config, VOCABULARY)
-    state = states.abstract_state(config, model, mesh)
+    state = train_state.abstract_state(config, model, mesh)
     rows = sharding.batch_sharding(mesh)
     batch = {n: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows) for n, x in make_batch(config, 0).items()}
     with jax.set_mesh(mesh):
-        return states.make_step(config, model).lower(state, batch).compile()
+        return train_state.make_step(config, model).lower(state, batch).compile()
 
 
 def test_a_step_takes_fewer_bytes_and_gathers_only_what_is_shared():

@@ -5,10 +5,10 @@ import hashlib
 
 import pytest
 
-from retrieval.data import splits
-from retrieval.data.answers import of_texts
-from retrieval.data.beir import Candidate, RetrievalSet
-from retrieval.data.splits import split
+from retrieval.data.sets import splits
+from retrieval.data.sets.answers import of_texts
+from retrieval.data.sets.beir import Candidate, RetrievalSet
+from retrieval.data.sets.splits import split
 from retrieval.errors import UserError
 
 

@@ -9,10 +9,11 @@ import pytest
 import scipy.stats
 
 from retrieval.errors import UserError
-from retrieval.evaluation import per_query, significance, study_report
-from retrieval.evaluation.study import Cell, Line, Plot, Row, StudyTable, claim, plot, table
-from retrieval.evaluation.study_report import write_study
-from retrieval.evaluation.study_results import Results, compare
+from retrieval.evaluation import per_query, significance
+from retrieval.studies import study_report
+from retrieval.studies.claims import Cell, Line, Plot, Row, StudyTable, claim, plot, table
+from retrieval.studies.study_report import write_study
+from retrieval.studies.study_results import Results, compare
 
 LEGEND = (
     "Values are in percent: the mean of n runs that differ by their seed alone ± their sample standard deviation "

@@ -16,7 +16,7 @@ from configs import bm25
 from configs.studies import pretraining_tasks, seed_encoder
 from retrieval import study
 from retrieval.errors import UserError
-from retrieval.stages.records import made_from, read_record, write_record
+from retrieval.pipeline.records import made_from, read_record, write_record
 from retrieval.stages.table import STAGES
 
 # Stands for retrieval.main: writes down that it ran, and fails where the config says so.

@@ -13,13 +13,16 @@ import toy_corpus
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from retrieval.data import features, pairs, passages, prepare, tasks
-from retrieval.data.batches import Batches, _Lane
-from retrieval.data.beir import Candidate, RetrievalSet
-from retrieval.data.labelled import Example, digest, of_set
-from retrieval.data.packing import Packing, Rows
-from retrieval.data.passages import Limits
-from retrieval.data.vocab import WordPiece
+from retrieval.data.corpora import passages
+from retrieval.data.corpora.passages import Limits
+from retrieval.data.examples import features, tasks
+from retrieval.data.examples.batches import Batches, _Lane
+from retrieval.data.examples.packing import Packing, Rows
+from retrieval.data.labelled import pair_shards
+from retrieval.data.labelled.grouping import Example, digest, of_set
+from retrieval.data.sets.beir import Candidate, RetrievalSet
+from retrieval.data.shards import prepared_corpus
+from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.errors import UserError
 from retrieval.training import losses
 
@@ -31,8 +34,8 @@ DOCUMENTS = "ant bee cow dog elk fox hen owl pig rat yak emu".split()
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpus")
-    settings = prepare.Settings(None, 300, 4, Limits(longest=60, shortest=10, least=5), chunk_bytes=60 << 20)
-    statistics = prepare.prepare(toy_corpus.source(), folder, settings)
+    settings = prepared_corpus.Settings(None, 300, 4, Limits(longest=60, shortest=10, least=5), chunk_bytes=60 << 20)
+    statistics = prepared_corpus.prepare(toy_corpus.source(), folder, settings)
     return folder, WordPiece.load(folder / "vocab.txt"), statistics
 
 
@@ -201,7 +204,7 @@ def test_a_position_goes_with_the_files_to_another_folder(corpus, tmp_path):
     """With more data than lies in buffers: the rest is read when training goes on."""
     texts = [Candidate(str(number), "", f"passage {number}") for number in range(8000)]
     examples = [Example(f"question {text.id}", (text,), ()) for text in texts]
-    pairs.write_pairs(examples, corpus[1], tmp_path / "old", 1)
+    pair_shards.write_pairs(examples, corpus[1], tmp_path / "old", 1)
 
     def draw(folder):
         name, _ = tasks.register(*corpus, {"pairs": 1.0}, labelled=folder, shuffle_buffer=4)
@@ -212,7 +215,7 @@ def test_a_position_goes_with_the_files_to_another_folder(corpus, tmp_path):
     before.save(tmp_path)
     expected = take(before, 12)
     shutil.copytree(tmp_path / "old", tmp_path / "new")
-    for path in (tmp_path / "old").glob(pairs.PATTERN):  # something else is now where they were
+    for path in (tmp_path / "old").glob(pair_shards.PATTERN):  # something else is now where they were
         path.write_bytes(b"no shard")
     after = draw(tmp_path / "new")
     after.restore(tmp_path)
@@ -369,7 +372,7 @@ def test_lanes_whose_files_are_empty_are_refused(corpus, tmp_path):
 def test_lanes_whose_examples_are_all_filtered_out_are_refused(corpus, tmp_path, negatives):
     texts = [Candidate("", "", f"the {animal}") for animal in DOCUMENTS]
     examples = [Example("with", (texts[0],), tuple(texts[2:4])), Example("without", (texts[1],))]
-    pairs.write_pairs(examples, corpus[1], tmp_path, 2)
+    pair_shards.write_pairs(examples, corpus[1], tmp_path, 2)
     _, found = tasks.register(*corpus, {"pairs": 1.0}, labelled=tmp_path, negatives=negatives)
     with pytest.raises(UserError, match="'pairs': 1 examples") if negatives else contextlib.nullcontext():
         tasks.check_lanes(found, 2)
@@ -400,7 +403,7 @@ def labelled(corpus, tmp_path_factory):
     candidates = [Candidate(f"c{i}", f"It is {toy_corpus.title(i)}.", f"It is a passage {i}.") for i in range(10)]
     qrels = {f"q{i}": {f"c{i}": 1} for i in range(10)} | {"q0": {"c0": 1, "c1": 1, "c2": 0}}
     value = RetrievalSet("training", queries, candidates, {"train": qrels})
-    return folder, value, pairs.write_pairs(training_examples(value), corpus[1], folder, 4)
+    return folder, value, pair_shards.write_pairs(training_examples(value), corpus[1], folder, 4)
 
 
 def training_examples(value):
@@ -432,7 +435,7 @@ def test_labelled_pairs(corpus, labelled):
 
 def test_there_are_never_more_shards_than_pairs(corpus, labelled, tmp_path):
     """Of 11 pairs, and as many for every lane that may be asked for: 2, 4 or 8, which divide 64, and not 11."""
-    assert pairs.write_pairs(training_examples(labelled[1]), corpus[1], tmp_path, 64)["shards"] == 8
+    assert pair_shards.write_pairs(training_examples(labelled[1]), corpus[1], tmp_path, 64)["shards"] == 8
     assert len(list(tmp_path.glob("*.tfrecord"))) == 8
 
 
@@ -471,7 +474,7 @@ def hard(corpus, tmp_path_factory):
     examples = [Example(f"animal {i}", (texts[i],), tuple(texts[i + 1 : 2 * i + 1])) for i in range(6)]
     examples += [Example(f"animal {i}", (texts[i],), tuple(texts[8:])) for i in (6, 7)]
     examples.append(Example("two", (texts[0], texts[1]), tuple(texts[2:7])))
-    return folder, examples, pairs.write_pairs(examples, corpus[1], folder, 2)
+    return folder, examples, pair_shards.write_pairs(examples, corpus[1], folder, 2)
 
 
 def drawn(corpus, folder, negatives=K, epochs=1, seed=0):
@@ -548,7 +551,7 @@ def test_without_negatives_every_record_is_used(corpus, hard):
 
 
 def test_only_the_first_positives_are_trained_on(corpus, hard, tmp_path):
-    statistics = pairs.write_pairs(hard[1], corpus[1], tmp_path, 2, positives=1)
+    statistics = pair_shards.write_pairs(hard[1], corpus[1], tmp_path, 2, positives=1)
     assert (statistics["pairs"], statistics["positives left out"]) == (9, 1)
     trained = {(query, documents[0]) for query, documents, *_ in drawn(corpus, tmp_path, negatives=0)}
     assert ("two", "the ant") in trained and ("two", "the bee") not in trained
@@ -575,7 +578,7 @@ def test_a_batch_has_the_ids_of_all_known_positives_trained_on_or_not(corpus, tm
     sung, else_ = ({id_of[a] for a in animals} for animals in (("ant", "bee", "cow", "dog"), ("ant", "fox")))
     for number, positives in enumerate((0, 1)):
         folder = tmp_path / str(number)
-        assert pairs.write_pairs(KNOWN, corpus[1], folder, 2, positives)["most positives"] == 4
+        assert pair_shards.write_pairs(KNOWN, corpus[1], folder, 2, positives)["most positives"] == 4
         batch = labelled_batch(corpus, folder, {"pairs": 1.0}, 4, batch_size=8, lanes=2)
         assert batch["positive_ids"].shape == (8, 4)
         seen = set()
@@ -586,7 +589,7 @@ def test_a_batch_has_the_ids_of_all_known_positives_trained_on_or_not(corpus, tm
 
 
 def test_other_tasks_beside_labelled_pairs_know_of_their_own_positive_alone(corpus, tmp_path):
-    pairs.write_pairs(KNOWN, corpus[1], tmp_path, 2)
+    pair_shards.write_pairs(KNOWN, corpus[1], tmp_path, 2)
     batch = labelled_batch(corpus, tmp_path, {"ict": 1.0, "pairs": 1.0}, 4, batch_size=16, lanes=2)
     own = (batch["positive_ids"] == batch["document_id"]).all(axis=1)
     assert 0 < own.sum() < 16
@@ -599,18 +602,18 @@ def test_shards_without_known_positives_give_the_batches_that_they_gave(corpus, 
 
 
 def test_what_is_left_out_of_the_positives_is_said_at_the_start_of_training(corpus, tmp_path, caplog):
-    pairs.write_pairs(KNOWN, corpus[1], tmp_path, 2, positives=1)
+    pair_shards.write_pairs(KNOWN, corpus[1], tmp_path, 2, positives=1)
     tasks.register(*corpus, {"pairs": 1.0}, labelled=tmp_path)
     assert "3 of 6 positives (50 %) are not trained on, as config.pairs.positives asks for" in caplog.text
     caplog.clear()
-    pairs.write_pairs(KNOWN, corpus[1], tmp_path, 2)
+    pair_shards.write_pairs(KNOWN, corpus[1], tmp_path, 2)
     tasks.register(*corpus, {"pairs": 1.0}, labelled=tmp_path)
     assert "not trained on" not in caplog.text
 
 
 def test_no_example_is_left(corpus, tmp_path):
     with pytest.raises(UserError, match=r"no labelled example is left to train on"):
-        pairs.write_pairs([], corpus[1], tmp_path, 2)
+        pair_shards.write_pairs([], corpus[1], tmp_path, 2)
 
 
 def test_no_record_has_a_negative(corpus, labelled):

@@ -14,8 +14,10 @@ from natural_questions_test import write as write_lines
 from prepare_test import SETTINGS
 from reqa_test import SQUAD
 
-from retrieval.data import beam_pipeline, natural_questions, prepare, reqa, sources, tfds_source
-from retrieval.data.articles import Article, Dropped, Paragraph, Section
+from retrieval.data.corpora import sources, tfds_source
+from retrieval.data.corpora.articles import Article, Dropped, Paragraph, Section
+from retrieval.data.sets import natural_questions, reqa
+from retrieval.data.shards import beam_pipeline, prepared_corpus
 from retrieval.errors import UserError
 
 
@@ -97,7 +99,7 @@ def test_squad_is_the_set_of_the_json_files(prepared, squad, tmp_path, caplog, s
         expected = reqa.read_squad([path])
         value = reqa.read_squad([f"tfds:{spec}?data_dir={prepared}"])
     assert unordered(value) == unordered(expected) and len(value.queries) == 5
-    warnings = [record.message for record in caplog.records if record.name == "retrieval.data.reqa"]
+    warnings = [record.message for record in caplog.records if record.name == "retrieval.data.sets.reqa"]
     assert warnings == ["ReQA: left out 1 misplaced answers, 2 questions with no answer"] * 2
 
 
@@ -167,7 +169,7 @@ def test_natural_questions_is_the_set_of_the_json_files(tmp_path, caplog):
         assert list(value.queries.values()) == ["hard", "two"]
         assert {c.text for c in value.candidates} == {HARD_TEXT, TEXT}
         assert len(judged(value)["two"]) == 2
-        logs.append((value, [r.message for r in caplog.records if r.name == "retrieval.data.natural_questions"]))
+        logs.append((value, [r.message for r in caplog.records if r.name == "retrieval.data.sets.natural_questions"]))
     assert logs[0] == logs[1] and len(logs[0][1]) == len(LEFT_OUT)
 
 
@@ -251,7 +253,7 @@ def test_wikipedia_as_a_corpus_under_both_runners(wikipedia, tmp_path, caplog):
     assert "WLP gets no pair" in caplog.text
     assert [page.size for page in opened.read()] == [len(page.text) for page in opened.read()]
     settings = dataclasses.replace(SETTINGS, num_shards=1, workers=1)
-    statistics = prepare.prepare(opened, tmp_path / "local", settings)
+    statistics = prepared_corpus.prepare(opened, tmp_path / "local", settings)
     found = [item for path in sources.article_files(tmp_path / "local") for item in sources.read_articles(path)]
     assert [(a.title, [s.heading for s in a.sections]) for a in found] == [(a.title, ["", "Life"]) for a in articles]
     assert [[p.text for s in a.sections for p in s.paragraphs] for a in found] == [

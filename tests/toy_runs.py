@@ -1,6 +1,6 @@
 """Runs in this process, for the tests of the stages and of what they make together."""
 
-from retrieval.stages import runner
+from retrieval.pipeline import runner
 from retrieval.stages.table import STAGES
 
 

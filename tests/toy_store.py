@@ -63,7 +63,7 @@ def bucket(folder: pathlib.Path | None = None) -> Bucket:
 
 @epath.register_path_cls("toy://")
 class ToyPath(epath.Path, pathlib.PurePosixPath):
-    """As much of epath's interface as `retrieval.store` uses."""
+    """As much of epath's interface as `retrieval.runtime.store` uses."""
 
     def __str__(self) -> str:
         return super().__str__().replace("toy:/", "toy://", 1)

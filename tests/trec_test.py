@@ -5,7 +5,7 @@ import logging
 import pytest
 from conftest import write
 
-from retrieval.data import beir, trec
+from retrieval.data.sets import beir, trec
 from retrieval.errors import UserError
 
 TOPICS = """

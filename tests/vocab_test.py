@@ -9,8 +9,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from retrieval import accents
-from retrieval.data import tokenizer_files, vocab, vocabularies
-from retrieval.data.vocab import SPECIAL_TOKENS, Vocabulary, WordPiece
+from retrieval.data.tokenizers import tokenizer_files, vocab, vocabularies
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, Vocabulary, WordPiece
 from retrieval.errors import UserError
 from retrieval.files import fingerprint
 

@@ -9,7 +9,7 @@ from conftest import REPOSITORY
 from flax import nnx
 from fuzz_test import as_json, changed, damaged
 
-from retrieval.data import vocabularies
+from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
 from retrieval.models.hugging_face import BertFolder
 from retrieval.models.transformer import Transformer, TransformerConfig

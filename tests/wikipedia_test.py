@@ -10,8 +10,8 @@ from xml.parsers import expat
 
 import pytest
 
-from retrieval.data.articles import Broken, Dropped, Redirect
-from retrieval.data.wikipedia import Page, Site, normalize_title, read_pages
+from retrieval.data.corpora.articles import Broken, Dropped, Redirect
+from retrieval.data.corpora.wikipedia import Page, Site, normalize_title, read_pages
 from retrieval.errors import UserError
 
 SITE_INFO = """<siteinfo><sitename>Wiki</sitename><case>first-letter</case><namespaces>

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from retrieval.data import wikinames
-from retrieval.data.articles import Article, Dropped
-from retrieval.data.wikipedia import Page, Site, normalize_title, read_pages
-from retrieval.data.wikitext import parse
+from retrieval.data.corpora import wikinames
+from retrieval.data.corpora.articles import Article, Dropped
+from retrieval.data.corpora.wikipedia import Page, Site, normalize_title, read_pages
+from retrieval.data.corpora.wikitext import parse
 
 SITE = Site(frozenset({"файл", "шаблон"}), True, frozenset({"файл"}))
 MARKUP = re.compile(r"\{\{|\}\}|\[\[|\]\]|<ref|'''|&nbsp;|[\x00-\x1f]")

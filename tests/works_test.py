@@ -19,11 +19,12 @@ from benchmarks.config import get_config
 from benchmarks.contest import System
 from benchmarks.ours import loss, training
 from benchmarks.works import Sizes
-from retrieval import command_line
-from retrieval.data.articles import Article, Paragraph, Redirect, Section, to_json
+from retrieval.cli import command_line
+from retrieval.data.corpora.articles import Article, Paragraph, Redirect, Section, to_json
 from retrieval.errors import UserError
-from retrieval.stages import examples, records, runner
-from retrieval.stages.run import Run
+from retrieval.pipeline import records, runner
+from retrieval.pipeline.run import Run
+from retrieval.recipes import examples
 from retrieval.stages.table import STAGES
 
 SIZES = Sizes(large=32, chunk=8, documents=20, files=3, resume=4)

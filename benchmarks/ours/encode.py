@@ -16,10 +16,10 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
     from ml_collections import ConfigDict
 
     from benchmarks.ours import training
-    from retrieval.data import beir
-    from retrieval.data.vocab import WordPiece
-    from retrieval.search import encode
-    from retrieval.stages import model as models
+    from retrieval.data.sets import beir
+    from retrieval.data.tokenizers.vocab import WordPiece
+    from retrieval.recipes import towers as models
+    from retrieval.search import encoding
 
     config, vocabulary = ConfigDict(settings["config"]), WordPiece.load(Path(settings["vocabulary"]))
     mesh = training.one_device()
@@ -29,7 +29,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
 
     def work() -> None:
         with tempfile.TemporaryDirectory() as folder:
-            encode.encode(
+            encoding.encode(
                 Path(folder),
                 "candidates",
                 ((item.id, item) for item in items),

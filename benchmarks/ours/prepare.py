@@ -11,9 +11,10 @@ from typing import Any
 
 from benchmarks import articles, worker
 from benchmarks.measure import timed
-from retrieval.data import local_runner, shards, sources
-from retrieval.data.passages import Limits
-from retrieval.data.vocab import WordPiece
+from retrieval.data.corpora import sources
+from retrieval.data.corpora.passages import Limits
+from retrieval.data.shards import local_runner, shard_steps
+from retrieval.data.tokenizers.vocab import WordPiece
 
 
 def prepare(settings: Mapping[str, Any]) -> worker.Turn:
@@ -39,7 +40,7 @@ def cut(output: Path, articles: Path, vocabulary: Path, limits: Limits, num_shar
     items = (
         item
         for article in sources.read_articles(articles)
-        for item in shards.cut_article(article, tokenizer, limits, num_shards)
+        for item in shard_steps.cut_article(article, tokenizer, limits, num_shards)
     )
     local_runner.write_items(output, items, num_shards)
 

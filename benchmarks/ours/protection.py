@@ -17,14 +17,14 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
     from ml_collections import ConfigDict
 
     from benchmarks.ours import training
-    from retrieval import hosts
-    from retrieval.stages import model as models
-    from retrieval.stages import objective, starts, states
+    from retrieval.recipes import initial_parameters, objective, train_state
+    from retrieval.recipes import towers as models
+    from retrieval.runtime import hosts
     from retrieval.training import checkpoint, loop, sharding
 
     config, mesh = ConfigDict(settings["config"]), training.one_device()
     model = models.abstract(config, settings["vocab_size"])
-    like = states.abstract_state(config, model, mesh)
+    like = train_state.abstract_state(config, model, mesh)
     rows = [dict(rows) for rows in pairs.batches(Path(settings["pairs"]), settings["batch"], settings["batches"])]
 
     class Given:
@@ -40,7 +40,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
             (folder / "position").touch()
 
     def guarded() -> Callable:
-        step_fn = states.make_step(config, model)
+        step_fn = train_state.make_step(config, model)
         when = loop.Settings(steps=len(rows), log_every=len(rows), checkpoint_every=len(rows))
 
         def run(state: Any, folder: Path) -> float:
@@ -55,7 +55,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
         return run
 
     def bare() -> Callable:
-        step_fn = _bare_step(objective.make(config, model), states.make_optimizer(config), config.seed)
+        step_fn = _bare_step(objective.make(config, model), train_state.make_optimizer(config), config.seed)
 
         class Unsealed(checkpoint.Checkpointer):
             def _seal(self) -> None:
@@ -77,7 +77,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
     run = guarded() if settings["protected"] else bare()
 
     def turn() -> dict[str, float]:
-        state = jax.block_until_ready(starts.initial_state(config, settings["vocab_size"], like))
+        state = jax.block_until_ready(initial_parameters.initial_state(config, settings["vocab_size"], like))
         with tempfile.TemporaryDirectory() as folder, jax.set_mesh(mesh):
             began = time.perf_counter()
             stepped, seconds = timed(lambda: run(state, Path(folder) / "checkpoints"))

@@ -35,21 +35,21 @@ def travel(values: Mapping[str, Any], folder: Path, step: int) -> None:
     import jax
     from ml_collections import ConfigDict
 
-    from retrieval.stages import examples, starts, states
-    from retrieval.stages import model as models
-    from retrieval.stages.run import Run
+    from retrieval.pipeline.run import Run
+    from retrieval.recipes import examples, initial_parameters, train_state
+    from retrieval.recipes import towers as models
     from retrieval.training import sharding
 
     run, mesh = Run(ConfigDict(values), folder, folder / "requirements.lock"), sharding.make_mesh()
     vocabulary = run.load_vocabulary()
-    like = states.abstract_state(run.config, models.abstract(run.config, len(vocabulary)), mesh)
-    state = starts.initial_state(run.config, len(vocabulary), like)
+    like = train_state.abstract_state(run.config, models.abstract(run.config, len(vocabulary)), mesh)
+    state = initial_parameters.initial_state(run.config, len(vocabulary), like)
     state.step += step
     with jax.set_mesh(mesh):
         batches = examples.make_batches(run, vocabulary, mesh)
         for _ in range(step):
             next(batches)
-        checkpointer = states.open_checkpoints(folder, run.config)
+        checkpointer = train_state.open_checkpoints(folder, run.config)
         checkpointer.save(step, state, batches)
         checkpointer.close()
 
@@ -58,8 +58,8 @@ def _train(config: Mapping[str, Any], folder: Path) -> None:
     """The train stage; its imports are a part of the start of a process."""
     from ml_collections import ConfigDict
 
+    from retrieval.pipeline.run import Run
     from retrieval.stages import train
-    from retrieval.stages.run import Run
 
     train.train(Run(ConfigDict(config), folder, folder / "requirements.lock"))
 

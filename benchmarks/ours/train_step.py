@@ -13,7 +13,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
     from ml_collections import ConfigDict
 
     from benchmarks.ours import training
-    from retrieval.stages import examples
+    from retrieval.recipes import examples
 
     if accelerator := settings.get("accelerator"):
         training.check_accelerator()

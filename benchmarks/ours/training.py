@@ -6,8 +6,8 @@ import jax
 from ml_collections import ConfigDict
 
 from benchmarks import worker
-from retrieval.stages import model as models
-from retrieval.stages import starts, states
+from retrieval.recipes import initial_parameters, train_state
+from retrieval.recipes import towers as models
 from retrieval.training import sharding
 
 
@@ -19,8 +19,10 @@ class TrainStep:
         self._config = config
         self._vocab_size = vocab_size
         self._mesh = mesh
-        self._step = states.make_step(config, model)
-        self._state = starts.initial_state(config, vocab_size, states.abstract_state(config, model, mesh))
+        self._step = train_state.make_step(config, model)
+        self._state = initial_parameters.initial_state(
+            config, vocab_size, train_state.abstract_state(config, model, mesh)
+        )
 
     def __call__(self, rows: Mapping) -> None:
         """Raises `MissingError` where the memory of the device is too small."""
@@ -38,7 +40,7 @@ class TrainStep:
         """Operations of the matrix products of a step, padding's too, and none twice."""
         batch = jax.device_put(dict(rows), sharding.batch_sharding(self._mesh))
         with jax.set_mesh(self._mesh):
-            return self._mesh.size * states.useful_flops(self._config, self._vocab_size, self._state, batch)
+            return self._mesh.size * train_state.useful_flops(self._config, self._vocab_size, self._state, batch)
 
 
 def one_device() -> jax.sharding.Mesh:

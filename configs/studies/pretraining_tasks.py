@@ -273,7 +273,7 @@ def _open_run(model: Model, ratio: str, size: Size) -> str:
 
 
 class _Report:
-    """Tables, plots and claims, as `retrieval.evaluation.study` reads them."""
+    """Tables, plots and claims, as `retrieval.studies.claims` reads them."""
 
     def __init__(self, size: Size, dataset: str):
         self._size, self._dataset = size, dataset

@@ -283,7 +283,7 @@ def _split_run(share: str, seed: int) -> str:
 
 
 class _Report:
-    """Tables, plots and claims, as `retrieval.evaluation.study` reads them."""
+    """Tables, plots and claims, as `retrieval.studies.claims` reads them."""
 
     def __init__(self, size: Size, dataset: str):
         self._size = size

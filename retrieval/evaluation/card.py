@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from retrieval.evaluation import display, report
+from retrieval.evaluation import display, run_report
 
 _TAGS = ("sentence-transformers", "feature-extraction", "sentence-similarity", "dense-retrieval")
 
@@ -48,7 +48,7 @@ def model_card(
         "## Training data",
         _listed(data),
         "## Results",
-        *(report.results_tables(results) or ["The model has not been evaluated."]),
+        *(run_report.results_tables(results) or ["The model has not been evaluated."]),
         "## Settings",
         display.markdown(["field", "value"], fields, left=2),
         "## License",

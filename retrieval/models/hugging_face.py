@@ -16,7 +16,7 @@ import numpy as np
 
 from retrieval import files
 from retrieval.errors import UserError
-from retrieval.models import pretrained, tensor_files
+from retrieval.models import bert_tensors, tensor_files
 from retrieval.models.transformer import TransformerConfig
 
 _log = logging.getLogger(__name__)
@@ -160,7 +160,7 @@ class BertFolder:
           UserError: the weights cannot be read, or do not fit.
         """
         tensors = {name: tensor for name, tensor in self._tensors.items() if not name.startswith(_HEAD)}
-        return pretrained.to_parameters(_permuted(tensors, token_ids), like, str(self.path))
+        return bert_tensors.to_parameters(_permuted(tensors, token_ids), like, str(self.path))
 
     def mlm_head(self, like: Mapping[str, Any], token_ids: Sequence[int] | None = None) -> dict[str, Any] | None:
         """The parameters of the head that predicts masked tokens, or None where the folder has none; see `encoder`."""
@@ -176,7 +176,7 @@ class BertFolder:
             )
         if (bias := head.pop(f"{_HEAD}decoder.bias", None)) is not None:
             head.setdefault(f"{_HEAD}bias", bias)
-        return pretrained.to_parameters(_permuted(head, token_ids), like, str(self.path))
+        return bert_tensors.to_parameters(_permuted(head, token_ids), like, str(self.path))
 
     @functools.cached_property
     def _tensors(self) -> dict[str, np.ndarray]:

@@ -6,28 +6,19 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from retrieval import files, hosts, mirror
-from retrieval.data import beir, natural_questions, reqa, tfds_source, vocabularies, wikipedia
+from retrieval import files
+from retrieval.data.corpora import tfds_source, wikipedia
+from retrieval.data.sets import beir, natural_questions, reqa
+from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError, divisors, near, unknown_name
-from retrieval.stages import (
-    copies,
-    examples,
-    export,
-    formats,
-    mining,
-    negatives,
-    order,
-    overrides,
-    plan,
-    pretrained,
-    settings,
-    similarity,
-    starts,
-)
-from retrieval.stages import model as models
-from retrieval.stages.records import is_current, is_done
-from retrieval.stages.run import Run, Stage, kept_config
-from retrieval.store import is_url
+from retrieval.pipeline import downloads, order
+from retrieval.pipeline.records import is_current, is_done
+from retrieval.pipeline.run import Run, Stage, kept_config
+from retrieval.recipes import bert_weights, examples, initial_parameters
+from retrieval.recipes import towers as models
+from retrieval.runtime import hosts, mirror
+from retrieval.runtime.store import is_url
+from retrieval.stages import export, formats, hard_negatives, mine, overrides, plan, settings, similarity
 from retrieval.training import sharding
 
 CONFIG = "config.json"
@@ -56,16 +47,16 @@ def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage], overridde
         raise UserError("config.stages is empty: name the stages to run, such as --stage=prepare,sets,train")
     _check_folders(run)
     if "mine" in names:
-        mining.check_index(run)
+        mine.check_index(run)
     order.check(run, names, stages)
     overrides.check(run, names, stages, overridden)
     _check_files(run, names, stages)
     settings.check_combinations(run.config, names)
     if hosts.count() > 1:
         _check_alone(run, names, stages)
-    copies.bring(run, names, stages)  # which may take long; what is to come reads more than configs and records
+    downloads.bring(run, names, stages)  # which may take long; what is to come reads more than configs and records
     if "mine" in names or ("train" in names and run.config.mine.refresh_every):
-        mining.check_questions(run)
+        mine.check_questions(run)
     if not run.prepares:
         _check_vocabulary(run, names)
     if "train" in names and not is_done(run, "train"):
@@ -75,7 +66,7 @@ def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage], overridde
     if "similarity" in names:
         similarity.check(run)
     if {"encode", "search", "export", "similarity"} & set(names):
-        starts.check_vocabulary(run, run.holder("train").folder, "config.base")
+        initial_parameters.check_vocabulary(run, run.holder("train").folder, "config.base")
 
 
 def _check_folders(run: Run) -> None:
@@ -98,7 +89,7 @@ def _check_folders(run: Run) -> None:
     if run.config.base:
         _check_config(mirror.local(run.config.base), "config.base")
     start = run.config.train.init_from
-    if start and not pretrained.folders(run.config):
+    if start and not bert_weights.folders(run.config):
         _check_config(mirror.local(start), "config.train.init_from")
     for base in run.chain[1:]:
         _check_config(base.folder, "config.base")
@@ -289,8 +280,8 @@ def _check_training(run: Run) -> None:
         models.shardings(models.parameters(model), config, mesh)
         sharding.check_rules(models.parameters(model), config.mesh.rules)
     _check_shards(run)
-    starts.check_start(run)
-    pretrained.check_tensors(config)
+    initial_parameters.check_start(run)
+    bert_weights.check_tensors(config)
 
 
 def _check_shards(run: Run) -> None:
@@ -318,7 +309,7 @@ def _check_negatives(run: Run) -> None:
     pairs = run.holder("pairs")
     miner = pairs.holder("mine")
     if "mine" in miner.config.stages and pairs.holder("sets").config.split.set:
-        negatives.check_drawn(run.config, miner.config, "" if miner.folder == run.folder else miner.place)
+        hard_negatives.check_drawn(run.config, miner.config, "" if miner.folder == run.folder else miner.place)
 
 
 def _check_lanes(lanes: int, shards: int, whose: str) -> None:

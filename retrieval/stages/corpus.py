@@ -8,27 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from retrieval import files
-from retrieval.data import (
-    beir,
-    jsonl_pairs,
-    labelled,
-    open_domain,
-    pairs,
-    prepare,
-    pydocs,
-    sources,
-    splits,
-    tfds_source,
-    vocabularies,
-)
-from retrieval.data.beir import Candidate, RetrievalSet
-from retrieval.data.candidate_texts import CandidateTexts
-from retrieval.data.labelled import Counts, Example
-from retrieval.data.passages import Limits
-from retrieval.data.vocab import Vocabulary
+from retrieval.data.corpora import pydocs, sources, tfds_source
+from retrieval.data.corpora.passages import Limits
+from retrieval.data.labelled import grouping, jsonl_pairs, pair_shards
+from retrieval.data.labelled.grouping import Counts, Example
+from retrieval.data.sets import beir, open_domain, splits
+from retrieval.data.sets.beir import Candidate, RetrievalSet
+from retrieval.data.sets.candidate_texts import CandidateTexts
+from retrieval.data.shards import prepared_corpus
+from retrieval.data.tokenizers import vocabularies
+from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
+from retrieval.pipeline.run import Run
 from retrieval.stages import formats
-from retrieval.stages.run import Run
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +30,7 @@ _PART = 2000  # texts whose tokens are counted at a time: of documents, some hun
 def prepare_corpus(run: Run) -> dict[str, Any]:
     """Writes `corpus/`; returns its statistics."""
     config, limits = run.config, run.config.prepare
-    settings = prepare.Settings(
+    settings = prepared_corpus.Settings(
         vocabulary=vocabularies.named(config.vocab),
         vocab_size=config.prepare.vocab_size,
         num_shards=config.prepare.shards,
@@ -48,7 +40,7 @@ def prepare_corpus(run: Run) -> dict[str, Any]:
         workers=config.prepare.workers,
     )
     source = sources.open_source(config.corpus, run.lock, config.prepare.held_out)
-    statistics = prepare.prepare(source, run.corpus, settings)
+    statistics = prepared_corpus.prepare(source, run.corpus, settings)
     for problem in statistics["problems"]:
         _log.warning("the corpus: %s", problem)
     return statistics
@@ -108,11 +100,11 @@ def write_pairs(run: Run) -> dict[str, Any]:
         formats.log(counts, "pairs")
         held_out = 0 if split_set else splits.held_out(counts.queries, config.split.validation)
         if held_out:
-            validation = labelled.evaluation_set("validation", itertools.islice(groups, held_out), splits.VALIDATION)
+            validation = grouping.evaluation_set("validation", itertools.islice(groups, held_out), splits.VALIDATION)
             beir.write_folder(run.held_out_pairs, validation)
         if not run.prepares:
-            beir.write_candidates(run.pairs / "passages.jsonl", labelled.passages(groups))
-        statistics = pairs.write_pairs(
+            beir.write_candidates(run.pairs / "passages.jsonl", grouping.passages(groups))
+        statistics = pair_shards.write_pairs(
             groups.after(held_out), vocabulary, run.pairs, config.split.shards, config.pairs.positives
         )
     if behind := statistics.pop("positives left out"):
@@ -137,7 +129,7 @@ def _of_set(run: Run) -> Iterator[Example]:
     """The training questions of a set, with what was mined for them; a base may have mined for others too."""
     training = beir.read_judged(run.training)
     with CandidateTexts(run.training / "corpus.jsonl", set(training.candidates)) as texts:
-        yield from labelled.of_set(training, splits.TRAIN, lambda id: texts[texts.row_of[id]])
+        yield from grouping.of_set(training, splits.TRAIN, lambda id: texts[texts.row_of[id]])
     if run.negatives.exists():
         asked = {training.queries[id] for id in training.qrels[splits.TRAIN]}
         mined = jsonl_pairs.read(run.negatives / "negatives.jsonl", Counts())

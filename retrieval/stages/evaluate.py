@@ -8,18 +8,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from retrieval import files
-from retrieval.data import answers, beir, reqa
-from retrieval.data.beir import Judged
-from retrieval.data.candidate_texts import CandidateTexts
+from retrieval.data.sets import answers, beir, reqa
+from retrieval.data.sets.beir import Judged
+from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.evaluation import metrics, per_query, runs
-from retrieval.search import encode as encoding
-from retrieval.search import exact, fusion, scann, tuning, windows
+from retrieval.pipeline.records import details
+from retrieval.pipeline.run import Run
+from retrieval.recipes import examples
+from retrieval.search import encoding, exact, fusion, scann, tuning, windows
 from retrieval.search.bm25 import Bm25Index
-from retrieval.stages import examples
 from retrieval.stages import index as indexes
 from retrieval.stages.index import BM25, BM25_ALSO, TRAINED, UNTRAINED
-from retrieval.stages.records import details
-from retrieval.stages.run import Run
 
 WEIGHTS = tuple(step / 20 for step in range(21))
 _FEWEST = 10  # questions by which a weight is chosen

@@ -7,18 +7,20 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from retrieval import files, hosts
-from retrieval.data import tfds_source, tokenizer_files
-from retrieval.data.vocab import Vocabulary, WordPiece
+from retrieval import files
+from retrieval.data.corpora import tfds_source
+from retrieval.data.tokenizers import tokenizer_files
+from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
 from retrieval.errors import UserError
 from retrieval.evaluation import card, display
-from retrieval.models import export as folders
+from retrieval.models import export_files as folders
 from retrieval.models.two_tower import TwoTower
-from retrieval.stages import examples
-from retrieval.stages import model as models
-from retrieval.stages.records import is_done, record_of
-from retrieval.stages.run import Run
-from retrieval.stages.starts import load_towers
+from retrieval.pipeline.records import is_done, record_of
+from retrieval.pipeline.run import Run
+from retrieval.recipes import examples
+from retrieval.recipes import towers as models
+from retrieval.recipes.initial_parameters import load_towers
+from retrieval.runtime import hosts
 
 _log = logging.getLogger(__name__)
 

@@ -12,22 +12,11 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-from retrieval.data import (
-    answers,
-    beir,
-    dpr,
-    jsonl_pairs,
-    labelled,
-    msmarco,
-    natural_questions,
-    qa,
-    reqa,
-    text_files,
-    tfds_source,
-    trec,
-)
-from retrieval.data.beir import Candidate, RetrievalSet
-from retrieval.data.labelled import Counts, Example, Groups
+from retrieval.data.corpora import tfds_source
+from retrieval.data.labelled import dpr, grouping, jsonl_pairs
+from retrieval.data.labelled.grouping import Counts, Example, Groups
+from retrieval.data.sets import answers, beir, msmarco, natural_questions, qa, reqa, text_files, trec
+from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -151,7 +140,7 @@ def read_sets(config: ConfigDict, folder: Path, corpus: Callable[[], Iterable[Ca
         yield qa.read_set(QA, read, Path(questions), sets.qa_patterns)
     for path in map(Path, split(sets.labelled)):
         with grouped(config, [path], folder, pool=_ALL) as (groups, counts):
-            value = labelled.evaluation_set(set_name(path), groups)
+            value = grouping.evaluation_set(set_name(path), groups)
         log(counts, str(path))
         way_out = f"make a BEIR folder of it, with 'patterns' in {beir.ANSWERS}"
         answers.warn_of_patterns(path, value.queries, value.answers, way_out)
@@ -218,7 +207,7 @@ def grouped(
     """
     counts = Counts()
     examples = (example for path in paths for example in _read(config, path, folder, pool, counts))
-    with labelled.grouped(itertools.chain(more, examples), folder, pool, counts, seed=config.split.seed) as groups:
+    with grouping.grouped(itertools.chain(more, examples), folder, pool, counts, seed=config.split.seed) as groups:
         yield groups, counts
 
 

@@ -11,18 +11,17 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.data import beir
-from retrieval.data.beir import Candidate, Judged
+from retrieval.data.sets import beir
+from retrieval.data.sets.beir import Candidate, Judged
 from retrieval.errors import UserError
-from retrieval.search import encode as encoding
-from retrieval.search import scann, tuning, windows
+from retrieval.pipeline.run import Run
+from retrieval.recipes import examples
+from retrieval.recipes import towers as models
+from retrieval.recipes.initial_parameters import load_towers, of_towers
+from retrieval.search import encoding, scann, tuning, windows
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.exact import ExactIndex
 from retrieval.search.words import Words
-from retrieval.stages import examples
-from retrieval.stages import model as models
-from retrieval.stages.run import Run
-from retrieval.stages.starts import load_towers, of_towers
 
 _log = logging.getLogger(__name__)
 

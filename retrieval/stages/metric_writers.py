@@ -15,8 +15,9 @@ import tensorflow as tf
 from clu import metric_writers
 from ml_collections import ConfigDict
 
-from retrieval import files, hosts
+from retrieval import files
 from retrieval.errors import UserError, first_line
+from retrieval.runtime import hosts
 
 _log = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping
 from ml_collections import ConfigDict
 
 from retrieval.errors import UserError
-from retrieval.stages import model as models
-from retrieval.stages.records import get_field
-from retrieval.stages.run import Run, Stage
-from retrieval.stages.starts import TOWERS
+from retrieval.pipeline.records import get_field
+from retrieval.pipeline.run import Run, Stage
+from retrieval.recipes import towers as models
+from retrieval.recipes.initial_parameters import TOWERS
 
 
 def check(run: Run, names: Collection[str], stages: Mapping[str, Stage], fields: Collection[str]) -> None:

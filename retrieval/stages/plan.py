@@ -19,9 +19,9 @@ from ml_collections import ConfigDict
 from retrieval import files
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import display
-from retrieval.stages import examples, states
-from retrieval.stages import model as models
-from retrieval.stages.run import Run
+from retrieval.pipeline.run import Run
+from retrieval.recipes import examples, train_state
+from retrieval.recipes import towers as models
 from retrieval.training import chips, collectives, sharding, work
 from retrieval.training.chips import Chip
 from retrieval.training.work import Work
@@ -189,14 +189,14 @@ def make_plan(
     """Compiles the config's train step for `devices`, which need not exist, and a vocabulary of `size` tokens."""
     mesh = models.make_mesh(config, devices)
     model = models.abstract(config, size)
-    state = states.abstract_state(config, model, mesh)
+    state = train_state.abstract_state(config, model, mesh)
     sharding.check_rules(state.params, config.mesh.rules)
     batch = examples.abstract_batch(config, mesh)
     examples.check_chunks(config, mesh.size)
     chip = chips.of(devices[0])
     with jax.set_mesh(mesh):
-        traced = states.make_step(config, model).trace(state, batch)
-        useful = states.useful_flops(config, size, state, batch)
+        traced = train_state.make_step(config, model).trace(state, batch)
+        useful = train_state.useful_flops(config, size, state, batch)
         _log.info("plan: compiling for %d devices, which takes minutes for a large model", mesh.size)
         lowered = traced.lower(lowering_platforms=(_platform(devices[0]),))
         memory, text = _compile(lowered, _bytes(state), _bytes(batch), _limit(devices[0]))

@@ -20,13 +20,13 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from retrieval import hosts
-from retrieval.data.vocab import Vocabulary
+from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, unknown_name
-from retrieval.stages import model as models
-from retrieval.stages import versions
-from retrieval.stages.run import Run
-from retrieval.stages.versions import Versions
+from retrieval.pipeline.run import Run
+from retrieval.recipes import towers as models
+from retrieval.runtime import hosts
+from retrieval.stages import mined_versions
+from retrieval.stages.mined_versions import Versions
 from retrieval.training.checkpoint import Checkpointer
 
 _log = logging.getLogger(__name__)
@@ -144,20 +144,20 @@ class Refresh:
             self._checkpoints.wait()  # the second process waits for one of them, which may have failed
             hosts.on_first(self._await)
         self._batches.turn_to(version)
-        told = versions.statistics(self._run, version)
+        told = mined_versions.statistics(self._run, version)
         _log.info("step %d: negatives of %d questions, version %d", step, told["questions"], version)
         return {"RR": told["RR"], "negatives": told["negatives"] / told["questions"]}
 
     def _begin(self, version: int, step: int, params: Any) -> None:
         """A version that is there already, because the run was cut off behind it, is not mined again."""
         run = self._run
-        hosts.on_first(lambda: versions.drop_unneeded(run, version, self._checkpoints.steps()))
-        if hosts.on_first(lambda: versions.is_there(run, version)):
+        hosts.on_first(lambda: mined_versions.drop_unneeded(run, version, self._checkpoints.steps()))
+        if hosts.on_first(lambda: mined_versions.is_there(run, version)):
             return
         if run.config.mine.refresh_lag:
             hosts.on_first(lambda: self._start(version, step))
         else:
-            versions.mine(run, self._vocabulary, self._embedder, self._mesh, params, version)
+            mined_versions.mine(run, self._vocabulary, self._embedder, self._mesh, params, version)
 
     def _start(self, version: int, step: int) -> None:
         """The second process begins; where the run goes on within a lag, with the checkpoint that lies before."""
@@ -182,7 +182,7 @@ class Inferencer:
     def __init__(self, run: Run, version: int):
         self._version, self._log = version, run.folder / "refresh.log"
         self._began, self._seconds = time.perf_counter(), 0.0
-        command = [sys.executable, "-m", "retrieval.stages.inferencer", f"--workdir={run.folder}"]
+        command = [sys.executable, "-m", "retrieval.stages.refresh_process", f"--workdir={run.folder}"]
         with self._log.open("w", encoding="utf-8") as log:
             # Its standard input is closed when this process is gone, however it ends.
             self._process = subprocess.Popen(

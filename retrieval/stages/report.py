@@ -3,9 +3,9 @@
 import logging
 
 from retrieval import files
-from retrieval.evaluation import display, report
-from retrieval.stages.records import details, is_done, record_of
-from retrieval.stages.run import Run
+from retrieval.evaluation import display, run_report
+from retrieval.pipeline.records import details, is_done, record_of
+from retrieval.pipeline.run import Run
 
 _log = logging.getLogger(__name__)
 
@@ -20,11 +20,11 @@ def write_report(run: Run) -> None:
     title = f"{run.folder.name}: {encoder}{f' on {corpus}' if corpus else ''}"
     evaluated = run.holder("evaluate").folder
     results = files.read_json(evaluated / "results.json")
-    report.write_report(run.folder, title, results, tables, evaluated)
+    run_report.write_report(run.folder, title, results, tables, evaluated)
     _log.info("report: %s/report.md", run.place)
 
 
-def _table_1(run: Run) -> report.Table | None:
+def _table_1(run: Run) -> run_report.Table | None:
     statistics = details(run, "prepare")
     if statistics is None:
         return None
@@ -35,48 +35,48 @@ def _table_1(run: Run) -> report.Table | None:
     notes = [f"{display.inline(name)}: {count:,}" for name, count in statistics["counts"].items()]
     notes += [f"**problem**: {display.inline(problem)}" for problem in statistics["problems"]]
     header = ["task", "pairs", "tokens", "tokens per query", "tokens per document"]
-    return report.Table("Corpus (as Table 1 of Chang et al. 2020)", header, rows, "; ".join(notes))
+    return run_report.Table("Corpus (as Table 1 of Chang et al. 2020)", header, rows, "; ".join(notes))
 
 
-def _table_2(run: Run) -> report.Table | None:
+def _table_2(run: Run) -> run_report.Table | None:
     sizes = details(run, "sets")
     if not sizes:
         return None
     columns = list(dict.fromkeys(name for size in sizes.values() for name in size))
     rows = [[name, *(size.get(column) for column in columns)] for name, size in sizes.items()]
-    return report.Table("Evaluation sets (as Table 2 of Chang et al. 2020)", ["set", *columns], rows)
+    return run_report.Table("Evaluation sets (as Table 2 of Chang et al. 2020)", ["set", *columns], rows)
 
 
-def _indexes(run: Run) -> report.Table | None:
+def _indexes(run: Run) -> run_report.Table | None:
     built = details(run, "index")
     return (
-        report.Table("Indexes", ["collection, index", "what and how"], list(map(list, built.items())))
+        run_report.Table("Indexes", ["collection, index", "what and how"], list(map(list, built.items())))
         if built
         else None
     )
 
 
-def _searches(run: Run) -> report.Table:
+def _searches(run: Run) -> run_report.Table:
     names = ("queries_per_second", "recall_against_exact", "weight_of_dense", "validation")
     rows = [[name, *map(note.get, names)] for name, note in details(run, "evaluate").items()]
     header = ["set, system", "queries per second", "recall against exact", "weight of dense", "validation questions"]
     usual = any(row[3] is not None and not row[4] for row in rows)
     notes = "A weight that 0 validation questions chose is the usual one, once chosen on test questions of SQuAD."
-    return report.Table("Searches", header, rows, notes if usual else "")
+    return run_report.Table("Searches", header, rows, notes if usual else "")
 
 
-def _plan(run: Run) -> report.Table | None:
+def _plan(run: Run) -> run_report.Table | None:
     planned = details(run, "plan")
     if not planned:
         return None
-    return report.Table("Plan of training", ["", "plan"], list(map(list, planned.items())))
+    return run_report.Table("Plan of training", ["", "plan"], list(map(list, planned.items())))
 
 
-def _stages(run: Run) -> report.Table:
+def _stages(run: Run) -> run_report.Table:
     records = [(name, record_of(run, name)) for name in run.config.stages if is_done(run, name)]
     rows = [[name, record["seconds"], record["peak_memory_mb"]] for name, record in records]
     notes = (
         "Seconds are those since the stage was begun or gone on with. Peak memory is that of the process (or of its "
         "largest child) up to the end of the stage."
     )
-    return report.Table("Stages", ["stage", "seconds", "peak memory (MB)"], rows, notes)
+    return run_report.Table("Stages", ["stage", "seconds", "peak memory (MB)"], rows, notes)

@@ -10,16 +10,17 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from retrieval.data.shards import LOCAL
-from retrieval.data.tasks import TASKS
+from retrieval.data.examples.tasks import TASKS
+from retrieval.data.shards.shard_steps import LOCAL
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation.metrics import cutoff, is_of_answers, parse
 from retrieval.models.autoencoder import REACHES, WIRINGS
 from retrieval.models.transformer import DTYPES, REMAT
 from retrieval.models.two_tower import ENCODERS, POOLINGS
+from retrieval.recipes import examples, objective, validation
+from retrieval.recipes import towers as models
 from retrieval.search.words import STEMMERS, STOP_WORDS
-from retrieval.stages import examples, formats, metric_writers, mining, negatives, objective, refresh, train, validation
-from retrieval.stages import model as models
+from retrieval.stages import formats, hard_negatives, metric_writers, mine, refresh, train
 from retrieval.stages.evaluate import ANSWERS, HITS, RANKING
 from retrieval.stages.index import ACCENTS, DENSE
 from retrieval.training.optimizer import OPTIMIZERS
@@ -221,7 +222,7 @@ _NAMES: dict[str, tuple[str, Collection[str]]] = {
     "train.loss": ("loss", objective.LOSSES),
     "train.other_positives": ("use of other positives", objective.OTHER_POSITIVES),
     "pairs.format": ("format", formats.LABELLED),
-    "mine.system": ("index", mining.SYSTEMS),
+    "mine.system": ("index", mine.SYSTEMS),
     "loop.best": ("metric", validation.METRICS),
     "index.dense": ("index", DENSE),
     "index.bm25_stop_words": ("list of stop words", STOP_WORDS),
@@ -281,7 +282,7 @@ def check_combinations(config: ConfigDict, stages: Collection[str]) -> None:
         models.check(config)
         objective.check(config)
     if "mine" in stages or config.mine.refresh_every:
-        negatives.check(config)
+        hard_negatives.check(config)
     if "train" in stages:
         train.check(config)
         refresh.check(config)

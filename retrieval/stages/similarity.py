@@ -12,14 +12,14 @@ from flax import nnx
 from retrieval import files
 from retrieval.errors import UserError
 from retrieval.evaluation import display
-from retrieval.evaluation.similarity import similarity_by_length
+from retrieval.evaluation.text_similarity import similarity_by_length
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.text import Text, first
 from retrieval.models.two_tower import TwoTower
+from retrieval.pipeline.run import Run
+from retrieval.recipes import initial_parameters
+from retrieval.recipes import towers as models
 from retrieval.stages import index as indexes
-from retrieval.stages import model as models
-from retrieval.stages import starts
-from retrieval.stages.run import Run
 
 # The texts that pairs are drawn from: the first so many of the corpus, which are in the order of a hash.
 _TEXTS = 20_000
@@ -52,7 +52,7 @@ def similarity(run: Run) -> dict[str, Any]:
     passages = itertools.islice(indexes.read_candidates(run, indexes.CORPUS), _TEXTS)
     texts = [vocabulary.single(ids, longest) for ids in vocabulary.encode_batch([item.text for item in passages])]
     lengths = sorted(settings.lengths) or default_lengths(run)
-    config, trained = starts.load_parameters(run.holder("train").folder, len(vocabulary), run.config.mesh)
+    config, trained = initial_parameters.load_parameters(run.holder("train").folder, len(vocabulary), run.config.mesh)
     found = {
         name: similarity_by_length(_embed(model), texts, lengths, settings.pairs, run.config.seed)
         for name, model in (("trained", trained), ("untrained", models.build(config, len(vocabulary))))

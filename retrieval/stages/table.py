@@ -1,26 +1,26 @@
 """Every stage there is: what it does, what it reads, and the settings that its output depends on."""
 
+from retrieval.pipeline.run import Stage
+from retrieval.recipes import initial_parameters
 from retrieval.stages import (
     corpus,
     evaluate,
     export,
+    hard_negatives,
     index,
-    mining,
-    negatives,
+    mine,
     plan,
-    query,
     refresh,
     report,
+    search,
     similarity,
-    starts,
     train,
 )
-from retrieval.stages.run import Stage
 
 _LIMITS = ("longest_passage", "shortest_paragraph", "least_passage", "across_sections")
 _VALIDATION = ("validate_every", "validate_queries", "validate_candidates", "best")
 _LENGTHS = ("data.query_length", "data.document_length")
-_RULE = ("split.seed", "mine.answers", *(f"mine.{name}" for name in negatives.RULE))
+_RULE = ("split.seed", "mine.answers", *(f"mine.{name}" for name in hard_negatives.RULE))
 _REFRESH = ("mine.refresh_every", "mine.refresh_share", "mine.refresh_lag")
 
 STAGES = {
@@ -44,12 +44,12 @@ STAGES = {
         outputs=("sets", "training"),
     ),
     "mine": Stage(
-        mining.mine,
+        mine.mine,
         reads="training questions, an index that is made before or is the base's",
         writes="`negatives/`: the questions with hard negatives, and where these are from",
         settings=("mine.system", *_RULE),
         needs=("prepare", "sets"),
-        also=mining.needs,
+        also=mine.needs,
         looks_back=True,
         outputs=("negatives",),
     ),
@@ -79,7 +79,7 @@ STAGES = {
         uses=("encode.batch_tokens", "encode.shard_size"),
         needs=("prepare", "pairs"),
         also=refresh.needs,
-        inputs=starts.train_inputs,
+        inputs=initial_parameters.train_inputs,
         wants=("sets",),
         leaves=(*train.FOLLOWED, train.BAD_BATCHES, "profile"),
         sealed=train.trained,
@@ -141,7 +141,7 @@ STAGES = {
         always=True,
     ),
     "search": Stage(
-        query.search,
+        search.search,
         reads="indexes of the corpus, or of labelled examples",
         writes="prints hits for `--query`",
         uses=("seed", "model", *_LENGTHS, "evaluate.depth"),

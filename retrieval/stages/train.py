@@ -9,14 +9,15 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from retrieval import hosts
 from retrieval.errors import UserError
-from retrieval.stages import metric_writers, refresh, starts, states, validation
-from retrieval.stages import model as models
-from retrieval.stages.examples import abstract_batch, make_batches
-from retrieval.stages.records import read_own_record
-from retrieval.stages.run import Run
-from retrieval.stages.versions import Versions
+from retrieval.pipeline.records import read_own_record
+from retrieval.pipeline.run import Run
+from retrieval.recipes import initial_parameters, train_state, validation
+from retrieval.recipes import towers as models
+from retrieval.recipes.examples import abstract_batch, make_batches
+from retrieval.runtime import hosts
+from retrieval.stages import metric_writers, refresh
+from retrieval.stages.mined_versions import Versions
 from retrieval.training import chips, loop, sharding
 from retrieval.training.checkpoint import Follower, drop_damaged
 from retrieval.training.loop import TrainState
@@ -34,29 +35,29 @@ def train(run: Run) -> dict[str, Any]:
     """Trains to the last step, from the newest checkpoint where there is one."""
     config = run.config
     vocabulary = run.load_vocabulary()
-    starts.check_start(run)
+    initial_parameters.check_start(run)
     mesh = models.make_mesh(config)
     refreshes = config.mine.refresh_every > 0
     # Before the model, for what may be wrong with the data.
     versions = Versions(run, vocabulary, mesh) if refreshes else None
     batches = versions or make_batches(run, vocabulary, mesh)
     model = models.abstract(config, len(vocabulary))
-    like = states.abstract_state(config, model, mesh)
+    like = train_state.abstract_state(config, model, mesh)
     sharding.check_rules(like.params, config.mesh.rules)
     size = sum(leaf.size for leaf in jax.tree.leaves(like.params))
     _log.info("model: %.1f million parameters on %d devices", size / 1e6, mesh.size)
     drop_damaged(run.folder / "checkpoints")
     with _copied_up(run) as follower:
-        checkpointer = states.open_checkpoints(run.folder, config, follower)
+        checkpointer = train_state.open_checkpoints(run.folder, config, follower)
         resumed = checkpointer.latest_step() is not None
         went_on = _went_on(run)
-        state = like if resumed else starts.initial_state(config, len(vocabulary), like)
+        state = like if resumed else initial_parameters.initial_state(config, len(vocabulary), like)
         with jax.set_mesh(mesh):
             validate = validation.make(run, vocabulary, mesh) if config.loop.validate_every else None
             progress = loop.Progress(batches)
             if resumed:
                 state = checkpointer.restore(like, progress)
-            step_fn = states.make_step(config, model)
+            step_fn = train_state.make_step(config, model)
             writer = metric_writers.open_writer(run.folder, config, after=int(state.step))
             with hosts.watch(int(state.step)) as stops_at:
                 cost = _cost(config, len(vocabulary), like, mesh)
@@ -131,7 +132,7 @@ def _settings(run: Run) -> loop.Settings:
 
 def _cost(config: ConfigDict, vocab_size: int, state: TrainState, mesh: jax.sharding.Mesh) -> loop.Cost:
     chip = chips.of(mesh.devices.flat[0])
-    flops = states.useful_flops(config, vocab_size, state, abstract_batch(config, mesh))
+    flops = train_state.useful_flops(config, vocab_size, state, abstract_batch(config, mesh))
     return loop.Cost(mesh.size * flops, chip and mesh.size * chip.peak_flops / chip.cores)
 
 

@@ -23,8 +23,9 @@ from orbax.checkpoint.checkpoint_managers import (
     PreservationPolicy,
 )
 
-from retrieval import files, hosts
+from retrieval import files
 from retrieval.errors import UserError, first_line
+from retrieval.runtime import hosts
 
 _log = logging.getLogger(__name__)
 

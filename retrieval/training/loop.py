@@ -16,9 +16,10 @@ import numpy as np
 import optax
 import tqdm
 
-from retrieval import files, hosts
+from retrieval import files
 from retrieval.errors import UserError
-from retrieval.hosts import PreemptedError
+from retrieval.runtime import hosts
+from retrieval.runtime.hosts import PreemptedError
 from retrieval.training import sharding
 from retrieval.training.checkpoint import Checkpointer, Resumable
 

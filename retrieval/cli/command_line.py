@@ -1,0 +1,224 @@
+"""What the commands share: flags, and errors in the words of people who type them."""
+
+import errno
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what matters comes as an exception
+
+from absl import app, flags
+from ml_collections import ConfigDict, config_flags
+
+from retrieval import terminal
+from retrieval.cli import config_files, flag_errors
+from retrieval.errors import UserError
+from retrieval.runtime import hosts, mirror, platforms
+
+CONFIG = config_flags.DEFINE_config_file(
+    "config", None, "The experiment: NAME or NAME:local of configs/NAME.py, or a file."
+)
+WORKDIR = flags.DEFINE_string(
+    "workdir", None, "Folder that everything is written to, and resumed from: PATH or gs://BUCKET/PATH."
+)
+_SCRATCH = flags.DEFINE_string(
+    "scratch", None, "Where a --workdir such as gs://bucket/run has its local folder, if not below that of TMPDIR."
+)
+
+# Stands for --config where a work directory keeps its own: a file that takes the work directory as its argument.
+_KEPT = Path(__file__).parent / "workdir_config.py"
+
+_OVERRIDE = re.compile(r"--?(no)?config\.")
+
+# Flags that have one value.
+_ONCE = ("config", "workdir", "scratch", "stage", "query", "only")
+
+_REMEDIES = dict.fromkeys(
+    (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR),
+    "name a path that is there and may be read, and a --workdir that may be written to",
+)
+
+
+def parse_flags(argv: Sequence[str]) -> list[str]:
+    """Parses the flags, with an error for people where the flag libraries raise one for programmers.
+
+    Without --config, fields are set in the config that the work directory keeps.
+
+    Raises:
+      UserError: no config, a config that does not load, an unknown field or flag, or a value of the wrong type.
+    """
+    argv = _with_files(argv)
+    overrides = [argument for argument in argv if _OVERRIDE.match(argument)]
+    plain = [argument for argument in argv if argument not in overrides]
+    _refuse_twice(plain)
+    rest = _parse(plain)
+    if (WORKDIR.value or "").startswith("~"):  # which a shell expands at the beginning of a word alone
+        raise UserError(f"--workdir={WORKDIR.value}: '~' is no folder here; write $HOME, or the whole path")
+    if _SCRATCH.value:
+        mirror.set_scratch(Path(_SCRATCH.value))
+    if not overrides:
+        return rest
+    if CONFIG.value is None:
+        kept = _kept(overrides[0])
+        argv, plain = ([words[0], kept, *words[1:]] for words in (argv, plain))
+        _parse(plain)
+    config: Any = CONFIG.value
+    for override in overrides:
+        _check_field(config, _OVERRIDE.sub("", override).split("=")[0])
+    flags.FLAGS.unparse_flags()
+    return _parse(argv)
+
+
+def overridden() -> list[str]:
+    """The fields of the config that were set in the shell."""
+    flag: Any = flags.FLAGS[CONFIG.name]  # of ml_collections, which knows more than other flags
+    return [] if CONFIG.value is None else list(flag.override_values)
+
+
+def refuse_arguments(argv: Sequence[str]) -> None:
+    """Everything is a flag.
+
+    Raises:
+      UserError: there is an argument that is none.
+    """
+    if len(argv) > 1:
+        raise UserError(f"unexpected argument '{argv[1]}'; every setting is a flag such as --config.train.steps=100")
+
+
+def run(main: Callable[[Sequence[str]], int | None], manual: Callable[[], str] | None = None) -> None:
+    """Runs a command: a `UserError` becomes one message and exit status 2, a `PreemptedError` one and 75.
+
+    Args:
+      manual: what --help says, where that is more than the flags.
+    """
+    if manual and {"--help", "-help", "-h"} & set(sys.argv[1:]):
+        print(manual())
+        return
+    _set_up_logging()
+    hosts.heed_sigterm()
+    try:
+        app.run(main, flags_parser=parse_flags)
+    except SystemExit as end:
+        hosts.leave(int(end.code or 0))
+    except hosts.PreemptedError as notice:
+        print(terminal.printable(str(notice)), file=sys.stderr)
+        hosts.leave(hosts.EXIT_CODE, str(notice))
+    except UserError as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(_explain(error))
+    except Exception as error:
+        if told := platforms.told(error):
+            _fail(told)
+        if hosts.is_alone():
+            raise
+        hosts.leave_after(error)
+
+
+def _with_files(argv: Sequence[str]) -> list[str]:
+    """The arguments with the file of a config that is named by its name alone."""
+    words = list(argv)
+    for place, word in enumerate(words):
+        flag, equals, value = word.partition("=")
+        if flag.lstrip("-") != CONFIG.name or not flag.startswith("-"):
+            continue
+        if equals:
+            words[place] = f"{flag}={config_files.expanded(value)}"
+        elif place + 1 < len(words):
+            words[place + 1] = config_files.expanded(words[place + 1])
+    return words
+
+
+def _refuse_twice(argv: Sequence[str]) -> None:
+    """The flag library would take the last of two and say nothing."""
+    for name in _ONCE:
+        places = [place for place, word in enumerate(argv) if re.fullmatch(rf"--?{name}(=.*)?", word, re.DOTALL)]
+        if len(places) > 1:
+            first, last = (
+                argv[place] if "=" in argv[place] else " ".join(argv[place : place + 2])
+                for place in (places[0], places[-1])
+            )
+            raise UserError(f"--{name} is there twice, {first} and {last}: leave one out")
+
+
+def _parse(argv: Sequence[str]) -> list[str]:
+    # ml_collections looks for the overrides in sys.argv, whatever the arguments that are parsed.
+    given, sys.argv = sys.argv, list(argv)
+    try:
+        rest = flags.FLAGS(argv)
+    except flags.UnrecognizedFlagError as error:
+        raise flag_errors.unknown_flag(error.flagname) from error
+    except flags.Error as error:
+        raise UserError(flag_errors.told(str(error))) from error
+    except UserError:
+        raise
+    except Exception as error:  # what a config file raises, which may be anything
+        if isinstance(error, AttributeError) and error.name == "get_config":
+            raise flag_errors.no_config(_config_flag(argv)) from error
+        raise UserError(f"{_config_flag(argv)}: {flag_errors.where(error)}; mend that file, or take another") from error
+    finally:
+        sys.argv = given
+    if not isinstance(CONFIG.value, ConfigDict | None):  # for a missing file the library gives an object that raises
+        raise flag_errors.no_config(_config_flag(argv))
+    return rest
+
+
+def _kept(override: str) -> str:
+    """The --config that stands for the config which the work directory keeps."""
+    workdir = WORKDIR.value
+    if not workdir or not (mirror.local(workdir) / mirror.CONFIG).exists():
+        raise UserError(
+            f"{override}: --config is missing, the experiment whose field is to be set, such as "
+            "--config=configs/ict_bfs_wlp.py:local (it can be left out where --workdir has a config.json)"
+        )
+    return f"--{CONFIG.name}={_KEPT}:{workdir}"
+
+
+def _config_flag(argv: Sequence[str]) -> str:
+    """The argument that names the config, as it was written."""
+    places = [place for place, argument in enumerate(argv) if re.match("--?config(=|$)", argument)]
+    if not places:
+        return "--config"
+    return argv[places[-1]] if "=" in argv[places[-1]] else f"--config={''.join(argv[places[-1] + 1 :][:1])}"
+
+
+def _check_field(config: ConfigDict, field: str) -> None:
+    known, names = config, field.split(".")
+    for depth, name in enumerate(names):
+        if not isinstance(known, ConfigDict) or name not in known:
+            raise flag_errors.unknown_field(config, known, names, depth)
+        known = known[name]
+    if isinstance(known, ConfigDict):
+        raise flag_errors.group(field, known)
+
+
+def _set_up_logging() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    logger = logging.getLogger("retrieval")
+    logger.handlers, logger.propagate = [handler], False
+    logger.setLevel(logging.INFO)
+
+
+class _Formatter(logging.Formatter):
+    """Messages may quote the data."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return terminal.printable(super().format(record))
+
+
+def _explain(error: OSError) -> str:
+    where = error.filename or "a file"
+    if error.errno == errno.ENOSPC:
+        return f"{where}: the disk is full; free some space and start again, what was finished is kept"
+    remedy = _REMEDIES.get(error.errno or 0, "mend that and start again, what was finished is kept")
+    return f"{where}: {error.strerror or error}; {remedy}"
+
+
+def _fail(message: str) -> NoReturn:
+    print(terminal.printable(f"error: {message}"), file=sys.stderr, flush=True)
+    hosts.leave(2, message)

@@ -1,0 +1,103 @@
+"""Mistakes in flags, in the words of people who type them: the nearest name, and what to write instead."""
+
+import re
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+from ml_collections import ConfigDict
+
+from retrieval.cli import config_files
+from retrieval.errors import UserError, listed, near, unknown_name
+
+_EXAMPLES = {"--config": "configs/ict_bfs_wlp.py:local", "--workdir": "runs/quickstart", "--stage": "evaluate,report"}
+
+
+def no_config(flag: str) -> UserError:
+    """For a file that is missing, or no config."""
+    path = Path(flag.partition("=")[2].partition(":")[0])
+    if path.is_file():
+        return UserError(f"{flag}: no get_config in it; take a config such as configs/ict_bfs_wlp.py:local")
+    known = list(config_files.described())
+    names = {Path(file).stem: file for file in reversed(known)}
+    found = [names[name] for name in near(path.stem, names)]
+    hint = f"did you mean --config={' or '.join(found)}? " if found else ""
+    return UserError(f"{flag}: no such file; {hint}known: {listed(known)}")
+
+
+def where(error: Exception) -> str:
+    """What an exception says, and the line that it comes from."""
+    if isinstance(error, SyntaxError | OSError):
+        return str(error)
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    message = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {message} ({frame.filename}, line {frame.lineno})"
+
+
+def unknown_flag(name: str) -> UserError:
+    """For a flag that there is not, which may have been meant for a field of the config."""
+    config = flags.FLAGS["config"].value  # the flags count as not parsed
+    fields = [f"config.{field}" for field in _fields(config)] if isinstance(config, ConfigDict) else []
+    modules = flags.FLAGS.flags_by_module_dict().items()
+    own = [flag.name for module, found in modules if "retrieval" in module for flag in found if "." not in flag.name]
+    meant = near(name, own)[:1] + [field for field in fields if field.endswith(f".{name}")][:2]
+    if not meant:
+        return unknown_name("flag", f"--{name}", [f"--{flag}" for flag in own])
+    return UserError(
+        f"unknown flag '--{name}': did you mean {' or '.join(f'--{flag}' for flag in meant)}? "
+        f"known: {', '.join(f'--{flag}' for flag in sorted(own))}, and --config.FIELD for every field of the config"
+    )
+
+
+def told(message: str) -> str:
+    """The message of a flag library, with what to write instead."""
+    if missing := re.match(r"Missing value for flag (\S+)", message):
+        return f"{missing[1]} has no value: write {missing[1]}={_EXAMPLES.get(missing[1], 'VALUE')}"
+    if broken := re.match(r"flag (--config=.*?): ", message):  # with the stack trace of the config file
+        return f"{broken[1]}: {message.strip().splitlines()[-1].strip()}; mend that file, or take another"
+    if wrong := re.match(r"flag (--(config\.)?(\S*?)=(.*?)): ", message):
+        return f"{wrong[1]}: {_needed(wrong[3] if wrong[2] else '')}"
+    return message.partition("\n")[0]
+
+
+def unknown_field(config: ConfigDict, parent: Any, names: Sequence[str], depth: int) -> UserError:
+    """For a field that is not in its group `parent`: it may be in another, or the parent no group."""
+    field, path = ".".join(["config", *names]), ".".join(["config", *names[:depth]])
+    meant = [known for known in _fields(config) if f".{known}".endswith(f".{names[-1]}")]
+    if meant and depth == len(names) - 1:
+        return UserError(f"unknown field '{field}': did you mean {' or '.join(f'config.{m}' for m in meant[:3])}?")
+    if not isinstance(parent, ConfigDict):
+        return UserError(f"unknown field '{field}': {path} has no fields; set it as --{path}=VALUE")
+    return unknown_name("field", f"{path}.{names[depth]}", _prefixed(names[:depth], parent.keys()))
+
+
+def group(field: str, values: ConfigDict) -> UserError:
+    """For a field that has fields of its own."""
+    names = _prefixed([field], values.keys())
+    return UserError(f"config.{field} is a group of fields; set one of {listed(names)}")
+
+
+def _needed(field: str) -> str:
+    """What the value of a field has to be, by what it is without the flag; without a field, that of a switch."""
+    value: Any = flags.FLAGS["config"].value if field else True
+    for name in field.split(".") if field else []:
+        value = value[name]
+    if isinstance(value, bool):
+        return "True or False is needed"
+    kinds = {int: "a whole number", float: "a number", str: "a text"}
+    return f"{kinds.get(type(value), 'a tuple')} is needed, such as {value!r}"
+
+
+def _fields(config: ConfigDict, prefix: str = "") -> list[str]:
+    """The dotted names of all fields."""
+    nested = [
+        _fields(value, f"{prefix}{name}.") if isinstance(value, ConfigDict) else [prefix + name]
+        for name, value in config.items()
+    ]
+    return [field for fields in nested for field in fields]
+
+
+def _prefixed(parents: Sequence[str], names: Sequence[str]) -> list[str]:
+    return [".".join(["config", *parents, name]) for name in names]

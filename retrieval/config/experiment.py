@@ -1,0 +1,53 @@
+"""What an experiment's file, `configs/NAME.py`, is made of: the defaults of all fields, and its sizes."""
+
+import importlib
+from collections.abc import Callable, Sequence
+
+from ml_collections import ConfigDict
+
+from retrieval.config import fields
+from retrieval.errors import UserError, first_line, unknown_name
+
+
+def defaults(plugins: Sequence[str] = ()) -> ConfigDict:
+    """A config with the default of every field.
+
+    Args:
+      plugins: modules that declare further fields; the config names them, so that every process of a run has them.
+
+    Raises:
+      UserError: a plugin cannot be imported.
+    """
+    load_plugins(plugins)
+    config = ConfigDict(fields.nested())
+    config.plugins = tuple(plugins)
+    return config
+
+
+def sized(size: str, **makers: Callable[[], ConfigDict]) -> ConfigDict:
+    """The config of one size of an experiment, such as 'paper' or 'local'.
+
+    Raises:
+      UserError: the experiment has no such size.
+    """
+    if size not in makers:
+        raise unknown_name("size of a config", size, makers)
+    return makers[size]()
+
+
+def load_plugins(names: Sequence[str]) -> None:
+    """Imports the modules of `config.plugins`, which add entries to the tables and fields to the config.
+
+    Raises:
+      UserError: there is no such module, or it raises something.
+    """
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except UserError:
+            raise
+        except Exception as error:  # whatever a module raises
+            raise UserError(
+                f"config.plugins: '{name}' cannot be imported ({type(error).__name__}: {first_line(error)}); mend it, "
+                "or put its folder on PYTHONPATH"
+            ) from error

@@ -1,0 +1,164 @@
+"""The fields of a config. Each is declared once, beside what it configures: default, kind and a line of help.
+
+    declare("search", k=Field(5, whole(1), "hits that --stage=search shows"))
+
+Checks, `--help` and the reference page are made from the declarations. Who reads a field is what the stages say.
+"""
+
+import math
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from retrieval.errors import UserError, unknown_name
+
+
+class Kind(NamedTuple):
+    """What a field may be.
+
+    Attributes:
+      needed: in words, for the error: 'a whole number of at least 1'.
+      fits: whether a value is one.
+      names: of a field that names an entry of a table, the names that it may have; what they are is `needed`.
+    """
+
+    needed: str
+    fits: Callable[[Any], bool]
+    names: Collection[str] | None = None
+
+
+class Field(NamedTuple):
+    """One field: its default, what it may be, and a line of help."""
+
+    default: Any
+    kind: Kind
+    help: str
+
+
+_FIELDS: dict[str, Field] = {}
+
+
+def declare(group: str, **fields: Field) -> None:
+    """Adds fields to a group, such as 'train' or 'model.decoder'; '' is the config itself.
+
+    Raises:
+      UserError: a field is declared twice.
+    """
+    for name, field in fields.items():
+        path = f"{group}.{name}" if group else name
+        if path in _FIELDS:
+            raise UserError(f"the field config.{path} is declared twice: rename the one of the plugin")
+        _FIELDS[path] = field
+
+
+def declared() -> Mapping[str, Field]:
+    """Every field that has been declared, by its dotted name."""
+    return _FIELDS
+
+
+def nested() -> dict[str, Any]:
+    """The defaults of all fields, as nested dicts."""
+    values: dict[str, Any] = {}
+    for path, field in _FIELDS.items():
+        *groups, name = path.split(".")
+        group = values
+        for part in groups:
+            group = group.setdefault(part, {})
+        group[name] = field.default
+    return values
+
+
+def check(values: Mapping[str, Any]) -> None:
+    """Checks that a config has every field, and no other, each with a value that it may have.
+
+    Raises:
+      UserError: it does not; the message says what is needed.
+    """
+    given = dict(flatten(values))
+    for path in given:
+        if path not in _FIELDS:
+            raise unknown_name("field", f"config.{path}", [f"config.{known}" for known in _FIELDS])
+    for path, field in _FIELDS.items():
+        if path not in given:
+            raise UserError(
+                f"config.{path} is missing: the config is of another version; name its file again, such as "
+                "--config=configs/NAME.py"
+            )
+        check_value(path, given[path], field.kind)
+
+
+def check_value(path: str, value: Any, kind: Kind) -> None:
+    """Checks one value.
+
+    Raises:
+      UserError: it is not of the kind.
+    """
+    if kind.names is not None:
+        if not isinstance(value, str):
+            raise UserError(f"config.{path}={value!r}: a text is needed, the name of a {kind.needed}")
+        if not kind.fits(value):
+            raise unknown_name(f"{kind.needed} in config.{path}", value, kind.names)
+    elif not kind.fits(value):
+        shown = value if isinstance(value, str) and value else repr(value)
+        raise UserError(f"config.{path}={shown}: {kind.needed} is needed")
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted names and values of nested mappings."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def one_of(what: str, names: Collection[str], *others: str) -> Kind:
+    """The name of an entry, such as `one_of("loss", LOSSES)`. The names are looked up when a value is checked.
+
+    Args:
+      others: names that are accepted beside these, such as ''.
+    """
+    return Kind(what, lambda value: value in names or value in others, names)
+
+
+def whole(least: int) -> Kind:
+    """A whole number."""
+    return Kind(f"a whole number of at least {least}", lambda value: type(value) is int and value >= least)
+
+
+def number(needed: str, fits: Callable[[float], bool]) -> Kind:
+    """A finite number, with a condition in words and as a function."""
+    return Kind(needed, lambda value: type(value) in (int, float) and math.isfinite(value) and fits(value))
+
+
+def _of_texts(value: Any) -> bool:
+    return isinstance(value, tuple | list) and all(isinstance(item, str) for item in value)
+
+
+TEXT = Kind("a text", lambda value: isinstance(value, str))
+SWITCH = Kind("True or False", lambda value: isinstance(value, bool))
+TUPLE = Kind("a tuple", lambda value: isinstance(value, tuple | list))
+TEXTS = Kind("a tuple of texts, such as \"('one', 'two')\"", _of_texts)
+SEED = Kind("a whole number from 0 to 4294967295", lambda value: type(value) is int and 0 <= value < 2**32)
+# In float32, less is as good as 0, and more is soon infinite.
+POSITIVE = number("a number above 0 (from 1e-20 to 1e15)", lambda value: 1e-20 <= value <= 1e15)
+NOT_NEGATIVE = number("a number from 0 to 1e15", lambda value: 0 <= value <= 1e15)
+SHARE = number("a number from 0 to 1", lambda value: 0 <= value <= 1)
+SHARE_ABOVE = number("a number above 0 and at most 1, such as 0.99", lambda value: 0 < value <= 1)
+SHARE_BELOW = number("a number of at least 0 and below 1, such as 0.1", lambda value: 0 <= value < 1)
+SHARE_BETWEEN = number("a share between 0 and 1, such as 0.1", lambda value: 0 < value < 1)
+
+
+def matching(needed: str, pattern: str) -> Kind:
+    """A text that a regular expression matches from its beginning to its end."""
+    return Kind(needed, lambda value: isinstance(value, str) and bool(re.fullmatch(pattern, value)))
+
+
+def whole_numbers(needed: str, least: int, counts: Collection[int] = ()) -> Kind:
+    """A tuple of whole numbers, of as many as `counts` has, if it has any."""
+
+    def fits(value: Any) -> bool:
+        is_right = isinstance(value, tuple | list) and all(type(item) is int and item >= least for item in value)
+        return is_right and (not counts or len(value) in counts)
+
+    return Kind(needed, fits)

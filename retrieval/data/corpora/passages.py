@@ -1,0 +1,143 @@
+"""Articles cut into passages of whole sentences, as token ids."""
+
+import bisect
+import collections
+import dataclasses
+import hashlib
+import itertools
+import operator
+from collections.abc import Iterator, Sequence
+
+from retrieval.data.corpora import sentences
+from retrieval.data.corpora.articles import Article, Link, Section
+from retrieval.data.tokenizers.vocab import Vocabulary
+
+# Characters of a token, at most: of a sentence that is longer still, no more is read than its tokens can take.
+_LONGEST_TOKEN = 100
+_START = operator.attrgetter("start")
+
+# What `cut` counts.
+SENTENCES, LONG_SENTENCES = "sentences", "sentences longer than a passage"
+TOKENS, CUT_OFF = "tokens", "tokens lost: cut off sentences longer than a passage"
+DROPPED = "tokens lost: too few for a passage"
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentences:
+    """Token ids of consecutive sentences; `lengths` are their sizes in tokens."""
+
+    ids: tuple[int, ...]
+    lengths: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Passage:
+    """A run of sentences of one section.
+
+    Attributes:
+      id: `ARTICLE:INDEX`, where INDEX counts the passages of the article.
+      in_lead: whether the passage is part of the article's first section.
+      targets: titles that the passage links to, each once.
+    """
+
+    id: str
+    text: str
+    tokens: Sentences
+    in_lead: bool
+    targets: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """How passages are cut, in tokens: none longer than `longest`; a paragraph that ends before `shortest` is joined
+    with the next one of its section; what is left shorter than `least` is dropped. `across_sections`: a passage goes on
+    behind the heading that its section ends at, as the long texts do that encoders are pre-trained on."""
+
+    longest: int = 256
+    shortest: int = 96
+    least: int = 16
+    across_sections: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sentence:
+    text: str  # with the white space behind it
+    ids: tuple[int, ...]
+    links: tuple[Link, ...]
+    ends_paragraph: bool
+
+
+def cut(
+    article: Article, vocabulary: Vocabulary, limits: Limits, counts: collections.Counter | None = None
+) -> tuple[Sentences, list[Passage]]:
+    """The sentences of the article's lead, and all its passages in order.
+
+    A passage grows by whole sentences. It is part of the lead if its first sentence is. A sentence of more than
+    `limits.longest` tokens is cut off there.
+
+    Args:
+      counts: is told how many sentences and tokens there are, and how many tokens no passage has.
+    """
+    counts = collections.Counter() if counts is None else counts
+    one_case = sentences.is_of_one_case("\n".join(p.text for section in article.sections for p in section.paragraphs))
+    per_section = [list(_sentences(s, vocabulary, limits.longest, one_case, counts)) for s in article.sections]
+    lead = per_section[0] if per_section else []
+    runs = [list(itertools.chain(*per_section))] if limits.across_sections else per_section
+    groups = [group for run in runs for group in _groups(run, limits)]
+    in_lead = set(map(id, lead))  # themselves: another section may have an equal sentence
+    passages = [
+        _passage(f"{article.id}:{number}", group, in_lead=id(group[0]) in in_lead)
+        for number, group in enumerate(groups)
+    ]
+    kept = sum(len(sentence.ids) for sentence in itertools.chain(*per_section))
+    counts[DROPPED] += kept - sum(len(passage.tokens.ids) for passage in passages)
+    return _join(lead), passages
+
+
+def document_id(passage_id: str) -> int:
+    """31 bits that stand for a passage in a batch. A collision (one batch of 8192 in 65) only masks one negative."""
+    return int.from_bytes(hashlib.blake2b(passage_id.encode(), digest_size=4).digest(), "big") >> 1
+
+
+def _sentences(
+    section: Section, vocabulary: Vocabulary, longest: int, one_case: bool, counts: collections.Counter
+) -> Iterator[_Sentence]:
+    most = _LONGEST_TOKEN * longest
+    spans = [(p, start, end) for p in section.paragraphs for start, end in sentences.split(p.text, one_case)]
+    tokens = vocabulary.encode_batch([p.text[start : min(end, start + most)] for p, start, end in spans])
+    for i, ((paragraph, start, end), ids) in enumerate(zip(spans, tokens)):
+        if ids:
+            from_, to = (bisect.bisect_left(paragraph.links, at, key=_START) for at in (start, end))
+            links = paragraph.links[from_:to]
+            last = i + 1 == len(spans) or spans[i + 1][0] is not paragraph
+            # Where nothing stands between sentences, as in Japanese, nothing is put there.
+            space = "" if not last and spans[i + 1][1] == end else " "
+            counts.update({SENTENCES: 1, TOKENS: len(ids), LONG_SENTENCES: int(len(ids) > longest)})
+            counts[CUT_OFF] += max(0, len(ids) - longest)
+            yield _Sentence(paragraph.text[start:end] + space, tuple(ids[:longest]), links, last)
+
+
+def _groups(section: Sequence[_Sentence], limits: Limits) -> Iterator[list[_Sentence]]:
+    group: list[_Sentence] = []
+    size = 0
+    for sentence in section:
+        if size + len(sentence.ids) > limits.longest:
+            yield from [group] if size >= limits.least else []
+            group, size = [], 0
+        group.append(sentence)
+        size += len(sentence.ids)
+        if sentence.ends_paragraph and size >= limits.shortest:
+            yield group
+            group, size = [], 0
+    if size >= limits.least:
+        yield group
+
+
+def _passage(id: str, group: Sequence[_Sentence], in_lead: bool) -> Passage:
+    targets = dict.fromkeys(link.target for sentence in group for link in sentence.links)
+    text = "".join(sentence.text for sentence in group).removesuffix(" ")
+    return Passage(id, text, _join(group), in_lead, tuple(targets))
+
+
+def _join(group: Sequence[_Sentence]) -> Sentences:
+    return Sentences(tuple(itertools.chain.from_iterable(s.ids for s in group)), tuple(len(s.ids) for s in group))

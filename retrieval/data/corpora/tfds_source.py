@@ -1,0 +1,269 @@
+"""TensorFlow Datasets as a source of what is otherwise read from files: SQuAD, Natural Questions, Wikipedia.
+
+A source is written `tfds:NAME[/CONFIG][:VERSION][?data_dir=FOLDER&split=SPLIT]`, such as 'tfds:squad/v1.1' or
+'tfds:wikipedia/20230601.en?data_dir=/data/tfds'. Without a folder it is TFDS's own, ~/tensorflow_datasets. What is
+prepared there is read without a network.
+"""
+
+import contextlib
+import dataclasses
+import glob
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from retrieval import files
+from retrieval.data.corpora import wikinames
+from retrieval.data.corpora.articles import Article, Dropped, Paragraph, Section
+from retrieval.errors import UserError, first_line, unknown_name
+
+if TYPE_CHECKING:
+    import tensorflow_datasets as tfds
+
+_PREFIX = "tfds:"
+_NAME = re.compile(r"(\w+)(?:/[\w.-]+)?(?::\d+\.\d+\.\d+)?")
+_CLASS_KEYS = ("pythonClassName", "python_class_name", "type")
+_log = logging.getLogger(__name__)
+
+
+class _Known(NamedTuple):
+    split: str
+    features: frozenset[str]
+
+
+_KNOWN = {
+    "squad": _Known("train+validation", frozenset({"id", "title", "context", "question", "answers"})),
+    "natural_questions": _Known("train", frozenset({"id", "document", "question", "annotations"})),
+    "wikipedia": _Known("train", frozenset({"title", "text"})),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Page:
+    """An article of Wikipedia as TFDS holds it: without links, ids and redirects."""
+
+    title: str
+    text: str
+
+    @property
+    def size(self) -> int:
+        """Length of the text in characters."""
+        return len(self.text)
+
+
+def is_source(value: Path | str) -> bool:
+    """Whether `value` names a data set of TFDS, not a file."""
+    return str(value).startswith(_PREFIX)
+
+
+def check_source(source: str, name: str) -> None:
+    """Checks how a source is written, without TFDS.
+
+    Raises:
+      UserError: it is not of the form above, of another data set than `name`, or its folder is not there.
+    """
+    _parse(source, name)
+
+
+def examples(source: str, name: str) -> Iterator[dict[str, Any]]:
+    """The examples of a source as plain values (str, int, bool, lists, dicts), in the order of the prepared files.
+
+    A sequence of records is a list of dicts, as in the JSON files that TFDS was made from. Where SQuAD is not prepared
+    yet, it is downloaded.
+
+    Args:
+      source: as at the top of this file.
+      name: the data set that is expected: 'squad', 'natural_questions' or 'wikipedia'.
+
+    Raises:
+      UserError: not such a source, an unknown config, version or split, no prepared data, or damaged data.
+    """
+    features, dataset = _open(source, name)
+    for example in _read(source, dataset):
+        yield _plain(features, _listed(example))
+
+
+def check_wikipedia(source: str) -> None:
+    """Opens the source, to fail early, and says in the log what cannot be had from it.
+
+    Raises:
+      UserError: as `examples`.
+    """
+    _open(source, "wikipedia")
+    _log.warning("%s has no links and no redirects: WLP gets no pair from it; use a MediaWiki export for that", source)
+
+
+def read_pages(source: str) -> Iterator[Page]:
+    """Every page of a Wikipedia source.
+
+    Raises:
+      UserError: as `examples`.
+    """
+    for example in examples(source, "wikipedia"):
+        yield Page(example["title"], example["text"])
+
+
+def parse_page(page: Page) -> list[Article | Dropped]:
+    """The article of a page, or why there is none; always exactly one item.
+
+    The text is what TFDS left of the wikitext: sections, which begin with their heading, and paragraphs with an empty
+    line between them. Which lines are headings is a guess (`_is_heading`), and levels are lost: every section has level
+    2. As in `wikitext.parse`, sections that point elsewhere are left out, and so are lists and disambiguation pages as
+    far as their titles tell.
+    """
+    id = "_".join(page.title.split())  # ids have no white space: run files could not hold them
+    if not id:
+        return [Dropped(page.title, "no title")]
+    if wikinames.DISAMBIGUATION_TITLE.search(page.title):
+        return [Dropped(page.title, "disambiguation")]
+    if wikinames.LIST_TITLE.match(page.title):
+        return [Dropped(page.title, "list")]
+    sections = [s for s in _sections(page.text) if s.heading.casefold() not in wikinames.BOILERPLATE_SECTIONS]
+    kept = tuple(s for i, s in enumerate(sections) if s.paragraphs or i == 0)
+    return [Article(id, page.title, kept) if any(s.paragraphs for s in kept) else Dropped(page.title, "no text")]
+
+
+def _sections(text: str) -> list[Section]:
+    sections: list[tuple[str, int, list[Paragraph]]] = [("", 1, [])]
+    for number, block in enumerate(re.split(r"\n\s*?\n", text.strip())):
+        lines = block.strip("\n").split("\n")
+        if number and _is_heading(lines[0]):
+            sections.append((lines.pop(0).strip(), 2, []))
+        for line in lines:
+            line = " ".join(line.split())
+            prefix, colon, _ = line.partition(":")
+            is_file_or_category = colon and prefix.casefold() in wikinames.HIDDEN_NAMESPACES
+            if any(map(str.isalnum, line)) and not is_file_or_category:
+                sections[-1][2].append(Paragraph(line))
+    return [Section(heading, level, tuple(paragraphs)) for heading, level, paragraphs in sections]
+
+
+def _is_heading(line: str) -> bool:
+    """A short line without a full stop or the like; the items of lists begin with a blank where a heading does not."""
+    words = line.split()
+    return 0 < len(words) <= 12 and not line[0].isspace() and words[-1][-1] not in ".!?…:;,\"'”’"
+
+
+def _open(source: str, name: str) -> tuple[Any, Any]:
+    """The features of a source and its `tf.data.Dataset`: one file after the other, so that the order never changes."""
+    spec, options = _parse(source, name)
+    if "data_dir" in options:
+        _refuse_strange_features(source, Path(options["data_dir"]).expanduser() / name)
+    import tensorflow_datasets as tfds  # with TensorFlow it takes seconds, and only this source needs it
+
+    with _explained(f"{source}: TFDS cannot open '{spec}'", "see the configs and versions in its catalogue"):
+        builder: Any = tfds.builder(spec, data_dir=options.get("data_dir"), try_gcs=False)
+    _prepare(builder, source)
+    missing = _KNOWN[name].features - set(builder.info.features)
+    if missing:
+        raise UserError(f"{source}: a config without the features {', '.join(sorted(missing))}; use the default one")
+    split = options.get("split", _KNOWN[name].split)
+    order = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
+    with _explained(f"{source}: no split '{split}'", f"known: {', '.join(builder.info.splits)}"):
+        return builder.info.features, builder.as_dataset(split=split, read_config=order)
+
+
+def _parse(source: str, name: str) -> tuple[str, dict[str, str]]:
+    """(NAME[/CONFIG][:VERSION], options). Other names never reach TFDS: it looks for some of them on the network."""
+    spec, _, query = source.removeprefix(_PREFIX).partition("?")
+    match = _NAME.fullmatch(spec)
+    if not is_source(source) or not match:
+        raise UserError(f"'{source}' is not of the form tfds:NAME[/CONFIG][:VERSION][?data_dir=FOLDER&split=SPLIT]")
+    if match[1] != name:
+        raise unknown_name("TFDS data set", match[1], [name])
+    parts = [part.partition("=") for part in query.split("&")] if query else []
+    options = {option: value for option, _, value in parts}
+    for option in options:
+        if option not in ("data_dir", "split"):
+            raise unknown_name(f"option of {source.partition('?')[0]}", option, ["data_dir", "split"])
+    folder = options.get("data_dir", "")
+    is_remote = "://" in folder
+    if "data_dir" in options and not is_remote and not (folder and Path(folder).expanduser().is_dir()):
+        raise UserError(f"{source}: the data_dir '{folder}' is not a folder; it is the one that holds '{name}/'")
+    return spec, options
+
+
+def _refuse_strange_features(source: str, folder: Path) -> None:
+    """TFDS imports the module of every feature that prepared data names, so the names must be of its own features."""
+    for path in glob.glob(f"{glob.escape(str(folder))}/**/features.json", recursive=True):
+        for name in _class_names(files.read_json(Path(path))):
+            if not name.startswith("tensorflow_datasets.core.features."):
+                raise UserError(f"{source}: {path} asks for the code of '{name[:100]}', which is not of TFDS")
+
+
+def _class_names(value: Any) -> Iterator[str]:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for part in parts:
+        yield from _class_names(part)
+    if isinstance(value, dict):
+        yield from (value[key] for key in _CLASS_KEYS if isinstance(value.get(key), str))
+
+
+def _prepare(builder: "tfds.core.DatasetBuilder", source: str) -> None:
+    """Downloads what is not there, unless TFDS would need a Beam pipeline (and many gigabytes) for it."""
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.core.download import downloader
+
+    if builder.info.splits:
+        return
+    command = f"tfds build {builder.info.full_name.rpartition('/')[0]} --data_dir={builder.data_dir_root}"
+    problem = f"{source}: nothing is prepared at {builder.data_path}"
+    advice = f"prepare it with `{command}` where there is a network, or give ?data_dir= the folder where it is prepared"
+    if isinstance(builder, tfds.core.BeamBasedBuilder) or builder.data_path.exists():
+        raise UserError(f"{problem}; {advice}")
+    _log.info("%s: not prepared yet; downloading it to %s", source, builder.data_path)
+    downloader.MAX_RETRIES = 2  # its own 10 take over three minutes where there is no network
+    with _explained(f"{problem}, and the download failed", advice):
+        builder.download_and_prepare(download_config=tfds.download.DownloadConfig(try_download_gcs=False))
+
+
+def _read(source: str, dataset: Any) -> Iterator[Any]:
+    import tensorflow as tf
+
+    try:
+        yield from dataset
+    except tf.errors.OpError as error:
+        raise UserError(f"{source}: the prepared data is damaged ({_said(error)}); prepare it again") from error
+
+
+@contextlib.contextmanager
+def _explained(problem: str, advice: str) -> Iterator[None]:
+    """Makes a UserError of any error: those of every library below TFDS come through it."""
+    try:
+        yield
+    except Exception as error:
+        raise UserError(f"{problem} ({_said(error)}); {advice}") from error
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
+def _listed(value: Any) -> Any:
+    """Tensors, also ragged ones, as Python values."""
+    if isinstance(value, dict):
+        return {name: _listed(part) for name, part in value.items()}
+    if hasattr(value, "to_list"):
+        return value.to_list()
+    value = value.numpy()
+    return value if isinstance(value, bytes) else value.tolist()
+
+
+def _plain(feature: Any, value: Any) -> Any:
+    """Bytes become strings, and the columns of a sequence of records its rows."""
+    if isinstance(value, bytes):
+        return value.decode()
+    inner = getattr(feature, "feature", None)
+    if inner is not None:
+        rows = _rows(value) if isinstance(value, dict) else value
+        return [_plain(inner, row) for row in rows]
+    return {name: _plain(feature[name], part) for name, part in value.items()} if isinstance(value, dict) else value
+
+
+def _rows(columns: Any) -> Any:
+    if not isinstance(columns, dict):
+        return columns
+    names, parts = list(columns), [_rows(part) for part in columns.values()]
+    return [dict(zip(names, row)) for row in zip(*parts, strict=True)]

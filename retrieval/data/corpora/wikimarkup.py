@@ -1,0 +1,267 @@
+"""Wikitext to marked text: plain text on which only lines, list marks, headings and marks for links are left.
+
+As in MediaWiki, comments and tags go first; then mwparserfromhell finds templates, tables and links. The marks are
+characters that no page can contain. They stand for links and for what was taken out, so that the text can still be
+tidied without losing the place of a link.
+"""
+
+import re
+import urllib.parse
+
+import mwparserfromhell
+from mwparserfromhell.nodes import ExternalLink, HTMLEntity, Node, Tag, Template, Text, Wikilink
+from mwparserfromhell.parser import ParserError
+from mwparserfromhell.wikicode import Wikicode
+
+from retrieval.data.corpora import entities, wikinames
+from retrieval.data.corpora.wikipedia import Page, normalize_title
+
+# A link is OPEN, its number, BAR, the anchor, CLOSE; HOLE is where markup was that shows nothing.
+OPEN, BAR, CLOSE, HOLE = "\x02", "\x05", "\x03", "\x04"
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+_TRAIL = re.compile(f"{CLOSE}([^\\W\\d_]+)")
+
+# Limits that no sound page comes near. The parser cannot be interrupted, so its time must be known beforehand. It is
+# linear in the text but for openers that nothing closes: it follows each to the end of the text. Below 40 levels it
+# gives up.
+_MOST_LEVELS = 30
+_MOST_SECONDS = 4
+# The most that each was seen to take: a token of the parser; a paragraph or sentence, until it is tokenised; a
+# character and a token behind an unclosed opener.
+_PER_TOKEN, _PER_BREAK, _PER_LOST_CHARACTER, _PER_LOST_TOKEN = 35e-6, 12e-6, 0.1e-6, 3e-6
+_TOKENS = ("{{", "[[", "|", "!!", "\n!", "\n*", "\n#", "\n:", "\n;", "\n=", "\n----")
+_TOKENS += ("**", "##", "::", ";;", ":", "//", "&")
+_BREAKS = ("\n\n", ".", "?", "!", "…")
+_CLOSERS = {"}}": "{{", "]]": "[[", "|}": "{|"}
+_BRACKET = re.compile(r"\{\{|\}\}|\[\[|\]\]|^[ \t:]*\{\||^[ \t]*\|\}(?!\})", re.MULTILINE)
+_LOST_ADDRESS = re.compile(r"\[(?:[a-z]+:|//)[^\[\]\n]*+(?!\])", re.IGNORECASE)
+
+_TAG = re.compile(r"<!--|<(/?)([a-zA-Z][a-zA-Z0-9]*)\b([^<>]*)>")
+# Headings are left to `_blocks`: a long line of '== == ==' overflows the C stack of the parser.
+_LINE_OF_HEADING = re.compile("^(?==)", re.MULTILINE)
+_LITERAL = {ord(c): f"&#{ord(c)};" for c in "<&[]{}|'=*#:;_!-"}
+
+_PIPE_TRICK = re.compile(r"(?:[^:]*:)?(.+?)(?: ?\([^()]*\)|, .*)?")
+_NO_TITLE = re.compile(r"[\[\]{}|<>\x00-\x1f\ufffd]|\w+://")
+_LONGEST_TITLE = 255  # bytes
+
+_SWITCH = re.compile(r"__[^\W\d_a-z]+__")
+_QUOTES = re.compile("''+")
+_REST_OF_TABLE = re.compile(r"^[ \t:]*(?:\{\||\||!).*", re.MULTILINE)
+# The parser takes ':{|' for an indented line.
+_INDENTED_TABLE = re.compile(r"^[ \t]*[*#:;]+[ \t]*(?=\{\|(?!\}))", re.MULTILINE)
+# A pipe that is left before prose; '|x|' is a formula.
+_STRAY_PIPE = re.compile(f"(^|[{HOLE}{CLOSE}])[ \\t]*\\|+(?=[^\\W\\d_]{{2}}[^|\\n]*$)", re.MULTILINE)
+_REST_OF_BRACKET = re.compile(r"\{\{+|\}\}+|\[\[+|\]\]+|\{\||\|\}")
+ITEM = re.compile(r"[*#:;]+")
+
+# What is left around a hole: the inside of a parenthesis, or a space or comma before other punctuation.
+_AROUND = f"[ ,;:–{HOLE}]{{0,8}}"
+_EMPTY_PARENTHESES = re.compile(f"\\({_AROUND}{HOLE}{_AROUND}\\)")
+_AFTER_PARENTHESIS = re.compile(f"(?<=\\(){_AROUND}{HOLE}{_AROUND}")
+_BEFORE_PARENTHESIS = re.compile(f"{_AROUND}{HOLE}{_AROUND}(?=\\))")
+_AT_START = re.compile(f"^[ ,;:.{HOLE}]{{0,8}}{HOLE}[ ,;:.{HOLE}]{{0,8}}")
+_BEFORE_POINT = re.compile(f"[ ,;:]{{0,3}}{HOLE}[ {HOLE}]{{0,8}}(?=[.,;:!?])")
+# What was apart must not become a bracket of two.
+_BETWEEN_BRACKETS = re.compile(f"(?<=[\\[\\]{{}}'])({HOLE}+)(?=[\\[\\]{{}}'])")
+
+
+class TooHardError(Exception):
+    """The parser must not see this page; the message is the reason, 'too deep' or 'too complex'."""
+
+
+def render(page: Page) -> tuple[str, list[str]]:
+    """The marked text of a page, and the titles that its links point to, by number."""
+    text = _INDENTED_TABLE.sub("", _without_tags(_CONTROL.sub("", page.text)))
+    _refuse_hard(text)
+    try:
+        code = mwparserfromhell.parse(text, skip_style_tags=True)
+    except (ParserError, RecursionError) as error:
+        raise TooHardError("too complex") from error
+    renderer = _Renderer(page)
+    return _tidy(renderer.render(code)), renderer.targets
+
+
+def one_line(marked: str) -> str:
+    """White space becomes single spaces, and holes go along with the punctuation that they leave without a sense."""
+    marked = " ".join(marked.split())
+    if HOLE not in marked:
+        return marked
+    marked = _EMPTY_PARENTHESES.sub(HOLE, marked)
+    marked = _AFTER_PARENTHESIS.sub("", marked)
+    marked = _BEFORE_PARENTHESIS.sub("", marked)
+    marked = _AT_START.sub("", marked)
+    marked = _BEFORE_POINT.sub("", marked)
+    marked = _BETWEEN_BRACKETS.sub(" ", marked)
+    return " ".join(marked.replace(HOLE, "").split())
+
+
+def _without_tags(text: str) -> str:
+    """Takes out comments, tags, and the content of tags that hold no running text; any other '<' becomes an entity."""
+    pieces, position, unclosed = [], 0, set()
+    while match := _TAG.search(text, position):
+        pieces.append(text[position : match.start()].replace("<", "&lt;"))
+        position = match.end()
+        if match[0] == "<!--":
+            position = _end_of_comment(text, match.start())
+            continue
+        name = match[2].lower()
+        opens = not match[1] and not match[3].endswith("/")
+        content = None
+        if opens and (name in wikinames.DROPPED_TAGS or name == "nowiki") and name not in unclosed:
+            if end := re.compile(f"</{name}\\s*>", re.IGNORECASE).search(text, position):
+                content, position = text[position : end.start()], end.end()
+            else:
+                unclosed.add(name)
+        pieces.append(_shown(match[0], name, content))
+    pieces.append(text[position:].replace("<", "&lt;"))
+    return _LINE_OF_HEADING.sub(HOLE, "".join(pieces))
+
+
+def _shown(tag: str, name: str, content: str | None) -> str:
+    if name == "nowiki":
+        return entities.unescape(content or "").translate(_LITERAL) or HOLE
+    if name in wikinames.DROPPED_TAGS:
+        return HOLE
+    if name in wikinames.BLOCK_TAGS:
+        return "\n\n"
+    if name in wikinames.INLINE_TAGS:
+        return " " if name == "br" else ""
+    return tag.replace("<", "&lt;")
+
+
+def _end_of_comment(text: str, start: int) -> int:
+    """A comment that has lines of its own takes its last line break along."""
+    end = text.find("-->", start) + 3
+    if end < 3:
+        return len(text)
+    own_line = start == 0 or text[start - 1] == "\n"
+    return end + 1 if own_line and text[end : end + 1] == "\n" else end
+
+
+def _refuse_hard(text: str) -> None:
+    tokens, breaks = (sum(map(text.count, marks)) for marks in (_TOKENS, _BREAKS))
+    seconds = _PER_TOKEN * tokens + _PER_BREAK * breaks
+    if seconds > _MOST_SECONDS:
+        raise TooHardError("too complex")
+    open_brackets: list[str] = []
+    lost = sum(1 for _ in _LOST_ADDRESS.finditer(text))
+    for match in _BRACKET.finditer(text):
+        bracket = match[0].strip(" \t:")
+        opener = _CLOSERS.get(bracket)
+        if opener is None:
+            open_brackets.append(bracket)
+            if len(open_brackets) > _MOST_LEVELS:
+                raise TooHardError("too deep")
+        elif opener in open_brackets:
+            while open_brackets.pop() != opener:
+                lost += 1
+    lost += len(open_brackets)
+    if seconds + lost * (_PER_LOST_CHARACTER * len(text) + _PER_LOST_TOKEN * tokens) > _MOST_SECONDS:
+        raise TooHardError("too complex")
+
+
+class _Renderer:
+    """Turns a parsed page into marked text; `targets` are the titles that its links point to, by number."""
+
+    def __init__(self, page: Page):
+        self.targets: list[str] = []
+        self._page = page
+        self._hidden = page.site.hidden | wikinames.HIDDEN_NAMESPACES | wikinames.LANGUAGES
+        self._elsewhere = page.site.namespaces | wikinames.NAMESPACES | wikinames.PROJECTS | wikinames.LANGUAGES
+
+    def render(self, code: Wikicode) -> str:
+        return "".join(map(self._node, code.nodes))
+
+    def _node(self, node: Node) -> str:
+        match node:
+            case Text():
+                return node.value
+            case Wikilink():
+                return self._link(node)
+            case Template():
+                return self._template(node)
+            case HTMLEntity():
+                return str(node)
+            case ExternalLink():
+                return self._address(node)
+            case Tag():
+                return self._tag(node)
+        return HOLE
+
+    def _address(self, node: ExternalLink) -> str:
+        if node.title is not None:
+            return self.render(node.title)
+        return HOLE if node.brackets else self.render(node.url)
+
+    def _tag(self, node: Tag) -> str:
+        # Without HTML tags and quotes there are only tables, rules and the marks of list items.
+        return str(node.wiki_markup) if ITEM.fullmatch(str(node.wiki_markup)) else f"\n{HOLE}\n"
+
+    def _template(self, node: Template) -> str:
+        name = " ".join(str(node.name).replace("_", " ").split()).lower()
+        if name not in wikinames.SHOWN_TEMPLATES and name not in wikinames.MEASURES:
+            return HOLE
+        values = [self.render(p.value).strip() for p in node.params if not p.showkey or str(p.name).strip() in "123"]
+        if name in wikinames.MEASURES:
+            return _measure(values)
+        if values and not "".join(values).strip(f" {HOLE}"):
+            return HOLE
+        try:
+            return wikinames.SHOWN_TEMPLATES[name].format("", *values, last=values[-1] if values else "")
+        except IndexError:
+            return HOLE
+
+    def _link(self, node: Wikilink) -> str:
+        name = " ".join(entities.unescape(str(node.title)).replace("_", " ").split())
+        inline = name.startswith(":")
+        name = name.lstrip(": ")
+        prefix, colon, _ = name.partition(":")
+        prefix = prefix.strip().lower() if colon else ""
+        if not inline and (prefix in self._hidden or wikinames.FILE.match(name)):
+            return HOLE
+        label = name if node.text is None else one_line(self.render(node.text).replace("|", " "))
+        if node.text == "" and (trick := _PIPE_TRICK.fullmatch(name)):
+            label = trick[1]
+        target = "" if prefix in self._elsewhere else self._target(name)
+        if not target or not label or OPEN in label:
+            return label
+        self.targets.append(target)
+        return f"{OPEN}{len(self.targets) - 1}{BAR}{label}{CLOSE}"
+
+    def _target(self, name: str) -> str:
+        """The title of the article that a link names, empty where it names none or its own page."""
+        name = urllib.parse.unquote(name.partition("#")[0]) if "%" in name else name.partition("#")[0]
+        title = normalize_title(name, self._page.site.first_letter)
+        if title == self._page.title or len(title.encode()) > _LONGEST_TITLE or _NO_TITLE.search(title):
+            return ""
+        return title
+
+
+def _measure(values: list[str]) -> str:
+    """'5 to 10 km' of {{convert|5|to|10|km|mi}}: everything up to the first unit."""
+    for i, value in enumerate(values):
+        if value not in wikinames.MEASURE_WORDS and not value[:1].isdigit() and value[:1] not in "-−+.":
+            return " ".join(values[: i + 1])
+    return " ".join(values) or HOLE
+
+
+def _tidy(marked: str) -> str:
+    """Joins the tails of words to links ('[[bus]]es') and removes the markup that the parser does not treat."""
+    marked = _TRAIL.sub(_trail, marked)
+    if "__" in marked:
+        marked = _SWITCH.sub(HOLE, marked)
+    if "{{" in marked or "}}" in marked or "{|" in marked or "|}" in marked:
+        marked = _REST_OF_TABLE.sub(HOLE, marked)
+    if "|" in marked:
+        marked = _STRAY_PIPE.sub(r"\1 ", marked)
+    if "''" in marked:
+        # Four are an apostrophe and bold.
+        marked = _QUOTES.sub(lambda quotes: "'" if len(quotes[0]) == 4 else "", marked)
+    return _REST_OF_BRACKET.sub(HOLE, marked)
+
+
+def _trail(match: re.Match[str]) -> str:
+    word = match[1]
+    capital = next((i for i, letter in enumerate(word) if not letter.islower()), len(word))
+    return word[:capital] + CLOSE + word[capital:]

@@ -1,0 +1,258 @@
+"""MediaWiki XML exports, streamed page by page; `wikitext.parse` turns one into an article."""
+
+import bz2
+import contextlib
+import dataclasses
+import gzip
+import io
+import itertools
+import re
+import unicodedata
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from xml.parsers import expat
+
+from retrieval.data.corpora import entities
+from retrieval.data.corpora.articles import Broken, Dropped, Redirect
+from retrieval.errors import UserError
+
+_CHUNK = 1 << 18
+_MEBIBYTE = 1 << 20
+# From 2.4.1 on expat limits the amplification of entities by itself.
+_OLDEST_EXPAT = (2, 4, 1)
+# Expat keeps a tag or comment whole, and reads it anew with every chunk.
+_LONGEST_MARK = 16 * _MEBIBYTE
+# Titles, names of namespaces, ids: MediaWiki allows titles of 255 bytes.
+_LONGEST_NAME = 1024
+# More than any wiki has, and few enough that neither can fill the memory.
+_MOST_NAMESPACES = 1000
+_MOST_LEVELS = 100
+
+_TITLE = "page/title"
+_TEXT = "page/revision/text"
+_NAMESPACE = "siteinfo/namespaces/namespace"
+_LEAVES = {_TITLE, _TEXT, _NAMESPACE, "siteinfo/case", "page/ns", "page/id", "page/revision/model"}
+_HIDDEN_KEYS = {"6", "14"}  # files and categories
+
+_REDIRECT = re.compile(
+    r"\s*+#\s*+(?:redirect|redirection|redirección|redireccion|weiterleitung|rinvia|redirecionamento|doorverwijzing"
+    r"|patrz|przekieruj|omdirigering|перенаправление|перенапр|пренасочване|виж|перенаправлення|転送|重定向)"
+    r"\s*+:?\s*+\[\[([^\[\]|\n]+)",
+    re.IGNORECASE,
+)
+_INVISIBLE = re.compile("[\u200e\u200f\u202a-\u202e]")
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """What a wiki says about its titles.
+
+    Attributes:
+      namespaces: names of all namespaces but the main one, in lower case.
+      first_letter: whether titles begin with a capital letter whatever a link says.
+      hidden: names of the namespaces whose links are not shown where they stand (files, categories), in lower case.
+    """
+
+    namespaces: frozenset[str]
+    first_letter: bool
+    hidden: frozenset[str] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True)
+class Page:
+    """One page of the main namespace; `text` is wikitext."""
+
+    id: str
+    title: str
+    text: str
+    site: Site
+
+    @property
+    def size(self) -> int:
+        """Length of the text in characters: what parsing costs."""
+        return len(self.text)
+
+
+def normalize_title(title: str, first_letter: bool) -> str:
+    """The one spelling of a title, whichever way a link writes it; empty if it is too long to be one."""
+    if len(title) > _LONGEST_NAME:  # the normal form takes time that is quadratic in the length
+        return ""
+    title = entities.unescape(title)
+    title = " ".join(_INVISIBLE.sub("", unicodedata.normalize("NFC", title)).replace("_", " ").split())
+    capital = title[:1].upper()
+    return capital + title[1:] if first_letter and len(capital) == 1 else title
+
+
+def read_pages(path: Path, max_bytes: int = 2 * _MEBIBYTE) -> Iterator[Page | Redirect | Dropped | Broken]:
+    """Every page of an export (XML as it is, or in bz2 or gzip, of one or many streams), in constant memory.
+
+    Where the file is cut off or damaged, the pages before that place come first and one `Broken` is last.
+
+    Args:
+      max_bytes: longer texts are dropped unread; MediaWiki itself allows 2 MiB.
+
+    Raises:
+      UserError: at once, where there is no such file or no page can be read from it.
+    """
+    if expat.version_info < _OLDEST_EXPAT:
+        raise UserError(f"{expat.EXPAT_VERSION} is unsafe: use a Python whose expat is 2.4.1 or newer")
+    pages = _pages(Path(path), max_bytes)
+    first = next(pages, None)
+    if first is None:
+        raise UserError(f"{path}: a MediaWiki export without a page")
+    if isinstance(first, Broken):
+        raise UserError(f"{first.message}; expected a MediaWiki export: .xml, .xml.bz2 or .xml.gz")
+    return itertools.chain([first], pages)
+
+
+def _pages(path: Path, max_bytes: int) -> Iterator[Page | Redirect | Dropped | Broken]:
+    export = _Export(path, max_bytes)
+    with contextlib.closing(_open(path)) as file:
+        try:
+            while chunk := file.read1(_CHUNK):  # `read` would lose what it read before damage
+                export.parse(chunk)
+                yield from export.take()
+            export.parser.Parse(b"", True)
+        except (expat.ExpatError, EOFError, OSError, zlib.error) as error:
+            yield from export.take()
+            yield Broken(export.where(error))
+
+
+def _open(path: Path) -> bz2.BZ2File | gzip.GzipFile | io.BufferedReader:
+    try:
+        with path.open("rb") as file:
+            magic = file.read(3)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; expected a MediaWiki export") from error
+    if not magic:
+        raise UserError(f"{path}: the file is empty; expected a MediaWiki export")
+    if magic == b"BZh":
+        return bz2.open(path)
+    return gzip.open(path) if magic[:2] == b"\x1f\x8b" else path.open("rb")
+
+
+class _Export:
+    """Expat's callbacks: collect the leaf elements that matter, and make a record at the end of every page."""
+
+    def __init__(self, path: Path, max_bytes: int):
+        self.parser = expat.ParserCreate()
+        self.parser.buffer_text = True
+        self.parser.buffer_size = _CHUNK
+        self.parser.StartElementHandler = self._start
+        self.parser.EndElementHandler = self._end
+        self.parser.CharacterDataHandler = self._characters
+        self.parser.StartDoctypeDeclHandler = self._refuse
+        self.parser.EntityDeclHandler = self._refuse
+        self._path = path
+        self._max_bytes = max_bytes
+        self._records: list[Page | Redirect | Dropped] = []
+        self._last_title = ""
+        self._given = 0
+        self._elements: list[str] = []
+        self._leaf = ""
+        self._pieces: list[str] = []
+        self._bytes = 0
+        self._attributes: dict[str, str] = {}
+        self._page: dict[str, str] = {}
+        self._names: dict[str, str] = {}
+        self._site = Site(frozenset(), first_letter=True)
+
+    def parse(self, chunk: bytes) -> None:
+        """The next bytes of the file.
+
+        Raises:
+          expat.ExpatError: they are not XML, or a tag does not end.
+        """
+        self.parser.Parse(chunk)
+        self._given += len(chunk)
+        if self._given - self.parser.CurrentByteIndex > _LONGEST_MARK:
+            raise expat.ExpatError(f"a tag or comment is longer than {_LONGEST_MARK >> 20} MiB")
+
+    def take(self) -> list[Page | Redirect | Dropped]:
+        """The pages that were completed since the last call."""
+        records, self._records = self._records, []
+        return records
+
+    def where(self, error: Exception) -> str:
+        line, byte = self.parser.CurrentLineNumber, self.parser.CurrentByteIndex
+        cause = "the compressed file is cut off" if isinstance(error, EOFError) else str(error)
+        last = f"the last whole page is '{self._last_title}'" if self._last_title else "no page before it"
+        return f"{self._path}: broken at line {line}, byte {byte} of the XML ({cause}); {last}"
+
+    def _refuse(self, *_) -> None:
+        raise UserError(f"{self._path}: declares a document type or entities, which no MediaWiki export does; refused")
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        if not self._elements and name != "mediawiki":
+            raise UserError(f"{self._path}: the first element is <{name}>; expected a MediaWiki export (<mediawiki>)")
+        self._elements.append(name)
+        if len(self._elements) > _MOST_LEVELS:
+            raise expat.ExpatError(f"elements are nested more than {_MOST_LEVELS} deep")
+        place = "/".join(self._elements[1:])
+        self._leaf = place if place in _LEAVES else ""
+        if self._leaf:
+            # A page with its whole history has many revisions, the newest last.
+            self._pieces, self._bytes, self._attributes = [], 0, attributes
+        elif place == "page/redirect":
+            self._page[place] = attributes.get("title", "")
+
+    def _characters(self, text: str) -> None:
+        if not self._leaf:
+            return
+        self._bytes += len(text.encode())
+        if self._bytes <= (self._max_bytes if self._leaf == _TEXT else _LONGEST_NAME):
+            self._pieces.append(text)
+        else:
+            self._pieces = []
+
+    def _end(self, name: str) -> None:
+        self._elements.pop()
+        if self._leaf:
+            self._end_leaf(self._leaf, "".join(self._pieces))
+            self._leaf, self._pieces = "", []
+        elif len(self._elements) == 1 and name == "page":
+            record = self._record()
+            self._last_title = record.title
+            self._records.append(record)
+            self._page = {}
+
+    def _end_leaf(self, leaf: str, text: str) -> None:
+        if leaf.startswith("page/"):
+            self._page[leaf] = text
+            if leaf == _TEXT:
+                self._page["too large"] = "yes" if self._bytes > self._max_bytes else ""
+            return
+        if leaf == _NAMESPACE and text:
+            self._names[text.lower().replace("_", " ")] = self._attributes.get("key", "")
+            if len(self._names) > _MOST_NAMESPACES:
+                raise expat.ExpatError(f"more than {_MOST_NAMESPACES} namespaces")
+        hidden = frozenset(name for name, key in self._names.items() if key in _HIDDEN_KEYS)
+        first_letter = text != "case-sensitive" if leaf == "siteinfo/case" else self._site.first_letter
+        self._site = Site(frozenset(self._names), first_letter, hidden)
+
+    def _record(self) -> Page | Redirect | Dropped:
+        page, site = self._page, self._site
+        title = normalize_title(page.get(_TITLE, ""), site.first_letter)
+        text = page.get(_TEXT, "")
+        if self._in_other_namespace(title):
+            return Dropped(title, "other namespace")
+        if not title:
+            return Dropped(title, "no title")
+        if target := page.get("page/redirect") or ((match := _REDIRECT.match(text)) and match[1]):
+            return Redirect(title, normalize_title(target.partition("#")[0].lstrip(" :"), site.first_letter))
+        if page.get("too large"):
+            return Dropped(title, "too large")
+        if page.get("page/revision/model", "wikitext") != "wikitext":
+            return Dropped(title, "not wikitext")
+        id = page.get("page/id", "").strip()
+        if len(id.split()) != 1:  # run files could not hold it
+            return Dropped(title, "no id")
+        return Page(id, title, text, site)
+
+    def _in_other_namespace(self, title: str) -> bool:
+        # Exports before version 0.6 have no <ns>.
+        if "page/ns" in self._page:
+            return self._page["page/ns"].strip() != "0"
+        prefix, colon, _ = title.partition(":")
+        return bool(colon) and prefix.strip().lower() in self._site.namespaces

@@ -1,0 +1,219 @@
+"""A task to global batches: deterministic, resumable, and the same for any number of hosts.
+
+The stream of a task is cut into a fixed number of lanes, each the seqio dataset of one shard of the files with a seed
+of its own. Lane i fills rows [i * B / lanes, (i + 1) * B / lanes) of every global batch. A host reads only the lanes
+whose rows live on its devices; whatever the number of hosts, the global batch is the same. The position of a lane is
+saved under the lane's own name, so a run can go on with another number of hosts.
+
+Where texts are packed, each lane packs its own: its texts lie in row i of arrays [lanes, ...], whose axis is sharded
+like that of the examples, so a device has the rows of its own examples and of no others.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
+import numpy as np
+import seqio
+import tensorflow as tf
+
+from retrieval.data.examples.packing import Arrays, Lane, PackedLane, Packing
+from retrieval.errors import UserError, first_line, multiples
+
+
+class Batches:
+    """An endless iterator of batches, as dicts of `jax.Array` sharded over their first axis."""
+
+    def __init__(
+        self,
+        task: str,
+        lengths: Mapping[str, int],
+        converter: seqio.FeatureConverter,
+        *,
+        batch_size: int,
+        lanes: int,
+        seed: int,
+        sharding: jax.sharding.Sharding,
+        packing: Packing | None = None,
+    ):
+        """Args are those of `seqio.get_dataset`, the global batch size, and the sharding of a batch.
+
+        Args:
+          packing: of each lane; None for one text per row.
+
+        Raises:
+          UserError: lanes, batch size, hosts or devices do not divide each other.
+        """
+        _check(batch_size, lanes, sharding, packing)
+        self._sharding = sharding
+        self._lanes: list[Lane] = []
+        tf.config.set_visible_devices([], "GPU")  # the accelerator is JAX's
+        for number in _own_lanes(lanes, batch_size, sharding):
+            dataset = seqio.get_dataset(
+                task,
+                lengths,
+                converter,
+                shuffle=True,
+                num_epochs=None,
+                shard_info=seqio.ShardInfo(number, lanes),
+                seed=int(np.random.SeedSequence([seed, number]).generate_state(1)[0] >> 1),
+                verbose=False,
+                trim_output_features=False,  # the tasks cut, and keep the last [SEP]
+            )
+            lane = _Lane(lane_name(number), dataset, batch_size // lanes, _position_suffix(task))
+            self._lanes.append(PackedLane(lane, packing) if packing else lane)
+
+    def __iter__(self) -> "Batches":
+        return self
+
+    def __next__(self) -> dict[str, jax.Array]:
+        parts = [next(lane) for lane in self._lanes]
+        local = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return {name: jax.make_array_from_process_local_data(self._sharding, values) for name, values in local.items()}
+
+    def save(self, folder: Path) -> None:
+        """Writes the position of this host's lanes into `folder`."""
+        for lane in self._lanes:
+            lane.save(folder)
+
+    def restore(self, folder: Path) -> None:
+        """Goes back to a saved position.
+
+        Raises:
+          UserError: the folder holds no position for one of the lanes.
+        """
+        for lane in self._lanes:
+            lane.restore(folder)
+
+
+class _Lane:
+    """The examples of one shard of the files, as rows of a batch."""
+
+    def __init__(self, name: str, dataset: tf.data.Dataset, rows: int, suffix: str = ""):
+        """The file of the position is the name and the suffix."""
+        self.name = name
+        self._position = name + suffix
+        self._iterator = iter(dataset.batch(rows).prefetch(2).with_options(_options()))
+
+    def __next__(self) -> Arrays:
+        try:
+            return {name: values.numpy() for name, values in next(self._iterator).items()}
+        except tf.errors.OpError as error:
+            raise unreadable(self.name, error) from error
+        except StopIteration:
+            raise UserError(
+                f"{self.name}: no example is in its files: take fewer config.data.lanes, or more data"
+            ) from None
+
+    def save(self, folder: Path) -> None:
+        try:
+            tf.train.Checkpoint(lane=self._iterator).write(str(folder / self._position))
+        except tf.errors.OpError as error:  # of a full disk, for one
+            raise OSError(first_line(error)) from error
+
+    def restore(self, folder: Path) -> None:
+        if not (folder / f"{self._position}.index").exists():
+            if (folder / f"{self.name}.index").exists():
+                raise UserError(
+                    f"{folder}: a position of an older version, in which all tasks drew by one seed; delete the "
+                    "checkpoints and train again, or go on with that version"
+                )
+            raise UserError(f"{folder}: no position of {self.name}; was the run started with another data.lanes?")
+        try:
+            tf.train.Checkpoint(lane=self._iterator).read(str(folder / self._position)).assert_consumed()
+        except (tf.errors.OpError, AssertionError, ValueError, TypeError, IndexError, RuntimeError) as error:
+            raise UserError(
+                f"{folder / self._position}: not a position in this data ({first_line(error)}); delete the checkpoint "
+                "and train again"
+            ) from error
+
+
+def _position_suffix(task: str) -> str:
+    """What tells a mixture's position from that of an older version, whose tasks had one seed in common."""
+    is_mixture = task in seqio.MixtureRegistry.names()
+    return "-seeds" if is_mixture else ""
+
+
+def lane_name(number: int) -> str:
+    """What a lane and its saved position are called."""
+    return f"lane-{number:05d}"
+
+
+def unreadable(where: str, error: tf.errors.OpError) -> UserError:
+    """An error for shards that TensorFlow cannot read, because of what is in them or for any other reason."""
+    if isinstance(error, tf.errors.DataLossError | tf.errors.InvalidArgumentError):
+        return UserError(
+            f"{where}: the shards of examples are damaged ({first_line(error)}); make them again with "
+            "--stage=prepare, or --stage=pairs for labelled pairs"
+        )
+    return UserError(
+        f"{where}: the shards of examples cannot be read ({first_line(error)}); once that is mended, the same command "
+        "goes on from the newest checkpoint"
+    )
+
+
+def abstract(
+    lengths: Mapping[str, int],
+    converter: seqio.FeatureConverter,
+    *,
+    batch_size: int,
+    lanes: int,
+    sharding: jax.sharding.Sharding,
+    packing: Packing | None = None,
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """The shapes and types of the batches that `Batches` gives with the same arguments, without any data.
+
+    Raises:
+      UserError: lanes, batch size or devices do not divide each other.
+    """
+    _check(batch_size, lanes, sharding, packing)
+    features = {name: tf.TensorSpec([None] * spec.rank, spec.dtype) for name, spec in converter.TASK_FEATURES.items()}
+    empty = tf.data.Dataset.from_generator(lambda: iter(()), output_signature=features)
+    specs = converter(empty, lengths).element_spec
+    part = {
+        name: np.zeros((batch_size // lanes, *spec.shape), spec.dtype.as_numpy_dtype) for name, spec in specs.items()
+    }
+    if packing and (packed := packing.pack(part)):  # texts without a token always fit
+        part, _ = packed
+    return {
+        name: jax.ShapeDtypeStruct((lanes * len(values), *values.shape[1:]), values.dtype, sharding=sharding)
+        for name, values in part.items()
+    }
+
+
+def _own_lanes(lanes: int, batch_size: int, sharding: jax.sharding.Sharding) -> list[int]:
+    """The lanes whose rows live on this host's devices; on a pod these need not follow one another."""
+    rows, own_B = batch_size // lanes, np.zeros(batch_size, bool)
+    for index in sharding.addressable_devices_indices_map((batch_size,)).values():
+        own_B[index] = True
+    found = [lane for lane in range(lanes) if own_B[lane * rows : (lane + 1) * rows].all()]
+    if len(found) * rows != own_B.sum():
+        raise UserError(
+            f"config.data.lanes={lanes}: a lane has rows on several hosts; a multiple of the devices, "
+            f"{len(sharding.device_set)}, always fits"
+        )
+    return found
+
+
+def _options() -> tf.data.Options:
+    """The lanes are what runs in parallel: tuning each of them costs a fifth of the time and gains nothing."""
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return options
+
+
+def _check(batch_size: int, lanes: int, sharding: jax.sharding.Sharding, packing: Packing | None) -> None:
+    hosts, devices = jax.process_count(), len(sharding.device_set)
+    if batch_size % lanes:
+        raise _no_multiple("config.train.batch_size", batch_size, f"config.data.lanes={lanes}", lanes)
+    if lanes % hosts:
+        raise _no_multiple("config.data.lanes", lanes, f"the number of hosts, {hosts}", hosts)
+    if batch_size % devices:
+        raise _no_multiple("config.train.batch_size", batch_size, f"the number of devices, {devices}", devices)
+    if packing and lanes % devices:
+        which = f"the number of devices, {devices}, to pack texts (config.data.pack; each lane packs its own)"
+        raise _no_multiple("config.data.lanes", lanes, which, devices)
+
+
+def _no_multiple(field: str, value: int, which: str, of: int) -> UserError:
+    return UserError(f"{field}={value} must be a multiple of {which}: take {multiples(value, of)}")

@@ -1,0 +1,135 @@
+"""Feature converters: what a task yields, to arrays of fixed shape that a model takes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import seqio
+import tensorflow as tf
+
+from retrieval.data.examples import pretraining
+
+_Spec = seqio.FeatureConverter.FeatureSpec
+
+
+def pair_lengths(query: int, document: int, negatives: int = 0, positives: int = 0) -> dict[str, int]:
+    """The lengths that tasks of pairs and their converter take; a query has a positive and so many hard negatives.
+
+    Args:
+      positives: ids of known positives that an example has room for; 0: it has none of them.
+    """
+    lengths = {"query": query, "document": document, "document_id": 1 + negatives, "log_q": 1 + negatives}
+    return lengths | ({"positive_ids": positives} if positives else {})
+
+
+def mlm_lengths(text: int) -> dict[str, int]:
+    """The lengths that the MLM task and its converter take: as many positions as a full row has masked tokens."""
+    masked = max(1, pretraining.share(text - 2, pretraining.MASKED))
+    return {"text": text, "positions": masked, "labels": masked}
+
+
+class TwoTowerConverter(seqio.FeatureConverter):
+    """Pairs to padded rows, with one document per query or more: the positive, then hard negatives.
+
+    A task's example (query 8, document 8 long, [CLS] = 2, [SEP] = 3):
+
+        query [2 7 8 3]   document [[2 5 3 9 6 3]]   document_id [41]   log_q [-9.2]
+
+    becomes
+
+        query [2 7 8 3 0 0 0 0]           query_types [0 0 0 0 0 0 0 0]
+        document [[2 5 3 9 6 3 0 0]]      document_types [[0 0 0 1 1 1 0 0]]
+        document_id [41]                  log_q [-9.2]
+
+    Where an example has the ids of its query's known positives, `positive_ids`, these stay as they are.
+
+    Types are BERT's: 1 after the first [SEP]. The leading axis of a document, of size 1 + hard negatives, is the
+    shape that every loss takes.
+    """
+
+    TASK_FEATURES = {
+        "query": _Spec(tf.int32),
+        "document": _Spec(tf.int32, rank=2),
+        "document_id": _Spec(tf.int32),
+        "log_q": _Spec(tf.float32),
+    }
+    MODEL_FEATURES = {
+        "query": _Spec(tf.int32),
+        "query_types": _Spec(tf.int32),
+        "document": _Spec(tf.int32, rank=2),
+        "document_types": _Spec(tf.int32, rank=2),
+        "document_id": _Spec(tf.int32),
+        "log_q": _Spec(tf.float32),
+    }
+    PACKING_FEATURE_DTYPES: Mapping[str, tf.dtypes.DType] = {}
+
+    def __init__(self, sep_id: int, positives: bool = False):
+        """Args are the id of [SEP], and whether examples have `positive_ids`."""
+        super().__init__(pack=False, apply_length_check=False)
+        self._sep_id = sep_id
+        if positives:
+            more = {"positive_ids": _Spec(tf.int32)}
+            self.TASK_FEATURES, self.MODEL_FEATURES = {**self.TASK_FEATURES, **more}, {**self.MODEL_FEATURES, **more}
+
+    def get_model_feature_lengths(self, task_feature_lengths: Mapping[str, int]) -> Mapping[str, int]:
+        """Rows have the task's lengths."""
+        return {name: task_feature_lengths[name.removesuffix("_types")] for name in self.MODEL_FEATURES}
+
+    def _convert_features(self, ds: tf.data.Dataset, task_feature_lengths: Mapping[str, int]) -> tf.data.Dataset:
+        def convert(example: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+            K = task_feature_lengths["document_id"]
+            document = _pad(example["document"], task_feature_lengths["document"], rows=K)
+            query = _pad(example["query"], task_feature_lengths["query"])
+            converted = {
+                "query": query,
+                "query_types": tf.zeros_like(query),
+                "document": document,
+                "document_types": _types(document, self._sep_id),
+                "document_id": tf.ensure_shape(example["document_id"], [K]),
+                "log_q": tf.ensure_shape(example["log_q"], [K]),
+            }
+            if P := task_feature_lengths.get("positive_ids"):
+                converted["positive_ids"] = tf.ensure_shape(example["positive_ids"], [P])
+            return converted
+
+        return ds.map(convert)
+
+
+class MlmConverter(seqio.FeatureConverter):
+    """Masked texts to padded rows; `weights` is 1 for a position to predict and 0 for padding.
+
+    text [2 4 7 3], positions [1], labels [8], lengths 6 and 2, become
+
+        text [2 4 7 3 0 0]   positions [1 0]   labels [8 0]   weights [1. 0.]
+    """
+
+    TASK_FEATURES = {name: _Spec(tf.int32) for name in ("text", "positions", "labels")}
+    MODEL_FEATURES = TASK_FEATURES | {"weights": _Spec(tf.float32)}
+    PACKING_FEATURE_DTYPES: Mapping[str, tf.dtypes.DType] = {}
+
+    def __init__(self) -> None:
+        super().__init__(pack=False, apply_length_check=False)
+
+    def get_model_feature_lengths(self, task_feature_lengths: Mapping[str, int]) -> Mapping[str, int]:
+        """As the task's; there is a weight for every position."""
+        return {**task_feature_lengths, "weights": task_feature_lengths["positions"]}
+
+    def _convert_features(self, ds: tf.data.Dataset, task_feature_lengths: Mapping[str, int]) -> tf.data.Dataset:
+        def convert(example: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+            example = {**example, "weights": tf.ones_like(example["labels"], tf.float32)}
+            lengths = self.get_model_feature_lengths(task_feature_lengths)
+            return {name: _pad(values, lengths[name]) for name, values in example.items()}
+
+        return ds.map(convert)
+
+
+def _pad(ids: tf.Tensor, length: int, rows: int | None = None) -> tf.Tensor:
+    """Ids [N] or, where `rows` is given, [rows, N], cut or filled up with zeros to `length`."""
+    ids = ids[..., :length]  # pyright: ignore[reportArgumentType] (an ellipsis is allowed)
+    blanks: Any = [[0, 0]] * (rows is not None) + [[0, tf.maximum(0, length - tf.shape(ids)[-1])]]
+    return tf.ensure_shape(tf.pad(ids, blanks), [length] if rows is None else [rows, length])
+
+
+def _types(ids: tf.Tensor, sep_id: int) -> tf.Tensor:
+    """1 for the tokens after the first [SEP], 0 for the first text and for padding."""
+    seen = tf.cumsum(tf.cast(ids == sep_id, tf.int32), axis=-1, exclusive=True)
+    return tf.where(ids == 0, 0, tf.minimum(seen, 1))

@@ -1,0 +1,60 @@
+"""Labelled questions in the JSON of DPR (Karpukhin et al. 2020): one array of
+
+    {"question": ..., "answers": [...], "positive_ctxs": [...], "negative_ctxs": [...], "hard_negative_ctxs": [...]}
+
+whose contexts are {"title": ..., "text": ..., "passage_id" or "psg_id": ...}.
+"""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from retrieval.data.labelled import json_array
+from retrieval.data.labelled.grouping import Counts, Example, example, text_id
+from retrieval.data.sets import text_files
+from retrieval.data.sets.beir import Candidate
+from retrieval.errors import UserError
+
+_ID_FIELDS = ("passage_id", "psg_id")
+
+
+def read(path: Path, counts: Counts) -> Iterator[Example]:
+    """The questions of a file (.json or .json.gz), one after the other.
+
+    Negatives are the `hard_negative_ctxs`, where there are none the `negative_ctxs`, as in DPR's own training.
+    Questions without a positive, which DPR's files have, are left out and counted.
+
+    Raises:
+      UserError: the file is not such an array, or a field is missing or of another kind; with the record.
+    """
+    for at, record in json_array.read(path):
+        question = text_files.string(record, "question", at)
+        positives = _contexts(record, "positive_ctxs", at)
+        hard = _contexts(record, "hard_negative_ctxs", at, optional=True)
+        negatives = hard or _contexts(record, "negative_ctxs", at, optional=True)
+        answers = text_files.strings(record, "answers", at) if record.get("answers") is not None else ()
+        if found := example(question, positives, negatives, at, counts, answers):
+            yield found
+
+
+def has_answers(path: Path) -> bool:
+    """Whether the first question of a file says what its answers are.
+
+    Raises:
+      UserError: as `read`.
+    """
+    return any(record.get("answers") for _, record in itertools.islice(json_array.read(path), 1))
+
+
+def _contexts(record: dict[str, Any], field: str, at: str, optional: bool = False) -> list[Candidate]:
+    values = record.get(field)
+    values = [] if optional and values is None else values
+    if not isinstance(values, list):
+        raise UserError(f"{at}: the field '{field}' is missing or not a JSON array; is it a file of DPR?")
+    return [_context(value, f"{at}, {field} {number}") for number, value in enumerate(values, 1)]
+
+
+def _context(value: Any, at: str) -> Candidate:
+    text, title = text_files.string(value, "text", at), text_files.string(value, "title", at, default="")
+    return Candidate(text_id(value, _ID_FIELDS, at), title, text)

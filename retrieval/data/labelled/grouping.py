@@ -1,0 +1,213 @@
+"""Labelled examples: a query, texts that answer it, and others that look as if they did (hard negatives).
+
+Files of several formats give them one by one (`dpr`, `jsonl_pairs`, `msmarco`). Training and evaluation need them by
+query, because a text that one line calls a negative may be a positive of the same query in another.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import heapq
+import itertools
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgpack
+
+from retrieval import hashing
+from retrieval.data.sets import answers as answer
+from retrieval.data.sets import text_files
+from retrieval.data.sets.beir import Candidate, Judged, RetrievalSet
+from retrieval.data.shards.external_sort import Sorter
+from retrieval.errors import UserError
+
+
+class Example(NamedTuple):
+    """A query and what is known about texts; the id of a text is empty where its file gives none.
+
+    Answers are texts that a passage may hold, where a file gives them.
+    """
+
+    query: str
+    positives: tuple[Candidate, ...]
+    negatives: tuple[Candidate, ...] = ()
+    answers: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass
+class Counts:
+    """What readers leave out and what grouping brings together, for the log and the record of a stage.
+
+    Attributes:
+      first: of what readers leave out, where the first one stands.
+    """
+
+    examples: int = 0
+    queries: int = 0
+    left_out: collections.Counter = dataclasses.field(default_factory=collections.Counter)
+    first: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def leave_out(self, what: str, at: str) -> None:
+        """One more of `what`, which was read at `at`."""
+        self.left_out[what] += 1
+        self.first.setdefault(what, at)
+
+
+def example(
+    query: str,
+    positives: Iterable[Candidate],
+    negatives: Iterable[Candidate],
+    at: str,
+    counts: Counts,
+    answers: Iterable[str] = (),
+) -> Example | None:
+    """An example that was read at `at`, without its empty texts; None, and counted, where no positive is left.
+
+    Raises:
+      UserError: the query is empty.
+    """
+    if not query.strip():
+        raise UserError(f"{at}: the query is empty; write one, or drop the example")
+    with_text = tuple(_with_text(positives, at, counts)), tuple(_with_text(negatives, at, counts))
+    if not with_text[0]:
+        counts.leave_out("examples without a positive", at)
+        return None
+    return Example(query, *with_text, tuple(answers))
+
+
+def text_id(record: Mapping[str, Any], fields: Iterable[str], at: str) -> str:
+    """The id of a text in the first of `fields` that it has, a string or an integer; empty where it has none.
+
+    Raises:
+      UserError: it is something else.
+    """
+    for field in fields:
+        if record.get(field) is not None:
+            return str(record[field]) if type(record[field]) is int else text_files.string(record, field, at)
+    return ""
+
+
+def digest(text: Candidate) -> bytes:
+    """What two texts have in common only if title and text are the same, whatever their ids."""
+    return hashing.digest(text.title, text.text)
+
+
+def of_set(value: RetrievalSet | Judged, rule: str, text_of: Callable[[str], Candidate]) -> Iterator[Example]:
+    """The queries of a set with the candidates that `rule` judges relevant, whose texts `text_of` gives by id."""
+    for query, grades in value.qrels[rule].items():
+        positives = tuple(text_of(id) for id, grade in grades.items() if grade > 0)
+        if positives:
+            yield Example(value.queries[query], positives)
+
+
+class Groups:
+    """Examples by query, in the order of a hash, as often as they are asked for. Made by `grouped`."""
+
+    def __init__(
+        self, sorter: Sorter, pool: int, counts: Counts, key: Callable[[Candidate], bytes | str], skip: int = 0
+    ):
+        self._sorter = sorter
+        self._pool = pool
+        self._counts = counts
+        self._key = key
+        self._skip = skip
+
+    def after(self, count: int) -> "Groups":
+        """The same without the first `count` queries."""
+        return Groups(self._sorter, self._pool, self._counts, self._key, count)
+
+    def __iter__(self) -> Iterator[Example]:
+        return itertools.islice(self._all(), self._skip, None)
+
+    def _all(self) -> Iterator[Example]:
+        excluded = self._counts.queries = 0
+        for (_, query), records in itertools.groupby(self._sorter, key=operator.itemgetter(0, 1)):
+            group, dropped = self._merge(query, [msgpack.unpackb(packed) for *_, packed in records])
+            excluded += dropped
+            self._counts.queries += 1
+            yield group
+        self._counts.left_out["negatives that are positives of their query"] = excluded
+
+    def _merge(self, query: str, parts: Sequence[list]) -> tuple[Example, int]:
+        """Texts and answers of all examples of a query, each once, and how many were called positive and negative."""
+        positives, negatives = (
+            {self._key(text): text for part in parts for text in itertools.starmap(Candidate, part[side])}
+            for side in (0, 1)
+        )
+        ids = {text.id for text in positives.values() if text.id}
+        kept = {key: text for key, text in negatives.items() if key not in positives and text.id not in ids}
+        drawn = heapq.nsmallest(self._pool, kept, key=lambda key: (hashing.digest(query, str(key)), key))
+        answers = dict.fromkeys(text for *_, own in parts for text in own)
+        merged = Example(query, tuple(positives.values()), tuple(kept[key] for key in drawn), tuple(answers))
+        return merged, len(negatives) - len(kept)
+
+
+@contextlib.contextmanager
+def grouped(
+    examples: Iterable[Example],
+    folder: Path,
+    pool: int,
+    counts: Counts,
+    key: Callable[[Candidate], bytes | str] = digest,
+    seed: int = 0,
+) -> Iterator[Groups]:
+    """The examples with those of a query brought together, sorted in a temporary file of `folder`.
+
+    The positives of a query stand in the order of its examples, and none of them, by key or by id, is one of its
+    negatives, whichever example calls it so.
+
+    Args:
+      pool: negatives that a query keeps, drawn by a hash.
+      key: what tells texts apart.
+      seed: of the order of the queries.
+    """
+    with Sorter(folder) as sorter:
+        for query, positives, negatives, answers in examples:
+            texts = [[(text.id, text.title, text.text) for text in side] for side in (positives, negatives)]
+            counts.examples += 1
+            sorter.add((hashing.digest(str(seed), query), query, counts.examples, msgpack.packb([*texts, answers])))
+        yield Groups(sorter, pool, counts, key)
+
+
+def evaluation_set(name: str, groups: Iterable[Example], rule: str = "test") -> RetrievalSet:
+    """The queries of `groups`, to be answered from all their positives and negatives; held in memory.
+
+    Texts that are the same are one candidate. Ids come from the texts. Answers are those that the examples have.
+    """
+    candidates: list[Candidate] = []
+    value = RetrievalSet(name, {}, candidates, {rule: {}})
+    seen = set()
+    for query, positives, negatives, answers in groups:
+        id = hashing.digest(query).hex()
+        value.queries[id] = query
+        if (found := answer.of_texts(answers)).values:
+            value.answers[id] = found
+        value.qrels[rule][id] = {digest(text).hex(): 1 for text in positives}
+        for text in (*positives, *negatives):
+            if (own := digest(text)) not in seen:
+                seen.add(own)
+                candidates.append(dataclasses.replace(text, id=own.hex()))
+    return value
+
+
+def passages(groups: Iterable[Example]) -> Iterator[Candidate]:
+    """The texts of `groups`, each once. One without an id of its own gets one that is made from it."""
+    seen, ids = set(), set()
+    for _, positives, negatives, _ in groups:
+        for text in (*positives, *negatives):
+            if (own := digest(text)) in seen:
+                continue
+            seen.add(own)
+            id = text.id if text.id and text.id not in ids else own.hex()
+            ids.add(id)
+            yield dataclasses.replace(text, id=id)
+
+
+def _with_text(texts: Iterable[Candidate], at: str, counts: Counts) -> Iterator[Candidate]:
+    for text in texts:
+        if text.title.strip() or text.text.strip():
+            yield text
+        else:
+            counts.leave_out("empty texts", at)

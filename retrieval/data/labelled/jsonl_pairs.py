@@ -1,0 +1,67 @@
+"""Labelled queries as JSON lines, with the field names that people use:
+
+    {"query": ..., "positives": [...], "negatives": [...]}                      also "pos" and "neg"
+    {"anchor": ..., "positive": ..., "negative": ..., "negative_2": ...}        sentence-transformers
+    {"query": ..., "positive_passages": [...], "negative_passages": [...]}      Tevatron
+
+A text is a string or {"docid": ..., "title": ..., "text": ...}; a field has one text or an array of them.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from retrieval.data.labelled.grouping import Counts, Example, example, text_id
+from retrieval.data.sets import text_files
+from retrieval.data.sets.beir import Candidate
+from retrieval.errors import UserError
+
+_QUERY = ("query", "anchor", "question")
+_POSITIVE = ("positive", "positives", "pos", "positive_passages")
+_NEGATIVE = re.compile(r"negatives?|neg|negative_passages|negative_\d+")
+_ID_FIELDS = ("docid", "_id", "id")
+
+
+def read(path: Path, counts: Counts) -> Iterator[Example]:
+    """The examples of a file (.jsonl or .jsonl.gz), one after the other.
+
+    Raises:
+      UserError: a line is not JSON, its query or its positives are in no field or in two, or a text is of another kind.
+    """
+    for at, line in text_files.lines(path):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{at}: not valid JSON ({error}); one object a line is needed") from error
+        if not isinstance(record, dict):
+            raise UserError(f'{at}: not a JSON object; one like {{"query": ..., "positive": ...}} is needed')
+        query = text_files.string(record, _one(record, _QUERY, at), at)
+        positives = _texts(record, _one(record, _POSITIVE, at), at)
+        fields = [field for field in record if _NEGATIVE.fullmatch(field) and record[field] is not None]
+        negatives = [text for field in fields for text in _texts(record, field, at)]
+        if found := example(query, positives, negatives, at, counts):
+            yield found
+
+
+def _one(record: dict[str, Any], names: Sequence[str], at: str) -> str:
+    """The field of a record that has one of the names."""
+    found = [name for name in names if name in record]
+    if len(found) != 1:
+        wrong = f"has both '{found[0]}' and '{found[1]}'" if found else "has no field for it"
+        raise UserError(f"{at}: one of {', '.join(names)} is needed, and the line {wrong}")
+    return found[0]
+
+
+def _texts(record: dict[str, Any], field: str, at: str) -> list[Candidate]:
+    values = record[field]
+    values = values if isinstance(values, list) else [values]
+    return [_text(value, field, f"{at}, {field} {number}") for number, value in enumerate(values, 1)]
+
+
+def _text(value: Any, field: str, at: str) -> Candidate:
+    if not isinstance(value, dict):
+        return Candidate("", "", text_files.string({field: value}, field, at))
+    title, text = text_files.string(value, "title", at, default=""), text_files.string(value, "text", at)
+    return Candidate(text_id(value, _ID_FIELDS, at), title, text)

@@ -1,0 +1,177 @@
+"""Labelled examples as TFRecord shards: what fine-tuning reads.
+
+A record is a query with one of its positives and all negatives that it keeps. Its texts are the positive, then the
+negatives (of ReQA: a sentence as the title, and its passage):
+
+    query                     token ids
+    titles, title_lengths     token ids of all titles, one after the other, and how many each has
+    texts, text_lengths       the same of the texts
+    document_id               of each text; the same text has the same id
+    positive_ids              of all positives of the query, and of the same query spelled otherwise, trained on or not
+    counts                    of each text: in how many records it is the positive; the same of the records with
+                              negatives; and how many times these draw it, if each draws one negative
+"""
+
+import array
+import contextlib
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from retrieval import files, hashing
+from retrieval.data.corpora import passages
+from retrieval.data.labelled.grouping import Example, digest
+from retrieval.data.sets import splits
+from retrieval.data.sets.beir import Candidate
+from retrieval.data.shards.external_sort import Sorter
+from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.errors import UserError
+
+PATTERN = "pairs-*.tfrecord"
+COUNTS = 3  # of each text, in a record
+
+
+def write_pairs(
+    groups: Iterable[Example], vocabulary: Vocabulary, folder: Path, num_shards: int, positives: int = 0
+) -> dict[str, Any]:
+    """Writes a record for every positive of every query, and `stats.json`; returns it.
+
+    The records stand in the order of a hash, dealt out one by one: shards differ by one record at most. Where there are
+    fewer records than shards, there are as many shards as divide `num_shards` and leave none empty: lanes divide them.
+
+    Args:
+      groups: every query once, each time that they are iterated over: twice.
+      positives: of a query, those that get a record, the first; 0 for all.
+
+    Raises:
+      UserError: there is no query.
+    """
+    drawn = _Counter(groups, positives or None)
+    if not drawn.pairs:
+        raise UserError("no labelled example is left to train on: look at what was left out, and at config.split")
+    num_shards = max(count for count in range(1, min(num_shards, drawn.pairs) + 1) if num_shards % count == 0)
+    lengths = np.zeros(2, np.int64)
+    folder.mkdir(parents=True, exist_ok=True)
+    with Sorter(folder) as records:
+        for query, golds, negatives, _ in groups:
+            golds = golds[: positives or None]
+            query_ids, *texts = _tokens(vocabulary, query, [*golds, *negatives])
+            for gold, tokens in zip(golds, texts):
+                own = [(gold, tokens), *zip(negatives, texts[len(golds) :])]
+                records.add((_order(query, gold), _record(query_ids, own, drawn, drawn.positive_ids(query))))
+                lengths += len(query_ids), sum(map(len, tokens))
+        _deal(records, folder, num_shards)
+    query_tokens, document_tokens = (lengths / drawn.pairs).round(2).tolist()
+    statistics = {
+        "pairs": drawn.pairs,
+        "positives left out": drawn.left_out,
+        "most positives": drawn.most_positives,
+        "pairs with negatives": drawn.with_negatives,
+        "negatives per pair": round(drawn.negatives / drawn.pairs, 2),
+        "queries by negatives": drawn.queries,
+        "shards": num_shards,
+        "query_tokens": query_tokens,
+        "document_tokens": document_tokens,
+    }
+    files.write_json(folder / "stats.json", statistics)
+    return statistics
+
+
+class _Counter:
+    """How often every text is drawn in an epoch, and the positives of every query: 50 bytes a text of any length.
+
+    Attributes:
+      most_positives: of the query that has the most.
+    """
+
+    def __init__(self, groups: Iterable[Example], positives: int | None):
+        self.pairs = self.with_negatives = self.negatives = self.left_out = 0
+        self.queries: dict[int, list] = {}  # by how many negatives they have: how many they are, and the first
+        keys, counts, known = array.array("Q"), array.array("d"), array.array("Q")
+        for query, found, negatives, _ in groups:
+            golds = found[:positives]
+            for text in found:
+                known.extend((_wording(query), _id(text)))
+            self.left_out += len(found) - len(golds)
+            self.queries.setdefault(len(negatives), [0, query])[0] += 1
+            self.pairs += len(golds)
+            self.with_negatives += len(golds) * bool(negatives)
+            self.negatives += len(golds) * len(negatives)
+            for text in golds:
+                keys.append(_key(text))
+                counts.extend((1, bool(negatives), 0))
+            for text in negatives:
+                keys.append(_key(text))
+                counts.extend((0, 0, len(golds) / len(negatives)))
+        self._keys, places = np.unique(np.asarray(keys), return_inverse=True)
+        columns = np.asarray(counts).reshape(-1, COUNTS).T
+        self._counts = np.stack([np.bincount(places, column, len(self._keys)) for column in columns], axis=1)
+        known_N2 = np.unique(np.asarray(known).reshape(-1, 2), axis=0)
+        self._wordings, self._ids = known_N2.T
+        self.most_positives = int(np.unique(self._wordings, return_counts=True)[1].max(initial=0))
+
+    def positive_ids(self, query: str) -> np.ndarray:
+        """The document ids of all positives of a query and of those of its wording."""
+        wording = np.uint64(_wording(query))
+        ends = (np.searchsorted(self._wordings, wording, side) for side in ("left", "right"))
+        return self._ids[slice(*ends)]
+
+    def of(self, text: Candidate) -> np.ndarray:
+        """The `counts` of a text."""
+        return self._counts[np.searchsorted(self._keys, np.uint64(_key(text)))]
+
+
+def _tokens(vocabulary: Vocabulary, query: str, texts: Sequence[Candidate]) -> Iterator[Any]:
+    """The ids of the query, then (title, text) of each text."""
+    query_ids, *ids = vocabulary.encode_batch([query, *(part for text in texts for part in (text.title, text.text))])
+    yield query_ids
+    yield from zip(ids[::2], ids[1::2])
+
+
+def _record(
+    query: list[int], texts: Sequence[tuple[Candidate, Any]], drawn: _Counter, positive_ids: np.ndarray
+) -> bytes:
+    columns = {
+        "query": query,
+        "titles": [id for _, (title, _) in texts for id in title],
+        "title_lengths": [len(title) for _, (title, _) in texts],
+        "texts": [id for _, (_, body) in texts for id in body],
+        "text_lengths": [len(body) for _, (_, body) in texts],
+        "document_id": [_id(text) for text, _ in texts],
+        "positive_ids": positive_ids.tolist(),
+    }
+    features = {name: tf.train.Feature(int64_list=tf.train.Int64List(value=values)) for name, values in columns.items()}
+    counts = tf.train.FloatList(value=[count for text, _ in texts for count in drawn.of(text)])
+    features["counts"] = tf.train.Feature(float_list=counts)
+    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString(deterministic=True)
+
+
+def _deal(records: Iterable[tuple[bytes, bytes]], folder: Path, num_shards: int) -> None:
+    with contextlib.ExitStack() as stack:
+        writers = []
+        for shard in range(num_shards):
+            path = stack.enter_context(files.atomic(folder / f"pairs-{shard:05d}-of-{num_shards:05d}.tfrecord"))
+            writers.append(stack.enter_context(tf.io.TFRecordWriter(str(path))))
+        for number, (_, record) in enumerate(records):
+            writers[number % num_shards].write(record)
+
+
+def _id(text: Candidate) -> int:
+    return passages.document_id(digest(text).hex())
+
+
+def _wording(query: str) -> int:
+    """Questions that an uncased model sees alike have the same."""
+    return hashing.number(splits.wording(query))
+
+
+def _key(text: Candidate) -> int:
+    return int.from_bytes(digest(text), "big")
+
+
+def _order(query: str, text: Candidate) -> bytes:
+    return hashlib.blake2b(query.encode() + b"\0" + digest(text), digest_size=8).digest()

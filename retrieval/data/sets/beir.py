@@ -1,0 +1,304 @@
+"""Test collections: queries, candidates and relevance judgements, as BEIR folders.
+
+Every evaluation set of the project, wherever it comes from, is kept as such a folder:
+
+    corpus.jsonl    {"_id": ..., "title": ..., "text": ...}
+    queries.jsonl   {"_id": ..., "text": ...}
+    qrels/NAME.tsv  query-id, corpus-id, score (with a header line); one file per rule of relevance
+    answers.jsonl   {"_id": ..., "answers": [...]}, or "patterns", regular expressions; where answers are known
+
+The first two .jsonl files may be compressed (.jsonl.gz), and a title may be left out, in what is read. With answers
+there need be no qrels: what is retrieved is then judged by them.
+"""
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from retrieval import files
+from retrieval.data.sets import answers as answer
+from retrieval.data.sets import text_files
+from retrieval.data.sets.answers import Answers
+from retrieval.errors import UserError
+
+ANSWERS = "answers.jsonl"
+_HEADER = ["query-id", "corpus-id", "score"]
+_HIGHEST_GRADE = 1_000_000  # the metrics count with 32 bits
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """Something that can be retrieved. ReQA's (sentence, passage) pairs are (title, text)."""
+
+    id: str
+    title: str
+    text: str
+
+
+class Stream:
+    """Candidates that are read anew whenever they are asked for: a collection may be larger than the memory."""
+
+    def __init__(self, read: Callable[[], Iterator[Candidate]], count: int):
+        self._read = read
+        self._count = count
+
+    def __iter__(self) -> Iterator[Candidate]:
+        return self._read()
+
+    def __len__(self) -> int:
+        return self._count
+
+
+@dataclasses.dataclass(frozen=True)
+class RetrievalSet:
+    """One evaluation set.
+
+    Attributes:
+      queries: query id -> text, in the order of the file.
+      candidates: what is ranked, in the order of the file.
+      qrels: rule of relevance -> query id -> candidate id -> grade (> 0 is relevant). Most sets have one rule,
+        named 'test'; ReQA has two, and questions that are judged by their answers alone have none.
+      answers: query id -> its answers, where they are known.
+    """
+
+    name: str
+    queries: dict[str, str]
+    candidates: list[Candidate] | Stream
+    qrels: dict[str, dict[str, dict[str, int]]]
+    answers: dict[str, Answers] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Judged:
+    """What evaluation needs of a set: everything but the texts of the candidates.
+
+    Attributes:
+      candidates: their ids, in the order of the file.
+      own: query id -> row of the candidate that is the query itself, of the same id and text.
+    """
+
+    name: str
+    queries: dict[str, str]
+    candidates: list[str]
+    own: dict[str, int]
+    qrels: dict[str, dict[str, dict[str, int]]]
+    answers: dict[str, Answers] = dataclasses.field(default_factory=dict)
+
+
+def read_folder(folder: Path) -> RetrievalSet:
+    """Reads a BEIR folder; its name is the folder's own.
+
+    As in BEIR, queries that no rule judges are left out; where there is no rule, those without an answer. A judgement
+    may be zero or negative (not relevant).
+
+    Raises:
+      UserError: a file is missing or broken, an id is missing, repeated or has white space, a judgement or an answer
+        names an unknown query or candidate, or there is none of either; with the file and the line.
+    """
+    folder = Path(folder)
+    candidates = list(read_candidates(_either(folder, "corpus.jsonl")))
+    queries, qrels, answers = _read_judgements(folder, {candidate.id for candidate in candidates})
+    return RetrievalSet(folder.resolve().name, queries, candidates, qrels, answers)
+
+
+def read_judged(folder: Path) -> Judged:
+    """`read_folder` for a collection whose texts may be larger than the memory: they are read and forgotten.
+
+    Raises:
+      UserError: as `read_folder`.
+    """
+    folder = Path(folder)
+    texts = read_queries(_either(folder, "queries.jsonl"))
+    ids, own = [], {}
+    for row, candidate in enumerate(read_candidates(_either(folder, "corpus.jsonl"))):
+        ids.append(candidate.id)
+        if texts.get(candidate.id) == candidate.text:
+            own[candidate.id] = row
+    queries, qrels, answers = _read_judgements(folder, set(ids))
+    own = {id: row for id, row in own.items() if id in queries}
+    return Judged(folder.resolve().name, queries, ids, own, qrels, answers)
+
+
+def own_rows(queries: Mapping[str, str], candidates: Iterable[Candidate]) -> dict[str, int]:
+    """Query id -> row of the candidate that is the query itself, of the same id and text."""
+    return {
+        candidate.id: row for row, candidate in enumerate(candidates) if queries.get(candidate.id) == candidate.text
+    }
+
+
+def write_folder(folder: Path, value: RetrievalSet) -> None:
+    """Writes a BEIR folder, whole or not at all; one that is there is replaced."""
+    with files.atomic(Path(folder)) as temporary:
+        (temporary / "qrels").mkdir(parents=True)
+        write_candidates(temporary / "corpus.jsonl", value.candidates)
+        _write_records(temporary / "queries.jsonl", ({"_id": id, "text": text} for id, text in value.queries.items()))
+        for rule, qrels in value.qrels.items():
+            rows = [f"{query}\t{id}\t{grade}" for query, grades in qrels.items() for id, grade in grades.items()]
+            text = "\n".join(["\t".join(_HEADER), *rows]) + "\n"
+            (temporary / "qrels" / f"{rule}.tsv").write_text(text, encoding="utf-8")
+        if value.answers:
+            _write_records(temporary / ANSWERS, itertools.starmap(_answer_record, value.answers.items()))
+
+
+def read_candidates(path: Path) -> Iterator[Candidate]:
+    """The candidates of a corpus.jsonl or corpus.jsonl.gz, one after the other.
+
+    Raises:
+      UserError: as `read_folder`.
+    """
+    for id, record, at in _records(path):
+        yield Candidate(id, text_files.string(record, "title", at, default=""), text_files.string(record, "text", at))
+
+
+def read_queries(path: Path) -> dict[str, str]:
+    """Every query, judged or not, of a queries.jsonl or queries.jsonl.gz.
+
+    Raises:
+      UserError: as `read_folder`, or a query is empty.
+    """
+    return {
+        id: text_files.required(text_files.string(record, "text", at), f"query '{id}'", at)
+        for id, record, at in _records(path)
+    }
+
+
+def read_answers(path: Path) -> dict[str, Answers]:
+    """The answers of an answers.jsonl by query id.
+
+    Raises:
+      UserError: as `read_folder`, or a pattern is no regular expression.
+    """
+    return {
+        id: answer.of_patterns(text_files.strings(record, "patterns", at), at)
+        if "patterns" in record
+        else answer.of_texts(text_files.strings(record, "answers", at))
+        for id, record, at in _records(path)
+    }
+
+
+def write_candidates(path: Path, candidates: Iterable[Candidate]) -> None:
+    """Writes a corpus.jsonl, whole or not at all."""
+    with files.atomic(Path(path)) as temporary:
+        _write_records(temporary, ({"_id": c.id, "title": c.title, "text": c.text} for c in candidates))
+
+
+def check_id(id: str, name: str, at: str) -> str:
+    """An id, called `name` where it was read, if a run file can hold it.
+
+    Raises:
+      UserError: it is empty, or has white space.
+    """
+    if id.split() != [id]:
+        raise UserError(f"{at}: the {name} '{id}' is empty or has white space, which run files cannot hold; rename it")
+    return id
+
+
+def grade(text: str, at: str) -> int:
+    """The grade of a judgement.
+
+    Raises:
+      UserError: it is not an integer, or too large for what counts with it.
+    """
+    try:
+        value = text_files.integer(text)
+    except ValueError as error:
+        raise UserError(f"{at}: the score '{text}' is not an integer; write 1 for relevant") from error
+    if abs(value) > _HIGHEST_GRADE:
+        raise UserError(f"{at}: the score '{text}' is out of range, it may be {_HIGHEST_GRADE} at most")
+    return value
+
+
+def check_relevant(judgements: Iterable[Mapping[str, int]], path: Path) -> None:
+    """Checks that the grades of some query by candidate have one above 0.
+
+    Raises:
+      UserError: they have none, so every metric would be 0.
+    """
+    if not any(grade > 0 for grades in judgements for grade in grades.values()):
+        raise UserError(
+            f"{path}: no grade of the queries that are asked is above 0, so nothing is relevant; write 1 for relevant"
+        )
+
+
+def _read_judgements(folder: Path, candidates: Collection[str]) -> tuple[dict[str, str], dict, dict[str, Answers]]:
+    """The queries that a rule judges, or that have answers where there is no rule; judgements by rule; answers."""
+    queries = read_queries(_either(folder, "queries.jsonl"))
+    paths = sorted(folder.glob("qrels/*.tsv"))
+    answers = read_answers(folder / ANSWERS) if (folder / ANSWERS).is_file() else {}
+    if not (paths or answers):
+        raise UserError(f"{folder / 'qrels'}: no .tsv file with relevance judgements, and no {ANSWERS} beside it")
+    if unknown := next((id for id in answers if id not in queries), None):
+        raise UserError(f"{folder / ANSWERS}: the query '{unknown}' is not in queries.jsonl; add it there, or drop it")
+    qrels = {path.stem: _read_qrels(path, queries, candidates) for path in paths}
+    known = {id: found for id, found in answers.items() if found.values}
+    kept = set().union(*qrels.values()) if qrels else known.keys()
+    judged = {id: text for id, text in queries.items() if id in kept}
+    return judged, qrels, {id: known[id] for id in judged if id in known}
+
+
+def _either(folder: Path, name: str) -> Path:
+    for path in (folder / name, folder / f"{name}.gz"):
+        if path.is_file():
+            return path
+    raise UserError(f"{folder}: neither {name} nor {name}.gz is there; a BEIR folder has one of them")
+
+
+def _records(path: Path) -> Iterator[tuple[str, dict, str]]:
+    """(id, JSON object, place) of each line."""
+    seen = set()
+    for at, line in text_files.lines(path):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{at}: not valid JSON ({error}); one object a line is needed") from error
+        id = _id(record, at)
+        if id in seen:
+            raise UserError(f"{at}: the _id '{id}' is there twice; ids must be distinct")
+        seen.add(id)
+        yield id, record, at
+
+
+def _id(record: Any, at: str) -> str:
+    if isinstance(record, dict) and type(record.get("_id")) is int:
+        return str(record["_id"])
+    return check_id(text_files.string(record, "_id", at), "_id", at)
+
+
+def _read_qrels(path: Path, queries: Collection[str], candidates: Collection[str]) -> dict[str, dict[str, int]]:
+    qrels: dict[str, dict[str, int]] = {}
+    for at, line in text_files.lines(path):
+        fields = line.split("\t")
+        if not qrels and fields == _HEADER:
+            continue
+        query, candidate, score = _judgement(fields, at)
+        if query not in queries:
+            raise UserError(f"{at}: the query '{query}' is not in queries.jsonl; add it there, or drop the line")
+        if candidate not in candidates:
+            raise UserError(f"{at}: the candidate '{candidate}' is not in corpus.jsonl; add it there, or drop the line")
+        if qrels.setdefault(query, {}).setdefault(candidate, score) != score:
+            raise UserError(f"{at}: query '{query}' and candidate '{candidate}' are judged twice, and differently")
+    if not qrels:
+        raise UserError(f"{path}: no judgement in it, so no query is left to evaluate")
+    check_relevant(qrels.values(), path)
+    return qrels
+
+
+def _judgement(fields: list[str], at: str) -> tuple[str, str, int]:
+    if len(fields) != 3:
+        raise UserError(f"{at}: {len(fields)} fields, expected 3 between tabs: {', '.join(_HEADER)}")
+    return fields[0], fields[1], grade(fields[2], at)
+
+
+def _answer_record(id: str, found: Answers) -> dict[str, Any]:
+    return {"_id": id, "patterns" if found.are_patterns else "answers": list(found.values)}
+
+
+def _write_records(path: Path, records: Iterable[dict[str, Any]]) -> None:
+    """Writes JSON lines, and refuses what could not be read back."""
+    with open(path, "w", encoding="utf-8") as file:
+        for number, record in enumerate(records, 1):
+            _id(record, f"{path.name}, line {number}")
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")

@@ -1,0 +1,217 @@
+"""The TSV files of MS MARCO (Nguyen et al. 2016), plain or .gz:
+
+    collection.tsv         passage id, passage
+    msmarco-docs.tsv       document id, url, title, body
+    queries.*.tsv          query id, query
+    triples.*.tsv          query, positive, negative
+    qidpidtriples.*.tsv    the same as ids
+
+Fields are between tabs, and quotation marks mean nothing. A collection is of passages or of documents, as its first
+line is. The url of a document stands before its title.
+"""
+
+import array
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from retrieval import hashing
+from retrieval.data.labelled.grouping import Counts, Example, example, grouped
+from retrieval.data.sets import beir, text_files
+from retrieval.data.sets.beir import Candidate
+from retrieval.errors import UserError
+
+# The fields of a collection's lines, by their number.
+_COLLECTIONS = {2: ("passage id", "passage"), 4: ("document id", "url", "title", "body")}
+
+
+def read_collection(path: Path) -> Iterator[Candidate]:
+    """The passages or documents, one after the other. An empty one is kept: it can be judged, and its place counts.
+
+    Raises:
+      UserError: the file cannot be read or is not UTF-8, a line has not two fields, of documents four, or an id is not
+        one; with the line. At the end: an id is there twice.
+    """
+    return (passage for _, passage in _passages(path))
+
+
+def read_queries(path: Path) -> dict[str, str]:
+    """Query id -> query.
+
+    Raises:
+      UserError: as `read_collection`, or a query is empty, or there is none.
+    """
+    queries: dict[str, str] = {}
+    for at, line in text_files.lines(path):
+        id, text = _fields(line, ("query id", "query"), at)
+        if not text.strip():
+            raise UserError(f"{at}: the query '{id}' is empty; write one, or drop the line")
+        if beir.check_id(id, "query id", at) in queries:
+            raise UserError(f"{at}: the query id '{id}' is there twice; ids must be distinct")
+        queries[id] = text
+    if not queries:
+        raise UserError(f"{path}: no query in it; lines of query id, tab, query are needed")
+    return queries
+
+
+def read_triples(path: Path, counts: Counts) -> Iterator[Example]:
+    """The triples of texts, one after the other.
+
+    Raises:
+      UserError: as `read_collection`, for three fields, or a query is empty.
+    """
+    for at, line in text_files.lines(path):
+        query, *texts = _fields(line, ("query", "positive", "negative"), at)
+        positives, negatives = ([Candidate("", "", text)] for text in texts)
+        if triple := example(query, positives, negatives, at, counts):
+            yield triple
+
+
+def read_id_triples(
+    path: Path, queries: Path, collection: Path, folder: Path, pool: int, counts: Counts
+) -> Iterator[Example]:
+    """The triples of ids, by query, with the texts that `queries` and `collection` have for them.
+
+    Queries are held in memory; of passages, of which there may be millions, 16 bytes for each.
+
+    Args:
+      folder: where temporary files may lie.
+      pool: negatives that a query keeps, drawn by a hash: the others need no text.
+
+    Raises:
+      UserError: as the readers of the three files, or a triple names an unknown query or passage.
+    """
+    known = read_queries(queries)
+    with Passages(collection, folder) as passages:
+        triples = _id_triples(path, known, passages, queries)
+        of_ids = Counts()
+        with grouped(triples, folder, pool, of_ids, key=lambda passage: passage.id) as groups:
+            for query, *ids, _ in groups:
+                positives, negatives = ([passages[passage.id] for passage in side] for side in ids)
+                if of_query := example(known[query], positives, negatives, f"{path}, query '{query}'", counts):
+                    yield of_query
+        counts.left_out["ids of negatives that are positives of their query"] += of_ids.left_out.total()
+
+
+class Distinct:
+    """Whether the ids of a file are, without a set of them, which would take a gigabyte of MS MARCO's 8.8 million."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._digests, self._lines = array.array("Q"), array.array("Q")
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def add(self, id: str, line: int) -> None:
+        """Notes an id of the file, and its line."""
+        self._digests.append(hashing.number(id))
+        self._lines.append(line)
+
+    def check(self) -> None:
+        """Raises:
+        UserError: an id is there twice.
+        """
+        digests = np.asarray(self._digests)
+        order = np.argsort(digests, kind="stable")
+        again = order[1:][digests[order][1:] == digests[order][:-1]]
+        if len(again):
+            line = self._lines[again.min()]
+            raise UserError(f"{self._path}, line {line}: its passage id is there twice; ids must be distinct")
+
+
+class Passages:
+    """Passages or documents by id, read from the disk when they are asked for; to be used in a `with` statement.
+
+    What is compressed is unpacked into a temporary file without a name.
+    """
+
+    def __init__(self, path: Path, folder: Path):
+        """Raises:
+        UserError: as `read_collection`.
+        """
+        self._path = path
+        self._folder = folder
+        digests, places = array.array("Q"), array.array("Q")
+        for place, passage in _passages(path):
+            digests.append(hashing.number(passage.id))
+            places.append(place)
+        order = np.argsort(np.asarray(digests))
+        self._digests, self._places = np.asarray(digests)[order], np.asarray(places)[order]
+
+    def __enter__(self) -> "Passages":
+        if not text_files.is_gzip(self._path):
+            self._file = self._path.open("rb")
+            return self
+        self._file = tempfile.TemporaryFile(dir=self._folder)
+        self._file.writelines(text_files.byte_lines(self._path))
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._file.close()
+
+    def __contains__(self, id: str) -> bool:
+        return self._digests[self._row(id)] == hashing.number(id)
+
+    def __getitem__(self, id: str) -> Candidate:
+        self._file.seek(int(self._places[self._row(id)]))
+        line = text_files.decoded(self._file.readline(), str(self._path))
+        return _passage(line, _kind(line, str(self._path)), str(self._path))
+
+    def _row(self, id: str) -> int:
+        """That of the id, where it is there."""
+        return min(int(np.searchsorted(self._digests, np.uint64(hashing.number(id)))), len(self._digests) - 1)
+
+
+def _passages(path: Path) -> Iterator[tuple[int, Candidate]]:
+    """Each passage, after the byte at which its line begins, in what the file holds."""
+    seen, place, names = Distinct(path), 0, ()
+    for number, line in enumerate(text_files.byte_lines(path), 1):
+        at = f"{path}, line {number}"
+        if text := text_files.decoded(line, at):
+            names = names or _kind(text, at)
+            passage = _passage(text, names, at)
+            seen.add(passage.id, number)
+            yield place, passage
+        place += len(line)
+    if not seen:
+        raise UserError(f"{path}: no passage in it; lines of passage id, tab, passage are needed")
+    seen.check()
+
+
+def _kind(line: str, at: str) -> Sequence[str]:
+    """The names of the fields of the collection that a line is of."""
+    count = line.count("\t") + 1
+    if count not in _COLLECTIONS:
+        known = ", or ".join(f"{number} between tabs: {', '.join(names)}" for number, names in _COLLECTIONS.items())
+        raise UserError(f"{at}: {count} fields, expected {known}")
+    return _COLLECTIONS[count]
+
+
+def _passage(line: str, names: Sequence[str], at: str) -> Candidate:
+    id, *before, text = _fields(line, names, at)
+    return Candidate(beir.check_id(id, names[0], at), " ".join(filter(None, map(str.strip, before))), text)
+
+
+def _id_triples(path: Path, queries: Mapping[str, str], passages: Passages, names: Path) -> Iterator[Example]:
+    """Triples of ids: texts that have nothing but an id."""
+    for at, line in text_files.lines(path):
+        query, *ids = _fields(line, ("query id", "positive id", "negative id"), at)
+        if query not in queries:
+            raise UserError(f"{at}: the query '{query}' is not in {names}; name its file in config.pairs.queries")
+        for id in ids:
+            if id not in passages:
+                raise UserError(
+                    f"{at}: the passage '{id}' is not in the collection; name its file in config.pairs.collection"
+                )
+        positives, negatives = ((Candidate(id, "", ""),) for id in ids)
+        yield Example(query, positives, negatives)
+
+
+def _fields(line: str, names: Sequence[str], at: str) -> list[str]:
+    fields = line.split("\t")
+    if len(fields) != len(names):
+        raise UserError(f"{at}: {len(fields)} fields, expected {len(names)} between tabs: {', '.join(names)}")
+    return fields

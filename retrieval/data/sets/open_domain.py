@@ -1,0 +1,40 @@
+"""More candidates for an evaluation set, from a prepared corpus (Chang et al. 2020, section 4.4: one million)."""
+
+import dataclasses
+import heapq
+import itertools
+from collections.abc import Iterable, Iterator
+
+from retrieval import hashing
+from retrieval.data.corpora import sentences
+from retrieval.data.sets.beir import Candidate, RetrievalSet, Stream
+from retrieval.errors import UserError
+
+
+def extend(value: RetrievalSet, passages: Iterable[Candidate], count: int, seed: int) -> RetrievalSet:
+    """The set with `count` more candidates: (sentence, passage) pairs of a corpus that are not among its own.
+
+    They are drawn by a hash of seed and id, in one pass over the corpus that holds `count` of them in memory; pairs
+    whose sentence is one of the set's own are left out, since they might be right answers that nobody has judged. A
+    draw of fewer is the beginning of a draw of more.
+
+    Raises:
+      UserError: the corpus has fewer.
+    """
+    known = {candidate.title for candidate in value.candidates}
+    fresh = (pair for pair in _pairs(passages) if pair.title not in known)
+    drawn = heapq.nsmallest(count, fresh, key=lambda pair: (hashing.digest(f"{seed} {pair.id}"), pair.id))
+    if len(drawn) < count:
+        raise UserError(
+            f"config.sets.distractors={count}: the corpus has only {len(drawn)} (sentence, passage) pairs; "
+            "ask for fewer, or prepare a larger corpus"
+        )
+    candidates = Stream(lambda: itertools.chain(value.candidates, drawn), len(value.candidates) + len(drawn))
+    return dataclasses.replace(value, candidates=candidates)
+
+
+def _pairs(passages: Iterable[Candidate]) -> Iterator[Candidate]:
+    for passage in passages:
+        found = dict.fromkeys(passage.text[start:end] for start, end in sentences.split(passage.text))
+        for number, sentence in enumerate(found):
+            yield Candidate(f"corpus:{passage.id}-{number}", sentence, passage.text)

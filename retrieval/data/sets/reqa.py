@@ -1,0 +1,185 @@
+"""ReQA (Ahmad et al. 2019) from SQuAD v1.1, as Chang et al. 2020 (section 4.1) evaluate on it.
+
+A question is to find, among all (sentence, paragraph) pairs, the pair whose sentence holds its answer.
+"""
+
+import bisect
+import collections
+import dataclasses
+import json
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from retrieval import hashing
+from retrieval.data.corpora import sentences, tfds_source
+from retrieval.data.sets import beir, text_files
+from retrieval.data.sets.answers import of_texts
+from retrieval.errors import UserError
+
+PAIR = "pair"  # the name of the paper's rule of relevance
+_T = TypeVar("_T")
+_JSON_NAMES = {list: "array", int: "integer", dict: "object", bool: "boolean"}
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Paragraph:
+    """A paragraph and what is asked about it.
+
+    Attributes:
+      questions: (question, its answers, each with the character of `text` at which it begins).
+      lost: how many further answers had no sure place in `text`; they are counted in the log.
+    """
+
+    text: str
+    questions: list[tuple[str, list[tuple[int, str]]]]
+    lost: int = 0
+
+
+def read_squad(paths: Sequence[Path | str]) -> beir.RetrievalSet:
+    """The set 'reqa' from the questions of all `paths`: SQuAD v1.1 JSON files (.json or .json.gz), or 'tfds:squad'.
+
+    Candidates and queries are those of `build`; all strings are taken as they stand, with their line breaks and outer
+    white space: the 97,888 queries of the paper's Table 2 are counted so.
+
+    An answer that is not at its `answer_start` is looked for in the paragraph: where it occurs exactly once, it is
+    taken to be there, otherwise it is left out. What is left out is counted in the log.
+
+    From TFDS comes the same set as from the files, in another order: TFDS stores its examples shuffled.
+
+    Raises:
+      UserError: a file is missing, not JSON or not SQuAD, or no question is left; with the article and question. As
+        `tfds_source.examples`.
+    """
+    value = build("reqa", (paragraph for path in paths for paragraph in _paragraphs(path)))
+    if not value.queries:
+        raise UserError(
+            f"{', '.join(map(str, paths)) or 'no SQuAD file'}: not one question with an answer; name a file of SQuAD"
+        )
+    return value
+
+
+def build(name: str, paragraphs: Iterable[Paragraph]) -> beir.RetrievalSet:
+    """The ReQA set of `paragraphs`, which may be one with no query.
+
+    Candidates (title = sentence, text = its whole paragraph) are the distinct (sentence, paragraph) pairs of the
+    paragraphs that have a question. Queries are the distinct question strings that have a gold sentence: a sentence
+    in which an answer begins. Ids come from the texts alone: they do not depend on the files or their order.
+
+    The rules of relevance are 'pair', the gold (sentence, paragraph) pairs (Chang et al.), which are also the tuples
+    for fine-tuning, and 'sentence', every candidate with the text of a gold sentence, whatever its paragraph
+    (Ahmad et al.). The answers are carried for mining, which may leave out what holds one.
+    """
+    queries: dict[str, str] = {}
+    answers: dict[str, list[str]] = {}
+    candidates: dict[str, beir.Candidate] = {}
+    pairs: dict[str, dict[str, int]] = {}
+    left_out = collections.Counter()
+    for paragraph in (p for p in paragraphs if p.questions):
+        spans = sentences.split(paragraph.text)
+        texts = [paragraph.text[start:end] for start, end in spans]
+        ids = _candidate_ids(paragraph.text, texts)
+        candidates |= {id: beir.Candidate(id, sentence, paragraph.text) for sentence, id in ids.items()}
+        for question, placed in paragraph.questions:
+            if placed:
+                query = hashing.digest(question).hex()
+                queries[query] = question
+                pairs.setdefault(query, {}).update((ids[texts[_sentence_at(spans, start)]], 1) for start, _ in placed)
+                answers.setdefault(query, []).extend(answer for _, answer in placed)
+        left_out["answers"] += paragraph.lost
+        left_out["questions"] += sum(not placed for _, placed in paragraph.questions)
+    if queries and left_out.total():
+        _log.warning("ReQA: left out %(answers)d misplaced answers, %(questions)d questions with no answer", left_out)
+    qrels = {PAIR: pairs, "sentence": _same_sentence(pairs, candidates)}
+    known = {query: of_texts(texts) for query, texts in answers.items()}
+    return beir.RetrievalSet(name, queries, list(candidates.values()), qrels, known)
+
+
+def field(record: Any, name: str, kind: type[_T], at: str) -> _T:
+    """A field of a JSON object that was read at `at`, of exactly that type (`text_files.string` reads strings)."""
+    value = record.get(name) if isinstance(record, dict) else None
+    if type(value) is not kind:
+        raise UserError(f"{at}: the field '{name}' is missing or not a JSON {_JSON_NAMES[kind]}")
+    return value
+
+
+def _candidate_ids(paragraph: str, texts: list[str]) -> dict[str, str]:
+    """Sentence -> id; of equal sentences the first gives the number."""
+    key = hashing.digest(paragraph).hex()
+    ids: dict[str, str] = {}
+    for number, sentence in enumerate(texts):
+        ids.setdefault(sentence, f"{key}-{number}")
+    return ids
+
+
+def _same_sentence(
+    pairs: dict[str, dict[str, int]], candidates: dict[str, beir.Candidate]
+) -> dict[str, dict[str, int]]:
+    by_sentence = collections.defaultdict(list)
+    for candidate in candidates.values():
+        by_sentence[candidate.title].append(candidate.id)
+    return {
+        query: {id: 1 for gold in golds for id in by_sentence[candidates[gold].title]} for query, golds in pairs.items()
+    }
+
+
+def _paragraphs(path: Path | str) -> Iterator[Paragraph]:
+    if tfds_source.is_source(path):
+        yield from _tfds_paragraphs(str(path))
+        return
+    try:
+        root = json.loads(b"".join(text_files.byte_lines(Path(path))))
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            f"{path}: not valid JSON ({error}); a file of SQuAD is needed, such as dev-v1.1.json"
+        ) from error
+    for i, article in enumerate(field(root, "data", list, f"{path}")):
+        at = f"{path}: article {i} ('{_name(article, 'title')}')"
+        for j, paragraph in enumerate(field(article, "paragraphs", list, at)):
+            yield _paragraph(paragraph, f"{at}, paragraph {j}")
+
+
+def _tfds_paragraphs(source: str) -> Iterator[Paragraph]:
+    """TFDS holds one example per question; those of a paragraph are brought together again."""
+    by_context: dict[str, list[Any]] = {}
+    for example in tfds_source.examples(source, "squad"):
+        by_context.setdefault(example["context"], []).append(example)
+    for context, questions in by_context.items():
+        yield _paragraph({"context": context, "qas": questions}, f"{source}: article '{questions[0]['title']}'")
+
+
+def _paragraph(record: Any, at: str) -> Paragraph:
+    text = text_files.string(record, "context", at)
+    questions, lost = [], 0
+    for number, question in enumerate(field(record, "qas", list, at)):
+        question_at = f"{at}, question '{_name(question, 'id') or number}'"
+        placed = [_placed(answer, text, question_at) for answer in field(question, "answers", list, question_at)]
+        known = [answer for answer in placed if answer]
+        asked = text_files.required(text_files.string(question, "question", question_at), "question", question_at)
+        questions.append((asked, known))
+        lost += len(placed) - len(known)
+    return Paragraph(text, questions, lost)
+
+
+def _name(record: Any, field: str) -> str:
+    """A title or an id for the message of an error; empty where it is missing or no text."""
+    value = record.get(field) if isinstance(record, dict) else None
+    return value if isinstance(value, str) else ""
+
+
+def _placed(answer: Any, text: str, at: str) -> tuple[int, str] | None:
+    """Where the answer begins and how it reads, or None where that cannot be decided."""
+    words = text_files.string(answer, "text", at)
+    start = field(answer, "answer_start", int, at)
+    if not words.strip():
+        return None
+    if start >= 0 and text.startswith(words, start):
+        return start, words
+    return (text.find(words), words) if text.count(words) == 1 else None
+
+
+def _sentence_at(spans: Sequence[tuple[int, int]], position: int) -> int:
+    # White space between two sentences belongs to the second: some answers begin with it.
+    return bisect.bisect_right(spans, position, key=lambda span: span[1])

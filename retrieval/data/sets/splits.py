@@ -1,0 +1,148 @@
+"""The questions of an evaluation set divided into training, validation and test (Chang et al. 2020, section 4.1)."""
+
+import logging
+import unicodedata
+from collections.abc import Collection, Mapping, Sequence
+
+from retrieval import hashing
+from retrieval.data.sets import reqa
+from retrieval.data.sets.answers import Answers
+from retrieval.data.sets.beir import RetrievalSet, Stream
+from retrieval.errors import UserError
+
+_log = logging.getLogger(__name__)
+
+TRAIN, VALIDATION = "train", "validation"
+_MOST_HELD_OUT = 2000  # queries of files: their texts are a pool that is held in memory
+
+
+def split(value: RetrievalSet, ratio: float, validation: float, seed: int) -> tuple[RetrievalSet, RetrievalSet]:
+    """Divides a set by question: no question that is trained on is evaluated on, under whatever id.
+
+    Questions are one where `wording` says so. The order in which they go to one side or the other is that of a hash of
+    seed and id (of the smallest id of the question), so the training questions of a smaller ratio are among those of a
+    larger one.
+
+    Args:
+      ratio: share of the questions to train on, and those that are the last one again; 0.01, 0.05 and 0.8 in the paper.
+      validation: share of the training questions that is held out to choose settings and checkpoint; 0.1 in the paper.
+
+    Returns:
+      The set with its test questions alone and every candidate; and one whose rules are 'train' and 'validation', with
+      what is relevant by any rule of `value` (of ReQA by the paper's) and no other candidate.
+
+    Raises:
+      UserError: a share is not between 0 and 1, or leaves no question to train on, to validate on or to test on; or
+        no candidate is known to be right, or no question to test on is judged.
+    """
+    if not value.qrels:
+        raise UserError(
+            f"set '{value.name}' in config.split.set has answers and no judgements, so there is no positive to train "
+            "on: split another set, such as reqa"
+        )
+    for name, share in (("ratio", ratio), ("validation", validation)):
+        if not 0 < share < 1:
+            raise UserError(f"config.split.{name}={share}: a share between 0 and 1 is needed, such as 0.1")
+    ids = _ordered(value.queries, seed)
+    wordings = [wording(value.queries[id]) for id in ids]
+    training = _behind(wordings, round(ratio * len(ids)))
+    held_out = _behind(wordings, round(validation * training))
+    sizes = {"train": training - held_out, "validation": held_out, "test": len(ids) - training}
+    if not all(sizes.values()):
+        counts = ", ".join(f"{count} {name}" for name, count in sizes.items())
+        raise UserError(
+            f"set '{value.name}' has {len(ids)} questions, and config.split.ratio={ratio} with "
+            f"config.split.validation={validation} makes {counts} questions of them: choose others, or a larger set"
+        )
+    return _test_set(value, set(ids[training:])), _training_set(value, ids[held_out:training], ids[:held_out])
+
+
+def wording(question: str) -> str:
+    """What questions share that an uncased model sees alike: they differ in white space, case or accents alone.
+
+    SQuAD has 118 that differ so from another one.
+    """
+    question = " ".join(question.split()).casefold()
+    if question.isascii():
+        return question
+    return "".join(part for part in unicodedata.normalize("NFD", question) if unicodedata.category(part) != "Mn")
+
+
+def _ordered(queries: Mapping[str, str], seed: int) -> list[str]:
+    """The ids in the order of a hash, and those of one wording next to each other."""
+    first: dict[str, str] = {}
+    for id in sorted(queries):
+        first.setdefault(wording(queries[id]), id)
+
+    def place(id: str) -> tuple[bytes, str, str]:
+        smallest = first[wording(queries[id])]
+        return hashing.digest(f"{seed} {smallest}"), smallest, id
+
+    return sorted(queries, key=place)
+
+
+def _behind(wordings: Sequence[str], border: int) -> int:
+    """The first border from `border` on that does not part equal wordings."""
+    while 0 < border < len(wordings) and wordings[border - 1] == wordings[border]:
+        border += 1
+    return border
+
+
+def held_out(queries: int, share: float) -> int:
+    """How many of some labelled queries are held out to validate on: their share, at most 2,000, and never all."""
+    return min(max(1, round(share * queries)), _MOST_HELD_OUT, max(0, queries - 1))
+
+
+def _test_set(value: RetrievalSet, ids: Collection[str]) -> RetrievalSet:
+    queries = {id: text for id, text in value.queries.items() if id in ids}
+    qrels = {rule: _restrict(judgements, queries) for rule, judgements in value.qrels.items()}
+    for rule in [rule for rule, judgements in qrels.items() if not judgements]:  # a folder with such a file is refused
+        _log.warning("set '%s': no question of '%s' is left to test on, so it is not evaluated", value.name, rule)
+        del qrels[rule]
+    if not qrels:
+        raise UserError(
+            f"set '{value.name}' in config.split.set: none of the {len(queries)} questions that are left to test on is "
+            "judged; choose another config.split.ratio or config.split.seed"
+        )
+    return RetrievalSet(value.name, queries, value.candidates, qrels, _of(value.answers, queries))
+
+
+def _training_set(value: RetrievalSet, train: Collection[str], validation: Collection[str]) -> RetrievalSet:
+    positives = _positives(value)
+    qrels = {TRAIN: _restrict(positives, train), VALIDATION: _restrict(positives, validation)}
+    without = [id for id in (*train, *validation) if not positives.get(id)]
+    if without:
+        _log.warning(
+            "set '%s': %d questions have no candidate that is judged relevant, the first is '%s': they are not trained "
+            "on, nor validated on",
+            *(value.name, len(without), without[0]),
+        )
+    relevant = {candidate for rule in qrels.values() for grades in rule.values() for candidate in grades}
+    # Hundreds of thousands of documents need not be held.
+    candidates = Stream(
+        lambda: (candidate for candidate in value.candidates if candidate.id in relevant), len(relevant)
+    )
+    queries = {id: value.queries[id] for id in (*train, *validation)}
+    return RetrievalSet("training", queries, candidates, qrels, _of(value.answers, queries))
+
+
+def _positives(value: RetrievalSet) -> dict[str, dict[str, int]]:
+    """Question -> what is relevant to it.
+
+    The rules of a BEIR folder are parts of the set, such as dev and test; those of ReQA are two readings of the same
+    questions.
+    """
+    rules = [value.qrels[reqa.PAIR]] if reqa.PAIR in value.qrels else value.qrels.values()
+    positives: dict[str, dict[str, int]] = {}
+    for rule in rules:
+        for id, grades in rule.items():
+            positives.setdefault(id, {}).update({c: grade for c, grade in grades.items() if grade > 0})
+    return positives
+
+
+def _of(answers: Mapping[str, Answers], queries: Collection[str]) -> dict[str, Answers]:
+    return {id: answers[id] for id in queries if id in answers}
+
+
+def _restrict(judgements: Mapping[str, dict[str, int]], ids: Collection[str]) -> dict[str, dict[str, int]]:
+    return {id: judgements[id] for id in ids if judgements.get(id)}

@@ -1,0 +1,161 @@
+"""Test collections of TREC and MS MARCO: three files, of candidates, of queries and of judgements, plain or .gz.
+
+candidates    lines of id and text with a tab between them, or BEIR's corpus.jsonl
+queries       lines of id and text with a tab between them, or TREC topics: <top> <num> Number: 301 <title> ...
+judgements    lines of query id, iteration (not read), candidate id and grade, with tabs or blanks between them
+"""
+
+import codecs
+import collections
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from retrieval.data.sets import beir, msmarco, text_files
+from retrieval.data.sets.beir import Candidate, RetrievalSet, Stream
+from retrieval.errors import UserError
+
+_log = logging.getLogger(__name__)
+
+_TAG = re.compile(r"</?(\w+)>")
+_LABEL = re.compile(r"^\s*(number|topic|title)\s*:", re.IGNORECASE)
+
+
+def read_set(name: str, candidates: Path, queries: Path, judgements: Path) -> RetrievalSet:
+    """A test collection with one rule of relevance, 'test'; a grade above 0 is relevant.
+
+    The candidates are not held in memory: they are read once to be checked, and again when they are asked for.
+    Judgements of a query that `queries` has not are left out and counted: qrels are often of more queries than are
+    asked. Candidates without a text are counted and stay.
+
+    Raises:
+      UserError: one of the files is not what it should be, a judgement is of an unknown candidate, or no query is left
+        that is judged; with the file and the line.
+    """
+    topics, qrels = read_queries(queries), read_qrels(judgements)
+    known = {query: grades for query, (_, grades) in qrels.items() if query in topics}
+    if not known:
+        raise UserError(
+            f"{judgements}: none of its {len(qrels)} queries is in {queries}, so no query is left to evaluate; are the "
+            "ids written alike?"
+        )
+    beir.check_relevant(known.values(), judgements)
+    left_out = collections.Counter({"judged queries that are not asked": len(qrels) - len(known)})
+    left_out["queries without a judgement"] = len(topics) - len(known)
+    wanted = {id: at for query in known for id, at in qrels[query][0].items()}
+    count = 0
+    for candidate in read_candidates(candidates):
+        count += 1
+        wanted.pop(candidate.id, None)
+        left_out["candidates without a text, which stay"] += not candidate.text.strip()
+    if wanted:
+        id, at = next(iter(wanted.items()))
+        raise UserError(f"{at}: the candidate '{id}' is not in {candidates}; are the judgements of another collection?")
+    for what, number in left_out.items():
+        if number:
+            _log.warning("set %s: %d %s", name, number, what)
+    asked = {id: text for id, text in topics.items() if id in known}
+    return RetrievalSet(name, asked, Stream(lambda: read_candidates(candidates), count), {"test": known})
+
+
+def read_candidates(path: Path) -> Iterator[Candidate]:
+    """The candidates of a collection.tsv or a corpus.jsonl, which is told by its first character.
+
+    Raises:
+      UserError: as `msmarco.read_collection` or `beir.read_candidates`.
+    """
+    return beir.read_candidates(path) if first_character(path) == "{" else msmarco.read_collection(path)
+
+
+def read_queries(path: Path) -> dict[str, str]:
+    """Query id -> text, of lines with a tab, or of TREC topics, which are told by their first character.
+
+    Raises:
+      UserError: as `msmarco.read_queries` or `read_topics`.
+    """
+    return read_topics(path) if first_character(path) == "<" else msmarco.read_queries(path)
+
+
+def read_topics(path: Path) -> dict[str, str]:
+    """The number and the title of each topic: what TREC calls a short query.
+
+    Tags may be closed or not, and "Number:" or "Topic:" may stand before what they hold.
+
+    Raises:
+      UserError: a topic has no number or no title, or two have the same number; with the line where it begins.
+    """
+    topics: dict[str, str] = {}
+    for at, fields in _topics(path):
+        for name in ("num", "title"):
+            if not fields.get(name):
+                raise UserError(f"{at}: the topic has no <{name}>, or nothing in it; write one, or drop the topic")
+        id = beir.check_id(fields["num"], "number", at)
+        if id in topics:
+            raise UserError(f"{at}: the number '{id}' is there twice; numbers must be distinct")
+        topics[id] = fields["title"]
+    if not topics:
+        raise UserError(f"{path}: no topic in it; <top> <num> Number: 1 <title> words </top> is needed")
+    return topics
+
+
+def read_qrels(path: Path) -> dict[str, tuple[dict[str, str], dict[str, int]]]:
+    """Query id -> candidate id -> the place of the judgement, and query id -> candidate id -> its grade.
+
+    Lines that say the same again are counted in the log.
+
+    Raises:
+      UserError: a line has not four fields or a grade that is no integer, two say different things, or there is none.
+    """
+    qrels: dict[str, tuple[dict[str, str], dict[str, int]]] = {}
+    again = 0
+    for at, line in text_files.lines(path):
+        fields = line.split()
+        if len(fields) != 4:
+            raise UserError(f"{at}: {len(fields)} fields, expected 4: query id, 0, candidate id, grade")
+        query, _, id, text = fields
+        places, grades = qrels.setdefault(query, ({}, {}))
+        again += id in grades
+        places.setdefault(id, at)
+        if (grade := beir.grade(text, at)) != grades.setdefault(id, grade):
+            raise UserError(f"{at}: query '{query}' and candidate '{id}' are judged twice, and differently; drop one")
+    if again:
+        _log.warning("%s: %d judgements are there again", path, again)
+    if not qrels:
+        raise UserError(f"{path}: no judgement in it, so no query is left to evaluate")
+    return qrels
+
+
+def first_character(path: Path) -> str:
+    """The first character that is not blank; empty where there is none.
+
+    Raises:
+      UserError: as `text_files.byte_pieces`.
+    """
+    for piece in text_files.byte_pieces(path, 1 << 10):
+        if text := piece.removeprefix(codecs.BOM_UTF8).decode(errors="replace").lstrip():
+            return text[0]
+    return ""
+
+
+def _topics(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """(where it begins, tag -> what follows it up to the next tag) of each topic; of equal tags the first counts."""
+    began, block = "", []
+    for at, line in text_files.lines(path):
+        before, begins, rest = line.partition("<top>")
+        block.append(before)
+        if begins:
+            if began:
+                yield began, _tagged("\n".join(block))
+            began, block = at, [rest]
+    if began:
+        yield began, _tagged("\n".join(block))
+
+
+def _tagged(text: str) -> dict[str, str]:
+    _, *parts = _TAG.split(text)
+    fields: dict[str, str] = {}
+    for tag, value in zip(parts[::2], parts[1::2]):
+        if value := " ".join(_LABEL.sub("", value, count=1).split()):
+            fields.setdefault(tag.lower(), value)
+    return fields

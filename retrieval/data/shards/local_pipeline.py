@@ -1,0 +1,126 @@
+"""`prepare` on this machine: the functions of `shards` as tasks of worker processes, one phase after the other."""
+
+import collections
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from retrieval import files
+from retrieval.data.corpora import sources
+from retrieval.data.corpora.sources import Source
+from retrieval.data.shards import local_runner, shard_steps
+from retrieval.data.shards.shard_steps import Settings
+from retrieval.data.tokenizers import vocabularies
+
+# What a redirect or a dropped page, which have no text, add to a chunk: a wiki may have millions in a row.
+_SMALL = 256
+
+
+def write_articles(source: Source, folder: Path, settings: Settings) -> collections.Counter:
+    """Source to `articles/*.jsonl`; returns the counts."""
+    chunks = enumerate(_chunks(source.read(), settings.chunk_bytes))
+    output = folder / "articles"
+    tasks = ((output / f"{i:06d}.counts", (output / f"{i:06d}.jsonl", pages, source.parse)) for i, pages in chunks)
+    local_runner.run_tasks("parse", tasks, _parse_task, settings.workers)
+    return _sum_counts([output])
+
+
+def write_shards(folder: Path, settings: Settings) -> collections.Counter:
+    """`articles/*.jsonl` to TFRecord shards; returns the counts."""
+    work = folder / "work"
+    buckets = range(settings.num_shards)
+    run = functools.partial(local_runner.run_tasks, workers=settings.workers)
+    paths = sources.article_files(folder)
+    run(
+        "cut",
+        [(work / "cut" / f"{p.stem}.items", (p, folder, settings)) for p in paths],
+        _cut_task,
+        total=len(paths),
+    )
+    for name, task in {"resolve": _resolve_task, "attach": _attach_task, "write": _write_task}.items():
+        tasks = [(work / name / f"{b:05d}.items", (b, work, folder, settings)) for b in buckets]
+        run(name, tasks, task, total=len(buckets))
+    return _sum_counts(work.iterdir())
+
+
+def _parse_task(output: Path, article_file: Path, pages: list, parse: Callable) -> None:
+    items = list(sources.parse_pages(pages, parse))
+    lines = [line for tag, _, line in items if tag != shard_steps.COUNT]
+    files.write_text(article_file, "".join(f"{line}\n" for line in lines))
+    _write_items(output, (item for item in items if item[0] == shard_steps.COUNT), num_buckets=1)
+
+
+def _chunks(pages: Iterable[Any], chunk_bytes: int) -> Iterator[list]:
+    chunk, size = [], 0
+    for page in pages:
+        chunk.append(page)
+        size += getattr(page, "size", _SMALL)
+        if size >= chunk_bytes:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+# A worker cuts many files, and the words that the vocabulary has met stay known.
+_worker_vocabulary = functools.cache(vocabularies.load)
+
+
+def _cut_task(output: Path, article_file: Path, folder: Path, settings: Settings) -> None:
+    vocabulary = _worker_vocabulary(folder)
+    items = (
+        item
+        for article in sources.read_articles(article_file)
+        for item in shard_steps.cut_article(article, vocabulary, settings.limits, settings.num_shards)
+    )
+    _write_items(output, items, settings.num_shards)
+
+
+def _resolve_task(output: Path, bucket: int, work: Path, folder: Path, settings: Settings) -> None:
+    groups = local_runner.read_groups([work / "cut"], [shard_steps.REDIRECT, shard_steps.REQUEST], bucket, work)
+    items = (item for title, values in groups for item in shard_steps.resolve(title, *values))
+    _write_items(output, items, settings.num_shards)
+
+
+def _attach_task(output: Path, bucket: int, work: Path, folder: Path, settings: Settings) -> None:
+    groups = local_runner.read_groups(
+        [work / "cut", work / "resolve"], [shard_steps.LEAD, shard_steps.RESOLVED], bucket, work
+    )
+    items = (
+        item
+        for title, (leads, requests) in groups
+        for item in shard_steps.attach(title, leads, requests, settings.num_shards)
+    )
+    _write_items(output, items, settings.num_shards)
+
+
+def _write_task(output: Path, bucket: int, work: Path, folder: Path, settings: Settings) -> None:
+    passages, neighbours = (
+        (value for _, value in local_runner.read_items([work / phase], tag, bucket))
+        for phase, tag in (("cut", shard_steps.PASSAGE), ("attach", shard_steps.NEIGHBOUR))
+    )
+    items = shard_steps.write_shard(bucket, passages, neighbours, folder, settings.num_shards)
+    _write_items(output, items, settings.num_shards)
+
+
+def _write_items(output: Path, items: Iterable[shard_steps.Item], num_buckets: int) -> None:
+    """Writes what a task yields, with one sum for each name in place of its counts."""
+    counts: collections.Counter = collections.Counter()
+
+    def others() -> Iterator[shard_steps.Item]:
+        for tag, key, value in items:
+            if tag == shard_steps.COUNT:
+                counts[key] += value
+            else:
+                yield tag, key, value
+        yield from ((shard_steps.COUNT, name, count) for name, count in counts.items())
+
+    local_runner.write_items(output, others(), num_buckets)
+
+
+def _sum_counts(folders: Iterable[Path]) -> collections.Counter:
+    counts: collections.Counter = collections.Counter()
+    for name, count in local_runner.read_items(folders, shard_steps.COUNT):
+        counts[name] += count
+    return counts

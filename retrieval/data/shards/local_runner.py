@@ -1,0 +1,197 @@
+"""A small map-and-shuffle over a process pool: the local counterpart of Beam for `prepare`.
+
+A phase is a set of independent tasks. A task writes one file of `(tag, key, value)` items, sorted into buckets by key,
+whole or not at all; a task whose file is there is not run again, which is all that resuming takes. The next phase has
+one task per bucket and reads that bucket from every file of the phases before it. Neither the items that a task writes
+nor those of a bucket need to fit in memory; the values of one key do.
+"""
+
+import collections
+import concurrent.futures
+import io
+import itertools
+import json
+import multiprocessing
+import operator
+import os
+import struct
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgpack
+import tqdm
+
+from retrieval import files, hashing
+from retrieval.data.shards.external_sort import Sorter
+from retrieval.errors import UserError
+from retrieval.runtime import hosts
+
+# Of a segment: the size of its tags' names, the number of buckets, the size of its runs. Of a run: where it begins.
+_HEADER, _PLACE = struct.Struct("<3Q"), struct.Struct("<Q")
+# What reading a file raises that is none of items.
+_DAMAGE = (ValueError, TypeError, AttributeError, OverflowError, MemoryError, struct.error, msgpack.UnpackException)
+# Packed items that a task holds before it writes them.
+_MEMORY = 64 << 20
+# How workers start: a fork would inherit the locks of JAX's and TensorFlow's threads.
+_START = multiprocessing.get_context("spawn")
+
+
+def run_tasks(
+    name: str,
+    tasks: Iterable[tuple[Path, tuple]],
+    function: Callable[..., None],
+    workers: int,
+    total: int | None = None,
+) -> None:
+    """Calls `function(output, *arguments)` in worker processes for every task whose `output` does not exist yet.
+
+    The tasks are drawn as workers come free, so an endless iterator of large arguments is fine.
+
+    Raises:
+      UserError: a worker was killed (out of memory, most often); what was finished is kept.
+    """
+    pending: set[concurrent.futures.Future] = set()
+    with (
+        concurrent.futures.ProcessPoolExecutor(workers, _START, _end_with_parent) as pool,
+        tqdm.tqdm(desc=name, total=total, unit="task", mininterval=2) as progress,
+    ):
+        try:
+            for output, arguments in tasks:
+                if output.exists():
+                    progress.update()
+                    continue
+                pending.add(pool.submit(function, output, *arguments))
+                if len(pending) > 2 * workers:
+                    progress.update(_collect(pending, concurrent.futures.FIRST_COMPLETED))
+            progress.update(_collect(pending, concurrent.futures.ALL_COMPLETED))
+        except concurrent.futures.process.BrokenProcessPool as error:
+            raise UserError(
+                f"{name}: a worker process was killed, most often for lack of memory; start again to go on where it "
+                "stopped, with fewer prepare.workers or more prepare.shards"
+            ) from error
+        except hosts.PreemptedError:
+            # There is no time to wait; what they write is whole or not.
+            for worker in multiprocessing.active_children():
+                worker.kill()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """Ends this worker when its parent is killed; by itself it would wait for tasks forever."""
+
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "only a worker has a parent"
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def write_items(path: Path, items: Iterable[tuple[str, Any, Any]], num_buckets: int, memory: int = _MEMORY) -> None:
+    """Writes items as segments of `memory` bytes, in each of which a bucket of a tag is one run of bytes."""
+    with files.atomic(path) as temporary, temporary.open("wb") as file:
+        pack: Callable[[Any], bytes] = msgpack.Packer().pack
+        runs, size = collections.defaultdict(list), 0
+        for tag, key, value in items:
+            bucket = key if isinstance(key, int) else hashing.number(key)
+            packed = pack((key, pack(value)))
+            runs[tag, bucket % num_buckets].append(packed)
+            size += len(packed)
+            if size > memory:
+                _write_segment(file, runs, num_buckets)
+                runs, size = collections.defaultdict(list), 0
+        _write_segment(file, runs, num_buckets)
+
+
+def read_items(folders: Iterable[Path], tag: str, bucket: int | None = None) -> Iterator[tuple[Any, Any]]:
+    """Keys and values of a tag, of one bucket or of all, one after the other."""
+    return ((key, msgpack.unpackb(packed)) for path in _paths(folders) for key, packed in _read_run(path, tag, bucket))
+
+
+def read_groups(
+    folders: Iterable[Path], tags: Iterable[str], bucket: int, scratch: Path
+) -> Iterator[tuple[Any, list[list]]]:
+    """For every key of a bucket, in order: the key and its values, one list per tag.
+
+    Args:
+      scratch: folder for temporary files.
+    """
+    tags, paths = list(tags), _paths(folders)
+    with Sorter(scratch) as sorter:
+        for position, tag in enumerate(tags):
+            for path in paths:
+                for key, packed in _read_run(path, tag, bucket):
+                    sorter.add((key, position, packed))
+        for key, group in itertools.groupby(sorter, key=operator.itemgetter(0)):
+            values: list[list] = [[] for _ in tags]
+            for _, position, packed in group:
+                values[position].append(msgpack.unpackb(packed))
+            yield key, values
+
+
+def _paths(folders: Iterable[Path]) -> list[Path]:
+    return sorted(path for folder in folders for path in folder.iterdir() if path.suffix in (".items", ".counts"))
+
+
+def _write_segment(file: BinaryIO, runs: Mapping[tuple[str, int], list[bytes]], num_buckets: int) -> None:
+    """A segment: its header, the names of its tags, where each run begins and ends, the runs.
+
+    A reader of one bucket so reads a few bytes of the table, however many buckets there are.
+    """
+    tags = sorted({tag for tag, _ in runs})
+    in_order = [runs.get((tag, bucket), []) for tag in tags for bucket in range(num_buckets)]
+    places = list(itertools.accumulate((sum(map(len, run)) for run in in_order), initial=0))
+    names = json.dumps(tags).encode()
+    file.write(_HEADER.pack(len(names), num_buckets, places[-1]) + names)
+    file.write(struct.pack(f"<{len(places)}Q", *places))
+    for run in in_order:
+        file.writelines(run)
+
+
+def _read_run(path: Path, tag: str, bucket: int | None) -> Iterator[tuple[Any, bytes]]:
+    """Keys and packed values of a tag in every segment of a file.
+
+    Raises:
+      UserError: the file is not what `write_items` writes.
+    """
+    try:
+        yield from _read_segments(path, tag, bucket)
+    except _DAMAGE as error:
+        raise UserError(f"{path}: damaged ({error}); delete {path.parent.parent} and start again") from error
+
+
+def _read_segments(path: Path, tag: str, bucket: int | None) -> Iterator[tuple[Any, bytes]]:
+    with path.open("rb") as file:
+        while header := file.read(_HEADER.size):
+            size_of_names, num_buckets, size = _HEADER.unpack(header)
+            tags = json.loads(file.read(size_of_names))
+            table = file.tell()
+            body = table + (len(tags) * num_buckets + 1) * _PLACE.size
+            if tag in tags:
+                first = tags.index(tag) * num_buckets + (bucket or 0)
+                start, end = (
+                    _read_place(file, table, run) for run in (first, first + (num_buckets if bucket is None else 1))
+                )
+                file.seek(body + start)
+                yield from msgpack.Unpacker(io.BytesIO(file.read(end - start)), use_list=False, max_buffer_size=0)
+            file.seek(body + size)
+
+
+def _read_place(file: BinaryIO, table: int, run: int) -> int:
+    file.seek(table + run * _PLACE.size)
+    return _PLACE.unpack(file.read(_PLACE.size))[0]
+
+
+def _collect(pending: set[concurrent.futures.Future], when: str) -> int:
+    done, rest = concurrent.futures.wait(pending, return_when=when)
+    pending.clear()
+    pending.update(rest)
+    for future in done:
+        future.result()
+    return len(done)

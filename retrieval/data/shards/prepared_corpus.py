@@ -1,0 +1,117 @@
+"""A corpus to tokenised shards: articles, then the vocabulary, then passages with their links.
+
+    corpus/articles/*.jsonl          one article, redirect or known item (held out for evaluation) a line
+    corpus/vocab.txt                 the WordPiece vocabulary; tokenizer.json for one of byte pairs
+    corpus/passages-*.tfrecord       a passage, its title and (outside the lead itself) the lead of its article
+    corpus/links-*.tfrecord          a passage and the lead of an article that it links to (WLP)
+    corpus/passages-*.jsonl          the text of the passages
+    corpus/stats.json                what was read, kept and dropped, and the numbers of Table 1
+
+The work is the same functions under two runners: worker processes on this machine (`local_pipeline`), or Apache Beam
+(`beam_pipeline`) wherever Beam runs. Both write the same bytes.
+"""
+
+import collections
+import itertools
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from retrieval import files, hashing
+from retrieval.data.corpora import passages, sources
+from retrieval.data.corpora.articles import Article
+from retrieval.data.corpora.sources import Source
+from retrieval.data.shards import local_pipeline, shard_steps
+from retrieval.data.shards.shard_steps import LOCAL, Settings
+from retrieval.data.tokenizers import vocabularies
+from retrieval.data.tokenizers.vocab import WordPiece
+from retrieval.errors import UserError
+
+# Shares above which something is a problem: of the tokens, that are cut off; of the passages, that ICT has no query of.
+_MOST_CUT, _MOST_ALONE = 0.01, 0.5
+
+
+def prepare(source: Source, folder: Path, settings: Settings) -> dict[str, Any]:
+    """Writes the corpus below `folder` and returns its statistics; goes on where an earlier call was cut off.
+
+    Raises:
+      UserError: the source cannot be read, or holds no passage.
+    """
+    files.remove_temporaries(folder)
+    _remove_articles_of(folder, "beam-*" if settings.runner == LOCAL else "[0-9]*")
+    if settings.runner == LOCAL:
+        pipeline = local_pipeline
+    else:
+        from retrieval.data.shards import beam_pipeline as pipeline
+    counts = pipeline.write_articles(source, folder, settings)
+    _vocabulary(folder, settings)
+    counts.update(pipeline.write_shards(folder, settings))  # not +=, which forgets what is 0
+    if not counts["passages"]:
+        raise UserError(f"no passage came out of the corpus: {dict(counts)}")
+    shutil.rmtree(folder / "work", ignore_errors=True)
+    statistics = _statistics(counts)
+    files.write_json(folder / "stats.json", statistics)
+    return statistics
+
+
+def _remove_articles_of(folder: Path, names: str) -> None:
+    """Deletes what an earlier call with another runner has begun: the same articles in files of other names."""
+    if articles_there := list((folder / "articles").glob(names)):
+        for path in (*articles_there, folder / "work"):
+            files.remove(path)
+
+
+def _vocabulary(folder: Path, settings: Settings) -> None:
+    if settings.vocabulary is not None:
+        vocabulary = vocabularies.load(settings.vocabulary)
+    elif not vocabularies.find(folder):
+        vocabulary = WordPiece.train(_sample_texts(folder, budget=16 << 20), settings.vocab_size)
+    else:
+        return
+    vocabulary.save(folder / vocabulary.FILE)
+
+
+def _sample_texts(folder: Path, budget: int) -> Iterator[str]:
+    """Paragraphs of one in n articles, about `budget` characters in all: enough to count word pieces by.
+
+    A hash chooses them: runners write articles in other orders.
+    """
+    every = max(1, sum(path.stat().st_size for path in sources.article_files(folder)) // budget)
+    lines = itertools.chain.from_iterable(map(sources.read_articles, sources.article_files(folder)))
+    for item in lines:
+        if isinstance(item, Article) and hashing.number(item.id) % every == 0:
+            yield from (paragraph.text for section in item.sections for paragraph in section.paragraphs)
+
+
+def _statistics(counts: collections.Counter) -> dict[str, Any]:
+    """Counts by name, Table 1 by task, and what broke."""
+    tasks = {}
+    for task in ("ict", "bfs", "wlp", "mlm"):
+        pairs, query, document = (counts.pop(f"{task} {k}", 0) for k in ("pairs", "query tokens", "document tokens"))
+        tasks[task] = {
+            "pairs": pairs,
+            "tokens": round(query + document),
+            "query_tokens": round(query / max(pairs, 1), 2),
+            "document_tokens": round(document / max(pairs, 1), 2),
+        }
+    problems = sorted(name.removeprefix("broken: ") for name in counts if name.startswith("broken: "))
+    problems += _losses(counts)
+    plain = {name: count for name, count in sorted(counts.items()) if not name.startswith("broken: ")}
+    return {"counts": plain, "tasks": tasks, "problems": problems}
+
+
+def _losses(counts: collections.Counter) -> Iterator[str]:
+    """What is lost to an unusual degree, and what helps."""
+    tokens, cut = counts[passages.TOKENS], counts[passages.CUT_OFF]
+    if cut > _MOST_CUT * tokens:
+        yield (
+            f"{cut / tokens:.1%} of the tokens are cut off: {counts[passages.LONG_SENTENCES]:,} of "
+            f"{counts[passages.SENTENCES]:,} sentences are longer than a passage; raise config.prepare.longest_passage"
+        )
+    alone = counts[f"{shard_steps.WITHOUT_PAIR} of ICT: one sentence alone"]
+    if alone > _MOST_ALONE * counts["passages"]:
+        yield (
+            f"{alone:,} of {counts['passages']:,} passages are one sentence alone, of which ICT makes no pair; raise "
+            "config.prepare.longest_passage or config.prepare.shortest_paragraph"
+        )

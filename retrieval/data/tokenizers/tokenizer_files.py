@@ -1,0 +1,33 @@
+"""A vocabulary as the files of a Hugging Face tokenizer, which gives the same token ids for every text.
+
+A pair is `[CLS] first [SEP] second [SEP]` with token types 0 and 1, where there are two, and "[SEP]" in a text is no
+special token, as with `Vocabulary`. What is too long is cut as `Vocabulary.pair` does it.
+"""
+
+from pathlib import Path
+
+from retrieval import files
+from retrieval.data.tokenizers.vocab import Vocabulary
+
+
+def write_tokenizer(folder: Path, vocabulary: Vocabulary, *, length: int, types: int) -> None:
+    """Writes `tokenizer.json` and its settings into a folder that is there.
+
+    Word pieces that strip accents get a `vocab.txt` too: its readers strip them.
+
+    Args:
+      length: tokens that a text is cut to where truncation is asked for.
+      types: token types of the model, 1 or 2.
+    """
+    ids = {"pad": vocabulary.pad_id, "unk": vocabulary.unk_id, "cls": vocabulary.cls_id, "sep": vocabulary.sep_id}
+    special = {f"{name}_token": vocabulary.tokens[id] for name, id in (ids | {"mask": vocabulary.mask_id}).items()}
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",  # tokenizer.json as it is
+        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+        "model_max_length": length,
+        "split_special_tokens": True,  # "[SEP]" in a text is three word pieces
+    }
+    vocabulary.save(folder / vocabulary.FILE)
+    files.write_text(folder / "tokenizer.json", vocabulary.to_json(types) + "\n")
+    files.write_json(folder / "tokenizer_config.json", settings | special)
+    files.write_json(folder / "special_tokens_map.json", special)

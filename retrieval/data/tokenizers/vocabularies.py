@@ -1,0 +1,48 @@
+"""The vocabulary of a file or a folder, of whichever kind it is."""
+
+from pathlib import Path
+
+from retrieval.data.tokenizers.byte_pairs import BytePairs
+from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
+from retrieval.errors import UserError
+from retrieval.files import read_json
+
+# Of several in a folder the first counts.
+FILES = ("vocab.txt", "tokenizer.json", "vocab.json")
+
+
+def find(place: Path) -> Path | None:
+    """The file of a vocabulary: `place` itself, or the first of its kind in that folder; None where there is none."""
+    if place.is_file():
+        return place
+    return next((place / name for name in FILES if (place / name).is_file()), None)
+
+
+def named(value: str) -> Path | None:
+    """The file that a field such as `config.vocab` names, itself or its folder; None where the field is empty."""
+    return (find(Path(value)) or Path(value)) if value else None
+
+
+def files(path: Path | None) -> list[Path]:
+    """The files that `load` reads for one that `find` or `named` gave."""
+    if path is None:
+        return []
+    return [path, path.with_name("merges.txt")] if path.name == "vocab.json" else [path]
+
+
+def load(place: Path) -> Vocabulary:
+    """The vocabulary of a file, or of a folder that has one.
+
+    Raises:
+      UserError: there is none, or it is none.
+    """
+    path = find(Path(place))
+    if path is None:
+        raise UserError(f"vocabulary {place}: no such file, nor a folder with one of {', '.join(FILES)}")
+    return (BytePairs if path.suffix == ".json" and _is_of_byte_pairs(path) else WordPiece).load(path)
+
+
+def _is_of_byte_pairs(path: Path) -> bool:
+    config = read_json(path)
+    model = config.get("model") if isinstance(config, dict) else None
+    return path.name == "vocab.json" or (isinstance(model, dict) and model.get("type") == "BPE")

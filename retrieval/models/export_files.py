@@ -1,0 +1,136 @@
+"""Towers as folders that Hugging Face's `transformers` and `sentence-transformers` load.
+
+    config.json, model.safetensors    a BertModel, whose pooler is of zeros: `AutoModel`
+    modules.json                      what sentence-transformers does one after the other:
+    sentence_bert_config.json           the BertModel, of at most so many tokens
+    1_Pooling/                          the vector of [CLS], or the mean
+    2_Dense/                            the projection, where there is one
+    3_LayerNorm/                        a LayerNorm of the embedding, where there is one
+    4_Normalize/                        length 1, where the model has it
+
+The tokenizer's files are not written here. Two towers lie in a folder each, and above them is the router that sends
+queries through one and documents through the other, without a copy of either. One tower for both is cut to a length of
+its own for queries (`query_length`), which sentence-transformers knows from version 6 on; the rest loads from 5.7 on.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from flax import nnx
+from safetensors.numpy import save
+
+from retrieval import files
+from retrieval.models import bert_tensors, hugging_face
+from retrieval.models.two_tower import Tower
+
+QUERY, DOCUMENT = "query", "document"
+
+# The scores of a search are inner products, of normalised embeddings too.
+_MODEL = {"model_type": "SentenceTransformer", "similarity_fn_name": "dot", "prompts": {}, "default_prompt_name": None}
+_MODULES = "sentence_transformers.sentence_transformer.modules"
+
+
+def write_tower(folder: Path, tower: Tower, *, normalize: bool, length: int, query_length: int | None = None) -> None:
+    """Writes a tower, but for its tokenizer, into a folder that is there.
+
+    Args:
+      normalize: whether embeddings are given length 1.
+      length: tokens that a text is cut to.
+      query_length: tokens that a query is cut to, where that is another number.
+    """
+    hidden_size = tower.encoder.config.hidden_size
+    _write_tensors(folder, bert_tensors.to_tensors(_parameters(tower.encoder)) | _no_pooler(hidden_size))
+    files.write_json(folder / "config.json", hugging_face.bert_config(tower.encoder.config))
+    files.write_json(folder / "sentence_bert_config.json", _lengths(length, query_length) | {"do_lower_case": False})
+    pooling = {"embedding_dimension": hidden_size, "pooling_mode": tower.pooling, "include_prompt": True}
+    (folder / "1_Pooling").mkdir()
+    files.write_json(folder / "1_Pooling" / "config.json", pooling)
+    kinds = ["Transformer", "Pooling"]
+    if hasattr(tower, "projection"):
+        kinds.append("Dense")
+        _write_dense(folder / _path(kinds), tower.projection)
+    if hasattr(tower, "norm"):
+        kinds.append("LayerNorm")
+        _write_norm(folder / _path(kinds), tower.norm)
+    if normalize:
+        kinds.append("Normalize")
+        (folder / _path(kinds)).mkdir()
+        files.write_json(folder / _path(kinds) / "config.json", {})
+    _write_modules(folder, kinds)
+
+
+def write_router(folder: Path) -> None:
+    """Writes what makes one model of the towers in the folders `query` and `document` below `folder`."""
+    routes = {route: _modules_of(folder / route, route) for route in (QUERY, DOCUMENT)}
+    router = {
+        "types": {path: kind for modules in routes.values() for path, kind in modules},
+        "structure": {route: [path for path, _ in modules] for route, modules in routes.items()},
+        "parameters": {"default_route": DOCUMENT, "allow_empty_key": True},
+    }
+    files.write_json(folder / "router_config.json", router)
+    _write_modules(folder, ["Router"])
+
+
+def _lengths(length: int, query_length: int | None) -> dict[str, int]:
+    """What texts are cut to. Older versions refuse a `query_length`, so it is there only where it is needed."""
+    of_queries = {} if query_length in (None, length) else {"query_length": query_length}
+    return {"max_seq_length": length, **of_queries}
+
+
+def _no_pooler(hidden_size: int) -> dict[str, np.ndarray]:
+    """BERT's pooler, of zeros: where it is missing, one is drawn at random, with a warning at every loading."""
+    shape = (hidden_size, hidden_size)
+    return {"pooler.dense.weight": np.zeros(shape, np.float32), "pooler.dense.bias": np.zeros(hidden_size, np.float32)}
+
+
+def _write_dense(folder: Path, projection: nnx.Linear) -> None:
+    folder.mkdir()
+    size_in, size_out = projection.kernel.shape
+    identity = "torch.nn.modules.linear.Identity"
+    config = {"in_features": size_in, "out_features": size_out, "bias": True, "activation_function": identity}
+    files.write_json(folder / "config.json", config)
+    weight = np.ascontiguousarray(_float32(projection.kernel).T)
+    _write_tensors(folder, {"linear.weight": weight, "linear.bias": _float32(projection.bias)})
+
+
+def _write_norm(folder: Path, norm: nnx.LayerNorm) -> None:
+    folder.mkdir()
+    files.write_json(folder / "config.json", {"dimension": norm.num_features})
+    _write_tensors(folder, {"norm.weight": _float32(norm.scale), "norm.bias": _float32(norm.bias)})
+
+
+def _float32(parameter: nnx.Param | None) -> np.ndarray:
+    assert parameter is not None, "our layers have all of theirs"
+    return np.asarray(parameter[...], np.float32)
+
+
+def _write_tensors(folder: Path, tensors: dict[str, np.ndarray]) -> None:
+    # Not its `save_file`, whose files nobody else may read.
+    (folder / "model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
+
+
+def _write_modules(folder: Path, kinds: Sequence[str]) -> None:
+    """`modules.json`: the first module lies in the folder itself, every other one in a folder of its own."""
+    modules = [
+        {"idx": i, "name": str(i), "path": _path(kinds[: i + 1]) if i else "", "type": f"{_MODULES}.{kind}"}
+        for i, kind in enumerate(kinds)
+    ]
+    files.write_json(folder / "modules.json", modules)
+    files.write_json(folder / "config_sentence_transformers.json", _MODEL)
+
+
+def _modules_of(folder: Path, route: str) -> list[tuple[str, str]]:
+    """Paths, from the router's folder on, and types of a tower's modules."""
+    modules = files.read_json(folder / "modules.json")
+    return [(str(PurePosixPath(route, module["path"])), module["type"]) for module in modules]
+
+
+def _path(kinds: Sequence[str]) -> str:
+    """The folder of the last of some modules: its place and its type."""
+    return f"{len(kinds) - 1}_{kinds[-1]}"
+
+
+def _parameters(module: nnx.Module) -> dict[str, Any]:
+    return nnx.to_pure_dict(nnx.state(module, nnx.Param))

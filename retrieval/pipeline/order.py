@@ -1,0 +1,103 @@
+"""Whether stages can run in an order: what each of them reads is there, or made before, and of now."""
+
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from retrieval.errors import UserError
+from retrieval.pipeline import runner
+from retrieval.pipeline.records import has_settings, is_done, needs, outdated, searched, to_make
+from retrieval.pipeline.run import Run, Stage
+
+
+def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
+    """Checks that every stage comes after those whose output it reads, unless these have run.
+
+    Raises:
+      UserError: it does not, or it would read what is out of date, or what was made with another model.
+    """
+    for name in runner.grown(run, stages) if (run.folder / "config.json").exists() else ():
+        if name not in names:
+            fields = " or ".join(f"config.{field}" for field in stages[name].grows)
+            again = ",".join(to_make(run, [name, *names], stages))
+            raise UserError(
+                f"stage '{name}' is finished with less than {fields} says: --stage={again} goes on with it, or "
+                "leave the field as it was"
+            )
+    for place, name in enumerate(names):
+        if run.holder(name) is not run:
+            place = run.holder(name).place
+            raise UserError(f"stage '{name}' is one of the base, {place}: run it there, or add it to config.stages")
+        for need, holder in needs(run, name, stages):
+            is_own = holder.folder == run.folder
+            later = is_own and need in names[place + 1 :] and need not in names[:place]
+            made = is_own and need in names[:place]
+            missing = need in holder.config.stages and not made and not is_done(holder, need)
+            if later:
+                raise UserError(
+                    f"stage '{name}' comes before '{need}', whose output it reads: "
+                    f"--stage={','.join(stage for stage in stages if stage in names)}"
+                )
+            if missing and is_own:
+                _refuse_missing(run, names, name, need, stages)
+            if missing:
+                where = f" in {holder.place}: run it there"
+                raise UserError(f"stage '{name}' reads what stage '{need}' writes, which has not run{where}")
+            # Of a stage that is fixed `check_run` says which values differ.
+            if is_own and not made and not stages[need].fixed and is_done(run, need):
+                _check_settings(run, names, name, need, stages)
+        _check_outdated(run, names, place, stages)
+        _check_model(run, name, stages)
+
+
+def _refuse_missing(run: Run, names: Sequence[str], name: str, need: str, stages: Mapping[str, Stage]) -> NoReturn:
+    """Says all that has to run, or that a corpus or a model which is missing could be read from the base."""
+    why = f"stage '{name}' reads what stage '{need}' writes"
+    if stages[need].fixed and any(need in base.config.stages for base in run.chain[1:]):
+        raise UserError(
+            f"{why}. config.stages has '{need}', so that is not read from config.base={run.config.base}: leave it out, "
+            f'with --config.stages="{tuple(names)}"'
+        )
+    raise UserError(f"{why}, which has not run: --stage={','.join(to_make(run, names, stages))}")
+
+
+def _check_settings(run: Run, names: Sequence[str], name: str, need: str, stages: Mapping[str, Stage]) -> None:
+    """What a stage reads was made with the settings that the config names."""
+    if not has_settings(run, need, stages):
+        fields = ", ".join(f"config.{field}" for field in stages[need].settings)
+        raise UserError(
+            f"stage '{name}' would read what stage '{need}' made with other settings; of {fields} one has changed "
+            f"since: put it back, or make all of it anew: --stage={','.join(to_make(run, names, stages))}"
+        )
+
+
+def _check_outdated(run: Run, names: Sequence[str], place: int, stages: Mapping[str, Stage]) -> None:
+    """What a stage reads was made from what there is when it comes to read it."""
+    name = names[place]
+    found = outdated(run, name, stages, names[:place])
+    if not found:
+        return
+    need, holder = found[0]
+    is_own = holder.folder == run.folder
+    again = [need for need, of in found if of.folder == holder.folder]
+    again = to_make(run if is_own else holder, [*names, *again] if is_own else again, stages)
+    where = "" if is_own else f" in {holder.place}"
+    raise UserError(
+        f"stage '{name}' would read what stage '{need}' made{where} before what that reads was made anew: make it "
+        f"again{where}: --stage={','.join(again)}"
+    )
+
+
+def _check_model(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
+    """What a stage reads of others was made with one model: that of a base is not that of a run on it that trains."""
+    stage = stages[name]
+    seen = run.before(name) if stage.looks_back else run
+    for need, holder in needs(run, name, stages) + searched(run, name, stages):
+        if holder.folder == run.folder:
+            continue  # what a stage of this run looks back at is of the base on purpose
+        for below, theirs in needs(holder, need, stages):
+            ours = seen.holder(below)
+            if below in ("encode", "train") and below in theirs.config.stages and ours.folder != theirs.folder:
+                raise UserError(
+                    f"stage '{name}' would read what stage '{need}' of {holder.place} made of its own '{below}', and "
+                    f"beside it that of {ours.place}: add '{need}' to config.stages"
+                )

@@ -1,0 +1,210 @@
+"""Records of stages: what each was made from, whether it is done, and the sums of what it wrote."""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from retrieval import files
+from retrieval.data.tokenizers import vocabularies
+from retrieval.errors import UserError
+from retrieval.pipeline.run import Run, Stage
+
+
+def read_record(run: Run, stage: str) -> dict[str, Any] | None:
+    """The record of a stage that has begun, of whichever run of the chain has it, or None.
+
+    Raises:
+      UserError: the file is not what was written.
+    """
+    return read_own_record(run.holder(stage), stage)
+
+
+def record_of(run: Run, stage: str) -> dict[str, Any]:
+    """`read_record` for a stage that has begun.
+
+    Raises:
+      UserError: it has not, or as `read_record`.
+    """
+    if (record := read_record(run, stage)) is None:
+        raise UserError(f"stage '{stage}' has no record in {run.holder(stage).place}: --stage={stage} makes it")
+    return record
+
+
+def read_own_record(run: Run, stage: str) -> dict[str, Any] | None:
+    """The record of a stage that has begun in the run's own folder, or None.
+
+    Raises:
+      UserError: the file is not what was written.
+    """
+    path = run.own_record(stage)
+    if not path.exists():
+        return None
+    record = files.read_json(path)
+    if not isinstance(record, dict) or record.pop("sum", None) != files.fingerprint([stage, record]):
+        copy = f" and its copy {path}" if run.mirror else ""  # of which one would put the other back
+        raise UserError(
+            f"{run.place}/stages/{path.name}: damaged, or of another version; delete it{copy}: --stage={stage} "
+            "makes it anew"
+        )
+    return record
+
+
+def write_record(run: Run, name: str, record: Mapping[str, Any]) -> None:
+    """Writes the record of a stage, as `read_record` reads it."""
+    as_read = json.loads(json.dumps(record))  # the sum is of that
+    files.write_json(run.record(name), as_read | {"sum": files.fingerprint([name, as_read])})
+    if run.mirror:
+        run.mirror.put(f"stages/{name}.json")
+
+
+def is_done(run: Run, stage: str) -> bool:
+    """Whether a stage has run to its end."""
+    return bool(record := read_record(run, stage)) and record["done"]
+
+
+def details(run: Run, stage: str) -> Any:
+    """What a finished stage told the report, or None."""
+    return record_of(run, stage)["details"] if is_done(run, stage) else None
+
+
+def needs(run: Run, name: str, stages: Mapping[str, Stage]) -> list[tuple[str, Run]]:
+    """The stages whose output a stage reads, each with the run that has it."""
+    stage = stages[name]
+    seen = run.before(name) if stage.looks_back else run
+    return [(need, seen.holder(need)) for need in (*stage.needs, *stage.also(run.config))]
+
+
+def searched(run: Run, name: str, stages: Mapping[str, Stage]) -> list[tuple[str, Run]]:
+    """What `search` reads beside that, where it is there: embeddings and the towers for the query."""
+    return [(want, run.holder(want)) for want in stages[name].wants if name == "search"]
+
+
+def is_current(run: Run, name: str, stages: Mapping[str, Stage]) -> bool:
+    """Whether what a finished stage was made from has not changed since."""
+    return is_done(run, name) and record_of(run, name)["inputs"] == made_from(run, name, stages)
+
+
+def is_written(run: Run, name: str) -> bool:
+    """Whether the files that a finished stage of this run wrote are there; not what is in them."""
+    record = read_own_record(run, name) or {}
+    return all((run.folder / path).exists() for path in record.get("outputs", {}))
+
+
+def outdated(run: Run, name: str, stages: Mapping[str, Stage], before: Collection[str] = ()) -> list[tuple[str, Run]]:
+    """The finished stages that a stage will read and that have read something else than there is now, with their runs.
+
+    Unlike `is_current` this asks for no file from outside of their work directories: those of a base may have gone. And
+    a model does not become stale: it is what was trained on what there was.
+
+    Args:
+      before: stages of the run that are to run before: what they make again counts as changed.
+    """
+    found: list[tuple[str, Run]] = []
+    for need, holder in needs(run, name, stages) + searched(run, name, stages):
+        is_own = holder.folder == run.folder
+        whole = run if is_own else holder  # a stage that looks back sees its own run without what comes later
+        if stages[need].fixed or not is_done(whole, need) or (is_own and need in before):
+            continue
+        made = record_of(whole, need)["inputs"]["stages"]
+        if made != _made(whole, need, stages) or (is_own and _changes(run, need, stages, before)):
+            found.append((need, whole))
+    is_idle = found and is_current(run, name, stages) and not _changes(run, name, stages, before)
+    return [] if is_idle and not stages[name].always else found
+
+
+def to_make(run: Run, names: Collection[str], stages: Mapping[str, Stage]) -> list[str]:
+    """Some stages of a run, and all others of it that have to run first, in the order in which they run.
+
+    Those are stages that have not run, or ran with other settings, or read what one of them makes. A model does not
+    become stale, as `outdated` says.
+    """
+    chosen = set(names).union(*(_to_make_before(run, name, stages, names) for name in names))
+    order = dict.fromkeys((*run.config.stages, *stages))
+    return [name for name in order if name in chosen]
+
+
+def _to_make_before(run: Run, name: str, stages: Mapping[str, Stage], names: Collection[str]) -> set[str]:
+    found: set[str] = set()
+    for need, holder in needs(run, name, stages):
+        is_own = holder.folder == run.folder and need in run.config.stages
+        if not is_own or (stages[need].fixed and is_done(run, need)):
+            continue
+        before = _to_make_before(run, need, stages, names)
+        stays = has_settings(run, need, stages) and record_of(run, need)["inputs"]["stages"] == _made(run, need, stages)
+        if before or not stays or (need in names and not is_current(run, need, stages)):
+            found |= before | {need}
+    return found
+
+
+def has_settings(run: Run, name: str, stages: Mapping[str, Stage]) -> bool:
+    """Whether a finished stage was made with the settings that the config has now."""
+    return is_done(run, name) and record_of(run, name)["inputs"]["settings"] == _settings(run, stages[name])
+
+
+def made_from(
+    run: Run, name: str, stages: Mapping[str, Stage], read: Sequence[Mapping[str, Any]] | None = None
+) -> dict[str, str]:
+    """Fingerprints of what a stage is made from: settings, files, and what the stages that it reads have made.
+
+    Args:
+      read: what `read_files` has just said, where that is known.
+    """
+    stage = stages[name]
+    outside = read_files(run, name, stages) if read is None else read
+    return {
+        "settings": _settings(run, stage),
+        "files": files.fingerprint([[file["name"], file["sum"]] for file in outside]),
+        "stages": _made(run, name, stages),
+    }
+
+
+def read_files(run: Run, name: str, stages: Mapping[str, Stage]) -> list[dict[str, Any]]:
+    """The files outside of the work directory that a stage reads, as `files.describe` has them.
+
+    What counts are their contents: on another machine, or after a copy, a file has another time and place. The record
+    keeps what was seen, so that a dump is read for its sum once.
+    """
+    stage = stages[name]
+    paths = (*stage.inputs(run), *_vocabulary(run, stage))
+    known = (read_record(run, name) or {}).get("files", [])
+    return [file for path in paths for file in files.describe(path, known)]
+
+
+def _made(run: Run, name: str, stages: Mapping[str, Stage]) -> str:
+    """What the stages that a stage reads have made; where they keep no sums, what they were made from."""
+    made = [record for need, holder in needs(run, name, stages) if (record := read_record(holder, need))]
+    return files.fingerprint([record.get("outputs") or record["inputs"] for record in made])
+
+
+def _changes(run: Run, name: str, stages: Mapping[str, Stage], before: Collection[str]) -> bool:
+    """Whether some stages, which run before, make anew what a stage reads."""
+    read = [need for need, holder in needs(run, name, stages) if holder.folder == run.folder and need in before]
+    return any(not is_current(run, need, stages) or _changes(run, need, stages, before) for need in read)
+
+
+def _settings(run: Run, stage: Stage) -> str:
+    config = json.loads(run.config.to_json())
+    return files.fingerprint({field: get_field(config, field) for field in stage.settings})
+
+
+def _vocabulary(run: Run, stage: Stage) -> list[Path]:
+    """The files of a vocabulary that takes the place of a prepared corpus's."""
+    if "prepare" not in stage.needs or run.prepares or vocabularies.find(run.corpus):
+        return []
+    paths = vocabularies.files(run.vocabulary)
+    for path in paths:
+        if not path.is_file():
+            raise UserError(f"{path}: no such file, in config.vocab; put it back, or set config.vocab to where it is")
+    return paths
+
+
+def get_field(config: Any, field: str) -> Any:
+    """The value of a dotted name in nested dicts.
+
+    Raises:
+      KeyError: there is no such field.
+    """
+    for name in field.split("."):
+        config = config[name]
+    return config

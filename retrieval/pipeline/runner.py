@@ -1,0 +1,263 @@
+"""Stages are run in a work directory, and skipped where nothing that they read has changed."""
+
+import json
+import logging
+import resource
+import time
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from retrieval import files
+from retrieval.errors import UserError
+from retrieval.pipeline.records import (
+    get_field,
+    has_settings,
+    is_done,
+    made_from,
+    needs,
+    outdated,
+    read_files,
+    read_own_record,
+    read_record,
+    searched,
+    write_record,
+)
+from retrieval.pipeline.run import Run, Stage
+from retrieval.runtime import hosts
+
+_log = logging.getLogger(__name__)
+
+
+def open_run(run: Run, stages: Mapping[str, Stage]) -> None:
+    """Makes the work directory and writes `config.json`, after `check_run`."""
+    check_run(run, stages)
+    run.folder.mkdir(parents=True, exist_ok=True)
+    files.write_json(run.folder / "config.json", json.loads(run.config.to_json()))
+    if run.mirror:
+        run.mirror.put("config.json")
+
+
+def take_run(run: Run, stages: Mapping[str, Stage]) -> None:
+    """As `open_run`, and no other process can take the work directory until this one ends.
+
+    Raises:
+      UserError: another process has it.
+    """
+    check_run(run, stages)
+    run.folder.mkdir(parents=True, exist_ok=True)
+    files.lock(run.folder)
+    files.remove_temporaries(run.folder)  # what a killed run was writing; nobody else writes now
+    open_run(run, stages)
+
+
+def check_run(run: Run, stages: Mapping[str, Stage], fixed: Collection[str] = ()) -> None:
+    """Checks that the work directory, where there is one, is of the same experiment.
+
+    Args:
+      fixed: stages that are to be fixed, too: others stand on them.
+
+    Raises:
+      UserError: a fixed stage ran there, or began to, with other settings; the message lists them. Or the folder is
+        no work directory.
+    """
+    path = run.folder / "config.json"
+    if not path.exists():
+        found = run.folder.iterdir() if run.folder.exists() else ()
+        if not all(item.name in (files.LOCK, files.MIRROR) or files.is_temporary(item) for item in found):
+            raise UserError(
+                f"{run.folder} is not empty and not a work directory (no config.json): use another --workdir"
+            )
+        return
+    if changes := _refused_changes(run, stages, fixed):
+        raise UserError(
+            f"{run.place} is the work directory of another config:\n  "
+            + "\n  ".join(changes[:3])
+            + "\nuse another --workdir, or the old settings"
+        )
+
+
+def grown(run: Run, stages: Mapping[str, Stage]) -> list[str]:
+    """The finished stages of a run that are to go on, for a field that may grow is larger than when they ended.
+
+    Only where nothing else has changed that they were made with.
+    """
+    done = [name for name, stage in stages.items() if stage.grows and run.holder(name) is run and is_done(run, name)]
+    larger = [name for name in done if not has_settings(run, name, stages)]
+    return larger if larger and not _refused_changes(run, stages) else []
+
+
+def run_stage(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
+    """Runs one stage, or skips it when its record says that it ran on the same inputs and settings.
+
+    Raises:
+      UserError: a stage that it needs has not run, or a fixed stage ran on inputs that have changed since.
+    """
+    stage = stages[name]
+    begun = hosts.on_first(lambda: _begin(run, name, stages))
+    if begun is None:
+        _log.info("%s: up to date", name)
+        return
+    _log.info("%s: started", name)
+    began = time.perf_counter()
+    details = stage.function(run) if stage.everywhere else hosts.on_first(lambda: stage.function(run))
+    seconds = time.perf_counter() - began
+    record = begun | {"done": True, "seconds": round(seconds, 1), "peak_memory_mb": _peak_memory_mb()}
+    hosts.on_first(lambda: _finish(run, name, stage, record | {"details": details}))
+    _log.info("%s: done in %.0f s", name, seconds)
+
+
+def _begin(run: Run, name: str, stages: Mapping[str, Stage]) -> dict[str, Any] | None:
+    """Makes way for a stage, and notes that it began: its record, or None where there is nothing to do."""
+    stage = stages[name]
+    if run.holder(name) is not run:
+        raise UserError(
+            f"stage '{name}' is one of the base, {run.holder(name).place}: run it there, or add it to config.stages"
+        )
+    for need, holder in needs(run, name, stages):
+        if need in holder.config.stages and not is_done(holder, need):
+            where = f" in {holder.place}" if holder.folder != run.folder else ""
+            raise UserError(
+                f"stage '{name}' reads what stage '{need}' writes, which has not run{where}: --stage={need} first"
+            )
+    read = read_files(run, name, stages)
+    inputs = made_from(run, name, stages, read)
+    before = read_record(run, name)
+    good = not before or not before["done"] or _is_undamaged(run, name, stage, before)
+    same = before is not None and before["inputs"] == inputs
+    if before and same and before["done"] and good and not stage.always:
+        return None
+    _verify_needs(run, name, stages)
+    _refuse_outdated(run, name, stages)
+    _refuse_other_texts(run, name, stages)
+    goes_on = good or not stage.outputs  # from what is there, and is not deleted
+    has_begun = before is not None and (before["done"] or _has_written(run, stage))
+    goes_further = _goes_further(stage, before, inputs)
+    if has_begun and not same and stage.fixed and goes_on and not goes_further:
+        raise UserError(
+            f"stage '{name}': what it reads has changed since it ran in {run.place}; use another --workdir, or "
+            f"delete {run.place} to start afresh"
+        )
+    if not (same and good):  # nobody knows what is there without a record, either
+        for output in stage.outputs:
+            files.remove(run.folder / output)
+    record = {"inputs": inputs, "files": read, "done": False}
+    if before and goes_further:
+        record["before"] = before["details"]
+    elif before and same and "before" in before and not before["done"]:  # it was cut off on the way
+        record["before"] = before["before"]
+    write_record(run, name, record)
+    return record
+
+
+def _goes_further(stage: Stage, before: Mapping[str, Any] | None, inputs: Mapping[str, Any]) -> bool:
+    """Whether a finished stage goes on: `check_run` lets none of its settings change but those that may grow."""
+    if before is None or not before["done"] or not stage.grows:
+        return False
+    same = all(before["inputs"].get(what) == inputs[what] for what in ("files", "stages"))
+    return same and before["inputs"] != inputs
+
+
+def _finish(run: Run, name: str, stage: Stage, record: Mapping[str, Any]) -> None:
+    """Writes the record of a stage that is done, after all that it is about."""
+    if run.mirror:
+        run.mirror.up((*stage.outputs, *stage.leaves))
+    write_record(run, name, {**record, "outputs": _sums(run, stage, record["details"])})
+
+
+def _refused_changes(run: Run, stages: Mapping[str, Stage], fixed: Collection[str] = ()) -> list[str]:
+    """The settings of fixed stages that are not what they were when those began."""
+    old, new = files.read_json(run.folder / "config.json"), json.loads(run.config.to_json())
+    started = {n: stage for n, stage in stages.items() if (stage.fixed or n in fixed) and _has_begun(run, n, stage)}
+    fields = sorted({field for stage in started.values() for field in stage.settings})
+    may_grow = {field for name, stage in started.items() if is_done(run, name) for field in stage.grows}
+    return [c for field in fields for c in _changes(field, _field_of(old, field), get_field(new, field), may_grow)]
+
+
+def _has_begun(run: Run, name: str, stage: Stage) -> bool:
+    """By what it writes, or, where that has been deleted, by its record; one that only looked at its data has not."""
+    return _has_written(run, stage) or bool((read_own_record(run, name) or {}).get("done"))
+
+
+def _has_written(run: Run, stage: Stage) -> bool:
+    return any((run.folder / top).exists() for top in (*stage.outputs, *stage.leaves))
+
+
+def _sums(run: Run, stage: Stage, details: Any) -> dict[str, str]:
+    if stage.sealed:
+        return files.checksums(run.folder, [folder / files.MANIFEST for folder in stage.sealed(run, details)])
+    paths = [run.folder / output for output in stage.outputs]
+    below = [item for path in paths for item in ([path] if path.is_file() else path.rglob("*")) if item.is_file()]
+    return files.checksums(run.folder, below)
+
+
+def _verify_needs(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
+    """Raises `UserError` where what the stage reads is not what was written."""
+    wanted = [(want, run.holder(want)) for want in stages[name].wants]
+    for need, holder in needs(run, name, stages) + wanted:
+        if record := read_record(holder, need):
+            where = f" in {holder.place}" if holder.folder != run.folder else ""
+            remedy = f"--stage={need} makes it again{where}"
+            files.verify_checksums(holder.folder, record.get("outputs", {}), remedy)
+
+
+def _refuse_outdated(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
+    """As the check before the run, now that the stages before this one have run."""
+    for need, holder in outdated(run, name, stages):
+        where = f" in {holder.place}" if holder.folder != run.folder else ""
+        raise UserError(
+            f"stage '{name}' would read what stage '{need}' made{where} before what that reads was made anew: make it "
+            f"again{where}: --stage={need} first"
+        )
+
+
+def _refuse_other_texts(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
+    """What a base made of its own sets, or of its own corpus, says nothing of this run's."""
+    if name not in ("index", "evaluate", "search"):  # those that look for texts in what was made of them
+        return
+    for need, holder in needs(run, name, stages) + searched(run, name, stages):
+        for below, theirs in needs(holder, need, stages) if holder.folder != run.folder else ():
+            ours = run.holder(below)
+            if below != ("prepare" if name == "search" else "sets") or ours.folder == theirs.folder:
+                continue
+            made, there = ((read_record(of, below) or {}).get("outputs", {}) for of in (ours, theirs))
+            if other := next((file for file, sum in made.items() if there.get(file) != sum), None):
+                raise UserError(
+                    f"stage '{name}' would read what stage '{need}' of {holder.place} made, which has another {other} "
+                    f"than {ours.place}: add '{need}' to config.stages, or take the '{below}' of the base"
+                )
+
+
+def _is_undamaged(run: Run, name: str, stage: Stage, record: Mapping[str, Any]) -> bool:
+    try:
+        files.verify_checksums(run.folder, record["outputs"], "it is made again")
+        for folder in stage.sealed(run, record["details"]) if stage.sealed else ():
+            files.verify_manifest(folder, "it is made again")
+    except UserError as error:
+        _log.warning("%s: %s", name, error)
+        return False
+    return True
+
+
+def _field_of(config: Any, field: str) -> Any:
+    """As `get_field`; None for a field that the version which wrote the config did not have."""
+    try:
+        return get_field(config, field)
+    except KeyError:
+        return None
+
+
+def _changes(field: str, old: Any, new: Any, may_grow: Collection[str]) -> list[str]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        names = sorted({*old, *new})
+        return [
+            change for name in names for change in _changes(f"{field}.{name}", old.get(name), new.get(name), may_grow)
+        ]
+    if field in may_grow and isinstance(old, int) and new > old:
+        return []
+    return [] if old == new else [f"config.{field}: {old!r} there, {new!r} now"]
+
+
+def _peak_memory_mb() -> int:
+    """Of this process, or of its largest child where that is more, since the start of the program."""
+    kilobytes = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return max(kilobytes) // 1024

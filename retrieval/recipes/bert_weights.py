@@ -1,0 +1,163 @@
+"""A run that starts from BERT's weights: whether they fit, and where they go."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from ml_collections import ConfigDict
+
+from retrieval import files
+from retrieval.data.tokenizers import vocabularies
+from retrieval.data.tokenizers.vocab import WordPiece
+from retrieval.errors import UserError
+from retrieval.models.hugging_face import BertFolder, is_bert
+from retrieval.models.mlm import MaskedLanguageModel
+from retrieval.models.two_tower import TwoTower
+from retrieval.pipeline.run import Run
+from retrieval.recipes import towers as models
+
+_log = logging.getLogger(__name__)
+
+_FIELD = "config.train.init_from"
+_TOWERS = ("query_tower", "document_tower")
+
+_UPPER_CASE = 100  # tokens; an uncased BERT has five, the special ones
+# What a folder may say about its tokeniser, and what ours does.
+_TOKENIZER = {"do_lower_case": (True,), "strip_accents": (None, True), "tokenize_chinese_chars": (None, True)}
+
+
+def folders(config: ConfigDict) -> dict[str, BertFolder]:
+    """The folders of BERT's weights that `train.init_from` names, by tower; empty where it names none.
+
+    Raises:
+      UserError: one of them is none, or there are more towers than the model has.
+    """
+    value = config.train.init_from
+    if "," not in value:
+        return dict.fromkeys(_TOWERS, BertFolder.open(Path(value))) if value and is_bert(Path(value)) else {}
+    names = value.split(",")
+    if len(names) != 2 or not any(names):
+        raise UserError(f"{_FIELD}={value}: one folder is needed, or QUERY,DOCUMENT, of which one may be empty")
+    if models.is_mlm(config) or config.model.tied:
+        why = "a masked language model is" if models.is_mlm(config) else "towers that share their parameters are"
+        raise UserError(
+            f"{_FIELD}={value}: two folders, but {why} one encoder; name one, or set config.model.tied=False"
+        )
+    for name in filter(None, names):
+        if not is_bert(Path(name)):
+            raise UserError(f"{_FIELD}={value}: {name} is no folder of BERT's weights (config.json beside the weights)")
+    return {tower: BertFolder.open(Path(name)) for tower, name in zip(_TOWERS, names) if name}
+
+
+def inputs(config: ConfigDict) -> list[Path]:
+    """The files of the folders: a run that has started notices when they change."""
+    found = dict.fromkeys(folders(config).values())
+    return [path for folder in found for path in (*folder.files, *vocabularies.files(vocabularies.find(folder.path)))]
+
+
+def check(run: Run) -> None:
+    """Checks that the model and the vocabulary of a run are those of the folders that it starts from.
+
+    Raises:
+      UserError: they are not; the message has the fields to set.
+    """
+    config = run.config
+    for folder in dict.fromkeys(folders(config).values()):
+        _check_sizes(config, folder)
+        _check_vocabulary(run, folder)
+
+
+def check_tensors(config: ConfigDict) -> None:
+    """Reads the folders' weights and checks that every parameter gets its own.
+
+    Raises:
+      UserError: a file is damaged, or a tensor is missing, left over or of another shape.
+    """
+    if found := folders(config):
+        vocab_size = next(iter(found.values())).sizes["vocab_size"]
+        _load(found, models.parameters(models.abstract(config, vocab_size)))
+
+
+def init(model: TwoTower | MaskedLanguageModel, config: ConfigDict) -> None:
+    """Gives a model the parameters of the folders; what these do not have stays as it is."""
+    state, found = nnx.state(model, nnx.Param), folders(config)
+    nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, _load(found, models.parameters(model))))
+    nnx.update(model, state)
+    for folder in dict.fromkeys(found.values()):
+        started = [name for name in _TOWERS if hasattr(model, name) and found.get(name) is folder] or ["encoder"]
+        left = ", without its head of a masked language model" if folder.has_head and not models.is_mlm(config) else ""
+        _log.info("%s: starts from %s%s", ", ".join(started), folder.path, left)
+
+
+def _load(found: Mapping[str, BertFolder], params: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters (or shapes) of a model, with those of the folders in their places."""
+    if "encoder" in params:
+        return _load_mlm(found["query_tower"], params)
+    towers = {name: tower for name, tower in params.items() if name in found}
+    encoders = {name: found[name].encoder(tower["encoder"], _token_ids(found[name])) for name, tower in towers.items()}
+    return {**params, **{name: {**tower, "encoder": encoders[name]} for name, tower in towers.items()}}
+
+
+def _load_mlm(folder: BertFolder, params: Mapping[str, Any]) -> dict[str, Any]:
+    token_ids, head = _token_ids(folder), {name: params[name] for name in ("dense", "norm", "bias")}
+    loaded = folder.mlm_head(head, token_ids)
+    if loaded is None:
+        _log.warning("%s has no head of a masked language model: that starts at random", folder.path)
+    return {**params, "encoder": folder.encoder(params["encoder"], token_ids), **(loaded or {})}
+
+
+def _check_sizes(config: ConfigDict, folder: BertFolder) -> None:
+    if config.model.encoder != "transformer":
+        raise UserError(
+            f"{_FIELD}={folder.path}: a BERT, and config.model.encoder is '{config.model.encoder}': set "
+            "config.model.encoder=transformer"
+        )
+    names = [name for name in folder.sizes if name in config.model]
+    wrong = [
+        f"--config.model.{name}={folder.sizes[name]}" for name in names if config.model[name] != folder.sizes[name]
+    ]
+    longest = folder.sizes["max_length"]
+    wrong += [
+        f"--config.data.{name}={longest}" for name in ("query_length", "document_length") if config.data[name] > longest
+    ]
+    if config.model.positions > longest:
+        wrong.append(f"--config.model.positions={longest}")
+    if wrong:
+        raise UserError(f"{_FIELD}={folder.path}: a model of other sizes; set\n  " + " ".join(wrong))
+
+
+def _check_vocabulary(run: Run, folder: BertFolder) -> None:
+    theirs, ours = vocabularies.find(folder.path), run.vocabulary
+    remedy = f"set --config.vocab={folder.path if theirs else 'its vocabulary'}, in a --workdir of its own"
+    if ours is None:
+        raise UserError(f"{_FIELD}={folder.path}: it has a vocabulary of its own, and config.vocab is empty: {remedy}")
+    vocabulary = vocabularies.load(ours)
+    _check_tokenizer(folder.path / "tokenizer_config.json")
+    if isinstance(vocabulary, WordPiece) and sum(token != token.lower() for token in vocabulary.tokens) > _UPPER_CASE:
+        raise UserError(f"{_FIELD}={folder.path}: {ours} is of a cased model, and our tokeniser has lower case alone")
+    published = vocabularies.load(theirs) if theirs else vocabulary
+    if len(published) != folder.sizes["vocab_size"]:
+        raise UserError(
+            f"{_FIELD}={folder.path}: a model of {folder.sizes['vocab_size']} tokens, and {theirs or ours} has "
+            f"{len(published)}: " + ("copy both again" if theirs else remedy)
+        )
+    if vocabulary.fingerprint != published.fingerprint:
+        raise UserError(f"{_FIELD}={folder.path}: trained with another vocabulary than {ours}: {remedy}")
+
+
+def _check_tokenizer(path: Path) -> None:
+    """What the folder says about its tokeniser is what ours does."""
+    config = files.read_json(path) if path.is_file() else {}
+    for field, ours in _TOKENIZER.items():
+        if isinstance(config, dict) and config.get(field, ours[0]) not in ours:
+            raise UserError(f"{path}: {field} is {config[field]!r}; only {ours[-1]!r} is what our tokeniser does")
+
+
+def _token_ids(folder: BertFolder) -> list[int] | None:
+    """The folder's ids of our tokens; None where they are the same."""
+    path = vocabularies.find(folder.path)
+    return vocabularies.load(path).published_ids if path else None

@@ -1,0 +1,223 @@
+"""What parameters start from, and whether that fits; and the trained ones that other stages take."""
+
+import functools
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from ml_collections import ConfigDict
+
+from retrieval.data.tokenizers import vocabularies
+from retrieval.errors import UserError
+from retrieval.models import two_tower
+from retrieval.models.autoencoder import Autoencoder
+from retrieval.models.hugging_face import CONFIGS
+from retrieval.models.mlm import MaskedLanguageModel
+from retrieval.models.two_tower import TwoTower
+from retrieval.pipeline import records
+from retrieval.pipeline.run import Run, kept_config, open_read
+from retrieval.recipes import bert_weights, train_state
+from retrieval.recipes import towers as models
+from retrieval.runtime import mirror
+from retrieval.training import sharding
+from retrieval.training.loop import TrainState
+
+_log = logging.getLogger(__name__)
+
+
+# What the towers of a base were trained with, and are used with.
+TOWERS = ("model", "data.query_length", "data.document_length")
+
+
+def train_inputs(run: Run) -> Sequence[Path]:
+    """What tells whether the parameters that this run starts from have changed.
+
+    The record of the run that trained them, or the files of a folder of BERT's weights.
+    """
+    folder = run.config.train.init_from
+    if not folder:
+        return ()
+    if weights := bert_weights.inputs(run.config):
+        return weights
+    place = mirror.local(folder)
+    if not any((place / name).exists() for name in CONFIGS):
+        why = "no config.json there" if place.exists() else "no such folder"
+        raise UserError(
+            f"config.train.init_from={folder}: {why}; a work directory is needed, or a folder of BERT's weights "
+            "(config.json beside model.safetensors); names of Hugging Face's hub are not downloaded"
+        )
+    start = open_read(folder, "config.train.init_from", run.lock)
+    record = records.read_own_record(start, "train")
+    if not record or not record["done"]:
+        raise UserError(f"config.train.init_from={folder}: not a work directory with a finished train stage")
+    return (start.own_record("train"),)
+
+
+def check_start(run: Run) -> None:
+    """Checks that the run's parameters can start from those of `train.init_from`.
+
+    Raises:
+      UserError: that is a model of other sizes or of another vocabulary, or not trained.
+    """
+    start = run.config.train.init_from
+    if not start:
+        return
+    train_inputs(run)
+    if bert_weights.folders(run.config):
+        bert_weights.check(run)
+        return
+    folder = mirror.local(start)
+    check_vocabulary(run, folder, "config.train.init_from")
+    check_sizes(run.config, kept_config(folder))
+
+
+def check_sizes(config: ConfigDict, start: ConfigDict) -> None:
+    """Checks that a model of a config can start from one of another config.
+
+    Raises:
+      UserError: they have other sizes, are of another kind, or the other has positions for shorter texts alone.
+    """
+    of_towers = not models.is_mlm(start)
+    theirs = models.sizes(start, of_towers)
+    for field, ours in models.sizes(config, of_towers).items():
+        if ours != theirs.get(field):
+            raise UserError(
+                f"config.train.init_from={config.train.init_from}: a model of other sizes or another kind, "
+                f"config.{field} is {theirs.get(field)} there and {ours} here: take the same, or another run to start "
+                "from"
+            )
+    ours, theirs = models.positions(config), models.positions(start)
+    if config.model.encoder == "transformer" and ours > theirs:
+        raise UserError(
+            f"config.train.init_from={config.train.init_from}: an encoder of {theirs} positions, the longer of "
+            f"config.data.query_length and config.data.document_length there, and here that is {ours}: set both to "
+            f"{theirs} at most, or start from a run of longer texts"
+        )
+
+
+def check_vocabulary(run: Run, folder: Path, field: str) -> None:
+    """Checks that the model of a work directory was trained with the vocabulary of the run, as far as both are known.
+
+    Raises:
+      UserError: it was not; with as many tokens nobody would notice, and the model would read nonsense.
+    """
+    if not (folder / "config.json").exists():
+        return
+    trained = Run(kept_config(folder), folder, run.lock)
+    ours = run.vocabulary
+    try:
+        theirs = trained.vocabulary
+    except UserError:  # the base of that run has gone, and its vocabulary with it; what it trained on, its record says
+        theirs = None
+    if not ours:
+        return
+    vocabulary = vocabularies.load(ours)
+    if theirs and theirs.is_file() and vocabulary.fingerprint != vocabularies.load(theirs).fingerprint:
+        raise UserError(
+            f"{field}={folder}: trained with another vocabulary than {ours}; use its own, "
+            f"--config.vocab={theirs}, in a --workdir of its own, or a config.base that has it"
+        )
+    then = ((records.read_own_record(trained, "train") or {}).get("details") or {}).get("vocabulary")
+    if then and then != vocabulary.fingerprint:
+        raise UserError(
+            f"{field}={folder}: trained with another vocabulary than {ours} has now, which was made anew since: train "
+            "it again, or put back the vocabulary that it had"
+        )
+
+
+def initial_state(config: ConfigDict, vocab_size: int, like: TrainState) -> TrainState:
+    """The state before the first step, where `like` has it.
+
+    To be called without a mesh: then the parameters are whole on one device before they are spread, and on no other.
+    """
+    model = models.build(config, vocab_size)
+    if config.train.init_from:
+        init_from(model, config, vocab_size)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, like)
+    params = jax.tree.map(
+        lambda leaf, to: sharding.place(np.asarray(leaf), to), models.parameters(model), shardings.params
+    )
+    create = functools.partial(TrainState.create, optimizer=train_state.make_optimizer(config))
+    return jax.jit(create, out_shardings=shardings)(params)
+
+
+def load_parameters(
+    folder: Path, vocab_size: int, mesh: ConfigDict
+) -> tuple[ConfigDict, TwoTower | MaskedLanguageModel]:
+    """The trained model of a work directory (its best validated step, or its last one), and its config.
+
+    Args:
+      mesh: how this host's devices share the parameters, whatever the mesh that they were trained on.
+
+    Raises:
+      UserError: there is no finished checkpoint, or it is of a model with another vocabulary.
+    """
+    config = kept_config(folder)
+    config.mesh = mesh
+    model = models.abstract(config, vocab_size)
+    like = train_state.abstract_state(config, model, models.local_mesh(config))
+    checkpointer = train_state.open_checkpoints(folder, config)
+    trained = checkpointer.restore(like, step=checkpointer.best_step()).params
+    checkpointer.close()
+    return config, models.bind(model)(trained)
+
+
+def load_towers(run: Run, vocab_size: int) -> TwoTower:
+    """The trained towers of a run; those of an MLM run have its encoder and an untrained projection."""
+    check_vocabulary(run, run.holder("train").folder, "config.base")
+    _, trained = load_parameters(run.holder("train").folder, vocab_size, run.config.mesh)
+    if isinstance(trained, TwoTower):
+        return trained
+    towers = models.build_towers(run.config, vocab_size)
+    models.take_positions(trained, models.positions(run.config))
+    two_tower.init_encoders(towers, trained.encoder)
+    return towers
+
+
+def of_towers(run: Run) -> ConfigDict:
+    """The run's config with the sizes and lengths of the towers that it has: its base's, where they were trained there.
+
+    An MLM trains no towers: those with its encoder are as the run's own config has them.
+    """
+    trained = run.holder("train").config
+    if models.is_mlm(trained):
+        return run.config
+    config = run.config.copy_and_resolve_references()
+    config.model = trained.model
+    config.data.query_length, config.data.document_length = trained.data.query_length, trained.data.document_length
+    return config
+
+
+def init_from(model: TwoTower | MaskedLanguageModel, config: ConfigDict, vocab_size: int) -> None:
+    """Starts a model from what `train.init_from` names.
+
+    That is BERT's weights, or a trained model: all of it, or an MLM's encoder in both towers; of two MLMs, one of which
+    has a decoder, the parameters of the MLM. A model of shorter texts takes the first positions.
+    """
+    if bert_weights.folders(config):
+        bert_weights.init(model, config)
+        return
+    folder = mirror.local(config.train.init_from)
+    if not (folder / "config.json").exists():
+        raise UserError(f"config.train.init_from={folder}: not a work directory (no config.json)")
+    _, trained = load_parameters(folder, vocab_size, config.mesh)
+    models.take_positions(trained, models.positions(config))
+    if isinstance(trained, MaskedLanguageModel) and isinstance(model, TwoTower):
+        two_tower.init_encoders(model, trained.encoder)
+    else:
+        _copy(trained, model, folder)
+    _log.info("parameters start from %s", folder)
+
+
+def _copy(source: Any, target: Any, folder: Path) -> None:
+    wanted, given = (dict(nnx.to_flat_state(nnx.state(model, nnx.Param))) for model in (target, source))
+    if isinstance(source, MaskedLanguageModel) and isinstance(source, Autoencoder) != isinstance(target, Autoencoder):
+        both = wanted.keys() & given.keys()
+        wanted, given = ({path: value[path] for path in both} for value in (wanted, given))
+    if {path: value.shape for path, value in wanted.items()} != {path: value.shape for path, value in given.items()}:
+        raise UserError(f"config.train.init_from={folder}: a model of other sizes or another kind")
+    nnx.update(target, nnx.from_flat_state({path: jax.tree.map(jax.numpy.copy, v) for path, v in given.items()}))

@@ -1,0 +1,75 @@
+"""The state that a config trains: optimizer and step, its shapes and shardings, its checkpoints."""
+
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import optax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from ml_collections import ConfigDict
+
+from retrieval.models.mlm import MaskedLanguageModel
+from retrieval.models.two_tower import TwoTower
+from retrieval.recipes import objective
+from retrieval.recipes import towers as models
+from retrieval.training import loop, memory, optimizer, work
+from retrieval.training.checkpoint import Checkpointer, Follower
+from retrieval.training.loop import TrainState
+
+
+def open_checkpoints(folder: Path, config: ConfigDict, follower: Follower | None = None) -> Checkpointer:
+    """The checkpoints of a work directory; those that are saved are left to a follower to copy."""
+    best = config.loop.best if config.loop.validate_every else ""
+    mine: Any = config.get("mine", {})  # a model to start from may be older than the field
+    every = mine.refresh_every if mine.get("refresh_lag") else 0  # what the second process of a refresh reads
+    return Checkpointer(folder / "checkpoints", config.loop.keep_checkpoints, best, every, follower)
+
+
+def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
+    """Adam or LAMB as the config has it; the schedule counts updates."""
+    train = config.train
+    tx = optimizer.make_optimizer(
+        learning_rate=train.learning_rate,
+        steps=max(1, train.steps // train.accumulation),
+        warmup_ratio=train.warmup_ratio,
+        weight_decay=train.weight_decay,
+        clip_norm=train.clip_norm or None,
+        name=train.optimizer,
+        lamb_norm_limit=train.get("lamb_norm_limit") or None,  # a run to start from may be older than the field
+        is_stacked=models.is_stacked,
+    )
+    if train.accumulation == 1:
+        return tx
+    return optax.MultiSteps(tx, train.accumulation).gradient_transformation()
+
+
+def make_step(config: ConfigDict, model: TwoTower | MaskedLanguageModel) -> Callable:
+    """The config's train step, as `loop.make_step` gives it; the model may be abstract."""
+    memory.trim_after_compiling()
+    return loop.make_step(objective.make(config, model), make_optimizer(config), config.seed)
+
+
+def useful_flops(config: ConfigDict, vocab_size: int, state: TrainState, batch: Mapping[str, Any]) -> float:
+    """Operations of a device in a step, if nothing were computed twice; state and batch may be shapes."""
+    once = config.copy_and_resolve_references()
+    once.model.remat, once.train.chunk_size = "none", 0
+    return work.of(make_step(once, models.abstract(once, vocab_size)).trace(state, batch).jaxpr).flops
+
+
+def abstract_state(config: ConfigDict, model: TwoTower | MaskedLanguageModel, mesh: jax.sharding.Mesh) -> TrainState:
+    """Shapes, types and shardings of the state that the config trains, without a single value of it."""
+    params = models.parameters(model)
+    params = jax.tree.map(_at, params, models.shardings(params, config, mesh))
+    with jax.set_mesh(mesh):
+        state = jax.eval_shape(functools.partial(TrainState.create, optimizer=make_optimizer(config)), params)
+    # What the optimizer keeps for a parameter lies where the parameter does; the rest are a few numbers.
+    return jax.tree.map(
+        lambda leaf: _at(leaf, NamedSharding(mesh, leaf.sharding.spec if leaf.sharding else P())), state
+    )
+
+
+def _at(leaf: jax.ShapeDtypeStruct, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)

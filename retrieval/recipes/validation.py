@@ -1,0 +1,123 @@
+"""Retrieval over a small pool in the middle of training: recall@k by which the best checkpoint is kept.
+
+The pool is made of what training does not see: the validation questions of a labelled set, among its candidates, or the
+held-out passages of the corpus with the sentences that the pre-training tasks draw for them.
+"""
+
+import heapq
+import itertools
+import logging
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import seqio
+from ml_collections import ConfigDict
+
+from retrieval import hashing
+from retrieval.data.examples import features
+from retrieval.data.sets import beir
+from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.errors import UserError
+from retrieval.evaluation import metrics
+from retrieval.pipeline.run import Run
+from retrieval.recipes import examples
+from retrieval.recipes import towers as models
+from retrieval.search import windows
+from retrieval.search.exact import ExactIndex
+
+_log = logging.getLogger(__name__)
+
+METRICS = ("Success@1", "Success@10", "Success@100", "RR")
+
+
+class Pool(NamedTuple):
+    """Token ids of queries and of the windows of candidates, and query id -> candidate id -> 1.
+
+    `own`: query id -> row of the candidate that is the query itself, which is no result.
+    """
+
+    queries: dict[str, list[int]]
+    candidates: dict[str, list[list[int]]]
+    qrels: dict[str, dict[str, int]]
+    own: dict[str, int]
+
+
+def check(config: ConfigDict) -> None:
+    """Checks that there is something to validate, and to validate on.
+
+    Raises:
+      UserError: a model without towers, or nothing that is held out.
+    """
+    if models.is_mlm(config):
+        raise UserError("a masked language model has no towers to validate: set config.loop.validate_every=0")
+    if not (config.data.rates.pairs or config.data.held_out):
+        raise UserError(
+            f"config.loop.validate_every={config.loop.validate_every} needs passages to validate on: set "
+            "config.data.held_out, such as 0.01, or config.loop.validate_every=0"
+        )
+
+
+def make(run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> Callable[[Any], dict[str, float]]:
+    """A function from parameters to METRICS over a pool that stays the same.
+
+    Raises:
+      UserError: as `check`, or there is nothing to make a pool of.
+    """
+    config = run.config
+    check(config)
+    pool = _labelled_pool(run, vocabulary) if config.data.rates.pairs else _held_out_pool(run, vocabulary)
+    _log.info("validation: %d queries over %d candidates", len(pool.queries), len(pool.candidates))
+    embedder = models.Embedder(config, vocabulary, mesh)
+    queries = list(pool.queries.values())
+    rows = list(itertools.chain.from_iterable(pool.candidates.values()))
+    owners_W = windows.owners([id for id, own in pool.candidates.items() for _ in own])
+
+    def validate(params: Any) -> dict[str, float]:
+        queries_QE = embedder.embed_rows(embedder.queries(params), queries)
+        windows_WE = embedder.embed_rows(embedder.documents(params), rows)
+        index = windows.over_candidates(ExactIndex(windows_WE), owners_W)
+        depth = min(100 + bool(pool.own), len(pool.candidates))
+        _, rows_QK = metrics.drop_self_matches(*index.search(queries_QE, depth), pool.queries, pool.own)
+        return metrics.evaluate(rows_QK, list(pool.queries), list(pool.candidates), pool.qrels, METRICS)
+
+    return validate
+
+
+def _labelled_pool(run: Run, vocabulary: Vocabulary) -> Pool:
+    config = run.config
+    queries, qrels = examples.validation(run)
+    golds = {candidate for grades in qrels.values() for candidate in grades}
+    folder, split_set = examples.validation_folder(run), examples.split_set(run)
+    everything = beir.read_candidates((run.sets / split_set if split_set else folder) / "corpus.jsonl")
+    others = (candidate for candidate in everything if candidate.id not in golds)
+    room = max(0, config.loop.validate_candidates - len(golds))
+    candidates = [c for c in beir.read_candidates(folder / "corpus.jsonl") if c.id in golds]
+    candidates += heapq.nsmallest(room, others, lambda c: hashing.digest(c.id))
+    return Pool(
+        dict(zip(queries, models.query_tokens(config, vocabulary, list(queries.values())))),
+        dict(zip((c.id for c in candidates), models.candidate_windows(config, vocabulary, candidates))),
+        qrels,
+        beir.own_rows(queries, candidates),
+    )
+
+
+def _held_out_pool(run: Run, vocabulary: Vocabulary) -> Pool:
+    config = run.config
+    name, _ = examples.register_tasks(run, vocabulary, validation=True)
+    lengths = features.pair_lengths(config.data.query_length, config.data.document_length)
+    # One draw of every task for a held-out passage, in an order that is the same in every run.
+    dataset = seqio.get_mixture_or_task(name).get_dataset(lengths, "train", shuffle=True, seed=0, num_epochs=1)
+    pool = Pool({}, {}, {}, {})
+    for example in dataset.as_numpy_iterator():
+        document = str(example["document_id"][0])
+        if document not in pool.candidates and len(pool.candidates) < config.loop.validate_candidates:
+            query = f"q{document}"
+            pool.candidates[document] = [example["document"][0].tolist()]
+            if len(pool.queries) < config.loop.validate_queries:
+                pool.queries[query], pool.qrels[query] = example["query"].tolist(), {document: 1}
+        if len(pool.candidates) == config.loop.validate_candidates:
+            break
+    if not pool.queries:
+        raise UserError(f"config.data.held_out={config.data.held_out} holds no passage out: a larger share is needed")
+    return pool

@@ -1,0 +1,238 @@
+"""Hard negatives of a set's training questions: what the stage `mine` and a refresh in the middle of training share."""
+
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from retrieval import hashing
+from retrieval.data.labelled.grouping import Example
+from retrieval.data.sets import answers, beir, splits
+from retrieval.data.sets.answers import Answers
+from retrieval.data.sets.beir import Candidate
+from retrieval.data.sets.candidate_texts import CandidateTexts
+from retrieval.errors import UserError
+from retrieval.pipeline.run import Run
+from retrieval.recipes import examples
+from retrieval.search import mining
+from retrieval.search.mining import Drawn, Rule
+
+_log = logging.getLogger(__name__)
+
+RULE = ("negatives", "first", "last", "margin", "relative_margin")
+_PART = 10_000  # questions whose ranked lists are held at a time
+
+
+class Question(NamedTuple):
+    """A training question.
+
+    Attributes:
+      positives: rows of its positives.
+      known: of these, and of the positives of those that are the same question but for their spelling.
+      own: the row of the candidate that is the question itself, where there is one.
+    """
+
+    id: str
+    text: str
+    positives: list[int]
+    known: list[int]
+    own: list[int]
+    answers: Answers | None = None
+
+
+class Mined(NamedTuple):
+    """Rows of each question's negatives, and what is counted of all."""
+
+    rows: list[np.ndarray]
+    counts: dict[str, Any]
+
+
+def check(config: ConfigDict) -> None:
+    """Checks which results are to be negatives.
+
+    Raises:
+      UserError: there are fewer of them than negatives, or a batch takes more negatives than are mined.
+    """
+    check_drawn(config, config)
+    rule = config.mine
+    if rule.first > rule.last:
+        raise UserError(
+            f"config.mine.first={rule.first} is behind config.mine.last={rule.last}: no result has such a rank; lower "
+            "the first or raise the second"
+        )
+    if (room := rule.last - rule.first + 1) < rule.negatives:
+        raise UserError(
+            f"config.mine.negatives={rule.negatives} are more than the ranks from config.mine.first={rule.first} to "
+            f"config.mine.last={rule.last}, which are {room}: lower the first or raise the last"
+        )
+
+
+def check_drawn(config: ConfigDict, miner: ConfigDict, place: str = "") -> None:
+    """Checks that a question has as many negatives as a batch takes of it: what is taken twice would count twice.
+
+    Args:
+      miner: the config of the run that mines, which is at `place` where it is another one.
+
+    Raises:
+      UserError: it has fewer.
+    """
+    taken, mined = config.data.negatives, miner.mine.negatives
+    if taken > mined:
+        where, way_out = (f" of {place}", "mine more there") if place else ("", "raise the second")
+        raise UserError(
+            f"config.data.negatives={taken} are more than config.mine.negatives={mined}{where}, so each question would "
+            f"have some of them twice: lower the first, or {way_out}"
+        )
+
+
+@contextlib.contextmanager
+def open_questions(run: Run) -> Iterator[tuple[list[Question], CandidateTexts]]:
+    """The training questions of config.split.set, and all candidates of the set.
+
+    Raises:
+      UserError: a question has no text, a positive is none of the candidates, or config.mine.answers asks for answers
+        that are not there.
+    """
+    training = beir.read_judged(run.training)
+    if run.config.mine.answers and not training.answers:
+        raise UserError(
+            f"{run.training}: config.mine.answers=True, and no answer is there; set it to False, or make the set again "
+            "if it has answers (--stage=sets)"
+        )
+    judged = training.qrels[splits.TRAIN]
+    wanted = {id for grades in judged.values() for id in grades} | judged.keys()
+    path = run.sets / examples.divided_set(run) / "corpus.jsonl"
+    with CandidateTexts(path, wanted) as candidates:
+        positives = {id: _rows(id, grades, candidates, path) for id, grades in judged.items()}
+        known: dict[str, set[int]] = {}
+        for id, rows in positives.items():
+            known.setdefault(splits.wording(training.queries[id]), set()).update(rows)
+
+        def question(id: str) -> Question:
+            text, own = training.queries[id], candidates.row_of.get(id)
+            if not text.strip():
+                raise UserError(f"{run.training}: training question '{id}' has no text: write one, or leave it out")
+            itself = [] if own is None or candidates[own].text != text else [own]
+            all_known = sorted(known[splits.wording(text)])
+            return Question(id, text, positives[id], all_known, itself, training.answers.get(id))
+
+        yield [question(id) for id in judged], candidates
+
+
+def _rows(id: str, grades: Collection[str], candidates: CandidateTexts, path: Path) -> list[int]:
+    """The rows of a question's positives."""
+    for positive in grades:
+        if positive not in candidates.row_of:
+            raise UserError(
+                f"{path}: training question '{id}' has the positive '{positive}', which is not there: --stage=sets "
+                "makes both again"
+            )
+    return [candidates.row_of[positive] for positive in grades]
+
+
+def draw(questions: Sequence[Question], share: float, seed: int, version: int) -> list[Question]:
+    """A share of the questions, at least one, by a hash: other ones in every version.
+
+    The hash is the wording's: those that are one question but for their spelling are drawn together or not at all.
+    """
+
+    def order(question: Question) -> bytes:
+        return hashing.digest(f"{seed} {version} {splits.wording(question.text)}")
+
+    chosen = set(sorted(map(order, questions))[: max(1, round(share * len(questions)))])
+    return [question for question in questions if order(question) in chosen]
+
+
+def mine(
+    config: ConfigDict,
+    questions: Sequence[Question],
+    candidates: CandidateTexts,
+    search: Callable[[Any, int], tuple[np.ndarray, np.ndarray]],
+    queries: Any,
+    version: int = 0,
+) -> Mined:
+    """The negatives of the questions.
+
+    A question with fewer than config.mine.negatives keeps those that it has; one with none is left out of training.
+
+    Args:
+      search: that of an index over the candidates.
+      queries: the questions as the index takes them, a list or an array.
+      version: of the draw.
+
+    Raises:
+      UserError: no question has a negative.
+    """
+    rule = Rule(*(config.mine[name] for name in RULE))
+    # Positives and what is no result are taken out of a list that still has to be long enough.
+    depth = rule.last + max(len(question.known) + len(question.own) for question in questions) + len(candidates.blank)
+    parts = []
+    for start in range(0, len(questions), _PART):
+        asked = questions[start : start + _PART]
+        scores_QK, rows_QK = search(queries[start : start + _PART], min(depth, len(candidates)))
+        answered_QK = None
+        if config.mine.answers:
+            wanted = [question.answers for question in asked]
+            answered_QK = answers.found(wanted, rows_QK, lambda row: candidates[row].text)
+        drawn = mining.mine(
+            scores_QK,
+            rows_QK,
+            positives=[question.known for question in asked],
+            others=[[*question.own, *candidates.blank] for question in asked],
+            texts_N=candidates.keys_N,
+            rule=rule,
+            seed=(config.split.seed, version),
+            start=start,
+            answered_QK=answered_QK,
+        )
+        parts.append(drawn)
+    return Mined([row for part in parts for row in part.rows], _counts(config, questions, candidates, rule, parts))
+
+
+def _counts(
+    config: ConfigDict, questions: Sequence[Question], candidates: CandidateTexts, rule: Rule, parts: Sequence[Drawn]
+) -> dict[str, Any]:
+    """What is counted of all questions; a warning where some have fewer negatives, an error where all have none."""
+    left_Q = np.concatenate([part.left_Q for part in parts])
+    rank_Q = np.concatenate([part.rank_Q for part in parts])
+    short = np.flatnonzero(left_Q < rule.count)
+    if len(short):
+        first = questions[short[0]]
+        _log.warning(
+            "%d of %d questions have fewer than %d negatives left, the first is '%s' with %d: %s",
+            *(len(short), len(questions), rule.count, first.id, left_Q[short[0]], first.text),
+        )
+    if not left_Q.any():
+        raise UserError(
+            f"no question has a negative left, from '{questions[0].id}' ({questions[0].text}) on: raise "
+            f"config.mine.last={rule.last}, or lower config.mine.first={rule.first} and the margins"
+            + (", or set config.mine.answers=False" if config.mine.answers else "")
+        )
+    found_Q = rank_Q > 0
+    return {
+        "questions": len(questions),
+        "candidates": len(candidates),
+        "negatives": sum(len(row) for part in parts for row in part.rows),
+        "questions with fewer": len(short),
+        "questions without any": int((left_Q == 0).sum()),
+        "results too close to the positive": sum(part.too_close for part in parts),
+        **({"results with an answer": sum(part.answered for part in parts)} if config.mine.answers else {}),
+        "RR": round(float(np.mean(found_Q / np.maximum(rank_Q, 1))), 6),
+    }
+
+
+def mined_examples(
+    questions: Sequence[Question], candidates: CandidateTexts, rows: Sequence[np.ndarray]
+) -> Iterator[Example]:
+    """The questions that have negatives, with their texts."""
+
+    def texts(numbers: Sequence[int] | np.ndarray) -> tuple[Candidate, ...]:
+        return tuple(candidates[row] for row in numbers)
+
+    for question, negatives in zip(questions, rows, strict=True):
+        if len(negatives):
+            yield Example(question.text, texts(question.positives), texts(negatives))

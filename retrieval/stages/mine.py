@@ -1,0 +1,159 @@
+"""The stage `mine`: an index is asked for the hard negatives of a set's training questions.
+
+BM25's are those of DPR (Karpukhin et al. 2020, section 3.2), those of a trained model what ANCE begins with.
+"""
+
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from retrieval import files
+from retrieval.data.labelled.grouping import Example
+from retrieval.data.sets import beir
+from retrieval.errors import UserError
+from retrieval.models.two_tower import TwoTower
+from retrieval.pipeline.records import details, read_record, record_of
+from retrieval.pipeline.run import Run
+from retrieval.recipes import examples, initial_parameters
+from retrieval.recipes import towers as models
+from retrieval.search import scann
+from retrieval.search.bm25 import Bm25Index
+from retrieval.stages import formats, hard_negatives
+from retrieval.stages import index as indexes
+from retrieval.stages.index import TRAINED
+
+_log = logging.getLogger(__name__)
+
+# What is searched, and the stages that make it.
+SYSTEMS = {"bm25": ("index",), "exact": ("train", "encode"), "scann": ("train", "encode", "index")}
+
+
+def needs(config: ConfigDict) -> tuple[str, ...]:
+    """The stages that make what is searched."""
+    return SYSTEMS[config.mine.system]
+
+
+def mine(run: Run) -> dict[str, Any]:
+    """Writes `negatives/`: `negatives.jsonl` and `provenance.json`; returns what that says.
+
+    Raises:
+      UserError: the index is over other candidates, or leaves no negative.
+    """
+    config, source, name = run.config, run.before("mine"), examples.divided_set(run)
+    _check_candidates(run, source, name)
+    with hard_negatives.open_questions(run) as (questions, candidates):
+        search, queries = _searcher(run, source, name, [question.text for question in questions])
+        mined = hard_negatives.mine(config, questions, candidates, search, queries)
+        with files.atomic(run.negatives) as temporary:
+            temporary.mkdir()
+            with (temporary / "negatives.jsonl").open("w", encoding="utf-8") as file:
+                for example in hard_negatives.mined_examples(questions, candidates, mined.rows):
+                    file.write(_line(example))
+            provenance = _provenance(config, source) | mined.counts
+            files.write_json(temporary / "provenance.json", provenance)
+    _log.info("mine: %d negatives of %d questions", mined.counts["negatives"], len(questions))
+    return provenance
+
+
+def check_index(run: Run) -> None:
+    """Checks that a stage before `mine`, or the base, makes what is searched.
+
+    Raises:
+      UserError: there is none.
+    """
+    system, source = run.config.mine.system, run.before("mine")
+    for need in needs(run.config):
+        holder = source.holder(need)
+        if need not in holder.config.stages:
+            way = "put 'index' before 'mine' in config.stages" if system == "bm25" else "use config.mine.system=bm25"
+            raise UserError(
+                f"config.mine.system={system} is made by {' and '.join(needs(run.config))}, and '{need}' is no stage "
+                f"before 'mine': {way}, or set config.base to a run that has it"
+            )
+
+
+def check_questions(run: Run) -> None:
+    """Checks that there are training questions to mine for.
+
+    Raises:
+      UserError: no set is divided, its questions have no answers where these are asked for, or training is to mine for
+        questions of files anew, whose candidates are no set.
+    """
+    if not (name := run.holder("sets").config.split.set):
+        raise UserError(
+            "negatives are mined for the training questions of a set among its candidates: set config.split.set to an "
+            "evaluation set to divide, such as reqa"
+        )
+    written = (run.training / beir.ANSWERS).is_file()
+    if run.config.mine.answers and not (written or formats.has_answers(run.holder("sets").config, name)):
+        raise UserError(
+            f"config.mine.answers=True: the questions of set '{name}' have no answers; those of reqa and nq have, of "
+            f"DPR's JSON, and of a BEIR folder with {beir.ANSWERS}: set config.mine.answers=False, or split another set"
+        )
+    if run.config.mine.refresh_every and (paths := run.holder("pairs").config.pairs.files):
+        raise UserError(
+            f"config.mine.refresh_every={run.config.mine.refresh_every} mines for the questions of config.split.set "
+            f"alone, and config.pairs.files={paths} has others: set one of the two to nothing"
+        )
+
+
+def _check_candidates(run: Run, source: Run, name: str) -> None:
+    """The index is over the candidates of the set as this run has it."""
+    last = needs(run.config)[-1]
+    theirs, file = source.holder(last), f"sets/{name}/corpus.jsonl"
+    ours, there = ((read_record(of, "sets") or {}).get("outputs", {}).get(file) for of in (run, theirs))
+    if ours != there:
+        raise UserError(
+            f"{theirs.folder}: its index is over other candidates than {run.sets / name}; use a config.base with the "
+            "same config.sets"
+        )
+
+
+def _searcher(run: Run, source: Run, name: str, texts: list[str]) -> tuple[Callable, Any]:
+    """The search of the index that config.mine.system names, and the questions as it takes them."""
+    if run.config.mine.system == "bm25":
+        return Bm25Index.load(source.index(name, "bm25")).search, texts
+    queries_QE = _embedded(run, source, texts)
+    if run.config.mine.system == "exact":
+        return indexes.exact_index(source, name, TRAINED).search, queries_QE
+    folder = source.index(name, "scann")
+    if not (scann.available() and folder.exists()):
+        raise UserError(f"{folder}: no ScaNN index there; use config.mine.system=exact")
+    return indexes.scann_index(source, name).search, queries_QE
+
+
+def _embedded(run: Run, source: Run, texts: list[str]) -> Any:
+    """Questions as the model embeds them whose candidates are searched."""
+    trainer, vocabulary = source.holder("train"), run.load_vocabulary()
+    initial_parameters.check_vocabulary(run, trainer.folder, "config.base")
+    config, towers = initial_parameters.load_parameters(trainer.folder, len(vocabulary), run.config.mesh)
+    if not isinstance(towers, TwoTower):
+        raise UserError(f"{trainer.folder}: a masked language model has no towers to mine with: another config.base")
+    embedder = models.Embedder(config, vocabulary, models.local_mesh(config))
+    tower = embedder.queries(models.parameters(towers))
+    return embedder.embed_rows(tower, models.query_tokens(config, vocabulary, texts))
+
+
+def _provenance(config: ConfigDict, source: Run) -> dict[str, Any]:
+    """What was searched, and what was made of the results."""
+    stage = needs(config)[-1]
+    of_model = config.mine.system != "bm25"
+    return {
+        "system": config.mine.system,
+        "run": source.holder(stage).folder.name,
+        "index": record_of(source, stage)["inputs"],
+        "step": details(source, "train")["step"] if of_model else None,
+        "rule": {name: config.mine[name] for name in (*hard_negatives.RULE, "answers")} | {"seed": config.split.seed},
+    }
+
+
+def _line(example: Example) -> str:
+    """As `data/jsonl_pairs.py` reads it."""
+    sides = {
+        name: [{"docid": text.id, "title": text.title, "text": text.text} for text in texts]
+        for name, texts in (("positives", example.positives), ("negatives", example.negatives))
+    }
+    return json.dumps({"query": example.query, **sides}, ensure_ascii=False) + "\n"

@@ -1,0 +1,73 @@
+"""The process that mines a version of the negatives while another one trains; `refresh` starts it.
+
+    python -m retrieval.stages.refresh_process --workdir=runs/ance requirements.lock 3
+
+It reads the checkpoint that the other one writes, does what a refresh on the training mesh does, and ends when its
+standard input does.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+from absl import logging as absl_logging
+from ml_collections import ConfigDict
+
+from retrieval.cli import command_line
+from retrieval.errors import UserError, first_line
+from retrieval.pipeline.run import Run
+from retrieval.recipes import towers as models
+from retrieval.recipes import train_state
+from retrieval.runtime import hosts
+from retrieval.stages import check, mined_versions
+from retrieval.training import checkpoint
+
+_log = logging.getLogger("retrieval.stages.refresh_process")  # also where the module is the program
+
+_POLL_SECONDS = 0.1
+
+
+def main(argv: Sequence[str]) -> None:
+    """Mines the version that the last argument names, for the run of --workdir."""
+    hosts.end_with_input()
+    absl_logging.set_verbosity(absl_logging.WARNING)
+    folder, (lock, version) = Path(command_line.WORKDIR.value or ""), argv[1:]
+    mine(Run(check.read_config(folder), folder, Path(lock)), int(version))
+    os._exit(0)  # training may be waiting, and what JAX and TensorFlow do at their end takes long
+
+
+def mine(run: Run, version: int) -> None:
+    """Mines a version with the parameters after its step, on all devices of this process.
+
+    Raises:
+      UserError: there is no device, the checkpoint is damaged, or no question has a negative.
+    """
+    config, vocabulary = run.config, run.load_vocabulary()
+    mesh, step = _mesh(config), version * config.mine.refresh_every
+    like = train_state.abstract_state(config, models.abstract(config, len(vocabulary)), mesh)
+    while not (run.checkpoints / str(step)).exists():  # it is being written
+        time.sleep(_POLL_SECONDS)
+    params = checkpoint.read(run.checkpoints, step, like).params
+    place = f"{mesh.size} devices ({jax.default_backend()})"
+    _log.info("version %d: with the parameters after step %d, on %s", version, step, place)
+    with jax.set_mesh(mesh):
+        embedder = models.Embedder(config, vocabulary, mesh)
+        mined_versions.mine(run, vocabulary, embedder, mesh, params, version)
+    _log.info("version %d: written", version)
+
+
+def _mesh(config: ConfigDict) -> jax.sharding.Mesh:
+    try:
+        return models.local_mesh(config)
+    except (RuntimeError, AssertionError) as error:  # JAX has several ways to say so
+        raise UserError(
+            f"config.mine.refresh_env={tuple(config.mine.refresh_env)}: there are no such devices "
+            f"({first_line(error)}); name others"
+        ) from error
+
+
+if __name__ == "__main__":
+    command_line.run(main)

@@ -1,0 +1,64 @@
+"""The stage `search`: a query of one's own against the corpus, or the passages of labelled examples."""
+
+import numpy as np
+
+from retrieval import terminal
+from retrieval.data.sets.beir import Candidate
+from retrieval.errors import UserError
+from retrieval.pipeline.run import Run
+from retrieval.recipes import towers as models
+from retrieval.recipes.initial_parameters import load_towers, of_towers
+from retrieval.search import fusion
+from retrieval.search.bm25 import Bm25Index
+from retrieval.stages import index as indexes
+from retrieval.stages.index import CORPUS
+
+_WIDTH = 160
+
+
+def search(run: Run) -> None:
+    """Prints the first hits of the dense index, of BM25 and of both merged, each with its id, title and text.
+
+    Raises:
+      UserError: there is no query, or the corpus has not been indexed.
+    """
+    if not run.query.strip():
+        raise UserError("--stage=search needs a query: --query='how do I read a zip archive'")
+    if not (run.prepares or run.passages):
+        raise UserError(
+            f"--stage=search looks among the passages of a prepared corpus or of labelled examples, and {run.place} "
+            "has none: add 'prepare' to config.stages with a dump in config.corpus, set config.pairs.files, or set "
+            "config.base to a run that has one; in an evaluation set --stage=evaluate searches for its own queries"
+        )
+    if not run.index(CORPUS, "bm25").exists():
+        raise UserError(
+            f"{run.folder} has no index of the corpus: run the stages encode and index with encode.corpus=True"
+        )
+    depth = run.config.evaluate.depth
+    lists = {"BM25": Bm25Index.load(run.index(CORPUS, "bm25")).search([run.query], depth)}
+    if indexes.has_embeddings(run, CORPUS):
+        lists = {"dense": indexes.dense_index(run, CORPUS).search(_embed(run), depth)} | lists
+        lists["merged"] = fusion.hybrid(lists["BM25"], lists["dense"], fusion.DENSE_WEIGHT, depth)
+    shown = min(run.config.search.k, depth)
+    wanted = {row for _, rows in lists.values() for row in rows[0, :shown].tolist()}
+    passages = {row: text for row, text in enumerate(indexes.read_candidates(run, CORPUS)) if row in wanted}
+    for system, (scores, rows) in lists.items():
+        print(f"\n{system}")
+        for rank in range(shown):
+            if rows[0, rank] >= 0:
+                print(hit(rank + 1, scores[0, rank], passages[rows[0, rank]]))
+
+
+def hit(rank: int, score: float, passage: Candidate) -> str:
+    """Two lines for a terminal; what the passage holds cannot do anything to it."""
+    id, title, text = (terminal.one_line(part) for part in (passage.id, passage.title, passage.text))
+    text = text if len(text) <= _WIDTH else text[:_WIDTH].rsplit(" ", 1)[0] + " ..."
+    return f"{rank:3}. {score:9.4f}  [{id}]{title and '  '}{title}\n     {text}"
+
+
+def _embed(run: Run) -> np.ndarray:
+    config, vocabulary = of_towers(run).copy_and_resolve_references(), run.load_vocabulary()
+    config.encode.batch_tokens = 1  # there is one query, and no batch to fill
+    params = models.parameters(load_towers(run, len(vocabulary)))
+    embedder = models.Embedder(config, vocabulary, models.local_mesh(config))
+    return embedder.embed_rows(embedder.queries(params), models.query_tokens(config, vocabulary, [run.query]))

@@ -1,0 +1,12 @@
+"""A run of a study: `retrieval.main`, which ends with the study, however that ends.
+
+Its standard input is a pipe from the study.
+"""
+
+from retrieval.cli import command_line
+from retrieval.main import main
+from retrieval.runtime import hosts
+
+if __name__ == "__main__":
+    hosts.end_with_input()
+    command_line.run(main)

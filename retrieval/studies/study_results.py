@@ -1,0 +1,226 @@
+"""What the runs of a study gave: cells as numbers, and the difference of two of them."""
+
+import itertools
+import math
+import statistics
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from retrieval.errors import UserError
+from retrieval.evaluation import per_query, significance
+from retrieval.evaluation.training_metrics import read_training
+from retrieval.files import read_json
+from retrieval.studies.claims import Cell
+
+KEY = ("system", "dataset", "split", "metric")
+COSINE = "cosine"
+BM25 = "bm25"  # also the beginning of the names of a second one
+# Values have six digits in results.json, so what lies beyond is the noise of adding floats.
+_DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What the runs of a cell gave, in percent: a value for each of its runs, None where there is none."""
+
+    cell: Cell
+    values: tuple[float | None, ...]
+
+    @property
+    def present(self) -> list[float]:
+        """The values that there are."""
+        return [value for value in self.values if value is not None]
+
+    @property
+    def mean(self) -> float | None:
+        """Their mean; None where there is none."""
+        return round(statistics.mean(self.present), _DIGITS) if self.present else None
+
+    @property
+    def deviation(self) -> float | None:
+        """Their sample standard deviation (divisor n - 1); None for fewer than two."""
+        return round(statistics.stdev(self.present), _DIGITS) if len(self.present) > 1 else None
+
+
+class Comparison(NamedTuple):
+    """The difference of two cells in percentage points, and how sure it is.
+
+    The unit is the pre-training: seeds that go back to the same one, on either side, are averaged first.
+
+    Attributes:
+      difference: the mean over pre-trainings; None where no seed has both cells.
+      margin: half of its 95 % confidence interval, by Student's t for pairs; None for fewer than two pre-trainings.
+      p_value: of the same test; for a single run of each cell, of the randomisation test over its questions.
+      pretrainings: how many there are; a run that starts from scratch counts as one.
+      questions: how many the randomisation test had; 0 where it was not made.
+      shared: whether a run starts from a pre-training: a single one is then one draw of it.
+    """
+
+    difference: float | None = None
+    margin: float | None = None
+    p_value: float | None = None
+    pretrainings: int = 0
+    questions: int = 0
+    shared: bool = False
+
+
+class Results:
+    """The results of runs in the folder of a study, each read once.
+
+    Attributes:
+      folder: of the study, with a sub-folder per run.
+    """
+
+    def __init__(self, folder: Path, done: Collection[str], origins: Mapping[str, str] | None = None):
+        """Makes the results of a study.
+
+        Args:
+          done: the runs whose results count; of the others there may be some of another table.
+          origins: run -> the pre-training that it goes back to; a run that is not named starts from scratch.
+        """
+        self.folder = Path(folder)
+        self._done, self._runs, self._origins = frozenset(done), {}, dict(origins or {})
+
+    def has(self, run: str) -> bool:
+        """Whether the run has results at all."""
+        return self._load(run) is not None
+
+    def measure(self, cell: Cell) -> Measurement:
+        """The values of a cell.
+
+        Raises:
+          UserError: a results.json is not what `evaluate` writes, or the value asked for is not a fraction.
+        """
+        values = tuple(self._percent(run, cell) for run in cell.runs)
+        if cell.over:
+            values = tuple(_difference(*pair) for pair in zip(values, self.measure(cell.over).values))
+        return Measurement(cell, values)
+
+    def origins(self, cell: Cell, place: int) -> set[str]:
+        """The pre-trainings that a value of a cell rests on; of BM25, which learns nothing, the run itself."""
+        run = cell.runs[place]
+        own = {run if cell.system.startswith(BM25) else self._origins.get(run, run)}
+        return own | self.origins(cell.over, place) if cell.over else own
+
+    def per_query(self, cell: Cell) -> dict[str, float] | None:
+        """Question -> value, of a cell with a single run; None where there are none, or it is no mean over questions.
+
+        Raises:
+          UserError: the file is damaged.
+        """
+        if len(cell.runs) != 1 or cell.over or not self.has(cell.runs[0]):
+            return None
+        values = per_query.read(per_query.path_of(self.folder / cell.runs[0], cell.dataset, cell.split))
+        return values and values.of(cell.system, cell.metric)
+
+    def _load(self, run: str) -> dict[tuple, tuple[str, float]] | None:
+        if run not in self._runs:
+            self._runs[run] = (run in self._done and _read(self.folder / run)) or None
+        return self._runs[run]
+
+    def _percent(self, run: str, cell: Cell) -> float | None:
+        at, value = (self._load(run) or {}).get(cell.key, ("", None))
+        lowest = -1 if cell.metric == COSINE else 0
+        if value is not None and not lowest <= round(value, _DIGITS) <= 1:
+            raise UserError(
+                f"{at}, {', '.join(cell.key)}: {value} is not a fraction from {lowest} to 1, so a study cannot show it "
+                "in percent"
+            )
+        return None if value is None else round(100 * value, _DIGITS)
+
+
+def compare(results: Results, a: Cell, b: Cell) -> Comparison:
+    """What `a` is above `b`, seed by seed: runs are in the order of the seeds, of which one cell may have more.
+
+    A seed draws the questions of the test, so that much of what differs between the runs of a cell is in both cells.
+
+    Raises:
+      UserError: as `Results.measure`.
+    """
+    pairs = zip(results.measure(a).values, results.measure(b).values)
+    differences = {place: value for place, pair in enumerate(pairs) if (value := _difference(*pair)) is not None}
+    if not differences:
+        return Comparison()
+    rests_on = {place: results.origins(a, place) | results.origins(b, place) for place in differences}
+    means = [
+        round(statistics.mean(differences[place] for place in cluster), _DIGITS) for cluster in _clusters(rests_on)
+    ]
+    mean, count = round(statistics.mean(means), _DIGITS), len(means)
+    if count > 1:
+        return Comparison(mean, round(significance.margin(means), _DIGITS), significance.p_value(means), count)
+    runs = {cell.runs[place] for cell in _with_over(a, b) for place in differences}
+    shared = not set().union(*rests_on.values()) <= runs
+    over = per_query.differences(results.per_query(a) or {}, results.per_query(b) or {})
+    p_value = significance.randomisation(over) if len(over) else None
+    return Comparison(mean, None, p_value, count, len(over), shared)
+
+
+def _with_over(*cells: Cell) -> Iterator[Cell]:
+    for cell in cells:
+        yield cell
+        if cell.over:
+            yield from _with_over(cell.over)
+
+
+def _clusters(names_of: Mapping[int, set[str]]) -> list[list[int]]:
+    """The places in groups: two that share a name, be it by way of others, are in one."""
+    clusters: list[tuple[set[str], list[int]]] = []
+    for place, names in names_of.items():
+        touching = [cluster for cluster in clusters if cluster[0] & names]
+        clusters = [cluster for cluster in clusters if not cluster[0] & names]
+        places = [*(other for _, members in touching for other in members), place]
+        clusters.append((names.union(*(others for others, _ in touching)), places))
+    return [places for _, places in clusters]
+
+
+def _difference(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else round(a - b, _DIGITS)
+
+
+def _read(folder: Path) -> dict[tuple, tuple[str, float]]:
+    """(system, dataset, split, metric) -> where it stands, and the fraction; of results, training and similarity."""
+    values = {}
+    for at, key, value in itertools.chain(
+        _results(folder / "results.json"), _validations(folder), _similarities(folder / "similarity.json")
+    ):
+        if values.setdefault(key, (at, value))[1] != value:
+            raise UserError(f"{at}: {value} is a second value of {', '.join(key)}; remove one")
+    return values
+
+
+def _results(path: Path) -> Iterator[tuple[str, tuple, float]]:
+    rows = read_json(path) if path.is_file() else []
+    if not isinstance(rows, list):
+        raise UserError(f"{path}: not a list of results; evaluate the run again")
+    for number, row in enumerate(rows):
+        at = f"{path}, row {number}"
+        yield at, *_key_and_value(row, at)
+
+
+def _validations(folder: Path) -> Iterator[tuple[str, tuple, float]]:
+    """The scores of the validation questions, as ('training', 'validation', 'step 40', 'RR')."""
+    path = folder / "metrics" / "train.jsonl"
+    for step, record in read_training(path):
+        for name, value in record.items():
+            if name.startswith("validation/"):
+                yield f"{path}, step {step}", ("training", "validation", f"step {step}", name.partition("/")[2]), value
+
+
+def _similarities(path: Path) -> Iterator[tuple[str, tuple, float]]:
+    """The mean cosines of random texts, as ('trained', 'corpus', '64 tokens', 'cosine')."""
+    for system, by_length in (read_json(path) if path.is_file() else {}).items():
+        for length, value in by_length.items():
+            yield str(path), (system, "corpus", f"{length} tokens", COSINE), value
+
+
+def _key_and_value(row: Any, at: str) -> tuple[tuple[str, ...], float]:
+    fields = row if isinstance(row, dict) else {}
+    parts, value = [fields.get(name) for name in KEY], fields.get("value")
+    key = tuple(part for part in parts if isinstance(part, str))
+    if len(key) < len(parts):
+        raise UserError(f"{at}: not an object with {', '.join(KEY)} and value; evaluate the run again")
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise UserError(f"{at}: the value of {', '.join(key)} is {value!r}, not a number; evaluate the run again")
+    return key, value

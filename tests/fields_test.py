@@ -1,0 +1,50 @@
+"""Declared fields of a config, and what they may be."""
+
+import pytest
+
+from retrieval.config import fields
+from retrieval.config.fields import Field, declare, one_of, whole
+from retrieval.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def own_fields(monkeypatch):
+    monkeypatch.setattr(fields, "_FIELDS", {})
+    declare("", seed=Field(0, fields.SEED, "the seed of everything random"))
+    declare("train.adam", beta=Field(0.9, fields.SHARE, "decay"))
+    declare("train", loss=Field("triplet", one_of("loss", {"triplet": 1}), "what is minimised"))
+
+
+def test_defaults_are_nested():
+    assert fields.nested() == {"seed": 0, "train": {"adam": {"beta": 0.9}, "loss": "triplet"}}
+
+
+def test_a_field_is_declared_once():
+    with pytest.raises(UserError, match=r"config\.train\.loss is declared twice"):
+        declare("train", loss=Field(1, whole(1), ""))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"sed": 0}, r"unknown field 'config.sed': did you mean config.seed or"),
+        ({"seed": -1}, "config.seed=-1: a whole number from 0 to 4294967295 is needed"),
+        ({"seed": True}, "config.seed=True"),
+        ({"seed": 0}, "config.train.adam.beta is missing"),
+        ({"train": {"adam": {"beta": "x"}}}, "config.train.adam.beta=x: a number from 0 to 1 is needed"),
+        ({"train": {"loss": "triple"}}, r"unknown loss in config.train.loss 'triple': did you mean triplet\?"),
+        ({"train": {"loss": 3}}, "config.train.loss=3: a text is needed"),
+    ],
+)
+def test_what_does_not_fit_is_named_with_what_is_needed(values, message):
+    whole_config = values if values == {"seed": 0} else _merged(fields.nested(), values)
+    with pytest.raises(UserError, match=message):
+        fields.check(whole_config)
+
+
+def test_the_defaults_fit():
+    fields.check(fields.nested())
+
+
+def _merged(old, new):
+    return old | {name: _merged(old.get(name, {}), v) if isinstance(v, dict) else v for name, v in new.items()}
