@@ -193,7 +193,8 @@ def test_sigterm_ends_a_run_with_the_code_to_start_it_again(command, tmp_path, l
 
 
 def test_a_process_that_does_not_hear_is_gone_in_time():
-    code = "import hashlib; from retrieval import hosts; hosts._GRACE = 1; hosts.heed_sigterm(); print(flush=True); "
+    code = "import hashlib; from retrieval.runtime import hosts; hosts._GRACE = 1; hosts.heed_sigterm(); "
+    code += "print(flush=True); "
     busy = "hashlib.pbkdf2_hmac('sha256', b'', b'', 2 * 10**8)"  # Python hears no signal before it is through
     with subprocess.Popen([sys.executable, "-c", code + busy], cwd=REPOSITORY, stdout=subprocess.PIPE) as process:
         process.stdout.readline()

@@ -224,7 +224,7 @@ def test_a_pod_is_told_that_one_of_its_hosts_alone_would_have_it(inputs, copied,
 
 def test_child_processes_have_the_same_scratch_folder(bucket, machine, tmp_path):
     mirror.set_scratch(tmp_path / "given")
-    code = "import toy_store; from retrieval import mirror; print(mirror.Copy('toy://bucket/run').folder)"
+    code = "import toy_store; from retrieval.runtime import mirror; print(mirror.Copy('toy://bucket/run').folder)"
     path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests")])
     said = subprocess.check_output([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, text=True)
     assert said.strip() == str(mirror.Copy(URL).folder) and said.startswith(str(tmp_path / "given"))
@@ -584,7 +584,7 @@ LOSES = """
 import sys, time
 from pathlib import Path
 import toy_store
-from retrieval import lease, mirror
+from retrieval.runtime import lease, mirror
 lease._A_MOMENT, lease._RENEWED_AFTER = 0, 0.05
 mirror.set_scratch(Path(sys.argv[1]))
 with mirror.opened("toy://bucket/run"):

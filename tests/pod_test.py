@@ -240,7 +240,8 @@ def hosts_of(process, **environment):
 
 WAITING = """
 import sys, time
-from retrieval import command_line, hosts
+from retrieval.cli import command_line
+from retrieval.runtime import hosts
 from retrieval.errors import UserError
 
 def work():
@@ -303,7 +304,7 @@ def test_an_error_of_one_process_ends_the_others_with_its_message_and_code():
 
 SCRIPT = """
 import sys
-from retrieval import hosts
+from retrieval.runtime import hosts
 from retrieval.errors import UserError
 
 hosts.connect()
