@@ -5,10 +5,10 @@ import re
 import signal
 import sys
 import time
-import unicodedata
 
 import numpy as np
 import pytest
+from support.answers_reference import brute_force, tokens
 
 from retrieval.data.sets import answers, qa
 from retrieval.data.sets.answers import Answers, of_patterns, of_texts, words
@@ -65,25 +65,6 @@ def test_cases(passage, answer, expected):
 def test_an_answer_without_a_token_is_none(answer):
     assert of_texts([answer, "b", "b"]) == Answers(("b",))
     assert not holds("every word", answer)
-
-
-def tokens(text):
-    """DPR's definition, a character at a time."""
-    found, run = [], ""
-    for char in unicodedata.normalize("NFD", text) + " ":
-        kind = unicodedata.category(char)[0]
-        if kind in "LNM":
-            run += char
-            continue
-        found += [run.lower()] if run else []
-        run = ""
-        found += [] if kind in "ZC" else [char.lower()]
-    return found
-
-
-def brute_force(passage, answer):
-    have, want = tokens(passage), tokens(answer)
-    return any(have[start : start + len(want)] == want for start in range(len(have) - len(want) + 1)) and bool(want)
 
 
 def test_as_a_brute_force_on_drawn_texts():

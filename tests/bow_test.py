@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from devices import assert_same_on_any_mesh
 from flax import nnx
+from support.devices import assert_same_on_any_mesh
 
 from retrieval.models.bow import BowConfig, BowMlp
 from retrieval.models.text import Text

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from devices import assert_same_on_any_mesh
 from flax import nnx
+from support.devices import assert_same_on_any_mesh
 
 from retrieval.errors import UserError
 from retrieval.models import two_tower

@@ -8,8 +8,8 @@ import pickle
 import shutil
 import tempfile
 
-import children
 import pytest
+from support import children
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -22,7 +22,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # workers inherit what follows
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
-import toy_corpus
+from support import toy_corpus
 
 from retrieval.data.shards import local_runner
 
@@ -45,6 +45,17 @@ def shared_data() -> pathlib.Path:
 def inputs(tmp_path_factory) -> pathlib.Path:
     """The folder of a dump and of SQuAD's questions on it."""
     return toy_corpus.write_inputs(tmp_path_factory.mktemp("inputs"))
+
+
+@pytest.fixture(scope="module")
+def prepared(inputs, tmp_path_factory):
+    """A work directory whose corpus and sets are made, to be copied."""
+    from support.tiny_runs import make_run
+    from support.toy_runs import execute
+
+    folder = tmp_path_factory.mktemp("prepared") / "run"
+    execute(make_run("ict_bfs_wlp", inputs, folder), "prepare", "sets")
+    return folder
 
 
 def write(path, text):

@@ -5,9 +5,9 @@ import json
 
 import numpy as np
 import pytest
-import toy_corpus
 from conftest import REPOSITORY, write
-from toy_runs import execute
+from support import toy_corpus
+from support.toy_runs import execute
 
 from retrieval.data.labelled.grouping import Counts
 from retrieval.data.sets import beir, msmarco, trec

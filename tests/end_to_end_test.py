@@ -9,9 +9,10 @@ import time
 import jax
 import numpy as np
 import pytest
-import toy_corpus
 from conftest import REPOSITORY
-from toy_runs import execute
+from support import toy_corpus
+from support.tiny_runs import fine_tuning, make_run
+from support.toy_runs import execute
 
 from retrieval.data.sets import reqa
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
@@ -22,33 +23,6 @@ from retrieval.recipes import initial_parameters
 from retrieval.search import scann
 from retrieval.stages import check, export, train
 from retrieval.stages.table import STAGES
-
-TINY = dict(
-    prepare=dict(shards=8, vocab_size=300, longest_passage=40, shortest_paragraph=10, least_passage=5),
-    data=dict(query_length=16, document_length=48, lanes=2, shuffle_buffer=64),
-    model=dict(num_layers=1, hidden_size=16, num_heads=2, mlp_size=32, embed_dim=8),
-    train=dict(steps=4, batch_size=16),
-    loop=dict(log_every=2, checkpoint_every=2),
-    encode=dict(batch_tokens=1024, shard_size=50),
-)
-
-
-@pytest.fixture(scope="module")
-def prepared(inputs, tmp_path_factory):
-    """A work directory whose corpus and sets are made, to be copied."""
-    folder = tmp_path_factory.mktemp("prepared") / "run"
-    execute(make_run("ict_bfs_wlp", inputs, folder), "prepare", "sets")
-    return folder
-
-
-def make_run(name, inputs, folder, **changes):
-    config = importlib.import_module(f"configs.{name}").get_config("local")
-    for group, values in TINY.items():
-        config[group].update(values)
-    config.corpus = str(inputs / "dump.xml")
-    config.sets.update(pydocs=False, reqa=str(inputs / "squad.json"))
-    config.update_from_flattened_dict(changes)
-    return Run(config, folder, REPOSITORY / "requirements.lock")
 
 
 def results(folder):
@@ -79,13 +53,6 @@ def finished_mlm(inputs, prepared, tmp_path_factory):
     run = make_run("mlm", inputs, shutil.copytree(prepared, tmp_path_factory.mktemp("mlm") / "run"))
     execute(run)
     return run
-
-
-def fine_tuning(inputs, pretrained, folder, /, **changes):
-    """Half of the 24 toy questions to train on, 3 of these to validate on."""
-    changes = {"base": str(pretrained), "train.init_from": str(pretrained), "data.lanes": 2, "corpus": "", **changes}
-    half = {"split.ratio": 0.5, "split.validation": 0.25, "train.batch_size": 8, "loop.validate_every": 2}
-    return make_run("reqa", inputs, folder, **(half | changes))
 
 
 @pytest.mark.parametrize("name", ["bfs", "wlp", "bow_mlp"])  # and ict, in `pretrained`

@@ -3,12 +3,12 @@
 import itertools
 import json
 
-import exported
 import jax
 import numpy as np
 import pytest
 from conftest import REPOSITORY
 from safetensors.numpy import load_file
+from support import exported
 from tokenizers import Tokenizer
 
 from configs import dpr

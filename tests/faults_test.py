@@ -18,12 +18,12 @@ import sys
 import time
 from random import Random
 
-import children
 import numpy as np
 import pytest
-import toy_corpus
 from conftest import REPOSITORY
 from ml_collections import ConfigDict
+from support import children, toy_corpus
+from support.run_results import metrics, results, state
 
 from retrieval import files
 from retrieval.errors import UserError
@@ -146,24 +146,6 @@ def assert_same_outcome(folder, other):
     for position in (other / "checkpoints").rglob("data/*"):
         if position.suffix == ".json":
             assert (folder / position.relative_to(other)).read_bytes() == position.read_bytes()
-
-
-def results(folder):
-    return [row | {"seconds": 0} for row in json.loads((folder / "results.json").read_text())]
-
-
-def metrics(folder):
-    lines = [json.loads(line) for line in (folder / "metrics" / "train.jsonl").read_text().splitlines()]
-    return [{n: v for n, v in line.items() if not n.endswith(("_per_second", "input_wait"))} for line in lines]
-
-
-def state(folder):
-    """Every array of the newest checkpoint."""
-    import jax
-    import orbax.checkpoint as ocp
-
-    step = Checkpointer(folder / "checkpoints").latest_step()
-    return jax.tree.leaves(ocp.StandardCheckpointer().restore(folder / "checkpoints" / str(step) / "state"))
 
 
 @pytest.mark.parametrize("kind", MOMENTS)

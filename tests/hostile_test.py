@@ -15,9 +15,9 @@ import time
 import tracemalloc
 
 import pytest
-from prepare_test import SETTINGS
-from wikipedia_test import export, page
-from wikitext_test import SITE, check
+from support.preparing import SETTINGS
+from support.wiki_export import export, page
+from support.wiki_markup import SITE, check
 
 from retrieval.data.corpora import articles, sources, wikimarkup, wikitext
 from retrieval.data.corpora.articles import Article, Broken, Dropped, Redirect

@@ -68,6 +68,12 @@ def test_no_other_command_has_the_flags_of_a_run():
     assert importing == {"one_run.py"}
 
 
+def test_no_test_imports_another():
+    """What tests share is in `tests/support`."""
+    for path in (REPOSITORY / "tests").rglob("*.py"):
+        assert not [name for name in imports(path) if name.endswith("_test") or "_test." in name], path
+
+
 # Lightest first: what one of them imports is there for those behind it too.
 MODULES = (
     "retrieval.data.tokenizers.vocab",

@@ -4,9 +4,9 @@ import importlib
 import json
 
 import pytest
-import toy_corpus
 from absl import flags
 from conftest import REPOSITORY
+from support import toy_corpus
 
 from benchmarks import input_speed
 from retrieval.cli import command_line

@@ -5,9 +5,9 @@ Skipped where these are not installed; nothing is fetched.
 
 import os
 
-import exported
 import numpy as np
 import pytest
+from support import exported
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package

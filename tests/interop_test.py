@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from pretrained_golden_test import ROBERTA_IDS, load
+from support.bert_folders import ROBERTA_IDS, load
 
 from retrieval.data.tokenizers import vocabularies
 from retrieval.models.text import Text, mean

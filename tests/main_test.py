@@ -13,8 +13,8 @@ import jax
 import pytest
 from absl import flags
 from conftest import REPOSITORY
-from mistakes_test import forget_flags
 from ml_collections import ConfigDict
+from support.command_flags import forget_flags
 
 from configs import dpr
 from retrieval import main

@@ -7,7 +7,7 @@ import sys
 import pytest
 from absl import flags
 from conftest import REPOSITORY
-from mistakes_test import forget_flags
+from support.command_flags import forget_flags
 
 from configs import ict_bfs_wlp
 from retrieval import main

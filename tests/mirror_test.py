@@ -13,11 +13,11 @@ import time
 
 import numpy as np
 import pytest
-import toy_store
 from conftest import REPOSITORY
-from end_to_end_test import fine_tuning, make_run
-from faults_test import metrics, results, state
-from mistakes_test import forget_flags
+from support import toy_store
+from support.command_flags import forget_flags
+from support.run_results import metrics, results, state
+from support.tiny_runs import fine_tuning, make_run
 
 from retrieval import files, main
 from retrieval.cli import command_line
@@ -224,7 +224,7 @@ def test_a_pod_is_told_that_one_of_its_hosts_alone_would_have_it(inputs, copied,
 
 def test_child_processes_have_the_same_scratch_folder(bucket, machine, tmp_path):
     mirror.set_scratch(tmp_path / "given")
-    code = "import toy_store; from retrieval.runtime import mirror; print(mirror.Copy('toy://bucket/run').folder)"
+    code = "from support import toy_store; from retrieval.runtime import mirror; print(mirror.Copy('toy://bucket/run').folder)"
     path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests")])
     said = subprocess.check_output([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, text=True)
     assert said.strip() == str(mirror.Copy(URL).folder) and said.startswith(str(tmp_path / "given"))
@@ -583,7 +583,7 @@ def test_a_run_that_was_killed_goes_on_at_once_on_its_own_machine(bucket, machin
 LOSES = """
 import sys, time
 from pathlib import Path
-import toy_store
+from support import toy_store
 from retrieval.runtime import lease, mirror
 lease._A_MOMENT, lease._RENEWED_AFTER = 0, 0.05
 mirror.set_scratch(Path(sys.argv[1]))

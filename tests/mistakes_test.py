@@ -16,9 +16,9 @@ import sys
 from typing import NamedTuple
 
 import pytest
-import toy_corpus
-from absl import flags
 from conftest import REPOSITORY
+from support import toy_corpus
+from support.command_flags import forget_flags
 
 from retrieval import main, study
 from retrieval.cli import command_line
@@ -760,16 +760,6 @@ def answer(inputs, tmp_path, monkeypatch, capsys):
 
 def begins(*_, **__):
     raise AssertionError("the mistake was not noticed")
-
-
-def forget_flags():
-    """absl's flags are global, and what one command line has set is still set in the next."""
-    for name in [name for name in flags.FLAGS if name.startswith("config.")]:
-        delattr(flags.FLAGS, name)
-    flags.FLAGS.unparse_flags()
-    sys.modules.pop("config_config", None)  # the last config file: the next is loaded into the same module
-    for name in ("config", "workdir", "scratch", "stage", "query", "multihost", "only"):
-        flags.FLAGS[name].unparse()
 
 
 def check(mistake, status, told, paths):

@@ -5,8 +5,8 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from devices import assert_same_on_any_mesh
 from flax import nnx
+from support.devices import assert_same_on_any_mesh
 
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.text import Text

@@ -7,8 +7,8 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from end_to_end_test import make_run, prepared  # noqa: F401
-from toy_runs import execute
+from support.tiny_runs import make_run
+from support.toy_runs import execute
 
 from retrieval.errors import UserError
 from retrieval.pipeline import records, runner
@@ -26,7 +26,7 @@ def tower_run(inputs, folder, steps, **changes):
 
 
 @pytest.fixture(scope="module")
-def finished(inputs, prepared, tmp_path_factory):  # noqa: F811
+def finished(inputs, prepared, tmp_path_factory):
     run = tower_run(inputs, shutil.copytree(prepared, tmp_path_factory.mktemp("more") / "run"), 4)
     execute(run, "train", "encode")
     return run

@@ -15,13 +15,13 @@ import sys
 import threading
 import time
 
-import children
 import jax
 import numpy as np
 import pytest
 from conftest import REPOSITORY
 from jax._src import distributed
 from ml_collections import ConfigDict
+from support import children
 
 from configs import ict_bfs_wlp
 from retrieval.errors import UserError

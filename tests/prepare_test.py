@@ -11,20 +11,16 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
-import toy_corpus
 from conftest import REPOSITORY, run_here
+from support import toy_corpus
+from support.preparing import SETTINGS
 
 from retrieval.data.corpora import passages, sources
 from retrieval.data.corpora.articles import Redirect
-from retrieval.data.corpora.passages import Limits
 from retrieval.data.shards import local_pipeline, local_runner, prepared_corpus, shard_steps
 from retrieval.data.shards.external_sort import Sorter
 from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.errors import UserError
-
-SETTINGS = prepared_corpus.Settings(
-    vocabulary=None, vocab_size=300, num_shards=4, limits=Limits(longest=60, shortest=10, least=5), chunk_bytes=30 << 20
-)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -260,7 +256,7 @@ if __name__ == "__main__":
     import sys
     sys.path.insert(0, {str(Path(__file__).parent)!r})
     from pathlib import Path
-    import children
+    from support import children
     from retrieval.data.shards import local_runner
     tasks = [(Path({str(tmp_path)!r}) / str(number), ()) for number in range(2)]
     local_runner.run_tasks("sleep", tasks, children.tell_and_sleep, workers=2)

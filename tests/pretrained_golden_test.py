@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 
-import google_checkpoint
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,32 +11,16 @@ import pytest
 from conftest import REPOSITORY
 from flax import nnx
 from safetensors.numpy import load_file
+from support import google_checkpoint
+from support.bert_folders import ROBERTA_IDS, load
 
 from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.models import bert_tensors
 from retrieval.models.hugging_face import BertFolder
-from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.text import Text, first, mean
-from retrieval.models.transformer import TransformerConfig
 
 GOLDEN = REPOSITORY / "tests" / "golden"
 MODELS = ("bert", "bert_sharded", "bert_bfloat16", "bert_old_names", "roberta", "distilbert")
-# RoBERTa's padding is 1, ours 0: the two change places.
-ROBERTA_IDS = np.array([1, 0, *range(2, 50)])
-
-
-def load(folder, dtype="float32", max_length=None):
-    """A masked language model with the weights of a folder, whose head may be missing."""
-    bert = BertFolder.open(folder)
-    sizes = {**bert.sizes, "max_length": max_length or bert.sizes["max_length"]}
-    config = TransformerConfig(**sizes, dropout=0.0, dtype=dtype)
-    ids = ROBERTA_IDS if bert.kind == "roberta" else None
-    state = nnx.state(model := MaskedLanguageModel(config, rngs=nnx.Rngs(0)), nnx.Param)
-    params = nnx.to_pure_dict(state)
-    encoder = bert.encoder(params.pop("encoder"), ids)
-    nnx.replace_by_pure_dict(state, {"encoder": encoder, **(bert.mlm_head(params, ids) or params)})
-    nnx.update(model, state)
-    return model
 
 
 def expected_of(name, kind):

@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 import pytest
-import toy_corpus
-from answers_test import brute_force
-from refresh_test import judged, make_run, read_shards
-from toy_runs import execute
+from support import toy_corpus
+from support.answers_reference import brute_force
+from support.refreshed_runs import judged, make_run, read_shards
+from support.toy_runs import execute
 
 from retrieval.data.sets import beir
 from retrieval.data.tokenizers import vocabularies

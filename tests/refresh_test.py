@@ -1,6 +1,5 @@
 """Hard negatives on a toy set: mined by BM25 before training, and by the model in its middle."""
 
-import importlib
 import json
 import os
 import re
@@ -12,15 +11,15 @@ import time
 from random import Random
 from types import SimpleNamespace
 
-import children
 import jax
 import numpy as np
 import pytest
 from conftest import REPOSITORY
-from toy_runs import execute
+from support import children
+from support.refreshed_runs import judged, make_run, read_shards
+from support.toy_runs import execute
 
 from configs import ict_bfs_wlp
-from retrieval.data.sets import beir
 from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
 from retrieval.pipeline import records, runner
@@ -33,29 +32,9 @@ from retrieval.stages import check, hard_negatives, mined_versions, refresh, ref
 from retrieval.stages.refresh import Inferencer
 from retrieval.stages.table import STAGES
 
-TINY = {
-    "prepare": dict(shards=8, vocab_size=300, longest_passage=40, shortest_paragraph=10, least_passage=5),
-    "data": dict(query_length=16, document_length=48, lanes=2, shuffle_buffer=64, negatives=2),
-    "model": dict(encoder="bow_mlp", hidden_size=16, mlp_size=32, embed_dim=8),
-    "train": dict(steps=7, batch_size=8, learning_rate=1e-2),
-    "loop": dict(log_every=1, checkpoint_every=2, validate_every=5),
-    "encode": dict(batch_tokens=1024, shard_size=12),
-    "mine": dict(negatives=4, last=8),
-    "split": dict(ratio=0.75, validation=0.2),
-}
 LAG = 2  # steps
 LATE = {0: "refreshed/00002", LAG: "refresh.log"}  # what is there in the middle of a refresh
 REFRESHED = {"stages": ("train",), "mine.refresh_every": 3, "loop.keep_checkpoints": 20}
-
-
-def make_run(folder, inputs, /, name="dpr_mined", **changes):
-    config = importlib.import_module(f"configs.{name}").get_config("local")
-    for group, values in TINY.items():
-        config[group].update(values)
-    config.sets.reqa = str(inputs / "squad.json")
-    config.index.dense = "exact"
-    config.update_from_flattened_dict(changes)
-    return Run(config, folder, REPOSITORY / "requirements.lock")
 
 
 @pytest.fixture(scope="module")
@@ -89,15 +68,6 @@ def whole(inputs, mined, tmp_path_factory):
     check.check(run, run.config.stages, STAGES)
     execute(run)
     return run
-
-
-def judged(run):
-    """Question -> texts of its positives; and all candidates."""
-    training = beir.read_folder(run.training)
-    candidates = list(beir.read_candidates(run.sets / "reqa" / "corpus.jsonl"))
-    text = {candidate.id: (candidate.title, candidate.text) for candidate in candidates}
-    golds = {training.queries[id]: {text[c] for c in grades} for id, grades in training.qrels["train"].items()}
-    return golds, candidates
 
 
 def test_bm25s_negatives_are_its_best_without_the_positives(mined):
@@ -244,25 +214,6 @@ def towers_of(run, step=None):
 def read_examples(path):
     lines = map(json.loads, path.read_text().splitlines())
     return {line["query"]: [(text["title"], text["text"]) for text in line["negatives"]] for line in lines}
-
-
-def read_shards(run, folder):
-    """Token ids of each record's query -> those of its negatives' titles and texts."""
-    import tensorflow as tf
-
-    found = {}
-    for path in sorted(folder.glob("pairs-*.tfrecord")):
-        for record in tf.data.TFRecordDataset(str(path)):
-            fields = tf.train.Example.FromString(record.numpy()).features.feature
-            titles, texts = (
-                np.split(
-                    fields[f"{name}s"].int64_list.value, np.cumsum(fields[f"{name}_lengths"].int64_list.value)[:-1]
-                )
-                for name in ("title", "text")
-            )
-            query = tuple(fields["query"].int64_list.value)
-            found[query] = [(tuple(map(int, a)), tuple(map(int, b))) for a, b in zip(titles, texts)][1:]
-    return found
 
 
 def assert_best_of(run, embed, negatives, tokens=None):

@@ -10,18 +10,17 @@ import re
 import shutil
 from pathlib import Path
 
-import google_checkpoint
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import seqio
 import tensorflow as tf
-import toy_corpus
 from conftest import REPOSITORY
 from flax import nnx
 from ml_collections import ConfigDict
-from natural_questions_test import PEOPLE, city
-from natural_questions_test import write as write_nq
+from support import google_checkpoint, toy_corpus
+from support.nq_records import PEOPLE, city
+from support.nq_records import write as write_nq
 
 from configs import ict_bfs_wlp
 from retrieval import files, main

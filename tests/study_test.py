@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-import toy_corpus
 from conftest import REPOSITORY
 from ml_collections import ConfigDict
+from support import toy_corpus
 
 from configs import bm25
 from configs.studies import pretraining_tasks, seed_encoder

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import seqio
 import tensorflow as tf
-import toy_corpus
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from support import toy_corpus
 
 from retrieval.data.corpora import passages
 from retrieval.data.corpora.passages import Limits

@@ -8,11 +8,11 @@ import socket
 
 import pytest
 import tensorflow_datasets as tfds
-import toy_corpus
-from natural_questions_test import HARD_TEXT, HTML, LEFT_OUT, PARAGRAPH, PEOPLE, TEXT, city, hard, judged, words
-from natural_questions_test import write as write_lines
-from prepare_test import SETTINGS
-from reqa_test import SQUAD
+from support import toy_corpus
+from support.nq_records import HARD_TEXT, HTML, LEFT_OUT, PARAGRAPH, PEOPLE, TEXT, city, hard, judged, words
+from support.nq_records import write as write_lines
+from support.preparing import SETTINGS
+from support.toy_squad import SQUAD
 
 from retrieval.data.corpora import sources, tfds_source
 from retrieval.data.corpora.articles import Article, Dropped, Paragraph, Section

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from devices import assert_same_on_any_mesh
 from flax import nnx
 from jax.sharding import PartitionSpec as P
+from support.devices import assert_same_on_any_mesh
 
 from retrieval.errors import UserError
 from retrieval.models.text import Text

@@ -7,7 +7,7 @@ import shutil
 import pytest
 from conftest import REPOSITORY
 from flax import nnx
-from fuzz_test import as_json, changed, damaged
+from support.mutated import as_json, changed, damaged
 
 from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError

@@ -9,29 +9,13 @@ import tracemalloc
 from xml.parsers import expat
 
 import pytest
+from support.wiki_export import SITE_INFO, export, page
 
 from retrieval.data.corpora.articles import Broken, Dropped, Redirect
 from retrieval.data.corpora.wikipedia import Page, Site, normalize_title, read_pages
 from retrieval.errors import UserError
 
-SITE_INFO = """<siteinfo><sitename>Wiki</sitename><case>first-letter</case><namespaces>
-<namespace key="0" /><namespace key="1">Talk</namespace><namespace key="4">Project_page</namespace>
-<namespace key="6">Файл</namespace><namespace key="14">Category</namespace></namespaces></siteinfo>"""
 SITE = Site(frozenset({"talk", "project page", "файл", "category"}), True, frozenset({"файл", "category"}))
-
-
-def page(title: str, text: str, number: int = 1, ns: str = "<ns>0</ns>", more: str = "") -> str:
-    return (
-        f"<page><title>{html.escape(title)}</title>{ns}<id>{number}</id>{more}<revision><id>999</id><contributor>"
-        f"<username>U</username><id>888</id></contributor><text xml:space='preserve'>{html.escape(text)}</text>"
-        f"<sha1>x</sha1></revision></page>\n"
-    )
-
-
-def export(*pages: str, info: str = SITE_INFO) -> str:
-    return (
-        f"<mediawiki xmlns='http://www.mediawiki.org/xml/export-0.10/' xml:lang='en'>{info}{''.join(pages)}</mediawiki>"
-    )
 
 
 def write(path, content):

@@ -6,14 +6,12 @@ import re
 import time
 
 import pytest
+from support.wiki_markup import SITE, check
 
 from retrieval.data.corpora import wikinames
 from retrieval.data.corpora.articles import Article, Dropped
 from retrieval.data.corpora.wikipedia import Page, Site, normalize_title, read_pages
 from retrieval.data.corpora.wikitext import parse
-
-SITE = Site(frozenset({"файл", "шаблон"}), True, frozenset({"файл"}))
-MARKUP = re.compile(r"\{\{|\}\}|\[\[|\]\]|<ref|'''|&nbsp;|[\x00-\x1f]")
 
 
 def parsed(text: str, title: str = "This page", site: Site = SITE) -> Article | Dropped:
@@ -275,25 +273,6 @@ def test_any_text_gives_a_sound_article():
         alphabet = generator.sample(PIECES, generator.randint(2, len(PIECES)))
         text = "".join(generator.choices(alphabet, k=generator.choice([3, 10, 30, 300])))
         check(parsed(text), text, literal="&" in text or "nowiki" in text)
-
-
-def check(result: Article | Dropped, source: str, literal: bool) -> None:
-    """Whatever the page: single-spaced text without markup, links in order, in bounds, and to titles."""
-    if isinstance(result, Dropped):
-        return
-    assert (result.sections[0].heading, result.sections[0].level) == ("", 1)
-    assert all(s.paragraphs for s in result.sections[1:])
-    for paragraph in [p for s in result.sections for p in s.paragraphs]:
-        assert paragraph.text and paragraph.text == " ".join(paragraph.text.split()), source
-        assert literal or not MARKUP.search(paragraph.text), source
-        assert not re.search("[\x00-\x1f\ud800-\udfff]", paragraph.text), source
-        end = 0
-        for link in paragraph.links:
-            assert end <= link.start < link.end <= len(paragraph.text), source
-            anchor, end = paragraph.text[link.start : link.end], link.end
-            assert anchor == anchor.strip(), source
-            assert link.target and link.target == normalize_title(link.target, first_letter=True), source
-            assert not re.search(r"[\[\]{}|<>#\n]", link.target), source
 
 
 REAL = ["bgwiki-utf16-pages-articles.xml.bz2", "enwiki-10k.xml", "simplewiki.xml"]

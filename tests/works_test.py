@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import toy_corpus
 from absl import flags
 from conftest import REPOSITORY
 from ml_collections import ConfigDict
+from support import toy_corpus
 
 from benchmarks import articles, pairs, run, worker, works
 from benchmarks.config import get_config

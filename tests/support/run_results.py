@@ -1,0 +1,23 @@
+"""What a finished run left."""
+
+import json
+
+from retrieval.training.checkpoint import Checkpointer
+
+
+def results(folder):
+    return [row | {"seconds": 0} for row in json.loads((folder / "results.json").read_text())]
+
+
+def metrics(folder):
+    lines = [json.loads(line) for line in (folder / "metrics" / "train.jsonl").read_text().splitlines()]
+    return [{n: v for n, v in line.items() if not n.endswith(("_per_second", "input_wait"))} for line in lines]
+
+
+def state(folder):
+    """Every array of the newest checkpoint."""
+    import jax
+    import orbax.checkpoint as ocp
+
+    step = Checkpointer(folder / "checkpoints").latest_step()
+    return jax.tree.leaves(ocp.StandardCheckpointer().restore(folder / "checkpoints" / str(step) / "state"))
