@@ -28,7 +28,6 @@ from retrieval.pipeline import records, runner
 from retrieval.pipeline.run import Run, kept_config
 from retrieval.recipes import examples
 from retrieval.recipes import towers as models
-from retrieval.stages.table import STAGES
 
 _TRAINER = flags.DEFINE_bool("trainer", True, "Measure the trainer too; not for a model that is too big for here.")
 
@@ -57,7 +56,7 @@ def main(argv: Sequence[str]) -> None:
     folder = Path(command_line.WORKDIR.value)
     config = command_line.CONFIG.value or kept_config(folder)
     run = Run(config, folder, folder / "requirements.lock")
-    runner.check_run(run, STAGES)
+    runner.check_run(run)
     if not records.is_done(run, "prepare"):
         raise UserError(f"{folder} has no corpus: python -m retrieval.main --workdir={folder} --stage=prepare first")
     result = measure(run, _TRAINER.value, _ROUNDS, _SECONDS)

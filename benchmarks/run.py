@@ -25,7 +25,6 @@ from retrieval.errors import UserError, unknown_name
 from retrieval.pipeline.run import Run, kept_config
 from retrieval.pipeline.runner import run_stage, take_run
 from retrieval.stages import check
-from retrieval.stages.table import STAGES
 
 _WORKS = flags.DEFINE_list("works", None, f"Works, of {', '.join(WORKS)}; all by default.")
 _PEER_PYTHON = flags.DEFINE_string("peer_python", None, "The interpreter in which benchmarks/peers.txt is installed.")
@@ -105,10 +104,10 @@ def _run() -> Run:
     folder = Path(command_line.WORKDIR.value)
     config = command_line.CONFIG.value or kept_config(folder)
     run = Run(config, folder, folder / "requirements.lock")
-    check.check(run, config.stages, STAGES)
-    take_run(run, STAGES)
+    check.check(run, config.stages)
+    take_run(run)
     for stage in config.stages:
-        run_stage(run, stage, STAGES)
+        run_stage(run, stage)
     return run
 
 

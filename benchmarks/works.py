@@ -20,7 +20,6 @@ from retrieval.errors import UserError
 from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
 from retrieval.recipes import examples
-from retrieval.stages.table import STAGES
 
 _TORCH = "sentence-transformers"
 _OUR_STEP, _PEER_STEP = "benchmarks.ours.train_step", "benchmarks.peers.train_step"
@@ -304,7 +303,7 @@ def _vocab_size(run: Run) -> int:
 def _fingerprint(run: Run, fields: Sequence[str], config: ConfigDict) -> str:
     """Of fields of a config, and of the corpus and the pairs that training reads."""
     values = json.loads(config.to_json())
-    made_from = records.made_from(run, "train", STAGES)["stages"]
+    made_from = records.made_from(run, "train")["stages"]
     return files.fingerprint([*(records.get_field(values, field) for field in fields), made_from])
 
 

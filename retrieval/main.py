@@ -55,15 +55,14 @@ def _run(workdir: str, folder: Path, copy: mirror.Mirror | None = None) -> None:
     from retrieval.pipeline.run import Run
     from retrieval.pipeline.runner import run_stage, take_run
     from retrieval.stages.check import check
-    from retrieval.stages.table import STAGES
 
     config = command_line.CONFIG.value or _config_of(folder, workdir)
     names = _stages(config)
     run = Run(config, folder, REPOSITORY / "requirements.lock", _QUERY.value, copy)
-    hosts.on_first(lambda: check(run, names, STAGES, command_line.overridden()))
-    hosts.on_first(lambda: take_run(run, STAGES))
+    hosts.on_first(lambda: check(run, names, command_line.overridden()))
+    hosts.on_first(lambda: take_run(run))
     for name in names:
-        run_stage(run, name, STAGES)
+        run_stage(run, name)
 
 
 def _stages(config: ConfigDict) -> Sequence[str]:

@@ -35,7 +35,6 @@ from retrieval.pipeline.run import Run
 from retrieval.recipes import examples, initial_parameters
 from retrieval.runtime.store import is_url
 from retrieval.stages import check, formats, settings
-from retrieval.stages.table import STAGES
 from retrieval.studies import claims, study_report
 from retrieval.studies.study_results import Results
 
@@ -219,7 +218,7 @@ def take_table(table: dict[str, Entry], folder: Path) -> None:
     done = finished(table)
     for name, entry in table.items():
         if name not in done:
-            runner.open_run(entry.run, STAGES)
+            runner.open_run(entry.run)
 
 
 def _check_folder(table: dict[str, Entry], folder: Path) -> None:
@@ -229,7 +228,7 @@ def _check_folder(table: dict[str, Entry], folder: Path) -> None:
     trained_on = set().union(*(select(table, [name]) for name in trained_on))
     for entry in table.values():
         try:
-            runner.check_run(entry.run, STAGES, _QUESTIONS if entry.name in trained_on else ())
+            runner.check_run(entry.run, _QUESTIONS if entry.name in trained_on else ())
         except UserError as error:
             problems.append(f"{entry.name}: {' '.join(str(error).split())}")
     if problems:
@@ -253,7 +252,7 @@ def _is_finished(run: Run) -> bool:
     path = run.folder / "config.json"
     if not path.exists() or files.read_json(path) != json.loads(run.config.to_json()):
         return False
-    return all(records.is_current(run, stage, STAGES) and records.is_written(run, stage) for stage in run.config.stages)
+    return all(records.is_current(run, stage) and records.is_written(run, stage) for stage in run.config.stages)
 
 
 def select(table: dict[str, Entry], patterns: Sequence[str]) -> dict[str, Entry]:

@@ -11,10 +11,10 @@ from configs.studies import pretraining_tasks
 from configs.studies import seed_encoder as seed_encoder_study
 from retrieval.errors import UserError
 from retrieval.pipeline.records import get_field
+from retrieval.pipeline.stage import STAGES
 from retrieval.recipes import examples, initial_parameters
 from retrieval.recipes import towers as models
 from retrieval.stages import settings
-from retrieval.stages.table import STAGES
 
 NAMES = sorted(path.stem for path in (REPOSITORY / "configs").glob("*.py"))
 

@@ -22,7 +22,6 @@ from retrieval.pipeline.run import Run
 from retrieval.recipes import initial_parameters
 from retrieval.search import scann
 from retrieval.stages import check, export, train
-from retrieval.stages.table import STAGES
 
 
 def results(folder):
@@ -233,7 +232,7 @@ def without_corpus(tmp_path_factory):
     config.loop.update(checkpoint_every=2, validate_every=2)
     config.index.dense, config.stages = "exact", (*config.stages[:-1], "export")
     run = Run(config, root / "run", REPOSITORY / "requirements.lock")
-    check.check(run, config.stages, STAGES)
+    check.check(run, config.stages)
     execute(run)
     return run
 
@@ -242,8 +241,8 @@ def test_bert_learns_from_labelled_examples_without_a_corpus(without_corpus):
     run = without_corpus
     assert {system for system, _, _ in results(run.folder)} >= {"bm25", "dense"} and not run.corpus.exists()
     assert WordPiece.load(run.folder / "export" / "vocab.txt").tokens == WordPiece.load(run.vocabulary).tokens
-    check.check(run, ("encode", "export"), STAGES)
-    made = {name: records.is_current(run, name, STAGES) for name in ("sets", "pairs", "train", "encode", "export")}
+    check.check(run, ("encode", "export"))
+    made = {name: records.is_current(run, name) for name in ("sets", "pairs", "train", "encode", "export")}
     assert all(made.values()), made
 
 
@@ -256,22 +255,22 @@ def test_another_vocabulary_of_a_run_without_a_corpus_is_noticed(without_corpus,
     run = dataclasses.replace(without_corpus, config=without_corpus.config.copy_and_resolve_references(), folder=folder)
     run.config.vocab = str(bert)
     for name in ("pairs", "train", "encode", "export"):
-        assert not records.is_current(run, name, STAGES)
+        assert not records.is_current(run, name)
     with pytest.raises(UserError, match=f"trained with another vocabulary than {bert}/vocab.txt; use its own"):
-        check.check(run, ("encode",), STAGES)
+        check.check(run, ("encode",))
     run.config.train.init_from = ""
     with pytest.raises(UserError, match=f"pairs: tokenised with another vocabulary than {bert}/vocab.txt has now"):
         train.train(run)
     (bert / "vocab.txt").unlink()
     with pytest.raises(UserError, match=r"bert: a folder, but config\.vocab takes files"):
-        check.check(run, ("pairs",), STAGES)
+        check.check(run, ("pairs",))
 
 
 def test_on_a_run_without_a_corpus_its_vocabulary_serves(without_corpus, tmp_path):
     config = without_corpus.config.copy_and_resolve_references()
     config.base, config.vocab, config.stages = str(without_corpus.folder), "", ("encode",)
     run = Run(config, tmp_path / "run", without_corpus.lock)
-    check.check(run, ("encode",), STAGES)
+    check.check(run, ("encode",))
     assert run.vocabulary == without_corpus.vocabulary
 
 
@@ -415,7 +414,7 @@ def test_a_new_set_is_evaluated_by_one_command_that_encodes_nothing_else(inputs,
     config = importlib.import_module("configs.evaluate").get_config()
     config.base, config.sets.beir = str(finished.folder), str(new)
     run = Run(config, tmp_path / "run", finished.lock)
-    check.check(run, config.stages, STAGES)
+    check.check(run, config.stages)
     execute(run)
     assert [path.name for path in (run.folder / "embeddings").iterdir()] == ["new"]
     assert [path.name for path in (run.folder / "embeddings" / "new").iterdir()] == ["trained"]
@@ -474,7 +473,7 @@ def test_a_base_that_stands_on_the_run_itself(inputs, pretrained, tmp_path):
         run.folder.mkdir()
         (run.folder / "config.json").write_text(run.config.to_json())
     with pytest.raises(UserError, match="leads back to"):
-        runner.run_stage(one, "sets", STAGES)
+        runner.run_stage(one, "sets")
 
 
 def test_what_is_encoded_with_the_towers_of_the_base_is_as_they_were_trained(inputs, finished, tmp_path):
@@ -493,7 +492,7 @@ def test_what_the_base_made_of_its_own_towers_is_not_mixed_with_others(inputs, f
     with pytest.raises(
         UserError, match=rf"stage '{asked}' would read what stage '\w+' of .* made of its own '\w+', and"
     ):
-        check.check(dataclasses.replace(run, query="What?"), [asked], STAGES)
+        check.check(dataclasses.replace(run, query="What?"), [asked])
     assert not export.results(run)
 
 

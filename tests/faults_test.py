@@ -31,7 +31,6 @@ from retrieval.pipeline import records, runner
 from retrieval.pipeline.run import Run
 from retrieval.runtime import hosts
 from retrieval.stages import train
-from retrieval.stages.table import STAGES
 from retrieval.training.checkpoint import Checkpointer
 
 SMALL = {
@@ -280,7 +279,7 @@ def test_what_is_damaged_is_not_read(copy, artefact, stage, message):
         path.write_bytes(path.read_bytes()[:-1])
     copy.record(stage).unlink()
     with pytest.raises(UserError, match=rf"damaged, its SHA-256 is not that of what was written; .*{message}"):
-        runner.run_stage(copy, stage, STAGES)
+        runner.run_stage(copy, stage)
 
 
 @pytest.mark.parametrize(
@@ -290,7 +289,7 @@ def test_a_damaged_stage_is_made_again(copy, whole, stage, name):
     path = copy.folder / name
     for file in [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]:
         file.write_text("")
-    runner.run_stage(copy, stage, STAGES)
+    runner.run_stage(copy, stage)
     for file in [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]:
         assert file.read_bytes() == (whole / file.relative_to(copy.folder)).read_bytes()
 
@@ -299,8 +298,8 @@ def test_a_checkpoint_that_is_deleted_gives_way_to_another(copy):
     (step,) = train.trained(copy, records.details(copy, "train"))
     shutil.rmtree(step)
     with pytest.raises(UserError, match=r"missing.*--stage=train makes it again"):
-        runner.run_stage(other_settings(copy), "encode", STAGES)
-    runner.run_stage(copy, "train", STAGES)
+        runner.run_stage(other_settings(copy), "encode")
+    runner.run_stage(copy, "train")
     (other,) = train.trained(copy, records.details(copy, "train"))
     assert other.exists() and other != step
 
@@ -310,11 +309,11 @@ def test_nothing_is_kept_of_a_stage_whose_record_is_gone(copy, whole):
     path = next((copy.folder / "embeddings" / "reqa").rglob("candidates-*.npy"))
     np.save(path, np.zeros_like(np.load(path)))
     copy.record("encode").unlink()
-    runner.run_stage(copy, "encode", STAGES)
+    runner.run_stage(copy, "encode")
     np.testing.assert_allclose(np.load(path), np.load(whole / path.relative_to(copy.folder)), atol=1e-5)
     copy.record("train").unlink()
     with pytest.raises(UserError, match=r"work directory of another config:\n  config\.train\.learning_rate: "):
-        runner.check_run(other_settings(copy), STAGES)
+        runner.check_run(other_settings(copy))
 
 
 def other_settings(run):
@@ -330,6 +329,6 @@ def test_a_second_run_in_the_same_folder_is_refused(copy):
     with subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         other.stdout.readline()
         with pytest.raises(UserError, match=rf"another run writes to it \(process {other.pid} on .*\); wait for it"):
-            runner.take_run(copy, STAGES)
+            runner.take_run(copy)
         other.kill()
-    runner.take_run(copy, STAGES)
+    runner.take_run(copy)

@@ -13,7 +13,6 @@ from retrieval.cli import command_line
 from retrieval.errors import UserError
 from retrieval.pipeline import runner
 from retrieval.pipeline.run import Run
-from retrieval.stages.table import STAGES
 
 TINY = dict(
     prepare=dict(shards=4, vocab_size=300, longest_passage=40, shortest_paragraph=10, least_passage=5),
@@ -32,8 +31,8 @@ def run(tmp_path_factory):
         config[group].update(values)
     config.corpus = str(folder / "dump.xml")
     run = Run(config, folder / "run", REPOSITORY / "requirements.lock")
-    runner.open_run(run, STAGES)
-    runner.run_stage(run, "prepare", STAGES)
+    runner.open_run(run)
+    runner.run_stage(run, "prepare")
     return run
 
 

@@ -16,7 +16,6 @@ from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
 from retrieval.stages import check
 from retrieval.stages.index import CORPUS
-from retrieval.stages.table import STAGES
 
 ANIMALS = "fox dog owl hen cow pig rat elk emu yak ape bee ant cat fly gnu".split()
 TINY = {
@@ -59,9 +58,9 @@ def make_run(folder, **changes):
 
 def test_its_passages_are_found_with_ids_and_texts(tmp_path, capsys):
     run = make_run(tmp_path)
-    check.check(run, STEPS, STAGES)
+    check.check(run, STEPS)
     execute(run)
-    check.check(run, ["search"], STAGES)
+    check.check(run, ["search"])
     execute(run, "search")
     told = capsys.readouterr().out
     assert "\ndense\n" in told and "\nBM25\n" in told and "\nmerged\n" in told

@@ -21,10 +21,10 @@ from retrieval import main
 from retrieval.cli import command_line, config_files
 from retrieval.errors import UserError
 from retrieval.pipeline import records, runner
-from retrieval.pipeline.run import Run, Stage
+from retrieval.pipeline.run import Run
+from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.runtime import platforms
 from retrieval.stages import check, overrides
-from retrieval.stages.table import STAGES
 
 CONFIG = f"--config={REPOSITORY}/configs/ict_bfs_wlp.py:local"
 
@@ -141,7 +141,7 @@ def test_mistakes_in_what_to_run(arguments, message):
 def test_a_work_directory_keeps_its_config(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "run_stage", lambda *_: None)
     parse(CONFIG, f"--workdir={tmp_path}", "--config.train.symmetric=True")
-    runner.open_run(Run(flags.FLAGS.config, tmp_path, REPOSITORY / "requirements.lock"), {})
+    runner.open_run(Run(flags.FLAGS.config, tmp_path, REPOSITORY / "requirements.lock"))
     main.main(parse(f"--workdir={tmp_path}"))
     assert json.loads((tmp_path / "config.json").read_text())["train"]["symmetric"] is True
 
@@ -149,7 +149,7 @@ def test_a_work_directory_keeps_its_config(tmp_path, monkeypatch):
 def test_a_field_is_set_in_the_config_that_a_work_directory_keeps(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "run_stage", lambda *_: None)
     parse(CONFIG, f"--workdir={tmp_path}", "--config.train.symmetric=True", "--config.sets.beir=scifact")
-    runner.open_run(Run(flags.FLAGS.config, tmp_path, REPOSITORY / "requirements.lock"), {})
+    runner.open_run(Run(flags.FLAGS.config, tmp_path, REPOSITORY / "requirements.lock"))
     before = json.loads((tmp_path / "config.json").read_text())
     given = ["--noconfig.encode.corpus", "--config.evaluate.metrics=('RR@10','R@50')", "--config.train.clip_norm=2"]
     main.main(parse(f"--workdir={tmp_path}", "--stage=prepare", *given))
@@ -172,7 +172,7 @@ def refusal(base, *arguments, stages, names=()):
     parse(CONFIG, f"--config.base={base.folder}", f"--config.stages={stages}", *arguments)
     try:
         overrides.check(
-            Run(flags.FLAGS.config, base.folder.parent / "run", base.lock), names, STAGES, command_line.overridden()
+            Run(flags.FLAGS.config, base.folder.parent / "run", base.lock), names, command_line.overridden()
         )
     except UserError as error:
         return str(error)
@@ -225,11 +225,15 @@ class Counter:
 
 
 @pytest.fixture
-def stages():
-    return {
+def stages(monkeypatch):
+    """The stages that there are in a test, which may change them."""
+    toys = {
         "prepare": Stage(Counter(), settings=("corpus", "prepare"), fixed=True),
         "evaluate": Stage(Counter(), settings=("evaluate",), needs=("prepare",), outputs=("out",)),
     }
+    assert STAGES  # those of the house are registered before others take their place
+    monkeypatch.setattr(STAGES, "_entries", toys)
+    return toys
 
 
 def make_run(folder, *arguments):
@@ -238,9 +242,9 @@ def make_run(folder, *arguments):
 
 
 def run_all(run, stages):
-    runner.open_run(run, stages)
-    for name in stages:
-        runner.run_stage(run, name, stages)
+    runner.open_run(run)
+    for name in STAGES:
+        runner.run_stage(run, name)
     return [stage.function.calls for stage in stages.values()]
 
 
@@ -260,10 +264,9 @@ def test_a_stage_reads_nothing_that_was_made_with_other_settings(tmp_path, stage
     """Its numbers would be those of the old ones, under a config that names the new ones."""
     stages["index"] = Stage(Counter(), settings=("index",), needs=("prepare",))
     stages["evaluate"] = dataclasses.replace(stages["evaluate"], needs=("prepare", "index"))
-    stages = {name: stages[name] for name in ("prepare", "index", "evaluate")}
 
     first = make_run(tmp_path)
-    first.config.stages = tuple(stages)
+    first.config.stages = tuple(STAGES)
     run_all(first, stages)
     changed = dataclasses.replace(first, config=first.config.copy_and_resolve_references())
     changed.config.index.bm25_k1 = 0.1
@@ -272,16 +275,17 @@ def test_a_stage_reads_nothing_that_was_made_with_other_settings(tmp_path, stage
         with pytest.raises(
             UserError, match="'evaluate' would read what stage 'index' made with other settings; of con"
         ):
-            check.check(changed, names, stages)
-    check.check(changed, ["index", "evaluate"], stages)  # which makes it anew
-    check.check(changed, ["index"], stages)
+            check.check(changed, names)
+    check.check(changed, ["index", "evaluate"])  # which makes it anew
+    check.check(changed, ["index"])
     first.config.evaluate.depth += 1  # its own
-    check.check(first, ["evaluate"], stages)
+    check.check(first, ["evaluate"])
 
 
-def test_all_stages_that_a_new_setting_asks_for_are_named_at_once(tmp_path, monkeypatch):
+def test_all_stages_that_a_new_setting_asks_for_are_named_at_once(tmp_path, monkeypatch, stages):
     """Not one after the other, at every attempt; those that stay as they are, and the model, are not among them."""
-    stages = {
+    stages.clear()
+    stages |= {
         "prepare": Stage(Counter(), settings=("corpus",), fixed=True),
         "sets": Stage(Counter(), settings=("sets",), needs=("prepare",)),
         "train": Stage(Counter(), settings=("train",), needs=("prepare", "sets"), fixed=True),
@@ -292,12 +296,12 @@ def test_all_stages_that_a_new_setting_asks_for_are_named_at_once(tmp_path, monk
     monkeypatch.setattr(check, "_check_files", lambda *_: None)
     monkeypatch.setattr(check, "_check_training", lambda *_: None)
     run = make_run(tmp_path)
-    run.config.stages = tuple(stages)
+    run.config.stages = tuple(STAGES)
     monkeypatch.setattr(check.initial_parameters, "check_vocabulary", lambda *_: None)
 
     def refused(*names):
         with pytest.raises(UserError) as error:
-            check.check(run, names, stages)
+            check.check(run, names)
         return str(error.value).rpartition(": ")[2]
 
     assert refused("evaluate") == "--stage=prepare,sets,train,encode,index,evaluate"
@@ -307,7 +311,7 @@ def test_all_stages_that_a_new_setting_asks_for_are_named_at_once(tmp_path, monk
     assert refused("evaluate") == "--stage=sets,encode,index,evaluate"
     assert refused("encode") == "--stage=sets,encode"
     assert refused("sets", "evaluate") == "--stage=sets,encode,index,evaluate"
-    check.check(run, ["sets", "encode", "index", "evaluate"], stages)
+    check.check(run, ["sets", "encode", "index", "evaluate"])
     run.config.sets.beir, run.config.index.bm25_b = "", 0.5
     assert refused("evaluate") == "--stage=index,evaluate"
 
@@ -317,11 +321,12 @@ def copying(source, name, **about):
     return Stage(lambda run: (run.folder / name).write_text(source.read_text()) and None, outputs=(name,), **about)
 
 
-def test_a_stage_reads_nothing_that_is_older_than_what_it_was_made_from(tmp_path, monkeypatch):
+def test_a_stage_reads_nothing_that_is_older_than_what_it_was_made_from(tmp_path, monkeypatch, stages):
     """A set has other texts with the same ids: an index of the old ones would be searched, and nothing would tell."""
     source = tmp_path / "corpus.jsonl"
     source.write_text("one")
-    stages = {
+    stages.clear()
+    stages |= {
         "sets": copying(source, "sets", inputs=lambda run: [source]),
         "index": copying(source, "index", needs=("sets",)),
         "evaluate": copying(source, "runs", needs=("sets", "index")),
@@ -329,34 +334,35 @@ def test_a_stage_reads_nothing_that_is_older_than_what_it_was_made_from(tmp_path
     }
     monkeypatch.setattr(check, "_check_files", lambda *_: None)
     base, run = (make_run(tmp_path / name) for name in ("base", "run"))
-    base.config.stages, run.config.stages, run.config.base = tuple(stages), ("evaluate",), str(base.folder)
-    runner.open_run(base, stages)
-    for name in stages:
-        runner.run_stage(base, name, stages)
+    base.config.stages, run.config.stages, run.config.base = tuple(STAGES), ("evaluate",), str(base.folder)
+    runner.open_run(base)
+    for name in STAGES:
+        runner.run_stage(base, name)
     source.write_text("another")
     stale = "'evaluate' would read what stage 'index' made before .* again: --stage="
     with pytest.raises(UserError, match=f"{stale}sets,index,evaluate,report"):
-        check.check(base, ["sets", "evaluate", "report"], stages)
-    check.check(base, ["sets", "index", "evaluate", "report"], stages)
-    check.check(base, ["report"], stages)  # of what all of it was made from
-    runner.run_stage(base, "sets", stages)
+        check.check(base, ["sets", "evaluate", "report"])
+    check.check(base, ["sets", "index", "evaluate", "report"])
+    check.check(base, ["report"])  # of what all of it was made from
+    runner.run_stage(base, "sets")
     with pytest.raises(UserError, match=f"{stale}index first"):
-        runner.run_stage(base, "evaluate", stages)
+        runner.run_stage(base, "evaluate")
     with pytest.raises(UserError, match=f"{stale}index,evaluate,report"):
-        check.check(base, ["evaluate", "report"], stages)
+        check.check(base, ["evaluate", "report"])
     with pytest.raises(
         UserError, match=f"index' made in {base.folder} before .* again in {base.folder}: --stage=index$"
     ):
-        check.check(run, ["evaluate"], stages)
-    runner.run_stage(base, "index", stages)
+        check.check(run, ["evaluate"])
+    runner.run_stage(base, "index")
     source.unlink()  # from the outside, and none of what the base has made
-    check.check(run, ["evaluate"], stages)
+    check.check(run, ["evaluate"])
 
 
-def test_what_a_base_made_of_other_texts_is_not_evaluated(tmp_path, monkeypatch):
+def test_what_a_base_made_of_other_texts_is_not_evaluated(tmp_path, monkeypatch, stages):
     """The ids may be the same: nothing else would tell."""
     source = tmp_path / "corpus.jsonl"
-    stages = {
+    stages.clear()
+    stages |= {
         "prepare": copying(source, "corpus"),
         "sets": copying(source, "sets"),
         "index": copying(source, "index", needs=("prepare", "sets")),
@@ -368,39 +374,40 @@ def test_what_a_base_made_of_other_texts_is_not_evaluated(tmp_path, monkeypatch)
     base.config.stages = ("prepare", "sets", "index")
     run.config.stages, run.config.base = ("prepare", "sets", "evaluate", "search"), str(base.folder)
     source.write_text("one")
-    runner.open_run(base, stages)
-    runner.open_run(run, stages)
+    runner.open_run(base)
+    runner.open_run(run)
     for name in base.config.stages:
-        runner.run_stage(base, name, stages)
+        runner.run_stage(base, name)
     for name in run.config.stages:
-        runner.run_stage(run, name, stages)
+        runner.run_stage(run, name)
     source.write_text("another")
     for made, reader in (("sets", "evaluate"), ("prepare", "search")):
         (run.folder / "stages" / f"{made}.json").unlink()
-        runner.run_stage(run, made, stages)
+        runner.run_stage(run, made)
         with pytest.raises(UserError, match=f"'{reader}' would read what stage 'index' of .* made, which has another"):
-            runner.run_stage(run, reader, stages)
+            runner.run_stage(run, reader)
 
 
-def test_a_query_is_not_embedded_by_other_towers_than_the_passages(tmp_path, monkeypatch):
+def test_a_query_is_not_embedded_by_other_towers_than_the_passages(tmp_path, monkeypatch, stages):
     source = tmp_path / "corpus.jsonl"
     source.write_text("one")
-    stages = {
+    stages.clear()
+    stages |= {
         "train": copying(source, "towers"),
         "encode": copying(source, "embeddings", needs=("train",)),
         "search": copying(source, "hits", wants=("encode", "train"), always=True),
     }
     monkeypatch.setattr(check, "_check_files", lambda *_: None)
     run = make_run(tmp_path / "run")
-    run.config.stages = tuple(stages)
-    runner.open_run(run, stages)
-    for name in stages:
-        runner.run_stage(run, name, stages)
+    run.config.stages = tuple(STAGES)
+    runner.open_run(run)
+    for name in STAGES:
+        runner.run_stage(run, name)
     source.write_text("another")
     (run.folder / "stages" / "train.json").unlink()
-    runner.run_stage(run, "train", stages)
+    runner.run_stage(run, "train")
     with pytest.raises(UserError, match=r"'search' would read what stage 'encode' made before .* --stage=encode first"):
-        runner.run_stage(run, "search", stages)
+        runner.run_stage(run, "search")
 
 
 def test_an_interrupted_stage_goes_on_and_keeps_its_output(tmp_path, stages):
@@ -408,8 +415,11 @@ def test_an_interrupted_stage_goes_on_and_keeps_its_output(tmp_path, stages):
         (run.folder / "out").mkdir(exist_ok=True)
         raise KeyboardInterrupt
 
+    finished = stages["evaluate"]
+    stages["evaluate"] = Stage(interrupted, ("evaluate",), needs=("prepare",))
     with pytest.raises(KeyboardInterrupt):
-        run_all(make_run(tmp_path), stages | {"evaluate": Stage(interrupted, ("evaluate",), needs=("prepare",))})
+        run_all(make_run(tmp_path), stages)
+    stages["evaluate"] = finished
     (tmp_path / "out" / "part").touch()
     run_all(make_run(tmp_path), stages)
     assert stages["evaluate"].function.calls == 1 and (tmp_path / "out" / "part").exists()
@@ -427,15 +437,16 @@ def test_a_fixed_stage_that_has_written_nothing_takes_other_settings(tmp_path, s
     def refuse(run):
         raise UserError("fewer examples than a batch has")
 
-    train = Stage(refuse, settings=("train",), fixed=True, leaves=("checkpoints",))
+    stages.clear()
+    stages["train"] = Stage(refuse, settings=("train",), fixed=True, leaves=("checkpoints",))
     for batch_size in (64, 32):
         run = make_run(tmp_path, f"--config.train.batch_size={batch_size}")
         with pytest.raises(UserError, match="fewer examples"):
-            run_all(run, {"train": train})
+            run_all(run, stages)
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(UserError, match=r"another config:\n  config\.train\.batch_size: 32 there, 16 now"):
-        run_all(make_run(tmp_path, "--config.train.batch_size=16"), {"train": train})
-    runner.check_run(run, {"train": train})
+        run_all(make_run(tmp_path, "--config.train.batch_size=16"), stages)
+    runner.check_run(run)
 
 
 def test_a_folder_that_is_no_work_directory_is_refused(tmp_path, stages):
@@ -447,23 +458,23 @@ def test_a_folder_that_is_no_work_directory_is_refused(tmp_path, stages):
 def test_a_run_that_was_killed_while_it_wrote_its_config_goes_on(tmp_path, stages):
     for name in (".lock", ".tmp-123-config.json"):
         (tmp_path / name).touch()
-    runner.take_run(make_run(tmp_path), stages)
+    runner.take_run(make_run(tmp_path))
     assert {path.name for path in tmp_path.iterdir()} == {".lock", "config.json"}
 
 
 def test_nothing_is_left_of_what_a_killed_run_was_writing(tmp_path, stages):
-    runner.open_run(make_run(tmp_path), stages)
+    runner.open_run(make_run(tmp_path))
     (tmp_path / "index" / "reqa" / ".tmp-123-bm25").mkdir(parents=True)
     (tmp_path / "index" / "reqa" / ".tmp-123-bm25" / "weights.npz").touch()
-    runner.take_run(make_run(tmp_path), stages)
+    runner.take_run(make_run(tmp_path))
     assert not list((tmp_path / "index" / "reqa").iterdir())
 
 
 def test_a_stage_whose_input_is_missing_says_which_comes_first(tmp_path, stages):
     run = make_run(tmp_path)
-    runner.open_run(run, stages)
+    runner.open_run(run)
     with pytest.raises(UserError, match=r"stage 'evaluate' reads what stage 'prepare' writes.*--stage=prepare first"):
-        runner.run_stage(run, "evaluate", stages)
+        runner.run_stage(run, "evaluate")
 
 
 def test_inputs_that_changed_under_a_fixed_stage_are_refused(tmp_path, stages):
@@ -493,10 +504,10 @@ def test_a_run_reads_from_its_base_what_it_does_not_do_itself(tmp_path, stages):
     config = ConfigDict(base.config.to_dict())
     config.stages, config.base = ("evaluate",), str(tmp_path / "base")
     run = Run(config, tmp_path / "run", base.lock)
-    runner.open_run(run, stages)
-    runner.run_stage(run, "evaluate", stages)
+    runner.open_run(run)
+    runner.run_stage(run, "evaluate")
     assert (run.corpus, run.embeddings("a", "b")) == (base.corpus, tmp_path / "run" / "embeddings" / "a" / "b")
     assert stages["prepare"].function.calls == 1 and stages["evaluate"].function.calls == 2
     records.write_record(base, "prepare", records.read_record(base, "prepare") | {"inputs": {"files": "others"}})
-    runner.run_stage(run, "evaluate", stages)
+    runner.run_stage(run, "evaluate")
     assert stages["evaluate"].function.calls == 3  # the base was made anew

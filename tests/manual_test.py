@@ -15,9 +15,9 @@ from retrieval.cli import command_line, config_files
 from retrieval.data.labelled.grouping import Counts
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
+from retrieval.pipeline.stage import STAGES
 from retrieval.stages import formats, overrides
 from retrieval.stages.formats import LABELLED, QUESTIONS, SETS
-from retrieval.stages.table import STAGES
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def test_no_command_sets_what_only_its_base_reads(tmp_path, monkeypatch):
         command_line.parse_flags(["main", *shlex.split(command), f"--config.base={tmp_path}"])
         run = Run(flags.FLAGS.config, tmp_path / "run", REPOSITORY / "requirements.lock")
         assert run.base and "base" in command_line.overridden()
-        overrides.check(run, flags.FLAGS.stage or (), STAGES, command_line.overridden())
+        overrides.check(run, flags.FLAGS.stage or (), command_line.overridden())
     assert len(found) >= 14
 
 

@@ -24,12 +24,12 @@ from retrieval.cli import command_line
 from retrieval.errors import UserError
 from retrieval.pipeline import downloads, records, runner
 from retrieval.pipeline.run import Run, open_read
+from retrieval.pipeline.stage import STAGES
 from retrieval.recipes import initial_parameters
 from retrieval.runtime import hosts, lease, mirror
 from retrieval.runtime.mirror import Follower
 from retrieval.runtime.store import Store
 from retrieval.stages import check, train
-from retrieval.stages.table import STAGES
 from retrieval.stages.train import FOLLOWED
 
 URL = "toy://bucket/run"
@@ -65,10 +65,10 @@ def execute(run, copy, names=()):
     """What `retrieval.main` does with a work directory on a store."""
     run = Run(run.config, copy.folder, run.lock, copy=copy)
     names = names or run.config.stages
-    check.check(run, names, STAGES)
-    runner.take_run(run, STAGES)
+    check.check(run, names)
+    runner.take_run(run)
     for name in names:
-        runner.run_stage(run, name, STAGES)
+        runner.run_stage(run, name)
     return run
 
 
@@ -195,10 +195,10 @@ def test_a_run_stands_on_one_that_is_on_a_store(inputs, copied, tmp_path, machin
     for name in ("one", "other"):
         machine(name)
         run = fine_tuning(inputs, "", tmp_path / "run", **changes)
-        check.check(run, run.config.stages, STAGES)
-        runner.take_run(run, STAGES)
+        check.check(run, run.config.stages)
+        runner.take_run(run)
         for stage in run.config.stages:
-            runner.run_stage(run, stage, STAGES)
+            runner.run_stage(run, stage)
         if name == "one":
             trained = records.read_record(run, "train")
     assert records.read_record(run, "train") == trained
@@ -210,7 +210,7 @@ def test_a_mistake_is_told_before_anything_is_copied(inputs, copied, tmp_path):
     copied.log.clear()
     run = fine_tuning(inputs, "", tmp_path / "run", **{"base": URL, "mine.refresh_env": ("JAX_PLATFORMS=cpu",)})
     with pytest.raises(UserError, match="refresh_env is of refreshes"):
-        check.check(run, run.config.stages, STAGES)
+        check.check(run, run.config.stages)
     assert not [name for _, name in copied.log if "/corpus/" in name]
 
 
@@ -219,7 +219,7 @@ def test_a_pod_is_told_that_one_of_its_hosts_alone_would_have_it(inputs, copied,
     monkeypatch.setattr(hosts, "count", lambda: 2)
     run = fine_tuning(inputs, "", tmp_path / "run", **{field: URL})
     with pytest.raises(UserError, match=rf"config\.{field}={URL}: 2 hosts have a disk each"):
-        check.check(run, run.config.stages, STAGES)
+        check.check(run, run.config.stages)
 
 
 def test_child_processes_have_the_same_scratch_folder(bucket, machine, tmp_path):
@@ -239,7 +239,7 @@ def test_the_vocabulary_of_a_start_may_be_on_a_store(inputs, whole, copied, tmp_
     run = make_run("ict_bfs_wlp", inputs, corpus.parent, **CHANGES, **{"train.init_from": str(start)})
     *tokens, last = (trained / "corpus" / "vocab.txt").read_text().splitlines()
     files.write_text(corpus / "vocab.txt", "\n".join([*tokens[:-1], last, tokens[-1]]) + "\n")
-    downloads.bring(run, ["train"], STAGES)
+    downloads.bring(run, ["train"])
     with pytest.raises(UserError, match="trained with another vocabulary"):
         initial_parameters.check_start(run)
 
@@ -257,7 +257,7 @@ def test_a_search_brings_down_what_is_of_the_model(inputs, copied):
     stages = ("prepare", "sets", "index", "train", "encode")
     with mirror.opened(URL) as copy:
         run = make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES, stages=stages)
-        downloads.bring(Run(run.config, copy.folder, run.lock, copy=copy), ["search"], STAGES)
+        downloads.bring(Run(run.config, copy.folder, run.lock, copy=copy), ["search"])
     assert {"corpus", "index", "embeddings", "checkpoints"} <= {path.name for path in copy.folder.iterdir()}
 
 

@@ -25,8 +25,8 @@ from retrieval.cli import command_line
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.run import Run
+from retrieval.pipeline.stage import STAGES
 from retrieval.runtime import hosts
-from retrieval.stages.table import STAGES
 
 LINES, COLUMNS = 5, 120
 
@@ -721,7 +721,7 @@ def finished(folder, words, *stages, config="ict_bfs_wlp", base=""):
     for stage in stages:
         made_with = {
             "settings": records._settings(run, STAGES[stage]),
-            "stages": records._made(run, stage, STAGES),
+            "stages": records._made(run, stage),
         }
         records.write_record(run, stage, record | {"inputs": made_with})
     return run

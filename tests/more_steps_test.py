@@ -16,7 +16,6 @@ from retrieval.pipeline.run import Run
 from retrieval.recipes import towers as models
 from retrieval.recipes import train_state
 from retrieval.stages import check, train
-from retrieval.stages.table import STAGES
 
 CHANGES = {"train.learning_rate": 1e-2, "train.warmup_ratio": 0.0, "encode.untrained": False, "loop.log_every": 1}
 
@@ -56,7 +55,7 @@ def parameters(run, step):
 def test_it_goes_on_and_the_later_stages_run_again(finished, tmp_path, caplog):
     run = copy(finished, tmp_path, 8)
     before, embedded = losses(run), records.read_record(run, "encode")["outputs"]
-    check.check(run, ["train", "encode"], STAGES)
+    check.check(run, ["train", "encode"])
     with caplog.at_level("WARNING", logger="retrieval"):
         execute(run, "train", "encode")
     assert "finished with 4 steps, and goes on to 8 with the learning rates of 8" in caplog.text
@@ -95,20 +94,20 @@ def test_what_is_finished_with_fewer_steps_is_not_taken_for_more(finished, tmp_p
     with pytest.raises(
         UserError, match=f"'train' is finished with less than config.train.steps says: --stage=train,{names[0]}"
     ):
-        check.check(run, names, STAGES)
+        check.check(run, names)
 
 
 def test_fewer_steps_and_other_settings_are_refused(finished, tmp_path):
     run = copy(finished, tmp_path, 3)
     with pytest.raises(UserError, match=r"config\.train\.steps: 4 there, 3 now"):
-        runner.check_run(run, STAGES)
+        runner.check_run(run)
     run.config.train.steps, run.config.train.learning_rate = 8, 1e-3
     with pytest.raises(UserError, match=r"config\.train\.learning_rate: 0\.01 there, 0\.001 now"):
-        runner.check_run(run, STAGES)
+        runner.check_run(run)
 
 
 def test_an_unfinished_run_keeps_its_steps(finished, tmp_path):
     run = copy(finished, tmp_path, 8)
     records.write_record(run, "train", records.read_record(run, "train") | {"done": False})
     with pytest.raises(UserError, match=r"config\.train\.steps: 4 there, 8 now"):
-        runner.check_run(run, STAGES)
+        runner.check_run(run)

@@ -21,7 +21,6 @@ from retrieval.pipeline import records, runner
 from retrieval.pipeline.run import Run
 from retrieval.recipes import examples, train_state
 from retrieval.stages import plan, train
-from retrieval.stages.table import STAGES
 from retrieval.training import chips, sharding, work
 from retrieval.training.chips import Chip
 from retrieval.training.work import Work
@@ -169,7 +168,7 @@ def test_the_vocabulary_is_the_one_that_the_run_trains_with(tmp_path):
     lock = REPOSITORY / "requirements.lock"
     base = Run(make_config(), tmp_path / "base", lock)
     config = make_config(stages=("train",), base=str(base.folder), **{"prepare.vocab_size": 77})
-    runner.open_run(base, STAGES)
+    runner.open_run(base)
     run = Run(config, tmp_path / "run", lock)
     assert plan.vocab_size(run) == 200  # yet to be trained
     base.corpus.mkdir()
@@ -183,8 +182,8 @@ def run_stage(folder, monkeypatch, result):
     """The stage in an empty work directory, with a plan that is made already."""
     monkeypatch.setattr(plan, "make_plan", lambda config, size, devices: result)
     run = Run(make_config(), folder / "run", REPOSITORY / "requirements.lock")
-    runner.open_run(run, STAGES)
-    runner.run_stage(run, "plan", STAGES)
+    runner.open_run(run)
+    runner.run_stage(run, "plan")
     return run
 
 

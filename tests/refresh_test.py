@@ -30,7 +30,6 @@ from retrieval.runtime.hosts import PreemptedError
 from retrieval.search.bm25 import Bm25Index
 from retrieval.stages import check, hard_negatives, mined_versions, refresh, refresh_process, train
 from retrieval.stages.refresh import Inferencer
-from retrieval.stages.table import STAGES
 
 LAG = 2  # steps
 LATE = {0: "refreshed/00002", LAG: "refresh.log"}  # what is there in the middle of a refresh
@@ -44,7 +43,7 @@ def mined(inputs, tmp_path_factory):
     corpus = make_run(folder / "corpus", inputs, "ict", corpus=str(inputs / "dump.xml"), **{"data.negatives": 0})
     execute(corpus, "prepare")
     run = make_run(folder / "run", inputs, **{"base": str(corpus.folder), "train.steps": 2})
-    check.check(run, run.config.stages, STAGES)
+    check.check(run, run.config.stages)
     execute(run, "sets", "index", "mine", "pairs")
     return run
 
@@ -65,7 +64,7 @@ def refreshed(folder, inputs, mined, **changes):
 def whole(inputs, mined, tmp_path_factory):
     """A run with two refreshes that nothing happened to."""
     run = refreshed(tmp_path_factory.mktemp("whole") / "run", inputs, mined)
-    check.check(run, run.config.stages, STAGES)
+    check.check(run, run.config.stages)
     execute(run)
     return run
 
@@ -91,9 +90,9 @@ def test_more_negatives_than_the_base_has_mined_are_refused(inputs, mined, tmp_p
     changes = {"base": str(mined.folder), "stages": ("train",), "data.negatives": 5, "mine.negatives": 5}
     run = make_run(tmp_path / "run", inputs, **changes)
     with pytest.raises(UserError, match=rf"data\.negatives=5 .* config\.mine\.negatives=4 of {mined.folder}, so"):
-        check.check(run, run.config.stages, STAGES)
+        check.check(run, run.config.stages)
     run.config.data.negatives = 4
-    check.check(run, run.config.stages, STAGES)
+    check.check(run, run.config.stages)
 
 
 @pytest.mark.long
@@ -107,8 +106,8 @@ def test_the_bases_model_mines_for_a_run_that_will_have_embeddings_of_its_own(in
     stages = ("mine", "pairs", "train", "encode", "index", "evaluate", "report")
     changes = {"base": str(trained.folder), "mine.system": "exact", "stages": stages}
     run = make_run(tmp_path / "run", inputs, **changes)
-    check.check(run, stages, STAGES)
-    check.check(trained, ["mine"], STAGES)  # its index is as it was, though embeddings came after it
+    check.check(run, stages)
+    check.check(trained, ["mine"])  # its index is as it was, though embeddings came after it
     execute(run)
     told = records.details(run, "mine")
     assert told["step"] == records.details(trained, "train")["step"] and told["run"] == "run"
@@ -364,7 +363,7 @@ def test_a_run_that_is_killed_over_and_over(request, inputs, mined, tmp_path, la
     """SIGKILL, at random moments of a run with two refreshes, or with one in a second process."""
     other = request.getfixturevalue("lagged" if lag else "whole")
     run = refreshed(tmp_path / "run", inputs, mined, **{"mine.refresh_lag": lag})
-    runner.open_run(run, STAGES)
+    runner.open_run(run)
     random, log = Random(0), tmp_path / "log"
     moments = [[], *([run.folder / place] for place in ("checkpoints", "refreshed/00001", LATE[lag]))]
     for _ in range(20):
@@ -401,7 +400,7 @@ def lagged(inputs, mined, tmp_path_factory):
     """A run whose negatives a second process mines while two more steps are trained; nothing happened to it."""
     changes = {"mine.refresh_lag": LAG, "mine.refresh_env": ("JAX_PLATFORMS=cpu",)}
     run = refreshed(tmp_path_factory.mktemp("lagged") / "run", inputs, mined, **changes)
-    check.check(run, run.config.stages, STAGES)
+    check.check(run, run.config.stages)
     execute(run)
     return run
 
@@ -537,7 +536,7 @@ def test_how_the_second_process_ends_is_how_training_does(lagged, tmp_path, monk
 @pytest.mark.long
 def test_in_a_pod_the_first_host_starts_the_second_process(lagged, inputs, mined, tmp_path):
     run = refreshed(tmp_path / "run", inputs, mined, **{"mine.refresh_lag": LAG})
-    runner.open_run(run, STAGES)
+    runner.open_run(run)
     command = ["launch/local_pod.sh", "2", "4", "--", f"--workdir={run.folder}"]
     done = subprocess.run(command, cwd=REPOSITORY, env=os.environ | {"XLA_FLAGS": children.XLA_FLAGS}, timeout=600)
     assert done.returncode == 0 and "after step 3, on 4 devices" in log_of(run)
@@ -549,7 +548,7 @@ def test_in_a_pod_the_first_host_starts_the_second_process(lagged, inputs, mined
 def test_the_second_process_ends_with_the_first_and_the_first_with_it(lagged, inputs, mined, tmp_path):
     """SIGKILL of the first alone, and then of the second alone; the same command goes on, and ends as one run."""
     run = refreshed(tmp_path / "run", inputs, mined, **{"mine.refresh_lag": LAG})
-    runner.open_run(run, STAGES)
+    runner.open_run(run)
     command = [sys.executable, "-m", "retrieval.main", f"--workdir={run.folder}"]
     for victim in ("first", "second"):
         (run.folder / "refresh.log").unlink(missing_ok=True)

@@ -17,7 +17,6 @@ from configs.studies import pretraining_tasks, seed_encoder
 from retrieval import study
 from retrieval.errors import UserError
 from retrieval.pipeline.records import made_from, read_record, write_record
-from retrieval.stages.table import STAGES
 
 # Stands for retrieval.main: writes down that it ran, and fails where the config says so.
 WORKER = """
@@ -40,7 +39,7 @@ if config["corpus"] == "slow":  # to end, as a run that saves
 
 
 def finish(run, stage):
-    inputs = made_from(run, stage, STAGES)
+    inputs = made_from(run, stage)
     write_record(run, stage, {"done": True, "inputs": inputs, "seconds": 0, "outputs": {}})
 
 
@@ -166,7 +165,7 @@ def test_what_is_made_anew_and_comes_out_the_same_costs_no_run_that_stands_on_it
     assert study.finished(table) == {"a", "b"}
     squad.write_text("{ }")
     assert study.finished(table) == set()
-    write_record(table["a"].run, "sets", made | {"inputs": made_from(table["a"].run, "sets", STAGES)})
+    write_record(table["a"].run, "sets", made | {"inputs": made_from(table["a"].run, "sets")})
     assert study.finished(table) == {"a", "b"}
     (table["a"].run.sets / "reqa" / "corpus.jsonl").unlink()
     assert study.finished(table) == set()  # it is done again, as the run by itself would be

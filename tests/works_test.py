@@ -25,7 +25,6 @@ from retrieval.errors import UserError
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.run import Run
 from retrieval.recipes import examples
-from retrieval.stages.table import STAGES
 
 SIZES = Sizes(large=32, chunk=8, documents=20, files=3, resume=4)
 MODEL = dict(num_layers=1, hidden_size=16, num_heads=2, mlp_size=32)
@@ -46,9 +45,9 @@ def made(tmp_path_factory):
     config.train.update(batch_size=16)
     config.encode.update(batch_tokens=512)
     run = Run(config, folder / "run", REPOSITORY / "requirements.lock")
-    runner.open_run(run, STAGES)
+    runner.open_run(run)
     for stage in config.stages:
-        runner.run_stage(run, stage, STAGES)
+        runner.run_stage(run, stage)
     return run
 
 

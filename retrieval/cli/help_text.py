@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from absl import flags
 
 from retrieval.cli import config_files
+from retrieval.pipeline.stage import STAGES
 from retrieval.stages.formats import LABELLED, QUESTIONS, SETS
-from retrieval.stages.table import STAGES
 
 
 def text(introduction: str) -> str:

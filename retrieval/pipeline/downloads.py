@@ -1,28 +1,29 @@
 """What stages read of work directories on a store is copied down before they begin."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
 from retrieval.pipeline.records import is_done, needs, record_of
-from retrieval.pipeline.run import Run, Stage, open_read
+from retrieval.pipeline.run import Run, open_read
+from retrieval.pipeline.stage import STAGES
 from retrieval.recipes import bert_weights, initial_parameters
 
 
-def bring(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
+def bring(run: Run, names: Sequence[str]) -> None:
     """Copies down what some stages have written before, what they read, and what that was made from.
 
     Raises:
       UserError: a store does not answer, or a record there is damaged.
     """
-    for written in _by_folder(run, names, stages).values():
+    for written in _by_folder(run, names).values():
         tops: list[str] = []
         sums: dict[str, str] = {}
         for name, holder in written.items():
-            tops += stages[name].leaves
+            tops += STAGES[name].leaves
             if is_done(holder, name):
-                tops += stages[name].outputs
+                tops += STAGES[name].outputs
                 sums |= record_of(holder, name)["outputs"]
         if holder.copy:
             holder.copy.bring(tops, sums)
@@ -32,7 +33,7 @@ def bring(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
         _bring_start(open_read(start, "config.train.init_from", run.lock))
 
 
-def _by_folder(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> dict[Path, dict[str, Run]]:
+def _by_folder(run: Run, names: Sequence[str]) -> dict[Path, dict[str, Run]]:
     """The stages, those that they read, and so on: the folder of a run -> the names of its stages -> the run.
 
     What they read only where it is there, with nothing of what that was made from.
@@ -44,8 +45,8 @@ def _by_folder(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> d
         is_asked_for = name in names or name in holder.config.stages
         if is_asked_for and name not in found.setdefault(holder.folder, {}):
             found[holder.folder][name] = holder
-            pending += needs(holder, name, stages)
-    for want in {want for name in names for want in stages[name].wants}:
+            pending += needs(holder, name)
+    for want in {want for name in names for want in STAGES[name].wants}:
         if is_done(run, want):
             holder = run.holder(want)
             found.setdefault(holder.folder, {})[want] = holder

@@ -1,24 +1,25 @@
 """Whether stages can run in an order: what each of them reads is there, or made before, and of now."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NoReturn
 
 from retrieval.errors import UserError
 from retrieval.pipeline import runner
 from retrieval.pipeline.records import has_settings, is_done, needs, outdated, searched, to_make
-from retrieval.pipeline.run import Run, Stage
+from retrieval.pipeline.run import Run
+from retrieval.pipeline.stage import STAGES
 
 
-def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
+def check(run: Run, names: Sequence[str]) -> None:
     """Checks that every stage comes after those whose output it reads, unless these have run.
 
     Raises:
       UserError: it does not, or it would read what is out of date, or what was made with another model.
     """
-    for name in runner.grown(run, stages) if (run.folder / "config.json").exists() else ():
+    for name in runner.grown(run) if (run.folder / "config.json").exists() else ():
         if name not in names:
-            fields = " or ".join(f"config.{field}" for field in stages[name].grows)
-            again = ",".join(to_make(run, [name, *names], stages))
+            fields = " or ".join(f"config.{field}" for field in STAGES[name].grows)
+            again = ",".join(to_make(run, [name, *names]))
             raise UserError(
                 f"stage '{name}' is finished with less than {fields} says: --stage={again} goes on with it, or "
                 "leave the field as it was"
@@ -27,7 +28,7 @@ def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
         if run.holder(name) is not run:
             place = run.holder(name).place
             raise UserError(f"stage '{name}' is one of the base, {place}: run it there, or add it to config.stages")
-        for need, holder in needs(run, name, stages):
+        for need, holder in needs(run, name):
             is_own = holder.folder == run.folder
             later = is_own and need in names[place + 1 :] and need not in names[:place]
             made = is_own and need in names[:place]
@@ -35,51 +36,51 @@ def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
             if later:
                 raise UserError(
                     f"stage '{name}' comes before '{need}', whose output it reads: "
-                    f"--stage={','.join(stage for stage in stages if stage in names)}"
+                    f"--stage={','.join(stage for stage in STAGES if stage in names)}"
                 )
             if missing and is_own:
-                _refuse_missing(run, names, name, need, stages)
+                _refuse_missing(run, names, name, need)
             if missing:
                 where = f" in {holder.place}: run it there"
                 raise UserError(f"stage '{name}' reads what stage '{need}' writes, which has not run{where}")
             # Of a stage that is fixed `check_run` says which values differ.
-            if is_own and not made and not stages[need].fixed and is_done(run, need):
-                _check_settings(run, names, name, need, stages)
-        _check_outdated(run, names, place, stages)
-        _check_model(run, name, stages)
+            if is_own and not made and not STAGES[need].fixed and is_done(run, need):
+                _check_settings(run, names, name, need)
+        _check_outdated(run, names, place)
+        _check_model(run, name)
 
 
-def _refuse_missing(run: Run, names: Sequence[str], name: str, need: str, stages: Mapping[str, Stage]) -> NoReturn:
+def _refuse_missing(run: Run, names: Sequence[str], name: str, need: str) -> NoReturn:
     """Says all that has to run, or that a corpus or a model which is missing could be read from the base."""
     why = f"stage '{name}' reads what stage '{need}' writes"
-    if stages[need].fixed and any(need in base.config.stages for base in run.chain[1:]):
+    if STAGES[need].fixed and any(need in base.config.stages for base in run.chain[1:]):
         raise UserError(
             f"{why}. config.stages has '{need}', so that is not read from config.base={run.config.base}: leave it out, "
             f'with --config.stages="{tuple(names)}"'
         )
-    raise UserError(f"{why}, which has not run: --stage={','.join(to_make(run, names, stages))}")
+    raise UserError(f"{why}, which has not run: --stage={','.join(to_make(run, names))}")
 
 
-def _check_settings(run: Run, names: Sequence[str], name: str, need: str, stages: Mapping[str, Stage]) -> None:
+def _check_settings(run: Run, names: Sequence[str], name: str, need: str) -> None:
     """What a stage reads was made with the settings that the config names."""
-    if not has_settings(run, need, stages):
-        fields = ", ".join(f"config.{field}" for field in stages[need].settings)
+    if not has_settings(run, need):
+        fields = ", ".join(f"config.{field}" for field in STAGES[need].settings)
         raise UserError(
             f"stage '{name}' would read what stage '{need}' made with other settings; of {fields} one has changed "
-            f"since: put it back, or make all of it anew: --stage={','.join(to_make(run, names, stages))}"
+            f"since: put it back, or make all of it anew: --stage={','.join(to_make(run, names))}"
         )
 
 
-def _check_outdated(run: Run, names: Sequence[str], place: int, stages: Mapping[str, Stage]) -> None:
+def _check_outdated(run: Run, names: Sequence[str], place: int) -> None:
     """What a stage reads was made from what there is when it comes to read it."""
     name = names[place]
-    found = outdated(run, name, stages, names[:place])
+    found = outdated(run, name, names[:place])
     if not found:
         return
     need, holder = found[0]
     is_own = holder.folder == run.folder
     again = [need for need, of in found if of.folder == holder.folder]
-    again = to_make(run if is_own else holder, [*names, *again] if is_own else again, stages)
+    again = to_make(run if is_own else holder, [*names, *again] if is_own else again)
     where = "" if is_own else f" in {holder.place}"
     raise UserError(
         f"stage '{name}' would read what stage '{need}' made{where} before what that reads was made anew: make it "
@@ -87,14 +88,14 @@ def _check_outdated(run: Run, names: Sequence[str], place: int, stages: Mapping[
     )
 
 
-def _check_model(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
+def _check_model(run: Run, name: str) -> None:
     """What a stage reads of others was made with one model: that of a base is not that of a run on it that trains."""
-    stage = stages[name]
+    stage = STAGES[name]
     seen = run.before(name) if stage.looks_back else run
-    for need, holder in needs(run, name, stages) + searched(run, name, stages):
+    for need, holder in needs(run, name) + searched(run, name):
         if holder.folder == run.folder:
             continue  # what a stage of this run looks back at is of the base on purpose
-        for below, theirs in needs(holder, need, stages):
+        for below, theirs in needs(holder, need):
             ours = seen.holder(below)
             if below in ("encode", "train") and below in theirs.config.stages and ours.folder != theirs.folder:
                 raise UserError(

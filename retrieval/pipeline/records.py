@@ -8,7 +8,8 @@ from typing import Any
 from retrieval import files
 from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
-from retrieval.pipeline.run import Run, Stage
+from retrieval.pipeline.run import Run
+from retrieval.pipeline.stage import STAGES, Stage
 
 
 def read_record(run: Run, stage: str) -> dict[str, Any] | None:
@@ -68,21 +69,21 @@ def details(run: Run, stage: str) -> Any:
     return record_of(run, stage)["details"] if is_done(run, stage) else None
 
 
-def needs(run: Run, name: str, stages: Mapping[str, Stage]) -> list[tuple[str, Run]]:
+def needs(run: Run, name: str) -> list[tuple[str, Run]]:
     """The stages whose output a stage reads, each with the run that has it."""
-    stage = stages[name]
+    stage = STAGES[name]
     seen = run.before(name) if stage.looks_back else run
     return [(need, seen.holder(need)) for need in (*stage.needs, *stage.also(run.config))]
 
 
-def searched(run: Run, name: str, stages: Mapping[str, Stage]) -> list[tuple[str, Run]]:
+def searched(run: Run, name: str) -> list[tuple[str, Run]]:
     """What `search` reads beside that, where it is there: embeddings and the towers for the query."""
-    return [(want, run.holder(want)) for want in stages[name].wants if name == "search"]
+    return [(want, run.holder(want)) for want in STAGES[name].wants if name == "search"]
 
 
-def is_current(run: Run, name: str, stages: Mapping[str, Stage]) -> bool:
+def is_current(run: Run, name: str) -> bool:
     """Whether what a finished stage was made from has not changed since."""
-    return is_done(run, name) and record_of(run, name)["inputs"] == made_from(run, name, stages)
+    return is_done(run, name) and record_of(run, name)["inputs"] == made_from(run, name)
 
 
 def is_written(run: Run, name: str) -> bool:
@@ -91,7 +92,7 @@ def is_written(run: Run, name: str) -> bool:
     return all((run.folder / path).exists() for path in record.get("outputs", {}))
 
 
-def outdated(run: Run, name: str, stages: Mapping[str, Stage], before: Collection[str] = ()) -> list[tuple[str, Run]]:
+def outdated(run: Run, name: str, before: Collection[str] = ()) -> list[tuple[str, Run]]:
     """The finished stages that a stage will read and that have read something else than there is now, with their runs.
 
     Unlike `is_current` this asks for no file from outside of their work directories: those of a base may have gone. And
@@ -101,86 +102,84 @@ def outdated(run: Run, name: str, stages: Mapping[str, Stage], before: Collectio
       before: stages of the run that are to run before: what they make again counts as changed.
     """
     found: list[tuple[str, Run]] = []
-    for need, holder in needs(run, name, stages) + searched(run, name, stages):
+    for need, holder in needs(run, name) + searched(run, name):
         is_own = holder.folder == run.folder
         whole = run if is_own else holder  # a stage that looks back sees its own run without what comes later
-        if stages[need].fixed or not is_done(whole, need) or (is_own and need in before):
+        if STAGES[need].fixed or not is_done(whole, need) or (is_own and need in before):
             continue
         made = record_of(whole, need)["inputs"]["stages"]
-        if made != _made(whole, need, stages) or (is_own and _changes(run, need, stages, before)):
+        if made != _made(whole, need) or (is_own and _changes(run, need, before)):
             found.append((need, whole))
-    is_idle = found and is_current(run, name, stages) and not _changes(run, name, stages, before)
-    return [] if is_idle and not stages[name].always else found
+    is_idle = found and is_current(run, name) and not _changes(run, name, before)
+    return [] if is_idle and not STAGES[name].always else found
 
 
-def to_make(run: Run, names: Collection[str], stages: Mapping[str, Stage]) -> list[str]:
+def to_make(run: Run, names: Collection[str]) -> list[str]:
     """Some stages of a run, and all others of it that have to run first, in the order in which they run.
 
     Those are stages that have not run, or ran with other settings, or read what one of them makes. A model does not
     become stale, as `outdated` says.
     """
-    chosen = set(names).union(*(_to_make_before(run, name, stages, names) for name in names))
-    order = dict.fromkeys((*run.config.stages, *stages))
+    chosen = set(names).union(*(_to_make_before(run, name, names) for name in names))
+    order = dict.fromkeys((*run.config.stages, *STAGES))
     return [name for name in order if name in chosen]
 
 
-def _to_make_before(run: Run, name: str, stages: Mapping[str, Stage], names: Collection[str]) -> set[str]:
+def _to_make_before(run: Run, name: str, names: Collection[str]) -> set[str]:
     found: set[str] = set()
-    for need, holder in needs(run, name, stages):
+    for need, holder in needs(run, name):
         is_own = holder.folder == run.folder and need in run.config.stages
-        if not is_own or (stages[need].fixed and is_done(run, need)):
+        if not is_own or (STAGES[need].fixed and is_done(run, need)):
             continue
-        before = _to_make_before(run, need, stages, names)
-        stays = has_settings(run, need, stages) and record_of(run, need)["inputs"]["stages"] == _made(run, need, stages)
-        if before or not stays or (need in names and not is_current(run, need, stages)):
+        before = _to_make_before(run, need, names)
+        stays = has_settings(run, need) and record_of(run, need)["inputs"]["stages"] == _made(run, need)
+        if before or not stays or (need in names and not is_current(run, need)):
             found |= before | {need}
     return found
 
 
-def has_settings(run: Run, name: str, stages: Mapping[str, Stage]) -> bool:
+def has_settings(run: Run, name: str) -> bool:
     """Whether a finished stage was made with the settings that the config has now."""
-    return is_done(run, name) and record_of(run, name)["inputs"]["settings"] == _settings(run, stages[name])
+    return is_done(run, name) and record_of(run, name)["inputs"]["settings"] == _settings(run, STAGES[name])
 
 
-def made_from(
-    run: Run, name: str, stages: Mapping[str, Stage], read: Sequence[Mapping[str, Any]] | None = None
-) -> dict[str, str]:
+def made_from(run: Run, name: str, read: Sequence[Mapping[str, Any]] | None = None) -> dict[str, str]:
     """Fingerprints of what a stage is made from: settings, files, and what the stages that it reads have made.
 
     Args:
       read: what `read_files` has just said, where that is known.
     """
-    stage = stages[name]
-    outside = read_files(run, name, stages) if read is None else read
+    stage = STAGES[name]
+    outside = read_files(run, name) if read is None else read
     return {
         "settings": _settings(run, stage),
         "files": files.fingerprint([[file["name"], file["sum"]] for file in outside]),
-        "stages": _made(run, name, stages),
+        "stages": _made(run, name),
     }
 
 
-def read_files(run: Run, name: str, stages: Mapping[str, Stage]) -> list[dict[str, Any]]:
+def read_files(run: Run, name: str) -> list[dict[str, Any]]:
     """The files outside of the work directory that a stage reads, as `files.describe` has them.
 
     What counts are their contents: on another machine, or after a copy, a file has another time and place. The record
     keeps what was seen, so that a dump is read for its sum once.
     """
-    stage = stages[name]
+    stage = STAGES[name]
     paths = (*stage.inputs(run), *_vocabulary(run, stage))
     known = (read_record(run, name) or {}).get("files", [])
     return [file for path in paths for file in files.describe(path, known)]
 
 
-def _made(run: Run, name: str, stages: Mapping[str, Stage]) -> str:
+def _made(run: Run, name: str) -> str:
     """What the stages that a stage reads have made; where they keep no sums, what they were made from."""
-    made = [record for need, holder in needs(run, name, stages) if (record := read_record(holder, need))]
+    made = [record for need, holder in needs(run, name) if (record := read_record(holder, need))]
     return files.fingerprint([record.get("outputs") or record["inputs"] for record in made])
 
 
-def _changes(run: Run, name: str, stages: Mapping[str, Stage], before: Collection[str]) -> bool:
+def _changes(run: Run, name: str, before: Collection[str]) -> bool:
     """Whether some stages, which run before, make anew what a stage reads."""
-    read = [need for need, holder in needs(run, name, stages) if holder.folder == run.folder and need in before]
-    return any(not is_current(run, need, stages) or _changes(run, need, stages, before) for need in read)
+    read = [need for need, holder in needs(run, name) if holder.folder == run.folder and need in before]
+    return any(not is_current(run, need) or _changes(run, need, before) for need in read)
 
 
 def _settings(run: Run, stage: Stage) -> str:

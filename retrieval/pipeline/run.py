@@ -6,7 +6,6 @@ one corpus, one set of questions and one BM25 index serve many runs.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -172,51 +171,6 @@ class Run:
     def own_record(self, stage: str) -> Path:
         """The same for a stage of this run, whichever of the chain it is read from."""
         return self.folder / "stages" / f"{stage}.json"
-
-
-@dataclasses.dataclass(frozen=True)
-class Stage:
-    """A step of a run.
-
-    Attributes:
-      function: does the work; what it returns (JSON) is kept in the stage's record, for the report.
-      settings: the fields of the config, as dotted names, that its output depends on.
-      uses: further fields that it reads; nothing is made anew when they change.
-      needs: stages whose output it reads.
-      also: further stages, which depend on the config.
-      wants: stages whose output it reads where there is any.
-      looks_back: it reads nothing of a stage that comes after it in config.stages, but what the base has of that.
-      inputs: files outside of the work directory that it reads.
-      outputs: what it writes, below the work directory; deleted before it runs on other inputs or settings. The record
-        keeps the SHA-256 of these files: they are verified before another stage reads them.
-      leaves: what else it writes there, of which the record says nothing.
-      sealed: by what `function` returned, the folders that it wrote with a manifest of their own. Of these the record
-        keeps the sums of the manifests, and those who read them verify the rest.
-      fixed: its settings cannot change within a work directory (the output is dear, and later stages build on it).
-      grows: fields of a fixed stage that may be raised once it is done: it then goes on from where it ended.
-      always: it runs whenever it is asked for.
-      everywhere: every host of a pod takes its part; otherwise the first does it all, and the others wait.
-      reads: what it reads, in words.
-      writes: what it writes below the work directory, in words.
-    """
-
-    function: Callable[[Run], Any]
-    settings: tuple[str, ...] = ()
-    uses: tuple[str, ...] = ()
-    needs: tuple[str, ...] = ()
-    also: Callable[[ConfigDict], tuple[str, ...]] = lambda config: ()
-    wants: tuple[str, ...] = ()
-    looks_back: bool = False
-    inputs: Callable[[Run], Sequence[Path]] = lambda run: ()
-    outputs: tuple[str, ...] = ()
-    leaves: tuple[str, ...] = ()
-    sealed: Callable[[Run, Any], Sequence[Path]] | None = None
-    fixed: bool = False
-    grows: tuple[str, ...] = ()
-    always: bool = False
-    everywhere: bool = False
-    reads: str = ""
-    writes: str = ""
 
 
 def open_read(value: str, field: str, lock: Path) -> Run:

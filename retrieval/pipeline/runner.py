@@ -22,35 +22,36 @@ from retrieval.pipeline.records import (
     searched,
     write_record,
 )
-from retrieval.pipeline.run import Run, Stage
+from retrieval.pipeline.run import Run
+from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.runtime import hosts
 
 _log = logging.getLogger(__name__)
 
 
-def open_run(run: Run, stages: Mapping[str, Stage]) -> None:
+def open_run(run: Run) -> None:
     """Makes the work directory and writes `config.json`, after `check_run`."""
-    check_run(run, stages)
+    check_run(run)
     run.folder.mkdir(parents=True, exist_ok=True)
     files.write_json(run.folder / "config.json", json.loads(run.config.to_json()))
     if run.mirror:
         run.mirror.put("config.json")
 
 
-def take_run(run: Run, stages: Mapping[str, Stage]) -> None:
+def take_run(run: Run) -> None:
     """As `open_run`, and no other process can take the work directory until this one ends.
 
     Raises:
       UserError: another process has it.
     """
-    check_run(run, stages)
+    check_run(run)
     run.folder.mkdir(parents=True, exist_ok=True)
     files.lock(run.folder)
     files.remove_temporaries(run.folder)  # what a killed run was writing; nobody else writes now
-    open_run(run, stages)
+    open_run(run)
 
 
-def check_run(run: Run, stages: Mapping[str, Stage], fixed: Collection[str] = ()) -> None:
+def check_run(run: Run, fixed: Collection[str] = ()) -> None:
     """Checks that the work directory, where there is one, is of the same experiment.
 
     Args:
@@ -68,7 +69,7 @@ def check_run(run: Run, stages: Mapping[str, Stage], fixed: Collection[str] = ()
                 f"{run.folder} is not empty and not a work directory (no config.json): use another --workdir"
             )
         return
-    if changes := _refused_changes(run, stages, fixed):
+    if changes := _refused_changes(run, fixed):
         raise UserError(
             f"{run.place} is the work directory of another config:\n  "
             + "\n  ".join(changes[:3])
@@ -76,24 +77,24 @@ def check_run(run: Run, stages: Mapping[str, Stage], fixed: Collection[str] = ()
         )
 
 
-def grown(run: Run, stages: Mapping[str, Stage]) -> list[str]:
+def grown(run: Run) -> list[str]:
     """The finished stages of a run that are to go on, for a field that may grow is larger than when they ended.
 
     Only where nothing else has changed that they were made with.
     """
-    done = [name for name, stage in stages.items() if stage.grows and run.holder(name) is run and is_done(run, name)]
-    larger = [name for name in done if not has_settings(run, name, stages)]
-    return larger if larger and not _refused_changes(run, stages) else []
+    done = [name for name, stage in STAGES.items() if stage.grows and run.holder(name) is run and is_done(run, name)]
+    larger = [name for name in done if not has_settings(run, name)]
+    return larger if larger and not _refused_changes(run) else []
 
 
-def run_stage(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
+def run_stage(run: Run, name: str) -> None:
     """Runs one stage, or skips it when its record says that it ran on the same inputs and settings.
 
     Raises:
       UserError: a stage that it needs has not run, or a fixed stage ran on inputs that have changed since.
     """
-    stage = stages[name]
-    begun = hosts.on_first(lambda: _begin(run, name, stages))
+    stage = STAGES[name]
+    begun = hosts.on_first(lambda: _begin(run, name))
     if begun is None:
         _log.info("%s: up to date", name)
         return
@@ -106,29 +107,29 @@ def run_stage(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
     _log.info("%s: done in %.0f s", name, seconds)
 
 
-def _begin(run: Run, name: str, stages: Mapping[str, Stage]) -> dict[str, Any] | None:
+def _begin(run: Run, name: str) -> dict[str, Any] | None:
     """Makes way for a stage, and notes that it began: its record, or None where there is nothing to do."""
-    stage = stages[name]
+    stage = STAGES[name]
     if run.holder(name) is not run:
         raise UserError(
             f"stage '{name}' is one of the base, {run.holder(name).place}: run it there, or add it to config.stages"
         )
-    for need, holder in needs(run, name, stages):
+    for need, holder in needs(run, name):
         if need in holder.config.stages and not is_done(holder, need):
             where = f" in {holder.place}" if holder.folder != run.folder else ""
             raise UserError(
                 f"stage '{name}' reads what stage '{need}' writes, which has not run{where}: --stage={need} first"
             )
-    read = read_files(run, name, stages)
-    inputs = made_from(run, name, stages, read)
+    read = read_files(run, name)
+    inputs = made_from(run, name, read)
     before = read_record(run, name)
     good = not before or not before["done"] or _is_undamaged(run, name, stage, before)
     same = before is not None and before["inputs"] == inputs
     if before and same and before["done"] and good and not stage.always:
         return None
-    _verify_needs(run, name, stages)
-    _refuse_outdated(run, name, stages)
-    _refuse_other_texts(run, name, stages)
+    _verify_needs(run, name)
+    _refuse_outdated(run, name)
+    _refuse_other_texts(run, name)
     goes_on = good or not stage.outputs  # from what is there, and is not deleted
     has_begun = before is not None and (before["done"] or _has_written(run, stage))
     goes_further = _goes_further(stage, before, inputs)
@@ -164,10 +165,10 @@ def _finish(run: Run, name: str, stage: Stage, record: Mapping[str, Any]) -> Non
     write_record(run, name, {**record, "outputs": _sums(run, stage, record["details"])})
 
 
-def _refused_changes(run: Run, stages: Mapping[str, Stage], fixed: Collection[str] = ()) -> list[str]:
+def _refused_changes(run: Run, fixed: Collection[str] = ()) -> list[str]:
     """The settings of fixed stages that are not what they were when those began."""
     old, new = files.read_json(run.folder / "config.json"), json.loads(run.config.to_json())
-    started = {n: stage for n, stage in stages.items() if (stage.fixed or n in fixed) and _has_begun(run, n, stage)}
+    started = {n: stage for n, stage in STAGES.items() if (stage.fixed or n in fixed) and _has_begun(run, n, stage)}
     fields = sorted({field for stage in started.values() for field in stage.settings})
     may_grow = {field for name, stage in started.items() if is_done(run, name) for field in stage.grows}
     return [c for field in fields for c in _changes(field, _field_of(old, field), get_field(new, field), may_grow)]
@@ -190,19 +191,19 @@ def _sums(run: Run, stage: Stage, details: Any) -> dict[str, str]:
     return files.checksums(run.folder, below)
 
 
-def _verify_needs(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
+def _verify_needs(run: Run, name: str) -> None:
     """Raises `UserError` where what the stage reads is not what was written."""
-    wanted = [(want, run.holder(want)) for want in stages[name].wants]
-    for need, holder in needs(run, name, stages) + wanted:
+    wanted = [(want, run.holder(want)) for want in STAGES[name].wants]
+    for need, holder in needs(run, name) + wanted:
         if record := read_record(holder, need):
             where = f" in {holder.place}" if holder.folder != run.folder else ""
             remedy = f"--stage={need} makes it again{where}"
             files.verify_checksums(holder.folder, record.get("outputs", {}), remedy)
 
 
-def _refuse_outdated(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
+def _refuse_outdated(run: Run, name: str) -> None:
     """As the check before the run, now that the stages before this one have run."""
-    for need, holder in outdated(run, name, stages):
+    for need, holder in outdated(run, name):
         where = f" in {holder.place}" if holder.folder != run.folder else ""
         raise UserError(
             f"stage '{name}' would read what stage '{need}' made{where} before what that reads was made anew: make it "
@@ -210,12 +211,12 @@ def _refuse_outdated(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
         )
 
 
-def _refuse_other_texts(run: Run, name: str, stages: Mapping[str, Stage]) -> None:
+def _refuse_other_texts(run: Run, name: str) -> None:
     """What a base made of its own sets, or of its own corpus, says nothing of this run's."""
     if name not in ("index", "evaluate", "search"):  # those that look for texts in what was made of them
         return
-    for need, holder in needs(run, name, stages) + searched(run, name, stages):
-        for below, theirs in needs(holder, need, stages) if holder.folder != run.folder else ():
+    for need, holder in needs(run, name) + searched(run, name):
+        for below, theirs in needs(holder, need) if holder.folder != run.folder else ():
             ours = run.holder(below)
             if below != ("prepare" if name == "search" else "sets") or ours.folder == theirs.folder:
                 continue

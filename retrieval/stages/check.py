@@ -1,7 +1,7 @@
 """What can be known to fail is said before a run begins: no hour of `prepare` is lost on a typo."""
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from ml_collections import ConfigDict
@@ -13,7 +13,8 @@ from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError, divisors, near, unknown_name
 from retrieval.pipeline import downloads, order
 from retrieval.pipeline.records import is_current, is_done
-from retrieval.pipeline.run import Run, Stage, kept_config
+from retrieval.pipeline.run import Run, kept_config
+from retrieval.pipeline.stage import STAGES
 from retrieval.recipes import bert_weights, examples, initial_parameters
 from retrieval.recipes import towers as models
 from retrieval.runtime import hosts, mirror
@@ -27,7 +28,7 @@ CONFIG = "config.json"
 _TOKENISING = {"pairs", "train", "encode", "export"}
 
 
-def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage], overridden: Collection[str] = ()) -> None:
+def check(run: Run, names: Sequence[str], overridden: Collection[str] = ()) -> None:
     """Checks the config, the folders, the files and the devices that some stages of a run need, in a few seconds.
 
     Args:
@@ -41,20 +42,20 @@ def check(run: Run, names: Sequence[str], stages: Mapping[str, Stage], overridde
         if "," in name:
             several = tuple(name.split(","))
             raise UserError(f'config.stages={name} is one text; a tuple of them is needed: --config.stages="{several}"')
-        if name not in stages:
-            raise unknown_name("stage", name, stages)
+        if name not in STAGES:
+            raise unknown_name("stage", name, STAGES)
     if not names:
         raise UserError("config.stages is empty: name the stages to run, such as --stage=prepare,sets,train")
     _check_folders(run)
     if "mine" in names:
         mine.check_index(run)
-    order.check(run, names, stages)
-    overrides.check(run, names, stages, overridden)
-    _check_files(run, names, stages)
+    order.check(run, names)
+    overrides.check(run, names, overridden)
+    _check_files(run, names)
     settings.check_combinations(run.config, names)
     if hosts.count() > 1:
-        _check_alone(run, names, stages)
-    downloads.bring(run, names, stages)  # which may take long; what is to come reads more than configs and records
+        _check_alone(run, names)
+    downloads.bring(run, names)  # which may take long; what is to come reads more than configs and records
     if "mine" in names or ("train" in names and run.config.mine.refresh_every):
         mine.check_questions(run)
     if not run.prepares:
@@ -108,12 +109,12 @@ def _check_pod(run: Run) -> None:
             )
 
 
-def _check_alone(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
+def _check_alone(run: Run, names: Sequence[str]) -> None:
     """No stage that the first host does alone reads a checkpoint: that waits for all hosts, and they for the first."""
     for name in names:
-        stage = stages[name]
+        stage = STAGES[name]
         reads = "train" in (*stage.needs, *stage.also(run.config), *stage.wants)
-        if reads and not stage.everywhere and (stage.always or not is_current(run, name, stages)):
+        if reads and not stage.everywhere and (stage.always or not is_current(run, name)):
             raise UserError(
                 f"stage '{name}' is the first host's alone and reads a checkpoint, which {hosts.count()} hosts can do "
                 f"only together: run it on one of them, without --multihost: --stage={name}"
@@ -134,7 +135,7 @@ def _check_config(folder: Path, role: str) -> None:
         raise UserError(f"{path}: not the config of a run; {remedy}")
 
 
-def _check_files(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) -> None:
+def _check_files(run: Run, names: Sequence[str]) -> None:
     """What the stages read from outside is there, and of the right kind."""
     prepares = "prepare" in names and not is_done(run, "prepare")
     if prepares:
@@ -148,7 +149,7 @@ def _check_files(run: Run, names: Sequence[str], stages: Mapping[str, Stage]) ->
     if "pairs" in names:
         _check_pairs(run)
     for name in names:
-        stages[name].inputs(run)
+        STAGES[name].inputs(run)
 
 
 def _check_vocabulary(run: Run, names: Sequence[str]) -> None:

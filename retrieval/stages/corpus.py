@@ -20,6 +20,7 @@ from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
+from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.stages import formats
 
 _log = logging.getLogger(__name__)
@@ -213,3 +214,49 @@ def _existing(paths: Sequence[Path]) -> Sequence[Path]:
         if not path.exists():
             raise UserError(f"{path}: no such file or folder")
     return paths
+
+
+STAGES.register(
+    "prepare",
+    Stage(
+        prepare_corpus,
+        reads="a dump, or the installed packages",
+        writes="`corpus/`: articles, vocabulary, TFRecord shards, `stats.json`",
+        settings=(
+            "corpus",
+            "vocab",
+            *(f"prepare.{name}" for name in ("shards", "vocab_size", "held_out", "longest_passage")),
+            *(f"prepare.{name}" for name in ("shortest_paragraph", "least_passage", "across_sections")),
+        ),
+        inputs=corpus_inputs,
+        outputs=("corpus",),
+        fixed=True,
+    ),
+)
+
+STAGES.register(
+    "sets",
+    Stage(
+        write_sets,
+        reads="evaluation sets of any format",
+        writes="`sets/NAME/`: BEIR folders; `training/`",
+        settings=("sets", "split", "pairs.format"),
+        uses=("pairs.queries", "pairs.collection"),
+        needs=("prepare",),
+        inputs=set_inputs,
+        outputs=("sets", "training"),
+    ),
+)
+
+STAGES.register(
+    "pairs",
+    Stage(
+        write_pairs,
+        reads="`training/`, `negatives/`, labelled examples of any format",
+        writes="`pairs/`: TFRecord shards of labelled examples; `pairs/validation/`; `pairs/passages.jsonl`",
+        settings=("split", "pairs"),
+        needs=("prepare", "sets", "mine"),
+        inputs=pair_inputs,
+        outputs=("pairs",),
+    ),
+)

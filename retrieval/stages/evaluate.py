@@ -14,6 +14,7 @@ from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.evaluation import metrics, per_query, runs
 from retrieval.pipeline.records import details
 from retrieval.pipeline.run import Run
+from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples
 from retrieval.search import encoding, exact, fusion, scann, tuning, windows
 from retrieval.search.bm25 import Bm25Index
@@ -236,3 +237,16 @@ def _speed(value: Judged, rankings: dict[str, Ranking]) -> dict[str, Any]:
         recalls = tuning.recalls(rankings["dense"].rows, rankings["dense (ScaNN)"].rows)
         notes[f"{value.name}, dense (ScaNN)"]["recall_against_exact"] = round(float(recalls.mean()), 4)
     return notes
+
+
+STAGES.register(
+    "evaluate",
+    Stage(
+        evaluate,
+        reads="indexes",
+        writes="`runs/*/*.trec`, `per_query/*/*.npz`, `results.json`",
+        settings=("evaluate",),
+        needs=("sets", "encode", "index"),
+        outputs=("runs", "per_query", "results.json"),
+    ),
+)

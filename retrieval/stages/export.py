@@ -17,6 +17,7 @@ from retrieval.models import export_files as folders
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline.records import is_done, record_of
 from retrieval.pipeline.run import Run
+from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples
 from retrieval.recipes import towers as models
 from retrieval.recipes.initial_parameters import load_towers
@@ -179,3 +180,19 @@ def _settings(config: ConfigDict) -> Iterator[tuple[str, Any]]:
 
 def _results(run: Run) -> Sequence[Mapping]:
     return files.read_json(run.holder("evaluate").folder / "results.json") if results(run) else []
+
+
+STAGES.register(
+    "export",
+    Stage(
+        export,
+        reads="checkpoint, vocabulary, results",
+        writes="`export/`: the towers for Hugging Face's libraries, a model card",
+        settings=("export",),
+        needs=("prepare", "train"),
+        wants=("evaluate",),
+        inputs=results,
+        outputs=(FOLDER,),
+        everywhere=True,
+    ),
+)

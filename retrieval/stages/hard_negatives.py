@@ -24,6 +24,8 @@ from retrieval.search.mining import Drawn, Rule
 _log = logging.getLogger(__name__)
 
 RULE = ("negatives", "first", "last", "margin", "relative_margin")
+# The fields of the config that decide which negatives are mined.
+SETTINGS = ("split.seed", "mine.answers", *(f"mine.{name}" for name in RULE))
 _PART = 10_000  # questions whose ranked lists are held at a time
 
 

@@ -15,6 +15,7 @@ from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate, Judged
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
+from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples
 from retrieval.recipes import towers as models
 from retrieval.recipes.initial_parameters import load_towers, of_towers
@@ -231,3 +232,33 @@ def _encode_candidates(run: Run, name: str, write: Callable, embed: encoding.Emb
     total = sum(1 for _ in read_candidates(run, name))
     write("candidates", ((item.id, item) for item in read_candidates(run, name)), total, tokens, embed)
     return total
+
+
+STAGES.register(
+    "encode",
+    Stage(
+        encode,
+        reads="checkpoint, sets, passages",
+        writes="`embeddings/`",
+        settings=("seed", "encode", "model", "data.query_length", "data.document_length", "loop.validate_queries"),
+        needs=("prepare", "sets", "train"),
+        also=of_pairs,
+        outputs=("embeddings",),
+        everywhere=True,
+    ),
+)
+
+STAGES.register(
+    "index",
+    Stage(
+        index,
+        reads="embeddings, texts",
+        writes="`index/`: ScaNN and BM25",
+        settings=("index", "evaluate.depth", "encode.corpus"),
+        needs=("prepare", "sets"),
+        also=lambda config: (*needs(config), *of_pairs(config)),
+        after=("encode",),
+        outputs=("index",),
+        sealed=written,
+    ),
+)

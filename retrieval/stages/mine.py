@@ -17,6 +17,7 @@ from retrieval.errors import UserError
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline.records import details, read_record, record_of
 from retrieval.pipeline.run import Run
+from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples, initial_parameters
 from retrieval.recipes import towers as models
 from retrieval.search import scann
@@ -157,3 +158,18 @@ def _line(example: Example) -> str:
         for name, texts in (("positives", example.positives), ("negatives", example.negatives))
     }
     return json.dumps({"query": example.query, **sides}, ensure_ascii=False) + "\n"
+
+
+STAGES.register(
+    "mine",
+    Stage(
+        mine,
+        reads="training questions, an index that is made before or is the base's",
+        writes="`negatives/`: the questions with hard negatives, and where these are from",
+        settings=("mine.system", *hard_negatives.SETTINGS),
+        needs=("prepare", "sets"),
+        also=needs,
+        looks_back=True,
+        outputs=("negatives",),
+    ),
+)

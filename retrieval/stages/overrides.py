@@ -1,18 +1,19 @@
 """Fields that are set in the shell: they count for what this run does, not for what its base has done."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from ml_collections import ConfigDict
 
 from retrieval.errors import UserError
 from retrieval.pipeline.records import get_field
-from retrieval.pipeline.run import Run, Stage
+from retrieval.pipeline.run import Run
+from retrieval.pipeline.stage import STAGES
 from retrieval.recipes import towers as models
 from retrieval.recipes.initial_parameters import TOWERS
 
 
-def check(run: Run, names: Collection[str], stages: Mapping[str, Stage], fields: Collection[str]) -> None:
+def check(run: Run, names: Collection[str], fields: Collection[str]) -> None:
     """Checks that a stage of this run reads each field, where one of the base would read another value of its own.
 
     Args:
@@ -24,7 +25,7 @@ def check(run: Run, names: Collection[str], stages: Mapping[str, Stage], fields:
     """
     _check_towers(run, names, fields)
     for field in fields:
-        readers = [name for name, stage in stages.items() if _is_among((*stage.settings, *stage.uses), field)]
+        readers = [name for name, stage in STAGES.items() if _is_among((*stage.settings, *stage.uses), field)]
         if {*run.config.stages, *names} & set(readers):
             continue
         for name in readers:

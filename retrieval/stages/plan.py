@@ -20,6 +20,7 @@ from retrieval import files
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import display
 from retrieval.pipeline.run import Run
+from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples, train_state
 from retrieval.recipes import towers as models
 from retrieval.training import chips, collectives, sharding, work
@@ -399,3 +400,16 @@ def _gib(count: float | None) -> str | None:
 
 def _gb(count: float | None) -> str | None:
     return None if count is None else f"{count / 1e9:.3g} GB"
+
+
+STAGES.register(
+    "plan",
+    Stage(
+        plan,
+        reads="the config alone",
+        writes="`plan.json`; prints what a train step takes on `plan.topology`",
+        uses=("seed", "vocab", "prepare.vocab_size", "data", "model", "train"),
+        leaves=("plan.json",),
+        always=True,
+    ),
+)

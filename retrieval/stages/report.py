@@ -6,6 +6,7 @@ from retrieval import files
 from retrieval.evaluation import display, run_report
 from retrieval.pipeline.records import details, is_done, record_of
 from retrieval.pipeline.run import Run
+from retrieval.pipeline.stage import STAGES, Stage
 
 _log = logging.getLogger(__name__)
 
@@ -80,3 +81,16 @@ def _stages(run: Run) -> run_report.Table:
         "largest child) up to the end of the stage."
     )
     return run_report.Table("Stages", ["stage", "seconds", "peak memory (MB)"], rows, notes)
+
+
+STAGES.register(
+    "report",
+    Stage(
+        write_report,
+        reads="everything",
+        writes="`report.md`, `plots/`",
+        needs=("evaluate",),
+        leaves=("report.md", "plots"),
+        always=True,
+    ),
+)

@@ -6,6 +6,7 @@ from retrieval import terminal
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
+from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import towers as models
 from retrieval.recipes.initial_parameters import load_towers, of_towers
 from retrieval.search import fusion
@@ -62,3 +63,18 @@ def _embed(run: Run) -> np.ndarray:
     params = models.parameters(load_towers(run, len(vocabulary)))
     embedder = models.Embedder(config, vocabulary, models.local_mesh(config))
     return embedder.embed_rows(embedder.queries(params), models.query_tokens(config, vocabulary, [run.query]))
+
+
+STAGES.register(
+    "search",
+    Stage(
+        search,
+        reads="indexes of the corpus, or of labelled examples",
+        writes="prints hits for `--query`",
+        uses=("seed", "model", "data.query_length", "data.document_length", "evaluate.depth"),
+        needs=("index", "prepare", "sets"),
+        also=indexes.of_pairs,
+        wants=("encode", "train"),
+        always=True,
+    ),
+)

@@ -17,6 +17,7 @@ from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.text import Text, first
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline.run import Run
+from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import initial_parameters
 from retrieval.recipes import towers as models
 from retrieval.stages import index as indexes
@@ -96,3 +97,17 @@ def _row(found: dict[str, dict[int, float]], length: int) -> list[float]:
 
 def _named(values: dict[int, float]) -> dict[str, float]:
     return {str(length): value for length, value in values.items()}
+
+
+STAGES.register(
+    "similarity",
+    Stage(
+        similarity,
+        reads="checkpoint, passages",
+        writes="`similarity.json`; prints how alike random texts are to the encoder, by length",
+        uses=("seed", "data.document_length"),
+        needs=("prepare", "train"),
+        leaves=("similarity.json",),
+        always=True,
+    ),
+)

@@ -12,11 +12,12 @@ from ml_collections import ConfigDict
 from retrieval.errors import UserError
 from retrieval.pipeline.records import read_own_record
 from retrieval.pipeline.run import Run
+from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import initial_parameters, train_state, validation
 from retrieval.recipes import towers as models
 from retrieval.recipes.examples import abstract_batch, make_batches
 from retrieval.runtime import hosts
-from retrieval.stages import metric_writers, refresh
+from retrieval.stages import hard_negatives, metric_writers, refresh
 from retrieval.stages.mined_versions import Versions
 from retrieval.training import chips, loop, sharding
 from retrieval.training.checkpoint import Follower, drop_damaged
@@ -163,3 +164,35 @@ def trace_steps(config: ConfigDict) -> tuple[int, int]:
             f"such as 10,15, and at most config.train.steps={config.train.steps}"
         )
     return steps
+
+
+STAGES.register(
+    "train",
+    Stage(
+        train,
+        reads="shards",
+        writes="`checkpoints/`, `metrics/` (JSON lines and TensorBoard), `refreshed/`",
+        settings=(
+            "seed",
+            "data",
+            "model",
+            "train",
+            "encode.windows",
+            "mine.refresh_every",
+            "mine.refresh_share",
+            "mine.refresh_lag",
+            *hard_negatives.SETTINGS,
+            *(f"loop.{name}" for name in ("validate_every", "validate_queries", "validate_candidates", "best")),
+        ),
+        uses=("encode.batch_tokens", "encode.shard_size"),
+        needs=("prepare", "pairs"),
+        also=refresh.needs,
+        inputs=initial_parameters.train_inputs,
+        wants=("sets",),
+        leaves=(*FOLLOWED, BAD_BATCHES, "profile"),
+        sealed=trained,
+        fixed=True,
+        grows=("train.steps",),
+        everywhere=True,
+    ),
+)

@@ -20,7 +20,7 @@ XLA_FLAGS = (
 )
 
 FORK_SERVER = multiprocessing.get_context("forkserver")
-FORK_SERVER.set_forkserver_preload(["retrieval.main", "retrieval.stages.table"])
+FORK_SERVER.set_forkserver_preload(["retrieval.main", "retrieval.stages.train"])
 
 
 class Strike(NamedTuple):

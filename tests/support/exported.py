@@ -15,7 +15,6 @@ from retrieval.pipeline.run import Run
 from retrieval.recipes import initial_parameters, train_state
 from retrieval.recipes import towers as models
 from retrieval.search import encoding
-from retrieval.stages.table import STAGES
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789?.,-[]()"
 VOCABULARY = WordPiece([*SPECIAL_TOKENS, *LETTERS, *(f"##{c}" for c in LETTERS), "fox", "the", "sep", "dog"])
@@ -63,7 +62,7 @@ def work_directory(folder, shift=0.1, **changes):
     config = reqa.get_config("local")
     config.update_from_flattened_dict(SIZES | {"stages": ("prepare", "sets", "pairs", "train")} | changes)
     run = Run(config, folder, REPOSITORY / "requirements.lock")
-    runner.open_run(run, STAGES)
+    runner.open_run(run)
     run.corpus.mkdir()
     VOCABULARY.save(run.corpus / VOCABULARY.FILE)
     mesh = models.make_mesh(config)
@@ -88,7 +87,7 @@ def work_directory(folder, shift=0.1, **changes):
 
 def export(run):
     """Runs the stage; the folder that it writes."""
-    runner.run_stage(run, "export", STAGES)
+    runner.run_stage(run, "export")
     return run.folder / "export"
 
 

@@ -1,0 +1,39 @@
+"""The table of stages: the order in which it lists them."""
+
+import pytest
+
+from retrieval.errors import UserError
+from retrieval.pipeline.stage import STAGES, Stage, StageTable
+
+
+def nothing(run):
+    return None
+
+
+def listed(**stages):
+    table = StageTable("stage")
+    for name, stage in stages.items():
+        table.register(name, stage)
+    return list(table)
+
+
+def test_stages_are_listed_after_what_they_read_and_those_that_nobody_reads_at_the_end():
+    stages = {
+        "alone": Stage(nothing),
+        "fourth": Stage(nothing, needs=("third",), wants=("second",)),
+        "first": Stage(nothing),
+        "third": Stage(nothing, needs=("second", "absent"), after=("first",)),
+        "second": Stage(nothing, needs=("first",)),
+    }
+    order = ["first", "second", "third", "alone", "fourth"]
+    assert listed(**stages) == listed(**dict(reversed(stages.items()))) == order
+
+
+def test_stages_that_read_each_other_are_refused():
+    with pytest.raises(UserError, match="stages that read each other's output: "):
+        listed(one=Stage(nothing, needs=("two",)), two=Stage(nothing, needs=("one",)))
+
+
+def test_prepare_is_the_first_of_the_house():
+    names = list(STAGES)
+    assert names[:2] == ["prepare", "sets"] and names.index("encode") < names.index("index") < names.index("evaluate")
