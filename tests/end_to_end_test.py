@@ -427,8 +427,8 @@ def test_a_new_set_is_evaluated_by_one_command_that_encodes_nothing_else(inputs,
 
 def test_pre_training_is_validated_on_passages_that_it_does_not_see(inputs, prepared, tmp_path):
     folder = shutil.copytree(prepared, tmp_path / "run")
-    changes = {"data.held_out": 0.2, "train.steps": 30, "train.learning_rate": 1e-2}
-    changes |= {"loop.validate_every": 10, "loop.checkpoint_every": 10}
+    changes = {"data.held_out": 0.2, "train.steps": 60, "train.learning_rate": 1e-2}
+    changes |= {"loop.validate_every": 20, "loop.checkpoint_every": 20}
     run = make_run("ict_bfs_wlp", inputs, folder, **changes)
     execute(run, "train")
     lines = [json.loads(line) for line in (folder / "metrics" / "train.jsonl").read_text().splitlines()]

@@ -450,7 +450,8 @@ def test_every_page_of_a_hostile_dump_comes_out_or_is_counted(tmp_path, statisti
     assert set(dropped) == REASONS and dropped["too large"] == 2 and dropped["no id"] == 2 and dropped["no title"] == 3
     assert counts["pages read"] == len(pages) == counts["articles"] + counts["redirects"] + sum(dropped.values())
     assert len(titles(tmp_path / "corpus")) == counts["articles"] + counts["redirects"]
-    assert statistics["problems"] == []
+    [problem] = statistics["problems"]  # some pages are one endless word
+    assert "of the tokens are cut off" in problem
 
 
 SOUND = [page(f"Title {i}", f"This is the text of page {i}, & it is short. " * 3, i) for i in range(12)]

@@ -646,6 +646,6 @@ def test_a_scratch_folder_of_somebody_else_is_refused(bucket, machine, monkeypat
 
 
 def test_a_run_in_a_folder_imports_nothing_of_it():
-    code = "import sys; from retrieval import main, mirror; mirror.local('runs/x'); "
+    code = "import sys; from retrieval import main; from retrieval.runtime import mirror; mirror.local('runs/x'); "
     code += "sys.exit(any(name in sys.modules for name in ('etils', 'fsspec', 'tensorflow')))"
     assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY).returncode == 0

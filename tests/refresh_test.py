@@ -195,7 +195,7 @@ def test_a_candidate_without_text_is_no_negative(copied):
 
 def test_a_question_without_text_is_refused(copied):
     change(copied.training / "queries.jsonl", lambda row, line: line | {"text": " "})
-    with pytest.raises(UserError, match=r"training: training question '\w+' has no text"):
+    with pytest.raises(UserError, match=r"training/queries.jsonl, line 1: the query '\w+' is empty"):
         found(copied)
 
 

@@ -96,8 +96,7 @@ def open_questions(run: Run) -> Iterator[tuple[list[Question], CandidateTexts]]:
     """The training questions of config.split.set, and all candidates of the set.
 
     Raises:
-      UserError: a question has no text, a positive is none of the candidates, or config.mine.answers asks for answers
-        that are not there.
+      UserError: a positive is none of the candidates, or config.mine.answers asks for answers that are not there.
     """
     training = beir.read_judged(run.training)
     if run.config.mine.answers and not training.answers:
@@ -116,8 +115,6 @@ def open_questions(run: Run) -> Iterator[tuple[list[Question], CandidateTexts]]:
 
         def question(id: str) -> Question:
             text, own = training.queries[id], candidates.row_of.get(id)
-            if not text.strip():
-                raise UserError(f"{run.training}: training question '{id}' has no text: write one, or leave it out")
             itself = [] if own is None or candidates[own].text != text else [own]
             all_known = sorted(known[splits.wording(text)])
             return Question(id, text, positives[id], all_known, itself, training.answers.get(id))
