@@ -28,13 +28,14 @@ from ml_collections import ConfigDict
 
 from retrieval import REPOSITORY, files
 from retrieval.cli import command_line
-from retrieval.data.sets import reqa, splits
+from retrieval.data.sets import splits
+from retrieval.data.sets.set_format import SETS
 from retrieval.errors import UserError, unknown_name
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.run import Run
 from retrieval.recipes import examples, initial_parameters
 from retrieval.runtime.store import is_url
-from retrieval.stages import check, formats, settings
+from retrieval.stages import prepare, sets, settings
 from retrieval.studies import claims, study_report
 from retrieval.studies.study_results import Results
 
@@ -132,24 +133,21 @@ def check_sources(config: ConfigDict, entries: Sequence[Entry]) -> None:
     Raises:
       UserError: a file is missing, or not what it should be; or SQuAD's questions are too few for a run's batch.
     """
-    read_squad = functools.cache(reqa.read_squad)
-    opened: set[str] = set()
+    preview = functools.cache(lambda name, value: SETS[name].preview(value))
     runs = _by_folder(entries)
     pairs: dict[str, int] = {}  # to train on, by the folder of the run that divides the questions
     for entry in entries:
         own = entry.run.config
         try:
             if "prepare" in own.stages:
-                check.check_corpus(own)
+                prepare.check(own)
             if "sets" in own.stages:
-                squad = tuple(check.check_sets(own, "prepare" in own.stages or bool(entry.needs)))
-                if (sources := f"{own.sets.reqa} {own.sets.nq}") not in opened:
-                    check.open_prepared(own)
-                    opened.add(sources)
-                is_all = len(squad) == len(formats.split(own.sets.reqa))  # what TFDS has is not counted
-                if squad and is_all and (value := read_squad(squad)).name == own.split.set:
-                    _, training = splits.split(value, own.split.ratio, own.split.validation, own.split.seed)
-                    pairs[str(entry.run.folder)] = sum(map(len, training.qrels[splits.TRAIN].values()))
+                sets.check(own, "prepare" in own.stages or bool(entry.needs))
+                for form, field in sets.formats(own):
+                    value = preview(form.name, field)
+                    if value and value.name == own.split.set:
+                        _, training = splits.split(value, own.split.ratio, own.split.validation, own.split.seed)
+                        pairs[str(entry.run.folder)] = sum(map(len, training.qrels[splits.TRAIN].values()))
         except UserError as error:
             empty = [f"config.{name}" for name, value in config.items() if value == ""]
             hint = f"; of the study: empty {', '.join(empty)}" if empty else ""

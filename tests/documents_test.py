@@ -9,8 +9,9 @@ from conftest import REPOSITORY, write
 from support import toy_corpus
 from support.toy_runs import execute
 
+from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.grouping import Counts
-from retrieval.data.sets import beir, msmarco, trec
+from retrieval.data.sets import beir, msmarco, splits, trec
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
@@ -18,7 +19,7 @@ from retrieval.pipeline.run import Run
 from retrieval.recipes import examples, train_state, validation
 from retrieval.recipes import towers as models
 from retrieval.search import encoding, scann
-from retrieval.stages import check, corpus, evaluate, formats, hard_negatives, index
+from retrieval.stages import check, evaluate, hard_negatives, index
 
 TINY = {
     "prepare": dict(shards=8, vocab_size=300, longest_passage=40, shortest_paragraph=10, least_passage=5),
@@ -102,8 +103,8 @@ def test_a_document_has_its_url_before_its_title(inputs):
 
 def test_documents_of_triples_are_read_where_they_are_asked_for(inputs, tmp_path):
     files = (inputs / name for name in ("ids.tsv", "msmarco-doctrain-queries.tsv", "msmarco-docs.tsv.gz"))
-    config = make_run(tmp_path, inputs).config
-    assert formats.format_of(config, inputs / "ids.tsv") == formats.ID_TRIPLES
+    settings = labelled_format.Settings("", "queries.tsv", "docs.tsv", 0)
+    assert labelled_format.format_of(inputs / "ids.tsv", settings).name == "id_triples"
     found = list(msmarco.read_id_triples(*files, tmp_path, 9, Counts()))
     texts = {candidate.id: candidate for candidate in trec.read_candidates(inputs / "msmarco-docs.tsv.gz")}
     assert len(found) == DOCUMENTS
@@ -145,7 +146,7 @@ def test_a_question_without_a_positive_is_named(inputs, tmp_path, caplog):
     qrels = "".join(f"{9000 + i} 0 D{i} {int(i > 20)}\n" for i in range(DOCUMENTS))
     names = (inputs / "msmarco-docs.tsv.gz", inputs / "msmarco-doctrain-queries.tsv", write(tmp_path / "qrels", qrels))
     value = trec.read_set("msmarco", *names)
-    _, training = corpus.splits.split(value, 0.9, 0.2, 0)
+    _, training = splits.split(value, 0.9, 0.2, 0)
     without = [id for id in training.queries if int(id) <= 9020]
     assert (
         f"{len(without)} questions have no candidate that is judged relevant, the first is '{without[0]}'"

@@ -13,7 +13,7 @@ from retrieval.evaluation import per_query
 from retrieval.recipes import examples, validation
 from retrieval.search import exact
 from retrieval.search.exact import ExactIndex
-from retrieval.stages import corpus, evaluate
+from retrieval.stages import evaluate, sets
 
 
 @pytest.mark.parametrize(("own", "expected"), [({"a": 0}, [1, 2]), ({}, [0, 1])])
@@ -209,7 +209,7 @@ def test_the_metrics_of_a_set_follow_from_its_judgements(name, qrels, metrics):
 def test_only_what_is_relevant_counts_as_a_tuple():
     qrels = {"test": {"q": {"a": 2, "b": 0, "c": -1}, "r": {"a": 1}}}
     value = beir.RetrievalSet("s", {"q": "x", "r": "y"}, [Candidate(id, "", id) for id in "abc"], qrels)
-    size = corpus._size(SimpleNamespace(vocabulary=None), value)
+    size = sets._size(SimpleNamespace(vocabulary=None), value)
     assert size["tuples (test)"] == 2 and size["candidates"] == 3
 
 

@@ -12,12 +12,15 @@ from support.command_flags import forget_flags
 from configs import ict_bfs_wlp
 from retrieval import main
 from retrieval.cli import command_line, config_files
+from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.grouping import Counts
+from retrieval.data.labelled.labelled_format import LABELLED, Settings
+from retrieval.data.sets.qa import QUESTIONS
+from retrieval.data.sets.set_format import SETS, Given
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES
-from retrieval.stages import formats, overrides
-from retrieval.stages.formats import LABELLED, QUESTIONS, SETS
+from retrieval.stages import overrides
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +55,9 @@ def test_every_set_of_the_config_has_a_format():
 def test_a_line_of_questions_is_recognised_and_read(name, tmp_path):
     path, passages = tmp_path / "file", tmp_path / "psgs.tsv"
     path.write_text(QUESTIONS[name].example.replace("⇥", "\t"))
-    passages.write_text(SETS[formats.QA].example.replace("⇥", "\t") + "\n1\ta\tT\n")
-    config = ict_bfs_wlp.get_config()
-    config.sets.qa = f"{passages},{path}"
-    (value,) = formats.read_sets(config, tmp_path, list)
+    passages.write_text(SETS["qa"].example.replace("⇥", "\t") + "\n1\ta\tT\n")
+    given = Given({"sets.qa_patterns": False}, tmp_path, tmp_path)
+    (value,) = SETS["qa"].read(f"{passages},{path}", given)
     assert list(value.queries.values()) == ["q"] and [text.text for text in value.candidates] == ["a"]
     (found,) = value.answers.values()
     assert found.values and found.are_patterns == (name == "curated_trec")
@@ -67,13 +69,11 @@ def test_a_line_of_a_format_is_recognised_and_read(name, tmp_path):
     path.write_text(LABELLED[name].example.replace("⇥", "\t"))
     queries.write_text("1000094\tq\n")
     collection.write_text("5399011\ta\n4239068\tb\n")
-    config = ict_bfs_wlp.get_config()
-    if name == formats.ID_TRIPLES:
-        config.pairs.update(queries=str(queries), collection=str(collection))
-    assert formats.format_of(config, path) == name
-    with formats.grouped(config, [path], tmp_path, 9) as (groups, counts):
+    settings = Settings("", *((str(queries), str(collection)) if name == "id_triples" else ("", "")), 0)
+    assert labelled_format.format_of(path, settings).name == name
+    with labelled_format.grouped([path], settings, tmp_path, 9) as (groups, counts):
         ((query, positives, negatives, answers),) = groups
-    assert answers == (("a",) if name == formats.DPR else ())
+    assert answers == (("a",) if name == "dpr" else ())
     assert query == "q" and len(positives) == len(negatives) == 1 and counts == Counts(1, 1, counts.left_out)
 
 
@@ -84,20 +84,18 @@ def test_ids_of_another_kind_are_not_trained_on_as_texts(tmp_path):
     path.write_text("\t".join(ids))
     queries.write_text(f"{ids[0]}\tq\n")
     collection.write_text(f"{ids[1]}\ta\n{ids[2]}\tb\n")
-    config = ict_bfs_wlp.get_config()
-    config.pairs.update(queries=str(queries), collection=str(collection))
+    settings = Settings("", str(queries), str(collection), 0)
     with pytest.raises(UserError, match=r"file, line 1: .* set config\.pairs\.format=id_triples or triples"):
-        formats.format_of(config, path)
-    config.pairs.format = formats.ID_TRIPLES
-    with formats.grouped(config, [path], tmp_path, 9) as (groups, _):
+        labelled_format.format_of(path, settings)
+    named = settings._replace(format="id_triples")
+    with labelled_format.grouped([path], named, tmp_path, 9) as (groups, _):
         assert [(query, *(text.text for side in sides for text in side)) for query, *sides in groups] == [
             ("q", "a", "b")
         ]
-    (tmp_path / "dev.jsonl").write_text(LABELLED[formats.JSONL].example)  # such as that of config.sets.labelled
-    assert formats.format_of(config, tmp_path / "dev.jsonl") == formats.JSONL
-    config.pairs.format = ""
+    (tmp_path / "dev.jsonl").write_text(LABELLED["jsonl"].example)  # such as that of config.sets.labelled
+    assert labelled_format.format_of(tmp_path / "dev.jsonl", named).name == "jsonl"
     path.write_text("who sang\tReba sang\tBob")
-    assert formats.format_of(config, path) == formats.TRIPLES
+    assert labelled_format.format_of(path, settings).name == "triples"
 
 
 def commands():

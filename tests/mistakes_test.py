@@ -299,7 +299,7 @@ FILES = mistakes(
             ("config.split.set", "'requa'", "did you mean reqa", "sets of config.base do not count"),
         ),
         (f"{REQA} --config.split.set=", ("'pairs' needs labelled examples", "config.pairs.files", "such as reqa")),
-        (f"{DPR}{{text.txt}}", ("{text.txt}, line 1: no format", "dpr, jsonl, triples, id_triples look like")),
+        (f"{DPR}{{text.txt}}", ("{text.txt}, line 1: no format", "dpr, id_triples, jsonl, triples look like")),
         (f"{DPR}{{ids.tsv}}", ("{ids.tsv}: triples of ids", "set config.pairs.queries")),
         (
             f"{DPR}{{dpr.json}} --config.split.shards=12",

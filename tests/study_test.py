@@ -15,6 +15,7 @@ from support import toy_corpus
 from configs import bm25
 from configs.studies import pretraining_tasks, seed_encoder
 from retrieval import study
+from retrieval.data.corpora import tfds_source
 from retrieval.errors import UserError
 from retrieval.pipeline.records import made_from, read_record, write_record
 
@@ -201,7 +202,7 @@ def test_a_batch_larger_than_the_labels_is_found_before_the_first_run(tmp_path, 
     with pytest.raises(UserError, match=r"run 'b' of the study: config\.split\.ratio=.* leaves \d+ labelled pairs to"):
         study.check_sources(config, study.read_table(config, tmp_path / "study").values())
     opened = []
-    monkeypatch.setattr(study.check, "open_prepared", lambda own: opened.append(own.sets.reqa))
+    monkeypatch.setattr(tfds_source, "open_all", lambda sources, name: opened.append(sources))
     config.runs.a.sets.reqa = f"{squad},tfds:squad"  # which has more of them
     study.check_sources(config, study.read_table(config, tmp_path / "study").values())
     assert len(opened) == 1

@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from absl import flags
 
 from retrieval.cli import config_files
+from retrieval.data.labelled.labelled_format import LABELLED
+from retrieval.data.sets.qa import QUESTIONS
+from retrieval.data.sets.set_format import all_sets
 from retrieval.pipeline.stage import STAGES
-from retrieval.stages.formats import LABELLED, QUESTIONS, SETS
 
 
 def text(introduction: str) -> str:
@@ -14,7 +16,7 @@ def text(introduction: str) -> str:
     parts = {
         "Stages (--stage=a,b), what they read and write": _stages(),
         "Experiments (--config)": (f"{name}\n      {what}" for name, what in config_files.described().items()),
-        "Evaluation sets": (f"{form.what}\n      {form.setting}" for form in SETS.values()),
+        "Evaluation sets": (f"{form.what}\n      {form.setting}" for form in all_sets()),
         "Files of open-domain questions": (f"{form.what}\n      {form.setting}" for form in QUESTIONS.values()),
         "Labelled examples (config.pairs.format)": (
             f"{name}: {form.what}\n      {form.setting}" for name, form in LABELLED.items()

@@ -7,10 +7,8 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.data.corpora import tfds_source, wikipedia
-from retrieval.data.sets import beir, natural_questions, reqa
-from retrieval.data.tokenizers import vocabularies
-from retrieval.errors import UserError, divisors, near, unknown_name
+from retrieval.data.corpora import source_paths
+from retrieval.errors import UserError, divisors, unknown_name
 from retrieval.pipeline import downloads, order
 from retrieval.pipeline.records import is_current, is_done
 from retrieval.pipeline.run import Run, kept_config
@@ -19,7 +17,18 @@ from retrieval.recipes import bert_weights, examples, initial_parameters
 from retrieval.recipes import towers as models
 from retrieval.runtime import hosts, mirror
 from retrieval.runtime.store import is_url
-from retrieval.stages import export, formats, hard_negatives, mine, overrides, plan, settings, similarity
+from retrieval.stages import (
+    export,
+    hard_negatives,
+    mine,
+    overrides,
+    pairs,
+    plan,
+    prepare,
+    sets,
+    settings,
+    similarity,
+)
 from retrieval.training import sharding
 
 CONFIG = "config.json"
@@ -138,16 +147,15 @@ def _check_config(folder: Path, role: str) -> None:
 def _check_files(run: Run, names: Sequence[str]) -> None:
     """What the stages read from outside is there, and of the right kind."""
     prepares = "prepare" in names and not is_done(run, "prepare")
-    if prepares:
-        check_corpus(run.config)
+    if "prepare" in names:
+        prepare.check(run.config, with_files=prepares)
     if "sets" in names:
-        squad = check_sets(run.config, run.prepares)
+        sets.check(run.config, run.prepares)
         if prepares:  # some seconds now, rather than an error after hours
-            open_prepared(run.config)
-            if squad:
-                reqa.read_squad(squad)
+            for form, value in sets.formats(run.config):
+                form.preview(value)
     if "pairs" in names:
-        _check_pairs(run)
+        pairs.check(run.config, run.holder("sets").config.split.set)
     for name in names:
         STAGES[name].inputs(run)
 
@@ -155,119 +163,8 @@ def _check_files(run: Run, names: Sequence[str]) -> None:
 def _check_vocabulary(run: Run, names: Sequence[str]) -> None:
     """A run without a prepared corpus has another vocabulary where its stages need one, and that can be read."""
     if run.vocabulary or set(names) & _TOKENISING:
-        _paths("config.vocab", str(run.vocabulary or ""))
+        source_paths.checked("config.vocab", source_paths.split(str(run.vocabulary or "")))
         run.load_vocabulary()
-
-
-def check_corpus(config: ConfigDict) -> None:
-    """The corpus and the vocabulary that a config names are there, and begin as they should."""
-    if config.corpus != "pydocs":
-        parts = config.corpus.split(",")
-        if len(parts) > 1 and any(map(tfds_source.is_source, parts)):
-            raise UserError(
-                f"config.corpus={config.corpus}: a corpus of TFDS stands alone, and here another is beside it; prepare "
-                "one of them"
-            )
-        for path in _paths("config.corpus", config.corpus, tfds="wikipedia"):
-            wikipedia.read_pages(path)  # which looks at the first page
-    for path in _paths("config.vocab", str(vocabularies.named(config.vocab) or "")):
-        vocabularies.load(path)
-
-
-def check_sets(config: ConfigDict, prepares: bool) -> list[Path]:
-    """The evaluation sets that a config names are there; returns the files of SQuAD, which are soon read.
-
-    Args:
-      prepares: whether there is a stage that prepares a corpus.
-    """
-    sets, split = config.sets, config.split
-    squad = _paths("config.sets.reqa", sets.reqa, tfds="squad")
-    for path in _paths("config.sets.nq", sets.nq, tfds="natural_questions"):
-        natural_questions.check_file(path)
-    names = [name for name in ("pydocs", "reqa", "nq", "msmarco", "trec", formats.QA) if sets[name]]
-    for name in ("msmarco", "trec"):
-        _paths(f"config.sets.{name}", sets[name])
-    _paths(f"config.sets.{formats.QA}", ",".join(formats.qa_files(config)))
-    if sets.qa and formats.split(sets.qa)[0] == formats.CORPUS and not prepares:
-        raise UserError(
-            f"config.sets.qa={sets.qa}: 'corpus' is the prepared corpus, and no stage prepares one: add 'prepare' to "
-            "config.stages, or set config.base to a run that has it"
-        )
-    files_of_examples = _paths("config.sets.labelled", sets.labelled)
-    formats.check_labelled(config, files_of_examples)
-    names += map(formats.set_name, files_of_examples)
-    for folder in _paths("config.sets.beir", sets.beir, of_folders=True):
-        _check_beir(folder)
-        names.append(folder.resolve().name)
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise UserError(f"two evaluation sets are named '{twice[0]}': rename the folder or the file of one")
-    if formats.CORPUS in names:  # as its embeddings and indexes are called
-        raise UserError(
-            f"an evaluation set is named '{formats.CORPUS}', as the prepared corpus is: rename its folder or its file"
-        )
-    if split.set and split.set not in names:
-        of_base = "; sets of config.base do not count, name the set's files in config.sets" if config.base else ""
-        raise UserError(f"{unknown_name('set in config.split.set', split.set, names)}{of_base}")
-    if sets.qa and split.set == formats.QA:
-        raise UserError(
-            f"config.split.set={split.set}: no passage of open-domain questions is known to be right, so there is no "
-            "positive to train on; split another set, such as reqa"
-        )
-    return squad
-
-
-def open_prepared(config: ConfigDict) -> None:
-    """Opens the evaluation sets that a config takes from TFDS, which downloads SQuAD where it is not there."""
-    for field, name in (("reqa", "squad"), ("nq", "natural_questions")):
-        for source in filter(tfds_source.is_source, formats.split(config.sets[field])):
-            next(tfds_source.examples(source, name), None)
-
-
-def _check_pairs(run: Run) -> None:
-    config = run.config
-    if not (config.pairs.files or run.holder("sets").config.split.set):
-        raise UserError(
-            "stage 'pairs' needs labelled examples: set config.pairs.files to files of them, or config.split.set to an "
-            "evaluation set to divide, such as reqa"
-        )
-    for field in ("queries", "collection"):
-        _paths(f"config.pairs.{field}", config.pairs[field])
-    formats.check_labelled(config, _paths("config.pairs.files", config.pairs.files))
-
-
-def _check_beir(folder: Path) -> None:
-    for name in ("corpus.jsonl", "queries.jsonl"):
-        if not any((folder / f"{name}{ending}").is_file() for ending in ("", ".gz")):
-            raise UserError(
-                f"{folder}: neither {name} nor {name}.gz is there; a folder of config.sets.beir has one of them"
-            )
-    if not (any((folder / "qrels").glob("*.tsv")) or (folder / beir.ANSWERS).is_file()):
-        raise UserError(f"{folder / 'qrels'}: no .tsv file with relevance judgements, such as test.tsv")
-
-
-def _paths(field: str, value: str, of_folders: bool = False, tfds: str = "") -> list[Path]:
-    """The files or folders that a field names, all of which are there; not its sources in TFDS, if it takes them."""
-    values = [part for part in value.split(",") if part]
-    for source in filter(tfds_source.is_source, values if tfds else ()):
-        tfds_source.check_source(source, tfds)
-    paths = [Path(part) for part in values if not (tfds and tfds_source.is_source(part))]
-    for path in paths:
-        if not path.exists():
-            names = [str(path.parent / item.name) for item in path.parent.iterdir()] if path.parent.is_dir() else []
-            hint = near(str(path), [*names, "pydocs"] if field == "config.corpus" else names)
-            raise UserError(
-                f"{path}: no such file or folder, in {field}; "
-                + (f"did you mean {hint[0]}?" if hint else "look at the path, and from where it counts")
-            )
-        if path.is_dir() != of_folders:
-            kinds = ("folders", "a file") if of_folders else ("files, separated by commas", "a folder")
-            raise UserError(f"{path}: {kinds[1]}, but {field} takes {kinds[0]}")
-        if not os.access(path, os.R_OK):
-            raise UserError(f"{path}: no permission to read it, in {field}; change its mode")
-        if path.is_file() and not path.stat().st_size:
-            raise UserError(f"{path}: the file is empty, in {field}; copy or download it again")
-    return paths
 
 
 def _check_training(run: Run) -> None:
@@ -307,9 +204,9 @@ def _check_shards(run: Run) -> None:
 
 def _check_negatives(run: Run) -> None:
     """What this run or a base mines for the training questions of a set is enough for a batch."""
-    pairs = run.holder("pairs")
-    miner = pairs.holder("mine")
-    if "mine" in miner.config.stages and pairs.holder("sets").config.split.set:
+    holder = run.holder("pairs")
+    miner = holder.holder("mine")
+    if "mine" in miner.config.stages and holder.holder("sets").config.split.set:
         hard_negatives.check_drawn(run.config, miner.config, "" if miner.folder == run.folder else miner.place)
 
 

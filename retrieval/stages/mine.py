@@ -22,7 +22,7 @@ from retrieval.recipes import examples, initial_parameters
 from retrieval.recipes import towers as models
 from retrieval.search import scann
 from retrieval.search.bm25 import Bm25Index
-from retrieval.stages import formats, hard_negatives
+from retrieval.stages import hard_negatives, sets
 from retrieval.stages import index as indexes
 from retrieval.stages.index import TRAINED
 
@@ -89,7 +89,7 @@ def check_questions(run: Run) -> None:
             "evaluation set to divide, such as reqa"
         )
     written = (run.training / beir.ANSWERS).is_file()
-    if run.config.mine.answers and not (written or formats.has_answers(run.holder("sets").config, name)):
+    if run.config.mine.answers and not (written or sets.has_answers(run.holder("sets").config, name)):
         raise UserError(
             f"config.mine.answers=True: the questions of set '{name}' have no answers; those of reqa and nq have, of "
             f"DPR's JSON, and of a BEIR folder with {beir.ANSWERS}: set config.mine.answers=False, or split another set"

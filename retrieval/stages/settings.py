@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from retrieval.data.examples.tasks import TASKS
+from retrieval.data.labelled.labelled_format import LABELLED
+from retrieval.data.sets.set_format import SETS
 from retrieval.data.shards.shard_steps import LOCAL
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation.metrics import cutoff, is_of_answers, parse
@@ -20,7 +22,7 @@ from retrieval.models.two_tower import ENCODERS, POOLINGS
 from retrieval.recipes import examples, objective, validation
 from retrieval.recipes import towers as models
 from retrieval.search.words import STEMMERS, STOP_WORDS
-from retrieval.stages import formats, hard_negatives, metric_writers, mine, refresh, train
+from retrieval.stages import hard_negatives, metric_writers, mine, refresh, sets, train
 from retrieval.stages.evaluate import ANSWERS, HITS, RANKING
 from retrieval.stages.index import ACCENTS, DENSE
 from retrieval.training.optimizer import OPTIMIZERS
@@ -169,8 +171,7 @@ _KINDS = dict(
     ),
     profile=dict(steps=_STEPS),
     sets=dict(
-        pydocs=_SWITCH,
-        **{name: _TEXT for name in formats.SETS if name != "pydocs"},
+        **{name: form.kind for name, form in SETS.items()},
         qa_patterns=_SWITCH,
         distractors=_whole(0),
     ),
@@ -221,7 +222,7 @@ _NAMES: dict[str, tuple[str, Collection[str]]] = {
     "train.optimizer": ("optimizer", OPTIMIZERS),
     "train.loss": ("loss", objective.LOSSES),
     "train.other_positives": ("use of other positives", objective.OTHER_POSITIVES),
-    "pairs.format": ("format", formats.LABELLED),
+    "pairs.format": ("format", LABELLED),
     "mine.system": ("index", mine.SYSTEMS),
     "loop.best": ("metric", validation.METRICS),
     "index.dense": ("index", DENSE),
@@ -273,10 +274,6 @@ def check_combinations(config: ConfigDict, stages: Collection[str]) -> None:
     Raises:
       UserError: they do not.
     """
-    if "prepare" in stages:
-        _check_prepare(config)
-    if "sets" in stages:
-        _check_sets(config)
     if {"train", "plan"} & set(stages):
         examples.check(config)
         models.check(config)
@@ -302,37 +299,6 @@ def _shown(value: Any) -> str:
     return value if isinstance(value, str) and value else repr(value)
 
 
-def _check_prepare(config: ConfigDict) -> None:
-    prepare = config.prepare
-    if not config.corpus:
-        raise UserError("config.corpus is not set: --config.corpus=DUMP.xml.bz2 (a MediaWiki export), or 'pydocs'")
-    for name in ("shortest_paragraph", "least_passage"):
-        if prepare[name] > prepare.longest_passage:
-            raise UserError(
-                f"config.prepare.{name}={prepare[name]} is more than config.prepare.longest_passage="
-                f"{prepare.longest_passage}: lower the first or raise the second"
-            )
-    for option in prepare.beam_options:
-        if not option.startswith("--"):
-            raise UserError(
-                f"config.prepare.beam_options: '{option}' is no flag: write it as --config.prepare.beam_options="
-                "\"('--region=europe-west4',)\""
-            )
-
-
-def _check_sets(config: ConfigDict) -> None:
-    formats.check_counts(config)
-    if config.sets.pydocs and config.corpus != "pydocs":
-        raise UserError(
-            "config.sets.pydocs is held out of the corpus 'pydocs': set config.corpus=pydocs, or turn it off with "
-            "--config.sets.pydocs=False"
-        )
-    if config.sets.pydocs and not config.prepare.held_out:
-        raise UserError(
-            "config.sets.pydocs needs functions that are held out: set config.prepare.held_out, such as 0.2"
-        )
-
-
 def _check_metrics(config: ConfigDict) -> None:
     names = tuple(config.evaluate.metrics)
     if len(set(names)) != len(names):
@@ -343,9 +309,9 @@ def _check_metrics(config: ConfigDict) -> None:
                 parse(name)
         except UserError as error:
             raise UserError(f"config.evaluate.metrics: {error}") from error
-    of_answers = [name for name in names if is_of_answers(name)] or (ANSWERS if config.sets.qa else ())
+    of_answers = [name for name in names if is_of_answers(name)] or (ANSWERS if sets.has_unjudged(config) else ())
     by_judgements = [name for name in names if not is_of_answers(name)]
-    if not (by_judgements or formats.has_answers_alone(config)):
+    if not (by_judgements or sets.has_answers_alone(config)):
         by_judgements = [*HITS, *RANKING]
     deepest = max((*by_judgements, *of_answers), key=cutoff)
     if config.evaluate.depth < cutoff(deepest):

@@ -10,7 +10,7 @@ import dataclasses
 import glob
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -83,6 +83,16 @@ def examples(source: str, name: str) -> Iterator[dict[str, Any]]:
     features, dataset = _open(source, name)
     for example in _read(source, dataset):
         yield _plain(features, _listed(example))
+
+
+def open_all(sources: Iterable[str], name: str) -> None:
+    """Opens those of some sources that are of TFDS, which downloads what is not there.
+
+    Raises:
+      UserError: as `examples`.
+    """
+    for source in filter(is_source, sources):
+        next(examples(source, name), None)
 
 
 def check_wikipedia(source: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from retrieval.data.labelled import json_array
 from retrieval.data.labelled.grouping import Counts, Example, example, text_id
+from retrieval.data.labelled.labelled_format import LabelledFormat, Settings, register
 from retrieval.data.sets import text_files
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
@@ -58,3 +59,23 @@ def _contexts(record: dict[str, Any], field: str, at: str, optional: bool = Fals
 def _context(value: Any, at: str) -> Candidate:
     text, title = text_files.string(value, "text", at), text_files.string(value, "title", at, default="")
     return Candidate(text_id(value, _ID_FIELDS, at), title, text)
+
+
+@register
+class Dpr(LabelledFormat):
+    """The format 'dpr'."""
+
+    name = "dpr"
+    what = "DPR's JSON, one array"
+    setting = "--config.pairs.files=FILE.json,…"
+    example = (
+        '[{"question": "q", "answers": ["a"], "positive_ctxs": [{"title": "T", "text": "a", "passage_id": "1"}], '
+        '"negative_ctxs": [], "hard_negative_ctxs": [{"title": "T", "text": "b", "passage_id": "2"}]}]'
+    )
+    first = "["
+
+    def read(self, path: Path, counts: Counts, settings: Settings, folder: Path, pool: int) -> Iterator[Example]:
+        return read(path, counts)
+
+    def has_answers(self, path: Path) -> bool:
+        return has_answers(path)

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import heapq
 import itertools
+import logging
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,8 @@ from retrieval.data.sets import text_files
 from retrieval.data.sets.beir import Candidate, Judged, RetrievalSet
 from retrieval.data.shards.external_sort import Sorter
 from retrieval.errors import UserError
+
+_log = logging.getLogger(__name__)
 
 
 class Example(NamedTuple):
@@ -53,6 +56,14 @@ class Counts:
         """One more of `what`, which was read at `at`."""
         self.left_out[what] += 1
         self.first.setdefault(what, at)
+
+    def log(self, name: str) -> None:
+        """Says what was read, by the name of where it was read, and what was left out."""
+        _log.info("%s: %d examples of %d queries", name, self.examples, self.queries)
+        for what, number in self.left_out.items():
+            if number:
+                first = f", the first at {self.first[what]}" if what in self.first else ""
+                _log.warning("%s: left out %d %s%s", name, number, what, first)
 
 
 def example(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from retrieval.data.labelled.grouping import Counts, Example, example, text_id
+from retrieval.data.labelled.labelled_format import LabelledFormat, Settings, register
 from retrieval.data.sets import text_files
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
@@ -65,3 +66,17 @@ def _text(value: Any, field: str, at: str) -> Candidate:
         return Candidate("", "", text_files.string({field: value}, field, at))
     title, text = text_files.string(value, "title", at, default=""), text_files.string(value, "text", at)
     return Candidate(text_id(value, _ID_FIELDS, at), title, text)
+
+
+@register
+class JsonLines(LabelledFormat):
+    """The format 'jsonl'."""
+
+    name = "jsonl"
+    what = "JSON lines: lists, sentence-transformers' fields, or Tevatron's"
+    setting = "--config.pairs.files=FILE.jsonl,…"
+    example = '{"anchor": "q", "positive": "a", "negative": "b"}'
+    first = "{"
+
+    def read(self, path: Path, counts: Counts, settings: Settings, folder: Path, pool: int) -> Iterator[Example]:
+        return read(path, counts)

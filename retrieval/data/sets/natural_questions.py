@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from retrieval.data.corpora import entities, tfds_source
+from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, reqa, text_files
+from retrieval.data.sets.set_format import Given, Options, SetFormat, register
 from retrieval.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -276,3 +278,26 @@ def _has_space(text: str) -> bool:
 def _written(token: str) -> str:
     """A token as it is in print; empty if nothing is to be seen of it."""
     return _WRITTEN.get(token, token).strip()
+
+
+@register
+class NaturalQuestions(SetFormat):
+    """The format 'nq'."""
+
+    name = "nq"
+    what = "Natural Questions, full or simplified, or TFDS, as ReQA"
+    setting = "--config.sets.nq=FILE.jsonl.gz,… or tfds:natural_questions"
+    example = '{"example_id": 1, "question_text": "q", "document_text": "<P> a </P>", "annotations": […], …}'
+    tfds = "natural_questions"
+
+    def read(self, value: str, given: Given) -> Iterator[beir.RetrievalSet]:
+        yield read_nq(split(value))
+
+    def check_path(self, path: Path, options: Options) -> None:
+        check_file(path)
+
+    def preview(self, value: str) -> None:
+        tfds_source.open_all(split(value), self.tfds)
+
+    def has_answers(self, name: str, value: str, options: Options) -> bool:
+        return name == self.name

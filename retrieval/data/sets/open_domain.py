@@ -4,9 +4,11 @@ import dataclasses
 import heapq
 import itertools
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from retrieval import hashing
 from retrieval.data.corpora import sentences
+from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate, RetrievalSet, Stream
 from retrieval.errors import UserError
 
@@ -31,6 +33,18 @@ def extend(value: RetrievalSet, passages: Iterable[Candidate], count: int, seed:
         )
     candidates = Stream(lambda: itertools.chain(value.candidates, drawn), len(value.candidates) + len(drawn))
     return dataclasses.replace(value, candidates=candidates)
+
+
+def corpus_passages(corpus: Path, setting: str) -> Iterator[Candidate]:
+    """The passages of a prepared corpus, for a setting that takes them.
+
+    Raises:
+      UserError: the folder has none.
+    """
+    paths = sorted(corpus.glob("passages-*.jsonl"))
+    if not paths:
+        raise UserError(f"{setting}: that is of a prepared corpus, and {corpus} has no passages")
+    return itertools.chain.from_iterable(map(beir.read_candidates, paths))
 
 
 def _pairs(passages: Iterable[Candidate]) -> Iterator[Candidate]:

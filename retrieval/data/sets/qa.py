@@ -12,6 +12,7 @@ passages     DPR's psgs_w100.tsv: id, text and title, with tabs between them and
 import ast
 import collections
 import csv
+import functools
 import json
 import logging
 import warnings
@@ -20,19 +21,25 @@ from pathlib import Path
 from typing import NamedTuple
 
 from retrieval import hashing
+from retrieval.config.fields import SWITCH, Field, declare
+from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import json_array
 from retrieval.data.sets import answers as answer
-from retrieval.data.sets import beir, msmarco, text_files, trec
+from retrieval.data.sets import beir, msmarco, open_domain, text_files, trec
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import Candidate, RetrievalSet, Stream
+from retrieval.data.sets.set_format import Given, Options, SetFormat, register
 from retrieval.errors import UserError
+from retrieval.registry import Table
 
 _log = logging.getLogger(__name__)
 
+_CORPUS = "corpus"  # stands for the passages of the run's corpus
+_JSON = ("{", "[")
 _PASSAGE_FIELDS = ["id", "text", "title"]
 
 
-class _Record(NamedTuple):
+class Record(NamedTuple):
     """A question as it was read at `at`; its id is empty where the file has none."""
 
     at: str
@@ -40,6 +47,27 @@ class _Record(NamedTuple):
     question: str
     answers: Answers
     wordless: int  # answers that are left out, for they are in every passage
+
+
+class QuestionFormat(NamedTuple):
+    """A format of files of questions with answers.
+
+    Attributes:
+      what: what people call it.
+      setting: files that have it.
+      example: a line of it, with ⇥ for a tab.
+      recognises: whether a file is of it, by the first character of the file and by its first line ('' of JSON).
+      read: the questions of a file; the second argument says whether the answers are regular expressions.
+    """
+
+    what: str
+    setting: str
+    example: str
+    recognises: Callable[[str, str], bool]
+    read: Callable[[Path, bool], Iterator["Record"]]
+
+
+QUESTIONS: Table[QuestionFormat] = Table("format of questions")
 
 
 def read_set(
@@ -109,19 +137,23 @@ def read_questions(path: Path, are_patterns: bool = False) -> tuple[dict[str, st
     return asked, answers
 
 
-def _records(path: Path, are_patterns: bool) -> Iterator[_Record]:
-    if (first := trec.first_character(path)) in ("{", "["):
-        return _nq_open(path, are_patterns) if first == "{" else _web_questions(path, are_patterns)
-    _, line = next(text_files.lines(path), ("", ""))
-    if (count := len(line.split("\t"))) not in (2, 4):
-        raise UserError(
-            f"{path}, line 1: no format of questions that is known, {count} fields between tabs; README.md shows what "
-            "they look like"
-        )
-    return _dpr_questions(path, are_patterns) if count == 2 else _curated_trec(path)
+def _records(path: Path, are_patterns: bool) -> Iterator[Record]:
+    first = text_files.first_character(path)
+    _, line = ("", "") if first in _JSON else next(text_files.lines(path), ("", ""))
+    for form in QUESTIONS.values():
+        if form.recognises(first, line):
+            return form.read(path, are_patterns)
+    raise UserError(
+        f"{path}, line 1: no format of questions that is known, {_columns(line)} fields between tabs; README.md shows "
+        "what they look like"
+    )
 
 
-def _nq_open(path: Path, are_patterns: bool) -> Iterator[_Record]:
+def _columns(line: str) -> int:
+    return len(line.split("\t"))
+
+
+def _nq_open(path: Path, are_patterns: bool) -> Iterator[Record]:
     for at, line in text_files.lines(path):
         try:
             record = json.loads(line)
@@ -131,7 +163,7 @@ def _nq_open(path: Path, are_patterns: bool) -> Iterator[_Record]:
         yield _record(at, "", text_files.string(record, "question", at), values, are_patterns)
 
 
-def _web_questions(path: Path, are_patterns: bool) -> Iterator[_Record]:
+def _web_questions(path: Path, are_patterns: bool) -> Iterator[Record]:
     for at, record in json_array.read(path):
         values = text_files.strings(record, "answers", at)
         yield _record(
@@ -139,12 +171,12 @@ def _web_questions(path: Path, are_patterns: bool) -> Iterator[_Record]:
         )
 
 
-def _dpr_questions(path: Path, are_patterns: bool) -> Iterator[_Record]:
+def _dpr_questions(path: Path, are_patterns: bool) -> Iterator[Record]:
     for at, (question, literal) in _quoted_rows(path, ("question", "list of answers")):
         yield _record(at, "", question, _texts_of(literal, at), are_patterns)
 
 
-def _curated_trec(path: Path) -> Iterator[_Record]:
+def _curated_trec(path: Path) -> Iterator[Record]:
     names = ("question number", "kind", "question", "regular expression")
     for at, line in text_files.lines(path):
         fields = line.split("\t")
@@ -155,9 +187,9 @@ def _curated_trec(path: Path) -> Iterator[_Record]:
         yield _record(at, id, question, [pattern], are_patterns=True)
 
 
-def _record(at: str, id: str, question: str, values: list[str], are_patterns: bool) -> _Record:
+def _record(at: str, id: str, question: str, values: list[str], are_patterns: bool) -> Record:
     found = answer.of_patterns(values, at) if are_patterns else answer.of_texts(values)
-    return _Record(at, id, question, found, wordless=len(set(values)) - len(found.values))
+    return Record(at, id, question, found, wordless=len(set(values)) - len(found.values))
 
 
 def _texts_of(literal: str, at: str) -> list[str]:
@@ -211,3 +243,82 @@ def _quoted_rows(path: Path, names: Iterable[str]) -> Iterator[tuple[str, list[s
             raise UserError(f"{at}: {len(fields)} fields, expected {len(names)} between tabs: {', '.join(names)}")
         if fields:
             yield at, fields
+
+
+QUESTIONS.register(
+    "dpr",
+    QuestionFormat(
+        "DPR's questions, TSV with a Python list",
+        "nq-test.qa.csv, topics.dpr.nq.dev.txt",
+        "q⇥['a', 'b']",
+        lambda first, line: first not in _JSON and _columns(line) == 2,
+        _dpr_questions,
+    ),
+)
+QUESTIONS.register(
+    "nq_open",
+    QuestionFormat(
+        "NQ-open, JSON lines",
+        "NQ-open.dev.jsonl",
+        '{"question": "q", "answer": ["a", "b"]}',
+        lambda first, line: first == "{",
+        _nq_open,
+    ),
+)
+QUESTIONS.register(
+    "web_questions",
+    QuestionFormat(
+        "WebQuestions, one array",
+        "test.json",
+        '[{"qId": "1", "qText": "q", "answers": ["a", "b"]}]',
+        lambda first, line: first == "[",
+        _web_questions,
+    ),
+)
+QUESTIONS.register(
+    "curated_trec",
+    QuestionFormat(
+        "CuratedTREC, TSV with regular expressions",
+        "large2470-test.tsv",
+        "1⇥factoid⇥q⇥Mt\\.? Everest",
+        lambda first, line: first not in _JSON and _columns(line) == 4,
+        lambda path, are_patterns: _curated_trec(path),
+    ),
+)
+declare(
+    "sets",
+    qa_patterns=Field(False, SWITCH, "whether the answers of sets.qa are regular expressions"),
+)
+
+
+@register
+class OpenDomain(SetFormat):
+    """The format 'qa': questions over passages that nobody has judged."""
+
+    name = "qa"
+    what = "open-domain questions with answers (below), over DPR's passages or the run's corpus"
+    setting = "--config.sets.qa=psgs_w100.tsv,QUESTIONS or corpus,QUESTIONS"
+    example = "id⇥text⇥title"
+    options = ("sets.qa_patterns",)
+    is_judged = False
+    parts = ("passages", "questions")
+
+    def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
+        passages, questions = source_paths.split(value)
+        if passages == _CORPUS:
+            read = functools.partial(open_domain.corpus_passages, given.corpus, f"config.sets.{self.name}={_CORPUS}")
+        else:
+            read = functools.partial(read_passages, Path(passages))
+        yield read_set(self.name, read, Path(questions), given.options["sets.qa_patterns"])
+
+    def sources(self, value: str) -> list[str]:
+        passages, *questions = source_paths.split(value) or [_CORPUS]
+        return [*([] if passages == _CORPUS else [passages]), *questions]
+
+    def check(self, value: str, options: Options, has_corpus: bool) -> None:
+        super().check(value, options, has_corpus)
+        if source_paths.split(value)[0] == _CORPUS and not has_corpus:
+            raise UserError(
+                f"config.sets.{self.name}={value}: 'corpus' is the prepared corpus, and no stage prepares one: add "
+                "'prepare' to config.stages, or set config.base to a run that has it"
+            )

@@ -14,8 +14,10 @@ from typing import Any, TypeVar
 
 from retrieval import hashing
 from retrieval.data.corpora import sentences, tfds_source
+from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, text_files
 from retrieval.data.sets.answers import of_texts
+from retrieval.data.sets.set_format import Given, Options, SetFormat, register
 from retrieval.errors import UserError
 
 PAIR = "pair"  # the name of the paper's rule of relevance
@@ -183,3 +185,30 @@ def _placed(answer: Any, text: str, at: str) -> tuple[int, str] | None:
 def _sentence_at(spans: Sequence[tuple[int, int]], position: int) -> int:
     # White space between two sentences belongs to the second: some answers begin with it.
     return bisect.bisect_right(spans, position, key=lambda span: span[1])
+
+
+@register
+class SquadFiles(SetFormat):
+    """The format 'reqa'."""
+
+    name = "reqa"
+    what = "SQuAD v1.1, or TFDS, as ReQA"
+    setting = "--config.sets.reqa=FILE.json,… or tfds:squad"
+    example = (
+        '{"data": [{"title": "T", "paragraphs": [{"context": "A b.", "qas": [{"id": "1", "question": "q?", '
+        '"answers": [{"text": "b", "answer_start": 2}]}]}]}]}'
+    )
+    tfds = "squad"
+
+    def read(self, value: str, given: Given) -> Iterator[beir.RetrievalSet]:
+        yield read_squad(split(value))
+
+    def preview(self, value: str) -> beir.RetrievalSet | None:
+        sources = split(value)
+        tfds_source.open_all(sources, self.tfds)
+        paths = [source for source in sources if not tfds_source.is_source(source)]
+        found = read_squad(paths) if paths else None
+        return found if len(paths) == len(sources) else None
+
+    def has_answers(self, name: str, value: str, options: Options) -> bool:
+        return name == self.name

@@ -1,5 +1,6 @@
 """Files of text, a record a line, plain or compressed; and the texts of JSON records. Every error says where."""
 
+import codecs
 import gzip
 import re
 import zlib
@@ -41,6 +42,18 @@ def lines(path: Path) -> Iterator[tuple[str, str]]:
         at = f"{path}, line {number}"
         if text := decoded(line, at):
             yield at, text
+
+
+def first_character(path: Path) -> str:
+    """The first character that is not blank; empty where there is none.
+
+    Raises:
+      UserError: as `byte_pieces`.
+    """
+    for piece in byte_pieces(path, 1 << 10):
+        if text := piece.removeprefix(codecs.BOM_UTF8).decode(errors="replace").lstrip():
+            return text[0]
+    return ""
 
 
 def decoded(line: bytes, at: str) -> str:

@@ -5,15 +5,16 @@ queries       lines of id and text with a tab between them, or TREC topics: <top
 judgements    lines of query id, iteration (not read), candidate id and grade, with tabs or blanks between them
 """
 
-import codecs
 import collections
 import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from retrieval.data.corpora.source_paths import split
 from retrieval.data.sets import beir, msmarco, text_files
 from retrieval.data.sets.beir import Candidate, RetrievalSet, Stream
+from retrieval.data.sets.set_format import Given, SetFormat, register
 from retrieval.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ def read_candidates(path: Path) -> Iterator[Candidate]:
     Raises:
       UserError: as `msmarco.read_collection` or `beir.read_candidates`.
     """
-    return beir.read_candidates(path) if first_character(path) == "{" else msmarco.read_collection(path)
+    return beir.read_candidates(path) if text_files.first_character(path) == "{" else msmarco.read_collection(path)
 
 
 def read_queries(path: Path) -> dict[str, str]:
@@ -74,7 +75,7 @@ def read_queries(path: Path) -> dict[str, str]:
     Raises:
       UserError: as `msmarco.read_queries` or `read_topics`.
     """
-    return read_topics(path) if first_character(path) == "<" else msmarco.read_queries(path)
+    return read_topics(path) if text_files.first_character(path) == "<" else msmarco.read_queries(path)
 
 
 def read_topics(path: Path) -> dict[str, str]:
@@ -126,18 +127,6 @@ def read_qrels(path: Path) -> dict[str, tuple[dict[str, str], dict[str, int]]]:
     return qrels
 
 
-def first_character(path: Path) -> str:
-    """The first character that is not blank; empty where there is none.
-
-    Raises:
-      UserError: as `text_files.byte_pieces`.
-    """
-    for piece in text_files.byte_pieces(path, 1 << 10):
-        if text := piece.removeprefix(codecs.BOM_UTF8).decode(errors="replace").lstrip():
-            return text[0]
-    return ""
-
-
 def _topics(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     """(where it begins, tag -> what follows it up to the next tag) of each topic; of equal tags the first counts."""
     began, block = "", []
@@ -159,3 +148,27 @@ def _tagged(text: str) -> dict[str, str]:
         if value := " ".join(_LABEL.sub("", value, count=1).split()):
             fields.setdefault(tag.lower(), value)
     return fields
+
+
+@register
+class TrecFiles(SetFormat):
+    """The format 'trec': three files."""
+
+    name = "trec"
+    what = "TREC: passages or documents (TSV as MS MARCO's, or BEIR's corpus.jsonl), topics (SGML or TSV), qrels"
+    setting = "--config.sets.trec=corpus.jsonl,topics.txt,qrels.txt"
+    example = "<top> <num> Number: 301 <title> organized crime <desc> … </top>"
+    parts = ("passages", "queries", "qrels")
+
+    def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
+        yield read_set(self.name, *map(Path, split(value)))
+
+
+@register
+class MsMarcoFiles(TrecFiles):
+    """The format 'msmarco': the same readers, so that both sets can be evaluated by one run."""
+
+    name = "msmarco"
+    what = "MS MARCO: passages or documents, queries and qrels, as TSV"
+    setting = "--config.sets.msmarco=collection.tsv,queries.tsv,qrels.tsv"
+    example = "1185869⇥0⇥0⇥1"

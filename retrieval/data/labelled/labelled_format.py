@@ -1,0 +1,168 @@
+"""The formats of labelled examples, which `config.pairs.files` and `config.sets.labelled` take.
+
+A format is one file of this package, or of a plugin. `config.pairs.format` names the format of files that are not
+recognised.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from retrieval.data.labelled import grouping
+from retrieval.data.labelled.grouping import Counts, Example, Groups
+from retrieval.data.sets import text_files
+from retrieval.data.sets.set_format import Options
+from retrieval.errors import UserError
+from retrieval.registry import Table
+
+OPTIONS = ("pairs.format", "pairs.queries", "pairs.collection", "split.seed")
+_JSON = ("[", "{")
+
+
+class Settings(NamedTuple):
+    """What the config says about files of labelled examples.
+
+    Attributes:
+      format: the name of the format of files that are not JSON; '' where each file's is recognised.
+      queries, collection: the files with the texts of ids; '' where there are none.
+      seed: of the order of the queries.
+    """
+
+    format: str
+    queries: str
+    collection: str
+    seed: int
+
+    @classmethod
+    def of(cls, options: Options) -> "Settings":
+        """Those of a config, by the dotted names of OPTIONS."""
+        return cls(*(options[name] for name in OPTIONS))
+
+    @property
+    def text_files(self) -> list[Path]:
+        """The files with the texts of ids."""
+        return [Path(path) for path in (self.queries, self.collection) if path]
+
+
+class LabelledFormat:
+    """A format of labelled examples. A format of one's own overrides `read`, and what else differs.
+
+    Attributes:
+      name: of the format.
+      what: what people call it.
+      setting: the setting that takes it, in words.
+      example: a line of it, with ⇥ for a tab.
+      first: the first character of its files, '[' or '{', if they are JSON.
+    """
+
+    name: str
+    what: str
+    setting: str
+    example: str
+    first: str = ""
+
+    def read(self, path: Path, counts: Counts, settings: Settings, folder: Path, pool: int) -> Iterator[Example]:
+        """The examples of a file, one after the other.
+
+        Args:
+          counts: what is left out is counted there.
+          folder: where temporary files may lie.
+          pool: negatives that a query keeps.
+
+        Raises:
+          UserError: the file is not what the format says.
+        """
+        raise NotImplementedError(f"the format '{self.name}' of labelled examples reads nothing")
+
+    def recognises(self, path: Path, line: str, settings: Settings) -> bool:
+        """Whether a file without a named format is of this one.
+
+        Args:
+          line: its first line; '' if the file is JSON, which is recognised by `first`.
+
+        Raises:
+          UserError: the file may be of this format or of another one.
+        """
+        return False
+
+    def check(self, path: Path, settings: Settings) -> None:
+        """Checks that a file of this format can be read with the settings.
+
+        Raises:
+          UserError: a setting is missing.
+        """
+
+    def has_answers(self, path: Path) -> bool:
+        """Whether the questions of a file have answers."""
+        return False
+
+
+LABELLED: Table[LabelledFormat] = Table("format", "retrieval.data.labelled")
+
+
+def register(kind: type[LabelledFormat]) -> type[LabelledFormat]:
+    """Adds a format to LABELLED. To be used as a decorator."""
+    LABELLED.register(kind.name, kind())
+    return kind
+
+
+def format_of(path: Path, settings: Settings) -> LabelledFormat:
+    """The format of a file: what its beginning says, and for lines with tabs `config.pairs.format`.
+
+    JSON needs no name, so the field can name one file's format beside files of JSON. If it names a format of JSON with
+    the same first character, that is taken.
+
+    Raises:
+      UserError: no format is recognised, or two may be.
+    """
+    first = text_files.first_character(path)
+    named = LABELLED.find(settings.format, "config.pairs.format") if settings.format else None
+    if named and (first not in _JSON or first == named.first):
+        return named
+    if first in _JSON:
+        return LABELLED["dpr" if first == "[" else "jsonl"]
+    _, line = next(text_files.lines(path), ("", ""))
+    for form in LABELLED.values():
+        if form.recognises(path, line, settings):
+            return form
+    raise UserError(
+        f"{path}, line 1: no format that is known, {line.count(chr(9)) + 1} fields between tabs; README.md shows what "
+        f"{', '.join(sorted(LABELLED))} look like"
+    )
+
+
+def check(path: Path, settings: Settings) -> None:
+    """Checks that the format of a file is known, and that the settings are enough to read it.
+
+    Raises:
+      UserError: it is not, or they are not.
+    """
+    format_of(path, settings).check(path, settings)
+
+
+@contextlib.contextmanager
+def grouped(
+    paths: Sequence[Path], settings: Settings, folder: Path, pool: int, more: Iterable[Example] = ()
+) -> Iterator[tuple[Groups, Counts]]:
+    """The labelled examples of some files by query, in the order of the seed, and what is counted on the way.
+
+    Args:
+      folder: where temporary files may lie.
+      pool: negatives that a query keeps.
+      more: other examples.
+
+    Raises:
+      UserError: a file is not what its format says.
+    """
+    counts = Counts()
+    examples = (example for path in paths for example in _read(path, settings, folder, pool, counts))
+    with grouping.grouped(itertools.chain(more, examples), folder, pool, counts, seed=settings.seed) as groups:
+        yield groups, counts
+
+
+def _read(path: Path, settings: Settings, folder: Path, pool: int, counts: Counts) -> Iterator[Example]:
+    form = format_of(path, settings)
+    form.check(path, settings)
+    return form.read(path, counts, settings, folder, pool)

@@ -1,0 +1,39 @@
+"""The format of evaluation sets 'beir': folders as `beir` reads them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from retrieval.data.corpora.source_paths import split
+from retrieval.data.sets import beir
+from retrieval.data.sets.set_format import Given, Options, SetFormat, register
+from retrieval.errors import UserError
+
+
+@register
+class BeirFolders(SetFormat):
+    """Each folder is a set of its name."""
+
+    name = "beir"
+    what = "BEIR folders: corpus.jsonl, queries.jsonl, qrels/NAME.tsv"
+    setting = "--config.sets.beir=FOLDER,…"
+    example = '{"_id": "d1", "title": "T", "text": "words"}'
+    of_folders = True
+
+    def read(self, value: str, given: Given) -> Iterator[beir.RetrievalSet]:
+        yield from map(beir.read_folder, map(Path, split(value)))
+
+    def names(self, value: str) -> list[str]:
+        return [Path(folder).resolve().name for folder in split(value)]
+
+    def check_path(self, path: Path, options: Options) -> None:
+        for name in ("corpus.jsonl", "queries.jsonl"):
+            if not any((path / f"{name}{ending}").is_file() for ending in ("", ".gz")):
+                raise UserError(
+                    f"{path}: neither {name} nor {name}.gz is there; a folder of config.sets.beir has one of them"
+                )
+        if not (any((path / "qrels").glob("*.tsv")) or (path / beir.ANSWERS).is_file()):
+            raise UserError(f"{path / 'qrels'}: no .tsv file with relevance judgements, such as test.tsv")
+
+    def has_answers(self, name: str, value: str, options: Options) -> bool:
+        folders = map(Path, split(value))
+        return any(path.resolve().name == name and (path / beir.ANSWERS).is_file() for path in folders)

@@ -1,0 +1,51 @@
+"""The format of evaluation sets 'labelled': files of labelled examples, whose texts are the candidates."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from retrieval.data.corpora.source_paths import split
+from retrieval.data.labelled import grouping, labelled_format
+from retrieval.data.labelled.labelled_format import Settings
+from retrieval.data.sets import answers, beir
+from retrieval.data.sets.set_format import Given, Options, SetFormat, register
+
+_ALL = sys.maxsize
+
+
+@register
+class LabelledSets(SetFormat):
+    """Each file is a set of its name."""
+
+    name = "labelled"
+    what = "labelled examples (below): the texts of a file are its candidates"
+    setting = "--config.sets.labelled=FILE,…"
+    example = '{"query": "q", "positives": ["a"], "negatives": ["b"]}'
+    options = labelled_format.OPTIONS
+
+    def read(self, value: str, given: Given) -> Iterator[beir.RetrievalSet]:
+        settings = Settings.of(given.options)
+        for path in map(Path, split(value)):
+            with labelled_format.grouped([path], settings, given.folder, pool=_ALL) as (groups, counts):
+                found = grouping.evaluation_set(_name(path), groups)
+            counts.log(str(path))
+            way_out = f"make a BEIR folder of it, with 'patterns' in {beir.ANSWERS}"
+            answers.warn_of_patterns(path, found.queries, found.answers, way_out)
+            yield found
+
+    def names(self, value: str) -> list[str]:
+        return [_name(Path(path)) for path in split(value)]
+
+    def inputs(self, value: str, options: Options) -> list[Path]:
+        return [*map(Path, split(value)), *Settings.of(options).text_files]
+
+    def check_path(self, path: Path, options: Options) -> None:
+        labelled_format.check(path, Settings.of(options))
+
+    def has_answers(self, name: str, value: str, options: Options) -> bool:
+        paths = [path for path in map(Path, split(value)) if _name(path) == name and path.is_file()]
+        return any(labelled_format.format_of(path, Settings.of(options)).has_answers(path) for path in paths)
+
+
+def _name(path: Path) -> str:
+    return path.name.partition(".")[0]

@@ -1,0 +1,129 @@
+"""The stage `pairs`: labelled examples to the shards that fine-tuning reads."""
+
+import itertools
+import logging
+import operator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from retrieval import files
+from retrieval.data.corpora import source_paths
+from retrieval.data.labelled import grouping, jsonl_pairs, labelled_format, pair_shards
+from retrieval.data.labelled.grouping import Counts, Example
+from retrieval.data.sets import beir, splits
+from retrieval.data.sets.candidate_texts import CandidateTexts
+from retrieval.errors import UserError
+from retrieval.pipeline.run import Run
+from retrieval.pipeline.stage import STAGES, Stage
+
+_log = logging.getLogger(__name__)
+
+
+def write_pairs(run: Run) -> dict[str, Any]:
+    """Writes `pairs/`, the shards that fine-tuning reads; returns their statistics."""
+    config = run.config
+    split_set = run.training.exists()
+    vocabulary = run.load_vocabulary()
+    run.pairs.mkdir(exist_ok=True)
+    of_set = _of_set(run) if split_set else ()
+    paths = [Path(path) for path in source_paths.split(config.pairs.files)]
+    pool = config.pairs.pool
+    if split_set and run.negatives.exists():  # all that were mined
+        pool = max(pool, run.holder("mine").config.mine.negatives)
+    with labelled_format.grouped(paths, _settings(config), run.pairs, pool, of_set) as (groups, counts):
+        asked = _asked(run)
+        evaluated = sum(splits.wording(group.query) in asked for group in groups)
+        counts.log("pairs")
+        held_out = 0 if split_set else splits.held_out(counts.queries, config.split.validation)
+        if held_out:
+            validation = grouping.evaluation_set("validation", itertools.islice(groups, held_out), splits.VALIDATION)
+            beir.write_folder(run.held_out_pairs, validation)
+        if not run.prepares:
+            beir.write_candidates(run.pairs / "passages.jsonl", grouping.passages(groups))
+        statistics = pair_shards.write_pairs(
+            groups.after(held_out), vocabulary, run.pairs, config.split.shards, config.pairs.positives
+        )
+    if behind := statistics.pop("positives left out"):
+        what = f"positives behind the first {config.pairs.positives} of their query"
+        known = statistics["pairs"] + behind
+        share = f"{100 * behind / known:.0f} % of {known}, which is config.pairs.positives"
+        _log.warning("pairs: left out %d %s (%s)", behind, what, share)
+        counts.left_out[what] = behind
+    if evaluated:
+        _log.warning(
+            "pairs: %d queries are also those of an evaluation set, or held out to validate on: what is measured there "
+            "will flatter the model",
+            evaluated,
+        )
+    files.remove_temporaries(run.pairs)
+    left_out = {what: number for what, number in counts.left_out.items() if number}
+    told = {"validation queries": held_out, "evaluated queries": evaluated, "left out": left_out}
+    return statistics | told | {"vocabulary": vocabulary.fingerprint}
+
+
+def inputs(run: Run) -> Sequence[Path]:
+    """The files of labelled examples, and those that have the texts of their ids."""
+    paths = map(Path, source_paths.split(run.config.pairs.files))
+    return source_paths.existing([*paths, *_settings(run.config).text_files])
+
+
+def check(config: ConfigDict, divided_set: str) -> None:
+    """Checks that there are labelled examples, each file by its beginning.
+
+    Args:
+      divided_set: the evaluation set that is divided, '' if none is.
+
+    Raises:
+      UserError: there are none, or a file is missing or of no known format.
+    """
+    if not (config.pairs.files or divided_set):
+        raise UserError(
+            "stage 'pairs' needs labelled examples: set config.pairs.files to files of them, or config.split.set to an "
+            "evaluation set to divide, such as reqa"
+        )
+    for field in ("queries", "collection", "files"):
+        paths = source_paths.checked(f"config.pairs.{field}", source_paths.split(config.pairs[field]))
+        for path in paths if field == "files" else ():
+            labelled_format.check(path, _settings(config))
+
+
+def _of_set(run: Run) -> Iterator[Example]:
+    """The training questions of a set, with what was mined for them; a base may have mined for others too."""
+    training = beir.read_judged(run.training)
+    with CandidateTexts(run.training / "corpus.jsonl", set(training.candidates)) as texts:
+        yield from grouping.of_set(training, splits.TRAIN, lambda id: texts[texts.row_of[id]])
+    if run.negatives.exists():
+        asked = {training.queries[id] for id in training.qrels[splits.TRAIN]}
+        mined = jsonl_pairs.read(run.negatives / "negatives.jsonl", Counts())
+        yield from (example for example in mined if example.query in asked)
+
+
+def _asked(run: Run) -> set[str]:
+    """The wordings of the queries of the evaluation sets, and of those that are held out to validate on."""
+    folders = [path for path in run.sets.iterdir() if path.is_dir()] if run.sets.exists() else []
+    asked = {query for folder in folders for query in beir.read_queries(folder / "queries.jsonl").values()}
+    if run.training.exists():
+        training = beir.read_judged(run.training)
+        asked |= {training.queries[id] for id in training.qrels[splits.VALIDATION]}
+    return set(map(splits.wording, asked))
+
+
+def _settings(config: ConfigDict) -> labelled_format.Settings:
+    return labelled_format.Settings.of({name: operator.attrgetter(name)(config) for name in labelled_format.OPTIONS})
+
+
+STAGES.register(
+    "pairs",
+    Stage(
+        write_pairs,
+        reads="`training/`, `negatives/`, labelled examples of any format",
+        writes="`pairs/`: TFRecord shards of labelled examples; `pairs/validation/`; `pairs/passages.jsonl`",
+        settings=("split", "pairs"),
+        needs=("prepare", "sets", "mine"),
+        inputs=inputs,
+        outputs=("pairs",),
+    ),
+)

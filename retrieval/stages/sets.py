@@ -1,0 +1,168 @@
+"""The stage `sets`: evaluation sets of any format to BEIR folders, and the questions to train on."""
+
+import functools
+import itertools
+import logging
+import operator
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from retrieval import files
+from retrieval.data.corpora import source_paths
+from retrieval.data.sets import beir, open_domain, splits
+from retrieval.data.sets.beir import RetrievalSet
+from retrieval.data.sets.set_format import Given, Options, SetFormat, all_sets
+from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.errors import UserError, unknown_name
+from retrieval.pipeline.run import Run
+from retrieval.pipeline.stage import STAGES, Stage
+
+_log = logging.getLogger(__name__)
+
+CORPUS = "corpus"  # what the embeddings and the indexes of the prepared corpus are called
+_PART = 2000  # texts whose tokens are counted at a time: of documents, some hundred megabytes
+
+
+def write_sets(run: Run) -> dict[str, Any]:
+    """Writes `sets/NAME/` for every evaluation set, and `training/` for the one to split; returns their sizes.
+
+    Raises:
+      UserError: a set has no query.
+    """
+    run.sets.mkdir(exist_ok=True)
+    values: dict[str, RetrievalSet] = {}
+    for form, setting in formats(run.config):
+        for value in form.read(setting, Given(_options(run.config, form), run.corpus, run.sets)):
+            if not value.queries:
+                raise UserError(f"evaluation set '{value.name}' has no query")
+            values[value.name] = value
+    sizes = {name: _size(run, value) for name, value in values.items()}
+    split = run.config.split
+    if split.set:
+        values[split.set], training = splits.split(values[split.set], split.ratio, split.validation, split.seed)
+        beir.write_folder(run.training, training)
+        sizes[split.set] |= {f"{side} queries": len(qrels) for side, qrels in training.qrels.items()}
+        sizes[split.set]["test queries"] = len(values[split.set].queries)
+    for name, value in values.items():
+        extended = _with_distractors(value, run.config.sets.distractors, run.corpus, split.seed)
+        if more := len(extended.candidates) - len(value.candidates):
+            sizes[name]["more candidates from the corpus"] = more
+        beir.write_folder(run.sets / name, extended)
+        _log.info("set %s: %s", name, sizes[name])
+    files.remove_temporaries(run.sets)
+    if not sizes:
+        _log.warning("the config names no evaluation set (config.sets): there will be nothing to evaluate")
+    return sizes
+
+
+def inputs(run: Run) -> Sequence[Path]:
+    """The files that `sets` reads."""
+    config = run.config
+    paths = [form.inputs(value, _options(config, form)) for form, value in formats(config)]
+    return source_paths.existing(list(itertools.chain.from_iterable(paths)))
+
+
+def formats(config: ConfigDict) -> list[tuple[SetFormat, Any]]:
+    """The formats of the evaluation sets that a config names, each with the value of its field."""
+    return [(form, config.sets[form.name]) for form in all_sets() if config.sets.get(form.name)]
+
+
+def check(config: ConfigDict, has_corpus: bool) -> None:
+    """Checks the evaluation sets that a config names, in seconds.
+
+    Args:
+      has_corpus: whether there is a prepared corpus, or a stage that makes one.
+
+    Raises:
+      UserError: a file is missing or wrong, two sets have one name, or the set to divide cannot be divided.
+    """
+    for form, value in formats(config):
+        form.check(value, _options(config, form), has_corpus)
+    is_judged = [(name, form.is_judged) for form, value in formats(config) for name in form.names(value)]
+    names = [name for name, _ in is_judged]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UserError(f"two evaluation sets are named '{twice[0]}': rename the folder or the file of one")
+    if CORPUS in names:
+        raise UserError(
+            f"an evaluation set is named '{CORPUS}', as the prepared corpus is: rename its folder or its file"
+        )
+    _check_divided(config, dict(is_judged))
+
+
+def has_answers(config: ConfigDict, name: str) -> bool:
+    """Whether the questions of a judged evaluation set that a config names have answers."""
+    return any(form.has_answers(name, value, _options(config, form)) for form, value in formats(config))
+
+
+def has_unjudged(config: ConfigDict) -> bool:
+    """Whether a config names an evaluation set without judgements, whose questions have answers alone."""
+    return not all(form.is_judged for form, _ in formats(config))
+
+
+def has_answers_alone(config: ConfigDict) -> bool:
+    """Whether a config names sets without judgements and no other evaluation set."""
+    return has_unjudged(config) and not any(form.is_judged for form, _ in formats(config))
+
+
+def _check_divided(config: ConfigDict, is_judged: dict[str, bool]) -> None:
+    name = config.split.set
+    if name and name not in is_judged:
+        of_base = "; sets of config.base do not count, name the set's files in config.sets" if config.base else ""
+        raise UserError(f"{unknown_name('set in config.split.set', name, is_judged)}{of_base}")
+    if name and not is_judged[name]:
+        raise UserError(
+            f"config.split.set={name}: no passage of open-domain questions is known to be right, so there is no "
+            "positive to train on; split another set, such as reqa"
+        )
+
+
+def _options(config: ConfigDict, form: SetFormat) -> Options:
+    return {name: operator.attrgetter(name)(config) for name in form.options}
+
+
+def _with_distractors(value: RetrievalSet, count: int, corpus: Path, seed: int) -> RetrievalSet:
+    if not (count and value.qrels):  # questions with answers alone have the passages that they are asked of
+        return value
+    passages = open_domain.corpus_passages(corpus, f"config.sets.distractors={count}")
+    return open_domain.extend(value, passages, count, seed)
+
+
+def _size(run: Run, value: RetrievalSet) -> dict[str, Any]:
+    """A row of Table 2; the tokens are those of the run's vocabulary, where it has one."""
+    tuples = {
+        f"tuples ({rule})": sum(grade > 0 for grades in qrels.values() for grade in grades.values())
+        for rule, qrels in value.qrels.items()
+    }
+    size: dict[str, Any] = {"queries": len(value.queries), "candidates": len(value.candidates), **tuples}
+    if run.vocabulary:
+        count = functools.partial(_tokens, run.load_vocabulary())
+        size["tokens per query"] = round(sum(count(list(value.queries.values()))) / len(value.queries), 2)
+        texts = itertools.chain.from_iterable((c.title, c.text) for c in value.candidates)
+        tokens = sum(sum(count(part)) for part in iter(lambda: list(itertools.islice(texts, _PART)), []))
+        size["tokens per candidate"] = round(tokens / len(value.candidates), 2)
+    return size
+
+
+def _tokens(vocabulary: Vocabulary, texts: Sequence[str]) -> list[int]:
+    """The tokens of every text; the candidates of a paragraph share it, so equal texts are tokenised once."""
+    distinct = list(dict.fromkeys(texts))
+    lengths = dict(zip(distinct, map(len, vocabulary.encode_batch(distinct))))
+    return [lengths[text] for text in texts]
+
+
+STAGES.register(
+    "sets",
+    Stage(
+        write_sets,
+        reads="evaluation sets of any format",
+        writes="`sets/NAME/`: BEIR folders; `training/`",
+        settings=("sets", "split", "pairs.format"),
+        uses=("pairs.queries", "pairs.collection"),
+        needs=("prepare",),
+        inputs=inputs,
+        outputs=("sets", "training"),
+    ),
+)
