@@ -1,0 +1,96 @@
+"""Formats of evaluation sets, of labelled examples and of questions that are registered from outside."""
+
+import pytest
+from conftest import REPOSITORY
+
+from configs import ict_bfs_wlp
+from retrieval.config import fields
+from retrieval.data.labelled import labelled_format
+from retrieval.data.labelled.grouping import example
+from retrieval.data.labelled.labelled_format import LABELLED, LabelledFormat, Settings
+from retrieval.data.sets import qa, text_files
+from retrieval.data.sets.answers import of_texts
+from retrieval.data.sets.beir import Candidate, RetrievalSet
+from retrieval.data.sets.set_format import SETS, SetFormat, register
+from retrieval.errors import UserError
+from retrieval.pipeline.run import Run
+from retrieval.stages import sets
+
+
+@pytest.fixture
+def tables(monkeypatch):
+    """The tables as they are; what a test adds is gone after it."""
+    for table in (SETS, LABELLED, qa.QUESTIONS):
+        monkeypatch.setattr(table, "_entries", dict(table.items()))
+    monkeypatch.setattr(fields, "_FIELDS", dict(fields.declared()))
+
+
+class Faq(SetFormat):
+    """Lines of a question, a tab and its answer."""
+
+    name, what, setting, example = "faq", "questions and answers", "--config.sets.faq=FILE", "q⇥a"
+
+    def read(self, value, given):
+        rows = [line.split("\t") for _, line in text_files.lines(value)]
+        queries = {str(number): question for number, (question, _) in enumerate(rows)}
+        candidates = [Candidate(str(number), "", text) for number, (_, text) in enumerate(rows)]
+        yield RetrievalSet("faq", queries, candidates, {"test": {id: {id: 1} for id in queries}})
+
+    def check_path(self, path, options):
+        if "\t" not in path.read_text():
+            raise UserError(f"{path}: no tab")
+
+
+def test_a_format_of_sets_is_one_class(tables, tmp_path):
+    register(Faq)
+    assert fields.declared()["sets.faq"].default == "" and "questions and answers" in fields.declared()["sets.faq"].help
+    config = ict_bfs_wlp.get_config()
+    config.sets.faq = str(tmp_path / "faq.tsv")
+    with pytest.raises(UserError, match=r"faq\.tsv: no such file or folder, in config\.sets\.faq"):
+        sets.check(config, has_corpus=False)
+    (tmp_path / "faq.tsv").write_text("why")
+    with pytest.raises(UserError, match=r"faq\.tsv: no tab"):
+        sets.check(config, has_corpus=False)
+    (tmp_path / "faq.tsv").write_text("why\tbecause\nwho\tme\n")
+    sets.check(config, has_corpus=False)
+    run = Run(config, tmp_path, REPOSITORY / "requirements.lock")
+    assert sets.inputs(run) == [tmp_path / "faq.tsv"]
+    assert sets.write_sets(run)["faq"]["queries"] == 2 and (tmp_path / "sets/faq/qrels/test.tsv").is_file()
+
+
+def test_a_set_without_judgements_cannot_be_divided(tables, tmp_path):
+    register(type("Unjudged", (Faq,), {"is_judged": False}))
+    config = ict_bfs_wlp.get_config()
+    config.sets.faq, config.split.set = str(tmp_path / "faq.tsv"), "faq"
+    (tmp_path / "faq.tsv").write_text("why\tbecause\n")
+    assert sets.has_unjudged(config) and sets.has_answers_alone(config)
+    with pytest.raises(UserError, match=r"config\.split\.set=faq: no passage .* is known to be right"):
+        sets.check(config, has_corpus=False)
+
+
+@pytest.mark.parametrize(("first", "line"), [("", "q|a"), ("{", '{"q": "a"}')])
+def test_a_format_of_labelled_examples_is_read_where_it_is_named(tables, tmp_path, first, line):
+    class Bars(LabelledFormat):
+        name, what, setting, example = "bars", "bars", "bars", line
+
+        def read(self, path, counts, settings, folder, pool):
+            yield example("q", [Candidate("", "", "a")], [], str(path), counts)
+
+    Bars.first = first
+    labelled_format.register(Bars)
+    (tmp_path / "file").write_text(line)
+    settings = Settings("bars", "", "", 0)
+    with labelled_format.grouped([tmp_path / "file"], settings, tmp_path, 9) as (groups, counts):
+        assert [group.query for group in groups] == ["q"] and counts.examples == 1
+    (tmp_path / "array").write_text("[]")
+    assert labelled_format.format_of(tmp_path / "array", settings).name == "dpr"
+
+
+def test_a_format_of_questions_is_recognised(tables, tmp_path):
+    def read(path, are_patterns):
+        yield qa.Record(str(path), "1", "q", of_texts(["a"]), 0)
+
+    qa.QUESTIONS.register("bars", qa.QuestionFormat("bars", "", "q|a", lambda first, line: "|" in line, read))
+    (tmp_path / "file").write_text("q|a\n")
+    queries, answers = qa.read_questions(tmp_path / "file")
+    assert queries == {"1": "q"} and answers["1"].values == ("a",)
