@@ -48,49 +48,63 @@ the 2019 topics of TREC, whose documents are relevant from grade 1 on:
 
 from ml_collections import ConfigDict
 
-from configs import dpr_mined
-
-DOCUMENTS, WARM_UP = "documents", "warm_up"
+from configs import laptop
+from configs.fine_tuning import on_labelled_examples
+from retrieval.config.experiment import defaults, sized
 
 
 def get_config(size: str = "paper") -> ConfigDict:
     """The paper's run on MS MARCO's passages or 'documents', its 'warm_up', or 'local', after `dpr_mined.py:local`."""
-    if size == WARM_UP:
-        return _warm_up()
-    config = dpr_mined.get_config("paper" if size == DOCUMENTS else size)
-    config.stages = ("train", "encode", "index", "evaluate", "report")
-    config.mine.update(negatives=20, last=200, refresh_every=10_000, refresh_share=0.2)
-    config.data.document_length = 512
-    _as_authors(config, steps=600_000, batch_size=64, learning_rate=1e-6, warmup=5000)
-    config.loop.update(checkpoint_every=5000, validate_every=5000)
-    if size == "local":
-        config.mine.update(refresh_every=100, refresh_share=1.0)
-        config.data.update(document_length=96)
-        config.model.update(embed_dim=128, embed_norm=False)
-        config.train.update(loss="in_batch_softmax", steps=300, batch_size=32, learning_rate=2e-4)
-        config.train.update(optimizer="adam", lamb_norm_limit=0.0, warmup_ratio=0.067)
-        config.loop.update(checkpoint_every=50, validate_every=50)
-        return config
-    config.evaluate.update(depth=1000, metrics=("RR@10", "RR@100", "R@1000", "nDCG@10"))
-    if size == DOCUMENTS:
-        config.train.update(learning_rate=5e-6, warmup_ratio=3000 / config.train.steps)
-        config.encode.shard_size = 8192  # texts that are held at a time: documents are long
+    makers = dict(paper=_paper, documents=_documents, warm_up=_warm_up, local=_local)
+    config = on_labelled_examples(sized(size, **makers))
+    config.split.set = "reqa"
+    config.data.negatives = 1
+    config.train.log_q = False
     return config
+
+
+def _paper() -> ConfigDict:
+    config = _as_authors(steps=600_000, batch_size=64, learning_rate=1e-6, warmup=5000)
+    config.data.document_length = 512
+    return _refreshed(config, every=10_000, share=0.2)
+
+
+def _documents() -> ConfigDict:
+    config = _as_authors(steps=600_000, batch_size=64, learning_rate=5e-6, warmup=3000)
+    config.data.document_length = 512
+    config.encode.shard_size = 8192  # texts that are held at a time: documents are long
+    return _refreshed(config, every=10_000, share=0.2)
 
 
 def _warm_up() -> ConfigDict:
-    config = dpr_mined.get_config()
+    config = _as_authors(steps=2 * 35_000_000 // 256, batch_size=256, learning_rate=2e-4, warmup=1000)
+    config.stages = ("sets", "index", "mine", "pairs", "train", "encode", "evaluate", "report")
+    config.mine.last = 100
     config.data.document_length = 128
     config.model.positions = 512  # of the runs that go on from here
-    _as_authors(config, steps=2 * 35_000_000 // 256, batch_size=256, learning_rate=2e-4, warmup=1000)
-    config.loop.update(checkpoint_every=5000, validate_every=5000)
+    return config
+
+
+def _local() -> ConfigDict:
+    config = laptop.defaults()
+    config.train.update(steps=300, batch_size=32, learning_rate=2e-4, warmup_ratio=0.067)
+    config.loop.update(checkpoint_every=50, validate_every=50)
+    return _refreshed(config, every=100, share=1.0)
+
+
+def _as_authors(steps: int, batch_size: int, learning_rate: float, warmup: int) -> ConfigDict:
+    """The authors' model, loss and optimizer; `warmup` is the steps of the rate's way up."""
+    config = defaults()
+    config.model.update(tied=True, embed_dim=768, embed_norm=True)
+    config.train.update(loss="two_way_nll", steps=steps, batch_size=batch_size, learning_rate=learning_rate)
+    config.train.update(optimizer="lamb", lamb_norm_limit=10.0, warmup_ratio=warmup / steps)
+    config.loop.update(log_every=50, checkpoint_every=5000, validate_every=5000)
     config.evaluate.update(depth=1000, metrics=("RR@10", "RR@100", "R@1000", "nDCG@10"))
     return config
 
 
-def _as_authors(config: ConfigDict, steps: int, batch_size: int, learning_rate: float, warmup: int) -> None:
-    """The authors' model, loss and optimizer; `warmup` is the steps of the rate's way up."""
-    config.data.negatives = 1
-    config.model.update(tied=True, embed_dim=768, embed_norm=True)
-    config.train.update(loss="two_way_nll", steps=steps, batch_size=batch_size, learning_rate=learning_rate)
-    config.train.update(optimizer="lamb", lamb_norm_limit=10.0, clip_norm=1.0, warmup_ratio=warmup / steps)
+def _refreshed(config: ConfigDict, every: int, share: float) -> ConfigDict:
+    """The config with negatives that are mined anew every so many steps, for a share of the questions."""
+    config.stages = ("train", "encode", "index", "evaluate", "report")
+    config.mine.update(refresh_every=every, refresh_share=share)
+    return config

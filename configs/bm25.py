@@ -12,6 +12,6 @@ from configs import ict_bfs_wlp
 def get_config(size: str = "paper") -> ConfigDict:
     """`ict_bfs_wlp` without its dense half; 'local' prepares pydocs, whose evaluation set is held out of the corpus."""
     config = ict_bfs_wlp.get_config(size)
-    left_out = {"train", "encode"} | ({"prepare"} if size == "paper" else set())
-    config.stages = tuple(stage for stage in config.stages if stage not in left_out)
+    stages = ("sets", "index", "evaluate", "report")
+    config.stages = stages if size == "paper" else ("prepare", *stages)
     return config

@@ -16,23 +16,32 @@ is over 21 million passages and counts answers, so it is none of the numbers her
 
 from ml_collections import ConfigDict
 
-from configs import reqa
+from configs import laptop
+from configs.fine_tuning import on_labelled_examples
+from retrieval.config.experiment import defaults, sized
 
 
 def get_config(size: str = "paper") -> ConfigDict:
     """The paper's fine-tuning (40 epochs of 58,880 questions, batch 128), or 'local', for a model of
     `ict_bfs_wlp.py:local`."""
-    config = reqa.get_config(size)
-    config.split.set = ""
-    config.data.update(negatives=1, query_length=64, document_length=256)
+    config = on_labelled_examples(sized(size, paper=_paper, local=_local))
+    config.stages = ("sets", "pairs", "train", "encode", "index", "evaluate", "report")
+    config.data.negatives = 1
+    config.train.update(warmup_ratio=0.067, clip_norm=2.0, log_q=False)
+    return config
+
+
+def _paper() -> ConfigDict:
+    config = defaults()
+    config.data.document_length = 256
     config.model.embed_dim = 0
-    config.train.update(
-        steps=18_400, batch_size=128, learning_rate=2e-5, warmup_ratio=0.067, clip_norm=2.0, log_q=False
-    )
-    config.loop.update(checkpoint_every=1000, validate_every=1000)
-    if size == "local":
-        config.data.update(query_length=32, document_length=96)
-        config.model.embed_dim = 128
-        config.train.update(steps=300, batch_size=32, learning_rate=5e-4)
-        config.loop.update(checkpoint_every=50, validate_every=50)
+    config.train.update(steps=18_400, batch_size=128, learning_rate=2e-5)
+    config.loop.update(log_every=50, checkpoint_every=1000, validate_every=1000)
+    return config
+
+
+def _local() -> ConfigDict:
+    config = laptop.defaults()
+    config.train.update(steps=300, batch_size=32, learning_rate=5e-4)
+    config.loop.update(checkpoint_every=50, validate_every=50)
     return config

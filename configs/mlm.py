@@ -14,7 +14,6 @@ from configs import ict_bfs_wlp
 
 def get_config(size: str = "paper") -> ConfigDict:
     """`ict_bfs_wlp` with MLM as the only task; the texts are as long as the documents."""
-    config = ict_bfs_wlp.get_config(size)
-    config.data.rates = dict.fromkeys(config.data.rates, 0.0) | dict(mlm=1.0)
+    config = ict_bfs_wlp.pretraining(size, mlm=1.0)
     config.loop.validate_every = 0
     return config

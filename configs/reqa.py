@@ -11,21 +11,28 @@ towers start untrained, the paper's "No Pretraining". Its R@1 with ratios 0.01 /
 
 from ml_collections import ConfigDict
 
-from configs import ict_bfs_wlp
+from configs import laptop
+from configs.fine_tuning import on_labelled_examples
+from retrieval.config.experiment import defaults, sized
 
 
 def get_config(size: str = "paper") -> ConfigDict:
     """The paper's fine-tuning (2,000 steps of batch 512), or 'local', for a model of `ict_bfs_wlp.py:local`."""
-    config = ict_bfs_wlp.get_config(size)
+    config = on_labelled_examples(sized(size, paper=_paper, local=_local))
     config.stages = ("sets", "pairs", "train", "encode", "index", "evaluate", "report")
-    config.corpus, config.sets.pydocs = "", False
     config.split.set = "reqa"
-    config.data.rates = dict.fromkeys(config.data.rates, 0.0) | dict(pairs=1.0)
-    config.data.update(lanes=8, held_out=0.0)
-    config.encode.update(untrained=False, corpus=False)
+    return config
+
+
+def _paper() -> ConfigDict:
+    config = defaults()
     config.train.update(steps=2000, batch_size=512, learning_rate=5e-5)
     config.loop.update(log_every=50, checkpoint_every=200, validate_every=200)
-    if size == "local":
-        config.train.update(steps=300, batch_size=128, learning_rate=5e-4)
-        config.loop.update(log_every=20, checkpoint_every=40, validate_every=40)
+    return config
+
+
+def _local() -> ConfigDict:
+    config = laptop.defaults()
+    config.train.update(steps=300, batch_size=128, learning_rate=5e-4)
+    config.loop.update(checkpoint_every=40, validate_every=40)
     return config

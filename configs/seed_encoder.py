@@ -31,28 +31,39 @@ At the size of a laptop, on the docstrings of the installed packages:
 
 from ml_collections import ConfigDict
 
-from configs import ict_bfs_wlp
+from configs import laptop
+from retrieval.config.experiment import defaults, sized
 
 
 def get_config(size: str = "paper") -> ConfigDict:
     """The paper's pre-training (section 4.1), or 'local': the same for a laptop's CPU."""
-    config = ict_bfs_wlp.get_config(size)
+    config = sized(size, paper=_paper, local=_local)
     config.stages = ("prepare", "train")
-    config.sets.pydocs = False
-    config.data.rates = dict.fromkeys(config.data.rates, 0.0) | dict(autoencoder=1.0)
-    config.loop.validate_every = 0
+    config.prepare.across_sections = True
+    config.data.rates.autoencoder = 1.0
     config.data.held_out = 0.0
-    if size == "local":
-        config.prepare.update(longest_passage=126, shortest_paragraph=126, across_sections=True, held_out=0.0)
-        config.data.update(query_length=32, document_length=128)
-        config.train.update(steps=400, batch_size=32, learning_rate=1e-3, weight_decay=0.01)
-        config.loop.update(checkpoint_every=100)
-        return config
+    config.train.weight_decay = 0.01
+    config.loop.validate_every = 0
+    return config
+
+
+def _paper() -> ConfigDict:
+    config = defaults()
     # Documents are cut into texts that fill a row; the rest of one has a row of its own, but with config.data.pack.
-    config.prepare.update(longest_passage=510, shortest_paragraph=510, across_sections=True, vocab_size=32_768)
-    config.data.update(document_length=512)
-    config.train.update(steps=1_000_000, batch_size=256, learning_rate=1e-4, warmup_ratio=0.01, weight_decay=0.01)
+    config.prepare.update(longest_passage=510, shortest_paragraph=510, vocab_size=32_768)
+    config.data.document_length = 512
+    config.train.update(steps=1_000_000, batch_size=256, warmup_ratio=0.01)
     config.model.decoder.bias = False
     config.model.remat = "none"  # and BERT-base's 12 heads, where the paper's text says eight
-    config.loop.update(checkpoint_every=10_000)
+    config.loop.checkpoint_every = 10_000
+    return config
+
+
+def _local() -> ConfigDict:
+    config = laptop.defaults()
+    config.corpus = "pydocs"
+    config.prepare.update(longest_passage=126, shortest_paragraph=126, held_out=0.0)
+    config.data.document_length = 128
+    config.train.update(steps=400, batch_size=32, learning_rate=1e-3)
+    config.loop.checkpoint_every = 100
     return config

@@ -10,6 +10,4 @@ from configs import ict_bfs_wlp
 
 def get_config(size: str = "paper") -> ConfigDict:
     """`ict_bfs_wlp` with WLP as the only task."""
-    config = ict_bfs_wlp.get_config(size)
-    config.data.rates = dict.fromkeys(config.data.rates, 0.0) | dict(wlp=1.0)
-    return config
+    return ict_bfs_wlp.pretraining(size, wlp=1.0)

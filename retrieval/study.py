@@ -28,6 +28,7 @@ from ml_collections import ConfigDict
 
 from retrieval import REPOSITORY, files
 from retrieval.cli import command_line
+from retrieval.config import experiment
 from retrieval.data.sets import splits
 from retrieval.data.sets.set_format import SETS
 from retrieval.errors import UserError, unknown_name
@@ -35,7 +36,7 @@ from retrieval.pipeline import records, runner
 from retrieval.pipeline.run import Run
 from retrieval.recipes import examples, initial_parameters
 from retrieval.runtime.store import is_url
-from retrieval.stages import prepare, sets, settings
+from retrieval.stages import check, prepare, sets
 from retrieval.studies import claims, study_report
 from retrieval.studies.study_results import Results
 
@@ -119,8 +120,8 @@ def check_table(table: dict[str, Entry]) -> None:
     trained = {str(entry.run.folder): entry.run.config for entry in table.values()}
     for entry in table.values():
         try:
-            settings.check_fields(entry.run.config)
-            settings.check_combinations(entry.run.config, entry.run.config.stages)
+            experiment.check(entry.run.config)
+            check.check_combinations(entry.run.config, entry.run.config.stages)
             if start := trained.get(entry.run.config.train.init_from):
                 initial_parameters.check_sizes(entry.run.config, start)
         except UserError as error:

@@ -1,22 +1,24 @@
 """Every config builds, and the paper's numbers are in it."""
 
 import importlib
+from pathlib import Path
 
 import jax
 import pytest
-from conftest import REPOSITORY
 from flax import nnx
 
 from configs.studies import pretraining_tasks
 from configs.studies import seed_encoder as seed_encoder_study
+from retrieval.cli import config_files
+from retrieval.config import experiment
 from retrieval.errors import UserError
 from retrieval.pipeline.records import get_field
 from retrieval.pipeline.stage import STAGES
 from retrieval.recipes import examples, initial_parameters
 from retrieval.recipes import towers as models
-from retrieval.stages import settings
+from retrieval.stages import check
 
-NAMES = sorted(path.stem for path in (REPOSITORY / "configs").glob("*.py"))
+NAMES = [Path(name).stem for name in config_files.described() if "studies" not in name]
 
 
 def load(name, *size):
@@ -36,8 +38,8 @@ def test_builds_and_names_only_stages_and_fields_that_exist(name, size):
     assert config.split.shards % config.data.lanes == 0 or not config.data.rates.pairs
     config.corpus = config.corpus or "dump.xml.bz2"
     config.sets.reqa = "dev.json"
-    settings.check_fields(config)
-    settings.check_combinations(config, (*config.stages, "plan", "search"))
+    experiment.check(config)
+    check.check_combinations(config, (*config.stages, "plan", "search"))
 
 
 def test_a_config_packs_both_sides_or_none():
@@ -119,9 +121,9 @@ def test_ances_warm_up_is_its_authors_and_is_gone_on_from():
     config.model.positions = 0
     with pytest.raises(UserError, match="an encoder of 128 positions"):
         initial_parameters.check_sizes(load("ance"), config)
-    settings.check_fields(config)
+    experiment.check(config)
     config.sets.reqa = "dev.json"
-    settings.check_combinations(config, (*config.stages, "plan"))
+    check.check_combinations(config, (*config.stages, "plan"))
 
 
 def test_seed_encoders_setting():
@@ -148,8 +150,8 @@ def test_ances_setting():
     assert config.mine.refresh_share == 0.2 and config.model.tied
     assert {"RR@10", "R@1000"} < set(config.evaluate.metrics) and config.evaluate.depth == 1000
     documents = load("ance", "documents")
-    settings.check_fields(documents)
-    settings.check_combinations(documents, documents.stages)
+    experiment.check(documents)
+    check.check_combinations(documents, documents.stages)
     assert (documents.train.learning_rate, documents.data.document_length, documents.encode.windows) == (5e-6, 512, 1)
 
 

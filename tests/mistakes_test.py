@@ -86,7 +86,10 @@ FLAGS = mistakes(
             ("{no_size.py}:local", "0 positional arguments", "mend that file"),
         ),
         ("--config={typo.py} --workdir={run}", ("'config.train.batchsize'", "did you mean config.train.batch_size")),
-        ("--config={lacks.py} --workdir={run}", ("config.train.steps is missing", "configs/ict_bfs_wlp.py")),
+        (
+            "--config={lacks.py} --workdir={run}",
+            ("config.train.steps is missing", "config.experiment.defaults()"),
+        ),
         ("--workdir={older}", ("config.data.pack.query is missing", "--config=configs/NAME.py")),
         ("--workdir={damaged} --config.train.steps=5", ("{damaged}/config.json: not valid JSON", "--workdir")),
         ("--workdir={finished} --config.trian.steps=5", ("'config.trian'", "did you mean config.train")),

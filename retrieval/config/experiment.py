@@ -2,11 +2,14 @@
 
 import importlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from ml_collections import ConfigDict
 
 from retrieval.config import fields
+from retrieval.data.sets.set_format import SETS
 from retrieval.errors import UserError, first_line, unknown_name
+from retrieval.pipeline.stage import STAGES
 
 
 def defaults(plugins: Sequence[str] = ()) -> ConfigDict:
@@ -18,10 +21,24 @@ def defaults(plugins: Sequence[str] = ()) -> ConfigDict:
     Raises:
       UserError: a plugin cannot be imported.
     """
+    load_fields()
     load_plugins(plugins)
     config = ConfigDict(fields.nested())
     config.plugins = tuple(plugins)
     return config
+
+
+def check(config: ConfigDict) -> None:
+    """Checks that a config has every field, those of its plugins too, and no other, each with a value that it may have.
+
+    Raises:
+      UserError: it does not, or a plugin cannot be imported.
+    """
+    plugins: Any = config.get("plugins", ())
+    fields.check_value("plugins", plugins, fields.TEXTS)
+    load_fields()
+    load_plugins(plugins)
+    fields.check(config.to_dict())
 
 
 def sized(size: str, **makers: Callable[[], ConfigDict]) -> ConfigDict:
@@ -33,6 +50,13 @@ def sized(size: str, **makers: Callable[[], ConfigDict]) -> ConfigDict:
     if size not in makers:
         raise unknown_name("size of a config", size, makers)
     return makers[size]()
+
+
+def load_fields() -> None:
+    """Imports what declares the fields of the house: stages, with what they are made of, and formats of sets."""
+    importlib.import_module("retrieval.config.run_fields")
+    for table in (STAGES, SETS):
+        len(table)  # which imports its entries
 
 
 def load_plugins(names: Sequence[str]) -> None:

@@ -81,8 +81,8 @@ def check(values: Mapping[str, Any]) -> None:
     for path, field in _FIELDS.items():
         if path not in given:
             raise UserError(
-                f"config.{path} is missing: the config is of another version; name its file again, such as "
-                "--config=configs/NAME.py"
+                f"config.{path} is missing: a config starts from retrieval.config.experiment.defaults(), which has all "
+                "fields; for a work directory of an older version name its config too, --config=configs/NAME.py"
             )
         check_value(path, given[path], field.kind)
 

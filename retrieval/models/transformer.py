@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import PartitionSpec as P
 
+from retrieval.config.fields import POSITIVE, SHARE_BELOW, Field, declare, one_of, whole
 from retrieval.errors import UserError, multiples, unknown_name
 from retrieval.models.text import Text, lookup, same_text
 
@@ -29,6 +30,21 @@ REMAT = {
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,  # products with weights, not attention
     "full": jax.checkpoint_policies.nothing_saveable,  # a layer's input alone
 }
+
+declare(
+    "model",
+    num_layers=Field(12, whole(1), "layers of a tower"),
+    hidden_size=Field(768, whole(1), "size of a token's vector"),
+    num_heads=Field(12, whole(1), "attention heads of a layer"),
+    mlp_size=Field(3072, whole(1), "size of a layer's MLP"),
+    type_vocab_size=Field(2, whole(1), "token types: BERT has 2, RoBERTa 1"),
+    layer_norm_epsilon=Field(1e-12, POSITIVE, "epsilon of LayerNorm: BERT has 1e-12, RoBERTa 1e-5"),
+    dropout=Field(0.1, SHARE_BELOW, "share of the values that dropout sets to zero"),
+    dtype=Field("bfloat16", one_of("dtype", DTYPES), "number format of activations; parameters are float32"),
+    remat=Field("full", one_of("remat", REMAT), "what backward computes again: none, dots (all but products) or full"),
+    unroll=Field(1, whole(1), "layers in one turn of the loop over layers: more run faster and compile longer"),
+    positions=Field(0, whole(0), "positions of the encoder, for later runs on longer texts; 0: the longest text's"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,7 +192,7 @@ def through_layers(
 
     def step(x_RLH: jax.Array, given: tuple) -> tuple[jax.Array, None]:
         params, number, key = given
-        params = jax.tree.map(lambda leaf: whole(leaf, config.dtype), params)
+        params = jax.tree.map(lambda leaf: gathered(leaf, config.dtype), params)
         return call(nnx.merge(graphdef, params), x_RLH, number, key), None
 
     # Inside a loop nothing can be merged with the backward pass, which CSE prevention is there to prevent.
@@ -208,7 +224,7 @@ def layer_norm(config: TransformerConfig, rngs: nnx.Rngs) -> nnx.LayerNorm:
     return nnx.LayerNorm(config.hidden_size, epsilon=epsilon, dtype=jnp.float32, use_fast_variance=False, rngs=rngs)
 
 
-def whole(x: jax.Array, matrix_dtype: str = "float32") -> jax.Array:
+def gathered(x: jax.Array, matrix_dtype: str = "float32") -> jax.Array:
     """A parameter as every device needs it to compute: the all-gather of one that is sharded, the identity for others.
 
     Matrices travel in the type that they are multiplied in. The gradient comes back sharded as the parameter is.

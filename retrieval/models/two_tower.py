@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from retrieval.config.fields import SWITCH, Field, declare, one_of, whole
 from retrieval.errors import UserError, unknown_name
 from retrieval.models.bow import BowConfig, BowMlp
 from retrieval.models.text import Text, first, mean
@@ -132,6 +133,16 @@ def _bow_mlp(config: TowerConfig, rngs: nnx.Rngs) -> BowMlp:
 
 
 ENCODERS = {"transformer": _transformer, "bow_mlp": _bow_mlp}
+
+declare(
+    "model",
+    encoder=Field("transformer", one_of("encoder", ENCODERS), "encoder of a tower"),
+    embed_dim=Field(512, whole(0), "size of an embedding; 0: no projection, it is the pooled hidden state"),
+    embed_norm=Field(False, SWITCH, "whether a LayerNorm follows the projection"),
+    pooling=Field("cls", one_of("pooling", POOLINGS), "what an embedding is made of: [CLS], or the tokens' mean"),
+    tied=Field(False, SWITCH, "whether both towers share their parameters"),
+    normalize=Field(False, SWITCH, "whether embeddings have length 1"),
+)
 
 
 def _sizes(kind: type, config: TowerConfig) -> Any:

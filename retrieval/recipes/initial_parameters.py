@@ -11,6 +11,7 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
+from retrieval.config.fields import TEXT, Field, declare
 from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
 from retrieval.models import two_tower
@@ -31,6 +32,11 @@ _log = logging.getLogger(__name__)
 
 # What the towers of a base were trained with, and are used with.
 TOWERS = ("model", "data.query_length", "data.document_length")
+
+declare(
+    "train",
+    init_from=Field("", TEXT, "work directory of a trained run, or a folder of BERT's weights; or QUERY,DOCUMENT"),
+)
 
 
 def train_inputs(run: Run) -> Sequence[Path]:

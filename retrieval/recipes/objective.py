@@ -10,6 +10,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from retrieval.arrays import reshape_rows
+from retrieval.config.fields import POSITIVE, SWITCH, Field, declare, one_of
 from retrieval.errors import UserError
 from retrieval.models.autoencoder import following, unmasked
 from retrieval.models.text import Text
@@ -24,6 +25,20 @@ LOSSES = (IN_BATCH, *losses.OWN_NEGATIVES)
 # A query's other positives in the batch: as a loss that knows of them takes them, or negatives like all others.
 PUSHED = "negatives"
 OTHER_POSITIVES = (*losses.OTHER_POSITIVES, PUSHED)
+
+declare(
+    "train",
+    loss=Field(IN_BATCH, one_of("loss", LOSSES), "what is minimised; all but in_batch_softmax need data.negatives"),
+    temperature=Field(1.0, POSITIVE, "scores are divided by it"),
+    margin=Field(1.0, POSITIVE, "margin of the loss triplet"),
+    symmetric=Field(False, SWITCH, "in_batch_softmax: whether documents choose among queries too"),
+    other_positives=Field(
+        "mask",
+        one_of("use of other positives", OTHER_POSITIVES),
+        "in_batch_softmax, a query's other positives: mask (no negatives), mean (of their losses) or negatives",
+    ),
+    log_q=Field(True, SWITCH, "in_batch_softmax: whether scores are corrected for how often a document is drawn"),
+)
 
 
 def make(config: ConfigDict, model: nnx.Module) -> Objective:

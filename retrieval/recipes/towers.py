@@ -19,7 +19,7 @@ from retrieval.models import two_tower
 from retrieval.models.autoencoder import Autoencoder, DecoderConfig
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.text import Text
-from retrieval.models.transformer import TransformerConfig, whole
+from retrieval.models.transformer import TransformerConfig, gathered
 from retrieval.models.two_tower import TowerConfig, TwoTower
 from retrieval.search.encoding import encode_rows
 from retrieval.training import sharding
@@ -169,7 +169,7 @@ def bind(model: nnx.Module) -> Callable[[Any], Any]:
 
 def gather(params: Any) -> Any:
     """Makes parameters that are sharded over devices whole, except for those of layers: each layer gathers its own."""
-    return jax.tree.map_with_path(lambda path, leaf: leaf if is_stacked(path) else whole(leaf), params)
+    return jax.tree.map_with_path(lambda path, leaf: leaf if is_stacked(path) else gathered(leaf), params)
 
 
 class Embedder:

@@ -15,6 +15,7 @@ import seqio
 from ml_collections import ConfigDict
 
 from retrieval import hashing
+from retrieval.config.fields import Field, declare, one_of, whole
 from retrieval.data.examples import features
 from retrieval.data.sets import beir
 from retrieval.data.tokenizers.vocab import Vocabulary
@@ -29,6 +30,14 @@ from retrieval.search.exact import ExactIndex
 _log = logging.getLogger(__name__)
 
 METRICS = ("Success@1", "Success@10", "Success@100", "RR")
+
+declare(
+    "loop",
+    validate_every=Field(5000, whole(0), "steps between validations, whose best step is the result; 0: never"),
+    validate_queries=Field(1000, whole(1), "queries of a validation"),
+    validate_candidates=Field(4000, whole(2), "candidates of a validation"),
+    best=Field("RR", one_of("metric", METRICS), "metric that chooses the best step"),
+)
 
 
 class Pool(NamedTuple):

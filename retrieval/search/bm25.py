@@ -16,14 +16,31 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from retrieval.config.fields import NOT_NEGATIVE, SHARE, Field, Kind, declare, one_of
 from retrieval.errors import UserError
 from retrieval.files import atomic, read_arrays, read_json, verify_manifest, write_json, write_manifest
 from retrieval.search.exact import no_results
-from retrieval.search.words import ENGLISH, Words
+from retrieval.search.words import ENGLISH, STEMMERS, STOP_WORDS, Words
 
 _BATCH = 128
 _WEIGHTS, _VOCABULARY, _PARAMETERS = "weights.npz", "vocabulary.json", "parameters.json"
 _REMEDY = "--stage=index makes it again"
+
+_K1_B = Kind(
+    "k1 from 0 on and b from 0 to 1, such as 0.9,0.4, or ()",
+    lambda value: (
+        isinstance(value, tuple | list)
+        and (not value or (len(value) == 2 and NOT_NEGATIVE.fits(value[0]) and SHARE.fits(value[1])))
+    ),
+)
+declare(
+    "index",
+    bm25_k1=Field(1.5, NOT_NEGATIVE, "k1 of BM25; the field's settings are k1 1.5, b 0.75 and k1 0.9, b 0.4"),
+    bm25_b=Field(0.75, SHARE, "b of BM25"),
+    bm25_also=Field((), _K1_B, "k1 and b of a second BM25 in the tables, such as 0.9,0.4, or ()"),
+    bm25_stop_words=Field("english", one_of("list of stop words", STOP_WORDS), "words left out; english: Lucene's 33"),
+    bm25_stemmer=Field("none", one_of("stemmer", STEMMERS), "Snowball's stemmer of a language, or none"),
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from retrieval.config.fields import SHARE_ABOVE, Field, declare, whole
 from retrieval.errors import UserError
 from retrieval.files import atomic, read_array, read_json, verify_manifest, write_json, write_manifest
 from retrieval.search import tuning
@@ -32,6 +33,12 @@ _PICKLE = "scann_docids.pkl"
 
 # What tuning chooses from: shares of the partitions, and exact scores per result.
 _LEAVES, _DEPTHS = 40, (1, 2, 3, 5, 10, 20, 50)
+
+declare(
+    "index",
+    recall_target=Field(0.99, SHARE_ABOVE, "share of the exact best evaluate.depth that ScaNN has to find"),
+    tune_queries=Field(1000, whole(1), "queries that ScaNN is tuned on"),
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,27 +7,32 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from retrieval import files
+from retrieval.config import experiment
 from retrieval.data.corpora import source_paths
 from retrieval.errors import UserError, divisors, unknown_name
 from retrieval.pipeline import downloads, order
 from retrieval.pipeline.records import is_current, is_done
 from retrieval.pipeline.run import Run, kept_config
 from retrieval.pipeline.stage import STAGES
-from retrieval.recipes import bert_weights, examples, initial_parameters
+from retrieval.recipes import bert_weights, examples, initial_parameters, objective, validation
 from retrieval.recipes import towers as models
 from retrieval.runtime import hosts, mirror
 from retrieval.runtime.store import is_url
 from retrieval.stages import (
+    evaluate,
     export,
     hard_negatives,
+    metric_writers,
     mine,
     overrides,
     pairs,
     plan,
     prepare,
+    refresh,
+    search,
     sets,
-    settings,
     similarity,
+    train,
 )
 from retrieval.training import sharding
 
@@ -46,7 +51,7 @@ def check(run: Run, names: Sequence[str], overridden: Collection[str] = ()) -> N
     Raises:
       UserError: something is missing, or does not fit.
     """
-    settings.check_fields(run.config)
+    experiment.check(run.config)
     for name in (*run.config.stages, *names):
         if "," in name:
             several = tuple(name.split(","))
@@ -61,7 +66,7 @@ def check(run: Run, names: Sequence[str], overridden: Collection[str] = ()) -> N
     order.check(run, names)
     overrides.check(run, names, overridden)
     _check_files(run, names)
-    settings.check_combinations(run.config, names)
+    check_combinations(run.config, names)
     if hosts.count() > 1:
         _check_alone(run, names)
     downloads.bring(run, names)  # which may take long; what is to come reads more than configs and records
@@ -219,6 +224,30 @@ def _check_lanes(lanes: int, shards: int, whose: str) -> None:
         )
 
 
+def check_combinations(config: ConfigDict, stages: Collection[str]) -> None:
+    """Checks that the fields which some stages read fit each other.
+
+    Raises:
+      UserError: they do not.
+    """
+    if {"train", "plan"} & set(stages):
+        examples.check(config)
+        models.check(config)
+        objective.check(config)
+    if "mine" in stages or config.mine.refresh_every:
+        hard_negatives.check(config)
+    if "train" in stages:
+        train.check(config)
+        refresh.check(config)
+        metric_writers.check(config)
+    if "train" in stages and config.loop.validate_every:
+        validation.check(config)
+    if "evaluate" in stages:
+        evaluate.check(config)
+    if "search" in stages:
+        search.check(config)
+
+
 def read_config(folder: Path) -> ConfigDict:
     """The config that a work directory keeps, with a value that it may have in every field.
 
@@ -228,7 +257,7 @@ def read_config(folder: Path) -> ConfigDict:
     _check_config(folder, "--workdir")
     try:
         config = kept_config(folder)
-        settings.check_fields(config)
+        experiment.check(config)
     except (UserError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UserError(f"{folder / CONFIG}: {error}") from error
     return config

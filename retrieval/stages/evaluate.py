@@ -6,12 +6,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from retrieval import files
+from retrieval.config.fields import SWITCH, TEXTS, Field, Kind, declare, whole
 from retrieval.data.sets import answers, beir, reqa
 from retrieval.data.sets.beir import Judged
 from retrieval.data.sets.candidate_texts import CandidateTexts
+from retrieval.errors import UserError
 from retrieval.evaluation import metrics, per_query, runs
+from retrieval.evaluation.metrics import cutoff, is_of_answers, parse
 from retrieval.pipeline.records import details
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
@@ -19,6 +23,7 @@ from retrieval.recipes import examples
 from retrieval.search import encoding, exact, fusion, scann, tuning, windows
 from retrieval.search.bm25 import Bm25Index
 from retrieval.stages import index as indexes
+from retrieval.stages import sets
 from retrieval.stages.index import BM25, BM25_ALSO, TRAINED, UNTRAINED
 
 WEIGHTS = tuple(step / 20 for step in range(21))
@@ -26,6 +31,17 @@ _FEWEST = 10  # questions by which a weight is chosen
 HITS = ("Success@1", "Success@5", "Success@10", "Success@50", "Success@100", "RR")
 RANKING = ("nDCG@10", "R@100", "RR@10")
 ANSWERS = ("Answer@1", "Answer@5", "Answer@20", "Answer@100")  # DPR and those after it report the last two
+
+_METRICS = Kind(
+    "a tuple of metrics, such as \"('RR@10', 'R@1000')\", or ()",
+    lambda value: TEXTS.fits(value) and not any("," in name for name in value),
+)
+declare(
+    "evaluate",
+    depth=Field(100, whole(1), "results that are looked for; no metric looks deeper"),
+    metrics=Field((), _METRICS, "metrics as ir_measures writes them, such as RR@10; (): those that suit each set"),
+    runs=Field(True, SWITCH, "whether the ranked lists are written as TREC runs"),
+)
 
 
 class Ranking(NamedTuple):
@@ -49,6 +65,33 @@ class Scores(NamedTuple):
     split: str
     queries: list[str]
     values: dict[str, np.ndarray]
+
+
+def check(config: ConfigDict) -> None:
+    """Checks the metrics.
+
+    Raises:
+      UserError: one is unknown or there twice, or looks deeper than `config.evaluate.depth`.
+    """
+    names = tuple(config.evaluate.metrics)
+    if len(set(names)) != len(names):
+        raise UserError(f"config.evaluate.metrics={names!r}: one is there twice; leave it out")
+    for name in names:
+        try:
+            if not is_of_answers(name):
+                parse(name)
+        except UserError as error:
+            raise UserError(f"config.evaluate.metrics: {error}") from error
+    of_answers = [name for name in names if is_of_answers(name)] or (ANSWERS if sets.has_unjudged(config) else ())
+    by_judgements = [name for name in names if not is_of_answers(name)]
+    if not (by_judgements or sets.has_answers_alone(config)):
+        by_judgements = [*HITS, *RANKING]
+    deepest = max((*by_judgements, *of_answers), key=cutoff)
+    if config.evaluate.depth < cutoff(deepest):
+        raise UserError(
+            f"config.evaluate.depth={config.evaluate.depth} is too few results for the metric {deepest}: take at least "
+            f"{cutoff(deepest)}"
+        )
 
 
 def evaluate(run: Run) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from retrieval import files
+from retrieval.config.fields import Field, declare, matching
 from retrieval.data.corpora import tfds_source
 from retrieval.data.tokenizers import tokenizer_files
 from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
@@ -26,6 +27,15 @@ from retrieval.runtime import hosts
 _log = logging.getLogger(__name__)
 
 FOLDER = "export"
+
+declare(
+    "export",
+    license=Field(
+        "",
+        matching("a license's identifier, such as apache-2.0, or ''", r"([a-z0-9][a-z0-9.+-]*)?"),
+        "license that the model card names, such as apache-2.0; '': none was given",
+    ),
+)
 
 
 def export(run: Run) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval import files
+from retrieval.config.fields import SWITCH, Field, declare, one_of, whole
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate, Judged
 from retrieval.errors import UserError
@@ -31,6 +32,22 @@ TRAINED, UNTRAINED = "trained", "untrained"
 DENSE = ("scann", "exact")
 ACCENTS = ("vocabulary", "fold", "keep")
 BM25, BM25_ALSO = "bm25", "bm25_also"
+
+declare(
+    "encode",
+    batch_tokens=Field(262_144, whole(1), "tokens of a batch of texts"),
+    shard_size=Field(65_536, whole(1), "texts of a file of embeddings; those of one are in memory at a time"),
+    windows=Field(1, whole(1), "windows of a candidate at most; its best one scores (MaxP); 1: its beginning (FirstP)"),
+    untrained=Field(True, SWITCH, "whether the towers before training are evaluated too, as a baseline"),
+    corpus=Field(True, SWITCH, "whether the corpus is indexed, for --stage=search"),
+)
+declare(
+    "index",
+    dense=Field("scann", one_of("index", DENSE), "dense index: scann, or exact, which builds nothing"),
+    bm25_accents=Field(
+        "vocabulary", one_of("way with accents", ACCENTS), "whether 'café' is 'cafe': fold, keep or vocabulary"
+    ),
+)
 
 
 def encode(run: Run) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from clu import metric_writers
 from ml_collections import ConfigDict
 
 from retrieval import files
+from retrieval.config.fields import TEXT, Field, declare
 from retrieval.errors import UserError, first_line
 from retrieval.runtime import hosts
 
@@ -35,6 +36,8 @@ _SHOWN = {
     "input_wait": ".1%",
     "validation/RR": ".4f",
 }
+
+declare("loop", wandb=Field("", TEXT, "project of Weights & Biases that gets the metrics too"))
 
 
 class Writer(Protocol):

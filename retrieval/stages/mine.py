@@ -11,6 +11,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from retrieval import files
+from retrieval.config.fields import SWITCH, Field, declare, one_of
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets import beir
 from retrieval.errors import UserError
@@ -30,6 +31,12 @@ _log = logging.getLogger(__name__)
 
 # What is searched, and the stages that make it.
 SYSTEMS = {"bm25": ("index",), "exact": ("train", "encode"), "scann": ("train", "encode", "index")}
+
+declare(
+    "mine",
+    system=Field("bm25", one_of("index", SYSTEMS), "index to mine from: bm25, or with the base's model exact or scann"),
+    answers=Field(False, SWITCH, "whether passages that hold an answer of the question are left out (DPR)"),
+)
 
 
 def needs(config: ConfigDict) -> tuple[str, ...]:

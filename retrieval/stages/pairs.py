@@ -10,9 +10,11 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from retrieval import files
+from retrieval.config.fields import TEXT, Field, declare, one_of, whole
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import grouping, jsonl_pairs, labelled_format, pair_shards
 from retrieval.data.labelled.grouping import Counts, Example
+from retrieval.data.labelled.labelled_format import LABELLED
 from retrieval.data.sets import beir, splits
 from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.errors import UserError
@@ -20,6 +22,16 @@ from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 
 _log = logging.getLogger(__name__)
+
+declare(
+    "pairs",
+    files=Field("", TEXT, "files of labelled examples, separated by commas"),
+    format=Field("", one_of("format", LABELLED, ""), "format of all of them; '': each is recognised"),
+    queries=Field("", TEXT, "TSV file with the queries of triples of ids"),
+    collection=Field("", TEXT, "TSV file with the passages of triples of ids"),
+    positives=Field(0, whole(0), "positives of a query that are trained on, the first; 0: all"),
+    pool=Field(100, whole(1), "hard negatives that a query keeps, to draw data.negatives from"),
+)
 
 
 def write_pairs(run: Run) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import jax
 from ml_collections import ConfigDict
 
 from retrieval import files
+from retrieval.config.fields import TEXT, Field, declare
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import display
 from retrieval.pipeline.run import Run
@@ -45,6 +46,11 @@ _NO_TPU_HERE = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
 _ROOM = 0.9  # the share of the memory that advice fills: its estimates are rough
+
+declare(
+    "plan",
+    topology=Field("", TEXT, "TPU topology to compile for, such as v5e:4x8 or v4:2x2x4; '': the devices here"),
+)
 
 
 @dataclasses.dataclass(frozen=True)

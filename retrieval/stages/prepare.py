@@ -7,9 +7,11 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from retrieval.config.fields import SHARE_BELOW, SWITCH, TEXTS, Field, Kind, declare, whole
 from retrieval.data.corpora import source_paths, sources, tfds_source, wikipedia
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.shards import prepared_corpus
+from retrieval.data.shards.shard_steps import LOCAL
 from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
@@ -18,6 +20,25 @@ from retrieval.pipeline.stage import STAGES, Stage
 _log = logging.getLogger(__name__)
 
 PYDOCS = "pydocs"  # the corpus of the installed packages
+
+RUNNERS = (LOCAL, *("DirectRunner", "DataflowRunner", "FlinkRunner", "SparkRunner", "PortableRunner", "PrismRunner"))
+declare(
+    "prepare",
+    runner=Field(
+        LOCAL,
+        Kind("runner", lambda value: value in RUNNERS or "." in value, RUNNERS),  # Beam takes any class
+        "local, or a Beam runner, such as DataflowRunner or a class's dotted name",
+    ),
+    beam_options=Field((), TEXTS, "flags for Beam, such as ('--region=europe-west4',)"),
+    workers=Field(2, whole(1), "processes of the local runner"),
+    shards=Field(1024, whole(1), "files of each kind that the corpus is written to"),
+    vocab_size=Field(30522, whole(100), "tokens of a vocabulary that is trained on the corpus"),
+    longest_passage=Field(256, whole(1), "tokens of a passage at most; with its title it fits data.document_length"),
+    shortest_paragraph=Field(96, whole(0), "a paragraph of fewer tokens is joined with the next"),
+    least_passage=Field(16, whole(1), "tokens of a passage at least"),
+    across_sections=Field(False, SWITCH, "whether a passage goes on behind a heading"),
+    held_out=Field(0.0, SHARE_BELOW, "pydocs: share of the functions that are kept for evaluation"),
+)
 
 
 def prepare_corpus(run: Run) -> dict[str, Any]:

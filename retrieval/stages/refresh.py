@@ -20,6 +20,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
+from retrieval.config.fields import SHARE_ABOVE, TEXTS, Field, declare, whole
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, unknown_name
 from retrieval.pipeline.run import Run
@@ -42,6 +43,14 @@ _VARIABLES = (
     *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES"),
     *("TPU_VISIBLE_CHIPS", "TPU_PROCESS_BOUNDS", "TPU_CHIPS_PER_PROCESS_BOUNDS", "TPU_PROCESS_PORT"),
     *("TPU_PROCESS_ADDRESSES", *_MEMORY, "XLA_PYTHON_CLIENT_PREALLOCATE"),
+)
+
+declare(
+    "mine",
+    refresh_every=Field(0, whole(0), "steps between minings with the model as it is then (ANCE); 0: never"),
+    refresh_share=Field(1.0, SHARE_ABOVE, "share of the training questions that a refresh mines and its steps take"),
+    refresh_lag=Field(0, whole(0), "steps that a second process mines for meanwhile; 0: training waits"),
+    refresh_env=Field((), TEXTS, "environment of that process, such as ('CUDA_VISIBLE_DEVICES=1',)"),
 )
 
 

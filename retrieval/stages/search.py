@@ -1,8 +1,10 @@
 """The stage `search`: a query of one's own against the corpus, or the passages of labelled examples."""
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from retrieval import terminal
+from retrieval.config.fields import Field, declare, whole
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
@@ -15,6 +17,21 @@ from retrieval.stages import index as indexes
 from retrieval.stages.index import CORPUS
 
 _WIDTH = 160
+
+declare("search", k=Field(5, whole(1), "hits that --stage=search shows"))
+
+
+def check(config: ConfigDict) -> None:
+    """Checks the number of hits.
+
+    Raises:
+      UserError: it is more than are looked for.
+    """
+    if config.search.k > config.evaluate.depth:
+        raise UserError(
+            f"config.search.k={config.search.k}: no more than config.evaluate.depth={config.evaluate.depth} hits are "
+            "looked for; lower the first or raise the second"
+        )
 
 
 def search(run: Run) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from retrieval import files
+from retrieval.config.fields import SHARE_BETWEEN, TEXT, Field, declare, whole
 from retrieval.data.corpora import source_paths
 from retrieval.data.sets import beir, open_domain, splits
 from retrieval.data.sets.beir import RetrievalSet
@@ -24,6 +25,19 @@ _log = logging.getLogger(__name__)
 
 CORPUS = "corpus"  # what the embeddings and the indexes of the prepared corpus are called
 _PART = 2000  # texts whose tokens are counted at a time: of documents, some hundred megabytes
+
+declare(
+    "sets",
+    distractors=Field(0, whole(0), "further candidates from the corpus (Table 6 of Chang et al. 2020: one million)"),
+)
+declare(
+    "split",
+    set=Field("", TEXT, "evaluation set whose questions are divided for fine-tuning"),
+    ratio=Field(0.8, SHARE_BETWEEN, "share of the questions to train on"),
+    validation=Field(0.1, SHARE_BETWEEN, "share of the training questions to validate on"),
+    seed=Field(0, whole(0), "seed of the division"),
+    shards=Field(64, whole(1), "files of labelled examples; a multiple of data.lanes"),
+)
 
 
 def write_sets(run: Run) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
+from retrieval.config.fields import Field, Kind, declare, whole
 from retrieval.errors import UserError
 from retrieval.pipeline.records import read_own_record
 from retrieval.pipeline.run import Run
@@ -30,6 +31,25 @@ FOLLOWED = ("checkpoints", "refreshed", "metrics")
 
 # Where a batch is kept whose updates were not finite.
 BAD_BATCHES = "bad_batches"
+
+_STEPS = Kind(
+    "the first and the last step, such as 10,15, or ()",
+    lambda value: isinstance(value, tuple | list) and len(value) in (0, 2) and all(type(item) is int for item in value),
+)
+declare(
+    "train",
+    steps=Field(100_000, whole(1), "batches; an update comes every train.accumulation of them"),
+    batch_size=Field(8192, whole(1), "examples of a batch, on all devices"),
+    accumulation=Field(1, whole(1), "batches whose gradients make one update"),
+    chunk_size=Field(0, whole(0), "examples that a tower takes at a time: less memory, more time; 0: all"),
+)
+declare(
+    "loop",
+    log_every=Field(100, whole(1), "steps between lines of the log"),
+    checkpoint_every=Field(1000, whole(1), "steps between checkpoints"),
+    keep_checkpoints=Field(2, whole(1), "checkpoints that stay on the disk"),
+)
+declare("profile", steps=Field((), _STEPS, "first and last step of a trace for TensorBoard, such as 10,15, or ()"))
 
 
 def train(run: Run) -> dict[str, Any]:

@@ -11,9 +11,20 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from retrieval.config.fields import NOT_NEGATIVE, POSITIVE, SHARE, Field, declare, one_of
 from retrieval.errors import UserError, unknown_name
 
 OPTIMIZERS = ("adam", "lamb")
+
+declare(
+    "train",
+    optimizer=Field("adam", one_of("optimizer", OPTIMIZERS), "Adam or LAMB, with decoupled weight decay"),
+    learning_rate=Field(1e-4, POSITIVE, "highest learning rate, at the end of the warm-up"),
+    warmup_ratio=Field(0.1, SHARE, "share of the steps in which the learning rate rises"),
+    weight_decay=Field(0.0, NOT_NEGATIVE, "weight decay, times the learning rate"),
+    clip_norm=Field(1.0, NOT_NEGATIVE, "longest gradient; 0: no clipping"),
+    lamb_norm_limit=Field(0.0, NOT_NEGATIVE, "longest that LAMB takes a parameter for; 0: no limit"),
+)
 
 
 def make_optimizer(

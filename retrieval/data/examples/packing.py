@@ -18,12 +18,21 @@ from typing import Any, Protocol
 import numpy as np
 
 from retrieval import files
+from retrieval.config.fields import SHARE, Field, declare, whole
 from retrieval.errors import UserError
 
 Arrays = dict[str, np.ndarray]
 
 # Chance alone makes a batch's worth or two wait. So many are a sign that more tokens are drawn than the rows hold.
 _MOST_WAITING = 16
+
+declare(
+    "data.pack",
+    query=Field(0.0, SHARE, "tokens of packed query rows, as a share of one text per row's; 0: one text per row"),
+    query_row=Field(128, whole(3), "tokens of a packed row of queries"),
+    document=Field(0.0, SHARE, "tokens of packed document rows, as a share of one text per row's; 0: one text per row"),
+    document_row=Field(384, whole(5), "tokens of a packed row of documents"),
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ import seqio
 import tensorflow as tf
 
 from retrieval import files, hashing
+from retrieval.config.fields import NOT_NEGATIVE, SHARE, SWITCH, Field, declare, number, whole
 from retrieval.data.examples import batches, pretraining
 from retrieval.data.examples.pretraining import Specials
 from retrieval.data.labelled import pair_shards
@@ -23,6 +24,30 @@ _TEXTS = ("mlm", "autoencoder")  # of single texts, the same ones: what differs 
 LABELLED = "pairs"
 _PASSAGES = "passages-*.tfrecord"
 TASKS = (*_PAIRS, *_TEXTS, LABELLED)
+
+_HELD_OUT = number(
+    "0, or a share from 0.0001 to below 1, such as 0.01", lambda value: value == 0 or 0.0001 <= value < 1
+)
+declare(
+    "data.rates",
+    ict=Field(0.0, NOT_NEGATIVE, "how often the inverse cloze task is drawn, beside the other tasks; 0: never"),
+    bfs=Field(0.0, NOT_NEGATIVE, "how often body-first selection is drawn"),
+    wlp=Field(0.0, NOT_NEGATIVE, "how often Wikipedia link prediction is drawn"),
+    mlm=Field(0.0, NOT_NEGATIVE, "how often the masked language model's texts are drawn"),
+    autoencoder=Field(0.0, NOT_NEGATIVE, "how often the texts of MLM with a weak decoder are drawn"),
+    pairs=Field(0.0, NOT_NEGATIVE, "how often labelled examples are drawn: fine-tuning"),
+)
+declare(
+    "data",
+    ict_removal=Field(1.0, SHARE, "how often ICT takes the query's sentence out of the document; ORQA: 0.9"),
+    whole_word=Field(False, SWITCH, "whether MLM masks all pieces of a word or none"),
+    query_length=Field(64, whole(3), "tokens of a query, with [CLS] and [SEP]"),
+    document_length=Field(288, whole(5), "tokens of a document, with its title, [CLS] and two [SEP]"),
+    lanes=Field(256, whole(1), "streams of examples; a multiple of the hosts that divides train.batch_size and shards"),
+    shuffle_buffer=Field(128, whole(1), "examples that each lane and task draws from; the shards are in random order"),
+    held_out=Field(0.001, _HELD_OUT, "share of the passages that validate pre-training and are never its documents"),
+    negatives=Field(0, whole(0), "hard negatives of a labelled example, drawn anew every epoch"),
+)
 
 _RECORD = {
     "document_id": tf.io.FixedLenFeature([], tf.int64),

@@ -1,0 +1,15 @@
+"""The fields of a run as such: its seed, its stages, and where its corpus, vocabulary and other outputs come from."""
+
+from retrieval.config.fields import SEED, TEXT, TEXTS, Field, declare
+
+declare(
+    "",
+    seed=Field(0, SEED, "seed of everything random"),
+    stages=Field((), TEXTS, "stages of the run"),
+    corpus=Field("", TEXT, "'pydocs', MediaWiki exports separated by commas, or tfds:wikipedia/CONFIG"),
+    base=Field("", TEXT, "work directory of a run whose outputs serve for the stages that are not listed"),
+    vocab=Field("", TEXT, "BERT's vocab.txt, RoBERTa's tokenizer.json, or a folder; '': one is trained on the corpus"),
+    plugins=Field(
+        (), TEXTS, "modules to import first, which add losses, formats, fields, such as ('my_package.losses',)"
+    ),
+)
