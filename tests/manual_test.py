@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import subprocess
 import sys
 
 import pytest
@@ -133,3 +134,11 @@ def test_help_lists_all_of_it(monkeypatch, capsys):
         assert name in told
     for form in (*SETS.values(), *LABELLED.values(), *QUESTIONS.values()):
         assert form.what in told and form.setting in told
+
+
+def test_help_and_the_reference_page_have_every_field_as_it_is_declared():
+    """The page is made by `python -m retrieval.cli.fields_reference > docs/config.md`, here without plugins' fields."""
+    program = "from retrieval.cli import fields_reference as f; print(*f.lines(), f.markdown(), sep=chr(10), end='')"
+    told = subprocess.check_output([sys.executable, "-c", program], cwd=REPOSITORY, text=True)
+    assert told.endswith((REPOSITORY / "docs" / "config.md").read_text(encoding="utf-8"))
+    assert "config.search.k=5\n      hits that --stage=search shows" in told
