@@ -52,6 +52,7 @@ def main(argv: Sequence[str]) -> None:
 def _run(workdir: str, folder: Path, copy: mirror.Mirror | None = None) -> None:
     """Runs the stages in a folder, which may be the local one of a work directory on a store."""
     # Worker processes import this file: they must not have to import JAX and TensorFlow with it.
+    from retrieval.config.experiment import load_plugins
     from retrieval.pipeline.run import Run
     from retrieval.pipeline.runner import run_stage, take_run
     from retrieval.stages.check import check
@@ -60,6 +61,7 @@ def _run(workdir: str, folder: Path, copy: mirror.Mirror | None = None) -> None:
     names = _stages(config)
     run = Run(config, folder, REPOSITORY / "requirements.lock", _QUERY.value, copy)
     hosts.on_first(lambda: check(run, names, command_line.overridden()))
+    load_plugins(config.plugins)  # on every host
     hosts.on_first(lambda: take_run(run))
     for name in names:
         run_stage(run, name)

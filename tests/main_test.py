@@ -283,6 +283,26 @@ def test_a_stage_reads_nothing_that_was_made_with_other_settings(tmp_path, stage
     check.check(first, ["evaluate"])
 
 
+def test_each_check_of_the_stages_that_are_asked_for_runs_once(tmp_path, stages, monkeypatch):
+    """And before the first of them; those of other stages do not run."""
+    called = []
+    for name, stage in list(stages.items()):
+        stages[name] = dataclasses.replace(
+            stage,
+            check_settings=lambda config, name=name: called.append(f"settings of {name}"),
+            check=lambda run, name=name: called.append(name),
+        )
+    monkeypatch.setattr(check, "_check_files", lambda *_: None)
+    run = make_run(tmp_path)
+    run.config.base = ""
+    check.check(run, ["prepare", "evaluate"])
+    assert called == ["settings of prepare", "settings of evaluate", "prepare", "evaluate"]
+    called.clear()
+    run_all(run, stages)
+    check.check(run, ["evaluate"])
+    assert called == ["settings of evaluate", "evaluate"]
+
+
 def test_all_stages_that_a_new_setting_asks_for_are_named_at_once(tmp_path, monkeypatch, stages):
     """Not one after the other, at every attempt; those that stay as they are, and the model, are not among them."""
     stages.clear()

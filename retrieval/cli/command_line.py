@@ -16,6 +16,7 @@ from ml_collections import ConfigDict, config_flags
 
 from retrieval import terminal
 from retrieval.cli import config_files, flag_errors
+from retrieval.config import fields
 from retrieval.errors import UserError
 from retrieval.runtime import hosts, mirror, platforms
 
@@ -66,6 +67,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
         kept = _kept(overrides[0])
         argv, plain = ([words[0], kept, *words[1:]] for words in (argv, plain))
         _parse(plain)
+    _load_plugins(plain, overrides)
     config: Any = CONFIG.value
     for override in overrides:
         _check_field(config, _OVERRIDE.sub("", override).split("=")[0])
@@ -176,6 +178,25 @@ def _kept(override: str) -> str:
             "--config=configs/ict_bfs_wlp.py:local (it can be left out where --workdir has a config.json)"
         )
     return f"--{CONFIG.name}={_KEPT}:{workdir}"
+
+
+def _load_plugins(plain: Sequence[str], overrides: Sequence[str]) -> None:
+    """Imports the plugins of the config, and parses again: the fields that they declare can be set like any other."""
+    from retrieval.config import experiment  # not for worker processes, which import this file
+
+    config: Any = CONFIG.value
+    if "plugins" not in config:  # the config of a study, whose runs have their own
+        return
+    before = len(fields.declared())
+    if named := [override for override in overrides if _OVERRIDE.sub("", override).split("=")[0] == "plugins"]:
+        flags.FLAGS.unparse_flags()
+        _parse([*plain, *named])
+        config = CONFIG.value
+        delattr(flags.FLAGS, "config.plugins")  # it sets the field of this config alone, and another is to be parsed
+    experiment.load_plugins(config.plugins)
+    if named or len(fields.declared()) > before:
+        flags.FLAGS.unparse_flags()
+        _parse(plain)
 
 
 def _config_flag(argv: Sequence[str]) -> str:

@@ -36,6 +36,8 @@ class Stage:
       grows: fields of a fixed stage that may be raised once it is done: it then goes on from where it ended.
       always: it runs whenever it is asked for.
       everywhere: every host of a pod takes its part; otherwise the first does it all, and the others wait.
+      check_settings: refuses fields that do not fit each other, before anything else is looked at.
+      check: refuses what it could make nothing of, before the first stage of the run begins.
       reads: what it reads, in words.
       writes: what it writes below the work directory, in words.
     """
@@ -56,6 +58,8 @@ class Stage:
     grows: tuple[str, ...] = ()
     always: bool = False
     everywhere: bool = False
+    check_settings: Callable[[ConfigDict], None] = lambda config: None
+    check: Callable[[Run], None] = lambda run: None
     reads: str = ""
     writes: str = ""
 

@@ -14,25 +14,18 @@ from retrieval.pipeline import downloads, order
 from retrieval.pipeline.records import is_current, is_done
 from retrieval.pipeline.run import Run, kept_config
 from retrieval.pipeline.stage import STAGES
-from retrieval.recipes import bert_weights, examples, initial_parameters, objective, validation
+from retrieval.recipes import bert_weights, examples, initial_parameters
 from retrieval.recipes import towers as models
 from retrieval.runtime import hosts, mirror
 from retrieval.runtime.store import is_url
 from retrieval.stages import (
-    evaluate,
-    export,
     hard_negatives,
-    metric_writers,
     mine,
     overrides,
     pairs,
     plan,
     prepare,
-    refresh,
-    search,
     sets,
-    similarity,
-    train,
 )
 from retrieval.training import sharding
 
@@ -70,16 +63,12 @@ def check(run: Run, names: Sequence[str], overridden: Collection[str] = ()) -> N
     if hosts.count() > 1:
         _check_alone(run, names)
     downloads.bring(run, names)  # which may take long; what is to come reads more than configs and records
-    if "mine" in names or ("train" in names and run.config.mine.refresh_every):
-        mine.check_questions(run)
+    for name in names:
+        STAGES[name].check(run)
     if not run.prepares:
         _check_vocabulary(run, names)
     if "train" in names and not is_done(run, "train"):
         _check_training(run)
-    if "export" in names:
-        export.check(run)
-    if "similarity" in names:
-        similarity.check(run)
     if {"encode", "search", "export", "similarity"} & set(names):
         initial_parameters.check_vocabulary(run, run.holder("train").folder, "config.base")
 
@@ -230,22 +219,8 @@ def check_combinations(config: ConfigDict, stages: Collection[str]) -> None:
     Raises:
       UserError: they do not.
     """
-    if {"train", "plan"} & set(stages):
-        examples.check(config)
-        models.check(config)
-        objective.check(config)
-    if "mine" in stages or config.mine.refresh_every:
-        hard_negatives.check(config)
-    if "train" in stages:
-        train.check(config)
-        refresh.check(config)
-        metric_writers.check(config)
-    if "train" in stages and config.loop.validate_every:
-        validation.check(config)
-    if "evaluate" in stages:
-        evaluate.check(config)
-    if "search" in stages:
-        search.check(config)
+    for name in stages:
+        STAGES[name].check_settings(config)
 
 
 def read_config(folder: Path) -> ConfigDict:

@@ -286,6 +286,7 @@ STAGES.register(
     "evaluate",
     Stage(
         evaluate,
+        check_settings=check,
         reads="indexes",
         writes="`runs/*/*.trec`, `per_query/*/*.npz`, `results.json`",
         settings=("evaluate",),

@@ -196,6 +196,7 @@ STAGES.register(
     "export",
     Stage(
         export,
+        check=check,
         reads="checkpoint, vocabulary, results",
         writes="`export/`: the towers for Hugging Face's libraries, a model card",
         settings=("export",),

@@ -171,6 +171,8 @@ STAGES.register(
     "mine",
     Stage(
         mine,
+        check_settings=hard_negatives.check,
+        check=check_questions,
         reads="training questions, an index that is made before or is the base's",
         writes="`negatives/`: the questions with hard negatives, and where these are from",
         settings=("mine.system", *hard_negatives.SETTINGS),

@@ -22,7 +22,7 @@ from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import display
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes import examples, train_state
+from retrieval.recipes import examples, objective, train_state
 from retrieval.recipes import towers as models
 from retrieval.training import chips, collectives, sharding, work
 from retrieval.training.chips import Chip
@@ -408,10 +408,22 @@ def _gb(count: float | None) -> str | None:
     return None if count is None else f"{count / 1e9:.3g} GB"
 
 
+def check_model(config: ConfigDict) -> None:
+    """Checks the fields that say what is trained.
+
+    Raises:
+      UserError: some do not fit each other.
+    """
+    examples.check(config)
+    models.check(config)
+    objective.check(config)
+
+
 STAGES.register(
     "plan",
     Stage(
         plan,
+        check_settings=check_model,
         reads="the config alone",
         writes="`plan.json`; prints what a train step takes on `plan.topology`",
         uses=("seed", "vocab", "prepare.vocab_size", "data", "model", "train"),

@@ -86,6 +86,7 @@ STAGES.register(
     "search",
     Stage(
         search,
+        check_settings=check,
         reads="indexes of the corpus, or of labelled examples",
         writes="prints hits for `--query`",
         uses=("seed", "model", "data.query_length", "data.document_length", "evaluate.depth"),

@@ -114,6 +114,7 @@ STAGES.register(
     "similarity",
     Stage(
         similarity,
+        check=check,
         reads="checkpoint, passages",
         writes="`similarity.json`; prints how alike random texts are to the encoder, by length",
         uses=("seed", "data.document_length"),

@@ -14,11 +14,11 @@ from retrieval.errors import UserError
 from retrieval.pipeline.records import read_own_record
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes import initial_parameters, train_state, validation
+from retrieval.recipes import examples, initial_parameters, objective, train_state, validation
 from retrieval.recipes import towers as models
 from retrieval.recipes.examples import abstract_batch, make_batches
 from retrieval.runtime import hosts
-from retrieval.stages import hard_negatives, metric_writers, refresh
+from retrieval.stages import hard_negatives, metric_writers, mine, refresh
 from retrieval.stages.mined_versions import Versions
 from retrieval.training import chips, loop, sharding
 from retrieval.training.checkpoint import Follower, drop_damaged
@@ -157,7 +157,35 @@ def _cost(config: ConfigDict, vocab_size: int, state: TrainState, mesh: jax.shar
     return loop.Cost(mesh.size * flops, chip and mesh.size * chip.peak_flops / chip.cores)
 
 
-def check(config: ConfigDict) -> None:
+def check_settings(config: ConfigDict) -> None:
+    """Checks the fields that training reads.
+
+    Raises:
+      UserError: some do not fit each other.
+    """
+    examples.check(config)
+    models.check(config)
+    objective.check(config)
+    _check_steps(config)
+    refresh.check(config)
+    if config.mine.refresh_every:
+        hard_negatives.check(config)
+    metric_writers.check(config)
+    if config.loop.validate_every:
+        validation.check(config)
+
+
+def check_refresh(run: Run) -> None:
+    """Checks that negatives can be mined anew, where they are to be.
+
+    Raises:
+      UserError: there are no training questions to mine for.
+    """
+    if run.config.mine.refresh_every:
+        mine.check_questions(run)
+
+
+def _check_steps(config: ConfigDict) -> None:
     """Checks what the config says about steps.
 
     Raises:
@@ -190,6 +218,8 @@ STAGES.register(
     "train",
     Stage(
         train,
+        check_settings=check_settings,
+        check=check_refresh,
         reads="shards",
         writes="`checkpoints/`, `metrics/` (JSON lines and TensorBoard), `refreshed/`",
         settings=(

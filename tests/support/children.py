@@ -31,20 +31,30 @@ class Strike(NamedTuple):
     signal: int = signal.SIGKILL
 
 
-def run(arguments: Sequence[str], log: Path, strike: Strike | None = None, xla_flags: str = XLA_FLAGS) -> int:
+def run(
+    arguments: Sequence[str],
+    log: Path,
+    strike: Strike | None = None,
+    xla_flags: str = XLA_FLAGS,
+    folder: Path | None = None,
+) -> int:
     """The exit code of `retrieval.main` in a process.
 
     Args:
       log: the file that it writes to in place of the terminal; with it, when it is struck: "struck at SECONDS".
       xla_flags: those of one device by default.
+      folder: where it runs, and looks for modules first, as `python -m` does.
     """
-    child = FORK_SERVER.Process(target=_run, args=(arguments, log, strike, xla_flags))
+    child = FORK_SERVER.Process(target=_run, args=(arguments, log, strike, xla_flags, folder))
     child.start()
     child.join()
     return child.exitcode
 
 
-def _run(arguments: Sequence[str], log: Path, strike: Strike | None, xla_flags: str) -> None:
+def _run(arguments: Sequence[str], log: Path, strike: Strike | None, xla_flags: str, folder: Path | None) -> None:
+    if folder:
+        os.chdir(folder)
+        sys.path.insert(0, str(folder))
     from retrieval import main
     from retrieval.cli import command_line
 

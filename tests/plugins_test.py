@@ -1,0 +1,100 @@
+"""Plugins: modules outside the repository, and the code blocks of docs/extending.md as they are there."""
+
+import json
+import re
+import shlex
+
+import pytest
+from conftest import REPOSITORY
+from support import children
+
+PAGE = (REPOSITORY / "docs" / "extending.md").read_text(encoding="utf-8")
+FILES = dict(re.findall(r"^```python\n# (\S+)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
+COMMANDS = [
+    shlex.split(block.replace("\\\n", ""))[1:]
+    for block in re.findall(r"^```sh\npython -m (.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+]
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """A folder with the files of the page, and a small evaluation set."""
+    folder = tmp_path_factory.mktemp("lab")
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    texts = ["the red fox sleeps", "an owl", "the blue whale swims far away"]
+    passages = [{"_id": f"d{i}", "title": "", "text": text} for i, text in enumerate(texts)]
+    queries = [{"_id": "q0", "text": "where does the red fox sleep"}, {"_id": "q1", "text": "does a whale swim"}]
+    (folder / "toy" / "qrels").mkdir(parents=True)
+    for name, records in (("corpus", passages), ("queries", queries)):
+        (folder / "toy" / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (folder / "toy" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq0\td0\t1\nq1\td2\t1\n")
+    (folder / "faq.tsv").write_text("".join(f"{query['text']}\t{text}\n" for query, text in zip(queries, texts[::2])))
+    return folder
+
+
+def run(folder, *arguments):
+    """Runs the program in a folder: its exit code, and what it said."""
+    log = folder / "log.txt"
+    log.unlink(missing_ok=True)
+    code = children.run(arguments, log, folder=folder)
+    return code, log.read_text()
+
+
+def command(about):
+    """The arguments of the one command of the page that names a plugin."""
+    (found,) = [arguments for arguments in COMMANDS if f"lab.{about}" in " ".join(arguments)]
+    return found
+
+
+def test_every_file_of_the_page_is_run():
+    assert FILES and sorted(FILES) == sorted(f"lab/{about}.py" for about in CHECKS)
+
+
+def lengths(folder):
+    assert json.loads((folder / "lengths.json").read_text()) == {"toy": 5}
+
+
+def faq(folder):
+    rows = json.loads((folder / "results.json").read_text())
+    assert {row["value"] for row in rows if row["metric"] == "Success@1"} == {1}
+
+
+CHECKS = {"lengths": lengths, "faq": faq}
+
+
+@pytest.mark.parametrize("about", CHECKS)
+def test_the_example_runs(lab, about):
+    code, said = run(lab, *command(about))
+    assert code == 0, said
+    CHECKS[about](lab / "runs" / about)
+
+
+def test_a_run_keeps_its_plugins(lab):
+    """It goes on without them on the command line, and their fields can be set."""
+    workdir = "--workdir=runs/again"
+    begun = [workdir if word.startswith("--workdir") else word for word in command("lengths")]
+    code, said = run(lab, *begun)
+    assert code == 0, said
+    assert json.loads((lab / "runs" / "again" / "config.json").read_text())["plugins"] == ["lab.lengths"]
+    code, said = run(lab, workdir, "--stage=lengths")
+    assert code == 0 and "lengths: up to date" in said
+    code, said = run(lab, workdir, "--stage=lengths", "--config.lengths.least=5")
+    assert code == 0, said
+    assert json.loads((lab / "runs" / "again" / "lengths.json").read_text()) == {"toy": 6}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--config.plugins=lab.absent", "error: config.plugins: 'lab.absent' cannot be imported (ModuleNotFoundError"),
+        ("--config.plugins=lab.lengths --config.lengths.least=few", "config.lengths.least"),
+        ("--config.plugins=lab.lengths --config.lengths.leest=1", "config.lengths.leest"),
+        ("--config.plugins=lab.faq --config.sets.faq=toy/corpus.jsonl", "corpus.jsonl, line 1: no tab"),
+        ("--config.plugins=lab.lengths --stage=lenghts", "unknown stage 'lenghts': did you mean lengths"),
+    ],
+)
+def test_mistakes_in_plugins_are_one_sentence(lab, arguments, message):
+    code, said = run(lab, "--config=bm25", "--workdir=runs/mistake", "--config.sets.beir=toy", *arguments.split())
+    assert code == 2 and message in said and "Traceback" not in said, said
