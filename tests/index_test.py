@@ -12,7 +12,9 @@ from ml_collections import ConfigDict
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
 from retrieval.search import encoding, scann, tuning
-from retrieval.stages import index, search
+from retrieval.search.exact import ExactIndex
+from retrieval.search.index_kind import DENSE, INDEXES, IndexKind, register
+from retrieval.stages import index, mine, search
 from retrieval.stages.index import CORPUS, TRAINED
 
 needs_scann = pytest.mark.skipif(not scann.available(), reason="ScaNN cannot be imported here")
@@ -98,5 +100,55 @@ def test_the_config_says_how_many_queries(run, monkeypatch):
     counts = []
     monkeypatch.setattr(tuning, "_choose", lambda rng, number, count: counts.append(count) or np.arange(count))
     run.config.index.tune_queries = 130
-    index._build_scann(run, "large")
+    INDEXES["scann"].build(index._contents(run, "large", TRAINED), index._options(run, INDEXES["scann"]))
     assert counts == [130]
+
+
+class Reversed:
+    """Exact search whose rows are saved last first."""
+
+    def __init__(self, embeddings):
+        self._embeddings, self.description = embeddings, "reversed"
+
+    def __len__(self):
+        return len(self._embeddings)
+
+    def save(self, folder):
+        folder.mkdir(parents=True)
+        np.save(folder / "rows.npy", self._embeddings[::-1])
+
+    def search(self, queries, k):
+        return ExactIndex(self._embeddings).search(queries, k)
+
+
+class Plugin(IndexKind):
+    """A kind of index from outside, with an option of its own."""
+
+    name, title, system = "reversed", "Reversed", "dense (reversed)"
+    options = ("index.tune_queries",)
+
+    def build(self, contents, options):
+        assert options == {"index.tune_queries": 7} and len(contents.queries())
+        return Reversed(contents.embeddings_WE)
+
+    def load(self, folder):
+        return Reversed(np.load(folder / "rows.npy")[::-1])
+
+
+def test_an_index_from_outside_is_built_searched_and_mined(run, monkeypatch):
+    monkeypatch.setattr(INDEXES, "_entries", dict(INDEXES.items()))
+    assert "reversed" not in DENSE
+    register(Plugin)
+    run.config.index.dense, run.config.mine.system, run.config.index.tune_queries = "reversed", "reversed", 7
+    assert "reversed" in DENSE and mine.needs(run.config) == ("train", "encode", "index")
+    assert index.index(run)["large, dense"] == "reversed"
+    assert [kind.name for kind in index.saved_kinds(run, "large")] == ["reversed"]
+    queries = encoding.load(run.embeddings("large", TRAINED), "queries")[0]
+    exact = index.open_index(run, "large", INDEXES["exact"]).search(queries, 5)
+    np.testing.assert_array_equal(index.dense_index(run, "large").search(queries, 5)[1], exact[1])
+    monkeypatch.setattr(Plugin, "available", lambda self: False)
+    assert not list(index.saved_kinds(run, "large"))
+
+
+def test_bm25_is_no_dense_index():
+    assert {"exact", "scann"} <= set(DENSE) and "bm25" not in DENSE and "bm25" in INDEXES

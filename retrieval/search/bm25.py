@@ -20,6 +20,7 @@ from retrieval.config.fields import NOT_NEGATIVE, SHARE, Field, Kind, declare, o
 from retrieval.errors import UserError
 from retrieval.files import atomic, read_arrays, read_json, verify_manifest, write_json, write_manifest
 from retrieval.search.exact import no_results
+from retrieval.search.index_kind import IndexKind, register
 from retrieval.search.words import ENGLISH, STEMMERS, STOP_WORDS, Words
 
 _BATCH = 128
@@ -204,3 +205,14 @@ def _import_bm25s() -> ModuleType:
     import bm25s
 
     return bm25s
+
+
+@register
+class Bm25(IndexKind):
+    """The kind 'bm25', which the stage `index` builds in any case."""
+
+    name, title, system = "bm25", "BM25", "bm25"
+    of_words = True
+
+    def load(self, folder: Path) -> Bm25Index:
+        return Bm25Index.load(folder)

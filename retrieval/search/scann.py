@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import logging
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,8 +20,9 @@ import numpy as np
 from retrieval.config.fields import SHARE_ABOVE, Field, declare, whole
 from retrieval.errors import UserError
 from retrieval.files import atomic, read_array, read_json, verify_manifest, write_json, write_manifest
-from retrieval.search import tuning
+from retrieval.search import tuning, windows
 from retrieval.search.exact import finite_embeddings, matching_queries, no_results
+from retrieval.search.index_kind import Contents, IndexKind, register
 from retrieval.search.tuning import Sample, Setting
 
 _log = logging.getLogger(__name__)
@@ -243,3 +245,25 @@ def _import_scann() -> ModuleType:
     from scann.scann_ops.py import scann_ops_pybind
 
     return scann_ops_pybind
+
+
+@register
+class Scann(IndexKind):
+    """The kind 'scann', tuned on queries like those that will come."""
+
+    name, title, system = "scann", "ScaNN", "dense (ScaNN)"
+    options = ("index.tune_queries", "index.recall_target")
+
+    def available(self) -> bool:
+        return available()
+
+    def build(self, contents: Contents, options: Mapping[str, Any]) -> ScannIndex:
+        tree = ScannIndex.build(contents.embeddings_WE)
+        if tree.is_exact:
+            return tree
+        k = windows.at_first(contents.depth, np.bincount(contents.owners_W).max())
+        sample = tuning.draw(contents.embeddings_WE, contents.queries(), options["index.tune_queries"], k)
+        return tree.tuned(sample, options["index.recall_target"])
+
+    def load(self, folder: Path) -> ScannIndex:
+        return ScannIndex.load(folder)

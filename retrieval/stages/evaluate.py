@@ -20,8 +20,9 @@ from retrieval.pipeline.records import details
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples
-from retrieval.search import encoding, exact, fusion, scann, tuning, windows
+from retrieval.search import encoding, exact, fusion, tuning, windows
 from retrieval.search.bm25 import Bm25Index
+from retrieval.search.index_kind import DENSE, EXACT, INDEXES
 from retrieval.stages import index as indexes
 from retrieval.stages import sets
 from retrieval.stages.index import BM25, BM25_ALSO, TRAINED, UNTRAINED
@@ -128,8 +129,8 @@ def _rankings(run: Run, value: Judged) -> Iterator[Ranking]:
     trained, queries = _exact(run, value, TRAINED)
     dense = search("dense", trained, queries)
     yield dense
-    if scann.available() and run.index(value.name, "scann").exists():
-        yield search("dense (ScaNN)", indexes.scann_index(run, value.name), queries)
+    for kind in indexes.saved_kinds(run, value.name):
+        yield search(kind.system, indexes.open_index(run, value.name, kind), queries)
     weight, questions = _weight(run, value, words, trained)
     began = time.perf_counter()
     fused = fusion.hybrid((bm25.scores, bm25.rows), (dense.scores, dense.rows), weight, bm25.rows.shape[1])
@@ -181,7 +182,7 @@ def _exact(run: Run, value: Judged, system: str) -> tuple[windows.Index, np.ndar
     """Exact search over a set's candidates, and the embeddings of its queries."""
     indexes.check_embeddings(run, system, value)
     queries, _ = encoding.load(run.embeddings(value.name, system), "queries")
-    return indexes.exact_index(run, value.name, system), queries
+    return indexes.open_index(run, value.name, INDEXES[EXACT], system), queries
 
 
 def _search(value: Judged, depth: int, system: str, index: Any, queries: Any) -> Ranking:
@@ -189,7 +190,7 @@ def _search(value: Judged, depth: int, system: str, index: Any, queries: Any) ->
     # Where a candidate may be the query itself, one more is asked for: dropping it leaves a list of full length.
     deep = min(depth + bool(value.own), len(value.candidates))
     # Compilation is not part of the search, and BM25 has none.
-    index.search(queries[: 1 if isinstance(index, Bm25Index) else exact.compiling(len(queries))], deep)
+    index.search(queries[: 1 if isinstance(queries, list) else exact.compiling(len(queries))], deep)
     began = time.perf_counter()
     scores, rows = index.search(queries, deep)
     seconds = time.perf_counter() - began
@@ -276,9 +277,9 @@ def _speed(value: Judged, rankings: dict[str, Ranking]) -> dict[str, Any]:
     for name, ranking in rankings.items():
         if ranking.weight is not None:
             notes[f"{value.name}, {name}"] |= {"weight_of_dense": ranking.weight, "validation": ranking.validation}
-    if "dense (ScaNN)" in rankings:
-        recalls = tuning.recalls(rankings["dense"].rows, rankings["dense (ScaNN)"].rows)
-        notes[f"{value.name}, dense (ScaNN)"]["recall_against_exact"] = round(float(recalls.mean()), 4)
+    for system in {INDEXES[kind].system for kind in DENSE if kind != EXACT} & set(rankings):
+        recalls = tuning.recalls(rankings["dense"].rows, rankings[system].rows)
+        notes[f"{value.name}, {system}"]["recall_against_exact"] = round(float(recalls.mean()), 4)
     return notes
 
 

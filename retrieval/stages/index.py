@@ -3,6 +3,7 @@
 import functools
 import itertools
 import logging
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,16 +21,15 @@ from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples
 from retrieval.recipes import towers as models
 from retrieval.recipes.initial_parameters import load_towers, of_towers
-from retrieval.search import encoding, scann, tuning, windows
+from retrieval.search import encoding, windows
 from retrieval.search.bm25 import Bm25Index
-from retrieval.search.exact import ExactIndex
+from retrieval.search.index_kind import DENSE, EXACT, INDEXES, Contents, IndexKind
 from retrieval.search.words import Words
 
 _log = logging.getLogger(__name__)
 
 CORPUS = "corpus"
 TRAINED, UNTRAINED = "trained", "untrained"
-DENSE = ("scann", "exact")
 ACCENTS = ("vocabulary", "fold", "keep")
 BM25, BM25_ALSO = "bm25", "bm25_also"
 
@@ -86,9 +86,9 @@ def index(run: Run) -> dict[str, Any]:
 
     Before `encode` or `mine` in config.stages it is BM25 alone.
     """
-    dense = run.config.index.dense
-    if dense == "scann" and not scann.available():
-        _log.warning("ScaNN cannot be imported here: exact search serves instead")
+    dense_kind = INDEXES[run.config.index.dense]
+    if not (is_available := dense_kind.available()):
+        _log.warning("%s cannot be imported here: exact search serves instead", dense_kind.title)
     built, words = {}, _words(run)
     for name in collections(run):
         texts = [document_text(candidate) for candidate in read_candidates(run, name)]
@@ -96,11 +96,11 @@ def index(run: Run) -> dict[str, Any]:
             bm25 = Bm25Index.build(texts, "title + text", k1, b, words)
             bm25.save(run.index(name, kind))
             built[f"{name}, {'BM25' if kind == BM25 else bm25.system}"] = bm25.description
-        if dense == "scann" and scann.available() and needs(run.config) and has_embeddings(run, name):
-            tree = _build_scann(run, name)
-            tree.save(run.index(name, "scann"))
-            built[f"{name}, dense"] = tree.description
-            _log.info("%s: %s", name, tree.description)
+        if dense_kind.is_saved and is_available and needs(run.config) and has_embeddings(run, name):
+            dense = dense_kind.build(_contents(run, name, TRAINED), _options(run, dense_kind))
+            dense.save(run.index(name, dense_kind.name))
+            built[f"{name}, dense"] = dense.description
+            _log.info("%s: %s", name, dense.description)
     return built
 
 
@@ -188,34 +188,36 @@ def check_count(folder: Path, count: int, there: int) -> None:
 
 
 def dense_index(run: Run, name: str) -> windows.Index:
-    """The ScaNN index of a collection, or exact search where there is none."""
-    if scann.available() and run.index(name, "scann").exists():
-        return scann_index(run, name)
-    return exact_index(run, name, TRAINED)
+    """The index of a collection that is saved, or exact search where none is."""
+    kind = next(saved_kinds(run, name), INDEXES[EXACT])
+    return open_index(run, name, kind)
 
 
-def scann_index(run: Run, name: str) -> windows.Index:
-    """The ScaNN index of a collection, whose rows are candidates."""
+def saved_kinds(run: Run, name: str) -> Iterator[IndexKind]:
+    """The kinds of index over the embeddings of a collection that are saved and can be used here."""
+    kinds = (INDEXES[kind] for kind in sorted(DENSE))
+    return (kind for kind in kinds if kind.is_saved and run.index(name, kind.name).exists() and kind.available())
+
+
+def open_index(run: Run, name: str, kind: IndexKind, system: str = TRAINED) -> windows.Index:
+    """An index over the embeddings of a collection, whose rows are candidates."""
+    if not kind.is_saved:
+        contents = _contents(run, name, system)
+        return windows.over_candidates(kind.build(contents, _options(run, kind)), contents.owners_W)
     ids = encoding.load_ids(run.embeddings(name, TRAINED), "candidates")
-    tree = scann.ScannIndex.load(run.index(name, "scann"))
-    check_count(run.index(name, "scann"), len(tree), len(ids))
-    return windows.over_candidates(tree, windows.owners(ids))
+    saved = kind.load(run.index(name, kind.name))
+    check_count(run.index(name, kind.name), len(saved), len(ids))
+    return windows.over_candidates(saved, windows.owners(ids))
 
 
-def exact_index(run: Run, name: str, system: str) -> windows.Index:
-    """Exact search over the embeddings of a collection, whose rows are candidates."""
-    embeddings, ids = encoding.load(run.embeddings(name, system), "candidates")
-    return windows.over_candidates(ExactIndex(embeddings), windows.owners(ids))
+def _contents(run: Run, name: str, system: str) -> Contents:
+    embeddings_WE, ids = encoding.load(run.embeddings(name, system), "candidates")
+    queries = functools.partial(_queries, run, name)
+    return Contents(embeddings_WE, windows.owners(ids), queries, run.config.evaluate.depth)
 
 
-def _build_scann(run: Run, name: str) -> scann.ScannIndex:
-    embeddings, ids = encoding.load(run.embeddings(name, TRAINED), "candidates")
-    tree = scann.ScannIndex.build(embeddings)
-    if tree.is_exact:
-        return tree
-    k = windows.at_first(run.config.evaluate.depth, np.bincount(windows.owners(ids)).max())
-    sample = tuning.draw(embeddings, _queries(run, name), run.config.index.tune_queries, k)
-    return tree.tuned(sample, run.config.index.recall_target)
+def _options(run: Run, kind: IndexKind) -> dict[str, Any]:
+    return {option: operator.attrgetter(option)(run.config) for option in kind.options}
 
 
 def written(run: Run, _: Any) -> list[Path]:

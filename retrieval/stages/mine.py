@@ -21,27 +21,25 @@ from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples, initial_parameters
 from retrieval.recipes import towers as models
-from retrieval.search import scann
-from retrieval.search.bm25 import Bm25Index
+from retrieval.search.index_kind import INDEXES
 from retrieval.stages import hard_negatives, sets
 from retrieval.stages import index as indexes
-from retrieval.stages.index import TRAINED
 
 _log = logging.getLogger(__name__)
 
-# What is searched, and the stages that make it.
-SYSTEMS = {"bm25": ("index",), "exact": ("train", "encode"), "scann": ("train", "encode", "index")}
-
 declare(
     "mine",
-    system=Field("bm25", one_of("index", SYSTEMS), "index to mine from: bm25, or with the base's model exact or scann"),
+    system=Field("bm25", one_of("index", INDEXES), "index to mine from: bm25, or with the base's model exact or scann"),
     answers=Field(False, SWITCH, "whether passages that hold an answer of the question are left out (DPR)"),
 )
 
 
 def needs(config: ConfigDict) -> tuple[str, ...]:
     """The stages that make what is searched."""
-    return SYSTEMS[config.mine.system]
+    kind = INDEXES.find(config.mine.system, "config.mine.system")
+    if kind.of_words:
+        return ("index",)
+    return ("train", "encode", "index") if kind.is_saved else ("train", "encode")
 
 
 def mine(run: Run) -> dict[str, Any]:
@@ -76,7 +74,8 @@ def check_index(run: Run) -> None:
     for need in needs(run.config):
         holder = source.holder(need)
         if need not in holder.config.stages:
-            way = "put 'index' before 'mine' in config.stages" if system == "bm25" else "use config.mine.system=bm25"
+            of_words = INDEXES[system].of_words
+            way = "put 'index' before 'mine' in config.stages" if of_words else "use config.mine.system=bm25"
             raise UserError(
                 f"config.mine.system={system} is made by {' and '.join(needs(run.config))}, and '{need}' is no stage "
                 f"before 'mine': {way}, or set config.base to a run that has it"
@@ -122,15 +121,14 @@ def _check_candidates(run: Run, source: Run, name: str) -> None:
 
 def _searcher(run: Run, source: Run, name: str, texts: list[str]) -> tuple[Callable, Any]:
     """The search of the index that config.mine.system names, and the questions as it takes them."""
-    if run.config.mine.system == "bm25":
-        return Bm25Index.load(source.index(name, "bm25")).search, texts
+    kind = INDEXES[run.config.mine.system]
+    folder = source.index(name, kind.name)
+    if kind.of_words:
+        return kind.load(folder).search, texts
     queries_QE = _embedded(run, source, texts)
-    if run.config.mine.system == "exact":
-        return indexes.exact_index(source, name, TRAINED).search, queries_QE
-    folder = source.index(name, "scann")
-    if not (scann.available() and folder.exists()):
-        raise UserError(f"{folder}: no ScaNN index there; use config.mine.system=exact")
-    return indexes.scann_index(source, name).search, queries_QE
+    if kind.is_saved and not (kind.available() and folder.exists()):
+        raise UserError(f"{folder}: no {kind.title} index there; use config.mine.system=exact")
+    return indexes.open_index(source, name, kind).search, queries_QE
 
 
 def _embedded(run: Run, source: Run, texts: list[str]) -> Any:
@@ -148,7 +146,7 @@ def _embedded(run: Run, source: Run, texts: list[str]) -> Any:
 def _provenance(config: ConfigDict, source: Run) -> dict[str, Any]:
     """What was searched, and what was made of the results."""
     stage = needs(config)[-1]
-    of_model = config.mine.system != "bm25"
+    of_model = not INDEXES[config.mine.system].of_words
     return {
         "system": config.mine.system,
         "run": source.holder(stage).folder.name,
