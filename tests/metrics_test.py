@@ -232,3 +232,22 @@ def test_a_query_without_a_relevant_candidate_of_the_grade_counts_as_not_found()
     names = ["RR(rel=2)@10", "R(rel=2)@1000", "RR@10"]
     measured = evaluate(rows, ["a", "b"], CANDIDATES, qrels, names)
     assert measured == {"RR(rel=2)@10": 0.5, "R(rel=2)@1000": 0.5, "RR@10": 1}
+
+
+def test_a_metric_from_outside_stands_beside_those_of_ir_measures(monkeypatch):
+    """The sum of the grades among the first k results."""
+    monkeypatch.setattr(metrics.METRICS, "_entries", dict(metrics.METRICS.items()))
+    gain = metrics.Metric(lambda grades_K, judgements, k: grades_K[: k or None].sum(), needs_cutoff=True)
+    metrics.METRICS.register("Gain", gain)
+    rows_QK, qrels = np.array([[0, 1, 2], [2, 0, -1], [1, -1, -1]]), {"a": {"x": 2, "y": 1, "z": 3}, "c": {"x": 1}}
+    names = ["Gain@2", "RR", "Gain@9"]
+    found = metrics.per_query(rows_QK, ["a", "b", "c"], ["x", "y", "z"], qrels, names)
+    assert {name: values_J.tolist() for name, values_J in found.items()} == {
+        "Gain@2": [3.0, 0.0],
+        "RR": [1.0, 0.0],
+        "Gain@9": [6.0, 0.0],
+    }
+    assert list(found) == names
+    for wrong, message in (("Gain", "written wrongly"), ("Gain@0", "written wrongly"), ("Gian@2", "did you mean Gain")):
+        with pytest.raises(UserError, match=message):
+            metrics.check_name(wrong)

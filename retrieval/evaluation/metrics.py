@@ -7,15 +7,33 @@ is dropped by `drop_self_matches`, only where the id and the text are both the q
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import ir_measures
 import numpy as np
 
-from retrieval.errors import UserError, unknown_name
+from retrieval.errors import UserError
+from retrieval.registry import Table
 
-_METRICS = ("AP", "P", "R", "RR", "Rprec", "Success", "nDCG")
-_NEED_CUTOFF = ("P", "R", "Success")
+
+class Metric(NamedTuple):
+    """A metric by judgements: 'NAME', or 'NAME@k' for the first k results.
+
+    Attributes:
+      value: of one query, from the grades [K] of its results (best first; 0 where a result is not judged), all its
+        judgements, and k (0 where none is given). None: ir_measures has a metric of this name.
+      needs_cutoff: whether it must be written with '@k'.
+    """
+
+    value: Callable[[np.ndarray, Mapping[str, int], int], float] | None = None
+    needs_cutoff: bool = False
+
+
+METRICS: Table[Metric] = Table("metric")
+for _name in ("AP", "P", "R", "RR", "Rprec", "Success", "nDCG"):
+    METRICS.register(_name, Metric(needs_cutoff=_name in ("P", "R", "Success")))
+
 # Queries that are Python dictionaries at the same time: 5,000 with 100 results take about 100 MB.
 _BATCH = 5_000
 
@@ -59,9 +77,37 @@ def per_query(
     metrics: Sequence[str],
 ) -> dict[str, np.ndarray]:
     """The values [J] of each metric for the queries that `judged` gives; arguments and errors as in `evaluate`."""
-    measures = {name: parse(name) for name in metrics}
+    for name in metrics:
+        check_name(name)
     _check(rows_QK, query_ids, candidate_ids, qrels)
     numbers = [number for number, query in enumerate(query_ids) if qrels.get(query)]
+    of_library = [name for name in metrics if METRICS[_base(name)].value is None]
+    found = _of_library(rows_QK, query_ids, candidate_ids, qrels, of_library, numbers) if of_library else {}
+    for name in metrics:
+        if value := METRICS[_base(name)].value:
+            judgements = [qrels[query_ids[number]] for number in numbers]
+            graded = (_graded(rows_QK[number], candidate_ids, grades) for number, grades in zip(numbers, judgements))
+            pairs = zip(graded, judgements)
+            found[name] = np.array([value(grades_K, grades, cutoff(name)) for grades_K, grades in pairs], float)
+    return {name: found[name] for name in metrics}
+
+
+def _graded(rows_K: np.ndarray, candidate_ids: Sequence[str], grades: Mapping[str, int]) -> np.ndarray:
+    """The grades [K] of a query's results; 0 where there is none."""
+    rows: list[int] = rows_K.tolist()
+    return np.array([grades.get(candidate_ids[row], 0) if row >= 0 else 0 for row in rows])
+
+
+def _of_library(
+    rows_QK: np.ndarray,
+    query_ids: Sequence[str],
+    candidate_ids: Sequence[str],
+    qrels: Mapping[str, Mapping[str, int]],
+    metrics: Sequence[str],
+    numbers: Sequence[int],
+) -> dict[str, np.ndarray]:
+    """The values [J] of the metrics that ir_measures has, for the queries of some numbers."""
+    measures = {name: parse(name) for name in metrics}
     found = {measure: np.zeros(len(numbers)) for measure in measures.values()}
     for start in range(0, len(numbers), _BATCH):
         batch = numbers[start : start + _BATCH]
@@ -121,18 +167,36 @@ def _scored(rows_K: np.ndarray, candidate_ids: Sequence[str]) -> dict[str, float
     return {candidate_ids[row]: float(-rank) for rank, row in enumerate(rows) if row >= 0}
 
 
-def parse(name: str) -> ir_measures.Measure:
-    """A metric by its name, as `evaluate` takes it.
+def check_name(name: str) -> None:
+    """Checks the name of a metric by judgements, as `evaluate` takes it.
 
     Raises:
       UserError: there is none of that name, or it is written wrongly.
     """
-    base = re.split(r"\W", name, maxsplit=1)[0]
-    if base not in _METRICS:
-        raise unknown_name("metric", base, _METRICS)
+    base = _base(name)
+    if METRICS.find(base).value is None:
+        parse(name)
+    elif not re.fullmatch(r"(@[1-9]\d*)?", cut := name[len(base) :]) or (METRICS[base].needs_cutoff and not cut):
+        raise UserError(f"metric '{name}' is written wrongly: give a cutoff of 1 or more, as in {base}@10")
+
+
+def _base(name: str) -> str:
+    """The metric without its cutoff: 'nDCG' of 'nDCG@10'."""
+    return re.split(r"\W", name, maxsplit=1)[0]
+
+
+def parse(name: str) -> ir_measures.Measure:
+    """A metric of ir_measures by its name, as `evaluate` takes it.
+
+    Raises:
+      UserError: there is none of that name, or it is written wrongly.
+    """
+    base = _base(name)
+    if METRICS.find(base).value is not None:
+        raise UserError(f"metric '{base}' is none of ir_measures")
     # ir_measures would hand a cutoff of 0 to trec_eval, which ends the process with a segmentation fault.
     valid = re.fullmatch(r"(\(rel=[1-9]\d*\))?(@[1-9]\d*)?", name[len(base) :])
-    if not valid or (base in _NEED_CUTOFF and not valid[2]):
+    if not valid or (METRICS[base].needs_cutoff and not valid[2]):
         raise UserError(f"metric '{name}' is written wrongly: give a cutoff of 1 or more, as in {base}@10")
     measure = ir_measures.parse_measure(name)
     try:

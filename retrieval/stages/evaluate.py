@@ -15,7 +15,7 @@ from retrieval.data.sets.beir import Judged
 from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.errors import UserError
 from retrieval.evaluation import metrics, per_query, runs
-from retrieval.evaluation.metrics import cutoff, is_of_answers, parse
+from retrieval.evaluation.metrics import check_name, cutoff, is_of_answers
 from retrieval.pipeline.records import details
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
@@ -80,7 +80,7 @@ def check(config: ConfigDict) -> None:
     for name in names:
         try:
             if not is_of_answers(name):
-                parse(name)
+                check_name(name)
         except UserError as error:
             raise UserError(f"config.evaluate.metrics: {error}") from error
     of_answers = [name for name in names if is_of_answers(name)] or (ANSWERS if sets.has_unjudged(config) else ())
