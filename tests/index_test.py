@@ -3,6 +3,8 @@
 import dataclasses
 import importlib
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -152,3 +154,10 @@ def test_an_index_from_outside_is_built_searched_and_mined(run, monkeypatch):
 
 def test_bm25_is_no_dense_index():
     assert {"exact", "scann"} <= set(DENSE) and "bm25" not in DENSE and "bm25" in INDEXES
+
+
+def test_a_new_process_has_the_fields_of_every_kind_of_index():
+    """Before anything has read the table: what a config lacks at first could not be checked later."""
+    program = "from retrieval.config import experiment as e; c = e.defaults(); e.check(c); print(c.index.recall_target)"
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=REPOSITORY)
+    assert told.stdout == "0.99\n", told.stderr

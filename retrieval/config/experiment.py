@@ -10,6 +10,7 @@ from retrieval.config import fields
 from retrieval.data.sets.set_format import SETS
 from retrieval.errors import UserError, first_line, unknown_name
 from retrieval.pipeline.stage import STAGES
+from retrieval.search.index_kind import INDEXES
 
 
 def defaults(plugins: Sequence[str] = ()) -> ConfigDict:
@@ -53,9 +54,9 @@ def sized(size: str, **makers: Callable[[], ConfigDict]) -> ConfigDict:
 
 
 def load_fields() -> None:
-    """Imports what declares the fields of the house: stages, with what they are made of, and formats of sets."""
+    """Imports what declares the fields of the house: stages, with what they are made of, formats of sets, indexes."""
     importlib.import_module("retrieval.config.run_fields")
-    for table in (STAGES, SETS):
+    for table in (STAGES, SETS, INDEXES):
         len(table)  # which imports its entries
 
 
