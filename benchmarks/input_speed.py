@@ -27,7 +27,7 @@ from retrieval.errors import UserError
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.run import Run, kept_config
 from retrieval.recipes import examples
-from retrieval.recipes import towers as models
+from retrieval.recipes.placement import make_mesh
 
 _TRAINER = flags.DEFINE_bool("trainer", True, "Measure the trainer too; not for a model that is too big for here.")
 
@@ -74,7 +74,7 @@ def measure(run: Run, trainer: bool, rounds: int, seconds: float) -> dict[str, A
     Returns:
       The settings, the seconds to the first batch, and for every measure its median and range over the rounds.
     """
-    vocabulary, mesh = run.load_vocabulary(), models.make_mesh(run.config)
+    vocabulary, mesh = run.load_vocabulary(), make_mesh(run.config)
     with jax.set_mesh(mesh):
         began = time.perf_counter()
         batches = examples.make_batches(run, vocabulary, mesh)

@@ -20,6 +20,7 @@ from retrieval.errors import UserError
 from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
 from retrieval.recipes import examples
+from retrieval.recipes.recipe import recipe_of
 
 _TORCH = "sentence-transformers"
 _OUR_STEP, _PEER_STEP = "benchmarks.ours.train_step", "benchmarks.peers.train_step"
@@ -263,7 +264,7 @@ def _packing(config: Mapping[str, Any], side: str, share: float) -> Packing:
     """How one side is packed; what fits there does not depend on the other."""
     changed = ConfigDict(config)
     changed.data.pack.update(query=share, document=share)
-    packing = examples.packing(changed)
+    packing = recipe_of(changed).packing()
     return dataclasses.replace(packing, texts={side: packing.texts[side]})
 
 

@@ -15,5 +15,6 @@ from configs import ict_bfs_wlp
 def get_config(size: str = "paper") -> ConfigDict:
     """`ict_bfs_wlp` with MLM as the only task; the texts are as long as the documents."""
     config = ict_bfs_wlp.pretraining(size, mlm=1.0)
+    config.recipe = "mlm"
     config.loop.validate_every = 0
     return config

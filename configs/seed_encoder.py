@@ -16,7 +16,7 @@ other models of the paper, from the same corpus (--config.base=runs/seed_encoder
     strong decoder (Figure 3): --config.model.decoder.layers=5 --config.model.decoder.span=512
     Optimus: --config.model.decoder.layers=12 --config.model.decoder.span=512 --config.model.decoder.latent=768 \\
         --config.train.free_bits=0.5
-    BERT (ours): --config.data.rates.autoencoder=0 --config.data.rates.mlm=1
+    BERT (ours): --config.recipe=mlm
 
 What is left of a document, and a short one, is padded. Several of them in a row, as many as 0.8 of the rows hold:
 
@@ -40,7 +40,8 @@ def get_config(size: str = "paper") -> ConfigDict:
     config = sized(size, paper=_paper, local=_local)
     config.stages = ("prepare", "train")
     config.prepare.across_sections = True
-    config.data.rates.autoencoder = 1.0
+    config.recipe = "autoencoder"
+    config.data.rates.mlm = 1.0
     config.data.held_out = 0.0
     config.train.weight_decay = 0.01
     config.loop.validate_every = 0

@@ -14,8 +14,9 @@ from retrieval.config import experiment
 from retrieval.errors import UserError
 from retrieval.pipeline.records import get_field
 from retrieval.pipeline.stage import STAGES
-from retrieval.recipes import examples, initial_parameters
-from retrieval.recipes import towers as models
+from retrieval.recipes import initial_parameters
+from retrieval.recipes.placement import parameters_of
+from retrieval.recipes.recipe import abstract_model, build_model, recipe_of
 from retrieval.stages import check
 
 NAMES = [Path(name).stem for name in config_files.described() if "studies" not in name]
@@ -46,9 +47,9 @@ def test_a_config_packs_both_sides_or_none():
     config = load("ict_bfs_wlp")
     config.data.pack.update(query=0.5, document=0.0)
     with pytest.raises(UserError, match=r"config\.data\.pack\.document=0.0 must be greater than 0"):
-        examples.packing(config)
+        recipe_of(config).packing()
     config.data.pack.update(query=0.0)
-    assert examples.packing(config) is None
+    assert recipe_of(config).packing() is None
 
 
 def test_the_papers_setting():
@@ -72,7 +73,7 @@ def test_the_papers_fine_tuning():
 
 def test_the_papers_model_is_two_bert_bases():
     config = load("ict_bfs_wlp")
-    shapes = nnx.eval_shape(lambda: models.build(config, 30522))
+    shapes = nnx.eval_shape(lambda: build_model(config, 30522))
     size = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(shapes, nnx.Param)))
     # BERT-base without its pooler has 108.9 million; here 288 positions in place of 512, and a projection to 512.
     assert size == 2 * (108_891_648 - (512 - 288) * 768 + 768 * 512 + 512)
@@ -82,7 +83,7 @@ def test_the_papers_bow_mlp_has_as_many_parameters_as_its_transformer():
     """128 against 110 million in a tower (section 4.2), also where the study fine-tunes it."""
     runs = pretraining_tasks.get_config("paper").runs
     for config in (load("bow_mlp"), runs["pre-bow_mlp-all-l0-e512-0"], runs["s0-1-bow_mlp-none-l0-e512"]):
-        size = sum(leaf.size for leaf in jax.tree.leaves(models.parameters(models.abstract(config, 30522))))
+        size = sum(leaf.size for leaf in jax.tree.leaves(parameters_of(abstract_model(config, 30522))))
         assert round(size / 2e6) == 128
 
 
@@ -95,9 +96,9 @@ def test_what_dprs_docstrings_start_from_fits():
         assert "--config.train.init_from=runs/mlm" in importlib.import_module(f"configs.{name}").__doc__
 
 
-@pytest.mark.parametrize("task", ["ict", "bfs", "wlp", "mlm", "autoencoder"])
+@pytest.mark.parametrize("task", ["ict", "bfs", "wlp", "mlm"])
 def test_a_config_of_a_single_task(task):
-    rates = load("seed_encoder" if task == "autoencoder" else task, "local").data.rates
+    rates = load(task, "local").data.rates
     assert {name for name, rate in rates.items() if rate} == {task}
 
 
@@ -135,7 +136,7 @@ def test_seed_encoders_setting():
     assert (config.data.document_length, config.prepare.vocab_size) == (512, 32_768)
     assert (decoder.layers, decoder.span, decoder.bias) == (3, 2, False)
     # BERT-base without pooler and token types; with the MLM head; a decoder of three layers has 2 D^2 more in each.
-    size = sum(leaf.size for leaf in jax.tree.leaves(models.parameters(models.abstract(config, 32_768))))
+    size = sum(leaf.size for leaf in jax.tree.leaves(parameters_of(abstract_model(config, 32_768))))
     D, V, norm = 768, 32_768, 2 * 768
     layer = 4 * (D * D + D) + 2 * D * 4 * D + 4 * D + D + 2 * norm
     encoder = (V + 512 + 2) * D + norm + 12 * layer

@@ -17,7 +17,9 @@ from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
 from retrieval.recipes import examples, train_state, validation
-from retrieval.recipes import towers as models
+from retrieval.recipes.placement import local_mesh, make_mesh, parameters_of
+from retrieval.recipes.recipe import abstract_model
+from retrieval.recipes.towers import Embedder, build_towers, candidate_windows, query_tokens
 from retrieval.search import encoding, scann
 from retrieval.stages import check, evaluate, hard_negatives, index
 
@@ -202,18 +204,18 @@ def test_the_metrics_are_those_of_the_config(finished):
 def test_a_refresh_mines_by_the_best_window(finished):
     """Its reciprocal rank is that of all documents, each by its best window, with the parameters of step 2."""
     vocabulary, config = vocabularies.load(finished.corpus), finished.config
-    like = train_state.abstract_state(config, models.abstract(config, len(vocabulary)), models.local_mesh(config))
+    like = train_state.abstract_state(config, abstract_model(config, len(vocabulary)), local_mesh(config))
     params = train_state.open_checkpoints(finished.folder, config).restore(like, step=2).params
-    embedder = models.Embedder(config, vocabulary, models.local_mesh(config))
+    embedder = Embedder(config, vocabulary, local_mesh(config))
 
     def embed(rows, function):
         return encoding.encode_rows(rows, function, 1024, 20, 8)
 
     with hard_negatives.open_questions(finished) as (questions, candidates):
         texts = [candidates[row] for row in range(len(candidates))]
-    rows = models.candidate_windows(config, vocabulary, texts)
+    rows = candidate_windows(config, vocabulary, texts)
     documents = [embed(own, embedder.documents(params)) for own in rows]
-    asked = embed(models.query_tokens(config, vocabulary, [q.text for q in questions]), embedder.queries(params))
+    asked = embed(query_tokens(config, vocabulary, [q.text for q in questions]), embedder.queries(params))
     told = json.loads((finished.folder / "refreshed" / "00001" / "mined.json").read_text())
     assert (told["questions"], told["candidates"], told["negatives"]) == (len(questions), DOCUMENTS, 3 * len(questions))
     ranks = []
@@ -225,11 +227,11 @@ def test_a_refresh_mines_by_the_best_window(finished):
 
 
 def test_validation_folds_windows(finished):
-    vocabulary, mesh = vocabularies.load(finished.corpus), models.make_mesh(finished.config)
+    vocabulary, mesh = vocabularies.load(finished.corpus), make_mesh(finished.config)
     pool = validation._labelled_pool(finished, vocabulary)
     assert len(pool.candidates) == DOCUMENTS and set(map(len, pool.candidates.values())) >= {1, 3, 4}
-    params = models.parameters(models.build_towers(finished.config, len(vocabulary)))
-    embedder = models.Embedder(finished.config, vocabulary, mesh)
+    params = parameters_of(build_towers(finished.config, len(vocabulary)))
+    embedder = Embedder(finished.config, vocabulary, mesh)
     queries = encoding.encode_rows(list(pool.queries.values()), embedder.queries(params), 1024, 20, 8)
     scores = np.stack(
         [
@@ -247,9 +249,9 @@ def test_the_first_window_alone_is_what_training_sees(finished, inputs, tmp_path
     run = make_run(tmp_path, inputs, base=str(finished.folder), stages=("encode", "evaluate"), **{"encode.windows": 1})
     items = list(trec.read_candidates(inputs / "msmarco-docs.tsv.gz"))
     vocabulary = vocabularies.load(run.corpus)
-    first, every = (models.candidate_windows(config, vocabulary, items) for config in (run.config, finished.config))
+    first, every = (candidate_windows(config, vocabulary, items) for config in (run.config, finished.config))
     assert first == [own[:1] for own in every]
-    batch = next(examples.make_batches(finished, vocabulary, models.make_mesh(finished.config)))
+    batch = next(examples.make_batches(finished, vocabulary, make_mesh(finished.config)))
     seen = {tuple(ids[ids != 0].tolist()) for ids in np.asarray(batch["document"]).reshape(-1, 20)}
     assert seen <= {tuple(ids) for (ids,) in first}
 

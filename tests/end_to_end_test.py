@@ -19,7 +19,9 @@ from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.run import Run
-from retrieval.recipes import initial_parameters
+from retrieval.recipes import initial_parameters, validation
+from retrieval.recipes.placement import parameters_of
+from retrieval.recipes.recipe import build_model
 from retrieval.search import scann
 from retrieval.stages import check, export, train
 
@@ -100,14 +102,14 @@ def test_an_autoencoder_learns_and_its_encoder_starts_towers_and_mlms(inputs, pr
     assert cosines["trained"] != cosines["untrained"]
     vocab_size = len(WordPiece.load(seed.corpus / "vocab.txt"))
     _, trained = initial_parameters.load_parameters(seed.folder, vocab_size, seed.config.mesh)
-    wanted = train.models.parameters(trained)
+    wanted = parameters_of(trained)
     start = {"train.init_from": str(seed.folder), "model.tied": False}
     towers, mlm = (make_run(name, inputs, tmp_path / name, **start) for name in ("ict", "mlm"))
     for run in (towers, mlm):
         initial_parameters.check_start(run)
-        model = train.models.build(run.config, vocab_size)
+        model = build_model(run.config, vocab_size)
         initial_parameters.init_from(model, run.config, vocab_size)
-        found = train.models.parameters(model)
+        found = parameters_of(model)
         if run is mlm:
             parts = [found[name] for name in ("encoder", "dense", "norm", "bias")]
             assert len(found) == len(parts)
@@ -120,11 +122,11 @@ def test_an_autoencoder_learns_and_its_encoder_starts_towers_and_mlms(inputs, pr
     execute(make_run("mlm", inputs, shutil.copytree(prepared, tmp_path / "bert"), **{"train.steps": 2}), "train")
     again = make_run("seed_encoder", inputs, tmp_path / "again", **{"train.init_from": str(tmp_path / "bert")})
     initial_parameters.check_start(again)
-    model = train.models.build(again.config, vocab_size)
+    model = build_model(again.config, vocab_size)
     initial_parameters.init_from(model, again.config, vocab_size)
     _, bert = initial_parameters.load_parameters(tmp_path / "bert", vocab_size, again.config.mesh)
-    found = train.models.parameters(model)
-    for name, value in train.models.parameters(bert).items():
+    found = parameters_of(model)
+    for name, value in parameters_of(bert).items():
         for left, right in zip(jax.tree.leaves(found[name]), jax.tree.leaves(value), strict=True):
             np.testing.assert_array_equal(left, right)
     assert "decoder" in found
@@ -134,7 +136,7 @@ def test_an_autoencoder_starts_from_no_other_decoder(inputs, autoencoder, tmp_pa
     other = make_run("seed_encoder", inputs, tmp_path, **{"train.init_from": str(autoencoder.folder)})
     vocab_size = len(WordPiece.load(autoencoder.corpus / "vocab.txt"))
     with pytest.raises(UserError, match=r"a model of other sizes or another kind"):
-        initial_parameters.init_from(train.models.build(other.config, vocab_size), other.config, vocab_size)
+        initial_parameters.init_from(build_model(other.config, vocab_size), other.config, vocab_size)
 
 
 @pytest.mark.long
@@ -187,7 +189,7 @@ def test_training_learns_to_tell_documents_apart(pretrained):
 
 def parameters(run):
     vocabulary = WordPiece.load(run.corpus / "vocab.txt")
-    return jax.tree.leaves(train.models.parameters(initial_parameters.load_towers(run, len(vocabulary))))
+    return jax.tree.leaves(parameters_of(initial_parameters.load_towers(run, len(vocabulary))))
 
 
 def wait_for(path):
@@ -204,7 +206,7 @@ def test_mlm_initialises_both_towers(inputs, finished_mlm, tmp_path):
     initial_parameters.check_start(run)
     vocab_size = len(WordPiece.load(finished_mlm.corpus / "vocab.txt"))
     _, trained = initial_parameters.load_parameters(finished_mlm.folder, vocab_size, run.config.mesh)
-    towers = train.models.build(run.config, vocab_size)
+    towers = build_model(run.config, vocab_size)
     initial_parameters.init_from(towers, run.config, vocab_size)
     tokens, positions = (
         np.asarray(table.embedding[...])
@@ -357,7 +359,7 @@ def test_it_starts_from_the_pre_trained_parameters(inputs, pretrained, tmp_path)
     execute(run, "sets", "pairs", "train")
     vocab_size = len(WordPiece.load(run.corpus / "vocab.txt"))
     _, before = initial_parameters.load_parameters(pretrained, vocab_size, run.config.mesh)
-    for left, right in zip(jax.tree.leaves(train.models.parameters(before)), parameters(run), strict=True):
+    for left, right in zip(jax.tree.leaves(parameters_of(before)), parameters(run), strict=True):
         np.testing.assert_array_equal(left, right)
 
 
@@ -366,7 +368,7 @@ def test_a_fine_tuning_that_is_cut_off_keeps_its_best_step(inputs, pretrained, t
     whole, cut = (fine_tuning(inputs, pretrained, tmp_path / name, **changes) for name in ("whole", "cut"))
     execute(whole, "sets", "pairs", "train")
     execute(cut, "sets", "pairs")
-    real_validate, served = train.validation.make, iter(range(2))
+    real_validate, served = validation.make, iter(range(2))
 
     def cut_off(*arguments):
         validate = real_validate(*arguments)
@@ -379,7 +381,7 @@ def test_a_fine_tuning_that_is_cut_off_keeps_its_best_step(inputs, pretrained, t
         return or_stop
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(train.validation, "make", cut_off)
+        patch.setattr(validation, "make", cut_off)
         execute(cut, "train")
     wait_for(cut.checkpoints / "4")
     execute(cut, "train")

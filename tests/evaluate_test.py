@@ -154,7 +154,7 @@ def test_a_question_is_no_result_of_its_own_validation(monkeypatch):
     embedder = SimpleNamespace(
         queries=lambda params: None, documents=lambda params: None, embed_rows=lambda *_: next(embeddings)
     )
-    monkeypatch.setattr(validation.models, "Embedder", lambda *_: embedder)
+    monkeypatch.setattr(validation, "Embedder", lambda *_: embedder)
     config = dict(data=dict(rates=dict(pairs=1.0)))
     validate = validation.make(SimpleNamespace(config=ConfigDict(config)), None, SimpleNamespace(size=1))
     assert validate(None)["RR"] == 1

@@ -21,7 +21,8 @@ from retrieval.models.hugging_face import BertFolder
 from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
 from retrieval.recipes import initial_parameters
-from retrieval.recipes import towers as models
+from retrieval.recipes.placement import bind, parameters_of
+from retrieval.recipes.towers import candidate_windows, token_types
 from retrieval.stages import export as stage
 
 
@@ -87,14 +88,14 @@ def test_tied_towers_are_one_folder_and_have_only_what_they_do(tied_folder):
 def test_there_and_back_not_a_bit_changes(run, folder, tmp_path):
     for route in ("query", "document"):
         tower = getattr(towers_of(run), f"{route}_tower")
-        params = models.parameters(tower)
+        params = parameters_of(tower)
         back = BertFolder.open(folder / route).encoder(params["encoder"])
         jax.tree.map(np.testing.assert_array_equal, back, params["encoder"])
         dense = load_file(folder / route / "2_Dense" / "model.safetensors")
         np.testing.assert_array_equal(dense["linear.weight"].T, params["projection"]["kernel"])
         np.testing.assert_array_equal(dense["linear.bias"], params["projection"]["bias"])
         (tmp_path / route).mkdir()
-        folders.write_tower(tmp_path / route, models.bind(tower)(params | {"encoder": back}), normalize=True, length=40)
+        folders.write_tower(tmp_path / route, bind(tower)(params | {"encoder": back}), normalize=True, length=40)
         for name in ("model.safetensors", "config.json", "2_Dense/model.safetensors"):
             assert (tmp_path / route / name).read_bytes() == (folder / route / name).read_bytes()
 
@@ -104,7 +105,7 @@ def test_a_run_can_start_from_what_another_exported(run, folder, tmp_path):
     changes |= {"vocab": str(folder / "query" / "vocab.txt")}
     other = exported.work_directory(tmp_path / "other", shift=0, **changes)
     for name in ("query_tower", "document_tower"):
-        ours, theirs = (models.parameters(getattr(towers_of(r), name))["encoder"] for r in (run, other))
+        ours, theirs = (parameters_of(getattr(towers_of(r), name))["encoder"] for r in (run, other))
         jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 
 
@@ -121,10 +122,10 @@ def test_the_tokenizer_gives_the_ids_and_types_of_ours(which, request, run):
     for text in exported.QUERIES:
         assert tokenizer.encode(text).ids == vocabulary.single(vocabulary.encode(text), length)
     for item in exported.DOCUMENTS:
-        ((ids,),) = models.candidate_windows(run.config, vocabulary, [item]) if length == 40 else (([],),)
+        ((ids,),) = candidate_windows(run.config, vocabulary, [item]) if length == 40 else (([],),)
         encoding = tokenizer.encode(item.title, item.text) if item.title else tokenizer.encode(item.text)
         assert not ids or encoding.ids == ids
-        types = models.token_types(np.array([encoding.ids]), vocabulary.sep_id)[0]
+        types = token_types(np.array([encoding.ids]), vocabulary.sep_id)[0]
         assert encoding.type_ids == ([0] * len(types) if name == "tied_folder" else types.tolist())
     for name, id in read(path / "special_tokens_map.json").items():
         assert tokenizer.token_to_id(id) == getattr(vocabulary, name.replace("token", "id"))
@@ -208,7 +209,7 @@ def test_the_card_of_a_tied_tower_tells_which_version_cuts_queries(tmp_path, tie
     ("changes", "message"),
     [
         ({"model.encoder": "bow_mlp"}, r"config\.model\.encoder=bow_mlp is no module of sentence-transformers"),
-        ({"data.rates.mlm": 1.0}, r"config\.data\.rates\.mlm trains a masked language model, .*init_from="),
+        ({"recipe": "mlm"}, r"config\.recipe=mlm trains a masked language model, .*init_from="),
         ({"stages": ("sets", "index")}, "nothing is trained .*config.stages has no 'train'"),
     ],
 )

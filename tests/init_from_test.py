@@ -23,7 +23,9 @@ from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
 from retrieval.recipes import bert_weights, initial_parameters
-from retrieval.recipes import towers as models
+from retrieval.recipes.encoder_sizes import take_positions
+from retrieval.recipes.recipe import build_model
+from retrieval.recipes.towers import build_towers
 
 GOLDEN = REPOSITORY / "tests" / "golden"
 WORDS = [*SPECIAL_TOKENS, *(f"w{number}" for number in range(45))]
@@ -50,7 +52,7 @@ def make_run(folder, init_from, source=ict, **changes):
 def started(run, vocab_size=50):
     """The model that the run trains, before the first step."""
     initial_parameters.check_start(run)
-    model = models.build(run.config, vocab_size)
+    model = build_model(run.config, vocab_size)
     initial_parameters.init_from(model, run.config, vocab_size)
     return model
 
@@ -72,7 +74,7 @@ def test_one_folder_starts_both_towers(tmp_path, bert, tied):
     run = make_run(tmp_path, bert, **{"model.tied": tied})
     model = started(run)
     towers = [model.query_tower] if tied else [model.query_tower, model.document_tower]
-    untrained = models.build_towers(run.config, 50)
+    untrained = build_towers(run.config, 50)
     for tower in towers:
         assert same(parameters(tower.encoder), expected(bert, tower.encoder))
     assert same(parameters(model.query_tower.projection), parameters(untrained.query_tower.projection))
@@ -81,7 +83,7 @@ def test_one_folder_starts_both_towers(tmp_path, bert, tied):
 @pytest.mark.parametrize("side", [0, 1])
 def test_a_folder_for_one_tower_leaves_the_other_at_random(tmp_path, bert, side):
     run = make_run(tmp_path, f"{bert}," if side == 0 else f",{bert}", vocab=str(bert))
-    model, untrained = started(run), models.build_towers(run.config, 50)
+    model, untrained = started(run), build_towers(run.config, 50)
     names = ["query_tower", "document_tower"]
     got, left = (getattr(model, names[i]).encoder for i in (side, 1 - side))
     assert same(parameters(got), expected(bert, got))
@@ -153,7 +155,10 @@ REMEDY = "set --config.vocab={bert}, in a --workdir of its own"
         ({"train.init_from": ","}, "one folder is needed, or QUERY,DOCUMENT"),
         ({"train.init_from": "{bert},nowhere"}, "nowhere is no folder of BERT's weights"),
         ({"train.init_from": "{bert},{bert}", "model.tied": True}, "name one, or set config.model.tied=False"),
-        ({"train.init_from": "{bert},", "data.rates.mlm": 1.0}, "a masked language model is one encoder"),
+        (
+            {"train.init_from": "{bert},", "recipe": "mlm", "data.rates.mlm": 1.0},
+            "a masked language model is one encoder",
+        ),
     ],
 )
 def test_what_does_not_fit_is_said_before_the_run(tmp_path, bert, changes, says):
@@ -256,8 +261,8 @@ def test_weights_of_its_own_in_the_output_layer_are_refused(tmp_path, bert):
 
 KINDS = {
     "towers": {"data.rates.ict": 1.0},
-    "mlm": {"data.rates.ict": 0.0, "data.rates.mlm": 1.0},
-    "autoencoder": {"data.rates.ict": 0.0, "data.rates.autoencoder": 1.0},
+    "mlm": {"recipe": "mlm", "data.rates.ict": 0.0, "data.rates.mlm": 1.0},
+    "autoencoder": {"recipe": "autoencoder", "data.rates.ict": 0.0, "data.rates.mlm": 1.0},
 }
 
 
@@ -284,12 +289,12 @@ def test_a_model_of_shorter_texts_takes_the_first_positions(tmp_path, monkeypatc
     """And gives of such texts what the model gives that it starts from, whatever either is trained for."""
     longer, run = of_length(start, 32, tmp_path).config, of_length(kind, 16, tmp_path)
     longer.seed = 1
-    trained = models.build(longer, 50)
+    trained = build_model(longer, 50)
     monkeypatch.setattr(initial_parameters, "load_parameters", lambda *_: (longer, nnx.clone(trained)))
     write_json(tmp_path / "start" / "config.json", {})
     monkeypatch.chdir(tmp_path)
     initial_parameters.check_sizes(run.config, longer)
-    model = models.build(run.config, 50)
+    model = build_model(run.config, 50)
     initial_parameters.init_from(model, run.config, 50)
     text = Text.from_ids(
         jax.numpy.asarray([[2, *range(5, 18), 3, 0], [2, *range(9, 23), 3]]), jax.numpy.zeros((2, 16), int)
@@ -305,12 +310,12 @@ def test_a_model_of_shorter_texts_takes_the_first_positions(tmp_path, monkeypatc
 def test_positions_beyond_the_texts_are_kept_for_a_later_run(tmp_path, monkeypatch):
     """Texts of 32 tokens, then of 16, then of 32 again."""
     longer, between, later = (of_length("towers", length, tmp_path).config for length in (32, 16, 32))
-    trained = models.build(longer, 50)
+    trained = build_model(longer, 50)
     between.model.positions = 32
     monkeypatch.setattr(initial_parameters, "load_parameters", lambda *_: (longer, nnx.clone(trained)))
     write_json(tmp_path / "start" / "config.json", {})
     monkeypatch.chdir(tmp_path)
-    model = models.build(between, 50)
+    model = build_model(between, 50)
     initial_parameters.init_from(model, between, 50)
     for ours, theirs in zip(encoders(model), encoders(trained)):
         np.testing.assert_array_equal(*(each.position_embedding.embedding[...] for each in (ours, theirs)))
@@ -320,12 +325,12 @@ def test_positions_beyond_the_texts_are_kept_for_a_later_run(tmp_path, monkeypat
 def test_towers_of_shorter_texts_with_the_encoder_of_a_base(tmp_path, monkeypatch):
     """Of an MLM, which nobody has trained further; BoW-MLP has no positions."""
     longer, run = of_length("mlm", 32, tmp_path).config, of_length("towers", 16, tmp_path)
-    trained = models.build(longer, 50)
+    trained = build_model(longer, 50)
     monkeypatch.setattr(initial_parameters, "load_parameters", lambda *_: (longer, trained))
     tower = initial_parameters.load_towers(run, 50).document_tower
     assert tower.encoder.position_embedding.embedding.shape == (16, 16)
     run.config.model.encoder = "bow_mlp"
-    models.take_positions(models.build(run.config, 50), 16)
+    take_positions(build_model(run.config, 50), 16)
 
 
 @pytest.mark.parametrize("kind", KINDS)

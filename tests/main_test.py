@@ -203,6 +203,7 @@ def test_towers_of_the_base_are_used_as_they_were_trained(tmp_path):
     assert not refused("--config.data.document_length=48") and not refused("--config.encode.batch_tokens=64")
     assert not refused("--config.data.document_length=64", stages="('train','encode')")
     assert not refused("--config.data.document_length=64", names=["plan"])
+    base.config.recipe = "mlm"
     base.config.data.rates = dict.fromkeys(base.config.data.rates, 0.0) | dict(mlm=1.0)
     assert not refused("--config.model.pooling=cls")  # its encoder is put into towers of this run's
 

@@ -160,7 +160,7 @@ FIELDS = mistakes(
             "--config.data.rates.ict=0 --config.data.rates.bfs=0 --config.data.rates.wlp=0",
             ("config.data.rates", "known: ict, bfs, wlp", "config.data.rates.ict=1"),
         ),
-        ("--config.data.rates.mlm=1", ("'mlm'", "cannot be mixed", "config.data.rates.mlm=0")),
+        ("--config.data.rates.mlm=1", ("'mlm'", "config.recipe=two_tower trains on pairs", "config.data.rates.mlm=0")),
         ("--config.data.rates.pairs=1", ("'pairs' has no example", "config.split.set", "config.data.rates.pairs=0")),
         ("--config.data.held_out=1e-6", ("config.data.held_out=1e-06", "0.0001")),
         ("--config.train.loss=triplet", ("config.train.loss=triplet", "config.data.negatives=1")),
@@ -210,7 +210,7 @@ FIELDS = mistakes(
         ),
         (
             "--config=configs/mlm.py:local --workdir={run} --stage=prepare,train,export",
-            ("config.data.rates.mlm", "no towers", "--config.train.init_from={run}"),
+            ("config.recipe=mlm", "no towers", "--config.train.init_from={run}"),
         ),
         (
             "--config=configs/bm25.py:local --workdir={run} --stage=prepare,export",

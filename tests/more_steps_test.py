@@ -13,8 +13,9 @@ from support.toy_runs import execute
 from retrieval.errors import UserError
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.run import Run
-from retrieval.recipes import towers as models
 from retrieval.recipes import train_state
+from retrieval.recipes.placement import make_mesh
+from retrieval.recipes.recipe import abstract_model
 from retrieval.stages import check, train
 
 CHANGES = {"train.learning_rate": 1e-2, "train.warmup_ratio": 0.0, "encode.untrained": False, "loop.log_every": 1}
@@ -45,7 +46,7 @@ def losses(run):
 def parameters(run, step):
     config = run.config
     vocabulary = run.load_vocabulary()
-    like = train_state.abstract_state(config, models.abstract(config, len(vocabulary)), models.make_mesh(config))
+    like = train_state.abstract_state(config, abstract_model(config, len(vocabulary)), make_mesh(config))
     checkpointer = train_state.open_checkpoints(run.folder, config)
     restored = checkpointer.restore(like, step=step).params
     checkpointer.close()

@@ -9,7 +9,8 @@ from configs import ict_bfs_wlp
 from retrieval.errors import UserError
 from retrieval.models.text import Text
 from retrieval.recipes import objective as objectives
-from retrieval.recipes import towers as models
+from retrieval.recipes.placement import bind, parameters_of
+from retrieval.recipes.recipe import abstract_model, build_model, recipe_of
 from retrieval.training import losses
 
 RANDOM = np.random.default_rng(0)
@@ -29,7 +30,7 @@ def make_config(**changes):
 def labelled():
     """A batch with two hard negatives for each of four queries, and its embeddings."""
     config = make_config()
-    model = models.build(config, 50)
+    model = build_model(config, 50)
     documents = RANDOM.integers(1, 50, (4, 3, 10), np.int32)
     batch = {"query": TEXTS, "document": documents, "document_id": RANDOM.integers(0, 5, (4, 3))}
     batch |= {"log_q": RANDOM.normal(size=(4, 3)).astype(np.float32)}
@@ -43,7 +44,7 @@ def labelled():
 def test_towers_are_trained_for_the_loss_that_the_config_names(name, labelled):
     model, batch, query, document = labelled
     config = make_config(**{"train.loss": name, "train.margin": 2.0})
-    found, metrics = objectives.make(config, model)(models.parameters(model), batch, jax.random.key(0))
+    found, metrics = recipe_of(config).objective(bind(model))(parameters_of(model), batch, jax.random.key(0))
     ids = batch["document_id"]
     if name == "in_batch_softmax":
         expected, _ = losses.in_batch_softmax(query, document, ids, batch["log_q"], temperature=0.5)
@@ -56,17 +57,17 @@ def test_towers_are_trained_for_the_loss_that_the_config_names(name, labelled):
 
 
 def test_an_autoencoder_is_trained_for_both_losses_and_its_share_of_the_divergence():
-    rates = dict.fromkeys(["data.rates.ict", "data.rates.bfs", "data.rates.wlp"], 0.0) | {"data.rates.autoencoder": 1.0}
+    rates = dict.fromkeys(["data.rates.ict", "data.rates.bfs", "data.rates.wlp"], 0.0) | {"data.rates.mlm": 1.0}
     changes = {"model.decoder.latent": 3, "train.kl_weight": 0.7, "train.free_bits": 0.01, "model.decoder.layers": 1}
-    config = make_config(**rates, **changes)
-    model = models.build(config, 50)
+    config = make_config(recipe="autoencoder", **rates, **changes)
+    model = build_model(config, 50)
     positions, weights = np.array([[1, 2], [3, 0], [1, 3], [2, 0]]), np.array([[1, 1], [1, 0], [1, 1], [1, 0.0]])
     labels, masked = np.zeros_like(positions), TEXTS.copy()
     for b, p in np.argwhere(weights):
         labels[b, p], masked[b, positions[b, p]] = TEXTS[b, positions[b, p]], 3
     batch = {"text": masked, "positions": positions, "labels": labels, "weights": weights}
     batch = jax.tree.map(jnp.asarray, batch)
-    found, metrics = objectives.make(config, model)(models.parameters(model), batch, jax.random.key(0))
+    found, metrics = recipe_of(config).objective(bind(model))(parameters_of(model), batch, jax.random.key(0))
     result = model(Text.from_ids(masked, 0 * masked), positions, TEXTS, jax.random.key(0))
 
     def surprise(logits, token):
@@ -95,7 +96,7 @@ def test_known_positives_are_masked_or_counted_or_pushed_away(labelled, chunk_si
         config = make_config(**{"train.other_positives": use, "train.symmetric": True, "train.chunk_size": chunk_size})
         without = {name: value for name, value in batch.items() if name != "positive_ids"}
         given = without if use == "negatives" else batch  # as `examples.known_positives` has it
-        found[use], _ = objectives.make(config, model)(models.parameters(model), given, jax.random.key(0))
+        found[use], _ = recipe_of(config).objective(bind(model))(parameters_of(model), given, jax.random.key(0))
         options = {} if use == "negatives" else dict(positive_ids_BP=known, other_positives=use)
         options |= dict(temperature=0.5, symmetric=True)
         expected, _ = losses.in_batch_softmax(query, document, ids, batch["log_q"], **options)
@@ -118,9 +119,8 @@ def test_a_loss_of_hard_negatives_needs_some():
 
 
 def test_the_decoder_is_no_part_of_a_masked_language_model():
-    rates = {"data.rates.ict": 0.0, "data.rates.bfs": 0.0, "data.rates.wlp": 0.0}
+    rates = {"data.rates.ict": 0.0, "data.rates.bfs": 0.0, "data.rates.wlp": 0.0, "data.rates.mlm": 1.0}
     mlm, autoencoder = (
-        set(models.parameters(models.abstract(make_config(**rates, **{f"data.rates.{task}": 1.0}), 50)))
-        for task in ("mlm", "autoencoder")
+        set(parameters_of(abstract_model(make_config(recipe=recipe, **rates), 50))) for recipe in ("mlm", "autoencoder")
     )
     assert autoencoder - mlm == {"decoder"} and not mlm - autoencoder

@@ -9,8 +9,9 @@ from flax import nnx
 
 from retrieval.data.examples.packing import PackedLane, Packing, Rows, rows_for
 from retrieval.errors import UserError
-from retrieval.recipes import objective as objectives
-from retrieval.recipes import towers as models
+from retrieval.recipes import batch_fields
+from retrieval.recipes.placement import bind, parameters_of
+from retrieval.recipes.recipe import build_model, recipe_of
 from retrieval.training import sharding
 
 LANES, EXAMPLES = 8, 4  # of a lane in a batch
@@ -193,8 +194,8 @@ def make_config(**changes):
 
 def make_model(config):
     """A model and parameters far from the start, where all texts are alike."""
-    model, random = nnx.eval_shape(lambda: models.build(config, 50)), np.random.default_rng(3)
-    return model, jax.tree.map(lambda x: random.normal(0, 0.3, x.shape).astype(x.dtype), models.parameters(model))
+    model, random = nnx.eval_shape(lambda: build_model(config, 50)), np.random.default_rng(3)
+    return model, jax.tree.map(lambda x: random.normal(0, 0.3, x.shape).astype(x.dtype), parameters_of(model))
 
 
 def both(random, packing, examples):
@@ -207,7 +208,7 @@ def both(random, packing, examples):
 def assert_same_loss_and_gradients(config, batch, packed, devices=8):
     """Of a text per row on one device, and packed on `devices` of them."""
     model, params = make_model(config)
-    objective = objectives.make(config, model)
+    objective = recipe_of(config).objective(bind(model))
 
     def step(params, batch):
         def loss(params):
@@ -285,9 +286,9 @@ def masked_texts(random):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"data.rates.mlm": 1.0},
-        {"data.rates.autoencoder": 1.0},
-        {"data.rates.autoencoder": 1.0, "model.decoder.wiring": "prefix"},
+        {"recipe": "mlm", "data.rates.mlm": 1.0},
+        {"recipe": "autoencoder", "data.rates.mlm": 1.0},
+        {"recipe": "autoencoder", "data.rates.mlm": 1.0, "model.decoder.wiring": "prefix"},
     ],
     ids=["mlm", "cross", "prefix"],
 )
@@ -305,10 +306,10 @@ def test_a_device_encodes_its_own_lanes_and_asks_no_other(pooling):
     config = make_config(**{"model.pooling": pooling})
     _, packed = both(np.random.default_rng(0), Packing(EXAMPLES, roomy(1)), lambda r: pairs(r, EXAMPLES))
     model, params = make_model(config)
-    bound = models.bind(model)
+    bound = bind(model)
 
     def encode(params, batch):
-        return objectives.embed(bound(params).encode_documents, batch, "document", None, 0)
+        return batch_fields.embed(bound(params).encode_documents, batch, "document", None, 0)
 
     mesh = jax.make_mesh((8,), ("data",))
     with jax.set_mesh(mesh):

@@ -20,7 +20,8 @@ from retrieval.errors import UserError
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.run import Run
 from retrieval.recipes import examples, train_state
-from retrieval.stages import plan, train
+from retrieval.recipes.recipe import abstract_model, recipe_of
+from retrieval.stages import plan
 from retrieval.training import chips, sharding, work
 from retrieval.training.chips import Chip
 from retrieval.training.work import Work
@@ -79,10 +80,10 @@ def test_operations_are_those_of_the_model(planned):
 
 
 def test_operations_of_an_autoencoder_are_those_of_encoder_decoder_and_their_output_layers():
-    rates = dict.fromkeys(["data.rates.ict", "data.rates.bfs", "data.rates.wlp"], 0.0) | {"data.rates.autoencoder": 1.0}
-    config = make_config(**rates, **{"model.decoder.layers": 3, "model.decoder.latent": 8})
+    rates = dict.fromkeys(["data.rates.ict", "data.rates.bfs", "data.rates.wlp"], 0.0) | {"data.rates.mlm": 1.0}
+    config = make_config(recipe="autoencoder", **rates, **{"model.decoder.layers": 3, "model.decoder.latent": 8})
     batch = examples.abstract_batch(config, mesh := sharding.make_mesh())
-    model = train.models.abstract(config, 200)
+    model = abstract_model(config, 200)
     with jax.set_mesh(mesh):
         useful = train_state.useful_flops(config, 200, train_state.abstract_state(config, model, mesh), batch)
     B, L, H, P_ = 32, 16, 32, batch["positions"].shape[1]
@@ -304,8 +305,8 @@ PACKED = {"data.pack.query": 0.5, "data.pack.document": 0.5, "data.lanes": 8, "t
 def test_chunks_of_packed_lanes_are_whole_ones_for_every_device(size):
     message = rf"chunk_size={size} must be .* devices, 4 times the 8 examples that a lane packs: take 32$"
     with pytest.raises(UserError, match=message):
-        examples.check_chunks(make_config(**PACKED, **{"train.chunk_size": size}), 4)
-    examples.check_chunks(make_config(**PACKED, **{"train.chunk_size": 32}), 4)
+        recipe_of(make_config(**PACKED, **{"train.chunk_size": size})).check_chunks(4)
+    recipe_of(make_config(**PACKED, **{"train.chunk_size": 32})).check_chunks(4)
 
 
 def test_the_chunks_of_the_advice_are_such_as_a_run_can_have(planned):
@@ -321,15 +322,16 @@ def test_a_batch_that_the_devices_do_not_divide():
         examples.abstract_batch(make_config(**{"train.batch_size": 12}), sharding.make_mesh())
 
 
-@pytest.mark.parametrize("task", ["ict", "mlm", "autoencoder"])
-def test_the_abstract_batch_is_what_the_objective_takes(task):
-    rates = {f"data.rates.{name}": float(name == task) for name in ("ict", "bfs", "wlp", "mlm", "autoencoder")}
-    config = make_config(**rates)
+@pytest.mark.parametrize("recipe", ["two_tower", "mlm", "autoencoder"])
+def test_the_abstract_batch_is_what_the_objective_takes(recipe):
+    drawn = "ict" if recipe == "two_tower" else "mlm"
+    rates = {f"data.rates.{name}": float(name == drawn) for name in ("ict", "bfs", "wlp", "mlm")}
+    config = make_config(recipe=recipe, **rates)
     mesh = sharding.make_mesh()
     batch = examples.abstract_batch(config, mesh)
     assert {len(x.shape) for x in batch.values()} <= {2, 3} and {x.shape[0] for x in batch.values()} == {32}
     assert all(x.sharding.spec == P(("data", "fsdp")) for x in batch.values())
-    assert batch["query" if task == "ict" else "text"].dtype == np.int32
+    assert batch["query" if recipe == "two_tower" else "text"].dtype == np.int32
 
 
 def test_without_libtpu_it_says_how_to_install_it(monkeypatch):

@@ -29,7 +29,7 @@ from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES
 from retrieval.recipes import initial_parameters
-from retrieval.recipes import towers as models
+from retrieval.recipes.placement import parameters_of
 from retrieval.runtime import hosts
 from retrieval.runtime.hosts import EXIT_CODE
 from retrieval.stages import check
@@ -106,7 +106,7 @@ def metrics(folder):
 def parameters(folder):
     size = len((folder / "corpus" / "vocab.txt").read_text().splitlines())
     config = ConfigDict(json.loads((folder / "config.json").read_text()))
-    return models.parameters(initial_parameters.load_parameters(folder, size, config.mesh)[1])
+    return parameters_of(initial_parameters.load_parameters(folder, size, config.mesh)[1])
 
 
 @pytest.fixture(scope="module")

@@ -24,11 +24,13 @@ from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.run import Run
-from retrieval.recipes import towers as models
-from retrieval.recipes import train_state
+from retrieval.recipes import train_state, validation
+from retrieval.recipes.placement import local_mesh, make_mesh
+from retrieval.recipes.recipe import abstract_model
+from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
 from retrieval.runtime.hosts import PreemptedError
 from retrieval.search.bm25 import Bm25Index
-from retrieval.stages import check, hard_negatives, mined_versions, refresh, refresh_process, train
+from retrieval.stages import check, hard_negatives, mined_versions, refresh, refresh_process
 from retrieval.stages.refresh import Inferencer
 
 LAG = 2  # steps
@@ -202,11 +204,11 @@ def test_a_question_without_text_is_refused(copied):
 def towers_of(run, step=None):
     """The model of a run, at one of its steps."""
     vocabulary = vocabularies.load(run.corpus)
-    model = models.abstract(run.config, len(vocabulary))
-    like = train_state.abstract_state(run.config, model, models.local_mesh(run.config))
+    model = abstract_model(run.config, len(vocabulary))
+    like = train_state.abstract_state(run.config, model, local_mesh(run.config))
     checkpoints = train_state.open_checkpoints(run.holder("train").folder, run.config)
     params = checkpoints.restore(like, step=step or checkpoints.best_step()).params
-    embedder = models.Embedder(run.config, vocabulary, models.local_mesh(run.config))
+    embedder = Embedder(run.config, vocabulary, local_mesh(run.config))
     return embedder.queries(params), embedder.documents(params)
 
 
@@ -223,8 +225,8 @@ def assert_best_of(run, embed, negatives, tokens=None):
         return np.array([row + [0] * (length - len(row)) for row in rows] * (-len(rows) % 8 + 1), np.int32)
 
     queries = list(golds)
-    query_ids = models.query_tokens(run.config, vocabulary, queries)
-    document_ids = [ids for (ids,) in models.candidate_windows(run.config, vocabulary, candidates)]
+    query_ids = query_tokens(run.config, vocabulary, queries)
+    document_ids = [ids for (ids,) in candidate_windows(run.config, vocabulary, candidates)]
     query_QE = np.concatenate([embed[0](padded([ids] * 8, 16))[:1] for ids in query_ids])
     document_NE = np.concatenate([embed[1](padded([ids] * 8, 48))[:1] for ids in document_ids])
     assert len(negatives) == len(golds)
@@ -256,7 +258,7 @@ def versions_of(run):
 def test_batches_turn_with_the_step_and_a_checkpoint_says_which_they_are(whole):
     """The checkpoint of a step that a refresh follows is of the version before."""
     assert versions_of(whole) == {2: 0, 3: 0, 4: 1, 5: 1, 6: 1, 7: 2}
-    vocabulary, mesh = vocabularies.load(whole.corpus), models.make_mesh(whole.config)
+    vocabulary, mesh = vocabularies.load(whole.corpus), make_mesh(whole.config)
     batches = mined_versions.Versions(whole, vocabulary, mesh)
     batches.restore(whole.folder / "checkpoints" / "5" / "data")
     assert batches._version == 1
@@ -320,10 +322,10 @@ def test_a_run_that_is_cut_off_around_its_refreshes_ends_as_if_it_had_not_been(
     whole, inputs, mined, tmp_path, monkeypatch
 ):
     run = refreshed(tmp_path / "run", inputs, mined)
-    # In the middle of the first: the validation pool is cut up, and half of the candidates.
-    cut_off(monkeypatch, run, mined_versions.models, "candidate_windows", 3)
+    # In the middle of the first: half of the candidates are cut up.
+    cut_off(monkeypatch, run, mined_versions, "candidate_windows", 2)
     assert not list((run.folder / "refreshed").glob("*"))
-    cut_off(monkeypatch, run, train.validation.metrics, "evaluate", 2)  # behind it, after a checkpoint of version 1
+    cut_off(monkeypatch, run, validation.metrics, "evaluate", 2)  # behind it, after a checkpoint of version 1
     execute(run)
     assert_same(run, whole)
 
@@ -379,7 +381,7 @@ def test_a_damaged_version_is_mined_again_or_refused(whole, inputs, tmp_path):
     path = run.folder / "refreshed" / "00002" / "stats.json"
     path.write_bytes(path.read_bytes()[:-1])
     assert not mined_versions.is_there(run, 2)
-    batches = mined_versions.Versions(run, vocabularies.load(run.corpus), models.make_mesh(run.config))
+    batches = mined_versions.Versions(run, vocabularies.load(run.corpus), make_mesh(run.config))
     with pytest.raises(UserError, match=r"stats\.json: damaged, .* delete the newest checkpoint"):
         batches.turn_to(2)
 
@@ -498,7 +500,7 @@ def test_a_second_process_without_devices_is_told(lagged, monkeypatch):
     def fail(config):
         raise AssertionError  # as JAX does where a package for the platform is missing
 
-    monkeypatch.setattr(models, "local_mesh", fail)
+    monkeypatch.setattr(refresh_process, "local_mesh", fail)
     with pytest.raises(UserError, match=r"refresh_env=\('JAX_PLATFORMS=cpu',\): there are no such devices \(Assert"):
         refresh_process.mine(lagged, 1)
 
@@ -506,7 +508,7 @@ def test_a_second_process_without_devices_is_told(lagged, monkeypatch):
 def test_a_version_whose_parameters_are_gone_is_told(lagged, tmp_path):
     run, vocabulary = Run(lagged.config, tmp_path, lagged.lock), vocabularies.load(lagged.corpus)
     checkpoints = SimpleNamespace(steps=lambda: [4])
-    anew = refresh.Refresh(run, vocabulary, models.make_mesh(run.config), None, checkpoints)
+    anew = refresh.Refresh(run, vocabulary, make_mesh(run.config), None, checkpoints)
     assert [anew(step, None) for step in (1, 2, 6)] == [{}] * 3  # 6: it would come into effect after the last step
     with pytest.raises(UserError, match=r"after step 3, and neither of the two is there .* delete the checkpoints beh"):
         anew(4, None)

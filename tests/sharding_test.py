@@ -10,7 +10,9 @@ from configs import ict_bfs_wlp
 from retrieval.errors import UserError
 from retrieval.models.text import Text
 from retrieval.recipes import initial_parameters, train_state
-from retrieval.recipes import towers as models
+from retrieval.recipes.placement import make_mesh
+from retrieval.recipes.recipe import abstract_model
+from retrieval.recipes.towers import Embedder, build_towers
 from retrieval.training import sharding
 from retrieval.training.checkpoint import Checkpointer
 
@@ -18,8 +20,8 @@ VOCABULARY = 50
 SIZES = dict(num_layers=2, hidden_size=16, num_heads=2, mlp_size=32, embed_dim=8, dropout=0.0, dtype="float32")
 CHUNKS = {"train.chunk_size": 8, "train.symmetric": True, "model.dropout": 0.1, "model.remat": "none"}
 BOW = {"model.encoder": "bow_mlp", "model.tied": True}
-MLM = {"data.rates.ict": 0.0, "data.rates.bfs": 0.0, "data.rates.wlp": 0.0, "data.rates.mlm": 1.0}
-AUTOENCODER = MLM | {"data.rates.mlm": 0.0, "data.rates.autoencoder": 1.0, "model.decoder.latent": 8}
+MLM = {"recipe": "mlm", "data.rates.ict": 0.0, "data.rates.bfs": 0.0, "data.rates.wlp": 0.0, "data.rates.mlm": 1.0}
+AUTOENCODER = MLM | {"recipe": "autoencoder", "model.decoder.latent": 8}
 
 
 def make_config(fsdp=1, **changes):
@@ -35,7 +37,7 @@ def make_config(fsdp=1, **changes):
 def make_batch(config, seed):
     random = np.random.default_rng(seed)
     B, Q, D = config.train.batch_size, config.data.query_length, config.data.document_length
-    if models.is_mlm(config):
+    if config.recipe != "two_tower":
         positions = random.integers(0, D, (B, 2))
         labels, weights = random.integers(5, VOCABULARY, (B, 2)), np.ones((B, 2), np.float32)
         return {"text": ids(random, B, D), "positions": positions, "labels": labels, "weights": weights}
@@ -52,7 +54,7 @@ def ids(random, *shape):
 
 
 def begin(config):
-    mesh, model = models.make_mesh(config), models.abstract(config, VOCABULARY)
+    mesh, model = make_mesh(config), abstract_model(config, VOCABULARY)
     return mesh, initial_parameters.initial_state(config, VOCABULARY, train_state.abstract_state(config, model, mesh))
 
 
@@ -60,7 +62,7 @@ def run(config, steps=3):
     """Trains; returns the last state and the losses."""
     mesh, state = begin(config)
     with jax.set_mesh(mesh):
-        step, losses = train_state.make_step(config, models.abstract(config, VOCABULARY)), []
+        step, losses = train_state.make_step(config, abstract_model(config, VOCABULARY)), []
         for seed in range(steps):
             batch = jax.device_put(make_batch(config, seed), sharding.batch_sharding(mesh))
             state, metrics = step(state, batch)
@@ -114,7 +116,7 @@ def test_a_checkpoint_moves_to_another_mesh(tmp_path):
 
 
 def _like(config):
-    return train_state.abstract_state(config, models.abstract(config, VOCABULARY), models.make_mesh(config))
+    return train_state.abstract_state(config, abstract_model(config, VOCABULARY), make_mesh(config))
 
 
 class _Nothing:
@@ -128,7 +130,7 @@ def _mesh(fsdp):
 
 def compiled(fsdp, **changes):
     config = make_config(fsdp, **changes)
-    mesh, model = models.make_mesh(config), models.abstract(config, VOCABULARY)
+    mesh, model = make_mesh(config), abstract_model(config, VOCABULARY)
     state = train_state.abstract_state(config, model, mesh)
     rows = sharding.batch_sharding(mesh)
     batch = {n: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows) for n, x in make_batch(config, 0).items()}
@@ -150,12 +152,10 @@ def test_the_embedder_gathers_shared_parameters_that_it_placed_once(monkeypatch)
     config = make_config(4, **BOW)
     mesh, state = begin(config)
     rows = ids(np.random.default_rng(0), 8, 12).astype(np.int32)
-    plain = models.build_towers(config, VOCABULARY).encode_queries(
-        Text.from_ids(jnp.array(rows), jnp.zeros_like(rows)), None
-    )
-    embedder = models.Embedder(config, _Vocabulary(), mesh)
+    plain = build_towers(config, VOCABULARY).encode_queries(Text.from_ids(jnp.array(rows), jnp.zeros_like(rows)), None)
+    embedder = Embedder(config, _Vocabulary(), mesh)
     embed = embedder.queries(jax.device_get(state.params))
-    monkeypatch.setattr(models.jax, "device_put", None)  # no batch sends them again
+    monkeypatch.setattr(jax, "device_put", None)  # no batch sends them again
     for _ in range(2):
         np.testing.assert_allclose(embed(rows), plain, atol=1e-6)
 

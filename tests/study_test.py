@@ -387,7 +387,7 @@ def test_pre_training_with_every_decoder_takes_the_same_compute():
         decoders = {name: (c.model.decoder.layers, c.model.decoder.span) for name, c in chosen.items()}
         length = chosen["weak"].data.document_length
         assert decoders["weak"] == (3, 2) and decoders["strong"] == (5, length)
-        assert not chosen["bert"].data.rates.autoencoder and chosen["bert"].data.rates.mlm == 1
+        assert chosen["bert"].recipe == "mlm" and chosen["bert"].data.rates.mlm == 1
     # By hand, in millions for a token: 12 layers 84.93, 3 and 5 more 21.23 and 35.39, the vocabulary 25.17.
     runs = seed_encoder.get_config("paper").runs
     mlm, weak, strong = 84.93 + 0.15 * 25.17, 84.93 + 21.23 + 1.15 * 25.17, 84.93 + 35.39 + 1.15 * 25.17

@@ -298,8 +298,6 @@ def test_wlp_asks_for_the_passage_with_the_lead_of_the_page_it_links_to(corpus):
         ({"itc": 1.0}, "unknown task 'itc': did you mean ict"),
         ({"ict": 0.0}, "no task has a rate above 0"),
         ({"ict": -1.0}, "must not be negative"),
-        ({"ict": 1.0, "mlm": 1.0}, r"task 'mlm' .*cannot be mixed.*rates\.mlm=0, or config\.data\.rates\.ict=0"),
-        ({"mlm": 1.0, "autoencoder": 1.0}, "cannot be mixed"),
     ],
 )
 def test_bad_rates(corpus, rates, message):

@@ -24,7 +24,7 @@ from retrieval.data.corpora.articles import Article, Paragraph, Redirect, Sectio
 from retrieval.errors import UserError
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.run import Run
-from retrieval.recipes import examples
+from retrieval.recipes.recipe import recipe_of
 
 SIZES = Sizes(large=32, chunk=8, documents=20, files=3, resume=4)
 MODEL = dict(num_layers=1, hidden_size=16, num_heads=2, mlp_size=32)
@@ -159,13 +159,13 @@ def test_the_shares_are_the_smallest_for_which_all_lanes_fit(tmp_path):
     works._pack(config, given, 2, query=0.8, document=0.8)  # what fits stays
     assert (config["data"]["pack"]["query"], config["data"]["pack"]["document"]) == (0.8, 0.8)
 
-    packed = pairs.packed(*pairs.batches(tmp_path / "pairs.npz", 8, 1), examples.packing(ConfigDict(config)))
+    packed = pairs.packed(*pairs.batches(tmp_path / "pairs.npz", 8, 1), recipe_of(ConfigDict(config)).packing())
     assert packed["query"].shape == (2, 4, 16) and pairs.tokens(packed) == lengths.sum() + 8 * 16
     config["data"]["pack"]["document_row"] = 24  # a text in each, and 8 tokens that no other fits into
     with pytest.raises(UserError, match=r"do not fit: raise config\.data\.pack\.document_row"):
         works._pack(config, given, 2, query=0.5, document=0.5)
     with pytest.raises(UserError, match="raise its shares"):
-        pairs.packed(*pairs.batches(tmp_path / "pairs.npz", 8, 1), examples.packing(ConfigDict(config)))
+        pairs.packed(*pairs.batches(tmp_path / "pairs.npz", 8, 1), recipe_of(ConfigDict(config)).packing())
 
 
 @pytest.mark.long

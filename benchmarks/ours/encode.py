@@ -18,13 +18,14 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
     from benchmarks.ours import training
     from retrieval.data.sets import beir
     from retrieval.data.tokenizers.vocab import WordPiece
-    from retrieval.recipes import towers as models
+    from retrieval.recipes.placement import parameters_of
+    from retrieval.recipes.towers import Embedder, build_towers, candidate_windows
     from retrieval.search import encoding
 
     config, vocabulary = ConfigDict(settings["config"]), WordPiece.load(Path(settings["vocabulary"]))
     mesh = training.one_device()
-    params = models.parameters(models.build_towers(config, len(vocabulary)))
-    embed = models.Embedder(config, vocabulary, mesh).documents(params)
+    params = parameters_of(build_towers(config, len(vocabulary)))
+    embed = Embedder(config, vocabulary, mesh).documents(params)
     items = list(itertools.islice(beir.read_candidates(Path(settings["passages"])), settings["documents"]))
 
     def work() -> None:
@@ -34,7 +35,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
                 "candidates",
                 ((item.id, item) for item in items),
                 len(items),
-                functools.partial(models.candidate_windows, config, vocabulary),
+                functools.partial(candidate_windows, config, vocabulary),
                 embed,
                 shard_size=config.encode.shard_size,
                 batch_tokens=config.encode.batch_tokens,

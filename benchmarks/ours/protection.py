@@ -17,13 +17,14 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
     from ml_collections import ConfigDict
 
     from benchmarks.ours import training
-    from retrieval.recipes import initial_parameters, objective, train_state
-    from retrieval.recipes import towers as models
+    from retrieval.recipes import initial_parameters, train_state
+    from retrieval.recipes.placement import bind
+    from retrieval.recipes.recipe import abstract_model, recipe_of
     from retrieval.runtime import hosts
     from retrieval.training import checkpoint, loop, sharding
 
     config, mesh = ConfigDict(settings["config"]), training.one_device()
-    model = models.abstract(config, settings["vocab_size"])
+    model = abstract_model(config, settings["vocab_size"])
     like = train_state.abstract_state(config, model, mesh)
     rows = [dict(rows) for rows in pairs.batches(Path(settings["pairs"]), settings["batch"], settings["batches"])]
 
@@ -55,7 +56,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
         return run
 
     def bare() -> Callable:
-        step_fn = _bare_step(objective.make(config, model), train_state.make_optimizer(config), config.seed)
+        step_fn = _bare_step(recipe_of(config).objective(bind(model)), train_state.make_optimizer(config), config.seed)
 
         class Unsealed(checkpoint.Checkpointer):
             def _seal(self) -> None:

@@ -37,12 +37,12 @@ def travel(values: Mapping[str, Any], folder: Path, step: int) -> None:
 
     from retrieval.pipeline.run import Run
     from retrieval.recipes import examples, initial_parameters, train_state
-    from retrieval.recipes import towers as models
+    from retrieval.recipes.recipe import abstract_model
     from retrieval.training import sharding
 
     run, mesh = Run(ConfigDict(values), folder, folder / "requirements.lock"), sharding.make_mesh()
     vocabulary = run.load_vocabulary()
-    like = train_state.abstract_state(run.config, models.abstract(run.config, len(vocabulary)), mesh)
+    like = train_state.abstract_state(run.config, abstract_model(run.config, len(vocabulary)), mesh)
     state = initial_parameters.initial_state(run.config, len(vocabulary), like)
     state.step += step
     with jax.set_mesh(mesh):

@@ -13,14 +13,14 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
     from ml_collections import ConfigDict
 
     from benchmarks.ours import training
-    from retrieval.recipes import examples
+    from retrieval.recipes.recipe import recipe_of
 
     if accelerator := settings.get("accelerator"):
         training.check_accelerator()
     config = ConfigDict(settings["config"])
     step = training.TrainStep(config, settings["vocab_size"], training.one_device())
     batches = list(pairs.batches(Path(settings["pairs"]), settings["batch"], settings["batches"]))
-    if packing := examples.packing(config):
+    if packing := recipe_of(config).packing():
         batches = [pairs.packed(rows, packing) for rows in batches]
     # Counting takes memory, which is measured on a CPU.
     operations = sum(map(step.flops, batches)) if accelerator else 0

@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 from benchmarks import worker
 from retrieval.recipes import initial_parameters, train_state
-from retrieval.recipes import towers as models
+from retrieval.recipes.recipe import abstract_model
 from retrieval.training import sharding
 
 
@@ -15,7 +15,7 @@ class TrainStep:
     """Trains on a batch, and returns when that is done."""
 
     def __init__(self, config: ConfigDict, vocab_size: int, mesh: jax.sharding.Mesh):
-        model = models.abstract(config, vocab_size)
+        model = abstract_model(config, vocab_size)
         self._config = config
         self._vocab_size = vocab_size
         self._mesh = mesh

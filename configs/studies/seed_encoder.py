@@ -184,7 +184,7 @@ def cost(config: ConfigDict) -> float:
     model = config.model
     layer = 4 * model.hidden_size**2 + 2 * model.hidden_size * model.mlp_size
     predicted, layers = _MASKED, model.num_layers
-    if config.data.rates.autoencoder:
+    if config.recipe == "autoencoder":
         predicted, layers = 1 + _MASKED, layers + model.decoder.layers
     return layers * layer + predicted * config.prepare.vocab_size * model.hidden_size
 
@@ -219,7 +219,7 @@ def _pretrain(size: Size, model: str, seed: int) -> ConfigDict:
         layers, span = DECODERS[model]
         config.model.decoder.update(layers=layers, span=config.data.document_length if span is None else span)
     else:
-        config.data.rates.update(autoencoder=0.0, mlm=1.0)
+        config.recipe = "mlm"
     if model != "short":
         config.train.steps = round(config.train.steps * weak / cost(config))
     return config

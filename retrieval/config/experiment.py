@@ -10,6 +10,7 @@ from retrieval.config import fields
 from retrieval.data.sets.set_format import SETS
 from retrieval.errors import UserError, first_line, unknown_name
 from retrieval.pipeline.stage import STAGES
+from retrieval.recipes.recipe import RECIPES
 from retrieval.search.index_kind import INDEXES
 
 
@@ -54,9 +55,9 @@ def sized(size: str, **makers: Callable[[], ConfigDict]) -> ConfigDict:
 
 
 def load_fields() -> None:
-    """Imports what declares the fields of the house: stages, with what they are made of, formats of sets, indexes."""
+    """Imports what declares fields: stages and recipes with what they are made of, formats of sets, kinds of index."""
     importlib.import_module("retrieval.config.run_fields")
-    for table in (STAGES, SETS, INDEXES):
+    for table in (STAGES, RECIPES, SETS, INDEXES):
         len(table)  # which imports its entries
 
 

@@ -18,7 +18,8 @@ from retrieval.models.hugging_face import BertFolder, is_bert
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline.run import Run
-from retrieval.recipes import towers as models
+from retrieval.recipes.placement import parameters_of
+from retrieval.recipes.recipe import abstract_model, recipe_of
 
 _log = logging.getLogger(__name__)
 
@@ -42,8 +43,9 @@ def folders(config: ConfigDict) -> dict[str, BertFolder]:
     names = value.split(",")
     if len(names) != 2 or not any(names):
         raise UserError(f"{_FIELD}={value}: one folder is needed, or QUERY,DOCUMENT, of which one may be empty")
-    if models.is_mlm(config) or config.model.tied:
-        why = "a masked language model is" if models.is_mlm(config) else "towers that share their parameters are"
+    recipe = recipe_of(config)
+    if not recipe.has_towers or config.model.tied:
+        why = "towers that share their parameters are" if recipe.has_towers else f"{recipe.label} is"
         raise UserError(
             f"{_FIELD}={value}: two folders, but {why} one encoder; name one, or set config.model.tied=False"
         )
@@ -79,17 +81,18 @@ def check_tensors(config: ConfigDict) -> None:
     """
     if found := folders(config):
         vocab_size = next(iter(found.values())).sizes["vocab_size"]
-        _load(found, models.parameters(models.abstract(config, vocab_size)))
+        _load(found, parameters_of(abstract_model(config, vocab_size)))
 
 
 def init(model: TwoTower | MaskedLanguageModel, config: ConfigDict) -> None:
     """Gives a model the parameters of the folders; what these do not have stays as it is."""
     state, found = nnx.state(model, nnx.Param), folders(config)
-    nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, _load(found, models.parameters(model))))
+    has_towers = recipe_of(config).has_towers
+    nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, _load(found, parameters_of(model))))
     nnx.update(model, state)
     for folder in dict.fromkeys(found.values()):
         started = [name for name in _TOWERS if hasattr(model, name) and found.get(name) is folder] or ["encoder"]
-        left = ", without its head of a masked language model" if folder.has_head and not models.is_mlm(config) else ""
+        left = ", without its head of a masked language model" if folder.has_head and has_towers else ""
         _log.info("%s: starts from %s%s", ", ".join(started), folder.path, left)
 
 

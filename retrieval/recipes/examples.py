@@ -1,24 +1,20 @@
 """What a run trains and validates on: the config's tasks, batches of their examples, and labelled questions."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import jax
-import seqio
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.data.examples import batches, features, tasks
+from retrieval.data.examples import batches, tasks
 from retrieval.data.examples.batches import Batches
-from retrieval.data.examples.packing import Packing, Rows, rows_for
 from retrieval.data.sets import beir, splits
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError, multiples, next_to
+from retrieval.errors import UserError, multiples
 from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
-from retrieval.recipes import objective
-from retrieval.recipes import towers as models
+from retrieval.recipes.recipe import RECIPES, Recipe, recipe_of
 from retrieval.training import sharding
 
 
@@ -63,8 +59,7 @@ def known_positives(run: Run, pairs: Path | None = None) -> int:
     Args:
       pairs: as `register_tasks` has it. Those that are mined anew have as much room as the run's: the shapes stay.
     """
-    train = run.config.train
-    if not run.config.data.rates.pairs or train.loss != objective.IN_BATCH or train.other_positives == objective.PUSHED:
+    if not (run.config.data.rates.pairs and recipe_of(run.config).known_positives()):
         return 0
     files_there = [folder / "stats.json" for folder in {pairs or run.pairs, run.pairs}]
     counts = [files.read_json(path).get("most positives", 0) for path in files_there if path.exists()]
@@ -93,7 +88,7 @@ def make_batches(
     Raises:
       UserError: the data has fewer examples than a batch has rows, or none for a lane.
     """
-    config = run.config
+    config, recipe = run.config, recipe_of(run.config)
     positives = known_positives(run, pairs)
     task, examples = register_tasks(run, vocabulary, pairs=pairs, positives=positives > 0)
     if (total := sum(examples.values())) < config.train.batch_size:
@@ -104,12 +99,13 @@ def make_batches(
     tasks.check_lanes(examples, config.data.lanes, config.data.held_out)
     return Batches(
         task,
-        *_features(config, vocabulary.sep_id, positives),
+        recipe.lengths(positives),
+        recipe.converter(vocabulary.sep_id, positives),
         batch_size=config.train.batch_size,
         lanes=config.data.lanes,
         seed=config.seed + version,
         sharding=sharding.batch_sharding(mesh),
-        packing=packing(config),
+        packing=recipe.packing(),
     )
 
 
@@ -119,13 +115,15 @@ def abstract_batch(config: ConfigDict, mesh: jax.sharding.Mesh) -> dict[str, jax
     Raises:
       UserError: the mesh does not divide the batch.
     """
+    recipe = recipe_of(config)
     any_id = 0  # no shape depends on what [SEP] is
     return batches.abstract(
-        *_features(config, any_id),
+        recipe.lengths(),
+        recipe.converter(any_id),
         batch_size=config.train.batch_size,
         lanes=config.data.lanes,
         sharding=sharding.batch_sharding(mesh),
-        packing=packing(config),
+        packing=recipe.packing(),
     )
 
 
@@ -135,7 +133,9 @@ def check(config: ConfigDict) -> None:
     Raises:
       UserError: lanes do not divide it, texts cannot be packed so, an example has no negatives, tasks do not mix.
     """
+    recipe = recipe_of(config)
     tasks.check_rates(config.data.rates.to_dict())
+    _check_kinds(config, recipe)
     batch_size, lanes = config.train.batch_size, config.data.lanes
     if batch_size % lanes:
         raise UserError(
@@ -148,90 +148,26 @@ def check(config: ConfigDict) -> None:
             f"config.data.negatives={config.data.negatives}: only labelled examples have hard negatives: set it to 0, "
             f"or train on them alone, config.data.rates.pairs=1 and config.data.rates.{others[0]}=0"
         )
-    if batch_size == 1 and not models.is_mlm(config) and not config.data.negatives:
-        raise UserError("config.train.batch_size=1: negatives are the other examples of a batch: take at least 2")
-    packing(config)
+    recipe.packing()
+
+
+def _check_kinds(config: ConfigDict, recipe: Recipe) -> None:
+    """The tasks that are drawn give the kind of examples that the recipe trains on."""
+    given = [task for task, rate in config.data.rates.items() if rate]
+    for task in given:
+        if (kind := tasks.kind(task)) != recipe.kind:
+            fitting = [name for name, other in RECIPES.items() if other.kind == kind]
+            others = [f"config.data.rates.{name}=0" for name in given if tasks.kind(name) != kind]
+            switch = " and ".join([f"config.recipe={' or '.join(fitting)}", *others])
+            raise UserError(
+                f"task '{task}' gives {tasks.KINDS[kind]}, and config.recipe={config.recipe} trains on "
+                f"{tasks.KINDS[recipe.kind]}: set config.data.rates.{task}=0, or {switch}"
+            )
 
 
 def unlabelled(config: ConfigDict) -> list[str]:
     """The tasks that are drawn but that of labelled pairs."""
     return [task for task, rate in config.data.rates.items() if rate and task != tasks.LABELLED]
-
-
-def check_chunks(config: ConfigDict, devices: int) -> None:
-    """Checks what the towers take at a time.
-
-    Raises:
-      UserError: chunks do not divide the batch, or devices and packed lanes not the chunks; or there are no towers.
-    """
-    size, rows, sizes = config.train.chunk_size, config.train.batch_size, chunk_sizes(config, devices)
-    if not size:
-        return
-    if models.is_mlm(config):
-        raise UserError(
-            f"config.train.chunk_size={size}: an MLM takes the whole batch at a time: set 0, and for less memory a "
-            "smaller config.train.batch_size with config.train.accumulation"
-        )
-    if rows % size:
-        raise UserError(
-            f"config.train.chunk_size={size} does not divide config.train.batch_size={rows}: take "
-            f"{next_to(size, sizes)}"
-        )
-    if size not in sizes:
-        lane = f" times the {sizes[0] // devices} examples that a lane packs" if sizes[0] > devices else ""
-        raise UserError(
-            f"config.train.chunk_size={size} must be a multiple of the number of devices, {devices}{lane}: take "
-            f"{next_to(size, sizes)}"
-        )
-
-
-def chunk_sizes(config: ConfigDict, devices: int) -> list[int]:
-    """The examples that the towers can take at a time, up to the whole batch: as many for every device, in whole lanes
-    where these are packed."""
-    rows, packed = config.train.batch_size, packing(config)
-    unit = devices * (packed.examples if packed else 1)
-    return [size for size in range(unit, rows + 1, unit) if rows % size == 0]
-
-
-def feature_lengths(config: ConfigDict, positives: int = 0) -> dict[str, int]:
-    """The lengths of the fields of an example, before anything is packed; `positives` as `known_positives` says."""
-    data = config.data
-    if models.is_mlm(config):
-        return features.mlm_lengths(data.document_length)
-    return features.pair_lengths(data.query_length, data.document_length, data.negatives, positives)
-
-
-def packing(config: ConfigDict) -> Packing | None:
-    """How the config packs the texts of a lane; None where it has one text per row.
-
-    Raises:
-      UserError: one side would be packed without the other, or a share or a row length does not fit.
-    """
-    pack, lengths = config.data.pack, feature_lengths(config)
-    sides = {"text": "document"} if models.is_mlm(config) else {"query": "query", "document": "document"}
-    if not any(pack[side] for side in sides.values()):
-        return None
-    examples = config.train.batch_size // config.data.lanes
-    counts = {"document": examples * (1 + config.data.negatives)}
-    texts = {
-        field: rows_for(
-            counts.get(field, examples), lengths[field], pack[side], pack[f"{side}_row"], f"config.data.pack.{side}"
-        )
-        for field, side in sides.items()
-    }
-    if not models.is_mlm(config):
-        return Packing(examples, texts)
-    # Places for as many masked tokens as texts of full length have in those rows.
-    rows = texts["text"]
-    places = math.ceil(rows.count * rows.length * lengths["positions"] / lengths["text"])
-    return Packing(examples, texts, Rows(1, places, rows.setting))
-
-
-def _features(config: ConfigDict, sep_id: int, positives: int = 0) -> tuple[dict[str, int], seqio.FeatureConverter]:
-    """What the config's tasks give: the lengths of their features, and what makes rows of them."""
-    is_mlm = models.is_mlm(config)
-    converter = features.MlmConverter() if is_mlm else features.TwoTowerConverter(sep_id, positives > 0)
-    return feature_lengths(config, positives), converter
 
 
 def split_set(run: Run) -> str | None:

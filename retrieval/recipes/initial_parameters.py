@@ -4,25 +4,25 @@ import functools
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
-from flax import nnx
 from ml_collections import ConfigDict
 
 from retrieval.config.fields import TEXT, Field, declare
 from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
 from retrieval.models import two_tower
-from retrieval.models.autoencoder import Autoencoder
 from retrieval.models.hugging_face import CONFIGS
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline import records
 from retrieval.pipeline.run import Run, kept_config, open_read
 from retrieval.recipes import bert_weights, train_state
-from retrieval.recipes import towers as models
+from retrieval.recipes.encoder_sizes import position_count, size_fields, take_positions
+from retrieval.recipes.placement import bind, local_mesh, parameters_of
+from retrieval.recipes.recipe import abstract_model, build_model, recipe_of
+from retrieval.recipes.towers import build_towers
 from retrieval.runtime import mirror
 from retrieval.training import sharding
 from retrieval.training.loop import TrainState
@@ -87,16 +87,16 @@ def check_sizes(config: ConfigDict, start: ConfigDict) -> None:
     Raises:
       UserError: they have other sizes, are of another kind, or the other has positions for shorter texts alone.
     """
-    of_towers = not models.is_mlm(start)
-    theirs = models.sizes(start, of_towers)
-    for field, ours in models.sizes(config, of_towers).items():
+    of_towers = recipe_of(start).has_towers
+    theirs = size_fields(start, of_towers)
+    for field, ours in size_fields(config, of_towers).items():
         if ours != theirs.get(field):
             raise UserError(
                 f"config.train.init_from={config.train.init_from}: a model of other sizes or another kind, "
                 f"config.{field} is {theirs.get(field)} there and {ours} here: take the same, or another run to start "
                 "from"
             )
-    ours, theirs = models.positions(config), models.positions(start)
+    ours, theirs = position_count(config), position_count(start)
     if config.model.encoder == "transformer" and ours > theirs:
         raise UserError(
             f"config.train.init_from={config.train.init_from}: an encoder of {theirs} positions, the longer of "
@@ -140,13 +140,11 @@ def initial_state(config: ConfigDict, vocab_size: int, like: TrainState) -> Trai
 
     To be called without a mesh: then the parameters are whole on one device before they are spread, and on no other.
     """
-    model = models.build(config, vocab_size)
+    model = build_model(config, vocab_size)
     if config.train.init_from:
         init_from(model, config, vocab_size)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, like)
-    params = jax.tree.map(
-        lambda leaf, to: sharding.place(np.asarray(leaf), to), models.parameters(model), shardings.params
-    )
+    params = jax.tree.map(lambda leaf, to: sharding.place(np.asarray(leaf), to), parameters_of(model), shardings.params)
     create = functools.partial(TrainState.create, optimizer=train_state.make_optimizer(config))
     return jax.jit(create, out_shardings=shardings)(params)
 
@@ -164,12 +162,12 @@ def load_parameters(
     """
     config = kept_config(folder)
     config.mesh = mesh
-    model = models.abstract(config, vocab_size)
-    like = train_state.abstract_state(config, model, models.local_mesh(config))
+    model = abstract_model(config, vocab_size)
+    like = train_state.abstract_state(config, model, local_mesh(config))
     checkpointer = train_state.open_checkpoints(folder, config)
     trained = checkpointer.restore(like, step=checkpointer.best_step()).params
     checkpointer.close()
-    return config, models.bind(model)(trained)
+    return config, bind(model)(trained)
 
 
 def load_towers(run: Run, vocab_size: int) -> TwoTower:
@@ -178,8 +176,8 @@ def load_towers(run: Run, vocab_size: int) -> TwoTower:
     _, trained = load_parameters(run.holder("train").folder, vocab_size, run.config.mesh)
     if isinstance(trained, TwoTower):
         return trained
-    towers = models.build_towers(run.config, vocab_size)
-    models.take_positions(trained, models.positions(run.config))
+    towers = build_towers(run.config, vocab_size)
+    take_positions(trained, position_count(run.config))
     two_tower.init_encoders(towers, trained.encoder)
     return towers
 
@@ -190,7 +188,7 @@ def of_towers(run: Run) -> ConfigDict:
     An MLM trains no towers: those with its encoder are as the run's own config has them.
     """
     trained = run.holder("train").config
-    if models.is_mlm(trained):
+    if not recipe_of(trained).has_towers:
         return run.config
     config = run.config.copy_and_resolve_references()
     config.model = trained.model
@@ -211,19 +209,9 @@ def init_from(model: TwoTower | MaskedLanguageModel, config: ConfigDict, vocab_s
     if not (folder / "config.json").exists():
         raise UserError(f"config.train.init_from={folder}: not a work directory (no config.json)")
     _, trained = load_parameters(folder, vocab_size, config.mesh)
-    models.take_positions(trained, models.positions(config))
-    if isinstance(trained, MaskedLanguageModel) and isinstance(model, TwoTower):
-        two_tower.init_encoders(model, trained.encoder)
-    else:
-        _copy(trained, model, folder)
+    take_positions(trained, position_count(config))
+    try:
+        recipe_of(config).start_from(model, trained)
+    except UserError as error:
+        raise UserError(f"config.train.init_from={folder}: {error}") from error
     _log.info("parameters start from %s", folder)
-
-
-def _copy(source: Any, target: Any, folder: Path) -> None:
-    wanted, given = (dict(nnx.to_flat_state(nnx.state(model, nnx.Param))) for model in (target, source))
-    if isinstance(source, MaskedLanguageModel) and isinstance(source, Autoencoder) != isinstance(target, Autoencoder):
-        both = wanted.keys() & given.keys()
-        wanted, given = ({path: value[path] for path in both} for value in (wanted, given))
-    if {path: value.shape for path, value in wanted.items()} != {path: value.shape for path, value in given.items()}:
-        raise UserError(f"config.train.init_from={folder}: a model of other sizes or another kind")
-    nnx.update(target, nnx.from_flat_state({path: jax.tree.map(jax.numpy.copy, v) for path, v in given.items()}))

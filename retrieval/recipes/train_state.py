@@ -13,8 +13,8 @@ from ml_collections import ConfigDict
 
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.two_tower import TwoTower
-from retrieval.recipes import objective
-from retrieval.recipes import towers as models
+from retrieval.recipes.placement import bind, is_stacked, parameters_of, shardings_of
+from retrieval.recipes.recipe import abstract_model, recipe_of
 from retrieval.training import loop, memory, optimizer, work
 from retrieval.training.checkpoint import Checkpointer, Follower
 from retrieval.training.loop import TrainState
@@ -39,7 +39,7 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
         clip_norm=train.clip_norm or None,
         name=train.optimizer,
         lamb_norm_limit=train.get("lamb_norm_limit") or None,  # a run to start from may be older than the field
-        is_stacked=models.is_stacked,
+        is_stacked=is_stacked,
     )
     if train.accumulation == 1:
         return tx
@@ -49,20 +49,20 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
 def make_step(config: ConfigDict, model: TwoTower | MaskedLanguageModel) -> Callable:
     """The config's train step, as `loop.make_step` gives it; the model may be abstract."""
     memory.trim_after_compiling()
-    return loop.make_step(objective.make(config, model), make_optimizer(config), config.seed)
+    return loop.make_step(recipe_of(config).objective(bind(model)), make_optimizer(config), config.seed)
 
 
 def useful_flops(config: ConfigDict, vocab_size: int, state: TrainState, batch: Mapping[str, Any]) -> float:
     """Operations of a device in a step, if nothing were computed twice; state and batch may be shapes."""
     once = config.copy_and_resolve_references()
     once.model.remat, once.train.chunk_size = "none", 0
-    return work.of(make_step(once, models.abstract(once, vocab_size)).trace(state, batch).jaxpr).flops
+    return work.of(make_step(once, abstract_model(once, vocab_size)).trace(state, batch).jaxpr).flops
 
 
 def abstract_state(config: ConfigDict, model: TwoTower | MaskedLanguageModel, mesh: jax.sharding.Mesh) -> TrainState:
     """Shapes, types and shardings of the state that the config trains, without a single value of it."""
-    params = models.parameters(model)
-    params = jax.tree.map(_at, params, models.shardings(params, config, mesh))
+    params = parameters_of(model)
+    params = jax.tree.map(_at, params, shardings_of(params, config, mesh))
     with jax.set_mesh(mesh):
         state = jax.eval_shape(functools.partial(TrainState.create, optimizer=make_optimizer(config)), params)
     # What the optimizer keeps for a parameter lies where the parameter does; the rest are a few numbers.

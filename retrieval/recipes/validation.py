@@ -23,7 +23,7 @@ from retrieval.errors import UserError
 from retrieval.evaluation import metrics
 from retrieval.pipeline.run import Run
 from retrieval.recipes import examples
-from retrieval.recipes import towers as models
+from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
 from retrieval.search import windows
 from retrieval.search.exact import ExactIndex
 
@@ -53,13 +53,11 @@ class Pool(NamedTuple):
 
 
 def check(config: ConfigDict) -> None:
-    """Checks that there is something to validate, and to validate on.
+    """Checks that something is held out to validate on.
 
     Raises:
-      UserError: a model without towers, or nothing that is held out.
+      UserError: nothing is.
     """
-    if models.is_mlm(config):
-        raise UserError("a masked language model has no towers to validate: set config.loop.validate_every=0")
     if not (config.data.rates.pairs or config.data.held_out):
         raise UserError(
             f"config.loop.validate_every={config.loop.validate_every} needs passages to validate on: set "
@@ -77,7 +75,7 @@ def make(run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> Callable[
     check(config)
     pool = _labelled_pool(run, vocabulary) if config.data.rates.pairs else _held_out_pool(run, vocabulary)
     _log.info("validation: %d queries over %d candidates", len(pool.queries), len(pool.candidates))
-    embedder = models.Embedder(config, vocabulary, mesh)
+    embedder = Embedder(config, vocabulary, mesh)
     queries = list(pool.queries.values())
     rows = list(itertools.chain.from_iterable(pool.candidates.values()))
     owners_W = windows.owners([id for id, own in pool.candidates.items() for _ in own])
@@ -104,8 +102,8 @@ def _labelled_pool(run: Run, vocabulary: Vocabulary) -> Pool:
     candidates = [c for c in beir.read_candidates(folder / "corpus.jsonl") if c.id in golds]
     candidates += heapq.nsmallest(room, others, lambda c: hashing.digest(c.id))
     return Pool(
-        dict(zip(queries, models.query_tokens(config, vocabulary, list(queries.values())))),
-        dict(zip((c.id for c in candidates), models.candidate_windows(config, vocabulary, candidates))),
+        dict(zip(queries, query_tokens(config, vocabulary, list(queries.values())))),
+        dict(zip((c.id for c in candidates), candidate_windows(config, vocabulary, candidates))),
         qrels,
         beir.own_rows(queries, candidates),
     )

@@ -15,7 +15,8 @@ from retrieval.pipeline.records import is_current, is_done
 from retrieval.pipeline.run import Run, kept_config
 from retrieval.pipeline.stage import STAGES
 from retrieval.recipes import bert_weights, examples, initial_parameters
-from retrieval.recipes import towers as models
+from retrieval.recipes.placement import make_mesh, parameters_of, shardings_of
+from retrieval.recipes.recipe import abstract_model, recipe_of
 from retrieval.runtime import hosts, mirror
 from retrieval.runtime.store import is_url
 from retrieval.stages import (
@@ -136,6 +137,8 @@ def _check_config(folder: Path, role: str) -> None:
         raise UserError(f"{error}; {remedy}") from error
     if not isinstance(value, dict) or not isinstance(value.get("stages"), list):
         raise UserError(f"{path}: not the config of a run; {remedy}")
+    if "recipe" not in value:
+        raise UserError(f"{path}: config.recipe is missing, for the run is of an older version; make it again")
 
 
 def _check_files(run: Run, names: Sequence[str]) -> None:
@@ -164,13 +167,13 @@ def _check_vocabulary(run: Run, names: Sequence[str]) -> None:
 def _check_training(run: Run) -> None:
     """Data, devices and parameters fit each other."""
     config = run.config
-    mesh = models.make_mesh(config)
+    mesh = make_mesh(config)
     examples.abstract_batch(config, mesh)
-    examples.check_chunks(config, mesh.size)
+    recipe_of(config).check_chunks(mesh.size)
     if config.mesh.rules:
-        model = models.abstract(config, plan.vocab_size(run))
-        models.shardings(models.parameters(model), config, mesh)
-        sharding.check_rules(models.parameters(model), config.mesh.rules)
+        model = abstract_model(config, plan.vocab_size(run))
+        shardings_of(parameters_of(model), config, mesh)
+        sharding.check_rules(parameters_of(model), config.mesh.rules)
     _check_shards(run)
     initial_parameters.check_start(run)
     bert_weights.check_tensors(config)

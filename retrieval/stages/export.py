@@ -20,8 +20,8 @@ from retrieval.pipeline.records import is_done, record_of
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples
-from retrieval.recipes import towers as models
 from retrieval.recipes.initial_parameters import load_towers
+from retrieval.recipes.recipe import recipe_of
 from retrieval.runtime import hosts
 
 _log = logging.getLogger(__name__)
@@ -63,9 +63,9 @@ def check(run: Run) -> None:
             f"stage 'export': nothing is trained in {run.folder}, config.stages has no 'train'; name the work "
             "directory of a run that trains towers"
         )
-    if models.is_mlm(config):
+    if not (recipe := recipe_of(config)).has_towers:
         raise UserError(
-            "stage 'export': config.data.rates.mlm trains a masked language model, which has no towers; train them "
+            f"stage 'export': config.recipe={config.recipe} trains {recipe.label}, which has no towers; train them "
             f"from it with --config.train.init_from={run.folder} and export these"
         )
     if config.model.encoder != "transformer":

@@ -19,8 +19,10 @@ from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples
-from retrieval.recipes import towers as models
+from retrieval.recipes.encoder_sizes import longest_text
 from retrieval.recipes.initial_parameters import load_towers, of_towers
+from retrieval.recipes.placement import local_mesh, parameters_of
+from retrieval.recipes.towers import Embedder, build_towers, candidate_windows, query_tokens
 from retrieval.search import encoding, windows
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, Contents, IndexKind
@@ -54,10 +56,10 @@ def encode(run: Run) -> dict[str, Any]:
     """Writes the embeddings of every set, and of the corpus, by the trained towers and by the untrained ones."""
     vocabulary = run.load_vocabulary()
     config = of_towers(run)
-    mesh = models.local_mesh(config)  # every host has shards of its own
-    embedder = models.Embedder(config, vocabulary, mesh)
-    query_tokens = functools.partial(models.query_tokens, config, vocabulary)
-    windows_of = functools.partial(models.candidate_windows, config, vocabulary)
+    mesh = local_mesh(config)  # every host has shards of its own
+    embedder = Embedder(config, vocabulary, mesh)
+    tokens_of = functools.partial(query_tokens, config, vocabulary)
+    windows_of = functools.partial(candidate_windows, config, vocabulary)
     counts = {}
     for system, params in _systems(run, config, len(vocabulary)):
         for name in collections(run):
@@ -68,15 +70,15 @@ def encode(run: Run) -> dict[str, Any]:
                 run.embeddings(name, system),
                 shard_size=config.encode.shard_size,
                 batch_tokens=config.encode.batch_tokens,
-                longest=models.longest(config),
+                longest=longest_text(config),
                 multiple=mesh.size,
             )
             if name != CORPUS:
                 queries = beir.read_queries(run.sets / name / "queries.jsonl")
-                _encode_queries("queries", queries, write, embedder.queries(params), query_tokens)
+                _encode_queries("queries", queries, write, embedder.queries(params), tokens_of)
             if system == TRAINED and name == examples.split_set(run):
                 queries, _ = examples.validation(run)
-                _encode_queries("validation", queries, write, embedder.queries(params), query_tokens)
+                _encode_queries("validation", queries, write, embedder.queries(params), tokens_of)
             counts[f"{name}, {system}"] = _encode_candidates(run, name, write, embedder.documents(params), windows_of)
     return counts
 
@@ -235,9 +237,9 @@ def _queries(run: Run, name: str) -> np.ndarray:
 
 def _systems(run: Run, config: ConfigDict, vocab_size: int) -> Iterator[tuple[str, Any]]:
     """The parameters of the towers, by system."""
-    yield TRAINED, models.parameters(load_towers(run, vocab_size))
+    yield TRAINED, parameters_of(load_towers(run, vocab_size))
     if run.config.encode.untrained:
-        yield UNTRAINED, models.parameters(models.build_towers(config, vocab_size))
+        yield UNTRAINED, parameters_of(build_towers(config, vocab_size))
 
 
 def _encode_queries(

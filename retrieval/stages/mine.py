@@ -20,7 +20,8 @@ from retrieval.pipeline.records import details, read_record, record_of
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples, initial_parameters
-from retrieval.recipes import towers as models
+from retrieval.recipes.placement import local_mesh, parameters_of
+from retrieval.recipes.towers import Embedder, query_tokens
 from retrieval.search.index_kind import INDEXES
 from retrieval.stages import hard_negatives, sets
 from retrieval.stages import index as indexes
@@ -138,9 +139,9 @@ def _embedded(run: Run, source: Run, texts: list[str]) -> Any:
     config, towers = initial_parameters.load_parameters(trainer.folder, len(vocabulary), run.config.mesh)
     if not isinstance(towers, TwoTower):
         raise UserError(f"{trainer.folder}: a masked language model has no towers to mine with: another config.base")
-    embedder = models.Embedder(config, vocabulary, models.local_mesh(config))
-    tower = embedder.queries(models.parameters(towers))
-    return embedder.embed_rows(tower, models.query_tokens(config, vocabulary, texts))
+    embedder = Embedder(config, vocabulary, local_mesh(config))
+    tower = embedder.queries(parameters_of(towers))
+    return embedder.embed_rows(tower, query_tokens(config, vocabulary, texts))
 
 
 def _provenance(config: ConfigDict, source: Run) -> dict[str, Any]:

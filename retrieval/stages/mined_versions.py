@@ -22,7 +22,7 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
 from retrieval.recipes import examples
-from retrieval.recipes import towers as models
+from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
 from retrieval.runtime import hosts
 from retrieval.search import windows
 from retrieval.search.exact import ExactIndex
@@ -85,7 +85,7 @@ class Versions:
 
 
 def mine(
-    run: Run, vocabulary: Vocabulary, embedder: models.Embedder, mesh: jax.sharding.Mesh, params: Any, version: int
+    run: Run, vocabulary: Vocabulary, embedder: Embedder, mesh: jax.sharding.Mesh, params: Any, version: int
 ) -> None:
     """Mines a version with parameters, and writes it. Every process of the mesh takes its part.
 
@@ -172,14 +172,14 @@ def _check_left(run: Run, questions: Sequence[Question], mined: Mined) -> None:
 def _embedded(
     config: ConfigDict,
     vocabulary: Vocabulary,
-    embedder: models.Embedder,
+    embedder: Embedder,
     params: Any,
     mesh: jax.sharding.Mesh,
     questions: Sequence[Question],
     candidates: CandidateTexts,
 ) -> tuple[np.ndarray, windows.Index]:
     """The embeddings of questions [Q, E], and exact search over all candidates, of which a shard's texts are held."""
-    tokens = models.query_tokens(config, vocabulary, [question.text for question in questions])
+    tokens = query_tokens(config, vocabulary, [question.text for question in questions])
     queries_QE = embedder.embed_rows(embedder.queries(params), tokens)
     tower = embedder.documents(params)
     # Room for as many as there may be: the system gives memory to what is written alone.
@@ -187,7 +187,7 @@ def _embedded(
     owners = array.array("i")
     for start in range(0, len(candidates), config.encode.shard_size):
         rows = range(start, min(start + config.encode.shard_size, len(candidates)))
-        cut = models.candidate_windows(config, vocabulary, [candidates[row] for row in rows])
+        cut = candidate_windows(config, vocabulary, [candidates[row] for row in rows])
         tokens = list(itertools.chain.from_iterable(cut))
         windows_WE[len(owners) : len(owners) + len(tokens)] = embedder.embed_rows(tower, tokens)
         owners.extend(row for row, own in zip(rows, cut) for _ in own)

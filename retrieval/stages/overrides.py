@@ -9,8 +9,8 @@ from retrieval.errors import UserError
 from retrieval.pipeline.records import get_field
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES
-from retrieval.recipes import towers as models
 from retrieval.recipes.initial_parameters import TOWERS
+from retrieval.recipes.recipe import recipe_of
 
 
 def check(run: Run, names: Collection[str], fields: Collection[str]) -> None:
@@ -41,7 +41,7 @@ def _check_towers(run: Run, names: Collection[str], fields: Collection[str]) -> 
     """The towers of a base are as they were trained there, also where a stage of this run encodes with them."""
     trainer = run.holder("train")
     is_own = trainer is run or "train" not in trainer.config.stages
-    if is_own or models.is_mlm(trainer.config) or "plan" in names:
+    if is_own or not recipe_of(trainer.config).has_towers or "plan" in names:
         return
     for field in fields:
         if _is_among(TOWERS, field) and _value(trainer.config, field) != _value(run.config, field):

@@ -22,8 +22,9 @@ from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import display
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes import examples, objective, train_state
-from retrieval.recipes import towers as models
+from retrieval.recipes import examples, train_state
+from retrieval.recipes.placement import make_mesh
+from retrieval.recipes.recipe import abstract_model, recipe_of
 from retrieval.training import chips, collectives, sharding, work
 from retrieval.training.chips import Chip
 from retrieval.training.work import Work
@@ -194,12 +195,12 @@ def make_plan(
     devices: Sequence[sharding.Device],
 ) -> Plan:
     """Compiles the config's train step for `devices`, which need not exist, and a vocabulary of `size` tokens."""
-    mesh = models.make_mesh(config, devices)
-    model = models.abstract(config, size)
+    mesh = make_mesh(config, devices)
+    model = abstract_model(config, size)
     state = train_state.abstract_state(config, model, mesh)
     sharding.check_rules(state.params, config.mesh.rules)
     batch = examples.abstract_batch(config, mesh)
-    examples.check_chunks(config, mesh.size)
+    recipe_of(config).check_chunks(mesh.size)
     chip = chips.of(devices[0])
     with jax.set_mesh(mesh):
         traced = train_state.make_step(config, model).trace(state, batch)
@@ -306,9 +307,7 @@ def _fsdp_sizes(plan: Plan) -> list[int]:
 
 def _chunk_sizes(config: ConfigDict, plan: Plan) -> list[int]:
     """Values of config.train.chunk_size that would be fewer rows than now."""
-    if models.is_mlm(config):
-        return []
-    return [size for size in examples.chunk_sizes(config, plan.devices) if size < _rows(config)]
+    return [size for size in recipe_of(config).chunk_sizes(plan.devices) if size < _rows(config)]
 
 
 def _rows(config: ConfigDict) -> int:
@@ -415,8 +414,7 @@ def check_model(config: ConfigDict) -> None:
       UserError: some do not fit each other.
     """
     examples.check(config)
-    models.check(config)
-    objective.check(config)
+    recipe_of(config).check()
 
 
 STAGES.register(
@@ -426,7 +424,7 @@ STAGES.register(
         check_settings=check_model,
         reads="the config alone",
         writes="`plan.json`; prints what a train step takes on `plan.topology`",
-        uses=("seed", "vocab", "prepare.vocab_size", "data", "model", "train"),
+        uses=("seed", "recipe", "vocab", "prepare.vocab_size", "data", "model", "train"),
         leaves=("plan.json",),
         always=True,
     ),

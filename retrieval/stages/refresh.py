@@ -24,7 +24,7 @@ from retrieval.config.fields import SHARE_ABOVE, TEXTS, Field, declare, whole
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, unknown_name
 from retrieval.pipeline.run import Run
-from retrieval.recipes import towers as models
+from retrieval.recipes.towers import Embedder
 from retrieval.runtime import hosts
 from retrieval.stages import mined_versions
 from retrieval.stages.mined_versions import Versions
@@ -123,7 +123,7 @@ class Refresh:
     ):
         """Args: checkpoints: those of the run; versions that none of them belongs to are deleted."""
         self._run, self._vocabulary, self._mesh = run, vocabulary, mesh
-        self._embedder = models.Embedder(run.config, vocabulary, mesh)
+        self._embedder = Embedder(run.config, vocabulary, mesh)
         self._batches, self._checkpoints = batches, checkpoints
         self._begun = 0
         self._inferencer: Inferencer | None = None

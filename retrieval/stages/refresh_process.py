@@ -19,8 +19,10 @@ from ml_collections import ConfigDict
 from retrieval.cli import command_line
 from retrieval.errors import UserError, first_line
 from retrieval.pipeline.run import Run
-from retrieval.recipes import towers as models
 from retrieval.recipes import train_state
+from retrieval.recipes.placement import local_mesh
+from retrieval.recipes.recipe import abstract_model
+from retrieval.recipes.towers import Embedder
 from retrieval.runtime import hosts
 from retrieval.stages import check, mined_versions
 from retrieval.training import checkpoint
@@ -47,21 +49,21 @@ def mine(run: Run, version: int) -> None:
     """
     config, vocabulary = run.config, run.load_vocabulary()
     mesh, step = _mesh(config), version * config.mine.refresh_every
-    like = train_state.abstract_state(config, models.abstract(config, len(vocabulary)), mesh)
+    like = train_state.abstract_state(config, abstract_model(config, len(vocabulary)), mesh)
     while not (run.checkpoints / str(step)).exists():  # it is being written
         time.sleep(_POLL_SECONDS)
     params = checkpoint.read(run.checkpoints, step, like).params
     place = f"{mesh.size} devices ({jax.default_backend()})"
     _log.info("version %d: with the parameters after step %d, on %s", version, step, place)
     with jax.set_mesh(mesh):
-        embedder = models.Embedder(config, vocabulary, mesh)
+        embedder = Embedder(config, vocabulary, mesh)
         mined_versions.mine(run, vocabulary, embedder, mesh, params, version)
     _log.info("version %d: written", version)
 
 
 def _mesh(config: ConfigDict) -> jax.sharding.Mesh:
     try:
-        return models.local_mesh(config)
+        return local_mesh(config)
     except (RuntimeError, AssertionError) as error:  # JAX has several ways to say so
         raise UserError(
             f"config.mine.refresh_env={tuple(config.mine.refresh_env)}: there are no such devices "

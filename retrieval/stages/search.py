@@ -9,8 +9,9 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes import towers as models
 from retrieval.recipes.initial_parameters import load_towers, of_towers
+from retrieval.recipes.placement import local_mesh, parameters_of
+from retrieval.recipes.towers import Embedder, query_tokens
 from retrieval.search import fusion
 from retrieval.search.bm25 import Bm25Index
 from retrieval.stages import index as indexes
@@ -77,9 +78,9 @@ def hit(rank: int, score: float, passage: Candidate) -> str:
 def _embed(run: Run) -> np.ndarray:
     config, vocabulary = of_towers(run).copy_and_resolve_references(), run.load_vocabulary()
     config.encode.batch_tokens = 1  # there is one query, and no batch to fill
-    params = models.parameters(load_towers(run, len(vocabulary)))
-    embedder = models.Embedder(config, vocabulary, models.local_mesh(config))
-    return embedder.embed_rows(embedder.queries(params), models.query_tokens(config, vocabulary, [run.query]))
+    params = parameters_of(load_towers(run, len(vocabulary)))
+    embedder = Embedder(config, vocabulary, local_mesh(config))
+    return embedder.embed_rows(embedder.queries(params), query_tokens(config, vocabulary, [run.query]))
 
 
 STAGES.register(

@@ -20,7 +20,7 @@ from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import initial_parameters
-from retrieval.recipes import towers as models
+from retrieval.recipes.recipe import build_model
 from retrieval.stages import index as indexes
 
 # The texts that pairs are drawn from: the first so many of the corpus, which are in the order of a hash.
@@ -67,7 +67,7 @@ def similarity(run: Run) -> dict[str, Any]:
     config, trained = initial_parameters.load_parameters(run.holder("train").folder, len(vocabulary), run.config.mesh)
     found = {
         name: similarity_by_length(_embed(model), texts, lengths, settings.pairs, run.config.seed)
-        for name, model in (("trained", trained), ("untrained", models.build(config, len(vocabulary))))
+        for name, model in (("trained", trained), ("untrained", build_model(config, len(vocabulary))))
     }
     print(display.markdown(["cosine of random texts of", *found], [(f"{n} tokens", *_row(found, n)) for n in lengths]))
     files.write_json(run.folder / "similarity.json", {name: _named(values) for name, values in found.items()})

@@ -14,9 +14,11 @@ from retrieval.errors import UserError
 from retrieval.pipeline.records import read_own_record
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes import examples, initial_parameters, objective, train_state, validation
-from retrieval.recipes import towers as models
+from retrieval.recipes import initial_parameters, train_state
 from retrieval.recipes.examples import abstract_batch, make_batches
+from retrieval.recipes.examples import check as check_examples
+from retrieval.recipes.placement import make_mesh
+from retrieval.recipes.recipe import abstract_model, recipe_of
 from retrieval.runtime import hosts
 from retrieval.stages import hard_negatives, metric_writers, mine, refresh
 from retrieval.stages.mined_versions import Versions
@@ -57,12 +59,12 @@ def train(run: Run) -> dict[str, Any]:
     config = run.config
     vocabulary = run.load_vocabulary()
     initial_parameters.check_start(run)
-    mesh = models.make_mesh(config)
+    mesh = make_mesh(config)
     refreshes = config.mine.refresh_every > 0
     # Before the model, for what may be wrong with the data.
     versions = Versions(run, vocabulary, mesh) if refreshes else None
     batches = versions or make_batches(run, vocabulary, mesh)
-    model = models.abstract(config, len(vocabulary))
+    model = abstract_model(config, len(vocabulary))
     like = train_state.abstract_state(config, model, mesh)
     sharding.check_rules(like.params, config.mesh.rules)
     size = sum(leaf.size for leaf in jax.tree.leaves(like.params))
@@ -74,7 +76,7 @@ def train(run: Run) -> dict[str, Any]:
         went_on = _went_on(run)
         state = like if resumed else initial_parameters.initial_state(config, len(vocabulary), like)
         with jax.set_mesh(mesh):
-            validate = validation.make(run, vocabulary, mesh) if config.loop.validate_every else None
+            validate = recipe_of(config).validation(run, vocabulary, mesh) if config.loop.validate_every else None
             progress = loop.Progress(batches)
             if resumed:
                 state = checkpointer.restore(like, progress)
@@ -163,16 +165,15 @@ def check_settings(config: ConfigDict) -> None:
     Raises:
       UserError: some do not fit each other.
     """
-    examples.check(config)
-    models.check(config)
-    objective.check(config)
+    check_examples(config)
+    recipe_of(config).check()
     _check_steps(config)
     refresh.check(config)
     if config.mine.refresh_every:
         hard_negatives.check(config)
     metric_writers.check(config)
     if config.loop.validate_every:
-        validation.check(config)
+        recipe_of(config).check_validation()
 
 
 def check_refresh(run: Run) -> None:
@@ -224,6 +225,7 @@ STAGES.register(
         writes="`checkpoints/`, `metrics/` (JSON lines and TensorBoard), `refreshed/`",
         settings=(
             "seed",
+            "recipe",
             "data",
             "model",
             "train",

@@ -13,7 +13,9 @@ from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.run import Run
 from retrieval.recipes import initial_parameters, train_state
-from retrieval.recipes import towers as models
+from retrieval.recipes.placement import local_mesh, make_mesh, parameters_of
+from retrieval.recipes.recipe import abstract_model
+from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
 from retrieval.search import encoding
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789?.,-[]()"
@@ -65,8 +67,8 @@ def work_directory(folder, shift=0.1, **changes):
     runner.open_run(run)
     run.corpus.mkdir()
     VOCABULARY.save(run.corpus / VOCABULARY.FILE)
-    mesh = models.make_mesh(config)
-    like = train_state.abstract_state(config, models.abstract(config, len(VOCABULARY)), mesh)
+    mesh = make_mesh(config)
+    like = train_state.abstract_state(config, abstract_model(config, len(VOCABULARY)), mesh)
     state = initial_parameters.initial_state(config, len(VOCABULARY), like)
     leaves, tree = jax.tree.flatten(state.params)
     keys = jax.random.split(jax.random.key(1), len(leaves))
@@ -93,12 +95,12 @@ def export(run):
 
 def embed(run, queries=(), documents=()):
     """Embeddings of queries and of documents, as the stage `encode` makes them."""
-    mesh = models.local_mesh(run.config)
-    params = models.parameters(initial_parameters.load_towers(run, len(VOCABULARY)))
-    embedder = models.Embedder(run.config, VOCABULARY, mesh)
+    mesh = local_mesh(run.config)
+    params = parameters_of(initial_parameters.load_towers(run, len(VOCABULARY)))
+    embedder = Embedder(run.config, VOCABULARY, mesh)
     tokens = (
-        models.query_tokens(run.config, VOCABULARY, queries),
-        [ids for (ids,) in models.candidate_windows(run.config, VOCABULARY, documents)],
+        query_tokens(run.config, VOCABULARY, queries),
+        [ids for (ids,) in candidate_windows(run.config, VOCABULARY, documents)],
     )
     towers = (embedder.queries(params), embedder.documents(params))
     return [encoding.encode_rows(ids, tower, 512, 40, mesh.size) for ids, tower in zip(tokens, towers)]

@@ -20,10 +20,13 @@ from retrieval.errors import UserError, unknown_name
 _log = logging.getLogger(__name__)
 
 _PAIRS = {"ict": 0, "bfs": 1, "wlp": 2}  # task -> its column in a record's `counts`
-_TEXTS = ("mlm", "autoencoder")  # of single texts, the same ones: what differs is what a model makes of them
+_TEXTS = ("mlm",)
 LABELLED = "pairs"
 _PASSAGES = "passages-*.tfrecord"
 TASKS = (*_PAIRS, *_TEXTS, LABELLED)
+
+# The kinds of examples, in words.
+KINDS = {"pair": "pairs of a query and a document", "masked": "masked texts"}
 
 _HELD_OUT = number(
     "0, or a share from 0.0001 to below 1, such as 0.01", lambda value: value == 0 or 0.0001 <= value < 1
@@ -34,7 +37,6 @@ declare(
     bfs=Field(0.0, NOT_NEGATIVE, "how often body-first selection is drawn"),
     wlp=Field(0.0, NOT_NEGATIVE, "how often Wikipedia link prediction is drawn"),
     mlm=Field(0.0, NOT_NEGATIVE, "how often the masked language model's texts are drawn"),
-    autoencoder=Field(0.0, NOT_NEGATIVE, "how often the texts of MLM with a weak decoder are drawn"),
     pairs=Field(0.0, NOT_NEGATIVE, "how often labelled examples are drawn: fine-tuning"),
 )
 declare(
@@ -105,7 +107,6 @@ def register(
     """
     rates = {task: rate for task, rate in rates.items() if rate}
     sizes = {task: counts["pairs"] for task, counts in statistics["tasks"].items()}
-    sizes |= dict.fromkeys(_TEXTS, sizes.get("mlm", 0))
     if labelled and LABELLED in rates:
         written = files.read_json(labelled / "stats.json")
         sizes[LABELLED] = written["pairs with negatives" if negatives else "pairs"]
@@ -172,7 +173,7 @@ def check_rates(rates: Mapping[str, float]) -> None:
     """Checks that tasks can be mixed.
 
     Raises:
-      UserError: an unknown task, a negative rate, no task, or one of single texts among others.
+      UserError: an unknown task, a negative rate, or no task.
     """
     for task, rate in rates.items():
         if task not in TASKS:
@@ -185,13 +186,11 @@ def check_rates(rates: Mapping[str, float]) -> None:
             f"no task has a rate above 0 in config.data.rates; known: {', '.join(TASKS)}: set one, such as "
             "config.data.rates.ict=1"
         )
-    alone = next((task for task in _TEXTS if task in given), None)
-    if alone and len(given) > 1:
-        others = ", ".join(f"config.data.rates.{task}=0" for task in given if task != alone)
-        raise UserError(
-            f"task '{alone}' trains an encoder on single texts and cannot be mixed with other tasks: set "
-            f"config.data.rates.{alone}=0, or {others}"
-        )
+
+
+def kind(task: str) -> str:
+    """The kind of examples that a task gives: 'pair' or 'masked'."""
+    return "masked" if task in _TEXTS else "pair"
 
 
 def check_lanes(examples: Mapping[str, int], lanes: int, held_out: float = 0.0) -> None:

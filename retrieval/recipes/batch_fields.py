@@ -1,0 +1,54 @@
+"""The texts of a batch, as models take them: packed, or one per row."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from retrieval.arrays import reshape_rows
+from retrieval.models.text import Text
+from retrieval.training.chunks import in_chunks
+
+
+def embed(encode: Callable, batch: Mapping[str, jax.Array], side: str, key: jax.Array, chunk_size: int) -> jax.Array:
+    """Embeddings of all texts of one side of a batch, [B * K, E], in chunks of whole groups.
+
+    A group is what a lane packs; texts that are not packed are a group for every example. `Recipe.check_chunks` says
+    which chunks are whole groups.
+    """
+    parts = ("", "_types", "_segments", "_positions", "_starts")
+    fields = {side + part: batch[side + part] for part in parts if side + part in batch}
+    group_size = len(batch["document_id"]) // len(batch[side])
+
+    def embed_groups(fields: Mapping[str, jax.Array], key: jax.Array | None) -> jax.Array:
+        embedding_BE = encode(text_of(fields, side), key)
+        return reshape_rows(embedding_BE, len(fields[side]), -1, embedding_BE.shape[-1])
+
+    embedding_GCE = in_chunks(embed_groups, fields, key, chunk_size // group_size)
+    return reshape_rows(embedding_GCE, -1, embedding_GCE.shape[-1])
+
+
+def text_of(fields: Mapping[str, jax.Array], name: str) -> Text:
+    """The texts of a field, packed or one per row."""
+    ids = fields[name]
+    types = fields.get(f"{name}_types", jnp.zeros_like(ids))
+    if f"{name}_starts" not in fields:
+        return Text.from_ids(*(reshape_rows(x, -1, x.shape[-1]) for x in (ids, types)))
+    return Text.from_groups(ids, types, *(fields[f"{name}_{part}"] for part in ("segments", "positions", "starts")))
+
+
+def text_count(batch: Mapping[str, jax.Array]) -> int:
+    """The masked texts of a batch, packed or not."""
+    return batch["text_starts"].size if "text_starts" in batch else len(batch["text"])
+
+
+def for_every_text(values: Any, batch: Mapping[str, jax.Array]) -> Any:
+    """What a group of packed texts has on average, for each of its texts: the mean over the batch stays the same."""
+    C = text_count(batch) // len(batch["text"])
+    return jax.tree.map(lambda x_G: reshape_rows(x_G[:, None] + jnp.zeros(C), -1), values)
+
+
+def token_count(ids: jax.Array, examples: int) -> jax.Array:
+    """The tokens of an example without padding, for every group of packed ones their mean, [G]."""
+    return (ids != 0).sum(axis=range(1, ids.ndim)) * (len(ids) / examples)

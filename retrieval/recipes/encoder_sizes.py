@@ -1,0 +1,62 @@
+"""The sizes of a config's encoder, which models of several recipes have in common."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from ml_collections import ConfigDict
+
+
+def longest_text(config: ConfigDict) -> int:
+    """The most tokens that a text has, query or document."""
+    return max(config.data.query_length, config.data.document_length)
+
+
+def position_count(config: ConfigDict) -> int:
+    """The positions of the encoder: those of the longest text, or more where a later run has longer ones."""
+    return max(longest_text(config), config.model.get("positions", 0))  # an older run has no such field
+
+
+def size_fields(config: ConfigDict, of_towers: bool = True) -> dict[str, Any]:
+    """The fields on which it depends whether one model's parameters suit another.
+
+    Args:
+      of_towers: those of the whole model, not of the encoder alone.
+    """
+    names = ["encoder", "hidden_size", "mlp_size"]
+    if config.model.encoder == "transformer":
+        names += ["num_layers", "num_heads", "type_vocab_size", "layer_norm_epsilon"]
+    names += ["embed_dim", "embed_norm", "tied"] if of_towers else []
+    fields = {f"model.{name}": config.model[name] for name in names}
+    return fields | ({"recipe": config.recipe} if of_towers else {})
+
+
+def encoder_sizes(config: ConfigDict, vocab_size: int) -> dict[str, Any]:
+    """The arguments of `TransformerConfig`."""
+    model = config.model
+    return dict(
+        vocab_size=vocab_size,
+        num_layers=model.num_layers,
+        hidden_size=model.hidden_size,
+        num_heads=model.num_heads,
+        mlp_size=model.mlp_size,
+        max_length=position_count(config),
+        type_vocab_size=model.type_vocab_size,
+        layer_norm_epsilon=model.layer_norm_epsilon,
+        dropout=model.dropout,
+        dtype=model.dtype,
+        remat=model.remat,
+        unroll=model.unroll,
+    )
+
+
+def take_positions(model: nnx.Module, count: int) -> None:
+    """Leaves of every table of positions of a model the first ones, as a model of shorter texts has them."""
+    tables = {
+        path: jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[:count]), table)  # whole, whatever its sharding
+        for path, table in nnx.to_flat_state(nnx.state(model, nnx.Param))
+        if "position_embedding" in path
+    }
+    nnx.update(model, nnx.from_flat_state(tables))

@@ -1,0 +1,78 @@
+"""The recipe 'mlm': a masked language model (Devlin et al. 2019), whose encoder then starts both towers."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import seqio
+from flax import nnx
+
+from retrieval.data.examples import features
+from retrieval.data.examples.packing import Rows
+from retrieval.errors import UserError
+from retrieval.models.autoencoder import Autoencoder
+from retrieval.models.mlm import MaskedLanguageModel
+from retrieval.models.transformer import TransformerConfig
+from retrieval.recipes.batch_fields import for_every_text, text_count, text_of, token_count
+from retrieval.recipes.encoder_sizes import encoder_sizes
+from retrieval.recipes.placement import gather
+from retrieval.recipes.recipe import RECIPES, Recipe, copy_parameters
+from retrieval.training import losses
+from retrieval.training.loop import Objective
+
+
+class MlmRecipe(Recipe):
+    """Masked tokens are predicted from the rest of a text."""
+
+    kind = "masked"
+    label = "a masked language model"
+    sides = {"text": "document"}
+
+    def build(self, vocab_size: int) -> MaskedLanguageModel:
+        """A Transformer with BERT's head."""
+        self.check()
+        sizes = TransformerConfig(**encoder_sizes(self.config, vocab_size))
+        return MaskedLanguageModel(sizes, rngs=nnx.Rngs(self.config.seed))
+
+    def check(self) -> None:
+        """As `Recipe.check`; only a Transformer can learn it."""
+        super().check()
+        if (encoder := self.config.model.encoder) != "transformer":
+            raise UserError(
+                f"config.model.encoder is '{encoder}', but only a transformer can learn MLM: set "
+                "config.model.encoder=transformer, or config.recipe=two_tower and other tasks in config.data.rates"
+            )
+
+    def start_from(self, model: nnx.Module, trained: nnx.Module) -> None:
+        """All of another masked language model; of two, one of which has a decoder, what both have."""
+        has_decoder = isinstance(model, Autoencoder), isinstance(trained, Autoencoder)
+        shared = isinstance(trained, MaskedLanguageModel) and has_decoder[0] != has_decoder[1]
+        copy_parameters(trained, model, shared)
+
+    def lengths(self, positives: int = 0) -> dict[str, int]:
+        """Texts are as long as documents."""
+        return features.mlm_lengths(self.config.data.document_length)
+
+    def converter(self, sep_id: int, positives: int = 0) -> seqio.FeatureConverter:
+        """As `Recipe.converter`."""
+        return features.MlmConverter()
+
+    def places(self, texts: Mapping[str, Rows]) -> Rows:
+        """As many places for masked tokens as texts of full length have in those rows."""
+        rows, lengths = texts["text"], self.lengths()
+        count = math.ceil(rows.count * rows.length * lengths["positions"] / lengths["text"])
+        return Rows(1, count, rows.setting)
+
+    def objective(self, bound: Callable[[Any], Any]) -> Objective:
+        """The cross-entropy of the masked tokens."""
+
+        def objective(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
+            logits_GPV = bound(gather(params))(text_of(batch, "text"), batch["positions"], key)
+            loss_G, metrics = losses.token_cross_entropy(logits_GPV, batch["labels"], batch["weights"])
+            return for_every_text((loss_G, metrics | {"tokens": token_count(batch["text"], text_count(batch))}), batch)
+
+        return objective
+
+
+RECIPES.register("mlm", MlmRecipe)

@@ -1,0 +1,127 @@
+"""The recipe 'two_tower': a tower for queries and one for documents, trained on pairs (Chang et al. 2020)."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import seqio
+from flax import nnx
+
+from retrieval.arrays import reshape_rows
+from retrieval.data.examples import features
+from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.errors import UserError, next_to
+from retrieval.models import two_tower
+from retrieval.models.mlm import MaskedLanguageModel
+from retrieval.models.two_tower import TwoTower
+from retrieval.pipeline.run import Run
+from retrieval.recipes import objective, towers, validation
+from retrieval.recipes.batch_fields import embed, token_count
+from retrieval.recipes.placement import gather
+from retrieval.recipes.recipe import RECIPES, Recipe, copy_parameters
+from retrieval.training.loop import Objective
+
+
+class TwoTowerRecipe(Recipe):
+    """Queries and documents are embedded; `train.loss` compares them."""
+
+    kind = "pair"
+    label = "a model of two towers"
+    has_towers = True
+    sides = {"query": "query", "document": "document"}
+
+    def build(self, vocab_size: int) -> TwoTower:
+        """Two towers, which may share their parameters."""
+        return towers.build_towers(self.config, vocab_size)
+
+    def check(self) -> None:
+        """As `Recipe.check`; also the sizes of embeddings, and the loss."""
+        super().check()
+        _check_embeddings(self.config.model)
+        objective.check(self.config)
+        if self.config.train.batch_size == 1 and not self.config.data.negatives:
+            raise UserError("config.train.batch_size=1: negatives are the other examples of a batch: take at least 2")
+
+    def start_from(self, model: nnx.Module, trained: nnx.Module) -> None:
+        """All of other towers; both towers start from the encoder of a masked language model."""
+        if isinstance(trained, MaskedLanguageModel) and isinstance(model, TwoTower):
+            two_tower.init_encoders(model, trained.encoder)
+        else:
+            copy_parameters(trained, model)
+
+    def lengths(self, positives: int = 0) -> dict[str, int]:
+        """As `Recipe.lengths`."""
+        data = self.config.data
+        return features.pair_lengths(data.query_length, data.document_length, data.negatives, positives)
+
+    def converter(self, sep_id: int, positives: int = 0) -> seqio.FeatureConverter:
+        """As `Recipe.converter`."""
+        return features.TwoTowerConverter(sep_id, positives > 0)
+
+    def known_positives(self) -> bool:
+        """Where the loss takes other positives of a query for something else than negatives."""
+        train = self.config.train
+        return train.loss == objective.IN_BATCH and train.other_positives != objective.PUSHED
+
+    def check_validation(self) -> None:
+        """Checks that something is held out to validate on."""
+        validation.check(self.config)
+
+    def validation(
+        self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh
+    ) -> Callable[[Any], dict[str, float]]:
+        """Retrieval over a small pool."""
+        return validation.make(run, vocabulary, mesh)
+
+    def check_chunks(self, devices: int) -> None:
+        """Chunks must divide the batch; devices and packed lanes must divide chunks."""
+        size, rows, sizes = self.config.train.chunk_size, self.config.train.batch_size, self.chunk_sizes(devices)
+        if not size:
+            return
+        if rows % size:
+            raise UserError(
+                f"config.train.chunk_size={size} does not divide config.train.batch_size={rows}: take "
+                f"{next_to(size, sizes)}"
+            )
+        if size not in sizes:
+            lane = f" times the {sizes[0] // devices} examples that a lane packs" if sizes[0] > devices else ""
+            raise UserError(
+                f"config.train.chunk_size={size} must be a multiple of the number of devices, {devices}{lane}: take "
+                f"{next_to(size, sizes)}"
+            )
+
+    def chunk_sizes(self, devices: int) -> list[int]:
+        """As many examples for every device, in whole lanes where these are packed; up to the whole batch."""
+        rows, packed = self.config.train.batch_size, self.packing()
+        unit = devices * (packed.examples if packed else 1)
+        return [size for size in range(unit, rows + 1, unit) if rows % size == 0]
+
+    def objective(self, bound: Callable[[Any], Any]) -> Objective:
+        """The loss that the config names, of the embeddings of a batch."""
+        loss, chunk_size = objective.loss(self.config), self.config.train.chunk_size
+
+        def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
+            model = bound(gather(params))
+            B, K = batch["document_id"].shape
+            query_BE = embed(model.encode_queries, batch, "query", key, chunk_size)
+            document_RE = embed(model.encode_documents, batch, "document", key, chunk_size)
+            loss_B, metrics = loss(query_BE, reshape_rows(document_RE, B, K, -1), batch)
+            return loss_B, metrics | {"tokens": token_count(batch["query"], B) + token_count(batch["document"], B)}
+
+        return of_batch
+
+
+def _check_embeddings(model: Any) -> None:
+    if model.encoder == "bow_mlp" and not model.embed_dim:
+        raise UserError(
+            "config.model.embed_dim=0 takes a hidden state of a transformer as embedding, and config.model.encoder is "
+            "'bow_mlp': set the dimension of its embeddings, such as config.model.embed_dim=512"
+        )
+    if model.encoder == "bow_mlp" and model.embed_norm:
+        raise UserError(
+            "config.model.embed_norm=True is a LayerNorm of a transformer's embedding, and config.model.encoder is "
+            "'bow_mlp': set config.model.embed_norm=False"
+        )
+
+
+RECIPES.register("two_tower", TwoTowerRecipe)

@@ -1,0 +1,59 @@
+"""A model's parameters as trees of arrays, and where a config puts them on its devices."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from flax import nnx
+from ml_collections import ConfigDict
+
+from retrieval.models.transformer import gathered
+from retrieval.training import sharding
+
+
+def make_mesh(config: ConfigDict, devices: Sequence[sharding.Device] | None = None) -> jax.sharding.Mesh:
+    """The config's mesh, of all devices or of those given."""
+    return sharding.make_mesh(config.mesh.fsdp, devices)
+
+
+def local_mesh(config: ConfigDict) -> jax.sharding.Mesh:
+    """The same of this host's devices alone."""
+    return sharding.local_mesh(config.mesh.fsdp)
+
+
+def parameters_of(model: nnx.Module) -> dict[str, Any]:
+    """A model's parameters as nested dicts of arrays: what is trained and saved."""
+    return nnx.to_pure_dict(nnx.state(model, nnx.Param))
+
+
+def shardings_of(params: Any, config: ConfigDict, mesh: jax.sharding.Mesh) -> Any:
+    """Where the config puts each parameter on the mesh, a tree of shardings."""
+    return sharding.parameter_shardings(
+        params,
+        mesh,
+        rules=config.mesh.rules,
+        replicate_below=config.mesh.replicate_below,
+        is_stacked=is_stacked,
+    )
+
+
+def bind(model: nnx.Module) -> Callable[[Any], Any]:
+    """A pure function from parameters (as `parameters_of` gives them) to the model that has them."""
+    graphdef, state = nnx.split(model, nnx.Param)
+
+    def with_parameters(params: Any) -> nnx.Module:
+        bound = jax.tree.map(lambda leaf: leaf, state)
+        nnx.replace_by_pure_dict(bound, params)
+        return nnx.merge(graphdef, bound)
+
+    return with_parameters
+
+
+def gather(params: Any) -> Any:
+    """Makes parameters that are sharded over devices whole, except for those of layers: each layer gathers its own."""
+    return jax.tree.map_with_path(lambda path, leaf: leaf if is_stacked(path) else gathered(leaf), params)
+
+
+def is_stacked(path: tuple) -> bool:
+    """Whether the parameter at a path is one of the Transformer's layers, which have a leading axis."""
+    return any(key.key == "layers" for key in path)

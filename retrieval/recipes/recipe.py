@@ -1,0 +1,204 @@
+"""A recipe: all that training knows about a family of models, in one object. `config.recipe` names it."""
+
+import abc
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import jax
+import seqio
+from flax import nnx
+from ml_collections import ConfigDict
+
+from retrieval.config.fields import Field, declare, one_of
+from retrieval.data.examples.packing import Packing, Rows, rows_for
+from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.errors import UserError, multiples
+from retrieval.pipeline.run import Run
+from retrieval.registry import Table
+from retrieval.training.loop import Objective
+
+
+class Recipe(abc.ABC):
+    """How one family of models is built and trained, with the settings of a config.
+
+    Attributes:
+      kind: the kind of examples that it trains on: 'pair' or 'masked'. Only tasks of that kind may be drawn.
+      label: what it trains, for errors, such as 'a masked language model'.
+      has_towers: whether the model has a query tower and a document tower. Other models give their encoder to towers.
+      sides: the fields of a batch that hold texts -> 'query' or 'document', whose lengths and packing they have.
+    """
+
+    kind: ClassVar[str]
+    label: ClassVar[str]
+    has_towers: ClassVar[bool] = False
+    sides: ClassVar[Mapping[str, str]]
+
+    def __init__(self, config: ConfigDict):
+        self.config = config
+
+    @abc.abstractmethod
+    def build(self, vocab_size: int) -> nnx.Module:
+        """The untrained model.
+
+        Raises:
+          UserError: the sizes of the config do not fit each other.
+        """
+
+    @abc.abstractmethod
+    def objective(self, bound: Callable[[Any], Any]) -> Objective:
+        """From parameters and a batch to the loss of each example.
+
+        Args:
+          bound: a function from parameters to the model that has them.
+        """
+
+    @abc.abstractmethod
+    def start_from(self, model: nnx.Module, trained: nnx.Module) -> None:
+        """Gives a model the parameters of a trained one, of this recipe or of another.
+
+        Raises:
+          UserError: they do not fit.
+        """
+
+    @abc.abstractmethod
+    def lengths(self, positives: int = 0) -> dict[str, int]:
+        """The lengths of the fields of an example, before anything is packed.
+
+        Args:
+          positives: ids of known positives that an example has room for.
+        """
+
+    @abc.abstractmethod
+    def converter(self, sep_id: int, positives: int = 0) -> seqio.FeatureConverter:
+        """What makes rows of a batch from examples."""
+
+    def check(self) -> None:
+        """Checks the settings that training reads.
+
+        Raises:
+          UserError: they do not fit each other.
+        """
+        check_encoder(self.config.model)
+
+    def check_validation(self) -> None:
+        """Checks that checkpoints can be validated.
+
+        Raises:
+          UserError: they cannot.
+        """
+        raise UserError(f"{self.label} has no towers to validate: set config.loop.validate_every=0")
+
+    def validation(
+        self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh
+    ) -> Callable[[Any], dict[str, float]]:
+        """A function from parameters to metrics.
+
+        Raises:
+          UserError: as `check_validation`.
+        """
+        self.check_validation()
+        raise NotImplementedError("`check_validation` refuses it")
+
+    def known_positives(self) -> bool:
+        """Whether examples have the ids of their query's known positives."""
+        return False
+
+    def check_chunks(self, devices: int) -> None:
+        """Checks `train.chunk_size`.
+
+        Raises:
+          UserError: the model does not take a batch in such chunks.
+        """
+        if size := self.config.train.chunk_size:
+            raise UserError(
+                f"config.train.chunk_size={size}: {self.label} takes the whole batch at a time: set 0, and for less "
+                "memory a smaller config.train.batch_size with config.train.accumulation"
+            )
+
+    def chunk_sizes(self, devices: int) -> list[int]:
+        """The values that `train.chunk_size` may have, but 0."""
+        return []
+
+    def packing(self) -> Packing | None:
+        """How the texts of a lane are packed; None where each has a row.
+
+        Raises:
+          UserError: one side would be packed without the other, or a share or a row length does not fit.
+        """
+        config, lengths = self.config, self.lengths()
+        pack = config.data.pack
+        if not any(pack[side] for side in self.sides.values()):
+            return None
+        examples = config.train.batch_size // config.data.lanes
+        counts = {"document": examples * (1 + config.data.negatives)}
+        texts = {
+            field: rows_for(
+                counts.get(field, examples), lengths[field], pack[side], pack[f"{side}_row"], f"config.data.pack.{side}"
+            )
+            for field, side in self.sides.items()
+        }
+        return Packing(examples, texts, self.places(texts))
+
+    def places(self, texts: Mapping[str, Rows]) -> Rows | None:
+        """The places for masked tokens that packed texts have; None where nothing is masked."""
+        return None
+
+
+RECIPES: Table[type[Recipe]] = Table("recipe", "retrieval.recipes.families")
+
+declare(
+    "",
+    recipe=Field(
+        "two_tower", one_of("recipe", RECIPES), "the family of models that is trained: two_tower, mlm or autoencoder"
+    ),
+)
+
+
+def recipe_of(config: ConfigDict) -> Recipe:
+    """The recipe that a config names.
+
+    Raises:
+      UserError: there is none of that name.
+    """
+    return RECIPES.find(config.recipe, "config.recipe")(config)
+
+
+def build_model(config: ConfigDict, vocab_size: int) -> Any:
+    """The untrained model that the train stage trains."""
+    return recipe_of(config).build(vocab_size)
+
+
+def abstract_model(config: ConfigDict, vocab_size: int) -> Any:
+    """As `build_model`, with shapes in place of parameters: it takes no memory."""
+    return nnx.eval_shape(lambda: build_model(config, vocab_size))
+
+
+def check_encoder(model: ConfigDict) -> None:
+    """Checks the sizes of an encoder.
+
+    Raises:
+      UserError: its heads do not divide its size.
+    """
+    if model.encoder == "transformer" and model.hidden_size % model.num_heads:
+        raise UserError(
+            f"config.model.hidden_size={model.hidden_size} is not a multiple of config.model.num_heads="
+            f"{model.num_heads}: take {multiples(model.hidden_size, model.num_heads)}"
+        )
+
+
+def copy_parameters(source: nnx.Module, target: nnx.Module, shared: bool = False) -> None:
+    """Copies parameters from a model to another one.
+
+    Args:
+      shared: copy those that both have. Otherwise both must have the same.
+
+    Raises:
+      UserError: the parameters have other names or shapes.
+    """
+    wanted, given = (dict(nnx.to_flat_state(nnx.state(model, nnx.Param))) for model in (target, source))
+    if shared:
+        both = wanted.keys() & given.keys()
+        wanted, given = ({path: value[path] for path in both} for value in (wanted, given))
+    if {path: value.shape for path, value in wanted.items()} != {path: value.shape for path, value in given.items()}:
+        raise UserError("a model of other sizes or another kind")
+    nnx.update(target, nnx.from_flat_state({path: jax.tree.map(jax.numpy.copy, v) for path, v in given.items()}))
