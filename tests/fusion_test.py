@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
+from retrieval.data.text_files import lines
+from retrieval.errors import UserError
+from retrieval.evaluation.runs import ids_in_runs, read_run
 from retrieval.search import fusion
-from retrieval.search.fusion import hybrid
+from retrieval.search.fusion import hybrid, interleave, reciprocal_rank, weighted_sum
 
 
 def run(*lists):
@@ -82,3 +85,96 @@ def test_a_weight_of_one_keeps_the_order_of_its_run():
     other = np.array([[3.0, 2.0, 1.0]], np.float32), np.array([[7, 8, 9]], np.int32)
     assert hybrid((scores, rows), other, 0.0, 3)[1].tolist() == [[4, 2, 7]]
     assert hybrid((scores, rows), other, 1.0, 2)[1].tolist() == [[7, 8]]
+
+
+def interleaved(lists, k):
+    """Equation 6, one result at a time."""
+    merged = []
+    for place in range(max(map(len, lists))):
+        merged += [ranked[place] for ranked in lists if place < len(ranked)]
+    return list(dict.fromkeys(merged))[:k]
+
+
+def by_reciprocal_ranks(lists, k, constant):
+    totals = {}
+    for ranked in lists:
+        for rank, row in enumerate(ranked, 1):
+            totals[row] = totals.get(row, 0) + 1 / (constant + rank)
+    return sorted(totals, key=lambda row: (-np.float32(totals[row]), row))[:k]
+
+
+def results(rows):
+    return [[row for row in query if row >= 0] for query in rows.tolist()]
+
+
+def test_interleaving_is_that_of_the_paper():
+    """Two lists of the same documents in another order; repeated ones stand where they come first."""
+    a, b = run([1, 2, 3]), run([2, 4, 1])
+    assert results(interleave([a, b], 10)[1]) == [[1, 2, 4, 3]]
+    assert results(interleave([b, a], 10)[1]) == [[2, 1, 4, 3]]
+    scores, rows = interleave([a, b], 3)
+    assert rows.tolist() == [[1, 2, 4]]
+    np.testing.assert_allclose(scores, [[1, 1 / 2, 1 / 4]])
+
+
+def test_interleaving_goes_on_with_the_longer_list():
+    a, b, c = run([7, -1, -1]), run([5, 6, 3]), run([-1, -1, -1])
+    assert results(interleave([a, b, c], 5)[1]) == [[7, 5, 6, 3]]
+    assert results(interleave([c, a, b], 2)[1]) == [[7, 5]]
+    assert results(interleave([c, c], 2)[1]) == [[]]
+
+
+@pytest.mark.parametrize("k", [3, 40])
+def test_fusions_of_three_runs_equal_loops_over_lists(k, monkeypatch):
+    monkeypatch.setattr(fusion, "_BATCH", 7)
+    runs = [*random_runs(1), random_runs(2)[0]]
+    lists = list(zip(*(results(rows) for _, rows in runs)))
+    assert results(interleave(runs, k)[1]) == [interleaved(ranked, k) for ranked in lists]
+    for constant in (60, 0):
+        expected = [by_reciprocal_ranks(ranked, k, constant) for ranked in lists]
+        assert results(reciprocal_rank(runs, k, constant)[1]) == expected
+    for scores, rows in (interleave(runs, k), reciprocal_rank(runs, k)):
+        assert rows.shape == (40, k) and (np.isneginf(scores) == (rows < 0)).all()
+        assert not (scores[:, 1:] > scores[:, :-1]).any()
+
+
+def test_reciprocal_ranks_by_hand():
+    scores, rows = reciprocal_rank([run([1, 2]), run([2, 3])], 3)
+    assert rows.tolist() == [[2, 1, 3]]
+    np.testing.assert_allclose(scores, [[1 / 62 + 1 / 61, 1 / 61, 1 / 62]], rtol=1e-6)
+
+
+def test_a_weighted_sum_by_hand():
+    """Row 1 gets 2 * 1 + 0.5, row 2 gets 2 * 0.5, row 3 gets 0 + 1, and row 4 gets 0 + 3 * 1 of the last run."""
+    a = np.array([[9.0, 5.0, 1.0]], np.float32), np.array([[1, 2, 3]], np.int32)
+    b = np.array([[0.4, 0.3, 0.2]], np.float32), np.array([[3, 1, 7]], np.int32)
+    c = np.array([[5.0, -np.inf, -np.inf]], np.float32), np.array([[4, -1, -1]], np.int32)
+    scores, rows = weighted_sum([a, b, c], [2, 1, 3], 4)
+    assert rows.tolist() == [[4, 1, 2, 3]]
+    np.testing.assert_allclose(scores, [[3, 2.5, 1, 1]], rtol=1e-6)
+
+
+def test_bad_arguments_of_fusions():
+    a = run([1, 2])
+    for fuse in (interleave, reciprocal_rank):
+        with pytest.raises(UserError, match="at least two are needed"):
+            fuse([a], 3)
+    with pytest.raises(UserError, match="the constant is -1"):
+        reciprocal_rank([a, a], 3, -1)
+    for weights in ([1], [1, -1], [1, np.nan], [0, 0], [1, np.inf]):
+        with pytest.raises(UserError, match="give each a number of 0 or more"):
+            weighted_sum([a, a], weights, 3)
+
+
+def test_fusions_of_published_runs_equal_loops_over_lists(shared_data):
+    """20 queries of MS MARCO, the first 1,000 of BM25, monoBERT and monoT5."""
+    paths = [shared_data / "msmarco" / "rerank_runs" / f"run.{name}.tsv" for name in ("bm25", "monobert", "monot5")]
+    ids = ids_in_runs(paths, lines)
+    runs = [tuple(part[:20] for part in read_run(path, lines, *ids)) for path in paths]
+    lists = list(zip(*(results(rows) for _, rows in runs)))
+    assert {len(ranked) for query in lists for ranked in query} == {1000}
+    for chosen in ([0, 1], [1, 0], [0, 1, 2]):
+        part = [runs[number] for number in chosen]
+        parts = [[ranked[number] for number in chosen] for ranked in lists]
+        assert results(interleave(part, 1000)[1]) == [interleaved(ranked, 1000) for ranked in parts]
+        assert results(reciprocal_rank(part, 1000)[1]) == [by_reciprocal_ranks(ranked, 1000, 60) for ranked in parts]

@@ -1,11 +1,12 @@
-"""TREC run files: written, read by ir_measures, and not written where they would be wrong."""
+"""TREC run files: written, read by ir_measures and by us, and refused where they would be wrong."""
 
 import ir_measures
 import numpy as np
 import pytest
 
+from retrieval.data.text_files import lines
 from retrieval.errors import UserError
-from retrieval.evaluation.runs import write_run
+from retrieval.evaluation.runs import ids_in_runs, read_run, write_run
 
 QUERIES, CANDIDATES = ["q1", "q2", "q3"], ["a", "b", "c", "d"]
 SCORES = np.array([[2.5, 0.1, 0.1], [1e-30, -np.inf, -np.inf], [-np.inf] * 3], np.float32)
@@ -34,6 +35,10 @@ def test_what_is_written_is_read_bit_for_bit(tmp_path):
         (queries[query], candidates[rows[query, rank]], scores[query, rank]) for query, rank in np.argwhere(~missing)
     ]
     assert read == found
+    again = read_run(tmp_path / "x.trec", lines, queries, candidates)
+    for actual, expected in zip(again, (scores, rows)):
+        np.testing.assert_array_equal(actual, expected)
+        assert actual.dtype == expected.dtype
 
 
 @pytest.mark.parametrize(
@@ -62,3 +67,63 @@ def test_wrong_shapes_and_rising_scores(tmp_path):
         write_run(tmp_path / "x", QUERIES, CANDIDATES, SCORES[:, :2], ROWS, "t")
     with pytest.raises(ValueError, match="rise"):
         write_run(tmp_path / "x", QUERIES, CANDIDATES, SCORES[:, ::-1], ROWS, "t")
+
+
+def read(path, text):
+    path.write_text(text)
+    return read_run(path, lines, QUERIES, CANDIDATES)
+
+
+def test_lines_may_come_in_any_order(tmp_path):
+    """Of other systems too: tabs, ranks from 0 on, equal scores, an empty line, a second query in between."""
+    text = "q2\tQ0\tb\t0\t5\tx\nq1 Q0 a 2 0.5 x\n\nq1 Q0 c 0 3e0 x\nq2 Q0 a 1 5 x\nq1 Q0 b 1 0.5 x\n"
+    scores, rows = read(tmp_path / "x", text)
+    assert rows.tolist() == [[2, 1, 0], [1, 0, -1], [-1, -1, -1]]
+    assert scores.tolist() == [[3, 0.5, 0.5], [5, 5, -np.inf], [-np.inf] * 3]
+
+
+def test_the_form_of_ms_marco(tmp_path):
+    scores, rows = read(tmp_path / "x", "q1\td\t1\nq3\ta\t2\nq1\tb\t2\nq3\tc\t1\n")
+    assert rows.tolist() == [[3, 1], [-1, -1], [2, 0]]
+    assert scores.tolist() == [[-1, -2], [-np.inf] * 2, [-1, -2]]
+
+
+GOOD = "q1 Q0 a 1 2 x\nq1 Q0 b 2 1 x\n"
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        (GOOD + "q1 Q0 c 3 1\n", "x, line 3: 5 columns, expected 6: query id"),
+        (GOOD + "q2 a 1\n", "x, line 3: 3 columns, expected 6"),
+        ("q2 a 1\n" + GOOD, "x, line 2: 6 columns, expected 3"),
+        ("q1 a\n", "x, line 1: 2 columns, expected 6"),
+        ("q1\ta\t0.5\n", "x, line 1: the rank '0.5' is not a whole number"),
+        (GOOD + "q1 Q0 c 3rd 1 x\n", "x, line 3: the rank '3rd' is not a whole number"),
+        (GOOD + "q1 Q0 c -3 1 x\n", "x, line 3: the rank '-3' is not a whole number"),
+        (GOOD + "q1 Q0 c 9999999999999999999999 1 x\n", "x, line 3: the rank '9+' is not a whole number"),
+        (GOOD + "q1 Q0 c 3 best x\n", "x, line 3: the score 'best' is not a number"),
+        (GOOD + "q1 Q0 c 3 nan x\n", "x, line 3: the score is nan"),
+        (GOOD + "q1 Q0 c 3 -inf x\n", "x, line 3: the score is -inf"),
+        (GOOD + "q1 Q0 c 3 1e39 x\n", "x, line 3: the score is 1e39"),
+        (GOOD + "q9 Q0 c 3 1 x\n", "x, line 3: the query 'q9' is unknown"),
+        (GOOD + "q1 Q0 e 3 1 x\n", "x, line 3: the candidate 'e' is unknown"),
+        (GOOD + "\nq1 Q0 a 3 1 x\n", "x, line 4: query 'q1' has this candidate twice"),
+        (GOOD + "q1 Q0 c 2 1 x\n", "x, line 3: query 'q1' has rank 2 twice; number its results 1, 2, 3"),
+        (GOOD + "q1 Q0 c 4 1 x\n", "x, line 3: query 'q1' has no rank 3; number its results 1, 2, 3"),
+        (GOOD + "q2 Q0 c 2 1 x\n", "x, line 3: query 'q2' has no rank 1"),
+        (GOOD + "q2 Q0 c 0 1 x\n", "x, line 1: query 'q1' has no rank 0; number its results 0, 1, 2"),
+        ("q1 Q0 a 0 2 x\nq1 Q0 c 0 2 x\n", "x, line 2: query 'q1' has rank 0 twice"),
+        (GOOD + "q1 Q0 c 3 1.5 x\n", "x, line 3: query 'q1' has a better score at rank 3 than at rank 2"),
+        ("\n", "x: no result in it"),
+    ],
+)
+def test_a_run_that_cannot_be_right_is_refused(tmp_path, text, message):
+    with pytest.raises(UserError, match=message):
+        read(tmp_path / "x", text)
+
+
+def test_ids_of_runs_without_a_collection(tmp_path):
+    (tmp_path / "a").write_text("q7 Q0 x 1 2 s\nq7 Q0 y 2 1 s\n")
+    (tmp_path / "b").write_text("q8\tz\t1\nq7\tx\t1\n")
+    assert ids_in_runs([tmp_path / "a", tmp_path / "b"], lines) == (["q7", "q8"], ["x", "y", "z"])

@@ -1,12 +1,23 @@
 """Ranked lists as TREC run files: `query-id Q0 candidate-id rank score tag` per line, ranks from 1."""
 
-from collections.abc import Sequence
+import array
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from retrieval.errors import UserError
 from retrieval.files import atomic
+
+# Columns of a line -> what they are.
+_FORMS = {6: "query id, Q0, candidate id, rank, score, tag", 3: "query id, candidate id, rank (MS MARCO)"}
+
+# Reads a file's lines, each after the place where it stands, as `data.text_files.lines` does.
+Lines = Callable[[Path], Iterable[tuple[str, str]]]
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 def write_run(
@@ -48,3 +59,154 @@ def write_run(
                 f"{query} Q0 {candidate_ids[row]} {rank} {score:.9g} {tag}\n"
                 for rank, (score, row) in enumerate(found, start=1)
             )
+
+
+def read_run(
+    path: Path, lines: Lines, query_ids: Sequence[str], candidate_ids: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Reads the run of any system, in TREC's six columns or in MS MARCO's three: query, candidate and rank.
+
+    Lines may come in any order: ranks decide, also between equal scores. The ranks of every query go 1, 2, 3 ... or, in
+    the whole file, 0, 1, 2 ...
+
+    Args:
+      query_ids, candidate_ids: all that the file may name.
+
+    Returns:
+      scores [Q, K] float32 and rows [Q, K] int32, as a search gives them; -inf and -1 where a query has fewer than K
+      results, or none. MS MARCO's form has no scores: minus the rank stands for them.
+
+    Raises:
+      UserError: the file has no result, or a line is not a result, names an unknown id, repeats a rank or a candidate,
+        leaves a rank out, or has a score that is NaN, infinite or better than that of the rank before.
+    """
+    results = _numbered(_results(lines(path)), query_ids, candidate_ids)
+    if not len(results.query):
+        raise UserError(f"{path}: no result in it; a line has {_FORMS[6]}")
+    fault = _repeated_candidate(results) or _wrong_rank(results) or _rising_score(results)
+    if fault:
+        at, _ = next(itertools.islice(lines(path), fault.line, None))
+        raise UserError(f"{at}: query '{query_ids[results.query[fault.line]]}' has {fault.problem}")
+    place = results.rank - results.rank.min()
+    shape = (len(query_ids), place.max() + 1)
+    scores_QK, rows_QK = np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int32)
+    scores_QK[results.query, place], rows_QK[results.query, place] = results.score, results.row
+    return scores_QK, rows_QK
+
+
+def ids_in_runs(paths: Iterable[Path], lines: Lines) -> tuple[list[str], list[str]]:
+    """The queries and the candidates that runs name, in the order in which they come: for runs without a collection.
+
+    Raises:
+      UserError: a line is not a result.
+    """
+    queries: dict[str, None] = {}
+    candidates: dict[str, None] = {}
+    for path in paths:
+        for result in _results(lines(path)):
+            queries.setdefault(result.query)
+            candidates.setdefault(result.candidate)
+    return list(queries), list(candidates)
+
+
+class _Result(NamedTuple):
+    """A line of a run file, and the place where it stands."""
+
+    at: str
+    query: str
+    candidate: str
+    rank: int
+    score: float
+
+
+class _Numbered(NamedTuple):
+    """One value for every line of a run file: positions among the queries and the candidates, rank and score."""
+
+    query: np.ndarray
+    row: np.ndarray
+    rank: np.ndarray
+    score: np.ndarray
+
+
+def _results(lines: Iterable[tuple[str, str]]) -> Iterator[_Result]:
+    """The results of a file, all in the form of the first."""
+    width = 0
+    for at, line in lines:
+        fields = line.split()
+        width = width or (3 if len(fields) == 3 else 6)
+        if len(fields) != width:
+            raise UserError(f"{at}: {len(fields)} columns, expected {width}: {_FORMS[width]}")
+        if width == 6:
+            yield _Result(at, fields[0], fields[2], _rank(fields[3], at), _score(fields[4], at))
+        else:
+            rank = _rank(fields[2], at)
+            yield _Result(at, fields[0], fields[1], rank, float(-rank))
+
+
+def _rank(text: str, at: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise UserError(f"{at}: the rank '{text}' is not a whole number from 0 on")
+    return int(text)
+
+
+def _score(text: str, at: str) -> float:
+    try:
+        score = float(text)
+    except ValueError as error:
+        raise UserError(f"{at}: the score '{text}' is not a number") from error
+    if not abs(score) <= _LARGEST:
+        raise UserError(f"{at}: the score is {text}; it must be a finite number of 32 bits")
+    return score
+
+
+def _numbered(results: Iterable[_Result], query_ids: Sequence[str], candidate_ids: Sequence[str]) -> _Numbered:
+    queries = {id: number for number, id in enumerate(query_ids)}
+    rows = {id: number for number, id in enumerate(candidate_ids)}
+    query, row, rank, score = (array.array(code) for code in "iiif")
+    for result in results:
+        query.append(_known(queries, result.query, "query", result.at))
+        row.append(_known(rows, result.candidate, "candidate", result.at))
+        rank.append(result.rank)
+        score.append(result.score)
+    return _Numbered(np.array(query), np.array(row), np.array(rank), np.array(score))
+
+
+def _known(ids: Mapping[str, int], id: str, kind: str, at: str) -> int:
+    number = ids.get(id)
+    if number is None:
+        raise UserError(f"{at}: the {kind} '{id}' is unknown; is the run of another collection?")
+    return number
+
+
+class _Fault(NamedTuple):
+    """A line that does not fit the others, counted from 0, and what its query has that is wrong."""
+
+    line: int
+    problem: str
+
+
+def _repeated_candidate(results: _Numbered) -> _Fault | None:
+    order = np.lexsort((results.row, results.query))
+    query, row = results.query[order], results.row[order]
+    for at in np.flatnonzero((query[1:] == query[:-1]) & (row[1:] == row[:-1])) + 1:
+        return _Fault(order[at], "this candidate twice; keep one of the lines")
+    return None
+
+
+def _wrong_rank(results: _Numbered) -> _Fault | None:
+    order = np.lexsort((results.rank, results.query))
+    query, rank = results.query[order], results.rank[order]
+    first = min(int(rank.min()), 1)
+    expected = np.where(np.append(True, query[1:] != query[:-1]), first, np.append(0, rank[:-1]) + 1)
+    for at in np.flatnonzero(rank != expected):
+        problem = f"rank {rank[at]} twice" if rank[at] < expected[at] else f"no rank {expected[at]}"
+        return _Fault(order[at], f"{problem}; number its results {first}, {first + 1}, {first + 2} ...")
+    return None
+
+
+def _rising_score(results: _Numbered) -> _Fault | None:
+    order = np.lexsort((results.rank, results.query))
+    query, rank, score = results.query[order], results.rank[order], results.score[order]
+    for at in np.flatnonzero((query[1:] == query[:-1]) & (score[1:] > score[:-1])) + 1:
+        return _Fault(order[at], f"a better score at rank {rank[at]} than at rank {rank[at - 1]}; rank by score")
+    return None

@@ -1,0 +1,155 @@
+"""Depth tables and consistency against loops, against MS MARCO's scorer, and on published runs."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+from retrieval.data.text_files import lines
+from retrieval.errors import UserError
+from retrieval.evaluation.depths import by_depth, consistency_factor, reranked
+from retrieval.evaluation.metrics import evaluate
+from retrieval.evaluation.runs import ids_in_runs, read_run
+
+QUERIES, CANDIDATES = [f"q{n}" for n in range(20)], [f"d{n}" for n in range(30)]
+
+
+def random_run(seed, k=12):
+    """Lists of 0 to k candidates."""
+    rng = np.random.default_rng(seed)
+    rows = rng.permuted(np.tile(np.arange(30), (20, 1)), axis=1)[:, :k]
+    return np.where(np.arange(k) < rng.integers(0, k + 1, (20, 1)), rows, -1).astype(np.int32)
+
+
+def test_exactly_the_first_results_are_reranked():
+    rows = np.array([[4, 2, 7, 1], [3, 5, -1, -1]], np.int32)
+    scores = np.array([[0.1, 0.9, 0.1, 5], [-2, 1, 9, 9]], np.float32)
+    new_scores, new_rows = reranked(scores, rows, 3)
+    assert new_rows.tolist() == [[2, 4, 7], [5, 3, -1]]
+    np.testing.assert_allclose(new_scores, [[0.9, 0.1, 0.1], [1, -2, -np.inf]])
+    for depth in (0, 5):
+        with pytest.raises(UserError, match=f"depth {depth}: the run has lists of at most 4 results"):
+            reranked(scores, rows, depth)
+    with pytest.raises(ValueError, match="NaN"):
+        reranked(np.where(rows == 2, np.nan, scores), rows, 2)
+
+
+def test_metrics_by_depth_equal_loops():
+    rng = np.random.default_rng(1)
+    rows, scores = random_run(0), rng.integers(0, 5, (20, 12)).astype(np.float32)
+    qrels = {query: {f"d{n}": 1 for n in rng.choice(30, 3)} for query in QUERIES[:15]}
+    table = by_depth(scores, rows, (2, 12), QUERIES, CANDIDATES, qrels)
+    for depth, values in table.items():
+        recalls, reciprocals = [], []
+        for number, (query, relevant) in enumerate(zip(QUERIES, qrels.values())):
+            places = [place for place in range(depth) if rows[number, place] >= 0]
+            order = sorted(places, key=lambda place: (-scores[number, place], place))
+            ranked = [f"d{rows[number, place]}" for place in order]
+            assert qrels[query] is relevant
+            recalls.append(len(relevant.keys() & ranked) / len(relevant))
+            reciprocals.append(next((1 / rank for rank, id in enumerate(ranked[:10], 1) if id in relevant), 0))
+        assert values == pytest.approx({f"R@{depth}": np.mean(recalls), "RR@10": np.mean(reciprocals)})
+    assert 0 < table[2]["RR@10"] != table[12]["RR@10"]
+
+
+def test_consistency_equals_loops():
+    rows, reference = random_run(2), random_run(3, k=25)
+    factors = consistency_factor(rows, reference, [1, 4, 12])
+    for depth, factor in factors.items():
+        shares = [
+            len({row for row in found[:depth] if row >= 0} & set(others)) / depth
+            for found, others in zip(rows.tolist(), reference.tolist())
+        ]
+        assert factor == pytest.approx(np.mean(shares))
+    assert consistency_factor(reference[:, :2], reference[:, :2], [1])[1] == np.mean(reference[:, 0] >= 0)
+    with pytest.raises(UserError, match="depth 13: the run has lists of at most 12 results; take 1 to 12"):
+        consistency_factor(rows, reference, [13])
+    with pytest.raises(ValueError, match="of 19 and 20 queries"):
+        consistency_factor(rows[1:], reference, [1])
+
+
+@pytest.fixture(scope="module")
+def official(shared_data):
+    """MS MARCO's scorer."""
+    path = shared_data / "msmarco" / "dev_small" / "ms_marco_eval.py"
+    spec = importlib.util.spec_from_file_location("ms_marco_eval", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_mrr_is_that_of_the_official_scorer(shared_data, official, tmp_path):
+    """Lists of up to 14 for most queries of dev.small, some with a positive among them."""
+    rng = np.random.default_rng(0)
+    judgements = shared_data / "msmarco" / "dev_small" / "qrels.dev.small.tsv"
+    qrels = {}
+    for line in judgements.read_text().splitlines():
+        query, _, candidate, grade = line.split("\t")
+        qrels.setdefault(query, {})[candidate] = int(grade)
+    pool = sorted({candidate for grades in qrels.values() for candidate in grades})
+    with open(tmp_path / "run.tsv", "w") as file:
+        for query, grades in qrels.items():
+            drawn = [pool[number] for number in rng.integers(len(pool), size=14)]
+            found = list(dict.fromkeys(drawn + (rng.random() < 0.7) * list(grades)))
+            for rank, number in enumerate(rng.permutation(len(found))[: rng.integers(15)], 1):
+                file.write(f"{query}\t{found[number]}\t{rank}\n")
+    expected = official.compute_metrics_from_files(str(judgements), str(tmp_path / "run.tsv"))
+    assert expected["QueriesRanked"] < len(qrels) == 6980
+    _, rows = read_run(tmp_path / "run.tsv", lines, list(qrels), pool)
+    value = evaluate(rows, list(qrels), pool, qrels, ["RR@10"])["RR@10"]
+    assert value == pytest.approx(expected["MRR @10"], abs=1e-12)
+    assert 0.01 < value < 0.99
+
+
+def test_ties_of_scores_are_in_the_order_of_their_ranks(official, tmp_path):
+    """A system whose scores are all alike: the scorer sees its ranks alone."""
+    ids = [str(number) for number in range(1, 31)]
+    qrels = {"1": {"9": 1}, "2": {"4": 1, "30": 1}}
+    ranked = {"1": ids[::-1], "2": ids}
+    run = [f"{q} Q0 {id} {rank} 1.0 x\n" for q, found in ranked.items() for rank, id in enumerate(found, 1)]
+    (tmp_path / "run.trec").write_text("".join(run))
+    (tmp_path / "run.tsv").write_text("".join("\t".join(line.split()[n] for n in (0, 2, 3)) + "\n" for line in run))
+    (tmp_path / "qrels").write_text("".join(f"{q}\t0\t{id}\t1\n" for q, grades in qrels.items() for id in grades))
+    expected = official.compute_metrics_from_files(str(tmp_path / "qrels"), str(tmp_path / "run.tsv"))
+    _, rows = read_run(tmp_path / "run.trec", lines, ["1", "2"], ids)
+    assert evaluate(rows, ["1", "2"], ids, qrels, ["RR@10"])["RR@10"] == expected["MRR @10"] == 1 / 8
+
+
+# What others measured on the runs of TREC DL 2019.
+NDCG = {"BM25": 0.5058, "BM25_RM3": 0.5216, "D_BERT_KD_TASB": 0.7210, "SPLADE_P_P_ENSEMBLE_DISTIL": 0.7308}
+CONSISTENCY = {
+    "D_BERT_KD_TASB": (0.693, 0.640, 0.432, 0.327),
+    "SPLADE_P_P_ENSEMBLE_DISTIL": (0.735, 0.677, 0.475, 0.359),
+    "REP_LLAMA": (0.707, 0.658, 0.433, 0.321),
+    "BM25_RM3": (1.000, 0.986, 0.881, 0.722),
+}
+
+
+@pytest.fixture(scope="module")
+def published(shared_data):
+    """Path of each run of DL 2019, and the ids in all of them."""
+    folder = shared_data / "msmarco" / "passage_pool"
+    paths = {path.name.partition(".")[0]: path for path in sorted((folder / "runs").glob("*.dl19.trec"))}
+    assert len(paths) == 6
+    return paths, ids_in_runs(paths.values(), lines)
+
+
+@pytest.mark.parametrize("name", NDCG)
+def test_ndcg_of_published_runs(shared_data, published, name):
+    paths, (queries, candidates) = published
+    qrels = {}
+    for line in (shared_data / "msmarco" / "qrels.dl19-passage.txt").read_text().splitlines():
+        query, _, candidate, grade = line.split()
+        qrels.setdefault(query, {})[candidate] = int(grade)
+    assert len(qrels) == len(queries) == 43
+    _, rows = read_run(paths[name], lines, queries, candidates)
+    assert evaluate(rows, queries, candidates, qrels, ["nDCG@10"])["nDCG@10"] == pytest.approx(NDCG[name], abs=5e-5)
+
+
+@pytest.mark.parametrize("name", CONSISTENCY)
+def test_consistency_of_published_runs(published, name):
+    """With the first 100 of BM25."""
+    paths, ids = published
+    (_, rows), (_, reference) = (read_run(paths[run], lines, *ids) for run in (name, "BM25"))
+    factors = consistency_factor(rows, reference[:, :100], (5, 10, 50, 100))
+    np.testing.assert_allclose(list(factors.values()), CONSISTENCY[name], atol=5.1e-4)
