@@ -1,0 +1,94 @@
+"""RepBERT's loss: a margin between every positive of a query and every other document of the batch.
+
+Letters of shapes: B rows of the global batch, K documents of each, N all of them (B * K), E embedding size, P positives
+that a query has at most.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+# Fills up the list of a query that has fewer positives than others; no document has this id.
+NO_DOCUMENT = -1
+
+
+def multi_label_margin(
+    query_BE: jax.Array,
+    document_BKE: jax.Array,
+    document_ids_BK: jax.Array,
+    positive_ids_BP: jax.Array,
+    *,
+    margin: float = 1.0,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """The sum of max(0, margin - (score of a positive - score of another document)) over all such pairs, divided by N
+    (Zhan et al. 2020, equation 4; torch's MultiLabelMarginLoss). A score is an inner product.
+
+    Ids decide what is positive, wherever in the global batch it stands: a positive of a query that another row brought
+    is one, each copy of it counts, and no positive is anybody's negative. Memory is B x N, whatever P is.
+
+    Args:
+      document_ids_BK: equal for copies of a document, 0 or more.
+      positive_ids_BP: all known positives of the row's query, filled up with `NO_DOCUMENT`.
+
+    Returns:
+      The loss [B], 0 for a row without a positive in the batch; 'recall@1' [B]: 1 where a positive's score is greater
+      than that of every other document; and 'active' [B], the share of the row's pairs that are within the margin.
+    """
+    B, K, E = document_BKE.shape
+    document_NE = _on_every_device(document_BKE.astype(jnp.float32).reshape(B * K, E))
+    ids_N = _on_every_device(document_ids_BK.reshape(B * K))
+    # The default precision on an accelerator would round the embeddings to bfloat16 or TF32.
+    precision = jax.lax.Precision.HIGHEST
+    score_BN = jnp.einsum("be,ne->bn", query_BE.astype(jnp.float32), document_NE, precision=precision)
+    positive_BN = _is_positive(ids_N, positive_ids_BP)
+    total_B, active_B = _hinges(score_BN, positive_BN, margin)
+    pairs_B = positive_BN.sum(axis=1) * (~positive_BN).sum(axis=1)
+    best_B, rival_B = (jnp.where(mask, score_BN, -jnp.inf).max(axis=1) for mask in (positive_BN, ~positive_BN))
+    metrics = {"recall@1": (best_B > rival_B).astype(jnp.float32), "active": active_B / jnp.maximum(pairs_B, 1)}
+    return total_B / (B * K), metrics
+
+
+def _is_positive(ids_N: jax.Array, positive_ids_BP: jax.Array) -> jax.Array:
+    """Whether a document is among a row's positives, bool [B, N]."""
+    columns = [positive_ids_BP[:, number, None] == ids_N for number in range(positive_ids_BP.shape[1])]
+    return functools.reduce(jnp.logical_or, columns) & (ids_N != NO_DOCUMENT)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _hinges(score_BN: jax.Array, positive_BN: jax.Array, margin: float) -> tuple[jax.Array, jax.Array]:
+    """The sum of a row's hinges, and how many of them are above 0, both [B]. Only the sum is differentiable."""
+    return _forward(score_BN, positive_BN, margin)[0]
+
+
+def _forward(score_BN: jax.Array, positive_BN: jax.Array, margin: float) -> tuple:
+    number_BN = jnp.cumsum(positive_BN, axis=1)  # 1 for the first positive of a row
+    count_B1 = number_BN[:, -1:]
+
+    def add(number: jax.Array, carry: tuple) -> tuple:
+        total_B, active_B, gradient_BN = carry
+        own_BN = positive_BN & (number_BN == number)
+        hinge_BN = margin - jnp.where(own_BN, score_BN, 0).sum(axis=1, keepdims=True) + score_BN
+        active_BN = ~positive_BN & (hinge_BN > 0) & (number <= count_B1)
+        row_B1 = active_BN.sum(axis=1, keepdims=True, dtype=jnp.float32)
+        total_B += jnp.where(active_BN, hinge_BN, 0).sum(axis=1)
+        return total_B, active_B + row_B1[:, 0], gradient_BN + active_BN - jnp.where(own_BN, row_B1, 0)
+
+    zero_BN = jnp.zeros_like(score_BN)
+    start = (zero_BN[:, 0], zero_BN[:, 0], zero_BN)
+    # Rows have few positives, and one at a time there is no array of pairs.
+    total_B, active_B, gradient_BN = jax.lax.fori_loop(1, count_B1.max() + 1, add, start)
+    return (total_B, active_B), gradient_BN
+
+
+def _backward(margin: float, gradient_BN: jax.Array, given: tuple) -> tuple[jax.Array, None]:
+    return given[0][:, None] * gradient_BN, None
+
+
+_hinges.defvjp(_forward, _backward)
+
+
+def _on_every_device(x: jax.Array) -> jax.Array:
+    """The all-gather of a batch that is sharded over devices; without a mesh, the identity."""
+    return x if jax.sharding.get_abstract_mesh().empty else jax.reshard(x, PartitionSpec())

@@ -1,0 +1,140 @@
+"""RepBERT's loss against loops in float64 and against torch."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from devices import assert_same_on_any_mesh
+
+from retrieval.training.multi_label_margin import NO_DOCUMENT, multi_label_margin
+
+
+def batch(B=16, K=1, E=5, documents=12, most=3, seed=0):
+    """Few ids, so that positives lie in other rows and come twice; queries of 0 to `most` positives."""
+    random = np.random.default_rng(seed)
+    query, document = random.normal(size=(B, E)), random.normal(size=(B, K, E))
+    positive = random.permuted(np.tile(np.arange(documents), (B, 1)), axis=1)[:, :most]
+    positive = np.where(np.arange(most) < np.arange(B)[:, None] % (most + 1), positive, NO_DOCUMENT)
+    ids = random.integers(0, documents, (B, K))
+    return query.astype(np.float32), document.astype(np.float32), ids.astype(np.int32), positive.astype(np.int32)
+
+
+def by_loops(query, document, ids, positive, margin=1.0):
+    """Losses, recall@1 and shares of active pairs, one pair at a time."""
+    scores = query.astype(np.float64) @ document.reshape(-1, document.shape[-1]).astype(np.float64).T
+    losses, hits, shares = [], [], []
+    for row, known in zip(scores, positive.tolist()):
+        is_positive = [id in known for id in ids.reshape(-1).tolist()]
+        good = [score for score, yes in zip(row, is_positive) if yes]
+        others = [score for score, yes in zip(row, is_positive) if not yes]
+        hinges = [max(0, margin - (a - b)) for a in good for b in others]
+        losses.append(sum(hinges) / len(row))
+        hits.append(bool(good) and all(max(good) > score for score in others))
+        shares.append(np.mean([hinge > 0 for hinge in hinges]) if hinges else 0)
+    return np.array(losses), np.array(hits, np.float32), np.array(shares)
+
+
+@pytest.mark.parametrize("K", [1, 2])
+@pytest.mark.parametrize("margin", [1.0, 3.0])
+def test_the_loss_is_that_of_the_loops(K, margin):
+    arrays = batch(K=K)
+    loss, metrics = multi_label_margin(*arrays, margin=margin)
+    expected, hits, shares = by_loops(*arrays, margin)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(metrics["recall@1"], hits)
+    np.testing.assert_allclose(metrics["active"], shares, atol=1e-6)
+    assert 0 < hits.mean() < 1 and (expected == 0).any()
+
+
+def test_gradients_are_finite_differences_of_the_loops():
+    query, document, ids, positive = batch(B=8, K=2, E=3)
+    weight = np.arange(1, 9)
+    grads = jax.grad(lambda q, d: (weight * multi_label_margin(q, d, ids, positive)[0]).sum(), (0, 1))(query, document)
+    wide = [query.astype(np.float64), document.astype(np.float64)]
+    for array, grad in zip(wide, grads):
+        for index in np.ndindex(array.shape):
+            values = []
+            for step in (1e-5, -1e-5):
+                array[index] += step
+                values.append((weight * by_loops(*wide, ids, positive)[0]).sum())
+                array[index] -= step
+            assert grad[index] == pytest.approx((values[0] - values[1]) / 2e-5, abs=1e-4)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_the_loss_and_its_gradient_are_torchs(count):
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
+    random = np.random.default_rng(count)
+    score = random.normal(size=(6, 9)).astype(np.float32)
+    columns = random.permuted(np.tile(np.arange(9), (6, 1)), axis=1)[:, :count]
+    # Queries that are rows of scores, and documents that are unit vectors: document j scores S[i, j].
+    ids = np.arange(6 * 9).reshape(6, 9).astype(np.int32)
+    target = np.full((6, 9), -1)
+    target[:, :count] = columns
+    theirs = torch.tensor(score, requires_grad=True)
+    loss = torch.nn.MultiLabelMarginLoss(reduction="none")(theirs, torch.tensor(target))
+    loss.sum().backward()
+    for row in range(6):
+        positive = np.append(ids[row, columns[row]], NO_DOCUMENT)[None].astype(np.int32)
+        documents = np.eye(9, dtype=np.float32)[None]
+
+        def ours(query, row=row, positive=positive, documents=documents):
+            return multi_label_margin(query, documents, ids[row][None], positive)[0][0]
+
+        value, grad = jax.value_and_grad(ours)(score[row][None])
+        assert value == pytest.approx(loss[row].item(), rel=1e-5, abs=1e-7)
+        np.testing.assert_allclose(grad[0], theirs.grad[row].numpy(), atol=1e-6)
+
+
+def test_a_positive_of_another_row_is_a_positive():
+    """Both queries have documents 1 and 2, which score above all others by more than the margin: the loss is 0."""
+    query = jnp.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    document = jnp.array([[5.0, 0.0], [7.0, 0.0], [0.0, 9.0]])[:, None]
+    ids, positive = jnp.array([[1], [2], [3]]), jnp.array([[1, 2], [1, 2], [3, NO_DOCUMENT]])
+    loss, metrics = multi_label_margin(query, document, ids, positive)
+    np.testing.assert_array_equal(loss, 0)
+    np.testing.assert_array_equal(metrics["recall@1"], 1)
+    unknown = positive.at[0, 1].set(NO_DOCUMENT)
+    np.testing.assert_allclose(multi_label_margin(query, document, ids, unknown)[0], [(1 - 5 + 7) / 3, 0, 0])
+
+
+def test_two_rows_of_a_triple():
+    """A query's positive and its negative as rows of their own, each with the query: both rows say the same."""
+    query = jnp.array([[1.0], [1.0]])
+    loss, _ = multi_label_margin(query, jnp.array([[[2.0]], [[1.5]]]), jnp.array([[4], [5]]), jnp.array([[4], [4]]))
+    np.testing.assert_allclose(loss, [0.25, 0.25])
+
+
+def test_the_loss_and_its_gradients_are_the_same_on_any_mesh():
+    def loss(scale, batch):
+        query, document, ids, positive = batch
+        values, metrics = multi_label_margin(query * scale, document, ids, positive)
+        return values.mean(), (values, metrics)
+
+    step = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True, allow_int=True)
+
+    def without_integers(scale, batch):
+        aux, (scale_grad, batch_grad) = step(scale, batch)
+        return aux, scale_grad, batch_grad[:2]
+
+    assert_same_on_any_mesh(without_integers, jnp.linspace(0.5, 1.5, 5), batch(K=2))
+
+
+def test_no_array_of_pairs_is_held():
+    """256 x 8 x 256 pairs would take 2 MB, 256 x 256 x 256 take 64; a matrix of scores takes 0.25."""
+    query, document, ids, positive = batch(B=256, documents=200, most=8)
+
+    def loss(query, document):
+        return multi_label_margin(query, document, ids, positive)[0].mean()
+
+    compiled = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(query, document).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 1.9e6
+
+
+def test_half_precision_embeddings_are_compared_in_float32():
+    query, document, ids, positive = batch()
+    half = [jnp.asarray(x, jnp.bfloat16) for x in (query, document)]
+    loss, _ = multi_label_margin(*half, ids, positive)
+    assert loss.dtype == jnp.float32
+    expected, _, _ = by_loops(*(np.asarray(x, np.float32) for x in half), ids, positive)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5, atol=1e-5)
