@@ -5,6 +5,7 @@ that a query has at most.
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +44,8 @@ def multi_label_margin(
     precision = jax.lax.Precision.HIGHEST
     score_BN = jnp.einsum("be,ne->bn", query_BE.astype(jnp.float32), document_NE, precision=precision)
     positive_BN = _is_positive(ids_N, positive_ids_BP)
-    total_B, active_B = _hinges(score_BN, positive_BN, margin)
+    hinges: Any = _hinges(score_BN, positive_BN, margin)  # custom_vjp's stub says `object`
+    total_B, active_B = hinges
     pairs_B = positive_BN.sum(axis=1) * (~positive_BN).sum(axis=1)
     best_B, rival_B = (jnp.where(mask, score_BN, -jnp.inf).max(axis=1) for mask in (positive_BN, ~positive_BN))
     metrics = {"recall@1": (best_B > rival_B).astype(jnp.float32), "active": active_B / jnp.maximum(pairs_B, 1)}

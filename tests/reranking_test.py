@@ -1,0 +1,151 @@
+"""Losses of a query's candidates against loops in float64, and against torch."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from devices import assert_same_on_any_mesh
+
+from retrieval.errors import UserError
+from retrieval.training.distillation import kl_divergence, margin_mse
+from retrieval.training.reranking import binary_cross_entropy, class_cross_entropy, listwise_softmax
+
+LOSSES = {
+    "binary": lambda score, teacher, ids: binary_cross_entropy(score, ids),
+    "class": lambda score, teacher, ids: class_cross_entropy(jnp.stack([-score, score], axis=2), ids),
+    "listwise": lambda score, teacher, ids: listwise_softmax(score, ids),
+    "margin_mse": margin_mse,
+    "kl": lambda score, teacher, ids: kl_divergence(score, teacher, ids, temperature=2.0),
+}
+
+
+def batch(B=16, K=4, seed=0):
+    """Few ids: some negatives are copies of the positive."""
+    random = np.random.default_rng(seed)
+    score, teacher = random.normal(size=(2, B, K)).astype(np.float32)
+    ids = random.integers(0, 4, (B, K)).astype(np.int32)
+    assert (ids[:, 1:] == ids[:, :1]).any() and (ids[:, 1:] != ids[:, :1]).any()
+    return score, 3 * teacher, ids
+
+
+def log_softmax(values):
+    return [value - math.log(sum(map(math.exp, values))) for value in values]
+
+
+def by_loops(name, score, teacher, ids):
+    """Losses, recall@1 and spreads, one query at a time."""
+    losses, hits, spreads = [], [], []
+    for row, said, own in zip(score.astype(np.float64), teacher.astype(np.float64), ids):
+        chosen = [place for place in range(len(own)) if place == 0 or own[place] != own[0]]
+        s, t = row[chosen].tolist(), said[chosen].tolist()
+        if name in ("binary", "class"):
+            factor = 2 if name == "class" else 1  # the difference of the two logits
+            signs = [1] + [-1] * (len(s) - 1)
+            terms = [math.log(1 + math.exp(-sign * factor * value)) for sign, value in zip(signs, s)]
+            loss = sum(terms) / len(terms)
+        elif name == "listwise":
+            loss = -log_softmax(s)[0]
+        elif name == "margin_mse":
+            terms = [((s[0] - a) - (t[0] - b)) ** 2 for a, b in zip(s[1:], t[1:])]
+            loss = sum(terms) / len(terms) if terms else 0
+        else:
+            student, taught = log_softmax([value / 2 for value in s]), log_softmax([value / 2 for value in t])
+            loss = 4 * sum(math.exp(b) * (b - a) for a, b in zip(student, taught))
+        losses.append(loss)
+        hits.append(all(s[0] > value for value in s[1:]))
+        values = [-math.log(1 + math.exp(-2 * value)) for value in s] if name == "class" else s
+        spreads.append(np.std(values))
+    return np.array(losses), np.array(hits, np.float32), np.array(spreads)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("K", [2, 4])
+def test_losses_of_candidates_are_those_of_the_loops(name, K):
+    arrays = batch(K=K)
+    loss, metrics = LOSSES[name](*arrays)
+    expected, hits, spreads = by_loops(name, *arrays)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(metrics["recall@1"], hits)
+    np.testing.assert_allclose(metrics["spread"], spreads, atol=1e-5)
+    assert 0 < hits.mean() < 1
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_gradients_are_finite_differences_of_the_loops(name):
+    score, teacher, ids = batch(B=8)
+    grad = jax.grad(lambda score: LOSSES[name](score, teacher, ids)[0].sum())(score)
+    wide = score.astype(np.float64)
+    for index in np.ndindex(wide.shape):
+        values = []
+        for step in (1e-5, -1e-5):
+            wide[index] += step
+            values.append(by_loops(name, wide, teacher, ids)[0].sum())
+            wide[index] -= step
+        assert grad[index] == pytest.approx((values[0] - values[1]) / 2e-5, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_of_candidates_and_their_gradients_are_the_same_on_any_mesh(name):
+    def loss(scale, batch):
+        score, teacher, ids = batch
+        values, metrics = LOSSES[name](score * scale, teacher, ids)
+        return values.mean(), (values, metrics)
+
+    assert_same_on_any_mesh(jax.value_and_grad(loss, has_aux=True), jnp.float32(0.7), batch())
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_large_scores_overflow_nowhere(name):
+    score, teacher, ids = batch()
+    loss, grad = jax.value_and_grad(lambda x: LOSSES[name](x * 1e4, teacher * 1e4, ids)[0].sum())(score)
+    assert np.isfinite(loss) and np.isfinite(grad).all()
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_half_precision_scores_are_compared_in_float32(name):
+    score, teacher, ids = batch()
+    half = jnp.asarray(score, jnp.bfloat16)
+    loss, _ = LOSSES[name](half, teacher, ids)
+    assert loss.dtype == jnp.float32
+    np.testing.assert_allclose(loss, LOSSES[name](half.astype(jnp.float32), teacher, ids)[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["margin_mse", "kl"])
+def test_a_student_that_agrees_with_its_teacher_learns_nothing(name):
+    score, _, ids = batch()
+    loss, grad = jax.value_and_grad(lambda x: LOSSES[name](x, score + 5, ids)[0].sum())(score)
+    assert loss == pytest.approx(0, abs=1e-5)
+    np.testing.assert_allclose(grad, 0, atol=1e-5)
+
+
+def test_losses_of_candidates_are_torchs():
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
+    functional = torch.nn.functional
+    score, teacher, _ = batch()
+    ids = np.tile(np.arange(4), (16, 1))
+    s, t = torch.tensor(score), torch.tensor(teacher)
+    labels = torch.zeros(16, dtype=torch.long)
+    relevant = torch.nn.functional.one_hot(labels, 4)
+    classes = functional.cross_entropy(torch.stack([-s, s], 2).reshape(-1, 2), relevant.reshape(-1), reduction="none")
+    log = [functional.log_softmax(x / 2, dim=1) for x in (s, t)]
+    kl = functional.kl_div(log[0], log[1], log_target=True, reduction="none").sum(1)
+    expected = {
+        "binary": functional.binary_cross_entropy_with_logits(s, relevant.float(), reduction="none").mean(1),
+        "class": classes.reshape(16, 4).mean(1),
+        "listwise": functional.cross_entropy(s, labels, reduction="none"),
+        "margin_mse": functional.mse_loss(s[:, :1] - s[:, 1:], t[:, :1] - t[:, 1:], reduction="none").mean(1),
+        "kl": 4 * kl,
+    }
+    for name, loss in LOSSES.items():
+        np.testing.assert_allclose(loss(score, teacher, ids)[0], expected[name].numpy(), atol=1e-5, err_msg=name)
+
+
+def test_an_unusable_batch_of_a_student_is_refused():
+    score, teacher, ids = batch()
+    for loss in (margin_mse, kl_divergence):
+        with pytest.raises(UserError, match="it has 1: the positive"):
+            loss(score[:, :1], teacher[:, :1], ids[:, :1])
+    with pytest.raises(UserError, match="temperature 0"):
+        kl_divergence(score, teacher, ids, temperature=0)
