@@ -332,6 +332,20 @@ def test_the_mlm_gradient_is_softmax_minus_label():
     np.testing.assert_allclose(grad, (softmax - np.eye(7)[labels]) * weights[:, :, None] / 15, atol=1e-6)
 
 
+def test_a_smoothed_label_is_spread_over_the_vocabulary():
+    """Cross-entropy with the label's share 0.8 + 0.2 / 7 and 0.2 / 7 for every other token."""
+    logits, labels, weights = mlm_batch()
+    target = 0.8 * np.eye(7)[labels] + 0.2 / 7
+    log_softmax = logits - np.log(np.exp(logits.astype(np.float64)).sum(axis=-1, keepdims=True))
+    expected = (weights * -(target * log_softmax).sum(axis=-1)).sum() / weights.sum()
+    loss, grad = jax.value_and_grad(lambda x: token_cross_entropy(x, labels, weights, smoothing=0.2)[0].mean())(logits)
+    assert loss == pytest.approx(expected, rel=1e-6)
+    np.testing.assert_allclose(grad, (np.exp(log_softmax) - target) * weights[:, :, None] / 15, atol=1e-6)
+    for smoothing in (-0.1, 1.0, math.nan):
+        with pytest.raises(UserError, match="label smoothing"):
+            token_cross_entropy(logits, labels, weights, smoothing=smoothing)
+
+
 def test_a_batch_without_masked_tokens_has_no_loss():
     logits, labels, weights = mlm_batch()
     loss, metrics = token_cross_entropy(logits, labels, 0 * weights)

@@ -1,5 +1,6 @@
 """BERT's weights: names, shapes, and what the model makes of them."""
 
+import dataclasses
 import re
 import sys
 
@@ -9,7 +10,7 @@ import pytest
 from flax import nnx
 
 from retrieval.errors import UserError
-from retrieval.models import bert_tensors, tensor_files
+from retrieval.models import bert_tensors, hugging_face, tensor_files
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.transformer import TransformerConfig
 
@@ -96,3 +97,9 @@ def test_without_torch_a_file_of_pytorch_is_to_be_converted(tmp_path, monkeypatc
         UserError, match=r"\.bin: PyTorch's format needs torch; pip install torch, or save it as model.s"
     ):
         tensor_files.read(tmp_path)
+
+
+def test_an_encoder_with_norms_before_its_sublayers_is_no_bert():
+    config = dataclasses.replace(CONFIG, pre_norm=True)
+    with pytest.raises(UserError, match="pre_norm cannot be written as a BERT"):
+        hugging_face.bert_config(config)

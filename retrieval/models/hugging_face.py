@@ -212,7 +212,13 @@ def is_bert(folder: Path) -> bool:
 
 
 def bert_config(config: TransformerConfig) -> dict[str, Any]:
-    """A `config.json` that makes Hugging Face's `BertModel` the same encoder."""
+    """A `config.json` that makes Hugging Face's `BertModel` the same encoder.
+
+    Raises:
+      UserError: it has its LayerNorms before the sublayers, which BERT has not.
+    """
+    if config.pre_norm:
+        raise UserError("an encoder with pre_norm cannot be written as a BERT, whose LayerNorms follow the sublayers")
     sizes = {theirs: getattr(config, ours) for ours, theirs in _SIZES.items()}
     dropout = {"hidden_dropout_prob": config.dropout, "attention_probs_dropout_prob": config.dropout}
     rest = {"hidden_act": "gelu", "initializer_range": 0.02, "pad_token_id": 0, "dtype": "float32"}

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from retrieval.models.text import Text, by_group
-from retrieval.models.transformer import Transformer, TransformerConfig, dense, layer_norm
+from retrieval.models.transformer import Transformer, TransformerConfig, dense, layer_norm, token_logits
 
 
 class MaskedLanguageModel(nnx.Module):
@@ -38,6 +38,5 @@ class MaskedLanguageModel(nnx.Module):
 
     def scores(self, hidden_RLH: jax.Array, bias: bool = True) -> jax.Array:
         """Logits of all tokens, float32 [R, L, V]: the output layer, the token embedding and a bias or none."""
-        table_VH = self.encoder.token_embedding.embedding[...].astype(hidden_RLH.dtype)
-        logits_RLV = jnp.einsum("rlh,vh->rlv", hidden_RLH, table_VH, preferred_element_type=jnp.float32)
+        logits_RLV = token_logits(hidden_RLH, self.encoder.token_embedding.embedding[...])
         return logits_RLV + self.bias[...] if bias else logits_RLV

@@ -1,5 +1,7 @@
 """The encoder of BERT (Devlin et al. 2019), so that published weights fit: post-LN, learned positions, erf GELU.
 
+With `pre_norm` each LayerNorm stands before its sublayer instead, which trains more steadily from nothing.
+
 The layers are one module whose parameters have a leading axis, and `jax.lax.scan` goes over it: a model of any depth
 compiles as fast as a model of one layer.
 
@@ -8,6 +10,7 @@ Letters of shapes beside those of `text`: N heads, D head size, M the tokens att
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -55,6 +58,8 @@ class TransformerConfig:
       max_length: number of positions, the longest text in tokens (a row of packed texts may be longer).
       type_vocab_size: number of token types; with one of them every token has it, whatever its text says.
       layer_norm_epsilon: 1e-12 in BERT, 1e-5 in RoBERTa.
+      pre_norm: whether a LayerNorm stands before each sublayer, and one after the last layer; BERT has them after each
+        residual sum and after the embeddings.
       dropout: rate after the embeddings, on attention probabilities and on the output of every sublayer.
       dtype: 'float32' or 'bfloat16', of the computation; parameters, sums with biases, softmax and LayerNorm are
         always float32.
@@ -75,6 +80,7 @@ class TransformerConfig:
     dtype: str = "float32"
     remat: str = "none"
     unroll: int = 1
+    pre_norm: bool = False
 
     def __post_init__(self):
         if self.hidden_size % self.num_heads:
@@ -100,7 +106,10 @@ class Transformer(nnx.Module):
         self.token_embedding = nnx.Embed(config.vocab_size, config.hidden_size, embedding_init=INIT, rngs=rngs)
         self.position_embedding = nnx.Embed(config.max_length, config.hidden_size, embedding_init=INIT, rngs=rngs)
         self.type_embedding = nnx.Embed(config.type_vocab_size, config.hidden_size, embedding_init=INIT, rngs=rngs)
-        self.embedding_norm = layer_norm(config, rngs)
+        if config.pre_norm:
+            self.final_norm = layer_norm(config, rngs)
+        else:
+            self.embedding_norm = layer_norm(config, rngs)
         self.layers = stack([Layer(config, rngs) for _ in range(config.num_layers)])
 
     def __call__(self, text: Text, *, dropout_key: jax.Array | None) -> jax.Array:
@@ -122,9 +131,11 @@ class Transformer(nnx.Module):
         x_RLH += lookup(self.position_embedding.embedding[...], text.positions_RL)
         types_RL = text.types_RL if config.type_vocab_size > 1 else jnp.zeros_like(text.types_RL)
         x_RLH += lookup(self.type_embedding.embedding[...], types_RL)
-        x_RLH = dropout(self.embedding_norm(x_RLH).astype(config.dtype), config.dropout, keys[0])
+        x_RLH = x_RLH if config.pre_norm else self.embedding_norm(x_RLH)
+        x_RLH = dropout(x_RLH.astype(config.dtype), config.dropout, keys[0])
         mask_R1LM = same_text(text)[:, None]
-        return through_layers(self.layers, config, x_RLH, keys[1:], lambda layer, x, _, key: layer(x, mask_R1LM, key))
+        x_RLH = through_layers(self.layers, config, x_RLH, keys[1:], lambda layer, x, _, key: layer(x, mask_R1LM, key))
+        return self.final_norm(x_RLH).astype(config.dtype) if config.pre_norm else x_RLH
 
 
 class Layer(nnx.Module):
@@ -139,16 +150,29 @@ class Layer(nnx.Module):
         self.mlp_norm = layer_norm(config, rngs)
 
     def __call__(self, x_RLH: jax.Array, mask_R1LM: jax.Array, dropout_key: jax.Array | None) -> jax.Array:
+        probability_key, *keys = split(dropout_key, 3)
+        x_RLH = self._add(x_RLH, lambda x: self.attention(x, mask_R1LM, probability_key), self.attention_norm, keys[0])
+        return self._add(x_RLH, self._mlp, self.mlp_norm, keys[1])
+
+    def _mlp(self, x_RLH: jax.Array) -> jax.Array:
+        return self.mlp_out(jax.nn.gelu(self.mlp_in(x_RLH), approximate=False))
+
+    def _add(
+        self,
+        x_RLH: jax.Array,
+        sublayer: Callable[[jax.Array], jax.Array],
+        norm: nnx.LayerNorm,
+        dropout_key: jax.Array | None,
+    ) -> jax.Array:
+        """The residual sum of a sublayer, with its LayerNorm where the config has it."""
         rate, dtype = self.config.dropout, self.config.dtype
-        probability_key, attention_key, mlp_key = split(dropout_key, 3)
-        y_RLH = dropout(self.attention(x_RLH, mask_R1LM, probability_key), rate, attention_key)
-        x_RLH = self.attention_norm(x_RLH + y_RLH).astype(dtype)
-        y_RLH = self.mlp_out(jax.nn.gelu(self.mlp_in(x_RLH), approximate=False))
-        return self.mlp_norm(x_RLH + dropout(y_RLH, rate, mlp_key)).astype(dtype)
+        if self.config.pre_norm:
+            return x_RLH + dropout(sublayer(norm(x_RLH).astype(dtype)), rate, dropout_key)
+        return norm(x_RLH + dropout(sublayer(x_RLH), rate, dropout_key)).astype(dtype)
 
 
 class Attention(nnx.Module):
-    """Multi-head self-attention between the tokens of the same text."""
+    """Multi-head attention; of its own tokens, unless it is given the keys and values of others."""
 
     def __init__(self, config: TransformerConfig, rngs: nnx.Rngs):
         self.config = config
@@ -158,10 +182,27 @@ class Attention(nnx.Module):
         self.output = dense(config.hidden_size, config.hidden_size, config, rngs)
 
     def __call__(self, x_RLH: jax.Array, mask_R1LM: jax.Array, dropout_key: jax.Array | None) -> jax.Array:
-        heads = (*x_RLH.shape[:2], self.config.num_heads, -1)
-        query_RLND = self.query(x_RLH).reshape(heads)
-        key_RMND = self.key(x_RLH).reshape(heads)
-        value_RMND = self.value(x_RLH).reshape(heads)
+        return self.attend(x_RLH, *self.keys_and_values(x_RLH), mask_R1LM, dropout_key)
+
+    def keys_and_values(self, x_RMH: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """What tokens offer to those that attend to them, both [R, M, N, D]."""
+        heads = (*x_RMH.shape[:2], self.config.num_heads, -1)
+        return self.key(x_RMH).reshape(heads), self.value(x_RMH).reshape(heads)
+
+    def attend(
+        self,
+        x_RLH: jax.Array,
+        key_RMND: jax.Array,
+        value_RMND: jax.Array,
+        mask_R1LM: jax.Array,
+        dropout_key: jax.Array | None,
+    ) -> jax.Array:
+        """Attention of the tokens `x` to those with these keys and values.
+
+        Args:
+          mask_R1LM: what each token sees, at least one of them; [R, 1, 1, M] where all see the same.
+        """
+        query_RLND = self.query(x_RLH).reshape(*x_RLH.shape[:2], self.config.num_heads, -1)
         score_RNLM = jnp.einsum("rlnd,rmnd->rnlm", query_RLND, key_RMND, preferred_element_type=jnp.float32)
         score_RNLM /= query_RLND.shape[-1] ** 0.5
         # Every token sees itself, padding sees padding: no row of the softmax is empty, and none is NaN.
@@ -179,18 +220,19 @@ def stack(layers: list[nnx.Module]) -> nnx.Module:
 def through_layers(
     layers: nnx.Module,
     config: TransformerConfig,
-    x_RLH: jax.Array,
+    x_RLH: Any,
     keys: jax.Array | list[None],
-    call: Callable[[nnx.Module, jax.Array, jax.Array, jax.Array | None], jax.Array],
-) -> jax.Array:
+    call: Callable[[Any, Any, jax.Array, Any], Any],
+) -> Any:
     """`x = call(layer, x, number, key)` for one layer after the other, of those that `stack` made one module.
 
     Args:
+      x_RLH: hidden states, or a tree with what else goes from layer to layer.
       keys: of dropout, one for each layer.
     """
     graphdef, params = nnx.split(layers)
 
-    def step(x_RLH: jax.Array, given: tuple) -> tuple[jax.Array, None]:
+    def step(x_RLH: Any, given: tuple) -> tuple[Any, None]:
         params, number, key = given
         params = jax.tree.map(lambda leaf: gathered(leaf, config.dtype), params)
         return call(nnx.merge(graphdef, params), x_RLH, number, key), None
@@ -215,6 +257,12 @@ class Linear(nnx.Linear):
 def dense(size_in: int, size_out: int, config: TransformerConfig, rngs: nnx.Rngs) -> Linear:
     """A linear layer with BERT's initialisation; computes in `config.dtype`."""
     return Linear(size_in, size_out, dtype=config.dtype, kernel_init=INIT, rngs=rngs)
+
+
+def token_logits(hidden_RLH: jax.Array, table_VH: jax.Array) -> jax.Array:
+    """The output layer that is the token embeddings once more: logits of all tokens, float32 [R, L, V]."""
+    table_VH = table_VH.astype(hidden_RLH.dtype)
+    return jnp.einsum("rlh,vh->rlv", hidden_RLH, table_VH, preferred_element_type=jnp.float32)
 
 
 def layer_norm(config: TransformerConfig, rngs: nnx.Rngs) -> nnx.LayerNorm:

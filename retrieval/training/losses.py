@@ -136,7 +136,7 @@ OWN_NEGATIVES = {"triplet": triplet, "two_way_nll": two_way_nll, "multi_negative
 
 
 def token_cross_entropy(
-    logits_BPV: jax.Array, labels_BP: jax.Array, weights_BP: jax.Array
+    logits_BPV: jax.Array, labels_BP: jax.Array, weights_BP: jax.Array, *, smoothing: float = 0.0
 ) -> tuple[jax.Array, Metrics]:
     """Cross-entropy of tokens: of the masked ones (Devlin et al. 2019), or of all that a decoder writes again.
 
@@ -145,14 +145,23 @@ def token_cross_entropy(
 
     Args:
       weights_BP: 1 for a token to predict, 0 for a place that is not used.
+      smoothing: the share of the label that is spread over the whole vocabulary (Szegedy et al. 2016, section 7).
 
     Returns:
       The loss [B], and 'accuracy' [B], scaled likewise.
+
+    Raises:
+      UserError: the smoothing is not in [0, 1).
     """
+    if not 0 <= smoothing < 1:
+        raise UserError(f"label smoothing {smoothing}: must be 0 or more, and below 1")
     logits_BPV = logits_BPV.astype(jnp.float32)
     weights_BP = weights_BP.astype(jnp.float32)
     label_BPV = jnp.arange(logits_BPV.shape[-1]) == labels_BP[:, :, None]
-    loss_BP = jax.nn.logsumexp(logits_BPV, axis=-1) - jnp.where(label_BPV, logits_BPV, 0).sum(axis=-1)
+    wanted_BP = jnp.where(label_BPV, logits_BPV, 0).sum(axis=-1)
+    if smoothing:
+        wanted_BP += smoothing * (logits_BPV.mean(axis=-1) - wanted_BP)
+    loss_BP = jax.nn.logsumexp(logits_BPV, axis=-1) - wanted_BP
     hit_BP = logits_BPV.argmax(axis=-1) == labels_BP
     scale = len(weights_BP) / jnp.maximum(weights_BP.sum(), 1)
     return scale * (weights_BP * loss_BP).sum(axis=1), {"accuracy": scale * (weights_BP * hit_BP).sum(axis=1)}

@@ -1,0 +1,316 @@
+"""An encoder-decoder Transformer, which writes a text from another (a query from a passage).
+
+The encoder is that of the towers, with its norms before the sublayers or, where it starts from an own encoder, after
+them. The decoder is pre-LN with learned positions (Vaswani et al. 2017; Xiong et al. 2020). One table of token
+embeddings serves both and the output layer.
+
+Letters of shapes beside those of `text`: R sources, M tokens of a source, L tokens of a text that is written, W texts
+that are written of each source at a time, T tokens that a text has at most, V vocabulary, K layers, N heads, D head
+size.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from retrieval.arrays import reshape_rows
+from retrieval.errors import UserError
+from retrieval.models.text import Text, lookup
+from retrieval.models.transformer import (
+    INIT,
+    Attention,
+    Transformer,
+    TransformerConfig,
+    dense,
+    dropout,
+    layer_norm,
+    split,
+    stack,
+    through_layers,
+    token_logits,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class WriterConfig:
+    """The decoder; its other sizes are the encoder's.
+
+    Attributes:
+      layers: of the decoder.
+      max_length: number of positions, the longest text that can be written, in tokens.
+      copy: whether a token may be copied from the source.
+    """
+
+    layers: int
+    max_length: int
+    copy: bool = False
+
+    def __post_init__(self):
+        if self.layers < 1 or self.max_length < 1:
+            raise UserError(f"decoder: layers {self.layers} and max_length {self.max_length} must be at least 1")
+
+
+# Of tokens, by a layer's attention: [R, M, N, D] of a source.
+KeysValues = tuple[jax.Array, jax.Array]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A source as the decoder sees it.
+
+    Attributes:
+      mask_R11M: which places hold a token. The first always does: an empty source is one token of padding.
+    """
+
+    ids_RM: jax.Array
+    mask_R11M: jax.Array
+    states_RMH: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """What writing token by token computes once: the source, and its keys and values in every layer."""
+
+    source: Source
+    keys_RKMND: jax.Array
+    values_RKMND: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Cache:
+    """Keys and values of the tokens that were written, in every layer; zeros behind them."""
+
+    keys_RWKTND: jax.Array
+    values_RWKTND: jax.Array
+
+
+class EncoderDecoder(nnx.Module):
+    """Token ids of a source and of a text to the logits of the token after each."""
+
+    def __init__(self, config: TransformerConfig, writer: WriterConfig, *, rngs: nnx.Rngs):
+        self.config = dataclasses.replace(config, num_layers=writer.layers)
+        self.writer = writer
+        self.encoder = Transformer(config, rngs=rngs)
+        self.position_embedding = nnx.Embed(writer.max_length, config.hidden_size, embedding_init=INIT, rngs=rngs)
+        self.layers = stack([DecoderLayer(config, rngs) for _ in range(writer.layers)])
+        self.norm = layer_norm(config, rngs)
+        self.bias = nnx.Param(jnp.zeros(config.vocab_size))
+        if writer.copy:
+            self.pointer = Pointer(config, rngs)
+
+    def __call__(self, source: Text, ids_RL: jax.Array, dropout_key: jax.Array | None) -> jax.Array:
+        """Logits of the token after each, float32 [R, L, V]; with `copy` they are log-probabilities.
+
+        Args:
+          source: one text per row.
+          ids_RL: the text so far, from its start token on. No logit depends on what follows its token.
+
+        Raises:
+          UserError: a source or a text is longer than the model has positions for.
+        """
+        self._check_length(ids_RL.shape[1])
+        encoder_key, decoder_key = split(dropout_key, 2)
+        read, keys = self._read(source, encoder_key), split(decoder_key, self.config.num_layers + 1)
+        place_L = jnp.arange(ids_RL.shape[1], dtype=ids_RL.dtype)
+        x_RLH = dropout(self._embed(ids_RL, place_L), self.config.dropout, keys[0])
+        mask_11LM = (place_L[:, None] >= place_L)[None, None]
+
+        def call(layer: DecoderLayer, x_RLH: jax.Array, _: jax.Array, key: jax.Array | None) -> jax.Array:
+            return layer(x_RLH, mask_11LM, layer.source_attention.keys_and_values(read.states_RMH), read, key)
+
+        return self._predict(through_layers(self.layers, self.config, x_RLH, keys[1:], call), read)
+
+    def read(self, source: Text) -> Memory:
+        """What `step` needs of the sources; without dropout."""
+        read = self._read(source, None)
+        heads = self.config.num_heads, self.config.hidden_size // self.config.num_heads
+        zeros = _zeros(read.states_RMH, self.config.num_layers, read.ids_RM.shape[1], *heads)
+
+        def call(layer: DecoderLayer, all_layers: KeysValues, number: jax.Array, _: None) -> KeysValues:
+            keys, values = layer.source_attention.keys_and_values(read.states_RMH)
+            return _put(all_layers[0], keys, number, axis=1), _put(all_layers[1], values, number, axis=1)
+
+        return Memory(read, *through_layers(self.layers, self.config, (zeros, zeros), self._no_keys, call))
+
+    def empty_cache(self, memory: Memory, width: int, length: int) -> Cache:
+        """Room for `width` texts of each source, of `length` tokens.
+
+        Raises:
+          UserError: the model has not so many positions.
+        """
+        self._check_length(length)
+        _, K, _, N, D = memory.keys_RKMND.shape
+        zeros = _zeros(memory.keys_RKMND, width, K, length, N, D)
+        return Cache(zeros, zeros)
+
+    def step(self, ids_RW: jax.Array, place: jax.Array, memory: Memory, cache: Cache) -> tuple[jax.Array, Cache]:
+        """Logits of the token after these, float32 [R, W, V], as `__call__` gives them, and the cache with these in it.
+
+        Args:
+          ids_RW: the tokens at `place` of all texts, the start token at place 0; those before are in the cache.
+        """
+        x_RWH = self._embed(ids_RW, jnp.zeros_like(ids_RW) + place)
+
+        def call(layer: DecoderLayer, given: tuple, number: jax.Array, _: None) -> tuple[jax.Array, Cache]:
+            x_RWH, cache = given
+            read = _layer(memory.keys_RKMND, number, axis=1), _layer(memory.values_RKMND, number, axis=1)
+            past = _layer(cache.keys_RWKTND, number, axis=2), _layer(cache.values_RWKTND, number, axis=2)
+            x_RWH, (keys_RWTND, values_RWTND) = layer.step(x_RWH, place, past, read, memory.source)
+            cache = Cache(
+                _put(cache.keys_RWKTND, keys_RWTND, number, axis=2),
+                _put(cache.values_RWKTND, values_RWTND, number, axis=2),
+            )
+            return x_RWH, cache
+
+        x_RWH, cache = through_layers(self.layers, self.config, (x_RWH, cache), self._no_keys, call)
+        return self._predict(x_RWH, memory.source), cache
+
+    @property
+    def _no_keys(self) -> list[None]:
+        return [None] * self.config.num_layers
+
+    def _read(self, source: Text, dropout_key: jax.Array | None) -> Source:
+        states_RMH = self.encoder(source, dropout_key=dropout_key)
+        mask_RM = (source.segments_RL > 0) | (jnp.arange(source.ids_RL.shape[1]) == 0)
+        return Source(source.ids_RL, mask_RM[:, None, None], states_RMH)
+
+    def _embed(self, ids_RL: jax.Array, places: jax.Array) -> jax.Array:
+        x_RLH = lookup(self.encoder.token_embedding.embedding[...], ids_RL)
+        x_RLH += lookup(self.position_embedding.embedding[...], places)
+        return x_RLH.astype(self.config.dtype)
+
+    def _predict(self, x_RLH: jax.Array, source: Source) -> jax.Array:
+        hidden_RLH = self.norm(x_RLH).astype(self.config.dtype)
+        logits_RLV = token_logits(hidden_RLH, self.encoder.token_embedding.embedding[...]) + self.bias[...]
+        return self.pointer(hidden_RLH, logits_RLV, source) if self.writer.copy else logits_RLV
+
+    def _check_length(self, length: int) -> None:
+        if length > self.writer.max_length:
+            raise UserError(f"a text of {length} tokens, but the decoder has positions for {self.writer.max_length}")
+
+
+class DecoderLayer(nnx.Module):
+    """Attention to the text so far, attention to the source and a two-layer MLP, each after a LayerNorm."""
+
+    def __init__(self, config: TransformerConfig, rngs: nnx.Rngs):
+        self.config = config
+        self.attention_norm = layer_norm(config, rngs)
+        self.attention = Attention(config, rngs)
+        self.source_norm = layer_norm(config, rngs)
+        self.source_attention = Attention(config, rngs)
+        self.mlp_norm = layer_norm(config, rngs)
+        self.mlp_in = dense(config.hidden_size, config.mlp_size, config, rngs)
+        self.mlp_out = dense(config.mlp_size, config.hidden_size, config, rngs)
+
+    def __call__(
+        self,
+        x_RLH: jax.Array,
+        mask_11LM: jax.Array,
+        read: KeysValues,
+        source: Source,
+        dropout_key: jax.Array | None,
+    ) -> jax.Array:
+        """All tokens of a text at a time.
+
+        Args:
+          read: of the source, by this layer.
+        """
+        own_key, dropout_key, *keys = split(dropout_key, 5)
+        y_RLH = self.attention(self._normed(self.attention_norm, x_RLH), mask_11LM, own_key)
+        x_RLH += dropout(y_RLH, self.config.dropout, dropout_key)
+        return self._rest(x_RLH, read, source, keys)
+
+    def step(
+        self, x_RWH: jax.Array, place: jax.Array, past: KeysValues, read: KeysValues, source: Source
+    ) -> tuple[jax.Array, KeysValues]:
+        """One token of each text.
+
+        Args:
+          past: of the texts, [R, W, T, N, D].
+
+        Returns:
+          Hidden states [R, W, H], and `past` with this token.
+        """
+        R, W, T, N, D = past[0].shape
+        y_B1H = reshape_rows(self._normed(self.attention_norm, x_RWH), R * W, 1, -1)
+        keys_B1ND, values_B1ND = self.attention.keys_and_values(y_B1H)
+        keys_BTND = _put(reshape_rows(past[0], R * W, T, N, D), keys_B1ND[:, 0], place, axis=1)
+        values_BTND = _put(reshape_rows(past[1], R * W, T, N, D), values_B1ND[:, 0], place, axis=1)
+        mask_111T = (jnp.arange(T) <= place)[None, None, None]
+        y_B1H = self.attention.attend(y_B1H, keys_BTND, values_BTND, mask_111T, None)
+        x_RWH = self._rest(x_RWH + reshape_rows(y_B1H, R, W, -1), read, source, [None] * 3)
+        return x_RWH, (reshape_rows(keys_BTND, R, W, T, N, D), reshape_rows(values_BTND, R, W, T, N, D))
+
+    def _rest(self, x_RLH: jax.Array, read: KeysValues, source: Source, keys: list) -> jax.Array:
+        """What follows the attention to the text so far. Tokens of a text and texts of a source are alike here."""
+        rate = self.config.dropout
+        y_RLH = self._normed(self.source_norm, x_RLH)
+        y_RLH = self.source_attention.attend(y_RLH, *read, source.mask_R11M, keys[0])
+        x_RLH += dropout(y_RLH, rate, keys[1])
+        y_RLH = jax.nn.gelu(self.mlp_in(self._normed(self.mlp_norm, x_RLH)), approximate=False)
+        return x_RLH + dropout(self.mlp_out(y_RLH), rate, keys[2])
+
+    def _normed(self, norm: nnx.LayerNorm, x_RLH: jax.Array) -> jax.Array:
+        return norm(x_RLH).astype(self.config.dtype)
+
+
+class Pointer(nnx.Module):
+    """Copies tokens of the source (See et al. 2017, equations 8 and 9).
+
+    A gate decides between a token of the vocabulary and one of the source, on which attention of its own points.
+    """
+
+    def __init__(self, config: TransformerConfig, rngs: nnx.Rngs):
+        self.query = dense(config.hidden_size, config.hidden_size, config, rngs)
+        self.gate = nnx.Linear(2 * config.hidden_size, 1, kernel_init=INIT, rngs=rngs)
+
+    def __call__(self, hidden_RLH: jax.Array, logits_RLV: jax.Array, source: Source) -> jax.Array:
+        """Log-probabilities, float32 [R, L, V], from the logits of the vocabulary."""
+        query_RLH = self.query(hidden_RLH) / hidden_RLH.shape[-1] ** 0.5
+        states_RMH = source.states_RMH
+        score_RLM = jnp.einsum("rlh,rmh->rlm", query_RLH, states_RMH, preferred_element_type=jnp.float32)
+        weight_RLM = jax.nn.softmax(jnp.where(source.mask_R11M[:, 0], score_RLM, -jnp.inf))
+        context_RLH = jnp.einsum("rlm,rmh->rlh", weight_RLM, states_RMH.astype(jnp.float32))
+        gate_RL1 = self.gate(jnp.concatenate([hidden_RLH.astype(jnp.float32), context_RLH], axis=2))
+        written_RLV = jax.nn.log_softmax(logits_RLV) + jax.nn.log_sigmoid(gate_RL1)
+        copied_RLV = _by_token(weight_RLM, source.ids_RM, logits_RLV.shape[-1])
+        # The logarithm of 0 has no gradient: a token that the source has not is written or not at all.
+        has_RLV = copied_RLV > 0
+        log_RLV = jnp.log(jnp.where(has_RLV, copied_RLV, 1)) + jax.nn.log_sigmoid(-gate_RL1)
+        return jnp.where(has_RLV, jnp.logaddexp(written_RLV, log_RLV), written_RLV)
+
+
+def teacher_forced(ids_RL: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """A text with its start and its end token as what the decoder sees, what it has to say, and the weights of that.
+
+    [CLS] 7 8 [SEP] 0 gives [CLS] 7 8 [SEP], 7 8 [SEP] 0 and 1 1 1 0; all [R, L - 1].
+    """
+    return ids_RL[:, :-1], ids_RL[:, 1:], (ids_RL[:, 1:] != 0).astype(jnp.float32)
+
+
+def _by_token(weight_RLM: jax.Array, ids_RM: jax.Array, V: int) -> jax.Array:
+    """The sum of the weights of each token's places, [R, L, V]."""
+
+    def one_row(weight_LM: jax.Array, ids_M: jax.Array) -> jax.Array:
+        return jnp.zeros((len(weight_LM), V), weight_LM.dtype).at[:, ids_M].add(weight_LM)
+
+    return jax.vmap(one_row)(weight_RLM, ids_RM)
+
+
+def _zeros(like: jax.Array, *shape: int) -> jax.Array:
+    """Zeros [R, *shape], whose rows are over the same devices as those of `like`."""
+    zero_R = jnp.zeros_like(like.reshape(len(like), -1)[:, 0])
+    return zero_R.reshape(-1, *[1] * len(shape)) + jnp.zeros(shape, like.dtype)
+
+
+def _layer(x: jax.Array, number: jax.Array, axis: int) -> jax.Array:
+    return jax.lax.dynamic_index_in_dim(x, number, axis, keepdims=False)
+
+
+def _put(x: jax.Array, new: jax.Array, number: jax.Array, axis: int) -> jax.Array:
+    return jax.lax.dynamic_update_index_in_dim(x, new, number, axis)
