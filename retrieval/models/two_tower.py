@@ -13,6 +13,7 @@ from retrieval.errors import UserError, unknown_name
 from retrieval.models.bow import BowConfig, BowMlp
 from retrieval.models.text import Text, first, mean
 from retrieval.models.transformer import INIT, Transformer, TransformerConfig
+from retrieval.models.warm_start import copy_encoder
 
 POOLINGS = {"cls": first, "mean": mean}
 NORM_EPSILON = 1e-5  # PyTorch's, which ANCE has
@@ -110,17 +111,14 @@ def init_encoders(two_tower: TwoTower, encoder: Transformer) -> None:
     """Gives every tower a copy of a pre-trained encoder's parameters; the projections stay as they are.
 
     Raises:
-      UserError: a tower is no Transformer, or its parameters differ in name or shape; the message lists which.
+      UserError: a tower is no Transformer, or as `copy_encoder`.
     """
-    source = nnx.state(encoder, nnx.Param)
     for name in ("query_tower", "document_tower"):
         tower = getattr(two_tower, name, None)
         if isinstance(tower, BowMlp):
             raise UserError(f"{name}: a BoW-MLP cannot start from a pre-trained Transformer")
         if tower is not None:
-            _check_same_shapes(name, nnx.state(tower.encoder, nnx.Param), source)
-            # Copies of the arrays too: a training step that donates its parameters may not be given one buffer twice.
-            nnx.update(tower.encoder, jax.tree.map(jnp.copy, source))
+            copy_encoder(encoder, tower.encoder, name)
 
 
 def _transformer(config: TowerConfig, rngs: nnx.Rngs) -> Tower:
@@ -155,22 +153,6 @@ def _sizes(kind: type, config: TowerConfig) -> Any:
     if missing:
         raise UserError(f"encoder '{config.encoder}': set its {', '.join(missing)}")
     return kind(**config.sizes)
-
-
-def _check_same_shapes(name: str, wanted: nnx.State, given: nnx.State) -> None:
-    needed, found = _shapes(wanted), _shapes(given)
-    differences = [
-        f"{path}: {found.get(path, 'missing')}, needed {needed.get(path, 'nothing')}"
-        for path in sorted(needed.keys() | found.keys(), key=lambda path: ("layers/" in path, path))
-        if needed.get(path) != found.get(path)
-    ]
-    if differences:
-        shown = "\n  ".join(differences[:3]) + (f"\nand {len(differences) - 3} more" if differences[3:] else "")
-        raise UserError(f"the pre-trained encoder does not fit {name}, take one of the same sizes; it has\n  {shown}")
-
-
-def _shapes(state: nnx.State) -> dict[str, tuple[int, ...]]:
-    return {"/".join(map(str, path)): variable.shape for path, variable in nnx.to_flat_state(state)}
 
 
 def _fold_in(key: jax.Array | None, number: int) -> jax.Array | None:

@@ -1,0 +1,153 @@
+"""The cross-encoder against numpy, its scores in other batches, and what it can start from."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from devices import assert_same_on_any_mesh
+from flax import nnx
+
+from retrieval.errors import UserError
+from retrieval.models.cross_encoder import CrossEncoder, relevance
+from retrieval.models.mlm import MaskedLanguageModel
+from retrieval.models.text import Text
+from retrieval.models.transformer import Transformer, TransformerConfig
+from retrieval.models.two_tower import TowerConfig, create
+from retrieval.models.warm_start import copy_encoder
+from retrieval.training.reranking import class_cross_entropy
+
+SIZES = dict(vocab_size=30, num_layers=2, hidden_size=8, num_heads=2, mlp_size=12, max_length=10)
+CONFIG = TransformerConfig(**SIZES)
+RANDOM = np.random.default_rng(0)
+LENGTHS = np.array([10, 4, 7, 9, 5, 10, 6, 8])[:, None]
+IDS = np.where(np.arange(10) < LENGTHS, RANDOM.integers(1, 30, (8, 10)), 0).astype(np.int32)
+TYPES = np.where(np.arange(10) < LENGTHS, np.arange(10) > 3, 0).astype(np.int32)
+
+
+def spread(module):
+    """The module with parameters that are all far from 0 and 1."""
+    random = np.random.default_rng(1)
+    state = nnx.state(module, nnx.Param)
+    nnx.update(module, jax.tree.map(lambda x: x + jnp.asarray(random.normal(0, 0.5, x.shape), jnp.float32), state))
+    return module
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def model(request):
+    return spread(CrossEncoder(CONFIG, request.param, rngs=nnx.Rngs(0)))
+
+
+@nnx.jit
+def scores(model, pairs):
+    return model.scores(pairs)
+
+
+def pairs(rows=slice(None), length=10):
+    ids, types = (np.pad(x[rows], ((0, 0), (0, max(0, length - 10))))[:, :length] for x in (IDS, TYPES))
+    return Text.from_ids(jnp.asarray(ids), jnp.asarray(types))
+
+
+def test_logits_are_those_of_berts_pooler_and_a_linear_layer(model):
+    p = jax.tree.map(lambda x: np.asarray(x, np.float64), nnx.to_pure_dict(nnx.state(model, nnx.Param)))
+    cls = np.asarray(model.encoder(pairs(), dropout_key=None)[:, 0], np.float64)
+    pooled = np.tanh(cls @ p["pooler"]["kernel"] + p["pooler"]["bias"])
+    logits = pooled @ p["classifier"]["kernel"] + p["classifier"]["bias"]
+    np.testing.assert_allclose(model(pairs(), None), logits, atol=1e-5)
+    exponentials = np.exp(logits)
+    expected = np.log(exponentials[:, 1] / exponentials.sum(axis=1)) if model.classes == 2 else logits[:, 0]
+    np.testing.assert_allclose(scores(model, pairs()), expected, atol=1e-5)
+
+
+def test_a_score_does_not_depend_on_the_batch(model):
+    """Alone, among others, in another order, and packed behind another pair."""
+    expected = np.asarray(scores(model, pairs()))
+    assert np.ptp(expected) > 0.01
+    for row in (0, 3):
+        np.testing.assert_allclose(scores(model, pairs([row])), expected[row : row + 1], rtol=0, atol=1e-5)
+    order = RANDOM.permutation(8)
+    np.testing.assert_allclose(scores(model, pairs(order)), expected[order], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(scores(model, pairs([1, 4], length=5)), expected[[1, 4]], rtol=0, atol=1e-5)
+    packed = Text(
+        *(jnp.asarray(np.concatenate([x[1, :4], x[4, :5]])[None]) for x in (IDS, TYPES)),
+        segments_RL=jnp.array([[1] * 4 + [2] * 5]),
+        positions_RL=jnp.array([[0, 1, 2, 3, 0, 1, 2, 3, 4]]),
+        starts_GC=jnp.array([[0, 4]]),
+    )
+    np.testing.assert_allclose(scores(model, packed), expected[[1, 4]], rtol=0, atol=1e-5)
+
+
+def test_a_score_depends_on_the_token_types(model):
+    swapped = Text.from_ids(jnp.asarray(IDS), jnp.asarray(np.where(IDS, 1 - TYPES, 0)))
+    assert np.abs(scores(model, swapped) - scores(model, pairs())).max() > 0.01
+
+
+def test_dropout_needs_a_key(model):
+    logits = [model(pairs(), key) for key in (None, None, jax.random.key(0), jax.random.key(1))]
+    np.testing.assert_array_equal(logits[0], logits[1])
+    assert np.abs(logits[2] - logits[3]).max() > 0.01
+
+
+def test_scores_and_gradients_are_the_same_on_any_mesh():
+    graphdef, params = nnx.split(spread(CrossEncoder(CONFIG, 2, rngs=nnx.Rngs(0))))
+    ids = jnp.arange(16).reshape(8, 2)
+
+    def loss(params, batch):
+        text, ids = batch
+        logits = nnx.merge(graphdef, params)(text, jax.random.key(0))
+        loss_B, _ = class_cross_entropy(jnp.stack([logits, -logits], axis=1), ids)
+        return loss_B.mean(), (loss_B, relevance(logits))
+
+    assert_same_on_any_mesh(jax.value_and_grad(loss, has_aux=True), params, (pairs(), ids), atol=2e-5)
+
+
+def test_classes_are_one_or_two():
+    with pytest.raises(UserError, match="3 classes"):
+        CrossEncoder(CONFIG, 3, rngs=nnx.Rngs(0))
+
+
+def encoder_of(kind, **sizes):
+    """An encoder of another model."""
+    config = SIZES | sizes
+    if kind == "tower":
+        return create(TowerConfig("transformer", config, embed_dim=4, tied=True), seed=1).query_tower.encoder
+    if kind == "mlm":
+        return MaskedLanguageModel(TransformerConfig(**config), rngs=nnx.Rngs(1)).encoder
+    return Transformer(TransformerConfig(**config), rngs=nnx.Rngs(1))
+
+
+@pytest.mark.parametrize("kind", ["tower", "mlm", "encoder"])
+def test_it_starts_from_the_encoder_of_another_model(kind):
+    """Which may have more positions."""
+    model, source = CrossEncoder(CONFIG, 1, rngs=nnx.Rngs(0)), spread(encoder_of(kind, max_length=12))
+    pooler = jnp.copy(model.pooler.kernel[...])
+    copy_encoder(source, model.encoder, "the reranker")
+    np.testing.assert_array_equal(
+        model.encoder(pairs(), dropout_key=None), source(pairs(), dropout_key=None), strict=True
+    )
+    assert model.encoder.position_embedding.embedding.shape == (10, 8)
+    np.testing.assert_array_equal(model.pooler.kernel[...], pooler)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"max_length": 9}, r"position_embedding/embedding: \(9, 8\), needed \(10, 8\)"),
+        ({"vocab_size": 31}, r"token_embedding/embedding: \(31, 8\), needed \(30, 8\)"),
+        ({"num_heads": 4}, "num_heads: 4, needed 2"),
+        ({"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon: 1e-05, needed 1e-12"),
+        ({"pre_norm": True}, "embedding_norm/bias: missing, needed"),
+    ],
+)
+def test_an_encoder_that_means_something_else_is_refused(sizes, message):
+    model = CrossEncoder(CONFIG, 1, rngs=nnx.Rngs(0))
+    before = jax.tree.map(jnp.copy, nnx.state(model))
+    with pytest.raises(UserError, match=message):
+        copy_encoder(encoder_of("encoder", **sizes), model.encoder, "the reranker")
+    jax.tree.map(np.testing.assert_array_equal, nnx.state(model), before)
+
+
+def test_the_same_seed_gives_the_same_parameters():
+    models = [CrossEncoder(CONFIG, 2, rngs=nnx.Rngs(seed)) for seed in (3, 3, 4)]
+    leaves = [jax.tree.leaves(nnx.state(model)) for model in models]
+    assert all(np.array_equal(a, b) for a, b in zip(*leaves[:2]))
+    assert not all(np.array_equal(a, b) for a, b in zip(*leaves[1:]))
