@@ -1,5 +1,7 @@
 """What every room does to arrays that are spread over devices."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
@@ -14,3 +16,8 @@ def reshape_rows(x: jax.Array, *shape: int) -> jax.Array:
     """
     sharding = jax.typeof(x).sharding
     return jnp.reshape(x, shape, out_sharding=NamedSharding(sharding.mesh, P(*sharding.spec[:1])))
+
+
+def on_every_device(tree: Any) -> Any:
+    """The all-gather of arrays whose rows are sharded over devices; without a mesh, the identity."""
+    return tree if jax.sharding.get_abstract_mesh().empty else jax.reshard(tree, P())

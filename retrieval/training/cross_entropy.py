@@ -152,13 +152,13 @@ def _compare(anchors: Anchors, block: Candidates, number_C: jax.Array) -> tuple[
     score_BC = _product("be,ce->bc", anchors.embedding_BE, block.embedding_NE)
     own_BC = anchors.own_B[:, None] == number_C
     if block.ids_NQ.shape[1] == 1:
-        is_positive_BC = _contain(anchors.ids_BP, block.ids_NQ[:, 0])
+        is_positive_BC = contain(anchors.ids_BP, block.ids_NQ[:, 0])
     else:
-        is_positive_BC = _contain(block.ids_NQ, anchors.ids_BP[:, 0]).T
+        is_positive_BC = contain(block.ids_NQ, anchors.ids_BP[:, 0]).T
     return score_BC, own_BC, (is_positive_BC & ~own_BC) | (number_C < 0)
 
 
-def _contain(list_XP: jax.Array, id_Y: jax.Array) -> jax.Array:
+def contain(list_XP: jax.Array, id_Y: jax.Array) -> jax.Array:
     """Whether a list has an id, [X, Y]; some places of the lists at a time, for a query may have 1,000 positives."""
     more = -list_XP.shape[1] % min(_IDS, list_XP.shape[1])
     full_XP = jnp.concatenate([list_XP, jnp.repeat(list_XP[:, :1], more, axis=1)], axis=1)

@@ -7,8 +7,8 @@ size of a latent variable.
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec as P
 
+from retrieval.arrays import on_every_device
 from retrieval.errors import UserError, unknown_name
 from retrieval.training.cross_entropy import Anchors, Candidates, cross_entropy
 
@@ -71,11 +71,11 @@ def in_batch_softmax(
         document_BKE.reshape(B * K, E), bias_BK.reshape(B * K), document_ids_BK.reshape(B * K)[:, None]
     )
     queries = Anchors(query_BE, _numbers(ids_B1[:, 0], K), known_BP)
-    loss_B, positive_B, rival_B = cross_entropy(queries, _on_every_device(documents), *options)
+    loss_B, positive_B, rival_B = cross_entropy(queries, on_every_device(documents), *options)
     if symmetric:
         positives = Anchors(document_BKE[:, 0], _numbers(ids_B1[:, 0], 1), ids_B1)
         rivals = Candidates(query_BE, jnp.zeros_like(ids_B1[:, 0], jnp.float32), known_BP)
-        loss_B = (loss_B + cross_entropy(positives, _on_every_device(rivals), *options)[0]) / 2
+        loss_B = (loss_B + cross_entropy(positives, on_every_device(rivals), *options)[0]) / 2
     return loss_B, {"recall@1": (positive_B > rival_B).astype(jnp.float32)}
 
 
@@ -210,8 +210,3 @@ def _check_temperature(temperature: float) -> None:
 def _numbers(ids_B: jax.Array, K: int) -> jax.Array:
     """The place of each example's first document among the B * K of the batch."""
     return jnp.zeros_like(ids_B) + jnp.arange(0, len(ids_B) * K, K, dtype=ids_B.dtype)
-
-
-def _on_every_device(candidates: Candidates) -> Candidates:
-    """The all-gather of a batch that is sharded over devices; without a mesh, the identity."""
-    return candidates if jax.sharding.get_abstract_mesh().empty else jax.reshard(candidates, P())

@@ -9,9 +9,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec
 
-# Fills up the list of a query that has fewer positives than others; no document has this id.
+from retrieval.arrays import on_every_device
+from retrieval.training.cross_entropy import contain
+
+# Stands in the list of a query without any known positive; no document has this id.
 NO_DOCUMENT = -1
 
 
@@ -31,31 +33,26 @@ def multi_label_margin(
 
     Args:
       document_ids_BK: equal for copies of a document, 0 or more.
-      positive_ids_BP: all known positives of the row's query, filled up with `NO_DOCUMENT`.
+      positive_ids_BP: all known positives of the row's query. An id may be there more than once, to fill a row up, and
+        `NO_DOCUMENT` too.
 
     Returns:
       The loss [B], 0 for a row without a positive in the batch; 'recall@1' [B]: 1 where a positive's score is greater
       than that of every other document; and 'active' [B], the share of the row's pairs that are within the margin.
     """
     B, K, E = document_BKE.shape
-    document_NE = _on_every_device(document_BKE.astype(jnp.float32).reshape(B * K, E))
-    ids_N = _on_every_device(document_ids_BK.reshape(B * K))
+    document_NE = on_every_device(document_BKE.astype(jnp.float32).reshape(B * K, E))
+    ids_N = on_every_device(document_ids_BK.reshape(B * K))
     # The default precision on an accelerator would round the embeddings to bfloat16 or TF32.
     precision = jax.lax.Precision.HIGHEST
     score_BN = jnp.einsum("be,ne->bn", query_BE.astype(jnp.float32), document_NE, precision=precision)
-    positive_BN = _is_positive(ids_N, positive_ids_BP)
+    positive_BN = contain(positive_ids_BP, ids_N)
     hinges: Any = _hinges(score_BN, positive_BN, margin)  # custom_vjp's stub says `object`
     total_B, active_B = hinges
     pairs_B = positive_BN.sum(axis=1) * (~positive_BN).sum(axis=1)
     best_B, rival_B = (jnp.where(mask, score_BN, -jnp.inf).max(axis=1) for mask in (positive_BN, ~positive_BN))
     metrics = {"recall@1": (best_B > rival_B).astype(jnp.float32), "active": active_B / jnp.maximum(pairs_B, 1)}
     return total_B / (B * K), metrics
-
-
-def _is_positive(ids_N: jax.Array, positive_ids_BP: jax.Array) -> jax.Array:
-    """Whether a document is among a row's positives, bool [B, N]."""
-    columns = [positive_ids_BP[:, number, None] == ids_N for number in range(positive_ids_BP.shape[1])]
-    return functools.reduce(jnp.logical_or, columns) & (ids_N != NO_DOCUMENT)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -89,8 +86,3 @@ def _backward(margin: float, gradient_BN: jax.Array, given: tuple) -> tuple[jax.
 
 
 _hinges.defvjp(_forward, _backward)
-
-
-def _on_every_device(x: jax.Array) -> jax.Array:
-    """The all-gather of a batch that is sharded over devices; without a mesh, the identity."""
-    return x if jax.sharding.get_abstract_mesh().empty else jax.reshard(x, PartitionSpec())
