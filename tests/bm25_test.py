@@ -7,11 +7,13 @@ import re
 import shutil
 from collections import Counter
 
+import bm25s
 import numpy as np
 import pytest
 
 from retrieval.errors import UserError
 from retrieval.search.bm25 import Bm25Index
+from retrieval.search.words import Words
 
 STOP_WORDS = set(
     "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
@@ -58,6 +60,42 @@ def test_scores_are_the_formula(k1, b):
         assert dict(zip(rows[0].tolist(), scores[0].tolist())) == pytest.approx({**expected, -1: -np.inf}, rel=1e-5)
         found = len(expected)
         assert (np.diff(scores[0, :found]) <= 0).all() and (rows[0, found:] == -1).all()
+
+
+@pytest.mark.parametrize("k1, b", [(0.9, 0.4), (10, 0.9)])
+def test_weights_are_bm25s_bit_for_bit(k1, b):
+    rng = np.random.default_rng(0)
+    texts = [" ".join(f"w{word}" for word in rng.zipf(1.3, rng.integers(40)) % 90) for _ in range(200)]
+    index, reference = Bm25Index.build(texts, "text", k1=k1, b=b), bm25s.BM25(k1=k1, b=b, method="lucene")
+    reference.index([text.split() for text in texts], show_progress=False)
+    for word, number in reference.vocab_dict.items():
+        if word:
+            scores, found = index.search([word], len(texts))
+            theirs = reference.get_scores_from_ids([number])
+            np.testing.assert_array_equal(np.flatnonzero(theirs), np.sort(found[found >= 0]))
+            np.testing.assert_array_equal(theirs[found[found >= 0]], scores[found >= 0])
+
+
+def test_frequencies_count_as_repeated_words():
+    """Forms of a stem are added up, and a stop word counts for nothing, as in a text that repeats them."""
+    words = Words(stemmer="english")
+    frequencies = [{"Cats": 3, "cat": 2, "the": 9}, {"dog": 100, "mats": 1}, {}, {"cat": 1, "x-ray dogs": 2}]
+    texts = [" ".join(f"{word} " * count for word, count in passage.items()) for passage in frequencies]
+    given = Bm25Index.from_frequencies(iter(frequencies), "text", 10, 0.9, words)
+    built = Bm25Index.build(texts, "text", 10, 0.9, words)
+    assert len(given) == 4 and given.description == built.description
+    for query in ("cat", "dogs mat", "ray", "the"):
+        for a, b in zip(given.search([query], 4), built.search([query], 4)):
+            np.testing.assert_array_equal(a, b)
+    assert given.search(["cat"], 2)[1].tolist() == [[0, 3]]
+
+
+@pytest.mark.parametrize("count", [0, -1, 2.0, True])
+def test_frequencies_are_whole_numbers(count):
+    with pytest.raises(UserError, match=f"word 'cat' of passage 1 counts {count} times"):
+        Bm25Index.from_frequencies([{"dog": 1}, {"cat": count}], "text")
+    with pytest.raises(UserError, match="none of the 1 texts has a word"):
+        Bm25Index.from_frequencies([{"the": 3}], "text")
 
 
 def test_a_query_without_a_known_word_finds_nothing():

@@ -1,16 +1,17 @@
-"""BM25 over words: bm25s computes every (word, passage) weight once, a sparse matrix product adds them up per query.
+"""BM25 over words: every (word, passage) weight is computed once, and a sparse matrix product adds them up per query.
 
 The variant is Lucene's: idf = ln(1 + (N - n + 0.5) / (n + 0.5)), times tf / (tf + k1 (1 - b + b length / mean length)).
 `search/words.py` says what a word is.
 """
 
+import array
 import dataclasses
+import itertools
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -76,18 +77,49 @@ class Bm25Index:
         Raises:
           UserError: no text has a word, or a parameter is out of its range.
         """
+        counts = _Counts()
+        for found in words.of(texts):
+            counts.add_text(found)
+        return cls._of(counts, _Parameters(document, k1, b, words))
+
+    @classmethod
+    def from_frequencies(
+        cls,
+        frequencies: Iterable[Mapping[str, int]],
+        document: str,
+        k1: float = 1.5,
+        b: float = 0.75,
+        words: Words = ENGLISH,
+    ) -> "Bm25Index":
+        """Indexes passages by how often each of their words counts, as if it stood there so many times.
+
+        Args:
+          frequencies: one per candidate: word -> 1 or more. A word goes through `words` as one of a text does: forms of
+            one stem are added up, stop words are left out.
+          document, k1, b, words: as in `build`.
+
+        Raises:
+          UserError: as `build`, or a frequency is no whole number of 1 or more.
+        """
+        counts, (passages, same) = _Counts(), itertools.tee(frequencies)
+        terms = words.of(word for passage in same for word in passage)
+        for number, passage in enumerate(passages):
+            wrong = next((item for item in passage.items() if type(item[1]) is not int or item[1] < 1), None)
+            if wrong:
+                raise UserError(
+                    f"BM25: word '{wrong[0]}' of passage {number} counts {wrong[1]!r} times; take 1 or more"
+                )
+            counts.add_frequencies((term, count) for count in passage.values() for term in next(terms))
+        return cls._of(counts, _Parameters(document, k1, b, words))
+
+    @classmethod
+    def _of(cls, counts: "_Counts", parameters: _Parameters) -> "Bm25Index":
+        k1, b = parameters.k1, parameters.b
         if k1 < 0 or not 0 <= b <= 1:
             raise UserError(f"BM25: k1 is {k1} and b is {b}; k1 must be 0 or more and b between 0 and 1")
-        rows: defaultdict[str, int] = defaultdict()
-        rows.default_factory = rows.__len__  # a new word gets the next row
-        ids = [list(map(rows.__getitem__, found)) for found in words.of(texts)]
-        if not rows:
-            raise UserError(f"BM25: none of the {len(texts)} texts has a word to search for")
-        model = _import_bm25s().BM25(k1=k1, b=b, method="lucene")
-        model.index((ids, dict(rows)), create_empty_token=False, show_progress=False)
-        columns = (model.scores["data"], model.scores["indices"], model.scores["indptr"])
-        weights_VN = scipy.sparse.csr_array(columns, shape=(len(rows), len(texts)))
-        return cls(weights_VN, dict(rows), _Parameters(document, k1, b, words))
+        if not counts.rows:
+            raise UserError(f"BM25: none of the {len(counts)} texts has a word to search for")
+        return cls(_weights(counts.matrix(), k1, b), dict(counts.rows), parameters)
 
     def save(self, folder: Path) -> None:
         """Writes the index and the checksums of its files, whole or not at all."""
@@ -171,6 +203,54 @@ class Bm25Index:
             yield scores[order], rows[order]
 
 
+class _Counts:
+    """How often each word is in each passage.
+
+    Attributes:
+      rows: word -> its number.
+    """
+
+    def __init__(self) -> None:
+        self.rows: defaultdict[str, int] = defaultdict()
+        self.rows.default_factory = self.rows.__len__  # a new word gets the next number
+        self._words, self._counts, self._ends = array.array("i"), array.array("i"), array.array("q", [0])
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def add_text(self, words: Iterable[str]) -> None:
+        """Adds a passage by its words, one after the other."""
+        self._words.extend(map(self.rows.__getitem__, words))
+        self._counts.extend(itertools.repeat(1, len(self._words) - len(self._counts)))
+        self._ends.append(len(self._words))
+
+    def add_frequencies(self, frequencies: Iterable[tuple[str, int]]) -> None:
+        """Adds a passage by words and how often each counts; a word that comes again is added up."""
+        for word, count in frequencies:
+            self._words.append(self.rows[word])
+            self._counts.append(count)
+        self._ends.append(len(self._words))
+
+    def matrix(self) -> Any:
+        """A sparse matrix [passages, words], float64."""
+        columns = (np.asarray(self._counts, np.float64), np.asarray(self._words), np.asarray(self._ends))
+        counts_NV: Any = scipy.sparse.csr_array(columns, shape=(len(self), len(self.rows)))
+        counts_NV.sum_duplicates()
+        return counts_NV
+
+
+def _weights(counts_NV: Any, k1: float, b: float) -> Any:
+    """Lucene's weights, float32 [words, passages]."""
+    length_N = counts_NV.sum(axis=1)
+    containing_V = np.bincount(counts_NV.indices, minlength=counts_NV.shape[1])
+    idf_V = np.log(1 + (len(length_N) - containing_V + 0.5) / (containing_V + 0.5)).astype(np.float32)
+    normalizer_N = k1 * (1 - b + b * length_N / length_N.mean())
+    passages = np.repeat(np.arange(len(length_N)), np.diff(counts_NV.indptr))
+    saturated = counts_NV.data / (normalizer_N[passages] + counts_NV.data)
+    columns = ((idf_V[counts_NV.indices] * saturated).astype(np.float32), counts_NV.indices, counts_NV.indptr)
+    return scipy.sparse.csr_array(columns, shape=counts_NV.shape).T.tocsr()
+
+
 def _read_weights(path: Path) -> scipy.sparse.csr_array:
     """The matrix, with every index checked: SciPy's products follow one that is out of range out of the matrix."""
     arrays = read_arrays(path, _REMEDY)
@@ -198,13 +278,6 @@ def _checked_parameters(value: Any, path: Path) -> _Parameters:
         return _Parameters(str(parameters.document), float(parameters.k1), float(parameters.b), words)
     except (ValueError, TypeError, UserError) as error:
         raise UserError(f"{path}: not the parameters of an index ({error}); {_REMEDY}") from error
-
-
-def _import_bm25s() -> ModuleType:
-    """bm25s, imported late: its import runs JAX, after which `jax.distributed.initialize` is refused."""
-    import bm25s
-
-    return bm25s
 
 
 @register

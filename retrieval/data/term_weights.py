@@ -1,0 +1,80 @@
+"""DeepCT (Dai & Callan 2019): how much the words of a passage say about it, as labels and as term frequencies.
+
+A word is one or more word pieces of BERT: its first piece carries its weight, and pieces with ## go on.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from retrieval.data.vocab import SPECIAL_TOKENS
+
+_GOES_ON = "##"
+
+# From a text to its terms: in lower case, stemmed, without stop words.
+Terms = Callable[[str], Iterable[str]]
+
+
+def term_recall(queries: Sequence[str], terms: Terms) -> dict[str, float]:
+    """The share of a passage's queries that each term is in (section 3.1)."""
+    if not queries:
+        return {}
+    counts: dict[str, int] = {}
+    for query in queries:
+        for term in set(terms(query)):
+            counts[term] = counts.get(term, 0) + 1
+    return {term: count / len(queries) for term, count in counts.items()}
+
+
+def targets(pieces: Sequence[str], recall: Mapping[str, float], terms: Terms) -> tuple[list[float], list[float]]:
+    """What a model has to say of each piece, and 1 for those that it is asked about: the first of each word.
+
+    Args:
+      pieces: of a passage, special tokens and all.
+      recall: of the passage's queries, as `term_recall` gives it. A word that is no term, such as a stop word, gets 0.
+    """
+    values, weights = [0.0] * len(pieces), [0.0] * len(pieces)
+    for place, word in words(pieces):
+        values[place] = max((recall.get(term, 0.0) for term in terms(word)), default=0.0)
+        weights[place] = 1.0
+    return values, weights
+
+
+def term_frequencies(
+    pieces: Sequence[str], weights: Sequence[float], *, scale: int = 100, square_root: bool = False
+) -> dict[str, int]:
+    """What a model said of a passage as term frequencies of an index: round(scale * weight) of each word (equation 4).
+
+    A word that comes again has its greatest weight. Words that round to 0 or less are left out. The authors' program
+    rounds nothing up to 1; their paper does.
+
+    Args:
+      weights: of each piece; of those with ## they are not looked at.
+      square_root: whether the root of a weight counts, so that more words stay (the authors' second index).
+    """
+    if len(pieces) != len(weights):
+        raise ValueError(f"{len(pieces)} pieces, {len(weights)} weights")
+    frequencies: dict[str, int] = {}
+    for place, word in words(pieces):
+        weight = max(weights[place], 0.0)
+        frequency = round(scale * (math.sqrt(weight) if square_root else weight))
+        if frequency > frequencies.get(word, 0):
+            frequencies[word] = frequency
+    return frequencies
+
+
+def words(pieces: Sequence[str]) -> list[tuple[int, str]]:
+    """The words that pieces make, each after the place of its first piece; special tokens are none.
+
+    A word cut off at the end of a passage is what is left of it. One that the vocabulary has no pieces for is left out.
+    """
+    found: list[tuple[int, str]] = []
+    in_word = False
+    for place, piece in enumerate(pieces):
+        goes_on = piece.startswith(_GOES_ON)
+        if goes_on and in_word:
+            found[-1] = (found[-1][0], found[-1][1] + piece.removeprefix(_GOES_ON))
+        elif not goes_on:
+            in_word = piece not in SPECIAL_TOKENS
+            if in_word:
+                found.append((place, piece))
+    return found

@@ -1,0 +1,160 @@
+"""DeepCT: labels, frequencies, the model and its loss; against the examples that its authors give."""
+
+import json
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from devices import assert_same_on_any_mesh
+from flax import nnx
+
+from retrieval.data.term_weights import targets, term_frequencies, term_recall, words
+from retrieval.data.vocab import WordPiece
+from retrieval.models.deepct import DeepCT
+from retrieval.models.text import Text
+from retrieval.models.transformer import TransformerConfig
+from retrieval.search.bm25 import Bm25Index
+from retrieval.search.words import Words
+from retrieval.training.term_regression import term_regression
+
+ENGLISH = Words(stemmer="porter")
+
+
+def terms(text):
+    return list(next(ENGLISH.of([text])))
+
+
+def test_words_of_pieces():
+    pieces = "[CLS] the gr ##ass ##land , ##land [UNK] ##x zebra ##s [SEP] [PAD]".split()
+    assert words(pieces) == [(1, "the"), (2, "grassland"), (5, ",land"), (9, "zebras")]
+    assert words(["[CLS]", "##s", "a"]) == [(2, "a")]
+
+
+def test_recall_is_the_share_of_queries():
+    recall = term_recall(["the zebras of grasslands", "zebra ZEBRA", "what is a lion", ""], terms)
+    assert recall == {"zebra": 0.5, "grassland": 0.25, "lion": 0.25, "what": 0.25}
+    assert term_recall([], terms) == {}
+
+
+def test_targets_are_on_first_pieces():
+    pieces = "[CLS] the gr ##ass ##lands of zebra ##s . [SEP] [PAD]".split()
+    values, counts = targets(pieces, {"grassland": 0.25, "zebra": 0.5, "the": 1.0}, terms)
+    assert values == [0, 0, 0.25, 0, 0, 0, 0.5, 0, 0, 0, 0]
+    assert counts == [0, 1, 1, 0, 0, 1, 1, 0, 1, 0, 0]
+
+
+def test_frequencies_by_hand():
+    pieces = "[CLS] cat sat ##s cat dog ##s mat [UNK] [SEP]".split()
+    weights = [9, 0.2, 0.004, 9, 0.3, -0.5, 9, 0.0, 9, 9]
+    assert term_frequencies(pieces, weights) == {"cat": 30}
+    assert term_frequencies(pieces, weights, scale=1000) == {"cat": 300, "sats": 4}
+    assert term_frequencies(pieces, weights, square_root=True) == {"cat": 55, "sats": 6}
+    with pytest.raises(ValueError, match="10 pieces, 9 weights"):
+        term_frequencies(pieces, weights[:-1])
+
+
+@pytest.fixture(scope="module")
+def readme(shared_data):
+    """What DeepCT's authors say."""
+    return (shared_data / "msmarco" / "doc2query_golden" / "DeepCT_README.md").read_text()
+
+
+def test_the_authors_example_of_labels(shared_data, readme):
+    example = json.loads(re.search(r'`(\{"query": .*\})`', readme)[1])
+    vocabulary = WordPiece.load(shared_data / "vocab" / "bert-base-uncased-vocab.txt")
+    pieces = [vocabulary.tokens[id] for id in vocabulary.encode(example["doc"]["title"])]
+    values, counts = targets(pieces, term_recall([example["query"]], terms), terms)
+    labels = {word: values[place] for place, word in words(pieces) if values[place]}
+    assert labels == example["term_recall"] == {"grassland": 1, "animals": 1}
+    assert sum(counts) == len(words(pieces)) > 30
+
+
+def test_the_authors_example_of_weights(readme):
+    """A passage's pieces and weights, some left out in its middle; their program drops what is below 1 unrounded."""
+    line = re.search(r"`(\[CLS\] 0\.0 .*)`", readme)[1].replace("...", "")
+    fields = line.split()
+    pieces, weights = fields[::2], [float(weight) for weight in fields[1::2]]
+    assert term_frequencies(pieces, weights) == {"presence": 2, "lives": 2, "obliterated": 1}
+    assert term_frequencies(pieces, weights, square_root=True) == {
+        "presence": 13,
+        "of": 2,
+        "hundreds": 3,
+        "thousands": 3,
+        "innocent": 7,
+        "lives": 12,
+        "obliterated": 8,
+    }
+
+
+def test_the_authors_example_of_an_index(readme):
+    """A weighted passage ranks by its frequencies: it repeats 'essay' and 'project', and 'bomb' less often."""
+    passage = re.search(r'"contents": "(.*?) \.\.\."', readme)[1].split()
+    frequencies = {word: passage.count(word) for word in passage}
+    assert frequencies["bomb"] == 6 < frequencies["essay"] < frequencies["project"]
+    others = [{"bomb": 20, "peace": 20}, {"peace": 40}, {"word": 3}]
+    index = Bm25Index.from_frequencies([frequencies, *others], "text", 10, 0.9)
+    assert index.search(["bomb project"], 2)[1].tolist() == [[0, 1]]
+    assert index.search(["bomb"], 2)[1].tolist() == [[1, 0]]
+
+
+CONFIG = TransformerConfig(
+    vocab_size=20, num_layers=1, hidden_size=8, num_heads=2, mlp_size=12, max_length=6, dropout=0.0
+)
+RANDOM = np.random.default_rng(0)
+IDS = np.where(np.arange(6) < RANDOM.integers(2, 7, (8, 1)), RANDOM.integers(1, 20, (8, 6)), 0).astype(np.int32)
+TARGETS, COUNTS = RANDOM.random((8, 6)).astype(np.float32), (IDS % 3 > 0).astype(np.float32)
+
+
+def passages():
+    return Text.from_ids(jnp.asarray(IDS), jnp.zeros_like(IDS))
+
+
+def test_a_weight_is_linear_in_a_tokens_hidden_state():
+    model = DeepCT(CONFIG, rngs=nnx.Rngs(0))
+    model.weight.bias[...] += 0.5
+    hidden = model.encoder(passages(), dropout_key=None)
+    weights = model(passages(), None)
+    assert weights.shape == (8, 6) and weights.dtype == jnp.float32
+    np.testing.assert_allclose(weights, (hidden @ model.weight.kernel[...])[:, :, 0] + 0.5, atol=1e-6)
+
+
+def test_the_loss_is_the_mean_square_of_first_pieces():
+    weights = RANDOM.normal(size=(8, 6)).astype(np.float32)
+    loss, metrics = term_regression(weights, TARGETS, COUNTS)
+    errors = (weights - TARGETS)[COUNTS > 0]
+    assert loss.mean() == pytest.approx(np.mean(errors**2), rel=1e-5)
+    assert metrics["absolute_error"].mean() == pytest.approx(np.mean(np.abs(errors)), rel=1e-5)
+    grad = jax.grad(lambda weights: term_regression(weights, TARGETS, COUNTS)[0].mean())(weights)
+    np.testing.assert_allclose(grad, 2 * COUNTS * (weights - TARGETS) / COUNTS.sum(), atol=1e-6)
+    assert not term_regression(weights, TARGETS, 0 * COUNTS)[0].any()
+
+
+def test_loss_and_gradients_are_the_same_on_any_mesh():
+    graphdef, params = nnx.split(DeepCT(CONFIG, rngs=nnx.Rngs(0)))
+
+    def loss(params, batch):
+        text, target, counts = batch
+        values, metrics = term_regression(nnx.merge(graphdef, params)(text, None), target, counts)
+        return values.mean(), (values, metrics)
+
+    assert_same_on_any_mesh(jax.value_and_grad(loss, has_aux=True), params, (passages(), TARGETS, COUNTS))
+
+
+def test_weights_are_learnt():
+    """Of each token by its id; what a piece inside of a word or padding gets is free."""
+    model = DeepCT(CONFIG, rngs=nnx.Rngs(0))
+    target = jnp.asarray(IDS % 5 / 5, jnp.float32)
+    optimizer = nnx.Optimizer(model, optax.adam(3e-2), wrt=nnx.Param)
+
+    @nnx.jit
+    def train(model, optimizer):
+        loss = nnx.value_and_grad(lambda model: term_regression(model(passages(), None), target, COUNTS)[0].mean())
+        value, grads = loss(model)
+        optimizer.update(model, grads)
+        return value
+
+    losses = [train(model, optimizer) for _ in range(80)]
+    assert losses[-1] < 0.1 * losses[0]
