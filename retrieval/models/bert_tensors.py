@@ -12,7 +12,7 @@ from flax import traverse_util
 
 from retrieval.errors import UserError
 
-# Modules of an encoder ({} is the number of a layer), and those of a masked language model's head.
+# Modules of an encoder ({} is the number of a layer), of a masked language model's head and of a cross-encoder.
 _MODULES = {
     "token_embedding": "embeddings.word_embeddings",
     "position_embedding": "embeddings.position_embeddings",
@@ -29,6 +29,8 @@ _MODULES = {
     "dense": "cls.predictions.transform.dense",
     "norm": "cls.predictions.transform.LayerNorm",
     "": "cls.predictions",
+    "pooler": "pooler.dense",
+    "classifier": "classifier",
 }
 _LEAVES = {"embedding": "weight", "kernel": "weight", "scale": "weight", "bias": "bias"}
 
@@ -36,7 +38,7 @@ _SHOWN = 3  # faults that an error lists
 
 
 def to_tensors(params: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The parameters of a Transformer, or of a masked language model's head, as BERT has them; float32.
+    """The parameters of a Transformer, or of what is put on one, as BERT has them; float32.
 
     Args:
       params: nested dicts of arrays, as `nnx.to_pure_dict` gives them.
@@ -50,7 +52,7 @@ def to_tensors(params: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def to_parameters(tensors: Mapping[str, np.ndarray], like: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """BERT's tensors as the parameters of a Transformer, or of a masked language model's head: nested dicts, float32.
+    """BERT's tensors as the parameters of a Transformer, or of what is put on one: nested dicts, float32.
 
     Where the model has fewer positions, the first of BERT's are taken.
 

@@ -41,7 +41,7 @@ def write_tower(folder: Path, tower: Tower, *, normalize: bool, length: int, que
       query_length: tokens that a query is cut to, where that is another number.
     """
     hidden_size = tower.encoder.config.hidden_size
-    _write_tensors(folder, bert_tensors.to_tensors(_parameters(tower.encoder)) | _no_pooler(hidden_size))
+    write_tensors(folder, bert_tensors.to_tensors(_parameters(tower.encoder)) | _no_pooler(hidden_size))
     files.write_json(folder / "config.json", hugging_face.bert_config(tower.encoder.config))
     files.write_json(folder / "sentence_bert_config.json", _lengths(length, query_length) | {"do_lower_case": False})
     pooling = {"embedding_dimension": hidden_size, "pooling_mode": tower.pooling, "include_prompt": True}
@@ -92,13 +92,13 @@ def _write_dense(folder: Path, projection: nnx.Linear) -> None:
     config = {"in_features": size_in, "out_features": size_out, "bias": True, "activation_function": identity}
     files.write_json(folder / "config.json", config)
     weight = np.ascontiguousarray(_float32(projection.kernel).T)
-    _write_tensors(folder, {"linear.weight": weight, "linear.bias": _float32(projection.bias)})
+    write_tensors(folder, {"linear.weight": weight, "linear.bias": _float32(projection.bias)})
 
 
 def _write_norm(folder: Path, norm: nnx.LayerNorm) -> None:
     folder.mkdir()
     files.write_json(folder / "config.json", {"dimension": norm.num_features})
-    _write_tensors(folder, {"norm.weight": _float32(norm.scale), "norm.bias": _float32(norm.bias)})
+    write_tensors(folder, {"norm.weight": _float32(norm.scale), "norm.bias": _float32(norm.bias)})
 
 
 def _float32(parameter: nnx.Param | None) -> np.ndarray:
@@ -106,7 +106,8 @@ def _float32(parameter: nnx.Param | None) -> np.ndarray:
     return np.asarray(parameter[...], np.float32)
 
 
-def _write_tensors(folder: Path, tensors: dict[str, np.ndarray]) -> None:
+def write_tensors(folder: Path, tensors: dict[str, np.ndarray]) -> None:
+    """Writes `model.safetensors` into a folder that is there."""
     # Not its `save_file`, whose files nobody else may read.
     (folder / "model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
 

@@ -100,9 +100,9 @@ _EXPRESSED = {
 }
 _ROBERTA_PAD_ID = 1
 
-_HEAD = "cls.predictions."
-# What has no place in a tower: BERT's pooler, the head of its second task, and buffers.
-_UNUSED = re.compile(r"^pooler\.|^cls\.seq_relationship\.|^embeddings\.(position_ids|token_type_ids)$")
+_HEAD, _POOLER, _CLASSIFIER = "cls.predictions.", "pooler.", "classifier."
+# What has no place in any model of ours: the head of BERT's second task, and buffers.
+_UNUSED = re.compile(r"^cls\.seq_relationship\.|^embeddings\.(position_ids|token_type_ids)$")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -151,7 +151,7 @@ class BertFolder:
         return any(name.startswith(_HEAD) for name in self._tensors)
 
     def encoder(self, like: Mapping[str, Any], token_ids: Sequence[int] | None = None) -> dict[str, Any]:
-        """The parameters of the encoder, as `pretrained.to_parameters` gives them.
+        """The parameters of the encoder, as `bert_tensors.to_parameters` gives them.
 
         Args:
           token_ids: the folder's id of each of our tokens, [V]; None where they are the same.
@@ -159,8 +159,27 @@ class BertFolder:
         Raises:
           UserError: the weights cannot be read, or do not fit.
         """
-        tensors = {name: tensor for name, tensor in self._tensors.items() if not name.startswith(_HEAD)}
+        others = (_HEAD, _POOLER, _CLASSIFIER)
+        tensors = {name: tensor for name, tensor in self._tensors.items() if not name.startswith(others)}
         return bert_tensors.to_parameters(_permuted(tensors, token_ids), like, str(self.path))
+
+    @property
+    def classes(self) -> int:
+        """The classes of a cross-encoder's classifier; 0 where the folder has none."""
+        weight = self._tensors.get(f"{_CLASSIFIER}weight")
+        return len(weight) if weight is not None and weight.ndim else 0
+
+    def classifier(self, like: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The parameters of a cross-encoder's pooler and, if `like` has one, of its classifier; None without a pooler.
+
+        Raises:
+          UserError: the weights do not fit.
+        """
+        wanted = tuple(f"{module}." for module in like)
+        tensors = {name: tensor for name, tensor in self._tensors.items() if name.startswith(wanted)}
+        if not any(name.startswith(_POOLER) for name in tensors):
+            return None
+        return bert_tensors.to_parameters(tensors, like, str(self.path))
 
     def mlm_head(self, like: Mapping[str, Any], token_ids: Sequence[int] | None = None) -> dict[str, Any] | None:
         """The parameters of the head that predicts masked tokens, or None where the folder has none; see `encoder`."""
@@ -180,7 +199,7 @@ class BertFolder:
 
     @functools.cached_property
     def _tensors(self) -> dict[str, np.ndarray]:
-        """The weights under BERT's names, without those that have no place in a tower."""
+        """The weights under BERT's names, without those that have no place in a model of ours."""
         kind, tensors, unused = _KINDS[self.kind], {}, []
         for name, tensor in tensor_files.read(self.path).items():
             # TensorFlow's matrices are [in, out].

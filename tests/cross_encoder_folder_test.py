@@ -1,0 +1,71 @@
+"""Folders of cross-encoders: written and read again, and those that are not read."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from safetensors.numpy import load_file, save_file
+from tiny_pairs import CONFIG, pairs, scores, spread
+
+from retrieval.errors import UserError
+from retrieval.models.cross_encoder import CrossEncoder
+from retrieval.models.cross_encoder_folder import read_cross_encoder, write_cross_encoder
+from retrieval.models.hugging_face import BertFolder
+
+
+def read(folder, classes=1):
+    like = nnx.eval_shape(lambda: CrossEncoder(CONFIG, classes, rngs=nnx.Rngs(0)))
+    return read_cross_encoder(BertFolder.open(folder), like)
+
+
+def written(folder, classes):
+    model = spread(CrossEncoder(CONFIG, classes, rngs=nnx.Rngs(0)))
+    write_cross_encoder(folder, model)
+    return model
+
+
+def test_one_class_comes_back_bit_for_bit(tmp_path):
+    model = written(tmp_path, 1)
+    jax.tree.map(np.testing.assert_array_equal, read(tmp_path), nnx.to_pure_dict(nnx.state(model, nnx.Param)))
+    assert len(load_file(tmp_path / "model.safetensors")) == 5 + 16 * 2 + 4
+
+
+def test_two_classes_come_back_as_one_of_the_same_order(tmp_path):
+    """The logit x of a label has log p(relevant) = log sigmoid(x)."""
+    model, again = written(tmp_path, 2), CrossEncoder(CONFIG, 1, rngs=nnx.Rngs(1))
+    state = nnx.state(again, nnx.Param)
+    nnx.replace_by_pure_dict(state, read(tmp_path))
+    nnx.update(again, state)
+    np.testing.assert_allclose(jax.nn.log_sigmoid(scores(again, pairs())), scores(model, pairs()), atol=1e-5)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["sentence_transformers"]["activation_fn"].endswith("LogSigmoid")
+
+
+def test_what_is_no_cross_encoder_is_refused(tmp_path):
+    written(tmp_path, 1)
+    with pytest.raises(UserError, match="whose classifier has 1 classes; a bert with 2 is needed"):
+        read(tmp_path, classes=2)
+    tensors = load_file(tmp_path / "model.safetensors")
+    for left_out, message in (
+        ("classifier.", "whose classifier has 0 classes; a bert with 1"),
+        ("bert.pooler.", "its classifier stands on no pooler"),
+        ("bert.encoder.layer.1.", "encoder.layer.1.* is missing"),
+        ("classifier.bias", "classifier.bias is missing"),
+    ):
+        part = {name: tensor for name, tensor in tensors.items() if not name.startswith(left_out)}
+        save_file(part, tmp_path / "model.safetensors")
+        with pytest.raises(UserError, match=message):
+            read(tmp_path)
+
+
+def test_a_pooler_without_a_classifier_is_a_start(tmp_path):
+    """As BERT's own folder has it; that of a masked language model has none."""
+    model = written(tmp_path, 1)
+    shapes = {"pooler": nnx.to_pure_dict(nnx.state(model.pooler, nnx.Param))}
+    pooler = BertFolder.open(tmp_path).classifier(shapes)
+    np.testing.assert_array_equal(pooler["pooler"]["kernel"], model.pooler.kernel[...])
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file({name: x for name, x in tensors.items() if "pooler" not in name}, tmp_path / "model.safetensors")
+    assert BertFolder.open(tmp_path).classifier(shapes) is None

@@ -1,0 +1,90 @@
+"""Cross-encoders in sentence-transformers: the same scores as here, there and back.
+
+Skipped where it is not installed; nothing is fetched.
+"""
+
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from tiny_pairs import spread
+
+from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.models.cross_encoder import CrossEncoder
+from retrieval.models.cross_encoder_folder import read_cross_encoder, write_cross_encoder
+from retrieval.models.hugging_face import BertFolder
+from retrieval.models.text import Text
+from retrieval.models.transformer import TransformerConfig
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install .[interop]")
+sentence_transformers = pytest.importorskip(
+    "sentence_transformers", reason="sentence-transformers is not installed: pip install .[interop]"
+)
+
+WORDS = "where do zebras live they graze on grassland in africa and lions sleep there ?".split()
+VOCABULARY = WordPiece([*SPECIAL_TOKENS, *WORDS])
+CONFIG = TransformerConfig(
+    vocab_size=len(VOCABULARY), num_layers=2, hidden_size=16, num_heads=2, mlp_size=24, max_length=16
+)
+PAIRS = [
+    ("where do zebras live?", "zebras graze on grassland in africa"),
+    ("where do zebras live?", "lions sleep"),
+    ("do lions sleep?", "they live there and there and there and there and there and there"),
+]
+
+
+def texts():
+    encoded = [[VOCABULARY.encode(text) for text in pair] for pair in PAIRS]
+    ids = np.zeros((len(PAIRS), 16), np.int32)
+    types = np.zeros_like(ids)
+    for row, (query, passage) in enumerate(encoded):
+        pair = VOCABULARY.pair(query, passage, 16)
+        ids[row, : len(pair)], types[row, len(query) + 2 : len(pair)] = pair, 1
+    return Text.from_ids(jnp.asarray(ids), jnp.asarray(types))
+
+
+@pytest.mark.parametrize("classes", [1, 2])
+def test_sentence_transformers_gives_the_same_scores(classes, tmp_path):
+    model = spread(CrossEncoder(CONFIG, classes, rngs=nnx.Rngs(0)), size=0.2)
+    write_cross_encoder(tmp_path, model)
+    VOCABULARY.save(tmp_path / "vocab.txt")
+    transformers.BertTokenizer(str(tmp_path / "vocab.txt"), model_max_length=16).save_pretrained(tmp_path)
+    theirs = sentence_transformers.CrossEncoder(str(tmp_path), device="cpu")
+    ours = model.scores(texts())
+    assert np.ptp(ours) > 0.01
+    np.testing.assert_allclose(theirs.predict(PAIRS), ours, rtol=0, atol=1e-5)
+    ranked = theirs.rank(PAIRS[0][0], [passage for _, passage in PAIRS[:2]])
+    assert [result["corpus_id"] for result in ranked] == np.argsort(-np.asarray(ours[:2])).tolist()
+
+
+@pytest.mark.parametrize("classes", [1, 2])
+def test_a_model_of_theirs_gives_the_same_logits_here(classes, tmp_path):
+    config = transformers.BertConfig(
+        vocab_size=len(VOCABULARY),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=24,
+        max_position_embeddings=16,
+        num_labels=classes,
+        initializer_range=0.3,
+    )
+    torch.manual_seed(0)
+    theirs = transformers.BertForSequenceClassification(config).eval()
+    theirs.save_pretrained(tmp_path)
+    model = CrossEncoder(CONFIG, classes, rngs=nnx.Rngs(0))
+    state = nnx.state(model, nnx.Param)
+    params = read_cross_encoder(BertFolder.open(tmp_path), model)
+    nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, params))
+    nnx.update(model, state)
+    pairs = texts()
+    ids, types = (torch.tensor(np.asarray(x)).long() for x in (pairs.ids_RL, pairs.types_RL))
+    with torch.no_grad():
+        expected = theirs(input_ids=ids, attention_mask=(ids != 0).long(), token_type_ids=types).logits
+    np.testing.assert_allclose(model(pairs, None), expected.numpy(), rtol=0, atol=1e-5)
