@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from retrieval.arrays import on_every_device
 from retrieval.errors import UserError, unknown_name
 from retrieval.training.cross_entropy import Anchors, Candidates, cross_entropy
+from retrieval.training.reranking import listwise_softmax
 
 Metrics = dict[str, jax.Array]
 
@@ -126,13 +127,24 @@ def multi_negative_nll(
     Raises:
       UserError: the temperature is not positive, or there are no hard negatives.
     """
-    positive_B1, negative_BN, counts_BN = _scores(query_BE, document_BKE, document_ids_BK, temperature)
-    score_BK = jnp.concatenate([positive_B1, jnp.where(counts_BN, negative_BN, -jnp.inf)], axis=1)
-    return jax.nn.logsumexp(score_BK, axis=1) - positive_B1[:, 0], _ahead(positive_B1, negative_BN, counts_BN)
+    scores = _scores(query_BE, document_BKE, document_ids_BK, temperature)
+    loss_B, _ = listwise_softmax(jnp.concatenate(scores[:2], axis=1), document_ids_BK)
+    return loss_B, _ahead(*scores)
 
 
 # Losses of an example's own documents, which need hard negatives.
 OWN_NEGATIVES = {"triplet": triplet, "two_way_nll": two_way_nll, "multi_negative_nll": multi_negative_nll}
+
+
+def inner_products(query_BE: jax.Array, document_BKE: jax.Array) -> jax.Array:
+    """The scores of an example's own documents, float32 [B, K]: what two towers say, for the losses of scores."""
+    # The default precision on an accelerator would round the embeddings to bfloat16 or TF32.
+    return jnp.einsum(
+        "be,bke->bk",
+        query_BE.astype(jnp.float32),
+        document_BKE.astype(jnp.float32),
+        precision=jax.lax.Precision.HIGHEST,
+    )
 
 
 def token_cross_entropy(
@@ -182,14 +194,7 @@ def _scores(
     _check_temperature(temperature)
     if document_BKE.shape[1] < 2:
         raise UserError(f"a loss of hard negatives, but an example has {document_BKE.shape[1]} document: the positive")
-    # The default precision on an accelerator would round the embeddings to bfloat16 or TF32.
-    score_BK = jnp.einsum(
-        "be,bke->bk",
-        query_BE.astype(jnp.float32),
-        document_BKE.astype(jnp.float32),
-        precision=jax.lax.Precision.HIGHEST,
-    )
-    score_BK /= temperature
+    score_BK = inner_products(query_BE, document_BKE) / temperature
     return score_BK[:, :1], score_BK[:, 1:], document_ids_BK[:, 1:] != document_ids_BK[:, :1]
 
 
