@@ -94,6 +94,8 @@ def beam_search(
 ) -> Written:
     """The best texts of a search that keeps `width` of them each time, best first.
 
+    Where there are fewer texts, the last have a log-probability of -inf and mean nothing.
+
     Args:
       length_penalty: the exponent by which longer texts are excused for their smaller probability (Wu et al. 2016,
         equation 14): what counts is log-probability / ((5 + tokens) / 6)^exponent.
@@ -101,10 +103,10 @@ def beam_search(
     Raises:
       UserError: as `greedy`, or an option is out of its range.
     """
-    if not 1 <= width <= model.config.vocab_size or not length_penalty >= 0:
+    if width < 1 or not length_penalty >= 0:
         raise UserError(
-            f"beam search: width {width}, length_penalty {length_penalty}: take a width of 1 to "
-            f"{model.config.vocab_size} and a penalty of 0 or more"
+            f"beam search: width {width}, length_penalty {length_penalty}: take a width of 1 or more, a penalty of 0 "
+            "or more"
         )
 
     def add(state: _State, log_RWV: jax.Array) -> _State:
