@@ -28,8 +28,8 @@ def multi_label_margin(
     """The sum of max(0, margin - (score of a positive - score of another document)) over all such pairs, divided by N
     (Zhan et al. 2020, equation 4; torch's MultiLabelMarginLoss). A score is an inner product.
 
-    Ids decide what is positive, wherever in the global batch it stands: a positive of a query that another row brought
-    is one, each copy of it counts, and no positive is anybody's negative. Memory is B x N, whatever P is.
+    Ids decide what is positive, wherever in the global batch it stands. A positive that another row brought is one, and
+    each copy of it counts. No positive of a query is its negative. Memory is B x N, whatever P is.
 
     Args:
       document_ids_BK: equal for copies of a document, 0 or more.
