@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from safetensors.numpy import load_file, save_file
-from tiny_pairs import CONFIG, pairs, scores, spread
+from support.tiny_pairs import CONFIG, pairs, scores, spread
 
 from retrieval.errors import UserError
 from retrieval.models.cross_encoder import CrossEncoder

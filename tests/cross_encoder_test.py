@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from devices import assert_same_on_any_mesh
 from flax import nnx
-from tiny_pairs import CONFIG, IDS, TYPES, pairs, scores, spread
+from support.devices import assert_same_on_any_mesh
+from support.tiny_pairs import CONFIG, IDS, TYPES, pairs, scores, spread
 
 from retrieval.errors import UserError
 from retrieval.models.cross_encoder import CrossEncoder, relevance

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from devices import assert_same_on_any_mesh
 from flax import nnx
+from support.devices import assert_same_on_any_mesh
 
-from retrieval.data.term_weights import targets, term_frequencies, term_recall, words
-from retrieval.data.vocab import WordPiece
+from retrieval.data.labelled.term_weights import targets, term_frequencies, term_recall, words
+from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.models.deepct import DeepCT
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig

@@ -5,7 +5,7 @@ import importlib.util
 import numpy as np
 import pytest
 
-from retrieval.data.text_files import lines
+from retrieval.data.sets.text_files import lines
 from retrieval.errors import UserError
 from retrieval.evaluation.depths import by_depth, consistency_factor, reranked
 from retrieval.evaluation.metrics import evaluate

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from devices import assert_same_on_any_mesh
 from flax import nnx
+from support.devices import assert_same_on_any_mesh
 
 from retrieval.errors import UserError
 from retrieval.models.decoding import Ends, beam_search, greedy, sample

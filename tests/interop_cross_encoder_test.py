@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from tiny_pairs import spread
+from support.tiny_pairs import spread
 
-from retrieval.data.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.models.cross_encoder import CrossEncoder
 from retrieval.models.cross_encoder_folder import read_cross_encoder, write_cross_encoder
 from retrieval.models.hugging_face import BertFolder

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from devices import assert_same_on_any_mesh
+from support.devices import assert_same_on_any_mesh
 
 from retrieval.training.multi_label_margin import NO_DOCUMENT, multi_label_margin
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from devices import assert_same_on_any_mesh
+from support.devices import assert_same_on_any_mesh
 
 from retrieval.errors import UserError
 from retrieval.training.distillation import kl_divergence, margin_mse

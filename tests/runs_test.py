@@ -4,7 +4,7 @@ import ir_measures
 import numpy as np
 import pytest
 
-from retrieval.data.text_files import lines
+from retrieval.data.sets.text_files import lines
 from retrieval.errors import UserError
 from retrieval.evaluation.runs import ids_in_runs, read_run, write_run
 

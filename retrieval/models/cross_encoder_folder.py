@@ -14,7 +14,7 @@ from flax import nnx
 
 from retrieval import files
 from retrieval.errors import UserError
-from retrieval.models import export, hugging_face, pretrained
+from retrieval.models import bert_tensors, export_files, hugging_face
 from retrieval.models.cross_encoder import CrossEncoder
 from retrieval.models.hugging_face import BertFolder
 
@@ -32,9 +32,9 @@ def write_cross_encoder(folder: Path, model: CrossEncoder) -> None:
     params = jax.tree.map(np.asarray, nnx.to_pure_dict(nnx.state(model, nnx.Param)))
     if model.classes == 2:
         params["classifier"] = {name: x[..., 1:] - x[..., :1] for name, x in params["classifier"].items()}
-    head = pretrained.to_tensors({"pooler": params["pooler"]})
-    tensors = {_ENCODER + name: x for name, x in (pretrained.to_tensors(params["encoder"]) | head).items()}
-    export.write_tensors(folder, tensors | pretrained.to_tensors({"classifier": params["classifier"]}))
+    head = bert_tensors.to_tensors({"pooler": params["pooler"]})
+    tensors = {_ENCODER + name: x for name, x in (bert_tensors.to_tensors(params["encoder"]) | head).items()}
+    export_files.write_tensors(folder, tensors | bert_tensors.to_tensors({"classifier": params["classifier"]}))
     labels = {"id2label": {"0": "relevance"}, "label2id": {"relevance": 0}}
     activation = {"sentence_transformers": {"activation_fn": _ACTIVATIONS[model.classes]}}
     kind = {"architectures": ["BertForSequenceClassification"]}

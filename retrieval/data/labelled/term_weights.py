@@ -6,7 +6,7 @@ A word is one or more word pieces of BERT: its first piece carries its weight, a
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from retrieval.data.vocab import SPECIAL_TOKENS
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS
 
 _GOES_ON = "##"
 
