@@ -398,7 +398,7 @@ def test_hosts_that_do_not_come_are_waited_for_again_and_unknown_ones_are_a_mist
 
     monkeypatch.setattr(distributed.global_state, "client", None)
     monkeypatch.setattr(jax.config, "update", lambda *_: None)
-    monkeypatch.setattr(hosts.silence, "heard", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(hosts.heartbeat, "heard", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(jax.distributed, "initialize", join)
     monkeypatch.setattr(hosts, "end", lambda code, why: sys.exit(f"{code} {why}"))
     client = object()
