@@ -73,7 +73,7 @@ def test_rows_come_back_in_order(tmp_path):
 
 
 class FlatIndex:
-    """What the README's lines need of FAISS."""
+    """What the guide's lines need of FAISS."""
 
     def __init__(self, dimension):
         self.dimension = dimension
@@ -84,14 +84,14 @@ class FlatIndex:
 
 
 @pytest.mark.parametrize("real", [False, True])
-def test_the_lines_of_the_readme_read_embeddings_into_faiss(real, tmp_path, monkeypatch):
+def test_the_lines_of_the_guide_read_embeddings_into_faiss(real, tmp_path, monkeypatch):
     if real:
         pytest.importorskip("faiss", reason="faiss is not installed")
     else:
         monkeypatch.setitem(sys.modules, "faiss", types.SimpleNamespace(IndexFlatIP=FlatIndex))
     folder = "runs/bert/embeddings/reqa/trained"
     run(tmp_path / folder, Embed())
-    blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs" / "guides" / "bert.md").read_text(), re.DOTALL)
     (lines,) = [block for block in blocks if "faiss" in block]
     monkeypatch.chdir(tmp_path)
     names = {}

@@ -1,5 +1,6 @@
-"""README.md and --help name every stage, config and format, and their examples are what the readers take."""
+"""The documents and --help name every stage, config and format, and their examples are what the readers take."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -23,28 +24,21 @@ from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES
 from retrieval.stages import overrides
 
-
-@pytest.fixture(scope="module")
-def readme():
-    return (REPOSITORY / "README.md").read_text(encoding="utf-8")
+DOCUMENTS = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")]
 
 
-def test_the_readme_has_every_stage_as_the_table_has_it(readme):
-    for name, stage in STAGES.items():
-        assert f"| `{name}` | {stage.reads} | {stage.writes} |" in readme
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(REPOSITORY).as_posix())
+def test_links_between_documents_lead_somewhere(path):
+    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
+    assert [target for target in targets if not (path.parent / target).exists()] == []
 
 
-def test_the_readme_has_every_config(readme):
-    configs = config_files.described()
-    assert len(configs) > 8
-    for path in configs:
-        assert f"`{path}`" in readme or f"`{path.removeprefix('configs/')}`" in readme, path
-
-
-@pytest.mark.parametrize("table", [SETS, LABELLED, QUESTIONS], ids=["sets", "labelled", "questions"])
-def test_the_readme_has_every_format_with_a_line_of_it(readme, table):
-    for form in table.values():
-        assert f"| {form.what} | `{form.setting}` | `{form.example}` |" in readme
+def test_every_guide_is_linked_from_the_readme():
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    pages = [
+        path.relative_to(REPOSITORY).as_posix() for path in DOCUMENTS if path.parent.name in ("guides", "reference")
+    ]
+    assert len(pages) > 10 and [page for page in pages if f"({page})" not in readme] == []
 
 
 def test_every_set_of_the_config_has_a_format():
@@ -101,11 +95,7 @@ def test_ids_of_another_kind_are_not_trained_on_as_texts(tmp_path):
 
 def commands():
     """The commands of the documents and the configs that stand on a base."""
-    for path in (
-        REPOSITORY / "README.md",
-        *(REPOSITORY / "docs").glob("*.md"),
-        *(REPOSITORY / "configs").rglob("*.py"),
-    ):
+    for path in (*DOCUMENTS, *(REPOSITORY / "configs").rglob("*.py")):
         text = re.sub(r"\\+\n", " ", path.read_text(encoding="utf-8"))
         yield from (command for command in re.findall(r"-m retrieval\.main (.*)", text) if "--config.base=" in command)
 
@@ -136,9 +126,13 @@ def test_help_lists_all_of_it(monkeypatch, capsys):
         assert form.what in told and form.setting in told
 
 
-def test_help_and_the_reference_page_have_every_field_as_it_is_declared():
-    """The page is made by `python -m retrieval.cli.fields_reference > docs/config.md`, here without plugins' fields."""
-    program = "from retrieval.cli import fields_reference as f; print(*f.lines(), f.markdown(), sep=chr(10), end='')"
-    told = subprocess.check_output([sys.executable, "-c", program], cwd=REPOSITORY, text=True)
-    assert told.endswith((REPOSITORY / "docs" / "config.md").read_text(encoding="utf-8"))
-    assert "config.search.k=5\n      hits that --stage=search shows" in told
+def test_the_reference_pages_are_what_the_code_declares():
+    """`python -m retrieval.cli.reference` writes them, here without plugins' fields."""
+    program = (
+        "import json; from retrieval.cli import reference; "
+        "print(json.dumps([{name: page() for name, page in reference.PAGES.items()}, [*reference.lines()]]))"
+    )
+    pages, lines = json.loads(subprocess.check_output([sys.executable, "-c", program], cwd=REPOSITORY, text=True))
+    for name, page in pages.items():
+        assert page == (REPOSITORY / "docs" / "reference" / name).read_text(encoding="utf-8"), name
+    assert "config.search.k=5\n      hits that --stage=search shows" in lines

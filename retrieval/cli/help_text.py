@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from absl import flags
 
-from retrieval.cli import config_files, fields_reference
+from retrieval.cli import config_files, reference
 from retrieval.data.labelled.labelled_format import LABELLED
 from retrieval.data.sets.qa import QUESTIONS
 from retrieval.data.sets.set_format import all_sets
@@ -21,7 +21,7 @@ def text(introduction: str) -> str:
         "Labelled examples (config.pairs.format)": (
             f"{name}: {form.what}\n      {form.setting}" for name, form in LABELLED.items()
         ),
-        "Fields (--config.FIELD=VALUE)": fields_reference.lines(),
+        "Fields (--config.FIELD=VALUE)": reference.lines(),
         "Flags": _flags(),
     }
     told = [f"{title}:\n" + "\n".join(f"  {line}" for line in lines) for title, lines in parts.items()]

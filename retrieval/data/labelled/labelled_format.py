@@ -128,8 +128,8 @@ def format_of(path: Path, settings: Settings) -> LabelledFormat:
         if form.recognises(path, line, settings):
             return form
     raise UserError(
-        f"{path}, line 1: no format that is known, {line.count(chr(9)) + 1} fields between tabs; README.md shows what "
-        f"{', '.join(sorted(LABELLED))} look like"
+        f"{path}, line 1: no format that is known, {line.count(chr(9)) + 1} fields between tabs; "
+        f"docs/reference/formats.md shows what {', '.join(sorted(LABELLED))} look like"
     )
 
 

@@ -131,7 +131,9 @@ def read_questions(path: Path, are_patterns: bool = False) -> tuple[dict[str, st
         if number:
             _log.warning("%s: %d %s", path, number, what)
     if not asked:
-        raise UserError(f"{path}: not one question with an answer; README.md shows what files of questions look like")
+        raise UserError(
+            f"{path}: not one question with an answer; docs/reference/formats.md shows what such files look like"
+        )
     answers = {id: answers[id] for id in asked}
     answer.warn_of_patterns(path, asked, answers, "set config.sets.qa_patterns=True")
     return asked, answers
@@ -144,8 +146,8 @@ def _records(path: Path, are_patterns: bool) -> Iterator[Record]:
         if form.recognises(first, line):
             return form.read(path, are_patterns)
     raise UserError(
-        f"{path}, line 1: no format of questions that is known, {_columns(line)} fields between tabs; README.md shows "
-        "what they look like"
+        f"{path}, line 1: no format of questions that is known, {_columns(line)} fields between tabs; "
+        "docs/reference/formats.md shows what they look like"
     )
 
 

@@ -1,0 +1,114 @@
+"""The reference pages of the documentation, from what the code declares and registers.
+
+python -m retrieval.cli.reference writes them to docs/reference/.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from retrieval import REPOSITORY, files
+from retrieval.cli import config_files
+from retrieval.config import experiment, fields
+from retrieval.data.labelled.labelled_format import LABELLED
+from retrieval.data.sets.qa import QUESTIONS
+from retrieval.data.sets.set_format import all_sets
+from retrieval.pipeline.stage import STAGES
+
+FOLDER = REPOSITORY / "docs" / "reference"
+
+
+def lines() -> Iterator[str]:
+    """A line of --help for each field: its name, its default and what it is."""
+    experiment.load_fields()
+    for path, field in sorted(fields.declared().items()):
+        yield f"config.{path}={field.default!r}\n      {field.help}"
+
+
+def fields_page() -> str:
+    """Every field of a config."""
+    experiment.load_fields()
+    rows = (
+        (f"`{path}`", f"`{field.default!r}`", _needed(field.kind), field.help, ", ".join(_readers(path)))
+        for path, field in sorted(fields.declared().items())
+    )
+    return _page(
+        "Fields of a config",
+        "Set a field in the shell with `--config.FIELD=VALUE`. The last column names the stages whose output depends "
+        "on the field.",
+        _table(("field", "default", "may be", "what it is", "stages"), rows),
+    )
+
+
+def stages_page() -> str:
+    """Every stage."""
+    rows = ((f"`{name}`", stage.reads, stage.writes) for name, stage in STAGES.items())
+    return _page(
+        "Stages",
+        "A run is a list of stages, `config.stages`. Each reads what earlier ones wrote to the work directory. "
+        "`--stage=NAME,NAME` runs some of them alone.",
+        _table(("stage", "reads", "writes, below the work directory"), rows),
+    )
+
+
+def experiments_page() -> str:
+    """Every file of `configs/` that is an experiment."""
+    rows = ((f"`{name}`", what) for name, what in config_files.described().items())
+    return _page(
+        "Experiments",
+        "`--config=NAME` takes `configs/NAME.py`. `--config=NAME:local` takes its size for a laptop.",
+        _table(("file", "what it is"), rows),
+    )
+
+
+def formats_page() -> str:
+    """Every format of a data file."""
+    head = ("format", "setting", "example")
+    return _page(
+        "Data formats",
+        "Every file may be plain or gzipped, and is UTF-8. The sign ⇥ stands for a tab.",
+        "## Evaluation sets\n",
+        _table(head, ((form.what, f"`{form.setting}`", f"`{form.example}`") for form in all_sets())),
+        "\n## Open-domain questions\n",
+        _table(head, ((form.what, f"`{form.setting}`", f"`{form.example}`") for form in QUESTIONS.values())),
+        "\n## Labelled examples\n",
+        _table(head, ((form.what, f"`{form.setting}`", f"`{form.example}`") for form in LABELLED.values())),
+    )
+
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "fields.md": fields_page,
+    "stages.md": stages_page,
+    "experiments.md": experiments_page,
+    "formats.md": formats_page,
+}
+
+
+def _page(title: str, introduction: str, *parts: str) -> str:
+    made = "`python -m retrieval.cli.reference` makes this page from the code."
+    return "\n".join([f"# {title}\n", f"{introduction} {made}\n", *parts, ""])
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    cells = [head, tuple(":---" for _ in head), *([_cell(text) for text in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())
+
+
+def _needed(kind: fields.Kind) -> str:
+    return kind.needed if kind.names is None else f"the name of a {kind.needed}"
+
+
+def _readers(path: str) -> list[str]:
+    """The stages that name a field, or a group that it is in, among their settings."""
+    return [
+        name
+        for name, stage in STAGES.items()
+        if any(f"{path}.".startswith(f"{group}.") for group in (*stage.settings, *stage.uses))
+    ]
+
+
+if __name__ == "__main__":
+    for file, page in PAGES.items():
+        files.write_text(FOLDER / file, page())
