@@ -15,11 +15,12 @@ import time
 import tracemalloc
 
 import pytest
+from support.hostile_pages import generated, nasty_pages
 from support.preparing import SETTINGS
 from support.wiki_export import export, page
 from support.wiki_markup import SITE, check
 
-from retrieval.data.corpora import articles, sources, wikimarkup, wikitext
+from retrieval.data.corpora import articles, sources, wikitext
 from retrieval.data.corpora.articles import Article, Broken, Dropped, Redirect
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.corpora.wikipedia import Page, read_pages
@@ -48,293 +49,17 @@ def process(hostile: Page) -> tuple[Article | Dropped, float]:
     return result, time.process_time() - start
 
 
-# What nasty pages are made of: each is repeated until the page is full.
-PIECES = [
-    *(
-        "{{",
-        "}}",
-        "{{{",
-        "{{a|",
-        "{{a|b=",
-        "{{a|b=c|",
-        "{{a}}",
-        "{{a\n|b=c\n}}",
-        "{{{a|b}}}",
-        "{{convert|1|km}}",
-        "{{=}}",
-    ),
-    *(
-        "{{lang|fr|",
-        "{{quote|a}}\n",
-        "{{ ",
-        "{{\n",
-        "{{disambig",
-        "[[",
-        "]]",
-        "[[a|",
-        "[[a|b",
-        "[[a]]",
-        "[[a]]. B ",
-        "[[ |",
-    ),
-    *(
-        "[[File:a|",
-        "[[File:a.jpg|b]]",
-        "[[:a]]",
-        "[[a|\n]]",
-        "[[a#",
-        "[[a|b]]s",
-        "[",
-        "]",
-        "[http://a ",
-        "[http://a b] ",
-    ),
-    *(
-        "[//a b]",
-        "http://a ",
-        "//",
-        "mailto:a ",
-        "[mailto:a",
-        "{|",
-        "{|\n",
-        "|}",
-        "{|\n|a\n|}\n",
-        "\n|-",
-        "\n|a||b",
-        "\n!a!!b",
-    ),
-    *("<ref>", "</ref>", "<ref/>", "<ref>a</ref>", "<ref", "<b>", "<", ">", "</", "<br>", "<!--", "-->", "<!-- a -->"),
-    *(
-        "<nowiki>",
-        "<nowiki>{</nowiki>",
-        "<math>",
-        "<table>",
-        "<td>a",
-        "<div>",
-        "<a b='",
-        "(<ref/>",
-        "(<ref/>)",
-        " , <ref/>",
-    ),
-    *(
-        "== ",
-        "==",
-        "=",
-        "\n==a==",
-        "\n=",
-        "======\n",
-        "''",
-        "'",
-        "'''''",
-        "''a''",
-        "'''a",
-        "*",
-        "\n*",
-        "\n* a",
-        "\n#",
-        "\n;a:b",
-    ),
-    *(
-        ":",
-        "\n:::a",
-        "----\n",
-        "-",
-        "\n",
-        "\n\n",
-        "a\n\n",
-        " ",
-        "\t",
-        "a",
-        "a ",
-        "A. ",
-        "Aa. B",
-        "a? 1",
-        ".",
-        "...",
-        "! ",
-        "(",
-        ")",
-    ),
-    *(
-        "&",
-        "&amp;",
-        "&#",
-        "&#1",
-        "&#1;",
-        "&#x",
-        "&#xd800;",
-        "&lt;",
-        "&nbsp;",
-        "&a",
-        "&amp;lt;",
-        "__A__",
-        "__",
-        "~~~~",
-        "|",
-        "%",
-        "%ff",
-    ),
-    *(
-        "\x00",
-        "\x01",
-        "\x02",
-        "\x05",
-        "\x7f",
-        "\x85",
-        "\ud800",
-        "\udfff\ud800",
-        "\ufeff",
-        "\ufffe",
-        "\u200b",
-        "\u200f",
-        "\u202e",
-    ),
-    *("\u2028", "\u0300", "\u0315\u0300", "𝒜", "👩‍👩‍👧", "ﷺ", "ẞ", "ǅ", "़", "가", "#redirect ", "#redirect [[", "#"),
-]
-# Several kinds of trouble in one page.
-PIECES += [
-    *(
-        "\n{|\n|[[a|{{b|",
-        "[[a|{{b|c}}]] ",
-        "{{a|[[b|}}",
-        "{|\n|{{a",
-        "<ref>{{a|[[b",
-        "[http://a {{b|[[c",
-        "''[[a|{{b}}]]''. C ",
-    ),
-    *(
-        "\n# {{a|b}} [[c]]",
-        "(&nbsp;<ref/>[[a",
-        "{{a|<nowiki>}}</nowiki>",
-        "\n;[[a]]:{{b}}",
-        "{{a|{|\n|}",
-        "[[a|[http://b c]]] ",
-    ),
-]
-
-
-def full(piece: str, size: int) -> str:
-    return "A page. " + piece * (size // len(piece.encode("utf-8", "surrogatepass")))
-
-
-def nasty_pages(size: int) -> dict[str, str]:
-    """At least 100 pages that take a careless program hours, or end it, by name."""
-    pages = {repr(piece): full(piece, size) for piece in PIECES}
-    for piece in ("\n#", "\n----\n", "[[a]]. A ", "{|\n|a\n|}\n", "Aa. ", "[//a b]", "{{convert|1|km}}"):
-        pages[f"just bearable {piece!r}"] = bearable(piece, size)
-    for opener, closer in {"{{a|": "}}", "[[a|": "]]", "\n{|\n|": "\n|}\n", "<div>": "</div>", "{{{": "}}}"}.items():
-        for depth in (10, 29, 200, 20_000):
-            pages[f"{depth} deep {opener!r}"] = f"A page. {opener * depth} x {closer * depth}"[:size]
-    for opener in ("{|\n", "[http://a ", "{{a|", "[[a|"):
-        pages[f"unclosed {opener!r} before many tokens"] = opener * 20 + "\n# a [[b]]" * (size // 20)
-    pages |= {
-        "an endless number": "A page &#" + "1" * (size // 2) + "; and &#x" + "f" * (size // 4) + ";",
-        "an endless number in nowiki": "A <nowiki>&#" + "1" * 9999 + ";</nowiki> page.",
-        "an endless number in a link": "A [[b&#" + "1" * 9999 + ";|page]].",
-        "accents in a link": "[[" + "\u0315\u0300" * (size // 4) + "|page]]",
-        "an endless link": "[[" + "a" * (size // 2) + "|" + "b" * (size // 2) + "]]",
-        "an endless redirect": "#redirect" + " " * size,
-        "an endless template name": "{{" + " " * size,
-        "an endless sentence": ("Word " * (size // 5))[:-1] + ".",
-        "random characters": "".join(random.Random(0).choices([chr(i) for i in range(0x3000)], k=size // 3)),
-    }
-    return pages
-
-
-def bearable(piece: str, size: int) -> str:
-    """As many of a piece as are not too complex."""
-    few, many = 0, size // len(piece)
-    while many - few > 1:
-        middle = (few + many) // 2
-        try:
-            wikimarkup._refuse_hard(piece * middle)
-            few = middle
-        except wikimarkup.TooHardError:
-            many = middle
-    return piece * few
-
-
-def generated(rng: random.Random) -> str:
-    """Wikitext as editors write it, nested at random, and often damaged."""
-    text = "".join(markup(rng, 0) for _ in range(rng.choice([1, 1, 2, 5])))
-    for _ in range(rng.choice([0, 0, 1, 2, 5])):
-        i, j = sorted(rng.choices(range(len(text) + 1), k=2))
-        text = rng.choice(
-            [text[:i], text[:i] + text[j:], text[:i] + rng.choice(PIECES) + text[i:], text[:j] + text[i:]]
-        )
-    return text[:1000]
-
-
-def markup(rng: random.Random, depth: int) -> str:
-    if depth > 4 or rng.random() < 0.4:
-        return rng.choice(WORDS)
-    a, b, c = (markup(rng, depth + 1) for _ in range(3))
-    return rng.choice(FORMS).format(a=a, b=b, c=c)
-
-
-WORDS = [
-    "A word. ",
-    "Is it? ",
-    "слово ",
-    "ὥρα ",
-    "字。",
-    "שלום ",
-    "\u200fعربي ",
-    "1,000.5 ",
-    "e\u0301 ",
-    "''i'' ",
-    "&ndash;",
-    "\n\n",
-    "\n",
-]
-FORMS = [
-    *(
-        "{{{{{a}|{b}|c={c}}}}}",
-        "{{{{lang|fr|{a}}}}} {b}{c}",
-        "{{{{convert|5|km}}}} {a}{b}{c}",
-        "{{{{{{{a}|{b}}}}}}} {c}",
-    ),
-    *(
-        "[[{a}|{b}]]{c}",
-        "[[{a}]]s {b}{c}",
-        "[[File:{a}.jpg|thumb|{b}]]{c}",
-        "[[Category:{a}]]{b}{c}",
-        "[http://{a} {b}] {c}",
-    ),
-    *(
-        "\n== {a} ==\n{b}\n{c}",
-        "\n=== {a}\n{b}{c}",
-        "\n* {a}\n** {b}\n# {c}\n",
-        "\n; {a} : {b}\n: {c}\n",
-        "\n----\n{a}{b}{c}",
-    ),
-    *(
-        "\n{{|\n|-\n! {a}\n| {b} || {c}\n|}}\n",
-        "\n{{|\n| {a}\n{b}{c}",
-        "<ref name='{a}'>{b}</ref>{c}",
-        "<!-- {a} -->{b}{c}",
-    ),
-    *(
-        "<nowiki>{a}</nowiki>{b}{c}",
-        "<div {a}>{b}</div>{c}",
-        "<math>{a}</math>{b} {c}",
-        "({a}; {b}) {c}",
-        "{a} {b} {c}",
-        "{a}, {b}. {c}",
-    ),
-]
-
-
-def test_generated_pages():
-    """Ten thousand pages: each gives an article or a reason, soon."""
-    rng, results = random.Random(0), collections.Counter()
-    for number in range(10_000):
+@pytest.mark.parametrize("pages", [5000, pytest.param(200_000, marks=pytest.mark.long)])
+def test_generated_pages(pages):
+    """Each gives an article or a reason, soon."""
+    rng, results = random.Random(pages), collections.Counter()
+    for number in range(pages):
         text = generated(rng)
         result, seconds = process(Page(str(number), f"Page {number}", text, SITE))
         assert seconds < SECONDS, text
         check(result, text, literal="&" in text or "<" in text)
         results["article" if isinstance(result, Article) else result.reason] += 1
-    assert results.total() == 10_000 and results["article"] > 7000 and results["no text"] > 100
+    assert results["article"] > 0.7 * pages and results["no text"] > 0.01 * pages
 
 
 def test_nasty_pages():
@@ -346,11 +71,6 @@ def test_nasty_pages():
         assert seconds < SECONDS / 2, name
         results["article" if isinstance(result, Article) else result.reason] += 1
     assert {"article", "no text", "too deep", "too complex"} <= set(results)
-
-
-def test_a_paragraph_of_many_sentences_and_links():
-    result, seconds = process(Page("1", "Page", "It is [[a]]. " * 20_000, SITE))
-    assert len(result.sections[0].paragraphs[0].links) == 20_000 and seconds < SECONDS
 
 
 def measure(pipe, size: int) -> None:
@@ -381,37 +101,9 @@ def test_nasty_pages_of_the_largest_size():
     assert message < MEGABYTES
 
 
-@pytest.mark.long
-def test_two_hundred_thousand_generated_pages():
-    rng = random.Random(1)
-    for number in range(200_000):
-        text = generated(rng)
-        result, seconds = process(Page(str(number), f"Page {number}", text, SITE))
-        assert seconds < SECONDS, text
-        check(result, text, literal="&" in text or "<" in text)
-
-
 # What no XML can hold: a dump with it is broken there.
 NOT_XML = [*map(chr, range(32)), "\ufffe", "\uffff", *map(chr, range(0xD800, 0xE000))]
 NOT_XML = {ord(bad): None for bad in NOT_XML if bad not in "\t\n\r"}
-
-
-@pytest.fixture
-def statistics_of(tmp_path):
-    """What `prepare` counts in a dump."""
-
-    def statistics(content: bytes) -> dict:
-        (tmp_path / "dump").write_bytes(content)
-        source = sources.open_source(str(tmp_path / "dump"), tmp_path / "no.lock", 0.0)
-        return prepared_corpus.prepare(source, tmp_path / "corpus", SETTINGS)
-
-    return statistics
-
-
-def titles(folder) -> list[str]:
-    """Titles of the articles and redirects that came out."""
-    items = [item for path in sources.article_files(folder) for item in sources.read_articles(path)]
-    return [item.title for item in items]
 
 
 ODDITIES = [
@@ -428,28 +120,24 @@ ODDITIES = [
 ]
 
 
-def test_every_page_of_a_hostile_dump_comes_out_or_is_counted(tmp_path, statistics_of):
+def test_every_page_of_a_hostile_dump_comes_out_or_is_counted(tmp_path):
     rng = random.Random(4)
-    texts = [
-        *nasty_pages(3000).values(),
-        *(generated(rng) for _ in range(300)),
-        "x" * (50 << 20),
-        "y " * (5 << 20),
-        "\n#" * 200_000,
-    ]
-    texts += ["#redirect [[A]]", "#redirect[[" + "\u0315\u0300" * 100_000 + "]]", "{{disambig}}", "* [[A thing]]\n" * 9]
+    texts = [*nasty_pages(3000).values(), *(generated(rng) for _ in range(300)), "x" * (20 << 20), "y " * (2 << 20)]
+    texts += ["\n#" * 200_000, "{{disambig}}", "* [[A thing]]\n" * 9, "It is [[a]]. " * 20_000]
+    texts += ["#redirect [[A]]", "#redirect[[" + "\u0315\u0300" * 100_000 + "]]"]
     pages = [page(f"Page {i}", text.translate(NOT_XML), i) for i, text in enumerate(texts)]
     for number, (old, new) in enumerate(ODDITIES):
         pages.append(page("Page", "Text", 12345).replace(old, new).replace("12345", f"odd-{number}"))
     rng.shuffle(pages)
-    statistics = statistics_of(gzip.compress(export(*pages).encode(), 1))
-    counts, dropped = statistics["counts"], {}
-    for name, count in counts.items():
-        if name.startswith("pages dropped: "):
-            dropped[name.removeprefix("pages dropped: ")] = count
+    (tmp_path / "dump").write_bytes(gzip.compress(export(*pages).encode(), 1))
+    source = sources.open_source(str(tmp_path / "dump"), tmp_path / "no.lock", 0.0)
+    statistics = prepared_corpus.prepare(source, tmp_path / "corpus", SETTINGS)
+    counts, before = statistics["counts"], "pages dropped: "
+    dropped = {name.removeprefix(before): count for name, count in counts.items() if name.startswith(before)}
     assert set(dropped) == REASONS and dropped["too large"] == 2 and dropped["no id"] == 2 and dropped["no title"] == 3
     assert counts["pages read"] == len(pages) == counts["articles"] + counts["redirects"] + sum(dropped.values())
-    assert len(titles(tmp_path / "corpus")) == counts["articles"] + counts["redirects"]
+    written = [item for path in sources.article_files(tmp_path / "corpus") for item in sources.read_articles(path)]
+    assert len(written) == counts["articles"] + counts["redirects"]
     [problem] = statistics["problems"]  # some pages are one endless word
     assert "of the tokens are cut off" in problem
 
@@ -502,39 +190,16 @@ def test_a_cut_at_random_bytes_of_a_large_dump_is_noticed(tmp_path, name):
         assert missing <= sum(map(len, texts)) * (1 - end / len(content)) + 64_000, "pages that were whole are lost"
 
 
-def test_a_cut_dump_is_a_problem_in_the_statistics(statistics_of):
-    statistics = statistics_of(CONTAINERS["xml"][:-500])
-    (problem,) = statistics["problems"]
-    assert "no element found" in problem and "'Title 9'" in problem
-    assert statistics["counts"]["pages read"] == statistics["counts"]["articles"] == 10
+# fmt: off
+NO_XML = [
+    b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xed\xa0\xbd\xed\xb8\x80", b"\xc0\x80", b"\xf4\x90\x80\x80", b"\x00", b"\x1b",
+    b"\xef\xbf\xbf", b"&#0;", b"&#xD800;", b"&#x110000;", b"&#" + b"9" * 9999 + b";", b"&undeclared;", b"&amp", b"]]>",
+    b"<b></a>", b"<b", b"<!-- -- -->",
+]
+# fmt: on
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        *(
-            b"\xff",
-            b"\xc3",
-            b"\xed\xa0\x80",
-            b"\xed\xa0\xbd\xed\xb8\x80",
-            b"\xc0\x80",
-            b"\xf4\x90\x80\x80",
-            b"\x00",
-            b"\x1b",
-        ),
-        *(
-            b"\xef\xbf\xbf",
-            b"&#0;",
-            b"&#xD800;",
-            b"&#x110000;",
-            b"&#" + b"9" * 9999 + b";",
-            b"&undeclared;",
-            b"&amp",
-            b"]]>",
-        ),
-        *(b"<b></a>", b"<b", b"<!-- -- -->"),
-    ],
-)
+@pytest.mark.parametrize("bad", NO_XML)
 def test_what_is_no_xml_breaks_a_dump_there(tmp_path, bad):
     content = export(*SOUND[:5], page("Bad", "BAD"), *SOUND[5:]).encode().replace(b"BAD", bad)
     (tmp_path / "bad.dump").write_bytes(content)

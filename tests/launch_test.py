@@ -4,23 +4,19 @@ No cloud is reached. The stand-in of `gcloud … ssh` runs its command in one fo
 job, so what is quoted here is unquoted by a real shell there.
 """
 
-import json
 import os
 import re
 import shlex
 import shutil
 import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
+from conftest import REPOSITORY
+from support.workplace import SCRIPTS, STAND_INS, Workplace, make_repository
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-SCRIPTS = ["common.sh", "environment.sh", "worker.sh", "tpu_vm.sh", "gke.sh", "slurm.sh"]
 MALLOC = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-STAND_INS = ["gcloud", "xpk", "sbatch", "srun", "scontrol", "squeue", "scancel", "python3.11"]
 NASTY = [
     '--query=it\'s "so" $HOME `id` \\ ; & *',
     "--config.note=two\nlines\tand é",
@@ -31,227 +27,10 @@ TRAINING = ["--config=configs/mlm.py", "--workdir=/mnt/bucket/run"]
 PLACE = ["--name=run-1", "--project=p", "--zone=z"]
 UP = [*PLACE, "--type=v3-32", "--", *TRAINING]
 
-STAND_IN = '''
-import json, os, sys  # and no more at first: hundreds of these are started
-
-ROOT = os.environ["STAND_IN_ROOT"]
-TOOL, ARGV = os.path.basename(sys.argv[0]), sys.argv[1:]
-
-
-def path(*names):
-    return os.path.join(ROOT, *names)
-
-
-def read(*names):
-    with open(path(*names)) as file:
-        return file.read()
-
-
-def write(text, *names):
-    with open(path(*names), "w") as file:
-        file.write(text)
-
-
-def hosts():
-    return [path("hosts", name) for name in sorted(os.listdir(path("hosts")))]
-
-
-def answer(key):
-    """The next of the answers for this key; the last one stays."""
-    file = key.replace(" ", "_").replace("/", "_")
-    answers = json.loads(read("answers", file)) if os.path.exists(path("answers", file)) else [{}]
-    if len(answers) > 1:
-        write(json.dumps(answers[1:]), "answers", file)
-    if "term" in answers[0]:
-        import signal
-
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(answers[0]["term"]))
-    record(key)
-    if "leaves" in answers[0] and os.fork() == 0:
-        await_file(answers[0]["leaves"])
-    if "until" in answers[0]:
-        await_file(answers[0]["until"])
-    if "out" in answers[0]:
-        print(answers[0]["out"], flush=True)
-    return answers[0].get("code", 0)
-
-
-def await_file(name):
-    import time
-
-    while not os.path.exists(path(name)):
-        time.sleep(0.01)
-
-
-def record(key):
-    wanted = ("GLIBC_TUNABLES", "JAX_LOCAL_DEVICE_IDS", "SRUN_CPUS_PER_TASK")
-    wanted += ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
-    call = {"key": key, "argv": [TOOL, *ARGV], "host": os.path.basename(os.environ["HOME"]), "pid": os.getpid()}
-    call["environment"] = {name: os.environ[name] for name in wanted if name in os.environ}
-    with open(path("calls.jsonl"), "a") as file:
-        file.write(json.dumps(call) + "\\n")
-
-
-def gcloud():
-    if ARGV[0] == "config":
-        return answer(f"config {ARGV[2]}")
-    group, verb = ARGV[2:4]
-    if verb == "ssh":
-        return ssh(next(a for a in ARGV if a.startswith("--command=")).removeprefix("--command="))
-    code = answer(f"{group} {verb}")
-    if verb == "list" and os.path.exists(path(group)):
-        print(f"projects/p/locations/z/{group}/{read(group)}")
-    if verb == "create":
-        for kind in ("queued-resources", "tpu-vm"):
-            write(ARGV[4], kind)
-    if verb == "delete" and not code:
-        os.unlink(path(group))
-        if os.path.exists(path("tpu-vm")) and not os.path.exists(path("slice-stays")):
-            os.unlink(path("tpu-vm"))
-    if verb == "scp":
-        for host in hosts():
-            copy(ARGV[4], os.path.join(host, ARGV[5].split(":")[1]))
-    return code
-
-
-def copy(source, target):
-    import shutil
-
-    shutil.copy(source, target)
-
-
-def ssh(command):
-    import subprocess
-
-    code = answer("ssh run" if "worker.sh start" in command else "ssh follow" if "follow" in command else "ssh prepare")
-    for host in hosts():
-        there = subprocess.run(["bash", "-c", command], cwd=host, env={**os.environ, "HOME": host})
-        code = code or there.returncode
-    return code
-
-
-def sbatch():
-    """Runs the job as Slurm does: a copy of the script, from elsewhere, in the folder of --chdir."""
-    import subprocess
-
-    code = answer("sbatch")
-    script = next(i for i, a in enumerate(ARGV) if not a.startswith("-"))
-    copy(ARGV[script], path("slurm_script"))
-    options = dict(a.split("=", 1) for a in ARGV[:script] if "=" in a)
-    environment = {**os.environ, "SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": options["--cpus-per-task"]}
-    command = ["bash", path("slurm_script"), *ARGV[script + 1 :]]
-    job = subprocess.run(command, cwd=options["--chdir"], env=environment)
-    write(str(job.returncode), "job_code")
-    return code
-
-
-def srun():
-    record("srun")
-    program = next(i for i, a in enumerate(ARGV) if not a.startswith("-"))
-    os.execv(ARGV[program], ARGV[program:])
-
-
-def python():
-    if ARGV[:2] == ["-m", "venv"]:
-        os.makedirs(os.path.join(ARGV[2], "bin"))
-        copy(sys.argv[0], os.path.join(ARGV[2], "bin", "python"))
-    module = ARGV[1] if ARGV[0] == "-m" else "python"
-    return answer({"retrieval.main": "main"}.get(module, module))
-
-
-special = {"gcloud": gcloud, "sbatch": sbatch, "srun": srun, "python": python, "python3.11": python}
-sys.exit(special.get(TOOL, lambda: answer(TOOL))())
-'''
-
-
-class Workplace:
-    """A repository with the scripts, a PATH with stand-ins, and what these were called with."""
-
-    def __init__(self, root: Path, repository: Path) -> None:
-        self.root, self.repository = root, root / "repository"
-        shutil.copytree(repository, self.repository)
-        for name in ("bin", "answers", "home", "hosts"):
-            (root / name).mkdir()
-        (root / "stand_in").write_text(f"#!{sys.executable} -IS\n{STAND_IN}")
-        (root / "stand_in").chmod(0o755)
-        for name in STAND_INS:
-            self.add_tool(root / "bin" / name)
-        self.environment = {
-            "PATH": f"{root / 'bin'}:/usr/bin:/bin",
-            "HOME": str(root / "home"),
-            "STAND_IN_ROOT": str(root),
-            "POLL_SECONDS": "0.02",
-        }
-
-    def add_tool(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.symlink_to(self.root / "stand_in")
-
-    def add_hosts(self, number: int) -> None:
-        for i in range(number):
-            (self.root / "hosts" / f"host{i}").mkdir()
-
-    def answer(self, key: str, *answers: dict) -> None:
-        (self.root / "answers" / key.replace(" ", "_").replace("/", "_")).write_text(json.dumps(answers))
-
-    def start(self, script: str, *arguments: str) -> subprocess.Popen:
-        return subprocess.Popen(
-            [self.repository / "launch" / script, *arguments],
-            cwd=self.root,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
-
-    def run(self, script: str, *arguments: str, code: int = 0) -> subprocess.CompletedProcess:
-        process = self.start(script, *arguments)
-        out, err = process.communicate(timeout=15)
-        assert process.returncode == code, f"exit code {process.returncode}\n{out}\n{err}"
-        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
-
-    def fails(self, script: str, *arguments: str) -> str:
-        """The one message of a call that is refused."""
-        err = self.run(script, *arguments, code=2).stderr
-        assert err.startswith("error: ") and err.count("\n") == 1, err
-        return err
-
-    def calls(self, *keys: str) -> list[dict]:
-        file = self.root / "calls.jsonl"
-        calls = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-        return [call for call in calls if not keys or call["key"] in keys]
-
-    def argv(self, *keys: str) -> list[list[str]]:
-        return [call["argv"] for call in self.calls(*keys)]
-
-    def keys(self) -> list[str]:
-        return [call["key"] for call in self.calls()]
-
-    def wait_for(self, key: str) -> None:
-        deadline = time.monotonic() + 10
-        while not self.calls(key):
-            assert time.monotonic() < deadline, f"no {key}, only {self.keys()}"
-            time.sleep(0.01)
-
-    def touch(self, name: str) -> None:
-        (self.root / name).touch()
-
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("repository")
-    (folder / "launch").mkdir()
-    for name in SCRIPTS:
-        shutil.copy(REPOSITORY / "launch" / name, folder / "launch")
-    (folder / "requirements.lock").write_text("flax==0.1\njax==0.9.7\njaxlib==0.9.7\n")
-    (folder / "setup.py").touch()
-    (folder / ".gitignore").write_text(".venv/\nruns/\n")
-    for command in ("init --quiet --template=", "add .", "-c user.name=x -c user.email=x commit --quiet -m all"):
-        subprocess.run(["git", *command.split()], cwd=folder, check=True)
-    return folder
+    return make_repository(tmp_path_factory.mktemp("repository"))
 
 
 @pytest.fixture
@@ -283,51 +62,48 @@ def test_create_waits_until_the_slice_is_there(work):
     assert "costs money until it is deleted, with: launch/tpu_vm.sh delete --name=run-1" in done.stderr
 
 
-@pytest.mark.parametrize("type_, runtime", [("v5litepod-16", "v2-alpha-tpuv5-lite"), ("v6e-8", "v2-alpha-tpuv6e")])
-def test_spot_and_the_usual_runtime_of_a_type(work, type_, runtime):
+@pytest.mark.parametrize(
+    "arguments, runtime",
+    [
+        (["--type=v5litepod-16", "--spot"], "v2-alpha-tpuv5-lite"),
+        (["--type=v6e-8", "--spot"], "v2-alpha-tpuv6e"),
+        (["--type", "v9-8", "--runtime", "mine"], "mine"),
+    ],
+)
+def test_a_type_has_a_usual_runtime(work, arguments, runtime):
     work.answer("queued-resources describe", {"out": "ACTIVE"})
-    work.run("tpu_vm.sh", "create", *PLACE, f"--type={type_}", "--spot")
-    assert {f"--runtime-version={runtime}", "--spot"} <= set(work.argv("queued-resources create")[0])
+    work.run("tpu_vm.sh", "create", *PLACE, *arguments)
+    [argv] = work.argv("queued-resources create")
+    assert f"--runtime-version={runtime}" in argv and ("--spot" in argv) == ("--spot" in arguments)
 
 
-def test_the_runtime_of_the_user_is_taken(work):
-    work.answer("queued-resources describe", {"out": "ACTIVE"})
-    work.run("tpu_vm.sh", "create", *PLACE, "--type", "v9-8", "--runtime", "mine")
-    assert "--runtime-version=mine" in work.argv("queued-resources create")[0]
-
-
-def test_a_request_that_gcloud_refuses_is_cleared_away(work):
-    work.answer("queued-resources create", {"code": 1})
-    err = work.run("tpu_vm.sh", "create", *PLACE, "--type=v3-32", code=2).stderr
-    assert err.startswith("error: gcloud could not ask for run-1")
-    assert work.keys() == [*CREATE[:2], *DELETE]
+@pytest.mark.parametrize(
+    "create, states, arguments, message",
+    [
+        ({"code": 1}, [], [], "error: gcloud could not ask for run-1"),
+        (
+            {},
+            ["PROVISIONING", "FAILED", "message: no capacity"],
+            [],
+            "message: no capacity\nerror: run-1 is FAILED, see",
+        ),
+        ({}, ["SUSPENDED", "message: gone"], [], "message: gone\nerror: run-1 is SUSPENDED, see above"),
+        ({}, ["WAITING"], ["--timeout=0"], "error: run-1 is still WAITING after --timeout=0"),
+    ],
+)
+def test_a_request_that_fails_is_explained_and_deleted(work, create, states, arguments, message):
+    work.answer("queued-resources create", create)
+    work.answer("queued-resources describe", *({"out": state} for state in states))
+    err = work.run("tpu_vm.sh", "create", *PLACE, "--type=v3-32", *arguments, code=2).stderr
+    assert message in err and work.keys()[-3:] == DELETE
     assert not (work.root / "queued-resources").exists()
 
 
-@pytest.mark.parametrize("state", ["FAILED", "SUSPENDED"])
-def test_a_request_that_fails_is_explained_and_deleted(work, state):
-    work.answer("queued-resources describe", {"out": "PROVISIONING"}, {"out": state}, {"out": "message: no capacity"})
-    err = work.run("tpu_vm.sh", "create", *PLACE, "--type=v3-32", code=2).stderr
-    assert "message: no capacity\n" in err and f"error: run-1 is {state}, see above\n" in err
-    assert work.keys()[-3:] == DELETE
-
-
-def test_a_request_that_stays_in_the_queue_is_deleted(work):
-    work.answer("queued-resources describe", {"out": "WAITING_FOR_RESOURCES"})
-    err = work.run("tpu_vm.sh", "create", *PLACE, "--type=v3-32", "--timeout=0", code=2).stderr
-    assert "error: run-1 is still WAITING_FOR_RESOURCES after --timeout=0\n" in err
-    assert work.keys() == [*CREATE, *DELETE]
-
-
-def test_a_slice_of_somebody_else_is_left_alone(work):
+@pytest.mark.parametrize("code, message", [(0, "run-1 exists already"), (1, "could not list")])
+def test_nothing_is_made_where_something_may_be(work, code, message):
     (work.root / "queued-resources").write_text("run-1")
-    assert "run-1 exists already" in work.fails("tpu_vm.sh", "create", *PLACE, "--type=v3-32")
-    assert work.keys() == ["queued-resources list"]
-
-
-def test_nothing_is_made_when_it_is_not_known_what_is_there(work):
-    work.answer("queued-resources list", {"code": 1})
-    assert "could not list" in work.fails("tpu_vm.sh", "create", *PLACE, "--type=v3-32")
+    work.answer("queued-resources list", {"code": code})
+    assert message in work.fails("tpu_vm.sh", "create", *PLACE, "--type=v3-32")
     assert work.keys() == ["queued-resources list"]
 
 
@@ -405,59 +181,53 @@ def test_up_deletes_afterwards_when_told(work):
     assert work.keys() == [*ATTEMPT, *DELETE] and "costs money" not in done.stderr
 
 
-def test_a_preempted_run_is_started_again(work):
-    states = ["ACTIVE", "ACTIVE", "SUSPENDING", "ACTIVE"]
-    work.answer("queued-resources describe", *({"out": state} for state in states))
+def states(*outs: str) -> list[dict]:
+    return [{"out": out} for out in outs]
+
+
+@pytest.mark.parametrize(
+    "arguments, resource, node, failures, code, keys, message",
+    [
+        (
+            *([], states("ACTIVE", "ACTIVE", "SUSPENDING", "ACTIVE"), states("READY"), {"ssh run": [255, 0]}),
+            *(0, [*ATTEMPT, *LOOK, LOOK[0], *DELETE, *ATTEMPT], "starting again, 1 of at most 10 times\n"),
+        ),
+        (
+            *([], states("ACTIVE"), [{"code": 1}, {"out": "PREEMPTED"}], {"tpu-vm scp": [1, 0]}),
+            *(0, [*ATTEMPT[:4], *LOOK, *LOOK, *DELETE, *ATTEMPT], "starting again"),
+        ),
+        ([], states("ACTIVE"), [], {"ssh run": [75, 0]}, 0, [*ATTEMPT, *DELETE, *ATTEMPT], "starting again"),
+        (
+            *(["--retries=2"], states("ACTIVE"), [], {"ssh run": [75]}),
+            *(75, [*ATTEMPT, *DELETE, *ATTEMPT, *DELETE, *ATTEMPT], "not started again: --retries=2\n"),
+        ),
+    ],
+    ids=["preempted", "preempted while it is set up", "the exit code says so", "too often"],
+)
+def test_up_starts_again(work, arguments, resource, node, failures, code, keys, message):
+    work.answer("queued-resources describe", *resource)
+    work.answer("tpu-vm describe", *node)
+    for key, codes in failures.items():
+        work.answer(key, *({"code": code} for code in codes))
+    assert message in work.run("tpu_vm.sh", "up", *arguments, *UP, code=code).stderr
+    assert work.keys() == keys
+
+
+@pytest.mark.parametrize(
+    "resource, failing, codes, keys",
+    [
+        (states("ACTIVE", "SUSPENDED"), "ssh run", [2], ATTEMPT),
+        (states("ACTIVE"), "ssh run", [1], [*ATTEMPT, *LOOK * 5]),
+        (states("ACTIVE"), "ssh prepare", [0, 2], ATTEMPT[:-1]),
+    ],
+    ids=["wrong arguments", "an error of the run", "a step before it"],
+)
+def test_up_does_not_start_again(work, resource, failing, codes, keys):
+    work.answer("queued-resources describe", *resource)
     work.answer("tpu-vm describe", {"out": "READY"})
-    work.answer("ssh run", {"code": 255}, {"code": 0})
-    err = work.run("tpu_vm.sh", "up", *UP).stderr
-    assert work.keys() == [*ATTEMPT, *LOOK, "queued-resources describe", *DELETE, *ATTEMPT]
-    assert "starting again, 1 of at most 10 times\n" in err
-
-
-def test_a_slice_that_is_preempted_while_it_is_set_up_is_made_again(work):
-    work.answer("queued-resources describe", {"out": "ACTIVE"})
-    work.answer("tpu-vm describe", {"code": 1}, {"out": "PREEMPTED"})
-    work.answer("tpu-vm scp", {"code": 1}, {"code": 0})
-    work.run("tpu_vm.sh", "up", *UP)
-    assert work.keys() == [*ATTEMPT[:4], *LOOK, *LOOK, *DELETE, *ATTEMPT]
-
-
-def test_the_exit_code_of_the_program_starts_it_again(work):
-    work.answer("queued-resources describe", {"out": "ACTIVE"})
-    work.answer("ssh run", {"code": 75}, {"code": 0})
-    work.run("tpu_vm.sh", "up", *UP)
-    assert work.keys() == [*ATTEMPT, *DELETE, *ATTEMPT]
-
-
-def test_wrong_arguments_are_not_tried_again_even_after_a_preemption(work):
-    work.answer("queued-resources describe", {"out": "ACTIVE"}, {"out": "SUSPENDED"})
-    work.answer("ssh run", {"code": 2})
-    err = work.run("tpu_vm.sh", "up", *UP, code=2).stderr
-    assert work.keys() == ATTEMPT and "launch/tpu_vm.sh delete" in err
-
-
-def test_a_run_that_fails_by_itself_is_not_started_again(work):
-    work.answer("queued-resources describe", {"out": "ACTIVE"})
-    work.answer("tpu-vm describe", {"out": "READY"})
-    work.answer("ssh run", {"code": 1})
-    err = work.run("tpu_vm.sh", "up", *UP, code=1).stderr
-    assert work.keys() == [*ATTEMPT, *LOOK * 5] and "starting again" not in err and "costs money" in err
-
-
-def test_a_step_that_fails_ends_the_others(work):
-    work.answer("queued-resources describe", {"out": "ACTIVE"})
-    work.answer("ssh prepare", {"code": 0}, {"code": 2})
-    work.run("tpu_vm.sh", "up", *UP, code=2)
-    assert work.keys() == ATTEMPT[:-1]
-
-
-def test_retries_come_to_an_end(work):
-    work.answer("queued-resources describe", {"out": "ACTIVE"})
-    work.answer("ssh run", {"code": 75})
-    err = work.run("tpu_vm.sh", "up", "--retries=2", *UP, code=75).stderr
-    assert work.keys() == [*ATTEMPT, *DELETE, *ATTEMPT, *DELETE, *ATTEMPT]
-    assert "not started again: --retries=2\n" in err
+    work.answer(failing, *({"code": code} for code in codes))
+    err = work.run("tpu_vm.sh", "up", *UP, code=codes[-1]).stderr
+    assert work.keys() == keys and "starting again" not in err and "launch/tpu_vm.sh delete" in err
 
 
 @pytest.mark.parametrize("sent, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -557,33 +327,22 @@ def test_a_host_without_the_right_python_gets_one(work):
 
 
 def test_status_and_delete(work):
-    for kind in ("queued-resources", "tpu-vm"):
+    for kind in ("queued-resources", "tpu-vm", "slice-stays"):
         (work.root / kind).write_text("run-1")
     work.answer("queued-resources describe", {"out": "ACTIVE"})
     work.answer("tpu-vm describe", {"out": "READY HEALTHY"})
     assert work.run("tpu_vm.sh", "status", *PLACE).stdout == "ACTIVE\nREADY HEALTHY\n"
+    work.answer("queued-resources delete", {"code": 7}, {"code": 0})
+    work.run("tpu_vm.sh", "delete", *PLACE, code=7)
     work.run("tpu_vm.sh", "delete", *PLACE)
-    assert work.keys() == [*LOOK, *DELETE]
+    assert work.keys() == [*LOOK, *DELETE[:2], *DELETE, "tpu-vm delete"] and not (work.root / "tpu-vm").exists()
     assert {"run-1", "--force", "--quiet"} <= set(work.argv("queued-resources delete")[0])
-
-
-def test_delete_leaves_no_slice_behind(work):
-    for kind in ("queued-resources", "tpu-vm", "slice-stays"):
-        (work.root / kind).write_text("run-1")
-    work.run("tpu_vm.sh", "delete", *PLACE)
-    assert work.keys() == [*DELETE, "tpu-vm delete"] and not (work.root / "tpu-vm").exists()
 
 
 def test_delete_of_a_name_that_is_only_part_of_another(work):
     (work.root / "queued-resources").write_text("run-10")
     err = work.run("tpu_vm.sh", "delete", *PLACE).stderr
     assert "there is neither" in err and work.keys() == ["queued-resources list", "tpu-vm list"]
-
-
-def test_a_delete_that_fails_comes_back(work):
-    (work.root / "queued-resources").write_text("run-1")
-    work.answer("queued-resources delete", {"code": 7})
-    work.run("tpu_vm.sh", "delete", *PLACE, code=7)
 
 
 def test_project_and_zone_come_from_gcloud(work):
@@ -615,25 +374,22 @@ def test_a_workload_on_gke(work):
     assert sorted(p.name for p in Path(tree, "launch").iterdir()) == sorted(SCRIPTS)
 
 
-def test_the_command_of_a_workload_installs_and_keeps_its_arguments(work):
+def test_the_command_of_a_workload_installs_and_runs(work):
+    tree = work.root / "home/.cache/retrieval/run-1"
+    tree.mkdir(parents=True)
+    (tree / "old").touch()
     work.run("gke.sh", "run", "--cluster=c", *PLACE, "--type=v5litepod-16", "--", *TRAINING, *NASTY)
+    assert not (tree / "old").exists()
     options = dict(a.split("=", 1) for a in work.argv("xpk")[0] if a.startswith("--"))
     assert "\n" not in options["--command"]  # xpk puts it into one line of YAML
+    work.answer("pip", {"code": 1}, {"code": 0})
     work.answer("main", {"code": 75})
     command = f"({options['--command']}) & PID=$!; wait $PID; exit $?"  # as xpk does
-    code = subprocess.run(["bash", "-c", command], cwd=options["--script-dir"], env=work.environment).returncode
-    assert code == 75
+    assert work.run_on(tree, command) == 1 and not work.calls("main")
+    shutil.rmtree(tree / ".venv")
+    assert work.run_on(tree, command) == 75
     assert work.argv("main") == [["python", "-m", "retrieval.main", *TRAINING, *NASTY, "--multihost"]]
     assert "jax[tpu]==0.9.7" in work.argv("pip")[-1]
-
-
-def test_a_workload_that_cannot_be_installed_does_not_run(work):
-    work.run("gke.sh", "run", "--cluster=c", *PLACE, "--type=v5litepod-16", "--", *TRAINING)
-    options = dict(a.split("=", 1) for a in work.argv("xpk")[0] if a.startswith("--"))
-    work.answer("pip", {"code": 1})
-    command = ["bash", "-c", f"({options['--command']})"]
-    assert subprocess.run(command, cwd=options["--script-dir"], env=work.environment).returncode == 1
-    assert not work.calls("main")
 
 
 def test_a_workload_from_an_image_that_has_everything(work):
@@ -647,28 +403,15 @@ def test_a_workload_from_an_image_that_has_everything(work):
     assert not any(a.startswith(("--script-dir", "--base-docker-image")) for a in argv)
 
 
-def test_an_unpacked_tree_has_nothing_of_the_one_before(work):
-    run = ["run", "--cluster=c", *PLACE, "--type=v5litepod-16", "--", *TRAINING]
-    work.run("gke.sh", *run)
-    tree = work.root / "home/.cache/retrieval/run-1"
-    (tree / "old").touch()
-    work.run("gke.sh", *run)
-    assert not (tree / "old").exists()
-
-
 def test_status_and_delete_of_a_workload(work):
     place = ["--cluster=c", "--project=p", "--zone=z"]
     work.run("gke.sh", "status", "--name=run-1", *place)
-    work.run("gke.sh", "delete", "--name=run-1", *place)
+    work.answer("xpk", {"code": 6})
+    work.run("gke.sh", "delete", "--name=run-1", *place, code=6)
     assert work.argv("xpk") == [
         ["xpk", "workload", "list", *place, "--filter-by-job=run-1"],
         ["xpk", "workload", "delete", *place, "--workload=run-1", "--force"],
     ]
-
-
-def test_the_exit_code_of_xpk_comes_back(work):
-    work.answer("xpk", {"code": 6})
-    work.run("gke.sh", "status", "--name=run-1", "--cluster=c", "--project=p", "--zone=z", code=6)
 
 
 # Under Slurm
@@ -720,9 +463,17 @@ def test_a_share_of_the_memory_that_the_user_sets_is_kept_alone(slurm, name):
     assert {key: value for key, value in environment.items() if "FRACTION" in key} == {name: "0.5"}
 
 
-@pytest.mark.parametrize("code, requeued", [(75, True), (2, False), (1, False), (0, False)])
-def test_only_the_restart_code_queues_a_job_again(slurm, code, requeued):
+@pytest.mark.parametrize(
+    "code, state, requeued",
+    [
+        *((75, {"out": "RUNNING"}, True), (2, {"out": "RUNNING"}, False), (0, {"out": "RUNNING"}, False)),
+        *((75, {"out": "COMPLETING"}, False), (75, {"out": "CANCELLED"}, False), (75, {"code": 1}, True)),
+    ],
+)
+def test_only_the_restart_code_queues_a_job_again(slurm, code, state, requeued):
+    """And only that of a job which nobody has cancelled, as far as can be known."""
     slurm.answer("main", {"code": code})
+    slurm.answer("squeue", state)
     slurm.run("slurm.sh", "run", *SLURM, "--", *SHARED)
     assert slurm.argv("scontrol") == ([["scontrol", "requeue", "7"]] if requeued else [])
     assert (slurm.root / "job_code").read_text() == str(code)
@@ -734,21 +485,6 @@ def test_a_job_is_not_queued_for_ever(slurm):
     assert "not queued again: --retries=3" in slurm.run("slurm.sh", "run", "--retries=3", *SLURM, "--", *SHARED).stderr
     assert not slurm.calls("scontrol")
     slurm.run("slurm.sh", "run", "--retries=4", *SLURM, "--", *SHARED)
-    assert slurm.calls("scontrol")
-
-
-@pytest.mark.parametrize("state", ["COMPLETING", "CANCELLED"])
-def test_a_job_that_is_cancelled_stays_cancelled(slurm, state):
-    slurm.answer("main", {"code": 75})
-    slurm.answer("squeue", {"out": state})
-    slurm.run("slurm.sh", "run", *SLURM, "--", *SHARED)
-    assert not slurm.calls("scontrol")
-
-
-def test_a_job_is_queued_again_when_its_state_cannot_be_asked_for(slurm):
-    slurm.answer("main", {"code": 75})
-    slurm.answer("squeue", {"code": 1})
-    slurm.run("slurm.sh", "run", *SLURM, "--", *SHARED)
     assert slurm.calls("scontrol")
 
 
@@ -851,53 +587,47 @@ def test_what_is_to_be_run_is_checked(slurm, script, training, message):
     assert not slurm.calls()
 
 
-@pytest.mark.parametrize("workdir", [["--workdir=runs/mine"], ["--workdir", "runs/mine"]])
-@pytest.mark.parametrize("script", ["tpu_vm.sh", "gke.sh"])
-def test_the_folder_of_one_host_is_refused(work, script, workdir):
-    assert "another folder on every host" in work.fails(script, *RUN[script], "--", *workdir)
+ON_A_SLICE = ["tpu_vm.sh", "up", *PLACE]
+ON_GKE = ["gke.sh", *RUN["gke.sh"][:-1]]
+NODES = ["slurm.sh", "run", "--name=run-1", "--nodes=2"]
 
 
-ON_SLICES = {"tpu_vm.sh": ["up", *PLACE], "gke.sh": ["run", "--cluster=c", *PLACE]}
-
-
-@pytest.mark.parametrize("workdir, reason", [("gs://bucket/run", "cannot share a store"), ("runs", "on every host")])
 @pytest.mark.parametrize(
-    "script, slices",
+    "command, workdir, message",
     [
-        *[("tpu_vm.sh", [f"--type={type_}"]) for type_ in ("v3-32", "v5litepod-16")],
-        *[("gke.sh", [f"--type={type_}"]) for type_ in ("v5litepod-8", "v6e-8")],
-        ("gke.sh", ["--type=v6e-4", "--slices=2"]),
+        (["tpu_vm.sh", *RUN["tpu_vm.sh"]], "runs/mine", "another folder on every host"),
+        ([*ON_GKE, "--type=v6e-8"], "runs/mine", "another folder on every host"),
+        (
+            [*ON_A_SLICE, "--type=v3-32"],
+            "gs://bucket/run",
+            "cannot share a store; name a folder such as /mnt/BUCKET/RUN",
+        ),
+        ([*ON_A_SLICE, "--type=v5litepod-16"], "gs://bucket/run", "cannot share a store"),
+        ([*ON_GKE, "--type=v5litepod-8"], "gs://bucket/run", "cannot share a store"),
+        ([*ON_GKE, "--type=v6e-4", "--slices=2"], "gs://bucket/run", "cannot share a store"),
+        ([*ON_GKE, "--type=v6e-4"], "gs://", "such as gs://BUCKET/RUN"),
+        (NODES, "gs://bucket/run", "several nodes cannot share a store"),
+        (NODES, "/tmp/run", "must be where all nodes see it"),
+        (NODES, "/dev/shm/run", "must be where all nodes see it"),
     ],
 )
-def test_the_hosts_of_a_slice_cannot_share_a_store(work, script, slices, workdir, reason):
-    err = work.fails(script, *ON_SLICES[script], *slices, "--", f"--workdir={workdir}")
-    assert reason in err and "such as /mnt/BUCKET/RUN" in err and not work.calls()
+def test_every_host_needs_the_work_directory(slurm, command, workdir, message):
+    for given in ([f"--workdir={workdir}"], ["--workdir", workdir]):
+        assert message in slurm.fails(*command, "--", *given)
+    assert not slurm.calls()
 
 
 @pytest.mark.parametrize(
-    "script, type_", [("tpu_vm.sh", "v5litepod-8"), ("tpu_vm.sh", "v3-8"), ("tpu_vm.sh", ""), ("gke.sh", "v6e-4")]
+    "command", [[*ON_A_SLICE, "--type=v5litepod-8"], [*ON_A_SLICE, "--type=v3-8"], [*ON_GKE, "--type=v6e-4"], NODES[:3]]
 )
-def test_one_host_has_a_store(work, script, type_):
-    here = ON_SLICES[script] if type_ else RUN[script]
-    done = work.run(script, *here, f"--type={type_}", "--dry-run", "--", "--workdir=gs://bucket/run")
+def test_one_host_may_have_a_store(slurm, command):
+    done = slurm.run(*command, "--dry-run", "--", "--workdir=gs://bucket/run")
     assert "--workdir=gs://bucket/run" in done.stdout and "warning: --workdir" not in done.stderr
-    assert "such as gs://BUCKET/RUN" in work.fails(script, *here, f"--type={type_}", "--", "--workdir=gs://")
-
-
-def test_nodes_cannot_share_a_store(slurm):
-    refused = slurm.fails("slurm.sh", *RUN["slurm.sh"], "--nodes=2", "--", "--workdir=gs://bucket/run")
-    assert "several nodes cannot share a store" in refused and not slurm.calls()
-    slurm.run("slurm.sh", *RUN["slurm.sh"], "--dry-run", "--", "--workdir=gs://bucket/run")
 
 
 @pytest.mark.parametrize("script", ["tpu_vm.sh", "gke.sh"])
 def test_a_mounted_folder_is_warned_of(work, script):
     assert "warning: --workdir=/mnt/shared" in work.run(script, *RUN[script], "--", "--workdir", "/mnt/shared").stderr
-
-
-@pytest.mark.parametrize("folder", ["/tmp/run", "/dev/shm/run"])
-def test_the_disk_of_one_node_is_refused(slurm, folder):
-    assert "must be where all nodes see it" in slurm.fails("slurm.sh", *RUN["slurm.sh"], "--", f"--workdir={folder}")
 
 
 @pytest.mark.parametrize(
@@ -935,11 +665,6 @@ def test_the_disk_of_one_node_is_refused(slurm, folder):
 def test_errors(work, script, arguments, message):
     assert work.fails(script, *arguments).startswith(f"error: {message}")
     assert not work.calls("queued-resources create", "xpk", "sbatch")
-
-
-def test_an_unset_setting_of_gcloud_is_none(work):
-    work.answer("config project", {"out": "(unset)"})
-    assert "no project is set" in work.fails("tpu_vm.sh", "status", "--name=a", "--zone=z")
 
 
 @pytest.mark.parametrize(
