@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A run on TPU slices of a GKE cluster, through xpk: see usage below and docs/launch.md.
+# A run on TPU slices of a GKE cluster, through xpk: see usage below and docs/guides/launch.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source launch/common.sh

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A pod on one machine, of processes with fake CPU devices: see usage below and docs/launch.md.
+# A pod on one machine, of processes with fake CPU devices: see usage below and docs/guides/launch.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A run on GPU nodes of a Slurm cluster, from a login node: see usage below and docs/launch.md.
+# A run on GPU nodes of a Slurm cluster, from a login node: see usage below and docs/guides/launch.md.
 set -euo pipefail
 # sbatch runs a copy of this file that lies elsewhere, as `slurm.sh job …`, in the folder of --chdir.
 [ "${1:-}" = job ] || cd "$(dirname "$0")/.."
@@ -114,7 +114,7 @@ check_tool sbatch "it comes with Slurm; call this on a login node of the cluster
 
 case $action in
   run)
-    dry || [ -x .venv/bin/python ] || fail "there is no .venv; docs/launch.md says how to make it"
+    dry || [ -x .venv/bin/python ] || fail "there is no .venv; docs/guides/launch.md says how to make it"
     run
     ;;
   status) execute squeue "--name=${options[name]}" "--user=$(id -un)" ;;
