@@ -21,7 +21,9 @@ from retrieval.recipes.placement import local_mesh, make_mesh, parameters_of
 from retrieval.recipes.recipe import abstract_model
 from retrieval.recipes.towers import Embedder, build_towers, candidate_windows, query_tokens
 from retrieval.search import encoding, scann
-from retrieval.stages import check, evaluate, hard_negatives, index
+from retrieval.search.index_kind import INDEXES
+from retrieval.stages import check, evaluate, hard_negatives, indexes
+from retrieval.stages.collection import open_collection
 
 TINY = {
     "prepare": dict(shards=8, vocab_size=300, longest_passage=40, shortest_paragraph=10, least_passage=5),
@@ -268,7 +270,7 @@ def test_embeddings_and_indexes_of_an_older_set_are_refused(finished, inputs, tm
         evaluate.evaluate(run)
     value = beir.read_judged(run.sets / "trec")
     with pytest.raises(UserError, match=r"older than the set: .* 25 candidates 'D30' is number 1, and 'D0' of the 24"):
-        index.check_embeddings(finished, "trained", value)
+        open_collection(finished, "trec").check_embeddings(value)
 
 
 @pytest.mark.skipif(not scann.available(), reason="ScaNN cannot be imported here")
@@ -281,4 +283,4 @@ def test_an_index_over_other_windows_is_refused(finished, inputs, tmp_path):
     with pytest.raises(
         UserError, match=rf"scann: older than .* over {len(ids) - 1} texts where there are {len(ids)} now"
     ):
-        index.dense_index(other, "trec")
+        indexes.open_dense(INDEXES["scann"], open_collection(other, "trec"), {}, 8)

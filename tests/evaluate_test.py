@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import REPOSITORY
 from ml_collections import ConfigDict
 
 from retrieval.data.sets import answers, beir
@@ -13,14 +12,15 @@ from retrieval.evaluation import per_query
 from retrieval.recipes import examples, validation
 from retrieval.search import exact
 from retrieval.search.exact import ExactIndex
-from retrieval.stages import evaluate, sets
+from retrieval.stages import evaluate, hybrid_weight, rankings, sets
+from retrieval.stages.rankings import Ranking
 
 
 @pytest.mark.parametrize(("own", "expected"), [({"a": 0}, [1, 2]), ({}, [0, 1])])
 def test_dropping_the_query_itself_leaves_a_full_list(own, expected):
     value = Judged("toy", {"a": "wings"}, ["a", "b", "c", "d"], own, {"test": {"a": {"b": 1}}})
     index = ExactIndex(np.array([[4.0], [3.0], [2.0], [1.0]], np.float32))
-    ranking = evaluate._search(value, 2, "dense", index, np.ones((1, 1), np.float32))
+    ranking = rankings.search(value, 2, "dense", index, np.ones((1, 1), np.float32))
     assert ranking.rows.tolist() == [expected] and ranking.scores.shape == (1, 2)
 
 
@@ -40,10 +40,10 @@ def test_what_a_search_uses_is_compiled_before_its_time_is_taken(monkeypatch, qu
             return 0.0
 
     monkeypatch.setattr(exact, "_search_batches", search_batches)
-    monkeypatch.setattr(evaluate, "time", Clock())
+    monkeypatch.setattr(rankings, "time", Clock())
     value = Judged("toy", dict.fromkeys(map(str, range(queries)), "wings"), ["a"], {}, {"test": {}})
     index = ExactIndex(np.ones((1, 1), np.float32))
-    evaluate._search(value, 1, "dense", index, np.ones((queries, 1), np.float32))
+    rankings.search(value, 1, "dense", index, np.ones((queries, 1), np.float32))
     began = used.index("read")
     compiled, clocked = used[:began], used[began + 1 : -1]
     assert set(compiled) == set(clocked) and len(compiled) <= 2
@@ -60,25 +60,21 @@ class Lists:
         return -np.arange(rows_QK.shape[1], dtype=np.float32) * np.ones(rows_QK.shape, np.float32), rows_QK
 
 
-def chosen_weight(monkeypatch, queries, words, dense, candidates):
+def chosen_weight(queries, words, dense, candidates):
     """The weight for queries whose gold is the last candidate, named 'gold'."""
-    judged = {query: {"gold": 1} for query in queries}
-    run = SimpleNamespace(config=ConfigDict({"evaluate": {"depth": 4}}), embeddings=lambda *_: None, sets=None)
-    texts = SimpleNamespace(read_candidates=lambda _: [Candidate(id, "", id) for id in candidates], own_rows=own_rows)
-    monkeypatch.setattr(evaluate.examples, "split_set", lambda run: "toy")
-    monkeypatch.setattr(evaluate.examples, "validation", lambda run, ids: ({id: id for id in ids}, judged))
-    monkeypatch.setattr(evaluate.encoding, "load", lambda *_: (np.zeros((len(queries), 1)), list(queries)))
-    monkeypatch.setattr(evaluate, "beir", texts)
-    value, run.sets = SimpleNamespace(name="toy", candidates=candidates), REPOSITORY
-    return evaluate._weight(run, value, words, dense)
+    own = own_rows({id: id for id in queries}, [Candidate(id, "", id) for id in candidates])
+    golds = [[candidates.index("gold")]] * len(queries)
+    texts = {id: id for id in queries}
+    value = hybrid_weight.Validation(texts, np.zeros((len(queries), 1)), golds, own, len(candidates))
+    return hybrid_weight.choose(value, words, dense, depth=4)
 
 
 @pytest.mark.parametrize(("count", "weight"), [(1, (0.1, 0)), (9, (0.1, 0)), (10, (0.55, 10))])
-def test_few_questions_choose_no_weight(monkeypatch, count, weight):
+def test_few_questions_choose_no_weight(count, weight):
     """The dense list has the gold first, BM25's second: from 0.55 on it is first in the sum."""
     queries = [f"q{number}" for number in range(count)]
     lists = Lists(0, 2, 1), Lists(2, 0, 1)
-    assert chosen_weight(monkeypatch, queries, *lists, ["a", "b", "gold"]) == weight
+    assert chosen_weight(queries, *lists, ["a", "b", "gold"]) == weight
 
 
 def test_the_questions_that_choose_a_weight_are_those_that_were_encoded(tmp_path):
@@ -92,9 +88,9 @@ def test_the_questions_that_choose_a_weight_are_those_that_were_encoded(tmp_path
     assert list(examples.validation(run)[0]) == ["q0"]
 
 
-def test_of_weights_that_are_as_good_the_one_nearest_to_bm25_alone_is_chosen(monkeypatch):
+def test_of_weights_that_are_as_good_the_one_nearest_to_bm25_alone_is_chosen():
     lists = Lists(0, 2, 1), Lists(0, 2, 1)
-    assert chosen_weight(monkeypatch, [f"q{number}" for number in range(20)], *lists, ["a", "b", "gold"]) == (0, 20)
+    assert chosen_weight([f"q{number}" for number in range(20)], *lists, ["a", "b", "gold"]) == (0, 20)
 
 
 class DenseOf(Lists):
@@ -109,16 +105,16 @@ class DenseOf(Lists):
 
 
 @pytest.mark.parametrize(("hits", "weight"), [(7, 0), (8, 0.55)])
-def test_what_twenty_questions_do_not_tell_from_chance_changes_no_weight(monkeypatch, hits, weight):
+def test_what_twenty_questions_do_not_tell_from_chance_changes_no_weight(hits, weight):
     """BM25 has the gold second: a weight of 0.55 makes it first for `hits` questions, and third for the others.
 
     With 7 of 20 that is 0.067 points of RR more, with a standard error of 0.073; with 8 it is 0.100, and 0.075.
     """
     lists = Lists(0, 2, 1), DenseOf(hits)
-    assert chosen_weight(monkeypatch, [f"q{number}" for number in range(20)], *lists, ["a", "b", "gold"])[0] == weight
+    assert chosen_weight([f"q{number}" for number in range(20)], *lists, ["a", "b", "gold"])[0] == weight
 
 
-def test_the_weight_is_chosen_without_the_question_itself(monkeypatch):
+def test_the_weight_is_chosen_without_the_question_itself():
     """Of twelve questions that are candidates too, each is first in both lists, and hides what the weight does.
 
     BM25's list is still full without it, and does not end with 0.
@@ -138,7 +134,7 @@ def test_the_weight_is_chosen_without_the_question_itself(monkeypatch):
             return scores_QK - scores_QK.min() + self._last, np.concatenate([own_Q1, rows_QK], axis=1)
 
     lists = OwnFirst(12, 13, 14, 15, last=7), OwnFirst(13, 12, 14, 15, last=-3)
-    assert chosen_weight(monkeypatch, queries, *lists, candidates) == (0.55, 12)
+    assert chosen_weight(queries, *lists, candidates) == (0.55, 12)
 
 
 def test_a_question_is_no_result_of_its_own_validation(monkeypatch):
@@ -174,19 +170,18 @@ def test_answers_are_looked_for_where_there_are_no_judgements_or_they_are_asked_
     beir.write_candidates(
         tmp_path / "toy" / "corpus.jsonl", [Candidate("x", "", "In Rome."), Candidate("y", "", "No.")]
     )
-    config = ConfigDict({"evaluate": {"metrics": asked, "depth": 100}})
-    run, queries = SimpleNamespace(config=config, sets=tmp_path), {"a": "where?", "b": "why?", "c": "or?"}
+    queries = {"a": "where?", "b": "why?", "c": "or?"}
     known = {"a": answers.of_texts(["rome"]), "c": answers.of_texts(["no"])}
     value = Judged("toy", queries, ["x", "y"], {}, qrels, known)
-    ranking = evaluate.Ranking("bm25", np.ones((3, 2)), np.array([[0, 1]] * 3), 1.0)
-    names = evaluate._of_answers(run, value)
-    scores = list(evaluate._evaluate_answers(run, value, [ranking], names)) if names else []
+    ranking = Ranking("bm25", np.ones((3, 2)), np.array([[0, 1]] * 3), 1.0)
+    names = evaluate.metrics_of_answers(value, asked, 100)
+    scores = list(evaluate.by_answers(tmp_path / "toy", value, [ranking], names)) if names else []
     assert all(each.queries == ["a", "c"] and each.split == "answers" for each in scores)
-    rows = [row for each in scores for row in evaluate._results(run, value, each)]
+    rows = [row for each in scores for row in evaluate.result_rows(value.name, each)]
     assert {row["metric"]: row["value"] for row in rows} == found
     assert all(row["queries"] == 2 for row in rows)
-    config.evaluate.depth = 10  # of ten results nothing is known of the twentieth
-    assert not {"Answer@20", "Answer@100"} & set(evaluate._of_answers(run, value))
+    # Of ten results nothing is known of the twentieth.
+    assert not {"Answer@20", "Answer@100"} & set(evaluate.metrics_of_answers(value, asked, 10))
 
 
 @pytest.mark.parametrize(
@@ -198,11 +193,8 @@ def test_answers_are_looked_for_where_there_are_no_judgements_or_they_are_asked_
     ],
 )
 def test_the_metrics_of_a_set_follow_from_its_judgements(name, qrels, metrics):
-    config = ConfigDict({"evaluate": {"runs": False, "metrics": ()}})
-    ranking = evaluate.Ranking("bm25", np.ones((1, 2)), np.array([[0, 1]]), 1.0)
-    (scores,) = evaluate._evaluate(
-        SimpleNamespace(config=config), Judged(name, {"a": ""}, ["x", "y"], {}, qrels), ranking
-    )
+    ranking = Ranking("bm25", np.ones((1, 2)), np.array([[0, 1]]), 1.0)
+    (scores,) = evaluate.by_judgements(Judged(name, {"a": ""}, ["x", "y"], {}, qrels), ranking, ())
     assert tuple(scores.values) == metrics
 
 
@@ -217,15 +209,14 @@ def test_the_values_of_every_question_are_kept(tmp_path):
     """Over the judged ones, of all systems; the mean is what results.json has."""
     qrels = {"test": {"c": {"y": 1}, "a": {"x": 1}}}
     value = Judged("toy", {"a": "", "b": "", "c": ""}, ["x", "y"], {}, qrels)
-    run = SimpleNamespace(config=ConfigDict({"evaluate": {"runs": False, "metrics": ("RR",)}}), folder=tmp_path)
-    rankings = [
-        evaluate.Ranking(system, np.ones((3, 2)), np.array(rows), 1.0)
+    lists = [
+        Ranking(system, np.ones((3, 2)), np.array(rows), 1.0)
         for system, rows in (("bm25", [[0, 1], [0, 1], [0, 1]]), ("hybrid", [[1, 0], [0, 1], [-1, -1]]))
     ]
-    scores = [each for ranking in rankings for each in evaluate._evaluate(run, value, ranking)]
-    evaluate._write_per_query(run, value, scores)
+    scores = [each for ranking in lists for each in evaluate.by_judgements(value, ranking, ("RR",))]
+    evaluate.write_per_query(tmp_path, "toy", scores)
     found = per_query.read(per_query.path_of(tmp_path, "toy", "test"))
     assert (found.of("bm25", "RR"), found.of("hybrid", "RR")) == ({"a": 1, "c": 0.5}, {"a": 0.5, "c": 0})
     assert found.of("dense", "RR") is None is found.of("bm25", "AP")
-    rows = [row for each in scores for row in evaluate._results(run, value, each)]
+    rows = [row for each in scores for row in evaluate.result_rows(value.name, each)]
     assert [(row["system"], row["value"], row["queries"]) for row in rows] == [("bm25", 0.75, 2), ("hybrid", 0.25, 2)]

@@ -15,9 +15,9 @@ from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
 from retrieval.search import encoding, scann, tuning
 from retrieval.search.exact import ExactIndex
-from retrieval.search.index_kind import DENSE, INDEXES, IndexKind, register
-from retrieval.stages import index, mine, search
-from retrieval.stages.index import CORPUS, TRAINED
+from retrieval.search.index_kind import DENSE, EXACT, INDEXES, IndexKind, register
+from retrieval.stages import index, indexes, mine, search
+from retrieval.stages.collection import CORPUS, TRAINED, open_collection
 
 needs_scann = pytest.mark.skipif(not scann.available(), reason="ScaNN cannot be imported here")
 
@@ -58,6 +58,11 @@ def test_a_query_of_ones_own_needs_a_corpus_or_labelled_examples(run, tmp_path):
         search.search(dataclasses.replace(run, folder=tmp_path / "other", query="some words"))
 
 
+def dense_index(run, name):
+    """What the stage `search` asks."""
+    return search._dense_index(open_collection(run, name), run.config)
+
+
 @needs_scann
 def test_every_collection_gets_an_index_for_the_target(run):
     built = index.index(run)
@@ -67,7 +72,7 @@ def test_every_collection_gets_an_index_for_the_target(run):
     for name in ("large", CORPUS):
         parameters = json.loads((run.index(name, "scann") / "parameters.json").read_text())
         assert parameters["target"] == 0.99 and parameters["k"] == 20 and 0 < parameters["leaves"] < 155
-        assert index.dense_index(run, name).description == built[f"{name}, dense"]
+        assert dense_index(run, name).description == built[f"{name}, dense"]
 
 
 @pytest.mark.parametrize(
@@ -89,12 +94,14 @@ def test_what_is_tuned_on(run):
     def rows(name):
         return encoding.load(run.embeddings(name, TRAINED), "queries")[0]
 
-    np.testing.assert_array_equal(index._queries(run, "large"), rows("large"))
-    np.testing.assert_array_equal(index._queries(run, CORPUS), np.concatenate([rows("large"), rows("tiny")]))
+    np.testing.assert_array_equal(open_collection(run, "large").query_embeddings(), rows("large"))
+    np.testing.assert_array_equal(
+        open_collection(run, CORPUS).query_embeddings(), np.concatenate([rows("large"), rows("tiny")])
+    )
     for name in ("large", "tiny"):
         (run.sets / name / "corpus.jsonl").unlink()
         (run.sets / name).rmdir()
-    assert index._queries(run, CORPUS).shape == (0, 0)
+    assert open_collection(run, CORPUS).query_embeddings().shape == (0, 0)
 
 
 @needs_scann
@@ -102,7 +109,8 @@ def test_the_config_says_how_many_queries(run, monkeypatch):
     counts = []
     monkeypatch.setattr(tuning, "_choose", lambda rng, number, count: counts.append(count) or np.arange(count))
     run.config.index.tune_queries = 130
-    INDEXES["scann"].build(index._contents(run, "large", TRAINED), index._options(run, INDEXES["scann"]))
+    kind = INDEXES["scann"]
+    kind.build(open_collection(run, "large").contents(20), indexes.options_of(kind, run.config))
     assert counts == [130]
 
 
@@ -144,12 +152,12 @@ def test_an_index_from_outside_is_built_searched_and_mined(run, monkeypatch):
     run.config.index.dense, run.config.mine.system, run.config.index.tune_queries = "reversed", "reversed", 7
     assert "reversed" in DENSE and mine.needs(run.config) == ("train", "encode", "index")
     assert index.index(run)["large, dense"] == "reversed"
-    assert [kind.name for kind in index.saved_kinds(run, "large")] == ["reversed"]
+    assert [kind.name for kind in indexes.dense_kinds_of(open_collection(run, "large"))] == ["reversed"]
     queries = encoding.load(run.embeddings("large", TRAINED), "queries")[0]
-    exact = index.open_index(run, "large", INDEXES["exact"]).search(queries, 5)
-    np.testing.assert_array_equal(index.dense_index(run, "large").search(queries, 5)[1], exact[1])
+    exact = indexes.open_dense(INDEXES[EXACT], open_collection(run, "large"), {}, 5).search(queries, 5)
+    np.testing.assert_array_equal(dense_index(run, "large").search(queries, 5)[1], exact[1])
     monkeypatch.setattr(Plugin, "available", lambda self: False)
-    assert not list(index.saved_kinds(run, "large"))
+    assert not indexes.dense_kinds_of(open_collection(run, "large"))
 
 
 def test_bm25_is_no_dense_index():

@@ -17,32 +17,14 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from retrieval.config.fields import NOT_NEGATIVE, SHARE, Field, Kind, declare, one_of
 from retrieval.errors import UserError
 from retrieval.files import atomic, read_arrays, read_json, verify_manifest, write_json, write_manifest
 from retrieval.search.exact import no_results
-from retrieval.search.index_kind import IndexKind, register
-from retrieval.search.words import ENGLISH, STEMMERS, STOP_WORDS, Words
+from retrieval.search.words import ENGLISH, Words
 
 _BATCH = 128
 _WEIGHTS, _VOCABULARY, _PARAMETERS = "weights.npz", "vocabulary.json", "parameters.json"
 _REMEDY = "--stage=index makes it again"
-
-_K1_B = Kind(
-    "k1 from 0 on and b from 0 to 1, such as 0.9,0.4, or ()",
-    lambda value: (
-        isinstance(value, tuple | list)
-        and (not value or (len(value) == 2 and NOT_NEGATIVE.fits(value[0]) and SHARE.fits(value[1])))
-    ),
-)
-declare(
-    "index",
-    bm25_k1=Field(1.5, NOT_NEGATIVE, "k1 of BM25; the field's settings are k1 1.5, b 0.75 and k1 0.9, b 0.4"),
-    bm25_b=Field(0.75, SHARE, "b of BM25"),
-    bm25_also=Field((), _K1_B, "k1 and b of a second BM25 in the tables, such as 0.9,0.4, or ()"),
-    bm25_stop_words=Field("english", one_of("list of stop words", STOP_WORDS), "words left out; english: Lucene's 33"),
-    bm25_stemmer=Field("none", one_of("stemmer", STEMMERS), "Snowball's stemmer of a language, or none"),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +45,7 @@ class Bm25Index:
 
     @classmethod
     def build(
-        cls, texts: Sequence[str], document: str, k1: float = 1.5, b: float = 0.75, words: Words = ENGLISH
+        cls, texts: Iterable[str], document: str, k1: float = 1.5, b: float = 0.75, words: Words = ENGLISH
     ) -> "Bm25Index":
         """Indexes `texts`; 100,000 of 120 words take about 10 s.
 
@@ -150,9 +132,14 @@ class Bm25Index:
         return self._weights.shape[1]
 
     @property
-    def system(self) -> str:
-        """Its name in tables beside another BM25."""
-        return f"bm25 ({self._parameters.k1:g}, {self._parameters.b:g})"
+    def k1(self) -> float:
+        """How soon more occurrences of a word stop to matter."""
+        return self._parameters.k1
+
+    @property
+    def b(self) -> float:
+        """How much longer texts are discounted."""
+        return self._parameters.b
 
     @property
     def description(self) -> str:
@@ -278,14 +265,3 @@ def _checked_parameters(value: Any, path: Path) -> _Parameters:
         return _Parameters(str(parameters.document), float(parameters.k1), float(parameters.b), words)
     except (ValueError, TypeError, UserError) as error:
         raise UserError(f"{path}: not the parameters of an index ({error}); {_REMEDY}") from error
-
-
-@register
-class Bm25(IndexKind):
-    """The kind 'bm25', which the stage `index` builds in any case."""
-
-    name, title, system = "bm25", "BM25", "bm25"
-    of_words = True
-
-    def load(self, folder: Path) -> Bm25Index:
-        return Bm25Index.load(folder)

@@ -1,10 +1,7 @@
 """The kind of index 'exact': embeddings are compared one by one, and nothing is saved."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from retrieval.search.exact import ExactIndex
-from retrieval.search.index_kind import EXACT, Contents, IndexKind, register
+from retrieval.search.index_kind import EXACT, Embeddings, IndexKind, Options, register
 
 
 @register
@@ -14,5 +11,5 @@ class Exact(IndexKind):
     name, title, system = EXACT, "exact search", "dense"
     is_saved = False
 
-    def build(self, contents: Contents, options: Mapping[str, Any]) -> ExactIndex:
+    def build(self, contents: Embeddings, options: Options) -> ExactIndex:
         return ExactIndex(contents.embeddings_WE)

@@ -1,4 +1,4 @@
-"""The kinds of index, which `config.index.dense` and `config.mine.system` name.
+"""The kinds of index, which `config.index.words`, `config.index.dense` and `config.mine.system` name.
 
 A kind is one file of this package, or of a plugin: it overrides `build`, `load`, and what else differs.
 """
@@ -9,11 +9,38 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from retrieval.errors import UserError
 from retrieval.registry import Table
-from retrieval.search.windows import Index
+
+Options = Mapping[str, Any]
 
 
-class Contents(NamedTuple):
+class Passage(Protocol):
+    """A candidate as an index of words sees it."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def text(self) -> str: ...
+
+
+class Texts(NamedTuple):
+    """What an index of words is built from.
+
+    Attributes:
+      passages: reads the candidates from their files, in order; it can be called again.
+      folds_accents: whether 'café' and 'cafe' are one word for the vocabulary of the run.
+    """
+
+    passages: Callable[[], Iterator[Passage]]
+    folds_accents: Callable[[], bool]
+
+
+class Embeddings(NamedTuple):
     """What an index of embeddings is built from.
 
     Attributes:
@@ -29,8 +56,16 @@ class Contents(NamedTuple):
     depth: int
 
 
-class SavedIndex(Index, Protocol):
+class SavedIndex(Protocol):
     """An index that can be written to a folder."""
+
+    def search(self, queries: Any, k: int, /) -> tuple[np.ndarray, np.ndarray]:
+        """Scores and rows [Q, k], best first, ties to the smaller row; -inf and -1 where fewer were found.
+
+        Args:
+          queries: texts of an index of words, else embeddings [Q, E].
+        """
+        ...
 
     @property
     def description(self) -> str:
@@ -47,13 +82,16 @@ class SavedIndex(Index, Protocol):
 class IndexKind:
     """A kind of index.
 
+    Its `search` takes a list of texts where it is of words, else embeddings [Q, E].
+
     Attributes:
       name: in the config, and of the folder of each index.
       title: what people call it.
       system: the name of its results in tables.
-      of_words: whether it is over words, not over embeddings. Its queries are texts then.
-      is_saved: whether the stage `index` builds and saves it; otherwise it is built when it is searched.
-      options: the fields of the config that `build` reads, as dotted names.
+      of_words: whether it is built from `Texts`, not from `Embeddings`.
+      is_saved: whether the stage `index` builds and saves it. Otherwise it is built when it is searched. One of words
+        is always saved.
+      options: the fields of the config that its methods get, as dotted names.
     """
 
     name: str
@@ -67,13 +105,28 @@ class IndexKind:
         """Whether it can be used on this machine; where it cannot, the reason is logged."""
         return True
 
-    def build(self, contents: Contents, options: Mapping[str, Any]) -> Any:
-        """Builds an index of embeddings: a `SavedIndex`, or an `Index` where it is not saved.
+    def check(self, options: Options) -> None:
+        """Checks its options, before a run begins.
 
         Raises:
-          UserError: there are no candidates, or an embedding holds NaN or infinity.
+          UserError: they do not fit each other, or a file is missing.
         """
-        raise NotImplementedError(f"no index of kind '{self.name}' is built of embeddings")
+
+    def inputs(self, options: Options) -> Sequence[Path]:
+        """The files that it is built from, besides the collection. When one changes, the index is built again."""
+        return ()
+
+    def beside(self, options: Options) -> Sequence[str]:
+        """Names of further kinds that are built with this one."""
+        return ()
+
+    def build(self, contents: Any, options: Options) -> Any:
+        """Builds an index of `Texts` or of `Embeddings`: a `SavedIndex`, or an `Index` where it is not saved.
+
+        Raises:
+          UserError: there are no candidates, a text without any word among them, or an embedding that is not finite.
+        """
+        raise NotImplementedError(f"the kind of index '{self.name}' has no build()")
 
     def load(self, folder: Path) -> SavedIndex:
         """Loads what `save` wrote.
@@ -82,6 +135,10 @@ class IndexKind:
           UserError: the folder is no saved index, or is damaged.
         """
         raise NotImplementedError(f"an index of kind '{self.name}' is not saved")
+
+    def system_of(self, index: Any) -> str:
+        """The name of an index's results in tables; no two kinds of a run have the same."""
+        return self.system
 
 
 INDEXES: Table[IndexKind] = Table("index", "retrieval.search")
@@ -93,18 +150,45 @@ def register(kind: type[IndexKind]) -> type[IndexKind]:
     return kind
 
 
-class _Dense(Collection[str]):
-    """The names of the kinds that are over embeddings, as they are registered now."""
+class _Names(Collection[str]):
+    """The names of the kinds that are of words, or of those that are not, as they are registered now."""
+
+    def __init__(self, of_words: bool):
+        self._of_words = of_words
 
     def __contains__(self, name: object) -> bool:
         return any(name == known for known in self)
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name, kind in INDEXES.items() if not kind.of_words)
+        return (name for name, kind in INDEXES.items() if kind.of_words == self._of_words)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
 
-DENSE = _Dense()
+DENSE, OF_WORDS = _Names(of_words=False), _Names(of_words=True)
 EXACT = "exact"  # against which others are measured, and which serves where another cannot
+
+
+def kinds_of_words(names: Sequence[str], options: Callable[[IndexKind], Options]) -> list[IndexKind]:
+    """The kinds that `config.index.words` names, each followed by those that are built with it.
+
+    Args:
+      options: gives a kind's options.
+
+    Raises:
+      UserError: there is no such kind, it is of embeddings, or it is named twice.
+    """
+    kinds: list[IndexKind] = []
+    for name in names:
+        kind = INDEXES.find(name, "config.index.words")
+        if not kind.of_words:
+            raise UserError(
+                f"config.index.words={tuple(names)}: '{name}' is an index of embeddings: name it in "
+                f"config.index.dense, and here some of {', '.join(OF_WORDS)}"
+            )
+        kinds += [kind, *(INDEXES[other] for other in kind.beside(options(kind)))]
+    for kind in kinds:
+        if kinds.count(kind) > 1:
+            raise UserError(f"config.index.words={tuple(names)}: '{kind.name}' is built twice; name it once")
+    return kinds

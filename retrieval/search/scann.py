@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import logging
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,7 +21,7 @@ from retrieval.errors import UserError
 from retrieval.files import atomic, read_array, read_json, verify_manifest, write_json, write_manifest
 from retrieval.search import tuning, windows
 from retrieval.search.exact import finite_embeddings, matching_queries, no_results
-from retrieval.search.index_kind import Contents, IndexKind, register
+from retrieval.search.index_kind import Embeddings, IndexKind, Options, register
 from retrieval.search.tuning import Sample, Setting
 
 _log = logging.getLogger(__name__)
@@ -257,7 +256,7 @@ class Scann(IndexKind):
     def available(self) -> bool:
         return available()
 
-    def build(self, contents: Contents, options: Mapping[str, Any]) -> ScannIndex:
+    def build(self, contents: Embeddings, options: Options) -> ScannIndex:
         tree = ScannIndex.build(contents.embeddings_WE)
         if tree.is_exact:
             return tree

@@ -18,7 +18,7 @@ _FIRST, _BATCH = 2, 8192
 class Index(Protocol):
     """Exact search or ScaNN."""
 
-    def search(self, queries_QE: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def search(self, queries_QE: np.ndarray, k: int, /) -> tuple[np.ndarray, np.ndarray]:
         """Scores and rows [Q, k], best first, ties to the smaller row."""
         ...
 

@@ -1,8 +1,8 @@
 """The stage `evaluate`: ranked lists and their metrics."""
 
 import functools
-import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,15 +20,12 @@ from retrieval.pipeline.records import details
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples
-from retrieval.search import encoding, exact, fusion, tuning, windows
-from retrieval.search.bm25 import Bm25Index
-from retrieval.search.index_kind import DENSE, EXACT, INDEXES
-from retrieval.stages import index as indexes
-from retrieval.stages import sets
-from retrieval.stages.index import BM25, BM25_ALSO, TRAINED, UNTRAINED
+from retrieval.search import encoding
+from retrieval.stages import hybrid_weight, indexes, rankings, sets
+from retrieval.stages.collection import Collection, open_collection
+from retrieval.stages.hybrid_weight import Validation
+from retrieval.stages.rankings import Ranking
 
-WEIGHTS = tuple(step / 20 for step in range(21))
-_FEWEST = 10  # questions by which a weight is chosen
 HITS = ("Success@1", "Success@5", "Success@10", "Success@50", "Success@100", "RR")
 RANKING = ("nDCG@10", "R@100", "RR@10")
 ANSWERS = ("Answer@1", "Answer@5", "Answer@20", "Answer@100")  # DPR and those after it report the last two
@@ -43,20 +40,6 @@ declare(
     metrics=Field((), _METRICS, "metrics as ir_measures writes them, such as RR@10; (): those that suit each set"),
     runs=Field(True, SWITCH, "whether the ranked lists are written as TREC runs"),
 )
-
-
-class Ranking(NamedTuple):
-    """A system's ranked lists for every query of a set: scores and rows [Q, depth], and how long the search took.
-
-    `weight` is that of the dense list in a weighted hybrid, chosen by so many `validation` questions.
-    """
-
-    system: str
-    scores: np.ndarray
-    rows: np.ndarray
-    seconds: float
-    weight: float | None = None
-    validation: int = 0
 
 
 class Scores(NamedTuple):
@@ -100,186 +83,128 @@ def evaluate(run: Run) -> dict[str, Any]:
 
     Returns what the report says about the searches.
     """
-    rows, notes = [], {}
+    rows, notes, asked = [], {}, run.config.evaluate.metrics
     for folder in sorted(path for path in run.sets.iterdir() if path.is_dir()):
         value = beir.read_judged(folder)
-        rankings = {ranking.system: ranking for ranking in _rankings(run, value)}
-        scores = [each for ranking in rankings.values() for each in _evaluate(run, value, ranking)]
-        if value.answers and (names := _of_answers(run, value)):
-            scores += _evaluate_answers(run, value, rankings.values(), names)
-        _write_per_query(run, value, scores)
-        rows += [row for each in scores for row in _results(run, value, each)]
-        notes |= _speed(value, rankings)
+        lists = _rankings(run, value)
+        if run.config.evaluate.runs:
+            for ranking in lists:
+                _write_run(run.folder / "runs" / value.name, value, ranking)
+        scores = [each for ranking in lists for each in by_judgements(value, ranking, asked)]
+        if value.answers and (names := metrics_of_answers(value, asked, run.config.evaluate.depth)):
+            scores += by_answers(folder, value, lists, names)
+        write_per_query(run.folder, value.name, scores)
+        rows += [row for each in scores for row in result_rows(value.name, each)]
+        notes |= {f"{value.name}, {ranking.system}": _notes(ranking) for ranking in lists}
     files.write_json(run.folder / "results.json", rows)
     return notes
 
 
-def _rankings(run: Run, value: Judged) -> Iterator[Ranking]:
-    search = functools.partial(_search, value, min(run.config.evaluate.depth, len(value.candidates)))
-    words = _load_bm25(run, value, BM25)
-    bm25 = search("bm25", words, list(value.queries.values()))
-    yield bm25
-    if run.index(value.name, BM25_ALSO).exists():
-        also = _load_bm25(run, value, BM25_ALSO)
-        yield search(also.system, also, list(value.queries.values()))
-    if not indexes.has_embeddings(run, value.name):
-        return
-    if indexes.has_embeddings(run, value.name, UNTRAINED):
-        yield search("untrained", *_exact(run, value, UNTRAINED))
-    trained, queries = _exact(run, value, TRAINED)
-    dense = search("dense", trained, queries)
-    yield dense
-    for kind in indexes.saved_kinds(run, value.name):
-        yield search(kind.system, indexes.open_index(run, value.name, kind), queries)
-    weight, questions = _weight(run, value, words, trained)
-    began = time.perf_counter()
-    fused = fusion.hybrid((bm25.scores, bm25.rows), (dense.scores, dense.rows), weight, bm25.rows.shape[1])
-    yield Ranking("hybrid", *fused, bm25.seconds + dense.seconds + time.perf_counter() - began, weight, questions)
+def _rankings(run: Run, value: Judged) -> list[Ranking]:
+    """The ranked lists of every system, in the order of the tables."""
+    config, collection = run.config, open_collection(run, value.name)
+    validation = _validation(run, collection, value) if collection.has_embeddings() else None
+    return rankings.rank(
+        value,
+        collection,
+        depth=config.evaluate.depth,
+        words=config.index.words,
+        options=functools.partial(indexes.options_of, config=run.holder("index").config),
+        step=details(run, "train")["step"] if collection.has_embeddings() else None,
+        weigh=functools.partial(hybrid_weight.choose, validation, depth=config.evaluate.depth),
+    )
 
 
-def _load_bm25(run: Run, value: Judged, kind: str) -> Bm25Index:
-    """A BM25 index of a set, over as many texts as the set has candidates."""
-    words = Bm25Index.load(run.index(value.name, kind))
-    indexes.check_count(run.index(value.name, kind), len(words), len(value.candidates))
-    return words
-
-
-def _weight(run: Run, value: Judged, words: Bm25Index, dense: windows.Index) -> tuple[float, int]:
-    """The weight of the dense list, and how many validation questions chose it: 0 where it is the usual one.
-
-    It is the smallest one whose mean reciprocal rank lies within a standard error of the best (the rule of Breiman et
-    al. 1984): of a dozen questions the best one itself would be chance, and the smallest is the nearest to BM25 alone.
-    The test questions have no say in it.
-    """
+def _validation(run: Run, collection: Collection, value: Judged) -> Validation | None:
+    """The validation questions of the set that is divided for training; of no other."""
     if value.name != examples.split_set(run):
-        return fusion.DENSE_WEIGHT, 0
-    embeddings, ids = encoding.load(run.embeddings(value.name, TRAINED), "validation")
-    if len(ids) < _FEWEST:
-        return fusion.DENSE_WEIGHT, 0
+        return None
+    embeddings_QE, ids = encoding.load(collection.embeddings(), "validation")
     queries, qrels = examples.validation(run, ids)  # those of a base may be more, or fewer
-    depth = min(run.config.evaluate.depth, len(value.candidates))
-    own = {}
-    if not queries.keys().isdisjoint(value.candidates):
-        own = beir.own_rows(queries, beir.read_candidates(run.sets / value.name / "corpus.jsonl"))
-    deep = min(depth + bool(own), len(value.candidates))
-    both = words.search(list(queries.values()), deep), dense.search(embeddings, deep)
-    by_words, by_dense = (_others(*ranked, queries, own, depth) for ranked in both)
+    is_candidate = not queries.keys().isdisjoint(value.candidates)
+    own = beir.own_rows(queries, collection.candidates()) if is_candidate else {}
     rows_of = {candidate: row for row, candidate in enumerate(value.candidates)}
     golds = [[rows_of[candidate] for candidate in qrels[id]] for id in ids]
-
-    def reciprocal_ranks(weight: float) -> np.ndarray:
-        _, rows_QK = fusion.hybrid(by_words, by_dense, weight, depth)
-        hits_QK = np.stack([np.isin(rows, gold) for rows, gold in zip(rows_QK, golds)])
-        return np.where(hits_QK.any(axis=1), 1 / (1 + hits_QK.argmax(axis=1)), 0)
-
-    ranks_WQ = np.stack([reciprocal_ranks(weight) for weight in WEIGHTS])
-    losses_WQ = ranks_WQ[ranks_WQ.mean(axis=1).argmax()] - ranks_WQ
-    errors_W = losses_WQ.std(axis=1, ddof=1) / np.sqrt(len(ids))
-    return WEIGHTS[int(np.argmax(losses_WQ.mean(axis=1) <= errors_W))], len(ids)
+    return Validation(queries, embeddings_QE, golds, own, len(value.candidates))
 
 
-def _exact(run: Run, value: Judged, system: str) -> tuple[windows.Index, np.ndarray]:
-    """Exact search over a set's candidates, and the embeddings of its queries."""
-    indexes.check_embeddings(run, system, value)
-    queries, _ = encoding.load(run.embeddings(value.name, system), "queries")
-    return indexes.open_index(run, value.name, INDEXES[EXACT], system), queries
+def _write_run(folder: Path, value: Judged, ranking: Ranking) -> None:
+    name = ranking.system.replace(" ", "_")
+    runs.write_run(folder / f"{name}.trec", list(value.queries), value.candidates, ranking.scores, ranking.rows, name)
 
 
-def _search(value: Judged, depth: int, system: str, index: Any, queries: Any) -> Ranking:
-    """The first `depth` candidates of every query, without the query itself."""
-    # Where a candidate may be the query itself, one more is asked for: dropping it leaves a list of full length.
-    deep = min(depth + bool(value.own), len(value.candidates))
-    # Compilation is not part of the search, and BM25 has none.
-    index.search(queries[: 1 if isinstance(queries, list) else exact.compiling(len(queries))], deep)
-    began = time.perf_counter()
-    scores, rows = index.search(queries, deep)
-    seconds = time.perf_counter() - began
-    return Ranking(system, *_others(scores, rows, value.queries, value.own, depth), seconds)
+def by_judgements(value: Judged, ranking: Ranking, asked: Sequence[str]) -> Iterator[Scores]:
+    """The metrics of a system by every rule of a set.
 
-
-def _others(
-    scores: np.ndarray, rows: np.ndarray, queries: Iterable[str], own: Mapping[str, int], depth: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The first `depth` results that are not the query itself."""
-    scores, rows = metrics.drop_self_matches(scores, rows, queries, own)
-    return scores[:, :depth], rows[:, :depth]
-
-
-def _evaluate(run: Run, value: Judged, ranking: Ranking) -> Iterator[Scores]:
-    query_ids, candidate_ids = list(value.queries), value.candidates
-    if run.config.evaluate.runs:
-        path = run.folder / "runs" / value.name / f"{ranking.system.replace(' ', '_')}.trec"
-        runs.write_run(path, query_ids, candidate_ids, ranking.scores, ranking.rows, ranking.system.replace(" ", "_"))
+    Args:
+      asked: the metrics; without one those that suit the rule.
+    """
+    query_ids = list(value.queries)
+    asked = [name for name in asked if not metrics.is_of_answers(name)]
     for rule, qrels in value.qrels.items():
         # ReQA's rules (which BEIR's folders do not have) ask for the first that answers, also where several do.
         hits = max(map(len, qrels.values())) == 1 or reqa.PAIR in value.qrels
-        asked = [name for name in run.config.evaluate.metrics if not metrics.is_of_answers(name)]
         names = asked or (HITS if hits else RANKING)
-        found = metrics.per_query(ranking.rows, query_ids, candidate_ids, qrels, names)
-        yield Scores(ranking, rule, metrics.judged(query_ids, qrels), found)
+        values = metrics.per_query(ranking.rows, query_ids, value.candidates, qrels, names)
+        yield Scores(ranking, rule, metrics.judged(query_ids, qrels), values)
 
 
-def _of_answers(run: Run, value: Judged) -> Sequence[str]:
+def metrics_of_answers(value: Judged, asked: Sequence[str], depth: int) -> Sequence[str]:
     """The metrics of a set by its answers: those that are asked for; where it has no judgements, some in any case.
 
     Of these, none that looks at more results than there are.
     """
-    asked = [name for name in run.config.evaluate.metrics if metrics.is_of_answers(name)]
-    usual = [name for name in ANSWERS if metrics.cutoff(name) <= run.config.evaluate.depth]
-    return asked or ([] if value.qrels else usual)
+    asked = [name for name in asked if metrics.is_of_answers(name)]
+    return asked or ([] if value.qrels else [name for name in ANSWERS if cutoff(name) <= depth])
 
 
-def _evaluate_answers(run: Run, value: Judged, rankings: Collection[Ranking], names: Sequence[str]) -> Iterator[Scores]:
-    """By the answers that the passages hold, over the questions whose answers are known.
+def by_answers(folder: Path, value: Judged, lists: Sequence[Ranking], names: Sequence[str]) -> Iterator[Scores]:
+    """The metrics of systems by the answers that the passages hold, over the questions whose answers are known.
 
     Each passage of a question is looked at once for all systems.
     """
     is_known_Q = np.array([id in value.answers for id in value.queries])
     ids = [id for id in value.queries if id in value.answers]
     known = [value.answers[id] for id in ids]
-    rows_QK = np.concatenate([ranking.rows for ranking in rankings], axis=1)[is_known_Q]
-    with CandidateTexts(run.sets / value.name / "corpus.jsonl") as texts:
-        found_QK = answers.found(known, rows_QK, lambda row: texts[row].text)
-    ends = np.cumsum([ranking.rows.shape[1] for ranking in rankings])
-    for ranking, part_QK in zip(rankings, np.split(found_QK, ends[:-1], axis=1)):
+    rows_QK = np.concatenate([ranking.rows for ranking in lists], axis=1)[is_known_Q]
+    with CandidateTexts(folder / "corpus.jsonl") as texts:
+        holds_QK = answers.found(known, rows_QK, lambda row: texts[row].text)
+    ends = np.cumsum([ranking.rows.shape[1] for ranking in lists])
+    for ranking, part_QK in zip(lists, np.split(holds_QK, ends[:-1], axis=1)):
         yield Scores(ranking, "answers", ids, metrics.answered(part_QK, names))
 
 
-def _write_per_query(run: Run, value: Judged, scores: Sequence[Scores]) -> None:
+def write_per_query(folder: Path, name: str, scores: Sequence[Scores]) -> None:
+    """Writes what every system got for every question of a set, a file for each rule."""
     for split in dict.fromkeys(each.split for each in scores):
         of_split = [each for each in scores if each.split == split]
-        found = {each.ranking.system: each.values for each in of_split}
-        per_query.write(per_query.path_of(run.folder, value.name, split), of_split[0].queries, found)
+        values = {each.ranking.system: each.values for each in of_split}
+        per_query.write(per_query.path_of(folder, name, split), of_split[0].queries, values)
 
 
-def _results(run: Run, value: Judged, scores: Scores) -> Iterator[dict[str, Any]]:
-    """The rows of results.json for the metrics of a system."""
+def result_rows(name: str, scores: Scores) -> Iterator[dict[str, Any]]:
+    """The rows of results.json for the metrics of a system on a set."""
     ranking = scores.ranking
     for metric, values_Q in scores.values.items():
         yield {
             "system": ranking.system,
-            "dataset": value.name,
+            "dataset": name,
             "split": scores.split,
             "metric": metric,
             "value": round(float(values_Q.mean()), 6),
             "queries": len(scores.queries),
             "seconds": round(ranking.seconds, 3),
-            "step": details(run, "train")["step"] if ranking.system.startswith("dense") else None,
+            "step": ranking.step,
         }
 
 
-def _speed(value: Judged, rankings: dict[str, Ranking]) -> dict[str, Any]:
-    """Queries per second of every system, and ScaNN's recall against exact search."""
-    notes = {
-        f"{value.name}, {name}": {"queries_per_second": round(len(value.queries) / max(ranking.seconds, 1e-9), 1)}
-        for name, ranking in rankings.items()
-    }
-    for name, ranking in rankings.items():
-        if ranking.weight is not None:
-            notes[f"{value.name}, {name}"] |= {"weight_of_dense": ranking.weight, "validation": ranking.validation}
-    for system in {INDEXES[kind].system for kind in DENSE if kind != EXACT} & set(rankings):
-        recalls = tuning.recalls(rankings["dense"].rows, rankings[system].rows)
-        notes[f"{value.name}, {system}"]["recall_against_exact"] = round(float(recalls.mean()), 4)
+def _notes(ranking: Ranking) -> dict[str, Any]:
+    """What the report says about a search."""
+    notes: dict[str, Any] = {"queries_per_second": round(len(ranking.rows) / max(ranking.seconds, 1e-9), 1)}
+    if ranking.weight is not None:
+        notes |= {"weight_of_dense": ranking.weight, "validation": ranking.validation}
+    if ranking.recall is not None:
+        notes["recall_against_exact"] = round(ranking.recall, 4)
     return notes
 
 

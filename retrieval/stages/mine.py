@@ -22,9 +22,9 @@ from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples, initial_parameters
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, query_tokens
-from retrieval.search.index_kind import INDEXES
-from retrieval.stages import hard_negatives, sets
-from retrieval.stages import index as indexes
+from retrieval.search.index_kind import EXACT, INDEXES
+from retrieval.stages import hard_negatives, indexes, sets
+from retrieval.stages.collection import open_collection
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def needs(config: ConfigDict) -> tuple[str, ...]:
     kind = INDEXES.find(config.mine.system, "config.mine.system")
     if kind.of_words:
         return ("index",)
-    return ("train", "encode", "index") if kind.is_saved else ("train", "encode")
+    return ("train", "encode") if kind.name == EXACT else ("train", "encode", "index")
 
 
 def mine(run: Run) -> dict[str, Any]:
@@ -122,14 +122,14 @@ def _check_candidates(run: Run, source: Run, name: str) -> None:
 
 def _searcher(run: Run, source: Run, name: str, texts: list[str]) -> tuple[Callable, Any]:
     """The search of the index that config.mine.system names, and the questions as it takes them."""
-    kind = INDEXES[run.config.mine.system]
-    folder = source.index(name, kind.name)
+    kind, collection = INDEXES[run.config.mine.system], open_collection(source, name)
     if kind.of_words:
-        return kind.load(folder).search, texts
+        return indexes.open_words(kind, collection).search, texts
     queries_QE = _embedded(run, source, texts)
-    if kind.is_saved and not (kind.available() and folder.exists()):
-        raise UserError(f"{folder}: no {kind.title} index there; use config.mine.system=exact")
-    return indexes.open_index(source, name, kind).search, queries_QE
+    if kind.is_saved and not (kind.available() and collection.index(kind.name).exists()):
+        raise UserError(f"{collection.index(kind.name)}: no {kind.title} index there; use config.mine.system=exact")
+    options = indexes.options_of(kind, source.holder("index").config)
+    return indexes.open_dense(kind, collection, options, run.config.evaluate.depth).search, queries_QE
 
 
 def _embedded(run: Run, source: Run, texts: list[str]) -> Any:

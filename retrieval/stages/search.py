@@ -13,9 +13,10 @@ from retrieval.recipes.initial_parameters import load_towers, of_towers
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, query_tokens
 from retrieval.search import fusion
-from retrieval.search.bm25 import Bm25Index
-from retrieval.stages import index as indexes
-from retrieval.stages.index import CORPUS
+from retrieval.search.index_kind import EXACT, INDEXES
+from retrieval.search.windows import Index
+from retrieval.stages import indexes
+from retrieval.stages.collection import CORPUS, Collection, of_pairs, open_collection
 
 _WIDTH = 160
 
@@ -36,7 +37,7 @@ def check(config: ConfigDict) -> None:
 
 
 def search(run: Run) -> None:
-    """Prints the first hits of the dense index, of BM25 and of both merged, each with its id, title and text.
+    """Prints the first hits of the dense index, of those of words and of both merged, each with its id, title and text.
 
     Raises:
       UserError: there is no query, or the corpus has not been indexed.
@@ -49,18 +50,20 @@ def search(run: Run) -> None:
             "has none: add 'prepare' to config.stages with a dump in config.corpus, set config.pairs.files, or set "
             "config.base to a run that has one; in an evaluation set --stage=evaluate searches for its own queries"
         )
-    if not run.index(CORPUS, "bm25").exists():
+    collection, depth = open_collection(run, CORPUS), run.config.evaluate.depth
+    of_words = indexes.kinds_of_words_of(collection, run.config.index.words)
+    if not of_words:
         raise UserError(
             f"{run.folder} has no index of the corpus: run the stages encode and index with encode.corpus=True"
         )
-    depth = run.config.evaluate.depth
-    lists = {"BM25": Bm25Index.load(run.index(CORPUS, "bm25")).search([run.query], depth)}
-    if indexes.has_embeddings(run, CORPUS):
-        lists = {"dense": indexes.dense_index(run, CORPUS).search(_embed(run), depth)} | lists
-        lists["merged"] = fusion.hybrid(lists["BM25"], lists["dense"], fusion.DENSE_WEIGHT, depth)
+    lists = {kind.title: indexes.open_words(kind, collection).search([run.query], depth) for kind in of_words}
+    if collection.has_embeddings():
+        words = lists[of_words[0].title]
+        dense = _dense_index(collection, run.holder("index").config).search(_embed(run), depth)
+        lists = {"dense": dense} | lists | {"merged": fusion.hybrid(words, dense, fusion.DENSE_WEIGHT, depth)}
     shown = min(run.config.search.k, depth)
     wanted = {row for _, rows in lists.values() for row in rows[0, :shown].tolist()}
-    passages = {row: text for row, text in enumerate(indexes.read_candidates(run, CORPUS)) if row in wanted}
+    passages = {row: text for row, text in enumerate(collection.candidates()) if row in wanted}
     for system, (scores, rows) in lists.items():
         print(f"\n{system}")
         for rank in range(shown):
@@ -73,6 +76,12 @@ def hit(rank: int, score: float, passage: Candidate) -> str:
     id, title, text = (terminal.one_line(part) for part in (passage.id, passage.title, passage.text))
     text = text if len(text) <= _WIDTH else text[:_WIDTH].rsplit(" ", 1)[0] + " ..."
     return f"{rank:3}. {score:9.4f}  [{id}]{title and '  '}{title}\n     {text}"
+
+
+def _dense_index(collection: Collection, config: ConfigDict) -> Index:
+    """The dense index that there is, or exact search where there is none."""
+    kind = next(iter(indexes.dense_kinds_of(collection)), INDEXES[EXACT])
+    return indexes.open_dense(kind, collection, indexes.options_of(kind, config), config.evaluate.depth)
 
 
 def _embed(run: Run) -> np.ndarray:
@@ -92,7 +101,7 @@ STAGES.register(
         writes="prints hits for `--query`",
         uses=("seed", "model", "data.query_length", "data.document_length", "evaluate.depth"),
         needs=("index", "prepare", "sets"),
-        also=indexes.of_pairs,
+        also=of_pairs,
         wants=("encode", "train"),
         always=True,
     ),

@@ -21,7 +21,7 @@ from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import initial_parameters
 from retrieval.recipes.recipe import build_model
-from retrieval.stages import index as indexes
+from retrieval.stages.collection import CORPUS, open_collection
 
 # The texts that pairs are drawn from: the first so many of the corpus, which are in the order of a hash.
 _TEXTS = 20_000
@@ -61,7 +61,7 @@ def similarity(run: Run) -> dict[str, Any]:
     """
     settings, vocabulary = run.config.similarity, run.load_vocabulary()
     longest = _longest(run)
-    passages = itertools.islice(indexes.read_candidates(run, indexes.CORPUS), _TEXTS)
+    passages = itertools.islice(open_collection(run, CORPUS).candidates(), _TEXTS)
     texts = [vocabulary.single(ids, longest) for ids in vocabulary.encode_batch([item.text for item in passages])]
     lengths = sorted(settings.lengths) or default_lengths(run)
     config, trained = initial_parameters.load_parameters(run.holder("train").folder, len(vocabulary), run.config.mesh)

@@ -1,0 +1,109 @@
+"""Collections: the texts that a run encodes, indexes and searches. They are its evaluation sets and its corpus."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from retrieval.data.sets import beir
+from retrieval.data.sets.beir import Candidate, Judged
+from retrieval.errors import UserError
+from retrieval.pipeline.run import Run
+from retrieval.search import encoding, windows
+from retrieval.search.index_kind import Embeddings
+
+CORPUS = "corpus"  # the name of the collection of all passages, beside those of the sets
+TRAINED, UNTRAINED = "trained", "untrained"
+
+
+@dataclasses.dataclass(frozen=True)
+class Collection:
+    """Candidates, and where what is made of them lies.
+
+    Attributes:
+      name: of the set, or CORPUS.
+      files: the candidates, as BEIR's corpus.jsonl.
+      embedded: the folder of its embeddings, one folder a system.
+      indexed: the folder of its indexes, one folder a kind.
+      queries: folders with embeddings of queries like those that will come: the set's own, or those of every set.
+    """
+
+    name: str
+    files: tuple[Path, ...]
+    embedded: Path
+    indexed: Path
+    queries: tuple[Path, ...]
+
+    def candidates(self) -> Iterator[Candidate]:
+        """The candidates, in order, one after the other."""
+        return itertools.chain.from_iterable(map(beir.read_candidates, self.files))
+
+    def embeddings(self, system: str = TRAINED) -> Path:
+        """The folder of its embeddings by one system."""
+        return self.embedded / system
+
+    def has_embeddings(self, system: str = TRAINED) -> bool:
+        """Whether the stage `encode` has encoded it."""
+        return self.embeddings(system).exists()
+
+    def index(self, kind: str) -> Path:
+        """The folder of an index."""
+        return self.indexed / kind
+
+    def query_embeddings(self) -> np.ndarray:
+        """Embeddings [Q, E] of queries like those that will come; Q may be 0."""
+        there = [encoding.load(folder, "queries")[0] for folder in self.queries if folder.exists()]
+        return np.concatenate(there) if sum(map(len, there)) else np.zeros((0, 0), np.float32)
+
+    def contents(self, depth: int, system: str = TRAINED) -> Embeddings:
+        """What an index of embeddings is built from, for searches of so many results."""
+        embeddings_WE, ids = encoding.load(self.embeddings(system), "candidates")
+        return Embeddings(embeddings_WE, windows.owners(ids), self.query_embeddings, depth)
+
+    def check_embeddings(self, value: Judged, system: str = TRAINED) -> None:
+        """Checks that the embeddings are of a set's candidates and queries as they are now.
+
+        Raises:
+          UserError: they are older; results would be taken for those of other texts.
+        """
+        folder = self.embeddings(system)
+        for kind, ids in (("candidates", value.candidates), ("queries", value.queries)):
+            embedded = dict.fromkeys(encoding.load_ids(folder, kind))
+            for number, (id, other) in enumerate(itertools.zip_longest(ids, embedded), 1):
+                if id != other:
+                    raise UserError(
+                        f"{folder}: older than the set: of its {len(ids)} {kind} '{id}' is number {number}, and "
+                        f"'{other}' of the {len(embedded)} embeddings; --stage=encode,index makes both again"
+                    )
+
+
+def set_names(run: Run) -> list[str]:
+    """The names of the evaluation sets that are written."""
+    return sorted(path.name for path in run.sets.iterdir() if path.is_dir()) if run.sets.exists() else []
+
+
+def open_collection(run: Run, name: str) -> Collection:
+    """A set by its name, or the corpus: its passages, or without one those of labelled examples."""
+    sets = [name] if name != CORPUS else set_names(run)
+    return Collection(
+        name,
+        tuple(run.passages) if name == CORPUS else (run.sets / name / "corpus.jsonl",),
+        run.embeddings(name, TRAINED).parent,
+        run.index(name, "of").parent,
+        tuple(run.embeddings(other, TRAINED) for other in sets),
+    )
+
+
+def collections(run: Run) -> list[Collection]:
+    """The evaluation sets, and the corpus where it is to be searched."""
+    corpus = [CORPUS] if run.passages and run.config.encode.corpus else []
+    return [open_collection(run, name) for name in (*set_names(run), *corpus)]
+
+
+def of_pairs(config: ConfigDict) -> tuple[str, ...]:
+    """`pairs`, where the passages of labelled examples stand in for a prepared corpus."""
+    stands_in = config.encode.corpus and not config.base and "prepare" not in config.stages
+    return ("pairs",) if stands_in else ()

@@ -1,0 +1,95 @@
+"""The stage `encode`: texts to embeddings."""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from retrieval.config.fields import SWITCH, Field, declare, whole
+from retrieval.data.sets import beir
+from retrieval.pipeline.run import Run
+from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.recipes import examples
+from retrieval.recipes.encoder_sizes import longest_text
+from retrieval.recipes.initial_parameters import load_towers, of_towers
+from retrieval.recipes.placement import local_mesh, parameters_of
+from retrieval.recipes.towers import Embedder, build_towers, candidate_windows, query_tokens
+from retrieval.search import encoding
+from retrieval.stages.collection import CORPUS, TRAINED, UNTRAINED, Collection, collections, of_pairs
+
+declare(
+    "encode",
+    batch_tokens=Field(262_144, whole(1), "tokens of a batch of texts"),
+    shard_size=Field(65_536, whole(1), "texts of a file of embeddings; those of one are in memory at a time"),
+    windows=Field(1, whole(1), "windows of a candidate at most; its best one scores (MaxP); 1: its beginning (FirstP)"),
+    untrained=Field(True, SWITCH, "whether the towers before training are evaluated too, as a baseline"),
+    corpus=Field(True, SWITCH, "whether the corpus is indexed, for --stage=search"),
+)
+
+
+def encode(run: Run) -> dict[str, Any]:
+    """Writes the embeddings of every set, and of the corpus, by the trained towers and by the untrained ones."""
+    vocabulary = run.load_vocabulary()
+    config = of_towers(run)
+    mesh = local_mesh(config)  # every host has shards of its own
+    embedder = Embedder(config, vocabulary, mesh)
+    tokens_of = functools.partial(query_tokens, config, vocabulary)
+    windows_of = functools.partial(candidate_windows, config, vocabulary)
+    counts = {}
+    for system, params in _systems(run, config, len(vocabulary)):
+        for collection in collections(run):
+            name = collection.name
+            if name == CORPUS and system == UNTRAINED:
+                continue
+            write = functools.partial(
+                encoding.encode,
+                collection.embeddings(system),
+                shard_size=config.encode.shard_size,
+                batch_tokens=config.encode.batch_tokens,
+                longest=longest_text(config),
+                multiple=mesh.size,
+            )
+            if name != CORPUS:
+                queries = beir.read_queries(run.sets / name / "queries.jsonl")
+                _encode_queries("queries", queries, write, embedder.queries(params), tokens_of)
+            if system == TRAINED and name == examples.split_set(run):
+                queries, _ = examples.validation(run)
+                _encode_queries("validation", queries, write, embedder.queries(params), tokens_of)
+            counts[f"{name}, {system}"] = _encode_candidates(collection, write, embedder.documents(params), windows_of)
+    return counts
+
+
+def _systems(run: Run, config: ConfigDict, vocab_size: int) -> Iterator[tuple[str, Any]]:
+    """The parameters of the towers, by system."""
+    yield TRAINED, parameters_of(load_towers(run, vocab_size))
+    if run.config.encode.untrained:
+        yield UNTRAINED, parameters_of(build_towers(config, vocab_size))
+
+
+def _encode_queries(
+    kind: str, queries: Mapping[str, str], write: Callable, embed: encoding.Embed, tokens: Callable
+) -> None:
+    write(kind, queries.items(), len(queries), lambda texts: [[ids] for ids in tokens(texts)], embed)
+
+
+def _encode_candidates(collection: Collection, write: Callable, embed: encoding.Embed, tokens: Callable) -> int:
+    # Read twice: a collection may be larger than the memory, and the names of the shards say how many there are.
+    total = sum(1 for _ in collection.candidates())
+    write("candidates", ((item.id, item) for item in collection.candidates()), total, tokens, embed)
+    return total
+
+
+STAGES.register(
+    "encode",
+    Stage(
+        encode,
+        reads="checkpoint, sets, passages",
+        writes="`embeddings/`",
+        settings=("seed", "encode", "model", "data.query_length", "data.document_length", "loop.validate_queries"),
+        needs=("prepare", "sets", "train"),
+        also=of_pairs,
+        outputs=("embeddings",),
+        everywhere=True,
+    ),
+)
