@@ -17,7 +17,7 @@ from retrieval.models.text import Text
 from retrieval.models.transformer import Transformer, TransformerConfig
 from retrieval.models.two_tower import TowerConfig, create
 from retrieval.models.warm_start import copy_encoder
-from retrieval.training.reranking import class_cross_entropy
+from retrieval.training.objectives.relevance import class_cross_entropy
 
 
 @pytest.fixture(scope="module", params=[1, 2])
@@ -72,7 +72,7 @@ def test_scores_and_gradients_are_the_same_on_any_mesh():
     def loss(params, batch):
         text, ids = batch
         logits = nnx.merge(graphdef, params)(text, jax.random.key(0))
-        loss_B, _ = class_cross_entropy(jnp.stack([logits, -logits], axis=1), ids)
+        loss_B, _ = class_cross_entropy(jnp.stack([logits, -logits], axis=1), {"document_id": ids})
         return loss_B.mean(), (loss_B, relevance(logits))
 
     assert_same_on_any_mesh(jax.value_and_grad(loss, has_aux=True), params, (pairs(), ids), atol=2e-5)

@@ -9,7 +9,13 @@ import pytest
 from support.devices import assert_same_on_any_mesh
 
 from retrieval.errors import UserError
-from retrieval.training.losses import OTHER_POSITIVES, OWN_NEGATIVES, free_bits, in_batch_softmax, token_cross_entropy
+from retrieval.training.candidates import inner_products
+from retrieval.training.losses import free_bits, token_cross_entropy
+from retrieval.training.objectives.in_batch_softmax import OTHER_POSITIVES, in_batch_softmax
+from retrieval.training.objectives.margins import triplet
+from retrieval.training.objectives.own_negatives import multi_negative_nll, two_way_nll
+
+OWN_NEGATIVES = {"triplet": triplet, "two_way_nll": two_way_nll, "multi_negative_nll": multi_negative_nll}
 
 
 def softmax_by_loops(query, document, ids, log_q, temperature, symmetric):
@@ -361,6 +367,11 @@ def test_the_mlm_loss_and_its_gradient_are_the_same_on_any_mesh():
     assert_same_on_any_mesh(jax.value_and_grad(loss, has_aux=True), jnp.linspace(0.5, 1.5, 7), mlm_batch())
 
 
+def of_own_negatives(name, query, document, ids, **options):
+    """A loss of an example's own documents, of their inner products."""
+    return OWN_NEGATIVES[name](inner_products(query, document), {"document_id": ids}, **options)
+
+
 def own_negatives_by_loops(name, query, document, ids, temperature, margin=1.0):
     """Losses [B] and recall@1 [B] of a loss of an example's own documents, one score at a time.
 
@@ -388,7 +399,7 @@ def test_losses_of_own_negatives_are_those_of_the_loops(name, K):
     query, document, ids, _ = batch(B=16, K=K, documents=4)
     assert (ids[:, 1:] == ids[:, :1]).any(axis=1).any()  # copies of the positive among its negatives
     options = {"temperature": 0.7} | ({"margin": 2.0} if name == "triplet" else {})
-    loss, metrics = OWN_NEGATIVES[name](query, document, ids, **options)
+    loss, metrics = of_own_negatives(name, query, document, ids, **options)
     expected, hits = own_negatives_by_loops(name, query, document, ids, **options)
     np.testing.assert_allclose(loss, expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(metrics["recall@1"], hits)
@@ -398,7 +409,7 @@ def test_losses_of_own_negatives_are_those_of_the_loops(name, K):
 @pytest.mark.parametrize("name", OWN_NEGATIVES)
 def test_gradients_of_own_negatives_are_finite_differences_of_the_loops(name):
     query, document, ids, _ = batch(B=6, K=3, E=3, documents=4)
-    grads = jax.grad(lambda q, d: OWN_NEGATIVES[name](q, d, ids, temperature=0.7)[0].sum(), (0, 1))(query, document)
+    grads = jax.grad(lambda q, d: of_own_negatives(name, q, d, ids, temperature=0.7)[0].sum(), (0, 1))(query, document)
     wide = [query.astype(np.float64), document.astype(np.float64)]
     for array, grad in zip(wide, grads):
         for index in np.ndindex(array.shape):
@@ -414,7 +425,7 @@ def test_gradients_of_own_negatives_are_finite_differences_of_the_loops(name):
 def test_losses_of_own_negatives_and_their_gradients_are_the_same_on_any_mesh(name):
     def loss(scale, batch):
         query, document, ids, _ = batch
-        values, metrics = OWN_NEGATIVES[name](query * scale, document, ids)
+        values, metrics = of_own_negatives(name, query * scale, document, ids)
         return values.mean(), (values, metrics)
 
     step = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True, allow_int=True)
@@ -430,25 +441,25 @@ def test_losses_of_own_negatives_and_their_gradients_are_the_same_on_any_mesh(na
 def test_an_example_whose_negatives_are_copies_of_its_positive_teaches_nothing(name):
     query, document, _, _ = batch(K=3)
     ids = jnp.full((8, 3), 5)
-    loss, metrics = OWN_NEGATIVES[name](query, document, ids)
+    loss, metrics = of_own_negatives(name, query, document, ids)
     np.testing.assert_array_equal(loss, 0)
     np.testing.assert_array_equal(metrics["recall@1"], 1)
-    assert not jax.grad(lambda d: OWN_NEGATIVES[name](query, d, ids)[0].sum())(document).any()
+    assert not jax.grad(lambda d: of_own_negatives(name, query, d, ids)[0].sum())(document).any()
 
 
 @pytest.mark.parametrize("name", OWN_NEGATIVES)
 def test_large_scores_of_own_negatives_do_not_overflow(name):
     query, document, ids, _ = batch(K=3)
-    loss, grad = jax.value_and_grad(lambda q: OWN_NEGATIVES[name](q * 1e4, document, ids)[0].sum())(query)
+    loss, grad = jax.value_and_grad(lambda q: of_own_negatives(name, q * 1e4, document, ids)[0].sum())(query)
     assert np.isfinite(loss) and np.isfinite(grad).all()
 
 
 @pytest.mark.parametrize("name", OWN_NEGATIVES)
 def test_own_negatives_are_needed(name):
     with pytest.raises(UserError, match="a loss of hard negatives, but an example has 1 document"):
-        OWN_NEGATIVES[name](*batch(K=1)[:3])
+        of_own_negatives(name, *batch(K=1)[:3])
     with pytest.raises(UserError, match="temperature 0: must be greater than 0"):
-        OWN_NEGATIVES[name](*batch(K=2)[:3], temperature=0)
+        of_own_negatives(name, *batch(K=2)[:3], temperature=0)
 
 
 def test_free_bits_are_free_in_every_dimension():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.devices import assert_same_on_any_mesh
 
-from retrieval.training.multi_label_margin import NO_DOCUMENT, multi_label_margin
+from retrieval.training.objectives.margins import NO_DOCUMENT, multi_label_margin
 
 
 def batch(B=16, K=1, E=5, documents=12, most=3, seed=0):

@@ -8,10 +8,15 @@ import pytest
 from configs import ict_bfs_wlp
 from retrieval.errors import UserError
 from retrieval.models.text import Text
-from retrieval.recipes import objective as objectives
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import abstract_model, build_model, recipe_of
-from retrieval.training import losses
+from retrieval.training.candidates import inner_products
+from retrieval.training.loss_kind import LOSSES
+from retrieval.training.objectives.distillation import kl_divergence, margin_mse
+from retrieval.training.objectives.in_batch_softmax import OTHER_POSITIVES, PUSHED, in_batch_softmax
+from retrieval.training.objectives.margins import multi_label_margin, triplet
+from retrieval.training.objectives.own_negatives import multi_negative_nll, two_way_nll
+from retrieval.training.objectives.relevance import binary_cross_entropy
 
 RANDOM = np.random.default_rng(0)
 TEXTS = (RANDOM.integers(1, 50, (4, 10)) * (np.arange(10) < RANDOM.integers(4, 11, (4, 1)))).astype(np.int32)
@@ -33,25 +38,40 @@ def labelled():
     model = build_model(config, 50)
     documents = RANDOM.integers(1, 50, (4, 3, 10), np.int32)
     batch = {"query": TEXTS, "document": documents, "document_id": RANDOM.integers(0, 5, (4, 3))}
-    batch |= {"log_q": RANDOM.normal(size=(4, 3)).astype(np.float32)}
+    batch |= {name: RANDOM.normal(size=(4, 3)).astype(np.float32) for name in ("log_q", "teacher")}
     query = model.encode_queries(Text.from_ids(TEXTS, 0 * TEXTS), None)
     rows = documents.reshape(12, 10)
     document = model.encode_documents(Text.from_ids(rows, 0 * rows), None).reshape(4, 3, 8)
     return model, jax.tree.map(jnp.asarray, batch), query, document
 
 
-@pytest.mark.parametrize("name", objectives.LOSSES)
+# The losses that two towers can have, as functions of their embeddings and of a batch.
+OF_TOWERS = {
+    "in_batch_softmax": lambda q, d, batch: in_batch_softmax(
+        q, d, batch["document_id"], batch["log_q"], temperature=0.5
+    ),
+    "multi_label_margin": lambda q, d, batch: multi_label_margin(
+        q, d, batch["document_id"], batch["document_id"][:, :1], margin=2.0
+    ),
+    "triplet": lambda q, d, batch: triplet(inner_products(q, d), batch, temperature=0.5, margin=2.0),
+    "two_way_nll": lambda q, d, batch: two_way_nll(inner_products(q, d), batch, temperature=0.5),
+    "multi_negative_nll": lambda q, d, batch: multi_negative_nll(inner_products(q, d), batch, temperature=0.5),
+    "binary_cross_entropy": lambda q, d, batch: binary_cross_entropy(inner_products(q, d), batch, temperature=0.5),
+    "margin_mse": lambda q, d, batch: margin_mse(inner_products(q, d), batch, temperature=0.5),
+    "kl_divergence": lambda q, d, batch: kl_divergence(inner_products(q, d), batch, temperature=0.5, softening=3.0),
+}
+
+
+def test_every_loss_but_that_of_classes_is_for_towers():
+    assert LOSSES.keys() - OF_TOWERS.keys() == {"class_cross_entropy"}
+
+
+@pytest.mark.parametrize("name", OF_TOWERS)
 def test_towers_are_trained_for_the_loss_that_the_config_names(name, labelled):
     model, batch, query, document = labelled
-    config = make_config(**{"train.loss": name, "train.margin": 2.0})
+    config = make_config(**{"train.loss": name, "train.margin": 2.0, "train.softening": 3.0})
     found, metrics = recipe_of(config).objective(bind(model))(parameters_of(model), batch, jax.random.key(0))
-    ids = batch["document_id"]
-    if name == "in_batch_softmax":
-        expected, _ = losses.in_batch_softmax(query, document, ids, batch["log_q"], temperature=0.5)
-    elif name == "triplet":
-        expected, _ = losses.triplet(query, document, ids, temperature=0.5, margin=2.0)
-    else:
-        expected, _ = losses.OWN_NEGATIVES[name](query, document, ids, temperature=0.5)
+    expected, _ = OF_TOWERS[name](query, document, batch)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(metrics["tokens"], (TEXTS > 0).sum(axis=1) + 30)
 
@@ -92,30 +112,52 @@ def test_known_positives_are_masked_or_counted_or_pushed_away(labelled, chunk_si
     known = np.stack([ids[:, 0], ids[[1, 0, 3, 2], 0]], axis=1)
     batch |= {"document_id": ids, "positive_ids": known}
     found = {}
-    for use in objectives.OTHER_POSITIVES:
+    for use in (*OTHER_POSITIVES, PUSHED):
         config = make_config(**{"train.other_positives": use, "train.symmetric": True, "train.chunk_size": chunk_size})
         without = {name: value for name, value in batch.items() if name != "positive_ids"}
         given = without if use == "negatives" else batch  # as `examples.known_positives` has it
         found[use], _ = recipe_of(config).objective(bind(model))(parameters_of(model), given, jax.random.key(0))
         options = {} if use == "negatives" else dict(positive_ids_BP=known, other_positives=use)
         options |= dict(temperature=0.5, symmetric=True)
-        expected, _ = losses.in_batch_softmax(query, document, ids, batch["log_q"], **options)
+        expected, _ = in_batch_softmax(query, document, ids, batch["log_q"], **options)
         np.testing.assert_allclose(found[use], expected, rtol=1e-4, atol=1e-5)
     assert all((np.abs(found["mask"] - found[use]) > 1e-3).any() for use in ("mean", "negatives"))
 
 
 def test_a_loss_of_hard_negatives_needs_some():
     config = make_config(**{"train.loss": "two_way_nll"})
-    with pytest.raises(UserError, match=r"config\.train\.loss=two_way_nll .*set config\.data\.negatives=1 or more"):
-        objectives.check(config)
+    message = r"loss=two_way_nll .*set config\.data\.negatives=1 or more .*=in_batch_softmax or multi_label_margin"
+    with pytest.raises(UserError, match=message):
+        recipe_of(config).check()
     config.data.negatives = 1
-    objectives.check(config)
-    config.train.other_positives = "mean"
-    with pytest.raises(UserError, match=r"config\.train\.other_positives=mean is a part of"):
-        objectives.check(config)
-    config.train.symmetric = True
-    with pytest.raises(UserError, match=r"config\.train\.symmetric=True is a part of"):
-        objectives.check(config)
+    recipe_of(config).check()
+
+
+def test_a_loss_that_the_model_has_nothing_for_is_refused_with_those_that_fit():
+    config = make_config(**{"train.loss": "class_cross_entropy", "data.negatives": 1, "train.temperature": 1.0})
+    with pytest.raises(UserError, match=r"compares classes, and a model .* gives embeddings and scores: .*kl_div"):
+        recipe_of(config).check()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "default"),
+    [
+        ("symmetric", True, "False"),
+        ("other_positives", "mean", "mask"),
+        ("margin", 2.0, "1.0"),
+        ("softening", 2.0, "1.0"),
+    ],
+)
+def test_an_option_that_the_loss_would_ignore_is_refused(option, value, default):
+    config = make_config(**{"train.loss": "two_way_nll", "data.negatives": 1, f"train.{option}": value})
+    message = rf"train\.{option}={value} is a part of .* loss is two_way_nll: set config\.train\.{option}={default}"
+    with pytest.raises(UserError, match=message):
+        recipe_of(config).check()
+
+
+def test_what_only_leaves_something_out_may_stay_for_a_loss_without_it():
+    changes = {"train.log_q": False, "train.other_positives": "negatives", "data.negatives": 1}
+    recipe_of(make_config(**{"train.loss": "two_way_nll"}, **changes)).check()
 
 
 def test_the_decoder_is_no_part_of_a_masked_language_model():

@@ -9,15 +9,22 @@ import pytest
 from support.devices import assert_same_on_any_mesh
 
 from retrieval.errors import UserError
-from retrieval.training.distillation import kl_divergence, margin_mse
-from retrieval.training.reranking import binary_cross_entropy, class_cross_entropy, listwise_softmax
+from retrieval.training.objectives.distillation import kl_divergence, margin_mse
+from retrieval.training.objectives.own_negatives import multi_negative_nll
+from retrieval.training.objectives.relevance import binary_cross_entropy, class_cross_entropy
+
+
+def fields(teacher, ids):
+    """The fields of a batch that losses of candidates read."""
+    return {"document_id": ids, "teacher": teacher}
+
 
 LOSSES = {
-    "binary": lambda score, teacher, ids: binary_cross_entropy(score, ids),
-    "class": lambda score, teacher, ids: class_cross_entropy(jnp.stack([-score, score], axis=2), ids),
-    "listwise": lambda score, teacher, ids: listwise_softmax(score, ids),
-    "margin_mse": margin_mse,
-    "kl": lambda score, teacher, ids: kl_divergence(score, teacher, ids, temperature=2.0),
+    "binary": lambda score, teacher, ids: binary_cross_entropy(score, fields(teacher, ids)),
+    "class": lambda score, teacher, ids: class_cross_entropy(jnp.stack([-score, score], axis=2), fields(teacher, ids)),
+    "listwise": lambda score, teacher, ids: multi_negative_nll(score, fields(teacher, ids)),
+    "margin_mse": lambda score, teacher, ids: margin_mse(score, fields(teacher, ids)),
+    "kl": lambda score, teacher, ids: kl_divergence(score, fields(teacher, ids), softening=2.0),
 }
 
 
@@ -120,6 +127,13 @@ def test_a_student_that_agrees_with_its_teacher_learns_nothing(name):
     np.testing.assert_allclose(grad, 0, atol=1e-5)
 
 
+def test_a_temperature_divides_the_students_scores_alone():
+    score, teacher, ids = batch()
+    for name, loss in (("margin_mse", margin_mse), ("kl", lambda *args, **o: kl_divergence(*args, softening=2.0, **o))):
+        found, _ = loss(score, fields(teacher, ids), temperature=0.5)
+        np.testing.assert_allclose(found, LOSSES[name](score / 0.5, teacher, ids)[0], rtol=1e-5)
+
+
 def test_losses_of_candidates_are_torchs():
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
     functional = torch.nn.functional
@@ -145,7 +159,9 @@ def test_losses_of_candidates_are_torchs():
 def test_an_unusable_batch_of_a_student_is_refused():
     score, teacher, ids = batch()
     for loss in (margin_mse, kl_divergence):
-        with pytest.raises(UserError, match="it has 1: the positive"):
-            loss(score[:, :1], teacher[:, :1], ids[:, :1])
-    with pytest.raises(UserError, match="temperature 0"):
-        kl_divergence(score, teacher, ids, temperature=0)
+        with pytest.raises(UserError, match="an example has 1 document: the positive"):
+            loss(score[:, :1], fields(teacher, ids))
+        with pytest.raises(UserError, match="temperature 0"):
+            loss(score, fields(teacher, ids), temperature=0)
+        with pytest.raises(UserError, match="teacher's scores, but the labelled examples have none"):
+            loss(score, {"document_id": ids})

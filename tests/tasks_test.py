@@ -24,7 +24,7 @@ from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.data.shards import prepared_corpus
 from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.errors import UserError
-from retrieval.training import losses
+from retrieval.training.objectives.in_batch_softmax import in_batch_softmax
 
 LENGTHS = features.pair_lengths(query=24, document=64)
 K = 3  # hard negatives
@@ -635,7 +635,7 @@ def test_the_loss_of_a_batch_with_hard_negatives_equals_numpy(corpus, hard, pack
     query, document = (embedded(batch, side, table) for side in ("query", "document"))
     document = document.reshape(8, negatives, -1)
     options = dict(temperature=2.0, positive_ids_BP=batch["positive_ids"])
-    loss, _ = losses.in_batch_softmax(query, document, batch["document_id"], batch["log_q"], **options)
+    loss, _ = in_batch_softmax(query, document, batch["document_id"], batch["log_q"], **options)
     logits = query @ document.reshape(-1, 5).T / 2 - batch["log_q"].reshape(-1)
     ids = batch["document_id"].reshape(-1)
     for row, values in enumerate(logits):

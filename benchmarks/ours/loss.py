@@ -9,13 +9,14 @@ import numpy as np
 
 from benchmarks import worker
 from benchmarks.measure import timed
-from retrieval.training import losses
+from retrieval.training.loss_kind import Metrics
+from retrieval.training.objectives.in_batch_softmax import in_batch_softmax
 
 
 def plain(
     query_BE: jax.Array, document_BKE: jax.Array, document_ids_BK: jax.Array, temperature: float
-) -> tuple[jax.Array, losses.Metrics]:
-    """What `losses.in_batch_softmax` computes with no correction and one document a query, as a textbook has it."""
+) -> tuple[jax.Array, Metrics]:
+    """What `in_batch_softmax` computes with no correction and one document a query, as a textbook has it."""
     score_BB = query_BE @ document_BKE[:, 0].T
     ids_B = document_ids_BK[:, 0]
     positive_BB = jnp.eye(len(ids_B), dtype=bool)
@@ -27,9 +28,9 @@ def plain(
 
 def blocks(
     query_BE: jax.Array, document_BKE: jax.Array, document_ids_BK: jax.Array, temperature: float
-) -> tuple[jax.Array, losses.Metrics]:
+) -> tuple[jax.Array, Metrics]:
     """The project's loss."""
-    return losses.in_batch_softmax(query_BE, document_BKE, document_ids_BK, None, temperature=temperature)
+    return in_batch_softmax(query_BE, document_BKE, document_ids_BK, None, temperature=temperature)
 
 
 LOSSES = {"plain": plain, "blocks": blocks}
@@ -42,7 +43,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
     query_BE, document_BE = (jnp.asarray(_directions(generator, shape)) for _ in range(2))
     ids_BK = jnp.arange(len(query_BE))[:, None]
 
-    def mean(query_BE: jax.Array, document_BE: jax.Array) -> tuple[jax.Array, losses.Metrics]:
+    def mean(query_BE: jax.Array, document_BE: jax.Array) -> tuple[jax.Array, Metrics]:
         loss_B, metrics = loss(query_BE, document_BE[:, None], ids_BK, 0.05)
         return loss_B.mean(), metrics
 

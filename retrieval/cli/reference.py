@@ -12,6 +12,7 @@ from retrieval.data.labelled.labelled_format import LABELLED
 from retrieval.data.sets.qa import QUESTIONS
 from retrieval.data.sets.set_format import all_sets
 from retrieval.pipeline.stage import STAGES
+from retrieval.training.loss_kind import LOSSES, Loss
 
 FOLDER = REPOSITORY / "docs" / "reference"
 
@@ -74,11 +75,26 @@ def formats_page() -> str:
     )
 
 
+def losses_page() -> str:
+    """Every loss."""
+    rows = (
+        (f"`{name}`", loss.help, loss.compares, _needs(loss), ", ".join(f"`{option}`" for option in loss.options))
+        for name, loss in sorted(LOSSES.items())
+    )
+    return _page(
+        "Losses",
+        "`config.train.loss` names one. Two towers may have any but those of classes, which need a reranker. "
+        "An option of another loss must have its default.",
+        _table(("loss", "what it is", "compares", "needs", "options"), rows),
+    )
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
     "fields.md": fields_page,
     "stages.md": stages_page,
     "experiments.md": experiments_page,
     "formats.md": formats_page,
+    "losses.md": losses_page,
 }
 
 
@@ -98,6 +114,10 @@ def _cell(text: str) -> str:
 
 def _needed(kind: fields.Kind) -> str:
     return kind.needed if kind.names is None else f"the name of a {kind.needed}"
+
+
+def _needs(loss: Loss) -> str:
+    return ", ".join(["hard negatives"] * loss.needs_negatives + ["a teacher's scores"] * loss.needs_teacher)
 
 
 def _readers(path: str) -> list[str]:

@@ -12,6 +12,7 @@ from retrieval.errors import UserError, first_line, unknown_name
 from retrieval.pipeline.stage import STAGES
 from retrieval.recipes.recipe import RECIPES
 from retrieval.search.index_kind import INDEXES
+from retrieval.training.loss_kind import LOSSES
 
 
 def defaults(plugins: Sequence[str] = ()) -> ConfigDict:
@@ -55,9 +56,9 @@ def sized(size: str, **makers: Callable[[], ConfigDict]) -> ConfigDict:
 
 
 def load_fields() -> None:
-    """Imports what declares fields: stages and recipes with what they are made of, formats of sets, kinds of index."""
+    """Imports what declares fields: stages, recipes with what they are made of, losses, formats of sets, indexes."""
     importlib.import_module("retrieval.config.run_fields")
-    for table in (STAGES, RECIPES, SETS, INDEXES):
+    for table in (STAGES, RECIPES, LOSSES, SETS, INDEXES):
         len(table)  # which imports its entries
 
 

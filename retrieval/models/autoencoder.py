@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from retrieval.arrays import reshape_rows
-from retrieval.config.fields import NOT_NEGATIVE, SWITCH, Field, declare, one_of, whole
+from retrieval.config.fields import SWITCH, Field, declare, one_of, whole
 from retrieval.errors import UserError, unknown_name
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.text import Text, by_group, first, lookup, same_text
@@ -50,11 +50,6 @@ declare(
     reach=Field("layer", one_of("reach", REACHES), "what the span is of: each layer, or the whole decoder"),
     latent=Field(0, whole(0), "size of a latent variable between encoder and decoder (Optimus); 0: none"),
     bias=Field(True, SWITCH, "whether the decoder's logits have the output layer's bias"),
-)
-declare(
-    "train",
-    kl_weight=Field(1.0, NOT_NEGATIVE, "weight of the latent variable's KL divergence"),
-    free_bits=Field(0.0, NOT_NEGATIVE, "nats of each latent dimension that cost nothing"),
 )
 
 

@@ -1,7 +1,8 @@
 """A recipe: all that training knows about a family of models, in one object. `config.recipe` names it."""
 
 import abc
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -15,7 +16,9 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, multiples
 from retrieval.pipeline.run import Run
 from retrieval.registry import Table
+from retrieval.training import loss_kind
 from retrieval.training.loop import Objective
+from retrieval.training.loss_kind import LOSSES, Loss, Options
 
 
 class Recipe(abc.ABC):
@@ -26,12 +29,15 @@ class Recipe(abc.ABC):
       label: what it trains, for errors, such as 'a masked language model'.
       has_towers: whether the model has a query tower and a document tower. Other models give their encoder to towers.
       sides: the fields of a batch that hold texts -> 'query' or 'document', whose lengths and packing they have.
+      gives: what its model gives to the loss that `train.loss` names, as `loss_kind` has it; empty where it has a loss
+        of its own.
     """
 
     kind: ClassVar[str]
     label: ClassVar[str]
     has_towers: ClassVar[bool] = False
     sides: ClassVar[Mapping[str, str]]
+    gives: ClassVar[Sequence[str]] = ()
 
     def __init__(self, config: ConfigDict):
         self.config = config
@@ -78,7 +84,10 @@ class Recipe(abc.ABC):
         Raises:
           UserError: they do not fit each other.
         """
-        check_encoder(self.config.model)
+        config = self.config
+        check_encoder(config.model)
+        if self.gives:
+            loss_kind.check(config.train.loss, self.label, self.gives, self.loss_options(), config.data.negatives)
 
     def check_validation(self) -> None:
         """Checks that checkpoints can be validated.
@@ -99,9 +108,18 @@ class Recipe(abc.ABC):
         self.check_validation()
         raise NotImplementedError("`check_validation` refuses it")
 
+    @property
+    def loss(self) -> Loss | None:
+        """The loss that `train.loss` names; None where the recipe has a loss of its own."""
+        return LOSSES.find(self.config.train.loss, "config.train.loss") if self.gives else None
+
+    def loss_options(self) -> Options:
+        """The options of all losses, by their dotted names."""
+        return {name: operator.attrgetter(name)(self.config) for name in loss_kind.option_names()}
+
     def known_positives(self) -> bool:
         """Whether examples have the ids of their query's known positives."""
-        return False
+        return self.loss is not None and self.loss.takes_positives(self.loss_options())
 
     def check_chunks(self, devices: int) -> None:
         """Checks `train.chunk_size`.

@@ -10,6 +10,7 @@ import jax
 from flax import nnx
 
 from retrieval.arrays import reshape_rows
+from retrieval.config.fields import NOT_NEGATIVE, Field, declare
 from retrieval.models.autoencoder import Autoencoder, DecoderConfig, following, unmasked
 from retrieval.models.transformer import TransformerConfig
 from retrieval.recipes.batch_fields import for_every_text, text_count, text_of, token_count
@@ -19,6 +20,12 @@ from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES
 from retrieval.training import losses
 from retrieval.training.loop import Objective
+
+declare(
+    "train",
+    kl_weight=Field(1.0, NOT_NEGATIVE, "weight of the latent variable's KL divergence"),
+    free_bits=Field(0.0, NOT_NEGATIVE, "nats of each latent dimension that cost nothing"),
+)
 
 
 class AutoencoderRecipe(MlmRecipe):

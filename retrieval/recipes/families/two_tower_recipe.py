@@ -15,30 +15,32 @@ from retrieval.models import two_tower
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline.run import Run
-from retrieval.recipes import objective, towers, validation
+from retrieval.recipes import towers, validation
 from retrieval.recipes.batch_fields import embed, token_count
 from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES, Recipe, copy_parameters
+from retrieval.training.candidates import inner_products
 from retrieval.training.loop import Objective
+from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, SCORES
 
 
 class TwoTowerRecipe(Recipe):
-    """Queries and documents are embedded; `train.loss` compares them."""
+    """Queries and documents are embedded; `train.loss` compares them, or their inner products."""
 
     kind = "pair"
     label = "a model of two towers"
     has_towers = True
     sides = {"query": "query", "document": "document"}
+    gives = (EMBEDDINGS, SCORES)
 
     def build(self, vocab_size: int) -> TwoTower:
         """Two towers, which may share their parameters."""
         return towers.build_towers(self.config, vocab_size)
 
     def check(self) -> None:
-        """As `Recipe.check`; also the sizes of embeddings, and the loss."""
+        """As `Recipe.check`; also the sizes of embeddings and of batches."""
         super().check()
         _check_embeddings(self.config.model)
-        objective.check(self.config)
         if self.config.train.batch_size == 1 and not self.config.data.negatives:
             raise UserError("config.train.batch_size=1: negatives are the other examples of a batch: take at least 2")
 
@@ -57,11 +59,6 @@ class TwoTowerRecipe(Recipe):
     def converter(self, sep_id: int, positives: int = 0) -> seqio.FeatureConverter:
         """As `Recipe.converter`."""
         return features.TwoTowerConverter(sep_id, positives > 0)
-
-    def known_positives(self) -> bool:
-        """Where the loss takes other positives of a query for something else than negatives."""
-        train = self.config.train
-        return train.loss == objective.IN_BATCH and train.other_positives != objective.PUSHED
 
     def check_validation(self) -> None:
         """Checks that something is held out to validate on."""
@@ -98,7 +95,7 @@ class TwoTowerRecipe(Recipe):
 
     def objective(self, bound: Callable[[Any], Any]) -> Objective:
         """The loss that the config names, of the embeddings of a batch."""
-        loss, chunk_size = objective.loss(self.config), self.config.train.chunk_size
+        loss, chunk_size = self._of_embeddings(), self.config.train.chunk_size
 
         def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
             model = bound(gather(params))
@@ -109,6 +106,14 @@ class TwoTowerRecipe(Recipe):
             return loss_B, metrics | {"tokens": token_count(batch["query"], B) + token_count(batch["document"], B)}
 
         return of_batch
+
+    def _of_embeddings(self) -> Callable:
+        """The loss with its options, as a function of queries, documents and the batch that they are from."""
+        loss = LOSSES[self.config.train.loss]
+        function = loss.bind(self.loss_options())
+        if loss.compares == EMBEDDINGS:
+            return function
+        return lambda query_BE, document_BKE, batch: function(inner_products(query_BE, document_BKE), batch)
 
 
 def _check_embeddings(model: Any) -> None:

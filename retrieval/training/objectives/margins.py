@@ -1,4 +1,4 @@
-"""RepBERT's loss: a margin between every positive of a query and every other document of the batch.
+"""Losses of a margin: between a positive and its own hard negatives, or every other document of the batch (RepBERT).
 
 Letters of shapes: B rows of the global batch, K documents of each, N all of them (B * K), E embedding size, P positives
 that a query has at most.
@@ -11,10 +11,28 @@ import jax
 import jax.numpy as jnp
 
 from retrieval.arrays import on_every_device
+from retrieval.config.fields import POSITIVE, Field, declare
+from retrieval.training.candidates import compared, divided, mean_of_negatives
 from retrieval.training.cross_entropy import contain
+from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, SCORES, TEMPERATURE, Batch, Loss, Metrics
+
+declare("train", margin=Field(1.0, POSITIVE, "how much higher a positive must score, of the losses of a margin"))
 
 # Stands in the list of a query without any known positive; no document has this id.
 NO_DOCUMENT = -1
+
+
+def triplet(
+    score_BK: jax.Array, batch: Batch, *, temperature: float = 1.0, margin: float = 1.0
+) -> tuple[jax.Array, Metrics]:
+    """max(0, margin - (score of the positive - score of a negative)), the mean over an example's hard negatives
+    (Lu et al. 2021, section 4.2).
+
+    Args, Returns and Raises: as of `own_negatives.multi_negative_nll`.
+    """
+    ids_BK, score_BK = batch["document_id"], divided(score_BK, temperature)
+    loss_BN = jax.nn.relu(margin - (score_BK[:, :1] - score_BK[:, 1:]))
+    return mean_of_negatives(loss_BN, ids_BK), compared(score_BK, ids_BK)
 
 
 def multi_label_margin(
@@ -24,7 +42,7 @@ def multi_label_margin(
     positive_ids_BP: jax.Array,
     *,
     margin: float = 1.0,
-) -> tuple[jax.Array, dict[str, jax.Array]]:
+) -> tuple[jax.Array, Metrics]:
     """The sum of max(0, margin - (score of a positive - score of another document)) over all such pairs, divided by N
     (Zhan et al. 2020, equation 4; torch's MultiLabelMarginLoss). A score is an inner product.
 
@@ -86,3 +104,31 @@ def _backward(margin: float, gradient_BN: jax.Array, given: tuple) -> tuple[jax.
 
 
 _hinges.defvjp(_forward, _backward)
+
+
+def of_batch(query_BE: jax.Array, document_BKE: jax.Array, batch: Batch, *, margin: float) -> tuple[jax.Array, Metrics]:
+    """`multi_label_margin` of a batch; a query without a list of known positives has its own alone."""
+    ids_BK = batch["document_id"]
+    return multi_label_margin(query_BE, document_BKE, ids_BK, batch.get("positive_ids", ids_BK[:, :1]), margin=margin)
+
+
+LOSSES.register(
+    "triplet",
+    Loss(
+        triplet,
+        SCORES,
+        "a margin between the positive and each hard negative",
+        options=(TEMPERATURE, "train.margin"),
+        needs_negatives=True,
+    ),
+)
+LOSSES.register(
+    "multi_label_margin",
+    Loss(
+        of_batch,
+        EMBEDDINGS,
+        "a margin between every known positive and all other documents of the batch (RepBERT)",
+        options=("train.margin",),
+        takes_positives=lambda options: True,
+    ),
+)

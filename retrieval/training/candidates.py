@@ -1,0 +1,67 @@
+"""The candidates of a query, which losses of scores compare: which of them count, and what their scores do.
+
+Letters of shapes: B queries of the global batch, K candidates of each (the positive, then the hard negatives). Copies
+of the positive, by id, count in no loss.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from retrieval.errors import UserError
+from retrieval.training.loss_kind import Metrics
+
+
+def inner_products(query_BE: jax.Array, document_BKE: jax.Array) -> jax.Array:
+    """The scores of an example's own documents, float32 [B, K]: what two towers say, for the losses of scores."""
+    # The default precision on an accelerator would round the embeddings to bfloat16 or TF32.
+    return jnp.einsum(
+        "be,bke->bk",
+        query_BE.astype(jnp.float32),
+        document_BKE.astype(jnp.float32),
+        precision=jax.lax.Precision.HIGHEST,
+    )
+
+
+def divided(score_BK: jax.Array, temperature: float) -> jax.Array:
+    """Scores in float32, divided by a temperature.
+
+    Raises:
+      UserError: the temperature is not positive, or there is no candidate but the positive.
+    """
+    if not temperature > 0:
+        raise UserError(f"temperature {temperature}: must be greater than 0")
+    if score_BK.shape[1] < 2:
+        raise UserError(f"a loss of hard negatives, but an example has {score_BK.shape[1]} document: the positive")
+    return score_BK.astype(jnp.float32) / temperature
+
+
+def counts(document_ids_BK: jax.Array) -> jax.Array:
+    """Which candidates are no copy of the positive beside it, bool [B, K]; the positive itself is among them."""
+    is_positive_K = jnp.arange(document_ids_BK.shape[1]) == 0
+    return (document_ids_BK != document_ids_BK[:, :1]) | is_positive_K
+
+
+def compared(score_BK: jax.Array, document_ids_BK: jax.Array) -> Metrics:
+    """What the scores of a query's candidates do, each [B]: metrics of every loss of candidates.
+
+    Returns:
+      'recall@1': 1 where the positive's score is greater than that of every negative, else 0; a tie is a miss.
+      'spread': the standard deviation of the scores. Near 0 the model says the same of every candidate.
+    """
+    counts_BK = counts(document_ids_BK)
+    rival_B = jnp.where(counts_BK[:, 1:], score_BK[:, 1:], -jnp.inf).max(axis=1, initial=-jnp.inf)
+    mean_B = mean(score_BK, document_ids_BK)
+    spread_B = jnp.sqrt(mean(jnp.square(score_BK - mean_B[:, None]), document_ids_BK))
+    return {"recall@1": (score_BK[:, 0] > rival_B).astype(jnp.float32), "spread": spread_B}
+
+
+def mean(value_BK: jax.Array, document_ids_BK: jax.Array) -> jax.Array:
+    """The mean over the candidates that count."""
+    counts_BK = counts(document_ids_BK)
+    return jnp.where(counts_BK, value_BK, 0).sum(axis=1) / counts_BK.sum(axis=1)
+
+
+def mean_of_negatives(value_BN: jax.Array, document_ids_BK: jax.Array) -> jax.Array:
+    """The mean over the negatives that count, 0 where none does."""
+    counts_BN = counts(document_ids_BK)[:, 1:]
+    return jnp.where(counts_BN, value_BN, 0).sum(axis=1) / jnp.maximum(counts_BN.sum(axis=1), 1)

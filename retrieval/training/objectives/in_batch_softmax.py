@@ -1,0 +1,133 @@
+"""In-batch softmax: the positive against every document of the global batch.
+
+Letters of shapes: B examples of the global batch, K documents of each (the positive, then the hard negatives), E
+embedding size, P known positives of a query.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from retrieval.arrays import on_every_device
+from retrieval.config.fields import SWITCH, Field, declare, one_of
+from retrieval.errors import UserError, unknown_name
+from retrieval.training.cross_entropy import Anchors, Candidates, cross_entropy
+from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, TEMPERATURE, Batch, Loss, Metrics
+
+# What the loss makes of a query's other positives in the batch: no negatives, or positives beside its own.
+OTHER_POSITIVES = ("mask", "mean")
+# The config can also leave them what they are to a loss that does not know of them.
+PUSHED = "negatives"
+
+declare(
+    "train",
+    symmetric=Field(False, SWITCH, "in_batch_softmax: whether documents choose among queries too"),
+    other_positives=Field(
+        "mask",
+        one_of("use of other positives", (*OTHER_POSITIVES, PUSHED)),
+        "in_batch_softmax, a query's other positives: mask (no negatives), mean (of their losses) or negatives",
+    ),
+    log_q=Field(True, SWITCH, "in_batch_softmax: whether scores are corrected for how often a document is drawn"),
+)
+
+
+def in_batch_softmax(
+    query_BE: jax.Array,
+    document_BKE: jax.Array,
+    document_ids_BK: jax.Array,
+    log_q_BK: jax.Array | None,
+    *,
+    temperature: float = 1.0,
+    symmetric: bool = False,
+    positive_ids_BP: jax.Array | None = None,
+    other_positives: str = "mask",
+    block: int = 512,
+) -> tuple[jax.Array, Metrics]:
+    """Sampled softmax over all documents of the global batch (Chang et al. 2020, section 2).
+
+    The logit of a document is score / temperature - log Q(document), the positive's too (Bengio & Senecal 2008; for
+    in-batch candidates Yi et al. 2019): Q is the chance of being drawn, so a document is not pushed away for being
+    drawn often. No positive of a query is its negative, by id, in whatever row and column it is: neither a copy of its
+    own one, nor another that is known.
+
+    Args:
+      document_BKE: the positive is `document_BKE[:, 0]`.
+      document_ids_BK: equal for copies of a document, in whatever column.
+      log_q_BK: log Q, up to a constant; None for no correction.
+      symmetric: whether to average with the softmax of each positive over the batch's queries. There the other queries
+        that it is a positive of are no negatives, and nothing is corrected.
+      positive_ids_BP: ids of all positives of a query that are known, its own among them; None for its own alone.
+        An id may be there more than once, to fill a row up.
+      other_positives: 'mask' leaves them out; with 'mean' the loss of a query is the mean over its positives in the
+        batch, of each among itself and the negatives.
+      block: documents that are compared at a time; it changes memory and time, not the result.
+
+    Returns:
+      The loss [B], and 'recall@1' [B]: 1 where the own positive's score (not corrected) is greater than that of every
+      negative, else 0; a tie is a miss.
+
+    Raises:
+      UserError: the temperature or the block is not positive, or `other_positives` is unknown.
+    """
+    if not temperature > 0:
+        raise UserError(f"temperature {temperature}: must be greater than 0")
+    if other_positives not in OTHER_POSITIVES:
+        raise unknown_name("other_positives", other_positives, OTHER_POSITIVES)
+    if block < 1:
+        raise UserError(f"loss block {block}: must be at least 1")
+    B, K, E = document_BKE.shape
+    query_BE, document_BKE = query_BE.astype(jnp.float32), document_BKE.astype(jnp.float32)
+    ids_B1 = document_ids_BK[:, :1]
+    known_BP = ids_B1 if positive_ids_BP is None else positive_ids_BP
+    options = (temperature, block, other_positives == "mean")
+    bias_BK = jnp.zeros_like(document_ids_BK, jnp.float32) if log_q_BK is None else -jnp.asarray(log_q_BK, jnp.float32)
+    documents = Candidates(
+        document_BKE.reshape(B * K, E), bias_BK.reshape(B * K), document_ids_BK.reshape(B * K)[:, None]
+    )
+    queries = Anchors(query_BE, _numbers(ids_B1[:, 0], K), known_BP)
+    loss_B, positive_B, rival_B = cross_entropy(queries, on_every_device(documents), *options)
+    if symmetric:
+        positives = Anchors(document_BKE[:, 0], _numbers(ids_B1[:, 0], 1), ids_B1)
+        rivals = Candidates(query_BE, jnp.zeros_like(ids_B1[:, 0], jnp.float32), known_BP)
+        loss_B = (loss_B + cross_entropy(positives, on_every_device(rivals), *options)[0]) / 2
+    return loss_B, {"recall@1": (positive_B > rival_B).astype(jnp.float32)}
+
+
+def _numbers(ids_B: jax.Array, K: int) -> jax.Array:
+    """The place of each example's first document among the B * K of the batch."""
+    return jnp.zeros_like(ids_B) + jnp.arange(0, len(ids_B) * K, K, dtype=ids_B.dtype)
+
+
+def of_batch(
+    query_BE: jax.Array,
+    document_BKE: jax.Array,
+    batch: Batch,
+    *,
+    temperature: float,
+    symmetric: bool,
+    other_positives: str,
+    log_q: bool,
+) -> tuple[jax.Array, Metrics]:
+    """`in_batch_softmax` of a batch, with the fields of the config."""
+    return in_batch_softmax(
+        query_BE,
+        document_BKE,
+        batch["document_id"],
+        batch["log_q"] if log_q else None,
+        temperature=temperature,
+        symmetric=symmetric,
+        positive_ids_BP=batch.get("positive_ids"),
+        other_positives="mask" if other_positives == PUSHED else other_positives,
+    )
+
+
+LOSSES.register(
+    "in_batch_softmax",
+    Loss(
+        of_batch,
+        EMBEDDINGS,
+        "softmax of the positive among all documents of the batch",
+        options=(TEMPERATURE, "train.symmetric", "train.other_positives", "train.log_q"),
+        takes_positives=lambda options: options["train.other_positives"] != PUSHED,
+        neutral={"train.other_positives": (PUSHED,), "train.log_q": (False,)},
+    ),
+)
