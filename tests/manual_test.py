@@ -41,6 +41,13 @@ def test_every_guide_is_linked_from_the_readme():
     assert len(pages) > 10 and [page for page in pages if f"({page})" not in readme] == []
 
 
+def test_every_decision_is_in_the_index():
+    folder = REPOSITORY / "docs" / "decisions"
+    index = (folder / "index.md").read_text(encoding="utf-8")
+    pages = [path.name for path in folder.glob("*.md") if path.name != "index.md"]
+    assert len(pages) > 50 and [page for page in pages if f"({page})" not in index] == []
+
+
 def test_every_set_of_the_config_has_a_format():
     fields = set(ict_bfs_wlp.get_config().sets) - {"qa_patterns", "distractors"}
     assert set(SETS) == fields
