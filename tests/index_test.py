@@ -5,18 +5,20 @@ import importlib
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from conftest import REPOSITORY
 from ml_collections import ConfigDict
 
+from retrieval.data.sets.beir import Judged
 from retrieval.errors import UserError
 from retrieval.pipeline.run import Run
 from retrieval.search import encoding, scann, tuning
 from retrieval.search.exact import ExactIndex
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, IndexKind, register
-from retrieval.stages import index, indexes, mine, search
+from retrieval.stages import index, indexes, mine, rankings, search
 from retrieval.stages.collection import CORPUS, TRAINED, open_collection
 
 needs_scann = pytest.mark.skipif(not scann.available(), reason="ScaNN cannot be imported here")
@@ -158,6 +160,62 @@ def test_an_index_from_outside_is_built_searched_and_mined(run, monkeypatch):
     np.testing.assert_array_equal(dense_index(run, "large").search(queries, 5)[1], exact[1])
     monkeypatch.setattr(Plugin, "available", lambda self: False)
     assert not indexes.dense_kinds_of(open_collection(run, "large"))
+
+
+class Unsaved(IndexKind):
+    """Exact search over the first dimensions, built when it is searched."""
+
+    name, title, system = "few", "Few dimensions", "dense (few)"
+    is_saved, options = False, ("index.tune_queries",)
+
+    def build(self, contents, options):
+        count = options["index.tune_queries"]
+        index = ExactIndex(contents.embeddings_WE[:, :count])
+        return SimpleNamespace(search=lambda queries_QE, k: index.search(queries_QE[:, :count], k))
+
+
+def test_an_index_from_outside_that_is_not_saved_is_evaluated(run, monkeypatch):
+    """It leaves its options, so that what is made of it is made anew when they change."""
+    monkeypatch.setattr(INDEXES, "_entries", dict(INDEXES.items()))
+    register(Unsaved)
+    run.config.index.dense, run.config.mine.system, run.config.index.tune_queries = "few", "few", 4
+    assert mine.needs(run.config) == ("train", "encode", "index")
+    index.index(run)
+    few = run.index("tiny", "few")
+    assert json.loads((few / "options.json").read_text()) == {"index.tune_queries": 4}
+    assert few in index.written(run, None)
+    queries = {str(number): "some words" for number in range(30)}
+    value = Judged("tiny", queries, [str(number) for number in range(40)], {}, {})
+    lists = rankings.rank(
+        value,
+        open_collection(run, "tiny"),
+        depth=20,
+        words=("bm25",),
+        options=lambda kind: indexes.options_of(kind, run.config),
+        step=7,
+        weigh=lambda words, dense: (0.5, 0),
+    )
+    systems = {ranking.system: ranking for ranking in lists}
+    assert list(systems) == ["bm25", "dense", "dense (few)", "hybrid"]
+    folder = run.embeddings("tiny", TRAINED)
+    (candidates, _), (asked, _) = (encoding.load(folder, kind) for kind in ("candidates", "queries"))
+    expected = np.argsort(-(asked[:, :4] @ candidates[:, :4].T), axis=1)[:, :20]
+    np.testing.assert_array_equal(systems["dense (few)"].rows, expected)
+    assert systems["dense (few)"].step == 7 and 0.5 < systems["dense (few)"].recall < 1
+    assert systems["bm25"].step is None and systems["hybrid"].weight == 0.5
+
+
+def test_two_indexes_of_one_name_are_refused(run, monkeypatch):
+    monkeypatch.setattr(INDEXES, "_entries", dict(INDEXES.items()))
+    monkeypatch.setattr(Unsaved, "system", "bm25")
+    register(Unsaved)
+    run.config.index.dense = "few"
+    index.index(run)
+    value = Judged("tiny", dict.fromkeys(map(str, range(30)), "words"), list(map(str, range(40))), {}, {})
+    settings = dict(depth=5, words=("bm25",), step=0, weigh=lambda words, dense: (0.5, 0))
+    options = lambda kind: {"index.tune_queries": 4}  # noqa: E731
+    with pytest.raises(UserError, match="set 'tiny': two indexes are named 'bm25' in tables"):
+        rankings.rank(value, open_collection(run, "tiny"), options=options, **settings)
 
 
 def test_bm25_is_no_dense_index():

@@ -75,7 +75,7 @@ def test_by_hand():
 def test_answers_among_the_first():
     found_QK = np.array([[False, True, True], [False] * 3, [True, False, False], [False, False, True]])
     names = ("Answer@1", "Answer@2", "Answer@100")
-    found = {name: values_Q.tolist() for name, values_Q in metrics.answered(found_QK, names).items()}
+    found = {name: values_Q.tolist() for name, values_Q in metrics.per_answered_query(found_QK, names).items()}
     assert found == {"Answer@1": [0, 0, 1, 0], "Answer@2": [1, 0, 1, 0], "Answer@100": [1, 0, 1, 1]}
 
 
@@ -251,3 +251,21 @@ def test_a_metric_from_outside_stands_beside_those_of_ir_measures(monkeypatch):
     for wrong, message in (("Gain", "written wrongly"), ("Gain@0", "written wrongly"), ("Gian@2", "did you mean Gain")):
         with pytest.raises(UserError, match=message):
             metrics.check_name(wrong)
+
+
+def test_a_metric_of_answers_from_outside_stands_beside_the_one_of_the_house(monkeypatch):
+    """The share of the first k results that hold an answer."""
+    monkeypatch.setattr(metrics.METRICS, "_entries", dict(metrics.METRICS.items()))
+    metrics.METRICS.register("Holding", metrics.AnswerMetric(lambda holds_K, k: holds_K[:k].sum() / k))
+    names = ["RR", "Answer@1", "Holding@2", "nDCG@10"]
+    assert metrics.by_kind(names) == (["RR", "nDCG@10"], ["Answer@1", "Holding@2"])
+    holds_QK = np.array([[False, True, True], [True, True, False]])
+    found = metrics.per_answered_query(holds_QK, ["Holding@2", "Answer@1"])
+    assert {name: values_Q.tolist() for name, values_Q in found.items()} == {"Holding@2": [0.5, 1], "Answer@1": [0, 1]}
+    for wrong in ("Holding", "Holding@0", "Answer", "Answer@", "Answer@2.5"):
+        with pytest.raises(UserError, match="written wrongly: give a cutoff"):
+            metrics.by_kind([wrong])
+    with pytest.raises(UserError, match="metric 'RR' looks at judgements, and not at answers"):
+        metrics.per_answered_query(holds_QK, ["RR"])
+    with pytest.raises(UserError, match="metric 'Answer@1' looks at answers in texts, and not at judgements"):
+        evaluate(np.array([[0]]), ["a"], CANDIDATES, {"a": {"d0": 1}}, ["Answer@1"])

@@ -30,6 +30,7 @@ def lab(tmp_path_factory):
     for name, records in (("corpus", passages), ("queries", queries)):
         (folder / "toy" / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     (folder / "toy" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq0\td0\t1\nq1\td2\t1\n")
+    (folder / "toy" / "answers.jsonl").write_text(json.dumps({"_id": "q1", "answers": ["blue whale"]}) + "\n")
     (folder / "faq.tsv").write_text("".join(f"{query['text']}\t{text}\n" for query, text in zip(queries, texts[::2])))
     return folder
 
@@ -61,7 +62,22 @@ def faq(folder):
     assert {row["value"] for row in rows if row["metric"] == "Success@1"} == {1}
 
 
-CHECKS = {"lengths": lengths, "faq": faq}
+def trigrams(folder):
+    rows = json.loads((folder / "results.json").read_text())
+    assert {row["system"]: row["value"] for row in rows if row["metric"] == "Success@1"} == {"bm25": 1, "trigrams": 1}
+    assert "letter triples of 3 passages" in (folder / "report.md").read_text()
+    lines = (folder / "runs" / "toy" / "trigrams.trec").read_text().splitlines()
+    assert lines[0].split() == ["q0", "Q0", "d0", "1", "16", "trigrams"]
+
+
+def holding(folder):
+    """'q1' has the answer 'blue whale'; the other question has none that is known."""
+    rows = json.loads((folder / "results.json").read_text())
+    assert {row["metric"]: row["value"] for row in rows} == {"Gain@2": 1, "RR": 1, "Holding@2": 0.5}
+    assert "100.00" in (folder / "report.md").read_text()
+
+
+CHECKS = {"lengths": lengths, "faq": faq, "trigrams": trigrams, "holding": holding}
 
 
 @pytest.mark.parametrize("about", CHECKS)

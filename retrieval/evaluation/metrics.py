@@ -24,15 +24,31 @@ class Metric(NamedTuple):
       value: of one query, from the grades [K] of its results (best first; 0 where a result is not judged), all its
         judgements, and k (0 where none is given). None: ir_measures has a metric of this name.
       needs_cutoff: whether it must be written with '@k'.
+      is_share: whether reports show it as a percentage.
     """
 
     value: Callable[[np.ndarray, Mapping[str, int], int], float] | None = None
     needs_cutoff: bool = False
+    is_share: bool = True
 
 
-METRICS: Table[Metric] = Table("metric")
+class AnswerMetric(NamedTuple):
+    """A metric by the answers that the texts of the results hold.
+
+    Attributes:
+      value: of one query, from what its results hold (bool [K], best first), and k (0 where none is given).
+      needs_cutoff, is_share: as of a `Metric`.
+    """
+
+    value: Callable[[np.ndarray, int], float]
+    needs_cutoff: bool = True
+    is_share: bool = True
+
+
+METRICS: Table[Metric | AnswerMetric] = Table("metric")
 for _name in ("AP", "P", "R", "RR", "Rprec", "Success", "nDCG"):
     METRICS.register(_name, Metric(needs_cutoff=_name in ("P", "R", "Success")))
+METRICS.register("Answer", AnswerMetric(lambda holds_K, k: float(holds_K[: k or None].any())))
 
 # Queries that are Python dictionaries at the same time: 5,000 with 100 results take about 100 MB.
 _BATCH = 5_000
@@ -77,14 +93,13 @@ def per_query(
     metrics: Sequence[str],
 ) -> dict[str, np.ndarray]:
     """The values [J] of each metric for the queries that `judged` gives; arguments and errors as in `evaluate`."""
-    for name in metrics:
-        check_name(name)
+    entries = {name: _by_judgements(name) for name in metrics}
     _check(rows_QK, query_ids, candidate_ids, qrels)
     numbers = [number for number, query in enumerate(query_ids) if qrels.get(query)]
-    of_library = [name for name in metrics if METRICS[_base(name)].value is None]
+    of_library = [name for name, entry in entries.items() if entry.value is None]
     found = _of_library(rows_QK, query_ids, candidate_ids, qrels, of_library, numbers) if of_library else {}
-    for name in metrics:
-        if value := METRICS[_base(name)].value:
+    for name, entry in entries.items():
+        if value := entry.value:
             judgements = [qrels[query_ids[number]] for number in numbers]
             graded = (_graded(rows_QK[number], candidate_ids, grades) for number, grades in zip(numbers, judgements))
             pairs = zip(graded, judgements)
@@ -119,18 +134,35 @@ def _of_library(
     return {name: found[measure] for name, measure in measures.items()}
 
 
-def answered(found_QK: np.ndarray, metrics: Sequence[str]) -> dict[str, np.ndarray]:
-    """Of each query [Q] 1 where an answer is among the first k results, else 0; for metrics such as 'Answer@20'.
+def per_answered_query(holds_QK: np.ndarray, metrics: Sequence[str]) -> dict[str, np.ndarray]:
+    """The values [Q] of each metric by answers, such as 'Answer@20'.
 
     Args:
-      found_QK: bool, whether a result holds an answer of its query.
+      holds_QK: bool, whether a result holds an answer of its query.
+
+    Raises:
+      UserError: a metric is unknown, or is one by judgements.
     """
-    return {name: found_QK[:, : cutoff(name)].any(axis=1).astype(float) for name in metrics}
+    entries = {name: _by_answers(name) for name in metrics}
+    return {
+        name: np.array([entry.value(holds_K, cutoff(name)) for holds_K in holds_QK], float)
+        for name, entry in entries.items()
+    }
 
 
-def is_of_answers(metric: str) -> bool:
-    """Whether a metric such as 'Answer@20' looks at the passages' texts instead of at judgements."""
-    return re.fullmatch(r"Answer@[1-9]\d*", metric) is not None
+def by_kind(metrics: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The metrics by judgements, and those by answers.
+
+    Raises:
+      UserError: one is unknown or written wrongly.
+    """
+    for name in metrics:
+        check_name(name)
+    is_by_answers = [isinstance(METRICS[_base(name)], AnswerMetric) for name in metrics]
+    return (
+        [name for name, is_one in zip(metrics, is_by_answers) if not is_one],
+        [name for name, is_one in zip(metrics, is_by_answers) if is_one],
+    )
 
 
 def cutoff(metric: str) -> int:
@@ -168,16 +200,39 @@ def _scored(rows_K: np.ndarray, candidate_ids: Sequence[str]) -> dict[str, float
 
 
 def check_name(name: str) -> None:
-    """Checks the name of a metric by judgements, as `evaluate` takes it.
+    """Checks the name of a metric.
 
     Raises:
       UserError: there is none of that name, or it is written wrongly.
     """
     base = _base(name)
-    if METRICS.find(base).value is None:
+    entry = METRICS.find(base)
+    if entry.value is None:
         parse(name)
-    elif not re.fullmatch(r"(@[1-9]\d*)?", cut := name[len(base) :]) or (METRICS[base].needs_cutoff and not cut):
+    elif not re.fullmatch(r"(@[1-9]\d*)?", cut := name[len(base) :]) or (entry.needs_cutoff and not cut):
         raise UserError(f"metric '{name}' is written wrongly: give a cutoff of 1 or more, as in {base}@10")
+
+
+def is_share(name: str) -> bool:
+    """Whether reports show a metric as a percentage. They may have metrics of a plugin that is not there."""
+    entry = METRICS.get(_base(name))
+    return entry is not None and entry.is_share
+
+
+def _by_judgements(name: str) -> Metric:
+    check_name(name)
+    entry = METRICS[_base(name)]
+    if isinstance(entry, AnswerMetric):
+        raise UserError(f"metric '{name}' looks at answers in texts, and not at judgements: take another one")
+    return entry
+
+
+def _by_answers(name: str) -> AnswerMetric:
+    check_name(name)
+    entry = METRICS[_base(name)]
+    if isinstance(entry, Metric):
+        raise UserError(f"metric '{name}' looks at judgements, and not at answers: take another one, such as Answer@20")
+    return entry
 
 
 def _base(name: str) -> str:

@@ -12,12 +12,12 @@ from matplotlib.figure import Figure
 
 from retrieval.errors import UserError
 from retrieval.evaluation import display, per_query, significance
+from retrieval.evaluation.metrics import is_share
 from retrieval.evaluation.per_query import PerQuery
 from retrieval.evaluation.training_metrics import read_training
 from retrieval.files import write_text
 
 _FIELDS = ("system", "dataset", "split", "metric", "value", "queries", "seconds", "step")
-_PERCENT = ("AP", "Answer", "P", "R", "RR", "Rprec", "Success", "nDCG")
 _CURVES = {
     "Success": "queries with a right answer among the first k",
     "R": "right answers among the first k",
@@ -137,7 +137,7 @@ def _results_table(systems: Mapping[tuple, Mapping]) -> str:
 def _metric_cell(metric: str, value: float | None, best: float) -> str:
     if value is None:
         return "–"
-    if _base(metric) not in _PERCENT:
+    if not is_share(metric):
         return f"{value:.4g}"
     return display.Markup(f"**{100 * value:.2f}**") if value == best else f"{100 * value:.2f}"
 
@@ -145,13 +145,14 @@ def _metric_cell(metric: str, value: float | None, best: float) -> str:
 def _differences_section(values: PerQuery) -> list[str]:
     """A table of what one system is above another on the same questions; nothing where there are not two systems."""
     pairs = [pair for pair in _PAIRS if set(pair) <= set(values.systems)]
-    tests = [_tested(values, pair, metric) for pair in pairs for metric in values.metrics]
+    metrics = list(filter(is_share, values.metrics))
+    tests = [_tested(values, pair, metric) for pair in pairs for metric in metrics]
     if not tests:
         return []
     p_values = iter(significance.holm([p_value for _, p_value in tests]))
     cells = iter([f"{100 * mean:+.2f} ({display.p_value(next(p_values))})" for mean, _ in tests])
-    rows = [[f"{a} over {b}", *(next(cells) for _ in values.metrics)] for a, b in pairs]
-    header = [f"On the same {len(values.queries):,} questions", *values.metrics]
+    rows = [[f"{a} over {b}", *(next(cells) for _ in metrics)] for a, b in pairs]
+    header = [f"On the same {len(values.queries):,} questions", *metrics]
     return [display.markdown(header, rows), _DIFFERENCES]
 
 
@@ -160,11 +161,6 @@ def _tested(values: PerQuery, pair: tuple[str, str], metric: str) -> tuple[float
     a, b = (values.of(system, metric) or {} for system in pair)
     differences_Q = per_query.differences(a, b)
     return float(differences_Q.mean()), significance.randomisation(differences_Q)
-
-
-def _base(metric: str) -> str:
-    """The metric's name without its parameters and its cutoff."""
-    return re.split(r"[(@]", metric)[0]
 
 
 def _training_losses(path: Path) -> dict[str, dict[int, float]]:

@@ -15,7 +15,7 @@ from retrieval.data.sets.beir import Judged
 from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.errors import UserError
 from retrieval.evaluation import metrics, per_query, runs
-from retrieval.evaluation.metrics import check_name, cutoff, is_of_answers
+from retrieval.evaluation.metrics import cutoff
 from retrieval.pipeline.records import details
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
@@ -60,14 +60,11 @@ def check(config: ConfigDict) -> None:
     names = tuple(config.evaluate.metrics)
     if len(set(names)) != len(names):
         raise UserError(f"config.evaluate.metrics={names!r}: one is there twice; leave it out")
-    for name in names:
-        try:
-            if not is_of_answers(name):
-                check_name(name)
-        except UserError as error:
-            raise UserError(f"config.evaluate.metrics: {error}") from error
-    of_answers = [name for name in names if is_of_answers(name)] or (ANSWERS if sets.has_unjudged(config) else ())
-    by_judgements = [name for name in names if not is_of_answers(name)]
+    try:
+        by_judgements, of_answers = metrics.by_kind(names)
+    except UserError as error:
+        raise UserError(f"config.evaluate.metrics: {error}") from error
+    of_answers = of_answers or (ANSWERS if sets.has_unjudged(config) else ())
     if not (by_judgements or sets.has_answers_alone(config)):
         by_judgements = [*HITS, *RANKING]
     deepest = max((*by_judgements, *of_answers), key=cutoff)
@@ -140,7 +137,7 @@ def by_judgements(value: Judged, ranking: Ranking, asked: Sequence[str]) -> Iter
       asked: the metrics; without one those that suit the rule.
     """
     query_ids = list(value.queries)
-    asked = [name for name in asked if not metrics.is_of_answers(name)]
+    asked, _ = metrics.by_kind(asked)
     for rule, qrels in value.qrels.items():
         # ReQA's rules (which BEIR's folders do not have) ask for the first that answers, also where several do.
         hits = max(map(len, qrels.values())) == 1 or reqa.PAIR in value.qrels
@@ -154,7 +151,7 @@ def metrics_of_answers(value: Judged, asked: Sequence[str], depth: int) -> Seque
 
     Of these, none that looks at more results than there are.
     """
-    asked = [name for name in asked if metrics.is_of_answers(name)]
+    _, asked = metrics.by_kind(asked)
     return asked or ([] if value.qrels else [name for name in ANSWERS if cutoff(name) <= depth])
 
 
@@ -171,7 +168,7 @@ def by_answers(folder: Path, value: Judged, lists: Sequence[Ranking], names: Seq
         holds_QK = answers.found(known, rows_QK, lambda row: texts[row].text)
     ends = np.cumsum([ranking.rows.shape[1] for ranking in lists])
     for ranking, part_QK in zip(lists, np.split(holds_QK, ends[:-1], axis=1)):
-        yield Scores(ranking, "answers", ids, metrics.answered(part_QK, names))
+        yield Scores(ranking, "answers", ids, metrics.per_answered_query(part_QK, names))
 
 
 def write_per_query(folder: Path, name: str, scores: Sequence[Scores]) -> None:

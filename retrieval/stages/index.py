@@ -17,7 +17,10 @@ from retrieval.stages.indexes import options_of
 
 _log = logging.getLogger(__name__)
 
-_NAMES = Kind("one name or more, such as \"('bm25',)\"", lambda value: TEXTS.fits(value) and len(value) > 0)
+_NAMES = Kind(
+    "one name or more, such as \"('bm25',)\"",
+    lambda value: TEXTS.fits(value) and len(value) > 0 and not any("," in name for name in value),
+)
 declare(
     "index",
     words=Field(("bm25",), _NAMES, "indexes of words; the first one is merged with the dense index"),
