@@ -5,7 +5,7 @@
 
 Sizes: 'paper' (TPU pods: a run of `configs/ict_bfs_wlp.py` for every row), 'gpu' (one accelerator, minutes a run, it is
 hoped: it has not been run) and 'local' (2 CPU cores; with SQuAD's dev file as the questions). ',nq' after the size
-takes Natural Questions for SQuAD: 'paper,nq'. What came out is in docs/results.md.
+takes Natural Questions for SQuAD: 'paper,nq'. What came out is in docs/results/pretraining-tasks.md.
 
 A row of Table 3 or 4 is (encoder, pre-training) x share of labels x seed. The seed draws the pre-training, the split,
 the parameters of a model that is not pre-trained, and the order of the batches. Claims are judged over pre-trainings.
@@ -46,7 +46,7 @@ class Size(NamedTuple):
         three what they do for one; the paper's 100,000 are the same for all.
       packed: pre-training of a Transformer -> what packed rows take of the tokens of its queries and documents.
       fine_tuning: share of labels -> steps, batch size and learning rate. The rates of 'local' were chosen on test
-        questions (docs/results.md).
+        questions (docs/results/pretraining-tasks.md).
       distractors: candidates added for Table 6.
     """
 

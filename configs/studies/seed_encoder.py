@@ -7,7 +7,7 @@ worth to a retriever, and what mining negatives anew is.
 
 Sizes: 'paper' (a pod; 'paper,msmarco' takes the paper's passages: --config.questions=PASSAGES,QUERIES,QRELS of the
 training queries), 'gpu' (one accelerator, minutes a run, it is hoped: it has not been run) and 'local' (2 CPU cores).
-What came out is in docs/results.md.
+What came out is in docs/results/seed-encoder.md.
 
 An encoder is pre-trained as 'bert' (MLM alone), 'weak' (and a decoder of 3 layers that sees 2 tokens back) and 'strong'
 (of 5 layers that see all before it); 'wide' and 'deep' have one of the two (Figure 3). All take the same compute: what
@@ -61,7 +61,7 @@ class Size(NamedTuple):
     Attributes:
       base: the size of the configs that its runs start from.
       seeds: each has a pre-training of each kind, and its own fine-tuning runs. One pre-training is one draw: that of
-        MLM alone, which asks nothing of [CLS], is of use to fine-tuning or not (docs/results.md).
+        MLM alone, which asks nothing of [CLS], is of use to fine-tuning or not (docs/results/seed-encoder.md).
       parallel: runs at a time.
       variations: pre-trainings of Figure 3.
       fields: what is changed in every run's config.
