@@ -158,7 +158,7 @@ FIELDS = mistakes(
         ),
         (
             "--config.data.rates.ict=0 --config.data.rates.bfs=0 --config.data.rates.wlp=0",
-            ("config.data.rates", "known: ict, bfs, wlp", "config.data.rates.ict=1"),
+            ("config.data.rates", "known: bfs, ict, mlm", "config.data.rates.bfs=1"),
         ),
         ("--config.data.rates.mlm=1", ("'mlm'", "config.recipe=two_tower trains on pairs", "config.data.rates.mlm=0")),
         ("--config.data.rates.pairs=1", ("'pairs' has no example", "config.split.set", "config.data.rates.pairs=0")),

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from retrieval.data.examples import features, pretraining
-from retrieval.data.examples.pretraining import Specials
+from retrieval.data.examples import corpus_tasks, features, masking, token_rows
+from retrieval.data.examples.task_kind import TASKS, Given
+from retrieval.data.examples.tasks.mlm_task import mask
+from retrieval.data.examples.token_rows import Specials
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 
 CLS, SEP, MASK = 101, 102, 103
@@ -20,7 +22,10 @@ RECORD = {
     "title": tf.constant([5, 6]),
     "lead_ids": tf.constant([41, 42, 51]),
     "lead_lengths": tf.constant([2, 1]),
+    "document_id": tf.constant(77),
+    "counts": tf.constant([1, 1, 2]),
 }
+VOCABULARY = WordPiece([*SPECIAL_TOKENS, "ant", "bee"])
 ICT = {
     (CLS, 11, 12, SEP): (CLS, 5, 6, SEP, 21, 22, 23, 31, SEP),
     (CLS, 21, 22, 23, SEP): (CLS, 5, 6, SEP, 11, 12, 31, SEP),
@@ -29,39 +34,41 @@ ICT = {
 WHOLE = (CLS, 5, 6, SEP, 11, 12, 21, 22, 23, 31, SEP)
 
 
-def draw(function, n=300, lengths=LENGTHS, **kwargs):
-    draws = []
+def draw(task, n=300, lengths=LENGTHS, **options):
+    make, draws = TASKS[task].maker(Given(VOCABULARY, SPECIALS, options, {task: 0.5})), []
     for i in range(n):
-        example = function(RECORD, tf.constant([7, i]), lengths, SPECIALS, **kwargs)
-        draws.append({name: tuple(values.numpy().tolist()) for name, values in example.items()})
+        example = make(RECORD, tf.constant([7, i]), lengths)
+        assert example["document_id"].numpy().tolist() == [77]
+        draws.append({side: tuple(tf.reshape(example[side], [-1]).numpy().tolist()) for side in ("query", "document")})
     return draws
 
 
 def test_ict_takes_a_sentence_out_of_its_passage():
-    pairs = [(d["query"], d["document"]) for d in draw(pretraining.ict, removal=1.0)]
+    pairs = [(d["query"], d["document"]) for d in draw("ict", ict_removal=1.0)]
     assert all(ICT[query] == document for query, document in pairs)
     shares = collections.Counter(query for query, _ in pairs)
     assert len(shares) == 3 and min(shares.values()) > 70  # uniform over sentences: 100 each, sd 8
 
 
 def test_ict_keeps_the_sentence_with_the_other_probability():
-    documents = [d["document"] for d in draw(pretraining.ict, removal=0.9)]
+    documents = [d["document"] for d in draw("ict", ict_removal=0.9)]
     assert 12 <= sum(document == WHOLE for document in documents) <= 50  # 30 expected, sd 5
 
 
-def test_bfs_and_wlp_ask_with_a_sentence_of_the_lead():
-    pairs = collections.Counter((d["query"], d["document"]) for d in draw(pretraining.lead_to_passage))
+@pytest.mark.parametrize("task", ["bfs", "wlp"])
+def test_bfs_and_wlp_ask_with_a_sentence_of_the_lead(task):
+    pairs = collections.Counter((d["query"], d["document"]) for d in draw(task))
     document = (CLS, 11, 12, 21, 22, 23, 31, SEP)
     assert set(pairs) == {((CLS, 41, 42, SEP), document), ((CLS, 51, SEP), document)}
     assert min(pairs.values()) > 110
 
 
 def test_the_same_seed_gives_the_same_example():
-    assert draw(pretraining.ict, 20, removal=0.9) == draw(pretraining.ict, 20, removal=0.9)
+    assert draw("ict", 20, ict_removal=0.9) == draw("ict", 20, ict_removal=0.9)
 
 
 def test_texts_that_are_too_long_are_cut_and_keep_their_sep():
-    for example in draw(pretraining.ict, 30, {"query": 4, "document": 8}, removal=1.0):
+    for example in draw("ict", 30, {"query": 4, "document": 8}, ict_removal=1.0):
         assert len(example["query"]) <= 4 and example["query"][-1] == SEP
         assert len(example["document"]) <= 8 and example["document"][-1] == SEP
         assert example["document"][:4] == (CLS, 5, 6, SEP)
@@ -71,10 +78,9 @@ def test_texts_that_are_too_long_are_cut_and_keep_their_sep():
 @pytest.mark.parametrize("title", [[], ["ant"], ["ant"] * 9])
 def test_a_pair_is_that_of_the_vocabulary(title, tokens):
     """What training sees of a document is what is encoded of it later, at the limit of 16 tokens, too."""
-    vocabulary = WordPiece([*SPECIAL_TOKENS, "ant", "bee"])
-    first, second = ([vocabulary.tokens.index(word) for word in words] for words in (title, ["bee"] * tokens))
-    pair = pretraining._pair(tf.constant(first, tf.int32), tf.constant(second), 16, Specials.of(vocabulary))
-    assert pair.numpy().tolist() == vocabulary.pair(first, second, 16)
+    first, second = ([VOCABULARY.tokens.index(word) for word in words] for words in (title, ["bee"] * tokens))
+    pair = token_rows.pair(tf.constant(first, tf.int32), tf.constant(second), 16, Specials.of(VOCABULARY))
+    assert pair.numpy().tolist() == VOCABULARY.pair(first, second, 16)
 
 
 def test_mlm_masks_15_percent_as_bert_does():
@@ -83,7 +89,7 @@ def test_mlm_masks_15_percent_as_bert_does():
     specials, drawn = SPECIALS._replace(vocab_size=4), set()
     kept = collections.Counter()
     for i in range(40):
-        example = pretraining.mlm(record, tf.constant([3, i]), lengths, specials)
+        example = mask(record, tf.constant([3, i]), lengths, specials)
         text, positions, labels = (example[k].numpy() for k in ("text", "positions", "labels"))
         original = np.concatenate([[CLS], ids.numpy(), [SEP]])
         assert len(positions) == 60 and len(set(positions)) == 60  # 15 % of 400
@@ -102,9 +108,9 @@ def test_mlm_masks_15_percent_as_bert_does():
 def test_a_full_row_has_a_place_for_every_masked_token():
     places = [features.mlm_lengths(text)["positions"] for text in range(5, 513)]
     assert places == [max(1, round(0.15 * (text - 2))) for text in range(5, 513)]
-    assert places == np.maximum(1, pretraining.share(tf.range(3, 511), pretraining.MASKED)).tolist()
+    assert places == np.maximum(1, masking.share(tf.range(3, 511), masking.MASKED)).tolist()
     for text in (192, 352, 392):  # of which 15 % are 28.5, 52.5 and 58.5
-        example = pretraining.mlm({"ids": tf.range(200, 600)}, tf.constant([3, 1]), {"text": text}, SPECIALS)
+        example = mask({"ids": tf.range(200, 600)}, tf.constant([3, 1]), {"text": text}, SPECIALS)
         assert len(example["positions"]) == places[text - 5]
 
 
@@ -117,7 +123,7 @@ def test_words_are_masked_whole():
     for i in range(200):
         record = {"ids": tf.constant(ids)}
         seed = tf.constant([3, i])
-        example = pretraining.mlm(record, seed, {"text": 62}, SPECIALS, continues=continues)
+        example = mask(record, seed, {"text": 62}, SPECIALS, continues=continues)
         positions = set(example["positions"].numpy() - 1)
         room = 9 - len(positions)  # 15 % of 60
         assert room >= 0
@@ -132,13 +138,11 @@ def test_words_are_masked_whole():
 
 def test_of_a_word_that_is_too_long_some_tokens_are_masked():
     record = {"ids": tf.constant([200, 201, 203, 205, 207])}
-    example = pretraining.mlm(
-        record, tf.constant([0, 1]), LENGTHS, SPECIALS, continues=[bool(i % 2) for i in range(1000)]
-    )
+    example = mask(record, tf.constant([0, 1]), LENGTHS, SPECIALS, continues=[bool(i % 2) for i in range(1000)])
     assert len(example["positions"]) == len(example["labels"]) == 1
 
 
 def test_log_q_is_the_probability_under_the_mixture():
     # Epochs of 10 ICT and 40 WLP pairs, mixed 1:3; the passage is drawn by ICT once and by WLP four times.
-    value = pretraining.log_q(tf.constant([1, 0, 4]), {0: 0.25 / 10, 2: 0.75 / 40})
+    value = corpus_tasks.log_q({"counts": tf.constant([1, 0, 4])}, {"ict": 0.25 / 10, "wlp": 0.75 / 40})
     assert float(value) == pytest.approx(np.log(0.25 * 1 / 10 + 0.75 * 4 / 40))

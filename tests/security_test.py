@@ -28,9 +28,10 @@ from support.nq_records import write as write_nq
 from configs import ict_bfs_wlp
 from retrieval import files, main
 from retrieval.data.corpora import articles, sources, tfds_source, wikipedia
-from retrieval.data.examples import batches, tasks
+from retrieval.data.examples import batches, seqio_tasks
 from retrieval.data.examples.features import TwoTowerConverter, pair_lengths
 from retrieval.data.examples.packing import PackedLane, Packing, rows_for
+from retrieval.data.examples.task_kind import Stored
 from retrieval.data.labelled import pair_shards
 from retrieval.data.labelled.grouping import of_set
 from retrieval.data.sets import beir, natural_questions, reqa
@@ -220,7 +221,7 @@ def write_shards(folder):
 
 
 def read_shards(folder):
-    name, _ = tasks.register(folder, VOCABULARY, {"tasks": {"mlm": {"pairs": 0}}}, {"pairs": 1.0}, labelled=folder)
+    name, _ = seqio_tasks.register(Stored(folder, {"tasks": {}}, folder), VOCABULARY, {"pairs": 1.0})
     lengths = pair_lengths(8, 8)
     dataset = seqio.get_dataset(name, lengths, TwoTowerConverter(3), shuffle=False, num_epochs=1, verbose=False)
     return next(batches._Lane("lane", dataset, 2))

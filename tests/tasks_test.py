@@ -15,9 +15,10 @@ from support import toy_corpus
 
 from retrieval.data.corpora import passages
 from retrieval.data.corpora.passages import Limits
-from retrieval.data.examples import features, tasks
+from retrieval.data.examples import features, seqio_tasks
 from retrieval.data.examples.batches import Batches, _Lane
 from retrieval.data.examples.packing import Packing, Rows
+from retrieval.data.examples.task_kind import Stored
 from retrieval.data.labelled import pair_shards
 from retrieval.data.labelled.grouping import Example, digest, of_set
 from retrieval.data.sets.beir import Candidate, RetrievalSet
@@ -39,8 +40,14 @@ def corpus(tmp_path_factory):
     return folder, WordPiece.load(folder / "vocab.txt"), statistics
 
 
+def register_tasks(corpus, rates, labelled=None, **kwargs):
+    """The name of the tasks, and the examples of each one's epoch."""
+    folder, vocabulary, statistics = corpus
+    return seqio_tasks.register(Stored(folder, statistics, labelled), vocabulary, rates, **kwargs)
+
+
 def register(corpus, **rates):
-    return tasks.register(*corpus, rates)[0]
+    return register_tasks(corpus, rates)[0]
 
 
 PACKING = Packing(4, {"query": Rows(3, 32, "queries"), "document": Rows(2, 80, "documents")})
@@ -120,7 +127,7 @@ def test_every_task_of_a_mixture_draws_by_a_seed_of_its_own(corpus, monkeypatch)
 @pytest.mark.parametrize("lanes", [1, 4])
 def test_ict_and_bfs_do_not_draw_the_same_passages_at_once(corpus, lanes):
     """Of one seed, and from the same record of a file on, a quarter of the examples would be copies."""
-    name, _ = tasks.register(*corpus, {"ict": 1.0, "bfs": 1.0}, shuffle_buffer=4)
+    name, _ = register_tasks(corpus, {"ict": 1.0, "bfs": 1.0}, shuffle_buffer=4)
     ids = np.concatenate([batch["document_id"][:, 0] for batch in take(batches(corpus, name, lanes=lanes), 4)])
     assert corpus[2]["tasks"]["bfs"]["pairs"] > 2 * len(ids) == 128
     assert len(set(ids)) >= len(ids) - 2
@@ -207,7 +214,7 @@ def test_a_position_goes_with_the_files_to_another_folder(corpus, tmp_path):
     pair_shards.write_pairs(examples, corpus[1], tmp_path / "old", 1)
 
     def draw(folder):
-        name, _ = tasks.register(*corpus, {"pairs": 1.0}, labelled=folder, shuffle_buffer=4)
+        name, _ = register_tasks(corpus, {"pairs": 1.0}, labelled=folder, shuffle_buffer=4)
         return batches(corpus, name, lanes=1)
 
     before = draw(tmp_path / "old")
@@ -309,7 +316,7 @@ def test_a_task_without_examples_is_refused(corpus):
     folder, vocabulary, statistics = corpus
     without = {"tasks": statistics["tasks"] | {"wlp": {"pairs": 0}}}
     with pytest.raises(UserError, match=r"task 'wlp' has no example: the corpus has none.*rates\.wlp=0"):
-        tasks.register(folder, vocabulary, without, {"ict": 1.0, "wlp": 1.0})
+        register_tasks((folder, vocabulary, without), {"ict": 1.0, "wlp": 1.0})
 
 
 @pytest.mark.parametrize(
@@ -352,14 +359,14 @@ def test_lanes_whose_files_are_empty_are_refused(corpus, tmp_path):
     folder, *others = corpus
     for path in folder.glob("*.tfrecord"):
         (tmp_path / path.name).write_bytes(b"" if "-00003-" in path.name else path.read_bytes())
-    tasks.check_lanes(tasks.register(*corpus, {"ict": 1.0, "wlp": 1.0})[1], lanes=4)
-    name, examples = tasks.register(tmp_path, *others, {"wlp": 1.0})
+    seqio_tasks.check_lanes(register_tasks(corpus, {"ict": 1.0, "wlp": 1.0})[1], lanes=4)
+    name, examples = register_tasks((tmp_path, *others), {"wlp": 1.0})
     with pytest.raises(UserError, match=r"'wlp': \d+ examples, .* 1 of config\.data\.lanes=4, first lane-00003: "):
-        tasks.check_lanes(examples, lanes=4)
-    tasks.check_lanes(examples, lanes=2)
-    tasks.check_lanes({"wlp": 4000}, lanes=4)  # so many are never all in three of four lanes
+        seqio_tasks.check_lanes(examples, lanes=4)
+    seqio_tasks.check_lanes(examples, lanes=2)
+    seqio_tasks.check_lanes({"wlp": 4000}, lanes=4)  # so many are never all in three of four lanes
     with pytest.raises(UserError, match="none of them in 1 of"):
-        tasks.check_lanes({"wlp": 4000}, lanes=4, held_out=0.5)  # of which few may be left
+        seqio_tasks.check_lanes({"wlp": 4000}, lanes=4, held_out=0.5)  # of which few may be left
     for path in tmp_path.iterdir():
         path.write_bytes(b"")
     with pytest.raises(UserError, match="lane-00000: no example is in its files"):
@@ -371,15 +378,15 @@ def test_lanes_whose_examples_are_all_filtered_out_are_refused(corpus, tmp_path,
     texts = [Candidate("", "", f"the {animal}") for animal in DOCUMENTS]
     examples = [Example("with", (texts[0],), tuple(texts[2:4])), Example("without", (texts[1],))]
     pair_shards.write_pairs(examples, corpus[1], tmp_path, 2)
-    _, found = tasks.register(*corpus, {"pairs": 1.0}, labelled=tmp_path, negatives=negatives)
+    _, found = register_tasks(corpus, {"pairs": 1.0}, labelled=tmp_path, negatives=negatives)
     with pytest.raises(UserError, match="'pairs': 1 examples") if negatives else contextlib.nullcontext():
-        tasks.check_lanes(found, 2)
+        seqio_tasks.check_lanes(found, 2)
 
 
 @pytest.mark.parametrize("name", ["ict", "bfs", "wlp", "mlm"])
 def test_held_out_passages_are_in_validation_and_nowhere_else(corpus, name):
     def documents(**kwargs):
-        task, _ = tasks.register(*corpus, {name: 1.0}, **kwargs)
+        task, _ = register_tasks(corpus, {name: 1.0}, **kwargs)
         lengths = features.mlm_lengths(64) if name == "mlm" else LENGTHS
         dataset = seqio.TaskRegistry.get(task).get_dataset(lengths, shuffle=False, num_epochs=1, seed=0)
         key = "text" if name == "mlm" else "document_id"
@@ -411,7 +418,7 @@ def training_examples(value):
 def test_labelled_pairs(corpus, labelled):
     vocabulary, (folder, value, statistics) = corpus[1], labelled
     assert (statistics["pairs"], statistics["shards"]) == (11, 4)
-    name, examples = tasks.register(*corpus, {"pairs": 1.0}, labelled=folder)
+    name, examples = register_tasks(corpus, {"pairs": 1.0}, labelled=folder)
     assert (name, examples) == ("pairs", {"pairs": 11})
     dataset = seqio.TaskRegistry.get(name).get_dataset(LENGTHS, shuffle=False, num_epochs=1, seed=0)
     found = {
@@ -438,7 +445,7 @@ def test_there_are_never_more_shards_than_pairs(corpus, labelled, tmp_path):
 
 
 def test_labelled_pairs_beside_pre_training(corpus, labelled):
-    name, _ = tasks.register(*corpus, {"ict": 1.0, "pairs": 1.0}, labelled=labelled[0])
+    name, _ = register_tasks(corpus, {"ict": 1.0, "pairs": 1.0}, labelled=labelled[0])
     values = {}
     for task in ("ict", "pairs"):
         dataset = seqio.TaskRegistry.get(task).get_dataset(LENGTHS, shuffle=False, num_epochs=1, seed=0)
@@ -476,7 +483,7 @@ def hard(corpus, tmp_path_factory):
 
 
 def drawn(corpus, folder, negatives=K, epochs=1, seed=0):
-    task, count = tasks.register(*corpus, {"pairs": 1.0}, labelled=folder, negatives=negatives)
+    task, count = register_tasks(corpus, {"pairs": 1.0}, labelled=folder, negatives=negatives)
     lengths = features.pair_lengths(24, 64, negatives)
     dataset = seqio.TaskRegistry.get(task).get_dataset(lengths, shuffle=False, num_epochs=epochs, seed=seed)
     decode = corpus[1].decode
@@ -533,13 +540,13 @@ def test_log_q_counts_a_document_as_positive_and_as_negative(corpus, hard):
 
 def test_queries_with_fewer_negatives_than_are_drawn_are_counted(corpus, hard, caplog):
     """'animal 1' has one negative and 'animal 2' two; 'animal 0', which has none, is left out."""
-    tasks.register(*corpus, {"pairs": 1.0}, labelled=hard[0], negatives=3)
+    register_tasks(corpus, {"pairs": 1.0}, labelled=hard[0], negatives=3)
     (told,) = [message for message in caplog.messages if "fewer" in message]
     assert told.startswith("2 queries have fewer negatives than config.data.negatives=3")
     assert told.endswith("the first has 1: animal 1")
     caplog.clear()
     for negatives in (0, 1):
-        tasks.register(*corpus, {"pairs": 1.0}, labelled=hard[0], negatives=negatives)
+        register_tasks(corpus, {"pairs": 1.0}, labelled=hard[0], negatives=negatives)
     assert "fewer" not in caplog.text
 
 
@@ -557,7 +564,7 @@ def test_only_the_first_positives_are_trained_on(corpus, hard, tmp_path):
 
 def labelled_batch(corpus, folder, rates, positives, **sizes):
     """The first batch of a folder of labelled pairs, on two devices."""
-    task, _ = tasks.register(*corpus, rates, labelled=folder, positives=positives > 0)
+    task, _ = register_tasks(corpus, rates, labelled=folder, optional=("positive_ids",) if positives else ())
     lengths = features.pair_lengths(24, 64, positives=positives)
     sharding = NamedSharding(jax.make_mesh((2,), ("data",), devices=jax.devices()[:2]), P("data"))
     converter = features.TwoTowerConverter(corpus[1].sep_id, positives > 0)
@@ -601,11 +608,11 @@ def test_shards_without_known_positives_give_the_batches_that_they_gave(corpus, 
 
 def test_what_is_left_out_of_the_positives_is_said_at_the_start_of_training(corpus, tmp_path, caplog):
     pair_shards.write_pairs(KNOWN, corpus[1], tmp_path, 2, positives=1)
-    tasks.register(*corpus, {"pairs": 1.0}, labelled=tmp_path)
+    register_tasks(corpus, {"pairs": 1.0}, labelled=tmp_path)
     assert "3 of 6 positives (50 %) are not trained on, as config.pairs.positives asks for" in caplog.text
     caplog.clear()
     pair_shards.write_pairs(KNOWN, corpus[1], tmp_path, 2)
-    tasks.register(*corpus, {"pairs": 1.0}, labelled=tmp_path)
+    register_tasks(corpus, {"pairs": 1.0}, labelled=tmp_path)
     assert "not trained on" not in caplog.text
 
 
@@ -616,14 +623,14 @@ def test_no_example_is_left(corpus, tmp_path):
 
 def test_no_record_has_a_negative(corpus, labelled):
     with pytest.raises(UserError, match=r"task 'pairs' has no example: none has a negative"):
-        tasks.register(*corpus, {"pairs": 1.0}, labelled=labelled[0], negatives=2)
+        register_tasks(corpus, {"pairs": 1.0}, labelled=labelled[0], negatives=2)
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_the_loss_of_a_batch_with_hard_negatives_equals_numpy(corpus, hard, packed):
     """From the shards to the loss: a text's embedding is the sum of its tokens' vectors."""
     lengths, negatives = features.pair_lengths(8, 8, K, hard[2]["most positives"]), 1 + K
-    task, _ = tasks.register(*corpus, {"pairs": 1.0}, labelled=hard[0], negatives=K, positives=True)
+    task, _ = register_tasks(corpus, {"pairs": 1.0}, labelled=hard[0], negatives=K, optional=("positive_ids",))
     packing = Packing(4, {"query": Rows(3, 16, "queries"), "document": Rows(7, 16, "documents")}) if packed else None
     mesh = jax.make_mesh((2,), ("data",), devices=jax.devices()[:2])
     sharding = NamedSharding(mesh, P("data"))

@@ -7,6 +7,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from retrieval.config import fields
+from retrieval.data.examples.task_kind import TASKS
 from retrieval.data.sets.set_format import SETS
 from retrieval.errors import UserError, first_line, unknown_name
 from retrieval.pipeline.stage import STAGES
@@ -56,9 +57,9 @@ def sized(size: str, **makers: Callable[[], ConfigDict]) -> ConfigDict:
 
 
 def load_fields() -> None:
-    """Imports what declares fields: stages, recipes with what they are made of, losses, formats of sets, indexes."""
+    """Imports what declares fields: the tables of behaviour, and the fields of every run."""
     importlib.import_module("retrieval.config.run_fields")
-    for table in (STAGES, RECIPES, LOSSES, SETS, INDEXES):
+    for table in (STAGES, RECIPES, TASKS, LOSSES, SETS, INDEXES):
         len(table)  # which imports its entries
 
 

@@ -7,8 +7,9 @@ import jax
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.data.examples import batches, tasks
+from retrieval.data.examples import batches, seqio_tasks, task_kind
 from retrieval.data.examples.batches import Batches
+from retrieval.data.examples.task_kind import KINDS, TASKS, Stored
 from retrieval.data.sets import beir, splits
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, multiples
@@ -26,28 +27,30 @@ def register_tasks(
     Args:
       validation: the tasks are over the passages that are held out of training, instead of the others.
       pairs: a folder of labelled pairs; by default what the stage `pairs` wrote.
-      positives: as `tasks.register` has it.
+      positives: whether an example has the ids of its query's known positives, as many as the lengths say.
 
     Raises:
-      UserError: as `tasks.register`, or that stage had another vocabulary.
+      UserError: as `seqio_tasks.register`, or that stage had another vocabulary.
     """
     config = run.config
-    if not pairs and config.data.rates.pairs:
+    if not pairs and labelled(config):
         _check_vocabulary(run, vocabulary)
     pairs, statistics = pairs or run.pairs, run.corpus / "stats.json"
-    return tasks.register(
+    stored = Stored(
         run.corpus,
-        vocabulary,
         files.read_json(statistics) if run.prepares or statistics.exists() else {"tasks": {}},
+        pairs if (pairs / "stats.json").exists() else None,
+    )
+    return seqio_tasks.register(
+        stored,
+        vocabulary,
         config.data.rates.to_dict(),
-        labelled=pairs if (pairs / "stats.json").exists() else None,
-        ict_removal=config.data.ict_removal,
-        whole_word=config.data.whole_word,
+        options=task_kind.options_of(config.data),
         shuffle_buffer=config.data.shuffle_buffer,
         held_out=config.data.held_out,
         validation=validation,
         negatives=config.data.negatives,
-        positives=positives,
+        optional=("positive_ids",) if positives else (),
     )
 
 
@@ -59,7 +62,7 @@ def known_positives(run: Run, pairs: Path | None = None) -> int:
     Args:
       pairs: as `register_tasks` has it. Those that are mined anew have as much room as the run's: the shapes stay.
     """
-    if not (run.config.data.rates.pairs and recipe_of(run.config).known_positives()):
+    if not (labelled(run.config) and recipe_of(run.config).known_positives()):
         return 0
     files_there = [folder / "stats.json" for folder in {pairs or run.pairs, run.pairs}]
     counts = [files.read_json(path).get("most positives", 0) for path in files_there if path.exists()]
@@ -96,7 +99,7 @@ def make_batches(
             f"the data gives {total} examples, fewer than config.train.batch_size={config.train.batch_size}: "
             "more data or a smaller batch is needed"
         )
-    tasks.check_lanes(examples, config.data.lanes, config.data.held_out)
+    seqio_tasks.check_lanes(examples, config.data.lanes, config.data.held_out)
     return Batches(
         task,
         recipe.lengths(positives),
@@ -134,7 +137,7 @@ def check(config: ConfigDict) -> None:
       UserError: lanes do not divide it, texts cannot be packed so, an example has no negatives, tasks do not mix.
     """
     recipe = recipe_of(config)
-    tasks.check_rates(config.data.rates.to_dict())
+    seqio_tasks.check_rates(config.data.rates.to_dict())
     _check_kinds(config, recipe)
     batch_size, lanes = config.train.batch_size, config.data.lanes
     if batch_size % lanes:
@@ -142,11 +145,11 @@ def check(config: ConfigDict) -> None:
             f"config.train.batch_size={batch_size} must be a multiple of config.data.lanes={lanes}: take "
             f"{multiples(batch_size, lanes)}"
         )
-    others = unlabelled(config)
-    if config.data.negatives and others:
+    if config.data.negatives and (others := unlabelled(config)):
+        fitting = [name for name, task in TASKS.items() if task.is_labelled and task.kind == recipe.kind]
         raise UserError(
             f"config.data.negatives={config.data.negatives}: only labelled examples have hard negatives: set it to 0, "
-            f"or train on them alone, config.data.rates.pairs=1 and config.data.rates.{others[0]}=0"
+            f"or train on them alone, config.data.rates.{' or '.join(fitting)}=1 and config.data.rates.{others[0]}=0"
         )
     recipe.packing()
 
@@ -155,19 +158,24 @@ def _check_kinds(config: ConfigDict, recipe: Recipe) -> None:
     """The tasks that are drawn give the kind of examples that the recipe trains on."""
     given = [task for task, rate in config.data.rates.items() if rate]
     for task in given:
-        if (kind := tasks.kind(task)) != recipe.kind:
+        if (kind := TASKS[task].kind) != recipe.kind:
             fitting = [name for name, other in RECIPES.items() if other.kind == kind]
-            others = [f"config.data.rates.{name}=0" for name in given if tasks.kind(name) != kind]
+            others = [f"config.data.rates.{name}=0" for name in given if TASKS[name].kind != kind]
             switch = " and ".join([f"config.recipe={' or '.join(fitting)}", *others])
             raise UserError(
-                f"task '{task}' gives {tasks.KINDS[kind]}, and config.recipe={config.recipe} trains on "
-                f"{tasks.KINDS[recipe.kind]}: set config.data.rates.{task}=0, or {switch}"
+                f"task '{task}' gives {KINDS[kind].what}, and config.recipe={config.recipe} trains on "
+                f"{KINDS[recipe.kind].what}: set config.data.rates.{task}=0, or {switch}"
             )
 
 
+def labelled(config: ConfigDict) -> list[str]:
+    """The tasks that are drawn whose records are labelled examples, which the stage `pairs` writes."""
+    return task_kind.drawn(config.data.rates, labelled=True)
+
+
 def unlabelled(config: ConfigDict) -> list[str]:
-    """The tasks that are drawn but that of labelled pairs."""
-    return [task for task, rate in config.data.rates.items() if rate and task != tasks.LABELLED]
+    """The tasks that are drawn whose records are of a prepared corpus."""
+    return task_kind.drawn(config.data.rates, labelled=False)
 
 
 def split_set(run: Run) -> str | None:

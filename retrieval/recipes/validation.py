@@ -58,7 +58,7 @@ def check(config: ConfigDict) -> None:
     Raises:
       UserError: nothing is.
     """
-    if not (config.data.rates.pairs or config.data.held_out):
+    if not (examples.labelled(config) or config.data.held_out):
         raise UserError(
             f"config.loop.validate_every={config.loop.validate_every} needs passages to validate on: set "
             "config.data.held_out, such as 0.01, or config.loop.validate_every=0"
@@ -73,7 +73,7 @@ def make(run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> Callable[
     """
     config = run.config
     check(config)
-    pool = _labelled_pool(run, vocabulary) if config.data.rates.pairs else _held_out_pool(run, vocabulary)
+    pool = _labelled_pool(run, vocabulary) if examples.labelled(config) else _held_out_pool(run, vocabulary)
     _log.info("validation: %d queries over %d candidates", len(pool.queries), len(pool.candidates))
     embedder = Embedder(config, vocabulary, mesh)
     queries = list(pool.queries.values())

@@ -181,10 +181,11 @@ def _check_training(run: Run) -> None:
 
 def _check_shards(run: Run) -> None:
     config, corpus = run.config, run.holder("prepare").config
-    if config.data.rates.pairs and "pairs" not in run.holder("pairs").config.stages:
+    labelled = examples.labelled(config)
+    if labelled and "pairs" not in run.holder("pairs").config.stages:
         raise UserError(
-            "task 'pairs' has no example, for no stage writes pairs: add 'pairs' to config.stages and set "
-            "config.pairs.files or config.split.set, or set config.data.rates.pairs=0"
+            f"task '{labelled[0]}' has no example, for no stage writes pairs: add 'pairs' to config.stages and set "
+            f"config.pairs.files or config.split.set, or set config.data.rates.{labelled[0]}=0"
         )
     others = examples.unlabelled(config)
     if others and not (run.prepares or run.corpus.exists()):
@@ -194,7 +195,7 @@ def _check_shards(run: Run) -> None:
         )
     if others:
         _check_lanes(config.data.lanes, corpus.prepare.shards, "the corpus, config.prepare.shards")
-    if config.data.rates.pairs:  # a refresh writes as many as the stage
+    if labelled:  # a refresh writes as many as the stage
         _check_lanes(config.data.lanes, run.holder("pairs").config.split.shards, "labelled pairs, config.split.shards")
         _check_negatives(run)
 

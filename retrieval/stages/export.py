@@ -140,7 +140,7 @@ def _data(run: Run) -> Iterator[tuple[str, list[str]]]:
     trainer = run.holder("train")
     if examples.unlabelled(config):
         yield "corpus", _names(trainer.holder("prepare").config.corpus)
-    if config.data.rates.pairs:
+    if examples.labelled(config):
         if labelled := trainer.holder("pairs").config.pairs.files:
             yield "labelled examples", _names(labelled)
         sets = trainer.holder("sets").config

@@ -6,7 +6,7 @@ from typing import Any
 import seqio
 import tensorflow as tf
 
-from retrieval.data.examples import pretraining
+from retrieval.data.examples import masking
 
 _Spec = seqio.FeatureConverter.FeatureSpec
 
@@ -23,7 +23,7 @@ def pair_lengths(query: int, document: int, negatives: int = 0, positives: int =
 
 def mlm_lengths(text: int) -> dict[str, int]:
     """The lengths that the MLM task and its converter take: as many positions as a full row has masked tokens."""
-    masked = max(1, pretraining.share(text - 2, pretraining.MASKED))
+    masked = max(1, masking.share(text - 2, masking.MASKED))
     return {"text": text, "positions": masked, "labels": masked}
 
 

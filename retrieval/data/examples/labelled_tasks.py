@@ -1,0 +1,88 @@
+"""Tasks over labelled examples, which the stage `pairs` writes as shards; `pair_shards` says what a record has."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from retrieval import files
+from retrieval.data.examples.task_kind import Shards, Stored, TaskKind
+from retrieval.data.examples.token_rows import Record, Specials, pair
+from retrieval.data.labelled import pair_shards
+
+_log = logging.getLogger(__name__)
+
+
+def _integers() -> tf.io.FixedLenSequenceFeature:
+    return tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True)
+
+
+LABELLED = Shards(
+    pair_shards.PATTERN,
+    {"counts": tf.io.FixedLenSequenceFeature([], tf.float32, allow_missing=True)}
+    | {name: _integers() for name in ("query", "titles", "title_lengths", "texts", "text_lengths", "document_id")},
+    {"positive_ids": _integers()},
+)
+
+
+class LabelledTask(TaskKind):
+    """A task that reads every labelled example."""
+
+    is_labelled = True
+    shards = LABELLED
+
+    def epoch(self, stored: Stored, negatives: int) -> int:
+        """As `TaskKind.epoch`. With negatives an example is made only of the records that have some."""
+        if not stored.labelled:
+            raise self.no_example("no stage has written pairs, see config.pairs.files and config.split.set")
+        written = files.read_json(stored.labelled / "stats.json")
+        size = written["pairs with negatives" if negatives else "pairs"]
+        if not size:
+            raise self.no_example(f"none has a negative, and config.data.negatives={negatives}: set that to 0")
+        _warn_of_left_out(written, size)
+        _warn_of_few(written, negatives)
+        return size
+
+    def is_drawn(self, record: Record, negatives: int) -> tf.Tensor:
+        """As `TaskKind.is_drawn`."""
+        return tf.size(record["document_id"]) > 1 if negatives else tf.constant(True)
+
+
+def documents(record: Record, chosen: tf.Tensor, length: int, specials: Specials) -> Sequence[tf.Tensor]:
+    """The rows of some of a record's texts, `[CLS] title [SEP] text [SEP]`, at most so long.
+
+    Args:
+      chosen: their places among the record's texts, [K].
+    """
+    ragged: Any = tf.RaggedTensor  # whose constructors the stubs lack
+    titles = ragged.from_row_lengths(record["titles"], record["title_lengths"])
+    texts = ragged.from_row_lengths(record["texts"], record["text_lengths"])
+    return [
+        pair(titles[chosen[place]], texts[chosen[place]], length, specials) for place in range(chosen.shape[0] or 0)
+    ]
+
+
+def _warn_of_left_out(written: Mapping[str, Any], size: int) -> None:
+    """Says how many pairs and positives are not trained on. Pairs of an older version tell less."""
+    if without := written["pairs"] - size:
+        _log.warning("%d of %d labelled pairs have no negative, and are left out", without, written["pairs"])
+    if behind := written.get("positives left out"):
+        known = written["pairs"] + behind
+        _log.warning(
+            "%d of %d positives (%.0f %%) are not trained on, as config.pairs.positives asks for; they are no "
+            "negatives of their queries",
+            *(behind, known, 100 * behind / known),
+        )
+
+
+def _warn_of_few(written: Mapping[str, Any], negatives: int) -> None:
+    """Says which queries have negatives, but fewer than an example draws. Pairs of an older version do not tell."""
+    by_count = written.get("queries by negatives", {}).items()
+    if few := [(int(count), *of_these) for count, of_these in by_count if 0 < int(count) < negatives]:
+        count, _, first = few[0]
+        _log.warning(
+            "%d queries have fewer negatives than config.data.negatives=%d, and their examples have some twice or more "
+            "often, which count as often in the loss; the first has %d: %s",
+            *(sum(queries for _, queries, _ in few), negatives, count, first),
+        )

@@ -1,0 +1,256 @@
+"""The seqio registry: the only file that adds tasks and mixtures to it. It knows no task by name."""
+
+import functools
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import seqio
+import tensorflow as tf
+
+from retrieval import hashing
+from retrieval.config.fields import Field, declare, number, whole
+from retrieval.data.examples import batches
+from retrieval.data.examples.task_kind import KINDS, TASKS, Given, Maker, Stored, TaskKind
+from retrieval.data.examples.token_rows import Record, Specials
+from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.errors import UserError, unknown_name
+
+_HELD_OUT = number(
+    "0, or a share from 0.0001 to below 1, such as 0.01", lambda value: value == 0 or 0.0001 <= value < 1
+)
+declare(
+    "data",
+    query_length=Field(64, whole(3), "tokens of a query, with [CLS] and [SEP]"),
+    document_length=Field(288, whole(5), "tokens of a document, with its title, [CLS] and two [SEP]"),
+    lanes=Field(256, whole(1), "streams of examples; a multiple of the hosts that divides train.batch_size and shards"),
+    shuffle_buffer=Field(128, whole(1), "examples that each lane and task draws from; the shards are in random order"),
+    held_out=Field(0.001, _HELD_OUT, "share of the passages that validate pre-training and are never its documents"),
+    negatives=Field(0, whole(0), "hard negatives of a labelled example, drawn anew every epoch"),
+)
+
+_DRAWS = 10_000  # held-out shares are multiples of its inverse
+_MANY = 1000  # examples per lane: so many are never all in other lanes
+_READ_BYTES = 2**18  # of a file at a time, as `tf.data.TFRecordDataset` does
+
+
+def register(
+    stored: Stored,
+    vocabulary: Vocabulary,
+    rates: Mapping[str, float],
+    *,
+    options: Mapping[str, Any] | None = None,
+    shuffle_buffer: int = 1024,
+    held_out: float = 0.0,
+    validation: bool = False,
+    negatives: int = 0,
+    optional: Collection[str] = (),
+) -> tuple[str, dict[str, int]]:
+    """Registers the tasks of `rates`; returns the name to get the dataset by, and the examples of each task's epoch.
+
+    One task is registered under its own name, several also as a mixture such as 'ict+bfs+wlp'.
+
+    Args:
+      rates: task -> mixing rate; a rate of 0 leaves the task out.
+      options: values of the fields that tasks declare, by name; by default those of the declarations.
+      held_out: share of the corpus's passages that are never drawn, as far as documents go, or the only ones that
+        are where `validation` is set; the names then end in '_validation'.
+      negatives: hard negatives of an example. Only labelled records have any, and those that have none are left out.
+      optional: the optional features that examples have, such as 'positive_ids'.
+
+    Raises:
+      UserError: an unknown task, no task, a task that there is no example for, or one whose options do not fit.
+    """
+    check_rates(rates)
+    rates = {task: rate for task, rate in rates.items() if rate}
+    sizes = {task: TASKS[task].epoch(stored, negatives) for task in rates}
+    total = sum(rates.values())
+    weights = {task: rate / total / sizes[task] for task, rate in rates.items()}
+    first_records = _first_records(sizes, stored)
+    suffix = "_validation" if validation else ""
+    for name in rates:
+        task = TASKS[name]
+        own = {option: field.default for option, field in task.options.items()} | dict(options or {})
+        given = Given(vocabulary, Specials.of(vocabulary), {option: own[option] for option in task.options}, weights)
+        is_drawn = functools.partial(
+            _is_drawn, task=task, negatives=negatives, held_out=held_out, validation=validation
+        )
+        seqio.TaskRegistry.remove(name + suffix)
+        seqio.TaskRegistry.add(
+            name + suffix,
+            source=_source(task, stored, first_records[name], optional),
+            preprocessors=[_int32, functools.partial(_filter, is_drawn=is_drawn), _example(task.maker(given))],
+            output_features=_output_features(task, seqio.PassThroughVocabulary(len(vocabulary)), optional),
+            shuffle_buffer_size=shuffle_buffer,
+        )
+    if len(rates) == 1:
+        return next(iter(rates)) + suffix, sizes
+    name = "+".join(rates) + suffix
+    seqio.MixtureRegistry.remove(name)
+    seqio.MixtureRegistry.add(name, [(task + suffix, rate) for task, rate in rates.items()], mixture_cls=_Mixture)
+    return name, sizes
+
+
+class _Mixture(seqio.Mixture):
+    """Each task draws by a seed of its own. seqio gives all of them the same one, and so the same passages at once."""
+
+    def get_task_dataset(self, task: seqio.Task, *args: Any) -> tf.data.Dataset:
+        """As seqio's; the arguments are its own, of which the sixth is the seed."""
+        keys, lengths, split, use_cached, shuffle, seed, *others = args
+        own = None if seed is None else hashing.number(str(seed), task.name) >> 33  # 31 bits
+        return super().get_task_dataset(task, keys, lengths, split, use_cached, shuffle, own, *others)
+
+
+def check_rates(rates: Mapping[str, float]) -> None:
+    """Checks that there is something to draw.
+
+    Raises:
+      UserError: an unknown task, a negative rate, or no task.
+    """
+    for task, rate in rates.items():
+        if task not in TASKS:
+            raise unknown_name("task", task, TASKS)
+        if rate < 0:
+            raise UserError(f"task '{task}': the rate is {rate}; it must not be negative")
+    if not any(rates.values()):
+        raise UserError(
+            f"no task has a rate above 0 in config.data.rates; known: {', '.join(TASKS)}: set one, such as "
+            f"config.data.rates.{next(iter(TASKS))}=1"
+        )
+
+
+def check_lanes(examples: Mapping[str, int], lanes: int, held_out: float = 0.0) -> None:
+    """Checks that every lane has an example of every task that has been registered.
+
+    seqio repeats a lane's records before our filters: where these let none pass, it would look for one for ever.
+
+    Args:
+      examples: of each task's epoch. Of many not all can be in other lanes, and no file is opened.
+      held_out: share of those of the corpus that is not drawn.
+
+    Raises:
+      UserError: a lane has none, or a file cannot be read.
+    """
+    for name, count in examples.items():
+        if count * (1.0 if TASKS[name].is_labelled else 1.0 - held_out) >= _MANY * lanes:
+            continue
+        filled = _lanes_with_examples(seqio.TaskRegistry.get(name), lanes)
+        if lacking := [lane for lane in range(lanes) if lane not in filled]:
+            raise UserError(
+                f"task '{name}': {count} examples, none of them in {len(lacking)} of config.data.lanes={lanes}, first "
+                f"{batches.lane_name(lacking[0])}: take fewer lanes (a divisor of the shards), more data, or "
+                f"config.data.rates.{name}=0"
+            )
+
+
+def _first_records(sizes: Mapping[str, int], stored: Stored) -> dict[str, int]:
+    """The record of a file that each task begins with.
+
+    All files of a lane are read at once. Two tasks that begin at the same record would draw the same passages.
+    """
+    first_records = {}
+    for name in sizes:
+        shards = TASKS[name].shards
+        readers = [other for other in sizes if TASKS[other].shards is shards]
+        number_of_files = max(1, len(list(_folder(TASKS[name], stored).glob(shards.pattern))))
+        others = [
+            counts["pairs"]
+            for other, counts in stored.statistics["tasks"].items()
+            if other in TASKS and TASKS[other].shards is shards
+        ]
+        records = max(*(sizes[reader] for reader in readers), *others, 0) // number_of_files
+        first_records[name] = records * readers.index(name) // len(readers)
+    return first_records
+
+
+def _folder(task: TaskKind, stored: Stored) -> Path:
+    if not task.is_labelled:
+        return stored.corpus
+    assert stored.labelled, "`epoch` refuses the task without its files"
+    return stored.labelled
+
+
+def _source(task: TaskKind, stored: Stored, first_record: int, optional: Collection[str]) -> Any:
+    """The records of a task, a `TFExampleDataSource`. Files are found in the folder by their names alone.
+
+    A position that is saved holds the paths of files. When training goes on, the folder may have another one, and what
+    lies at the old one may be of another run.
+
+    Args:
+      first_record: of each file, with which the task begins; those before it come last.
+    """
+    folder, shards = _folder(task, stored), task.shards
+
+    def read(path: tf.Tensor) -> tf.data.Dataset:
+        name = tf.strings.regex_replace(path, ".*/", "")
+        # What `tf.data.TFRecordDataset` stands on: the state of that has the path once more.
+        records = tf.raw_ops.TFRecordDataset(
+            filenames=[tf.strings.join([f"{folder}/", name])], compression_type="", buffer_size=_READ_BYTES
+        )
+        dataset = tf.data.experimental.from_variant(records, tf.TensorSpec([], tf.string))
+        return dataset.skip(first_record).concatenate(dataset.take(first_record)) if first_record else dataset
+
+    reader: Any = read  # of tensors, where seqio declares texts
+    features = {**shards.features, **{name: shards.optional[name] for name in optional if name in shards.optional}}
+    return seqio.TFExampleDataSource({"train": str(folder / shards.pattern)}, features, reader_cls=reader)
+
+
+def _lanes_with_examples(task: seqio.Task, lanes: int) -> set[int]:
+    """Reads every file up to the first record that is one of the task's; seqio deals the files out in this order."""
+    source: Any = task.source  # of `_source`, which parses records
+    is_drawn = task.preprocessors[1].keywords["is_drawn"]
+    try:
+        return {
+            number % lanes
+            for number, path in enumerate(source.list_shards("train"))
+            if any(is_drawn(_narrow(source.parse_fn(record))) for record in _records(path))
+        }
+    except tf.errors.OpError as error:
+        raise batches.unreadable(f"task '{task.name}'", error) from error
+
+
+def _records(path: str) -> Iterator[bytes]:
+    """The records of a TFRecord file; a `tf.data.Dataset` of it would take a hundred times as long to begin."""
+    with open(path, "rb") as file:
+        while length := file.read(8):
+            file.read(4)  # a sum, here and behind the record; the file has one of its own, which was compared
+            yield file.read(int.from_bytes(length, "little"))
+            file.read(4)
+
+
+def _int32(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    return dataset.map(_narrow, tf.data.AUTOTUNE)
+
+
+def _narrow(record: Record) -> Record:
+    return {name: tf.cast(values, tf.int32) if values.dtype == tf.int64 else values for name, values in record.items()}
+
+
+def _filter(dataset: tf.data.Dataset, is_drawn: Callable[[Record], tf.Tensor]) -> tf.data.Dataset:
+    return dataset.filter(is_drawn)
+
+
+def _is_drawn(record: Record, task: TaskKind, negatives: int, held_out: float, validation: bool) -> tf.Tensor:
+    """Whether a record is one of the task's, on its side of what is held out. No labelled example is held out here."""
+    usable = task.is_drawn(record, negatives)
+    if task.is_labelled or not held_out:
+        return usable
+    # The ids are hashes: their remainders are a fair draw.
+    return usable & ((tf.math.floormod(record["document_id"], _DRAWS) < round(held_out * _DRAWS)) == validation)
+
+
+def _example(make: Maker) -> Callable:
+    @seqio.map_over_dataset(num_seeds=1, num_parallel_calls=None)
+    def draw(record, seed, sequence_length):
+        return make(record, tf.cast(tf.stack(seed), tf.int32), sequence_length)
+
+    return draw
+
+
+def _output_features(task: TaskKind, vocab: seqio.PassThroughVocabulary, optional: Collection[str]) -> dict[str, Any]:
+    kind = KINDS[task.kind]
+    features = {**kind.features, **{name: kind.optional[name] for name in optional}}
+    return {
+        name: seqio.Feature(vocab, add_eos=False, dtype=feature.dtype, rank=feature.rank)
+        for name, feature in features.items()
+    }

@@ -1,0 +1,37 @@
+"""The task 'ict', the Inverse Cloze Task (Lee et al. 2019): a sentence asks for the passage that it was taken from."""
+
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from retrieval.config.fields import SHARE, Field
+from retrieval.data.examples.corpus_tasks import ICT, PassagePairs
+from retrieval.data.examples.task_kind import Given, register
+from retrieval.data.examples.token_rows import Record, pair, random_sentence, single
+
+
+@register
+class InverseCloze(PassagePairs):
+    """The query is a random sentence, the document `[CLS] title [SEP] the other sentences [SEP]`."""
+
+    name = "ict"
+    what = "how often the inverse cloze task is drawn, beside the other tasks; 0: never"
+    options = {
+        "ict_removal": Field(1.0, SHARE, "how often ICT takes the query's sentence out of the document; ORQA: 0.9")
+    }
+
+    def draws(self, record: Record) -> tf.Tensor:
+        """Every passage of two sentences or more, once."""
+        return record["counts"][ICT]
+
+    def pair(
+        self, record: Record, seed: tf.Tensor, lengths: Mapping[str, int], given: Given
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """As `PassagePairs.pair`. Chang et al. always take the sentence out of the document."""
+        seeds = tf.random.split(seed, 2)
+        start, end = random_sentence(record["lengths"], seeds[0])
+        ids, removal = record["ids"], given.options["ict_removal"]
+        rest = tf.concat([ids[:start], ids[end:]], 0)
+        body = tf.cond(tf.random.stateless_uniform([], seeds[1]) < removal, lambda: rest, lambda: ids)
+        query = single(ids[start:end], lengths["query"], given.specials)
+        return query, pair(record["title"], body, lengths["document"], given.specials)

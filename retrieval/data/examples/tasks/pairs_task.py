@@ -1,0 +1,54 @@
+"""The task 'pairs': labelled examples, for fine-tuning (Chang et al. 2020, section 4.1)."""
+
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from retrieval.data.examples.labelled_tasks import LabelledTask, documents
+from retrieval.data.examples.task_kind import Given, Maker, register
+from retrieval.data.examples.token_rows import Record, Specials, single
+
+
+@register
+class LabelledPairs(LabelledTask):
+    """A query with one of its positives, and with hard negatives where config.data.negatives asks for some."""
+
+    name = "pairs"
+    what = "how often labelled examples are drawn: fine-tuning"
+
+    def maker(self, given: Given) -> Maker:
+        """As `TaskKind.maker`."""
+        weight = given.weights[self.name]
+        return lambda record, seed, lengths: draw(record, seed, lengths, given.specials, weight)
+
+
+def draw(record: Record, seed: tf.Tensor, lengths: Mapping[str, int], specials: Specials, weight: float) -> Record:
+    """The query, and `[CLS] title [SEP] text [SEP]` of the positive and of negatives, which are drawn.
+
+    Of these there are `lengths["document_id"] - 1`. Where the record has fewer, each is taken before one is again.
+
+    Args:
+      weight: the task's share of the draws divided by the size of its epoch: how often a record is drawn.
+    """
+    negatives = lengths["document_id"] - 1
+    order = tf.argsort(tf.random.stateless_uniform([tf.size(record["document_id"]) - 1], seed))
+    drawn = tf.gather(order, tf.range(negatives) % tf.maximum(1, tf.size(order))) + 1 if negatives else []
+    chosen = tf.ensure_shape(tf.concat([[0], tf.cast(drawn, tf.int32)], 0), [negatives + 1])
+    rows = documents(record, chosen, lengths["document"], specials)
+    counts = tf.gather(tf.reshape(record["counts"], [-1, 3]), chosen)
+    # As a positive; with negatives, as a positive of the records that have some, and as one of so many negatives.
+    times = counts[:, 1] + negatives * counts[:, 2] if negatives else counts[:, 0]
+    example = {
+        "query": single(record["query"], lengths["query"], specials),
+        "document": tf.stack([tf.pad(ids, [[0, lengths["document"] - tf.size(ids)]]) for ids in rows]),
+        "document_id": tf.gather(record["document_id"], chosen),
+        "log_q": tf.math.log(times * weight),
+    }
+    if count := lengths.get("positive_ids"):
+        example["positive_ids"] = _filled(record["positive_ids"], example["document_id"][0], count)
+    return example
+
+
+def _filled(known: tf.Tensor, own: tf.Tensor, count: int) -> tf.Tensor:
+    """The ids of a query's known positives, [count], filled up with that of its own."""
+    return tf.concat([known, tf.fill([count - tf.size(known)], own)], 0)

@@ -1,0 +1,54 @@
+"""Rows of tokens, of the texts of a record: `[CLS] text [SEP]` and `[CLS] title [SEP] text [SEP]`.
+
+What training sees of a text is what `Vocabulary.single` and `Vocabulary.pair` make of it when it is encoded.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from retrieval.data.tokenizers.vocab import Vocabulary
+
+# The features of a record, or of an example, by name.
+Record = Mapping[str, tf.Tensor]
+
+
+class Specials(NamedTuple):
+    """The ids of a vocabulary that the tasks need."""
+
+    cls: int
+    sep: int
+    mask: int
+    vocab_size: int
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary) -> "Specials":
+        """Reads them off a vocabulary."""
+        return cls(vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id, len(vocabulary))
+
+
+def single(ids: tf.Tensor, length: int, specials: Specials) -> tf.Tensor:
+    """`Vocabulary.single` in TensorFlow."""
+    return tf.concat([[specials.cls], ids[: length - 2], [specials.sep]], 0)
+
+
+def pair(first: tf.Tensor, second: tf.Tensor, length: int, specials: Specials) -> tf.Tensor:
+    """`Vocabulary.pair` in TensorFlow."""
+    room = length - 3
+    half = (room + tf.cast(tf.size(first) > tf.size(second), tf.int32)) // 2
+    first = first[: tf.maximum(half, room - tf.size(second))]
+    rest = second[: room - tf.size(first)]
+    row = tf.concat([[specials.cls], first, [specials.sep], rest, [specials.sep]], 0)
+    return tf.cond(tf.size(first) > 0, lambda: row, lambda: single(second, length, specials))
+
+
+def random_sentence(lengths: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Start and end, in tokens, of one of the sentences.
+
+    Args:
+      lengths: of all sentences of a text, in tokens.
+    """
+    index = tf.random.stateless_uniform([], seed, 0, tf.size(lengths), tf.int32)
+    end = tf.cumsum(lengths)[index]
+    return end - lengths[index], end
