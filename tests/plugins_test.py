@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 from conftest import REPOSITORY
-from support import children
+from support import children, toy_corpus
 
 PAGE = (REPOSITORY / "docs" / "extending.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"^```python\n# (\S+)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
@@ -31,6 +31,7 @@ def lab(tmp_path_factory):
         (folder / "toy" / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     (folder / "toy" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq0\td0\t1\nq1\td2\t1\n")
     (folder / "toy" / "answers.jsonl").write_text(json.dumps({"_id": "q1", "answers": ["blue whale"]}) + "\n")
+    toy_corpus.write_dump(folder / "wiki.xml")
     (folder / "faq.tsv").write_text("".join(f"{query['text']}\t{text}\n" for query, text in zip(queries, texts[::2])))
     return folder
 
@@ -77,7 +78,14 @@ def holding(folder):
     assert "100.00" in (folder / "report.md").read_text()
 
 
-CHECKS = {"lengths": lengths, "faq": faq, "trigrams": trigrams, "holding": holding}
+def titles(folder):
+    """The task is trained on, and its fields are in the config."""
+    config = json.loads((folder / "config.json").read_text())
+    assert config["data"]["title_tokens"] == 8 and config["data"]["rates"]["titles"] == 1
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir() if path.name.isdecimal()) == ["4"]
+
+
+CHECKS = {"titles": titles, "lengths": lengths, "faq": faq, "trigrams": trigrams, "holding": holding}
 
 
 @pytest.mark.parametrize("about", CHECKS)
