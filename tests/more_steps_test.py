@@ -18,7 +18,7 @@ from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model
 from retrieval.stages import check, train
 
-CHANGES = {"train.learning_rate": 1e-2, "train.warmup_ratio": 0.0, "encode.untrained": False, "loop.log_every": 1}
+CHANGES = {"model.encoder": "bow_mlp", "train.learning_rate": 1e-2, "train.warmup_ratio": 0.0, "encode.untrained": False, "loop.log_every": 1}
 
 
 def tower_run(inputs, folder, steps, **changes):
