@@ -4,7 +4,7 @@ import json
 
 import pytest
 from conftest import REPOSITORY
-from support.toy_runs import execute
+from support.tiny import execute
 
 from configs import bm25
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS

@@ -50,8 +50,7 @@ def inputs(tmp_path_factory) -> pathlib.Path:
 @pytest.fixture(scope="module")
 def prepared(inputs, tmp_path_factory):
     """A work directory whose corpus and sets are made, to be copied."""
-    from support.tiny_runs import make_run
-    from support.toy_runs import execute
+    from support.tiny import execute, make_run
 
     folder = tmp_path_factory.mktemp("prepared") / "run"
     execute(make_run("ict_bfs_wlp", inputs, folder), "prepare", "sets")

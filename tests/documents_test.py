@@ -1,13 +1,12 @@
 """MS MARCO's documents, from the official files to a run: FirstP, MaxP, triples of ids, negatives mined anew."""
 
-import importlib
 import json
 
 import numpy as np
 import pytest
 from conftest import REPOSITORY, write
-from support import toy_corpus
-from support.toy_runs import execute
+from support import tiny, toy_corpus
+from support.tiny import execute
 
 from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.grouping import Counts
@@ -25,17 +24,25 @@ from retrieval.search.index_kind import INDEXES
 from retrieval.stages import check, evaluate, hard_negatives, indexes
 from retrieval.stages.collection import open_collection
 
-TINY = {
-    "prepare": dict(shards=8, vocab_size=300, longest_passage=40, shortest_paragraph=10, least_passage=5),
-    "data": dict(query_length=16, document_length=20, lanes=2, shuffle_buffer=64, negatives=2),
-    "model": dict(encoder="bow_mlp", hidden_size=16, mlp_size=32, embed_dim=8),
-    "train": dict(steps=4, batch_size=8, learning_rate=1e-2),
-    "loop": dict(log_every=1, checkpoint_every=2, validate_every=3, keep_checkpoints=20),
-    "encode": dict(batch_tokens=1024, shard_size=10, windows=4, untrained=True),
-    "mine": dict(negatives=3, last=6),
-    "split": dict(ratio=0.75, validation=0.2),
-    "index": dict(dense="scann"),
-    "evaluate": dict(depth=20, metrics=("RR@10", "R@20", "nDCG@10")),
+CHANGES = tiny.CHEAP | {
+    "data.document_length": 20,
+    "data.negatives": 2,
+    "train.batch_size": 8,
+    "train.learning_rate": 1e-2,
+    "loop.log_every": 1,
+    "loop.validate_every": 3,
+    "loop.keep_checkpoints": 20,
+    "encode.shard_size": 10,
+    "encode.windows": 4,
+    "encode.untrained": True,
+    "mine.negatives": 3,
+    "mine.last": 6,
+    "split.ratio": 0.75,
+    "split.validation": 0.2,
+    "split.set": "msmarco",
+    "index.dense": "scann",
+    "evaluate.depth": 20,
+    "evaluate.metrics": ("RR@10", "R@20", "nDCG@10"),
 }
 DOCUMENTS = 24
 
@@ -68,14 +75,12 @@ def inputs(tmp_path_factory):
 
 
 def make_run(folder, inputs, **changes):
-    config = importlib.import_module("configs.dpr_mined").get_config("local")
-    for group, values in TINY.items():
-        config[group].update(values)
     names = ("msmarco-docs.tsv.gz", "msmarco-doctrain-queries.tsv", "msmarco-doctrain-qrels.tsv.gz")
-    config.sets.msmarco = ",".join(str(inputs / name) for name in names)
-    config.sets.trec = ",".join(str(inputs / name) for name in (*names[:2], "dl.qrels"))
-    config.split.set = "msmarco"
-    config.update_from_flattened_dict(changes)
+    sets = {
+        "sets.msmarco": ",".join(str(inputs / name) for name in names),
+        "sets.trec": ",".join(str(inputs / name) for name in (*names[:2], "dl.qrels")),
+    }
+    config = tiny.make_config("dpr_mined", **CHANGES | sets | changes)
     return Run(config, folder, REPOSITORY / "requirements.lock")
 
 
@@ -83,10 +88,7 @@ def make_run(folder, inputs, **changes):
 def finished(inputs, tmp_path_factory):
     """A run with windows in validation, embeddings, both indexes, and a refresh in the middle of training."""
     folder = tmp_path_factory.mktemp("finished")
-    prepared = importlib.import_module("configs.ict").get_config("local")
-    prepared.corpus, prepared.stages, prepared.sets.pydocs = str(inputs / "dump.xml"), ("prepare",), False
-    prepared.prepare.update(TINY["prepare"])
-    execute(Run(prepared, folder / "corpus", REPOSITORY / "requirements.lock"))
+    execute(tiny.make_run("ict", inputs, folder / "corpus", stages=("prepare",)), "prepare")
     warm_up = make_run(folder / "warm_up", inputs, base=str(folder / "corpus"))
     check.check(warm_up, warm_up.config.stages)
     execute(warm_up, "sets", "index", "mine", "pairs")

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from conftest import REPOSITORY
 from support import toy_corpus
-from support.tiny_runs import fine_tuning, make_run
-from support.toy_runs import execute
+from support.tiny import execute, fine_tuning, make_run
 
 from retrieval.data.sets import reqa
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece

@@ -16,7 +16,7 @@ import tracemalloc
 
 import pytest
 from support.hostile_pages import generated, nasty_pages
-from support.preparing import SETTINGS
+from support.tiny import SETTINGS
 from support.wiki_export import export, page
 from support.wiki_markup import SITE, check
 

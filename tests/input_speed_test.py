@@ -1,39 +1,22 @@
 """What the benchmark of the input reports; not how fast anything is."""
 
-import importlib
 import json
 
 import pytest
 from absl import flags
 from conftest import REPOSITORY
-from support import toy_corpus
+from support import tiny
 
 from benchmarks import input_speed
 from retrieval.cli import command_line
 from retrieval.errors import UserError
-from retrieval.pipeline import runner
 from retrieval.pipeline.run import Run
-
-TINY = dict(
-    prepare=dict(shards=4, vocab_size=300, longest_passage=40, shortest_paragraph=10, least_passage=5),
-    data=dict(query_length=16, document_length=48, lanes=4, shuffle_buffer=64),
-    model=dict(num_layers=1, hidden_size=16, num_heads=2, mlp_size=32, embed_dim=8),
-    train=dict(batch_size=16),
-)
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("input_speed")
-    toy_corpus.write_dump(folder / "dump.xml")
-    config = importlib.import_module("configs.ict_bfs_wlp").get_config("local")
-    for group, values in TINY.items():
-        config[group].update(values)
-    config.corpus = str(folder / "dump.xml")
-    run = Run(config, folder / "run", REPOSITORY / "requirements.lock")
-    runner.open_run(run)
-    runner.run_stage(run, "prepare")
-    return run
+def run(prepared):
+    changes = tiny.CHEAP | {"data.lanes": 4}
+    return Run(tiny.make_config(**changes), prepared, REPOSITORY / "requirements.lock")
 
 
 class Clock:

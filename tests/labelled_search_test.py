@@ -4,7 +4,7 @@ import json
 
 import pytest
 from conftest import REPOSITORY
-from support.toy_runs import execute
+from support.tiny import execute
 
 from configs import dpr
 from retrieval.data.labelled import grouping

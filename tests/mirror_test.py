@@ -17,7 +17,7 @@ from conftest import REPOSITORY
 from support import toy_store
 from support.command_flags import forget_flags
 from support.run_results import metrics, results, state
-from support.tiny_runs import fine_tuning, make_run
+from support.tiny import CHEAP, fine_tuning, make_run
 
 from retrieval import files, main
 from retrieval.cli import command_line
@@ -33,7 +33,7 @@ from retrieval.stages import check, train
 from retrieval.stages.train import FOLLOWED
 
 URL = "toy://bucket/run"
-CHANGES = {"train.steps": 6, "index.dense": "exact", "encode.corpus": False}
+CHANGES = CHEAP | {"train.steps": 6, "index.dense": "exact", "encode.corpus": False}
 
 
 @pytest.fixture(autouse=True)

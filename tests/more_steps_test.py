@@ -7,8 +7,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from support.tiny_runs import make_run
-from support.toy_runs import execute
+from support.tiny import CHEAP, execute, make_run
 
 from retrieval.errors import UserError
 from retrieval.pipeline import records, runner
@@ -18,7 +17,12 @@ from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model
 from retrieval.stages import check, train
 
-CHANGES = {"model.encoder": "bow_mlp", "train.learning_rate": 1e-2, "train.warmup_ratio": 0.0, "encode.untrained": False, "loop.log_every": 1}
+CHANGES = CHEAP | {
+    "train.learning_rate": 1e-2,
+    "train.warmup_ratio": 0.0,
+    "encode.untrained": False,
+    "loop.log_every": 1,
+}
 
 
 def tower_run(inputs, folder, steps, **changes):

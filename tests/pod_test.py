@@ -21,7 +21,7 @@ import pytest
 from conftest import REPOSITORY
 from jax._src import distributed
 from ml_collections import ConfigDict
-from support import children
+from support import children, tiny
 
 from configs import ict_bfs_wlp
 from retrieval.errors import UserError
@@ -35,21 +35,23 @@ from retrieval.runtime.hosts import EXIT_CODE
 from retrieval.stages import check
 
 SMALL = {
-    "prepare": dict(shards=8, vocab_size=300, longest_passage=40, shortest_paragraph=10, least_passage=5),
-    "data": dict(query_length=16, document_length=48, lanes=8, shuffle_buffer=64, held_out=0.1),
-    "model": dict(num_layers=1, hidden_size=16, num_heads=2, mlp_size=32, embed_dim=8, dropout=0.1),
-    "train": dict(steps=12, batch_size=16),
-    "loop": dict(log_every=1, checkpoint_every=4, validate_every=6, validate_queries=8, validate_candidates=16),
-    "encode": dict(batch_tokens=1024, shard_size=50),
+    "data.lanes": 8,
+    "data.held_out": 0.1,
+    "model.dropout": 0.1,
+    "train.steps": 12,
+    "loop.log_every": 1,
+    "loop.checkpoint_every": 4,
+    "loop.validate_every": 6,
+    "loop.validate_queries": 8,
+    "loop.validate_candidates": 16,
 }
 
 
 def settings(folder, inputs, stages):
     """The arguments of retrieval.main for a run on the toy corpus."""
-    fields = [f"--config.{group}.{name}={value}" for group, fields in SMALL.items() for name, value in fields.items()]
-    fields += [f"--config.corpus={inputs / 'dump.xml'}", f"--config.sets.reqa={inputs / 'squad.json'}"]
-    config = ["--config=configs/ict_bfs_wlp.py:local", "--config.sets.pydocs=False"]
-    return [f"--workdir={folder}", f"--stage={stages}", *config, *fields]
+    sources = {"corpus": inputs / "dump.xml", "sets.reqa": inputs / "squad.json", "sets.pydocs": False}
+    config = ["--config=configs/ict_bfs_wlp.py:local", *tiny.as_flags(**SMALL, **sources)]
+    return [f"--workdir={folder}", f"--stage={stages}", *config]
 
 
 def environment(**variables):

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 from conftest import REPOSITORY, run_here
 from support import toy_corpus
-from support.preparing import SETTINGS
+from support.tiny import SETTINGS
 
 from retrieval.data.corpora import passages, sources
 from retrieval.data.corpora.articles import Redirect

@@ -7,7 +7,7 @@ import pytest
 from support import toy_corpus
 from support.answers_reference import brute_force
 from support.refreshed_runs import judged, make_run, read_shards
-from support.toy_runs import execute
+from support.tiny import execute
 
 from retrieval.data.sets import beir
 from retrieval.data.tokenizers import vocabularies

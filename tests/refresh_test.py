@@ -17,7 +17,7 @@ import pytest
 from conftest import REPOSITORY
 from support import children
 from support.refreshed_runs import judged, make_run, read_shards
-from support.toy_runs import execute
+from support.tiny import execute
 
 from configs import ict_bfs_wlp
 from retrieval.data.tokenizers import vocabularies

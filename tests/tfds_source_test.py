@@ -11,7 +11,7 @@ import tensorflow_datasets as tfds
 from support import toy_corpus
 from support.nq_records import HARD_TEXT, HTML, LEFT_OUT, PARAGRAPH, PEOPLE, TEXT, city, hard, judged, words
 from support.nq_records import write as write_lines
-from support.preparing import SETTINGS
+from support.tiny import SETTINGS
 from support.toy_squad import SQUAD
 
 from retrieval.data.corpora import sources, tfds_source

@@ -1,33 +1,29 @@
 """Runs that refresh their negatives."""
 
-import importlib
-
 import numpy as np
-from conftest import REPOSITORY
 
 from retrieval.data.sets import beir
-from retrieval.pipeline.run import Run
+from support import tiny
 
-TINY = {
-    "prepare": dict(shards=8, vocab_size=300, longest_passage=40, shortest_paragraph=10, least_passage=5),
-    "data": dict(query_length=16, document_length=48, lanes=2, shuffle_buffer=64, negatives=2),
-    "model": dict(encoder="bow_mlp", hidden_size=16, mlp_size=32, embed_dim=8),
-    "train": dict(steps=7, batch_size=8, learning_rate=1e-2),
-    "loop": dict(log_every=1, checkpoint_every=2, validate_every=5),
-    "encode": dict(batch_tokens=1024, shard_size=12),
-    "mine": dict(negatives=4, last=8),
-    "split": dict(ratio=0.75, validation=0.2),
+CHANGES = tiny.CHEAP | {
+    "data.negatives": 2,
+    "train.steps": 7,
+    "train.batch_size": 8,
+    "train.learning_rate": 1e-2,
+    "loop.log_every": 1,
+    "loop.validate_every": 5,
+    "encode.shard_size": 12,
+    "mine.negatives": 4,
+    "mine.last": 8,
+    "split.ratio": 0.75,
+    "split.validation": 0.2,
+    "index.dense": "exact",
+    "corpus": "",
 }
 
 
 def make_run(folder, inputs, /, name="dpr_mined", **changes):
-    config = importlib.import_module(f"configs.{name}").get_config("local")
-    for group, values in TINY.items():
-        config[group].update(values)
-    config.sets.reqa = str(inputs / "squad.json")
-    config.index.dense = "exact"
-    config.update_from_flattened_dict(changes)
-    return Run(config, folder, REPOSITORY / "requirements.lock")
+    return tiny.make_run(name, inputs, folder, **CHANGES | changes)
 
 
 def judged(run):
