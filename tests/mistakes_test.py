@@ -22,6 +22,8 @@ from support.command_flags import forget_flags
 
 from retrieval import main, study
 from retrieval.cli import command_line
+from retrieval.config import experiment
+from retrieval.config.fields import declared
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.run import Run
@@ -39,581 +41,462 @@ class Mistake(NamedTuple):
 
 
 def mistakes(table):
-    return [Mistake(typed, says if isinstance(says, tuple) else (says,)) for typed, says in table]
+    """Those of a text: a command, and below it, indented, what the message says, between bars.
+
+    $NAME stands for one of `SHORT`. {run} is a work directory that does not exist, everything else in braces lies in
+    the folder that `inputs` makes.
+    """
+    found = []
+    for line in table.strip().splitlines():
+        if line.startswith(" "):
+            typed, says = found.pop()
+            found.append(Mistake(typed, (*says, *(part.strip() for part in line.split("|") if part.strip()))))
+        else:
+            found.append(Mistake(written_out(line), ()))
+    return found
 
 
-BERT = (
-    "--config.model.hidden_size=16 --config.model.num_heads=4 --config.model.mlp_size=24 "
-    "--config.data.query_length=16 --config.data.document_length=20 --config.train.init_from={bert}"
-)
-QUICK = "--config=configs/ict_bfs_wlp.py:local --workdir={run}"
-LABELLED = "--config=configs/dpr.py:local --workdir={run} --config.pairs.files={dpr.json}"
+def written_out(line):
+    while "$" in line.replace("$HOME", ""):
+        line = re.sub(r"\$(\w+)", lambda match: SHORT.get(match[1], match[0]), line)
+    return line
 
-# {run} is a work directory that does not exist, everything else in braces lies in the folder that `inputs` makes.
+
+SHORT = {
+    "BERT": "--config.model.hidden_size=16 --config.model.num_heads=4 --config.model.mlp_size=24 "
+    "--config.data.query_length=16 --config.data.document_length=20 --config.train.init_from={bert}",
+    "QUICK": "--config=configs/ict_bfs_wlp.py:local --workdir={run}",
+    "LABELLED": "--config=configs/dpr.py:local --workdir={run} --config.pairs.files={dpr.json}",
+    "REQA": "--config=configs/reqa.py:local --workdir={run} --config.base={finished} --config.sets.reqa={squad.json}",
+    "DPR": "--config=configs/dpr.py:local --workdir={run} --config.base={finished} --config.pairs.files",
+    "ALONE": "--config=configs/dpr_mined.py:local --workdir={run} --config.sets.reqa={squad.json}",
+    "MINED": "$ALONE --config.base={finished}",
+    "REFRESHED": "$MINED --config.mine.refresh_every=100",
+    "LAGGED": "$REFRESHED --config.mine.refresh_lag=50",
+    "DUMP": "--config.sets.pydocs=False --config.corpus={dump.xml}",
+    "MIXED": "--workdir={mixed} --config.base={other_words} --config.stages=\"('prepare', 'sets', 'encode')\"",
+    "BM25": "--config=configs/bm25.py --workdir={run} --stage=sets",
+    "OLDER": "--config=configs/dpr_mined.py:local --workdir={run} --config.base={older_index} "
+    "--config.split.set=pydocs",
+    "SEEDS": "--config=configs/studies/seed_encoder.py:local",
+    "TASKS": "--config=configs/studies/pretraining_tasks.py:local",
+}
+
 FLAGS = mistakes(
-    [
-        ("--confg=configs/ict.py --workdir={run}", ("'--confg'", "did you mean --config?")),
-        ("--config=configs/ict.py --wrokdir={run}", ("'--wrokdir'", "did you mean --workdir?")),
-        ("--config=configs/ict.py --workdir={run} --stages=train", ("'--stages'", "did you mean --stage ")),
-        ("--config=configs/ict.py --workdir={run} --batch_size=64", "did you mean --config.train.batch_size?"),
-        ("--config=configs/ict.py --workdir={run} train", ("unexpected argument 'train'", "--config.train.steps=100")),
-        ("--config=configs/ict.py", ("--workdir is missing", "such as --workdir=runs/quickstart")),
-        ("--workdir={run}", ("--config is missing", "such as --config=configs/ict_bfs_wlp.py:local")),
-        (
-            "--workdir={run} --config.train.steps=5",
-            ("--config.train.steps=5: --config is missing", "such as --config="),
-        ),
-        ("--config", ("--config has no value", "--config=configs/ict_bfs_wlp.py:local")),
-        ("--config=configs/ict.py --workdir", ("--workdir has no value", "--workdir=runs/quickstart")),
-        ("--config=configs/ict.py --workdir={run} --stage", ("--stage has no value", "--stage=evaluate,report")),
-        ("--config=configs/ict.py --workdir={run} --stage=", ("--stage has no value", "or leave it out")),
-        ("--config=configs/ict.py --workdir={run} --multihost=perhaps", ("--multihost=perhaps", "True or False")),
-        (
-            "--config=configs/ict_bsf_wlp.py --workdir={run}",
-            ("no such file", "did you mean --config=configs/ict_bfs_wlp.py"),
-        ),
-        (
-            "--config=studies/parts --workdir={run}",
-            ("configs/studies/parts.py: no get_config in it", "such as configs/ict_bfs_wlp.py:local"),
-        ),
-        ("--config=dpr:locl --workdir={run}", ("'locl'", "did you mean local?")),
-        ("--config= --workdir={run}", ("--config=: no such file", "known: configs/ance.py")),
-        ("--config=configs --workdir={run}", ("--config=configs: no such file", "known: configs/ance.py")),
-        ("--config=README.md --workdir={run}", ("--config=README.md", "line ", "mend that file, or take another")),
-        ("--config={raises.py} --workdir={run}", ("{raises.py}, line 2", "NameError", "mend that file")),
-        (
-            "--config={no_size.py}:local --workdir={run}",
-            ("{no_size.py}:local", "0 positional arguments", "mend that file"),
-        ),
-        ("--config={typo.py} --workdir={run}", ("'config.train.batchsize'", "did you mean config.train.batch_size")),
-        (
-            "--config={lacks.py} --workdir={run}",
-            ("config.train.steps is missing", "config.experiment.defaults()"),
-        ),
-        ("--workdir={older}", ("config.data.pack.query is missing", "--config=configs/NAME.py")),
-        ("--workdir={damaged} --config.train.steps=5", ("{damaged}/config.json: not valid JSON", "--workdir")),
-        ("--workdir={finished} --config.trian.steps=5", ("'config.trian'", "did you mean config.train")),
-        (
-            "--workdir={finished} --config.train.steps=many",
-            ("--config.train.steps=many", "a whole number is needed, such as 600"),
-        ),
-        (
-            "--workdir={finished} --config.stages=5 --stage=train",
-            ("config.stages=(5,)", "a tuple of texts", "('one', 'two')"),
-        ),
-        (
-            "--workdir={finished} --config.train.steps=5",
-            ("{finished} is the work directory of another config", "config.train.steps: 600 there, 5 now"),
-        ),
-        (
-            "--config=configs/studies/pretraining_tasks.py:local --workdir={run}",
-            ("--config is that of a study", "python -m retrieval.study"),
-        ),
-        (f"{QUICK} --config=configs/mlm.py", ("--config is there twice", "--config=configs/mlm.py", "leave one out")),
-        (f"{QUICK} --stage=search --query=zip --query=tar", ("--query is there twice", "--query=zip and --query=tar")),
-        (f"{QUICK} --stage search --stage=train", ("--stage is there twice", "--stage search and --stage=train")),
-        ("--config=configs/ict.py:local --workdir={run}[1]", ("[1]", "'[' stands for other characters")),
-        ("--config=configs/ict.py --workdir=~/run", ("--workdir=~/run", "write $HOME")),
-        (f"{QUICK} --query=zip", ("--query", "add --stage=search")),
-        (f"{QUICK} --stage=trian", ("unknown stage 'trian'", "did you mean train")),
-    ]
+    r"""
+--confg=configs/ict.py --workdir={run}
+  '--confg' | did you mean --config?
+--config=configs/ict.py --workdir={run} --stages=train
+  '--stages' | did you mean --stage
+--config=configs/ict.py --workdir={run} --batch_size=64
+  did you mean --config.train.batch_size?
+--config=configs/ict.py --workdir={run} train
+  unexpected argument 'train' | --config.train.steps=100
+--config=configs/ict.py
+  --workdir is missing | such as --workdir=runs/quickstart
+--workdir={run}
+  --config is missing | such as --config=configs/ict_bfs_wlp.py:local
+--workdir={run} --config.train.steps=5
+  --config.train.steps=5: --config is missing | such as --config=
+--config
+  --config has no value | --config=configs/ict_bfs_wlp.py:local
+--config=configs/ict.py --workdir={run} --multihost=perhaps
+  --multihost=perhaps | True or False
+--config=configs/ict_bsf_wlp.py --workdir={run}
+  no such file | did you mean --config=configs/ict_bfs_wlp.py
+--config=studies/parts --workdir={run}
+  configs/studies/parts.py: no get_config in it | such as configs/ict_bfs_wlp.py:local
+--config=dpr:locl --workdir={run}
+  'locl' | did you mean local?
+--config=README.md --workdir={run}
+  --config=README.md | line  | mend that file, or take another
+--config={raises.py} --workdir={run}
+  {raises.py}, line 2 | NameError | mend that file
+--config={no_size.py}:local --workdir={run}
+  {no_size.py}:local | 0 positional arguments | mend that file
+--config={typo.py} --workdir={run}
+  'config.train.batchsize' | did you mean config.train.batch_size
+--config={lacks.py} --workdir={run}
+  config.train.steps is missing | config.experiment.defaults()
+--workdir={older}
+  config.data.pack.query is missing | --config=configs/NAME.py
+--workdir={damaged} --config.train.steps=5
+  {damaged}/config.json: not valid JSON | --workdir
+--workdir={finished} --config.stages=5 --stage=train
+  config.stages=(5,) | a tuple of texts | ('one', 'two')
+--workdir={finished} --config.train.steps=5
+  {finished} is the work directory of another config | config.train.steps: 600 there, 5 now
+$TASKS --workdir={run}
+  --config is that of a study | python -m retrieval.study
+$QUICK --config=configs/mlm.py
+  --config is there twice | --config=configs/mlm.py | leave one out
+--config=configs/ict.py --workdir=~/run
+  --workdir=~/run | write $HOME
+$QUICK --query=zip
+  --query | add --stage=search
+$QUICK --stage=trian
+  unknown stage 'trian' | did you mean train
+"""
 )
 
 FIELDS = mistakes(
-    [
-        ("--config.trian.steps=5", ("'config.trian'", "did you mean config.train")),
-        ("--config.train.batchsize=5", ("'config.train.batchsize'", "did you mean config.train.batch_size")),
-        ("--config.data.batch_size=5", ("'config.data.batch_size'", "did you mean config.train.batch_size")),
-        ("--config.train.steps.more=5", ("'config.train.steps.more'", "config.train.steps has no fields")),
-        ("--config.train=5", ("config.train is a group of fields", "config.train.steps")),
-        ("--config.train.learning_rate=fast", ("--config.train.learning_rate=fast", "a number is needed")),
-        ("--config.model.tied=maybe", ("--config.model.tied=maybe", "True or False is needed")),
-        ("--config.train.steps", ("--config.train.steps has no value", "--config.train.steps=VALUE")),
-        ("--config.stages=()", ("config.stages is empty", "--stage=prepare,sets,train")),
-        ("--config.stages=train,encode", ("config.stages=train,encode", "('train', 'encode')")),
-        ("--config.stages=1,2", ("config.stages=(1, 2)", "a tuple of texts")),
-        ("--config.seed=-1", ("config.seed=-1", "from 0 to")),
-        ("--config.train.steps=0", ("config.train.steps=0", "a whole number of at least 1 is needed")),
-        ("--config.train.learning_rate=-1e-3", ("config.train.learning_rate=-0.001", "a number above 0")),
-        ("--config.train.weight_decay=1e50", ("config.train.weight_decay=1e+50", "from 0 to 1e15")),
-        ("--config.train.accumulation=1000", ("config.train.accumulation=1000", "config.train.steps=600", "lower it")),
-        ("--config.model.dropout=1", ("config.model.dropout=1.0", "below 1")),
-        ("--config.model.hidden_size=100 --config.model.num_heads=8", ("hidden_size=100", "num_heads=8", "96 or 104")),
-        ("--config.model.encoder=transfomer", ("'transfomer'", "config.model.encoder", "did you mean transformer")),
-        ("--config.data.lanes=6", ("config.train.batch_size=128", "config.data.lanes=6", "take 126 or 132")),
-        ("--config.data.lanes=16", ("config.data.lanes=16", "config.prepare.shards=8", "take 8 lanes")),
-        ("--config.train.batch_size=4", ("config.train.batch_size=4", "number of devices, 8", "take 8")),
-        ("--config.train.batch_size=1 --config.data.lanes=1", ("config.train.batch_size=1", "take at least 2")),
-        ("--config.train.chunk_size=48", ("config.train.chunk_size=48", "batch_size=128", "take 32 or 64")),
-        ("--config.mesh.fsdp=3", ("config.mesh.fsdp=3", "8 devices", "take 2 or 4")),
-        ("--config.mesh.rules=\"(('token_embedding', None),)\"", ("config.mesh.rules", "None", "data, fsdp")),
-        ("--config.mesh.rules=embedding", ("config.mesh.rules", "'embedding'", "a pair, of a regular expression")),
-        (
-            "--config.mesh.rules=\"(('tokn_embedding', ('fsdp', None)),)\"",
-            ("config.mesh.rules", "'tokn_embedding'", "did you mean", "token_embedding"),
-        ),
-        (
-            "--config.mesh.rules=\"(('token_embedding', ('model', None)),)\"",
-            ("config.mesh.rules", "'model'", "data, fsdp"),
-        ),
-        (
-            "--config.data.rates.ict=0 --config.data.rates.bfs=0 --config.data.rates.wlp=0",
-            ("config.data.rates", "known: bfs, ict, mlm", "config.data.rates.bfs=1"),
-        ),
-        ("--config.data.rates.mlm=1", ("'mlm'", "config.recipe=two_tower trains on pairs", "config.data.rates.mlm=0")),
-        ("--config.data.rates.pairs=1", ("'pairs' has no example", "config.split.set", "config.data.rates.pairs=0")),
-        ("--config.data.held_out=1e-6", ("config.data.held_out=1e-06", "0.0001")),
-        ("--config.train.loss=triplet", ("config.train.loss=triplet", "config.data.negatives=1")),
-        ("--config.data.pack.query=0.5", ("config.data.pack.document=0.0", "greater than 0")),
-        (
-            "--config.data.pack.query=0.5 --config.data.pack.document=0.5 --config.data.pack.document_row=64",
-            ("config.data.pack.document_row=64", "96 tokens"),
-        ),
-        (
-            "--config.data.pack.query=0.5 --config.data.pack.document=0.5",
-            ("config.data.lanes=4", "number of devices, 8", "take 8"),
-        ),
-        ("--config.prepare.least_passage=200", ("least_passage=200", "longest_passage=80", "lower the first")),
-        ("--config.prepare.held_out=0", ("config.prepare.held_out", "such as 0.2")),
-        ("--config.prepare.beam_options=region=x", ("config.prepare.beam_options", "'region=x'", "'--region=")),
-        ("--config.loop.validate_every=10", ("config.loop.validate_every=10", "config.data.held_out, such as 0.01")),
-        ("--config.profile.steps=10", ("config.profile.steps=(10,)", "such as 10,15")),
-        ("--config.profile.steps=20,10", ("config.profile.steps=20,10", "such as 10,15")),
-        ("--config.index.recall_target=99", ("config.index.recall_target=99.0", "such as 0.99")),
-        ("--config.index.words=\"('bm52',)\"", ("unknown index in config.index.words 'bm52': did you mean bm25",)),
-        ("--config.index.words=\"('scann',)\"", ("'scann' is an index of embeddings: name it in config.index.dense",)),
-        ("--config.index.words=\"('bm25','bm25')\"", ("'bm25' is built twice; name it once",)),
-        ("--config.index.words=\"('bm25_also',)\"", ("config.index.bm25_also=(): give the index bm25_also its k1",)),
-        ('--config.index.words="()"', ("config.index.words=(): one name or more",)),
-        ("--config.index.words=bm25,bm25_also", ("config.index.words", "such as \"('bm25',)\"")),
-        ("--config.index.bm25_also=0.9", ("config.index.bm25_also=(0.9,)", "such as 0.9,0.4")),
-        ("--config.index.bm25_also=0.9,4", ("config.index.bm25_also=(0.9, 4)", "b from 0 to 1")),
-        ("--config.index.bm25_stop_words=englisch", ("config.index.bm25_stop_words", "did you mean english", "none")),
-        ("--config.index.bm25_stemmer=''", ("config.index.bm25_stemmer", "known: arabic", "none")),
-        ("--config.evaluate.depth=10", ("config.evaluate.depth=10", "Success@100", "at least 100")),
-        (
-            "--config.evaluate.metrics=\"('RR@10','R@1000')\"",
-            ("config.evaluate.depth=100", "the metric R@1000", "at least 1000"),
-        ),
-        (
-            "--config.sets.qa=corpus,{vocab.txt} --config.evaluate.metrics=\"('RR@10',)\" --config.evaluate.depth=20",
-            ("config.evaluate.depth=20", "the metric Answer@100", "at least 100"),
-        ),
-        ("--config.evaluate.metrics=\"('RR@10','ndcg@10')\"", ("config.evaluate.metrics", "'ndcg'", "nDCG")),
-        ("--config.evaluate.metrics=\"('R',)\"", ("config.evaluate.metrics", "'R' is written wrongly", "R@10")),
-        ("--config.evaluate.metrics=\"('RR@10','RR@10')\"", ("config.evaluate.metrics", "one is there twice")),
-        ("--config.evaluate.metrics=RR@10,R@100", ("config.evaluate.metrics", "\"('RR@10', 'R@1000')\"")),
-        ("--config.split.ratio=80", ("config.split.ratio=80.0", "a share between 0 and 1")),
-        (
-            "--workdir={indexed} --stage=search --query=zip --config.search.k=500",
-            ("config.search.k=500", "config.evaluate.depth=100"),
-        ),
-        ("--config.export.license='Apache 2.0'", ("config.export.license=Apache 2.0", "such as apache-2.0")),
-        ("--stage=export", ("stage 'export' reads what stage 'prepare' writes", "--stage=prepare,train,export")),
-        (
-            "--config=configs/bow_mlp.py:local --workdir={run} --stage=prepare,train,export",
-            ("config.model.encoder=bow_mlp is no module of sentence-transformers", "config.model.encoder=transformer"),
-        ),
-        (
-            "--config=configs/mlm.py:local --workdir={run} --stage=prepare,train,export",
-            ("config.recipe=mlm", "no towers", "--config.train.init_from={run}"),
-        ),
-        (
-            "--config=configs/bm25.py:local --workdir={run} --stage=prepare,export",
-            ("nothing is trained", "config.stages has no 'train'"),
-        ),
-        (
-            "--workdir={finished} --stage=similarity --config.similarity.lengths=512",
-            ("config.similarity.lengths=(512,)", "config.data.document_length=96"),
-        ),
-        (
-            "--config=configs/mlm.py:local --workdir={run} --config.model.encoder=bow_mlp",
-            ("config.model.encoder is 'bow_mlp'", "config.model.encoder=transformer"),
-        ),
-        (
-            "--config=configs/mlm.py:local --workdir={run} --config.loop.validate_every=10",
-            ("no towers to validate", "config.loop.validate_every=0"),
-        ),
-        (
-            "--config=configs/mlm.py:local --workdir={run} --config.train.chunk_size=64",
-            ("config.train.chunk_size=64", "set 0"),
-        ),
-    ]
+    r"""
+--config.trian.steps=5
+  'config.trian' | did you mean config.train
+--config.data.batch_size=5
+  'config.data.batch_size' | did you mean config.train.batch_size
+--config.train.steps.more=5
+  'config.train.steps.more' | config.train.steps has no fields
+--config.train=5
+  config.train is a group of fields | config.train.steps
+--config.train.learning_rate=fast
+  --config.train.learning_rate=fast | a number is needed
+--config.train.steps
+  --config.train.steps has no value | --config.train.steps=VALUE
+--config.stages=()
+  config.stages is empty | --stage=prepare,sets,train
+--config.stages=train,encode
+  config.stages=train,encode | ('train', 'encode')
+--config.train.accumulation=1000
+  config.train.accumulation=1000 | config.train.steps=600 | lower it
+--config.model.hidden_size=100 --config.model.num_heads=8
+  hidden_size=100 | num_heads=8 | 96 or 104
+--config.data.lanes=6
+  config.train.batch_size=128 | config.data.lanes=6 | take 126 or 132
+--config.data.lanes=16
+  config.data.lanes=16 | config.prepare.shards=8 | take 8 lanes
+--config.train.batch_size=4
+  config.train.batch_size=4 | number of devices, 8 | take 8
+--config.train.batch_size=1 --config.data.lanes=1
+  config.train.batch_size=1 | take at least 2
+--config.train.chunk_size=48
+  config.train.chunk_size=48 | batch_size=128 | take 32 or 64
+--config.mesh.fsdp=3
+  config.mesh.fsdp=3 | 8 devices | take 2 or 4
+--config.mesh.rules="(('token_embedding', None),)"
+  config.mesh.rules | None | data, fsdp
+--config.mesh.rules="(('tokn_embedding', ('fsdp', None)),)"
+  config.mesh.rules | 'tokn_embedding' | did you mean | token_embedding
+--config.data.rates.ict=0 --config.data.rates.bfs=0 --config.data.rates.wlp=0
+  config.data.rates | known: bfs, ict, mlm | config.data.rates.bfs=1
+--config.data.rates.mlm=1
+  'mlm' | config.recipe=two_tower trains on pairs | config.data.rates.mlm=0
+--config.data.rates.pairs=1
+  'pairs' has no example | config.split.set | config.data.rates.pairs=0
+--config.train.loss=triplet
+  config.train.loss=triplet | config.data.negatives=1
+--config.data.pack.query=0.5
+  config.data.pack.document=0.0 | greater than 0
+--config.data.pack.query=0.5 --config.data.pack.document=0.5 --config.data.pack.document_row=64
+  config.data.pack.document_row=64 | 96 tokens
+--config.data.pack.query=0.5 --config.data.pack.document=0.5
+  config.data.lanes=4 | number of devices, 8 | take 8
+--config.prepare.least_passage=200
+  least_passage=200 | longest_passage=80 | lower the first
+--config.prepare.held_out=0
+  config.prepare.held_out | such as 0.2
+--config.prepare.beam_options=region=x
+  config.prepare.beam_options | 'region=x' | '--region=
+--config.loop.validate_every=10
+  config.loop.validate_every=10 | config.data.held_out, such as 0.01
+--config.index.words="('bm52',)"
+  unknown index in config.index.words 'bm52': did you mean bm25
+--config.index.words="('scann',)"
+  'scann' is an index of embeddings: name it in config.index.dense
+--config.index.words="('bm25','bm25')"
+  'bm25' is built twice; name it once
+--config.index.words="('bm25_also',)"
+  config.index.bm25_also=(): give the index bm25_also its k1
+--config.evaluate.depth=10
+  config.evaluate.depth=10 | Success@100 | at least 100
+--config.evaluate.metrics="('RR@10','R@1000')"
+  config.evaluate.depth=100 | the metric R@1000 | at least 1000
+--config.sets.qa=corpus,{vocab.txt} --config.evaluate.metrics="('RR@10',)" --config.evaluate.depth=20
+  config.evaluate.depth=20 | the metric Answer@100 | at least 100
+--config.evaluate.metrics="('RR@10','ndcg@10')"
+  config.evaluate.metrics | 'ndcg' | nDCG
+--config.evaluate.metrics=RR@10,R@100
+  config.evaluate.metrics | "('RR@10', 'R@1000')"
+--workdir={indexed} --stage=search --query=zip --config.search.k=500
+  config.search.k=500 | config.evaluate.depth=100
+--stage=export
+  stage 'export' reads what stage 'prepare' writes | --stage=prepare,train,export
+--config=configs/bow_mlp.py:local --workdir={run} --stage=prepare,train,export
+  config.model.encoder=bow_mlp is no module of sentence-transformers | config.model.encoder=transformer
+--config=configs/mlm.py:local --workdir={run} --stage=prepare,train,export
+  config.recipe=mlm | no towers | --config.train.init_from={run}
+--config=configs/bm25.py:local --workdir={run} --stage=prepare,export
+  nothing is trained | config.stages has no 'train'
+--workdir={finished} --stage=similarity --config.similarity.lengths=512
+  config.similarity.lengths=(512,) | config.data.document_length=96
+--config=configs/mlm.py:local --workdir={run} --config.model.encoder=bow_mlp
+  config.model.encoder is 'bow_mlp' | config.model.encoder=transformer
+--config=configs/mlm.py:local --workdir={run} --config.loop.validate_every=10
+  no towers to validate | config.loop.validate_every=0
+--config=configs/mlm.py:local --workdir={run} --config.train.chunk_size=64
+  config.train.chunk_size=64 | set 0
+"""
 )
-
-REQA = "--config=configs/reqa.py:local --workdir={run} --config.base={finished} --config.sets.reqa={squad.json}"
-DPR = "--config=configs/dpr.py:local --workdir={run} --config.base={finished} --config.pairs.files="
-MINED = REQA.replace("reqa.py", "dpr_mined.py")
-ANCE = "--config=configs/ance.py:local --workdir={run} --config.base={finished}"
-QA = "--config=configs/bm25.py --workdir={run} --config.sets.qa="
-LAGGED = f"{MINED} --config.mine.refresh_every=100 --config.mine.refresh_lag=50 --config.mine.refresh_env="
-ALONE = MINED.replace(" --config.base={finished}", "")
-DUMP = "--config.sets.pydocs=False --config.corpus={dump.xml}"
-MIXED = "--workdir={mixed} --config.base={other_words} --config.stages=\"('prepare', 'sets', 'encode')\""
 
 FILES = mistakes(
-    [
-        ("--config.corpus=", ("config.corpus is not set", "--config.corpus=DUMP.xml.bz2")),
-        ("--config.corpus=pydoc", ("pydoc: no such file", "config.corpus", "did you mean pydocs?")),
-        (
-            "--config.sets.pydocs=False --config.corpus={folder}/dumb.xml",
-            ("dumb.xml: no such file", "did you mean {folder}/dump.xml"),
-        ),
-        ("--config.sets.pydocs=False --config.corpus={folder}", ("{folder}: a folder", "config.corpus takes files")),
-        ("--config.sets.pydocs=False --config.corpus={empty}", ("{empty}: the file is empty", "config.corpus")),
-        ("--config.sets.pydocs=False --config.corpus={text.txt}", ("{text.txt}", "expected a MediaWiki export")),
-        (
-            "--config.sets.pydocs=False --config.corpus={page.html}",
-            ("{page.html}", "first element is <html>", "<mediawiki>"),
-        ),
-        ("--config.corpus={dump.xml}", ("config.sets.pydocs", "config.corpus=pydocs", "--config.sets.pydocs=False")),
-        (
-            f"{DUMP} --config.vocab={{folder}}/vocab.text",
-            ("vocab.text: no such file", "config.vocab", "did you mean {folder}/vocab.txt"),
-        ),
-        (f"{DUMP} --config.vocab={{text.txt}}", ("{text.txt}", "[PAD]", "a BERT vocab.txt")),
-        (f"{DUMP} --config.vocab={{twice.txt}}", ("{twice.txt}", "repeats the token 'fox'", "drop one")),
-        (f"{DUMP} --config.sets.reqa={{text.txt}}", ("{text.txt}", "not valid JSON", "a file of SQuAD is needed")),
-        (
-            f"{DUMP} --config.sets.reqa={{none.json}}",
-            ("{none.json}: not one question with an answer", "name a file of SQuAD"),
-        ),
-        (f"{DUMP} --config.sets.reqa={{array.json}}", ("{array.json}", "'data' is missing")),
-        (
-            f"{DUMP} --config.sets.reqa={{cut.json.gz}}",
-            ("{cut.json.gz}", "cannot be read", "copy or download it again"),
-        ),
-        (f"{DUMP} --config.sets.reqa=tfds:squda", ("unknown TFDS data set 'squda'", "did you mean squad")),
-        (
-            f"{DUMP} --config.sets.reqa=tfds:squad?data_dir={{nowhere}}",
-            ("data_dir '{nowhere}' is not a folder", "squad/"),
-        ),
-        (f"{DUMP} --config.sets.beir=tfds:scifact", ("tfds:scifact: no such file or folder", "config.sets.beir")),
-        (f"{DUMP},tfds:wikipedia", ("a corpus of TFDS stands alone", "prepare one of them")),
-        (f"{DUMP} --config.vocab={{cut.json.gz}}", ("{cut.json.gz}", "not UTF-8 text", "a BERT vocab.txt")),
-        (
-            f"{MIXED} --stage=encode",
-            ("config.base={other_words}", "trained with another vocabulary than {mixed}/corpus/vocab.txt"),
-        ),
-        (f"{DUMP} --config.sets.beir={{squad.json}}", ("{squad.json}: a file", "config.sets.beir takes folders")),
-        (f"{DUMP} --config.sets.beir={{folder}}", ("{folder}: neither corpus.jsonl", "a folder of config.sets.beir")),
-        (f"{DUMP} --config.sets.beir={{unjudged}}", ("{unjudged}/qrels: no .tsv", "such as test.tsv")),
-        (f"{DUMP} --config.sets.beir={{beir}},{{folder}}/two/beir", ("two evaluation sets are named 'beir'", "rename")),
-        (
-            f"{DUMP} --config.sets.beir={{folder}}/two/corpus",
-            ("set is named 'corpus'", "rename its folder or its file"),
-        ),
-        (
-            f"{REQA} --config.split.set=requa",
-            ("config.split.set", "'requa'", "did you mean reqa", "sets of config.base do not count"),
-        ),
-        (f"{REQA} --config.split.set=", ("'pairs' needs labelled examples", "config.pairs.files", "such as reqa")),
-        (f"{DPR}{{text.txt}}", ("{text.txt}, line 1: no format", "dpr, id_triples, jsonl, triples look like")),
-        (f"{DPR}{{ids.tsv}}", ("{ids.tsv}: triples of ids", "set config.pairs.queries")),
-        (
-            f"{DPR}{{dpr.json}} --config.split.shards=12",
-            ("config.data.lanes=8", "labelled pairs, config.split.shards=12", "take 6 or 12 lanes"),
-        ),
-        (
-            f"{DPR}{{dpr.json}} --config.data.rates.ict=1",
-            ("config.data.negatives=1", "only labelled examples", "config.data.rates.ict=0"),
-        ),
-        (f"{DPR}{{dpr.json}} --config.loop.wandb=mine", ("config.loop.wandb=mine", "wandb", "pip install wandb")),
-        (
-            f"{DPR}{{dpr.json}} --config.sets.msmarco={{ids.tsv}}",
-            ("config.sets.msmarco", "1 files, but three are needed", "collection.tsv,queries.tsv,qrels.tsv"),
-        ),
-        (
-            f"{MINED} --config.split.set= --config.stages=\"('sets', 'index', 'mine')\"",
-            ("training questions of a set", "config.split.set", "such as reqa"),
-        ),
-        (f"{MINED} --config.mine.system=exact", ("'mine' reads what stage 'encode' writes", "in {finished}: run it")),
-        (f"{ALONE} --config.mine.system=exact", ("'train'", "no stage before 'mine'", "config.mine.system=bm25")),
-        (
-            f"{ALONE} --config.stages=\"('sets', 'mine', 'index', 'pairs')\"",
-            ("config.mine.system=bm25", "put 'index' before 'mine'", "config.base"),
-        ),
-        (
-            f"{MINED} --config.mine.negatives=200",
-            ("config.mine.negatives=200", "config.mine.last=100", "raise the last"),
-        ),
-        (
-            f"{MINED} --config.data.negatives=50",
-            ("config.data.negatives=50", "config.mine.negatives=20, so", "twice", "raise the second"),
-        ),
-        (f"{MINED} --config.mine.first=101", ("config.mine.first=101", "config.mine.last=100", "lower the first")),
-        (f"{MINED} --config.mine.refresh_every=300", ("config.mine.refresh_every=300", "config.train.steps=300")),
-        (
-            f"{MINED} --config.mine.refresh_every=100 --config.data.negatives=0",
-            ("config.mine.refresh_every=100", "config.data.negatives=0", "config.data.negatives=1 or more"),
-        ),
-        (
-            f"{MINED} --config.mine.refresh_every=100 --config.pairs.files={{dpr.json}}",
-            ("config.mine.refresh_every=100", "config.pairs.files={dpr.json}", "one of the two"),
-        ),
-        (
-            f"{MINED} --config.mine.refresh_every=100 --config.mine.refresh_lag=100",
-            ("config.mine.refresh_lag=100", "config.mine.refresh_every=100", "lower the first"),
-        ),
-        (
-            f"{MINED} --config.mine.refresh_every=200 --config.mine.refresh_lag=100",
-            ("config.mine.refresh_lag=100", "never be trained on", "config.train.steps=300"),
-        ),
-        (f"{LAGGED}\"('LD_PRELOAD=evil.so',)\"", ("'LD_PRELOAD'", "config.mine.refresh_env", "JAX_PLATFORMS")),
-        (f"{LAGGED}\"('1',)\"", ("config.mine.refresh_env", "'1' sets no variable", "NAME=VALUE")),
-        (
-            f"{MINED} --config.mine.refresh_every=100 --config.mine.refresh_env=\"('CUDA_VISIBLE_DEVICES=1',)\"",
-            ("config.mine.refresh_env", "config.mine.refresh_lag=0", "config.mine.refresh_lag=50"),
-        ),
-        (f"{MINED} --config.mine.refresh_lag=50", ("config.mine.refresh_lag", "config.mine.refresh_every=0")),
-        (
-            f"{ALONE} --config.mine.answers=True --config.sets.beir={{beir}} --config.split.set=beir",
-            ("config.mine.answers=True", "set 'beir' have no answers", "those of reqa and nq", "answers.jsonl"),
-        ),
-        (f"{QA}{{nq.jsonl}}", ("config.sets.qa={nq.jsonl}: 1 files, but two are needed, of passages, questions",)),
-        (
-            f"{QA}corpus,{{nq.jsonl}}",
-            ("'corpus' is the prepared corpus", "add 'prepare' to config.stages", "config.base"),
-        ),
-        (
-            f"{QA}{{ids.tsv}},{{nq.jsonl}} --config.split.set=qa",
-            ("config.split.set=qa", "no positive to train on", "such as reqa"),
-        ),
-        (f"{MINED} --stage=mine", ("'mine' reads what stage 'sets' writes", "--stage=sets,index,mine")),
-        (
-            "--config=configs/dpr_mined.py:local --workdir={run} --config.base={older_index} --config.split.set=pydocs "
-            "--config.stages=\"('mine', 'pairs')\"",
-            (
-                "'mine' would read what stage 'index' made in {older_index} before",
-                "again in {older_index}: --stage=encode,index",
-            ),
-        ),
-        (
-            f"{REQA} --config.vocab={{nowhere}}",
-            ("config.vocab: no stage of this run reads it, but 'prepare'", "of the base, {finished}", "add 'prepare'"),
-        ),
-        (f"{REQA} --config.base={{nowhere}}", ("config.base={nowhere}", "not a work directory")),
-        (f"{REQA} --config.base={{damaged}}", ("{damaged}/config.json: not valid JSON", "config.base")),
-        (
-            "--config=configs/reqa.py:local --workdir={circle_a} --config.base={circle_b}",
-            ("leads back to", "take another base"),
-        ),
-        (
-            f"{REQA} --config.train.init_from=bert-base-uncased",
-            ("config.train.init_from=bert-base-uncased: no such folder", "a work directory", "are not downloaded"),
-        ),
-        (
-            f"{REQA} --config.train.init_from={{folder}}",
-            ("config.train.init_from={folder}: no config.json there", "config.json beside model.safetensors"),
-        ),
-        (
-            f"{REQA} --config.train.init_from={{untrained}}",
-            ("config.train.init_from={untrained}", "finished train stage"),
-        ),
-        (
-            f"{REQA} --config.train.init_from={{finished}} --config.model.hidden_size=64",
-            ("config.train.init_from={finished}", "config.model.hidden_size is 128 there and 64 here", "take the same"),
-        ),
-        (
-            f"{REQA} --config.train.init_from={{finished}} --config.data.document_length=160",
-            (
-                "config.train.init_from={finished}: an encoder of 96 positions",
-                "config.data.query_length and config.data.document_length there, and here that is 160",
-                "set both to 96 at most",
-            ),
-        ),
-        (
-            f"{REQA} --config.train.init_from={{finished}} --config.model.encoder=bow_mlp",
-            ("config.train.init_from={finished}", "config.model.encoder is transformer there and bow_mlp here"),
-        ),
-        (
-            f"{REQA} --config.train.init_from={{bert}}",
-            ("config.train.init_from={bert}: a model of other sizes", "--config.model.hidden_size=16"),
-        ),
-        (
-            f"{REQA} {BERT}",
-            (
-                "config.train.init_from={bert}",
-                "another vocabulary than {finished}/corpus/vocab.txt",
-                "--config.vocab={bert}",
-            ),
-        ),
-        (
-            f"{LABELLED} {BERT}",
-            ("there is no vocabulary", "config.vocab to a vocabulary", "config.base", "add 'prepare' to config.stages"),
-        ),
-        (
-            f"{LABELLED} --config.vocab={{vocab.txt}} --config.data.negatives=0 --config.data.rates.ict=1",
-            ("task 'ict' is drawn from a prepared corpus", "config.base", "config.data.rates.ict=0"),
-        ),
-        (f"{REQA} {BERT},{{nowhere}} --config.model.tied=False", ("{nowhere} is no folder of BERT's weights",)),
-        (
-            f"{REQA} --config.train.init_from={{bert_without}}",
-            ("{bert_without}: no weights there", "model.safetensors"),
-        ),
-        (
-            f"{REQA} --config.train.init_from={{bert_relative}}",
-            ("{bert_relative}/config.json: position_embedding_type is 'relative_key'", "'absolute'"),
-        ),
-        ("--config.model.embed_dim=0 --config.model.encoder=bow_mlp", ("config.model.embed_dim=0", "=512")),
-        (
-            "--config.model.embed_norm=True --config.model.encoder=bow_mlp",
-            ("config.model.embed_norm=True", "set config.model.embed_norm=False"),
-        ),
-        (f"{REQA} --stage=prepare", ("stage 'prepare' is one of the base", "run it there")),
-        (
-            f"{REQA} --stage=train",
-            ("'train' reads what stage 'pairs' writes", "has not run", "--stage=sets,pairs,train"),
-        ),
-        (
-            "--stage=evaluate",
-            ("'evaluate' reads what stage 'sets' writes", "--stage=prepare,sets,train,encode,index,evaluate"),
-        ),
-        (
-            "--config=ict_bfs_wlp:local --workdir={run} --config.base={finished} --stage=sets,encode",
-            ("config.stages has 'prepare'", "config.base={finished}", "--config.stages=\"('sets', 'encode')\""),
-        ),
-        ("--stage=train,prepare", ("'train' comes before 'prepare'", "--stage=prepare,train")),
-        (
-            "--stage=search --query=zip",
-            ("'search' reads what stage 'index' writes", "--stage=prepare,sets,train,encode,index,search"),
-        ),
-        ("--workdir={squad.json}", ("--workdir={squad.json}", "is a file", "use another --workdir")),
-        ("--workdir=/proc/run", ("/proc/run", "--workdir")),
-        ("--workdir=gss://bucket/run", ("unknown scheme of gss://bucket/run", "'gss'", "did you mean gs")),
-        ("--workdir=gs://", ("gs://: no bucket", "such as gs://bucket/run")),
-        ("--workdir=az://bucket/run", ("az://bucket/run: the package adlfs is not installed", "pip install adlfs")),
-        ("--workdir={folder}", ("{folder} is not empty and not a work directory", "use another --workdir")),
-        (
-            "--config=configs/ict.py:local --workdir={array}",
-            ("{array}/config.json: not the config of a run", "--workdir"),
-        ),
-        ("--workdir={record} --stage=train", ("{record}/stages/prepare.json: damaged", "delete it", "--stage=prepare")),
-    ]
+    r"""
+--config.corpus=
+  config.corpus is not set | --config.corpus=DUMP.xml.bz2
+--config.corpus=pydoc
+  pydoc: no such file | config.corpus | did you mean pydocs?
+--config.sets.pydocs=False --config.corpus={folder}/dumb.xml
+  dumb.xml: no such file | did you mean {folder}/dump.xml
+--config.sets.pydocs=False --config.corpus={folder}
+  {folder}: a folder | config.corpus takes files
+--config.sets.pydocs=False --config.corpus={empty}
+  {empty}: the file is empty | config.corpus
+--config.sets.pydocs=False --config.corpus={text.txt}
+  {text.txt} | expected a MediaWiki export
+--config.sets.pydocs=False --config.corpus={page.html}
+  {page.html} | first element is <html> | <mediawiki>
+--config.corpus={dump.xml}
+  config.sets.pydocs | config.corpus=pydocs | --config.sets.pydocs=False
+$DUMP --config.vocab={folder}/vocab.text
+  vocab.text: no such file | config.vocab | did you mean {folder}/vocab.txt
+$DUMP --config.vocab={text.txt}
+  {text.txt} | [PAD] | a BERT vocab.txt
+$DUMP --config.vocab={twice.txt}
+  {twice.txt} | repeats the token 'fox' | drop one
+$DUMP --config.sets.reqa={text.txt}
+  {text.txt} | not valid JSON | a file of SQuAD is needed
+$DUMP --config.sets.reqa={none.json}
+  {none.json}: not one question with an answer | name a file of SQuAD
+$DUMP --config.sets.reqa={cut.json.gz}
+  {cut.json.gz} | cannot be read | copy or download it again
+$DUMP --config.sets.reqa=tfds:squda
+  unknown TFDS data set 'squda' | did you mean squad
+$DUMP --config.sets.reqa=tfds:squad?data_dir={nowhere}
+  data_dir '{nowhere}' is not a folder | squad/
+$DUMP --config.sets.beir=tfds:scifact
+  tfds:scifact: no such file or folder | config.sets.beir
+$DUMP,tfds:wikipedia
+  a corpus of TFDS stands alone | prepare one of them
+$DUMP --config.vocab={cut.json.gz}
+  {cut.json.gz} | not UTF-8 text | a BERT vocab.txt
+$MIXED --stage=encode
+  config.base={other_words} | trained with another vocabulary than {mixed}/corpus/vocab.txt
+$DUMP --config.sets.beir={folder}
+  {folder}: neither corpus.jsonl | a folder of config.sets.beir
+$DUMP --config.sets.beir={unjudged}
+  {unjudged}/qrels: no .tsv | such as test.tsv
+$DUMP --config.sets.beir={beir},{folder}/two/beir
+  two evaluation sets are named 'beir' | rename
+$DUMP --config.sets.beir={folder}/two/corpus
+  set is named 'corpus' | rename its folder or its file
+$REQA --config.split.set=requa
+  config.split.set | 'requa' | did you mean reqa | sets of config.base do not count
+$REQA --config.split.set=
+  'pairs' needs labelled examples | config.pairs.files | such as reqa
+$DPR={text.txt}
+  {text.txt}, line 1: no format | dpr, id_triples, jsonl, triples look like
+$DPR={ids.tsv}
+  {ids.tsv}: triples of ids | set config.pairs.queries
+$DPR={dpr.json} --config.split.shards=12
+  config.data.lanes=8 | labelled pairs, config.split.shards=12 | take 6 or 12 lanes
+$DPR={dpr.json} --config.data.rates.ict=1
+  config.data.negatives=1 | only labelled examples | config.data.rates.ict=0
+$DPR={dpr.json} --config.loop.wandb=mine
+  config.loop.wandb=mine | wandb | pip install wandb
+$DPR={dpr.json} --config.sets.msmarco={ids.tsv}
+  config.sets.msmarco | 1 files, but three are needed | collection.tsv,queries.tsv,qrels.tsv
+$MINED --config.split.set= --config.stages="('sets', 'index', 'mine')"
+  training questions of a set | config.split.set | such as reqa
+$MINED --config.mine.system=exact
+  'mine' reads what stage 'encode' writes | in {finished}: run it
+$ALONE --config.mine.system=exact
+  'train' | no stage before 'mine' | config.mine.system=bm25
+$ALONE --config.stages="('sets', 'mine', 'index', 'pairs')"
+  config.mine.system=bm25 | put 'index' before 'mine' | config.base
+$MINED --config.data.negatives=50
+  config.data.negatives=50 | config.mine.negatives=20, so | twice | raise the second
+$MINED --config.mine.refresh_every=300
+  config.mine.refresh_every=300 | config.train.steps=300
+$REFRESHED --config.data.negatives=0
+  config.mine.refresh_every=100 | config.data.negatives=0 | config.data.negatives=1 or more
+$REFRESHED --config.pairs.files={dpr.json}
+  config.mine.refresh_every=100 | config.pairs.files={dpr.json} | one of the two
+$REFRESHED --config.mine.refresh_lag=100
+  config.mine.refresh_lag=100 | config.mine.refresh_every=100 | lower the first
+$MINED --config.mine.refresh_every=200 --config.mine.refresh_lag=100
+  config.mine.refresh_lag=100 | never be trained on | config.train.steps=300
+$LAGGED --config.mine.refresh_env="('LD_PRELOAD=evil.so',)"
+  'LD_PRELOAD' | config.mine.refresh_env | JAX_PLATFORMS
+$LAGGED --config.mine.refresh_env="('1',)"
+  config.mine.refresh_env | '1' sets no variable | NAME=VALUE
+$REFRESHED --config.mine.refresh_env="('CUDA_VISIBLE_DEVICES=1',)"
+  config.mine.refresh_env | config.mine.refresh_lag=0 | config.mine.refresh_lag=50
+$MINED --config.mine.refresh_lag=50
+  config.mine.refresh_lag | config.mine.refresh_every=0
+$ALONE --config.mine.answers=True --config.sets.beir={beir} --config.split.set=beir
+  config.mine.answers=True | set 'beir' have no answers | those of reqa and nq | answers.jsonl
+--config=configs/bm25.py --workdir={run} --config.sets.qa={nq.jsonl}
+  config.sets.qa={nq.jsonl}: 1 files, but two are needed, of passages, questions
+--config=configs/bm25.py --workdir={run} --config.sets.qa=corpus,{nq.jsonl}
+  'corpus' is the prepared corpus | add 'prepare' to config.stages | config.base
+--config=configs/bm25.py --workdir={run} --config.sets.qa={ids.tsv},{nq.jsonl} --config.split.set=qa
+  config.split.set=qa | no positive to train on | such as reqa
+$MINED --stage=mine
+  'mine' reads what stage 'sets' writes | --stage=sets,index,mine
+$OLDER --config.stages="('mine', 'pairs')"
+  'mine' would read what stage 'index' made in {older_index} before | again in {older_index}: --stage=encode,index
+$REQA --config.vocab={nowhere}
+  config.vocab: no stage of this run reads it, but 'prepare' | of the base, {finished} | add 'prepare'
+$REQA --config.base={nowhere}
+  config.base={nowhere} | not a work directory
+--config=configs/reqa.py:local --workdir={circle_a} --config.base={circle_b}
+  leads back to | take another base
+$REQA --config.train.init_from=bert-base-uncased
+  config.train.init_from=bert-base-uncased: no such folder | a work directory | are not downloaded
+$REQA --config.train.init_from={folder}
+  config.train.init_from={folder}: no config.json there | config.json beside model.safetensors
+$REQA --config.train.init_from={untrained}
+  config.train.init_from={untrained} | finished train stage
+$REQA --config.train.init_from={finished} --config.model.hidden_size=64
+  config.train.init_from={finished} | config.model.hidden_size is 128 there and 64 here | take the same
+$REQA --config.train.init_from={finished} --config.data.document_length=160
+  config.train.init_from={finished}: an encoder of 96 positions |
+  config.data.query_length and config.data.document_length there, and here that is 160 | set both to 96 at most
+$REQA --config.train.init_from={finished} --config.model.encoder=bow_mlp
+  config.train.init_from={finished} | config.model.encoder is transformer there and bow_mlp here
+$REQA --config.train.init_from={bert}
+  config.train.init_from={bert}: a model of other sizes | --config.model.hidden_size=16
+$REQA $BERT
+  config.train.init_from={bert} | another vocabulary than {finished}/corpus/vocab.txt | --config.vocab={bert}
+$LABELLED $BERT
+  there is no vocabulary | config.vocab to a vocabulary | config.base | add 'prepare' to config.stages
+$LABELLED --config.vocab={vocab.txt} --config.data.negatives=0 --config.data.rates.ict=1
+  task 'ict' is drawn from a prepared corpus | config.base | config.data.rates.ict=0
+$REQA $BERT,{nowhere} --config.model.tied=False
+  {nowhere} is no folder of BERT's weights
+$REQA --config.train.init_from={bert_without}
+  {bert_without}: no weights there | model.safetensors
+$REQA --config.train.init_from={bert_relative}
+  {bert_relative}/config.json: position_embedding_type is 'relative_key' | 'absolute'
+--config.model.embed_dim=0 --config.model.encoder=bow_mlp
+  config.model.embed_dim=0 | =512
+--config.model.embed_norm=True --config.model.encoder=bow_mlp
+  config.model.embed_norm=True | set config.model.embed_norm=False
+$REQA --stage=prepare
+  stage 'prepare' is one of the base | run it there
+$REQA --stage=train
+  'train' reads what stage 'pairs' writes | has not run | --stage=sets,pairs,train
+--stage=evaluate
+  'evaluate' reads what stage 'sets' writes | --stage=prepare,sets,train,encode,index,evaluate
+--config=ict_bfs_wlp:local --workdir={run} --config.base={finished} --stage=sets,encode
+  config.stages has 'prepare' | config.base={finished} | --config.stages="('sets', 'encode')"
+--stage=train,prepare
+  'train' comes before 'prepare' | --stage=prepare,train
+--stage=search --query=zip
+  'search' reads what stage 'index' writes | --stage=prepare,sets,train,encode,index,search
+--workdir={squad.json}
+  --workdir={squad.json} | is a file | use another --workdir
+--workdir=/proc/run
+  /proc/run | --workdir
+--workdir=gss://bucket/run
+  unknown scheme of gss://bucket/run | 'gss' | did you mean gs
+--workdir=az://bucket/run
+  az://bucket/run: the package adlfs is not installed | pip install adlfs
+--workdir={folder}
+  {folder} is not empty and not a work directory | use another --workdir
+--config=configs/ict.py:local --workdir={array}
+  {array}/config.json: not the config of a run | --workdir
+--workdir={record} --stage=train
+  {record}/stages/prepare.json: damaged | delete it | --stage=prepare
+"""
 )
 
-BM25 = "--config=configs/bm25.py --workdir={run} --stage=sets"
+
+def one_field_of_each_kind():
+    """What no value of a kind may be -> what is needed; the value is given to a field of the kind."""
+    experiment.defaults()  # declares them all
+    found = {}
+    for path, field in declared().items():
+        wrong = (-1, 1e50, -1.0, 99.0, "no such") if type(field.default) in (int, float, str) else ((-1,), ("x",))
+        fitting = [value for value in wrong if type(value) is type(field.default) and not field.kind.fits(value)]
+        if fitting:
+            found.setdefault(field.kind.needed, (path, fitting[0]))
+    return found.items()
+
+
+@pytest.mark.parametrize(("needed", "given"), one_field_of_each_kind())
+def test_a_value_that_a_field_cannot_have(needed, given, answer):
+    path, value = given
+    shown = f'"{value!r}"' if isinstance(value, tuple) else shlex.quote(str(value))
+    mistake = Mistake(f"--config.{path}={shown}", (f"config.{path}", needed))
+    check(mistake, *answer(typed(mistake.typed, answer.paths)), answer.paths)
+
 
 # Found only by the work itself, which is the first to read so far.
 IN_A_STAGE = mistakes(
-    [
-        (
-            f"{BM25} --config.sets.beir={{bad_grade}}",
-            ("{bad_grade}/qrels/test.tsv, line 2", "'high' is not an integer", "write 1"),
-        ),
-        (
-            f"{BM25} --config.sets.beir={{bad_query}}",
-            ("{bad_query}/qrels/test.tsv, line 2", "'q9' is not in queries", "drop the line"),
-        ),
-        (
-            f"{BM25} --config.sets.beir={{bad_line}}",
-            ("{bad_line}/corpus.jsonl, line 2", "not valid JSON", "one object a line"),
-        ),
-        (
-            f"{BM25} --config.sets.beir={{same_ids}}",
-            ("{same_ids}/corpus.jsonl, line 2", "'d1' is there twice", "must be distinct"),
-        ),
-        (
-            f"{BM25} --config.sets.labelled={{bad_dpr.json}}",
-            ("{bad_dpr.json}, record 1, positive_ctxs 1", "'text' is missing or not a string"),
-        ),
-        (f"{BM25} --config.sets.labelled={{bad.jsonl}}", ("{bad.jsonl}, line 2", "one of positive, positives")),
-        (
-            f"{BM25} --config.sets.msmarco={{ids.tsv}},{{ids.tsv}},{{ids.tsv}}",
-            ("{ids.tsv}, line 1: 3 fields, expected 2", "query id, query"),
-        ),
-        (
-            f"{BM25} --config.sets.qa={{ids.tsv}},{{ids.tsv}}",
-            ("{ids.tsv}, line 1", "no format of questions", "3 fields"),
-        ),
-        (
-            f"{BM25} --config.sets.qa={{ids.tsv}},{{nq.jsonl}}",
-            ("{ids.tsv}, line 1: 3 fields, expected 2", "passage id"),
-        ),
-        (
-            f"{BM25} --config.sets.qa={{ids.tsv}},{{trec.tsv}}",
-            ("{trec.tsv}, line 2", "'a(' is no regular expression", "mend it, or drop it"),
-        ),
-        (f"{BM25} --config.sets.nq={{text.txt}}", ("{text.txt}, line 1", "not valid JSON", "is it Natural Questions?")),
-        (
-            f"{BM25} --config.sets.reqa={{squad.json}} --config.split.set=reqa --config.split.ratio=0.01",
-            ("config.split.ratio=0.01", "0 train", "choose others, or a larger set"),
-        ),
-        (
-            f"{BM25} --config.sets.reqa={{squad.json}} --config.sets.distractors=10",
-            ("config.sets.distractors=10", "a prepared corpus"),
-        ),
-        (
-            "--workdir={finished_corpus} --stage=train --config.data.lanes=8 --config.train.batch_size=4096",
-            ("150 examples", "config.train.batch_size=4096", "a smaller batch"),
-        ),
-        ("--workdir={indexed} --stage=search", ("--stage=search needs a query", "--query='how do I")),
-        (
-            "--workdir={indexed} --stage=search --query=zip",
-            ("{indexed} has no index of the corpus", "encode.corpus=True"),
-        ),
-    ]
+    r"""
+$BM25 --config.sets.beir={bad_grade}
+  {bad_grade}/qrels/test.tsv, line 2 | 'high' is not an integer | write 1
+$BM25 --config.sets.beir={same_ids}
+  {same_ids}/corpus.jsonl, line 2 | 'd1' is there twice | must be distinct
+$BM25 --config.sets.labelled={bad_dpr.json}
+  {bad_dpr.json}, record 1, positive_ctxs 1 | 'text' is missing or not a string
+$BM25 --config.sets.labelled={bad.jsonl}
+  {bad.jsonl}, line 2 | one of positive, positives
+$BM25 --config.sets.msmarco={ids.tsv},{ids.tsv},{ids.tsv}
+  {ids.tsv}, line 1: 3 fields, expected 2 | query id, query
+$BM25 --config.sets.qa={ids.tsv},{ids.tsv}
+  {ids.tsv}, line 1 | no format of questions | 3 fields
+$BM25 --config.sets.qa={ids.tsv},{trec.tsv}
+  {trec.tsv}, line 2 | 'a(' is no regular expression | mend it, or drop it
+$BM25 --config.sets.reqa={squad.json} --config.split.set=reqa --config.split.ratio=0.01
+  config.split.ratio=0.01 | 0 train | choose others, or a larger set
+$BM25 --config.sets.reqa={squad.json} --config.sets.distractors=10
+  config.sets.distractors=10 | a prepared corpus
+--workdir={finished_corpus} --stage=train --config.data.lanes=8 --config.train.batch_size=4096
+  150 examples | config.train.batch_size=4096 | a smaller batch
+--workdir={indexed} --stage=search
+  --stage=search needs a query | --query='how do I
+--workdir={indexed} --stage=search --query=zip
+  {indexed} has no index of the corpus | encode.corpus=True
+"""
 )
 
 STUDY = mistakes(
-    [
-        (
-            "--config=configs/ict.py:local --workdir={run}",
-            ("--config is missing, or not that of a study", "configs/studies/"),
-        ),
-        ("--config=configs/studies/pretraining_tasks.py:locl --workdir={run}", ("'locl'", "did you mean local")),
-        (
-            "--config=configs/studies/pretraining_tasks.py:local --workdir={run} --config.corpus=pydocs --only=corpsu",
-            ("unknown run 'corpsu'", "did you mean corpus"),
-        ),
-        (
-            "--config=configs/studies/pretraining_tasks.py:local --workdir=gs://bucket/study",
-            ("--workdir=gs://bucket/study", "share a folder, which must be on a disk"),
-        ),
-        (
-            "--config=configs/studies/pretraining_tasks.py:local --workdir={run} --config.parallel=0",
-            ("config.parallel=0", "at least 1"),
-        ),
-        (
-            "--config=configs/studies/pretraining_tasks.py:local --workdir={run} --config.runs.corpus.prepare.shards=0",
-            ("run 'corpus'", "config.prepare.shards=0", "at least 1"),
-        ),
-        (
-            "--config=configs/studies/pretraining_tasks.py:local --workdir={run} --config.corpus=pydocs",
-            ("run 's0-1-bm25' of the study: unknown set", "config.questions", "of the study: empty"),
-        ),
-        (
-            "--config=configs/studies/seed_encoder.py:local --workdir={run} --config.corpus=pydocs "
-            "--config.questions={folder}/squad.jsn",
-            ("run 's0-10-search' of the study: {folder}/squad.jsn: no such file", "did you mean {folder}/squad.json"),
-        ),
-        (
-            "--config=configs/studies/pretraining_tasks.py:local --workdir={folder}/.. --config.corpus=pydocs "
-            "--config.questions={squad.json} --only=corpus",
-            ("holds runs of another table", "not a run of this study", "use another --workdir"),
-        ),
-    ]
+    r"""
+--config=configs/ict.py:local --workdir={run}
+  --config is missing, or not that of a study | configs/studies/
+--config=configs/studies/pretraining_tasks.py:locl --workdir={run}
+  'locl' | did you mean local
+$TASKS --workdir={run} --config.corpus=pydocs --only=corpsu
+  unknown run 'corpsu' | did you mean corpus
+$TASKS --workdir=gs://bucket/study
+  --workdir=gs://bucket/study | share a folder, which must be on a disk
+$TASKS --workdir={run} --config.parallel=0
+  config.parallel=0 | at least 1
+$TASKS --workdir={run} --config.runs.corpus.prepare.shards=0
+  run 'corpus' | config.prepare.shards=0 | at least 1
+$TASKS --workdir={run} --config.corpus=pydocs
+  run 's0-1-bm25' of the study: unknown set | config.questions | of the study: empty
+$SEEDS --workdir={run} --config.corpus=pydocs --config.questions={folder}/squad.jsn
+  run 's0-10-search' of the study: {folder}/squad.jsn: no such file | did you mean {folder}/squad.json
+$TASKS --workdir={folder}/.. --config.corpus=pydocs --config.questions={squad.json} --only=corpus
+  holds runs of another table | not a run of this study | use another --workdir
+"""
 )
 
-POD = {
-    "two": ({"JAX_NUM_PROCESSES": "two"}, ("JAX_NUM_PROCESSES='two': not a number", "such as 1")),
-    "no id": (
-        {"JAX_PROCESS_ID": "first", "JAX_NUM_PROCESSES": "2"},
-        ("JAX_PROCESS_ID='first': not a number", "such as 1"),
-    ),
-}
+POD = [
+    ({"JAX_NUM_PROCESSES": "two"}, ("JAX_NUM_PROCESSES='two': not a number", "such as 1")),
+    ({"JAX_PROCESS_ID": "first", "JAX_NUM_PROCESSES": "2"}, ("JAX_PROCESS_ID='first': not a number", "such as 1")),
+]
 
 # In a process of their own, as people see them.
 WHOLE = mistakes(
-    [
-        ("--config=configs/ict_bsf_wlp.py --workdir={run}", "did you mean --config=configs/ict_bfs_wlp.py"),
-        ("--config=configs/ict.py:local --workdir={run} --config.trian.steps=5", "did you mean config.train"),
-        ("--config=configs/ict.py:local --workdir={run} --batch_size=64", "did you mean --config.train.batch_size?"),
-        (
-            "--config=configs/ict.py:local --workdir={run} --multihost",
-            ("--multihost: the hosts cannot be joined", "JAX_COORDINATOR_ADDRESS"),
-        ),
-    ]
+    r"""
+--config=configs/ict.py:local --workdir={run} --config.trian.steps=5
+  did you mean config.train
+--config=configs/ict.py:local --workdir={run} --multihost
+  --multihost: the hosts cannot be joined | JAX_COORDINATOR_ADDRESS
+"""
 )
 
 LOCK = REPOSITORY / "requirements.lock"
@@ -743,7 +626,7 @@ def fill(text, paths):
 
 def typed(arguments, paths):
     """The arguments as the shell would give them, with those of the quickstart where there are none."""
-    given = [word for word in QUICK.split() if f"{word.partition('=')[0]}=" not in arguments]
+    given = [word for word in SHORT["QUICK"].split() if f"{word.partition('=')[0]}=" not in arguments]
     return shlex.split(fill(" ".join([*given, arguments]), paths))
 
 
@@ -804,7 +687,7 @@ def test_in_a_study(mistake, answer):
     check(mistake, *answer(shlex.split(fill(mistake.typed, answer.paths)), study), answer.paths)
 
 
-@pytest.mark.parametrize(("environment", "says"), POD.values(), ids=POD)
+@pytest.mark.parametrize(("environment", "says"), POD)
 def test_in_a_pod(environment, says, answer, monkeypatch):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -813,9 +696,8 @@ def test_in_a_pod(environment, says, answer, monkeypatch):
 
 def test_in_a_pod_on_a_store(answer, monkeypatch):
     monkeypatch.setattr(hosts, "count", lambda: 4)
-    mistake = Mistake(
-        "--workdir=gs://bucket/run", ("--workdir=gs://bucket/run: 4 hosts", "a disk that all of them share")
-    )
+    says = ("--workdir=gs://bucket/run: 4 hosts", "a disk that all of them share")
+    mistake = Mistake("--workdir=gs://bucket/run", says)
     check(mistake, *answer(typed(mistake.typed, answer.paths)), answer.paths)
 
 
@@ -826,8 +708,3 @@ def test_in_a_process_of_its_own(mistake, inputs, tmp_path):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
     done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
     check(mistake, done.returncode, done.stderr, paths)
-
-
-def test_there_are_a_hundred_and_no_two_the_same():
-    table = [*FLAGS, *FIELDS, *FILES, *IN_A_STAGE]
-    assert len({mistake.typed for mistake in table}) == len(table) >= 100
