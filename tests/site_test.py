@@ -1,0 +1,54 @@
+"""The documentation's site: links as in the repository lead to its pages, folders become pages, and it builds."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+from conftest import REPOSITORY
+
+from launch import docs_hook
+
+
+@pytest.mark.parametrize(
+    ("page", "text", "expected"),
+    [
+        ("index.md", "[a](docs/guides/bert.md)", "[a](guides/bert.md)"),
+        ("index.md", "[a](SECURITY.md), [b](benchmarks/README.md)", "[a](security.md), [b](benchmarks.md)"),
+        ("index.md", "[the licence](LICENSE)", "the licence"),
+        ("benchmarks.md", "[a](#the-speed-of-search)", "[a](#the-speed-of-search)"),
+        ("guides/bert.md", "[a](../results/index.md#findings)", "[a](../results/index.md#findings)"),
+        ("guides/launch.md", "[`pod_test.py`](../../tests/pod_test.py)", "`pod_test.py`"),
+        ("reliability.md", "[Security](../SECURITY.md)", "[Security](security.md)"),
+        ("scale.md", "[out](https://example.org/a.md)", "[out](https://example.org/a.md)"),
+        ("scale.md", "`x[0](a.md)`\n```\n[a](b.md)\n```", "`x[0](a.md)`\n```\n[a](b.md)\n```"),
+    ],
+)
+def test_links_lead_to_pages_of_the_site(page, text, expected):
+    assert docs_hook.with_links_of_the_site(text, page) == expected
+
+
+def test_a_folder_of_the_nav_stands_for_its_pages():
+    pages = ["a/z.md", "a/index.md", "a/b.md", "c/d.md", "e.md"]
+    assert docs_hook.with_folders([{"T": ["e.md", "c/"]}, {"A": "a/"}], pages) == [
+        {"T": ["e.md", "c/d.md"]},
+        {"A": ["a/index.md", "a/b.md", "a/z.md"]},
+    ]
+
+
+def test_every_module_is_on_a_page():
+    listed = "\n".join(docs_hook.api_pages().values())
+    for path in (REPOSITORY / "retrieval").rglob("*.py"):
+        name = ".".join(path.relative_to(REPOSITORY).with_suffix("").parts)
+        assert path.name == "__init__.py" or f"::: {name}\n" in listed, name
+
+
+def test_the_site_builds_without_a_warning(tmp_path):
+    mkdocs = shutil.which("mkdocs", path=f"{REPOSITORY / '.venv' / 'docs' / 'bin'}:{os.environ['PATH']}")
+    if not mkdocs:
+        pytest.skip("mkdocs is not installed: launch/docs.sh does it")
+    command = [mkdocs, "build", "--strict", "--quiet", f"--site-dir={tmp_path / 'site'}"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for page in ("index.html", "guides/bert/index.html", "security/index.html", "api/retrieval.search/index.html"):
+        assert (tmp_path / "site" / page).is_file(), page
