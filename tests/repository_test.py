@@ -1,9 +1,11 @@
-"""What git leaves out of the repository."""
+"""What git leaves out of the repository, and what runs on every change to it."""
 
 import os
+import re
 import shutil
 import subprocess
 
+import yaml
 from conftest import REPOSITORY
 
 
@@ -14,3 +16,11 @@ def test_git_ignores_an_environment_that_is_a_link(tmp_path):
     os.symlink(tmp_path / "elsewhere", tmp_path / ".venv")
     found = subprocess.run(["git", "check-ignore", ".venv"], cwd=tmp_path, capture_output=True, text=True)
     assert found.stdout == ".venv\n"
+
+
+def test_the_workflow_has_every_python_that_setup_allows():
+    workflow = yaml.safe_load((REPOSITORY / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+    first, beyond = re.search(r'python_requires=">=3\.(\d+),<3\.(\d+)"', (REPOSITORY / "setup.py").read_text()).groups()
+    versions = workflow["jobs"]["ci"]["strategy"]["matrix"]["python"]
+    assert versions == [f"3.{minor}" for minor in range(int(first), int(beyond))]
+    assert {"run": "./.ci/run", "env": {"PYTHON": "python"}} in workflow["jobs"]["ci"]["steps"]
