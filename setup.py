@@ -20,6 +20,7 @@ setup(
         "importlib_resources",  # tensorflow-datasets needs it to download, and does not say so
         "ir-measures",
         "jax>=0.10.2",
+        "markdown-it-py",
         "matplotlib",
         "ml-collections",
         "ml_dtypes",
@@ -28,6 +29,7 @@ setup(
         "numpy",
         "optax",
         "orbax-checkpoint",
+        "pyarrow",
         "PyStemmer",
         "safetensors",
         "scipy",

@@ -130,7 +130,7 @@ def test_every_page_of_a_hostile_dump_comes_out_or_is_counted(tmp_path):
         pages.append(page("Page", "Text", 12345).replace(old, new).replace("12345", f"odd-{number}"))
     rng.shuffle(pages)
     (tmp_path / "dump").write_bytes(gzip.compress(export(*pages).encode(), 1))
-    source = sources.open_source(str(tmp_path / "dump"), tmp_path / "no.lock", 0.0)
+    source = sources.open_source(str(tmp_path / "dump"), {}, tmp_path / "no.lock")
     statistics = prepared_corpus.prepare(source, tmp_path / "corpus", SETTINGS)
     counts, before = statistics["counts"], "pages dropped: "
     dropped = {name.removeprefix(before): count for name, count in counts.items() if name.startswith(before)}

@@ -241,19 +241,15 @@ FIELDS = mistakes(
 FILES = mistakes(
     r"""
 --config.corpus=
-  config.corpus is not set | --config.corpus=DUMP.xml.bz2
+  config.corpus is not set | --config.corpus=pages-articles.xml.bz2
 --config.corpus=pydoc
   pydoc: no such file | config.corpus | did you mean pydocs?
 --config.sets.pydocs=False --config.corpus={folder}/dumb.xml
   dumb.xml: no such file | did you mean {folder}/dump.xml
---config.sets.pydocs=False --config.corpus={folder}
-  {folder}: a folder | config.corpus takes files
 --config.sets.pydocs=False --config.corpus={empty}
   {empty}: the file is empty | config.corpus
---config.sets.pydocs=False --config.corpus={text.txt}
-  {text.txt} | expected a MediaWiki export
---config.sets.pydocs=False --config.corpus={page.html}
-  {page.html} | first element is <html> | <mediawiki>
+--config.sets.pydocs=False --config.corpus={array.json}
+  {array.json} | expected a MediaWiki export | or documents, whose names end in .csv
 --config.corpus={dump.xml}
   config.sets.pydocs | config.corpus=pydocs | --config.sets.pydocs=False
 $DUMP --config.vocab={folder}/vocab.text
@@ -275,7 +271,7 @@ $DUMP --config.sets.reqa=tfds:squad?data_dir={nowhere}
 $DUMP --config.sets.beir=tfds:scifact
   tfds:scifact: no such file or folder | config.sets.beir
 $DUMP,tfds:wikipedia
-  a corpus of TFDS stands alone | prepare one of them
+  tfds:wikipedia as a Wikipedia of TensorFlow Datasets | prepare one kind in a run
 $DUMP --config.vocab={cut.json.gz}
   {cut.json.gz} | not UTF-8 text | a BERT vocab.txt
 $MIXED --stage=encode

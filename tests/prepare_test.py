@@ -122,7 +122,7 @@ def test_beam_writes_the_same_bytes(corpus, tmp_path):
 def test_beam_with_two_worker_processes_writes_the_same_bytes(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))  # the worker processes import `retrieval`
     toy_corpus.write_dump(tmp_path / "dump.xml")
-    source = sources.open_source(str(tmp_path / "dump.xml"), tmp_path / "no.lock", 0.0)
+    source = sources.open_source(str(tmp_path / "dump.xml"), {}, tmp_path / "no.lock")
     statistics = prepared_corpus.prepare(source, tmp_path / "local", SETTINGS)
     options = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")
     settings = dataclasses.replace(SETTINGS, runner="DirectRunner", beam_options=options)
@@ -223,7 +223,7 @@ def test_ids_of_several_dumps_are_told_apart(tmp_path):
         revision = f"<revision><id>1</id><text>{text} {name}.</text></revision>"
         page = f"<page><title>Fox</title><ns>0</ns><id>7</id>{revision}</page>"
         (tmp_path / f"{name}.xml").write_text(f"<mediawiki>{page}</mediawiki>", encoding="utf-8")
-    source = sources.open_source(f"{tmp_path / '2007.xml'},{tmp_path / '2015.xml'},", tmp_path / "no.lock", 0.0)
+    source = sources.open_source(f"{tmp_path / '2007.xml'},{tmp_path / '2015.xml'},", {}, tmp_path / "no.lock")
     prepared_corpus.prepare(source, tmp_path / "corpus", SETTINGS)
     read = [json.loads(line) for path in (tmp_path / "corpus").glob("passages-*.jsonl") for line in path.open()]
     assert {item["_id"]: item["text"][-5:] for item in read} == {"7:0": "2007.", "1-7:0": "2015."}

@@ -249,7 +249,8 @@ def wikipedia(tmp_path_factory):
 def test_wikipedia_as_a_corpus_under_both_runners(wikipedia, tmp_path, caplog):
     source, articles = wikipedia
     with caplog.at_level(logging.WARNING):
-        opened = sources.open_source(source, lock=tmp_path / "none", held_out=0.0)
+        opened = sources.open_source(source, {}, tmp_path / "none")
+        opened.read()
     assert "WLP gets no pair" in caplog.text
     assert [page.size for page in opened.read()] == [len(page.text) for page in opened.read()]
     settings = dataclasses.replace(SETTINGS, num_shards=1, workers=1)
@@ -311,7 +312,7 @@ def test_what_needs_a_pipeline_is_not_downloaded(tmp_path, spec, monkeypatch):
     source = f"tfds:{spec}?data_dir={tmp_path}"
     with pytest.raises(UserError, match=rf"nothing is prepared at .*`tfds build {spec} --data_dir={tmp_path}`"):
         if "wiki" in spec:
-            sources.open_source(source, tmp_path, 0.0)
+            sources.open_source(source, {}, tmp_path).read()
         else:
             natural_questions.read_nq([source])
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from absl import flags
 
 from retrieval.cli import config_files, reference
+from retrieval.data.corpora.corpus_kind import CORPORA
 from retrieval.data.labelled.labelled_format import LABELLED
 from retrieval.data.sets.qa import QUESTIONS
 from retrieval.data.sets.set_format import all_sets
@@ -16,6 +17,7 @@ def text(introduction: str) -> str:
     parts = {
         "Stages (--stage=a,b), what they read and write": _stages(),
         "Experiments (--config)": (f"{name}\n      {what}" for name, what in config_files.described().items()),
+        "Corpora (--config.corpus)": (f"{kind.what}\n      {kind.setting}" for kind in CORPORA.values()),
         "Evaluation sets": (f"{form.what}\n      {form.setting}" for form in all_sets()),
         "Files of open-domain questions": (f"{form.what}\n      {form.setting}" for form in QUESTIONS.values()),
         "Labelled examples (config.pairs.format)": (

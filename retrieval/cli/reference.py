@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from retrieval import REPOSITORY, files
 from retrieval.cli import config_files
 from retrieval.config import experiment, fields
+from retrieval.data.corpora.corpus_kind import CORPORA
+from retrieval.data.corpora.document_format import DOCUMENTS
 from retrieval.data.labelled.labelled_format import LABELLED
 from retrieval.data.sets.qa import QUESTIONS
 from retrieval.data.sets.set_format import all_sets
@@ -65,8 +67,15 @@ def formats_page() -> str:
     head = ("format", "setting", "example")
     return _page(
         "Data formats",
-        "Every file may be plain or gzipped, and is UTF-8. The sign ⇥ stands for a tab.",
-        "## Evaluation sets\n",
+        "Every file may be plain or gzipped, and is UTF-8. The sign ⇥ stands for a tab, ⏎ for the end of a line.",
+        "## Corpora\n",
+        _table(("corpus", "setting"), ((kind.what, f"`{kind.setting}`") for kind in CORPORA.values())),
+        "\n## Documents of a corpus\n",
+        _table(
+            ("format", "names end in", "example"),
+            ((form.what, " ".join(form.suffixes), f"`{form.example}`") for form in DOCUMENTS.values()),
+        ),
+        "\n## Evaluation sets\n",
         _table(head, ((form.what, f"`{form.setting}`", f"`{form.example}`") for form in all_sets())),
         "\n## Open-domain questions\n",
         _table(head, ((form.what, f"`{form.setting}`", f"`{form.example}`") for form in QUESTIONS.values())),

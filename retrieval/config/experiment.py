@@ -7,6 +7,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from retrieval.config import fields
+from retrieval.data.corpora.corpus_kind import CORPORA
 from retrieval.data.examples.task_kind import TASKS
 from retrieval.data.sets.set_format import SETS
 from retrieval.errors import UserError, first_line, unknown_name
@@ -59,7 +60,7 @@ def sized(size: str, **makers: Callable[[], ConfigDict]) -> ConfigDict:
 def load_fields() -> None:
     """Imports what declares fields: the tables of behaviour, and the fields of every run."""
     importlib.import_module("retrieval.config.run_fields")
-    for table in (STAGES, RECIPES, TASKS, LOSSES, SETS, INDEXES):
+    for table in (STAGES, RECIPES, CORPORA, TASKS, LOSSES, SETS, INDEXES):
         len(table)  # which imports its entries
 
 

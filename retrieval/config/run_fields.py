@@ -6,7 +6,11 @@ declare(
     "",
     seed=Field(0, SEED, "seed of everything random"),
     stages=Field((), TEXTS, "stages of the run"),
-    corpus=Field("", TEXT, "'pydocs', MediaWiki exports separated by commas, or tfds:wikipedia/CONFIG"),
+    corpus=Field(
+        "",
+        TEXT,
+        "pydocs, MediaWiki exports, tfds:wikipedia/CONFIG, or documents: files, folders and patterns, with commas",
+    ),
     base=Field("", TEXT, "work directory of a run whose outputs serve for the stages that are not listed"),
     vocab=Field("", TEXT, "BERT's vocab.txt, RoBERTa's tokenizer.json, or a folder; '': one is trained on the corpus"),
     plugins=Field(

@@ -1,6 +1,7 @@
 """The stage `prepare`: a corpus to shards."""
 
 import logging
+import operator
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from retrieval.config.fields import SHARE_BELOW, SWITCH, TEXTS, Field, Kind, declare, whole
-from retrieval.data.corpora import source_paths, sources, tfds_source, wikipedia
+from retrieval.data.corpora import corpus_kind, source_paths, sources
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.shards import prepared_corpus
 from retrieval.data.shards.shard_steps import LOCAL
@@ -18,8 +19,6 @@ from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 
 _log = logging.getLogger(__name__)
-
-PYDOCS = "pydocs"  # the corpus of the installed packages
 
 RUNNERS = (LOCAL, *("DirectRunner", "DataflowRunner", "FlinkRunner", "SparkRunner", "PortableRunner", "PrismRunner"))
 declare(
@@ -53,7 +52,7 @@ def prepare_corpus(run: Run) -> dict[str, Any]:
         beam_options=tuple(config.prepare.beam_options),
         workers=config.prepare.workers,
     )
-    source = sources.open_source(config.corpus, run.lock, config.prepare.held_out)
+    source = sources.open_source(config.corpus, _options(config), run.lock)
     statistics = prepared_corpus.prepare(source, run.corpus, settings)
     for problem in statistics["problems"]:
         _log.warning("the corpus: %s", problem)
@@ -62,9 +61,15 @@ def prepare_corpus(run: Run) -> dict[str, Any]:
 
 def inputs(run: Run) -> Sequence[Path]:
     """The files that `prepare` reads."""
-    corpus = run.config.corpus
-    paths = [run.lock] if corpus == PYDOCS else source_paths.local(source_paths.split(corpus))
-    return source_paths.existing([*paths, *vocabularies.files(vocabularies.named(run.config.vocab))])
+    kind, parts = corpus_kind.kind_of(run.config.corpus)
+    paths = kind.inputs(parts, run.lock)
+    return [*paths, *source_paths.existing(vocabularies.files(vocabularies.named(run.config.vocab)))]
+
+
+def _options(config: ConfigDict) -> dict[str, Any]:
+    """The values of the fields that the corpus's kind reads."""
+    kind, _ = corpus_kind.kind_of(config.corpus)
+    return {option: operator.attrgetter(option)(config) for option in kind.options}
 
 
 def check(config: ConfigDict, with_files: bool = True) -> None:
@@ -83,8 +88,7 @@ def check(config: ConfigDict, with_files: bool = True) -> None:
 
 def _check_settings(config: ConfigDict) -> None:
     prepare = config.prepare
-    if not config.corpus:
-        raise UserError("config.corpus is not set: --config.corpus=DUMP.xml.bz2 (a MediaWiki export), or 'pydocs'")
+    corpus_kind.kind_of(config.corpus)
     for name in ("shortest_paragraph", "least_passage"):
         if prepare[name] > prepare.longest_passage:
             raise UserError(
@@ -100,17 +104,8 @@ def _check_settings(config: ConfigDict) -> None:
 
 
 def _check_files(config: ConfigDict) -> None:
-    if config.corpus != PYDOCS:
-        parts = config.corpus.split(",")
-        if len(parts) > 1 and any(map(tfds_source.is_source, parts)):
-            raise UserError(
-                f"config.corpus={config.corpus}: a corpus of TFDS stands alone, and here another is beside it; prepare "
-                "one of them"
-            )
-        for path in source_paths.checked(
-            "config.corpus", source_paths.split(config.corpus), tfds="wikipedia", words=[PYDOCS]
-        ):
-            wikipedia.read_pages(path)  # which looks at the first page
+    kind, parts = corpus_kind.kind_of(config.corpus)
+    kind.check(parts, _options(config))
     for path in source_paths.checked("config.vocab", source_paths.split(str(vocabularies.named(config.vocab) or ""))):
         vocabularies.load(path)
 
@@ -119,11 +114,12 @@ STAGES.register(
     "prepare",
     Stage(
         prepare_corpus,
-        reads="a dump, or the installed packages",
+        reads="a dump, documents, or the installed packages",
         writes="`corpus/`: articles, vocabulary, TFRecord shards, `stats.json`",
         settings=(
             "corpus",
             "vocab",
+            "documents",
             *(f"prepare.{name}" for name in ("shards", "vocab_size", "held_out", "longest_passage")),
             *(f"prepare.{name}" for name in ("shortest_paragraph", "least_passage", "across_sections")),
         ),

@@ -37,11 +37,20 @@ class Section:
 
 @dataclasses.dataclass(frozen=True)
 class Article:
-    """One page; `sections[0]` is the lead, the text before the first heading (it may hold no paragraph)."""
+    """One page; `sections[0]` is the lead, the text before the first heading (it may hold no paragraph).
+
+    `address` is what links name it by, where that is not its title.
+    """
 
     id: str
     title: str
     sections: tuple[Section, ...]
+    address: str = ""
+
+    @property
+    def linked_as(self) -> str:
+        """The target of links that lead here."""
+        return self.address or self.title
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +99,8 @@ def to_json(item: Article | Redirect | KnownItem) -> str:
         ]
         for s in item.sections
     ]
-    return json.dumps({"id": item.id, "title": item.title, "sections": sections}, ensure_ascii=False)
+    address = {"address": item.address} if item.address else {}
+    return json.dumps({"id": item.id, "title": item.title, "sections": sections, **address}, ensure_ascii=False)
 
 
 def from_json(line: str | bytes, at: str) -> Article | Redirect | KnownItem:
@@ -118,7 +128,7 @@ def _item(value: dict[str, Any]) -> Article | Redirect | KnownItem:
         Section(_text(heading), _checked(level, int), tuple(_paragraph(*p) for p in _checked(paragraphs, list)))
         for heading, level, paragraphs in _checked(value["sections"], list)
     )
-    return Article(_text(value["id"]), _text(value["title"]), sections)
+    return Article(_text(value["id"]), _text(value["title"]), sections, _text(value.get("address", "")))
 
 
 def _paragraph(text: str, links: list) -> Paragraph:

@@ -31,12 +31,12 @@ def existing(paths: Sequence[Path]) -> Sequence[Path]:
 
 
 def checked(
-    field: str, values: Sequence[str], of_folders: bool = False, tfds: str = "", words: Sequence[str] = ()
+    field: str, values: Sequence[str], of_folders: bool | None = False, tfds: str = "", words: Sequence[str] = ()
 ) -> list[Path]:
     """The files or folders that a field names, once each is known to exist and to be readable.
 
     Args:
-      of_folders: whether the field takes folders instead of files.
+      of_folders: whether the field takes folders instead of files; None for either.
       tfds: the data set of TFDS that the field takes too. Its sources are checked and left out.
       words: what the field takes besides paths, for the hint.
 
@@ -51,7 +51,7 @@ def checked(
     return paths
 
 
-def _check_path(path: Path, field: str, of_folders: bool, words: Sequence[str]) -> None:
+def _check_path(path: Path, field: str, of_folders: bool | None, words: Sequence[str]) -> None:
     if not path.exists():
         names = [str(path.parent / item.name) for item in path.parent.iterdir()] if path.parent.is_dir() else []
         hint = near(str(path), [*names, *words])
@@ -59,7 +59,7 @@ def _check_path(path: Path, field: str, of_folders: bool, words: Sequence[str]) 
             f"{path}: no such file or folder, in {field}; "
             + (f"did you mean {hint[0]}?" if hint else "look at the path, and from where it counts")
         )
-    if path.is_dir() != of_folders:
+    if of_folders is not None and path.is_dir() != of_folders:
         kinds = ("folders", "a file") if of_folders else ("files, separated by commas", "a folder")
         raise UserError(f"{path}: {kinds[1]}, but {field} takes {kinds[0]}")
     if not os.access(path, os.R_OK):

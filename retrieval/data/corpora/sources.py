@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from retrieval.data.corpora import articles, pydocs, tfds_source, wikipedia, wikitext
+from retrieval.data.corpora import articles, corpus_kind
 from retrieval.data.corpora.articles import Article, Broken, Dropped, KnownItem, Redirect
-from retrieval.data.corpora.wikipedia import Page
+from retrieval.data.corpora.corpus_kind import Options
 from retrieval.data.sets import text_files
 from retrieval.data.shards import shard_steps
 
@@ -21,15 +21,18 @@ class Source:
     parse: Callable[[Any], Sequence[Article | Redirect | KnownItem | Dropped]]
 
 
-def open_source(corpus: str, lock: Path, held_out: float) -> Source:
-    """`corpus` is 'pydocs', a Wikipedia of TFDS ('tfds:wikipedia/...') or paths of MediaWiki exports, with commas."""
-    if corpus == "pydocs":
-        return Source(functools.partial(pydocs.read_pages, lock), functools.partial(pydocs.parse, held_out=held_out))
-    if tfds_source.is_source(corpus):
-        tfds_source.check_wikipedia(corpus)
-        return Source(functools.partial(tfds_source.read_pages, corpus), tfds_source.parse_page)
-    paths = [Path(path) for path in corpus.split(",") if path]
-    return Source(functools.partial(_read_dumps, paths), wikitext.parse)
+def open_source(corpus: str, options: Options, lock: Path) -> Source:
+    """The pages of what `config.corpus` names.
+
+    Args:
+      options: the values of the fields that its kind reads.
+      lock: the file that pins the installed packages.
+
+    Raises:
+      UserError: it names nothing, or corpora of several kinds.
+    """
+    kind, parts = corpus_kind.kind_of(corpus)
+    return Source(functools.partial(kind.read, parts, options, lock), functools.partial(kind.parse, options=options))
 
 
 def parse_pages(pages: Iterable[Any], parse: Callable) -> Iterator[tuple[str, Any, Any]]:
@@ -62,10 +65,3 @@ def read_articles(path: Path) -> Iterator[Article | Redirect | KnownItem]:
     """
     for number, line in enumerate(text_files.byte_lines(path), 1):
         yield articles.from_json(line, f"{path}, line {number}")
-
-
-def _read_dumps(paths: list[Path]) -> Iterator[Any]:
-    """The pages of all files. Two dumps may use one id for two pages: ids of the second file begin with '1-'."""
-    for number, path in enumerate(paths):
-        for page in wikipedia.read_pages(path):
-            yield dataclasses.replace(page, id=f"{number}-{page.id}") if number and isinstance(page, Page) else page

@@ -78,7 +78,7 @@ def cut_article(
     packed_lead = _pack(lead)
     title = _bytes(vocabulary.encode(item.title))
     if lead.ids:
-        yield LEAD, item.title, {"article": item.id, **packed_lead}
+        yield LEAD, item.linked_as, {"article": item.id, **packed_lead}
     yield COUNT, "articles", 1
     yield COUNT, "passages", len(cut)
     if not cut:
@@ -174,8 +174,8 @@ def _groups(joined: Iterable[tuple]) -> Iterator[tuple[dict, list[dict]]]:
         (item, *others), leads = groups
         if others:
             raise UserError(
-                f"two pages of the corpus have the id '{id.rpartition(':')[0]}'; where one file holds several dumps, "
-                "give each as a file of its own in config.corpus"
+                f"two pages of the corpus have the id '{id.rpartition(':')[0]}'; give them ids of their own, or, where "
+                "one file holds several dumps, each dump as a file of its own in config.corpus"
             )
         yield item, leads
 

@@ -1,0 +1,250 @@
+"""The formats of one's own documents: `config.corpus` takes files, folders and patterns such as docs/*.md.
+
+A format is one file of `documents/`, or of a plugin:
+
+    @register
+    class Diary(DocumentFormat):
+        name, what, suffixes, example = "diary", "diaries", (".diary",), "Monday. It rained."
+
+        def outline(self, text, id):
+            return Outline("", [Block(line) for line in text.splitlines()])
+"""
+
+import dataclasses
+import itertools
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from retrieval.config.fields import TEXT, Field, declare
+from retrieval.data.corpora import links
+from retrieval.data.corpora.articles import Article, Dropped, Link, Paragraph, Redirect, Section
+from retrieval.data.sets import text_files
+from retrieval.errors import UserError, near
+from retrieval.registry import Table
+
+_log = logging.getLogger(__name__)
+
+_MOST_BYTES = 64 << 20  # of a file that is one document
+
+declare(
+    "documents",
+    id=Field("", TEXT, "JSON lines, CSV, Parquet: the field of a document's id; '': _id, id or docid"),
+    title=Field("", TEXT, "the field of its title; '': title"),
+    text=Field("", TEXT, "the field of its text; '': text, contents or body"),
+)
+
+# What the fields of a record are called where the config does not say.
+_USUAL = {"id": ("_id", "id", "docid"), "title": ("title",), "text": ("text", "contents", "body")}
+
+
+class Block(NamedTuple):
+    """A heading or a paragraph of a document: `level` is 0 for a paragraph, 1 to 6 for a heading."""
+
+    text: str
+    level: int = 0
+    links: tuple[Link, ...] = ()
+
+
+class Outline(NamedTuple):
+    """What a document holds: the title that it gives itself, or '', and its blocks in order."""
+
+    title: str
+    blocks: Sequence[Block]
+
+
+@dataclasses.dataclass(frozen=True)
+class Document:
+    """A document before it is parsed.
+
+    Attributes:
+      id: the path of its file below the corpus, or what its record says.
+      title: what it is called unless it says so itself.
+      format: the name of its format.
+    """
+
+    id: str
+    title: str
+    text: str
+    format: str
+
+    @property
+    def size(self) -> int:
+        """Length of the text in characters: what parsing costs."""
+        return len(self.text)
+
+
+class DocumentFormat:
+    """A format of documents. A format of one's own overrides `outline` or `read`, and what else differs.
+
+    Attributes:
+      name: of the format.
+      what: what people call it.
+      suffixes: how the names of its files end, in lower case.
+      example: a line of it, with ⇥ for a tab.
+    """
+
+    name: str
+    what: str
+    suffixes: tuple[str, ...]
+    example: str
+
+    def read(self, path: Path, id: str, fields: Mapping[str, str]) -> Iterator[Document | Dropped]:
+        """The documents of a file: here the file is one.
+
+        Args:
+          id: the path of the file below the corpus.
+          fields: 'id', 'title', 'text' -> the field of a record that has it; '' for the usual ones.
+
+        Raises:
+          UserError: a record is broken; with file and line.
+        """
+        if path.stat().st_size > _MOST_BYTES:
+            yield Dropped(id, f"files of more than {_MOST_BYTES >> 20} MiB")
+            return
+        try:
+            text = self.decode(b"".join(text_files.byte_pieces(path, 1 << 20)))
+        except (UnicodeDecodeError, LookupError) as error:
+            _log.warning("%s: left out, for it is not UTF-8 (%s); convert it to UTF-8", path, error)
+            yield Dropped(id, "not UTF-8")
+            return
+        yield Document(id, title_of(id), text, self.name)
+
+    def decode(self, data: bytes) -> str:
+        """The text of a file."""
+        return data.decode("utf-8-sig")
+
+    def outline(self, text: str, id: str) -> Outline:
+        """What a text holds: here its paragraphs, with empty lines between them.
+
+        Args:
+          id: the path of the document, from which relative links count.
+        """
+        return Outline("", [Block(one_line(part)) for part in _paragraphs(text)])
+
+    def parse(self, document: Document) -> Iterator[Article | Redirect | Dropped]:
+        """The article of a document, after the other addresses by which links may name it."""
+        outline = self.outline(document.text, document.id)
+        sections = list(_sections(outline.blocks))
+        if not any(section.paragraphs for section in sections):
+            yield Dropped(document.id, "documents without a text")
+            return
+        yield from (Redirect(address, document.id) for address in links.other_addresses(document.id))
+        title = one_line(outline.title or document.title)
+        yield Article(document.id, title, _with_lead(sections), document.id)
+
+
+DOCUMENTS: Table[DocumentFormat] = Table("format of documents", "retrieval.data.corpora.documents")
+
+
+def register(form: type[DocumentFormat]) -> type[DocumentFormat]:
+    """Adds a format to DOCUMENTS. To be used as a decorator."""
+    DOCUMENTS.register(form.name, form())
+    return form
+
+
+def format_of(path: Path) -> DocumentFormat | None:
+    """The format of a file, by its name; None where it is of another kind. A file may be gzipped."""
+    name = path.name.lower().removesuffix(".gz")
+    return next((form for form in DOCUMENTS.values() if name.endswith(form.suffixes)), None)
+
+
+def endings() -> str:
+    """How the names of documents end, for errors."""
+    return ", ".join(sorted(suffix for form in DOCUMENTS.values() for suffix in form.suffixes))
+
+
+class Columns(NamedTuple):
+    """The fields of a record that have a document's id, title and text; '' where there is none."""
+
+    id: str
+    title: str
+    text: str
+
+    def document(self, record: Mapping[str, Any], at: str, id: str, form: str) -> Document:
+        """The document of a record.
+
+        Args:
+          at: where the record stands, for errors.
+          id: for a record without one.
+
+        Raises:
+          UserError: its text or its title is no text.
+        """
+        values = [record.get(name) if name else None for name in self]
+        for name, value in zip(self, values):
+            if value is not None and not isinstance(value, str | int):
+                raise UserError(f"{at}: '{name}' is {type(value).__name__}, where a text belongs; mend the record")
+        own_id, title, text = ("" if value is None else str(value) for value in values)
+        return Document(own_id or id, title, text, form)
+
+
+def names_text(there: Iterable[str]) -> bool:
+    """Whether one of some names is usual for a document's text."""
+    return not set(there).isdisjoint(_USUAL["text"])
+
+
+def columns(there: Iterable[str], fields: Mapping[str, str], at: str) -> Columns:
+    """Finds the fields of a document among those of a record.
+
+    Raises:
+      UserError: there is no text, or not the field that the config names.
+    """
+    names = list(there)
+    chosen = {}
+    for what, usual in _USUAL.items():
+        if (wanted := fields.get(what, "")) and wanted not in names:
+            hint = near(wanted, names)
+            raise UserError(
+                f"{at}: no field '{wanted}', which config.documents.{what} names; "
+                + (f"did you mean {hint[0]}?" if hint else f"there are {', '.join(names) or 'none'}")
+            )
+        chosen[what] = wanted or next((name for name in usual if name in names), "")
+    if not chosen["text"]:
+        raise UserError(
+            f"{at}: no field {', '.join(_USUAL['text'][:-1])} or {_USUAL['text'][-1]}, but "
+            f"{', '.join(names) or 'none at all'}: name the one of the text, --config.documents.text=NAME"
+        )
+    return Columns(**chosen)
+
+
+def one_line(text: str) -> str:
+    """A text without line breaks, and with one blank where there are several."""
+    return " ".join(text.split())
+
+
+def title_of(id: str) -> str:
+    """What a file is called: its name without the ending, or its folder's where the name says nothing."""
+    path = Path(id.lower().removesuffix(".gz"))
+    stem = Path(id).name[: len(path.stem)]
+    if stem.lower() in links.OF_FOLDERS and path.parent.name:
+        stem = Path(id).parent.name
+    return one_line(stem.replace("_", " ").replace("-", " "))
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    for blank, lines in itertools.groupby(text.splitlines(), key=lambda line: not line.strip()):
+        if not blank:
+            yield "\n".join(lines)
+
+
+def _sections(blocks: Iterable[Block]) -> Iterator[Section]:
+    heading, level, paragraphs = "", 1, []
+    for block in blocks:
+        if not block.level:
+            paragraphs.append(Paragraph(block.text, block.links))
+            continue
+        if heading or paragraphs or level != 1:
+            yield Section(heading, level, tuple(paragraphs))
+        else:
+            yield Section("", 1, ())
+        heading, level, paragraphs = block.text, block.level + 1, []
+    yield Section(heading, level, tuple(paragraphs))
+
+
+def _with_lead(sections: Sequence[Section]) -> tuple[Section, ...]:
+    """The sections, with the first one that has a text as the lead: BFS asks with its sentences."""
+    first = next(number for number, section in enumerate(sections) if section.paragraphs)
+    lead = dataclasses.replace(sections[first], heading="", level=1)
+    return (lead, *sections[first + 1 :])

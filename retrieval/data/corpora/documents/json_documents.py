@@ -1,0 +1,31 @@
+"""JSON lines: a record is a document, with BEIR's fields or those that the config names."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from retrieval.data.corpora.articles import Dropped
+from retrieval.data.corpora.document_format import Document, DocumentFormat, columns, register
+from retrieval.data.sets import text_files
+from retrieval.errors import UserError
+
+
+@register
+class JsonDocuments(DocumentFormat):
+    """Lines of a file may have different fields."""
+
+    name = "jsonl"
+    what = "JSON lines, a document each: BEIR's fields, or those that config.documents names"
+    suffixes = (".jsonl", ".ndjson")
+    example = '{"_id": "d1", "title": "T", "text": "words"}'
+
+    def read(self, path: Path, id: str, fields: Mapping[str, str]) -> Iterator[Document | Dropped]:
+        """The records of a file, one after the other."""
+        for number, (at, line) in enumerate(text_files.lines(path), 1):
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise UserError(f"{at}: not JSON ({error}); mend the line") from error
+            if not isinstance(record, dict):
+                raise UserError(f"{at}: {type(record).__name__}, where an object with fields belongs; mend the line")
+            yield columns(record, fields, at).document(record, at, f"{id}#{number}", self.name)

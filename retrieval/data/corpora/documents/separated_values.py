@@ -1,0 +1,64 @@
+"""CSV and TSV: a row is a document. The first row names the columns; MS MARCO's collection.tsv needs none."""
+
+import csv
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from retrieval.data.corpora.articles import Dropped
+from retrieval.data.corpora.document_format import Columns, Document, DocumentFormat, columns, names_text, register
+from retrieval.data.sets import text_files
+from retrieval.errors import UserError
+
+_LONGEST_FIELD = 1 << 30  # Python's own limit, 128 KiB, is less than many documents
+_ROW = ("id", "text")  # the columns of a collection.tsv
+
+
+@register
+class SeparatedValues(DocumentFormat):
+    """Commas and quotes in CSV; in TSV tabs alone, and quotes are letters like others."""
+
+    name = "csv"
+    what = "CSV or TSV, a document each, with named columns; or MS MARCO's collection.tsv"
+    suffixes = (".csv", ".tsv")
+    example = "id,title,text ⏎ d1,T,words"
+
+    def read(self, path: Path, id: str, fields: Mapping[str, str]) -> Iterator[Document | Dropped]:
+        """The rows of a file, one after the other."""
+        csv.field_size_limit(_LONGEST_FIELD)
+        has_tabs = path.name.lower().removesuffix(".gz").endswith(".tsv")
+        lines = _lines(path)
+        reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if has_tabs else csv.reader(lines)
+        rows = _rows(path, reader)
+        _, names = next(rows, ("", []))
+        if has_tabs and len(names) == len(_ROW) and not (names_text(names) or any(fields.values())):
+            rows, names = itertools.chain([(f"{path}, line 1", names)], rows), _ROW
+            chosen = Columns("id", "", "text")
+        else:
+            chosen = columns(names, fields, f"{path}, line 1")
+        for number, (at, row) in enumerate(rows, 1):
+            if len(row) != len(names):
+                raise UserError(f"{at}: {len(row)} columns, and the first row has {len(names)}; mend the row")
+            yield chosen.document(dict(zip(names, row)), at, f"{id}#{number}", self.name)
+
+
+def _rows(path: Path, reader: Iterable[list[str]]) -> Iterator[tuple[str, list[str]]]:
+    """The rows that are not empty, each after the place where it ends."""
+    rows = iter(reader)
+    while True:
+        try:
+            row = next(rows, None)
+        except csv.Error as error:
+            raise UserError(f"{path}, line {getattr(rows, 'line_num', 0)}: {error}; mend the row") from error
+        if row is None:
+            return
+        if row:
+            yield f"{path}, line {getattr(rows, 'line_num', 0)}", row
+
+
+def _lines(path: Path) -> Iterator[str]:
+    for number, line in enumerate(text_files.byte_lines(path), 1):
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path}, line {number}: not UTF-8 ({error}); convert the file to UTF-8") from error

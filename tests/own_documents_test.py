@@ -1,0 +1,240 @@
+"""One's own documents as a corpus: files, folders and patterns of six formats."""
+
+import collections
+import gzip
+import json
+
+import pytest
+
+from retrieval.data.corpora import articles, corpus_kind, links, sources
+from retrieval.data.corpora.articles import Article, Redirect
+from retrieval.data.corpora.passages import Limits
+from retrieval.data.shards import prepared_corpus
+from retrieval.data.shards.shard_steps import Settings
+from retrieval.errors import UserError
+
+OPTIONS = {"documents.id": "", "documents.title": "", "documents.text": ""}
+
+GUIDE = """---
+title: "My project"
+---
+Read [the guide](guide/start.md#first) or [the web](https://example.org).
+
+## Install
+
+Run `pip install x`.
+
+| a | b |
+|---|---|
+| 1 | 2 |
+"""
+PAGE = """<html><head><title>Window</title><style>p {}</style></head><body><nav>Home</nav>
+<h1>The guide</h1><p>All <b>pages</b> are here&nbsp;&amp; <a href="start.md">linked</a>.</p><script>x()</script>
+<h2>Old</h2><ul><li>one</li><li>two</li></ul></body></html>"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder of documents, with a picture and hidden files beside them."""
+    texts = {
+        "README.md": GUIDE,
+        "guide/start.md": "# Start\n\nBegin here. Go [back](../README.md).\n",
+        "guide/index.html": PAGE,
+        "notes/my-note.txt": "One line\nand another.\n\nA paragraph.\n",
+        ".git/x.md": "hidden",
+        "logo.png": "no text",
+    }
+    for name, text in texts.items():
+        (tmp_path / "docs" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "docs" / name).write_text(text, encoding="utf-8")
+    return tmp_path / "docs"
+
+
+def read(corpus, lock="no.lock", **fields):
+    """The articles of a corpus by id, its redirects, and the counts."""
+    options = OPTIONS | {f"documents.{name}": value for name, value in fields.items()}
+    source = sources.open_source(str(corpus), options, lock)
+    items, counts = [], collections.Counter()
+    for tag, name, value in sources.parse_pages(source.read(), source.parse):
+        if tag == "article":
+            items.append(articles.from_json(value, "here"))
+        else:
+            counts[name] += value
+    read_articles = {item.id: item for item in items if isinstance(item, Article)}
+    return read_articles, {item.title: item.target for item in items if isinstance(item, Redirect)}, counts
+
+
+def outline(article):
+    return [(section.heading, [paragraph.text for paragraph in section.paragraphs]) for section in article.sections]
+
+
+def test_a_folder_gives_an_article_for_each_document(folder):
+    found, addresses, counts = read(folder)
+    assert {id: article.title for id, article in found.items()} == {
+        "README.md": "My project",
+        "guide/index.html": "The guide",
+        "guide/start.md": "Start",
+        "notes/my-note.txt": "my note",
+    }
+    assert counts["pages dropped: files of other kinds: .png"] == 1
+    assert addresses["guide"] == addresses["guide/index"] == "guide/index.html"
+    assert addresses["guide/start.html"] == "guide/start.md"
+
+
+def test_headings_become_sections_and_lists_and_tables_text(folder):
+    found, _, _ = read(folder)
+    assert outline(found["README.md"]) == [
+        ("", ["Read the guide or the web."]),
+        ("Install", ["Run pip install x.", "a b", "1 2"]),
+    ]
+    assert outline(found["guide/index.html"]) == [("", ["All pages are here & linked."]), ("Old", ["one", "two"])]
+    assert outline(found["notes/my-note.txt"]) == [("", ["One line and another.", "A paragraph."])]
+
+
+def test_links_are_at_their_words_and_lead_to_documents(folder):
+    found, _, _ = read(folder)
+    for id, target, words in (
+        ("README.md", "guide/start.md", "the guide"),
+        ("guide/index.html", "guide/start.md", "linked"),
+    ):
+        (paragraph,) = found[id].sections[0].paragraphs
+        (link,) = paragraph.links
+        assert (link.target, paragraph.text[link.start : link.end]) == (target, words)
+
+
+@pytest.mark.parametrize(
+    ("address", "base", "target"),
+    [
+        ("b.md", "a/x.md", "a/b.md"),
+        ("../b.md#part", "a/x.md", "b.md"),
+        ("/c/d.html?q=1", "a/x.md", "c/d.html"),
+        ("with%20blank.md", "x.md", "with blank.md"),
+        ("../../out.md", "a/x.md", None),
+        ("#part", "a/x.md", None),
+        ("mailto:a@b.c", "a/x.md", None),
+        ("//host/p", "a/x.md", None),
+        ("http://[bad", "a/x.md", None),
+    ],
+)
+def test_a_relative_address_counts_from_its_document(address, base, target):
+    assert links.resolved(address, base) == target
+
+
+@pytest.fixture
+def shards(folder, tmp_path):
+    """The folder above as a prepared corpus, with longer texts."""
+    words = " ".join(f"word{i} and more." for i in range(20))
+    for path in (folder / "README.md", folder / "guide" / "start.md"):
+        path.write_text(f"{path.read_text()}\n\n## More\n\nSee [it](guide/start.md). {words}\n")
+    source = sources.open_source(str(folder), OPTIONS, tmp_path / "no.lock")
+    limits = Limits(longest=64, shortest=8, least=2)
+    return prepared_corpus.prepare(source, tmp_path / "corpus", Settings(None, 200, 1, limits)), tmp_path / "corpus"
+
+
+def test_sections_and_links_of_documents_become_pairs(shards):
+    statistics, corpus = shards
+    pairs = {task: told["pairs"] for task, told in statistics["tasks"].items()}
+    assert min(pairs.values()) > 0
+    ids = [json.loads(line)["_id"] for path in corpus.glob("passages-*.jsonl") for line in path.open()]
+    assert "guide/start.md:0" in ids and "notes/my-note.txt:0" in ids
+
+
+RECORDS = [{"_id": "d1", "title": "T", "text": "First.\n\nSecond."}, {"_id": "d2", "text": "Alone."}]
+EXPECTED = {"d1": ("T", [("", ["First.", "Second."])]), "d2": ("", [("", ["Alone."])])}
+
+
+def test_records_of_json_lines_csv_and_parquet_are_documents(tmp_path):
+    import pyarrow
+    from pyarrow import parquet
+
+    lines = "".join(json.dumps(record) + "\n" for record in RECORDS)
+    (tmp_path / "a.jsonl").write_text("\ufeff" + lines, encoding="utf-8")
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    (tmp_path / "c.csv").write_text('_id,title,text\nd1,T,"First.\n\nSecond."\nd2,,Alone.\n')
+    parquet.write_table(pyarrow.Table.from_pylist(RECORDS), tmp_path / "d.parquet")
+    for path in sorted(tmp_path.iterdir()):
+        found, _, _ = read(path)
+        assert {id: (article.title, outline(article)) for id, article in found.items()} == EXPECTED, path
+
+
+def test_named_fields_and_a_collection_without_names(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"key": 7, "name": "T", "body_text": "Words.", "text": "other"}\n')
+    found, _, _ = read(tmp_path / "a.jsonl", id="key", title="name", text="body_text")
+    assert outline(found["7"]) == [("", ["Words."])] and found["7"].title == "T"
+    (tmp_path / "collection.tsv").write_text('12\tHe said "yes".\n13\tNo.\n')
+    found, _, _ = read(tmp_path / "collection.tsv")
+    assert outline(found["12"]) == [("", ['He said "yes".'])] and list(found) == ["12", "13"]
+
+
+def test_a_record_without_an_id_is_named_by_its_file_and_place(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "One."}\n{"text": ""}\n{"text": "Three."}\n')
+    found, _, counts = read(tmp_path / "a.jsonl")
+    assert list(found) == ["a.jsonl#1", "a.jsonl#3"] and counts["pages dropped: documents without a text"] == 1
+
+
+def test_what_is_not_utf_8_is_left_out_and_named(tmp_path, caplog):
+    (tmp_path / "good.txt").write_text("Good.")
+    (tmp_path / "bad.txt").write_bytes(b"caf\xe9")
+    (tmp_path / "old.html").write_bytes(b'<meta charset="latin-1"><p>caf\xe9</p>')
+    found, _, counts = read(tmp_path)
+    assert sorted(found) == ["good.txt", "old.html"] and counts["pages dropped: not UTF-8"] == 1
+    assert outline(found["old.html"]) == [("", ["café"])]
+    assert "bad.txt: left out" in caplog.text
+
+
+def test_a_pattern_names_files_and_ids_count_from_their_folder(folder):
+    found, _, _ = read(f"{folder}/**/*.md")
+    assert sorted(found) == ["README.md", "guide/start.md"]
+
+
+def test_inputs_are_the_documents_alone(folder):
+    kind, parts = corpus_kind.kind_of(str(folder))
+    assert len(kind.inputs(parts, folder)) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "a.jsonl",
+            '{"text": "x"}\n{"txt": "x"}\n',
+            r"a\.jsonl, line 2: no field text, contents or body, but txt: name",
+        ),
+        ("a.jsonl", '{"text": ["x"]}\n', r"a\.jsonl, line 1: 'text' is list, where a text belongs"),
+        ("a.jsonl", '["x"]\n', r"a\.jsonl, line 1: list, where an object"),
+        ("a.jsonl", "{\n", r"a\.jsonl, line 1: not JSON"),
+        ("a.csv", "id,words\n1,x\n", r"a\.csv, line 1: no field text, contents or body, but id, words: name the one"),
+        ("a.csv", "id,text\n1,x,y\n", r"a\.csv, line 2: 3 columns, and the first row has 2"),
+        ("a.parquet", "no parquet", r"a\.parquet: no whole Parquet file"),
+    ],
+)
+def test_broken_records_end_with_file_and_line(tmp_path, name, text, message):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=message):
+        read(tmp_path / name)
+
+
+def test_a_field_that_is_not_there_is_named_with_the_near_ones(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"body_text": "x"}\n')
+    with pytest.raises(
+        UserError, match=r"no field 'bodytext', which config\.documents\.text names; did you mean body_text"
+    ):
+        read(tmp_path / "a.jsonl", text="bodytext")
+
+
+def test_a_corpus_is_of_one_kind_and_not_empty(folder, tmp_path):
+    with pytest.raises(UserError, match="prepare one kind in a run"):
+        read(f"{folder},pydocs")
+    (tmp_path / "bare").mkdir()
+    kind, parts = corpus_kind.kind_of(str(tmp_path / "bare"))
+    with pytest.raises(UserError, match=r"bare: no document, in config\.corpus; the names of documents end in \.csv, "):
+        kind.check(parts, OPTIONS)
+
+
+def test_two_records_of_one_id_are_refused(tmp_path):
+    (tmp_path / "a.jsonl").write_text(
+        '{"_id": "1", "text": "One two three."}\n{"_id": "1", "text": "Four five six."}\n'
+    )
+    source = sources.open_source(str(tmp_path / "a.jsonl"), OPTIONS, tmp_path)
+    with pytest.raises(UserError, match="two pages of the corpus have the id '1'"):
+        prepared_corpus.prepare(source, tmp_path / "corpus", Settings(None, 200, 1, Limits(64, 8, 2)))
