@@ -1,12 +1,19 @@
 """Plugins: modules outside the repository, and the code blocks of docs/extending.md as they are there."""
 
+import itertools
 import json
+import math
 import re
 import shlex
 
+import jax
 import pytest
 from conftest import REPOSITORY
 from support import children, toy_corpus
+
+from retrieval.config import experiment
+from retrieval.recipes.placement import parameters_of
+from retrieval.recipes.towers import build_towers
 
 PAGE = (REPOSITORY / "docs" / "extending.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"^```python\n# (\S+)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
@@ -18,7 +25,7 @@ COMMANDS = [
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """A folder with the files of the page, and a small evaluation set."""
+    """A folder with the files of the page, a small evaluation set, labelled examples and a vocabulary."""
     folder = tmp_path_factory.mktemp("lab")
     for name, text in FILES.items():
         (folder / name).parent.mkdir(exist_ok=True)
@@ -33,6 +40,14 @@ def lab(tmp_path_factory):
     (folder / "toy" / "answers.jsonl").write_text(json.dumps({"_id": "q1", "answers": ["blue whale"]}) + "\n")
     toy_corpus.write_dump(folder / "wiki.xml")
     (folder / "faq.tsv").write_text("".join(f"{query['text']}\t{text}\n" for query, text in zip(queries, texts[::2])))
+    words = sorted({word for record in (*passages, *queries) for word in record["text"].split()})
+    (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]) + "\n")
+    triples = ((a, b, c) for a in words for b in words for c in words[:3] if a < b)
+    examples = [
+        {"query": f"{a} {b}", "positive": f"{a} {c} {b}", "negatives": [f"{a} {c}", f"{c} {b} owl", f"{c} the"]}
+        for a, b, c in itertools.islice(triples, 60)
+    ]
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(example) + "\n" for example in examples))
     return folder
 
 
@@ -85,7 +100,40 @@ def titles(folder):
     assert sorted(path.name for path in (folder / "checkpoints").iterdir() if path.name.isdecimal()) == ["4"]
 
 
-CHECKS = {"titles": titles, "lengths": lengths, "faq": faq, "trigrams": trigrams, "holding": holding}
+def trained(folder):
+    """The loss of a run's steps, and how many parameters it trained; all of it was encoded and evaluated."""
+    (line,) = [
+        line for line in (folder / "metrics" / "train.jsonl").read_text().splitlines() if "gradient_norm" in line
+    ]
+    assert "dense" in {row["system"] for row in json.loads((folder / "results.json").read_text())}
+    return json.loads(line)["loss"], json.loads((folder / "stages" / "train.json").read_text())["details"]["parameters"]
+
+
+def hardest(folder):
+    """The scores of untrained towers are alike: with all three negatives the loss would be log 4."""
+    assert trained(folder)[0] == pytest.approx(math.log(3), abs=0.1)
+
+
+def adapted(folder):
+    vocabulary = len((folder.parents[1] / "vocab.txt").read_text().split())
+    config = experiment.defaults()
+    config.model.update(json.loads((folder / "config.json").read_text())["model"])
+    config.data.update(query_length=32, document_length=96)
+    without = sum(leaf.size for leaf in jax.tree.leaves(parameters_of(build_towers(config, vocabulary))))
+    assert trained(folder)[1] == without + 128 * 128
+    code, said = run(folder.parents[1], "--workdir=runs/adapted", "--stage=export")
+    assert code == 2 and "towers of config.recipe=adapted have parts that those libraries lack" in said, said
+
+
+CHECKS = {
+    "titles": titles,
+    "lengths": lengths,
+    "faq": faq,
+    "trigrams": trigrams,
+    "holding": holding,
+    "hardest": hardest,
+    "adapted": adapted,
+}
 
 
 @pytest.mark.parametrize("about", CHECKS)

@@ -191,7 +191,7 @@ def of_towers(run: Run) -> ConfigDict:
     if not recipe_of(trained).has_towers:
         return run.config
     config = run.config.copy_and_resolve_references()
-    config.model = trained.model
+    config.recipe, config.model = trained.recipe, trained.model
     config.data.query_length, config.data.document_length = trained.data.query_length, trained.data.document_length
     return config
 

@@ -18,6 +18,7 @@ from retrieval.models.text import Text
 from retrieval.models.two_tower import TowerConfig, TwoTower
 from retrieval.recipes.encoder_sizes import encoder_sizes, longest_text
 from retrieval.recipes.placement import bind, gather, shardings_of
+from retrieval.recipes.recipe import recipe_of
 from retrieval.search.encoding import encode_rows
 from retrieval.training import sharding
 
@@ -32,6 +33,15 @@ def build_towers(config: ConfigDict, vocab_size: int) -> TwoTower:
     return two_tower.create(TowerConfig(model.encoder, sizes, **of_towers), config.seed)
 
 
+def towers_of(config: ConfigDict, vocab_size: int) -> TwoTower:
+    """Untrained towers as the config's recipe has them; where it trains another model, those that take its encoder."""
+    recipe = recipe_of(config)
+    if not recipe.has_towers:
+        return build_towers(config, vocab_size)
+    towers: Any = recipe.build(vocab_size)  # whose type is that of any model
+    return towers
+
+
 class Embedder:
     """Padded token ids to embeddings, by towers of one config with any parameters; compiled once per shape.
 
@@ -40,14 +50,15 @@ class Embedder:
     """
 
     def __init__(self, config: ConfigDict, vocabulary: Vocabulary, mesh: jax.sharding.Mesh):
-        bound = bind(nnx.eval_shape(lambda: build_towers(config, len(vocabulary))))
+        bound = bind(nnx.eval_shape(lambda: towers_of(config, len(vocabulary))))
         # On every device in the end: a host cannot read what only another's devices have.
         everywhere = sharding.replicated(mesh)
 
         def compiled(encode: Callable) -> Callable:
-            return jax.jit(lambda params, text: jax.reshard(encode(bound(gather(params)), text, None), everywhere))
+            return jax.jit(lambda params, text: jax.reshard(encode(bound(gather(params)))(text, None), everywhere))
 
-        self._queries, self._documents = compiled(TwoTower.encode_queries), compiled(TwoTower.encode_documents)
+        self._queries = compiled(lambda towers: towers.encode_queries)
+        self._documents = compiled(lambda towers: towers.encode_documents)
         self._config = config
         self._sep_id = vocabulary.sep_id
         self._mesh = mesh

@@ -14,7 +14,7 @@ from retrieval.recipes import examples
 from retrieval.recipes.encoder_sizes import longest_text
 from retrieval.recipes.initial_parameters import load_towers, of_towers
 from retrieval.recipes.placement import local_mesh, parameters_of
-from retrieval.recipes.towers import Embedder, build_towers, candidate_windows, query_tokens
+from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens, towers_of
 from retrieval.search import encoding
 from retrieval.stages.collection import CORPUS, TRAINED, UNTRAINED, Collection, collections, of_pairs
 
@@ -64,7 +64,7 @@ def _systems(run: Run, config: ConfigDict, vocab_size: int) -> Iterator[tuple[st
     """The parameters of the towers, by system."""
     yield TRAINED, parameters_of(load_towers(run, vocab_size))
     if run.config.encode.untrained:
-        yield UNTRAINED, parameters_of(build_towers(config, vocab_size))
+        yield UNTRAINED, parameters_of(towers_of(config, vocab_size))
 
 
 def _encode_queries(

@@ -47,6 +47,9 @@ def export(run: Run) -> dict[str, Any]:
     check(run)
     vocabulary = run.load_vocabulary()
     towers = load_towers(run, len(vocabulary))  # on every host, as checkpoints are read
+    if type(towers) is not TwoTower:
+        recipe = _trained(run).recipe
+        raise UserError(f"stage 'export': towers of config.recipe={recipe} have parts that those libraries lack")
     hosts.on_first(lambda: _write(run, towers, vocabulary))
     return {"tied": _trained(run).model.tied, "step": record_of(run, "train")["details"]["step"]}
 
