@@ -1,5 +1,6 @@
 """Ranked lists without the query itself, their metrics, and the weight of the dense list in the hybrid."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +13,8 @@ from retrieval.evaluation import per_query
 from retrieval.recipes import examples, validation
 from retrieval.search import exact
 from retrieval.search.exact import ExactIndex
-from retrieval.stages import evaluate, hybrid_weight, rankings, sets
+from retrieval.stages import evaluate, fused, rankings, sets
+from retrieval.stages.fused import Fusing
 from retrieval.stages.rankings import Ranking
 
 
@@ -65,8 +67,16 @@ def chosen_weight(queries, words, dense, candidates):
     own = own_rows({id: id for id in queries}, [Candidate(id, "", id) for id in candidates])
     golds = [[candidates.index("gold")]] * len(queries)
     texts = {id: id for id in queries}
-    value = hybrid_weight.Validation(texts, np.zeros((len(queries), 1)), golds, own, len(candidates))
-    return hybrid_weight.choose(value, words, dense, depth=4)
+    value = rankings.Validation(texts, np.zeros((len(queries), 1)), golds, own, len(candidates))
+    lists = [
+        Ranking(system, np.ones((1, 1)), np.zeros((1, 1), int), 0, on_validation=partial(value.search, index, False, 4))
+        for system, index in (("bm25", words), ("dense", dense))
+    ]
+    hybrid = rankings._hybrid(*lists, golds, 4)
+    settings = Fusing(("bm25", "dense"), False, ("weighted_sum",), 60, ())
+    (fusion,) = fused.fuse("toy", lists, settings, golds, 4)
+    assert (fusion.validation, fusion.weights) == ((len(golds), hybrid.weights) if len(golds) > 9 else (0, (0.5, 0.5)))
+    return hybrid.weights[1], hybrid.validation
 
 
 @pytest.mark.parametrize(("count", "weight"), [(1, (0.1, 0)), (9, (0.1, 0)), (10, (0.55, 10))])

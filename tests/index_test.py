@@ -193,7 +193,6 @@ def test_an_index_from_outside_that_is_not_saved_is_evaluated(run, monkeypatch):
         words=("bm25",),
         options=lambda kind: indexes.options_of(kind, run.config),
         step=7,
-        weigh=lambda words, dense: (0.5, 0),
     )
     systems = {ranking.system: ranking for ranking in lists}
     assert list(systems) == ["bm25", "dense", "dense (few)", "hybrid"]
@@ -202,7 +201,7 @@ def test_an_index_from_outside_that_is_not_saved_is_evaluated(run, monkeypatch):
     expected = np.argsort(-(asked[:, :4] @ candidates[:, :4].T), axis=1)[:, :20]
     np.testing.assert_array_equal(systems["dense (few)"].rows, expected)
     assert systems["dense (few)"].step == 7 and 0.5 < systems["dense (few)"].recall < 1
-    assert systems["bm25"].step is None and systems["hybrid"].weight == 0.5
+    assert systems["bm25"].step is None and systems["hybrid"].weights == (0.9, 0.1)
 
 
 def test_two_indexes_of_one_name_are_refused(run, monkeypatch):
@@ -212,9 +211,9 @@ def test_two_indexes_of_one_name_are_refused(run, monkeypatch):
     run.config.index.dense = "few"
     index.index(run)
     value = Judged("tiny", dict.fromkeys(map(str, range(30)), "words"), list(map(str, range(40))), {}, {})
-    settings = dict(depth=5, words=("bm25",), step=0, weigh=lambda words, dense: (0.5, 0))
+    settings = dict(depth=5, words=("bm25",), step=0)
     options = lambda kind: {"index.tune_queries": 4}  # noqa: E731
-    with pytest.raises(UserError, match="set 'tiny': two indexes are named 'bm25' in tables"):
+    with pytest.raises(UserError, match="set 'tiny': two systems are named 'bm25' in tables"):
         rankings.rank(value, open_collection(run, "tiny"), options=options, **settings)
 
 

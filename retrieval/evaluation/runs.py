@@ -109,6 +109,10 @@ def ids_in_runs(paths: Iterable[Path], lines: Lines) -> tuple[list[str], list[st
     return list(queries), list(candidates)
 
 
+class UnknownIdError(UserError):
+    """A run file names a query or a candidate that its reader does not know."""
+
+
 class _Result(NamedTuple):
     """A line of a run file, and the place where it stands."""
 
@@ -174,7 +178,7 @@ def _numbered(results: Iterable[_Result], query_ids: Sequence[str], candidate_id
 def _known(ids: Mapping[str, int], id: str, kind: str, at: str) -> int:
     number = ids.get(id)
     if number is None:
-        raise UserError(f"{at}: the {kind} '{id}' is unknown; is the run of another collection?")
+        raise UnknownIdError(f"{at}: the {kind} '{id}' is unknown; is the run of another collection?")
     return number
 
 

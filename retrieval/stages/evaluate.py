@@ -21,10 +21,10 @@ from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples
 from retrieval.search import encoding
-from retrieval.stages import hybrid_weight, indexes, rankings, sets
-from retrieval.stages.collection import Collection, open_collection
-from retrieval.stages.hybrid_weight import Validation
-from retrieval.stages.rankings import Ranking
+from retrieval.stages import fused, indexes, rankings, run_files, sets
+from retrieval.stages.collection import Collection, open_collection, set_names
+from retrieval.stages.rankings import Ranking, Validation
+from retrieval.stages.run_files import Lists, RunFile
 
 HITS = ("Success@1", "Success@5", "Success@10", "Success@50", "Success@100", "RR")
 RANKING = ("nDCG@10", "R@100", "RR@10")
@@ -52,11 +52,14 @@ class Scores(NamedTuple):
 
 
 def check(config: ConfigDict) -> None:
-    """Checks the metrics.
+    """Checks the metrics, the run files and what is to be fused.
 
     Raises:
-      UserError: one is unknown or there twice, or looks deeper than `config.evaluate.depth`.
+      UserError: a metric is unknown or there twice, or looks deeper than `config.evaluate.depth`; a file is missing; or
+        what is to be fused does not fit.
     """
+    run_files.run_files(config.runs.files)
+    fused.fusing(config)
     names = tuple(config.evaluate.metrics)
     if len(set(names)) != len(names):
         raise UserError(f"config.evaluate.metrics={names!r}: one is there twice; leave it out")
@@ -80,15 +83,14 @@ def evaluate(run: Run) -> dict[str, Any]:
 
     Returns what the report says about the searches.
     """
-    rows, notes, asked = [], {}, run.config.evaluate.metrics
-    for folder in sorted(path for path in run.sets.iterdir() if path.is_dir()):
-        value = beir.read_judged(folder)
-        lists = _rankings(run, value)
+    rows, notes, asked, depth = [], {}, run.config.evaluate.metrics, run.config.evaluate.depth
+    for folder, files_of_set in _sets(run):
+        value, lists = _rankings(run, beir.read_judged(folder), files_of_set)
         if run.config.evaluate.runs:
             for ranking in lists:
                 _write_run(run.folder / "runs" / value.name, value, ranking)
         scores = [each for ranking in lists for each in by_judgements(value, ranking, asked)]
-        if value.answers and (names := metrics_of_answers(value, asked, run.config.evaluate.depth)):
+        if value.answers and (names := metrics_of_answers(value, asked, depth)):
             scores += by_answers(folder, value, lists, names)
         write_per_query(run.folder, value.name, scores)
         rows += [row for each in scores for row in result_rows(value.name, each)]
@@ -97,31 +99,62 @@ def evaluate(run: Run) -> dict[str, Any]:
     return notes
 
 
-def _rankings(run: Run, value: Judged) -> list[Ranking]:
-    """The ranked lists of every system, in the order of the tables."""
-    config, collection = run.config, open_collection(run, value.name)
-    validation = _validation(run, collection, value) if collection.has_embeddings() else None
-    return rankings.rank(
+def _sets(run: Run) -> Iterator[tuple[Path, list[RunFile]]]:
+    """The folder of every set, and the run files that are of it."""
+    names, outside = set_names(run), run_files.run_files(run.config.runs.files)
+    of = run_files.set_of(run.config.runs.set, names) if outside else ""
+    for name in names:
+        yield run.sets / name, outside if name == of else []
+
+
+def _rankings(run: Run, value: Judged, outside: Sequence[RunFile]) -> tuple[Judged, list[Ranking]]:
+    """The set with the candidates of run files, and the lists of every system, in the order of the tables."""
+    config, collection, depth = run.config, open_collection(run, value.name), run.config.evaluate.depth
+    fusing = fused.fusing(config)
+    whole, read = run_files.read(outside, value, config.runs.unknown)  # before a search, which may take long
+    is_weighed = collection.has_embeddings() or fusing.systems
+    validation = _validation(run, collection, value) if is_weighed else None
+    lists = rankings.rank(
         value,
         collection,
-        depth=config.evaluate.depth,
+        depth=depth,
         words=config.index.words,
         options=functools.partial(indexes.options_of, config=run.holder("index").config),
         step=details(run, "train")["step"] if collection.has_embeddings() else None,
-        weigh=functools.partial(hybrid_weight.choose, validation, depth=config.evaluate.depth),
+        validation=validation,
     )
+    lists += [_outside(whole, each, depth) for each in read]
+    if not lists:
+        raise UserError(
+            f"set '{value.name}': there is no index and no run file to evaluate; add 'index' to config.stages, or name "
+            "files in config.runs.files"
+        )
+    of_files = {file.system for file in run_files.run_files(config.runs.files)}
+    if outside or not of_files & set(fusing.systems):
+        lists += list(fused.fuse(value.name, lists, fusing, validation.golds if validation else (), depth))
+    rankings.check_names(value.name, lists)
+    return whole, lists
+
+
+def _outside(value: Judged, lists: Lists, depth: int) -> Ranking:
+    """The lists of a run file, without the query itself, and what is told of the file."""
+    scores, rows = rankings.others(lists.scores, lists.rows, value.queries, value.own, depth)
+    told = {"queries left out": lists.left_out, "queries without results": lists.without}
+    return Ranking(lists.system, scores, rows, notes={name: count for name, count in told.items() if count})
 
 
 def _validation(run: Run, collection: Collection, value: Judged) -> Validation | None:
     """The validation questions of the set that is divided for training; of no other."""
     if value.name != examples.split_set(run):
         return None
-    embeddings_QE, ids = encoding.load(collection.embeddings(), "validation")
+    embeddings_QE, ids = np.zeros((0, 0), np.float32), []
+    if collection.has_embeddings():
+        embeddings_QE, ids = encoding.load(collection.embeddings(), "validation")
     queries, qrels = examples.validation(run, ids)  # those of a base may be more, or fewer
     is_candidate = not queries.keys().isdisjoint(value.candidates)
     own = beir.own_rows(queries, collection.candidates()) if is_candidate else {}
     rows_of = {candidate: row for row, candidate in enumerate(value.candidates)}
-    golds = [[rows_of[candidate] for candidate in qrels[id]] for id in ids]
+    golds = [[rows_of[candidate] for candidate in qrels[id]] for id in queries]
     return Validation(queries, embeddings_QE, golds, own, len(value.candidates))
 
 
@@ -165,7 +198,7 @@ def by_answers(folder: Path, value: Judged, lists: Sequence[Ranking], names: Seq
     known = [value.answers[id] for id in ids]
     rows_QK = np.concatenate([ranking.rows for ranking in lists], axis=1)[is_known_Q]
     with CandidateTexts(folder / "corpus.jsonl") as texts:
-        holds_QK = answers.found(known, rows_QK, lambda row: texts[row].text)
+        holds_QK = answers.found(known, rows_QK, lambda row: texts[row].text if row < len(texts) else "")
     ends = np.cumsum([ranking.rows.shape[1] for ranking in lists])
     for ranking, part_QK in zip(lists, np.split(holds_QK, ends[:-1], axis=1)):
         yield Scores(ranking, "answers", ids, metrics.per_answered_query(part_QK, names))
@@ -190,16 +223,20 @@ def result_rows(name: str, scores: Scores) -> Iterator[dict[str, Any]]:
             "metric": metric,
             "value": round(float(values_Q.mean()), 6),
             "queries": len(scores.queries),
-            "seconds": round(ranking.seconds, 3),
+            "seconds": None if ranking.seconds is None else round(ranking.seconds, 3),
             "step": ranking.step,
         }
 
 
 def _notes(ranking: Ranking) -> dict[str, Any]:
     """What the report says about a search."""
-    notes: dict[str, Any] = {"queries_per_second": round(len(ranking.rows) / max(ranking.seconds, 1e-9), 1)}
-    if ranking.weight is not None:
-        notes |= {"weight_of_dense": ranking.weight, "validation": ranking.validation}
+    notes = dict(ranking.notes)
+    if ranking.seconds is not None:
+        notes["queries_per_second"] = round(len(ranking.rows) / max(ranking.seconds, 1e-9), 1)
+    if ranking.weights:
+        notes |= {"weights": [round(weight, 6) for weight in ranking.weights], "validation": ranking.validation}
+    if ranking.parts:
+        notes["parts"] = list(ranking.parts)
     if ranking.recall is not None:
         notes["recall_against_exact"] = round(ranking.recall, 4)
     return notes
@@ -210,9 +247,10 @@ STAGES.register(
     Stage(
         evaluate,
         check_settings=check,
-        reads="indexes",
+        reads="indexes, run files of other systems",
         writes="`runs/*/*.trec`, `per_query/*/*.npz`, `results.json`",
-        settings=("evaluate",),
+        inputs=lambda run: [file.path for file in run_files.run_files(run.config.runs.files)],
+        settings=("evaluate", "runs", "fuse"),
         needs=("sets", "encode", "index"),
         outputs=("runs", "per_query", "results.json"),
     ),

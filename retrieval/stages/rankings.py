@@ -14,6 +14,7 @@ from retrieval.search import encoding, exact, fusion, tuning
 from retrieval.search.index_kind import EXACT, INDEXES, IndexKind, Options
 from retrieval.stages import indexes
 from retrieval.stages.collection import TRAINED, UNTRAINED, Collection
+from retrieval.stages.fused_weight import FEWEST, best_weight
 
 
 class Ranking(NamedTuple):
@@ -22,21 +23,52 @@ class Ranking(NamedTuple):
     Attributes:
       system: its name in tables.
       scores, rows: [Q, depth], best first; -inf and -1 where there are fewer results.
-      seconds: that the search took.
+      seconds: that the search took; None of lists that were read from a file.
       step: of training, of a system that searches with trained embeddings.
       recall: of an approximate index, the share of the exact results that it finds.
-      weight: of the dense list in a weighted hybrid.
-      validation: how many validation questions chose the weight.
+      weights: of the parts of a weighted sum; of a hybrid that of the words and that of the dense list.
+      validation: how many validation questions chose the weights.
+      parts: the names of the systems that it was fused from.
+      on_validation: gives the lists for the validation questions, where there are some.
+      notes: what else the report says about it.
     """
 
     system: str
     scores: np.ndarray
     rows: np.ndarray
-    seconds: float
+    seconds: float | None = None
     step: int | None = None
     recall: float | None = None
-    weight: float | None = None
+    weights: tuple[float, ...] = ()
     validation: int = 0
+    parts: tuple[str, ...] = ()
+    on_validation: Callable[[], fusion.Run] | None = None
+    notes: Mapping[str, Any] = {}
+
+
+class Validation(NamedTuple):
+    """The validation questions of a set.
+
+    Attributes:
+      queries: id -> text.
+      embeddings_QE: of the questions; no rows where there are none.
+      golds: rows of each question's right candidates.
+      own: id -> the row of the candidate that is the question itself.
+      candidates: how many the set has.
+    """
+
+    queries: Mapping[str, str]
+    embeddings_QE: np.ndarray
+    golds: Sequence[Sequence[int]]
+    own: Mapping[str, int]
+    candidates: int
+
+    def search(self, index: Any, of_words: bool, depth: int) -> fusion.Run:
+        """The first `depth` candidates of every question, without the question itself."""
+        depth = min(depth, self.candidates)
+        asked: Any = list(self.queries.values()) if of_words else self.embeddings_QE
+        scores_QK, rows_QK = index.search(asked, min(depth + bool(self.own), self.candidates))
+        return others(scores_QK, rows_QK, self.queries, self.own, depth)
 
 
 def rank(
@@ -46,8 +78,8 @@ def rank(
     depth: int,
     words: Sequence[str],
     options: Callable[[IndexKind], Options],
-    step: int | None,
-    weigh: Callable[[Any, Any], tuple[float, int]],
+    step: int | None = None,
+    validation: Validation | None = None,
 ) -> list[Ranking]:
     """The ranked lists of every index of a set, and of the first one of words merged with exact search.
 
@@ -56,16 +88,25 @@ def rank(
       words: names of kinds of index, those that come first.
       options: gives those of a kind that is built now.
       step: of training.
-      weigh: chooses the weight of the dense list, from both indexes: see `hybrid_weight.choose`.
+      validation: questions that choose the weight of the dense list.
 
     Raises:
       UserError: an index is damaged or older than the set, or two of them have one name.
     """
-    lists = list(_rank(value, collection, min(depth, len(value.candidates)), words, options, step, weigh))
-    names = [ranking.system for ranking in lists]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise UserError(f"set '{value.name}': two indexes are named '{twice[0]}' in tables; give one another `system`")
+    lists = list(_rank(value, collection, min(depth, len(value.candidates)), words, options, step, validation))
+    check_names(value.name, lists)
     return lists
+
+
+def check_names(name: str, lists: Sequence[Ranking]) -> None:
+    """Checks that no two systems of a set have one name.
+
+    Raises:
+      UserError: two have.
+    """
+    systems = [ranking.system for ranking in lists]
+    if twice := [system for system in systems if systems.count(system) > 1]:
+        raise UserError(f"set '{name}': two systems are named '{twice[0]}' in tables; give one another name")
 
 
 def _rank(
@@ -75,28 +116,36 @@ def _rank(
     words: Sequence[str],
     options: Callable[[IndexKind], Options],
     step: int | None,
-    weigh: Callable[[Any, Any], tuple[float, int]],
+    validation: Validation | None,
 ) -> Iterator[Ranking]:
-    ask, texts = functools.partial(search, value, depth), list(value.queries.values())
-    first: tuple[Any, Ranking] | None = None
+    texts = list(value.queries.values())
+
+    def ask(system: str, index: Any, queries: Any, step: int | None = None) -> Ranking:
+        ranking = search(value, depth, system, index, queries)._replace(step=step)
+        if validation is None:
+            return ranking
+        return ranking._replace(
+            on_validation=functools.partial(validation.search, index, isinstance(queries, list), depth)
+        )
+
+    first: Ranking | None = None
     for kind in indexes.kinds_of_words_of(collection, words):
         index = indexes.open_words(kind, collection, len(value.candidates))
         ranking = ask(kind.system_of(index), index, texts)
-        first = first or (index, ranking)
+        first = first or ranking
         yield ranking
     if not collection.has_embeddings():
         return
     if collection.has_embeddings(UNTRAINED):
-        yield ask("untrained", *_exact(value, collection, depth, UNTRAINED))
-    trained, queries_QE = _exact(value, collection, depth, TRAINED)
-    dense = ask(INDEXES[EXACT].system, trained, queries_QE, step)
+        yield ask("untrained", *_exact(value, collection, depth, UNTRAINED))._replace(on_validation=None)
+    dense = ask(INDEXES[EXACT].system, *_exact(value, collection, depth, TRAINED), step)
     yield dense
     for kind in indexes.dense_kinds_of(collection):
         index = indexes.open_dense(kind, collection, options(kind), depth)
-        ranking = ask(kind.system_of(index), index, queries_QE, step)
+        ranking = ask(kind.system_of(index), index, encoding.load(collection.embeddings(), "queries")[0], step)
         yield ranking._replace(recall=float(tuning.recalls(dense.rows, ranking.rows).mean()))
     if first:
-        yield _hybrid(first[1], dense, *weigh(first[0], trained))
+        yield _hybrid(first, dense, validation.golds if validation else (), depth)
 
 
 def _exact(value: Judged, collection: Collection, depth: int, system: str) -> tuple[Any, np.ndarray]:
@@ -106,14 +155,19 @@ def _exact(value: Judged, collection: Collection, depth: int, system: str) -> tu
     return indexes.open_dense(INDEXES[EXACT], collection, {}, depth, system), queries_QE
 
 
-def _hybrid(words: Ranking, dense: Ranking, weight: float, validation: int) -> Ranking:
+def _hybrid(words: Ranking, dense: Ranking, golds: Sequence[Sequence[int]], depth: int) -> Ranking:
+    weight, validation = fusion.DENSE_WEIGHT, 0
+    if len(golds) >= FEWEST and words.on_validation and dense.on_validation:
+        by_words, by_dense = words.on_validation(), dense.on_validation()
+        weight = best_weight(lambda weight: fusion.hybrid(by_words, by_dense, weight, depth)[1], golds)
+        validation = len(golds)
     began = time.perf_counter()
     fused = fusion.hybrid((words.scores, words.rows), (dense.scores, dense.rows), weight, words.rows.shape[1])
-    seconds = words.seconds + dense.seconds + time.perf_counter() - began
-    return Ranking("hybrid", *fused, seconds, weight=weight, validation=validation)
+    seconds = (words.seconds or 0) + (dense.seconds or 0) + time.perf_counter() - began
+    return Ranking("hybrid", *fused, seconds, weights=(1 - weight, weight), validation=validation)
 
 
-def search(value: Judged, depth: int, system: str, index: Any, queries: Any, step: int | None = None) -> Ranking:
+def search(value: Judged, depth: int, system: str, index: Any, queries: Any) -> Ranking:
     """The first `depth` candidates of every query, without the query itself."""
     # Where a candidate may be the query itself, one more is asked for: dropping it leaves a list of full length.
     deep = min(depth + bool(value.own), len(value.candidates))
@@ -122,7 +176,7 @@ def search(value: Judged, depth: int, system: str, index: Any, queries: Any, ste
     began = time.perf_counter()
     scores, rows = index.search(queries, deep)
     seconds = time.perf_counter() - began
-    return Ranking(system, *others(scores, rows, value.queries, value.own, depth), seconds, step)
+    return Ranking(system, *others(scores, rows, value.queries, value.own, depth), seconds)
 
 
 def others(

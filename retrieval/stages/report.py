@@ -1,6 +1,7 @@
 """The stage `report`: tables and plots of what a run found."""
 
 import logging
+from typing import Any
 
 from retrieval import files
 from retrieval.evaluation import display, run_report
@@ -9,6 +10,9 @@ from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 
 _log = logging.getLogger(__name__)
+
+# What is told of run files.
+_COUNTS = ("queries left out", "queries without results")
 
 
 def write_report(run: Run) -> None:
@@ -58,12 +62,21 @@ def _indexes(run: Run) -> run_report.Table | None:
 
 
 def _searches(run: Run) -> run_report.Table:
-    names = ("queries_per_second", "recall_against_exact", "weight_of_dense", "validation")
-    rows = [[name, *map(note.get, names)] for name, note in details(run, "evaluate").items()]
-    header = ["set, system", "queries per second", "recall against exact", "weight of dense", "validation questions"]
-    usual = any(row[3] is not None and not row[4] for row in rows)
-    notes = "A weight that 0 validation questions chose is the usual one, once chosen on test questions of SQuAD."
-    return run_report.Table("Searches", header, rows, notes if usual else "")
+    names = ("queries_per_second", "recall_against_exact", "weights", "validation", *_COUNTS)
+    evaluated = details(run, "evaluate")
+    rows = [[name, *(_listed(note.get(what)) for what in names)] for name, note in evaluated.items()]
+    header = ["set, system", "queries per second", "recall against exact", "weights", "validation questions", *_COUNTS]
+    is_usual = any(name.endswith(", hybrid") and not note["validation"] for name, note in evaluated.items())
+    notes = (
+        "The weights of a hybrid that 0 validation questions chose are the usual ones, once chosen on test questions "
+        "of SQuAD."
+    )
+    return run_report.Table("Searches", header, rows, notes if is_usual else "")
+
+
+def _listed(value: Any) -> Any:
+    """Weights as one text."""
+    return ", ".join(f"{weight:.3g}" for weight in value) if isinstance(value, list) else value
 
 
 def _plan(run: Run) -> run_report.Table | None:

@@ -1,0 +1,22 @@
+"""Runs of any systems, as files: their metrics, and lists that are fused from theirs. Nothing is searched or trained.
+
+    python -m retrieval.main --config=configs/run_files.py --workdir=runs/fused \\
+        --config.sets.judgements=queries.tsv,qrels.tsv --config.runs.files="('bm25=bm25.trec', 'bert=bert.tsv')" \\
+        --config.fuse.systems="('bm25', 'bert')"
+
+Any other set will do. With 'index' in config.stages BM25 of this project stands beside them.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import ict_bfs_wlp
+
+
+def get_config(size: str = "paper") -> ConfigDict:
+    """Lists of up to 1,000 results by the metrics of MS MARCO; the run files may name candidates without a text."""
+    config = ict_bfs_wlp.get_config(size)
+    config.stages = ("sets", "evaluate", "report")
+    config.corpus, config.sets.pydocs, config.encode.corpus = "", False, False
+    config.runs.unknown = "allow"
+    config.evaluate.update(depth=1000, metrics=("RR@10", "R@1000", "nDCG@10"))
+    return config

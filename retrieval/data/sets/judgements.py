@@ -1,0 +1,43 @@
+"""Queries and judgements without a collection: for run files of other systems, whose texts nobody has at hand.
+
+queries       lines of id and text with a tab between them, or TREC topics
+judgements    lines of query id, iteration (not read), candidate id and grade, with tabs or blanks between them
+
+The candidates are those that are judged, without texts. No index can be built of them.
+"""
+
+import logging
+from pathlib import Path
+
+from retrieval.data.corpora.source_paths import split
+from retrieval.data.sets import beir, trec
+from retrieval.data.sets.beir import Candidate, RetrievalSet
+from retrieval.data.sets.set_format import SetFormat, register
+from retrieval.errors import UserError
+
+_log = logging.getLogger(__name__)
+
+
+@register
+class Judgements(SetFormat):
+    """A set for run files."""
+
+    name = "judgements"
+    what = "queries and judgements without texts, for run files"
+    setting = "--config.sets.judgements=QUERIES.tsv,QRELS"
+    example = "1048585 0 7187158 1"
+    parts = ("queries", "judgements")
+
+    def read(self, value, given):
+        queries, judgements = map(Path, split(value))
+        topics = trec.read_queries(queries)
+        qrels = {query: grades for query, (_, grades) in trec.read_qrels(judgements).items() if query in topics}
+        if not qrels:
+            raise UserError(f"{judgements}: none of its queries is in {queries}; are the ids written alike?")
+        beir.check_relevant(qrels.values(), judgements)
+        if len(topics) > len(qrels):
+            _log.warning("set %s: %d queries without a judgement", self.name, len(topics) - len(qrels))
+        asked = {id: text for id, text in topics.items() if id in qrels}
+        judged = dict.fromkeys(id for query in asked for id in qrels[query])
+        candidates = [Candidate(id, "", "") for id in judged]
+        yield RetrievalSet(self.name, asked, candidates, {"test": qrels})

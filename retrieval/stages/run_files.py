@@ -1,0 +1,121 @@
+"""Ranked lists of other systems: run files in TREC's or in MS MARCO's form, read for a set."""
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from retrieval.config.fields import TEXT, TEXTS, Field, declare, one_of
+from retrieval.data.sets import text_files
+from retrieval.data.sets.beir import Judged
+from retrieval.errors import UserError, unknown_name
+from retrieval.evaluation import runs
+
+_log = logging.getLogger(__name__)
+
+REFUSE, ALLOW = "refuse", "allow"
+
+declare(
+    "runs",
+    files=Field((), TEXTS, "run files of other systems, such as ('bm25=FILE.trec', 'bert=FILE.tsv'); .gz too"),
+    set=Field("", TEXT, "evaluation set that they are of; '' where there is one set"),
+    unknown=Field(
+        REFUSE,
+        one_of("way with unknown ids", (REFUSE, ALLOW)),
+        "ids that the set has not: refuse, or allow: queries are left out, candidates are not relevant",
+    ),
+)
+
+
+class RunFile(NamedTuple):
+    """A run file, and the name of its system."""
+
+    system: str
+    path: Path
+
+
+class Lists(NamedTuple):
+    """The ranked lists of a run file for every query of a set.
+
+    Attributes:
+      scores, rows: [Q, K], best first; -inf and -1 where there is no result.
+      left_out: queries of the file that the set has not.
+      without: queries of the set that have no result.
+    """
+
+    system: str
+    scores: np.ndarray
+    rows: np.ndarray
+    left_out: int
+    without: int
+
+
+def run_files(values: Sequence[str], field: str = "config.runs.files") -> list[RunFile]:
+    """What a field names: 'SYSTEM=FILE', or 'FILE', whose system is the file's name without its ending.
+
+    Raises:
+      UserError: a file is missing, a name is empty, or two systems have one.
+    """
+    files: list[RunFile] = []
+    for value in values:
+        name, equals, place = value.partition("=")
+        path = Path(place if equals else value)
+        if not path.is_file():
+            raise UserError(f"{field}: {path}: no such file; write SYSTEM=FILE, such as bm25=runs/bm25.trec")
+        system = name if equals else path.name.removesuffix(".gz").rpartition(".")[0] or path.name
+        if not system.strip() or "/" in system:
+            raise UserError(f"{field}={value}: '{system}' cannot name a system; write SYSTEM=FILE")
+        if system in [other.system for other in files]:
+            raise UserError(f"{field}: two systems are named '{system}'; write SYSTEM=FILE with two names")
+        files.append(RunFile(system, path))
+    return files
+
+
+def set_of(name: str, names: Sequence[str]) -> str:
+    """The set that run files are of: the one that `config.runs.set` names, or the only one.
+
+    Raises:
+      UserError: there is no such set, or there are several to choose from.
+    """
+    if name:
+        if name not in names:
+            raise unknown_name("set in config.runs.set", name, names)
+        return name
+    if len(names) != 1:
+        raise UserError(f"config.runs.files: of which set are they? Set config.runs.set to one of {', '.join(names)}")
+    return names[0]
+
+
+def read(files: Sequence[RunFile], value: Judged, unknown: str) -> tuple[Judged, list[Lists]]:
+    """Reads run files for a set. With ALLOW the set gets the candidates that they name, behind its own.
+
+    Raises:
+      UserError: a file is none of a run, or names an id that the set has not and `unknown` is REFUSE; with the line.
+    """
+    more_queries: list[str] = []
+    if unknown == ALLOW:
+        queries, candidates = runs.ids_in_runs([file.path for file in files], text_files.lines)
+        of_set = set(value.candidates)
+        more_queries = [id for id in queries if id not in value.queries]
+        more = [id for id in candidates if id not in of_set]
+        if more:
+            _log.warning("set %s: run files name %d candidates that it has not", value.name, len(more))
+        value = dataclasses.replace(value, candidates=[*value.candidates, *more])
+    query_ids, count = [*value.queries, *more_queries], len(value.queries)
+    lists = []
+    for file in files:
+        try:
+            scores, rows = runs.read_run(file.path, text_files.lines, query_ids, value.candidates)
+        except runs.UnknownIdError as error:
+            raise UserError(f"{error} With config.runs.unknown=allow such ids are counted") from error
+        left_out, without = int((rows[count:, 0] >= 0).sum()), int((rows[:count, 0] < 0).sum())
+        for number, what in ((left_out, "are of no query of the set"), (without, "queries have no result")):
+            if number:
+                _log.warning("%s: %d %s", file.path, number, what)
+        if without == count:
+            raise UserError(f"{file.path}: no result for any query of set '{value.name}'; is it of another set?")
+        lists.append(Lists(file.system, scores[:count], rows[:count], left_out, without))
+    return value, lists

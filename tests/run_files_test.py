@@ -1,0 +1,238 @@
+"""Run files of other systems: read for a set, evaluated beside its own systems, and fused."""
+
+import json
+
+import pytest
+from conftest import REPOSITORY
+from support.tiny import execute
+
+from configs import bm25, run_files
+from retrieval.data.sets.beir import Judged
+from retrieval.errors import UserError
+from retrieval.pipeline.run import Run
+from retrieval.stages import check
+from retrieval.stages import run_files as reader
+
+VALUE = Judged("toy", {"q0": "red fox", "q1": "whale"}, ["d0", "d1", "d2"], {}, {"test": {"q0": {"d0": 1}}})
+
+
+def write(path, *results, tag="x"):
+    """(query, candidate, rank, score) of each line."""
+    path.write_text("".join(f"{query} Q0 {id} {rank} {score} {tag}\n" for query, id, rank, score in results))
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A BEIR folder of five passages and two questions."""
+    folder = tmp_path / "toy"
+    (folder / "qrels").mkdir(parents=True)
+    texts = ["the red fox sleeps", "an owl", "the blue whale swims", "a red owl", "a whale, a whale"]
+    lines = [json.dumps({"_id": f"d{row}", "title": "", "text": text}) for row, text in enumerate(texts)]
+    (folder / "corpus.jsonl").write_text("\n".join(lines))
+    lines = [json.dumps({"_id": id, "text": text}) for id, text in (("q0", "red fox"), ("q1", "blue whale"))]
+    (folder / "queries.jsonl").write_text("\n".join(lines))
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq0\td3\t1\nq1\td2\t1\n")
+    return folder
+
+
+def make_run(place, folder, config, **changes):
+    config.sets.beir = str(folder)
+    config.update_from_flattened_dict(changes)
+    return Run(config, place, REPOSITORY / "requirements.lock")
+
+
+def values(run, metric):
+    """System -> its value of a metric."""
+    rows = json.loads((run.folder / "results.json").read_text())
+    return {row["system"]: row["value"] for row in rows if row["metric"] == metric}
+
+
+def test_names_of_systems(tmp_path):
+    paths = [tmp_path / name for name in ("bm25.trec", "bert.tsv.gz")]
+    for path in paths:
+        path.touch()
+    assert [file.system for file in reader.run_files([f"BM25 (tuned)={paths[0]}", str(paths[1])])] == [
+        "BM25 (tuned)",
+        "bert",
+    ]
+    for wrong, message in (
+        ([f"a={paths[0]}", f"a={paths[1]}"], "two systems are named 'a'"),
+        ([f"={paths[0]}"], "'' cannot name a system"),
+        ([f"a/b={paths[0]}"], "'a/b' cannot name a system"),
+        (["a=absent.trec"], "absent.trec: no such file"),
+    ):
+        with pytest.raises(UserError, match=message):
+            reader.run_files(wrong)
+
+
+def test_a_run_is_of_the_one_set_or_of_the_one_that_is_named():
+    assert reader.set_of("", ["toy"]) == "toy" and reader.set_of("b", ["a", "b"]) == "b"
+    with pytest.raises(UserError, match=r"Set config\.runs\.set to one of a, b"):
+        reader.set_of("", ["a", "b"])
+    with pytest.raises(UserError, match=r"unknown set in config\.runs\.set 'c'"):
+        reader.set_of("c", ["a", "b"])
+
+
+def test_ids_that_the_set_has_not_are_refused_or_counted(tmp_path, caplog):
+    path = write(tmp_path / "x.trec", ("q9", "d1", 1, 3), ("q0", "d8", 1, 9.5), ("q0", "d0", 2, 4), ("q0", "d7", 3, 4))
+    files = [reader.RunFile("x", path)]
+    with pytest.raises(UserError, match=r"x.trec, line 1: the query 'q9' is unknown.*config.runs.unknown=allow"):
+        reader.read(files, VALUE, "refuse")
+    value, (lists,) = reader.read(files, VALUE, "allow")
+    assert value.candidates == ["d0", "d1", "d2", "d8", "d7"] and VALUE.candidates == ["d0", "d1", "d2"]
+    assert lists.rows.tolist() == [[3, 0, 4], [-1, -1, -1]] and lists.scores[0].tolist() == [9.5, 4, 4]
+    assert (lists.left_out, lists.without) == (1, 1) and "names 2 candidates" not in caplog.text
+    assert "name 2 candidates that it has not" in caplog.text and "1 queries have no result" in caplog.text
+    other = write(tmp_path / "y.trec", ("q9", "d1", 1, 3))
+    with pytest.raises(UserError, match=r"y\.trec: no result for any query of set 'toy'"):
+        reader.read([reader.RunFile("y", other)], VALUE, "allow")
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([("q0", "d0", 1, 3), ("q0", "d1", 1, 2)], r"bad.trec, line 2: query 'q0' has rank 1 twice"),
+        ([("q0", "d0", 1, 3), ("q0", "d1", 2, "nan")], r"bad.trec, line 2: the score is nan"),
+        ([("q0", "d0", 1, 3), ("q0", "d77", 2, 2)], r"bad.trec, line 2: the candidate 'd77' is unknown"),
+        ([("q0", "d0", 1, 3), ("q0", "d0", 2, 2)], r"bad.trec, line 2: query 'q0' has this candidate twice"),
+    ],
+)
+def test_a_bad_file_leaves_nothing_half_written(tmp_path, folder, lines, message):
+    path = write(tmp_path / "bad.trec", *lines)
+    run = make_run(tmp_path / "run", folder, bm25.get_config(), **{"runs.files": (f"other={path}",)})
+    with pytest.raises(UserError, match=message):
+        execute(run)
+    assert not (run.folder / "results.json").exists() and not (run.folder / "runs").exists()
+
+
+def test_a_run_file_is_fused_with_a_system_of_the_run(tmp_path, folder):
+    """BM25 has d0 and d3 for q0, d2 and d4 for q1; the other system has d1, d3, d0 and d4."""
+    lines = [("q0", "d1", 1, 9), ("q0", "d3", 2, 8), ("q0", "d0", 3, 1), ("q1", "d4", 1, 0.5)]
+    path = write(tmp_path / "other.trec", *lines)
+    changes = {"runs.files": (str(path),), "fuse.systems": ("bm25", "other"), "evaluate.metrics": ("RR",)}
+    run = make_run(tmp_path / "run", folder, bm25.get_config(), **changes)
+    execute(run)
+    found = values(run, "RR")
+    assert found == {
+        "bm25": 0.75,
+        "other": 0.25,
+        "interleave(bm25+other)": 0.666667,  # d0 d1 d3, and d2 d4
+        "reciprocal_rank(bm25+other)": 0.5,  # d0 has 1/61 + 1/63, d3 2/62; d4 is in both lists, d2 in one
+        "weighted_sum(bm25+other)": 0.666667,  # d0 1/2, d1 1/2, d3 7/16; d2 1/2, d4 1/2
+    }
+    runs = run.folder / "runs" / "toy"
+    written = {path.stem for path in runs.iterdir()}
+    assert written == set(found)
+    ranked = {
+        name: [line.split()[2] for line in (runs / f"{name}.trec").read_text().splitlines() if line.startswith("q0 ")]
+        for name in found
+    }
+    assert ranked["bm25"] == ["d0", "d3"] and ranked["interleave(bm25+other)"] == ["d0", "d1", "d3"]
+    assert ranked["reciprocal_rank(bm25+other)"][:2] == ["d0", "d3"]
+    report = (run.folder / "report.md").read_text()
+    assert "| toy, weighted_sum(bm25+other) |" in report.replace("\\_", "_") and "0.5, 0.5" in report
+    rows = json.loads((run.folder / "results.json").read_text())
+    assert [row["seconds"] is None for row in rows] == [False, True, True, True, True]
+    path.write_text(path.read_text().replace("d1 1 9", "d4 1 9"))
+    execute(run, "evaluate")  # the file has changed
+    assert values(run, "RR")["other"] == found["other"] and "d4 1 9" in (runs / "other.trec").read_text()
+
+
+def test_every_two_systems_are_fused(tmp_path, folder):
+    """Interleaved lists begin with the first of two, so both orders are there; sums have no order."""
+    found_by = {"a": "d0", "b": "d2", "c": "d3"}
+    paths = [write(tmp_path / f"{name}.trec", ("q0", id, 1, 1), ("q1", id, 1, 1)) for name, id in found_by.items()]
+    changes = {
+        "runs.files": tuple(map(str, paths)),
+        "fuse.systems": ("a", "b", "c"),
+        "fuse.pairs": True,
+        "fuse.methods": ("interleave", "weighted_sum"),
+    }
+    run = make_run(tmp_path / "run", folder, run_files.get_config(), **changes)
+    execute(run)
+    found = values(run, "RR@10")
+    assert [name for name in found if "interleave" in name] == [
+        f"interleave({pair})" for pair in ("a+b", "a+c", "b+a", "b+c", "c+a", "c+b")
+    ]
+    assert [name for name in found if "sum" in name] == [f"weighted_sum({pair})" for pair in ("a+b", "a+c", "b+c")]
+    assert found["interleave(b+a)"] == 0.5 and found["interleave(a+b)"] == 0.25
+    assert found["interleave(c+b)"] == 0.75 == found["interleave(b+c)"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"fuse.systems": ("bm25", "bm25")}, "one is there twice"),
+        ({"fuse.systems": ("bm25", "other"), "fuse.weights": (1.0,)}, "one weight for each"),
+        ({"fuse.systems": ("bm25", "other"), "fuse.weights": (0, 0)}, "one above 0"),
+        ({"fuse.systems": ("bm25",)}, "two or more names"),
+        ({"fuse.methods": ("average",)}, "some of interleave, reciprocal_rank, weighted_sum"),
+    ],
+)
+def test_what_cannot_be_fused_is_said_before_the_run(tmp_path, folder, changes, message):
+    run = make_run(tmp_path / "run", folder, bm25.get_config(), **changes)
+    with pytest.raises(UserError, match=message):
+        check.check(run, run.config.stages)
+
+
+def test_an_unknown_system_and_no_system(tmp_path, folder):
+    run = make_run(tmp_path / "run", folder, bm25.get_config(), **{"fuse.systems": ("bm25", "dense")})
+    with pytest.raises(UserError, match=r"unknown system of set 'toy' in config\.fuse\.systems 'dense'.* bm25"):
+        execute(run)
+    run = make_run(tmp_path / "none", folder, run_files.get_config())
+    with pytest.raises(UserError, match="set 'toy': there is no index and no run file to evaluate"):
+        execute(run)
+
+
+def ranked_ids(path):
+    """MS MARCO's lines as query -> candidates by rank."""
+    ranked = {}
+    for line in path.read_text().splitlines():
+        query, id, rank = line.split()
+        ranked.setdefault(query, {})[int(rank)] = id
+    return {query: [by_rank[rank] for rank in sorted(by_rank)] for query, by_rank in ranked.items()}
+
+
+def test_fusions_of_published_runs_as_a_user_makes_them(tmp_path, shared_data):
+    """105 queries of MS MARCO: MRR@10 and recall of two systems, and of both in turn, equal those of a loop."""
+    place = shared_data / "msmarco"
+    names = ("bm25", "monobert")
+    changes = {
+        "sets.judgements": f"{place}/rerank_runs/queries.tsv,{place}/dev_small/qrels.dev.small.tsv",
+        "runs.files": tuple(f"{name}={place}/rerank_runs/run.{name}.tsv" for name in names),
+        "fuse.systems": names,
+        "fuse.methods": ("interleave",),
+        "fuse.pairs": True,
+    }
+    run = make_run(tmp_path / "run", "", run_files.get_config(), **changes)
+    execute(run)
+    lists = {name: ranked_ids(place / "rerank_runs" / f"run.{name}.tsv") for name in names}
+    relevant = {}
+    for line in (place / "dev_small" / "qrels.dev.small.tsv").read_text().splitlines():
+        query, _, id, _ = line.split()
+        if query in lists["bm25"]:
+            relevant.setdefault(query, set()).add(id)
+    for a, b in (("bm25", "monobert"), ("monobert", "bm25")):
+        turns = {q: [id for two in zip(lists[a][q], lists[b][q]) for id in two] for q in lists[a]}
+        lists[f"interleave({a}+{b})"] = {q: list(dict.fromkeys(ids))[:1000] for q, ids in turns.items()}
+    mrr, recall = values(run, "RR@10"), values(run, "R@1000")
+    for name, ranked in lists.items():
+        hits = {q: [id in relevant[q] for id in ids[:10]] for q, ids in ranked.items() if q in relevant}
+        expected = sum(1 / (1 + each.index(True)) for each in hits.values() if any(each)) / len(relevant)
+        assert mrr[name] == pytest.approx(expected, abs=1e-6), name
+        shares = [len(relevant[q] & set(ranked[q])) / len(relevant[q]) for q in relevant]
+        assert recall[name] == pytest.approx(sum(shares) / len(relevant), abs=1e-6), name
+
+
+@pytest.mark.parametrize("name, ndcg", [("BM25", 0.5058), ("BM25_RM3", 0.5216), ("D_BERT_KD_TASB", 0.7210)])
+def test_published_numbers_of_dl_2019(tmp_path, shared_data, name, ndcg):
+    place = shared_data / "msmarco"
+    changes = {
+        "sets.judgements": f"{place}/topics.dl19-passage.txt,{place}/qrels.dl19-passage.txt",
+        "runs.files": (f"{place}/passage_pool/runs/{name}.dl19.trec",),
+    }
+    run = make_run(tmp_path / "run", "", run_files.get_config(), **changes)
+    execute(run, "sets", "evaluate")
+    (value,) = values(run, "nDCG@10").values()
+    assert round(value, 4) == ndcg
