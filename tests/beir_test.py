@@ -72,14 +72,6 @@ def test_header_is_optional_and_windows_files_are_read(folder):
     assert beir.read_folder(folder) == EXPECTED
 
 
-def test_reads_compressed_files(folder):
-    for name in ("corpus.jsonl", "queries.jsonl"):
-        data = (folder / name).read_bytes()
-        (folder / name).unlink()
-        (folder / f"{name}.gz").write_bytes(gzip.compress(data))
-    assert beir.read_folder(folder) == EXPECTED
-
-
 def test_every_rule_is_read_and_keeps_its_queries(folder):
     (folder / "qrels" / "dev.tsv").write_text("q3\td1\t2\n", encoding="utf-8")
     value = beir.read_folder(folder)
@@ -171,25 +163,11 @@ def test_broken_file_is_named_with_its_line(folder, case):
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
-@pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl", "qrels/test.tsv"])
-def test_missing_file_is_named(folder, name):
-    (folder / name).unlink()
-    with pytest.raises(UserError, match=name.split("/")[0]):
-        beir.read_folder(folder)
-
-
 def test_missing_folder_and_file(tmp_path):
     with pytest.raises(UserError, match="nowhere: neither"):
         beir.read_folder(tmp_path / "nowhere")
     with pytest.raises(UserError, match=r"no\.jsonl: no such file"):
         next(beir.read_candidates(tmp_path / "no.jsonl"))
-
-
-@pytest.mark.parametrize("data", [gzip.compress(CORPUS.encode() * 999)[:200], b"plain text"])
-def test_broken_gzip_is_named(tmp_path, data):
-    (tmp_path / "corpus.jsonl.gz").write_bytes(data)
-    with pytest.raises(UserError, match=r"corpus\.jsonl\.gz"):
-        list(beir.read_candidates(tmp_path / "corpus.jsonl.gz"))
 
 
 # Documents as the data's README gives them; queries and judgements as `cut | sort -u | wc -l` counts them.

@@ -60,9 +60,3 @@ def test_embeddings_and_gradients_are_the_same_on_any_mesh():
         return jnp.sin(embedding).mean(), embedding
 
     assert_same_on_any_mesh(jax.value_and_grad(loss, has_aux=True), params, ids)
-
-
-def test_the_papers_size_is_reached():
-    config = BowConfig(vocab_size=30522, hidden_size=4096, mlp_size=640)
-    state = nnx.eval_shape(lambda: nnx.state(BowMlp(config, 512, rngs=nnx.Rngs(0))))
-    assert round(sum(leaf.size for leaf in jax.tree.leaves(state)) / 1e6) == 128

@@ -12,9 +12,9 @@ from retrieval.models import two_tower
 from retrieval.models.text import Text
 from retrieval.models.two_tower import TowerConfig
 from retrieval.training.chunks import in_chunks
-from retrieval.training.losses import in_batch_softmax
+from retrieval.training.objectives.in_batch_softmax import in_batch_softmax
 
-SIZES = dict(vocab_size=50, num_layers=2, hidden_size=12, num_heads=3, mlp_size=20, max_length=16, dropout=0.1)
+SIZES = dict(vocab_size=50, num_layers=1, hidden_size=12, num_heads=3, mlp_size=20, max_length=16, dropout=0.1)
 GRAPHDEF, PARAMS = nnx.split(two_tower.create(TowerConfig("transformer", SIZES, embed_dim=6), seed=0), nnx.Param)
 
 
@@ -42,9 +42,8 @@ def make_loss(size, key=None):
     return jax.value_and_grad(loss, has_aux=True)
 
 
-@pytest.mark.parametrize("size", [1, 4, 8])
-def test_loss_embeddings_and_gradients_are_those_of_the_whole_batch(size):
-    whole, chunked = (jax.jit(make_loss(s))(PARAMS, batch()) for s in (0, size))
+def test_loss_embeddings_and_gradients_are_those_of_the_whole_batch():
+    whole, chunked = (jax.jit(make_loss(size))(PARAMS, batch()) for size in (0, 4))
     for a, b in zip(jax.tree.leaves(chunked), jax.tree.leaves(whole), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 

@@ -8,7 +8,6 @@ import pytest
 from flax import nnx
 
 from configs.studies import pretraining_tasks
-from configs.studies import seed_encoder as seed_encoder_study
 from retrieval.cli import config_files
 from retrieval.config import experiment
 from retrieval.errors import UserError
@@ -52,25 +51,6 @@ def test_a_config_packs_both_sides_or_none():
     assert recipe_of(config).packing() is None
 
 
-def test_the_papers_setting():
-    """Chang et al. 2020, section 4.1."""
-    config = load("ict_bfs_wlp")
-    assert (config.model.num_layers, config.model.hidden_size, config.model.embed_dim) == (12, 768, 512)
-    assert (config.train.batch_size, config.train.steps, config.train.learning_rate) == (8192, 100_000, 1e-4)
-    assert (config.data.query_length, config.data.document_length, config.train.warmup_ratio) == (64, 288, 0.1)
-    assert {task for task, rate in config.data.rates.items() if rate} == {"ict", "bfs", "wlp"}
-    assert config.data.rates.ict == config.data.rates.bfs == config.data.rates.wlp
-
-
-def test_the_papers_fine_tuning():
-    """Chang et al. 2020, section 4.1."""
-    config = load("reqa")
-    assert (config.train.batch_size, config.train.steps, config.train.learning_rate) == (512, 2000, 5e-5)
-    assert (config.split.ratio, config.split.validation) == (0.8, 0.1)
-    rates = config.data.rates.to_dict()
-    assert {name for name, rate in rates.items() if rate} == {"pairs"}
-
-
 def test_the_papers_model_is_two_bert_bases():
     config = load("ict_bfs_wlp")
     shapes = nnx.eval_shape(lambda: build_model(config, 30522))
@@ -94,21 +74,6 @@ def test_what_dprs_docstrings_start_from_fits():
         initial_parameters.check_sizes(config, load("mlm"))
         assert config.model.embed_dim == 0
         assert "--config.train.init_from=runs/mlm" in importlib.import_module(f"configs.{name}").__doc__
-
-
-@pytest.mark.parametrize("task", ["ict", "bfs", "wlp", "mlm"])
-def test_a_config_of_a_single_task(task):
-    rates = load(task, "local").data.rates
-    assert {name for name, rate in rates.items() if rate} == {task}
-
-
-def test_ances_optimizer_has_its_authors_limit():
-    for config in (
-        load("ance"),
-        load("ance", "documents"),
-        seed_encoder_study.get_config("paper").runs["s0-100-weak-ance"],
-    ):
-        assert (config.train.optimizer, config.train.lamb_norm_limit) == ("lamb", 10)
 
 
 def test_ances_warm_up_is_its_authors_and_is_gone_on_from():
@@ -141,19 +106,6 @@ def test_seed_encoders_setting():
     layer = 4 * (D * D + D) + 2 * D * 4 * D + 4 * D + D + 2 * norm
     encoder = (V + 512 + 2) * D + norm + 12 * layer
     assert size == encoder + D * D + D + norm + V + 512 * D + norm + 3 * (layer + 2 * (D * D + D)) + norm
-
-
-def test_ances_setting():
-    """Xiong et al. 2021, on MS MARCO's passages."""
-    config = load("ance")
-    assert (config.train.loss, config.train.learning_rate, config.data.document_length) == ("two_way_nll", 1e-6, 512)
-    assert (config.mine.refresh_every, config.mine.last, config.mine.negatives) == (10_000, 200, 20)
-    assert config.mine.refresh_share == 0.2 and config.model.tied
-    assert {"RR@10", "R@1000"} < set(config.evaluate.metrics) and config.evaluate.depth == 1000
-    documents = load("ance", "documents")
-    experiment.check(documents)
-    check.check_combinations(documents, documents.stages)
-    assert (documents.train.learning_rate, documents.data.document_length, documents.encode.windows) == (5e-6, 512, 1)
 
 
 def test_an_unknown_size_lists_the_known_ones():

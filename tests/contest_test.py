@@ -85,13 +85,6 @@ def test_turns_medians_and_the_best_of_ours(system):
     json.dumps(result)
 
 
-def test_the_first_turn_counts_where_it_is_what_is_measured(system):
-    systems = (system("ours", "ours", [3, 4]), system("peer", "peers", [6, 8]))
-    result = contest.hold(Work("made up", systems, (Target("seconds", "peer", 1.0),), warm=0), 2, sys.executable)
-    assert system.turns() == ["ours", "peer"] * 2
-    assert result["ratios"][0]["ratio"] == {"median": 0.5, "lowest": 0.5, "highest": 0.5}
-
-
 def test_a_missing_peer_is_named_and_the_others_go_on(system):
     systems = (
         system("ours", "ours", [0, 1]),
@@ -125,45 +118,6 @@ def test_where_there_is_no_accelerator_its_works_are_left_out(system):
     result = contest.hold(Work("made up", (full, ours, peer), targets, accelerator=True), 2, sys.executable)
     assert result["missing"] == {"ours, too large": "no memory"} and "ours, too large" not in result["systems"]
     assert [row["ours"] for row in result["ratios"]] == ["ours, small"]
-
-
-def test_only_works_of_an_accelerator_see_one(system, monkeypatch):
-    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
-    for accelerator, seen in ((False, "cpu"), (True, "")):
-        systems = (system("ours", "ours", [0, 1], platforms=seen), system("peer", "peers", [0, 1], platforms=seen))
-        work = Work("made up", systems, (Target("seconds", "peer", 1.0),), accelerator=accelerator)
-        assert len(contest.hold(work, 1, sys.executable)["ratios"]) == 1
-
-
-@pytest.mark.parametrize("given", [None, "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"])
-def test_on_a_gpu_jax_may_take_as_much_memory_as_its_peers(system, monkeypatch, given):
-    names = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")  # JAX refuses both at a time
-    for name in names:
-        monkeypatch.delenv(name, raising=False)
-    seen = dict.fromkeys(names)
-    if given:
-        monkeypatch.setenv(given, "0.5")
-    for accelerator, share in ((True, {given: "0.5"} if given else {names[0]: "0.95"}), (False, {given: "0.5"})):
-        wanted = seen | {name: value for name, value in share.items() if name}
-        ours = system("ours", "ours", [0, 1], environment=wanted, platforms="" if accelerator else "cpu")
-        monkeypatch.delenv("JAX_PLATFORMS", raising=False)
-        result = contest.hold(Work("made up", (ours,), (), accelerator=accelerator), 1, None)
-        assert list(result["systems"]) == ["ours"]
-
-
-def test_the_accelerator_is_named(system):
-    chip = "NVIDIA H100 80GB HBM3"
-    systems = (
-        system("ours", "ours", [0, 1], device=chip),
-        system("peer", "peers", [0, 2], device=chip),
-        system("cpu", "ours", [0, 0.5], device=""),
-    )
-    work = Work("made up", systems, (Target("seconds", "peer", 1.0),), accelerator=True)
-    result = contest.hold(work, 2, sys.executable)
-    assert (result["device"], result["title"]) == (chip, f"made up, {chip}")
-    assert f"| made up, {chip} | ours | peer |" in contest.table([result])[-1]
-    assert set(result["systems"]["ours"]) == {"seconds", "processor seconds"}
-    assert contest.hold(Work("made up", systems[2:], ()), 1, None)["title"] == "made up"
 
 
 def test_a_system_that_breaks_ends_all_with_one_message(system, tmp_path):

@@ -155,12 +155,6 @@ def test_several_hosts_send_their_batches_one_after_the_other(monkeypatch):
     assert max(together) == 1
 
 
-def test_encode_rows_is_the_same_without_files():
-    embeddings = encoding.encode_rows(TEXTS, Embed(), batch_tokens=500, longest=70, multiple=3)
-    np.testing.assert_array_equal(embeddings, EXPECTED)
-    assert encoding.encode_rows([], Embed(), 500, 70, 3).shape == (0, 0)
-
-
 def test_finished_shards_are_not_encoded_again(tmp_path):
     run(tmp_path, Embed())
     before = contents(tmp_path)
@@ -320,8 +314,3 @@ def test_missing_and_damaged_shards_are_named(tmp_path):
 def test_embeddings_that_are_not_finite_are_refused(tmp_path):
     with pytest.raises(UserError, match="not finite"):
         run(tmp_path, lambda ids: np.full((len(ids), 3), np.nan))
-
-
-def test_no_text_at_all(tmp_path):
-    embeddings, ids = run(tmp_path, Embed(), texts=[])
-    assert len(embeddings) == 0 and ids == []

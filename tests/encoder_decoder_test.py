@@ -201,13 +201,6 @@ def test_greedy_texts_are_those_of_a_loop(model):
         assert written.log_probability_RW[row, 0] == pytest.approx(value, abs=1e-4)
 
 
-def test_a_beam_of_one_is_greedy(model):
-    one = nnx.jit(lambda model, source: beam_search(model, source, ENDS, width=1, length_penalty=0.7))
-    beam, best = one(model, rows(IDS)), written_greedily(model, rows(IDS))
-    np.testing.assert_array_equal(beam.ids_RWT, best.ids_RWT)
-    np.testing.assert_allclose(beam.log_probability_RW, best.log_probability_RW, atol=1e-5)
-
-
 def test_a_wide_beam_finds_all_texts():
     """All 15 of at most 3 tokens out of 3, in the order of their penalised scores; there is no 16th."""
     config = dataclasses.replace(CONFIG, vocab_size=4)
@@ -225,13 +218,6 @@ def test_a_wide_beam_finds_all_texts():
             assert [tuple(tokens(ids)) for ids in beam.ids_RWT[row, :15]] == expected
             values = [log[text] for text in expected]
             np.testing.assert_allclose(beam.log_probability_RW[row], [*values, -np.inf], atol=1e-4)
-
-
-def test_a_beam_is_never_below_greedy(model):
-    best = nnx.jit(lambda model, source: beam_search(model, source, ENDS, width=6))(model, rows(IDS))
-    below = written_greedily(model, rows(IDS)).log_probability_RW[:, 0] - 1e-5
-    assert (best.log_probability_RW[:, 0] >= below).all()
-    assert (np.diff(best.log_probability_RW, axis=1) <= 0).all()
 
 
 def test_drawn_texts_follow_the_model(model):
@@ -273,13 +259,6 @@ def test_drawn_texts_depend_on_their_key_alone(model):
     assert (written.ids_RWT[:, 0] != written.ids_RWT[:, 1]).any()
 
 
-def test_drawing_from_one_token_is_greedy(model):
-    draw = nnx.jit(lambda model, source, keys: sample(model, source, ENDS, keys, top_k=1))
-    written, best = draw(model, rows(IDS), jax.random.split(jax.random.key(0), 8)), written_greedily(model, rows(IDS))
-    np.testing.assert_array_equal(written.ids_RWT, best.ids_RWT)
-    np.testing.assert_allclose(written.log_probability_RW, best.log_probability_RW, atol=1e-5)
-
-
 @pytest.mark.parametrize("model", ["copy"], indirect=True)
 def test_loss_gradients_and_texts_are_the_same_on_any_mesh(model):
     graphdef, params = nnx.split(model)
@@ -301,10 +280,9 @@ def test_loss_gradients_and_texts_are_the_same_on_any_mesh(model):
     )
 
 
-@pytest.mark.parametrize("norm_first", [True, False])
-def test_a_small_model_learns_to_write_its_sources_backwards(norm_first):
-    config = dataclasses.replace(CONFIG, num_layers=1, hidden_size=32, mlp_size=64, dropout=0.0, pre_norm=norm_first)
-    model = EncoderDecoder(config, WriterConfig(layers=1, max_length=6, copy=norm_first), rngs=nnx.Rngs(0))
+def test_a_small_model_learns_to_write_its_sources_backwards():
+    config = dataclasses.replace(CONFIG, num_layers=1, hidden_size=32, mlp_size=64, dropout=0.0)
+    model = EncoderDecoder(config, WriterConfig(layers=1, max_length=6, copy=True), rngs=nnx.Rngs(0))
     sources = np.random.default_rng(0).integers(4, V, (8, 4)).astype(np.int32)
     edges = np.ones((8, 1), np.int32)
     targets = np.concatenate([START * edges, sources[:, ::-1], END * edges], axis=1)

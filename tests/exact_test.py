@@ -132,22 +132,6 @@ def test_as_many_blocks_as_are_needed(monkeypatch, order):
     np.testing.assert_allclose(np.einsum("qke,qe->qk", embeddings[rows], queries), scores, atol=1e-5)
 
 
-def test_one_good_candidate_in_each_of_k_blocks():
-    """The k-th best block matters too, also where blocks lie in many tiles, and differently for each query."""
-    embeddings = np.zeros((40 * 128, 2), np.float32)
-    embeddings[7::256, 0] = np.arange(1, 21)
-    embeddings[135::256, 1] = np.arange(20, 0, -1)
-    _, rows = ExactIndex(embeddings, 4, mesh_of(1)).search(np.eye(2, dtype=np.float32), 20)
-    assert rows.tolist() == [[*range(7 + 19 * 256, 0, -256)], [*range(135, 40 * 128, 256)]]
-
-
-def test_the_best_candidates_in_one_block_and_at_its_edges():
-    embeddings = np.zeros((1024, 1), np.float32)
-    embeddings[[127, 128, 255, 256, 1023], 0] = [5, 4, 3, 2, 1]
-    _, rows = ExactIndex(embeddings).search(np.ones((1, 1), np.float32), 6)
-    assert rows.tolist() == [[127, 128, 255, 256, 1023, 0]]
-
-
 def test_negative_scores_are_found_before_the_padding():
     embeddings = np.full((130, 2), -1, np.float32)
     scores, rows = ExactIndex(embeddings).search(np.ones((1, 2), np.float32), 131)

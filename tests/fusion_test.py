@@ -117,13 +117,6 @@ def test_interleaving_is_that_of_the_paper():
     np.testing.assert_allclose(scores, [[1, 1 / 2, 1 / 4]])
 
 
-def test_interleaving_goes_on_with_the_longer_list():
-    a, b, c = run([7, -1, -1]), run([5, 6, 3]), run([-1, -1, -1])
-    assert results(interleave([a, b, c], 5)[1]) == [[7, 5, 6, 3]]
-    assert results(interleave([c, a, b], 2)[1]) == [[7, 5]]
-    assert results(interleave([c, c], 2)[1]) == [[]]
-
-
 @pytest.mark.parametrize("k", [3, 40])
 def test_fusions_of_three_runs_equal_loops_over_lists(k, monkeypatch):
     monkeypatch.setattr(fusion, "_BATCH", 7)
@@ -136,22 +129,6 @@ def test_fusions_of_three_runs_equal_loops_over_lists(k, monkeypatch):
     for scores, rows in (interleave(runs, k), reciprocal_rank(runs, k)):
         assert rows.shape == (40, k) and (np.isneginf(scores) == (rows < 0)).all()
         assert not (scores[:, 1:] > scores[:, :-1]).any()
-
-
-def test_reciprocal_ranks_by_hand():
-    scores, rows = reciprocal_rank([run([1, 2]), run([2, 3])], 3)
-    assert rows.tolist() == [[2, 1, 3]]
-    np.testing.assert_allclose(scores, [[1 / 62 + 1 / 61, 1 / 61, 1 / 62]], rtol=1e-6)
-
-
-def test_a_weighted_sum_by_hand():
-    """Row 1 gets 2 * 1 + 0.5, row 2 gets 2 * 0.5, row 3 gets 0 + 1, and row 4 gets 0 + 3 * 1 of the last run."""
-    a = np.array([[9.0, 5.0, 1.0]], np.float32), np.array([[1, 2, 3]], np.int32)
-    b = np.array([[0.4, 0.3, 0.2]], np.float32), np.array([[3, 1, 7]], np.int32)
-    c = np.array([[5.0, -np.inf, -np.inf]], np.float32), np.array([[4, -1, -1]], np.int32)
-    scores, rows = weighted_sum([a, b, c], [2, 1, 3], 4)
-    assert rows.tolist() == [[4, 1, 2, 3]]
-    np.testing.assert_allclose(scores, [[3, 2.5, 1, 1]], rtol=1e-6)
 
 
 def test_bad_arguments_of_fusions():

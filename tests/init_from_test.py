@@ -225,12 +225,6 @@ def test_a_field_that_our_model_cannot_express_is_named(tmp_path, bert, field, v
         initial_parameters.check_start(make_run(tmp_path, bert))
 
 
-def test_a_cased_tokeniser_is_refused(tmp_path, bert):
-    (bert / "tokenizer_config.json").write_text('{"do_lower_case": false}')
-    with pytest.raises(UserError, match=r"tokenizer_config\.json: do_lower_case is False; only True"):
-        initial_parameters.check_start(make_run(tmp_path, bert))
-
-
 def test_a_cased_vocabulary_is_refused(tmp_path, bert):
     words = [*SPECIAL_TOKENS, *(f"W{number}" for number in range(101))]
     WordPiece(words).save(bert / "vocab.txt")
@@ -341,17 +335,6 @@ def test_a_model_of_longer_texts_is_refused(tmp_path, kind):
     )
     with pytest.raises(UserError, match=re.escape(says)):
         initial_parameters.check_sizes(of_length("towers", 33, tmp_path).config, of_length(kind, 32, tmp_path).config)
-
-
-@pytest.mark.parametrize(("folder", "why"), [("bert-base-uncased", "no such folder"), (".", "no config.json there")])
-def test_what_is_no_start_is_said(tmp_path, monkeypatch, folder, why):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        UserError,
-        match=rf"config\.train\.init_from={folder}: {why}; a work directory is needed, or a folder of BERT's weights "
-        r"\(config\.json beside model\.safetensors\); names of Hugging Face's hub are not downloaded",
-    ):
-        initial_parameters.check_start(make_run(tmp_path, folder))
 
 
 def test_a_start_whose_record_is_damaged_is_said(tmp_path, monkeypatch):

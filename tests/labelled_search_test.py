@@ -4,9 +4,9 @@ import json
 
 import pytest
 from conftest import REPOSITORY
+from support import tiny
 from support.tiny import execute
 
-from configs import dpr
 from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets import beir
@@ -18,15 +18,10 @@ from retrieval.stages import check
 from retrieval.stages.collection import CORPUS
 
 ANIMALS = "fox dog owl hen cow pig rat elk emu yak ape bee ant cat fly gnu".split()
-TINY = {
+CHANGES = tiny.CHEAP | {
     "data.query_length": 8,
     "data.document_length": 16,
     "data.lanes": 1,
-    "model.num_layers": 1,
-    "model.hidden_size": 16,
-    "model.num_heads": 2,
-    "model.mlp_size": 32,
-    "model.embed_dim": 8,
     "train.batch_size": 8,
     "train.steps": 2,
     "loop.validate_every": 0,
@@ -49,10 +44,8 @@ def make_run(folder, **changes):
         for i, name in enumerate(ANIMALS)
     ]
     (folder / "train.jsonl").write_text("".join(json.dumps(example) + "\n" for example in examples))
-    config = dpr.get_config("local")
-    config.update_from_flattened_dict(TINY | changes)
-    config.vocab, config.pairs.files = str(folder / "vocab.txt"), str(folder / "train.jsonl")
-    config.stages = STEPS
+    files = {"vocab": str(folder / "vocab.txt"), "pairs.files": str(folder / "train.jsonl"), "stages": STEPS}
+    config = tiny.make_config("dpr", **CHANGES | files | changes)
     return Run(config, folder / "run", REPOSITORY / "requirements.lock", "where is the owl")
 
 

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import pytest
@@ -32,25 +31,6 @@ CONFIG = f"--config={REPOSITORY}/configs/ict_bfs_wlp.py:local"
 def parse(*arguments):
     forget_flags()
     return command_line.parse_flags(["main", *arguments])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--config.train.steps=5"], "--config is missing, the experiment whose field"),
-        (["--config=configs/none.py"], r"configs/none\.py"),
-        ([f"{CONFIG}x"], "unknown size of a config 'localx': did you mean local"),
-        ([CONFIG, "--config.trian.steps=5"], r"unknown field 'config\.trian': did you mean config\.train"),
-        ([CONFIG, "--config.train.batchsize=5"], r"'config\.train\.batchsize': did you mean config\.train\.batch_size"),
-        ([CONFIG, "--config.train.steps=many"], "steps"),
-        ([CONFIG, "--config.train=5"], r"config\.train is a group of fields"),
-        ([CONFIG, "--config.train.steps.more=5"], r"unknown field 'config\.train\.steps\.more'"),
-        ([CONFIG, "--wrokdir=x"], "wrokdir"),
-    ],
-)
-def test_mistakes_in_flags(arguments, message):
-    with pytest.raises(UserError, match=message):
-        parse(*arguments)
 
 
 def test_a_field_can_be_set_from_the_shell():
@@ -96,23 +76,14 @@ def test_helpers_of_configs_are_not_among_the_configs(capsys):
     assert not any(helper in str(refused.value) for helper in helpers)
 
 
-PLATFORMS = {
-    "cuda": "JAX cannot start what JAX_PLATFORMS=cuda names",
-    "abacus": "JAX cannot start what JAX_PLATFORMS=abacus names .*'abacus' is not in the list",
-}
-
-
-@pytest.mark.parametrize("platform", PLATFORMS)
-def test_a_platform_that_cannot_be_started_is_one_sentence(platform, tmp_path):
-    if platform == "cuda" and any(Path("/dev").glob("nvidia[0-9]*")):
-        pytest.skip("there is a GPU here")
+def test_a_platform_that_cannot_be_started_is_one_sentence(tmp_path):
     command = [sys.executable, "-m", "retrieval.main", "--config=ict_bfs_wlp:local", f"--workdir={tmp_path / 'run'}"]
-    done = subprocess.run(
-        command, cwd=REPOSITORY, env=os.environ | {"JAX_PLATFORMS": platform}, capture_output=True, text=True
-    )
+    environment = os.environ | {"JAX_PLATFORMS": "abacus"}
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert re.search(PLATFORMS[platform], line) and "set JAX_PLATFORMS=cpu, or unset it" in line
+    assert re.search("JAX cannot start what JAX_PLATFORMS=abacus names .*'abacus' is not in the list", line)
+    assert "set JAX_PLATFORMS=cpu, or unset it" in line
     assert not (tmp_path / "run").exists()
 
 
@@ -123,20 +94,6 @@ def test_other_errors_are_none_of_a_platform():
         assert platforms.told(error) is None
     else:
         pytest.fail("those do not fit")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([CONFIG], "--workdir is missing"),
-        (["--workdir=x"], "--config is missing: an experiment such as"),
-        ([CONFIG, "--workdir=x", "--stage=trian"], "unknown stage 'trian': did you mean train"),
-        ([CONFIG, "--workdir=x", "more"], "unexpected argument 'more'"),
-    ],
-)
-def test_mistakes_in_what_to_run(arguments, message):
-    with pytest.raises(UserError, match=message):
-        main.main(parse(*arguments))
 
 
 def test_a_work_directory_keeps_its_config(tmp_path, monkeypatch):

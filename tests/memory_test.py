@@ -28,7 +28,7 @@ def resident():
     with open("/proc/self/status") as lines:
         return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1000
 
-memory._LONG = {least}
+memory._LONG = 0
 memory.trim_after_compiling()
 memory.trim_after_compiling()
 before = resident()
@@ -40,9 +40,6 @@ print(freed - before, resident() - before)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library than glibc")
-@pytest.mark.parametrize(("least", "is_given_back"), [(0.0, True), (60.0, False)])
-def test_it_is_given_back_after_a_long_compilation(least, is_given_back):
-    code = _CODE.replace("{least}", str(least))
-    freed, after = map(float, subprocess.check_output([sys.executable, "-c", code], text=True).split())
-    assert freed > 150
-    assert (after < 100) == is_given_back
+def test_it_is_given_back_after_a_long_compilation():
+    freed, after = map(float, subprocess.check_output([sys.executable, "-c", _CODE], text=True).split())
+    assert freed > 150 and after < 100

@@ -95,27 +95,6 @@ def test_more_results_than_it_was_tuned_for_take_more(k, expected):
     assert scann._Parameters(10_000, 8, 283, leaves=20, reordered=300, k=100).setting(k) == expected
 
 
-def test_the_cost_is_what_a_query_reads():
-    """A tenth of 10,000 candidates as codes of 4 bits for two dimensions, 300 embeddings of 4 bytes a dimension."""
-    parameters = scann._Parameters(10_000, 8, 200, leaves=20, reordered=300, k=100)
-    assert parameters.cost(parameters.setting(100)) * 8 == 1000 * 8 / 2 / 2 + 300 * 8 * 4
-
-
-@needs_scann
-def test_the_setting_is_what_scann_is_told(partitioned, sample):
-    asked = []
-
-    class Searcher:
-        def search_batched_parallel(self, queries, *settings):
-            asked.append(settings)
-            return np.zeros((len(queries), settings[0]), np.uint32), np.ones((len(queries), settings[0]), np.float32)
-
-    index = ScannIndex(Searcher(), scann._Parameters(10_000, 32, 283, leaves=20, reordered=100, k=100))
-    index.search(np.ones((2, 32)), 10)
-    index.search(np.ones((2, 32)), 200)
-    assert asked == [(10, 100, 20), (200, 200, 40)]
-
-
 @needs_scann
 def test_small_corpora_are_searched_exactly():
     embeddings, queries = clustered(700, 50)
@@ -185,26 +164,6 @@ def test_a_damaged_index_is_refused(tmp_path):
         (tmp_path / name / name).unlink()
         with pytest.raises(UserError, match=r"missing|no such file"):
             ScannIndex.load(tmp_path / name)
-
-
-@needs_scann
-def test_pickled_data_is_refused(tmp_path):
-    ScannIndex.build(np.eye(4, dtype=np.float32)).save(tmp_path / "index")
-    ScannIndex.load(tmp_path / "index")
-    (tmp_path / "index" / "scann_docids.pkl").write_bytes(b"")
-    with pytest.raises(UserError, match=r"scann_docids\.pkl: refused"):
-        ScannIndex.load(tmp_path / "index")
-
-
-@needs_scann
-def test_a_failed_save_leaves_the_index_that_was_there(tmp_path, monkeypatch):
-    ScannIndex.build(np.eye(4, dtype=np.float32)).save(tmp_path / "index")
-    before = (tmp_path / "index" / "manifest.json").read_bytes()
-    monkeypatch.setattr(scann, "write_manifest", lambda folder: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        ScannIndex.build(np.eye(5, dtype=np.float32)).save(tmp_path / "index")
-    assert (tmp_path / "index" / "manifest.json").read_bytes() == before
-    assert [path.name for path in tmp_path.iterdir()] == ["index"]
 
 
 @needs_scann

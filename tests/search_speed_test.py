@@ -1,13 +1,11 @@
 """What the benchmark of search reports; not how fast anything is."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
 
 from benchmarks import measure, search_speed
-from retrieval.errors import UserError
 from retrieval.search import scann
 
 RNG = np.random.default_rng(0)
@@ -115,28 +113,3 @@ def test_approximate_search_and_its_peers(tmp_path):
     lines = search_speed.table({"cores": 2, "k": 10, "rounds": 1, "exact": [], "approximate": measured}).splitlines()
     assert len(lines) == 2 + 2 + 3 * 4 and lines[4].startswith("| recall 0.9, ours, exact | ")
     assert lines[4].endswith("| 1.00 | 1.0000 |")
-
-
-def test_without_faiss_one_message(monkeypatch):
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(UserError, match=r"FAISS cannot be imported .*benchmarks/README\.md.*--nofaiss"):
-        search_speed.import_faiss()
-
-
-@pytest.mark.parametrize("size", ["", "5", "5x", "0x3", "5x3x2", "-1x2"])
-def test_sizes(size):
-    assert search_speed.parse_size("1000x12") == (1000, 12)
-    with pytest.raises(UserError, match="not rows x dimensions"):
-        search_speed.parse_size(size)
-
-
-def test_files_that_cannot_be_used(tmp_path):
-    path = tmp_path / "x.npy"
-    with pytest.raises(UserError, match=r"cannot be read as \.npy"):
-        search_speed.read_data(path, None, 10)
-    np.save(path, np.ones(5))
-    with pytest.raises(UserError, match=r"shape \(5,\), not rows x dimensions"):
-        search_speed.read_data(path, None, 10)
-    np.save(path, np.ones((20, 2)))
-    with pytest.raises(UserError, match="20 rows are too few to hold out --count=10"):
-        search_speed.read_data(path, None, 10)

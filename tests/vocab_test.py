@@ -82,11 +82,6 @@ def test_mixed_texts_give_the_ids_of_the_whole_text():
     assert vocabulary.encode_batch(texts) == by_the_library(vocabulary, texts)
 
 
-def test_words_of_many_ids_are_not_kept():
-    vocabulary = WordPiece([*SPECIAL_TOKENS, "a", "b"])
-    assert vocabulary.encode("a.b ........ a..........b") and set(vocabulary._words) == {"a", "b", ".", "a.b", "." * 8}
-
-
 def test_save_and_load(tmp_path):
     vocabulary = WordPiece.train(TEXTS, 80)
     vocabulary.save(tmp_path / "vocab.txt")

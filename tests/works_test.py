@@ -1,6 +1,5 @@
 """The works that are measured: that both sides do the same, and that ours run; not how fast anything is."""
 
-import dataclasses
 import importlib
 import json
 import re
@@ -22,7 +21,7 @@ from benchmarks.works import Sizes
 from retrieval.cli import command_line
 from retrieval.data.corpora.articles import Article, Paragraph, Redirect, Section, to_json
 from retrieval.errors import UserError
-from retrieval.pipeline import records, runner
+from retrieval.pipeline import runner
 from retrieval.pipeline.run import Run
 from retrieval.recipes.recipe import recipe_of
 
@@ -94,52 +93,6 @@ def test_pairs_are_drawn_once_and_cut_into_batches(made):
         works.write_pairs(made, 40)
 
 
-@pytest.fixture
-def drawn(monkeypatch):
-    """Pairs that take no time, one token each."""
-
-    def make(run, *_):
-        return iter([{"query": np.ones((run.config.train.batch_size, 1))}] * 9)
-
-    monkeypatch.setattr(works.examples, "make_batches", make)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("changes", [{"seed": 9}, {"data.rates.wlp": 0.0}, {"data.lanes": 2}, {"train.batch_size": 32}])
-def test_other_settings_have_pairs_of_their_own(made, drawn, changes):
-    path, config = works.write_pairs(made, 96), made.config.copy_and_resolve_references()
-    config.update_from_flattened_dict(changes)
-    assert works.write_pairs(dataclasses.replace(made, config=config), 96) != path
-    assert works.write_pairs(made, 96) == path
-
-
-@pytest.mark.long
-def test_another_corpus_has_pairs_of_its_own(made, drawn, monkeypatch):
-    monkeypatch.setattr(works.resume, "travel", lambda *_: None)
-
-    def names():
-        starts = [system.settings["folder"] for system in works.start(made, SIZES).systems]
-        return {str(works.write_pairs(made, 96)), *starts}
-
-    before, read = names(), records.read_record
-    assert names() == before
-    other = lambda run, stage: (read(run, stage) or {}) | {"outputs": {stage: "another"}}  # noqa: E731
-    monkeypatch.setattr(records, "read_record", other)
-    assert len(before) == 3 and names().isdisjoint(before)
-
-
-@pytest.mark.long
-def test_pairs_are_whole_or_not_there(made, drawn, monkeypatch):
-    def full(path, **_):
-        path.write_bytes(b"half")
-        raise OSError("no space left")
-
-    monkeypatch.setattr(works.np, "savez", full)
-    with pytest.raises(OSError, match="no space"):
-        works.write_pairs(made, 144)
-    assert not list((made.folder / "benchmarks").glob("*144*"))
-
-
 def test_the_shares_are_the_smallest_for_which_all_lanes_fit(tmp_path):
     lengths = np.array([16, 8, 8, 9, 9, 9, 4, 4])  # of two lanes: the first needs 3 rows of 16, the second 2
     rows = {
@@ -166,13 +119,6 @@ def test_the_shares_are_the_smallest_for_which_all_lanes_fit(tmp_path):
         works._pack(config, given, 2, query=0.5, document=0.5)
     with pytest.raises(UserError, match="raise its shares"):
         pairs.packed(*pairs.batches(tmp_path / "pairs.npz", 8, 1), recipe_of(ConfigDict(config)).packing())
-
-
-@pytest.mark.long
-def test_the_megabytes_of_text(made):
-    files = sorted((made.corpus / "articles").glob("*.jsonl"))
-    text = sum(len(" ".join(paragraphs)) - len(paragraphs) + 1 for paragraphs in articles.sections(files))
-    assert articles.megabytes(files) == text / 1e6 > 0.01
 
 
 @pytest.mark.long
@@ -242,11 +188,6 @@ def test_works_of_an_accelerator(made, monkeypatch):
     step._mesh = training.one_device()
     with pytest.raises(worker.MissingError, match="not enough memory"):
         step({})
-
-
-@pytest.mark.long
-def test_articles_are_cut(made):
-    assert turn(works.prepare(made, SIZES).systems[0])["MB/s"] > 0
 
 
 @pytest.mark.parametrize(
