@@ -244,6 +244,13 @@ def interrupt(*_):
 
 def test_names_of_data_sets_are_such_as_the_hub_takes():
     text = card.model_card(
-        title="x", license="", datasets=["a b/ü", "--", "squad"], data=[], notes=[], settings={}, results=[]
+        card.TOWERS,
+        title="x",
+        license="",
+        datasets=["a b/ü", "--", "squad"],
+        data=[],
+        notes=[],
+        settings={},
+        results=[],
     )
     assert [line for line in text.splitlines() if line.startswith('- "')] == ['- "a-b"', '- "squad"']

@@ -3,21 +3,45 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from retrieval.evaluation import display, run_report
 
-_TAGS = ("sentence-transformers", "feature-extraction", "sentence-similarity", "dense-retrieval")
 
-_USE = """```python
+class Kind(NamedTuple):
+    """A kind of model: what it is, how it is used, and what the Hub calls it."""
+
+    summary: str
+    use: str
+    task: str
+    tags: tuple[str, ...]
+
+
+TOWERS = Kind(
+    "Two towers for dense retrieval: queries and documents become vectors, whose inner product is the score.",
+    """```python
 from sentence_transformers import SentenceTransformer
 model = SentenceTransformer("FOLDER")
 queries, documents = model.encode_query(["a question"]), model.encode_document([("a title", "its text"), "a text"])
 scores = model.similarity(queries, documents)
-```"""
+```""",
+    "sentence-similarity",
+    ("sentence-transformers", "feature-extraction", "sentence-similarity", "dense-retrieval"),
+)
+RERANKER = Kind(
+    "A reranker: a query and a document are read together, and become a score.",
+    """```python
+from sentence_transformers import CrossEncoder
+model = CrossEncoder("FOLDER")
+scores = model.predict([("a question", "a title its text"), ("a question", "a text")])
+```""",
+    "text-ranking",
+    ("sentence-transformers", "cross-encoder", "reranker"),
+)
 
 
 def model_card(
+    kind: Kind,
     *,
     title: str,
     license: str,
@@ -39,11 +63,11 @@ def model_card(
     """
     fields = [[field, str(value)] for field, value in settings.items()]
     parts = [
-        _metadata(license, datasets),
+        _metadata(kind, license, datasets),
         f"# {display.inline(title)}",
-        "Two towers for dense retrieval: queries and documents become vectors, whose inner product is the score.",
+        kind.summary,
         "## Use",
-        _USE,
+        kind.use,
         _listed(notes),
         "## Training data",
         _listed(data),
@@ -57,12 +81,12 @@ def model_card(
     return "\n\n".join(parts) + "\n"
 
 
-def _metadata(license: str, datasets: Sequence[str]) -> str:
+def _metadata(kind: Kind, license: str, datasets: Sequence[str]) -> str:
     """YAML between two lines of dashes; a JSON string is one of YAML's."""
     names = sorted({re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII).strip("-.") for name in datasets} - {""})
-    lines = ["library_name: sentence-transformers", "pipeline_tag: sentence-similarity"]
+    lines = ["library_name: sentence-transformers", f"pipeline_tag: {kind.task}"]
     lines += [f"license: {json.dumps(license)}"] if license else []
-    lines += ["tags:", *(f"- {tag}" for tag in _TAGS)]
+    lines += ["tags:", *(f"- {tag}" for tag in kind.tags)]
     lines += ["datasets:", *(f"- {json.dumps(name)}" for name in names)] if names else []
     return "\n".join(["---", *lines, "---"])
 

@@ -48,5 +48,5 @@ class CrossEncoder(nnx.Module):
 
 
 def relevance(logits_BC: jax.Array) -> jax.Array:
-    """The score of each pair, [B]."""
-    return logits_BC[:, 0] if logits_BC.shape[1] == 1 else jax.nn.log_softmax(logits_BC)[:, 1]
+    """The score of each pair, [B]; or [B, K] from [B, K, C]."""
+    return logits_BC[..., 0] if logits_BC.shape[-1] == 1 else jax.nn.log_softmax(logits_BC)[..., 1]

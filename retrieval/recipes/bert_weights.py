@@ -12,11 +12,9 @@ from ml_collections import ConfigDict
 
 from retrieval import files
 from retrieval.data.tokenizers import vocabularies
-from retrieval.data.tokenizers.vocab import WordPiece
+from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
 from retrieval.errors import UserError
 from retrieval.models.hugging_face import BertFolder, is_bert
-from retrieval.models.mlm import MaskedLanguageModel
-from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline.run import Run
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import abstract_model, recipe_of
@@ -84,7 +82,7 @@ def check_tensors(config: ConfigDict) -> None:
         _load(found, parameters_of(abstract_model(config, vocab_size)))
 
 
-def init(model: TwoTower | MaskedLanguageModel, config: ConfigDict) -> None:
+def init(model: nnx.Module, config: ConfigDict) -> None:
     """Gives a model the parameters of the folders; what these do not have stays as it is."""
     state, found = nnx.state(model, nnx.Param), folders(config)
     has_towers = recipe_of(config).has_towers
@@ -98,6 +96,8 @@ def init(model: TwoTower | MaskedLanguageModel, config: ConfigDict) -> None:
 
 def _load(found: Mapping[str, BertFolder], params: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters (or shapes) of a model, with those of the folders in their places."""
+    if "classifier" in params:
+        return _load_reranker(found["query_tower"], params)
     if "encoder" in params:
         return _load_mlm(found["query_tower"], params)
     towers = {name: tower for name, tower in params.items() if name in found}
@@ -111,6 +111,16 @@ def _load_mlm(folder: BertFolder, params: Mapping[str, Any]) -> dict[str, Any]:
     if loaded is None:
         _log.warning("%s has no head of a masked language model: that starts at random", folder.path)
     return {**params, "encoder": folder.encoder(params["encoder"], token_ids), **(loaded or {})}
+
+
+def _load_reranker(folder: BertFolder, params: Mapping[str, Any]) -> dict[str, Any]:
+    """All of a cross-encoder of as many classes; of another BERT the encoder, and its pooler where it has one."""
+    classes = params["classifier"]["bias"].shape[0]
+    modules = ("pooler", "classifier") if folder.classes == classes else ("pooler",)
+    head = folder.classifier({name: params[name] for name in modules}) or {}
+    if left := [name for name in ("pooler", "classifier") if name not in head]:
+        _log.warning("%s has no %s of a reranker of %d classes: at random", folder.path, " and no ".join(left), classes)
+    return {**params, "encoder": folder.encoder(params["encoder"], _token_ids(folder)), **head}
 
 
 def _check_sizes(config: ConfigDict, folder: BertFolder) -> None:
@@ -133,15 +143,31 @@ def _check_sizes(config: ConfigDict, folder: BertFolder) -> None:
         raise UserError(f"{_FIELD}={folder.path}: a model of other sizes; set\n  " + " ".join(wrong))
 
 
+def vocabulary_of(folder: BertFolder) -> Vocabulary:
+    """The vocabulary that lies beside a model's weights.
+
+    Raises:
+      UserError: there is none, it is of another model, or our tokeniser does not do what the folder says.
+    """
+    if (path := vocabularies.find(folder.path)) is None:
+        raise UserError(f"{folder.path}: no vocabulary beside the weights; put the model's vocab.txt there")
+    vocabulary = vocabularies.load(path)
+    _check_tokens(folder, path, vocabulary)
+    if len(vocabulary) != folder.sizes["vocab_size"]:
+        raise UserError(
+            f"{folder.path}: a model of {folder.sizes['vocab_size']} tokens, and {path} has {len(vocabulary)}: copy "
+            "both again"
+        )
+    return vocabulary
+
+
 def _check_vocabulary(run: Run, folder: BertFolder) -> None:
     theirs, ours = vocabularies.find(folder.path), run.vocabulary
     remedy = f"set --config.vocab={folder.path if theirs else 'its vocabulary'}, in a --workdir of its own"
     if ours is None:
         raise UserError(f"{_FIELD}={folder.path}: it has a vocabulary of its own, and config.vocab is empty: {remedy}")
     vocabulary = vocabularies.load(ours)
-    _check_tokenizer(folder.path / "tokenizer_config.json")
-    if isinstance(vocabulary, WordPiece) and sum(token != token.lower() for token in vocabulary.tokens) > _UPPER_CASE:
-        raise UserError(f"{_FIELD}={folder.path}: {ours} is of a cased model, and our tokeniser has lower case alone")
+    _check_tokens(folder, ours, vocabulary)
     published = vocabularies.load(theirs) if theirs else vocabulary
     if len(published) != folder.sizes["vocab_size"]:
         raise UserError(
@@ -150,6 +176,13 @@ def _check_vocabulary(run: Run, folder: BertFolder) -> None:
         )
     if vocabulary.fingerprint != published.fingerprint:
         raise UserError(f"{_FIELD}={folder.path}: trained with another vocabulary than {ours}: {remedy}")
+
+
+def _check_tokens(folder: BertFolder, path: Path, vocabulary: Vocabulary) -> None:
+    """Our tokeniser does with a vocabulary what a folder's own does."""
+    _check_tokenizer(folder.path / "tokenizer_config.json")
+    if isinstance(vocabulary, WordPiece) and sum(token != token.lower() for token in vocabulary.tokens) > _UPPER_CASE:
+        raise UserError(f"{folder.path}: {path} is of a cased model, and our tokeniser has lower case alone")
 
 
 def _check_tokenizer(path: Path) -> None:

@@ -19,18 +19,12 @@ def position_count(config: ConfigDict) -> int:
     return max(longest_text(config), config.model.get("positions", 0))  # an older run has no such field
 
 
-def size_fields(config: ConfigDict, of_towers: bool = True) -> dict[str, Any]:
-    """The fields on which it depends whether one model's parameters suit another.
-
-    Args:
-      of_towers: those of the whole model, not of the encoder alone.
-    """
+def size_fields(config: ConfigDict) -> dict[str, Any]:
+    """The fields on which it depends whether the parameters of one encoder suit another."""
     names = ["encoder", "hidden_size", "mlp_size"]
     if config.model.encoder == "transformer":
         names += ["num_layers", "num_heads", "type_vocab_size", "layer_norm_epsilon"]
-    names += ["embed_dim", "embed_norm", "tied"] if of_towers else []
-    fields = {f"model.{name}": config.model[name] for name in names}
-    return fields | ({"recipe": config.recipe} if of_towers else {})
+    return {f"model.{name}": config.model[name] for name in names}
 
 
 def encoder_sizes(config: ConfigDict, vocab_size: int) -> dict[str, Any]:

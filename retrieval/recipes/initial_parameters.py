@@ -4,9 +4,11 @@ import functools
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
+from flax import nnx
 from ml_collections import ConfigDict
 
 from retrieval.config.fields import TEXT, Field, declare
@@ -14,14 +16,13 @@ from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
 from retrieval.models import two_tower
 from retrieval.models.hugging_face import CONFIGS
-from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline import records
 from retrieval.pipeline.run import Run, kept_config, open_read
 from retrieval.recipes import bert_weights, train_state
 from retrieval.recipes.encoder_sizes import position_count, size_fields, take_positions
 from retrieval.recipes.placement import bind, local_mesh, parameters_of
-from retrieval.recipes.recipe import abstract_model, build_model, recipe_of
+from retrieval.recipes.recipe import Recipe, abstract_model, build_model, recipe_of
 from retrieval.recipes.towers import build_towers
 from retrieval.runtime import mirror
 from retrieval.training import sharding
@@ -87,9 +88,10 @@ def check_sizes(config: ConfigDict, start: ConfigDict) -> None:
     Raises:
       UserError: they have other sizes, are of another kind, or the other has positions for shorter texts alone.
     """
-    of_towers = recipe_of(start).has_towers
-    theirs = size_fields(start, of_towers)
-    for field, ours in size_fields(config, of_towers).items():
+    recipe = recipe_of(config)
+    is_encoder_alone = recipe.takes_encoder(recipe_of(start))
+    theirs = size_fields(start) if is_encoder_alone else _model_fields(start, recipe)
+    for field, ours in (size_fields(config) if is_encoder_alone else _model_fields(config, recipe)).items():
         if ours != theirs.get(field):
             raise UserError(
                 f"config.train.init_from={config.train.init_from}: a model of other sizes or another kind, "
@@ -103,6 +105,12 @@ def check_sizes(config: ConfigDict, start: ConfigDict) -> None:
             f"config.data.query_length and config.data.document_length there, and here that is {ours}: set both to "
             f"{theirs} at most, or start from a run of longer texts"
         )
+
+
+def _model_fields(config: ConfigDict, recipe: Recipe) -> dict[str, Any]:
+    """The fields on which it depends whether a model's parameters suit another one of a recipe."""
+    head = {f"model.{name}": config.model.get(name) for name in recipe.head}
+    return size_fields(config) | head | {"recipe": config.recipe}
 
 
 def check_vocabulary(run: Run, folder: Path, field: str) -> None:
@@ -149,9 +157,7 @@ def initial_state(config: ConfigDict, vocab_size: int, like: TrainState) -> Trai
     return jax.jit(create, out_shardings=shardings)(params)
 
 
-def load_parameters(
-    folder: Path, vocab_size: int, mesh: ConfigDict
-) -> tuple[ConfigDict, TwoTower | MaskedLanguageModel]:
+def load_parameters(folder: Path, vocab_size: int, mesh: ConfigDict) -> tuple[ConfigDict, Any]:
     """The trained model of a work directory (its best validated step, or its last one), and its config.
 
     Args:
@@ -196,7 +202,7 @@ def of_towers(run: Run) -> ConfigDict:
     return config
 
 
-def init_from(model: TwoTower | MaskedLanguageModel, config: ConfigDict, vocab_size: int) -> None:
+def init_from(model: nnx.Module, config: ConfigDict, vocab_size: int) -> None:
     """Starts a model from what `train.init_from` names.
 
     That is BERT's weights, or a trained model: all of it, or an MLM's encoder in both towers; of two MLMs, one of which

@@ -28,16 +28,20 @@ class Recipe(abc.ABC):
       kind: the kind of examples that it trains on: 'pair' or 'masked'. Only tasks of that kind may be drawn.
       label: what it trains, for errors, such as 'a masked language model'.
       has_towers: whether the model has a query tower and a document tower. Other models give their encoder to towers.
+      reranks: whether the model scores a query and a document that it reads together.
       sides: the fields of a batch that hold texts -> 'query' or 'document', whose lengths and packing they have.
       gives: what its model gives to the loss that `train.loss` names, as `loss_kind` has it; empty where it has a loss
         of its own.
+      head: the fields of `config.model` that the model has beside those of its encoder.
     """
 
     kind: ClassVar[str]
     label: ClassVar[str]
     has_towers: ClassVar[bool] = False
+    reranks: ClassVar[bool] = False
     sides: ClassVar[Mapping[str, str]]
     gives: ClassVar[Sequence[str]] = ()
+    head: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, config: ConfigDict):
         self.config = config
@@ -117,6 +121,14 @@ class Recipe(abc.ABC):
         """The options of all losses, by their dotted names."""
         return {name: operator.attrgetter(name)(self.config) for name in loss_kind.option_names()}
 
+    def takes_encoder(self, other: "Recipe") -> bool:
+        """Whether a model starts from the encoder of a model of another recipe; otherwise from all of it."""
+        return not other.has_towers
+
+    def watched(self, write: Callable[[int, dict[str, float]], None]) -> Callable[[int, dict[str, float]], None]:
+        """What writes the metrics of training; a recipe may end a run whose metrics say that it learns nothing."""
+        return write
+
     def known_positives(self) -> bool:
         """Whether examples have the ids of their query's known positives."""
         return self.loss is not None and self.loss.takes_positives(self.loss_options())
@@ -143,15 +155,14 @@ class Recipe(abc.ABC):
         Raises:
           UserError: one side would be packed without the other, or a share or a row length does not fit.
         """
-        config, lengths = self.config, self.lengths()
-        pack = config.data.pack
+        data, pack = self.config.data, self.config.data.pack
         if not any(pack[side] for side in self.sides.values()):
             return None
-        examples = config.train.batch_size // config.data.lanes
-        counts = {"document": examples * (1 + config.data.negatives)}
+        examples = self.config.train.batch_size // data.lanes
+        counts = {"query": examples, "document": examples * (1 + data.negatives)}
         texts = {
             field: rows_for(
-                counts.get(field, examples), lengths[field], pack[side], pack[f"{side}_row"], f"config.data.pack.{side}"
+                counts[side], data[f"{side}_length"], pack[side], pack[f"{side}_row"], f"config.data.pack.{side}"
             )
             for field, side in self.sides.items()
         }
@@ -167,7 +178,9 @@ RECIPES: Table[type[Recipe]] = Table("recipe", "retrieval.recipes.families")
 declare(
     "",
     recipe=Field(
-        "two_tower", one_of("recipe", RECIPES), "the family of models that is trained: two_tower, mlm or autoencoder"
+        "two_tower",
+        one_of("recipe", RECIPES),
+        "the family of models that is trained, such as two_tower, reranker or mlm",
     ),
 )
 

@@ -7,12 +7,11 @@ from typing import Any
 
 import jax
 import optax
+from flax import nnx
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
-from retrieval.models.mlm import MaskedLanguageModel
-from retrieval.models.two_tower import TwoTower
 from retrieval.recipes.placement import bind, is_stacked, parameters_of, shardings_of
 from retrieval.recipes.recipe import abstract_model, recipe_of
 from retrieval.training import loop, memory, optimizer, work
@@ -46,7 +45,7 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     return optax.MultiSteps(tx, train.accumulation).gradient_transformation()
 
 
-def make_step(config: ConfigDict, model: TwoTower | MaskedLanguageModel) -> Callable:
+def make_step(config: ConfigDict, model: nnx.Module) -> Callable:
     """The config's train step, as `loop.make_step` gives it; the model may be abstract."""
     memory.trim_after_compiling()
     return loop.make_step(recipe_of(config).objective(bind(model)), make_optimizer(config), config.seed)
@@ -59,7 +58,7 @@ def useful_flops(config: ConfigDict, vocab_size: int, state: TrainState, batch: 
     return work.of(make_step(once, abstract_model(once, vocab_size)).trace(state, batch).jaxpr).flops
 
 
-def abstract_state(config: ConfigDict, model: TwoTower | MaskedLanguageModel, mesh: jax.sharding.Mesh) -> TrainState:
+def abstract_state(config: ConfigDict, model: nnx.Module, mesh: jax.sharding.Mesh) -> TrainState:
     """Shapes, types and shardings of the state that the config trains, without a single value of it."""
     params = parameters_of(model)
     params = jax.tree.map(_at, params, shardings_of(params, config, mesh))

@@ -91,16 +91,33 @@ def make(run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> Callable[
     return validate
 
 
-def _labelled_pool(run: Run, vocabulary: Vocabulary) -> Pool:
-    config = run.config
+class LabelledPool(NamedTuple):
+    """Held-out queries, what is relevant to them, and candidates with all of that among them."""
+
+    queries: dict[str, str]
+    qrels: dict[str, dict[str, int]]
+    candidates: list[beir.Candidate]
+
+
+def labelled_pool(run: Run) -> LabelledPool:
+    """The validation queries of a labelled set, and as many candidates as the config asks for.
+
+    Raises:
+      UserError: no query is held out.
+    """
     queries, qrels = examples.validation(run)
     golds = {candidate for grades in qrels.values() for candidate in grades}
     folder, split_set = examples.validation_folder(run), examples.split_set(run)
     everything = beir.read_candidates((run.sets / split_set if split_set else folder) / "corpus.jsonl")
     others = (candidate for candidate in everything if candidate.id not in golds)
-    room = max(0, config.loop.validate_candidates - len(golds))
+    room = max(0, run.config.loop.validate_candidates - len(golds))
     candidates = [c for c in beir.read_candidates(folder / "corpus.jsonl") if c.id in golds]
     candidates += heapq.nsmallest(room, others, lambda c: hashing.digest(c.id))
+    return LabelledPool(queries, qrels, candidates)
+
+
+def _labelled_pool(run: Run, vocabulary: Vocabulary) -> Pool:
+    config, (queries, qrels, candidates) = run.config, labelled_pool(run)
     return Pool(
         dict(zip(queries, query_tokens(config, vocabulary, list(queries.values())))),
         dict(zip((c.id for c in candidates), candidate_windows(config, vocabulary, candidates))),

@@ -1,7 +1,7 @@
-"""The stage `export`: the trained towers as folders that Hugging Face's libraries load, with a model card."""
+"""The stage `export`: trained towers or a reranker as folders that Hugging Face's libraries load, with a model card."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,13 @@ from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
 from retrieval.errors import UserError
 from retrieval.evaluation import card, display
 from retrieval.models import export_files as folders
+from retrieval.models.cross_encoder import CrossEncoder
+from retrieval.models.cross_encoder_folder import write_cross_encoder
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline.records import is_done, record_of
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes import examples
+from retrieval.recipes import examples, rerankers
 from retrieval.recipes.initial_parameters import load_towers
 from retrieval.recipes.recipe import recipe_of
 from retrieval.runtime import hosts
@@ -41,21 +43,29 @@ declare(
 def export(run: Run) -> dict[str, Any]:
     """Writes `export/`: tied towers as one model, others as one each in `query/` and `document/`, with a router above.
 
+    A reranker is one model, a cross-encoder.
+
     Raises:
       UserError: as `check`.
     """
     check(run)
-    vocabulary = run.load_vocabulary()
-    towers = load_towers(run, len(vocabulary))  # on every host, as checkpoints are read
+    vocabulary, config = run.load_vocabulary(), _trained(run)
+    # On every host, as checkpoints are read.
+    if recipe_of(config).reranks:
+        reranker = rerankers.open_reranker(run, "", "config.base").model
+        hosts.on_first(
+            lambda: _write(run, vocabulary, lambda folder: _write_reranker(folder, config, reranker, vocabulary))
+        )
+        return {"classes": config.model.classes, "step": record_of(run, "train")["details"]["step"]}
+    towers = load_towers(run, len(vocabulary))
     if type(towers) is not TwoTower:
-        recipe = _trained(run).recipe
-        raise UserError(f"stage 'export': towers of config.recipe={recipe} have parts that those libraries lack")
-    hosts.on_first(lambda: _write(run, towers, vocabulary))
-    return {"tied": _trained(run).model.tied, "step": record_of(run, "train")["details"]["step"]}
+        raise UserError(f"stage 'export': towers of config.recipe={config.recipe} have parts that those libraries lack")
+    hosts.on_first(lambda: _write(run, vocabulary, lambda folder: _write_towers(folder, config, towers, vocabulary)))
+    return {"tied": config.model.tied, "step": record_of(run, "train")["details"]["step"]}
 
 
 def check(run: Run) -> None:
-    """Checks that there are towers which the other libraries can have.
+    """Checks that there is a model which the other libraries can have.
 
     Raises:
       UserError: nothing is trained, or an MLM is, or BoW-MLP.
@@ -66,7 +76,7 @@ def check(run: Run) -> None:
             f"stage 'export': nothing is trained in {run.folder}, config.stages has no 'train'; name the work "
             "directory of a run that trains towers"
         )
-    if not (recipe := recipe_of(config)).has_towers:
+    if not ((recipe := recipe_of(config)).has_towers or recipe.reranks):
         raise UserError(
             f"stage 'export': config.recipe={config.recipe} trains {recipe.label}, which has no towers; train them "
             f"from it with --config.train.init_from={run.folder} and export these"
@@ -93,25 +103,34 @@ def _trained(run: Run) -> ConfigDict:
     return run.holder("train").config
 
 
-def _write(run: Run, towers: TwoTower, vocabulary: Vocabulary) -> None:
-    config = _trained(run)
-    of_queries, of_documents = config.data.query_length, config.data.document_length
+def _write(run: Run, vocabulary: Vocabulary, write_model: Callable[[Path], None]) -> None:
     files.remove_temporaries(run.folder, FOLDER)
     with files.atomic(run.folder / FOLDER) as folder:
         folder.mkdir()
-        if config.model.tied:
-            _write_tower(folder, towers.query_tower, towers.normalize, vocabulary, of_documents, of_queries)
-        else:
-            both = (
-                (folders.QUERY, towers.query_tower, of_queries),
-                (folders.DOCUMENT, towers.document_tower, of_documents),
-            )
-            for name, tower, length in both:
-                (folder / name).mkdir()
-                _write_tower(folder / name, tower, towers.normalize, vocabulary, length)
-            folders.write_router(folder)
+        write_model(folder)
         files.write_text(folder / "README.md", _card(run, vocabulary))
     _log.info("export: %s/%s", run.place, FOLDER)
+
+
+def _write_towers(folder: Path, config: ConfigDict, towers: TwoTower, vocabulary: Vocabulary) -> None:
+    of_queries, of_documents = config.data.query_length, config.data.document_length
+    if config.model.tied:
+        _write_tower(folder, towers.query_tower, towers.normalize, vocabulary, of_documents, of_queries)
+        return
+    both = (
+        (folders.QUERY, towers.query_tower, of_queries),
+        (folders.DOCUMENT, towers.document_tower, of_documents),
+    )
+    for name, tower, length in both:
+        (folder / name).mkdir()
+        _write_tower(folder / name, tower, towers.normalize, vocabulary, length)
+    folders.write_router(folder)
+
+
+def _write_reranker(folder: Path, config: ConfigDict, reranker: CrossEncoder, vocabulary: Vocabulary) -> None:
+    write_cross_encoder(folder, reranker)
+    types = config.model.type_vocab_size
+    tokenizer_files.write_tokenizer(folder, vocabulary, length=config.data.document_length, types=types)
 
 
 def _write_tower(
@@ -126,12 +145,14 @@ def _card(run: Run, vocabulary: Vocabulary) -> str:
     config = _trained(run)
     data = dict(_data(run))
     start = {"parameters from": _names(config.train.init_from)} if config.train.init_from else {}
+    reranks = recipe_of(config).reranks
     return card.model_card(
+        card.RERANKER if reranks else card.TOWERS,
         title=run.folder.resolve().name,
         license=run.config.export.license,
         datasets=[name for names in data.values() for name in names],
         data=[f"{what}: {', '.join(map(display.inline, names))}" for what, names in (data | start).items()],
-        notes=_notes(config, vocabulary),
+        notes=[*(_notes_of_reranker(config) if reranks else _notes_of_towers(config)), *_notes(config, vocabulary)],
         settings=dict(_settings(config)),
         results=[{**row, "seconds": None} for row in _results(run)],  # of the machine, not of the model
     )
@@ -160,25 +181,40 @@ def _names(value: Any) -> list[str]:
     ]
 
 
-def _notes(config: ConfigDict, vocabulary: Vocabulary) -> list[str]:
-    data, model = config.data, config.model
-    notes = [
+def _notes_of_towers(config: ConfigDict) -> list[str]:
+    data = config.data
+    lengths = (
         f"Queries are cut to {data.query_length} tokens and documents to {data.document_length}, [CLS] and [SEP] among "
-        "them.",
+        "them."
+    )
+    if config.model.tied and data.query_length != data.document_length:
+        lengths += " One tower serves both, so this needs sentence-transformers 6 or newer, and `encode_query`."
+    return [
+        lengths,
         "A document with a title is the pair (title, text), one without is the text alone: an empty title is not the "
         "same.",
         "Of a document that is too long the longer of title and text is cut, then both.",
-        "Special tokens that are written in a text, such as [SEP], are text.",
         "`AutoModel` loads the encoder alone. Its pooler is of zeros: there is none.",
     ]
+
+
+def _notes_of_reranker(config: ConfigDict) -> list[str]:
+    data = config.data
+    return [
+        f"Query and document have {data.document_length} tokens together, [CLS] and two [SEP] among them.",
+        f"It was trained with queries of at most {data.query_length} tokens, and nothing here cuts them to that.",
+        "A document with a title is the title, a space and the text.",
+    ]
+
+
+def _notes(config: ConfigDict, vocabulary: Vocabulary) -> list[str]:
+    notes = ["Special tokens that are written in a text, such as [SEP], are text."]
     if isinstance(vocabulary, WordPiece):
         accents = "stripped" if vocabulary.folds_accents else "kept"
         notes.append(f"Text is lower-cased, and accents are {accents}.")
-    if model.tied and data.query_length != data.document_length:
-        notes[0] += " One tower serves both, so this needs sentence-transformers 6 or newer, and `encode_query`."
-    if model.dtype != "float32":
+    if config.model.dtype != "float32":
         notes.append(
-            f"Trained with {display.inline(model.dtype)}; the parameters, and what they give here, are float32."
+            f"Trained with {display.inline(config.model.dtype)}; the parameters, and what they give here, are float32."
         )
     return notes
 
@@ -201,7 +237,7 @@ STAGES.register(
         export,
         check=check,
         reads="checkpoint, vocabulary, results",
-        writes="`export/`: the towers for Hugging Face's libraries, a model card",
+        writes="`export/`: the model for Hugging Face's libraries, a model card",
         settings=("export",),
         needs=("prepare", "train"),
         wants=("evaluate",),

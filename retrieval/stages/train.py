@@ -31,6 +31,8 @@ _log = logging.getLogger(__name__)
 # What a run goes on from, in the order of `Mirror.up`.
 FOLLOWED = ("checkpoints", "refreshed", "metrics")
 
+_VALIDATION = ("validate_every", "validate_queries", "validate_candidates", "validate_negatives", "best")
+
 # Where a batch is kept whose updates were not finite.
 BAD_BATCHES = "bad_batches"
 
@@ -90,7 +92,7 @@ def train(run: Run) -> dict[str, Any]:
                     step_fn,
                     progress,
                     checkpointer,
-                    writer,
+                    recipe_of(config).watched(writer),
                     _settings(run),
                     validate=validate,
                     stops_at=stops_at,
@@ -234,7 +236,7 @@ STAGES.register(
             "mine.refresh_share",
             "mine.refresh_lag",
             *hard_negatives.SETTINGS,
-            *(f"loop.{name}" for name in ("validate_every", "validate_queries", "validate_candidates", "best")),
+            *(f"loop.{name}" for name in _VALIDATION),
         ),
         uses=("encode.batch_tokens", "encode.shard_size"),
         needs=("prepare", "pairs"),

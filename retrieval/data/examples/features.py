@@ -94,6 +94,56 @@ class TwoTowerConverter(seqio.FeatureConverter):
         return ds.map(convert)
 
 
+class JoinedConverter(seqio.FeatureConverter):
+    """Pairs to rows that hold a query and a document each, as a reranker reads them (Nogueira & Cho 2019).
+
+    A task's example (documents 9 long, [CLS] = 2, [SEP] = 3)
+
+        query [2 7 8 3]   document [[2 5 3 9 6 3]]   document_id [41]
+
+    becomes
+
+        pair [[2 7 8 3 5 9 6 3 0]]   pair_types [[0 0 0 0 1 1 1 1 0]]   document_id [41]
+
+    The query keeps its length. The document, its title and text without the [SEP] between them, is cut to the rest.
+    """
+
+    TASK_FEATURES = {
+        "query": _Spec(tf.int32),
+        "document": _Spec(tf.int32, rank=2),
+        "document_id": _Spec(tf.int32),
+        "log_q": _Spec(tf.float32),  # which no loss of scores reads
+    }
+    MODEL_FEATURES = {
+        "pair": _Spec(tf.int32, rank=2),
+        "pair_types": _Spec(tf.int32, rank=2),
+        "document_id": _Spec(tf.int32),
+    }
+    PACKING_FEATURE_DTYPES: Mapping[str, tf.dtypes.DType] = {}
+
+    def __init__(self, sep_id: int):
+        """The argument is the id of [SEP]."""
+        super().__init__(pack=False, apply_length_check=False)
+        self._sep_id = sep_id
+
+    def get_model_feature_lengths(self, task_feature_lengths: Mapping[str, int]) -> Mapping[str, int]:
+        """A row is as long as a document alone would be."""
+        length = task_feature_lengths["document"]
+        return {"pair": length, "pair_types": length, "document_id": task_feature_lengths["document_id"]}
+
+    def _convert_features(self, ds: tf.data.Dataset, task_feature_lengths: Mapping[str, int]) -> tf.data.Dataset:
+        def convert(example: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+            K, length = task_feature_lengths["document_id"], task_feature_lengths["document"]
+            pair = _joined(example["query"], example["document"], self._sep_id, [K, length])
+            return {
+                "pair": pair,
+                "pair_types": _types(pair, self._sep_id),
+                "document_id": tf.ensure_shape(example["document_id"], [K]),
+            }
+
+        return ds.map(convert)
+
+
 class MlmConverter(seqio.FeatureConverter):
     """Masked texts to padded rows; `weights` is 1 for a position to predict and 0 for padding.
 
@@ -127,6 +177,16 @@ def _pad(ids: tf.Tensor, length: int, rows: int | None = None) -> tf.Tensor:
     ids = ids[..., :length]  # pyright: ignore[reportArgumentType] (an ellipsis is allowed)
     blanks: Any = [[0, 0]] * (rows is not None) + [[0, tf.maximum(0, length - tf.shape(ids)[-1])]]
     return tf.ensure_shape(tf.pad(ids, blanks), [length] if rows is None else [rows, length])
+
+
+def _joined(query: tf.Tensor, document: tf.Tensor, sep_id: int, shape: list[int]) -> tf.Tensor:
+    """`[CLS] query [SEP]` and each of K documents as rows `[CLS] query [SEP] document [SEP]`, [K, L]."""
+    K, length = shape
+    bodies = document[:, 1:]  # without [CLS]
+    ragged: Any = tf.ragged  # which the stubs lack
+    bodies = ragged.boolean_mask(bodies, (bodies != 0) & (bodies != sep_id))[:, : length - tf.size(query) - 1]
+    queries, ends = tf.tile(query[None], [K, 1]), tf.fill([K, 1], sep_id)
+    return tf.ensure_shape(tf.concat([queries, bodies, ends], axis=1).to_tensor(shape=shape), shape)
 
 
 def _types(ids: tf.Tensor, sep_id: int) -> tf.Tensor:

@@ -10,28 +10,30 @@ from flax import nnx
 from retrieval.arrays import reshape_rows
 from retrieval.data.examples import features
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError, next_to
+from retrieval.errors import UserError
 from retrieval.models import two_tower
+from retrieval.models.cross_encoder import CrossEncoder
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline.run import Run
 from retrieval.recipes import towers, validation
 from retrieval.recipes.batch_fields import embed, token_count
+from retrieval.recipes.pair_recipe import PairRecipe
 from retrieval.recipes.placement import gather
-from retrieval.recipes.recipe import RECIPES, Recipe, copy_parameters
+from retrieval.recipes.recipe import RECIPES, copy_parameters
 from retrieval.training.candidates import inner_products
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, SCORES
 
 
-class TwoTowerRecipe(Recipe):
+class TwoTowerRecipe(PairRecipe):
     """Queries and documents are embedded; `train.loss` compares them, or their inner products."""
 
-    kind = "pair"
     label = "a model of two towers"
     has_towers = True
     sides = {"query": "query", "document": "document"}
     gives = (EMBEDDINGS, SCORES)
+    head = ("embed_dim", "embed_norm", "tied")
 
     def build(self, vocab_size: int) -> TwoTower:
         """Two towers, which may share their parameters."""
@@ -45,16 +47,11 @@ class TwoTowerRecipe(Recipe):
             raise UserError("config.train.batch_size=1: negatives are the other examples of a batch: take at least 2")
 
     def start_from(self, model: nnx.Module, trained: nnx.Module) -> None:
-        """All of other towers; both towers start from the encoder of a masked language model."""
-        if isinstance(trained, MaskedLanguageModel) and isinstance(model, TwoTower):
+        """All of other towers; both towers start from the encoder of a masked language model, or of a reranker."""
+        if isinstance(trained, MaskedLanguageModel | CrossEncoder) and isinstance(model, TwoTower):
             two_tower.init_encoders(model, trained.encoder)
         else:
             copy_parameters(trained, model)
-
-    def lengths(self, positives: int = 0) -> dict[str, int]:
-        """As `Recipe.lengths`."""
-        data = self.config.data
-        return features.pair_lengths(data.query_length, data.document_length, data.negatives, positives)
 
     def converter(self, sep_id: int, positives: int = 0) -> seqio.FeatureConverter:
         """As `Recipe.converter`."""
@@ -69,29 +66,6 @@ class TwoTowerRecipe(Recipe):
     ) -> Callable[[Any], dict[str, float]]:
         """Retrieval over a small pool."""
         return validation.make(run, vocabulary, mesh)
-
-    def check_chunks(self, devices: int) -> None:
-        """Chunks must divide the batch; devices and packed lanes must divide chunks."""
-        size, rows, sizes = self.config.train.chunk_size, self.config.train.batch_size, self.chunk_sizes(devices)
-        if not size:
-            return
-        if rows % size:
-            raise UserError(
-                f"config.train.chunk_size={size} does not divide config.train.batch_size={rows}: take "
-                f"{next_to(size, sizes)}"
-            )
-        if size not in sizes:
-            lane = f" times the {sizes[0] // devices} examples that a lane packs" if sizes[0] > devices else ""
-            raise UserError(
-                f"config.train.chunk_size={size} must be a multiple of the number of devices, {devices}{lane}: take "
-                f"{next_to(size, sizes)}"
-            )
-
-    def chunk_sizes(self, devices: int) -> list[int]:
-        """As many examples for every device, in whole lanes where these are packed; up to the whole batch."""
-        rows, packed = self.config.train.batch_size, self.packing()
-        unit = devices * (packed.examples if packed else 1)
-        return [size for size in range(unit, rows + 1, unit) if rows % size == 0]
 
     def objective(self, bound: Callable[[Any], Any]) -> Objective:
         """The loss that the config names, of the embeddings of a batch."""

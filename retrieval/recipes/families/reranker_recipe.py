@@ -1,0 +1,131 @@
+"""The recipe 'reranker': a cross-encoder that reads a query and a document in one row (Nogueira & Cho 2019)."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import seqio
+from flax import nnx
+
+from retrieval.arrays import reshape_rows
+from retrieval.config.fields import Field, Kind, declare
+from retrieval.data.examples import features
+from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.errors import UserError
+from retrieval.models.cross_encoder import CrossEncoder, relevance
+from retrieval.models.transformer import TransformerConfig
+from retrieval.models.two_tower import TwoTower
+from retrieval.models.warm_start import copy_encoder
+from retrieval.pipeline.run import Run
+from retrieval.recipes import reranker_validation
+from retrieval.recipes.batch_fields import embed, token_count
+from retrieval.recipes.encoder_sizes import encoder_sizes
+from retrieval.recipes.pair_recipe import PairRecipe
+from retrieval.recipes.placement import gather
+from retrieval.recipes.recipe import RECIPES, copy_parameters
+from retrieval.training.collapse import Collapse
+from retrieval.training.loop import Objective
+from retrieval.training.loss_kind import CLASSES, LOSSES, SCORES
+
+declare(
+    "model",
+    classes=Field(
+        2,
+        Kind("1 or 2", lambda value: value in (1, 2)),
+        "classes of a reranker: 2 (not relevant, relevant), or 1 score",
+    ),
+)
+
+
+class RerankerRecipe(PairRecipe):
+    """A query and a document are one row, `[CLS] query [SEP] document [SEP]`, of at most `data.document_length` tokens.
+
+    The query has `data.query_length` of them at most; the document is cut to the rest.
+    """
+
+    label = "a reranker"
+    reranks = True
+    sides = {"pair": "document"}
+    head = ("classes",)
+    gives = (SCORES, CLASSES)
+
+    def build(self, vocab_size: int) -> CrossEncoder:
+        """A cross-encoder."""
+        self.check()
+        sizes = TransformerConfig(**encoder_sizes(self.config, vocab_size))
+        return CrossEncoder(sizes, self.config.model.classes, rngs=nnx.Rngs(self.config.seed))
+
+    def check(self) -> None:
+        """As `Recipe.check`; also the lengths, and the loss."""
+        super().check()
+        config = self.config
+        if config.model.encoder != "transformer":
+            raise UserError(
+                f"config.model.encoder is '{config.model.encoder}', which cannot rerank: set "
+                "config.model.encoder=transformer"
+            )
+        if config.data.document_length < config.data.query_length + 2:
+            raise UserError(
+                f"config.data.document_length={config.data.document_length} is the length of a reranker's row, of the "
+                f"query too, and config.data.query_length={config.data.query_length} leaves no room for a document: "
+                "raise the first or lower the second"
+            )
+        if config.model.classes == 1 and LOSSES[config.train.loss].compares == CLASSES:
+            raise UserError(
+                f"config.model.classes=1 is one score, and config.train.loss={config.train.loss} takes two classes: "
+                "set config.model.classes=2"
+            )
+
+    def takes_encoder(self, other: Any) -> bool:
+        """From another reranker it takes everything."""
+        return not isinstance(other, RerankerRecipe)
+
+    def start_from(self, model: nnx.Module, trained: nnx.Module) -> None:
+        """All of another reranker, or the encoder of a masked language model or a tower: of two, the documents'."""
+        assert isinstance(model, CrossEncoder), "`build` makes one"
+        if isinstance(trained, CrossEncoder):
+            copy_parameters(trained, model)
+        else:
+            copy_encoder(_encoder_of(trained), model.encoder, self.label)
+
+    def converter(self, sep_id: int, positives: int = 0) -> seqio.FeatureConverter:
+        """As `Recipe.converter`."""
+        return features.JoinedConverter(sep_id)
+
+    def check_validation(self) -> None:
+        """Checks that labelled queries are held out to validate on."""
+        reranker_validation.check(self.config)
+
+    def validation(
+        self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh
+    ) -> Callable[[Any], dict[str, float]]:
+        """Reranking the candidates of held-out queries."""
+        return reranker_validation.make(run, vocabulary, mesh)
+
+    def watched(self, write: Callable[[int, dict[str, float]], None]) -> Callable[[int, dict[str, float]], None]:
+        """As `Recipe.watched`: the scores of a query's candidates must not become all alike."""
+        return Collapse(write)
+
+    def objective(self, bound: Callable[[Any], Any]) -> Objective:
+        """The loss that the config names, of the logits or the scores of a batch."""
+        of_classes = LOSSES[self.config.train.loss].compares == CLASSES
+        loss = LOSSES[self.config.train.loss].bind(self.loss_options())
+        chunk_size = self.config.train.chunk_size
+
+        def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
+            B, K = batch["document_id"].shape
+            logits_RC = embed(bound(gather(params)), batch, "pair", key, chunk_size)
+            logits_BKC = reshape_rows(logits_RC, B, K, -1)
+            loss_B, metrics = loss(logits_BKC if of_classes else relevance(logits_BKC), batch)
+            return loss_B, metrics | {"tokens": token_count(batch["pair"], B)}
+
+        return of_batch
+
+
+def _encoder_of(trained: Any) -> Any:
+    if isinstance(trained, TwoTower):
+        trained = getattr(trained, "document_tower", trained.query_tower)
+    return trained.encoder
+
+
+RECIPES.register("reranker", RerankerRecipe)

@@ -1,0 +1,123 @@
+"""Trained rerankers, whoever trained them: this run or its base, another work directory, or a Hugging Face folder."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from ml_collections import ConfigDict
+
+from retrieval.data.tokenizers import vocabularies
+from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.errors import UserError
+from retrieval.models.cross_encoder import CrossEncoder
+from retrieval.models.cross_encoder_folder import read_cross_encoder
+from retrieval.models.hugging_face import BertFolder, is_bert
+from retrieval.models.transformer import TransformerConfig
+from retrieval.pipeline import records
+from retrieval.pipeline.run import Run, open_read
+from retrieval.recipes import bert_weights, initial_parameters
+from retrieval.recipes.pair_scores import Lengths
+from retrieval.recipes.recipe import recipe_of
+from retrieval.runtime import mirror
+
+
+class Reranker(NamedTuple):
+    """A trained model with what its texts are tokenised with, and the tokens that it reads."""
+
+    model: CrossEncoder
+    vocabulary: Vocabulary
+    lengths: Lengths
+
+
+def inputs(run: Run, value: str, field: str) -> Sequence[Path]:
+    """The files outside of the work directory that tell whether a reranker has changed.
+
+    Args:
+      value: of the field: '' for the reranker that the run or its base trains, a work directory, or a folder.
+
+    Raises:
+      UserError: there is no reranker.
+    """
+    if not value:
+        return ()
+    if _is_folder_of_weights(value):
+        folder = BertFolder.open(Path(value))
+        return [*folder.files, *vocabularies.files(vocabularies.find(folder.path))]
+    return (_trained_in(run, value, field).own_record("train"),)
+
+
+def check(run: Run, value: str, field: str) -> None:
+    """Checks that there is a reranker, with a vocabulary that is its own.
+
+    Raises:
+      UserError: there is none, or it does not fit the config.
+    """
+    if value and _is_folder_of_weights(value):
+        _check_folder(BertFolder.open(Path(value)), run.config, field)
+        return
+    trainer = _trained_in(run, value, field)
+    if not recipe_of(trainer.config).reranks:
+        raise UserError(
+            f"{field}: {trainer.place} trains {recipe_of(trainer.config).label}; name the work directory of a reranker "
+            "(config.recipe=reranker), or a folder of a cross-encoder"
+        )
+    initial_parameters.check_vocabulary(trainer, trainer.folder, field)
+
+
+def open_reranker(run: Run, value: str, field: str) -> Reranker:
+    """The reranker that a field names, as `inputs` has it.
+
+    Raises:
+      UserError: as `check`, or its parameters cannot be read.
+    """
+    check(run, value, field)
+    if value and _is_folder_of_weights(value):
+        return _of_folder(BertFolder.open(Path(value)), run.config)
+    trainer = _trained_in(run, value, field)
+    vocabulary = trainer.load_vocabulary()
+    config, model = initial_parameters.load_parameters(trainer.folder, len(vocabulary), run.config.mesh)
+    assert isinstance(model, CrossEncoder), "`check` has looked at the recipe"
+    return Reranker(model, vocabulary, Lengths(config.data.query_length, config.data.document_length))
+
+
+def _is_folder_of_weights(value: str) -> bool:
+    return is_bert(mirror.local(value))
+
+
+def _trained_in(run: Run, value: str, field: str) -> Run:
+    """The run whose folder has the checkpoint."""
+    trainer = open_read(value, field, run.lock).holder("train") if value else run.holder("train")
+    if "train" not in trainer.config.stages:
+        raise UserError(
+            f"{field}={value}: no reranker, for no stage trains one here: name the work directory of one, or a folder "
+            "that sentence_transformers.CrossEncoder loads"
+        )
+    if value and not records.is_done(trainer, "train"):
+        raise UserError(f"{field}={value}: its stage 'train' is not finished; train it first")
+    return trainer
+
+
+def _check_folder(folder: BertFolder, config: ConfigDict, field: str) -> None:
+    longest = folder.sizes["max_length"]
+    for name in ("query_length", "document_length"):
+        if config.data[name] > longest:
+            raise UserError(
+                f"{field}={folder.path}: a model of {longest} positions, and config.data.{name}={config.data[name]}: "
+                f"set config.data.{name}={longest} at most"
+            )
+    bert_weights.vocabulary_of(folder)
+
+
+def _of_folder(folder: BertFolder, config: ConfigDict) -> Reranker:
+    sizes = TransformerConfig(**folder.sizes, dropout=0.0, dtype=config.model.dtype, unroll=config.model.unroll)
+    model = nnx.eval_shape(lambda: CrossEncoder(sizes, max(1, folder.classes), rngs=nnx.Rngs(0)))
+    params = read_cross_encoder(folder, model)
+    model = CrossEncoder(sizes, folder.classes, rngs=nnx.Rngs(0))
+    state = nnx.state(model, nnx.Param)
+    nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, params))
+    nnx.update(model, state)
+    lengths = Lengths(config.data.query_length, config.data.document_length)
+    return Reranker(model, bert_weights.vocabulary_of(folder), lengths)

@@ -1,0 +1,80 @@
+"""A reranker from BM25's negatives to a folder of Hugging Face's, on the toy corpus."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from support.tiny import execute, make_run
+
+from retrieval.models.cross_encoder import CrossEncoder
+from retrieval.models.cross_encoder_folder import read_cross_encoder
+from retrieval.models.hugging_face import BertFolder
+from retrieval.pipeline import records
+from retrieval.recipes import initial_parameters
+from retrieval.recipes.placement import parameters_of
+from retrieval.recipes.recipe import build_model
+from retrieval.stages import check
+
+
+@pytest.fixture(scope="module")
+def trained(inputs, tmp_path_factory):
+    """Half of the toy questions to train on, an eighth to validate on."""
+    changes = {
+        "stages": ("prepare", "sets", "index", "mine", "pairs", "train", "evaluate", "report"),
+        "split.set": "reqa",
+        "split.ratio": 0.5,
+        "split.validation": 0.25,
+        "data.negatives": 2,
+        "mine.last": 20,
+        "train.batch_size": 8,
+        "loop.validate_every": 2,
+        "loop.validate_negatives": 5,
+        "encode.corpus": False,
+    }
+    run = make_run("monobert", inputs, tmp_path_factory.mktemp("reranker") / "run", **changes)
+    check.check(run, run.config.stages)
+    execute(run)
+    return run
+
+
+def test_it_is_trained_and_validated(trained):
+    lines = [json.loads(line) for line in (trained.folder / "metrics" / "train.jsonl").read_text().splitlines()]
+    losses = [line for line in lines if "loss" in line]
+    validations = [line["validation/RR"] for line in lines if "validation/RR" in line]
+    assert len(losses) == len(validations) == 2
+    assert losses[0]["loss"] == pytest.approx(np.log(2), abs=0.05) and losses[0]["spread"] > 0
+    assert all(1 / 6 <= value <= 1 for value in validations)  # one positive and five others
+
+
+@pytest.fixture(scope="module")
+def exported(trained):
+    execute(trained, "export")
+    return trained.folder / "export"
+
+
+def test_it_is_exported_and_read_back(trained, exported):
+    config, size = trained.config, len(trained.load_vocabulary())
+    _, model = initial_parameters.load_parameters(trained.folder, size, config.mesh)
+    one = nnx.eval_shape(lambda: CrossEncoder(model.encoder.config, 1, rngs=nnx.Rngs(0)))
+    params = read_cross_encoder(BertFolder.open(exported), one)
+    jax.tree.map(np.testing.assert_array_equal, params["encoder"], parameters_of(model)["encoder"])
+    card = (exported / "README.md").read_text()
+    assert "pipeline_tag: text-ranking" in card and "CrossEncoder(" in card and "encode_query" not in card
+    settings = json.loads((exported / "tokenizer_config.json").read_text())
+    assert settings["model_max_length"] == config.data.document_length
+    assert records.details(trained, "export")["classes"] == 2
+
+
+def test_another_run_starts_from_the_export(trained, exported, inputs, tmp_path):
+    """As one of one class, which a folder has."""
+    changes = {"base": str(trained.folder), "corpus": "", "stages": ("train",), "train.batch_size": 8}
+    changes |= {"train.init_from": str(exported), "vocab": str(exported), "data.negatives": 2}
+    changes |= {"model.classes": 1, "train.loss": "binary_cross_entropy"}
+    run = make_run("monobert", inputs, tmp_path / "again", **changes)
+    check.check(run, ("train",))
+    model = build_model(run.config, size := len(run.load_vocabulary()))
+    initial_parameters.init_from(model, run.config, size)
+    params = read_cross_encoder(BertFolder.open(exported), model)
+    jax.tree.map(np.testing.assert_array_equal, parameters_of(model), params)
