@@ -32,10 +32,12 @@ class Texts(NamedTuple):
     """What an index of words is built from.
 
     Attributes:
+      name: of the collection.
       passages: reads the candidates from their files, in order; it can be called again.
       folds_accents: whether 'café' and 'cafe' are one word for the vocabulary of the run.
     """
 
+    name: str
     passages: Callable[[], Iterator[Passage]]
     folds_accents: Callable[[], bool]
 

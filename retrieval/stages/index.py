@@ -49,7 +49,7 @@ def index(run: Run) -> dict[str, Any]:
     dense = _dense(config) if needs(config) else None
     for collection in collections(run):
         for kind, options in of_words:
-            words = kind.build(Texts(collection.candidates, folds_accents), options)
+            words = kind.build(Texts(collection.name, collection.candidates, folds_accents), options)
             words.save(collection.index(kind.name))
             built[f"{collection.name}, {kind.title}"] = words.description
         if dense and collection.has_embeddings():

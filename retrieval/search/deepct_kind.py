@@ -1,0 +1,86 @@
+"""The kind of index 'deepct': BM25 whose term frequencies a model weighed (Dai and Callan 2019).
+
+    {"_id": "d7", "frequencies": {"project": 46, "essay": 31, "bomb": 6}}
+    {"id": "2", "contents": "essay essay bomb project project"}
+
+A line has the words of a passage, each with how often it counts, or so many times over, as the authors' files have it.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from retrieval.config.fields import NOT_NEGATIVE, SHARE, TEXT, Field, declare
+from retrieval.errors import UserError
+from retrieval.search import passage_files
+from retrieval.search.bm25 import Bm25Index
+from retrieval.search.bm25_kind import WORDS, Bm25Kind, words
+from retrieval.search.index_kind import Options, Texts, register
+
+declare(
+    "index",
+    term_weights=Field("", TEXT, "weighted words of passages, for the index deepct: FILE.jsonl, or a folder of them"),
+    deepct_k1=Field(10.0, NOT_NEGATIVE, "k1 of the index deepct: frequencies go up to 100 there"),
+    deepct_b=Field(0.9, SHARE, "b of the index deepct"),
+)
+
+
+@register
+class DeepCt(Bm25Kind):
+    """The words of a file alone: a passage that it has not is never found."""
+
+    name, title, system = "deepct", "BM25 over weighted words", "deepct"
+    options = ("index.term_weights", "index.deepct_k1", "index.deepct_b", *WORDS)
+
+    def check(self, options: Options) -> None:
+        passage_files.check("config.index.term_weights", options["index.term_weights"])
+
+    def inputs(self, options: Options) -> Sequence[Path]:
+        return passage_files.inputs(options["index.term_weights"])
+
+    def parameters(self, options: Options) -> tuple[float, float]:
+        return options["index.deepct_k1"], options["index.deepct_b"]
+
+    def build(self, contents: Texts, options: Options) -> Bm25Index:
+        path = passage_files.path_of(options["index.term_weights"], contents.name)
+        weighted, counts = passage_files.by_passage(path, read(path), contents)
+        for id, passages in weighted.items():
+            if len(passages) > 1:
+                raise UserError(f"{path}: passage '{id}' has {len(passages)} lines; keep one")
+        frequencies = (weighted[id][0] if weighted[id] else {} for id in passage_files.ids(contents))
+        document = f"weighted words ({counts})"
+        return Bm25Index.from_frequencies(frequencies, document, *self.parameters(options), words(contents, options))
+
+
+def read(path: Path) -> Iterator[tuple[str, dict[str, int]]]:
+    """The id of each passage of a file, and how often each of its words counts.
+
+    Raises:
+      UserError: the file cannot be read, or a line is not what it should be.
+    """
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield _passage(line, f"{path}, line {number}")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); JSON lines in UTF-8 are needed") from error
+
+
+def _passage(line: str, at: str) -> tuple[str, dict[str, int]]:
+    try:
+        record = json.loads(line)
+        id = record["_id"] if "_id" in record else record["id"]
+        found = record["frequencies"] if "frequencies" in record else Counter(record["contents"].split())
+        frequencies = dict(found)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(
+            f'{at}: not the words of a passage; a line such as {{"_id": "d7", "frequencies": {{"bomb": 6}}}} is needed'
+        ) from error
+    if not isinstance(id, str):
+        raise UserError(f"{at}: the _id must be a text")
+    for word, count in frequencies.items():
+        if type(count) is not int or count < 1:
+            raise UserError(f"{at}: the word '{word}' counts {count!r} times; a whole number of 1 or more is needed")
+    return id, frequencies

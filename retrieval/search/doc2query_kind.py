@@ -1,0 +1,44 @@
+"""The kind of index 'doc2query': BM25 over passages, each with the queries that a model wrote of it.
+
+Nogueira et al. 2019, "Document Expansion by Query Prediction"; docTTTTTquery has a larger model and 40 queries.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from retrieval.config.fields import TEXT, Field, declare, whole
+from retrieval.search import expansions, passage_files
+from retrieval.search.bm25 import Bm25Index
+from retrieval.search.bm25_kind import Bm25Kind, words
+from retrieval.search.index_kind import Options, Texts, register
+
+declare(
+    "index",
+    expansions=Field(
+        "", TEXT, "queries written of passages, for the index doc2query: FILE.jsonl, or the folder generated/ of a run"
+    ),
+    expansions_used=Field(40, whole(1), "queries of a passage that are appended at most, the first ones"),
+)
+
+
+@register
+class Doc2Query(Bm25Kind):
+    """Title, text and written queries, with the k1 and b of BM25."""
+
+    name, title, system = "doc2query", "BM25 over expanded passages", "doc2query"
+    options = (*Bm25Kind.options, "index.expansions", "index.expansions_used")
+
+    def check(self, options: Options) -> None:
+        passage_files.check("config.index.expansions", options["index.expansions"])
+
+    def inputs(self, options: Options) -> Sequence[Path]:
+        return passage_files.inputs(options["index.expansions"])
+
+    def build(self, contents: Texts, options: Options) -> Bm25Index:
+        most = options["index.expansions_used"]
+        path = passage_files.path_of(options["index.expansions"], contents.name)
+        lines = ((line.document, line.text) for line in expansions.read(path))
+        queries, counts = passage_files.by_passage(path, lines, contents)
+        texts = (" ".join([self.text(passage), *queries[passage.id][:most]]) for passage in contents.passages())
+        document = f"title + text + up to {most} written queries ({counts})"
+        return Bm25Index.build(texts, document, *self.parameters(options), words(contents, options))

@@ -1,0 +1,65 @@
+"""Texts that a model wrote of documents, such as queries that a passage may answer (Nogueira et al. 2019).
+
+A file has a line for each text, those of a document one after the other:
+
+    {"_id": "d7", "text": "how tall is mount everest", "log_probability": -3.2041}
+
+`_id` is the document's. Files of others may do without `log_probability`.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from retrieval.errors import UserError
+
+_DIGITS = 4  # of a log-probability: the rest depends on the machine
+
+
+class Expansion(NamedTuple):
+    """A text of a document; `log_probability` is None where the file does not say."""
+
+    document: str
+    text: str
+    log_probability: float | None
+
+
+def to_line(expansion: Expansion) -> str:
+    """A line of a file, with its end."""
+    record: dict[str, Any] = {"_id": expansion.document, "text": expansion.text}
+    if expansion.log_probability is not None:
+        record["log_probability"] = round(expansion.log_probability, _DIGITS)
+    return json.dumps(record, ensure_ascii=False) + "\n"
+
+
+def read(path: Path) -> Iterator[Expansion]:
+    """The texts of a file, in order.
+
+    Raises:
+      UserError: there is no such file, or a line is not what it should be.
+    """
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield _expansion(line, f"{path}, line {number}")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); --stage=generate writes such a file") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 ({error.reason}); write it as JSON lines in UTF-8") from error
+
+
+def _expansion(line: str, at: str) -> Expansion:
+    try:
+        record = json.loads(line)
+        document, text, log = record["_id"], record["text"], record.get("log_probability")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(
+            f'{at}: not a text of a document; a line such as {{"_id": "d7", "text": "a query"}} is needed'
+        ) from error
+    if not (isinstance(document, str) and isinstance(text, str)):
+        raise UserError(f"{at}: '_id' and 'text' must be texts")
+    if log is not None and (type(log) not in (int, float) or not log <= 0):
+        raise UserError(f"{at}: log_probability is {log!r}; a number of at most 0 is needed")
+    return Expansion(document, text, log)

@@ -1,0 +1,171 @@
+"""BM25 over passages with queries that a model wrote of them, and over words that a model weighed."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from conftest import REPOSITORY
+from support.tiny import execute
+
+from configs import bm25
+from retrieval.data.sets.beir import Candidate
+from retrieval.errors import UserError
+from retrieval.pipeline.run import Run
+from retrieval.search import deepct_kind
+from retrieval.search.bm25 import Bm25Index
+from retrieval.search.index_kind import INDEXES, Texts
+from retrieval.stages import check
+
+PASSAGES = [
+    Candidate("d0", "Lynx", "A cat of the north."),
+    Candidate("d1", "", "It swims far."),
+    Candidate("d2", "Owls", "They hunt at night."),
+]
+WORDS = {"index.bm25_stop_words": "english", "index.bm25_stemmer": "none", "index.bm25_accents": "keep"}
+SETTINGS = WORDS | {"index.bm25_k1": 0.9, "index.bm25_b": 0.4, "index.expansions_used": 2}
+FREQUENCIES = WORDS | {"index.deepct_k1": 10.0, "index.deepct_b": 0.9}
+
+
+def texts(passages=PASSAGES):
+    return Texts("toy", lambda: iter(passages), lambda: True)
+
+
+def write(path, records):
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    return path
+
+
+def written(*pairs):
+    return [{"_id": id, "text": text, "log_probability": -1.5} for id, text in pairs]
+
+
+@pytest.mark.parametrize("in_folder", [False, True])
+def test_written_queries_are_appended(tmp_path, in_folder, caplog):
+    """The first two of each, in the order of the file; those of no passage are counted."""
+    pairs = [("d1", "whale speed"), ("d9", "whale"), ("d0", "wild cat"), ("d1", "blue whale"), ("d1", "dolphin")]
+    path = write(tmp_path / "toy.jsonl", written(*pairs))
+    options = SETTINGS | {"index.expansions": str(tmp_path if in_folder else path)}
+    kind = INDEXES["doc2query"]
+    kind.check(options)
+    assert kind.inputs(options) == [path]
+    index = kind.build(texts(), options)
+    expanded = ["Lynx A cat of the north. wild cat", "It swims far. whale speed blue whale", "Owls They hunt at night."]
+    expected = Bm25Index.build(expanded, "", 0.9, 0.4)
+    for query in ("whale", "cat", "dolphin", "night owls", "speed of a wild whale"):
+        for ours, theirs in zip(index.search([query], 3), expected.search([query], 3)):
+            np.testing.assert_array_equal(ours, theirs)
+    assert "up to 2 written queries (2 of 3 passages, 1 lines of no passage), 3 documents" in index.description
+    assert "about 2 of 3 passages and has 1 lines of no passage of 'toy'" in caplog.text
+    index.save(tmp_path / "index")
+    assert kind.load(tmp_path / "index").description == index.description
+
+
+def test_weighed_words_are_term_frequencies(tmp_path):
+    """In the form of this project, and in the authors', where words stand so many times."""
+    records = [
+        {"_id": "d1", "frequencies": {"whale": 80, "swims": 20, "the": 9}},
+        {"id": "d0", "contents": "cat cat cat lynx"},
+        {"_id": "d8", "frequencies": {"whale": 1}},
+    ]
+    path = write(tmp_path / "weights.jsonl", records)
+    index = INDEXES["deepct"].build(texts(), FREQUENCIES | {"index.term_weights": str(path)})
+    frequencies = [{"cat": 3, "lynx": 1}, {"whale": 80, "swims": 20}, {}]
+    expected = Bm25Index.from_frequencies(frequencies, "", 10, 0.9)
+    for query in ("whale cat", "lynx", "owls"):
+        for ours, theirs in zip(index.search([query], 3), expected.search([query], 3)):
+            np.testing.assert_array_equal(ours, theirs)
+    assert (
+        "weighted words (2 of 3 passages, 1 lines of no passage)" in index.description and "k1 10" in index.description
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "lines", "message"),
+    [
+        ("doc2query", ['{"_id": "d0"}'], r"toy\.jsonl, line 1: not a text of a document"),
+        ("doc2query", ['{"_id": "d0", "text": "x"}', "whale"], r"toy\.jsonl, line 2: not a text of a document"),
+        ("doc2query", ['{"_id": "e0", "text": "x"}'], r"none of its 1 lines is of a passage of 'toy'"),
+        ("deepct", ['{"_id": "d0", "text": "x"}'], r"toy\.jsonl, line 1: not the words of a passage"),
+        ("deepct", ['{"_id": "d0", "frequencies": [1]}'], r"line 1: not the words of a passage"),
+        ("deepct", ['{"_id": 7, "frequencies": {}}'], r"line 1: the _id must be a text"),
+        ("deepct", ['{"_id": "d0", "frequencies": {"x": 0}}'], r"line 1: the word 'x' counts 0 times"),
+        ("deepct", ['{"_id": "d0", "frequencies": {"x": 1.5}}'], r"line 1: the word 'x' counts 1\.5 times"),
+        ("deepct", ['{"_id": "d0", "contents": "x"}'] * 2, r"passage 'd0' has 2 lines; keep one"),
+        ("deepct", ['{"_id": "e0", "contents": "x"}'], r"none of its 1 lines is of a passage of 'toy'"),
+        ("deepct", ["\udcff"], r"toy\.jsonl: cannot be read .*JSON lines in UTF-8 are needed"),
+    ],
+)
+def test_files_that_cannot_be_right(tmp_path, kind, lines, message):
+    path = tmp_path / "toy.jsonl"
+    path.write_text("\n".join(lines), encoding="utf-8", errors="surrogateescape")
+    options = SETTINGS | FREQUENCIES | {"index.expansions": str(path), "index.term_weights": str(path)}
+    with pytest.raises(UserError, match=message):
+        INDEXES[kind].build(texts(), options)
+
+
+def test_written_queries_of_others(tmp_path, shared_data):
+    """1,000 documents of MS MARCO, of which nothing but docT5query's queries is known: most are found by theirs."""
+    source = shared_data / "msmarco" / "doc2query_golden" / "vespa_msmarco_doc_t5_query.jsonl"
+    records = [json.loads(line) for line in source.read_text(encoding="utf-8").splitlines()]
+    queries = {record["update"].rpartition(":")[2]: record["fields"]["doc_t5_query"]["assign"] for record in records}
+    path = write(tmp_path / "toy.jsonl", written(*((id, text) for id, each in queries.items() for text in each[1:])))
+    passages = [Candidate(id, "", "") for id in queries]
+    options = SETTINGS | {"index.expansions": str(path), "index.expansions_used": 40}
+    index = INDEXES["doc2query"].build(texts(passages), options)
+    assert "(1,000 of 1,000 passages), 1,000 documents" in index.description
+    _, rows = index.search([each[0] for each in queries.values()], 10)  # which has not been appended
+    found = (rows == np.arange(len(queries))[:, None]).any(axis=1).mean()
+    assert found > 0.95
+    expected = Bm25Index.build([" ".join(each[1:41]) for each in queries.values()], "", 0.9, 0.4)
+    np.testing.assert_array_equal(rows, expected.search([each[0] for each in queries.values()], 10)[1])
+
+
+def test_the_authors_example_of_weights_is_read(tmp_path, shared_data):
+    """A line of DeepCT's README, whose end is left out there."""
+    readme = (shared_data / "msmarco" / "doc2query_golden" / "DeepCT_README.md").read_text()
+    (line,) = re.findall(r'`(\{"id": "2", "contents": .*\})`', readme)
+    ((id, frequencies),) = deepct_kind.read(write(tmp_path / "x.jsonl", [json.loads(line.replace(" ...", ""))]))
+    assert id == "2" and list(frequencies) == [
+        *("essay", "bomb", "success", "manmade", "possible", "project", "atomic", "making"),
+    ]
+    assert [frequencies[word] for word in ("bomb", "atomic", "essay")] == [6, 6, 12] and frequencies["project"] > 12
+
+
+@pytest.fixture
+def run(tmp_path):
+    """BM25 beside both kinds, on a set whose one question is answered by written words alone."""
+    folder = tmp_path / "toy"
+    (folder / "qrels").mkdir(parents=True)
+    write(folder / "corpus.jsonl", [{"_id": p.id, "title": p.title, "text": p.text} for p in PASSAGES])
+    write(folder / "queries.jsonl", [{"_id": "q0", "text": "how fast is a whale"}])
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq0\td1\t1\n")
+    config = bm25.get_config()
+    config.sets.beir = str(folder)
+    config.index.words = ("bm25", "doc2query", "deepct")
+    config.index.expansions = str(write(tmp_path / "written.jsonl", written(("d1", "whale speed"))))
+    weights = [{"_id": "d1", "frequencies": {"whale": 3}}]
+    config.index.term_weights = str(write(tmp_path / "weights.jsonl", weights))
+    return Run(config, tmp_path / "run", REPOSITORY / "requirements.lock")
+
+
+def test_the_kinds_stand_beside_bm25_and_follow_their_files(run, tmp_path):
+    execute(run)
+    rows = json.loads((run.folder / "results.json").read_text())
+    values = {row["system"]: row["value"] for row in rows if row["metric"] == "RR"}
+    assert values == {"bm25": 0, "doc2query": 1, "deepct": 1}
+    assert "(1 of 3 passages)" in (run.folder / "report.md").read_text()
+    write(tmp_path / "written.jsonl", written(("d0", "whale speed")))
+    execute(run, "index", "evaluate")
+    rows = json.loads((run.folder / "results.json").read_text())
+    assert {row["value"] for row in rows if row["metric"] == "RR" and row["system"] == "doc2query"} == {0}
+
+
+@pytest.mark.parametrize("field", ["expansions", "term_weights"])
+def test_a_missing_file_is_said_before_the_run(run, tmp_path, field):
+    run.config.index[field] = str(tmp_path / "absent.jsonl")
+    with pytest.raises(UserError, match=rf"config\.index\.{field}=.*absent\.jsonl: no such file; name a \.jsonl file"):
+        check.check(run, run.config.stages)
+    run.config.index[field] = ""
+    with pytest.raises(UserError, match=rf"config\.index\.{field}=: a file is needed"):
+        check.check(run, run.config.stages)
