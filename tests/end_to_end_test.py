@@ -16,7 +16,7 @@ from support.tiny import execute, fine_tuning, make_run
 from retrieval.data.sets import reqa
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
-from retrieval.pipeline import records, runner
+from retrieval.pipeline import records
 from retrieval.pipeline.run import Run
 from retrieval.recipes import initial_parameters, validation
 from retrieval.recipes.placement import parameters_of
@@ -275,12 +275,6 @@ def test_on_a_run_without_a_corpus_its_vocabulary_serves(without_corpus, tmp_pat
     assert run.vocabulary == without_corpus.vocabulary
 
 
-def test_a_corpus_smaller_than_the_batch(inputs, prepared, tmp_path):
-    folder = shutil.copytree(prepared, tmp_path / "run")
-    with pytest.raises(UserError, match=r"fewer than config\.train\.batch_size=1024"):
-        execute(make_run("ict_bfs_wlp", inputs, folder, **{"train.batch_size": 1024}), "train")
-
-
 def test_fine_tuning_on_half_of_the_questions(inputs, pretrained, tmp_path):
     changes = {"train.learning_rate": 1e-2, "train.steps": 40, "loop.validate_every": 4, "loop.checkpoint_every": 4}
     run = fine_tuning(inputs, pretrained, tmp_path / "run", **changes)
@@ -351,15 +345,6 @@ def test_fine_tuning_on_labelled_files_with_hard_negatives(inputs, pretrained, t
     assert losses[0] == pytest.approx(np.log(24), abs=1) and losses[-1] < 0.7 * losses[0]  # 8 positives, 16 negatives
     found = {(row["dataset"], row["system"]) for row in json.loads((run.folder / "results.json").read_text())}
     assert ("pairs", "dense") in found and results(run.folder)["dense", "test", "Success@10"] > 0.5
-
-
-def test_it_starts_from_the_pre_trained_parameters(inputs, pretrained, tmp_path):
-    run = fine_tuning(inputs, pretrained, tmp_path / "run", **{"train.steps": 2, "train.learning_rate": 1e-30})
-    execute(run, "sets", "pairs", "train")
-    vocab_size = len(WordPiece.load(run.corpus / "vocab.txt"))
-    _, before = initial_parameters.load_parameters(pretrained, vocab_size, run.config.mesh)
-    for left, right in zip(jax.tree.leaves(parameters_of(before)), parameters(run), strict=True):
-        np.testing.assert_array_equal(left, right)
 
 
 def test_a_fine_tuning_that_is_cut_off_keeps_its_best_step(inputs, pretrained, tmp_path, monkeypatch):
@@ -440,41 +425,15 @@ def test_pre_training_is_validated_on_passages_that_it_does_not_see(inputs, prep
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"train.init_from": "nowhere"},
-            r"config\.train\.init_from=nowhere: no such folder; a work directory is needed",
-        ),
-        ({"base": "nowhere"}, r"config\.base=nowhere: not a work directory"),
+        ({"train.init_from": "nowhere"}, r"config\.train\.init_from=nowhere: no such folder; a work directory is need"),
         ({"split.ratio": 0.01}, "makes 0 train, 0 validation, 24 test questions"),
         ({"train.batch_size": 64}, r"9 examples, fewer than config\.train\.batch_size=64"),
         ({"sets.distractors": 10**6}, "the corpus has only"),
-        ({"stages": ("train",)}, "task 'pairs' has no example"),
     ],
 )
 def test_mistakes_in_fine_tuning(changes, message, inputs, pretrained, tmp_path):
     with pytest.raises(UserError, match=message):
         execute(fine_tuning(inputs, pretrained, tmp_path / "run", **changes))
-
-
-def test_mlm_has_nothing_to_validate(inputs, prepared, tmp_path):
-    folder = shutil.copytree(prepared, tmp_path / "run")
-    with pytest.raises(UserError, match=r"no towers to validate: set config\.loop\.validate_every=0"):
-        execute(make_run("mlm", inputs, folder, **{"loop.validate_every": 2}), "train")
-
-
-def test_a_stage_of_the_base_is_run_there(inputs, pretrained, tmp_path):
-    run = fine_tuning(inputs, pretrained, tmp_path / "run")
-    with pytest.raises(UserError, match=r"stage .prepare. is one of the base, .*: run it there"):
-        execute(run, "prepare")
-
-
-def test_a_base_that_stands_on_the_run_itself(inputs, pretrained, tmp_path):
-    one, two = (fine_tuning(inputs, tmp_path / base, tmp_path / name) for base, name in ("ab", "ba"))
-    for run in (one, two):
-        run.folder.mkdir()
-        (run.folder / "config.json").write_text(run.config.to_json())
-    with pytest.raises(UserError, match="leads back to"):
-        runner.run_stage(one, "sets")
 
 
 def test_what_is_encoded_with_the_towers_of_the_base_is_as_they_were_trained(inputs, finished, tmp_path):
@@ -506,12 +465,3 @@ def test_a_query_of_ones_own(finished, tmp_path, capsys):
     assert first[0].startswith("  1.") and "Red fox" in first[0] + first[1]
     with pytest.raises(UserError, match="needs a query"):
         execute(run, "search")
-
-
-def test_a_second_call_skips_everything(finished, tmp_path):
-    folder = shutil.copytree(finished.folder, tmp_path / "run")
-    written = [p for p in folder.rglob("*") if p.is_file() and p.suffix != ".png"]
-    always = ("config.json", "report", ".lock")
-    before = {path: path.stat().st_mtime_ns for path in written if not path.name.startswith(always)}
-    execute(dataclasses.replace(finished, folder=folder))
-    assert before == {path: path.stat().st_mtime_ns for path in before}

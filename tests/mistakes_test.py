@@ -395,6 +395,8 @@ $REQA --stage=train
   /proc/run | --workdir
 --workdir=gss://bucket/run
   unknown scheme of gss://bucket/run | 'gss' | did you mean gs
+--workdir=gs://
+  gs://: no bucket | such as gs://bucket/run
 --workdir=az://bucket/run
   az://bucket/run: the package adlfs is not installed | pip install adlfs
 --workdir={folder}
