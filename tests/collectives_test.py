@@ -56,29 +56,6 @@ def test_each_collective(name):
     assert collectives.received(text, PAIRS) == pairs
 
 
-GROUPS = [
-    "{{0,2,4,6},{1,3,5,7}}",
-    "[2,4]<=[4,2]T(1,0)",
-    "mesh['a'=4,'b'=2] {'a'}",
-    "mesh['a'=2,'b'=2,'c'=2] {'a','b'}",
-    "mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b'}",
-]
-
-
-@pytest.mark.parametrize("groups", GROUPS)
-def test_the_ways_to_write_groups(groups):
-    text = program(f"  ROOT %sum = f32[8] all-reduce(%x), replica_groups={groups}, to_apply=%add")
-    assert collectives.received(text, ALONE) == 2 * 3 / 4 * 32
-    assert collectives.received(text, [0, 1] * 4) == 0  # each group lies on one chip
-
-
-def test_all_devices_are_one_group_and_groups_written_otherwise_count_as_nothing():
-    whole, unknown = (
-        program(f"  ROOT %sum = f32[8] all-reduce(%x), replica_groups={groups}") for groups in ("{}", "other<8>")
-    )
-    assert collectives.received(whole, ALONE) == 2 * 7 / 8 * 32 and collectives.received(unknown, ALONE) == 0
-
-
 def program(*lines, before=""):
     return "\n".join(
         [before, "ENTRY %main (x: f32[8]) -> f32[8] {", "  %x = f32[8]{0:T(256)} parameter(0)", *lines, "}"]
@@ -102,18 +79,6 @@ def test_what_is_sent_in_the_background_counts_once():
         f"  ROOT %r = bf16[8] all-reduce(%p), {ALL}\n}}",
     )
     assert collectives.received(text, ALONE) == 2 * 7 / 8 * 32
-
-
-def test_a_collective_in_several_fusions_counts_where_it_starts():
-    config = 'backend_config={"async_collective_fusion_config":{"flag_start":"0"}}'
-    parts = "\n".join(
-        f"%{name} (p: f32[8]) -> f32[64] {{\n  %p = f32[8] parameter(0)\n"
-        f"  %g = f32[64] all-gather(%p), {ALL}, {config}\n"
-        f'  ROOT %c = f32[64] custom-call(%g), custom_call_target="AsyncCollective{name}"\n}}'
-        for name in ("Start", "Step", "Done")
-    )
-    calls = [f"  %{name} = f32[64] fusion(%x), kind=kCustom, calls=%{name}" for name in ("Start", "Step", "Done")]
-    assert collectives.received(program(*calls, before=parts), ALONE) == 7 * 32
 
 
 @pytest.mark.parametrize(

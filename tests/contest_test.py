@@ -133,24 +133,6 @@ def test_a_system_that_breaks_ends_all_with_one_message(system, tmp_path):
     assert not left  # nobody waits for a turn that does not come
 
 
-def test_a_worker_ends_in_order_when_nobody_is_left_to_ask():
-    code = (
-        "import time; from benchmarks import worker\n"
-        "def turn():\n"
-        "    try: print('begun', flush=True); time.sleep(60)\n"
-        "    finally: print('in order')\n"
-        "worker.serve(lambda settings: turn)"
-    )
-    command = [sys.executable, "-c", code, "{}"]
-    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    process = subprocess.Popen(command, cwd=REPOSITORY, **pipes)
-    assert json.loads(process.stdout.readline()) == {"ready": True}
-    process.stdin.write("\n")
-    process.stdin.flush()
-    assert process.stderr.readline() == "begun\n"
-    assert process.communicate(timeout=20) == ("", "in order\n")  # left alone, in the middle of the turn
-
-
 def test_what_is_ours_may_not_be_missing(system):
     with pytest.raises(UserError, match="'ours' cannot run: No module named 'no_such_peer'"):
         contest.hold(Work("made up", (system("ours", "ours", [], needs="no_such_peer"),), ()), 1, None)

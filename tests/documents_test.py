@@ -141,13 +141,6 @@ def test_broken_documents(tmp_path, text, message):
         list(msmarco.read_collection(write(tmp_path / "docs.tsv", text)))
 
 
-def test_a_document_that_a_triple_names_and_the_collection_has_not(inputs, tmp_path):
-    files = (inputs / "msmarco-doctrain-queries.tsv", inputs / "msmarco-docs.tsv.gz")
-    triples = write(tmp_path / "ids.tsv", "9000\tD0\tD1\n9001\tD1\tD999\n")
-    with pytest.raises(UserError, match=r"ids\.tsv, line 2: the passage 'D999' is not in the collection"):
-        list(msmarco.read_id_triples(triples, *files, tmp_path, 9, Counts()))
-
-
 def test_a_question_without_a_positive_is_named(inputs, tmp_path, caplog):
     qrels = "".join(f"{9000 + i} 0 D{i} {int(i > 20)}\n" for i in range(DOCUMENTS))
     names = (inputs / "msmarco-docs.tsv.gz", inputs / "msmarco-doctrain-queries.tsv", write(tmp_path / "qrels", qrels))
@@ -193,16 +186,6 @@ def test_a_documents_score_is_that_of_its_best_window(finished, name):
     assert {line.split()[2] for line in (finished.folder / "runs" / name / "hybrid.trec").open()} <= {
         f"D{i}" for i in range(DOCUMENTS)
     }
-
-
-def test_the_metrics_are_those_of_the_config(finished):
-    rows = json.loads((finished.folder / "results.json").read_text())
-    found = {(row["dataset"], row["system"]): [] for row in rows}
-    for row in rows:
-        found[row["dataset"], row["system"]].append(row["metric"])
-    assert len(found) == 2 * (5 if scann.available() else 4)
-    assert all(names == ["RR@10", "R@20", "nDCG@10"] for names in found.values())
-    assert "RR@10" in (finished.folder / "report.md").read_text()
 
 
 def test_a_refresh_mines_by_the_best_window(finished):

@@ -155,17 +155,6 @@ def test_several_hosts_send_their_batches_one_after_the_other(monkeypatch):
     assert max(together) == 1
 
 
-def test_finished_shards_are_not_encoded_again(tmp_path):
-    run(tmp_path, Embed())
-    before = contents(tmp_path)
-    (tmp_path / "candidates-00001-of-00003.npy").unlink()
-    embed = Embed()
-    run(tmp_path, embed)
-    assert contents(tmp_path) == before
-    embedded = np.concatenate([ids.sum(axis=1)[ids.sum(axis=1) > 0] for ids in embed.batches])
-    assert sorted(embedded) == sorted(map(sum, TEXTS[40:80]))
-
-
 @pytest.mark.parametrize("batches", range(0, 20, 3))
 def test_cut_off_anywhere_the_files_come_out_the_same(tmp_path, batches):
     run(tmp_path / "whole", Embed())

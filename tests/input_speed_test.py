@@ -42,12 +42,6 @@ def test_the_measures_of_a_run(run):
     json.dumps(result)
 
 
-def test_without_the_trainer_the_pod_of_the_paper_is_the_measure(run):
-    result = input_speed.measure(run, trainer=False, rounds=1, seconds=0.05)
-    assert {"input", "paper"} == set(result) - {"settings", "seconds_to_first_batch"}
-    assert result["paper"]["median"] == pytest.approx(result["input"]["median"] / 474.07, rel=1e-4)
-
-
 def test_speeds_and_waiting_by_a_made_up_clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(input_speed, "time", clock)

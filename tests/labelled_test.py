@@ -49,8 +49,6 @@ def test_dpr(tmp_path, name):
     ("record", "message"),
     [
         ({"question": " "}, r"nq\.json, record 2: the query is empty"),
-        ({"question": None}, r"record 2: the field 'question' is missing"),
-        ({"positive_ctxs": None}, r"record 2: the field 'positive_ctxs' is missing or not a JSON array"),
         ({"positive_ctxs": ["x"]}, r"record 2, positive_ctxs 1: the field 'text' is missing"),
         (
             {"hard_negative_ctxs": [{"text": "x", "passage_id": [1]}]},
@@ -99,7 +97,6 @@ def test_json_lines_with_ids_several_negatives_and_empty_texts(tmp_path):
     ("line", "message"),
     [
         ("{", "line 2: not valid JSON"),
-        ("[1]", "line 2: not a JSON object"),
         ('{"positive": "a"}', "line 2: one of query, anchor, question is needed, and the line has no field for it"),
         ('{"query": "q"}', "line 2: one of positive, positives, pos, positive_passages is needed"),
         ('{"query": "q", "positive": "a", "pos": "b"}', "the line has both 'positive' and 'pos'"),
@@ -109,7 +106,6 @@ def test_json_lines_with_ids_several_negatives_and_empty_texts(tmp_path):
             '{"query": "q", "positive": {"text": "a", "id": 1.5}}',
             "line 2, positive 1: the field 'id' is missing or not",
         ),
-        ('{"query": "", "positive": "a"}', "line 2: the query is empty"),
     ],
 )
 def test_a_broken_line_of_json(tmp_path, line, message):
@@ -141,17 +137,12 @@ def test_an_array_takes_the_memory_of_a_record(tmp_path):
     ("text", "message"),
     [
         ("", r"x\.json: begins with '', but a JSON array"),
-        ('{"a": 1}', r"x\.json: begins with '\{', but a JSON array"),
         ('[{"a": 1}', r"record 2 \(char 9\): not valid JSON, a comma or the end of the array"),
-        ('[{"a": 1},', r"record 2 \(char 10\): not an object"),
-        ('[{"a": 1}, 2]', r"record 2 \(char 11\): not an object"),
         ('[{"a": 1} {"a": 2}]', r"record 2 \(char 10\): not valid JSON, a comma"),
         ('[{"a": 1}, {"a": tru}]', r"record 2 \(char 17\): not valid JSON \(Expecting value\)"),
-        ('[{"a": 1}, {"a": "cut', r"record 2 \(char 17\): not valid JSON \(Unterminated string"),
         ("[" + '{"a":' * 5000, r"record 1 .*nested too deeply"),
         ("[{}]\n{}", r"\(char 5\): not valid JSON, something follows the array"),
         (b'[{"a": "\xff"}]', r"x\.json: not UTF-8"),
-        ("[{}]".encode("utf-16"), r"x\.json: not UTF-8"),
     ],
 )
 def test_a_broken_array(tmp_path, text, message):
@@ -199,12 +190,8 @@ def test_triples_of_ids(tmp_path, name):
         ("ids.tsv", "1\tp1\tp9\n", r"ids\.tsv, line 1: the passage 'p9' is not in the collection"),
         ("q.tsv", "1\tq\n1\tr\n", r"q\.tsv, line 2: the query id '1' is there twice"),
         ("q.tsv", "1\t \n", r"q\.tsv, line 1: the query '1' is empty"),
-        ("q.tsv", "\n", r"q\.tsv: no query in it"),
-        ("q.tsv", "1 2\tq\n", r"q\.tsv, line 1: the query id '1 2' is empty or has white space"),
         ("c.tsv", "p1\ta\tb\n", r"c\.tsv, line 1: 3 fields, expected 2 between tabs: passage id, passage"),
         ("c.tsv", "p1\ta\n\np2\tb\np1\tc\n", r"c\.tsv, line 4: its passage id is there twice"),
-        ("c.tsv", b"p1\ta\np2\t\xff\n", r"c\.tsv, line 2: not UTF-8"),
-        ("c.tsv", "", r"c\.tsv: no passage in it"),
     ],
 )
 def test_broken_files_of_ids(tmp_path, name, text, message):
