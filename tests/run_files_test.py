@@ -132,6 +132,7 @@ def test_a_run_file_is_fused_with_a_system_of_the_run(tmp_path, folder):
     assert ranked["reciprocal_rank(bm25+other)"][:2] == ["d0", "d3"]
     report = (run.folder / "report.md").read_text()
     assert "| toy, weighted_sum(bm25+other) |" in report.replace("\\_", "_") and "0.5, 0.5" in report
+    assert "On the same 2 questions" in report and "interleave(bm25+other) over other" in report.replace("\\_", "_")
     rows = json.loads((run.folder / "results.json").read_text())
     assert [row["seconds"] is None for row in rows] == [False, True, True, True, True]
     path.write_text(path.read_text().replace("d1 1 9", "d4 1 9"))

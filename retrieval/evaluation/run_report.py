@@ -49,7 +49,12 @@ class Table:
 
 
 def write_report(
-    folder: Path, title: str, results: Sequence[Mapping], tables: Sequence[Table] = (), evaluated: Path | None = None
+    folder: Path,
+    title: str,
+    results: Sequence[Mapping],
+    tables: Sequence[Table] = (),
+    evaluated: Path | None = None,
+    compared: Sequence[tuple[str, str]] = (),
 ) -> None:
     """Writes `report.md`, and its plots in `plots/`, into the work directory `folder`.
 
@@ -62,6 +67,7 @@ def write_report(
       results: the rows of results.json. Data sets, systems and metrics are shown in the order of their first row.
       tables: what else is to be shown, after the results.
       evaluated: the work directory whose `per_query` files say how sure the differences are; None for none.
+      compared: systems whose differences are shown, the first over the second, beside dense, BM25 and hybrid.
 
     Raises:
       UserError: a row lacks a field, two rows give different values for one place of a table, or a line of
@@ -72,7 +78,7 @@ def write_report(
     for (dataset, split), systems in _by_test_set(results).items():
         parts += [f"## {display.inline(f'{dataset}, {split}')}", _results_table(systems)]
         if evaluated and (values := per_query.read(per_query.path_of(evaluated, dataset, split))):
-            parts += _differences_section(values)
+            parts += _differences_section(values, (*_PAIRS, *compared))
         for metric in _CURVES:
             figure = _recall_figure(systems, metric, f"{dataset}, {split}")
             if figure:
@@ -142,9 +148,9 @@ def _metric_cell(metric: str, value: float | None, best: float) -> str:
     return display.Markup(f"**{100 * value:.2f}**") if value == best else f"{100 * value:.2f}"
 
 
-def _differences_section(values: PerQuery) -> list[str]:
+def _differences_section(values: PerQuery, pairs: Sequence[tuple[str, str]]) -> list[str]:
     """A table of what one system is above another on the same questions; nothing where there are not two systems."""
-    pairs = [pair for pair in _PAIRS if set(pair) <= set(values.systems)]
+    pairs = [pair for pair in pairs if set(pair) <= set(values.systems)]
     metrics = list(filter(is_share, values.metrics))
     tests = [_tested(values, pair, metric) for pair in pairs for metric in metrics]
     if not tests:

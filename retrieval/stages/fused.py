@@ -1,6 +1,7 @@
 """Fused systems: one ranked list out of those of two or more systems of a set."""
 
 import itertools
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -12,6 +13,8 @@ from retrieval.errors import UserError, unknown_name
 from retrieval.search import fusion
 from retrieval.stages.fused_weight import FEWEST, best_weight
 from retrieval.stages.rankings import Ranking
+
+_log = logging.getLogger(__name__)
 
 INTERLEAVE, RECIPROCAL_RANK, WEIGHTED_SUM = METHODS = ("interleave", "reciprocal_rank", "weighted_sum")
 
@@ -85,6 +88,7 @@ def fuse(
         for group in _groups(fusing, method):
             parts = [by_name[system] for system in group]
             weights, validation = _weights(parts, fusing.weights, golds, depth) if method == WEIGHTED_SUM else ((), 0)
+            _log.info("set %s: %s of %s", name, method, ", ".join(group))
             scores, rows = _fuser(method, fusing.constant, weights)([_run(part) for part in parts], depth)
             yield Ranking(
                 f"{method}({'+'.join(group)})",

@@ -3,11 +3,14 @@
 import logging
 from typing import Any
 
+from ml_collections import ConfigDict
+
 from retrieval import files
 from retrieval.evaluation import display, run_report
 from retrieval.pipeline.records import details, is_done, record_of
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.search.index_kind import INDEXES
 
 _log = logging.getLogger(__name__)
 
@@ -21,12 +24,28 @@ def write_report(run: Run) -> None:
     tables = [table for table in found if table]
     corpus = run.holder("prepare").config.corpus
     trainer = run.holder("train").config
-    encoder = trainer.model.encoder if "train" in trainer.stages else "BM25"
-    title = f"{run.folder.name}: {encoder}{f' on {corpus}' if corpus else ''}"
+    title = f"{run.folder.name}: {_systems(trainer, run.config)}{f' on {corpus}' if corpus else ''}"
     evaluated = run.holder("evaluate").folder
     results = files.read_json(evaluated / "results.json")
-    run_report.write_report(run.folder, title, results, tables, evaluated)
+    run_report.write_report(run.folder, title, results, tables, evaluated, _fused(run))
     _log.info("report: %s/report.md", run.place)
+
+
+def _systems(trainer: ConfigDict, config: ConfigDict) -> str:
+    """What was trained; without that what was searched."""
+    if "train" in trainer.stages:
+        return trainer.model.encoder
+    indexes = [INDEXES[name].title for name in config.index.words if name in INDEXES]
+    return ", ".join(indexes if "index" in config.stages or not config.runs.files else ["run files"])
+
+
+def _fused(run: Run) -> list[tuple[str, str]]:
+    """Each fused system with each of its parts; not of every two systems, which would be too many to test."""
+    if run.config.fuse.pairs:
+        return []
+    notes = details(run, "evaluate").items()
+    pairs = [(name.partition(", ")[2], part) for name, note in notes for part in note.get("parts", ())]
+    return list(dict.fromkeys(pairs))
 
 
 def _table_1(run: Run) -> run_report.Table | None:
@@ -61,16 +80,19 @@ def _indexes(run: Run) -> run_report.Table | None:
     )
 
 
-def _searches(run: Run) -> run_report.Table:
+def _searches(run: Run) -> run_report.Table | None:
     names = ("queries_per_second", "recall_against_exact", "weights", "validation", *_COUNTS)
     evaluated = details(run, "evaluate")
-    rows = [[name, *(_listed(note.get(what)) for what in names)] for name, note in evaluated.items()]
+    cells = {name: [_listed(note.get(what)) for what in names] for name, note in evaluated.items()}
+    rows = [[name, *row] for name, row in cells.items() if any(cell is not None for cell in row)]
     header = ["set, system", "queries per second", "recall against exact", "weights", "validation questions", *_COUNTS]
     is_usual = any(name.endswith(", hybrid") and not note["validation"] for name, note in evaluated.items())
     notes = (
         "The weights of a hybrid that 0 validation questions chose are the usual ones, once chosen on test questions "
         "of SQuAD."
     )
+    if not rows:
+        return None
     return run_report.Table("Searches", header, rows, notes if is_usual else "")
 
 
