@@ -133,7 +133,7 @@ STAGES.register(
         write_pairs,
         reads="`training/`, `negatives/`, labelled examples of any format",
         writes="`pairs/`: TFRecord shards of labelled examples; `pairs/validation/`; `pairs/passages.jsonl`",
-        settings=("split", "pairs"),
+        settings=("split", "pairs", "sets.mind_split"),
         needs=("prepare", "sets", "mine"),
         inputs=inputs,
         outputs=("pairs",),

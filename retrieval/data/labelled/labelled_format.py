@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Counts, Example, Groups
-from retrieval.data.sets import text_files
+from retrieval.data.sets import mind, text_files
 from retrieval.data.sets.set_format import Options
 from retrieval.errors import UserError
 from retrieval.registry import Table
 
-OPTIONS = ("pairs.format", "pairs.queries", "pairs.collection", "split.seed")
+OPTIONS = ("pairs.format", "pairs.queries", "pairs.collection", "split.seed", mind.SPLIT)
 _JSON = ("[", "{")
 
 
@@ -28,12 +28,14 @@ class Settings(NamedTuple):
       format: the name of the format of files that are not JSON; '' where each file's is recognised.
       queries, collection: the files with the texts of ids; '' where there are none.
       seed: of the order of the queries.
+      until: the time from which on MIND's impressions are not trained on; '' for none.
     """
 
     format: str
     queries: str
     collection: str
     seed: int
+    until: str = ""
 
     @classmethod
     def of(cls, options: Options) -> "Settings":

@@ -18,6 +18,9 @@ from retrieval.errors import UserError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
+# In a text it stands for the token [SEP], as a word of its own: between the titles of a user's history.
+SEPARATOR = "\N{SYMBOL FOR RECORD SEPARATOR}"
+
 _NORMALIZER = {
     "type": ("BertNormalizer",),
     "clean_text": (True,),
@@ -70,11 +73,17 @@ class Vocabulary:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`; a "[SEP]" in the text is ordinary pieces of words, never the special token."""
-        return self._tokenizer.encode(text, add_special_tokens=False).ids
+        return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` for many texts at once."""
+        if any(SEPARATOR in text for text in texts):
+            return [self._with_separators(text) for text in texts]
         return [encoding.ids for part in _parts(texts) for encoding in self._encode(part)]
+
+    def _with_separators(self, text: str) -> list[int]:
+        ids = [encoding.ids for encoding in self._encode([part.strip() for part in text.split(SEPARATOR)])]
+        return list(itertools.chain(ids[0], *([self.sep_id, *rest] for rest in ids[1:])))
 
     def _encode(self, texts: Sequence[str]) -> list[Encoding]:
         return self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
@@ -144,7 +153,7 @@ class WordPiece(Vocabulary):
         super().__init__(tokens, SPECIAL_TOKENS, _bert(model, folds_accents))
         self.FILE = "vocab.txt" if folds_accents else "tokenizer.json"
         self.folds_accents = folds_accents
-        self._words = _Words(self._tokenizer)
+        self._words = _Words(self._tokenizer, self.sep_id)
 
     def encode(self, text: str) -> list[int]:
         return list(itertools.chain.from_iterable(map(self._words.__getitem__, text.split(" "))))
@@ -225,10 +234,12 @@ class _Words(dict[str, Sequence[int]]):
     words that are met most often among the first.
     """
 
-    def __init__(self, tokenizer: Tokenizer):
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, sep_id: int):
+        self._tokenizer, self._sep_id = tokenizer, sep_id
 
     def __missing__(self, word: str) -> Sequence[int]:
+        if word == SEPARATOR:
+            return (self._sep_id,)
         if len(word) > _LONGEST_KEPT:
             return self._ask(word)
         parts = _PARTS.findall(word)

@@ -1,0 +1,48 @@
+"""Impressions of MIND as labelled examples: a user's history, the news that were clicked, and those that were not."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from retrieval.data.labelled.grouping import Counts, Example, example
+from retrieval.data.labelled.labelled_format import LabelledFormat, Settings, register
+from retrieval.data.sets import mind
+from retrieval.errors import UserError
+
+
+@register
+class MindClicks(LabelledFormat):
+    """Impressions from `config.sets.mind_split` on are left out: the set is made of these."""
+
+    name = "mind"
+    what = "MIND's impressions"
+    setting = "--config.pairs.files=behaviors.tsv,… --config.pairs.collection=news.tsv"
+    example = "1⇥U1⇥11/13/2019 9:05:58 AM⇥N1⇥N3-1 N4-0"
+
+    def read(self, path: Path, counts: Counts, settings: Settings, folder: Path, pool: int) -> Iterator[Example]:
+        news = mind.read_news(Path(settings.collection))
+        left_out: Counter = Counter()
+        for impression in mind.read_behaviors(path, news, left_out):
+            at = f"{path}, impression '{impression.id}'"
+            if not mind.is_before(impression, settings.until):
+                left_out["impressions of the evaluation set"] += 1
+            elif not impression.history:
+                left_out["impressions of users without a history"] += 1
+            elif not any(impression.clicked):
+                left_out["impressions without a click"] += 1
+            else:
+                sides = ([], [])
+                for id, clicked in zip(impression.shown, impression.clicked):
+                    sides[not clicked].append(news[id])
+                if made := example(mind.history_of(impression, news), *sides, at, counts):
+                    yield made
+        counts.left_out.update(left_out)
+
+    def recognises(self, path: Path, line: str, settings: Settings) -> bool:
+        return mind.is_behavior(line)
+
+    def check(self, path: Path, settings: Settings) -> None:
+        if not settings.collection:
+            raise UserError(
+                f"{path}: impressions of MIND, whose news are elsewhere: set config.pairs.collection=news.tsv"
+            )

@@ -1,0 +1,203 @@
+"""MIND (Wu et al. 2020), the Microsoft News Dataset: what users were shown on a page, and what they clicked.
+
+    news.tsv        news id, category, sub-category, title, abstract, URL, entities of title and of abstract
+    behaviors.tsv   impression id, user, time, ids of the news that the user clicked before, news shown with -1 or -0
+
+A query is a user's history: the titles that they clicked, the newest first, with `SEPARATOR` between them, so that a
+cut loses the oldest (Lu et al. 2021, section 4.4). A candidate is a news article, its title and its abstract.
+"""
+
+import datetime
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from retrieval.config.fields import Field, Kind, declare
+from retrieval.data.corpora.source_paths import split
+from retrieval.data.sets import beir, text_files
+from retrieval.data.sets.beir import Candidate, RetrievalSet
+from retrieval.data.sets.set_format import Given, Options, SetFormat, register
+from retrieval.data.tokenizers.vocab import SEPARATOR
+from retrieval.errors import UserError
+
+_log = logging.getLogger(__name__)
+
+_NEWS = 8  # columns
+_BEHAVIORS = ("impression id", "user", "time", "history", "impressions")
+_TIME = "%m/%d/%Y %I:%M:%S %p"
+_SHOWN = re.compile(r"(\S+)-([01])")
+
+SPLIT = "sets.mind_split"
+
+
+class Impression(NamedTuple):
+    """What a user was shown at a time.
+
+    Attributes:
+      history: ids of the news that the user clicked before, the oldest first.
+      shown: ids of the news on the page, in the order of the file.
+      clicked: of each of these, whether it was clicked.
+    """
+
+    id: str
+    user: str
+    time: datetime.datetime
+    history: tuple[str, ...]
+    shown: tuple[str, ...]
+    clicked: tuple[bool, ...]
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether some of the news were clicked and some were not: otherwise every ranking is as good."""
+        return any(self.clicked) and not all(self.clicked)
+
+
+def _is_time(value: object) -> bool:
+    try:
+        return value == "" or bool(isinstance(value, str) and datetime.datetime.fromisoformat(value))
+    except ValueError:
+        return False
+
+
+declare(
+    "sets",
+    mind_split=Field(
+        "",
+        Kind("'' or a time such as 2019-11-14 or 2019-11-14T12:00", _is_time),
+        "MIND: impressions from that time on are the set, those before it are trained on; '': all are both",
+    ),
+)
+
+
+def read_news(path: Path) -> dict[str, Candidate]:
+    """News id -> title and abstract; where there is no abstract, the title is the text.
+
+    Raises:
+      UserError: a line has not eight columns, no title, or an id that is there twice; with the line.
+    """
+    news: dict[str, Candidate] = {}
+    for at, line in text_files.lines(path):
+        fields = line.split("\t")
+        if len(fields) != _NEWS:
+            raise UserError(f"{at}: {len(fields)} columns, and news.tsv of MIND has {_NEWS}; name that file first")
+        id, title, abstract = fields[0], fields[3].strip(), fields[4].strip()
+        if not title:
+            raise UserError(f"{at}: the news '{id}' has no title; drop the line")
+        if beir.check_id(id, "news id", at) in news:
+            raise UserError(f"{at}: the news id '{id}' is there twice; ids must be distinct")
+        news[id] = Candidate(id, title, abstract) if abstract else Candidate(id, "", title)
+    if not news:
+        raise UserError(f"{path}: no news in it; news.tsv of MIND is needed")
+    return news
+
+
+def read_behaviors(path: Path, news: Mapping[str, Candidate], counts: Counter | None = None) -> Iterator[Impression]:
+    """The impressions of a file, one after the other.
+
+    Args:
+      counts: is told what is left out: news that `news` has not, in histories and on pages.
+
+    Raises:
+      UserError: a line is not of MIND; with the line.
+    """
+    counts = Counter() if counts is None else counts
+    seen: set[str] = set()
+    for at, line in text_files.lines(path):
+        id, user, time, history, shown = _fields(line, at)
+        if id in seen:
+            raise UserError(f"{at}: the impression id '{id}' is there twice; ids must be distinct")
+        seen.add(id)
+        known = tuple(item for item in history.split() if item in news)
+        counts["clicks of histories on unknown news"] += len(history.split()) - len(known)
+        pages = [(item, clicked) for item, clicked in _shown(shown, at) if item in news]
+        counts["unknown news on pages"] += len(shown.split()) - len(pages)
+        counts["impressions without a history, which stay"] += not known
+        items, clicks = tuple(item for item, _ in pages), tuple(clicked for _, clicked in pages)
+        yield Impression(id, user, _time(time, at), known, items, clicks)
+
+
+def is_behavior(line: str) -> bool:
+    """Whether a line looks like one of behaviors.tsv."""
+    *_, shown = fields = line.split("\t")
+    return len(fields) == len(_BEHAVIORS) and bool(shown) and all(map(_SHOWN.fullmatch, shown.split()))
+
+
+def history_of(impression: Impression, news: Mapping[str, Candidate]) -> str:
+    """The titles that the user clicked, the newest first; of a user without a history the separator alone."""
+    titles = [news[id].title or news[id].text for id in reversed(impression.history)]
+    return f" {SEPARATOR} ".join(titles) or SEPARATOR
+
+
+def is_before(impression: Impression, time: str) -> bool:
+    """Whether an impression is to be trained on, by the value of `SPLIT`."""
+    return not time or impression.time < datetime.datetime.fromisoformat(time)
+
+
+def is_of_set(impression: Impression, time: str) -> bool:
+    """Whether an impression is to be evaluated, by the value of `SPLIT`."""
+    return not time or not is_before(impression, time)
+
+
+@register
+class Mind(SetFormat):
+    """The news on the pages of its impressions are the candidates, the clicked ones the relevant ones."""
+
+    name = "mind"
+    what = "MIND: news and impressions, as TSV"
+    setting = "--config.sets.mind=news.tsv,behaviors.tsv"
+    example = "1⇥U1⇥11/14/2019 9:05:58 AM⇥N1 N2⇥N3-1 N4-0"
+    options = (SPLIT,)
+    parts = ("news", "impressions")
+
+    def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
+        news_path, behaviors = map(Path, split(value))
+        news, counts = read_news(news_path), Counter()
+        queries, qrels, shown = {}, {}, {}
+        for impression in read_behaviors(behaviors, news, counts):
+            if not is_of_set(impression, given.options[SPLIT]):
+                counts["impressions before config.sets.mind_split, which are trained on"] += 1
+            elif not impression.is_judged:
+                counts["impressions without a click, or with nothing else"] += 1
+            else:
+                queries[impression.id] = history_of(impression, news)
+                qrels[impression.id] = {id: 1 for id, hit in zip(impression.shown, impression.clicked) if hit}
+                shown |= dict.fromkeys(impression.shown)
+        for what, number in counts.items():
+            if number:
+                _log.warning("%s: %d %s", behaviors, number, what)
+        if not queries:
+            raise UserError(f"{behaviors}: no impression is left to evaluate; look at config.sets.mind_split")
+        yield RetrievalSet(self.name, queries, [news[id] for id in shown], {"test": qrels})
+
+    def check_path(self, path: Path, options: Options) -> None:
+        at, line = next(text_files.lines(path), (str(path), ""))
+        if len(line.split("\t")) not in (_NEWS, len(_BEHAVIORS)):
+            raise UserError(f"{at}: no file of MIND; {self.setting} is needed")
+
+
+def _fields(line: str, at: str) -> list[str]:
+    fields = line.split("\t")
+    if len(fields) != len(_BEHAVIORS):
+        raise UserError(
+            f"{at}: {len(fields)} columns, and behaviors.tsv of MIND has {len(_BEHAVIORS)}: {', '.join(_BEHAVIORS)}"
+        )
+    return fields
+
+
+def _time(text: str, at: str) -> datetime.datetime:
+    try:
+        return datetime.datetime.strptime(text, _TIME)
+    except ValueError:
+        raise UserError(f"{at}: the time '{text}' is not written as 11/14/2019 9:05:58 AM; mend the line") from None
+
+
+def _shown(text: str, at: str) -> Iterator[tuple[str, bool]]:
+    if not text.strip():
+        raise UserError(f"{at}: no news was shown; the last column lists them, such as N3-1 N4-0")
+    for item in text.split():
+        if not (match := _SHOWN.fullmatch(item)):
+            raise UserError(f"{at}: '{item}' does not say whether it was clicked: N3-1 or N3-0 is needed")
+        yield match[1], match[2] == "1"

@@ -1,0 +1,197 @@
+"""The stage `impressions`: ranks the news that MIND's users were shown, and measures it as the official evaluation."""
+
+import collections
+import datetime
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from retrieval import files
+from retrieval.data.corpora import source_paths
+from retrieval.data.sets import beir, mind, text_files
+from retrieval.data.sets.mind import Impression
+from retrieval.errors import UserError
+from retrieval.evaluation import display, impressions
+from retrieval.pipeline.run import Run
+from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.search import encoding
+from retrieval.search.index_kind import EXACT, INDEXES
+from retrieval.stages import indexes
+from retrieval.stages.collection import TRAINED, UNTRAINED, Collection, open_collection
+
+_BATCH = 64  # queries that are searched at a time: of each the scores of all candidates are held
+
+_SET = mind.Mind.name
+
+Scorer = Callable[[Sequence[Impression]], Iterable[np.ndarray]]
+
+
+class History(NamedTuple):
+    """What is known from impressions before the test.
+
+    Attributes:
+      users: those that were seen.
+      clicks: of each of the news, how often it was clicked.
+      first: when each of the news was first on a page; later impressions are among those that tell.
+    """
+
+    users: set[str]
+    clicks: collections.Counter[str]
+    first: dict[str, datetime.datetime]
+
+
+def rank_impressions(run: Run) -> dict[str, Any]:
+    """Writes `impressions/`: a prediction file for each system, and `impressions.json` and `.md` with the metrics.
+
+    Raises:
+      UserError: the set was made of other impressions.
+    """
+    shown, history = _read(run)
+    collection = open_collection(run, _SET)
+    value = beir.read_judged(run.sets / _SET)
+    if list(value.queries) != [impression.id for impression in shown]:
+        raise UserError(
+            f"{run.sets / _SET}: made of other impressions than config.sets.mind has now; --stage=sets first"
+        )
+    rows = []
+    for system, scorer in _systems(run, collection, value, history):
+        ranks = [impressions.ranks(scores_N) for scores_N in scorer(shown)]
+        lines = (impressions.prediction_line(item.id, of) for item, of in zip(shown, ranks))
+        name = system.replace(" ", "_")
+        files.write_text(run.folder / "impressions" / f"{name}.txt", "".join(f"{line}\n" for line in lines))
+        rows += list(_rows(system, shown, ranks, history))
+    files.write_json(run.folder / "impressions" / "impressions.json", rows)
+    files.write_text(run.folder / "impressions" / "impressions.md", _markdown(rows))
+    return {"impressions": len(shown), "users before": len(history.users)}
+
+
+def _read(run: Run) -> tuple[list[Impression], History]:
+    """The impressions of the set, and what those before them tell."""
+    config = run.holder("sets").config
+    news_path, behaviors = map(Path, source_paths.split(config.sets.mind))
+    news, time = mind.read_news(news_path), config.sets.mind_split
+    history = History(set(), collections.Counter(), {})
+    shown: list[Impression] = []
+    for path in [behaviors, *_trained_on(run, behaviors)]:
+        for impression in mind.read_behaviors(path, news):
+            is_test = path == behaviors and mind.is_of_set(impression, time)
+            for id in impression.shown:
+                history.first[id] = min(impression.time, history.first.get(id, impression.time))
+            if is_test and impression.is_judged:
+                shown.append(impression)
+            if path != behaviors or (time and mind.is_before(impression, time)):
+                history.users.add(impression.user)
+                history.clicks.update(itertools.compress(impression.shown, impression.clicked))
+    return shown, history
+
+
+def _trained_on(run: Run, behaviors: Path) -> Iterator[Path]:
+    """The other files of impressions that the run trains on."""
+    for path in map(Path, source_paths.split(run.holder("pairs").config.pairs.files)):
+        _, line = next(text_files.lines(path), ("", ""))
+        if path != behaviors and mind.is_behavior(line):
+            yield path
+
+
+def _systems(run: Run, collection: Collection, value: beir.Judged, history: History) -> Iterator[tuple[str, Scorer]]:
+    """The name of each system, and what scores the news of impressions."""
+    yield "popularity", lambda shown: (np.array([history.clicks[id] for id in item.shown], float) for item in shown)
+    yield (
+        "most recent",
+        lambda shown: (np.array([history.first[id].timestamp() for id in item.shown]) for item in shown),
+    )
+    row_of = {id: row for row, id in enumerate(value.candidates)}
+    texts = list(value.queries.values())
+    for kind in indexes.kinds_of_words_of(collection, run.config.index.words):
+        index = indexes.open_words(kind, collection, len(row_of))
+        yield kind.system_of(index), _by_search(index, texts, row_of)
+    for system, name in ((UNTRAINED, "untrained"), (TRAINED, INDEXES[EXACT].system)):
+        if collection.has_embeddings(system):
+            collection.check_embeddings(value, system)
+            queries_QE, _ = encoding.load(collection.embeddings(system), "queries")
+            exact = indexes.open_dense(INDEXES[EXACT], collection, {}, len(row_of), system)
+            yield name, _by_search(exact, queries_QE, row_of)
+
+
+def _by_search(index: Any, queries: Any, row_of: Mapping[str, int]) -> Scorer:
+    """Scores by an index: every candidate is searched for, and those that were shown are kept."""
+
+    def score(shown: Sequence[Impression]) -> Iterator[np.ndarray]:
+        for start in range(0, len(shown), _BATCH):
+            batch = shown[start : start + _BATCH]
+            scores_QK, rows_QK = index.search(queries[start : start + _BATCH], len(row_of))
+            all_QN = np.full((len(batch), len(row_of) + 1), -np.inf, np.float32)  # the last column is of no candidate
+            np.put_along_axis(
+                all_QN, rows_QK.astype(np.int64) % (len(row_of) + 1), scores_QK.astype(np.float32), axis=1
+            )
+            for item, of in zip(batch, all_QN):
+                yield of[[row_of[id] for id in item.shown]]
+
+    return score
+
+
+def _rows(system: str, shown: Sequence[Impression], ranks: Sequence[np.ndarray], history: History) -> Iterator[dict]:
+    """The metrics over all impressions, and over those of users and of news that were not seen before."""
+    measured = [impressions.of_impression(of, np.array(item.clicked)) for item, of in zip(shown, ranks)]
+    parts = {
+        "all": [True] * len(shown),
+        "cold users": [item.user not in history.users for item in shown],
+        "no history": [not item.history for item in shown],
+        "cold news": [
+            not any(history.clicks[id] for id in itertools.compress(item.shown, item.clicked)) for item in shown
+        ],
+    }
+    for part, is_in in parts.items():
+        if chosen := list(itertools.compress(measured, is_in)):
+            values = impressions.table(chosen)
+            of_metrics = {name: {"value": mean, "plus_minus": half} for name, (mean, half) in values.items()}
+            yield {"system": system, "impressions of": part, "count": len(chosen), "metrics": of_metrics}
+
+
+def _markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    header = ["system", "impressions of", "how many", *impressions.METRICS]
+    cells = [
+        [row["system"], row["impressions of"], row["count"]]
+        + [f"{100 * value['value']:.2f} ± {100 * value['plus_minus']:.2f}" for value in row["metrics"].values()]
+        for row in rows
+    ]
+    introduction = (
+        "In percent, with 95 % intervals over impressions. Cold users have no impression before the test; cold news "
+        "were not clicked before it."
+    )
+    return f"# MIND\n\n{introduction}\n\n{display.markdown(header, cells, left=2)}\n"
+
+
+def inputs(run: Run) -> Sequence[Path]:
+    """The files of news and impressions."""
+    behaviors = [Path(path) for path in source_paths.split(run.holder("sets").config.sets.mind)]
+    return source_paths.existing([*behaviors, *(_trained_on(run, behaviors[-1]) if behaviors else ())])
+
+
+def check(run: Run) -> None:
+    """Checks that there is a set of impressions.
+
+    Raises:
+      UserError: there is none.
+    """
+    if not run.holder("sets").config.sets.mind:
+        raise UserError("stage 'impressions' ranks MIND's: set config.sets.mind=news.tsv,behaviors.tsv")
+
+
+STAGES.register(
+    "impressions",
+    Stage(
+        rank_impressions,
+        check=check,
+        reads="a set of MIND, its embeddings and indexes",
+        writes="`impressions/`: predictions, metrics of each system",
+        settings=("sets.mind", "sets.mind_split"),
+        needs=("sets", "encode", "index"),
+        also=lambda config: ("pairs",) if config.pairs.files else (),
+        inputs=inputs,
+        outputs=("impressions",),
+    ),
+)
