@@ -51,7 +51,7 @@ def test_every_decision_is_in_the_index():
 
 
 def test_every_set_of_the_config_has_a_format():
-    fields = set(ict_bfs_wlp.get_config().sets) - {"qa_patterns", "distractors"}
+    fields = set(ict_bfs_wlp.get_config().sets) - {"qa_patterns", "distractors", "mind_split"}
     assert set(SETS) == fields
 
 
@@ -72,8 +72,10 @@ def test_a_line_of_a_format_is_recognised_and_read(name, tmp_path):
     path, queries, collection = (tmp_path / file for file in ("file", "queries.tsv", "collection.tsv"))
     path.write_text(LABELLED[name].example.replace("⇥", "\t"))
     queries.write_text("1000094\tq\n")
-    collection.write_text("5399011\ta\n4239068\tb\n")
-    settings = Settings("", *((str(queries), str(collection)) if name == "id_triples" else ("", "")), 0)
+    news = "".join(f"{id}\tnews\tsub\t{title}\t\t\t[]\t[]\n" for id, title in (("N1", "q"), ("N3", "a"), ("N4", "b")))
+    collection.write_text(news if name == "mind" else "5399011\ta\n4239068\tb\n")
+    texts = {"id_triples": (str(queries), str(collection)), "mind": ("", str(collection))}
+    settings = Settings("", *texts.get(name, ("", "")), 0)
     assert labelled_format.format_of(path, settings).name == name
     with labelled_format.grouped([path], settings, tmp_path, 9) as (groups, counts):
         ((query, positives, negatives, answers),) = groups

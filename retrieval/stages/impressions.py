@@ -17,7 +17,7 @@ from retrieval.errors import UserError
 from retrieval.evaluation import display, impressions
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.search import encoding
+from retrieval.search import encoding, windows
 from retrieval.search.index_kind import EXACT, INDEXES
 from retrieval.stages import indexes
 from retrieval.stages.collection import TRAINED, UNTRAINED, Collection, open_collection
@@ -111,9 +111,7 @@ def _systems(run: Run, collection: Collection, value: beir.Judged, history: Hist
     for system, name in ((UNTRAINED, "untrained"), (TRAINED, INDEXES[EXACT].system)):
         if collection.has_embeddings(system):
             collection.check_embeddings(value, system)
-            queries_QE, _ = encoding.load(collection.embeddings(system), "queries")
-            exact = indexes.open_dense(INDEXES[EXACT], collection, {}, len(row_of), system)
-            yield name, _by_search(exact, queries_QE, row_of)
+            yield name, _by_embeddings(collection.embeddings(system), row_of)
 
 
 def _by_search(index: Any, queries: Any, row_of: Mapping[str, int]) -> Scorer:
@@ -129,6 +127,24 @@ def _by_search(index: Any, queries: Any, row_of: Mapping[str, int]) -> Scorer:
             )
             for item, of in zip(batch, all_QN):
                 yield of[[row_of[id] for id in item.shown]]
+
+    return score
+
+
+def _by_embeddings(folder: Path, row_of: Mapping[str, int]) -> Scorer:
+    """Inner products with the news that were shown; of news with several windows the best one counts."""
+    queries_QE, _ = encoding.load(folder, "queries")
+    embeddings_WE, ids = encoding.load(folder, "candidates")
+    first_N = np.searchsorted(
+        windows.owners(ids), np.arange(len(row_of) + 1)
+    )  # windows of candidate n: first[n : n + 1]
+
+    def score(shown: Sequence[Impression]) -> Iterator[np.ndarray]:
+        for item, query_E in zip(shown, queries_QE):
+            rows = [row_of[id] for id in item.shown]
+            of_rows = [np.arange(first_N[row], first_N[row + 1]) for row in rows]
+            scores = embeddings_WE[np.concatenate(of_rows)] @ query_E
+            yield np.maximum.reduceat(scores, np.cumsum([0, *map(len, of_rows[:-1])]))
 
     return score
 

@@ -114,7 +114,6 @@ def read_behaviors(path: Path, news: Mapping[str, Candidate], counts: Counter | 
         counts["clicks of histories on unknown news"] += len(history.split()) - len(known)
         pages = [(item, clicked) for item, clicked in _shown(shown, at) if item in news]
         counts["unknown news on pages"] += len(shown.split()) - len(pages)
-        counts["impressions without a history, which stay"] += not known
         items, clicks = tuple(item for item, _ in pages), tuple(clicked for _, clicked in pages)
         yield Impression(id, user, _time(time, at), known, items, clicks)
 
@@ -162,6 +161,7 @@ class Mind(SetFormat):
             elif not impression.is_judged:
                 counts["impressions without a click, or with nothing else"] += 1
             else:
+                counts["impressions without a history, which stay"] += not impression.history
                 queries[impression.id] = history_of(impression, news)
                 qrels[impression.id] = {id: 1 for id, hit in zip(impression.shown, impression.clicked) if hit}
                 shown |= dict.fromkeys(impression.shown)

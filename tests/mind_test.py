@@ -1,0 +1,183 @@
+"""MIND: news and impressions as a set, as labelled examples, and as pages to rank."""
+
+import json
+
+import numpy as np
+import pytest
+from conftest import REPOSITORY
+from support import tiny
+from support.tiny import execute
+
+from retrieval.data.labelled import labelled_format
+from retrieval.data.labelled.labelled_format import Settings
+from retrieval.data.sets import mind
+from retrieval.data.sets.set_format import SETS, Given
+from retrieval.data.tokenizers.vocab import SEPARATOR, SPECIAL_TOKENS, WordPiece
+from retrieval.errors import UserError
+from retrieval.evaluation import impressions
+from retrieval.pipeline.run import Run
+
+WORDS = "fox dog owl hen cow pig rat elk".split()
+NEWS = "".join(
+    f"N{i}\tnews\tsub\tthe {word}\t{'of a ' + word if i % 2 else ''}\turl\t[]\t[]\n" for i, word in enumerate(WORDS)
+)
+ROWS = [
+    ("1", "U1", "11/13/2019 9:05:58 AM", "N0 N1", "N2-1 N3-0"),
+    ("2", "U2", "11/13/2019 1:00:00 PM", "N1 N9", "N4-0 N2-1 N8-0"),
+    ("3", "U3", "11/13/2019 2:00:00 PM", "", "N4-1 N5-0"),
+    ("4", "U1", "11/14/2019 12:00:00 AM", "N0 N1 N2", "N3-0 N5-1 N2-0"),
+    ("5", "U4", "11/14/2019 9:00:00 AM", "", "N2-1 N6-0"),
+    ("6", "U5", "11/14/2019 9:00:00 AM", "N7", "N2-0 N6-0"),
+]
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "news.tsv").write_text(NEWS)
+    (tmp_path / "behaviors.tsv").write_text("".join("\t".join(row) + "\n" for row in ROWS))
+    return tmp_path / "news.tsv", tmp_path / "behaviors.tsv"
+
+
+def read_set(files, tmp_path, split="2019-11-14"):
+    (value,) = SETS["mind"].read(",".join(map(str, files)), Given({mind.SPLIT: split}, tmp_path, tmp_path))
+    return value
+
+
+def test_impressions_from_the_split_on_are_the_set(files, tmp_path, caplog):
+    value = read_set(files, tmp_path)
+    assert value.queries == {"4": f"the owl {SEPARATOR} the dog {SEPARATOR} the fox", "5": SEPARATOR}
+    assert value.qrels == {"test": {"4": {"N5": 1}, "5": {"N2": 1}}}
+    assert [(item.id, item.title, item.text) for item in value.candidates][:2] == [
+        ("N3", "the hen", "of a hen"),
+        ("N5", "the pig", "of a pig"),
+    ]
+    for counted in (
+        "3 impressions before",
+        "1 clicks of histories on unknown",
+        "1 unknown news",
+        "1 impressions without a click",
+    ):
+        assert counted in caplog.text
+
+
+def test_impressions_before_the_split_are_trained_on(files, tmp_path):
+    settings = Settings("", "", str(files[0]), 0, "2019-11-14")
+    assert labelled_format.format_of(files[1], settings).name == "mind"
+    with labelled_format.grouped([files[1]], settings, tmp_path, 9) as (groups, counts):
+        found = {
+            query: ([c.id for c in positives], [c.id for c in negatives]) for query, positives, negatives, _ in groups
+        }
+    assert found == {f"the dog {SEPARATOR} the fox": (["N2"], ["N3"]), "the dog": (["N2"], ["N4"])}
+    assert counts.left_out["impressions of the evaluation set"] == 3
+    assert counts.left_out["impressions of users without a history"] == 1
+
+
+def test_no_impression_is_both_trained_on_and_tested(files, tmp_path):
+    news = mind.read_news(files[0])
+    for split in ("2019-11-13T10:00", "2019-11-14", "2020-01-01"):
+        for impression in mind.read_behaviors(files[1], news):
+            assert mind.is_before(impression, split) != mind.is_of_set(impression, split)
+
+
+def test_titles_of_a_history_are_apart_by_the_special_token():
+    vocabulary = WordPiece([*SPECIAL_TOKENS, "fox", "owl"])
+    assert vocabulary.encode(f"fox {SEPARATOR} owl") == [5, vocabulary.sep_id, 6]
+    assert vocabulary.encode_batch([SEPARATOR, "fox"]) == [[vocabulary.sep_id], [5]]
+    assert vocabulary.sep_id not in vocabulary.encode("[SEP] fox")
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (("7", "U", "11/14/2019 9:00:00 AM", "N1", ""), "line 7: no news was shown"),
+        (("7", "U", "11/14/2019 9:00:00 AM", "N1", "N2"), "line 7: 'N2' does not say whether it was clicked"),
+        (("7", "U", "2019-11-14", "N1", "N2-1"), "line 7: the time '2019-11-14' is not written as"),
+        (("7", "U", "N1", "N2-1"), "line 7: 4 columns, and behaviors.tsv of MIND has 5"),
+        (("1", "U", "11/14/2019 9:00:00 AM", "N1", "N2-1"), "line 7: the impression id '1' is there twice"),
+    ],
+)
+def test_broken_impressions_end_with_file_and_line(files, tmp_path, row, message):
+    with files[1].open("a") as file:
+        file.write("\t".join(row) + "\n")
+    with pytest.raises(UserError, match=message):
+        read_set(files, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("N0\ta\tb\tt\t\tu\t[]\t[]", "line 9: the news id 'N0' is there twice"),
+        ("N9\ta\tb\t\t\tu\t[]\t[]", "line 9: the news 'N9' has no title"),
+        ("N9\ta", "line 9: 2 columns, and news.tsv of MIND has 8"),
+    ],
+)
+def test_broken_news_end_with_file_and_line(files, tmp_path, line, message):
+    with files[0].open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(UserError, match=message):
+        read_set(files, tmp_path)
+
+
+def brute_force(ranks, clicked):
+    """The metrics as the official evaluation's formulas have them, one by one."""
+    score = 1 / ranks
+    pairs = [(a, b) for a in score[clicked] for b in score[~clicked]]
+    order = np.argsort(score)[::-1]
+    hits = clicked[order].astype(float)
+    discount = np.log2(np.arange(len(hits)) + 2)
+    ndcg = {k: (hits / discount)[:k].sum() / (np.sort(hits)[::-1] / discount)[:k].sum() for k in (5, 10)}
+    return {
+        "AUC": np.mean([a > b for a, b in pairs]),
+        "MRR": (hits / (np.arange(len(hits)) + 1)).sum() / hits.sum(),
+        "nDCG@5": ndcg[5],
+        "nDCG@10": ndcg[10],
+    }
+
+
+def test_metrics_equal_the_official_formulas():
+    random = np.random.default_rng(0)
+    for _ in range(100):
+        count = random.integers(2, 30)
+        clicked = random.permutation(np.arange(count) < random.integers(1, count))
+        ranks = impressions.ranks(random.normal(size=count).round(1))
+        assert sorted(ranks) == list(range(1, count + 1))
+        expected = brute_force(ranks, clicked)
+        found = impressions.of_impression(ranks, clicked)
+        assert found == pytest.approx(expected) and list(found) == list(impressions.METRICS)
+
+
+def test_equal_scores_keep_the_order_of_the_page():
+    assert impressions.ranks(np.array([0.0, 2.0, 0.0, -np.inf])).tolist() == [2, 1, 3, 4]
+
+
+def test_a_run_ranks_the_pages_of_the_set(files, tmp_path):
+    with files[1].open("a") as file:  # more to train on
+        file.writelines(f"1{i}\tV{i}\t11/12/2019 9:00:00 AM\tN{i}\tN0-1 N7-0\n" for i in range(1, 7))
+        file.writelines(f"2{i}\tW{i}\t11/12/2019 9:00:00 AM\tN{i} N0\tN0-1 N7-0\n" for i in range(1, 7))
+    WordPiece([*SPECIAL_TOKENS, *WORDS, "the", "of", "a"]).save(tmp_path / "vocab.txt")
+    changes = {
+        "vocab": str(tmp_path / "vocab.txt"),
+        "pairs.files": str(files[1]),
+        "pairs.collection": str(files[0]),
+        "sets.mind": ",".join(map(str, files)),
+        "sets.mind_split": "2019-11-14",
+        "data.query_length": 16,
+        "data.document_length": 16,
+        "data.lanes": 1,
+        "data.negatives": 1,
+        "train.batch_size": 8,
+        "train.steps": 2,
+        "loop.validate_every": 0,
+        "split.shards": 1,
+        "split.validation": 0.1,
+    }
+    run = Run(tiny.make_config("mind", **tiny.CHEAP | changes), tmp_path / "run", REPOSITORY / "requirements.lock")
+    execute(run)
+    rows = json.loads((run.folder / "impressions" / "impressions.json").read_text())
+    systems = {row["system"] for row in rows}
+    assert {"popularity", "most recent", "bm25", "dense"} <= systems
+    parts = {row["impressions of"]: row["count"] for row in rows if row["system"] == "dense"}
+    assert parts == {"all": 2, "cold users": 1, "no history": 1, "cold news": 1}
+    assert (run.folder / "impressions" / "popularity.txt").read_text() == "4 [2,3,1]\n5 [1,2]\n"
+    assert (run.folder / "impressions" / "most_recent.txt").read_text() == "4 [2,1,3]\n5 [2,1]\n"
+    assert "± " in (run.folder / "impressions" / "impressions.md").read_text()
