@@ -15,11 +15,11 @@ import seqio
 from ml_collections import ConfigDict
 
 from retrieval import hashing
-from retrieval.config.fields import Field, declare, one_of, whole
+from retrieval.config.fields import TEXT, Field, declare, whole
 from retrieval.data.examples import features
 from retrieval.data.sets import beir
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError
+from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import metrics
 from retrieval.pipeline.run import Run
 from retrieval.recipes import examples
@@ -36,7 +36,7 @@ declare(
     validate_every=Field(5000, whole(0), "steps between validations, whose best step is the result; 0: never"),
     validate_queries=Field(1000, whole(1), "queries of a validation"),
     validate_candidates=Field(4000, whole(2), "candidates of a validation"),
-    best=Field("RR", one_of("metric", METRICS), "metric that chooses the best step"),
+    best=Field("RR", TEXT, f"metric that chooses the best step: {', '.join(METRICS)}, or one of the recipe's own"),
 )
 
 
@@ -53,11 +53,13 @@ class Pool(NamedTuple):
 
 
 def check(config: ConfigDict) -> None:
-    """Checks that something is held out to validate on.
+    """Checks that something is held out to validate on, and `loop.best`.
 
     Raises:
-      UserError: nothing is.
+      UserError: nothing is, or there is no such metric.
     """
+    if config.loop.best not in METRICS:
+        raise unknown_name("metric in config.loop.best", config.loop.best, METRICS)
     if not (examples.labelled(config) or config.data.held_out):
         raise UserError(
             f"config.loop.validate_every={config.loop.validate_every} needs passages to validate on: set "

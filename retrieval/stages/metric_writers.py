@@ -35,6 +35,7 @@ _SHOWN = {
     "share_of_peak": ".1%",
     "input_wait": ".1%",
     "validation/RR": ".4f",
+    "validation/LogLikelihood": ".4f",
 }
 
 declare("loop", wandb=Field("", TEXT, "project of Weights & Biases that gets the metrics too"))

@@ -27,6 +27,11 @@ def mlm_lengths(text: int) -> dict[str, int]:
     return {"text": text, "positions": masked, "labels": masked}
 
 
+def generation_lengths(source: int, target: int) -> dict[str, int]:
+    """The lengths that tasks of generation and their converter take."""
+    return {"source": source, "target": target}
+
+
 class TwoTowerConverter(seqio.FeatureConverter):
     """Pairs to padded rows, with one document per query or more: the positive, then hard negatives.
 
@@ -168,6 +173,36 @@ class MlmConverter(seqio.FeatureConverter):
             example = {**example, "weights": tf.ones_like(example["labels"], tf.float32)}
             lengths = self.get_model_feature_lengths(task_feature_lengths)
             return {name: _pad(values, lengths[name]) for name, values in example.items()}
+
+        return ds.map(convert)
+
+
+class GenerationConverter(seqio.FeatureConverter):
+    """Sources and targets to padded rows.
+
+    source [2 5 3 9 6 3], target [2 7 8 3], lengths 8 and 6, [SEP] = 3, become
+
+        source [2 5 3 9 6 3 0 0]   source_types [0 0 0 1 1 1 0 0]   target [2 7 8 3 0 0]
+    """
+
+    TASK_FEATURES = {name: _Spec(tf.int32) for name in ("source", "target")}
+    MODEL_FEATURES = TASK_FEATURES | {"source_types": _Spec(tf.int32)}
+    PACKING_FEATURE_DTYPES: Mapping[str, tf.dtypes.DType] = {}
+
+    def __init__(self, sep_id: int):
+        """The argument is the id of [SEP]."""
+        super().__init__(pack=False, apply_length_check=False)
+        self._sep_id = sep_id
+
+    def get_model_feature_lengths(self, task_feature_lengths: Mapping[str, int]) -> Mapping[str, int]:
+        """Rows have the task's lengths."""
+        return {**task_feature_lengths, "source_types": task_feature_lengths["source"]}
+
+    def _convert_features(self, ds: tf.data.Dataset, task_feature_lengths: Mapping[str, int]) -> tf.data.Dataset:
+        def convert(example: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+            source = _pad(example["source"], task_feature_lengths["source"])
+            target = _pad(example["target"], task_feature_lengths["target"])
+            return {"source": source, "source_types": _types(source, self._sep_id), "target": target}
 
         return ds.map(convert)
 

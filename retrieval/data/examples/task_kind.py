@@ -62,6 +62,9 @@ KINDS.register(
         {"positive_ids": Feature()},
     ),
 )
+KINDS.register(
+    "generation", ExampleKind("sources and what is written of each", {"source": Feature(), "target": Feature()})
+)
 KINDS.register("masked", ExampleKind("masked texts", {name: Feature() for name in ("text", "positions", "labels")}))
 
 

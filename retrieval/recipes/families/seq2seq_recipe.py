@@ -1,0 +1,129 @@
+"""The recipe 'seq2seq': an encoder-decoder that writes a text from another, such as a query from a passage.
+
+doc2query (Nogueira et al. 2019) writes queries; ProQA writes questions of a paragraph and an answer.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import seqio
+from flax import nnx
+
+from retrieval.config.fields import SHARE_BELOW, SWITCH, Field, declare, whole
+from retrieval.data.examples import features
+from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.errors import UserError
+from retrieval.models.encoder_decoder import EncoderDecoder, WriterConfig, teacher_forced
+from retrieval.models.transformer import TransformerConfig
+from retrieval.models.two_tower import TwoTower
+from retrieval.models.warm_start import copy_encoder
+from retrieval.pipeline.run import Run
+from retrieval.recipes import writing_validation
+from retrieval.recipes.batch_fields import text_of, token_count
+from retrieval.recipes.encoder_sizes import encoder_sizes
+from retrieval.recipes.placement import gather
+from retrieval.recipes.recipe import RECIPES, Recipe, copy_parameters
+from retrieval.training import losses
+from retrieval.training.loop import Objective
+
+declare(
+    "model.writer",
+    layers=Field(6, whole(1), "layers of the decoder that writes; its other sizes are the encoder's"),
+    pre_norm=Field(
+        True, SWITCH, "whether the encoder's norms stand before its sublayers; an own encoder has them after"
+    ),
+    copy=Field(False, SWITCH, "whether tokens can be copied from the source (a pointer network)"),
+)
+declare(
+    "train",
+    label_smoothing=Field(0.0, SHARE_BELOW, "share of a token's label that is spread over the vocabulary; paper: 0.1"),
+)
+
+
+class Seq2SeqRecipe(Recipe):
+    """The tokens of a target are predicted from the source and from the target's tokens before them."""
+
+    kind = "generation"
+    label = "a model that writes"
+    sides = {}
+    head = ("writer",)
+
+    def build(self, vocab_size: int) -> EncoderDecoder:
+        """An encoder-decoder. It writes `data.query_length` - 1 tokens at most: the start token is not written."""
+        self.check()
+        config, writer = self.config, self.config.model.writer
+        sizes = TransformerConfig(**encoder_sizes(config, vocab_size), pre_norm=writer.pre_norm)
+        decoder = WriterConfig(writer.layers, config.data.query_length - 1, writer.copy)
+        return EncoderDecoder(sizes, decoder, rngs=nnx.Rngs(config.seed))
+
+    def check(self) -> None:
+        """As `Recipe.check`; a Transformer writes, of texts that are not packed and have no negatives."""
+        super().check()
+        config = self.config
+        if config.model.encoder != "transformer":
+            raise UserError(
+                f"config.model.encoder is '{config.model.encoder}', which cannot write: set "
+                "config.model.encoder=transformer"
+            )
+        if config.data.negatives:
+            raise UserError(f"config.data.negatives={config.data.negatives}: {self.label} reads none: set it to 0")
+        if packed := [side for side in ("query", "document") if config.data.pack[side]]:
+            raise UserError(
+                f"config.data.pack.{packed[0]}={config.data.pack[packed[0]]}: {self.label} takes one text a row: set 0"
+            )
+
+    def takes_encoder(self, other: Any) -> bool:
+        """From another model that writes it takes everything."""
+        return not isinstance(other, Seq2SeqRecipe)
+
+    def start_from(self, model: nnx.Module, trained: nnx.Module) -> None:
+        """All of another model that writes, or the encoder of another model: of two towers, the documents'."""
+        assert isinstance(model, EncoderDecoder), "`build` makes one"
+        if isinstance(trained, EncoderDecoder):
+            copy_parameters(trained, model)
+            return
+        if self.config.model.writer.pre_norm:
+            raise UserError(
+                "an encoder whose norms stand after its sublayers: set config.model.writer.pre_norm=False to start "
+                "from it"
+            )
+        if isinstance(trained, TwoTower):
+            trained = getattr(trained, "document_tower", trained.query_tower)
+        encoder: Any = trained
+        copy_encoder(encoder.encoder, model.encoder, "the encoder of a model that writes")
+
+    def lengths(self, positives: int = 0) -> dict[str, int]:
+        """Sources are as long as documents, targets as queries."""
+        return features.generation_lengths(self.config.data.document_length, self.config.data.query_length)
+
+    def converter(self, sep_id: int, positives: int = 0) -> seqio.FeatureConverter:
+        """As `Recipe.converter`."""
+        return features.GenerationConverter(sep_id)
+
+    def check_validation(self) -> None:
+        """Checks that there is a metric to choose the best step by."""
+        writing_validation.check(self.config.loop.best)
+
+    def validation(
+        self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh
+    ) -> Callable[[Any], dict[str, float]]:
+        """How probable the held-out queries are."""
+        self.check_validation()
+        return writing_validation.make(run, vocabulary, mesh)
+
+    def objective(self, bound: Callable[[Any], Any]) -> Objective:
+        """The cross-entropy of all tokens of the targets."""
+        smoothing = self.config.train.label_smoothing
+
+        def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
+            seen_BL, labels_BL, weights_BL = teacher_forced(batch["target"])
+            logits_BLV = bound(gather(params))(text_of(batch, "source"), seen_BL, key)
+            loss_B, metrics = losses.token_cross_entropy(logits_BLV, labels_BL, weights_BL, smoothing=smoothing)
+            B = len(seen_BL)
+            return loss_B, metrics | {"tokens": token_count(batch["source"], B) + token_count(batch["target"], B)}
+
+        return of_batch
+
+
+RECIPES.register("seq2seq", Seq2SeqRecipe)
