@@ -1,0 +1,204 @@
+"""The stage `generate`: passages to queries that they may answer, by a trained model that writes."""
+
+import collections as counters
+import functools
+import itertools
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import tqdm
+from ml_collections import ConfigDict
+
+from retrieval import files
+from retrieval.config.fields import NOT_NEGATIVE, POSITIVE, TEXTS, Field, declare, one_of, whole
+from retrieval.data.sets.beir import Candidate
+from retrieval.errors import UserError, unknown_name
+from retrieval.models.encoder_decoder import EncoderDecoder
+from retrieval.pipeline.run import Run
+from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.recipes import writer
+from retrieval.recipes.initial_parameters import check_vocabulary, load_parameters
+from retrieval.recipes.recipe import recipe_of
+from retrieval.recipes.writer import SAMPLE, WAYS, Decoding, Writer, WrittenText
+from retrieval.runtime import hosts
+from retrieval.search.expansions import Expansion, to_line
+from retrieval.stages.collection import Collection, collections, of_pairs
+
+_log = logging.getLogger(__name__)
+
+FOLDER = "generated"
+# What is counted of the texts that were written.
+WRITTEN, KEPT, EMPTY, DUPLICATES, CUT = (
+    "texts",
+    "kept",
+    "left out: empty",
+    "left out: the passage has the same",
+    "kept, but cut at config.generate.tokens",
+)
+
+# From passages to what is written of each.
+Write = Callable[[Sequence[Candidate]], list[list[WrittenText]]]
+
+declare(
+    "generate",
+    collections=Field((), TEXTS, "evaluation sets whose passages are read, and 'corpus'; (): all"),
+    queries=Field(5, whole(1), "queries of a passage; docTTTTTquery appends 40"),
+    way=Field(SAMPLE, one_of("way of writing", WAYS), "sample (top-k), beam, or greedy, which writes one query"),
+    tokens=Field(0, whole(0), "tokens of a query at most, with its end; 0: as many as the model was trained to write"),
+    top_k=Field(10, whole(1), "tokens that each token is drawn from, the most probable"),
+    temperature=Field(1.0, POSITIVE, "below 1 probable tokens are drawn more often than the model says"),
+    beams=Field(4, whole(1), "texts that beam search keeps"),
+    length_penalty=Field(0.0, NOT_NEGATIVE, "exponent by which beam search excuses long texts; 0: not at all"),
+    batch_size=Field(64, whole(1), "passages of a batch"),
+    shard_size=Field(4096, whole(1), "passages of a shard: a run that was cut off goes on with the next one"),
+)
+
+
+def generate(run: Run) -> dict[str, Any]:
+    """Writes `generated/NAME.jsonl` for every collection; returns the counts of each."""
+    write = functools.cache(functools.partial(_writer, run))
+    return {item.name: _generate(item, run, lambda passages: write().write(passages)) for item in _chosen(run)}
+
+
+def _generate(collection: Collection, run: Run, write: Write) -> dict[str, int]:
+    """Writes a collection's file: its shards, those of this host, and when all are there the whole."""
+    folder, size = run.folder / FOLDER / collection.name, run.config.generate.shard_size
+    total = _check_passages(collection)
+    count = -(-total // size)
+    folder.mkdir(parents=True, exist_ok=True)
+    own = [shard for shard in range(jax.process_index(), count, jax.process_count())]
+    paths = {shard: folder / f"{shard:05d}-of-{count:05d}.json" for shard in range(count)}
+    passages = collection.candidates()
+    for shard in tqdm.tqdm(range(count), desc=f"generate {collection.name}", mininterval=2):
+        members = list(itertools.islice(passages, size))
+        if shard in own and not paths[shard].exists():
+            files.write_json(paths[shard], _shard(members, write))
+    return hosts.on_first(lambda: _join(list(paths.values()), folder.with_suffix(".jsonl"), total))
+
+
+def _shard(passages: Sequence[Candidate], write: Write) -> dict[str, Any]:
+    """The lines of some passages, and what was counted."""
+    lines, counts = [], counters.Counter()
+    for passage, texts in zip(passages, write(passages)):
+        seen: set[str] = set()
+        for text in texts:
+            counts[WRITTEN] += 1
+            if not text.text or text.text in seen:
+                counts[DUPLICATES if text.text else EMPTY] += 1
+                continue
+            seen.add(text.text)
+            counts[KEPT] += 1
+            counts[CUT] += text.is_cut
+            lines.append(to_line(Expansion(passage.id, text.text, text.log_probability)))
+    return {"counts": counts, "lines": lines}
+
+
+def _join(shards: Sequence[Path], path: Path, passages: int) -> dict[str, int]:
+    """Writes one file of all shards, whole or not at all, and deletes them; returns the counts."""
+    counts = counters.Counter(dict.fromkeys((WRITTEN, KEPT, EMPTY, DUPLICATES, CUT), 0))
+    with files.atomic(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        for shard in map(files.read_json, shards):
+            file.writelines(shard["lines"])
+            counts.update(shard["counts"])
+    files.remove(path.with_suffix(""))
+    left_out = ", ".join(f"{what} {counts[what]:,}" for what in (EMPTY, DUPLICATES, CUT))
+    _log.info("%s: %d queries of %d passages; %s", path.name, counts[KEPT], passages, left_out)
+    return {"passages": passages, **counts}
+
+
+def _writer(run: Run) -> Writer:
+    """The trained model of the run or of its base."""
+    holder, vocabulary = run.holder("train").folder, run.load_vocabulary()
+    check_vocabulary(run, holder, "config.base")
+    config, model = load_parameters(holder, len(vocabulary), run.config.mesh)
+    assert isinstance(model, EncoderDecoder), "`check` refuses others"
+    return Writer(config, vocabulary, model, _decoding(run.config, config), run.config.generate.batch_size)
+
+
+def _decoding(config: ConfigDict, trained: ConfigDict) -> Decoding:
+    own = config.generate
+    tokens = own.tokens or trained.data.query_length - 1
+    more = {name: own[name] for name in ("beams", "length_penalty", "top_k", "temperature")}
+    return Decoding(own.way, own.queries, tokens, **more, seed=config.seed)
+
+
+def _chosen(run: Run) -> Iterator[Collection]:
+    """The collections that the config names.
+
+    Raises:
+      UserError: there is no such collection.
+    """
+    known = {item.name: item for item in collections(run)}
+    for name in run.config.generate.collections or known:
+        if name not in known:
+            raise unknown_name("collection in config.generate.collections", name, known)
+        yield known[name]
+
+
+def _check_passages(collection: Collection) -> int:
+    """How many passages there are, before any of them is read by the model.
+
+    Raises:
+      UserError: one has no text.
+    """
+    count = 0
+    for count, passage in enumerate(collection.candidates(), 1):
+        if not (passage.title.strip() or passage.text.strip()):
+            raise UserError(
+                f"{', '.join(map(str, collection.files))}: passage '{passage.id}', number {count}, has neither title "
+                "nor text, and nothing can be asked about it: leave it out of the set"
+            )
+    if not count:
+        raise UserError(f"{', '.join(map(str, collection.files))}: no passage to write queries of")
+    return count
+
+
+def check_settings(config: ConfigDict) -> None:
+    """Checks how queries are to be written.
+
+    Raises:
+      UserError: the settings do not fit each other.
+    """
+    writer.check(_decoding(config, config))
+
+
+def check(run: Run) -> None:
+    """Checks that the model of the run writes, and queries as long as those that are asked for.
+
+    Raises:
+      UserError: it does not.
+    """
+    holder = run.holder("train")
+    trained = run.config if holder.folder == run.folder else holder.config
+    if recipe_of(trained).kind != "generation":
+        raise UserError(
+            f"stage 'generate' needs a model that writes, and {holder.place} has {recipe_of(trained).label}: set "
+            "config.recipe=seq2seq, or config.base to a run of one"
+        )
+    most = trained.data.query_length - 1
+    if run.config.generate.tokens > most:
+        raise UserError(
+            f"config.generate.tokens={run.config.generate.tokens}: the model has positions for {most}, "
+            f"config.data.query_length={trained.data.query_length} without the start: ask for {most} at most, or train "
+            "with longer queries"
+        )
+
+
+STAGES.register(
+    "generate",
+    Stage(
+        generate,
+        check_settings=check_settings,
+        check=check,
+        reads="checkpoint, sets, passages",
+        writes="`generated/NAME.jsonl`: queries of the passages of each set",
+        settings=("seed", "generate", "encode.corpus"),
+        needs=("prepare", "sets", "train"),
+        also=of_pairs,
+        outputs=(FOLDER,),
+        everywhere=True,
+    ),
+)
