@@ -1,0 +1,187 @@
+"""The README's commands run as they stand there, on toy data and at tiny sizes."""
+
+import bz2
+import gzip
+import json
+import os
+import re
+import shlex
+import shutil
+import socket
+
+import pytest
+from conftest import REPOSITORY
+from support import children, toy_corpus
+from support.command_flags import forget_flags
+from support.tiny import CHEAP, as_flags
+
+from retrieval import main
+from retrieval.cli import command_line
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
+
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```sh\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+LINES = [line for block in BLOCKS for line in block.replace("\\\n", " ").splitlines()]
+QUICKSTART = "./launch/quickstart.sh"
+PROGRAM = "python -m retrieval.main "
+
+TOY = {"corpus": "DATA/pages-articles.xml.bz2", "sets.pydocs": False, "sets.reqa": "DATA/dev-v1.1.json.gz"}
+OF_BERT = {
+    "model.num_layers": 2,
+    "model.num_heads": 4,
+    "model.mlp_size": 24,
+    "model.embed_dim": 0,
+    "model.remat": "none",
+}
+SHORT = {"train.steps": 2, "loop.validate_every": 0, "encode.untrained": False}
+# What the first command of a work directory is given beside its own arguments.
+SIZES = {
+    "runs/quickstart": as_flags(**TOY, **CHEAP, **SHORT),
+    "runs/own": as_flags(**CHEAP, **SHORT, **{"data.rates.wlp": 0}),
+    "runs/pairs": as_flags(**OF_BERT, **SHORT, **{"data.document_length": 20, "train.batch_size": 8}),
+    "runs/wiki": as_flags(**SHORT),
+    "runs/nfcorpus": [],
+    "shared/paper": as_flags(**CHEAP, **SHORT),
+}
+
+
+def arguments_of(line):
+    """What a line gives to the program; that of the quickstart stands in the script."""
+    if line == QUICKSTART:
+        (line,) = re.findall(rf"{PROGRAM}.*$", (REPOSITORY / QUICKSTART).read_text(), re.MULTILINE)
+        line = line.replace(' "$@"', "")
+    return shlex.split(line.partition(PROGRAM)[2].replace("=/shared/", "=shared/"))
+
+
+COMMANDS = [arguments_of(line) for line in LINES if PROGRAM in line or line == QUICKSTART]
+
+
+def flag(arguments, name):
+    return next((argument.partition("=")[2] for argument in arguments if argument.startswith(f"--{name}=")), "")
+
+
+def numbers(place):
+    """The commands of a work directory."""
+    return [number for number, command in enumerate(COMMANDS) if flag(command, "workdir") == place]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with `DATA` and `BERT`, for the commands."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "configs").symlink_to(REPOSITORY / "configs")
+    (home / "DATA" / "docs").mkdir(parents=True)
+    data = toy_corpus.write_inputs(home / "DATA")
+    (data / "pages-articles.xml.bz2").write_bytes(bz2.compress((data / "dump.xml").read_bytes()))
+    (data / "dev-v1.1.json.gz").write_bytes(gzip.compress((data / "squad.json").read_bytes()))
+    for number in range(40):
+        texts = [paragraph.text for section in toy_corpus.article(number).sections for paragraph in section.paragraphs]
+        pages = f"# {toy_corpus.title(number)}\n\n{texts[0]}\n\n## Life\n\n{' '.join(texts[1:])}\n"
+        (data / "docs" / f"{number}.md").write_text(pages)
+    animals = [toy_corpus.title(number).lower() for number in range(60)]
+    pairs = [{"query": name, "positives": [f"the {name} lives"], "negatives": ["the grass"]} for name in animals]
+    for name in ("pairs", "test"):
+        (data / f"{name}.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    write_beir(data / "nfcorpus")
+    words = [*toy_corpus.COLOURS, *toy_corpus.ANIMALS, "the", "lives", "grass"]
+    bert = shutil.copytree(REPOSITORY / "tests" / "golden" / "bert", home / "BERT")
+    for folder in (bert, data):
+        WordPiece([*SPECIAL_TOKENS, *words, *(f"w{i}" for i in range(45 - len(words)))]).save(folder / "vocab.txt")
+    return home
+
+
+def write_beir(folder):
+    """Two passages, and a question for each."""
+    (folder / "qrels").mkdir(parents=True)
+    passages = [{"_id": "d0", "title": "", "text": "the red fox sleeps"}, {"_id": "d1", "title": "", "text": "a whale"}]
+    queries = [{"_id": "q0", "text": "where does the red fox sleep"}, {"_id": "q1", "text": "does a whale swim"}]
+    for name, records in (("corpus", passages), ("queries", queries)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq0\td0\t1\nq1\td1\t1\n")
+
+
+@pytest.fixture(scope="module")
+def done():
+    """The numbers of the commands that were run in `home`."""
+    return set()
+
+
+@pytest.fixture
+def run(home, done, monkeypatch):
+    """Runs a command by its number, once, after those that it stands on."""
+    monkeypatch.chdir(home)
+
+    def run(number):
+        arguments = COMMANDS[number]
+        place = flag(arguments, "workdir")
+        for earlier in [*numbers(flag(arguments, "config.base")), *numbers(place)]:
+            if earlier < number and earlier not in done:
+                run(earlier)
+        first = number == numbers(place)[0]
+        done.add(number)
+        execute([*arguments, *(SIZES[place] if first else [])])
+
+    return run
+
+
+def execute(arguments):
+    forget_flags()
+    main.main(command_line.parse_flags(["main", *arguments]))
+
+
+@pytest.mark.parametrize(
+    ("place", "written"),
+    [
+        ("runs/pairs", "report.md"),
+        ("runs/wiki", "export/README.md"),
+        ("runs/nfcorpus", "report.md"),
+    ],
+)
+def test_the_commands_of_a_run(place, written, run, home):
+    for number in numbers(place):
+        run(number)
+    assert (home / place / written).is_file()
+
+
+@pytest.mark.parametrize("place", ["runs/quickstart", "runs/own"])
+def test_the_commands_of_a_run_that_is_searched(place, run, capsys):
+    for number in numbers(place):
+        run(number)
+    said = capsys.readouterr().out
+    assert "--stage=search" in COMMANDS[numbers(place)[-1]]
+    assert all(f"\n{system}\n" in said for system in ("dense", "merged")) and "\n  5. " in said
+
+
+def test_the_command_of_a_pod(home, monkeypatch):
+    """A pod of one host, which needs a process of its own; what comes before training is made without one."""
+    monkeypatch.chdir(home)
+    (number,) = numbers("shared/paper")
+    arguments = [*COMMANDS[number], *SIZES["shared/paper"]]
+    alone = [argument.replace("shared/paper", "shared/alone") for argument in arguments if argument != "--multihost"]
+    execute([*alone, "--stage=prepare,sets"])
+    shutil.copytree(home / "shared" / "alone", home / "shared" / "paper")
+    child = children.FORK_SERVER.Process(target=run_pod, args=(arguments, home))
+    child.start()
+    child.join()
+    assert child.exitcode == 0, (home / "log.txt").read_text()
+    assert (home / "shared" / "paper" / "report.md").is_file()
+
+
+def run_pod(arguments, home):
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        os.environ["JAX_COORDINATOR_ADDRESS"] = f"127.0.0.1:{found.getsockname()[1]}"
+    os.environ.update(JAX_NUM_PROCESSES="1", JAX_PROCESS_ID="0")
+    children._run(arguments, home / "log.txt", None, children.XLA_FLAGS, home)
+
+
+def test_every_line_is_a_command_that_is_run_or_sets_the_machine_up():
+    versions = dict(re.findall(r"^([\w-]+)==(\S+)", (REPOSITORY / "requirements.lock").read_text(), re.MULTILINE))
+    others = [line.split("#")[0].strip() for line in LINES if PROGRAM not in line and line != QUICKSTART]
+    assert others == [
+        "source launch/environment.sh",
+        "source .venv/bin/activate",
+        f'pip install "jax[cuda12]=={versions["jax"]}"',
+        f'pip install "jax[tpu]=={versions["jax"]}"',
+    ]
+    assert {flag(command, "workdir") for command in COMMANDS} == SIZES.keys()
