@@ -12,7 +12,8 @@ At the size of a laptop, on a share of an evaluation set's questions with BM25's
     python -m retrieval.main --config=configs/monobert.py:local --workdir=runs/monobert --config.base=runs/mlm \\
         --config.train.init_from=runs/mlm --config.sets.beir=scifact --config.split.set=scifact
 
-`rerank.runs` names what is reranked: a run of this work directory or its base, such as bm25, or a TREC file.
+`rerank.systems` names what is reranked: bm25, or other systems of this run or its base. The runs of other people's
+systems are files, in `runs.files`. The paper trains on the official BM25's negatives; ours are `rerank.trained_on`.
 """
 
 from ml_collections import ConfigDict
@@ -27,13 +28,14 @@ def get_config(size: str = "paper") -> ConfigDict:
     config = on_labelled_examples(sized(size, paper=_paper, local=_local))
     config.recipe = "reranker"
     config.train.loss = "class_cross_entropy"
+    config.rerank.trained_on = ("bm25",)
     return config
 
 
 def _paper() -> ConfigDict:
     """A batch is 64 triples: 64 pairs that are relevant, and 64 that are not."""
     config = defaults()
-    config.stages = ("sets", "index", "pairs", "train", "evaluate", "report")
+    config.stages = ("sets", "index", "pairs", "train", "evaluate", "rerank", "report")
     config.index.update(bm25_k1=0.82, bm25_b=0.68)
     config.evaluate.depth = 1000
     config.data.update(query_length=64, document_length=512, negatives=1)
@@ -45,9 +47,10 @@ def _paper() -> ConfigDict:
 
 def _local() -> ConfigDict:
     config = laptop.defaults()
-    config.stages = ("sets", "index", "mine", "pairs", "train", "evaluate", "report")
+    config.stages = ("sets", "index", "mine", "pairs", "train", "evaluate", "rerank", "report")
     config.data.update(query_length=32, document_length=128, negatives=3)
     config.mine.last = 100
+    config.rerank.depths = (5, 10, 50, 100)
     config.train.update(steps=600, batch_size=16, learning_rate=5e-4, temperature=1.0)
     config.loop.update(checkpoint_every=100, validate_every=100, validate_queries=100, validate_candidates=2000)
     return config

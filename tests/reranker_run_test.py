@@ -8,6 +8,7 @@ import pytest
 from flax import nnx
 from support.tiny import execute, make_run
 
+from retrieval.evaluation import result_files
 from retrieval.models.cross_encoder import CrossEncoder
 from retrieval.models.cross_encoder_folder import read_cross_encoder
 from retrieval.models.hugging_face import BertFolder
@@ -22,7 +23,7 @@ from retrieval.stages import check
 def trained(inputs, tmp_path_factory):
     """Half of the toy questions to train on, an eighth to validate on."""
     changes = {
-        "stages": ("prepare", "sets", "index", "mine", "pairs", "train", "evaluate", "report"),
+        "stages": ("prepare", "sets", "index", "mine", "pairs", "train", "evaluate", "rerank", "report"),
         "split.set": "reqa",
         "split.ratio": 0.5,
         "split.validation": 0.25,
@@ -32,6 +33,7 @@ def trained(inputs, tmp_path_factory):
         "loop.validate_every": 2,
         "loop.validate_negatives": 5,
         "encode.corpus": False,
+        "rerank.depths": (5, 10),
     }
     run = make_run("monobert", inputs, tmp_path_factory.mktemp("reranker") / "run", **changes)
     check.check(run, run.config.stages)
@@ -46,6 +48,14 @@ def test_it_is_trained_and_validated(trained):
     assert len(losses) == len(validations) == 2
     assert losses[0]["loss"] == pytest.approx(np.log(2), abs=0.05) and losses[0]["spread"] > 0
     assert all(1 / 6 <= value <= 1 for value in validations)  # one positive and five others
+
+
+def test_its_systems_are_among_the_results(trained):
+    rows = result_files.rows(trained.folder)
+    assert {row["system"] for row in rows} == {"bm25", "bm25+rerank@5", "bm25+rerank@10"}
+    assert {len(row) for row in rows} == {8}
+    report = (trained.folder / "report.md").read_text()
+    assert "bm25+rerank@10" in report and "## Reranking by depth" in report and "## Consistency factor" in report
 
 
 @pytest.fixture(scope="module")

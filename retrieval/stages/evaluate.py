@@ -88,7 +88,7 @@ def evaluate(run: Run) -> dict[str, Any]:
         value, lists = _rankings(run, beir.read_judged(folder), files_of_set)
         if run.config.evaluate.runs:
             for ranking in lists:
-                _write_run(run.folder / "runs" / value.name, value, ranking)
+                write_run(run.folder / "runs" / value.name, value, ranking)
         scores = [each for ranking in lists for each in by_judgements(value, ranking, asked)]
         if value.answers and (names := metrics_of_answers(value, asked, depth)):
             scores += by_answers(folder, value, lists, names)
@@ -158,7 +158,7 @@ def _validation(run: Run, collection: Collection, value: Judged) -> Validation |
     return Validation(queries, embeddings_QE, golds, own, len(value.candidates))
 
 
-def _write_run(folder: Path, value: Judged, ranking: Ranking) -> None:
+def write_run(folder: Path, value: Judged, ranking: Ranking) -> None:
     name = ranking.system.replace(" ", "_")
     runs.write_run(folder / f"{name}.trec", list(value.queries), value.candidates, ranking.scores, ranking.rows, name)
 

@@ -1,12 +1,13 @@
 """The stage `report`: tables and plots of what a run found."""
 
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.evaluation import display, run_report
+from retrieval.evaluation import display, result_files, run_report
 from retrieval.pipeline.records import details, is_done, record_of
 from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
@@ -21,12 +22,14 @@ _COUNTS = ("queries left out", "queries without results")
 def write_report(run: Run) -> None:
     """Writes `report.md` and its plots from `results.json`, `per_query`, the metrics of training and the records."""
     found = (_table_1(run), _table_2(run), _indexes(run), _searches(run), _plan(run), _stages(run))
-    tables = [table for table in found if table]
+    tables = [*_reranked(run), *(table for table in found if table)]
     corpus = run.holder("prepare").config.corpus
     trainer = run.holder("train").config
     title = f"{run.folder.name}: {_systems(trainer, run.config)}{f' on {corpus}' if corpus else ''}"
     evaluated = run.holder("evaluate").folder
-    results = files.read_json(evaluated / "results.json")
+    results = files.read_json(evaluated / result_files.NAME)
+    if is_done(run, "rerank"):
+        results += files.read_json(run.holder("rerank").folder / result_files.RERANKED / result_files.NAME)
     run_report.write_report(run.folder, title, results, tables, evaluated, _fused(run))
     _log.info("report: %s/report.md", run.place)
 
@@ -46,6 +49,31 @@ def _fused(run: Run) -> list[tuple[str, str]]:
     notes = details(run, "evaluate").items()
     pairs = [(name.partition(", ")[2], part) for name, note in notes for part in note.get("parts", ())]
     return list(dict.fromkeys(pairs))
+
+
+def _reranked(run: Run) -> Iterator[run_report.Table]:
+    """Metrics by depth, before and after reranking, and consistency factors."""
+    told = details(run, "rerank") or {}
+    if table := told.get("depths"):
+        names = list(table[0]["after"])
+        header = ["set", "split", "system", "depth n", "R@n"]
+        header += [cell for name in names for cell in (f"{name} before", f"{name} after")]
+        rows = [
+            [row["set"], row["split"], row["system"], row["depth"], f"{100 * row['recall']:.2f}"]
+            + [f"{100 * row[when][name]:.2f}" for name in names for when in ("before", "after")]
+            for row in table
+        ]
+        notes = "The first n results are reranked, and the rest is dropped (Zhan et al. 2020, Table 2 and Figure 1)."
+        yield run_report.Table("Reranking by depth", header, rows, notes)
+    if factors := told.get("consistency"):
+        depths = list(factors[0]["factors"])
+        rows = [
+            [row["set"], row["system"], row["trained on"], *(f"{row['factors'][depth]:.3f}" for depth in depths)]
+            for row in factors
+        ]
+        header = ["set", "system", "trained on", *(f"n = {depth}" for depth in depths)]
+        notes = "The share of the first n results that the other system has too (Zhan et al. 2020, equation 5)."
+        yield run_report.Table("Consistency factor", header, rows, notes)
 
 
 def _table_1(run: Run) -> run_report.Table | None:
@@ -125,6 +153,7 @@ STAGES.register(
         reads="everything",
         writes="`report.md`, `plots/`",
         needs=("evaluate",),
+        wants=("rerank",),
         leaves=("report.md", "plots"),
         always=True,
     ),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from retrieval.errors import UserError
-from retrieval.evaluation import per_query, significance
+from retrieval.evaluation import per_query, result_files, significance
 from retrieval.evaluation.training_metrics import read_training
 from retrieval.files import read_json
 from retrieval.studies.claims import Cell
@@ -112,8 +112,9 @@ class Results:
         """
         if len(cell.runs) != 1 or cell.over or not self.has(cell.runs[0]):
             return None
-        values = per_query.read(per_query.path_of(self.folder / cell.runs[0], cell.dataset, cell.split))
-        return values and values.of(cell.system, cell.metric)
+        read = result_files.of_queries(self.folder / cell.runs[0], cell.dataset, cell.split)
+        measured = (values.of(cell.system, cell.metric) for values in read)
+        return next((values for values in measured if values is not None), None)
 
     def _load(self, run: str) -> dict[tuple, tuple[str, float]] | None:
         if run not in self._runs:
@@ -182,16 +183,15 @@ def _difference(a: float | None, b: float | None) -> float | None:
 def _read(folder: Path) -> dict[tuple, tuple[str, float]]:
     """(system, dataset, split, metric) -> where it stands, and the fraction; of results, training and similarity."""
     values = {}
-    for at, key, value in itertools.chain(
-        _results(folder / "results.json"), _validations(folder), _similarities(folder / "similarity.json")
-    ):
+    results = (_results(place / result_files.NAME) for place in result_files.folders(folder))
+    for at, key, value in itertools.chain(*results, _validations(folder), _similarities(folder / "similarity.json")):
         if values.setdefault(key, (at, value))[1] != value:
             raise UserError(f"{at}: {value} is a second value of {', '.join(key)}; remove one")
     return values
 
 
 def _results(path: Path) -> Iterator[tuple[str, tuple, float]]:
-    rows = read_json(path) if path.is_file() else []
+    rows = read_json(path)
     if not isinstance(rows, list):
         raise UserError(f"{path}: not a list of results; evaluate the run again")
     for number, row in enumerate(rows):

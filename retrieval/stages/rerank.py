@@ -1,0 +1,344 @@
+"""The stage `rerank`: the first results of any systems, put in the order of a reranker's scores.
+
+At each depth n the first n results of a run are reranked, and the rest is dropped (Zhan et al. 2020, section 4.4). A
+pair of a query and a candidate is scored once, whatever the number of systems and depths that have it.
+"""
+
+import itertools
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from retrieval import files
+from retrieval.config.fields import TEXT, TEXTS, Field, declare, whole, whole_numbers
+from retrieval.data.sets import beir
+from retrieval.data.sets.beir import Judged
+from retrieval.data.sets.candidate_texts import CandidateTexts
+from retrieval.errors import UserError, unknown_name
+from retrieval.evaluation import depths, result_files
+from retrieval.evaluation.metrics import check_name
+from retrieval.pipeline.run import Run
+from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.recipes import rerankers
+from retrieval.runtime import hosts
+from retrieval.runtime.store import is_url
+from retrieval.stages import evaluate, run_files
+from retrieval.stages.collection import set_names
+from retrieval.stages.rankings import Ranking, others
+from retrieval.stages.run_files import Lists, RunFile
+from retrieval.stages.scored_pairs import Scorer
+
+_log = logging.getLogger(__name__)
+
+FOLDER = result_files.RERANKED
+_MODEL = "config.rerank.model"
+
+declare(
+    "rerank",
+    systems=Field(("bm25",), TEXTS, "systems whose runs are reranked, as tables name them; those of runs.files too"),
+    model=Field("", TEXT, "work directory of a reranker, folder of a cross-encoder, or a system whose scores count"),
+    depths=Field((5, 10, 50, 500, 1000), whole_numbers("a tuple of depths, such as 10,100", 1), "results to rerank"),
+    measures=Field(("RR@10",), TEXTS, "metrics of the table by depth, beside recall"),
+    trained_on=Field((), TEXTS, "systems that the reranker's negatives are from, for the consistency factor"),
+    trained_depth=Field(1000, whole(1), "results of those systems that count"),
+    shard_size=Field(8192, whole(1), "pairs of a file of scores; a run that was killed goes on after the last one"),
+)
+
+
+class Reranked(NamedTuple):
+    """The lists of some systems of a set, and their new scores.
+
+    Attributes:
+      lists: of each system, scores and rows [Q, deepest].
+      scores: [Q, deepest] of each; what stands beside a row of -1 means nothing.
+      references: the lists of the systems that the reranker was trained on.
+      seconds: that a pair takes; None where another run has the scores.
+      missing: pairs that this run has not.
+    """
+
+    folder: Path
+    value: Judged
+    lists: list[Lists]
+    scores: list[np.ndarray]
+    references: list[Lists]
+    seconds: float | None = None
+    missing: int = 0
+
+
+def rerank(run: Run) -> dict[str, Any]:
+    """Writes `reranked/`: runs by depth, `results.json`, `per_query/` and the scores of all pairs.
+
+    Returns the tables of the report: metrics by depth, and consistency factors.
+    """
+    fields = run.config.rerank
+    runs = _runs(run)
+    scorer = None
+    if not is_system(fields.model):
+        scorer = Scorer(run.config, rerankers.open_reranker(run, fields.model, _MODEL), fields.shard_size)
+    reranked = [_rerank_set(run, run.sets / name, runs[name], scorer) for name in runs]
+    return hosts.on_first(lambda: _finish(run, reranked))
+
+
+def check_settings(config: ConfigDict) -> None:
+    """Checks systems, depths and metrics.
+
+    Raises:
+      UserError: there is no system or no depth, or a metric is unknown.
+    """
+    fields = config.rerank
+    for name in ("systems", "depths"):
+        if not fields[name]:
+            raise UserError(f"config.rerank.{name}=() reranks nothing: name one or more")
+        if len(set(fields[name])) != len(fields[name]):
+            raise UserError(f"config.rerank.{name}={tuple(fields[name])}: one is there twice; leave it out")
+    for measure in fields.measures:
+        check_name(measure)
+
+
+def check(run: Run) -> None:
+    """Checks that there is a reranker, and runs to rerank.
+
+    Raises:
+      UserError: there is none, or the runs are too short.
+    """
+    evaluated, deepest = run.holder("evaluate").config, max(run.config.rerank.depths)
+    if "evaluate" not in evaluated.stages or not evaluated.evaluate.runs:
+        raise UserError(
+            "stage 'rerank' reads the runs that the stage 'evaluate' writes: add 'evaluate' to config.stages, with "
+            "config.evaluate.runs=True, or name a run that has it in config.base"
+        )
+    if evaluated.evaluate.depth < deepest:
+        raise UserError(
+            f"config.rerank.depths={tuple(run.config.rerank.depths)}, but runs have config.evaluate.depth="
+            f"{evaluated.evaluate.depth} results: raise that to {deepest}, or take smaller depths"
+        )
+    if not is_system(run.config.rerank.model):
+        rerankers.check(run, run.config.rerank.model, _MODEL)
+
+
+def is_system(model: str) -> bool:
+    """Whether `rerank.model` names a system, whose scores take the place of a model's."""
+    return bool(model) and "/" not in model and not is_url(model) and not Path(model).is_dir()
+
+
+def inputs(run: Run) -> Sequence[Path]:
+    """The files that tell whether the reranker has changed."""
+    model = run.config.rerank.model
+    return () if is_system(model) else rerankers.inputs(run, model, _MODEL)
+
+
+def also(config: ConfigDict) -> tuple[str, ...]:
+    """`train`, where the run's own reranker is meant."""
+    return () if config.rerank.model else ("train",)
+
+
+def _runs(run: Run) -> dict[str, dict[str, RunFile]]:
+    """Of every set that has a run of a system which is to be reranked: the system -> its run.
+
+    Raises:
+      UserError: no set has a run of a system.
+    """
+    fields, folder = run.config.rerank, run.holder("evaluate").folder / "runs"
+    paths = {name: {path.stem: path for path in sorted((folder / name).glob("*.trec"))} for name in set_names(run)}
+    wanted = [*fields.systems, *fields.trained_on, *([fields.model] if is_system(fields.model) else [])]
+    for system in wanted:
+        if not any(_stem(system) in there for there in paths.values()):
+            known = [stem for there in paths.values() for stem in there]
+            field = _MODEL if system == fields.model else "config.rerank"
+            raise unknown_name(f"system in {field}, which has no run in {folder},", system, dict.fromkeys(known))
+    return {
+        name: {system: RunFile(system, there[_stem(system)]) for system in wanted if _stem(system) in there}
+        for name, there in paths.items()
+        if any(_stem(system) in there for system in fields.systems)
+    }
+
+
+def _stem(system: str) -> str:
+    return system.replace(" ", "_")
+
+
+def _rerank_set(run: Run, folder: Path, runs: dict[str, RunFile], scorer: Scorer | None) -> Reranked:
+    fields = run.config.rerank
+    # Runs that `evaluate` has written: where they name more than the set has, that was allowed there.
+    value, lists = run_files.read([*runs.values()], beir.read_judged(folder), run_files.ALLOW)
+    by_name = {each.system: each for each in lists}
+    of_files = {file.system for file in run_files.run_files(run.holder("evaluate").config.runs.files)}
+    first = [
+        _first(by_name[system], value, max(fields.depths), system in of_files)
+        for system in fields.systems
+        if system in by_name
+    ]
+    references = [by_name[system] for system in fields.trained_on if system in by_name]
+    if scorer is None:
+        if fields.model not in by_name:
+            raise UserError(f"config.rerank.model={fields.model}: that system has no run for the set '{value.name}'")
+        scores, missing = _scores_of(by_name[fields.model], first)
+        return Reranked(folder, value, first, scores, references, missing=missing)
+    store = run.folder / FOLDER / "scores" / value.name
+    scores, seconds = _by_model(folder / "corpus.jsonl", store, value, scorer, first)
+    return Reranked(folder, value, first, scores, references, seconds)
+
+
+def _first(lists: Lists, value: Judged, depth: int, is_of_file: bool) -> Lists:
+    """The first results of a system, without the query itself."""
+    # What this project searched has fewer where there is no more to find; of a file nobody knows.
+    if is_of_file and lists.rows.shape[1] < depth:
+        raise UserError(
+            f"config.rerank.depths: the first {depth} results are to be reranked, and the run of '{lists.system}' for "
+            f"the set '{value.name}' has at most {lists.rows.shape[1]}: take smaller depths, or a longer run"
+        )
+    scores_QK, rows_QK = others(lists.scores, lists.rows, value.queries, value.own, depth)
+    more = ((0, 0), (0, depth - rows_QK.shape[1]))
+    scores_QK, rows_QK = np.pad(scores_QK, more, constant_values=-np.inf), np.pad(rows_QK, more, constant_values=-1)
+    return lists._replace(scores=scores_QK, rows=rows_QK)
+
+
+def _scores_of(other: Lists, lists: Sequence[Lists]) -> tuple[list[np.ndarray], int]:
+    """The scores that another system gave, and how many it did not give: these come last and keep their order."""
+    scores, missing = [], 0
+    for each in lists:
+        scores_QK = np.full(each.rows.shape, -np.inf, np.float32)
+        for number, rows in enumerate(each.rows.tolist()):
+            known = {row: score for row, score in zip(other.rows[number].tolist(), other.scores[number].tolist())}
+            known.pop(-1, None)
+            last = min(known.values(), default=0.0)
+            below = range(1, len(rows) + 1)
+            scores_QK[number] = [known.get(row, last - place) for row, place in zip(rows, below)]
+            missing += sum(row >= 0 and row not in known for row in rows)
+        scores.append(scores_QK)
+    return scores, missing
+
+
+def _by_model(
+    corpus: Path, store: Path, value: Judged, scorer: Scorer, lists: Sequence[Lists]
+) -> tuple[list[np.ndarray], float]:
+    """A model's scores of all lists, and the seconds that a pair takes."""
+    N = len(value.candidates)
+    keys_P = np.unique(np.concatenate([_keys(each.rows, N) for each in lists]))
+    with CandidateTexts(corpus) as texts:
+        _check_texts(texts, value, np.unique(keys_P % N), corpus)
+        pairs = (divmod(int(key), N) for key in keys_P)
+        queries = list(value.queries.values())
+        values_P, seconds = scorer.score(store, queries, pairs, len(keys_P), texts.__getitem__)
+    scores = []
+    for each in lists:
+        scores_QK = np.full(each.rows.shape, -np.inf, np.float32)
+        scores_QK[each.rows >= 0] = values_P[np.searchsorted(keys_P, _keys(each.rows, N))]
+        scores.append(scores_QK)
+    return scores, seconds
+
+
+def _keys(rows_QK: np.ndarray, candidates: int) -> np.ndarray:
+    """A number for every pair of a query and a candidate in some lists, in their order."""
+    keys_QK = np.arange(len(rows_QK), dtype=np.int64)[:, None] * candidates + rows_QK
+    return keys_QK[rows_QK >= 0]
+
+
+def _check_texts(texts: CandidateTexts, value: Judged, rows: np.ndarray, corpus: Path) -> None:
+    """Every passage has a text."""
+    if len(rows) and rows[-1] >= len(texts):
+        raise UserError(
+            f"{corpus}: no text of the candidate '{value.candidates[rows[-1]]}', which a run names: a model cannot "
+            "score it; take a set with all texts, or the scores of a run in config.rerank.model"
+        )
+    if blank := np.intersect1d(rows, texts.blank).tolist():
+        raise UserError(
+            f"{corpus}, line {blank[0] + 1}: the passage '{texts[blank[0]].id}' is empty, and a reranker cannot judge "
+            "it: write a text, or leave it out of the set"
+        )
+
+
+def _finish(run: Run, reranked: Sequence[Reranked]) -> dict[str, Any]:
+    """Writes runs and metrics; returns the tables."""
+    asked, wanted = run.config.evaluate.metrics, run.config.rerank.depths
+    rows, table, consistency = [], [], []
+    folder = run.folder / FOLDER
+    for each in reranked:
+        _warn(each)
+        rankings = [ranking for depth in wanted for ranking in _rankings(each, depth)]
+        for ranking in rankings:
+            evaluate.write_run(folder / "runs" / each.value.name, each.value, ranking)
+        scores = [one for ranking in rankings for one in evaluate.by_judgements(each.value, ranking, asked)]
+        if each.value.answers and (names := evaluate.metrics_of_answers(each.value, asked, max(wanted))):
+            scores += evaluate.by_answers(each.folder, each.value, rankings, names)
+        evaluate.write_per_query(folder, each.value.name, scores)
+        rows += [row for one in scores for row in evaluate.result_rows(each.value.name, one)]
+        table += _by_depth(each, wanted, run.config.rerank.measures)
+        consistency += _consistency(each, wanted, run.config.rerank.trained_depth)
+    files.write_json(folder / result_files.NAME, rows)
+    return {"depths": table, "consistency": consistency}
+
+
+def _rankings(each: Reranked, depth: int) -> Iterator[Ranking]:
+    """Every system's list at a depth."""
+    for lists, scores_QK in zip(each.lists, each.scores):
+        scores_QD, rows_QD = depths.reranked(scores_QK, lists.rows, depth)
+        seconds = each.seconds and each.seconds * int((rows_QD >= 0).sum())
+        yield Ranking(f"{lists.system}+rerank@{depth}", scores_QD, rows_QD, seconds)
+
+
+def _warn(each: Reranked) -> None:
+    """Says what is strange about the scores."""
+    if each.missing:
+        pairs = sum(int((lists.rows >= 0).sum()) for lists in each.lists)
+        _log.warning(
+            "set %s: %d of %d pairs have no score in the run of config.rerank.model, and come last",
+            *(each.value.name, each.missing, pairs),
+        )
+    for lists, scores_QK in zip(each.lists, each.scores):
+        is_result_QK = lists.rows >= 0
+        highest_Q = np.where(is_result_QK, scores_QK, -np.inf).max(axis=1)
+        lowest_Q = np.where(is_result_QK, scores_QK, np.inf).min(axis=1)
+        alike_Q = (highest_Q == lowest_Q) & (is_result_QK.sum(axis=1) > 1)
+        if alike_Q.any():
+            _log.warning(
+                "set %s: the scores of %d of %d queries are all alike; the results of %s keep their order there",
+                *(each.value.name, alike_Q.sum(), len(alike_Q), lists.system),
+            )
+
+
+def _by_depth(each: Reranked, wanted: Sequence[int], measures: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Recall and metrics of every system at every depth, before and after (Table 2 and Figure 1)."""
+    queries, value = list(each.value.queries), each.value
+    for (lists, scores_QK), (rule, qrels) in itertools.product(zip(each.lists, each.scores), value.qrels.items()):
+        before, after = (
+            depths.by_depth(new_QK, lists.rows, wanted, queries, value.candidates, qrels, measures)
+            for new_QK in (lists.scores, scores_QK)
+        )
+        for depth in wanted:
+            yield {"set": value.name, "split": rule, "system": lists.system, "depth": depth} | {
+                "recall": round(after[depth][f"R@{depth}"], 6),
+                "before": {name: round(before[depth][name], 6) for name in measures},
+                "after": {name: round(after[depth][name], 6) for name in measures},
+            }
+
+
+def _consistency(each: Reranked, wanted: Sequence[int], trained_depth: int) -> Iterator[dict[str, Any]]:
+    """The share of each list that the reranker may have seen in training (equation 5, Figure 2)."""
+    for reference, lists in itertools.product(each.references, each.lists):
+        factors = depths.consistency_factor(lists.rows, reference.rows[:, :trained_depth], wanted)
+        shares = {str(depth): round(factor, 6) for depth, factor in factors.items()}
+        yield {"set": each.value.name, "system": lists.system, "trained on": reference.system, "factors": shares}
+
+
+STAGES.register(
+    "rerank",
+    Stage(
+        rerank,
+        check_settings=check_settings,
+        check=check,
+        reads="runs, a reranker's checkpoint or folder, texts of sets",
+        writes="`reranked/`: runs by depth, their metrics, the scores of all pairs",
+        settings=("rerank", "evaluate.metrics", "data.query_length", "data.document_length", "model.dtype"),
+        uses=("encode.batch_tokens",),
+        needs=("sets", "evaluate"),
+        also=also,
+        inputs=inputs,
+        outputs=(FOLDER,),
+        everywhere=True,
+    ),
+)
