@@ -25,9 +25,10 @@ from retrieval import files
 from retrieval.cli import command_line
 from retrieval.errors import UserError
 from retrieval.pipeline import records, runner
-from retrieval.pipeline.run import Run, kept_config
+from retrieval.pipeline.work_directory import kept_config
 from retrieval.recipes import examples
 from retrieval.recipes.placement import make_mesh
+from retrieval.run import Run
 
 _TRAINER = flags.DEFINE_bool("trainer", True, "Measure the trainer too; not for a model that is too big for here.")
 

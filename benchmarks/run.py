@@ -22,9 +22,10 @@ from benchmarks.works import WORKS, Sizes
 from retrieval import files
 from retrieval.cli import command_line
 from retrieval.errors import UserError, unknown_name
-from retrieval.pipeline.run import Run, kept_config
+from retrieval.pipeline import preflight
 from retrieval.pipeline.runner import run_stage, take_run
-from retrieval.stages import check
+from retrieval.pipeline.work_directory import kept_config
+from retrieval.run import Run
 
 _WORKS = flags.DEFINE_list("works", None, f"Works, of {', '.join(WORKS)}; all by default.")
 _PEER_PYTHON = flags.DEFINE_string("peer_python", None, "The interpreter in which benchmarks/peers.txt is installed.")
@@ -104,7 +105,7 @@ def _run() -> Run:
     folder = Path(command_line.WORKDIR.value)
     config = command_line.CONFIG.value or kept_config(folder)
     run = Run(config, folder, folder / "requirements.lock")
-    check.check(run, config.stages)
+    preflight.check(run, config.stages)
     take_run(run)
     for stage in config.stages:
         run_stage(run, stage)

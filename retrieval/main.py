@@ -53,14 +53,14 @@ def _run(workdir: str, folder: Path, copy: mirror.Mirror | None = None) -> None:
     """Runs the stages in a folder, which may be the local one of a work directory on a store."""
     # Worker processes import this file: they must not have to import JAX and TensorFlow with it.
     from retrieval.config.experiment import load_plugins
-    from retrieval.pipeline.run import Run
+    from retrieval.pipeline import preflight
     from retrieval.pipeline.runner import run_stage, take_run
-    from retrieval.stages.check import check
+    from retrieval.run import Run
 
     config = command_line.CONFIG.value or _config_of(folder, workdir)
     names = _stages(config)
     run = Run(config, folder, REPOSITORY / "requirements.lock", _QUERY.value, copy)
-    hosts.on_first(lambda: check(run, names, command_line.overridden()))
+    hosts.on_first(lambda: preflight.check(run, names, command_line.overridden()))
     load_plugins(config.plugins)  # on every host
     hosts.on_first(lambda: take_run(run))
     for name in names:
@@ -86,7 +86,7 @@ def _config_of(folder: Path, workdir: str) -> ConfigDict:
             "--config is missing: an experiment such as --config=configs/ict_bfs_wlp.py:local "
             f"(it can be left out only for a work directory that has a config.json; {workdir} has none)"
         )
-    from retrieval.stages.check import read_config
+    from retrieval.pipeline.preflight import read_config
 
     return read_config(folder)
 

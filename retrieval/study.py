@@ -32,11 +32,11 @@ from retrieval.config import experiment
 from retrieval.data.sets import splits
 from retrieval.data.sets.set_format import SETS
 from retrieval.errors import UserError, unknown_name
-from retrieval.pipeline import records, runner
-from retrieval.pipeline.run import Run
+from retrieval.pipeline import preflight, records, runner
 from retrieval.recipes import examples, initial_parameters
+from retrieval.run import Run
 from retrieval.runtime.store import is_url
-from retrieval.stages import check, prepare, sets
+from retrieval.stages import prepare, sets
 from retrieval.studies import claims, study_report
 from retrieval.studies.study_results import Results
 
@@ -121,7 +121,7 @@ def check_table(table: dict[str, Entry]) -> None:
     for entry in table.values():
         try:
             experiment.check(entry.run.config)
-            check.check_combinations(entry.run.config, entry.run.config.stages)
+            preflight.check_settings(entry.run.config, entry.run.config.stages)
             if start := trained.get(entry.run.config.train.init_from):
                 initial_parameters.check_sizes(entry.run.config, start)
         except UserError as error:
@@ -141,7 +141,8 @@ def check_sources(config: ConfigDict, entries: Sequence[Entry]) -> None:
         own = entry.run.config
         try:
             if "prepare" in own.stages:
-                prepare.check(own)
+                prepare.check_settings(own)
+                prepare.check_files(own)
             if "sets" in own.stages:
                 sets.check(own, "prepare" in own.stages or bool(entry.needs))
                 for form, field in sets.formats(own):

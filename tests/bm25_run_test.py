@@ -9,9 +9,9 @@ from support.tiny import execute
 from configs import bm25
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS
 from retrieval.errors import UserError
-from retrieval.pipeline.run import Run
+from retrieval.pipeline import preflight
+from retrieval.run import Run
 from retrieval.search.bm25 import Bm25Index
-from retrieval.stages import check
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_other_words_make_the_index_anew_and_the_old_one_is_not_searched(tmp_pat
     ):
         run = make_run(tmp_path, folder, **change)
         with pytest.raises(UserError, match=r"what stage 'index' made with other settings"):
-            check.check(run, ["evaluate"])
+            preflight.check(run, ["evaluate"])
         execute(run, "index")
         assert said in description(run)
     run = make_run(tmp_path, folder, **{"index.bm25_also": (0.9, 0.4)})

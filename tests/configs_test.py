@@ -11,12 +11,12 @@ from configs.studies import pretraining_tasks
 from retrieval.cli import config_files
 from retrieval.config import experiment
 from retrieval.errors import UserError
+from retrieval.pipeline import preflight
 from retrieval.pipeline.records import get_field
 from retrieval.pipeline.stage import STAGES
 from retrieval.recipes import initial_parameters
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import abstract_model, build_model, recipe_of
-from retrieval.stages import check
 
 NAMES = [Path(name).stem for name in config_files.described() if "studies" not in name]
 
@@ -39,7 +39,7 @@ def test_builds_and_names_only_stages_and_fields_that_exist(name, size):
     config.corpus = config.corpus or "dump.xml.bz2"
     config.sets.reqa = "dev.json"
     experiment.check(config)
-    check.check_combinations(config, (*config.stages, "plan", "search"))
+    preflight.check_settings(config, (*config.stages, "plan", "search"))
 
 
 def test_a_config_packs_both_sides_or_none():
@@ -89,7 +89,7 @@ def test_ances_warm_up_is_its_authors_and_is_gone_on_from():
         initial_parameters.check_sizes(load("ance"), config)
     experiment.check(config)
     config.sets.reqa = "dev.json"
-    check.check_combinations(config, (*config.stages, "plan"))
+    preflight.check_settings(config, (*config.stages, "plan"))
 
 
 def test_seed_encoders_setting():

@@ -14,14 +14,15 @@ from retrieval.data.sets import beir, msmarco, splits, trec
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
-from retrieval.pipeline.run import Run
+from retrieval.pipeline import preflight
 from retrieval.recipes import examples, train_state, validation
 from retrieval.recipes.placement import local_mesh, make_mesh, parameters_of
 from retrieval.recipes.recipe import abstract_model
 from retrieval.recipes.towers import Embedder, build_towers, candidate_windows, query_tokens
+from retrieval.run import Run
 from retrieval.search import encoding, scann
 from retrieval.search.index_kind import INDEXES
-from retrieval.stages import check, evaluate, hard_negatives, indexes
+from retrieval.stages import evaluate, hard_negatives, indexes
 from retrieval.stages.collection import open_collection
 
 CHANGES = tiny.CHEAP | {
@@ -90,12 +91,12 @@ def finished(inputs, tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
     execute(tiny.make_run("ict", inputs, folder / "corpus", stages=("prepare",)), "prepare")
     warm_up = make_run(folder / "warm_up", inputs, base=str(folder / "corpus"))
-    check.check(warm_up, warm_up.config.stages)
+    preflight.check(warm_up, warm_up.config.stages)
     execute(warm_up, "sets", "index", "mine", "pairs")
     stages = ("train", "encode", "index", "evaluate", "report")
     changes = {"stages": stages, "base": str(warm_up.folder), "mine.refresh_every": 2}
     run = make_run(folder / "run", inputs, **changes)
-    check.check(run, stages)
+    preflight.check(run, stages)
     execute(run)
     return run
 

@@ -16,13 +16,13 @@ from support.tiny import execute, fine_tuning, make_run
 from retrieval.data.sets import reqa
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
-from retrieval.pipeline import records
-from retrieval.pipeline.run import Run
+from retrieval.pipeline import preflight, records
 from retrieval.recipes import initial_parameters, validation
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import build_model
+from retrieval.run import Run
 from retrieval.search import scann
-from retrieval.stages import check, export, train
+from retrieval.stages import export, train
 
 
 def results(folder):
@@ -233,7 +233,7 @@ def without_corpus(tmp_path_factory):
     config.loop.update(checkpoint_every=2, validate_every=2)
     config.index.dense, config.stages = "exact", (*config.stages[:-1], "export")
     run = Run(config, root / "run", REPOSITORY / "requirements.lock")
-    check.check(run, config.stages)
+    preflight.check(run, config.stages)
     execute(run)
     return run
 
@@ -242,7 +242,7 @@ def test_bert_learns_from_labelled_examples_without_a_corpus(without_corpus):
     run = without_corpus
     assert {system for system, _, _ in results(run.folder)} >= {"bm25", "dense"} and not run.corpus.exists()
     assert WordPiece.load(run.folder / "export" / "vocab.txt").tokens == WordPiece.load(run.vocabulary).tokens
-    check.check(run, ("encode", "export"))
+    preflight.check(run, ("encode", "export"))
     made = {name: records.is_current(run, name) for name in ("sets", "pairs", "train", "encode", "export")}
     assert all(made.values()), made
 
@@ -258,20 +258,20 @@ def test_another_vocabulary_of_a_run_without_a_corpus_is_noticed(without_corpus,
     for name in ("pairs", "train", "encode", "export"):
         assert not records.is_current(run, name)
     with pytest.raises(UserError, match=f"trained with another vocabulary than {bert}/vocab.txt; use its own"):
-        check.check(run, ("encode",))
+        preflight.check(run, ("encode",))
     run.config.train.init_from = ""
     with pytest.raises(UserError, match=f"pairs: tokenised with another vocabulary than {bert}/vocab.txt has now"):
         train.train(run)
     (bert / "vocab.txt").unlink()
     with pytest.raises(UserError, match=r"bert: a folder, but config\.vocab takes files"):
-        check.check(run, ("pairs",))
+        preflight.check(run, ("pairs",))
 
 
 def test_on_a_run_without_a_corpus_its_vocabulary_serves(without_corpus, tmp_path):
     config = without_corpus.config.copy_and_resolve_references()
     config.base, config.vocab, config.stages = str(without_corpus.folder), "", ("encode",)
     run = Run(config, tmp_path / "run", without_corpus.lock)
-    check.check(run, ("encode",))
+    preflight.check(run, ("encode",))
     assert run.vocabulary == without_corpus.vocabulary
 
 
@@ -400,7 +400,7 @@ def test_a_new_set_is_evaluated_by_one_command_that_encodes_nothing_else(inputs,
     config = importlib.import_module("configs.evaluate").get_config()
     config.base, config.sets.beir = str(finished.folder), str(new)
     run = Run(config, tmp_path / "run", finished.lock)
-    check.check(run, config.stages)
+    preflight.check(run, config.stages)
     execute(run)
     assert [path.name for path in (run.folder / "embeddings").iterdir()] == ["new"]
     assert [path.name for path in (run.folder / "embeddings" / "new").iterdir()] == ["trained"]
@@ -452,7 +452,7 @@ def test_what_the_base_made_of_its_own_towers_is_not_mixed_with_others(inputs, f
     with pytest.raises(
         UserError, match=rf"stage '{asked}' would read what stage '\w+' of .* made of its own '\w+', and"
     ):
-        check.check(dataclasses.replace(run, query="What?"), [asked])
+        preflight.check(dataclasses.replace(run, query="What?"), [asked])
     assert not export.results(run)
 
 

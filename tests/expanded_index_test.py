@@ -11,11 +11,11 @@ from support.tiny import execute
 from configs import bm25
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
-from retrieval.pipeline.run import Run
+from retrieval.pipeline import preflight
+from retrieval.run import Run
 from retrieval.search import deepct_kind
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.index_kind import INDEXES, Texts
-from retrieval.stages import check
 
 PASSAGES = [
     Candidate("d0", "Lynx", "A cat of the north."),
@@ -165,7 +165,7 @@ def test_the_kinds_stand_beside_bm25_and_follow_their_files(run, tmp_path):
 def test_a_missing_file_is_said_before_the_run(run, tmp_path, field):
     run.config.index[field] = str(tmp_path / "absent.jsonl")
     with pytest.raises(UserError, match=rf"config\.index\.{field}=.*absent\.jsonl: no such file; name a \.jsonl file"):
-        check.check(run, run.config.stages)
+        preflight.check(run, run.config.stages)
     run.config.index[field] = ""
     with pytest.raises(UserError, match=rf"config\.index\.{field}=: a file is needed"):
-        check.check(run, run.config.stages)
+        preflight.check(run, run.config.stages)

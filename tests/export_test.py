@@ -19,10 +19,10 @@ from retrieval.evaluation import card
 from retrieval.models import export_files as folders
 from retrieval.models.hugging_face import BertFolder
 from retrieval.pipeline import records
-from retrieval.pipeline.run import Run
 from retrieval.recipes import initial_parameters
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.towers import candidate_windows, token_types
+from retrieval.run import Run
 from retrieval.stages import export as stage
 
 

@@ -26,7 +26,7 @@ from retrieval.data.shards import shard_steps
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.evaluation import metrics
-from retrieval.stages import check
+from retrieval.pipeline import preflight
 
 PLACE = re.compile(
     r"line \d+|record \d+|article \d+|\(char \d+\)|config\.\w+|not valid JSON|not UTF-8|cannot be read|is empty|lacks"
@@ -349,7 +349,7 @@ def test_configs_of_work_directories(rounds, tmp_path):
     path = tmp_path / "config.json"
 
     def read():
-        value = check.read_config(tmp_path)
+        value = preflight.read_config(tmp_path)
         assert value.train.steps + 1 and value.stages is not None and json.loads(value.to_json())
 
     fuzz(rounds, path, json.loads(config.get_config("local").to_json()), as_json, read)

@@ -2,11 +2,14 @@
 
 import ast
 import graphlib
+import re
 import subprocess
 import sys
 
 import pytest
 from conftest import REPOSITORY
+
+from retrieval.pipeline.stage import STAGES
 
 ROOMS = ("data", "models", "training", "search", "evaluation")
 SHARED = tuple(
@@ -43,11 +46,23 @@ def test_nothing_imports_itself_by_way_of_others():
 
 
 def test_the_shared_files_stand_on_no_room():
-    """Rooms stand on the files beside them and on `runtime`; recipes, stages, studies and the programs join rooms."""
+    """Rooms stand on the files beside them and on `runtime`; recipes, stages, studies, runs and programs join rooms."""
     rooms = tuple(f"retrieval.{room}" for room in ROOMS)
-    shared = [path for path in (REPOSITORY / "retrieval").glob("*.py") if path.name not in ("main.py", "study.py")]
+    shared = [
+        path for path in (REPOSITORY / "retrieval").glob("*.py") if path.name not in ("main.py", "run.py", "study.py")
+    ]
     for path in [*shared, *(REPOSITORY / "retrieval" / "runtime").glob("*.py")]:
         assert not any(name.startswith(rooms) for name in imports(path)), path
+
+
+def test_the_pipeline_names_no_stage():
+    """What it has to know of one is a property of `Stage`, which the stage's own file says."""
+    for path in (REPOSITORY / "retrieval" / "pipeline").glob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        prose = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        texts = [str(node.value) for node in nodes if isinstance(node, ast.Constant) and id(node) not in prose]
+        named = [text for text in texts for name in STAGES if re.search(rf"^{name}$|'{name}'|--stage={name}", text)]
+        assert not named, f"{path.name}: {named}"
 
 
 @pytest.mark.parametrize("package", ("pipeline", "recipes"))

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from retrieval.data.sets.beir import Judged
 from retrieval.errors import UserError
-from retrieval.pipeline.run import Run
+from retrieval.run import Run
 from retrieval.search import encoding, scann, tuning
 from retrieval.search.exact import ExactIndex
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, IndexKind, register

@@ -21,11 +21,11 @@ from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.text import Text
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline import records
-from retrieval.pipeline.run import Run
 from retrieval.recipes import bert_weights, initial_parameters
 from retrieval.recipes.encoder_sizes import take_positions
 from retrieval.recipes.recipe import build_model
 from retrieval.recipes.towers import build_towers
+from retrieval.run import Run
 
 GOLDEN = REPOSITORY / "tests" / "golden"
 WORDS = [*SPECIAL_TOKENS, *(f"w{number}" for number in range(45))]

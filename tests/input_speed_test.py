@@ -10,7 +10,7 @@ from support import tiny
 from benchmarks import input_speed
 from retrieval.cli import command_line
 from retrieval.errors import UserError
-from retrieval.pipeline.run import Run
+from retrieval.run import Run
 
 
 @pytest.fixture(scope="module")

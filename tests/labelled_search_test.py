@@ -13,8 +13,8 @@ from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
-from retrieval.pipeline.run import Run
-from retrieval.stages import check
+from retrieval.pipeline import preflight
+from retrieval.run import Run
 from retrieval.stages.collection import CORPUS
 
 ANIMALS = "fox dog owl hen cow pig rat elk emu yak ape bee ant cat fly gnu".split()
@@ -51,9 +51,9 @@ def make_run(folder, **changes):
 
 def test_its_passages_are_found_with_ids_and_texts(tmp_path, capsys):
     run = make_run(tmp_path)
-    check.check(run, STEPS)
+    preflight.check(run, STEPS)
     execute(run)
-    check.check(run, ["search"])
+    preflight.check(run, ["search"])
     execute(run, "search")
     told = capsys.readouterr().out
     assert "\ndense\n" in told and "\nBM25\n" in told and "\nmerged\n" in told

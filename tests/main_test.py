@@ -19,11 +19,10 @@ from configs import dpr
 from retrieval import main
 from retrieval.cli import command_line, config_files
 from retrieval.errors import UserError
-from retrieval.pipeline import records, runner
-from retrieval.pipeline.run import Run
+from retrieval.pipeline import overrides, preflight, records, runner
 from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.run import Run
 from retrieval.runtime import platforms
-from retrieval.stages import check, overrides
 
 CONFIG = f"--config={REPOSITORY}/configs/ict_bfs_wlp.py:local"
 
@@ -120,7 +119,7 @@ def test_a_kept_config_is_as_its_file_has_it(tmp_path):
     parse(CONFIG)
     config = flags.FLAGS.config
     (tmp_path / "config.json").write_text(config.to_json())
-    assert check.read_config(tmp_path).to_dict() == config.to_dict()
+    assert preflight.read_config(tmp_path).to_dict() == config.to_dict()
 
 
 def refusal(base, *arguments, stages, names=()):
@@ -155,7 +154,7 @@ def test_what_is_set_for_a_stage_of_the_base_is_refused_where_it_would_make_a_di
 def test_towers_of_the_base_are_used_as_they_were_trained(tmp_path):
     base = make_run(tmp_path / "base", "--config.stages=('prepare','train')", "--config.data.document_length=48")
     refused = functools.partial(refusal, base, stages="('sets','encode','index','evaluate')")
-    assert refused("--config.data.document_length=64").startswith("config.data.document_length: the towers of ")
+    assert refused("--config.data.document_length=64").startswith("config.data.document_length: stage 'train' of ")
     assert refused("--config.model.pooling=cls") and refused("--config.model.hidden_size=32")
     assert not refused("--config.data.document_length=48") and not refused("--config.encode.batch_tokens=64")
     assert not refused("--config.data.document_length=64", stages="('train','encode')")
@@ -229,36 +228,40 @@ def test_a_stage_reads_nothing_that_was_made_with_other_settings(tmp_path, stage
     run_all(first, stages)
     changed = dataclasses.replace(first, config=first.config.copy_and_resolve_references())
     changed.config.index.bm25_k1 = 0.1
-    monkeypatch.setattr(check, "_check_files", lambda *_: None)
     for names in (["evaluate"], ["prepare", "evaluate"]):
         with pytest.raises(
             UserError, match="'evaluate' would read what stage 'index' made with other settings; of con"
         ):
-            check.check(changed, names)
-    check.check(changed, ["index", "evaluate"])  # which makes it anew
-    check.check(changed, ["index"])
+            preflight.check(changed, names)
+    preflight.check(changed, ["index", "evaluate"])  # which makes it anew
+    preflight.check(changed, ["index"])
     first.config.evaluate.depth += 1  # its own
-    check.check(first, ["evaluate"])
+    preflight.check(first, ["evaluate"])
 
 
 def test_each_check_of_the_stages_that_are_asked_for_runs_once(tmp_path, stages, monkeypatch):
-    """And before the first of them; those of other stages do not run."""
+    """And before the first of them, also one that several have; those of other stages do not run."""
     called = []
+
+    def shared(run):
+        called.append("shared")
+
     for name, stage in list(stages.items()):
         stages[name] = dataclasses.replace(
             stage,
-            check_settings=lambda config, name=name: called.append(f"settings of {name}"),
-            check=lambda run, name=name: called.append(name),
+            check_settings=(lambda config, name=name: called.append(f"settings of {name}"),),
+            check_inputs=(lambda run, name=name: called.append(f"inputs of {name}"),),
+            check=(lambda run, name=name: called.append(name), shared),
         )
-    monkeypatch.setattr(check, "_check_files", lambda *_: None)
     run = make_run(tmp_path)
     run.config.base = ""
-    check.check(run, ["prepare", "evaluate"])
-    assert called == ["settings of prepare", "settings of evaluate", "prepare", "evaluate"]
+    preflight.check(run, ["prepare", "evaluate"])
+    before = ["settings of prepare", "settings of evaluate", "inputs of prepare", "inputs of evaluate"]
+    assert called == [*before, "prepare", "shared", "evaluate"]
     called.clear()
     run_all(run, stages)
-    check.check(run, ["evaluate"])
-    assert called == ["settings of evaluate", "evaluate"]
+    preflight.check(run, ["evaluate"])
+    assert called == ["settings of evaluate", "inputs of evaluate", "evaluate", "shared"]
 
 
 def test_all_stages_that_a_new_setting_asks_for_are_named_at_once(tmp_path, monkeypatch, stages):
@@ -272,15 +275,12 @@ def test_all_stages_that_a_new_setting_asks_for_are_named_at_once(tmp_path, monk
         "index": Stage(Counter(), settings=("index",), needs=("sets", "encode")),
         "evaluate": Stage(Counter(), settings=("evaluate",), needs=("sets", "encode", "index")),
     }
-    monkeypatch.setattr(check, "_check_files", lambda *_: None)
-    monkeypatch.setattr(check, "_check_training", lambda *_: None)
     run = make_run(tmp_path)
     run.config.stages = tuple(STAGES)
-    monkeypatch.setattr(check.initial_parameters, "check_vocabulary", lambda *_: None)
 
     def refused(*names):
         with pytest.raises(UserError) as error:
-            check.check(run, names)
+            preflight.check(run, names)
         return str(error.value).rpartition(": ")[2]
 
     assert refused("evaluate") == "--stage=prepare,sets,train,encode,index,evaluate"
@@ -290,7 +290,7 @@ def test_all_stages_that_a_new_setting_asks_for_are_named_at_once(tmp_path, monk
     assert refused("evaluate") == "--stage=sets,encode,index,evaluate"
     assert refused("encode") == "--stage=sets,encode"
     assert refused("sets", "evaluate") == "--stage=sets,encode,index,evaluate"
-    check.check(run, ["sets", "encode", "index", "evaluate"])
+    preflight.check(run, ["sets", "encode", "index", "evaluate"])
     run.config.sets.beir, run.config.index.bm25_b = "", 0.5
     assert refused("evaluate") == "--stage=index,evaluate"
 
@@ -311,7 +311,6 @@ def test_a_stage_reads_nothing_that_is_older_than_what_it_was_made_from(tmp_path
         "evaluate": copying(source, "runs", needs=("sets", "index")),
         "report": copying(source, "report.md", needs=("evaluate",), always=True),
     }
-    monkeypatch.setattr(check, "_check_files", lambda *_: None)
     base, run = (make_run(tmp_path / name) for name in ("base", "run"))
     base.config.stages, run.config.stages, run.config.base = tuple(STAGES), ("evaluate",), str(base.folder)
     runner.open_run(base)
@@ -320,21 +319,21 @@ def test_a_stage_reads_nothing_that_is_older_than_what_it_was_made_from(tmp_path
     source.write_text("another")
     stale = "'evaluate' would read what stage 'index' made before .* again: --stage="
     with pytest.raises(UserError, match=f"{stale}sets,index,evaluate,report"):
-        check.check(base, ["sets", "evaluate", "report"])
-    check.check(base, ["sets", "index", "evaluate", "report"])
-    check.check(base, ["report"])  # of what all of it was made from
+        preflight.check(base, ["sets", "evaluate", "report"])
+    preflight.check(base, ["sets", "index", "evaluate", "report"])
+    preflight.check(base, ["report"])  # of what all of it was made from
     runner.run_stage(base, "sets")
     with pytest.raises(UserError, match=f"{stale}index first"):
         runner.run_stage(base, "evaluate")
     with pytest.raises(UserError, match=f"{stale}index,evaluate,report"):
-        check.check(base, ["evaluate", "report"])
+        preflight.check(base, ["evaluate", "report"])
     with pytest.raises(
         UserError, match=f"index' made in {base.folder} before .* again in {base.folder}: --stage=index$"
     ):
-        check.check(run, ["evaluate"])
+        preflight.check(run, ["evaluate"])
     runner.run_stage(base, "index")
     source.unlink()  # from the outside, and none of what the base has made
-    check.check(run, ["evaluate"])
+    preflight.check(run, ["evaluate"])
 
 
 def test_what_a_base_made_of_other_texts_is_not_evaluated(tmp_path, monkeypatch, stages):
@@ -345,10 +344,9 @@ def test_what_a_base_made_of_other_texts_is_not_evaluated(tmp_path, monkeypatch,
         "prepare": copying(source, "corpus"),
         "sets": copying(source, "sets"),
         "index": copying(source, "index", needs=("prepare", "sets")),
-        "evaluate": copying(source, "runs", needs=("sets", "index"), always=True),
-        "search": copying(source, "hits", needs=("prepare", "index"), always=True),
+        "evaluate": copying(source, "runs", needs=("sets", "index"), texts_of=("sets",), always=True),
+        "search": copying(source, "hits", needs=("prepare", "index"), texts_of=("prepare",), always=True),
     }
-    monkeypatch.setattr(check, "_check_files", lambda *_: None)
     base, run = (make_run(tmp_path / name) for name in ("base", "run"))
     base.config.stages = ("prepare", "sets", "index")
     run.config.stages, run.config.base = ("prepare", "sets", "evaluate", "search"), str(base.folder)
@@ -374,9 +372,8 @@ def test_a_query_is_not_embedded_by_other_towers_than_the_passages(tmp_path, mon
     stages |= {
         "train": copying(source, "towers"),
         "encode": copying(source, "embeddings", needs=("train",)),
-        "search": copying(source, "hits", wants=("encode", "train"), always=True),
+        "search": copying(source, "hits", needs_if_made=("encode", "train"), always=True),
     }
-    monkeypatch.setattr(check, "_check_files", lambda *_: None)
     run = make_run(tmp_path / "run")
     run.config.stages = tuple(STAGES)
     runner.open_run(run)

@@ -20,9 +20,9 @@ from retrieval.data.labelled.labelled_format import LABELLED, Settings
 from retrieval.data.sets.qa import QUESTIONS
 from retrieval.data.sets.set_format import SETS, Given
 from retrieval.errors import UserError
-from retrieval.pipeline.run import Run
+from retrieval.pipeline import overrides
 from retrieval.pipeline.stage import STAGES
-from retrieval.stages import overrides
+from retrieval.run import Run
 
 DOCUMENTS = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")]
 

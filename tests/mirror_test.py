@@ -22,13 +22,13 @@ from support.tiny import CHEAP, fine_tuning, make_run
 from retrieval import files, main
 from retrieval.cli import command_line
 from retrieval.errors import UserError
-from retrieval.pipeline import downloads, records, runner
-from retrieval.pipeline.run import Run, open_read
+from retrieval.pipeline import downloads, preflight, records, runner
 from retrieval.pipeline.stage import STAGES
+from retrieval.run import Run
 from retrieval.runtime import hosts, lease, mirror
 from retrieval.runtime.mirror import Follower
 from retrieval.runtime.store import Store
-from retrieval.stages import check, train
+from retrieval.stages import train
 from retrieval.stages.train import FOLLOWED
 
 URL = "toy://bucket/run"
@@ -64,7 +64,7 @@ def execute(run, copy, names=()):
     """What `retrieval.main` does with a work directory on a store."""
     run = Run(run.config, copy.folder, run.lock, copy=copy)
     names = names or run.config.stages
-    check.check(run, names)
+    preflight.check(run, names)
     runner.take_run(run)
     for name in names:
         runner.run_stage(run, name)
@@ -190,7 +190,7 @@ def test_a_run_stands_on_one_that_is_on_a_store(inputs, copied, tmp_path, machin
     for name in ("one", "other"):
         machine(name)
         run = fine_tuning(inputs, "", tmp_path / "run", **changes)
-        check.check(run, run.config.stages)
+        preflight.check(run, run.config.stages)
         runner.take_run(run)
         for stage in run.config.stages:
             runner.run_stage(run, stage)
@@ -206,7 +206,7 @@ def test_a_pod_is_told_that_one_of_its_hosts_alone_would_have_it(inputs, copied,
     monkeypatch.setattr(hosts, "count", lambda: 2)
     run = fine_tuning(inputs, "", tmp_path / "run", **{field: URL})
     with pytest.raises(UserError, match=rf"config\.{field}={URL}: 2 hosts have a disk each"):
-        check.check(run, run.config.stages)
+        preflight.check(run, run.config.stages)
 
 
 def test_child_processes_have_the_same_scratch_folder(bucket, machine, tmp_path):
@@ -236,7 +236,7 @@ def test_a_damaged_record_is_gone_when_what_the_message_names_is_deleted(inputs,
         with pytest.raises(UserError, match=rf"{URL}/stages/sets.json: .*delete it and its copy {run.record('sets')}:"):
             records.read_record(run, "sets")
     with pytest.raises(UserError, match=rf"{URL}/stages/sets.json: .*delete it: --stage=sets"):
-        records.read_record(open_read(URL, "config.base", run.lock), "sets")
+        records.read_record(Run.opened(URL, "config.base", run.lock), "sets")
     run.record("sets").unlink()
     there.unlink()
     with mirror.opened(URL):

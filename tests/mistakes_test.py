@@ -26,8 +26,8 @@ from retrieval.config import experiment
 from retrieval.config.fields import declared
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS
 from retrieval.pipeline import records, runner
-from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES
+from retrieval.run import Run
 from retrieval.runtime import hosts
 
 LINES, COLUMNS = 5, 120
@@ -154,7 +154,7 @@ FIELDS = mistakes(
 --config.train.steps
   --config.train.steps has no value | --config.train.steps=VALUE
 --config.stages=()
-  config.stages is empty | --stage=prepare,sets,train
+  config.stages is empty | known: prepare
 --config.stages=train,encode
   config.stages=train,encode | ('train', 'encode')
 --config.train.accumulation=1000

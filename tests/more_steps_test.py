@@ -10,12 +10,12 @@ import pytest
 from support.tiny import CHEAP, execute, make_run
 
 from retrieval.errors import UserError
-from retrieval.pipeline import records, runner
-from retrieval.pipeline.run import Run
+from retrieval.pipeline import preflight, records, runner
 from retrieval.recipes import train_state
 from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model
-from retrieval.stages import check, train
+from retrieval.run import Run
+from retrieval.stages import train
 
 CHANGES = CHEAP | {
     "train.learning_rate": 1e-2,
@@ -60,7 +60,7 @@ def parameters(run, step):
 def test_it_goes_on_and_the_later_stages_run_again(finished, tmp_path, caplog):
     run = copy(finished, tmp_path, 8)
     before, embedded = losses(run), records.read_record(run, "encode")["outputs"]
-    check.check(run, ["train", "encode"])
+    preflight.check(run, ["train", "encode"])
     with caplog.at_level("WARNING", logger="retrieval"):
         execute(run, "train", "encode")
     assert "finished with 4 steps, and goes on to 8 with the learning rates of 8" in caplog.text
@@ -99,7 +99,7 @@ def test_what_is_finished_with_fewer_steps_is_not_taken_for_more(finished, tmp_p
     with pytest.raises(
         UserError, match=f"'train' is finished with less than config.train.steps says: --stage=train,{names[0]}"
     ):
-        check.check(run, names)
+        preflight.check(run, names)
 
 
 def test_fewer_steps_and_other_settings_are_refused(finished, tmp_path):

@@ -18,9 +18,9 @@ from configs import ict_bfs_wlp
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.pipeline import records, runner
-from retrieval.pipeline.run import Run
 from retrieval.recipes import examples, train_state
 from retrieval.recipes.recipe import abstract_model, recipe_of
+from retrieval.run import Run
 from retrieval.stages import plan
 from retrieval.training import chips, sharding, work
 from retrieval.training.chips import Chip

@@ -25,14 +25,13 @@ from support import children, tiny
 
 from configs import ict_bfs_wlp
 from retrieval.errors import UserError
-from retrieval.pipeline import records
-from retrieval.pipeline.run import Run
+from retrieval.pipeline import preflight, records
 from retrieval.pipeline.stage import STAGES
 from retrieval.recipes import initial_parameters
 from retrieval.recipes.placement import parameters_of
+from retrieval.run import Run
 from retrieval.runtime import hosts
 from retrieval.runtime.hosts import EXIT_CODE
-from retrieval.stages import check
 
 SMALL = {
     "data.lanes": 8,
@@ -419,9 +418,9 @@ def test_a_stage_that_would_read_a_checkpoint_on_the_first_host_alone_is_refused
         for name in STAGES:
             if name in refused:
                 with pytest.raises(UserError, match=f"'{name}' is the first host's .* 2 hosts .* --stage={name}"):
-                    check._check_alone(run, [name])
+                    preflight._check_alone(run, [name])
             else:
-                check._check_alone(run, [name])
+                preflight._check_alone(run, [name])
     inputs = records.made_from(run, "mine")
     records.write_record(run, "mine", {"done": True, "inputs": inputs})
-    check._check_alone(run, ["mine"])  # it will be skipped
+    preflight._check_alone(run, ["mine"])  # it will be skipped

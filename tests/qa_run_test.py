@@ -12,9 +12,9 @@ from support.tiny import execute
 from retrieval.data.sets import beir
 from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
-from retrieval.pipeline import records
+from retrieval.pipeline import preflight, records
 from retrieval.search.bm25 import Bm25Index
-from retrieval.stages import check, hard_negatives
+from retrieval.stages import hard_negatives
 
 ANIMALS = 12
 COLOURS = [toy_corpus.title(number).split()[0] for number in range(ANIMALS)]
@@ -56,7 +56,7 @@ def finished(inputs, corpus, tmp_path_factory):
     changes = {"base": str(corpus.folder), "sets.qa": f"corpus,{inputs / 'questions.jsonl'}", "encode.corpus": False}
     changes |= {"mine.answers": True, "mine.refresh_every": 2, "train.steps": 3, "loop.validate_every": 0}
     run = make_run(tmp_path_factory.mktemp("finished") / "run", inputs, **changes)
-    check.check(run, run.config.stages)
+    preflight.check(run, run.config.stages)
     execute(run)
     return run
 
@@ -112,7 +112,7 @@ def test_passages_of_a_file_and_patterns(inputs, corpus, tmp_path, questions, cu
     (tmp_path / "psgs.tsv").write_text("\n".join(rows) + "\n")
     changes = {"sets.qa": f"{tmp_path / 'psgs.tsv'},{inputs / questions}", "sets.reqa": "", "sets.pydocs": False} | more
     run = make_run(tmp_path / "run", inputs, "bm25", stages=("sets", "index", "evaluate", "report"), **changes)
-    check.check(run, run.config.stages)
+    preflight.check(run, run.config.stages)
     execute(run)
     numbers = {question: 3 * i for i, (question, _) in enumerate(QUESTIONS)}
     want = expected(run, run.sets / "qa", "bm25", lambda q, text: brute_force(text, f"number {numbers[q]}"), cutoffs)
@@ -153,7 +153,7 @@ def test_the_questions_of_dprs_json_have_answers(inputs, tmp_path, caplog):
     changes = {"sets.labelled": str(tmp_path / "boxes.json"), "split.set": "boxes"}
     changes |= {"sets.reqa": "", "mine.answers": True, "evaluate.metrics": ("RR", "Answer@3"), "mine.last": 20}
     run = make_run(tmp_path / "run", inputs, stages=("sets", "index", "mine", "evaluate"), **changes)
-    check.check(run, run.config.stages)
+    preflight.check(run, run.config.stages)
     execute(run)
     for line in map(json.loads, (run.negatives / "negatives.jsonl").read_text().splitlines()):
         (number,) = (text["text"].split()[-1] for text in line["positives"])

@@ -22,15 +22,15 @@ from support.tiny import execute
 from configs import ict_bfs_wlp
 from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
-from retrieval.pipeline import records, runner
-from retrieval.pipeline.run import Run
+from retrieval.pipeline import preflight, records, runner
 from retrieval.recipes import train_state, validation
 from retrieval.recipes.placement import local_mesh, make_mesh
 from retrieval.recipes.recipe import abstract_model
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
+from retrieval.run import Run
 from retrieval.runtime.hosts import PreemptedError
 from retrieval.search.bm25 import Bm25Index
-from retrieval.stages import check, hard_negatives, mined_versions, refresh, refresh_process
+from retrieval.stages import hard_negatives, mined_versions, refresh, refresh_process
 from retrieval.stages.refresh import Inferencer
 
 LAG = 2  # steps
@@ -45,7 +45,7 @@ def mined(inputs, tmp_path_factory):
     corpus = make_run(folder / "corpus", inputs, "ict", corpus=str(inputs / "dump.xml"), **{"data.negatives": 0})
     execute(corpus, "prepare")
     run = make_run(folder / "run", inputs, **{"base": str(corpus.folder), "train.steps": 2})
-    check.check(run, run.config.stages)
+    preflight.check(run, run.config.stages)
     execute(run, "sets", "index", "mine", "pairs")
     return run
 
@@ -66,7 +66,7 @@ def refreshed(folder, inputs, mined, **changes):
 def whole(inputs, mined, tmp_path_factory):
     """A run with two refreshes that nothing happened to."""
     run = refreshed(tmp_path_factory.mktemp("whole") / "run", inputs, mined)
-    check.check(run, run.config.stages)
+    preflight.check(run, run.config.stages)
     execute(run)
     return run
 
@@ -92,9 +92,9 @@ def test_more_negatives_than_the_base_has_mined_are_refused(inputs, mined, tmp_p
     changes = {"base": str(mined.folder), "stages": ("train",), "data.negatives": 5, "mine.negatives": 5}
     run = make_run(tmp_path / "run", inputs, **changes)
     with pytest.raises(UserError, match=rf"data\.negatives=5 .* config\.mine\.negatives=4 of {mined.folder}, so"):
-        check.check(run, run.config.stages)
+        preflight.check(run, run.config.stages)
     run.config.data.negatives = 4
-    check.check(run, run.config.stages)
+    preflight.check(run, run.config.stages)
 
 
 @pytest.mark.long
@@ -108,8 +108,8 @@ def test_the_bases_model_mines_for_a_run_that_will_have_embeddings_of_its_own(in
     stages = ("mine", "pairs", "train", "encode", "index", "evaluate", "report")
     changes = {"base": str(trained.folder), "mine.system": "exact", "stages": stages}
     run = make_run(tmp_path / "run", inputs, **changes)
-    check.check(run, stages)
-    check.check(trained, ["mine"])  # its index is as it was, though embeddings came after it
+    preflight.check(run, stages)
+    preflight.check(trained, ["mine"])  # its index is as it was, though embeddings came after it
     execute(run)
     told = records.details(run, "mine")
     assert told["step"] == records.details(trained, "train")["step"] and told["run"] == "run"
@@ -402,7 +402,7 @@ def lagged(inputs, mined, tmp_path_factory):
     """A run whose negatives a second process mines while two more steps are trained; nothing happened to it."""
     changes = {"mine.refresh_lag": LAG, "mine.refresh_env": ("JAX_PLATFORMS=cpu",)}
     run = refreshed(tmp_path_factory.mktemp("lagged") / "run", inputs, mined, **changes)
-    check.check(run, run.config.stages)
+    preflight.check(run, run.config.stages)
     execute(run)
     return run
 

@@ -12,11 +12,10 @@ from retrieval.evaluation import result_files
 from retrieval.models.cross_encoder import CrossEncoder
 from retrieval.models.cross_encoder_folder import read_cross_encoder
 from retrieval.models.hugging_face import BertFolder
-from retrieval.pipeline import records
+from retrieval.pipeline import preflight, records
 from retrieval.recipes import initial_parameters
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import build_model
-from retrieval.stages import check
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +35,7 @@ def trained(inputs, tmp_path_factory):
         "rerank.depths": (5, 10),
     }
     run = make_run("monobert", inputs, tmp_path_factory.mktemp("reranker") / "run", **changes)
-    check.check(run, run.config.stages)
+    preflight.check(run, run.config.stages)
     execute(run)
     return run
 
@@ -83,7 +82,7 @@ def test_another_run_starts_from_the_export(trained, exported, inputs, tmp_path)
     changes |= {"train.init_from": str(exported), "vocab": str(exported), "data.negatives": 2}
     changes |= {"model.classes": 1, "train.loss": "binary_cross_entropy"}
     run = make_run("monobert", inputs, tmp_path / "again", **changes)
-    check.check(run, ("train",))
+    preflight.check(run, ("train",))
     model = build_model(run.config, size := len(run.load_vocabulary()))
     initial_parameters.init_from(model, run.config, size)
     params = read_cross_encoder(BertFolder.open(exported), model)

@@ -9,8 +9,8 @@ from support.tiny import execute
 from configs import bm25, run_files
 from retrieval.data.sets.beir import Judged
 from retrieval.errors import UserError
-from retrieval.pipeline.run import Run
-from retrieval.stages import check
+from retrieval.pipeline import preflight
+from retrieval.run import Run
 from retrieval.stages import run_files as reader
 
 VALUE = Judged("toy", {"q0": "red fox", "q1": "whale"}, ["d0", "d1", "d2"], {}, {"test": {"q0": {"d0": 1}}})
@@ -174,7 +174,7 @@ def test_every_two_systems_are_fused(tmp_path, folder):
 def test_what_cannot_be_fused_is_said_before_the_run(tmp_path, folder, changes, message):
     run = make_run(tmp_path / "run", folder, bm25.get_config(), **changes)
     with pytest.raises(UserError, match=message):
-        check.check(run, run.config.stages)
+        preflight.check(run, run.config.stages)
 
 
 def test_an_unknown_system_and_no_system(tmp_path, folder):

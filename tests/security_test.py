@@ -44,7 +44,7 @@ from retrieval.evaluation.run_report import write_report
 from retrieval.models.hugging_face import BertFolder
 from retrieval.models.transformer import Transformer, TransformerConfig
 from retrieval.pipeline import records
-from retrieval.pipeline.run import Run
+from retrieval.run import Run
 from retrieval.search import encoding
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.scann import ScannIndex

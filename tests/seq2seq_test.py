@@ -20,12 +20,13 @@ from retrieval.data.examples.task_kind import Stored
 from retrieval.errors import UserError
 from retrieval.models.encoder_decoder import teacher_forced
 from retrieval.models.text import Text
+from retrieval.pipeline import preflight
 from retrieval.pipeline.runner import check_run
 from retrieval.recipes import writing_validation
 from retrieval.recipes.placement import bind, make_mesh, parameters_of
 from retrieval.recipes.recipe import recipe_of
 from retrieval.search import expansions
-from retrieval.stages import check, generate
+from retrieval.stages import generate
 
 STAGES = ("prepare", "sets", "pairs", "train", "generate")
 CHANGES = {
@@ -228,7 +229,7 @@ def test_greedy_and_beam_search_write_the_most_probable(trained, inputs, tmp_pat
 )
 def test_settings_that_do_not_fit_are_refused_before_the_run(inputs, tmp_path, changes, message):
     with pytest.raises(UserError, match=message.replace("(", r"\(")):
-        check.check(make_run(inputs, tmp_path / "run", **changes), STAGES)
+        preflight.check(make_run(inputs, tmp_path / "run", **changes), STAGES)
 
 
 def test_an_unknown_collection_and_an_empty_passage_are_refused(trained, inputs, tmp_path):
@@ -271,7 +272,7 @@ def test_bm25_over_expanded_passages_stands_beside_bm25(trained, inputs, tmp_pat
     run = tiny.make_run(
         "evaluate", inputs, tmp_path / "run", **{"stages": stages, "base": str(trained.folder), **index}
     )
-    check.check(run, stages)
+    preflight.check(run, stages)
     tiny.execute(run)
     rows = files.read_json(run.folder / "results.json")
     assert {row["system"] for row in rows} == {"bm25", "doc2query"}

@@ -2,8 +2,8 @@
 
 from ml_collections import ConfigDict
 
+from retrieval.pipeline.preflight import read_config
 from retrieval.runtime import mirror
-from retrieval.stages.check import read_config
 
 
 def get_config(workdir: str) -> ConfigDict:

@@ -5,18 +5,18 @@ from typing import NoReturn
 
 from retrieval.errors import UserError
 from retrieval.pipeline import runner
-from retrieval.pipeline.records import has_settings, is_done, needs, outdated, searched, to_make
-from retrieval.pipeline.run import Run
+from retrieval.pipeline.records import fitting, has_settings, is_done, needs, outdated, to_make
 from retrieval.pipeline.stage import STAGES
+from retrieval.pipeline.work_directory import CONFIG, WorkDirectory
 
 
-def check(run: Run, names: Sequence[str]) -> None:
+def check(run: WorkDirectory, names: Sequence[str]) -> None:
     """Checks that every stage comes after those whose output it reads, unless these have run.
 
     Raises:
       UserError: it does not, or it would read what is out of date, or what was made with another model.
     """
-    for name in runner.grown(run) if (run.folder / "config.json").exists() else ():
+    for name in runner.grown(run) if (run.folder / CONFIG).exists() else ():
         if name not in names:
             fields = " or ".join(f"config.{field}" for field in STAGES[name].grows)
             again = ",".join(to_make(run, [name, *names]))
@@ -30,7 +30,8 @@ def check(run: Run, names: Sequence[str]) -> None:
             raise UserError(f"stage '{name}' is one of the base, {place}: run it there, or add it to config.stages")
         for need, holder in needs(run, name):
             is_own = holder.folder == run.folder
-            later = is_own and need in names[place + 1 :] and need not in names[:place]
+            is_seen = holder is run or need in holder.config.stages  # by a stage that looks back
+            later = is_own and is_seen and need in names[place + 1 :] and need not in names[:place]
             made = is_own and need in names[:place]
             missing = need in holder.config.stages and not made and not is_done(holder, need)
             if later:
@@ -50,7 +51,7 @@ def check(run: Run, names: Sequence[str]) -> None:
         _check_model(run, name)
 
 
-def _refuse_missing(run: Run, names: Sequence[str], name: str, need: str) -> NoReturn:
+def _refuse_missing(run: WorkDirectory, names: Sequence[str], name: str, need: str) -> NoReturn:
     """Says all that has to run, or that a corpus or a model which is missing could be read from the base."""
     why = f"stage '{name}' reads what stage '{need}' writes"
     if STAGES[need].fixed and any(need in base.config.stages for base in run.chain[1:]):
@@ -61,7 +62,7 @@ def _refuse_missing(run: Run, names: Sequence[str], name: str, need: str) -> NoR
     raise UserError(f"{why}, which has not run: --stage={','.join(to_make(run, names))}")
 
 
-def _check_settings(run: Run, names: Sequence[str], name: str, need: str) -> None:
+def _check_settings(run: WorkDirectory, names: Sequence[str], name: str, need: str) -> None:
     """What a stage reads was made with the settings that the config names."""
     if not has_settings(run, need):
         fields = ", ".join(f"config.{field}" for field in STAGES[need].settings)
@@ -71,7 +72,7 @@ def _check_settings(run: Run, names: Sequence[str], name: str, need: str) -> Non
         )
 
 
-def _check_outdated(run: Run, names: Sequence[str], place: int) -> None:
+def _check_outdated(run: WorkDirectory, names: Sequence[str], place: int) -> None:
     """What a stage reads was made from what there is when it comes to read it."""
     name = names[place]
     found = outdated(run, name, names[:place])
@@ -88,16 +89,16 @@ def _check_outdated(run: Run, names: Sequence[str], place: int) -> None:
     )
 
 
-def _check_model(run: Run, name: str) -> None:
+def _check_model(run: WorkDirectory, name: str) -> None:
     """What a stage reads of others was made with one model: that of a base is not that of a run on it that trains."""
     stage = STAGES[name]
     seen = run.before(name) if stage.looks_back else run
-    for need, holder in needs(run, name) + searched(run, name):
+    for need, holder in fitting(run, name):
         if holder.folder == run.folder:
             continue  # what a stage of this run looks back at is of the base on purpose
         for below, theirs in needs(holder, need):
             ours = seen.holder(below)
-            if below in ("encode", "train") and below in theirs.config.stages and ours.folder != theirs.folder:
+            if STAGES[below].of_model and below in theirs.config.stages and ours.folder != theirs.folder:
                 raise UserError(
                     f"stage '{name}' would read what stage '{need}' of {holder.place} made of its own '{below}', and "
                     f"beside it that of {ours.place}: add '{need}' to config.stages"

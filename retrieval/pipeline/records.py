@@ -2,17 +2,15 @@
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from retrieval import files
-from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
-from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.pipeline.work_directory import WorkDirectory
 
 
-def read_record(run: Run, stage: str) -> dict[str, Any] | None:
+def read_record(run: WorkDirectory, stage: str) -> dict[str, Any] | None:
     """The record of a stage that has begun, of whichever run of the chain has it, or None.
 
     Raises:
@@ -21,7 +19,7 @@ def read_record(run: Run, stage: str) -> dict[str, Any] | None:
     return read_own_record(run.holder(stage), stage)
 
 
-def record_of(run: Run, stage: str) -> dict[str, Any]:
+def record_of(run: WorkDirectory, stage: str) -> dict[str, Any]:
     """`read_record` for a stage that has begun.
 
     Raises:
@@ -32,7 +30,7 @@ def record_of(run: Run, stage: str) -> dict[str, Any]:
     return record
 
 
-def read_own_record(run: Run, stage: str) -> dict[str, Any] | None:
+def read_own_record(run: WorkDirectory, stage: str) -> dict[str, Any] | None:
     """The record of a stage that has begun in the run's own folder, or None.
 
     Raises:
@@ -51,7 +49,7 @@ def read_own_record(run: Run, stage: str) -> dict[str, Any] | None:
     return record
 
 
-def write_record(run: Run, name: str, record: Mapping[str, Any]) -> None:
+def write_record(run: WorkDirectory, name: str, record: Mapping[str, Any]) -> None:
     """Writes the record of a stage, as `read_record` reads it."""
     as_read = json.loads(json.dumps(record))  # the sum is of that
     files.write_json(run.record(name), as_read | {"sum": files.fingerprint([name, as_read])})
@@ -59,40 +57,40 @@ def write_record(run: Run, name: str, record: Mapping[str, Any]) -> None:
         run.mirror.put(f"stages/{name}.json")
 
 
-def is_done(run: Run, stage: str) -> bool:
+def is_done(run: WorkDirectory, stage: str) -> bool:
     """Whether a stage has run to its end."""
     return bool(record := read_record(run, stage)) and record["done"]
 
 
-def details(run: Run, stage: str) -> Any:
+def details(run: WorkDirectory, stage: str) -> Any:
     """What a finished stage told the report, or None."""
     return record_of(run, stage)["details"] if is_done(run, stage) else None
 
 
-def needs(run: Run, name: str) -> list[tuple[str, Run]]:
+def needs(run: WorkDirectory, name: str) -> list[tuple[str, WorkDirectory]]:
     """The stages whose output a stage reads, each with the run that has it."""
     stage = STAGES[name]
     seen = run.before(name) if stage.looks_back else run
     return [(need, seen.holder(need)) for need in (*stage.needs, *stage.also(run.config))]
 
 
-def searched(run: Run, name: str) -> list[tuple[str, Run]]:
-    """What `search` reads beside that, where it is there: embeddings and the towers for the query."""
-    return [(want, run.holder(want)) for want in STAGES[name].wants if name == "search"]
+def fitting(run: WorkDirectory, name: str) -> list[tuple[str, WorkDirectory]]:
+    """`needs`, and beside them the stages whose output has to fit it where there is any."""
+    return needs(run, name) + [(need, run.holder(need)) for need in STAGES[name].needs_if_made]
 
 
-def is_current(run: Run, name: str) -> bool:
+def is_current(run: WorkDirectory, name: str) -> bool:
     """Whether what a finished stage was made from has not changed since."""
     return is_done(run, name) and record_of(run, name)["inputs"] == made_from(run, name)
 
 
-def is_written(run: Run, name: str) -> bool:
+def is_written(run: WorkDirectory, name: str) -> bool:
     """Whether the files that a finished stage of this run wrote are there; not what is in them."""
     record = read_own_record(run, name) or {}
     return all((run.folder / path).exists() for path in record.get("outputs", {}))
 
 
-def outdated(run: Run, name: str, before: Collection[str] = ()) -> list[tuple[str, Run]]:
+def outdated(run: WorkDirectory, name: str, before: Collection[str] = ()) -> list[tuple[str, WorkDirectory]]:
     """The finished stages that a stage will read and that have read something else than there is now, with their runs.
 
     Unlike `is_current` this asks for no file from outside of their work directories: those of a base may have gone. And
@@ -101,8 +99,8 @@ def outdated(run: Run, name: str, before: Collection[str] = ()) -> list[tuple[st
     Args:
       before: stages of the run that are to run before: what they make again counts as changed.
     """
-    found: list[tuple[str, Run]] = []
-    for need, holder in needs(run, name) + searched(run, name):
+    found: list[tuple[str, WorkDirectory]] = []
+    for need, holder in fitting(run, name):
         is_own = holder.folder == run.folder
         whole = run if is_own else holder  # a stage that looks back sees its own run without what comes later
         if STAGES[need].fixed or not is_done(whole, need) or (is_own and need in before):
@@ -114,7 +112,7 @@ def outdated(run: Run, name: str, before: Collection[str] = ()) -> list[tuple[st
     return [] if is_idle and not STAGES[name].always else found
 
 
-def to_make(run: Run, names: Collection[str]) -> list[str]:
+def to_make(run: WorkDirectory, names: Collection[str]) -> list[str]:
     """Some stages of a run, and all others of it that have to run first, in the order in which they run.
 
     Those are stages that have not run, or ran with other settings, or read what one of them makes. A model does not
@@ -125,7 +123,7 @@ def to_make(run: Run, names: Collection[str]) -> list[str]:
     return [name for name in order if name in chosen]
 
 
-def _to_make_before(run: Run, name: str, names: Collection[str]) -> set[str]:
+def _to_make_before(run: WorkDirectory, name: str, names: Collection[str]) -> set[str]:
     found: set[str] = set()
     for need, holder in needs(run, name):
         is_own = holder.folder == run.folder and need in run.config.stages
@@ -138,12 +136,12 @@ def _to_make_before(run: Run, name: str, names: Collection[str]) -> set[str]:
     return found
 
 
-def has_settings(run: Run, name: str) -> bool:
+def has_settings(run: WorkDirectory, name: str) -> bool:
     """Whether a finished stage was made with the settings that the config has now."""
     return is_done(run, name) and record_of(run, name)["inputs"]["settings"] == _settings(run, STAGES[name])
 
 
-def made_from(run: Run, name: str, read: Sequence[Mapping[str, Any]] | None = None) -> dict[str, str]:
+def made_from(run: WorkDirectory, name: str, read: Sequence[Mapping[str, Any]] | None = None) -> dict[str, str]:
     """Fingerprints of what a stage is made from: settings, files, and what the stages that it reads have made.
 
     Args:
@@ -158,44 +156,31 @@ def made_from(run: Run, name: str, read: Sequence[Mapping[str, Any]] | None = No
     }
 
 
-def read_files(run: Run, name: str) -> list[dict[str, Any]]:
+def read_files(run: WorkDirectory, name: str) -> list[dict[str, Any]]:
     """The files outside of the work directory that a stage reads, as `files.describe` has them.
 
     What counts are their contents: on another machine, or after a copy, a file has another time and place. The record
     keeps what was seen, so that a dump is read for its sum once.
     """
-    stage = STAGES[name]
-    paths = (*stage.inputs(run), *_vocabulary(run, stage))
     known = (read_record(run, name) or {}).get("files", [])
-    return [file for path in paths for file in files.describe(path, known)]
+    return [file for path in STAGES[name].inputs(run) for file in files.describe(path, known)]
 
 
-def _made(run: Run, name: str) -> str:
+def _made(run: WorkDirectory, name: str) -> str:
     """What the stages that a stage reads have made; where they keep no sums, what they were made from."""
     made = [record for need, holder in needs(run, name) if (record := read_record(holder, need))]
     return files.fingerprint([record.get("outputs") or record["inputs"] for record in made])
 
 
-def _changes(run: Run, name: str, before: Collection[str]) -> bool:
+def _changes(run: WorkDirectory, name: str, before: Collection[str]) -> bool:
     """Whether some stages, which run before, make anew what a stage reads."""
     read = [need for need, holder in needs(run, name) if holder.folder == run.folder and need in before]
     return any(not is_current(run, need) or _changes(run, need, before) for need in read)
 
 
-def _settings(run: Run, stage: Stage) -> str:
+def _settings(run: WorkDirectory, stage: Stage) -> str:
     config = json.loads(run.config.to_json())
     return files.fingerprint({field: get_field(config, field) for field in stage.settings})
-
-
-def _vocabulary(run: Run, stage: Stage) -> list[Path]:
-    """The files of a vocabulary that takes the place of a prepared corpus's."""
-    if "prepare" not in stage.needs or run.prepares or vocabularies.find(run.corpus):
-        return []
-    paths = vocabularies.files(run.vocabulary)
-    for path in paths:
-        if not path.is_file():
-            raise UserError(f"{path}: no such file, in config.vocab; put it back, or set config.vocab to where it is")
-    return paths
 
 
 def get_field(config: Any, field: str) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 from retrieval import files
 from retrieval.errors import UserError
 from retrieval.pipeline.records import (
+    fitting,
     get_field,
     has_settings,
     is_done,
@@ -19,26 +20,25 @@ from retrieval.pipeline.records import (
     read_files,
     read_own_record,
     read_record,
-    searched,
     write_record,
 )
-from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.pipeline.work_directory import CONFIG, WorkDirectory
 from retrieval.runtime import hosts
 
 _log = logging.getLogger(__name__)
 
 
-def open_run(run: Run) -> None:
+def open_run(run: WorkDirectory) -> None:
     """Makes the work directory and writes `config.json`, after `check_run`."""
     check_run(run)
     run.folder.mkdir(parents=True, exist_ok=True)
-    files.write_json(run.folder / "config.json", json.loads(run.config.to_json()))
+    files.write_json(run.folder / CONFIG, json.loads(run.config.to_json()))
     if run.mirror:
-        run.mirror.put("config.json")
+        run.mirror.put(CONFIG)
 
 
-def take_run(run: Run) -> None:
+def take_run(run: WorkDirectory) -> None:
     """As `open_run`, and no other process can take the work directory until this one ends.
 
     Raises:
@@ -51,7 +51,7 @@ def take_run(run: Run) -> None:
     open_run(run)
 
 
-def check_run(run: Run, fixed: Collection[str] = ()) -> None:
+def check_run(run: WorkDirectory, fixed: Collection[str] = ()) -> None:
     """Checks that the work directory, where there is one, is of the same experiment.
 
     Args:
@@ -61,7 +61,7 @@ def check_run(run: Run, fixed: Collection[str] = ()) -> None:
       UserError: a fixed stage ran there, or began to, with other settings; the message lists them. Or the folder is
         no work directory.
     """
-    path = run.folder / "config.json"
+    path = run.folder / CONFIG
     if not path.exists():
         found = run.folder.iterdir() if run.folder.exists() else ()
         if not all(item.name in (files.LOCK, files.MIRROR) or files.is_temporary(item) for item in found):
@@ -77,7 +77,7 @@ def check_run(run: Run, fixed: Collection[str] = ()) -> None:
         )
 
 
-def grown(run: Run) -> list[str]:
+def grown(run: WorkDirectory) -> list[str]:
     """The finished stages of a run that are to go on, for a field that may grow is larger than when they ended.
 
     Only where nothing else has changed that they were made with.
@@ -87,7 +87,7 @@ def grown(run: Run) -> list[str]:
     return larger if larger and not _refused_changes(run) else []
 
 
-def run_stage(run: Run, name: str) -> None:
+def run_stage(run: WorkDirectory, name: str) -> None:
     """Runs one stage, or skips it when its record says that it ran on the same inputs and settings.
 
     Raises:
@@ -107,7 +107,7 @@ def run_stage(run: Run, name: str) -> None:
     _log.info("%s: done in %.0f s", name, seconds)
 
 
-def _begin(run: Run, name: str) -> dict[str, Any] | None:
+def _begin(run: WorkDirectory, name: str) -> dict[str, Any] | None:
     """Makes way for a stage, and notes that it began: its record, or None where there is nothing to do."""
     stage = STAGES[name]
     if run.holder(name) is not run:
@@ -158,32 +158,32 @@ def _goes_further(stage: Stage, before: Mapping[str, Any] | None, inputs: Mappin
     return same and before["inputs"] != inputs
 
 
-def _finish(run: Run, name: str, stage: Stage, record: Mapping[str, Any]) -> None:
+def _finish(run: WorkDirectory, name: str, stage: Stage, record: Mapping[str, Any]) -> None:
     """Writes the record of a stage that is done, after all that it is about."""
     if run.mirror:
         run.mirror.up((*stage.outputs, *stage.leaves))
     write_record(run, name, {**record, "outputs": _sums(run, stage, record["details"])})
 
 
-def _refused_changes(run: Run, fixed: Collection[str] = ()) -> list[str]:
+def _refused_changes(run: WorkDirectory, fixed: Collection[str] = ()) -> list[str]:
     """The settings of fixed stages that are not what they were when those began."""
-    old, new = files.read_json(run.folder / "config.json"), json.loads(run.config.to_json())
+    old, new = files.read_json(run.folder / CONFIG), json.loads(run.config.to_json())
     started = {n: stage for n, stage in STAGES.items() if (stage.fixed or n in fixed) and _has_begun(run, n, stage)}
     fields = sorted({field for stage in started.values() for field in stage.settings})
     may_grow = {field for name, stage in started.items() if is_done(run, name) for field in stage.grows}
     return [c for field in fields for c in _changes(field, _field_of(old, field), get_field(new, field), may_grow)]
 
 
-def _has_begun(run: Run, name: str, stage: Stage) -> bool:
+def _has_begun(run: WorkDirectory, name: str, stage: Stage) -> bool:
     """By what it writes, or, where that has been deleted, by its record; one that only looked at its data has not."""
     return _has_written(run, stage) or bool((read_own_record(run, name) or {}).get("done"))
 
 
-def _has_written(run: Run, stage: Stage) -> bool:
+def _has_written(run: WorkDirectory, stage: Stage) -> bool:
     return any((run.folder / top).exists() for top in (*stage.outputs, *stage.leaves))
 
 
-def _sums(run: Run, stage: Stage, details: Any) -> dict[str, str]:
+def _sums(run: WorkDirectory, stage: Stage, details: Any) -> dict[str, str]:
     if stage.sealed:
         return files.checksums(run.folder, [folder / files.MANIFEST for folder in stage.sealed(run, details)])
     paths = [run.folder / output for output in stage.outputs]
@@ -191,17 +191,17 @@ def _sums(run: Run, stage: Stage, details: Any) -> dict[str, str]:
     return files.checksums(run.folder, below)
 
 
-def _verify_needs(run: Run, name: str) -> None:
+def _verify_needs(run: WorkDirectory, name: str) -> None:
     """Raises `UserError` where what the stage reads is not what was written."""
     wanted = [(want, run.holder(want)) for want in STAGES[name].wants]
-    for need, holder in needs(run, name) + wanted:
+    for need, holder in fitting(run, name) + wanted:
         if record := read_record(holder, need):
             where = f" in {holder.place}" if holder.folder != run.folder else ""
             remedy = f"--stage={need} makes it again{where}"
             files.verify_checksums(holder.folder, record.get("outputs", {}), remedy)
 
 
-def _refuse_outdated(run: Run, name: str) -> None:
+def _refuse_outdated(run: WorkDirectory, name: str) -> None:
     """As the check before the run, now that the stages before this one have run."""
     for need, holder in outdated(run, name):
         where = f" in {holder.place}" if holder.folder != run.folder else ""
@@ -211,14 +211,12 @@ def _refuse_outdated(run: Run, name: str) -> None:
         )
 
 
-def _refuse_other_texts(run: Run, name: str) -> None:
+def _refuse_other_texts(run: WorkDirectory, name: str) -> None:
     """What a base made of its own sets, or of its own corpus, says nothing of this run's."""
-    if name not in ("index", "evaluate", "search"):  # those that look for texts in what was made of them
-        return
-    for need, holder in needs(run, name) + searched(run, name):
+    for need, holder in fitting(run, name) if STAGES[name].texts_of else ():
         for below, theirs in needs(holder, need) if holder.folder != run.folder else ():
             ours = run.holder(below)
-            if below != ("prepare" if name == "search" else "sets") or ours.folder == theirs.folder:
+            if below not in STAGES[name].texts_of or ours.folder == theirs.folder:
                 continue
             made, there = ((read_record(of, below) or {}).get("outputs", {}) for of in (ours, theirs))
             if other := next((file for file, sum in made.items() if there.get(file) != sum), None):
@@ -228,7 +226,7 @@ def _refuse_other_texts(run: Run, name: str) -> None:
                 )
 
 
-def _is_undamaged(run: Run, name: str, stage: Stage, record: Mapping[str, Any]) -> bool:
+def _is_undamaged(run: WorkDirectory, name: str, stage: Stage, record: Mapping[str, Any]) -> bool:
     try:
         files.verify_checksums(run.folder, record["outputs"], "it is made again")
         for folder in stage.sealed(run, record["details"]) if stage.sealed else ():

@@ -9,7 +9,6 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from retrieval.errors import UserError
-from retrieval.pipeline.run import Run
 from retrieval.registry import Table
 
 
@@ -17,16 +16,21 @@ from retrieval.registry import Table
 class Stage:
     """A step of a run.
 
+    Functions of a run take `retrieval.run.Run`.
+
     Attributes:
       function: does the work; what it returns (JSON) is kept in the stage's record, for the report.
       settings: the fields of the config, as dotted names, that its output depends on.
       uses: further fields that it reads; nothing is made anew when they change.
       needs: stages whose output it reads.
       also: further stages, which depend on the config.
-      wants: stages whose output it reads where there is any.
+      needs_if_made: stages whose output it reads where there is any, and which then has to fit as that of `needs` does.
+      wants: stages whose output it reads where there is any, whatever that was made from.
       after: further stages that come before it where both are asked for.
       looks_back: it reads nothing of a stage that comes after it in config.stages, but what the base has of that.
+      texts_of: stages whose texts it looks up in what others made of them. What a base made of other texts is refused.
       inputs: files outside of the work directory that it reads.
+      fetch: brings what it reads of other work directories than those of the chain, where these are on a store.
       outputs: what it writes, below the work directory; deleted before it runs on other inputs or settings. The record
         keeps the SHA-256 of these files: they are verified before another stage reads them.
       leaves: what else it writes there, of which the record says nothing.
@@ -36,30 +40,42 @@ class Stage:
       grows: fields of a fixed stage that may be raised once it is done: it then goes on from where it ended.
       always: it runs whenever it is asked for.
       everywhere: every host of a pod takes its part; otherwise the first does it all, and the others wait.
-      check_settings: refuses fields that do not fit each other, before anything else is looked at.
-      check: refuses what it could make nothing of, before the first stage of the run begins.
+      read_everywhere: what it writes can only be read by all hosts of a pod together.
+      of_model: its output is of one trained model. A stage reads no output of one model beside that of another.
+      decides: by the config that it ran with, the fields whose values hold for all who read its output.
+      check_settings: refuse fields that do not fit each other.
+      check_inputs: refuse what comes from outside, by its beginnings, before anything is copied from a store.
+      check: refuse what it could make nothing of, before the first stage of the run begins. A check of any kind that
+        several stages have runs once.
       reads: what it reads, in words.
       writes: what it writes below the work directory, in words.
     """
 
-    function: Callable[[Run], Any]
+    function: Callable[[Any], Any]
     settings: tuple[str, ...] = ()
     uses: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     also: Callable[[ConfigDict], tuple[str, ...]] = lambda config: ()
+    needs_if_made: tuple[str, ...] = ()
     wants: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     looks_back: bool = False
-    inputs: Callable[[Run], Sequence[Path]] = lambda run: ()
+    texts_of: tuple[str, ...] = ()
+    inputs: Callable[[Any], Sequence[Path]] = lambda run: ()
+    fetch: Callable[[Any], None] = lambda run: None
     outputs: tuple[str, ...] = ()
     leaves: tuple[str, ...] = ()
-    sealed: Callable[[Run, Any], Sequence[Path]] | None = None
+    sealed: Callable[[Any, Any], Sequence[Path]] | None = None
     fixed: bool = False
     grows: tuple[str, ...] = ()
     always: bool = False
     everywhere: bool = False
-    check_settings: Callable[[ConfigDict], None] = lambda config: None
-    check: Callable[[Run], None] = lambda run: None
+    read_everywhere: bool = False
+    of_model: bool = False
+    decides: Callable[[ConfigDict], tuple[str, ...]] = lambda config: ()
+    check_settings: tuple[Callable[[ConfigDict], None], ...] = ()
+    check_inputs: tuple[Callable[[Any], None], ...] = ()
+    check: tuple[Callable[[Any], None], ...] = ()
     reads: str = ""
     writes: str = ""
 
@@ -88,7 +104,7 @@ class StageTable(Table[Stage]):
 
     def _reads(self, name: str) -> list[str]:
         stage = self[name]
-        return [other for other in (*stage.needs, *stage.wants, *stage.after) if other in self]
+        return [other for other in (*stage.needs, *stage.needs_if_made, *stage.wants, *stage.after) if other in self]
 
 
 STAGES = StageTable("stage", "retrieval.stages")

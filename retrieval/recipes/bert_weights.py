@@ -15,9 +15,9 @@ from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
 from retrieval.errors import UserError
 from retrieval.models.hugging_face import BertFolder, is_bert
-from retrieval.pipeline.run import Run
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import abstract_model, recipe_of
+from retrieval.run import Run
 
 _log = logging.getLogger(__name__)
 

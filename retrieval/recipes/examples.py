@@ -14,8 +14,8 @@ from retrieval.data.sets import beir, splits
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, multiples
 from retrieval.pipeline import records
-from retrieval.pipeline.run import Run
 from retrieval.recipes.recipe import RECIPES, Recipe, recipe_of
+from retrieval.run import Run
 from retrieval.training import sharding
 
 

@@ -18,12 +18,13 @@ from retrieval.models import two_tower
 from retrieval.models.hugging_face import CONFIGS
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline import records
-from retrieval.pipeline.run import Run, kept_config, open_read
+from retrieval.pipeline.work_directory import check_kept_config, check_shared, kept_config
 from retrieval.recipes import bert_weights, train_state
 from retrieval.recipes.encoder_sizes import position_count, size_fields, take_positions
 from retrieval.recipes.placement import bind, local_mesh, parameters_of
 from retrieval.recipes.recipe import Recipe, abstract_model, build_model, recipe_of
 from retrieval.recipes.towers import build_towers
+from retrieval.run import Run
 from retrieval.runtime import mirror
 from retrieval.training import sharding
 from retrieval.training.loop import TrainState
@@ -31,8 +32,7 @@ from retrieval.training.loop import TrainState
 _log = logging.getLogger(__name__)
 
 
-# What the towers of a base were trained with, and are used with.
-TOWERS = ("model", "data.query_length", "data.document_length")
+_FIELD = "config.train.init_from"
 
 declare(
     "train",
@@ -57,11 +57,44 @@ def train_inputs(run: Run) -> Sequence[Path]:
             f"config.train.init_from={folder}: {why}; a work directory is needed, or a folder of BERT's weights "
             "(config.json beside model.safetensors); names of Hugging Face's hub are not downloaded"
         )
-    start = open_read(folder, "config.train.init_from", run.lock)
+    start = Run.opened(folder, _FIELD, run.lock)
     record = records.read_own_record(start, "train")
     if not record or not record["done"]:
         raise UserError(f"config.train.init_from={folder}: not a work directory with a finished train stage")
     return (start.own_record("train"),)
+
+
+def check_start_folder(run: Run) -> None:
+    """Checks the config of the run that `train.init_from` names, and that all hosts can read it.
+
+    Raises:
+      UserError: it is damaged, or on a store where there are several hosts.
+    """
+    start = run.config.train.init_from
+    check_shared(_FIELD, start)
+    if start and not bert_weights.folders(run.config):
+        check_kept_config(mirror.local(start), _FIELD)
+
+
+def fetch_start(run: Run) -> None:
+    """Copies down the parameters to start from, and the vocabulary to compare with, where these are on a store.
+
+    Raises:
+      UserError: `train.init_from` is no finished run, or a store does not answer.
+    """
+    start = run.config.train.init_from
+    if not start or bert_weights.folders(run.config):
+        return
+    train_inputs(run)  # which says so where that is no finished run
+    trained = Run.opened(start, _FIELD, run.lock)
+    if trained.copy:
+        trained.copy.bring(["checkpoints"])
+    try:
+        prepared = trained.holder("prepare")
+    except UserError:  # the base of that run has gone, and its vocabulary with it
+        return
+    if copy := prepared.copy:
+        copy.bring([f"corpus/{name}" for name in (*vocabularies.FILES, "merges.txt")])
 
 
 def check_start(run: Run) -> None:
@@ -78,7 +111,7 @@ def check_start(run: Run) -> None:
         bert_weights.check(run)
         return
     folder = mirror.local(start)
-    check_vocabulary(run, folder, "config.train.init_from")
+    check_vocabulary(run, folder, _FIELD)
     check_sizes(run.config, kept_config(folder))
 
 
@@ -111,6 +144,15 @@ def _model_fields(config: ConfigDict, recipe: Recipe) -> dict[str, Any]:
     """The fields on which it depends whether a model's parameters suit another one of a recipe."""
     head = {f"model.{name}": config.model.get(name) for name in recipe.head}
     return size_fields(config) | head | {"recipe": config.recipe}
+
+
+def check_towers(run: Run) -> None:
+    """Checks that the run's model was trained with its vocabulary, as `check_vocabulary`.
+
+    Raises:
+      UserError: it was not.
+    """
+    check_vocabulary(run, run.holder("train").folder, "config.base")
 
 
 def check_vocabulary(run: Run, folder: Path, field: str) -> None:
@@ -178,7 +220,7 @@ def load_parameters(folder: Path, vocab_size: int, mesh: ConfigDict) -> tuple[Co
 
 def load_towers(run: Run, vocab_size: int) -> TwoTower:
     """The trained towers of a run; those of an MLM run have its encoder and an untrained projection."""
-    check_vocabulary(run, run.holder("train").folder, "config.base")
+    check_towers(run)
     _, trained = load_parameters(run.holder("train").folder, vocab_size, run.config.mesh)
     if isinstance(trained, TwoTower):
         return trained
@@ -186,6 +228,11 @@ def load_towers(run: Run, vocab_size: int) -> TwoTower:
     take_positions(trained, position_count(run.config))
     two_tower.init_encoders(towers, trained.encoder)
     return towers
+
+
+def decided(config: ConfigDict) -> tuple[str, ...]:
+    """The fields that towers are used with as they were trained with; none of a model without towers."""
+    return ("model", "data.query_length", "data.document_length") if recipe_of(config).has_towers else ()
 
 
 def of_towers(run: Run) -> ConfigDict:

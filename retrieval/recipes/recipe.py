@@ -14,8 +14,8 @@ from retrieval.config.fields import Field, declare, one_of
 from retrieval.data.examples.packing import Packing, Rows, rows_for
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, multiples
-from retrieval.pipeline.run import Run
 from retrieval.registry import Table
+from retrieval.run import Run
 from retrieval.training import loss_kind
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import LOSSES, Loss, Options
@@ -192,6 +192,15 @@ def recipe_of(config: ConfigDict) -> Recipe:
       UserError: there is none of that name.
     """
     return RECIPES.find(config.recipe, "config.recipe")(config)
+
+
+def check_recipe(config: ConfigDict) -> None:
+    """Checks the settings that a config's recipe reads.
+
+    Raises:
+      UserError: they do not fit each other.
+    """
+    recipe_of(config).check()
 
 
 def build_model(config: ConfigDict, vocab_size: int) -> Any:

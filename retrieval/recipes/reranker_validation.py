@@ -12,10 +12,10 @@ from retrieval.config.fields import Field, declare, whole
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.evaluation import metrics
-from retrieval.pipeline.run import Run
 from retrieval.recipes.pair_scores import Lengths, PairScorer, document_bodies, joined, query_beginnings
 from retrieval.recipes.recipe import abstract_model
 from retrieval.recipes.validation import METRICS, LabelledPool, labelled_pool
+from retrieval.run import Run
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.encoding import encode_rows
 

@@ -17,10 +17,10 @@ from retrieval.models.cross_encoder_folder import read_cross_encoder
 from retrieval.models.hugging_face import BertFolder, is_bert
 from retrieval.models.transformer import TransformerConfig
 from retrieval.pipeline import records
-from retrieval.pipeline.run import Run, open_read
 from retrieval.recipes import bert_weights, initial_parameters
 from retrieval.recipes.pair_scores import Lengths
 from retrieval.recipes.recipe import recipe_of
+from retrieval.run import Run
 from retrieval.runtime import mirror
 
 
@@ -89,7 +89,7 @@ def _is_folder_of_weights(value: str) -> bool:
 
 def _trained_in(run: Run, value: str, field: str) -> Run:
     """The run whose folder has the checkpoint."""
-    trainer = open_read(value, field, run.lock).holder("train") if value else run.holder("train")
+    trainer = Run.opened(value, field, run.lock).holder("train") if value else run.holder("train")
     if "train" not in trainer.config.stages:
         raise UserError(
             f"{field}={value}: no reranker, for no stage trains one here: name the work directory of one, or a folder "

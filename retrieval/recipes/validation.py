@@ -21,9 +21,9 @@ from retrieval.data.sets import beir
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import metrics
-from retrieval.pipeline.run import Run
 from retrieval.recipes import examples
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
+from retrieval.run import Run
 from retrieval.search import windows
 from retrieval.search.exact import ExactIndex
 

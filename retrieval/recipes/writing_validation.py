@@ -16,11 +16,11 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import unknown_name
 from retrieval.models.encoder_decoder import EncoderDecoder, teacher_forced
 from retrieval.models.text import Text
-from retrieval.pipeline.run import Run
 from retrieval.recipes import examples
 from retrieval.recipes.placement import bind, gather
 from retrieval.recipes.recipe import abstract_model
 from retrieval.recipes.towers import query_tokens, token_types
+from retrieval.run import Run
 from retrieval.training import sharding
 
 _log = logging.getLogger(__name__)

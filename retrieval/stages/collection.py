@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate, Judged
 from retrieval.errors import UserError
-from retrieval.pipeline.run import Run
+from retrieval.run import Run
 from retrieval.search import encoding, windows
 from retrieval.search.index_kind import Embeddings
 

@@ -8,13 +8,13 @@ from ml_collections import ConfigDict
 
 from retrieval.config.fields import SWITCH, Field, declare, whole
 from retrieval.data.sets import beir
-from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples
 from retrieval.recipes.encoder_sizes import longest_text
-from retrieval.recipes.initial_parameters import load_towers, of_towers
+from retrieval.recipes.initial_parameters import check_towers, load_towers, of_towers
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens, towers_of
+from retrieval.run import Run
 from retrieval.search import encoding
 from retrieval.stages.collection import CORPUS, TRAINED, UNTRAINED, Collection, collections, of_pairs
 
@@ -84,12 +84,15 @@ STAGES.register(
     "encode",
     Stage(
         encode,
+        check=(Run.check_vocabulary, check_towers),
         reads="checkpoint, sets, passages",
         writes="`embeddings/`",
         settings=("seed", "encode", "model", "data.query_length", "data.document_length", "loop.validate_queries"),
         needs=("prepare", "sets", "train"),
         also=of_pairs,
+        inputs=Run.vocabulary_inputs,
         outputs=("embeddings",),
         everywhere=True,
+        of_model=True,
     ),
 )

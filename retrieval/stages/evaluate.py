@@ -17,9 +17,9 @@ from retrieval.errors import UserError
 from retrieval.evaluation import metrics, per_query, runs
 from retrieval.evaluation.metrics import cutoff
 from retrieval.pipeline.records import details
-from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples
+from retrieval.run import Run
 from retrieval.search import encoding
 from retrieval.stages import fused, indexes, rankings, run_files, sets
 from retrieval.stages.collection import Collection, open_collection, set_names
@@ -246,12 +246,13 @@ STAGES.register(
     "evaluate",
     Stage(
         evaluate,
-        check_settings=check,
+        check_settings=(check,),
         reads="indexes, run files of other systems",
         writes="`runs/*/*.trec`, `per_query/*/*.npz`, `results.json`",
         inputs=lambda run: [file.path for file in run_files.run_files(run.config.runs.files)],
         settings=("evaluate", "runs", "fuse"),
         needs=("sets", "encode", "index"),
+        texts_of=("sets",),
         outputs=("runs", "per_query", "results.json"),
     ),
 )

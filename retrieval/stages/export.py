@@ -19,11 +19,11 @@ from retrieval.models.cross_encoder import CrossEncoder
 from retrieval.models.cross_encoder_folder import write_cross_encoder
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline.records import is_done, record_of
-from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples, rerankers
-from retrieval.recipes.initial_parameters import load_towers
+from retrieval.recipes.initial_parameters import check_towers, load_towers
 from retrieval.recipes.recipe import recipe_of
+from retrieval.run import Run
 from retrieval.runtime import hosts
 
 _log = logging.getLogger(__name__)
@@ -235,13 +235,13 @@ STAGES.register(
     "export",
     Stage(
         export,
-        check=check,
+        check=(check, Run.check_vocabulary, check_towers),
         reads="checkpoint, vocabulary, results",
         writes="`export/`: the model for Hugging Face's libraries, a model card",
         settings=("export",),
         needs=("prepare", "train"),
         wants=("evaluate",),
-        inputs=results,
+        inputs=lambda run: [*results(run), *run.vocabulary_inputs()],
         outputs=(FOLDER,),
         everywhere=True,
     ),

@@ -17,12 +17,12 @@ from retrieval.config.fields import NOT_NEGATIVE, POSITIVE, TEXTS, Field, declar
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError, unknown_name
 from retrieval.models.encoder_decoder import EncoderDecoder
-from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import writer
 from retrieval.recipes.initial_parameters import check_vocabulary, load_parameters
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.writer import SAMPLE, WAYS, Decoding, Writer, WrittenText
+from retrieval.run import Run
 from retrieval.runtime import hosts
 from retrieval.search.expansions import Expansion, to_line
 from retrieval.stages.collection import Collection, collections, of_pairs
@@ -191,13 +191,14 @@ STAGES.register(
     "generate",
     Stage(
         generate,
-        check_settings=check_settings,
-        check=check,
+        check_settings=(check_settings,),
+        check=(check, Run.check_vocabulary),
         reads="checkpoint, sets, passages",
         writes="`generated/NAME.jsonl`: queries of the passages of each set",
         settings=("seed", "generate", "encode.corpus"),
         needs=("prepare", "sets", "train"),
         also=of_pairs,
+        inputs=Run.vocabulary_inputs,
         outputs=(FOLDER,),
         everywhere=True,
     ),

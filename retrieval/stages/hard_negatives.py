@@ -17,8 +17,8 @@ from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.errors import UserError
-from retrieval.pipeline.run import Run
 from retrieval.recipes import examples
+from retrieval.run import Run
 from retrieval.search import mining
 from retrieval.search.mining import Drawn, Rule
 

@@ -15,8 +15,8 @@ from retrieval.data.sets import beir, mind, text_files
 from retrieval.data.sets.mind import Impression
 from retrieval.errors import UserError
 from retrieval.evaluation import display, impressions
-from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.run import Run
 from retrieval.search import encoding, windows
 from retrieval.search.index_kind import EXACT, INDEXES
 from retrieval.stages import indexes
@@ -201,7 +201,7 @@ STAGES.register(
     "impressions",
     Stage(
         rank_impressions,
-        check=check,
+        check=(check,),
         reads="a set of MIND, its embeddings and indexes",
         writes="`impressions/`: predictions, metrics of each system",
         settings=("sets.mind", "sets.mind_split"),

@@ -9,8 +9,8 @@ from ml_collections import ConfigDict
 
 from retrieval import files
 from retrieval.config.fields import TEXTS, Field, Kind, declare, one_of
-from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.run import Run
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, IndexKind, Options, Texts, kinds_of_words
 from retrieval.stages.collection import Collection, collections, of_pairs
 from retrieval.stages.indexes import options_of
@@ -113,14 +113,15 @@ STAGES.register(
     "index",
     Stage(
         index,
-        check_settings=check,
-        inputs=inputs,
+        check_settings=(check,),
         reads="embeddings, texts",
         writes="`index/`: ScaNN and BM25",
         settings=("index", "evaluate.depth", "encode.corpus"),
         needs=("prepare", "sets"),
         also=lambda config: (*needs(config), *of_pairs(config)),
         after=("encode",),
+        texts_of=("sets",),
+        inputs=lambda run: [*inputs(run), *run.vocabulary_inputs()],
         outputs=("index",),
         sealed=written,
     ),

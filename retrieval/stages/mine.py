@@ -17,11 +17,11 @@ from retrieval.data.sets import beir
 from retrieval.errors import UserError
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline.records import details, read_record, record_of
-from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples, initial_parameters
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, query_tokens
+from retrieval.run import Run
 from retrieval.search.index_kind import EXACT, INDEXES
 from retrieval.stages import hard_negatives, indexes, sets
 from retrieval.stages.collection import open_collection
@@ -81,6 +81,18 @@ def check_index(run: Run) -> None:
                 f"config.mine.system={system} is made by {' and '.join(needs(run.config))}, and '{need}' is no stage "
                 f"before 'mine': {way}, or set config.base to a run that has it"
             )
+
+
+def check_enough(run: Run) -> None:
+    """Checks that what this run or a base mines for the training questions of a set is enough for a batch.
+
+    Raises:
+      UserError: a batch takes more negatives of a question than are mined.
+    """
+    holder = run.holder("pairs")
+    miner = holder.holder("mine")
+    if "mine" in miner.config.stages and holder.holder("sets").config.split.set:
+        hard_negatives.check_drawn(run.config, miner.config, "" if miner.folder == run.folder else miner.place)
 
 
 def check_questions(run: Run) -> None:
@@ -170,14 +182,16 @@ STAGES.register(
     "mine",
     Stage(
         mine,
-        check_settings=hard_negatives.check,
-        check=check_questions,
+        check_settings=(hard_negatives.check,),
+        check_inputs=(check_index,),
+        check=(check_questions,),
         reads="training questions, an index that is made before or is the base's",
         writes="`negatives/`: the questions with hard negatives, and where these are from",
         settings=("mine.system", *hard_negatives.SETTINGS),
         needs=("prepare", "sets"),
         also=needs,
         looks_back=True,
+        inputs=Run.vocabulary_inputs,
         outputs=("negatives",),
     ),
 )

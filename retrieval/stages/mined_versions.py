@@ -20,9 +20,9 @@ from retrieval.data.labelled.grouping import Counts
 from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
-from retrieval.pipeline.run import Run
 from retrieval.recipes import examples
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
+from retrieval.run import Run
 from retrieval.runtime import hosts
 from retrieval.search import windows
 from retrieval.search.exact import ExactIndex

@@ -18,8 +18,8 @@ from retrieval.data.labelled.labelled_format import LABELLED
 from retrieval.data.sets import beir, splits
 from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.errors import UserError
-from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.run import Run
 
 _log = logging.getLogger(__name__)
 
@@ -79,19 +79,17 @@ def write_pairs(run: Run) -> dict[str, Any]:
 def inputs(run: Run) -> Sequence[Path]:
     """The files of labelled examples, and those that have the texts of their ids."""
     paths = map(Path, source_paths.split(run.config.pairs.files))
-    return source_paths.existing([*paths, *_settings(run.config).text_files])
+    return [*source_paths.existing([*paths, *_settings(run.config).text_files]), *run.vocabulary_inputs()]
 
 
-def check(config: ConfigDict, divided_set: str) -> None:
+def check_inputs(run: Run) -> None:
     """Checks that there are labelled examples, each file by its beginning.
-
-    Args:
-      divided_set: the evaluation set that is divided, '' if none is.
 
     Raises:
       UserError: there are none, or a file is missing or of no known format.
     """
-    if not (config.pairs.files or divided_set):
+    config = run.config
+    if not (config.pairs.files or run.holder("sets").config.split.set):
         raise UserError(
             "stage 'pairs' needs labelled examples: set config.pairs.files to files of them, or config.split.set to an "
             "evaluation set to divide, such as reqa"
@@ -131,6 +129,8 @@ STAGES.register(
     "pairs",
     Stage(
         write_pairs,
+        check_inputs=(check_inputs,),
+        check=(Run.check_vocabulary,),
         reads="`training/`, `negatives/`, labelled examples of any format",
         writes="`pairs/`: TFRecord shards of labelled examples; `pairs/validation/`; `pairs/passages.jsonl`",
         settings=("split", "pairs", "sets.mind_split"),

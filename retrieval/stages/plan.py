@@ -20,11 +20,11 @@ from retrieval import files
 from retrieval.config.fields import TEXT, Field, declare
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import display
-from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples, train_state
 from retrieval.recipes.placement import make_mesh
-from retrieval.recipes.recipe import abstract_model, recipe_of
+from retrieval.recipes.recipe import abstract_model, check_recipe, recipe_of
+from retrieval.run import Run
 from retrieval.training import chips, collectives, sharding, work
 from retrieval.training.chips import Chip
 from retrieval.training.work import Work
@@ -407,21 +407,11 @@ def _gb(count: float | None) -> str | None:
     return None if count is None else f"{count / 1e9:.3g} GB"
 
 
-def check_model(config: ConfigDict) -> None:
-    """Checks the fields that say what is trained.
-
-    Raises:
-      UserError: some do not fit each other.
-    """
-    examples.check(config)
-    recipe_of(config).check()
-
-
 STAGES.register(
     "plan",
     Stage(
         plan,
-        check_settings=check_model,
+        check_settings=(examples.check, check_recipe),
         reads="the config alone",
         writes="`plan.json`; prints what a train step takes on `plan.topology`",
         uses=("seed", "recipe", "vocab", "prepare.vocab_size", "data", "model", "train"),

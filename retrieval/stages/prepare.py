@@ -15,8 +15,9 @@ from retrieval.data.shards import prepared_corpus
 from retrieval.data.shards.shard_steps import LOCAL
 from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
-from retrieval.pipeline.run import Run
+from retrieval.pipeline.records import is_done
 from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.run import Run
 
 _log = logging.getLogger(__name__)
 
@@ -72,21 +73,22 @@ def _options(config: ConfigDict) -> dict[str, Any]:
     return {option: operator.attrgetter(option)(config) for option in kind.options}
 
 
-def check(config: ConfigDict, with_files: bool = True) -> None:
-    """Checks that the settings of the corpus fit each other, and its files and the vocabulary's by their beginnings.
-
-    Args:
-      with_files: whether the files are still to be read.
+def check_inputs(run: Run) -> None:
+    """Checks the files of a corpus that is yet to be prepared.
 
     Raises:
-      UserError: settings do not fit, or a file is missing or not what it should be.
+      UserError: as `check_files`.
     """
-    _check_settings(config)
-    if with_files:
-        _check_files(config)
+    if not is_done(run, "prepare"):
+        check_files(run.config)
 
 
-def _check_settings(config: ConfigDict) -> None:
+def check_settings(config: ConfigDict) -> None:
+    """Checks that the settings of the corpus fit each other.
+
+    Raises:
+      UserError: they do not.
+    """
     prepare = config.prepare
     corpus_kind.kind_of(config.corpus)
     for name in ("shortest_paragraph", "least_passage"):
@@ -103,7 +105,12 @@ def _check_settings(config: ConfigDict) -> None:
             )
 
 
-def _check_files(config: ConfigDict) -> None:
+def check_files(config: ConfigDict) -> None:
+    """Checks the files of the corpus and of the vocabulary by their beginnings.
+
+    Raises:
+      UserError: one is missing or not what it should be.
+    """
     kind, parts = corpus_kind.kind_of(config.corpus)
     kind.check(parts, _options(config))
     for path in source_paths.checked("config.vocab", source_paths.split(str(vocabularies.named(config.vocab) or ""))):
@@ -114,6 +121,8 @@ STAGES.register(
     "prepare",
     Stage(
         prepare_corpus,
+        check_settings=(check_settings,),
+        check_inputs=(check_inputs,),
         reads="a dump, documents, or the installed packages",
         writes="`corpus/`: articles, vocabulary, TFRecord shards, `stats.json`",
         settings=(

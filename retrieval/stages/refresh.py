@@ -23,10 +23,10 @@ from ml_collections import ConfigDict
 from retrieval.config.fields import SHARE_ABOVE, TEXTS, Field, declare, whole
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, unknown_name
-from retrieval.pipeline.run import Run
 from retrieval.recipes.towers import Embedder
+from retrieval.run import Run
 from retrieval.runtime import hosts
-from retrieval.stages import mined_versions
+from retrieval.stages import hard_negatives, mined_versions
 from retrieval.stages.mined_versions import Versions
 from retrieval.training.checkpoint import Checkpointer
 
@@ -60,10 +60,10 @@ def needs(config: ConfigDict) -> tuple[str, ...]:
 
 
 def check(config: ConfigDict) -> None:
-    """Checks that a refresh would come, and change something.
+    """Checks that a refresh would come, and change something, and which negatives it mines.
 
     Raises:
-      UserError: it would not; or the next one would come before it.
+      UserError: it would not; or the next one would come before it; or as `hard_negatives.check`.
     """
     mine, steps = config.mine, config.train.steps
     if not mine.refresh_every:
@@ -95,6 +95,7 @@ def check(config: ConfigDict) -> None:
             f"{mine.refresh_every} steps would never be trained on in config.train.steps={steps}; lower one of them"
         )
     _check_environment(config)
+    hard_negatives.check(config)
 
 
 def _check_environment(config: ConfigDict) -> None:

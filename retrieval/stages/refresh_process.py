@@ -18,13 +18,14 @@ from ml_collections import ConfigDict
 
 from retrieval.cli import command_line
 from retrieval.errors import UserError, first_line
-from retrieval.pipeline.run import Run
+from retrieval.pipeline import preflight
 from retrieval.recipes import train_state
 from retrieval.recipes.placement import local_mesh
 from retrieval.recipes.recipe import abstract_model
 from retrieval.recipes.towers import Embedder
+from retrieval.run import Run
 from retrieval.runtime import hosts
-from retrieval.stages import check, mined_versions
+from retrieval.stages import mined_versions
 from retrieval.training import checkpoint
 
 _log = logging.getLogger("retrieval.stages.refresh_process")  # also where the module is the program
@@ -37,7 +38,7 @@ def main(argv: Sequence[str]) -> None:
     hosts.end_with_input()
     absl_logging.set_verbosity(absl_logging.WARNING)
     folder, (lock, version) = Path(command_line.WORKDIR.value or ""), argv[1:]
-    mine(Run(check.read_config(folder), folder, Path(lock)), int(version))
+    mine(Run(preflight.read_config(folder), folder, Path(lock)), int(version))
     os._exit(0)  # training may be waiting, and what JAX and TensorFlow do at their end takes long
 
 

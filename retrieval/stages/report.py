@@ -9,8 +9,8 @@ from ml_collections import ConfigDict
 from retrieval import files
 from retrieval.evaluation import display, result_files, run_report
 from retrieval.pipeline.records import details, is_done, record_of
-from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.run import Run
 from retrieval.search.index_kind import INDEXES
 
 _log = logging.getLogger(__name__)

@@ -7,11 +7,11 @@ from retrieval import terminal
 from retrieval.config.fields import Field, declare, whole
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
-from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes.initial_parameters import load_towers, of_towers
+from retrieval.recipes.initial_parameters import check_towers, load_towers, of_towers
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, query_tokens
+from retrieval.run import Run
 from retrieval.search import fusion
 from retrieval.search.index_kind import EXACT, INDEXES
 from retrieval.search.windows import Index
@@ -96,13 +96,16 @@ STAGES.register(
     "search",
     Stage(
         search,
-        check_settings=check,
+        check_settings=(check,),
+        check=(check_towers,),
         reads="indexes of the corpus, or of labelled examples",
         writes="prints hits for `--query`",
         uses=("seed", "model", "data.query_length", "data.document_length", "evaluate.depth"),
         needs=("index", "prepare", "sets"),
         also=of_pairs,
-        wants=("encode", "train"),
+        needs_if_made=("encode", "train"),
+        texts_of=("prepare",),
+        inputs=Run.vocabulary_inputs,
         always=True,
     ),
 )

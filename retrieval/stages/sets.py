@@ -18,8 +18,9 @@ from retrieval.data.sets.beir import RetrievalSet
 from retrieval.data.sets.set_format import Given, Options, SetFormat, all_sets
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, unknown_name
-from retrieval.pipeline.run import Run
+from retrieval.pipeline.records import is_done
 from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.run import Run
 
 _log = logging.getLogger(__name__)
 
@@ -76,12 +77,24 @@ def inputs(run: Run) -> Sequence[Path]:
     """The files that `sets` reads."""
     config = run.config
     paths = [form.inputs(value, _options(config, form)) for form, value in formats(config)]
-    return source_paths.existing(list(itertools.chain.from_iterable(paths)))
+    return [*source_paths.existing(list(itertools.chain.from_iterable(paths))), *run.vocabulary_inputs()]
 
 
 def formats(config: ConfigDict) -> list[tuple[SetFormat, Any]]:
     """The formats of the evaluation sets that a config names, each with the value of its field."""
     return [(form, config.sets[form.name]) for form in all_sets() if config.sets.get(form.name)]
+
+
+def check_inputs(run: Run) -> None:
+    """Checks the evaluation sets; where a corpus comes first, which may take hours, some are read in part.
+
+    Raises:
+      UserError: as `check`, or what is read is wrong.
+    """
+    check(run.config, run.prepares)
+    if run.prepares and not is_done(run, "prepare"):
+        for form, value in formats(run.config):
+            form.preview(value)
 
 
 def check(config: ConfigDict, has_corpus: bool) -> None:
@@ -171,6 +184,7 @@ STAGES.register(
     "sets",
     Stage(
         write_sets,
+        check_inputs=(check_inputs,),
         reads="evaluation sets of any format",
         writes="`sets/NAME/`: BEIR folders; `training/`",
         settings=("sets", "split", "pairs.format"),

@@ -17,10 +17,10 @@ from retrieval.evaluation.text_similarity import similarity_by_length
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.text import Text, first
 from retrieval.models.two_tower import TwoTower
-from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import initial_parameters
 from retrieval.recipes.recipe import build_model
+from retrieval.run import Run
 from retrieval.stages.collection import CORPUS, open_collection
 
 # The texts that pairs are drawn from: the first so many of the corpus, which are in the order of a hash.
@@ -114,11 +114,12 @@ STAGES.register(
     "similarity",
     Stage(
         similarity,
-        check=check,
+        check=(check, initial_parameters.check_towers),
         reads="checkpoint, passages",
         writes="`similarity.json`; prints how alike random texts are to the encoder, by length",
         uses=("seed", "data.document_length"),
         needs=("prepare", "train"),
+        inputs=Run.vocabulary_inputs,
         leaves=("similarity.json",),
         always=True,
     ),

@@ -10,18 +10,19 @@ import jax
 from ml_collections import ConfigDict
 
 from retrieval.config.fields import Field, Kind, declare, whole
-from retrieval.errors import UserError
-from retrieval.pipeline.records import read_own_record
-from retrieval.pipeline.run import Run
+from retrieval.errors import UserError, divisors
+from retrieval.pipeline.records import is_done, read_own_record
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes import initial_parameters, train_state
-from retrieval.recipes.examples import abstract_batch, make_batches
+from retrieval.recipes import bert_weights, initial_parameters, train_state
+from retrieval.recipes.examples import abstract_batch, labelled, make_batches, unlabelled
 from retrieval.recipes.examples import check as check_examples
-from retrieval.recipes.placement import make_mesh
-from retrieval.recipes.recipe import abstract_model, recipe_of
+from retrieval.recipes.placement import make_mesh, parameters_of, shardings_of
+from retrieval.recipes.recipe import abstract_model, check_recipe, recipe_of
+from retrieval.run import Run
 from retrieval.runtime import hosts
 from retrieval.stages import hard_negatives, metric_writers, mine, refresh
 from retrieval.stages.mined_versions import Versions
+from retrieval.stages.plan import vocab_size
 from retrieval.training import chips, loop, sharding
 from retrieval.training.checkpoint import Follower, drop_damaged
 from retrieval.training.loop import TrainState
@@ -161,21 +162,60 @@ def _cost(config: ConfigDict, vocab_size: int, state: TrainState, mesh: jax.shar
     return loop.Cost(mesh.size * flops, chip and mesh.size * chip.peak_flops / chip.cores)
 
 
-def check_settings(config: ConfigDict) -> None:
-    """Checks the fields that training reads.
+def check_data(run: Run) -> None:
+    """Checks that there will be shards of what is trained on, as many as the lanes take, and negatives enough.
 
     Raises:
-      UserError: some do not fit each other.
+      UserError: there will not.
     """
-    check_examples(config)
-    recipe_of(config).check()
-    _check_steps(config)
-    refresh.check(config)
-    if config.mine.refresh_every:
-        hard_negatives.check(config)
-    metric_writers.check(config)
-    if config.loop.validate_every:
-        recipe_of(config).check_validation()
+    if is_done(run, "train"):
+        return
+    config, pairs = run.config, run.holder("pairs")
+    given = labelled(config)
+    if given and "pairs" not in pairs.config.stages:
+        raise UserError(
+            f"task '{given[0]}' has no example, for no stage writes pairs: add 'pairs' to config.stages and set "
+            f"config.pairs.files or config.split.set, or set config.data.rates.{given[0]}=0"
+        )
+    if others := unlabelled(config):
+        if not (run.prepares or run.corpus.exists()):
+            raise UserError(
+                f"task '{others[0]}' is drawn from a prepared corpus, and no stage prepares one: add 'prepare' to "
+                f"config.stages, set config.base to a run that has it, or config.data.rates.{others[0]}=0"
+            )
+        shards = run.holder("prepare").config.prepare.shards
+        _check_lanes(config.data.lanes, shards, "the corpus, config.prepare.shards")
+    if given:  # a refresh writes as many as the stage
+        _check_lanes(config.data.lanes, pairs.config.split.shards, "labelled pairs, config.split.shards")
+        mine.check_enough(run)
+
+
+def check_model(run: Run) -> None:
+    """Checks that devices, batches and parameters fit each other, and what the parameters start from.
+
+    Raises:
+      UserError: they do not.
+    """
+    if is_done(run, "train"):
+        return
+    config, mesh = run.config, make_mesh(run.config)
+    abstract_batch(config, mesh)
+    recipe_of(config).check_chunks(mesh.size)
+    if config.mesh.rules:
+        params = parameters_of(abstract_model(config, vocab_size(run)))
+        shardings_of(params, config, mesh)
+        sharding.check_rules(params, config.mesh.rules)
+    initial_parameters.check_start(run)
+    bert_weights.check_tensors(config)
+
+
+def _check_lanes(lanes: int, shards: int, whose: str) -> None:
+    """Lanes have equally many files: what is in a smaller lane would be drawn more often."""
+    if shards % lanes:
+        raise UserError(
+            f"config.data.lanes={lanes} does not divide the shards of {whose}={shards}: take {divisors(lanes, shards)} "
+            "lanes"
+        )
 
 
 def check_refresh(run: Run) -> None:
@@ -188,7 +228,17 @@ def check_refresh(run: Run) -> None:
         mine.check_questions(run)
 
 
-def _check_steps(config: ConfigDict) -> None:
+def check_validation(config: ConfigDict) -> None:
+    """Checks that there is something to validate checkpoints on, where that is asked for.
+
+    Raises:
+      UserError: there is not.
+    """
+    if config.loop.validate_every:
+        recipe_of(config).check_validation()
+
+
+def check_steps(config: ConfigDict) -> None:
     """Checks what the config says about steps.
 
     Raises:
@@ -221,8 +271,16 @@ STAGES.register(
     "train",
     Stage(
         train,
-        check_settings=check_settings,
-        check=check_refresh,
+        check_settings=(
+            check_examples,
+            check_recipe,
+            check_steps,
+            refresh.check,
+            metric_writers.check,
+            check_validation,
+        ),
+        check_inputs=(initial_parameters.check_start_folder,),
+        check=(check_refresh, Run.check_vocabulary, check_data, check_model),
         reads="shards",
         writes="`checkpoints/`, `metrics/` (JSON lines and TensorBoard), `refreshed/`",
         settings=(
@@ -241,12 +299,16 @@ STAGES.register(
         uses=("encode.batch_tokens", "encode.shard_size"),
         needs=("prepare", "pairs"),
         also=refresh.needs,
-        inputs=initial_parameters.train_inputs,
+        inputs=lambda run: [*initial_parameters.train_inputs(run), *run.vocabulary_inputs()],
+        fetch=initial_parameters.fetch_start,
         wants=("sets",),
         leaves=(*FOLLOWED, BAD_BATCHES, "profile"),
         sealed=trained,
         fixed=True,
         grows=("train.steps",),
         everywhere=True,
+        read_everywhere=True,
+        of_model=True,
+        decides=initial_parameters.decided,
     ),
 )

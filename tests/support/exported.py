@@ -11,11 +11,11 @@ from retrieval import files
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.pipeline import records, runner
-from retrieval.pipeline.run import Run
 from retrieval.recipes import initial_parameters, train_state
 from retrieval.recipes.placement import local_mesh, make_mesh, parameters_of
 from retrieval.recipes.recipe import abstract_model
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
+from retrieval.run import Run
 from retrieval.search import encoding
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789?.,-[]()"

@@ -16,13 +16,13 @@ from retrieval.models.cross_encoder import CrossEncoder, relevance
 from retrieval.models.transformer import TransformerConfig
 from retrieval.models.two_tower import TwoTower
 from retrieval.models.warm_start import copy_encoder
-from retrieval.pipeline.run import Run
 from retrieval.recipes import reranker_validation
 from retrieval.recipes.batch_fields import embed, token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.pair_recipe import PairRecipe
 from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES, copy_parameters
+from retrieval.run import Run
 from retrieval.training.collapse import Collapse
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import CLASSES, LOSSES, SCORES

@@ -18,12 +18,12 @@ from retrieval.models.encoder_decoder import EncoderDecoder, WriterConfig, teach
 from retrieval.models.transformer import TransformerConfig
 from retrieval.models.two_tower import TwoTower
 from retrieval.models.warm_start import copy_encoder
-from retrieval.pipeline.run import Run
 from retrieval.recipes import writing_validation
 from retrieval.recipes.batch_fields import text_of, token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES, Recipe, copy_parameters
+from retrieval.run import Run
 from retrieval.training import losses
 from retrieval.training.loop import Objective
 

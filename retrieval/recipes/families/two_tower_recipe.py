@@ -15,12 +15,12 @@ from retrieval.models import two_tower
 from retrieval.models.cross_encoder import CrossEncoder
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.two_tower import TwoTower
-from retrieval.pipeline.run import Run
 from retrieval.recipes import towers, validation
 from retrieval.recipes.batch_fields import embed, token_count
 from retrieval.recipes.pair_recipe import PairRecipe
 from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES, copy_parameters
+from retrieval.run import Run
 from retrieval.training.candidates import inner_products
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, SCORES

@@ -7,13 +7,11 @@ from ml_collections import ConfigDict
 
 from retrieval.errors import UserError
 from retrieval.pipeline.records import get_field
-from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES
-from retrieval.recipes.initial_parameters import TOWERS
-from retrieval.recipes.recipe import recipe_of
+from retrieval.pipeline.work_directory import WorkDirectory
 
 
-def check(run: Run, names: Collection[str], fields: Collection[str]) -> None:
+def check(run: WorkDirectory, names: Collection[str], fields: Collection[str]) -> None:
     """Checks that a stage of this run reads each field, where one of the base would read another value of its own.
 
     Args:
@@ -23,9 +21,9 @@ def check(run: Run, names: Collection[str], fields: Collection[str]) -> None:
     Raises:
       UserError: only the base would read it.
     """
-    _check_towers(run, names, fields)
     for field in fields:
-        readers = [name for name, stage in STAGES.items() if _is_among((*stage.settings, *stage.uses), field)]
+        _check_decided(run, names, field)
+        readers = _readers(field)
         if {*run.config.stages, *names} & set(readers):
             continue
         for name in readers:
@@ -37,18 +35,30 @@ def check(run: Run, names: Collection[str], fields: Collection[str]) -> None:
                 )
 
 
-def _check_towers(run: Run, names: Collection[str], fields: Collection[str]) -> None:
-    """The towers of a base are as they were trained there, also where a stage of this run encodes with them."""
-    trainer = run.holder("train")
-    is_own = trainer is run or "train" not in trainer.config.stages
-    if is_own or not recipe_of(trainer.config).has_towers or "plan" in names:
-        return
-    for field in fields:
-        if _is_among(TOWERS, field) and _value(trainer.config, field) != _value(run.config, field):
+def _check_decided(run: WorkDirectory, names: Collection[str], field: str) -> None:
+    """A base's stage has decided some fields for all who read its output, such as the sizes of a trained model."""
+    for name, stage in STAGES.items():
+        holder = run.holder(name)
+        if holder is run or name not in holder.config.stages or not _is_among(stage.decides(holder.config), field):
+            continue
+        reads_itself = any(asked in names for asked in _readers(field) if not _reads_output(asked, name))
+        if not reads_itself and _value(holder.config, field) != _value(run.config, field):
             raise UserError(
-                f"config.{field}: the towers of {trainer.place} were trained with another value, and are used as they "
-                "are: leave it out, or train others, in a --workdir of their own"
+                f"config.{field}: stage '{name}' of {holder.place} ran with another value, and what it made is used as "
+                f"it is: leave it out, or run '{name}' anew, in a --workdir of its own"
             )
+
+
+def _readers(field: str) -> list[str]:
+    """The stages that read a field."""
+    return [name for name, stage in STAGES.items() if _is_among((*stage.settings, *stage.uses), field)]
+
+
+def _reads_output(name: str, of: str) -> bool:
+    """Whether a stage reads what another one makes, directly or not, or is that one."""
+    stage = STAGES[name]
+    read = (*stage.needs, *stage.needs_if_made, *stage.wants)
+    return name == of or any(_reads_output(other, of) for other in read if other in STAGES)
 
 
 def _is_among(fields: Collection[str], field: str) -> bool:

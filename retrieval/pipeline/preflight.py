@@ -1,0 +1,123 @@
+"""What can be known to fail is said before a run begins: no hour of a stage is lost on a typo.
+
+What is about one stage its own checks say; here is what is about runs.
+"""
+
+import os
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from retrieval.config import experiment
+from retrieval.errors import UserError, unknown_name
+from retrieval.pipeline import downloads, order, overrides
+from retrieval.pipeline.records import is_current
+from retrieval.pipeline.stage import STAGES
+from retrieval.pipeline.work_directory import CONFIG, WorkDirectory, check_kept_config, check_shared, kept_config
+from retrieval.runtime import hosts, mirror
+
+
+def check(run: WorkDirectory, names: Sequence[str], overridden: Collection[str] = ()) -> None:
+    """Checks the config, the folders, the files and the devices that some stages of a run need, in a few seconds.
+
+    Args:
+      overridden: the fields that were set in the shell.
+
+    Raises:
+      UserError: something is missing, or does not fit.
+    """
+    experiment.check(run.config)
+    _check_names(run, names)
+    _check_folders(run)
+    order.check(run, names)
+    overrides.check(run, names, overridden)
+    check_settings(run.config, names)
+    for check_inputs in _distinct(names, "check_inputs"):
+        check_inputs(run)
+    for name in names:
+        STAGES[name].inputs(run)  # which says what is missing
+    if hosts.count() > 1:
+        _check_alone(run, names)
+    downloads.bring(run, names)  # which may take long; what is to come reads more than configs and records
+    for check_stage in _distinct(names, "check"):
+        check_stage(run)
+
+
+def check_settings(config: ConfigDict, names: Collection[str]) -> None:
+    """Checks that the fields which some stages read fit each other.
+
+    Raises:
+      UserError: they do not.
+    """
+    for check_config in _distinct(names, "check_settings"):
+        check_config(config)
+
+
+def read_config(folder: Path) -> ConfigDict:
+    """The config that a work directory keeps, with a value that it may have in every field.
+
+    Raises:
+      UserError: it is not whole, or not one of this version.
+    """
+    check_kept_config(folder, "--workdir")
+    try:
+        config = kept_config(folder)
+        experiment.check(config)
+    except (UserError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise UserError(f"{folder / CONFIG}: {error}") from error
+    return config
+
+
+def _distinct(names: Collection[str], kind: str) -> list[Callable]:
+    """The checks of some stages; those that several have in common once."""
+    return list(dict.fromkeys(function for name in names for function in getattr(STAGES[name], kind)))
+
+
+def _check_names(run: WorkDirectory, names: Sequence[str]) -> None:
+    """The stages that are listed, and those that are asked for, are stages."""
+    for name in (*run.config.stages, *names):
+        if "," in name:
+            several = tuple(name.split(","))
+            raise UserError(f'config.stages={name} is one text; a tuple of them is needed: --config.stages="{several}"')
+        if name not in STAGES:
+            raise unknown_name("stage", name, STAGES)
+    if not names:
+        raise UserError(f"config.stages is empty: name the stages to run, --stage=A,B; known: {', '.join(STAGES)}")
+
+
+def _check_folders(run: WorkDirectory) -> None:
+    """The work directory can be made and written to, and it and those that it stands on have whole configs."""
+    if strange := set("*?[") & set(str(run.folder)):
+        raise UserError(
+            f"--workdir={run.folder}: '{min(strange)}' stands for other characters where files are looked for; name a "
+            "folder without it"
+        )
+    place = run.folder.absolute()
+    while not place.exists():
+        place = place.parent
+    if not place.is_dir():
+        raise UserError(f"--workdir={run.folder}: {place} is a file, where a folder belongs; use another --workdir")
+    if not os.access(place, os.W_OK):
+        raise UserError(
+            f"--workdir={run.folder}: no permission to write to {place}; use another --workdir, or change its mode"
+        )
+    check_kept_config(run.folder, "--workdir")
+    if run.config.base:
+        check_kept_config(mirror.local(run.config.base), "config.base")
+    for holder in run.chain:
+        check_kept_config(holder.folder, "config.base")
+        check_shared("config.base", holder.config.get("base", ""))
+
+
+def _check_alone(run: WorkDirectory, names: Sequence[str]) -> None:
+    """No stage that the first host does alone reads a checkpoint: that waits for all hosts, and they for the first."""
+    for name in names:
+        stage = STAGES[name]
+        read = (*stage.needs, *stage.also(run.config), *stage.needs_if_made, *stage.wants)
+        waits = any(STAGES[other].read_everywhere for other in read)
+        if waits and not stage.everywhere and (stage.always or not is_current(run, name)):
+            raise UserError(
+                f"stage '{name}' is the first host's alone and reads a checkpoint, which {hosts.count()} hosts can do "
+                f"only together: run it on one of them, without --multihost: --stage={name}"
+            )

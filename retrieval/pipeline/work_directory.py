@@ -1,0 +1,162 @@
+"""A work directory: its config, the stages that this lists, and the work directories that it stands on.
+
+What the stages write that its own config does not list is read from its base. So one corpus, one set of questions and
+one BM25 index serve many runs.
+"""
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any, Self
+
+from ml_collections import ConfigDict
+
+from retrieval import files
+from retrieval.errors import UserError
+from retrieval.runtime import hosts, mirror
+from retrieval.runtime.mirror import Copy, Mirror
+from retrieval.runtime.store import is_url
+
+CONFIG = "config.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkDirectory:
+    """Where everything of a run lives.
+
+    Attributes:
+      lock: the file of pinned versions whose packages make up the pydocs corpus.
+      query: what `--stage=search` looks for.
+      copy: of a work directory on a store what brings its files into `folder`; a `Mirror` where the run writes to it.
+    """
+
+    config: ConfigDict
+    folder: Path
+    lock: Path
+    query: str = ""
+    copy: Copy | None = None
+
+    @classmethod
+    def opened(cls, value: str, field: str, lock: Path) -> Self:
+        """The work directory that a field of the config names, to be read.
+
+        Raises:
+          UserError: that is none.
+        """
+        folder = mirror.local(value)
+        if not (folder / CONFIG).exists():
+            raise UserError(f"{field}={value}: not a work directory (no config.json)")
+        return cls(kept_config(folder), folder, lock, copy=mirror.copy_of(value) if is_url(value) else None)
+
+    @functools.cached_property
+    def base(self) -> Self | None:
+        """The one that `config.base` names.
+
+        Raises:
+          UserError: that is not a work directory.
+        """
+        if not self.config.get("base"):  # a work directory may be older than the field
+            return None
+        return self.opened(self.config.base, "config.base", self.lock)
+
+    @functools.cached_property
+    def chain(self) -> list[Self]:
+        """This one, its base, the base of that, and so on.
+
+        Raises:
+          UserError: one of them stands on itself.
+        """
+        runs = [self]
+        while base := runs[-1].base:
+            if base.folder.resolve() in [run.folder.resolve() for run in runs]:
+                raise UserError(f"config.base of {runs[-1].place} leads back to {base.place}: take another base")
+            runs.append(base)
+        return runs
+
+    @property
+    def mirror(self) -> Mirror | None:
+        """What copies up what the run writes, where its work directory is on a store."""
+        return self.copy if isinstance(self.copy, Mirror) else None
+
+    @property
+    def place(self) -> str:
+        """Where the work directory is, for people."""
+        return self.copy.url if self.copy else str(self.folder)
+
+    def before(self, stage: str) -> Self:
+        """The run as a stage sees it: with the stages alone that come before it, for the others have no output yet.
+
+        So a base's index can be read by a run that is to make one of its own.
+        """
+        stages = tuple(self.config.stages)
+        if stage not in stages:
+            return self
+        config = self.config.copy_and_resolve_references()
+        config.stages = stages[: stages.index(stage)]
+        return dataclasses.replace(self, config=config)
+
+    def holder(self, stage: str) -> Self:
+        """The one whose folder has what a stage writes: the first of the chain whose config lists the stage."""
+        return next((run for run in self.chain if stage in run.config.stages), self)
+
+    def record(self, stage: str) -> Path:
+        """What a finished stage was made from, how long it took and what it has to tell the report."""
+        return self.holder(stage).own_record(stage)
+
+    def own_record(self, stage: str) -> Path:
+        """The same for a stage of this run, whichever of the chain it is read from."""
+        return self.folder / "stages" / f"{stage}.json"
+
+
+def kept_config(folder: Path) -> ConfigDict:
+    """The config that a work directory keeps, with tuples where JSON has lists, as the config files have them.
+
+    Raises:
+      UserError: the file is missing, or no JSON.
+    """
+    return ConfigDict(_with_tuples(files.read_json(folder / CONFIG)))
+
+
+def check_kept_config(folder: Path, field: str) -> None:
+    """Checks the config of a work directory, where there is one: whether it can be read, and is of this version.
+
+    Args:
+      field: the flag or the field of the config that names the folder, for the error.
+
+    Raises:
+      UserError: it cannot, or is not.
+    """
+    path = folder / CONFIG
+    if not path.exists():
+        return
+    remedy = f"put back the file that the run wrote, or name another folder in {field}"
+    try:
+        value = files.read_json(path)
+    except UserError as error:
+        raise UserError(f"{error}; {remedy}") from error
+    if not isinstance(value, dict) or not isinstance(value.get("stages"), list):
+        raise UserError(f"{path}: not the config of a run; {remedy}")
+    if "recipe" not in value:
+        raise UserError(f"{path}: config.recipe is missing, for the run is of an older version; make it again")
+
+
+def check_shared(field: str, place: str) -> None:
+    """Checks that every host can read a folder: what is on a store is copied to the disk of one.
+
+    Args:
+      field: the field of the config that names it, for the error.
+
+    Raises:
+      UserError: it is on a store, and there are several hosts.
+    """
+    if hosts.count() > 1 and place and is_url(place):
+        raise UserError(
+            f"{field}={place}: {hosts.count()} hosts have a disk each; name a folder on a disk that all of them share, "
+            "such as the bucket mounted on each (gcsfuse, for gs://)"
+        )
+
+
+def _with_tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _with_tuples(item) for name, item in value.items()}
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
