@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
     absl_logging.set_verbosity(absl_logging.WARNING)
     command_line.refuse_arguments(argv)
     config, workdir = command_line.CONFIG.value, command_line.WORKDIR.value
-    if config is None or "runs" not in config:
+    if config is None or "runs" not in config or "stages" in config:
         raise UserError("--config is missing, or not that of a study: configs/studies/pretraining_tasks.py:local")
     if not workdir:
         raise UserError("--workdir is missing: the folder to write to, such as --workdir=runs/tasks")
