@@ -4,20 +4,19 @@ import dataclasses
 import importlib
 import json
 import shutil
-import time
 
 import jax
 import numpy as np
 import pytest
 from conftest import REPOSITORY
 from support import toy_corpus
-from support.tiny import execute, fine_tuning, make_run
+from support.tiny import CHEAP, execute, fine_tuning, make_run
 
 from retrieval.data.sets import reqa
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight, records
-from retrieval.recipes import initial_parameters, validation
+from retrieval.recipes import initial_parameters
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import build_model
 from retrieval.run import Run
@@ -58,7 +57,7 @@ def finished_mlm(inputs, prepared, tmp_path_factory):
 @pytest.mark.parametrize("name", ["bfs", "wlp", "bow_mlp"])  # and ict, in `pretrained`
 def test_every_config_trains(name, inputs, prepared, tmp_path):
     folder = shutil.copytree(prepared, tmp_path / "run")
-    changes = {"train.steps": 1, "train.temperature": 1.0, "train.log_q": False}
+    changes = CHEAP | {"train.steps": 1, "train.temperature": 1.0, "train.log_q": False}
     execute(make_run(name, inputs, folder, **changes), "train")
     (line,) = (folder / "metrics" / "train.jsonl").read_text().splitlines()
     assert json.loads(line)["loss"] == pytest.approx(np.log(16), abs=1)  # chance, among 16 documents
@@ -184,19 +183,6 @@ def test_training_learns_to_tell_documents_apart(pretrained):
     lines = [json.loads(line) for line in (pretrained / "metrics" / "train.jsonl").read_text().splitlines()]
     assert np.mean([line["recall@1"] for line in lines[-20:]]) > 0.5  # chance is 1 in 16
     assert lines[-1]["loss"] < 0.5 * lines[0]["loss"]
-
-
-def parameters(run):
-    vocabulary = WordPiece.load(run.corpus / "vocab.txt")
-    return jax.tree.leaves(parameters_of(initial_parameters.load_towers(run, len(vocabulary))))
-
-
-def wait_for(path):
-    for _ in range(100):
-        if path.exists():
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"{path} was not written")
 
 
 def test_mlm_initialises_both_towers(inputs, finished_mlm, tmp_path):
@@ -347,38 +333,6 @@ def test_fine_tuning_on_labelled_files_with_hard_negatives(inputs, pretrained, t
     assert ("pairs", "dense") in found and results(run.folder)["dense", "test", "Success@10"] > 0.5
 
 
-def test_a_fine_tuning_that_is_cut_off_keeps_its_best_step(inputs, pretrained, tmp_path, monkeypatch):
-    changes = {"train.steps": 8, "train.learning_rate": 1e-2}
-    whole, cut = (fine_tuning(inputs, pretrained, tmp_path / name, **changes) for name in ("whole", "cut"))
-    execute(whole, "sets", "pairs", "train")
-    execute(cut, "sets", "pairs")
-    real_validate, served = validation.make, iter(range(2))
-
-    def cut_off(*arguments):
-        validate = real_validate(*arguments)
-
-        def or_stop(params):
-            if next(served, None) is None:
-                raise KeyboardInterrupt
-            return validate(params)
-
-        return or_stop
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(validation, "make", cut_off)
-        execute(cut, "train")
-    wait_for(cut.checkpoints / "4")
-    execute(cut, "train")
-    for left, right in zip(parameters(whole), parameters(cut), strict=True):
-        np.testing.assert_array_equal(left, right)
-    assert records.details(whole, "train")["step"] == records.details(cut, "train")["step"]
-    validated = [
-        [line for line in (run.folder / "metrics" / "train.jsonl").read_text().splitlines() if "validation" in line]
-        for run in (whole, cut)
-    ]
-    assert validated[0] == validated[1] and len(validated[0]) == 4
-
-
 def test_more_candidates_from_the_corpus_of_the_base(inputs, finished, tmp_path):
     changes = {"base": str(finished.folder), "stages": ("sets", "encode", "index", "evaluate", "report")}
     run = make_run("ict_bfs_wlp", inputs, tmp_path, **changes, **{"sets.distractors": 100})
@@ -413,7 +367,7 @@ def test_a_new_set_is_evaluated_by_one_command_that_encodes_nothing_else(inputs,
 
 def test_pre_training_is_validated_on_passages_that_it_does_not_see(inputs, prepared, tmp_path):
     folder = shutil.copytree(prepared, tmp_path / "run")
-    changes = {"data.held_out": 0.2, "train.steps": 60, "train.learning_rate": 1e-2}
+    changes = CHEAP | {"data.held_out": 0.2, "train.steps": 60, "train.learning_rate": 1e-2}
     changes |= {"loop.validate_every": 20, "loop.checkpoint_every": 20}
     run = make_run("ict_bfs_wlp", inputs, folder, **changes)
     execute(run, "train")
@@ -447,7 +401,7 @@ def test_what_is_encoded_with_the_towers_of_the_base_is_as_they_were_trained(inp
 
 @pytest.mark.parametrize("stages, asked", [(("train", "encode"), "evaluate"), (("train",), "search")])
 def test_what_the_base_made_of_its_own_towers_is_not_mixed_with_others(inputs, finished, tmp_path, stages, asked):
-    run = make_run("ict", inputs, tmp_path, base=str(finished.folder), stages=(*stages, asked))
+    run = make_run("ict", inputs, tmp_path, base=str(finished.folder), stages=(*stages, asked), **CHEAP)
     execute(run, *stages)
     with pytest.raises(
         UserError, match=rf"stage '{asked}' would read what stage '\w+' of .* made of its own '\w+', and"

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 import json
 import shutil
 import subprocess
@@ -17,7 +16,7 @@ from support.tiny import SETTINGS
 
 from retrieval.data.corpora import passages, sources
 from retrieval.data.corpora.articles import Redirect
-from retrieval.data.shards import local_pipeline, local_runner, prepared_corpus, shard_steps
+from retrieval.data.shards import local_runner, prepared_corpus, shard_steps
 from retrieval.data.shards.external_sort import Sorter
 from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.errors import UserError
@@ -146,38 +145,6 @@ def test_no_step_needs_its_items_in_memory(corpus, tmp_path, monkeypatch):
     assert len(runs) > 100 and max(runs) < 30
 
 
-@pytest.mark.parametrize("memory", [0, 100, 1 << 20])
-def test_items_come_back_by_tag_and_bucket(tmp_path, memory):
-    items = [(f"tag{n % 3}", f"key {n % 7}", n) for n in range(100)]
-    for name, part in (("a", items[:60]), ("b", items[60:]), ("c", [])):
-        local_runner.write_items(tmp_path / f"{name}.items", part, 4, memory=memory)
-    keys = set()
-    for bucket in range(4):
-        for key, values in local_runner.read_groups([tmp_path], ["tag1", "tag2"], bucket, tmp_path):
-            assert key not in keys
-            keys.add(key)
-            assert list(map(sorted, values)) == [
-                [n for tag, k, n in items if (tag, k) == (wanted, key)] for wanted in ("tag1", "tag2")
-            ]
-    assert keys == {f"key {n}" for n in range(7)}
-    per_bucket = [list(local_runner.read_items([tmp_path], "tag0", bucket)) for bucket in range(4)]
-    everything = sorted((key, n) for tag, key, n in items if tag == "tag0")
-    assert sorted(itertools.chain(*per_bucket)) == sorted(local_runner.read_items([tmp_path], "tag0")) == everything
-    assert list(local_runner.read_items([tmp_path], "unknown")) == []
-
-
-def test_a_task_leaves_one_sum_for_each_count(tmp_path):
-    items = [(shard_steps.COUNT, "a", 1), ("other", "k", 0), (shard_steps.COUNT, "b", 0.5), (shard_steps.COUNT, "a", 2)]
-    local_pipeline._write_items(tmp_path / "x.items", iter(items), 3)
-    assert sorted(local_runner.read_items([tmp_path], shard_steps.COUNT)) == [("a", 3), ("b", 0.5)]
-    assert list(local_runner.read_items([tmp_path], "other")) == [("k", 0)]
-
-
-def test_pages_without_a_text_fill_a_chunk_too():
-    pages = (Redirect(f"{number}", "x") for number in range(1000))
-    assert {len(chunk) for chunk in local_pipeline._chunks(pages, 100 * local_pipeline._SMALL)} == {100}
-
-
 def test_goes_on_where_it_was_cut_off(corpus, tmp_path, monkeypatch):
     settings = dataclasses.replace(SETTINGS, vocabulary=corpus[0] / "vocab.txt")
     real = local_runner.run_tasks
@@ -266,8 +233,3 @@ if __name__ == "__main__":
             assert parent.stdout.readline() == b"working\n"
         parent.kill()
         assert parent.communicate(timeout=20) == (b"", None)  # nobody has its output any more
-
-
-def test_resolve_takes_one_hop():
-    assert list(shard_steps.resolve("Alias", ["Real"], ["1:0"])) == [(shard_steps.RESOLVED, "Real", "1:0")]
-    assert list(shard_steps.resolve("Real", [], ["1:0"])) == [(shard_steps.RESOLVED, "Real", "1:0")]
