@@ -43,19 +43,6 @@ def test_training_is_reproducible_and_covers_the_text():
         assert first.decode(first.encode(text)).replace(" ", "") == text.replace(" ", "")
 
 
-@pytest.mark.parametrize("part", [1, 30, 10**6])
-def test_many_texts_are_encoded_in_parts(monkeypatch, part):
-    """What the library makes of a character takes 400 bytes."""
-    monkeypatch.setattr(vocab, "_PART", part)
-    vocabulary, sizes = WordPiece.train(TEXTS, 80), []
-    encode = vocabulary._encode
-    monkeypatch.setattr(vocabulary, "_encode", lambda texts: sizes.append(sum(map(len, texts))) or encode(texts))
-    texts = ["", *TEXTS, "", "the cat", ""]
-    assert by_the_library(vocabulary, texts) == [vocabulary.encode(text) for text in texts]
-    assert sum(sizes) == sum(map(len, texts)) and max(sizes) < part + max(map(len, texts))
-    assert by_the_library(vocabulary, []) == []
-
-
 def by_the_library(vocabulary, texts):
     return Vocabulary.encode_batch(vocabulary, texts)
 
@@ -72,20 +59,6 @@ def test_words_that_are_kept_are_those_of_the_whole_text(monkeypatch):
     texts = [f"a{c}t {c} {c}at, the{c}-{c} ({c}{c})  .{c}cat" for c in characters]
     assert vocabulary.encode_batch(texts) == by_the_library(vocabulary, texts)
     assert 0 < len(vocabulary._words) <= 1000
-
-
-def test_mixed_texts_give_the_ids_of_the_whole_text():
-    vocabulary, random = WordPiece.train(TEXTS, 80), Random(0)
-    parts = ["the", "cat", " ", "  ", "\n", "\t", "\x1c", "\x85", "\u2028", "\u200b", "\u0301", "e\u0301\u0323"]
-    parts += ["Σ", "漢", "a" * 101, "b" * 40, "[SEP]", "##s", "", "don't", ",", "...", "-", "\0", "\ufffd", "İ"]
-    texts = ["".join(random.choices(parts, k=random.randrange(30))) for _ in range(3000)]
-    assert vocabulary.encode_batch(texts) == by_the_library(vocabulary, texts)
-
-
-def test_save_and_load(tmp_path):
-    vocabulary = WordPiece.train(TEXTS, 80)
-    vocabulary.save(tmp_path / "vocab.txt")
-    assert WordPiece.load(tmp_path / "vocab.txt").tokens == vocabulary.tokens
 
 
 def test_special_tokens_in_a_text_are_ordinary_characters():

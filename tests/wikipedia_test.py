@@ -3,7 +3,6 @@
 import bz2
 import gzip
 import html
-import itertools
 import re
 import tracemalloc
 from xml.parsers import expat
@@ -151,30 +150,18 @@ def test_a_case_sensitive_wiki_keeps_small_letters(tmp_path):
     assert (only.title, only.site.first_letter) == ("iPod x", False)
 
 
-def cut(content: bytes) -> bytes:
-    return content[: len(content) * 2 // 3]
-
-
-CUTS = {
-    "xml": cut(export(*MANY).encode()),
-    "utf16": cut(export(*MANY).encode("utf-16")),
-    "bz2": cut(multistream(bz2, [export()[:-12], *MANY, "</mediawiki>"])),
-    "bz2 between streams": multistream(bz2, [export()[:-12], *MANY[:120]]),
+# Cuts and what is no XML: `hostile_test`.
+DAMAGED = {
     "bz2 garbage stream": multistream(bz2, [export()[:-12], *MANY[:120]]) + b"BZh9 not a stream",
-    "gz": cut(gzip.compress(export(*MANY).encode())),
-    "gz between members": multistream(gzip, [export()[:-12], *MANY[:120]]),
     "gz checksum": gzip.compress(export(*MANY).encode())[:-8] + bytes(8),
     "broken xml": export(*MANY[:130], "<page><title>x</page>", *MANY[130:]).encode(),
-    "bad utf-8": export(*MANY[:130], page("BAD", "x")).encode().replace(b"BAD", b"\xff\xfe"),
-    "control character": export(*MANY[:130], page("BAD", "\x01")).encode(),
     "two dumps": export(*MANY).encode() * 2,
-    "undeclared entity": export(*MANY[:130], page("BAD", "x").replace("BAD", "&foo;")).encode(),
 }
 
 
-@pytest.mark.parametrize("name", CUTS)
+@pytest.mark.parametrize("name", DAMAGED)
 def test_damage_yields_the_pages_before_it_and_then_says_so(tmp_path, name):
-    path = write(tmp_path / "dump.file", CUTS[name])
+    path = write(tmp_path / "dump.file", DAMAGED[name])
     *pages, broken = read_pages(path)
     assert len(pages) > 90
     assert titles(pages) == [f"Title {i}" for i in range(len(pages))]
@@ -192,10 +179,6 @@ def test_damage_is_located(tmp_path):
     assert f"line {line}," in broken.message and "'B'" in broken.message
 
 
-BOMB = (
-    '<?xml version="1.0"?><!DOCTYPE mediawiki [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;">'
-    '<!ENTITY c "&b;&b;&b;&b;&b;&b;&b;&b;&b;&b;">]>' + export(page("A", "x").replace("<text", "<text>&c;</text><text"))
-)
 REFUSED = {
     "empty": (b"", "empty"),
     "text": (b"Hello, this is text.", "expected a MediaWiki export"),
@@ -205,12 +188,6 @@ REFUSED = {
     "html": (b"<html><body>x</body></html>", "<html>"),
     "no page": (export().encode(), "without a page"),
     "cut in the first page": (export(*MANY).encode()[:900], "expected a MediaWiki export"),
-    "bomb": (BOMB.encode(), "refused"),
-    "external entity": (
-        b'<!DOCTYPE mediawiki [<!ENTITY x SYSTEM "file:///x">]><mediawiki><page/></mediawiki>',
-        "refused",
-    ),
-    "doctype": (b'<!DOCTYPE mediawiki SYSTEM "http://x/y.dtd"><mediawiki><page/></mediawiki>', "refused"),
 }
 
 
@@ -221,13 +198,6 @@ def test_no_export_is_refused_at_once(tmp_path, name):
     with pytest.raises(UserError, match=message) as error:
         read_pages(path)
     assert "some.file" in str(error.value)
-
-
-def test_a_missing_file_and_a_folder_are_refused_at_once(tmp_path):
-    with pytest.raises(UserError, match=r"none\.xml: No such file"):
-        read_pages(tmp_path / "none.xml")
-    with pytest.raises(UserError, match="directory"):
-        read_pages(tmp_path)
 
 
 def test_an_unsafe_expat_is_refused(tmp_path, monkeypatch):
@@ -266,12 +236,3 @@ def test_real_dumps_read_as_their_raw_xml_says(shared_data):
     assert raw.count("<redirect ") == 100
     pages = [r for r in records if isinstance(r, Page)]
     assert len(pages) == 106 and all(p.text == text[p.title] for p in pages)
-
-
-def test_real_utf16_and_bz2_dumps(shared_data):
-    records = list(read_pages(shared_data / "wikitext" / "bgwiki-utf16-pages-articles.xml.bz2"))
-    assert [type(r) for r in records].count(Page) == 1 and len(records) == 3
-    first = next(iter(read_pages(shared_data / "wikitext" / "bgwiki-utf16-pages-articles.xml.bz2")))
-    assert first.title == "Григориански календар" and "категория" in first.site.hidden
-    school = itertools.islice(read_pages(shared_data / "wikipedia" / "wikispeedia-pages-articles.xml.bz2"), 300)
-    assert all(isinstance(p, Page) and p.text for p in school)
