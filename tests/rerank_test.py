@@ -22,10 +22,9 @@ from retrieval.models.cross_encoder import CrossEncoder
 from retrieval.models.cross_encoder_folder import write_cross_encoder
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
-from retrieval.pipeline import records
-from retrieval.pipeline.run import Run
+from retrieval.pipeline import preflight, records
+from retrieval.run import Run
 from retrieval.search import encoding
-from retrieval.stages import check
 
 
 def make_run(folder, config, **changes):
@@ -64,7 +63,7 @@ def deep_learning(shared_data, tmp_path_factory):
             "rerank.trained_on": ("BM25",),
         },
     )
-    check.check(run, run.config.stages)
+    preflight.check(run, run.config.stages)
     execute(run)
     return run
 
@@ -204,7 +203,7 @@ def read_run(path, queries=tuple(QUERIES)):
 def test_every_pair_has_the_score_that_it_has_alone(toy, cross_encoder, vocabulary, tmp_path):
     folder, model = cross_encoder
     run = with_model(tmp_path / "run", toy, folder)
-    check.check(run, run.config.stages)
+    preflight.check(run, run.config.stages)
     execute(run)
     _, first = read_run(run.folder / "runs" / "toy" / "bm25.trec")
     for depth in (2, 5):
@@ -292,7 +291,7 @@ def test_another_run_scores_the_pairs_that_it_has(toy, tmp_path, caplog):
 def test_what_cannot_be_reranked_is_refused_before_the_run(toy, cross_encoder, tmp_path, changes, message):
     run = with_model(tmp_path / "run", toy, cross_encoder[0], **changes)
     with pytest.raises(UserError, match=message):
-        check.check(run, run.config.stages)
+        preflight.check(run, run.config.stages)
 
 
 def test_what_is_found_wrong_in_the_run_leaves_nothing_half_written(cross_encoder, tmp_path):
@@ -321,7 +320,7 @@ def test_a_vocabulary_of_another_model_is_refused(toy, cross_encoder, tmp_path):
     write_cross_encoder(other, model)
     run = with_model(tmp_path / "run", toy, other)
     with pytest.raises(UserError, match="no vocabulary beside the weights"):
-        check.check(run, run.config.stages)
+        preflight.check(run, run.config.stages)
     WordPiece([*SPECIAL_TOKENS, *WORDS, "more"]).save(other / "vocab.txt")
     with pytest.raises(UserError, match=r"a model of 16 tokens, and .*vocab\.txt has 17"):
-        check.check(run, run.config.stages)
+        preflight.check(run, run.config.stages)

@@ -21,9 +21,9 @@ from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import depths, result_files
 from retrieval.evaluation.metrics import check_name
-from retrieval.pipeline.run import Run
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import rerankers
+from retrieval.run import Run
 from retrieval.runtime import hosts
 from retrieval.runtime.store import is_url
 from retrieval.stages import evaluate, run_files
@@ -329,8 +329,8 @@ STAGES.register(
     "rerank",
     Stage(
         rerank,
-        check_settings=check_settings,
-        check=check,
+        check_settings=(check_settings,),
+        check=(check,),
         reads="runs, a reranker's checkpoint or folder, texts of sets",
         writes="`reranked/`: runs by depth, their metrics, the scores of all pairs",
         settings=("rerank", "evaluate.metrics", "data.query_length", "data.document_length", "model.dtype"),
