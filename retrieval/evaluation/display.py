@@ -1,4 +1,4 @@
-"""Markdown tables, and figures saved as PNG: what the report of a run and the report of a study share."""
+"""Markdown tables, and figures saved as PNG. The report of a run and the report of a study share them."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -20,7 +20,7 @@ class Markup(str):
 
 
 def inline(text: str) -> str:
-    """Markdown, on one line, that reads as `text` does: no part of it is a link, a tag or a cell."""
+    """Markdown, on one line, that reads as `text` does. No part of it is a link, a tag or a cell."""
     if isinstance(text, Markup):
         return text
     escaped = terminal.one_line(text).translate(str.maketrans(_HTML))

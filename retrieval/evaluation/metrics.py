@@ -1,9 +1,9 @@
 """Retrieval metrics through ir_measures, and the rule on candidates that are the query itself.
 
-Some collections ask for the neighbours of a document: their queries are candidates, and BEIR's own evaluation drops
+Some collections ask for the neighbours of a document, and their queries are candidates. BEIR's own evaluation drops
 every candidate that has the query's id. In others (cranfield, cisi ...) queries and candidates are both numbered from 1
-and share ids by accident, and dropping would hide right answers. The rule here: a candidate is the query itself, and
-is dropped by `drop_self_matches`, only where the id and the text are both the query's.
+and share ids by accident. There dropping would hide right answers. The rule here: a candidate is the query itself only
+where the id and the text are both the query's. `drop_self_matches` drops it.
 """
 
 import re

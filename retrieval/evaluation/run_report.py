@@ -58,7 +58,7 @@ def write_report(
 ) -> None:
     """Writes `report.md`, and its plots in `plots/`, into the work directory `folder`.
 
-    The same results give the same bytes. The training curve comes from `metrics/train.jsonl`, where there is one: every
+    The same results give the same bytes. The training curve comes from `metrics/train.jsonl`, where there is one. Every
     key that has 'loss' in it is a curve over 'step'.
 
     Args:
@@ -149,7 +149,10 @@ def _metric_cell(metric: str, value: float | None, best: float) -> str:
 
 
 def _differences_section(values: PerQuery, pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """A table of what one system is above another on the same questions; nothing where there are not two systems."""
+    """A table of what one system is above another on the same questions.
+
+    It is empty where there are not two systems.
+    """
     pairs = [pair for pair in pairs if set(pair) <= set(values.systems)]
     metrics = list(filter(is_share, values.metrics))
     tests = [_tested(values, pair, metric) for pair in pairs for metric in metrics]

@@ -29,8 +29,8 @@ def p_value(values: Sequence[float]) -> float:
 def holm(p_values: Sequence[float]) -> list[float]:
     """Corrected p-values: the chance that any of the true null hypotheses is rejected stays below the level.
 
-    Holm, "A simple sequentially rejective multiple test procedure" (1979): the smallest of n is multiplied by n, the
-    next by n - 1, and so on; none is smaller than the one before it.
+    Holm, "A simple sequentially rejective multiple test procedure" (1979). The smallest of n is multiplied by n, the
+    next by n - 1, and so on. None is smaller than the one before it.
     """
     corrected, highest = [0.0] * len(p_values), 0.0
     for place, number in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
@@ -42,8 +42,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def randomisation(differences_Q: np.ndarray, samples: int = 10_000, seed: int = 0) -> float:
     """The two-sided p-value of the paired randomisation test over questions (Fisher's; Smucker et al. 2007).
 
-    Each sample swaps the two systems for a random half of the questions. Questions of one absolute difference swap as
-    a binomial count, so the cost depends on the number of different values: 1 for Success@k, thousands for RR.
+    Each sample swaps the two systems for a random half of the questions. Questions of one absolute difference swap as a
+    binomial count. So the cost depends on the number of different values: 1 for Success@k, thousands for RR.
 
     Args:
       differences_Q: what one system's metric is above the other's, for every question that both answered.

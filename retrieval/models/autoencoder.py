@@ -1,8 +1,8 @@
 """SEED-Encoder (Lu et al. 2021): a masked language model whose [CLS] a weak decoder has to write the text again from.
 
-The decoder sees [CLS] and, of the text, the few tokens before the one that it predicts: what it cannot know from these
-has to be in [CLS]. It is there for pre-training alone. A span of the whole text makes it the strong decoder of
-Figure 3, and a latent variable between the two the model of Optimus (Li et al. 2020).
+The decoder sees [CLS] and the few tokens before the one that it predicts. What it cannot know from these has to be in
+[CLS]. It is there for pre-training alone. A span of the whole text makes it the strong decoder of Figure 3. A latent
+variable between the two makes it the model of Optimus (Li et al. 2020).
 
 Letters of shapes beside those of `text`: P masked positions of a group, V vocabulary, M the tokens attended to, Z size
 of the latent variable, S 1 or L.
@@ -220,7 +220,7 @@ class CrossLayer(nnx.Module):
 
 
 def unmasked(ids_RL: jax.Array, positions_GP: jax.Array, labels_GP: jax.Array, weights_GP: jax.Array) -> jax.Array:
-    """The ids of a masked text with its tokens back in their places, [R, L]; places of weight 0 change nothing."""
+    """The ids of a masked text with its tokens back in their places, [R, L]. Places of weight 0 change nothing."""
     ids_GT = by_group(ids_RL, len(positions_GP))
     outside = ids_GT.shape[1]
     at_GP = jnp.where(weights_GP > 0, positions_GP, outside)
@@ -229,7 +229,7 @@ def unmasked(ids_RL: jax.Array, positions_GP: jax.Array, labels_GP: jax.Array, w
 
 
 def following(ids_RL: jax.Array, segments_RL: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The token after each, and whether there is one: 0 at the end of a text and for padding; both [R, L]."""
+    """The token after each, and whether there is one: 0 at the end of a text and for padding. Both are [R, L]."""
     after_RL = jnp.roll(segments_RL, -1, axis=1)
     is_inside_RL = (segments_RL == after_RL) & (segments_RL > 0) & (jnp.arange(ids_RL.shape[1]) < ids_RL.shape[1] - 1)
     return jnp.roll(ids_RL, -1, axis=1), is_inside_RL.astype(jnp.float32)

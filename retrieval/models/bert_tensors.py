@@ -1,7 +1,7 @@
 """BERT's weights as our parameters, and back: which tensor is which parameter.
 
-A tensor has the name and the shape that Hugging Face's `BertModel` gives it. Its linear layers are [out, in] where ours
-are [in, out], and each layer has tensors of its own where ours are one array with a leading axis.
+A tensor has the name and the shape that Hugging Face's `BertModel` gives it. Its linear layers are [out, in], ours are
+[in, out]. Each of its layers has tensors of its own. Ours are one array with a leading axis.
 """
 
 from collections.abc import Mapping
@@ -87,7 +87,7 @@ def _names(path: str, leaf: Any) -> list[str]:
 
 
 def _part(tensors: Mapping[str, np.ndarray], name: str, shape: tuple[int, ...], faults: list[str]) -> np.ndarray:
-    """A tensor as float32; where it does not fit, what is wrong is added to `faults`, and it is zero."""
+    """A tensor as float32. Where it does not fit, it is zero, and `faults` gets what is wrong."""
     tensor = tensors.get(name)
     if tensor is None:
         faults.append(f"{name} is missing")

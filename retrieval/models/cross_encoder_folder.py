@@ -27,7 +27,7 @@ _ENCODER = "bert."
 def write_cross_encoder(folder: Path, model: CrossEncoder) -> None:
     """Writes a cross-encoder, but for its tokenizer, into a folder that is there.
 
-    The softmax of two classes is the sigmoid of the difference of their logits: that is the label which is written.
+    The softmax of two classes is the sigmoid of the difference of their logits. That is the label which is written.
     """
     params = jax.tree.map(np.asarray, nnx.to_pure_dict(nnx.state(model, nnx.Param)))
     if model.classes == 2:

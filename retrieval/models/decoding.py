@@ -33,7 +33,10 @@ class Written(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """How a text begins and ends: the ids of two tokens, and how many it has at most, the end token among them."""
+    """How a text begins and ends: the ids of two tokens.
+
+    Also how many tokens it has at most, the end token among them.
+    """
 
     start: int
     end: int

@@ -1,7 +1,7 @@
 """An encoder-decoder Transformer, which writes a text from another (a query from a passage).
 
-The encoder is that of the towers, with its norms before the sublayers or, where it starts from an own encoder, after
-them. The decoder is pre-LN with learned positions (Vaswani et al. 2017; Xiong et al. 2020). One table of token
+The encoder is that of the towers. Its norms come before the sublayers, or after them where it starts from an own
+encoder. The decoder is pre-LN with learned positions (Vaswani et al. 2017; Xiong et al. 2020). One table of token
 embeddings serves both and the output layer.
 
 Letters of shapes beside those of `text`: R sources, M tokens of a source, L tokens of a text that is written, W texts
@@ -262,7 +262,7 @@ class DecoderLayer(nnx.Module):
 class Pointer(nnx.Module):
     """Copies tokens of the source (See et al. 2017, equations 8 and 9).
 
-    A gate decides between a token of the vocabulary and one of the source, on which attention of its own points.
+    A gate decides between a token of the vocabulary and one of the source. An attention of its own points at that one.
     """
 
     def __init__(self, config: TransformerConfig, rngs: nnx.Rngs):

@@ -8,9 +8,9 @@
     3_LayerNorm/                        a LayerNorm of the embedding, where there is one
     4_Normalize/                        length 1, where the model has it
 
-The tokenizer's files are not written here. Two towers lie in a folder each, and above them is the router that sends
-queries through one and documents through the other, without a copy of either. One tower for both is cut to a length of
-its own for queries (`query_length`), which sentence-transformers knows from version 6 on; the rest loads from 5.7 on.
+The tokenizer's files are not written here. Two towers lie in a folder each. Above them is the router, without a copy of
+either: it sends queries through one and documents through the other. One tower for both has a length of its own for
+queries (`query_length`). sentence-transformers knows it from version 6 on, and loads the rest from 5.7 on.
 """
 
 from collections.abc import Sequence

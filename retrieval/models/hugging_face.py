@@ -271,7 +271,7 @@ def _bert_name(name: str, kind: _Kind) -> str:
 
 
 def _permuted(tensors: Mapping[str, np.ndarray], token_ids: Sequence[int] | None) -> Mapping[str, np.ndarray]:
-    """The tensors with the rows of the vocabulary in our order; those of another size will be found not to fit."""
+    """The tensors with the rows of the vocabulary in our order. Those of another size will be found not to fit."""
     if token_ids is None:
         return tensors
     names = {"embeddings.word_embeddings.weight", f"{_HEAD}bias"} & tensors.keys()

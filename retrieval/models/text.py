@@ -19,7 +19,7 @@ from retrieval.arrays import reshape_rows
 class Text:
     """A batch of texts; every array is int32.
 
-    Packed rows come in groups of R / G rows, and a group's texts lie in its own rows: a device that has whole groups
+    Packed rows come in groups of R / G rows, and a group's texts lie in its own rows. So a device that has whole groups
     needs nothing of the others.
 
     Attributes:
@@ -73,7 +73,7 @@ def first(x_RLH: jax.Array, text: Text) -> jax.Array:
 
 
 def mean(x_RLH: jax.Array, text: Text) -> jax.Array:
-    """The mean over each text's tokens, [CLS] and [SEP] among them; float32 [B, H], zero for a row of padding."""
+    """The mean over each text's tokens, [CLS] and [SEP] among them. It is float32 [B, H], zero for a row of padding."""
     G, C = (len(x_RLH), 1) if text.starts_GC is None else text.starts_GC.shape
     segments_GT = by_group(text.segments_RL, G)
     # A product with the matrix of memberships: no scatter, and C products for a value of `x` are few.

@@ -2,7 +2,7 @@
 
 With `pre_norm` each LayerNorm stands before its sublayer instead, which trains more steadily from nothing.
 
-The layers are one module whose parameters have a leading axis, and `jax.lax.scan` goes over it: a model of any depth
+The layers are one module whose parameters have a leading axis, and `jax.lax.scan` goes over it. So a model of any depth
 compiles as fast as a model of one layer.
 
 Letters of shapes beside those of `text`: N heads, D head size, M the tokens attended to.
@@ -273,7 +273,7 @@ def layer_norm(config: TransformerConfig, rngs: nnx.Rngs) -> nnx.LayerNorm:
 
 
 def gathered(x: jax.Array, matrix_dtype: str = "float32") -> jax.Array:
-    """A parameter as every device needs it to compute: the all-gather of one that is sharded, the identity for others.
+    """A parameter as every device needs it to compute. A sharded one is gathered, others stay as they are.
 
     Matrices travel in the type that they are multiplied in. The gradient comes back sharded as the parameter is.
     """

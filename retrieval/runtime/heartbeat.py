@@ -1,7 +1,7 @@
 """JAX's client of the coordination service, made so that it tells when the other processes are gone.
 
 By itself it aborts the process, with a stack trace and without a word on what to do. JAX 0.10 takes a callback instead,
-and cannot call it: the status that it has for it is no Python object, and the exception about that ends in
+and cannot call it. The status that it has for it is no Python object, and the exception about that ends in
 `std::terminate`. So this takes `std::terminate` too, in a process that has no other use for it.
 """
 

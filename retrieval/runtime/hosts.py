@@ -1,8 +1,10 @@
-"""The processes of a run, one per host of a pod: what the first of them does for all, and when they are to stop.
+"""The processes of a run, one per host of a pod.
+
+Here is what the first of them does for all, and when they are to stop.
 
 Without `connect` there is one process, the first. Where there are several, all of them make the same calls in the same
-order: results, and only results, go over JAX's coordination service, which needs no accelerator. A process that ends
-tells the others why; one that is killed cannot, and the others find out.
+order. Only results go over JAX's coordination service, which needs no accelerator. A process that ends tells the others
+why; one that is killed cannot, and the others find out.
 """
 
 import atexit
@@ -54,7 +56,7 @@ _OWN_FAULT = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNIMPLEMENTED")
 
 
 class PreemptedError(BaseException):
-    """The machine is about to go away, and what is finished is saved: the same command goes on from there.
+    """The machine is about to go away, and what is finished is saved. The same command goes on from there.
 
     Like KeyboardInterrupt, it is not for those who handle exceptions of their own.
     """
@@ -189,7 +191,7 @@ def _answer(key: str) -> Any:
 def heed_sigterm() -> None:
     """From now on SIGTERM raises `PreemptedError` in the main thread, and `_GRACE` seconds later the process is gone.
 
-    What is written is whole at every moment, so a process that is in a long computation then may as well end there.
+    What is written is whole at every moment. So a process that is in a long computation then may as well end there.
     """
     global _wakeup
     reads, _wakeup = os.pipe()
@@ -212,7 +214,10 @@ def heed_sigterm() -> None:
 
 
 def end_with_input() -> None:
-    """From now on this process ends when its standard input does: a pipe from one that must not leave it alone."""
+    """From now on this process ends when its standard input does.
+
+    That is a pipe from a process that must not leave it alone.
+    """
 
     def end() -> None:
         os.read(sys.stdin.fileno(), 1)  # which returns when the other end is closed
@@ -223,7 +228,7 @@ def end_with_input() -> None:
 
 @contextlib.contextmanager
 def watch(step: int = 0) -> Iterator[Callable[[int], bool]]:
-    """A function of the step that says whether this is the step to save and stop at: SIGTERM came to some process.
+    """A function of the step that says whether to save and stop there: SIGTERM came to some process.
 
     All processes ask after every step, and all get the same answer.
 
@@ -248,7 +253,7 @@ def is_stopping() -> bool:
 
 
 class _Agreement:
-    """The step after which all processes stop: the one after the last that any of them had come to at the news."""
+    """The step after which all processes stop. It follows the last that any of them had come to at the news."""
 
     def __init__(self, pod: _Pod, agreed: threading.Event, step: int):
         self._pod = pod
@@ -280,7 +285,7 @@ class _Agreement:
 
 
 def leave(code: int, why: str = "") -> NoReturn:
-    """Ends the process; where there are others, at once: they may never come to where JAX would wait for them.
+    """Ends the process, at once where there are others: they may never come to where JAX would wait for them.
 
     A regular end would also take Python away from JAX's threads, which may still call it.
 

@@ -1,7 +1,7 @@
 """One run at a time writes to a folder on a store: an object says which, and until when.
 
 A store has no locks, and epath no writing on a condition. So whoever takes the object looks after a moment, and then
-again and again, whether it is still theirs: of two that take it at the same time, one ends.
+again and again, whether it is still theirs. Of two that take it at the same time, one ends.
 """
 
 import contextlib
@@ -71,7 +71,7 @@ class Lease:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """Renews it in a thread, which ends the process where that cannot be done, and gives it back in the end."""
+        """Renews it in a thread, and gives it back in the end. Where it cannot be renewed, the process ends."""
         ended = threading.Event()
         thread = threading.Thread(target=self._keep, args=[ended], daemon=True)
         thread.start()

@@ -1,8 +1,8 @@
 """Work directories on an object store: a run works in a local folder, and what is finished there is copied up.
 
-The store has the same files under the same names. It cannot rename, so what is there counts when the file that says so
-is there, which is copied last and deleted first: the record of a stage, or the `manifest.json` of a checkpoint. What is
-copied down is verified where it is read, as ever, by the sums in these files.
+The store has the same files under the same names. It cannot rename. So what is there counts when the file that says so
+is there: the record of a stage, or the `manifest.json` of a checkpoint. That file is copied last and deleted first.
+What is copied down is verified where it is read, as ever, by the sums in these files.
 """
 
 import contextlib
@@ -78,7 +78,7 @@ def opened(url: str) -> Iterator["Mirror"]:
 
 
 class Copy:
-    """What a store has of a work directory, as far as it was asked for; several processes may share the folder.
+    """What a store has of a work directory, as far as it was asked for. Several processes may share the folder.
 
     Attributes:
       url: where the work directory is.
@@ -144,8 +144,9 @@ class Copy:
 class Mirror(Copy):
     """The same of a work directory that this process alone writes to, both here and on the store.
 
-    What the folder has counts where it was the last that wrote to the store. Otherwise the store does: another machine
-    has gone on since, or this one has just come; or it was put back as it was before, of which newer checkpoints tell.
+    What the folder has counts where it was the last that wrote to the store. Otherwise the store does. Another machine
+    has gone on since, or this one has just come. Or the folder was put back as it was before, of which newer
+    checkpoints tell.
     """
 
     def __init__(self, url: str):
@@ -180,7 +181,7 @@ class Mirror(Copy):
             self._bring([CONFIG, RECORDS], {})
 
     def bring(self, tops: Collection[str], sums: Mapping[str, str] | None = None) -> None:
-        """As that of a copy; what this folder wrote itself stays as it is, and of what else is here nothing does."""
+        """As that of a copy. What this folder wrote itself stays as it is, and nothing else of what is here does."""
         if self._counts:
             # A checkpoint that the disk has damaged is put back: moved away, it would be deleted on the store as well.
             sealed = {_folder(name) for name in _whole(self._there) if _is_below(name, _SEALED)}
@@ -305,7 +306,7 @@ class Follower:
 
 
 def _make_place(url: str, use: str) -> Path:
-    """The folder with the local folder of a work directory, of which the last name is that of the run."""
+    """The folder with the local folder of a work directory. The last name is that of the run."""
     scratch = Path(os.environ.get(_SCRATCH) or f"{tempfile.gettempdir()}/retrieval-{os.getuid()}")
     scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
     if scratch.stat().st_uid != os.getuid():

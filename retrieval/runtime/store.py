@@ -123,7 +123,7 @@ class Store:
 
 
 def all_of(function: Callable[[str], Any], names: Iterable[str]) -> None:
-    """Calls a function with each of some names, several at a time; the main thread alone is interrupted, not they."""
+    """Calls a function with each of some names, several at a time. Only the main thread is interrupted."""
     pool = ThreadPoolExecutor(_THREADS)
     try:
         for _ in pool.map(function, names):

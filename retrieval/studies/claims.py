@@ -110,7 +110,7 @@ class Plot:
 class Claim:
     """A sentence of the paper that says that `better` is higher than `worse`.
 
-    The runs of both are in the order of the same seeds: what a seed draws, the test questions first of all, is in both.
+    The runs of both are in the order of the same seeds. What a seed draws, the test questions first of all, is in both.
     """
 
     text: str

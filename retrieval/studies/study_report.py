@@ -42,8 +42,8 @@ def write_study(
     """Writes `study.md`, `study.json` and `plots/*.png` into the folder of the study.
 
     A run that is not done, or without a row that a cell asks for, is listed under 'Missing'. A plot without any point
-    is left out. The same input gives the same bytes. study.json has an object for every cell of the tables: values in
-    the order of the runs, mean, standard deviation and the paper's value, in percent.
+    is left out. The same input gives the same bytes. study.json has an object for every cell of the tables. It has the
+    values in the order of the runs, mean, standard deviation and the paper's value, in percent.
 
     Args:
       results: of the runs of the study.
@@ -97,7 +97,7 @@ def _n_line(n: int) -> list[str]:
 
 
 def _best(table: StudyTable, measured: Sequence[Sequence[Measurement]]) -> set[tuple[int, int]]:
-    """(row, column) of the highest value of each column and group, as shown; a value alone in its group is no best."""
+    """(row, column) of the highest value of each column and group, as shown. A value alone in its group is no best."""
     groups = {}
     for i, (row, values) in enumerate(zip(table.rows, measured)):
         label = row.labels[0] if len(row.labels) > 1 else ""

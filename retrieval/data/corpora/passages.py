@@ -49,9 +49,12 @@ class Passage:
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """How passages are cut, in tokens: none longer than `longest`; a paragraph that ends before `shortest` is joined
-    with the next one of its section; what is left shorter than `least` is dropped. `across_sections`: a passage goes on
-    behind the heading that its section ends at, as the long texts do that encoders are pre-trained on."""
+    """How passages are cut, in tokens.
+
+    None is longer than `longest`. A paragraph that ends before `shortest` is joined with the next one of its section.
+    What is left shorter than `least` is dropped. `across_sections`: a passage goes on behind the heading that its
+    section ends at. Encoders are pre-trained on such long texts.
+    """
 
     longest: int = 256
     shortest: int = 96

@@ -1,8 +1,8 @@
 """The embedded corpus: docstrings of the standard library and of the pinned packages, read without importing them.
 
-A module is an article: its docstring is the lead, its classes, methods and functions are the sections, and the names
-that they mention are the links. A fraction of the docstrings can be held out as an evaluation set, known-item search:
-from the first sentence of a function's docstring to the rest of it.
+A module is an article. Its docstring is the lead, its classes, methods and functions are the sections. The names that
+they mention are the links. A fraction of the docstrings can be held out as an evaluation set, known-item search. It
+asks with the first sentence of a function's docstring for the rest of it.
 """
 
 import ast
@@ -67,7 +67,7 @@ class Page:
 def read_pages(lock: Path) -> Iterator[Page | Dropped]:
     """Every module of the standard library and of the distributions pinned in `lock`, in the order of their names.
 
-    Tests, vendored packages and copies are left out; so is a distribution that is not installed in its pinned version.
+    Tests, vendored packages and copies are left out. So is a distribution that is not installed in its pinned version.
 
     Raises:
       UserError: there is no such file, or no line `name==version` in it.
@@ -95,9 +95,9 @@ def read_pages(lock: Path) -> Iterator[Page | Dropped]:
 def parse(page: Page, held_out: float = 0.0) -> list[Article | Redirect | KnownItem | Dropped]:
     """The article of a module, redirects from the names that it defines or exports, and its held-out functions.
 
-    Whether a function is held out depends on a hash of the first sentence of its docstring, not on its name: so copies
-    are held out together, and a paragraph that begins with such a sentence in another docstring is left out as well.
-    `held_out` is the fraction of all sentences.
+    A hash of the first sentence of its docstring says whether a function is held out, not its name. So copies are held
+    out together. A paragraph that begins with such a sentence in another docstring is left out as well. `held_out` is
+    the fraction of all sentences.
     """
     if page.size > _MAX_BYTES:
         return [Dropped(page.title, "too large")]
@@ -120,9 +120,9 @@ def parse(page: Page, held_out: float = 0.0) -> list[Article | Redirect | KnownI
 def known_items(results: Iterable[Any]) -> RetrievalSet:
     """The evaluation set of the held-out functions among what `parse` returned; everything else is passed over.
 
-    A query is the first sentence of a docstring, its one right candidate the rest of it, without a title: every other
-    query repeats all words of the name. Of functions with the same docstring one is kept; where only the query or only
-    the body is the same, or the body repeats the query, none.
+    A query is the first sentence of a docstring. Its one right candidate is the rest, without a title: every other
+    query repeats all words of the name. Of functions with the same docstring one is kept. None is kept where only the
+    query or only the body is the same, or the body repeats the query.
     """
     named = {item.name: item for item in results if isinstance(item, KnownItem)}
     items = {(_key(item.query), _key(item.body)): item for item in named.values()}
@@ -231,10 +231,10 @@ def _redirects(page: Page) -> Iterator[Redirect]:
 
 
 def _resolve(page: Page, name: str, is_explicit: bool) -> str | None:
-    """The title that `name` stands for in the docstrings of `page`, or None; a page does not link to itself.
+    """The title that `name` stands for in the docstrings of `page`, or None. A page does not link to itself.
 
-    A dotted name is looked up as it is, then in the module and its packages; a short name the other way round, and as
-    a module only where the docstring says that it is one.
+    A dotted name is looked up as it is, then in the module and its packages. A short name goes the other way round. It
+    is looked up as a module only where the docstring says that it is one.
     """
     name = _unalias(name)
     if name.startswith("_") or len(name) > _MAX_NAME:

@@ -1,9 +1,9 @@
 """Sentence breaks, by rules.
 
-In scripts with capitals, a break is a full stop, ellipsis, question or exclamation mark, with the closing quotes,
-brackets and citation marks that follow it, then white space, then a capital letter or a digit. A full stop after a
-title, an abbreviation or an initial is none, unless the next word is one that begins sentences ("left the U.S. They
-never ..."). In a text without capitals, or of capitals alone, a small letter may follow too.
+In scripts with capitals, a break begins with a full stop, ellipsis, question or exclamation mark. Closing quotes,
+brackets and citation marks may follow, then white space, then a capital letter or a digit. A full stop after a title,
+an abbreviation or an initial is none, unless the next word is one that begins sentences ("left the U.S. They never
+..."). In a text without capitals, or of capitals alone, a small letter may follow too.
 
 The full stops of other scripts (`。`, `।`, `۔`, `؟` ...) need no white space behind them.
 

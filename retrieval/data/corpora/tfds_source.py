@@ -118,10 +118,10 @@ def read_pages(source: str) -> Iterator[Page]:
 def parse_page(page: Page) -> list[Article | Dropped]:
     """The article of a page, or why there is none; always exactly one item.
 
-    The text is what TFDS left of the wikitext: sections, which begin with their heading, and paragraphs with an empty
-    line between them. Which lines are headings is a guess (`_is_heading`), and levels are lost: every section has level
-    2. As in `wikitext.parse`, sections that point elsewhere are left out, and so are lists and disambiguation pages as
-    far as their titles tell.
+    The text is what TFDS left of the wikitext. Sections begin with their heading. Paragraphs have an empty line between
+    them. Which lines are headings is a guess (`_is_heading`), and levels are lost: every section has level 2. As in
+    `wikitext.parse`, sections that point elsewhere are left out. So are lists and disambiguation pages, as far as their
+    titles tell.
     """
     id = "_".join(page.title.split())  # ids have no white space: run files could not hold them
     if not id:
@@ -151,7 +151,7 @@ def _sections(text: str) -> list[Section]:
 
 
 def _is_heading(line: str) -> bool:
-    """A short line without a full stop or the like; the items of lists begin with a blank where a heading does not."""
+    """A short line without a full stop or the like. The items of lists begin with a blank where a heading does not."""
     words = line.split()
     return 0 < len(words) <= 12 and not line[0].isspace() and words[-1][-1] not in ".!?…:;,\"'”’"
 

@@ -1,8 +1,8 @@
 """Wikitext to marked text: plain text on which only lines, list marks, headings and marks for links are left.
 
 As in MediaWiki, comments and tags go first; then mwparserfromhell finds templates, tables and links. The marks are
-characters that no page can contain. They stand for links and for what was taken out, so that the text can still be
-tidied without losing the place of a link.
+characters that no page can contain. They stand for links and for what was taken out. So the text can be tidied without
+losing the place of a link.
 """
 
 import re

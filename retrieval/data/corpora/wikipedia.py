@@ -75,7 +75,7 @@ class Page:
 
 
 def normalize_title(title: str, first_letter: bool) -> str:
-    """The one spelling of a title, whichever way a link writes it; empty if it is too long to be one."""
+    """The one spelling of a title, whichever way a link writes it. It is empty if the title is too long to be one."""
     if len(title) > _LONGEST_NAME:  # the normal form takes time that is quadratic in the length
         return ""
     title = entities.unescape(title)
@@ -87,7 +87,7 @@ def normalize_title(title: str, first_letter: bool) -> str:
 def read_pages(path: Path, max_bytes: int = 2 * _MEBIBYTE) -> Iterator[Page | Redirect | Dropped | Broken]:
     """Every page of an export (XML as it is, or in bz2 or gzip, of one or many streams), in constant memory.
 
-    Where the file is cut off or damaged, the pages before that place come first and one `Broken` is last.
+    Where the file is cut off or damaged, the pages before that place come first. One `Broken` is last.
 
     Args:
       max_bytes: longer texts are dropped unread; MediaWiki itself allows 2 MiB.

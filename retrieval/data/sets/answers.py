@@ -1,9 +1,9 @@
 """Whether a passage holds an answer, as DPR (Karpukhin et al. 2020) and those after it count it.
 
-Passage and answer are brought into one Unicode form (NFD), cut into tokens and lower-cased; an answer is in a passage
-that has its tokens in a row. A token is a run of letters, digits and marks, or another character by itself that is
-neither a separator nor a control character. CuratedTREC's answers are regular expressions instead, which are searched
-for in the passage, in NFD too. Titles are not looked at.
+Passage and answer are brought into one Unicode form (NFD), cut into tokens and lower-cased. An answer is in a passage
+that has its tokens in a row. A token is a run of letters, digits and marks. Any other single character is a token too,
+but for separators and control characters. CuratedTREC's answers are regular expressions instead, which are searched for
+in the passage, in NFD too. Titles are not looked at.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ def of_patterns(patterns: Iterable[str], at: str) -> Answers:
 
 
 def warn_of_patterns(path: Path, queries: Mapping[str, str], answers: Mapping[str, Answers], way_out: str) -> None:
-    """Says in the log that answers of a file are read as texts and look like regular expressions, as CuratedTREC has.
+    """Warns in the log of answers that are read as texts and look like CuratedTREC's regular expressions.
 
     Args:
       queries: question id -> question, and `answers` its answers.
@@ -151,7 +151,7 @@ def _shown(pattern: str) -> str:
 
 
 def _bare(pattern: str) -> str:
-    r"""The same without escapes of letters that NFD takes apart: of `\é` it would make `\e`, an error, and a mark."""
+    r"""The same without escapes of letters that NFD takes apart. Of `\é` it would make `\e`, an error, and a mark."""
     return re.sub(r"(\\[\x00-\x7f])|\\([^\x00-\x7f])", lambda found: found[1] or found[2], pattern)
 
 

@@ -7,8 +7,8 @@ Every evaluation set of the project, wherever it comes from, is kept as such a f
     qrels/NAME.tsv  query-id, corpus-id, score (with a header line); one file per rule of relevance
     answers.jsonl   {"_id": ..., "answers": [...]}, or "patterns", regular expressions; where answers are known
 
-The first two .jsonl files may be compressed (.jsonl.gz), and a title may be left out, in what is read. With answers
-there need be no qrels: what is retrieved is then judged by them.
+What is read may be compressed (.jsonl.gz), for the first two files. A title may be left out. With answers there need be
+no qrels: what is retrieved is then judged by them.
 """
 
 import dataclasses
@@ -91,8 +91,8 @@ class Judged:
 def read_folder(folder: Path) -> RetrievalSet:
     """Reads a BEIR folder; its name is the folder's own.
 
-    As in BEIR, queries that no rule judges are left out; where there is no rule, those without an answer. A judgement
-    may be zero or negative (not relevant).
+    As in BEIR, queries that no rule judges are left out. Without a rule, those without an answer are. A judgement may
+    be zero or negative (not relevant).
 
     Raises:
       UserError: a file is missing or broken, an id is missing, repeated or has white space, a judgement or an answer

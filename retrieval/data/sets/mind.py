@@ -3,7 +3,7 @@
     news.tsv        news id, category, sub-category, title, abstract, URL, entities of title and of abstract
     behaviors.tsv   impression id, user, time, ids of the news that the user clicked before, news shown with -1 or -0
 
-A query is a user's history: the titles that they clicked, the newest first, with `SEPARATOR` between them, so that a
+A query is a user's history: the titles that they clicked, with `SEPARATOR` between them. The newest is first, so that a
 cut loses the oldest (Lu et al. 2021, section 4.4). A candidate is a news article, its title and its abstract.
 """
 

@@ -1,7 +1,7 @@
 """Natural Questions (Kwiatkowski et al. 2019) as a ReQA set, as Chang et al. 2020 (section 4.1) evaluate on it.
 
-A question and the paragraph that an annotator marked as its long answer; the gold sentence is the one in which the
-short answer begins. Documents come as tokens, some of them HTML tags, and spans as token numbers, in three forms:
+A question and the paragraph that an annotator marked as its long answer. The short answer begins in the gold sentence.
+Documents come as tokens, some of them HTML tags, and spans as token numbers, in three forms:
 
     full        nq-train-00.jsonl.gz: every token with its bytes in the page's HTML, which tell the spacing
     simplified  simplified-nq-train.jsonl.gz: the tokens alone, with a blank between each two
@@ -70,9 +70,9 @@ class _Record:
 def read_nq(paths: Sequence[Path | str]) -> beir.RetrievalSet:
     """The set 'nq' from Natural Questions files (.jsonl or .jsonl.gz, full or simplified) or 'tfds:natural_questions'.
 
-    The rules are those of ReQA (Ahmad et al. 2019): an annotation gives a question if it has exactly one short answer
-    and its long answer is a paragraph (begins with <P>). Training records have one annotation; where there are
-    several, each counts. `reqa.build` makes candidates, queries and judgements. What is left out is counted in the log.
+    The rules are those of ReQA (Ahmad et al. 2019). An annotation gives a question if it has exactly one short answer,
+    and its long answer is a paragraph (begins with <P>). Training records have one annotation; where there are several,
+    each counts. `reqa.build` makes candidates, queries and judgements. What is left out is counted in the log.
 
     From the full form, white space is where the HTML has it outside of tags. From the simplified form it is a guess,
     so a few candidates differ. Train should give 74,097 queries, 239,008 candidates and as many tuples as queries
@@ -247,7 +247,8 @@ def _guessed_words(tokens: list[str], long_answer: dict[str, Any]) -> Iterator[_
 def _sought_words(document: dict[str, Any], long_answer: dict[str, Any]) -> Iterator[_Word]:
     """TFDS. Every word is looked for in the visible text of the long answer, close behind the word before it.
 
-    A word that is not there as it stands (a dash may be written '--') is taken to be where the next one is sought.
+    A word may not be there as it stands: a dash may be written '--'. It is then taken to be where the next one is
+    sought.
     """
     visible = _visible(document["html"].encode()[long_answer["start_byte"] : long_answer["end_byte"]])
     last, is_parted, misses = 0, False, []

@@ -16,9 +16,9 @@ from retrieval.errors import UserError
 def extend(value: RetrievalSet, passages: Iterable[Candidate], count: int, seed: int) -> RetrievalSet:
     """The set with `count` more candidates: (sentence, passage) pairs of a corpus that are not among its own.
 
-    They are drawn by a hash of seed and id, in one pass over the corpus that holds `count` of them in memory; pairs
-    whose sentence is one of the set's own are left out, since they might be right answers that nobody has judged. A
-    draw of fewer is the beginning of a draw of more.
+    They are drawn by a hash of seed and id, in one pass over the corpus that holds `count` of them in memory. Pairs
+    with a sentence of the set are left out: they might be right answers that nobody has judged. A draw of fewer is the
+    beginning of a draw of more.
 
     Raises:
       UserError: the corpus has fewer.

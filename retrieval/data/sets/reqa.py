@@ -43,11 +43,11 @@ class Paragraph:
 def read_squad(paths: Sequence[Path | str]) -> beir.RetrievalSet:
     """The set 'reqa' from the questions of all `paths`: SQuAD v1.1 JSON files (.json or .json.gz), or 'tfds:squad'.
 
-    Candidates and queries are those of `build`; all strings are taken as they stand, with their line breaks and outer
-    white space: the 97,888 queries of the paper's Table 2 are counted so.
+    Candidates and queries are those of `build`. All strings are taken as they stand, with their line breaks and outer
+    white space. The paper's Table 2 counts its 97,888 queries so.
 
-    An answer that is not at its `answer_start` is looked for in the paragraph: where it occurs exactly once, it is
-    taken to be there, otherwise it is left out. What is left out is counted in the log.
+    An answer that is not at its `answer_start` is looked for in the paragraph. It is taken from there if it occurs
+    exactly once, and otherwise left out. What is left out is counted in the log.
 
     From TFDS comes the same set as from the files, in another order: TFDS stores its examples shuffled.
 
@@ -66,12 +66,12 @@ def read_squad(paths: Sequence[Path | str]) -> beir.RetrievalSet:
 def build(name: str, paragraphs: Iterable[Paragraph]) -> beir.RetrievalSet:
     """The ReQA set of `paragraphs`, which may be one with no query.
 
-    Candidates (title = sentence, text = its whole paragraph) are the distinct (sentence, paragraph) pairs of the
-    paragraphs that have a question. Queries are the distinct question strings that have a gold sentence: a sentence
-    in which an answer begins. Ids come from the texts alone: they do not depend on the files or their order.
+    Candidates are the distinct (sentence, paragraph) pairs of the paragraphs that have a question. The title is the
+    sentence, the text its whole paragraph. Queries are the distinct question strings that have a gold sentence: a
+    sentence in which an answer begins. Ids come from the texts alone: they do not depend on the files or their order.
 
-    The rules of relevance are 'pair', the gold (sentence, paragraph) pairs (Chang et al.), which are also the tuples
-    for fine-tuning, and 'sentence', every candidate with the text of a gold sentence, whatever its paragraph
+    The rule 'pair' takes the gold (sentence, paragraph) pairs (Chang et al.), which are also the tuples for
+    fine-tuning. The rule 'sentence' takes every candidate with the text of a gold sentence, whatever its paragraph
     (Ahmad et al.). The answers are carried for mining, which may leave out what holds one.
     """
     queries: dict[str, str] = {}

@@ -19,8 +19,8 @@ _MOST_HELD_OUT = 2000  # queries of files: their texts are a pool that is held i
 def split(value: RetrievalSet, ratio: float, validation: float, seed: int) -> tuple[RetrievalSet, RetrievalSet]:
     """Divides a set by question: no question that is trained on is evaluated on, under whatever id.
 
-    Questions are one where `wording` says so. The order in which they go to one side or the other is that of a hash of
-    seed and id (of the smallest id of the question), so the training questions of a smaller ratio are among those of a
+    Questions are one where `wording` says so. A hash of seed and id gives the order in which they go to one side or the
+    other. A question has the smallest of its ids. So the training questions of a smaller ratio are among those of a
     larger one.
 
     Args:
@@ -129,7 +129,7 @@ def _training_set(value: RetrievalSet, train: Collection[str], validation: Colle
 def _positives(value: RetrievalSet) -> dict[str, dict[str, int]]:
     """Question -> what is relevant to it.
 
-    The rules of a BEIR folder are parts of the set, such as dev and test; those of ReQA are two readings of the same
+    The rules of a BEIR folder are parts of the set, such as dev and test. Those of ReQA are two readings of the same
     questions.
     """
     rules = [value.qrels[reqa.PAIR]] if reqa.PAIR in value.qrels else value.qrels.values()

@@ -104,7 +104,7 @@ def integer(text: str) -> int:
 
 
 def string(record: Any, field: str, at: str, default: str | None = None) -> str:
-    """A text field of a JSON object that was read at `at`; `default` stands for one that is missing or null."""
+    """A text field of a JSON object that was read at `at`. `default` stands for one that is missing or null."""
     value = record.get(field) if isinstance(record, dict) else None
     value = default if value is None else value
     if not isinstance(value, str):

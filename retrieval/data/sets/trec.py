@@ -26,8 +26,8 @@ _LABEL = re.compile(r"^\s*(number|topic|title)\s*:", re.IGNORECASE)
 def read_set(name: str, candidates: Path, queries: Path, judgements: Path) -> RetrievalSet:
     """A test collection with one rule of relevance, 'test'; a grade above 0 is relevant.
 
-    The candidates are not held in memory: they are read once to be checked, and again when they are asked for.
-    Judgements of a query that `queries` has not are left out and counted: qrels are often of more queries than are
+    The candidates are not held in memory. They are read once to be checked, and again when they are asked for.
+    Judgements of a query that is not in `queries` are left out and counted. Qrels often have more queries than are
     asked. Candidates without a text are counted and stay.
 
     Raises:

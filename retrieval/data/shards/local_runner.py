@@ -1,9 +1,9 @@
 """A small map-and-shuffle over a process pool: the local counterpart of Beam for `prepare`.
 
 A phase is a set of independent tasks. A task writes one file of `(tag, key, value)` items, sorted into buckets by key,
-whole or not at all; a task whose file is there is not run again, which is all that resuming takes. The next phase has
-one task per bucket and reads that bucket from every file of the phases before it. Neither the items that a task writes
-nor those of a bucket need to fit in memory; the values of one key do.
+whole or not at all. A task whose file is there is not run again. No more is needed to resume. The next phase has one
+task per bucket and reads that bucket from every file of the phases before it. Neither the items that a task writes nor
+those of a bucket need to fit in memory. The values of one key do.
 """
 
 import collections

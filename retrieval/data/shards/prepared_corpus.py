@@ -7,8 +7,8 @@
     corpus/passages-*.jsonl          the text of the passages
     corpus/stats.json                what was read, kept and dropped, and the numbers of Table 1
 
-The work is the same functions under two runners: worker processes on this machine (`local_pipeline`), or Apache Beam
-(`beam_pipeline`) wherever Beam runs. Both write the same bytes.
+The same functions run under two runners: worker processes on this machine (`local_pipeline`), or Apache Beam
+(`beam_pipeline`). Both write the same bytes.
 """
 
 import collections

@@ -6,7 +6,7 @@
     LEAD, RESOLVED     by title  --attach-->   NEIGHBOUR shard -> (passage id, lead of the page it links to)
     PASSAGE, NEIGHBOUR by shard  --write_shard-->  passages-*.tfrecord, links-*.tfrecord, passages-*.jsonl
 
-Every step yields `(tag, key, value)`; values are made of str, int, bytes, lists and dicts, so that any runner can ship
+Every step yields `(tag, key, value)`. Values are made of str, int, bytes, lists and dicts, so that any runner can ship
 them. The output does not depend on the order in which values reach a step, so every runner writes the same bytes.
 """
 
@@ -181,7 +181,10 @@ def _groups(joined: Iterable[tuple]) -> Iterator[tuple[dict, list[dict]]]:
 
 
 def _counts(item: dict, num_links: int) -> list[int]:
-    """How often an epoch of ICT, of BFS and of WLP draws the passage as a document: the numerators of Q(d)."""
+    """How often an epoch of ICT, of BFS and of WLP draws the passage as a document.
+
+    These are the numerators of Q(d).
+    """
     return [int(_size(item["lengths"]) > 1), int(_size(item["lead_lengths"]) > 0), num_links]
 
 

@@ -1,6 +1,6 @@
 """A vocabulary as the files of a Hugging Face tokenizer, which gives the same token ids for every text.
 
-A pair is `[CLS] first [SEP] second [SEP]` with token types 0 and 1, where there are two, and "[SEP]" in a text is no
+A pair is `[CLS] first [SEP] second [SEP]` with token types 0 and 1, where there are two. "[SEP]" in a text is no
 special token, as with `Vocabulary`. What is too long is cut as `Vocabulary.pair` does it.
 """
 

@@ -100,7 +100,7 @@ class Vocabulary:
     def pair(self, first: Sequence[int], second: Sequence[int], length: int) -> list[int]:
         """`[CLS] first [SEP] second [SEP]`, cut to `length` tokens as BERT and Hugging Face's `longest_first` cut.
 
-        The longer text loses its last tokens until both are of one length, then both do; one odd place is left to the
+        The longer text loses its last tokens until both are of one length, then both do. One odd place is left to the
         longer, or to `second`. An empty `first` (a text without a title) gives `single(second)`.
         """
         if not first:
@@ -110,7 +110,9 @@ class Vocabulary:
         return [self.cls_id, *first, self.sep_id, *second[: room - len(first)], self.sep_id]
 
     def windows(self, first: Sequence[int], second: Sequence[int], length: int, most: int) -> list[list[int]]:
-        """The `pair` of the two, then pairs that go on in `second` where the one before was cut, with the same `first`.
+        """The `pair` of the two, then pairs with the same `first`.
+
+        In each, `second` goes on where the one before was cut.
 
         Args:
           most: pairs, at most; what `second` has behind the last of them is left out.
@@ -142,7 +144,7 @@ class Vocabulary:
 class WordPiece(Vocabulary):
     """BERT's normaliser (uncased: lower case, accents stripped), pre-tokeniser and word pieces.
 
-    Where accents are kept, the file is a `tokenizer.json`: a `vocab.txt` cannot say so, and every reader of one strips.
+    Where accents are kept, the file is a `tokenizer.json`. A `vocab.txt` cannot say so, and every reader of one strips.
 
     The library agrees with the published BERT tokeniser also on control characters and malformed text, which
     tensorflow-text does not. It is asked once for a word that comes again: texts are made of few.
@@ -230,8 +232,8 @@ class WordPiece(Vocabulary):
 class _Words(dict[str, Sequence[int]]):
     """What stands between spaces -> its ids. No step of BERT's tokeniser looks across a space, so these are the text's.
 
-    Nor across a mark of ASCII, which is a token of its own. It stays small: once it is full it begins anew, with the
-    words that are met most often among the first.
+    Nor across a mark of ASCII, which is a token of its own. It stays small: when it is full it begins anew, with the
+    most frequent words first.
     """
 
     def __init__(self, tokenizer: Tokenizer, sep_id: int):

@@ -12,7 +12,7 @@ FILES = ("vocab.txt", "tokenizer.json", "vocab.json")
 
 
 def find(place: Path) -> Path | None:
-    """The file of a vocabulary: `place` itself, or the first of its kind in that folder; None where there is none."""
+    """The file of a vocabulary: `place` itself, or the first of its kind in that folder. None where there is none."""
     if place.is_file():
         return place
     return next((place / name for name in FILES if (place / name).is_file()), None)

@@ -71,7 +71,7 @@ def _documents(path: Path, id: str, options: Options) -> Iterator[Any]:
 
 
 def _files(parts: Sequence[str]) -> tuple[list[Path], list[Path]]:
-    """The files of known formats, and those of others, each once and in order; what is hidden is passed over."""
+    """The files of known formats, and those of others, each once and in order. Hidden ones are passed over."""
     places = [Path(place) for part in parts for place in (sorted(glob.glob(part, recursive=True)) or [part])]
     below = [path for place in places for path in (sorted(_below(place)) if place.is_dir() else [place])]
     there = [path for path in dict.fromkeys(below) if path.is_file()]
