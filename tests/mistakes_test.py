@@ -89,7 +89,7 @@ FLAGS = mistakes(
 --config=configs/ict.py --workdir={run} --stages=train
   '--stages' | did you mean --stage
 --config=configs/ict.py --workdir={run} --batch_size=64
-  did you mean --config.train.batch_size?
+  did you mean | --config.train.batch_size
 --config=configs/ict.py --workdir={run} train
   unexpected argument 'train' | --config.train.steps=100
 --config=configs/ict.py
@@ -144,11 +144,11 @@ FIELDS = mistakes(
 --config.trian.steps=5
   'config.trian' | did you mean config.train
 --config.data.batch_size=5
-  'config.data.batch_size' | did you mean config.train.batch_size
+  'config.data.batch_size' | did you mean | config.train.batch_size
 --config.train.steps.more=5
   'config.train.steps.more' | config.train.steps has no fields
 --config.train=5
-  config.train is a group of fields | config.train.steps
+  config.train is a group of fields | config.train.batch_size
 --config.train.learning_rate=fast
   --config.train.learning_rate=fast | a number is needed
 --config.train.steps
@@ -178,7 +178,7 @@ FIELDS = mistakes(
 --config.mesh.rules="(('tokn_embedding', ('fsdp', None)),)"
   config.mesh.rules | 'tokn_embedding' | did you mean | token_embedding
 --config.data.rates.ict=0 --config.data.rates.bfs=0 --config.data.rates.wlp=0
-  config.data.rates | known: bfs, ict, mlm | config.data.rates.bfs=1
+  config.data.rates | known: bfs, | config.data.rates.bfs=1
 --config.data.rates.mlm=1
   'mlm' | config.recipe=two_tower trains on pairs | config.data.rates.mlm=0
 --config.data.rates.pairs=1
@@ -289,7 +289,7 @@ $REQA --config.split.set=requa
 $REQA --config.split.set=
   'pairs' needs labelled examples | config.pairs.files | such as reqa
 $DPR={text.txt}
-  {text.txt}, line 1: no format | dpr, id_triples, jsonl, triples look like
+  {text.txt}, line 1: no format | dpr, id_triples, jsonl, | look like
 $DPR={ids.tsv}
   {ids.tsv}: triples of ids | set config.pairs.queries
 $DPR={dpr.json} --config.split.shards=12
