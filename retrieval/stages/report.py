@@ -1,13 +1,14 @@
 """The stage `report`: tables and plots of what a run found."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from retrieval import files
 from retrieval.evaluation import display, result_files, run_report
+from retrieval.evaluation.run_report import Table
 from retrieval.pipeline.records import details, is_done, record_of
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.run import Run
@@ -15,22 +16,30 @@ from retrieval.search.index_kind import INDEXES
 
 _log = logging.getLogger(__name__)
 
+Details = Mapping[str, Any]
+"""What a stage told the report."""
+
 # What is told of run files.
 _COUNTS = ("queries left out", "queries without results")
 
 
 def write_report(run: Run) -> None:
     """Writes `report.md` and its plots from `results.json`, `per_query`, the metrics of training and the records."""
-    found = (_table_1(run), _table_2(run), _indexes(run), _searches(run), _plan(run), _stages(run))
-    tables = [*_reranked(run), *(table for table in found if table)]
+    evaluated = details(run, "evaluate")
+    records = {name: record_of(run, name) for name in run.config.stages if is_done(run, name)}
+    of_stages = {_corpus: "prepare", _sets: "sets", _indexes: "index", _searches: "evaluate", _plan: "plan"}
+    tables = [table(told) for table, stage in of_stages.items() if (told := details(run, stage))]
+    tables = [*_reranked(details(run, "rerank") or {}), *tables, _stages(records)]
+    tables = [table for table in tables if table.rows or table.notes]
     corpus = run.holder("prepare").config.corpus
     trainer = run.holder("train").config
     title = f"{run.folder.name}: {_systems(trainer, run.config)}{f' on {corpus}' if corpus else ''}"
-    evaluated = run.holder("evaluate").folder
-    results = files.read_json(evaluated / result_files.NAME)
+    folder = run.holder("evaluate").folder
+    results = files.read_json(folder / result_files.NAME)
     if is_done(run, "rerank"):
         results += files.read_json(run.holder("rerank").folder / result_files.RERANKED / result_files.NAME)
-    run_report.write_report(run.folder, title, results, tables, evaluated, _fused(run))
+    compared = [] if run.config.fuse.pairs else _fused(evaluated)  # of every two systems they would be too many
+    run_report.write_report(run.folder, title, results, tables, folder, compared)
     _log.info("report: %s/report.md", run.place)
 
 
@@ -42,18 +51,14 @@ def _systems(trainer: ConfigDict, config: ConfigDict) -> str:
     return ", ".join(indexes if "index" in config.stages or not config.runs.files else ["run files"])
 
 
-def _fused(run: Run) -> list[tuple[str, str]]:
-    """Each fused system with each of its parts; not of every two systems, which would be too many to test."""
-    if run.config.fuse.pairs:
-        return []
-    notes = details(run, "evaluate").items()
-    pairs = [(name.partition(", ")[2], part) for name, note in notes for part in note.get("parts", ())]
+def _fused(evaluated: Details) -> list[tuple[str, str]]:
+    """Each fused system with each of its parts."""
+    pairs = [(name.partition(", ")[2], part) for name, note in evaluated.items() for part in note.get("parts", ())]
     return list(dict.fromkeys(pairs))
 
 
-def _reranked(run: Run) -> Iterator[run_report.Table]:
+def _reranked(told: Details) -> Iterator[Table]:
     """Metrics by depth, before and after reranking, and consistency factors."""
-    told = details(run, "rerank") or {}
     if table := told.get("depths"):
         names = list(table[0]["after"])
         header = ["set", "split", "system", "depth n", "R@n"]
@@ -64,7 +69,7 @@ def _reranked(run: Run) -> Iterator[run_report.Table]:
             for row in table
         ]
         notes = "The first n results are reranked, and the rest is dropped (Zhan et al. 2020, Table 2 and Figure 1)."
-        yield run_report.Table("Reranking by depth", header, rows, notes)
+        yield Table("Reranking by depth", header, rows, notes)
     if factors := told.get("consistency"):
         depths = list(factors[0]["factors"])
         rows = [
@@ -73,13 +78,10 @@ def _reranked(run: Run) -> Iterator[run_report.Table]:
         ]
         header = ["set", "system", "trained on", *(f"n = {depth}" for depth in depths)]
         notes = "The share of the first n results that the other system has too (Zhan et al. 2020, equation 5)."
-        yield run_report.Table("Consistency factor", header, rows, notes)
+        yield Table("Consistency factor", header, rows, notes)
 
 
-def _table_1(run: Run) -> run_report.Table | None:
-    statistics = details(run, "prepare")
-    if statistics is None:
-        return None
+def _corpus(statistics: Details) -> Table:
     rows = [
         [task.upper(), t["pairs"], t["tokens"], t["query_tokens"], t["document_tokens"]]
         for task, t in statistics["tasks"].items()
@@ -87,30 +89,21 @@ def _table_1(run: Run) -> run_report.Table | None:
     notes = [f"{display.inline(name)}: {count:,}" for name, count in statistics["counts"].items()]
     notes += [f"**problem**: {display.inline(problem)}" for problem in statistics["problems"]]
     header = ["task", "pairs", "tokens", "tokens per query", "tokens per document"]
-    return run_report.Table("Corpus (as Table 1 of Chang et al. 2020)", header, rows, "; ".join(notes))
+    return Table("Corpus (as Table 1 of Chang et al. 2020)", header, rows, "; ".join(notes))
 
 
-def _table_2(run: Run) -> run_report.Table | None:
-    sizes = details(run, "sets")
-    if not sizes:
-        return None
+def _sets(sizes: Details) -> Table:
     columns = list(dict.fromkeys(name for size in sizes.values() for name in size))
     rows = [[name, *(size.get(column) for column in columns)] for name, size in sizes.items()]
-    return run_report.Table("Evaluation sets (as Table 2 of Chang et al. 2020)", ["set", *columns], rows)
+    return Table("Evaluation sets (as Table 2 of Chang et al. 2020)", ["set", *columns], rows)
 
 
-def _indexes(run: Run) -> run_report.Table | None:
-    built = details(run, "index")
-    return (
-        run_report.Table("Indexes", ["collection, index", "what and how"], list(map(list, built.items())))
-        if built
-        else None
-    )
+def _indexes(built: Details) -> Table:
+    return Table("Indexes", ["collection, index", "what and how"], list(map(list, built.items())))
 
 
-def _searches(run: Run) -> run_report.Table | None:
+def _searches(evaluated: Details) -> Table:
     names = ("queries_per_second", "recall_against_exact", "weights", "validation", *_COUNTS)
-    evaluated = details(run, "evaluate")
     cells = {name: [_listed(note.get(what)) for what in names] for name, note in evaluated.items()}
     rows = [[name, *row] for name, row in cells.items() if any(cell is not None for cell in row)]
     header = ["set, system", "queries per second", "recall against exact", "weights", "validation questions", *_COUNTS]
@@ -119,9 +112,7 @@ def _searches(run: Run) -> run_report.Table | None:
         "The weights of a hybrid that 0 validation questions chose are the usual ones, once chosen on test questions "
         "of SQuAD."
     )
-    if not rows:
-        return None
-    return run_report.Table("Searches", header, rows, notes if is_usual else "")
+    return Table("Searches", header, rows, notes if is_usual else "")
 
 
 def _listed(value: Any) -> Any:
@@ -129,21 +120,17 @@ def _listed(value: Any) -> Any:
     return ", ".join(f"{weight:.3g}" for weight in value) if isinstance(value, list) else value
 
 
-def _plan(run: Run) -> run_report.Table | None:
-    planned = details(run, "plan")
-    if not planned:
-        return None
-    return run_report.Table("Plan of training", ["", "plan"], list(map(list, planned.items())))
+def _plan(planned: Details) -> Table:
+    return Table("Plan of training", ["", "plan"], list(map(list, planned.items())))
 
 
-def _stages(run: Run) -> run_report.Table:
-    records = [(name, record_of(run, name)) for name in run.config.stages if is_done(run, name)]
-    rows = [[name, record["seconds"], record["peak_memory_mb"]] for name, record in records]
+def _stages(records: Mapping[str, Mapping[str, Any]]) -> Table:
+    rows = [[name, record["seconds"], record["peak_memory_mb"]] for name, record in records.items()]
     notes = (
         "Seconds are those since the stage was begun or gone on with. Peak memory is that of the process (or of its "
         "largest child) up to the end of the stage."
     )
-    return run_report.Table("Stages", ["stage", "seconds", "peak memory (MB)"], rows, notes)
+    return Table("Stages", ["stage", "seconds", "peak memory (MB)"], rows, notes)
 
 
 STAGES.register(
@@ -153,7 +140,6 @@ STAGES.register(
         reads="everything",
         writes="`report.md`, `plots/`",
         needs=("evaluate",),
-        wants=("rerank",),
         leaves=("report.md", "plots"),
         always=True,
     ),
