@@ -18,7 +18,7 @@ BM25 over the expanded passages, beside BM25 over the passages alone, of the sam
 
     python -m retrieval.main --config=configs/evaluate.py --workdir=runs/expanded --config.base=runs/doc2query \\
         --config.stages="('index', 'evaluate', 'report')" \\
-        --config.index.words="('bm25', 'doc2query')" --config.index.expansions=runs/doc2query/generated
+        --config.index.words="('bm25', 'doc2query')"
 """
 
 from ml_collections import ConfigDict

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ FREQUENCIES = WORDS | {"index.deepct_k1": 10.0, "index.deepct_b": 0.9}
 
 
 def texts(passages=PASSAGES):
-    return Texts("toy", lambda: iter(passages), lambda: True)
+    return Texts("toy", lambda: iter(passages), lambda: True, Path("generated/toy.jsonl"))
 
 
 def write(path, records):
@@ -166,6 +167,14 @@ def test_a_missing_file_is_said_before_the_run(run, tmp_path, field):
     run.config.index[field] = str(tmp_path / "absent.jsonl")
     with pytest.raises(UserError, match=rf"config\.index\.{field}=.*absent\.jsonl: no such file; name a \.jsonl file"):
         preflight.check(run, run.config.stages)
-    run.config.index[field] = ""
-    with pytest.raises(UserError, match=rf"config\.index\.{field}=: a file is needed"):
+
+
+def test_without_a_file_there_is_no_index_of_weighted_words_and_written_queries_are_the_run_s_own(run, tmp_path):
+    run.config.index.term_weights = ""
+    with pytest.raises(UserError, match=r"config\.index\.term_weights=: a file is needed"):
         preflight.check(run, run.config.stages)
+    kind, options = INDEXES["doc2query"], SETTINGS | {"index.expansions": ""}
+    assert kind.stages(options) == ("generate",) and kind.inputs(options) == []
+    path = write(tmp_path / "own.jsonl", written(("d2", "whale")))
+    index = kind.build(texts()._replace(generated=path), options)
+    assert index.search(["whale"], 1)[1].tolist() == [[2]]

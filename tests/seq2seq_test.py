@@ -265,10 +265,11 @@ def test_the_model_of_a_base_writes_too(trained, inputs, tmp_path):
     assert len({record["_id"] for record in generated(run)}) == len(generated(run)) > 5
 
 
-def test_bm25_over_expanded_passages_stands_beside_bm25(trained, inputs, tmp_path):
-    """As the experiment's second command has it."""
-    stages = ("index", "evaluate", "report")
-    index = {"index.words": ("bm25", "doc2query"), "index.expansions": str(trained.folder / "generated")}
+@pytest.mark.parametrize("is_named", [True, False])
+def test_bm25_over_expanded_passages_stands_beside_bm25(trained, inputs, tmp_path, is_named):
+    """As the experiment's second command has it; what the base wrote need not be named."""
+    stages, place = ("index", "evaluate", "report"), str(trained.folder / "generated") if is_named else ""
+    index = {"index.words": ("bm25", "doc2query"), "index.expansions": place}
     run = tiny.make_run(
         "evaluate", inputs, tmp_path / "run", **{"stages": stages, "base": str(trained.folder), **index}
     )
@@ -279,6 +280,12 @@ def test_bm25_over_expanded_passages_stands_beside_bm25(trained, inputs, tmp_pat
     queries = (trained.folder / "generated" / "reqa.jsonl").read_text()
     said = files.read_json(run.record("index"))["details"]["reqa, BM25 over expanded passages"]
     assert queries and "title + text + up to 40 written queries" in said
+
+
+def test_an_index_of_queries_that_nobody_writes_is_refused_before_the_run(inputs, tmp_path):
+    run = make_run(inputs, tmp_path / "run", **{"stages": ("sets", "index"), "index.words": ("doc2query",)})
+    with pytest.raises(UserError, match="the stage 'generate' writes, which is a stage neither of this run nor of its"):
+        preflight.check(run, ("sets", "index"))
 
 
 @pytest.mark.parametrize(

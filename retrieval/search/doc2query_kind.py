@@ -15,7 +15,7 @@ from retrieval.search.index_kind import Options, Texts, register
 declare(
     "index",
     expansions=Field(
-        "", TEXT, "queries written of passages, for the index doc2query: FILE.jsonl, or the folder generated/ of a run"
+        "", TEXT, "queries of passages for doc2query: FILE.jsonl, or a folder; '': those that the stage generate wrote"
     ),
     expansions_used=Field(40, whole(1), "queries of a passage that are appended at most, the first ones"),
 )
@@ -29,14 +29,18 @@ class Doc2Query(Bm25Kind):
     options = (*Bm25Kind.options, "index.expansions", "index.expansions_used")
 
     def check(self, options: Options) -> None:
-        passage_files.check("config.index.expansions", options["index.expansions"])
+        if options["index.expansions"]:
+            passage_files.check("config.index.expansions", options["index.expansions"])
 
     def inputs(self, options: Options) -> Sequence[Path]:
         return passage_files.inputs(options["index.expansions"])
 
+    def stages(self, options: Options) -> Sequence[str]:
+        return () if options["index.expansions"] else ("generate",)
+
     def build(self, contents: Texts, options: Options) -> Bm25Index:
-        most = options["index.expansions_used"]
-        path = passage_files.path_of(options["index.expansions"], contents.name)
+        most, value = options["index.expansions_used"], options["index.expansions"]
+        path = passage_files.path_of(value, contents.name) if value else contents.generated
         lines = ((line.document, line.text) for line in expansions.read(path))
         queries, counts = passage_files.by_passage(path, lines, contents)
         texts = (" ".join([self.text(passage), *queries[passage.id][:most]]) for passage in contents.passages())

@@ -35,11 +35,13 @@ class Texts(NamedTuple):
       name: of the collection.
       passages: reads the candidates from their files, in order; it can be called again.
       folds_accents: whether 'café' and 'cafe' are one word for the vocabulary of the run.
+      generated: the file of what the stage `generate` wrote of the passages; it may be missing.
     """
 
     name: str
     passages: Callable[[], Iterator[Passage]]
     folds_accents: Callable[[], bool]
+    generated: Path
 
 
 class Embeddings(NamedTuple):
@@ -116,6 +118,10 @@ class IndexKind:
 
     def inputs(self, options: Options) -> Sequence[Path]:
         """The files that it is built from, besides the collection. When one changes, the index is built again."""
+        return ()
+
+    def stages(self, options: Options) -> Sequence[str]:
+        """Stages whose output it is built from, besides the collection and its embeddings."""
         return ()
 
     def beside(self, options: Options) -> Sequence[str]:

@@ -16,6 +16,7 @@ from retrieval.search import encoding, windows
 from retrieval.search.index_kind import Embeddings
 
 CORPUS = "corpus"  # the name of the collection of all passages, beside those of the sets
+GENERATED = "generated"  # the folder of what the stage `generate` writes
 TRAINED, UNTRAINED = "trained", "untrained"
 
 
@@ -28,6 +29,7 @@ class Collection:
       files: the candidates, as BEIR's corpus.jsonl.
       embedded: the folder of its embeddings, one folder a system.
       indexed: the folder of its indexes, one folder a kind.
+      generated: the file of what the stage `generate` writes of its candidates.
       queries: folders with embeddings of queries like those that will come: the set's own, or those of every set.
     """
 
@@ -35,6 +37,7 @@ class Collection:
     files: tuple[Path, ...]
     embedded: Path
     indexed: Path
+    generated: Path
     queries: tuple[Path, ...]
 
     def candidates(self) -> Iterator[Candidate]:
@@ -93,6 +96,7 @@ def open_collection(run: Run, name: str) -> Collection:
         tuple(run.passages) if name == CORPUS else (run.sets / name / "corpus.jsonl",),
         run.embeddings(name, TRAINED).parent,
         run.index(name, "of").parent,
+        run.holder("generate").folder / GENERATED / f"{name}.jsonl",
         tuple(run.embeddings(other, TRAINED) for other in sets),
     )
 

@@ -25,11 +25,10 @@ from retrieval.recipes.writer import SAMPLE, WAYS, Decoding, Writer, WrittenText
 from retrieval.run import Run
 from retrieval.runtime import hosts
 from retrieval.search.expansions import Expansion, to_line
-from retrieval.stages.collection import Collection, collections, of_pairs
+from retrieval.stages.collection import GENERATED, Collection, collections, of_pairs
 
 _log = logging.getLogger(__name__)
 
-FOLDER = "generated"
 # What is counted of the texts that were written.
 WRITTEN, KEPT, EMPTY, DUPLICATES, CUT = (
     "texts",
@@ -65,7 +64,7 @@ def generate(run: Run) -> dict[str, Any]:
 
 def _generate(collection: Collection, run: Run, write: Write) -> dict[str, int]:
     """Writes a collection's file: its shards, those of this host, and when all are there the whole."""
-    folder, size = run.folder / FOLDER / collection.name, run.config.generate.shard_size
+    folder, size = run.folder / GENERATED / collection.name, run.config.generate.shard_size
     total = _check_passages(collection)
     count = -(-total // size)
     folder.mkdir(parents=True, exist_ok=True)
@@ -199,7 +198,7 @@ STAGES.register(
         needs=("prepare", "sets", "train"),
         also=of_pairs,
         inputs=Run.vocabulary_inputs,
-        outputs=(FOLDER,),
+        outputs=(GENERATED,),
         everywhere=True,
     ),
 )

@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from retrieval import files
 from retrieval.config.fields import TEXTS, Field, Kind, declare, one_of
+from retrieval.errors import UserError
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.run import Run
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, IndexKind, Options, Texts, kinds_of_words
@@ -49,7 +50,9 @@ def index(run: Run) -> dict[str, Any]:
     dense = _dense(config) if needs(config) else None
     for collection in collections(run):
         for kind, options in of_words:
-            words = kind.build(Texts(collection.name, collection.candidates, folds_accents), options)
+            words = kind.build(
+                Texts(collection.name, collection.candidates, folds_accents, collection.generated), options
+            )
             words.save(collection.index(kind.name))
             built[f"{collection.name}, {kind.title}"] = words.description
         if dense and collection.has_embeddings():
@@ -66,6 +69,27 @@ def needs(config: ConfigDict) -> tuple[str, ...]:
     place = stages.index("index") if "index" in stages else len(stages)
     of_words = "encode" not in stages[:place] and {"encode", "mine"} & set(stages[place:])
     return () if of_words else ("encode",)
+
+
+def further_needs(config: ConfigDict) -> tuple[str, ...]:
+    """The stages that kinds of index read besides."""
+    kinds = (*_of_words(config), INDEXES[config.index.dense])
+    return tuple(dict.fromkeys(stage for kind in kinds for stage in kind.stages(options_of(kind, config))))
+
+
+def check_stages(run: Run) -> None:
+    """Checks that there are the stages whose output the indexes are built from.
+
+    Raises:
+      UserError: one is a stage neither of this run nor of its base.
+    """
+    for stage in further_needs(run.config):
+        if stage not in run.holder(stage).config.stages:
+            raise UserError(
+                f"config.index.words={tuple(run.config.index.words)}: one is built from what the stage '{stage}' "
+                "writes, which is a stage neither of this run nor of its base: add it to config.stages, set "
+                "config.base, or name a file for the index"
+            )
 
 
 def inputs(run: Run) -> list[Path]:
@@ -114,12 +138,13 @@ STAGES.register(
     Stage(
         index,
         check_settings=(check,),
+        check=(check_stages,),
         reads="embeddings, texts",
         writes="`index/`: ScaNN and BM25",
         settings=("index", "evaluate.depth", "encode.corpus"),
         needs=("prepare", "sets"),
-        also=lambda config: (*needs(config), *of_pairs(config)),
-        after=("encode",),
+        also=lambda config: (*needs(config), *of_pairs(config), *further_needs(config)),
+        after=("encode", "generate"),
         texts_of=("sets",),
         inputs=lambda run: [*inputs(run), *run.vocabulary_inputs()],
         outputs=("index",),
