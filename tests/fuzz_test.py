@@ -73,7 +73,7 @@ SET_LEVEL = re.compile(
 )
 
 
-@pytest.fixture(params=[600, pytest.param(20_000, marks=pytest.mark.long)])
+@pytest.fixture(params=[250, pytest.param(20_000, marks=pytest.mark.long)])
 def rounds(request):
     """How many mutations, and their seed."""
     return request.param
