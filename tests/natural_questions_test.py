@@ -124,37 +124,20 @@ def _annotation(record):
     return record["annotations"][0]
 
 
+# Other damage: `fuzz_test`.
 BAD = {
     "no question": (lambda r: r.pop("question_text"), ["'question_text' is missing"]),
-    "no annotations": (lambda r: r.update(annotations=None), ["'annotations'", "array"]),
     "an annotation is a number": (lambda r: r.update(annotations=[3]), ["'long_answer'", "object"]),
     "no form": (lambda r: r.pop("document_tokens"), ["'document_text'", "'document_tokens'"]),
-    "no html": (lambda r: r.pop("document_html"), ["'document_html' is missing"]),
-    "tokens are text": (lambda r: r.update(document_tokens="a b"), ["'document_tokens'", "array"]),
-    "a token is text": (lambda r: r["document_tokens"].__setitem__(9, "("), ["token 9", "'html_token'", "boolean"]),
     "a token without bytes": (lambda r: r["document_tokens"][9].pop("end_byte"), ["token 9", "'end_byte'", "integer"]),
     "bytes out of range": (
         lambda r: r["document_tokens"][10].update(end_byte=10**6),
         ["token 10", "1000000", f"has {len(HTML.encode())}"],
     ),
-    "no start": (lambda r: _annotation(r)["long_answer"].pop("start_token"), ["'start_token'", "integer"]),
-    "a real number": (
-        lambda r: _annotation(r)["short_answers"][0].update(end_token=3.0),
-        ["short answer", "'end_token'"],
-    ),
-    "short answers are null": (lambda r: _annotation(r).update(short_answers=None), ["'short_answers'", "array"]),
     "unknown yes or no": (lambda r: _annotation(r).update(yes_no_answer="MAYBE"), ["'MAYBE'", "YES"]),
     "long answer out of range": (
         lambda r: _annotation(r)["long_answer"].update(end_token=999),
         ["long answer", "999", "out of range", f"there are {len(TOKENS)}"],
-    ),
-    "short answer out of range": (
-        lambda r: _annotation(r)["short_answers"][0].update(start_token=-3),
-        ["short answer", "-3", "out of range"],
-    ),
-    "an empty span": (
-        lambda r: _annotation(r)["short_answers"][0].update(end_token=2),
-        ["short answer", "to 2", "out of range"],
     ),
 }
 
@@ -173,11 +156,8 @@ def test_a_broken_record_is_named(tmp_path, case):
     ("line", "message"),
     [
         (b'{"example_id": 1, ', "not valid JSON"),
-        (b"\xff\xfe\xfd", "not valid JSON"),
         (b"[" * 200_000, "not valid JSON"),
-        (b"[]", "'example_id' is missing"),
         (b'{"data": []}', "'example_id' is missing"),
-        (b'{"example_id": true}', "'example_id' is missing"),
     ],
 )
 def test_a_broken_line_is_named(tmp_path, line, message):

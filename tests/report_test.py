@@ -121,31 +121,6 @@ def test_plots_are_png_and_the_same_every_time(tmp_path):
     assert "![training-loss](plots/training-loss.png)" in (tmp_path / "one" / "report.md").read_text()
 
 
-def test_each_kind_of_recall_and_each_loss_is_drawn(tmp_path):
-    """A plot changes with what it shows, and not with what it does not."""
-
-    def plots(name, results, losses):
-        write_losses(tmp_path / name, losses)
-        write_report(tmp_path / name, "T", results)
-        return {path.name: path.read_bytes() for path in (tmp_path / name / "plots").iterdir()}
-
-    recall = [result("bm25", f"R@{k}", k / 100) for k in (1, 10)]
-    losses = [{"step": step, "loss": 1.0 + step} for step in range(5)]
-    base = plots("base", recall, losses)
-    assert set(base) == {"r-squad-test.png", "training-loss.png"}
-    assert plots("other metric", [*recall, result("bm25", "RR", 0.5)], losses) == base
-    assert plots("other key", recall, [{**record, "accuracy": 1.0} for record in losses]) == base
-    higher = plots("value", [*recall[:1], result("bm25", "R@10", 0.2)], losses)
-    assert higher["r-squad-test.png"] != base["r-squad-test.png"]
-    system = plots("system", [*recall, *(result("x", f"R@{k}", 0.3) for k in (1, 10))], losses)
-    assert system["r-squad-test.png"] != base["r-squad-test.png"]
-    task = plots("task", recall, [{**record, "bfs/loss": 2.0} for record in losses])
-    assert task["training-loss.png"] != base["training-loss.png"]
-    # Steps that a resumed run did again count once, with their last value.
-    resumed = plots("resumed", recall, [*losses[:3], {"step": 3, "loss": 99.0}, *losses[2:]])
-    assert resumed == base
-
-
 def test_bad_input_is_refused(tmp_path):
     broken = result("bm25", "RR", 0.5)
     del broken["split"]

@@ -8,7 +8,7 @@ import logging
 import pytest
 from support.toy_squad import ONE, SQUAD, TWO
 
-from retrieval.data.sets import beir, reqa
+from retrieval.data.sets import reqa
 from retrieval.errors import UserError
 
 ROME, OLD, MAY = "Ann lives in Rome.", "She is old.", "She met Dr. Who in May."
@@ -78,12 +78,6 @@ def test_ids_depend_on_the_texts_alone(tmp_path):
     assert len({c.id for c in forward.candidates}) == 5
 
 
-def test_set_survives_the_disk(tiny, tmp_path):
-    value = reqa.read_squad([tiny])
-    beir.write_folder(tmp_path / "reqa", value)
-    assert beir.read_folder(tmp_path / "reqa") == value
-
-
 def test_misplaced_answers(tmp_path, caplog):
     """'Rome' and 'May.' occur once: their places are sure. 'old' occurs twice, 'Paris' never: they are left out."""
     squad = copy.deepcopy(SQUAD)
@@ -103,28 +97,17 @@ def test_misplaced_answers(tmp_path, caplog):
     assert "6 misplaced answers, 2 questions with no answer" in caplog.text
 
 
+# Other damage: `fuzz_test`.
 BAD = {
     "no data": (lambda s: s.pop("data"), ["bad.json: the field 'data' is missing"]),
-    "data is no list": (lambda s: s.update(data={}), ["'data'", "array"]),
     "no paragraphs": (lambda s: s["data"][1].pop("paragraphs"), ["article 1 ('More')", "'paragraphs'"]),
-    "an article is null": (lambda s: s["data"].insert(0, None), ["article 0", "'paragraphs'"]),
-    "no context": (lambda s: s["data"][1]["paragraphs"][0].pop("context"), ["'More'", "paragraph 0", "'context'"]),
-    "no qas": (lambda s: s["data"][0]["paragraphs"][1].pop("qas"), ["article 0 ('People')", "paragraph 1", "'qas'"]),
-    "no question": (
-        lambda s: s["data"][0]["paragraphs"][0]["qas"][1].pop("question"),
-        ["'People'", "paragraph 0", "question 'b'", "'question' is missing"],
-    ),
     "no answers": (
         lambda s: s["data"][0]["paragraphs"][0]["qas"][2].pop("answers"),
         ["'People'", "question 'c'", "'answers' is missing"],
     ),
-    "no answer text": (
-        lambda s: s["data"][1]["paragraphs"][0]["qas"][0]["answers"][1].pop("text"),
-        ["article 1 ('More')", "question 'd'", "'text' is missing"],
-    ),
-    "a real answer_start": (
-        lambda s: s["data"][1]["paragraphs"][0]["qas"][0]["answers"][0].update(answer_start=1.5),
-        ["'More'", "question 'd'", "'answer_start'", "integer"],
+    "an empty question": (
+        lambda s: s["data"][1]["paragraphs"][0]["qas"][0].update(question=" \n"),
+        ["article 1 ('More'), paragraph 0, question 'd': the question is empty"],
     ),
     "no question at all": (
         lambda s: [p.update(qas=[]) for a in s["data"] for p in a["paragraphs"]],
@@ -143,24 +126,6 @@ def test_broken_squad_names_article_and_question(tmp_path, case):
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
-@pytest.mark.parametrize("data", [b"", b'{"data": [', b"\xff\xfe\xfd", b"[" * 200_000])
-def test_not_json(tmp_path, data):
-    (tmp_path / "bad.json").write_bytes(data)
-    with pytest.raises(UserError, match=r"bad\.json: not valid JSON"):
-        reqa.read_squad([tmp_path / "bad.json"])
-
-
-def test_missing_and_cut_files(tmp_path):
-    with pytest.raises(UserError, match=r"no\.json: no such file"):
-        reqa.read_squad([tmp_path / "no.json"])
-    with pytest.raises(UserError, match="no SQuAD file"):
-        reqa.read_squad([])
-    path = write(tmp_path / "cut.json.gz", SQUAD)
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(UserError, match=r"cut\.json\.gz: cannot be read"):
-        reqa.read_squad([path])
-
-
 def test_published_counts(shared_data):
     """Table 2 of Chang et al.: 97,888 queries, 101,951 candidates and 99,024 tuples.
 
@@ -175,11 +140,3 @@ def test_published_counts(shared_data):
     assert abs(tuples(value) - 98_627) <= 30
     sizes = {query: len(grades) for query, grades in value.qrels["sentence"].items()}
     assert all(sizes[query] >= len(grades) for query, grades in value.qrels["pair"].items())
-
-
-def test_an_empty_question_is_refused(tmp_path):
-    squad = copy.deepcopy(SQUAD)
-    squad["data"][1]["paragraphs"][0]["qas"][0]["question"] = " \n"
-    (tmp_path / "squad.json").write_text(json.dumps(squad))
-    with pytest.raises(UserError, match=r"article 1 \('More'\), paragraph 0, question 'd': the question is empty"):
-        reqa.read_squad([tmp_path / "squad.json"])

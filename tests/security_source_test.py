@@ -79,29 +79,20 @@ def test_the_source_has_none_of_what_runs_data():
     assert not {path: lines for path, lines in found.items() if lines}
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import pickle",
-        "from pickle import loads as read",
-        "import dill as d",
-        "import os as o\no.system('x')",
-        "from os import popen",
-        "eval('1')",
-        "run = exec",
-        "import subprocess\nsubprocess.run('x', shell=True)",
-        "import yaml\nyaml.load('x')",
-        "import numpy as np\nnp.load('x')",
-        "import numpy as np\nnp.load('x', allow_pickle=True)",
-        "from numpy import load\nload('x', mmap_mode='r')",
-        "import zipfile\nzipfile.ZipFile('x').extractall()",
-        "import tarfile",
-        "import torch\ntorch.load('x')",
-        "import torch\ntorch.load('x', weights_only=False)",
-        "import xml.etree.ElementTree as ET",
-        "from joblib import load",
-    ],
-)
+# fmt: off
+FOUND = [
+    "import pickle", "from pickle import loads as read", "import dill as d", "from joblib import load",
+    "import os as o\no.system('x')", "from os import popen", "eval('1')", "run = exec",
+    "import subprocess\nsubprocess.run('x', shell=True)", "import yaml\nyaml.load('x')",
+    "import numpy as np\nnp.load('x')", "import numpy as np\nnp.load('x', allow_pickle=True)",
+    "from numpy import load\nload('x', mmap_mode='r')", "import zipfile\nzipfile.ZipFile('x').extractall()",
+    "import torch\ntorch.load('x')", "import torch\ntorch.load('x', weights_only=False)",
+    "import xml.etree.ElementTree as ET", "import tarfile",
+]
+# fmt: on
+
+
+@pytest.mark.parametrize("source", FOUND)
 def test_the_scan_finds(source):
     assert list(findings(source))
 
