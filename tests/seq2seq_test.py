@@ -232,6 +232,23 @@ def test_settings_that_do_not_fit_are_refused_before_the_run(inputs, tmp_path, c
         preflight.check(make_run(inputs, tmp_path / "run", **changes), STAGES)
 
 
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (None, r"no config\.json there; a folder of a T5 or BART is needed"),
+        ({"model_type": "bert"}, "not an encoder-decoder"),
+        ({"is_encoder_decoder": True, "max_position_embeddings": 32}, r"config\.generate\.tokens=40: .* 32 positions"),
+    ],
+)
+def test_a_published_model_that_does_not_fit_is_refused_before_the_run(inputs, tmp_path, config, message):
+    if config:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        (tmp_path / "tokenizer.json").write_text("{}")
+    changes = {"generate.model": str(tmp_path), "generate.tokens": 40}
+    with pytest.raises(UserError, match=message):
+        preflight.check(make_run(inputs, tmp_path / "run", **changes), STAGES)
+
+
 def test_an_unknown_collection_and_an_empty_passage_are_refused(trained, inputs, tmp_path):
     run = again(trained, inputs, tmp_path / "run", **{"generate.collections": ("reqq",)})
     with pytest.raises(UserError, match=r"config\.generate\.collections 'reqq': did you mean reqa"):

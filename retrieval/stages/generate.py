@@ -1,4 +1,4 @@
-"""The stage `generate`: passages to queries that they may answer, by a trained model that writes."""
+"""The stage `generate`: passages to queries that they may answer, by a model of this project or a published one."""
 
 import collections as counters
 import functools
@@ -13,13 +13,14 @@ import tqdm
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.config.fields import NOT_NEGATIVE, POSITIVE, TEXTS, Field, declare, one_of, whole
+from retrieval.config.fields import NOT_NEGATIVE, POSITIVE, TEXT, TEXTS, Field, declare, one_of, whole
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError, unknown_name
 from retrieval.models.encoder_decoder import EncoderDecoder
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes import writer
+from retrieval.recipes import published_writer, writer
 from retrieval.recipes.initial_parameters import check_vocabulary, load_parameters
+from retrieval.recipes.published_writer import PublishedWriter
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.writer import SAMPLE, WAYS, Decoding, Writer, WrittenText
 from retrieval.run import Run
@@ -43,6 +44,7 @@ Write = Callable[[Sequence[Candidate]], list[list[WrittenText]]]
 
 declare(
     "generate",
+    model=Field("", TEXT, "folder of a published T5 or BART, for transformers; '': the model of the run or its base"),
     collections=Field((), TEXTS, "evaluation sets whose passages are read, and 'corpus'; (): all"),
     queries=Field(5, whole(1), "queries of a passage; docTTTTTquery appends 40"),
     way=Field(SAMPLE, one_of("way of writing", WAYS), "sample (top-k), beam, or greedy, which writes one query"),
@@ -108,18 +110,23 @@ def _join(shards: Sequence[Path], path: Path, passages: int) -> dict[str, int]:
     return {"passages": passages, **counts}
 
 
-def _writer(run: Run) -> Writer:
-    """The trained model of the run or of its base."""
+def _writer(run: Run) -> Writer | PublishedWriter:
+    """The published model that the config names, or the trained one of the run or of its base."""
+    if folder := run.config.generate.model:
+        return PublishedWriter(Path(folder), _decoding(run.config), run.config.data.document_length)
     holder, vocabulary = run.holder("train").folder, run.load_vocabulary()
     check_vocabulary(run, holder, "config.base")
     config, model = load_parameters(holder, len(vocabulary), run.config.mesh)
     assert isinstance(model, EncoderDecoder), "`check` refuses others"
-    return Writer(config, vocabulary, model, _decoding(run.config, config), run.config.generate.batch_size)
+    return Writer(
+        config, vocabulary, model, _decoding(run.config, config.data.query_length - 1), run.config.generate.batch_size
+    )
 
 
-def _decoding(config: ConfigDict, trained: ConfigDict) -> Decoding:
+def _decoding(config: ConfigDict, most: int = published_writer.TOKENS) -> Decoding:
+    """How the config has queries written: of `most` tokens, where it does not say."""
     own = config.generate
-    tokens = own.tokens or trained.data.query_length - 1
+    tokens = own.tokens or most
     more = {name: own[name] for name in ("beams", "length_penalty", "top_k", "temperature")}
     return Decoding(own.way, own.queries, tokens, **more, seed=config.seed)
 
@@ -161,15 +168,19 @@ def check_settings(config: ConfigDict) -> None:
     Raises:
       UserError: the settings do not fit each other.
     """
-    writer.check(_decoding(config, config))
+    writer.check(_decoding(config))
 
 
 def check(run: Run) -> None:
-    """Checks that the model of the run writes, and queries as long as those that are asked for.
+    """Checks that the model writes, and queries as long as those that are asked for.
 
     Raises:
       UserError: it does not.
     """
+    if folder := run.config.generate.model:
+        published_writer.check(Path(folder), _decoding(run.config).tokens)
+        return
+    run.check_vocabulary()
     holder = run.holder("train")
     trained = run.config if holder.folder == run.folder else holder.config
     if recipe_of(trained).kind != "generation":
@@ -186,18 +197,30 @@ def check(run: Run) -> None:
         )
 
 
+def also(config: ConfigDict) -> tuple[str, ...]:
+    """`train`, unless a published model writes; and `pairs`, where its passages are the corpus."""
+    return (*of_pairs(config), *(() if config.generate.model else ("train",)))
+
+
+def inputs(run: Run) -> Sequence[Path]:
+    """The files of the published model; else the vocabulary."""
+    folder = run.config.generate.model
+    return published_writer.inputs(Path(folder)) if folder else run.vocabulary_inputs()
+
+
 STAGES.register(
     "generate",
     Stage(
         generate,
         check_settings=(check_settings,),
-        check=(check, Run.check_vocabulary),
+        check=(check,),
         reads="checkpoint, sets, passages",
         writes="`generated/NAME.jsonl`: queries of the passages of each set",
         settings=("seed", "generate", "encode.corpus"),
-        needs=("prepare", "sets", "train"),
-        also=of_pairs,
-        inputs=Run.vocabulary_inputs,
+        needs=("prepare", "sets"),
+        also=also,
+        after=("train",),
+        inputs=inputs,
         outputs=(GENERATED,),
         everywhere=True,
     ),

@@ -1,0 +1,131 @@
+"""Published encoder-decoders of transformers as what the stage `generate` writes with.
+
+Skipped where it is not installed; nothing is fetched. The models are tiny, with random parameters.
+"""
+
+import os
+
+import numpy as np
+import pytest
+from support import tiny
+
+from retrieval import files
+from retrieval.data.sets.beir import Candidate
+from retrieval.errors import UserError
+from retrieval.pipeline import preflight
+from retrieval.recipes.published_writer import PublishedWriter
+from retrieval.recipes.writer import BEAM, GREEDY, SAMPLE, Decoding
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install .[interop]")
+
+WORDS = [
+    "<pad>",
+    "</s>",
+    "<unk>",
+    *"where do zebras live they graze on grassland in africa and lions sleep there".split(),
+]
+PASSAGES = [
+    Candidate("a", "Zebras", "they graze on grassland in africa"),
+    Candidate("b", "", "lions sleep"),
+    Candidate("c", "", "there and there and there and there"),
+]
+
+
+def tokeniser():
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    core = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<unk>"))
+    core.normalizer, core.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Whitespace()
+    core.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=core, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    )
+
+
+def t5():
+    sizes = dict(d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2)
+    return transformers.T5ForConditionalGeneration(
+        transformers.T5Config(vocab_size=len(WORDS), decoder_start_token_id=0, pad_token_id=0, eos_token_id=1, **sizes)
+    )
+
+
+def bart():
+    sides = ("encoder", "decoder")
+    sizes = {f"{side}_{name}": size for side in sides for name, size in dict(layers=1, ffn_dim=24).items()}
+    heads = {f"{side}_attention_heads": 2 for side in sides}
+    ids = dict(pad_token_id=0, bos_token_id=0, eos_token_id=1, decoder_start_token_id=1, forced_eos_token_id=None)
+    return transformers.BartForConditionalGeneration(
+        transformers.BartConfig(vocab_size=len(WORDS), d_model=16, max_position_embeddings=20, **sizes, **heads, **ids)
+    )
+
+
+@pytest.fixture(scope="module", params=[t5, bart], ids=["t5", "bart"])
+def folder(request, tmp_path_factory):
+    torch.manual_seed(3)
+    model, folder = request.param(), tmp_path_factory.mktemp("published")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.5 * torch.randn(parameter.shape))
+    model.save_pretrained(folder)
+    tokeniser().save_pretrained(folder)
+    return folder
+
+
+def write(folder, passages=PASSAGES, **changes):
+    decoding = Decoding(**(dict(way=GREEDY, texts=1, tokens=8) | changes))
+    return PublishedWriter(folder, decoding, 16).write(passages)
+
+
+def test_greedy_texts_and_their_log_probabilities_are_those_of_a_loop(folder):
+    model, words = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval(), tokeniser()
+    for passage, (written,) in zip(PASSAGES, write(folder)):
+        source = words(f"{passage.title} {passage.text}".strip(), return_tensors="pt").input_ids
+        ids, log = [model.config.decoder_start_token_id], 0.0
+        while len(ids) < 9 and (len(ids) == 1 or ids[-1] != 1):
+            with torch.no_grad():
+                logits = model(input_ids=source, decoder_input_ids=torch.tensor([ids])).logits[0, -1]
+            log += float(torch.log_softmax(logits, 0).max())
+            ids.append(int(logits.argmax()))
+        assert written.text == words.decode(ids[1:], skip_special_tokens=True).strip()
+        assert written.log_probability == pytest.approx(log, abs=1e-4) and written.is_cut == (ids[-1] != 1)
+
+
+@pytest.mark.parametrize("changes", [dict(way=SAMPLE, texts=4, seed=1), dict(way=BEAM, texts=2, beams=3)])
+def test_the_texts_of_a_passage_do_not_depend_on_others(folder, changes):
+    together = write(folder, **changes)
+    assert together == [write(folder, [passage], **changes)[0] for passage in PASSAGES]
+    assert all(len(texts) == changes["texts"] for texts in together)
+    assert np.isfinite([text.log_probability for texts in together for text in texts]).all()
+
+
+def test_a_seed_draws_the_same_and_another_one_others(folder):
+    drawn = [write(folder, way=SAMPLE, texts=5, seed=seed) for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_the_stage_writes_its_file_with_a_published_model(folder, inputs, prepared, tmp_path):
+    changes = {"stages": ("generate",), "base": str(prepared), "generate.model": str(folder), "generate.queries": 2}
+    run = tiny.make_run(
+        "doc2query", inputs, tmp_path / "run", **{**changes, "generate.tokens": 6, "generate.collections": ("reqa",)}
+    )
+    preflight.check(run, ("generate",))
+    tiny.execute(run)
+    counts = files.read_json(run.record("generate"))["details"]["reqa"]
+    lines = (run.folder / "generated" / "reqa.jsonl").read_text().splitlines()
+    assert counts["texts"] == 2 * counts["passages"] > 0 and len(lines) == counts["kept"]
+
+
+def test_more_tokens_than_a_published_model_has_positions(tmp_path):
+    bart().save_pretrained(tmp_path)
+    tokeniser().save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"config\.generate\.tokens=21: the model of .* has 20 positions"):
+        write(tmp_path, tokens=21)
+
+
+def test_a_folder_without_a_tokeniser(tmp_path):
+    t5().save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="no tokeniser there; put one of tokenizer"):
+        write(tmp_path)
