@@ -1,5 +1,34 @@
-"""Embedding-based retrieval: pre-training, fine-tuning, search and evaluation."""
+"""Embedding-based retrieval: pre-training, fine-tuning, search and evaluation.
 
+    import retrieval
+
+    model = retrieval.load("runs/quickstart")
+    hits = model.index("docs", kind="hybrid").search("how do I read a zip archive")
+
+What these need is imported when they are first called. `__init__.pyi` has their types.
+"""
+
+import importlib
 from pathlib import Path
+from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+_MODULES = {
+    "DocumentIndex": "document_index",
+    "Hit": "document_index",
+    "FinishedRun": "finished_run",
+    "run": "finished_run",
+    "Model": "loaded_model",
+    "load": "loaded_model",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'retrieval' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"retrieval.api.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_MODULES])

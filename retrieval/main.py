@@ -55,7 +55,7 @@ def _run(workdir: str, folder: Path, copy: mirror.Mirror | None = None) -> None:
     from retrieval.config.experiment import load_plugins
     from retrieval.pipeline import preflight
     from retrieval.pipeline.runner import run_stage, take_run
-    from retrieval.run import Run
+    from retrieval.stage_outputs import Run
 
     config = command_line.CONFIG.value or _config_of(folder, workdir)
     names = _stages(config)

@@ -34,8 +34,8 @@ from retrieval.data.sets.set_format import SETS
 from retrieval.errors import UserError, unknown_name
 from retrieval.pipeline import preflight, records, runner
 from retrieval.recipes import examples, initial_parameters
-from retrieval.run import Run
 from retrieval.runtime.store import is_url
+from retrieval.stage_outputs import Run
 from retrieval.stages import prepare, sets
 from retrieval.studies import claims, study_report
 from retrieval.studies.study_results import Results

@@ -10,8 +10,8 @@ from configs import bm25
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight
-from retrieval.run import Run
 from retrieval.search.bm25 import Bm25Index
+from retrieval.stage_outputs import Run
 
 
 @pytest.fixture(scope="module")

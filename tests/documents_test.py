@@ -19,9 +19,9 @@ from retrieval.recipes import examples, train_state, validation
 from retrieval.recipes.placement import local_mesh, make_mesh, parameters_of
 from retrieval.recipes.recipe import abstract_model
 from retrieval.recipes.towers import Embedder, build_towers, candidate_windows, query_tokens
-from retrieval.run import Run
 from retrieval.search import encoding, scann
 from retrieval.search.index_kind import INDEXES
+from retrieval.stage_outputs import Run
 from retrieval.stages import evaluate, hard_negatives, indexes
 from retrieval.stages.collection import open_collection
 

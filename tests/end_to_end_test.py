@@ -19,8 +19,8 @@ from retrieval.pipeline import preflight, records
 from retrieval.recipes import initial_parameters
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import build_model
-from retrieval.run import Run
 from retrieval.search import scann
+from retrieval.stage_outputs import Run
 from retrieval.stages import export, train
 
 

@@ -13,10 +13,10 @@ from configs import bm25
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight
-from retrieval.run import Run
 from retrieval.search import deepct_kind
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.index_kind import INDEXES, Texts
+from retrieval.stage_outputs import Run
 
 PASSAGES = [
     Candidate("d0", "Lynx", "A cat of the north."),

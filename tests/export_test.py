@@ -22,7 +22,7 @@ from retrieval.pipeline import records
 from retrieval.recipes import initial_parameters
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.towers import candidate_windows, token_types
-from retrieval.run import Run
+from retrieval.stage_outputs import Run
 from retrieval.stages import export as stage
 
 

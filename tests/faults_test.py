@@ -28,8 +28,8 @@ from support.run_results import metrics, results, state
 from retrieval import files
 from retrieval.errors import UserError
 from retrieval.pipeline import records, runner
-from retrieval.run import Run
 from retrieval.runtime import hosts
+from retrieval.stage_outputs import Run
 from retrieval.stages import train
 from retrieval.training.checkpoint import Checkpointer
 

@@ -14,10 +14,10 @@ from ml_collections import ConfigDict
 
 from retrieval.data.sets.beir import Judged
 from retrieval.errors import UserError
-from retrieval.run import Run
 from retrieval.search import encoding, scann, tuning
 from retrieval.search.exact import ExactIndex
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, IndexKind, register
+from retrieval.stage_outputs import Run
 from retrieval.stages import index, indexes, mine, rankings, search
 from retrieval.stages.collection import CORPUS, TRAINED, open_collection
 

@@ -25,7 +25,7 @@ from retrieval.recipes import bert_weights, initial_parameters
 from retrieval.recipes.encoder_sizes import take_positions
 from retrieval.recipes.recipe import build_model
 from retrieval.recipes.towers import build_towers
-from retrieval.run import Run
+from retrieval.stage_outputs import Run
 
 GOLDEN = REPOSITORY / "tests" / "golden"
 WORDS = [*SPECIAL_TOKENS, *(f"w{number}" for number in range(45))]

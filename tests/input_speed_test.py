@@ -10,7 +10,7 @@ from support import tiny
 from benchmarks import input_speed
 from retrieval.cli import command_line
 from retrieval.errors import UserError
-from retrieval.run import Run
+from retrieval.stage_outputs import Run
 
 
 @pytest.fixture(scope="module")

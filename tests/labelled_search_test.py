@@ -14,7 +14,7 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight
-from retrieval.run import Run
+from retrieval.stage_outputs import Run
 from retrieval.stages.collection import CORPUS
 
 ANIMALS = "fox dog owl hen cow pig rat elk emu yak ape bee ant cat fly gnu".split()

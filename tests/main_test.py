@@ -21,8 +21,8 @@ from retrieval.cli import command_line, config_files
 from retrieval.errors import UserError
 from retrieval.pipeline import overrides, preflight, records, runner
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.run import Run
 from retrieval.runtime import platforms
+from retrieval.stage_outputs import Run
 
 CONFIG = f"--config={REPOSITORY}/configs/ict_bfs_wlp.py:local"
 

@@ -22,7 +22,7 @@ from retrieval.data.sets.set_format import SETS, Given
 from retrieval.errors import UserError
 from retrieval.pipeline import overrides
 from retrieval.pipeline.stage import STAGES
-from retrieval.run import Run
+from retrieval.stage_outputs import Run
 
 DOCUMENTS = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")]
 

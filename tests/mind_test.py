@@ -15,7 +15,7 @@ from retrieval.data.sets.set_format import SETS, Given
 from retrieval.data.tokenizers.vocab import SEPARATOR, SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.evaluation import impressions
-from retrieval.run import Run
+from retrieval.stage_outputs import Run
 
 WORDS = "fox dog owl hen cow pig rat elk".split()
 NEWS = "".join(

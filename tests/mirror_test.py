@@ -24,10 +24,10 @@ from retrieval.cli import command_line
 from retrieval.errors import UserError
 from retrieval.pipeline import downloads, preflight, records, runner
 from retrieval.pipeline.stage import STAGES
-from retrieval.run import Run
 from retrieval.runtime import hosts, lease, mirror
 from retrieval.runtime.mirror import Follower
 from retrieval.runtime.store import Store
+from retrieval.stage_outputs import Run
 from retrieval.stages import train
 from retrieval.stages.train import FOLLOWED
 

@@ -27,8 +27,8 @@ from retrieval.config.fields import declared
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.stage import STAGES
-from retrieval.run import Run
 from retrieval.runtime import hosts
+from retrieval.stage_outputs import Run
 
 LINES, COLUMNS = 5, 120
 

@@ -20,7 +20,7 @@ from retrieval.errors import UserError
 from retrieval.pipeline import records, runner
 from retrieval.recipes import examples, train_state
 from retrieval.recipes.recipe import abstract_model, recipe_of
-from retrieval.run import Run
+from retrieval.stage_outputs import Run
 from retrieval.stages import plan
 from retrieval.training import chips, sharding, work
 from retrieval.training.chips import Chip

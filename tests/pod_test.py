@@ -29,9 +29,9 @@ from retrieval.pipeline import preflight, records
 from retrieval.pipeline.stage import STAGES
 from retrieval.recipes import initial_parameters
 from retrieval.recipes.placement import parameters_of
-from retrieval.run import Run
 from retrieval.runtime import hosts
 from retrieval.runtime.hosts import EXIT_CODE
+from retrieval.stage_outputs import Run
 
 SMALL = {
     "data.lanes": 8,

@@ -10,7 +10,7 @@ from retrieval.errors import UserError
 from retrieval.evaluation import per_query, significance
 from retrieval.evaluation.run_report import Table, write_report
 from retrieval.pipeline import records
-from retrieval.run import Run
+from retrieval.stage_outputs import Run
 from retrieval.stages import report
 
 

@@ -23,8 +23,8 @@ from retrieval.models.cross_encoder_folder import write_cross_encoder
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
 from retrieval.pipeline import preflight, records
-from retrieval.run import Run
 from retrieval.search import encoding
+from retrieval.stage_outputs import Run
 
 
 def make_run(folder, config, **changes):

@@ -22,8 +22,8 @@ from retrieval.recipes import initial_parameters
 from retrieval.recipes.pair_scores import Lengths, PairScorer, document_bodies, joined, query_beginnings
 from retrieval.recipes.placement import bind, make_mesh, parameters_of
 from retrieval.recipes.recipe import build_model, recipe_of
-from retrieval.run import Run
 from retrieval.search.encoding import encode_rows
+from retrieval.stage_outputs import Run
 from retrieval.training.collapse import ALIKE, LINES, Collapse
 
 GOLDEN = REPOSITORY / "tests" / "golden"

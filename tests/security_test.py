@@ -44,10 +44,10 @@ from retrieval.evaluation.run_report import write_report
 from retrieval.models.hugging_face import BertFolder
 from retrieval.models.transformer import Transformer, TransformerConfig
 from retrieval.pipeline import records
-from retrieval.run import Run
 from retrieval.search import encoding
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.scann import ScannIndex
+from retrieval.stage_outputs import Run
 from retrieval.studies import study_results
 from retrieval.training.checkpoint import Checkpointer
 

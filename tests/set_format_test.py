@@ -13,7 +13,7 @@ from retrieval.data.sets.answers import of_texts
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.data.sets.set_format import SETS, SetFormat, register
 from retrieval.errors import UserError
-from retrieval.run import Run
+from retrieval.stage_outputs import Run
 from retrieval.stages import sets
 
 

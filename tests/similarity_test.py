@@ -7,7 +7,7 @@ from conftest import REPOSITORY
 from configs import ict_bfs_wlp, seed_encoder
 from retrieval.errors import UserError
 from retrieval.evaluation.text_similarity import similarity_by_length
-from retrieval.run import Run
+from retrieval.stage_outputs import Run
 from retrieval.stages.similarity import default_lengths
 
 # Text i is [CLS] = 1, then 10 + i again and again, then [SEP] = 2; its length is 8 + 8 * (i % 2).

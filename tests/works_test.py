@@ -23,7 +23,7 @@ from retrieval.data.corpora.articles import Article, Paragraph, Redirect, Sectio
 from retrieval.errors import UserError
 from retrieval.pipeline import runner
 from retrieval.recipes.recipe import recipe_of
-from retrieval.run import Run
+from retrieval.stage_outputs import Run
 
 SIZES = Sizes(large=32, chunk=8, documents=20, files=3, resume=4)
 MODEL = dict(num_layers=1, hidden_size=16, num_heads=2, mlp_size=32)

@@ -15,7 +15,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
 
     from benchmarks.ours import training
     from retrieval.recipes import examples
-    from retrieval.run import Run
+    from retrieval.stage_outputs import Run
 
     folder = Path(settings["folder"])
     run, mesh = Run(ConfigDict(settings["config"]), folder, folder / "requirements.lock"), training.one_device()

@@ -16,7 +16,7 @@ from retrieval.registry import Table
 class Stage:
     """A step of a run.
 
-    Functions of a run take `retrieval.run.Run`.
+    Functions of a run take `retrieval.stage_outputs.Run`.
 
     Attributes:
       function: does the work; what it returns (JSON) is kept in the stage's record, for the report.

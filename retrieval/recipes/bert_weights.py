@@ -17,7 +17,7 @@ from retrieval.errors import UserError
 from retrieval.models.hugging_face import BertFolder, is_bert
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import abstract_model, recipe_of
-from retrieval.run import Run
+from retrieval.stage_outputs import Run
 
 _log = logging.getLogger(__name__)
 

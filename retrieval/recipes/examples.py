@@ -15,7 +15,7 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, multiples
 from retrieval.pipeline import records
 from retrieval.recipes.recipe import RECIPES, Recipe, recipe_of
-from retrieval.run import Run
+from retrieval.stage_outputs import Run
 from retrieval.training import sharding
 
 

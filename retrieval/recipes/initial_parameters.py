@@ -24,8 +24,8 @@ from retrieval.recipes.encoder_sizes import position_count, size_fields, take_po
 from retrieval.recipes.placement import bind, local_mesh, parameters_of
 from retrieval.recipes.recipe import Recipe, abstract_model, build_model, recipe_of
 from retrieval.recipes.towers import build_towers
-from retrieval.run import Run
 from retrieval.runtime import mirror
+from retrieval.stage_outputs import Run
 from retrieval.training import sharding
 from retrieval.training.loop import TrainState
 

@@ -15,7 +15,7 @@ from retrieval.data.examples.packing import Packing, Rows, rows_for
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, multiples
 from retrieval.registry import Table
-from retrieval.run import Run
+from retrieval.stage_outputs import Run
 from retrieval.training import loss_kind
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import LOSSES, Loss, Options

@@ -15,9 +15,9 @@ from retrieval.evaluation import metrics
 from retrieval.recipes.pair_scores import Lengths, PairScorer, document_bodies, joined, query_beginnings
 from retrieval.recipes.recipe import abstract_model
 from retrieval.recipes.validation import METRICS, LabelledPool, labelled_pool
-from retrieval.run import Run
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.encoding import encode_rows
+from retrieval.stage_outputs import Run
 
 _log = logging.getLogger(__name__)
 

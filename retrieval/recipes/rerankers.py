@@ -20,8 +20,8 @@ from retrieval.pipeline import records
 from retrieval.recipes import bert_weights, initial_parameters
 from retrieval.recipes.pair_scores import Lengths
 from retrieval.recipes.recipe import recipe_of
-from retrieval.run import Run
 from retrieval.runtime import mirror
+from retrieval.stage_outputs import Run
 
 
 class Reranker(NamedTuple):

@@ -23,9 +23,9 @@ from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import metrics
 from retrieval.recipes import examples
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
-from retrieval.run import Run
 from retrieval.search import windows
 from retrieval.search.exact import ExactIndex
+from retrieval.stage_outputs import Run
 
 _log = logging.getLogger(__name__)
 

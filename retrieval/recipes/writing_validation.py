@@ -20,7 +20,7 @@ from retrieval.recipes import examples
 from retrieval.recipes.placement import bind, gather
 from retrieval.recipes.recipe import abstract_model
 from retrieval.recipes.towers import query_tokens, token_types
-from retrieval.run import Run
+from retrieval.stage_outputs import Run
 from retrieval.training import sharding
 
 _log = logging.getLogger(__name__)

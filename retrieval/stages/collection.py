@@ -11,9 +11,9 @@ from ml_collections import ConfigDict
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate, Judged
 from retrieval.errors import UserError
-from retrieval.run import Run
 from retrieval.search import encoding, windows
 from retrieval.search.index_kind import Embeddings
+from retrieval.stage_outputs import Run
 
 CORPUS = "corpus"  # the name of the collection of all passages, beside those of the sets
 GENERATED = "generated"  # the folder of what the stage `generate` writes

@@ -14,8 +14,8 @@ from retrieval.recipes.encoder_sizes import longest_text
 from retrieval.recipes.initial_parameters import check_towers, load_towers, of_towers
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens, towers_of
-from retrieval.run import Run
 from retrieval.search import encoding
+from retrieval.stage_outputs import Run
 from retrieval.stages.collection import CORPUS, TRAINED, UNTRAINED, Collection, collections, of_pairs
 
 declare(

@@ -19,8 +19,8 @@ from retrieval.evaluation.metrics import cutoff
 from retrieval.pipeline.records import details
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples
-from retrieval.run import Run
 from retrieval.search import encoding
+from retrieval.stage_outputs import Run
 from retrieval.stages import fused, indexes, rankings, run_files, sets
 from retrieval.stages.collection import Collection, open_collection, set_names
 from retrieval.stages.rankings import Ranking, Validation

@@ -23,8 +23,8 @@ from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples, rerankers
 from retrieval.recipes.initial_parameters import check_towers, load_towers
 from retrieval.recipes.recipe import recipe_of
-from retrieval.run import Run
 from retrieval.runtime import hosts
+from retrieval.stage_outputs import Run
 
 _log = logging.getLogger(__name__)
 

@@ -23,9 +23,9 @@ from retrieval.recipes.initial_parameters import check_vocabulary, load_paramete
 from retrieval.recipes.published_writer import PublishedWriter
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.writer import SAMPLE, WAYS, Decoding, Writer, WrittenText
-from retrieval.run import Run
 from retrieval.runtime import hosts
 from retrieval.search.expansions import Expansion, to_line
+from retrieval.stage_outputs import Run
 from retrieval.stages.collection import GENERATED, Collection, collections, of_pairs
 
 _log = logging.getLogger(__name__)

@@ -18,9 +18,9 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.errors import UserError
 from retrieval.recipes import examples
-from retrieval.run import Run
 from retrieval.search import mining
 from retrieval.search.mining import Drawn, Rule
+from retrieval.stage_outputs import Run
 
 _log = logging.getLogger(__name__)
 

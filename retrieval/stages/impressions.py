@@ -16,9 +16,9 @@ from retrieval.data.sets.mind import Impression
 from retrieval.errors import UserError
 from retrieval.evaluation import display, impressions
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.run import Run
 from retrieval.search import encoding, windows
 from retrieval.search.index_kind import EXACT, INDEXES
+from retrieval.stage_outputs import Run
 from retrieval.stages import indexes
 from retrieval.stages.collection import TRAINED, UNTRAINED, Collection, open_collection
 

@@ -11,8 +11,8 @@ from retrieval import files
 from retrieval.config.fields import TEXTS, Field, Kind, declare, one_of
 from retrieval.errors import UserError
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.run import Run
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, IndexKind, Options, Texts, kinds_of_words
+from retrieval.stage_outputs import Run
 from retrieval.stages.collection import Collection, collections, of_pairs
 from retrieval.stages.indexes import options_of
 

@@ -21,8 +21,8 @@ from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples, initial_parameters
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, query_tokens
-from retrieval.run import Run
 from retrieval.search.index_kind import EXACT, INDEXES
+from retrieval.stage_outputs import Run
 from retrieval.stages import hard_negatives, indexes, sets
 from retrieval.stages.collection import open_collection
 

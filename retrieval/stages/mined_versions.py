@@ -22,10 +22,10 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.recipes import examples
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
-from retrieval.run import Run
 from retrieval.runtime import hosts
 from retrieval.search import windows
 from retrieval.search.exact import ExactIndex
+from retrieval.stage_outputs import Run
 from retrieval.stages import hard_negatives
 from retrieval.stages.hard_negatives import Mined, Question
 

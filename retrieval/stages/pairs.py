@@ -19,7 +19,7 @@ from retrieval.data.sets import beir, splits
 from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.errors import UserError
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.run import Run
+from retrieval.stage_outputs import Run
 
 _log = logging.getLogger(__name__)
 

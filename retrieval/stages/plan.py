@@ -24,7 +24,7 @@ from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples, train_state
 from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model, check_recipe, recipe_of
-from retrieval.run import Run
+from retrieval.stage_outputs import Run
 from retrieval.training import chips, collectives, sharding, work
 from retrieval.training.chips import Chip
 from retrieval.training.work import Work

@@ -17,7 +17,7 @@ from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
 from retrieval.pipeline.records import is_done
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.run import Run
+from retrieval.stage_outputs import Run
 
 _log = logging.getLogger(__name__)
 

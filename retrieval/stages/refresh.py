@@ -24,8 +24,8 @@ from retrieval.config.fields import SHARE_ABOVE, TEXTS, Field, declare, whole
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, unknown_name
 from retrieval.recipes.towers import Embedder
-from retrieval.run import Run
 from retrieval.runtime import hosts
+from retrieval.stage_outputs import Run
 from retrieval.stages import hard_negatives, mined_versions
 from retrieval.stages.mined_versions import Versions
 from retrieval.training.checkpoint import Checkpointer

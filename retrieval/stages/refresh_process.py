@@ -23,8 +23,8 @@ from retrieval.recipes import train_state
 from retrieval.recipes.placement import local_mesh
 from retrieval.recipes.recipe import abstract_model
 from retrieval.recipes.towers import Embedder
-from retrieval.run import Run
 from retrieval.runtime import hosts
+from retrieval.stage_outputs import Run
 from retrieval.stages import mined_versions
 from retrieval.training import checkpoint
 

@@ -11,8 +11,8 @@ from retrieval.evaluation import display, result_files, run_report
 from retrieval.evaluation.run_report import Table
 from retrieval.pipeline.records import details, is_done, record_of
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.run import Run
 from retrieval.search.index_kind import INDEXES
+from retrieval.stage_outputs import Run
 
 _log = logging.getLogger(__name__)
 

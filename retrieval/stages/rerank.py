@@ -23,9 +23,9 @@ from retrieval.evaluation import depths, result_files
 from retrieval.evaluation.metrics import check_name
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import rerankers
-from retrieval.run import Run
 from retrieval.runtime import hosts
 from retrieval.runtime.store import is_url
+from retrieval.stage_outputs import Run
 from retrieval.stages import evaluate, run_files
 from retrieval.stages.collection import set_names
 from retrieval.stages.rankings import Ranking, others

@@ -11,10 +11,10 @@ from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes.initial_parameters import check_towers, load_towers, of_towers
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, query_tokens
-from retrieval.run import Run
 from retrieval.search import fusion
 from retrieval.search.index_kind import EXACT, INDEXES
 from retrieval.search.windows import Index
+from retrieval.stage_outputs import Run
 from retrieval.stages import indexes
 from retrieval.stages.collection import CORPUS, Collection, of_pairs, open_collection
 

@@ -20,7 +20,7 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, unknown_name
 from retrieval.pipeline.records import is_done
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.run import Run
+from retrieval.stage_outputs import Run
 
 _log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import initial_parameters
 from retrieval.recipes.recipe import build_model
-from retrieval.run import Run
+from retrieval.stage_outputs import Run
 from retrieval.stages.collection import CORPUS, open_collection
 
 # The texts that pairs are drawn from: the first so many of the corpus, which are in the order of a hash.

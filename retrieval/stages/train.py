@@ -18,8 +18,8 @@ from retrieval.recipes.examples import abstract_batch, labelled, make_batches, u
 from retrieval.recipes.examples import check as check_examples
 from retrieval.recipes.placement import make_mesh, parameters_of, shardings_of
 from retrieval.recipes.recipe import abstract_model, check_recipe, recipe_of
-from retrieval.run import Run
 from retrieval.runtime import hosts
+from retrieval.stage_outputs import Run
 from retrieval.stages import hard_negatives, metric_writers, mine, refresh
 from retrieval.stages.mined_versions import Versions
 from retrieval.stages.plan import vocab_size

@@ -7,7 +7,7 @@ from conftest import REPOSITORY
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.shards import prepared_corpus
 from retrieval.pipeline import runner
-from retrieval.run import Run
+from retrieval.stage_outputs import Run
 
 TINY = {
     "prepare": dict(shards=8, vocab_size=300, longest_passage=40, shortest_paragraph=10, least_passage=5),

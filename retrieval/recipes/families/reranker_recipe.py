@@ -22,7 +22,7 @@ from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.pair_recipe import PairRecipe
 from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES, copy_parameters
-from retrieval.run import Run
+from retrieval.stage_outputs import Run
 from retrieval.training.collapse import Collapse
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import CLASSES, LOSSES, SCORES

@@ -23,7 +23,7 @@ from retrieval.recipes.batch_fields import text_of, token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES, Recipe, copy_parameters
-from retrieval.run import Run
+from retrieval.stage_outputs import Run
 from retrieval.training import losses
 from retrieval.training.loop import Objective
 

@@ -20,7 +20,7 @@ from retrieval.recipes.batch_fields import embed, token_count
 from retrieval.recipes.pair_recipe import PairRecipe
 from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES, copy_parameters
-from retrieval.run import Run
+from retrieval.stage_outputs import Run
 from retrieval.training.candidates import inner_products
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, SCORES

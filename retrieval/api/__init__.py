@@ -1,0 +1,1 @@
+"""What `import retrieval` offers: `load`, `run`, and what they return."""

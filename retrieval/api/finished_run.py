@@ -1,0 +1,97 @@
+"""A run from Python: `retrieval.run` does what `python -m retrieval.main` does, in a process of its own."""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from retrieval import files
+from retrieval.errors import UserError
+
+_ERROR = "error: "  # how the program begins what is wrong
+_BAD_INPUT = 2
+
+
+class FinishedRun:
+    """A run whose stages have ended. A notebook shows its report."""
+
+    def __init__(self, workdir: Path):
+        self.workdir = workdir
+
+    def __repr__(self) -> str:
+        return f"FinishedRun({self.workdir})"
+
+    def _repr_markdown_(self) -> str:
+        return self.report or repr(self)
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        """The rows of `results.json`, for pandas or `datasets`; empty where nothing was evaluated."""
+        path = self.workdir / "results.json"
+        return files.read_json(path) if path.exists() else []
+
+    @property
+    def report(self) -> str:
+        """`report.md`, '' where there is none."""
+        path = self.workdir / "report.md"
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
+    def load(self) -> Any:
+        """The trained model, as `retrieval.load`."""
+        from retrieval.api.loaded_model import load
+
+        return load(self.workdir)
+
+
+def run(
+    config: str,
+    workdir: str | Path,
+    overrides: Mapping[str, Any] | None = None,
+    stages: Sequence[str] = (),
+    quiet: bool = False,
+) -> FinishedRun:
+    """Runs an experiment to its end, or goes on with one that was cut off.
+
+    Args:
+      config: as --config takes it: 'dpr:local', or the path of a file.
+      workdir: the folder to write to.
+      overrides: dotted fields and their values, such as {'train.steps': 100}.
+      stages: the stages to run instead of those of the config.
+      quiet: whether to keep the log back.
+
+    Raises:
+      UserError: bad input; with the program's own message.
+      RuntimeError: it ended otherwise; the log has the reason.
+    """
+    command = [sys.executable, "-m", "retrieval.main", f"--config={config}", f"--workdir={workdir}"]
+    command += [f"--config.{name}={_written(value)}" for name, value in (overrides or {}).items()]
+    command += [f"--stage={','.join(stages)}"] if stages else []
+    lines: list[str] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            for line in _lines(process):
+                lines = [*lines[-20:], line]
+                if not quiet:
+                    print(line)
+        except BaseException:
+            process.terminate()  # it saves where it is, and the same call goes on from there
+            process.wait()
+            raise
+    if process.returncode == _BAD_INPUT:
+        start = next((place for place, line in enumerate(lines) if line.startswith(_ERROR)), 0)
+        raise UserError("\n".join(lines[start:]).removeprefix(_ERROR))
+    if process.returncode:
+        raise RuntimeError(f"the run ended with {process.returncode}:\n" + "\n".join(lines))
+    return FinishedRun(Path(workdir))
+
+
+def _lines(process: subprocess.Popen) -> Iterator[str]:
+    assert process.stdout
+    for line in process.stdout:
+        yield line.rstrip("\n").rpartition("\r")[2]  # of a bar of progress the last state
+
+
+def _written(value: Any) -> str:
+    """A value as the shell has it."""
+    return repr(tuple(value)) if isinstance(value, list | tuple) else str(value)

@@ -1,0 +1,170 @@
+"""`import retrieval`: load a run, encode, index one's own documents, search, and run an experiment."""
+
+import json
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from conftest import REPOSITORY
+from support import tiny, toy_corpus
+from support.tiny import execute
+
+import retrieval
+from retrieval.api.document_index import DocumentIndex
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.errors import UserError
+from retrieval.search import encoding
+from retrieval.stage_outputs import Run
+
+WORDS = {word.lower() for text in (*toy_corpus.COLOURS, *toy_corpus.ANIMALS) for word in text.split()}
+DOCUMENTS = ["the red fox sleeps", {"id": "owl", "title": "owls", "text": "an owl sees at night"}, "a blue whale"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run of labelled examples whose passages are indexed."""
+    folder = tmp_path_factory.mktemp("api")
+    WordPiece([*SPECIAL_TOKENS, *sorted(WORDS), "the", "an", "a", "sees", "sleeps", "night", "whale"]).save(
+        folder / "vocab.txt"
+    )
+    lines = [
+        {"query": f"where is the {animal}", "positives": [f"the {animal} sleeps"]} for animal in toy_corpus.ANIMALS
+    ]
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    changes = {
+        "vocab": str(folder / "vocab.txt"),
+        "pairs.files": str(folder / "pairs.jsonl"),
+        "data.negatives": 0,
+        "data.lanes": 1,
+        "split.shards": 1,
+        "train.batch_size": 8,
+        "train.steps": 2,
+        "loop.validate_every": 0,
+        "encode.corpus": True,
+        "stages": ("sets", "pairs", "train", "encode", "index"),
+    }
+    made = Run(tiny.make_config("dpr", **tiny.CHEAP | changes), folder / "run", REPOSITORY / "requirements.lock")
+    execute(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def model(run):
+    return retrieval.load(run.folder)
+
+
+def test_the_import_is_light():
+    program = "import sys, retrieval; print([m for m in ('jax', 'tensorflow', 'numpy', 'absl') if m in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", program], cwd=REPOSITORY, text=True).strip() == "[]"
+    assert {"load", "run", "Model", "DocumentIndex", "Hit", "FinishedRun"} <= set(dir(retrieval))
+
+
+def test_embeddings_are_those_of_the_stage_encode(run, model):
+    embedded, ids = encoding.load(run.embeddings("corpus", "trained"), "candidates")
+    texts = [json.loads(line) for path in run.passages for line in path.open()]
+    assert [text["_id"] for text in texts] == ids
+    np.testing.assert_allclose(model.encode_documents(texts), embedded, atol=1e-6)
+
+
+def test_few_and_many_texts_give_the_same_vectors(model):
+    queries = [f"where is the {animal}" for animal in toy_corpus.ANIMALS]
+    together = model.encode_queries(queries)
+    np.testing.assert_allclose(together, np.concatenate([model.encode_queries([q]) for q in queries]), atol=1e-6)
+    assert model.encode_queries([]).shape == (0, together.shape[1])
+
+
+@pytest.mark.parametrize("kind", ["exact", "bm25", "hybrid"])
+def test_documents_of_ones_own_are_searched(model, kind):
+    index = model.index(DOCUMENTS, kind=kind)
+    hits = index.search("where is the owl at night", k=2)
+    assert len(index) == 3 and kind.replace("hybrid", "bm25 + exact") in repr(index)
+    assert hits[0].score >= hits[-1].score
+    if kind != "exact":  # two steps teach the towers nothing
+        assert hits[0][:3] == ("owl", "owls", "an owl sees at night")
+
+
+def test_a_query_that_matches_no_word_finds_nothing(model):
+    assert model.index(DOCUMENTS, kind="bm25").search("zebra") == []
+
+
+def test_the_runs_own_passages_are_the_default(run, model):
+    index = model.index(kind="hybrid")
+    assert len(index) == len(toy_corpus.ANIMALS) and "yak" in index.search("where is the yak")[0].text
+
+
+def test_a_folder_is_cut_into_passages(model, tmp_path):
+    (tmp_path / "a.md").write_text("# Owls\n\n" + "the owl sees at night. " * 20)
+    (tmp_path / "b.txt").write_text("the red fox sleeps the red fox sleeps.")
+    index = model.index(tmp_path, kind="bm25")
+    hit = index.search("owl", k=1)[0]
+    assert len(index) > 2 and hit.id.startswith("a.md:") and hit.title == "Owls"
+
+
+def test_threads_get_what_one_gets(model):
+    index, queries = model.index(DOCUMENTS), [f"where is the {animal}" for animal in toy_corpus.ANIMALS[:6]]
+    expected, found = index.search_batch(queries), {}
+    threads = [threading.Thread(target=lambda q=q: found.update({q: index.search(q)})) for q in queries]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for query, hits in zip(queries, expected):
+        assert [hit.id for hit in found[query]] == [hit.id for hit in hits]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m: m.encode_queries("one"), "takes a list of texts"),
+        (lambda m: m.encode_documents("one"), "this is one text"),
+        (lambda m: m.encode_documents([3]), "document 0: a text or a record with a 'text' is needed, not 3"),
+        (lambda m: m.index([{"title": "t"}]), "document 0: a text or a record"),
+        (
+            lambda m: m.index([{"id": 1, "text": "a"}, {"id": "1", "text": "b"}]),
+            "document 1: the id '1' is there twice",
+        ),
+        (lambda m: m.index([]), "there is no document to index"),
+        (lambda m: m.index(["a"], kind="exac"), "unknown kind of index 'exac': did you mean exact"),
+        (lambda m: m.index("no/such/folder"), "no/such/folder"),
+        (lambda m: m.index(["a"]).search(" "), "query 0 is empty"),
+        (lambda m: m.index(["a"]).search("a", k=0), "k=0: at least 1"),
+        (lambda m: m.index(["a"]).search_batch("a"), "takes a list of queries"),
+        (lambda m: retrieval.load("no/such/run"), "no/such/run: no work directory of a run"),
+    ],
+)
+def test_mistakes_are_one_sentence(model, call, message):
+    with pytest.raises(UserError, match=message):
+        call(model)
+
+
+def test_a_run_from_python_is_the_program(tmp_path, capfd):
+    changes = {
+        "sets.beir": str(toy_set(tmp_path)),
+        "sets.pydocs": False,
+        "stages": ("sets", "index", "evaluate", "report"),
+    }
+    done = retrieval.run("bm25", tmp_path / "run", changes)
+    assert {row["dataset"] for row in done.results} == {"toy"} and "bm25" in done._repr_markdown_().lower()
+    assert "evaluate: done" in capfd.readouterr().out
+    with pytest.raises(UserError, match=r"config\.sets\.bier.*did you mean config\.sets\.beir"):
+        retrieval.run("bm25", tmp_path / "other", {"sets.bier": "x"}, quiet=True)
+
+
+def toy_set(folder):
+    (folder / "toy" / "qrels").mkdir(parents=True)
+    for name, text in (("corpus", "the red fox"), ("queries", "red fox")):
+        (folder / "toy" / f"{name}.jsonl").write_text(json.dumps({"_id": name[0], "text": text}) + "\n")
+    (folder / "toy" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\tc\t1\n")
+    return folder / "toy"
+
+
+def test_lists_that_are_not_full_end_where_they_end():
+    def search(queries, k):
+        return np.array([[2.0, -np.inf]] * len(queries)), np.array([[1, -1]] * len(queries))
+
+    from retrieval.data.sets.beir import Candidate
+
+    index = DocumentIndex([Candidate("a", "", "x"), Candidate("b", "", "y")], {"toy": search}, 0.5)
+    assert [hit.id for hit in index.search("q")] == ["b"]
