@@ -13,7 +13,7 @@ from retrieval.errors import UserError
 from retrieval.models import two_tower
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.transformer import TransformerConfig
-from retrieval.training.optimizer import decayed, linear_schedule, make_optimizer
+from retrieval.training.optimizer import accumulated, decayed, linear_schedule, make_optimizer
 
 SIZES = dict(vocab_size=50, num_layers=1, hidden_size=12, num_heads=3, mlp_size=20, max_length=16)
 
@@ -78,6 +78,27 @@ def test_updates_are_those_of_adamw(clip_norm):
     for name, decay in (("kernel", 0.3), ("bias", 0)):
         expected = adamw(params["layer"][name], [grads[name] for grads in seen], rates, decay)
         np.testing.assert_allclose(current["layer"][name], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("clips_parts", [False, True])
+def test_updates_of_several_batches_are_those_of_adamw(clips_parts):
+    """RepBERT's code clips `.grad` after each batch: what it has so far, and the new part with it."""
+    random = np.random.default_rng(0)
+    start, gradients = random.normal(size=5).astype(np.float32), random.normal(size=(6, 5)).astype(np.float32)
+    optimizer = make_optimizer(learning_rate=0.1, steps=10, warmup_ratio=0, clip_norm=1.0, epsilon=1e-4)
+    optimizer = accumulated(optimizer, 2, 1.0 if clips_parts else None)
+    params, state, seen, total = {"kernel": jnp.asarray(start)}, None, [], np.zeros(5)
+    for number, gradient in enumerate(gradients):
+        state = state or optimizer.init(params)
+        updates, state = jax.jit(optimizer.update)({"kernel": jnp.asarray(gradient)}, state, params)
+        params = optax.apply_updates(params, updates)
+        total = total + gradient / 2
+        if clips_parts or number % 2:
+            total = total * min(1, 1 / np.linalg.norm(total))
+        if number % 2:
+            seen, total = [*seen, total], np.zeros(5)
+            expected = adamw(start, seen, [0.1, 0.09, 0.08], 0, eps=1e-4)
+        np.testing.assert_allclose(params["kernel"], expected if seen else start, rtol=1e-5, atol=1e-6)
 
 
 def test_lamb_is_that_of_optax_and_takes_stacked_layers_one_by_one():

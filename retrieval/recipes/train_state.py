@@ -29,20 +29,20 @@ def open_checkpoints(folder: Path, config: ConfigDict, follower: Follower | None
 
 def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     """Adam or LAMB as the config has it; the schedule counts updates."""
-    train = config.train
+    train = config.train  # a run to start from may be older than some fields
+    steps = train.get("schedule_steps") or train.steps
     tx = optimizer.make_optimizer(
         learning_rate=train.learning_rate,
-        steps=max(1, train.steps // train.accumulation),
+        steps=max(1, steps // train.accumulation),
         warmup_ratio=train.warmup_ratio,
         weight_decay=train.weight_decay,
         clip_norm=train.clip_norm or None,
+        epsilon=train.get("adam_epsilon", 1e-6),
         name=train.optimizer,
-        lamb_norm_limit=train.get("lamb_norm_limit") or None,  # a run to start from may be older than the field
+        lamb_norm_limit=train.get("lamb_norm_limit") or None,
         is_stacked=is_stacked,
     )
-    if train.accumulation == 1:
-        return tx
-    return optax.MultiSteps(tx, train.accumulation).gradient_transformation()
+    return optimizer.accumulated(tx, train.accumulation, train.clip_norm if train.get("clip_parts") else None)
 
 
 def make_step(config: ConfigDict, model: nnx.Module) -> Callable:

@@ -242,8 +242,18 @@ def check_steps(config: ConfigDict) -> None:
     """Checks what the config says about steps.
 
     Raises:
-      UserError: no update would ever come, or there is no such trace.
+      UserError: no update would ever come, or there is no such trace, or the learning rate ends before the run.
     """
+    if 0 < config.train.schedule_steps < config.train.steps:
+        raise UserError(
+            f"config.train.schedule_steps={config.train.schedule_steps} ends before config.train.steps="
+            f"{config.train.steps}, with a learning rate of 0 from there on: raise it, or set 0"
+        )
+    if config.train.clip_parts and not (config.train.clip_norm and config.train.accumulation > 1):
+        raise UserError(
+            "config.train.clip_parts=True clips between the batches of an update: set config.train.clip_norm above 0 "
+            "and config.train.accumulation above 1, or config.train.clip_parts=False"
+        )
     if config.train.accumulation > config.train.steps:
         raise UserError(
             f"config.train.accumulation={config.train.accumulation} is more than config.train.steps="

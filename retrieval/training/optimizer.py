@@ -4,14 +4,14 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from retrieval.config.fields import NOT_NEGATIVE, POSITIVE, SHARE, Field, declare, one_of
+from retrieval.config.fields import NOT_NEGATIVE, POSITIVE, SHARE, SWITCH, Field, declare, one_of, whole
 from retrieval.errors import UserError, unknown_name
 
 OPTIMIZERS = ("adam", "lamb")
@@ -23,6 +23,9 @@ declare(
     warmup_ratio=Field(0.1, SHARE, "share of the steps in which the learning rate rises"),
     weight_decay=Field(0.0, NOT_NEGATIVE, "weight decay, times the learning rate"),
     clip_norm=Field(1.0, NOT_NEGATIVE, "longest gradient; 0: no clipping"),
+    clip_parts=Field(False, SWITCH, "whether each batch of train.accumulation clips the sum so far (RepBERT)"),
+    adam_epsilon=Field(1e-6, POSITIVE, "Adam's epsilon; 1e-6 is BERT's, 1e-8 PyTorch's"),
+    schedule_steps=Field(0, whole(0), "batches that the learning rate is planned for; 0: train.steps"),
     lamb_norm_limit=Field(0.0, NOT_NEGATIVE, "longest that LAMB takes a parameter for; 0: no limit"),
 )
 
@@ -34,6 +37,7 @@ def make_optimizer(
     warmup_ratio: float = 0.1,
     weight_decay: float = 0.0,
     clip_norm: float | None = None,
+    epsilon: float = 1e-6,
     name: str = "adam",
     lamb_norm_limit: float | None = None,
     is_stacked: Callable[[tuple], bool] = lambda path: False,
@@ -42,12 +46,13 @@ def make_optimizer(
 
     Args:
       learning_rate: the highest, reached at the end of the warm-up.
-      steps: updates of the whole run (not micro-batches of an accumulated gradient).
+      steps: updates that the learning rate is planned for (not micro-batches of an accumulated gradient).
       weight_decay: times the learning rate, per update; not of biases and LayerNorm scales.
       name: in `OPTIMIZERS`; LAMB scales the update of every parameter to the parameter's own length.
       lamb_norm_limit: the longest that LAMB takes a parameter for; None for no limit. ANCE's authors have 10.
       is_stacked: whether the parameter at a path is one of several layers, along its first axis, to LAMB one for each.
       clip_norm: the longest gradient; None for no clipping. A gradient with an infinite value becomes NaN by clipping.
+      epsilon: Adam's, which keeps small gradients from large updates.
 
     Raises:
       UserError: a setting is out of its range.
@@ -61,11 +66,52 @@ def make_optimizer(
         raise UserError(f"optimizer: lamb_norm_limit {lamb_norm_limit} must be greater than 0; None is no limit")
     if name not in OPTIMIZERS:
         raise unknown_name("optimizer", name, OPTIMIZERS)
-    parts = [optax.scale_by_adam(b1=0.9, b2=0.999, eps=1e-6), optax.add_decayed_weights(weight_decay, decayed)]
+    parts = [optax.scale_by_adam(b1=0.9, b2=0.999, eps=epsilon), optax.add_decayed_weights(weight_decay, decayed)]
     if name == "lamb":
         parts.append(_scale_by_length(is_stacked, lamb_norm_limit or math.inf))
     tx = optax.chain(*parts, optax.scale_by_learning_rate(schedule))
     return tx if clip_norm is None else optax.chain(optax.clip_by_global_norm(clip_norm), tx)
+
+
+class _Sum(NamedTuple):
+    """The state of `accumulated`: batches since the last update, their gradients, and the optimizer's own state."""
+
+    batches: jax.Array
+    gradient: Any
+    inner: Any
+
+
+def accumulated(
+    optimizer: optax.GradientTransformation, count: int, clip_norm: float | None = None
+) -> optax.GradientTransformation:
+    """One update of the mean gradient of every `count` batches.
+
+    Args:
+      clip_norm: the longest that the sum of the parts may be after each batch (RepBERT's code); None for no such limit.
+    """
+    if count == 1:
+        return optimizer
+    if clip_norm is None:
+        return optax.MultiSteps(optimizer, count).gradient_transformation()
+    clip = optax.clip_by_global_norm(clip_norm)
+
+    def init(params: Any) -> _Sum:
+        return _Sum(jnp.zeros([], jnp.int32), jax.tree.map(jnp.zeros_like, params), optimizer.init(params))
+
+    def update(gradient: Any, state: _Sum, params: Any = None) -> tuple[Any, _Sum]:
+        total = jax.tree.map(lambda so_far, part: so_far + part / count, state.gradient, gradient)
+        total, _ = clip.update(total, optax.EmptyState())
+        zeros = jax.tree.map(jnp.zeros_like, total)
+
+        def finish() -> tuple[Any, Any, Any]:
+            updates, inner = optimizer.update(total, state.inner, params)
+            return updates, zeros, inner
+
+        is_last = state.batches == count - 1
+        updates, total, inner = jax.lax.cond(is_last, finish, lambda: (zeros, total, state.inner))
+        return updates, _Sum(jnp.where(is_last, 0, state.batches + 1), total, inner)
+
+    return optax.GradientTransformation(init, update)  # pyright: ignore[reportArgumentType] (its types are of any state)
 
 
 def linear_schedule(learning_rate: float, steps: int, warmup_ratio: float) -> optax.Schedule:
