@@ -1,5 +1,6 @@
 """The stage `pairs`: labelled examples to the shards that fine-tuning reads."""
 
+import functools
 import itertools
 import logging
 import operator
@@ -10,7 +11,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.config.fields import TEXT, Field, declare, one_of, whole
+from retrieval.config.fields import SWITCH, TEXT, Field, declare, one_of, whole
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import grouping, jsonl_pairs, labelled_format, pair_shards
 from retrieval.data.labelled.grouping import Counts, Example
@@ -30,6 +31,7 @@ declare(
     queries=Field("", TEXT, "TSV file with the queries of triples of ids"),
     collection=Field("", TEXT, "TSV file with the passages of triples of ids"),
     positives=Field(0, whole(0), "positives of a query that are trained on, the first; 0: all"),
+    in_order=Field(False, SWITCH, "whether examples keep the order of pairs.files, each with its own negatives"),
     pool=Field(100, whole(1), "hard negatives that a query keeps, to draw data.negatives from"),
 )
 
@@ -55,8 +57,14 @@ def write_pairs(run: Run) -> dict[str, Any]:
             beir.write_folder(run.held_out_pairs, validation)
         if not run.prepares:
             beir.write_candidates(run.pairs / "passages.jsonl", grouping.passages(groups))
+        read = functools.partial(labelled_format.in_order, paths, _settings(config), run.pairs)
         statistics = pair_shards.write_pairs(
-            groups.after(held_out), vocabulary, run.pairs, config.split.shards, config.pairs.positives
+            groups.after(held_out),
+            vocabulary,
+            run.pairs,
+            config.split.shards,
+            config.pairs.positives,
+            read if config.pairs.in_order else None,
         )
     if behind := statistics.pop("positives left out"):
         what = f"positives behind the first {config.pairs.positives} of their query"
@@ -93,6 +101,12 @@ def check_inputs(run: Run) -> None:
         raise UserError(
             "stage 'pairs' needs labelled examples: set config.pairs.files to files of them, or config.split.set to an "
             "evaluation set to divide, such as reqa"
+        )
+    if config.pairs.in_order and (divided_set or config.pairs.positives):
+        other = f"config.split.set={divided_set}" if divided_set else f"config.pairs.positives={config.pairs.positives}"
+        raise UserError(
+            f"config.pairs.in_order=True keeps the order of config.pairs.files, and {other} goes by query: set one of "
+            "them back"
         )
     for field in ("queries", "collection", "files"):
         paths = source_paths.checked(f"config.pairs.{field}", source_paths.split(config.pairs[field]))

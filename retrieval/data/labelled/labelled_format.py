@@ -6,6 +6,7 @@ recognised.
 
 import contextlib
 import itertools
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -77,6 +78,13 @@ class LabelledFormat:
           UserError: the file is not what the format says.
         """
         raise NotImplementedError(f"the format '{self.name}' of labelled examples reads nothing")
+
+    def read_in_order(self, path: Path, counts: Counts, settings: Settings, folder: Path) -> Iterator[Example]:
+        """The examples in the order of the file. Arguments and errors are those of `read`.
+
+        A format whose `read` has another order, or leaves negatives out, overrides this.
+        """
+        return self.read(path, counts, settings, folder, sys.maxsize)
 
     def recognises(self, path: Path, line: str, settings: Settings) -> bool:
         """Whether a file without a named format is of this one.
@@ -162,6 +170,15 @@ def grouped(
     examples = (example for path in paths for example in _read(path, settings, folder, pool, counts))
     with grouping.grouped(itertools.chain(more, examples), folder, pool, counts, seed=settings.seed) as groups:
         yield groups, counts
+
+
+def in_order(paths: Sequence[Path], settings: Settings, folder: Path) -> Iterator[Example]:
+    """The labelled examples as the files have them, one file after the other. Arguments are those of `grouped`.
+
+    What is left out is not counted: `grouped` reads the same files.
+    """
+    for path in paths:
+        yield from format_of(path, settings).read_in_order(path, Counts(), settings, folder)
 
 
 def _read(path: Path, settings: Settings, folder: Path, pool: int, counts: Counts) -> Iterator[Example]:

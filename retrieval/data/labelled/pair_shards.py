@@ -15,7 +15,7 @@ negatives (of ReQA: a sentence as the title, and its passage):
 import array
 import contextlib
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,12 @@ COUNTS = 3  # of each text, in a record
 
 
 def write_pairs(
-    groups: Iterable[Example], vocabulary: Vocabulary, folder: Path, num_shards: int, positives: int = 0
+    groups: Iterable[Example],
+    vocabulary: Vocabulary,
+    folder: Path,
+    num_shards: int,
+    positives: int = 0,
+    in_order: Callable[[], Iterable[Example]] | None = None,
 ) -> dict[str, Any]:
     """Writes a record for every positive of every query, and `stats.json`; returns it.
 
@@ -44,27 +49,38 @@ def write_pairs(
     fewer records than shards, there are as many shards as divide `num_shards` and leave none empty: lanes divide them.
 
     Args:
-      groups: every query once, each time that they are iterated over: twice.
+      groups: every query once, each time that they are iterated over: three times.
       positives: of a query, those that get a record, the first; 0 for all.
+      in_order: gives examples as files have them, each time that it is called: twice. Then every positive of every
+        example gets a record, with the example's own negatives, in this order; `groups` tells the known positives.
+        Examples of queries that are not in `groups` are left out.
 
     Raises:
       UserError: there is no query.
     """
-    drawn = _Counter(groups, positives or None)
+    drawn = _Counter(groups, positives or None, in_order)
     if not drawn.pairs:
         raise UserError("no labelled example is left to train on: look at what was left out, and at config.split")
     num_shards = max(count for count in range(1, min(num_shards, drawn.pairs) + 1) if num_shards % count == 0)
     lengths = np.zeros(2, np.int64)
     folder.mkdir(parents=True, exist_ok=True)
-    with Sorter(folder) as records:
-        for query, golds, negatives, _ in groups:
-            golds = golds[: positives or None]
+
+    def records() -> Iterator[tuple[bytes, bytes]]:
+        nonlocal lengths
+        for query, golds, negatives, _ in drawn.examples():
             query_ids, *texts = _tokens(vocabulary, query, [*golds, *negatives])
             for gold, tokens in zip(golds, texts):
                 own = [(gold, tokens), *zip(negatives, texts[len(golds) :])]
-                records.add((_order(query, gold), _record(query_ids, own, drawn, drawn.positive_ids(query))))
+                yield _order(query, gold), _record(query_ids, own, drawn, drawn.positive_ids(query))
                 lengths += len(query_ids), sum(map(len, tokens))
-        _deal(records, folder, num_shards)
+
+    if in_order:
+        _deal(records(), folder, num_shards)
+    else:
+        with Sorter(folder) as in_order_of_hash:
+            for record in records():
+                in_order_of_hash.add(record)
+            _deal(in_order_of_hash, folder, num_shards)
     query_tokens, document_tokens = (lengths / drawn.pairs).round(2).tolist()
     statistics = {
         "pairs": drawn.pairs,
@@ -84,19 +100,30 @@ def write_pairs(
 class _Counter:
     """How often every text is drawn in an epoch, and the positives of every query: 50 bytes a text of any length.
 
+    Its arguments are those of `write_pairs`.
+
     Attributes:
       most_positives: of the query that has the most.
     """
 
-    def __init__(self, groups: Iterable[Example], positives: int | None):
+    def __init__(
+        self,
+        groups: Iterable[Example],
+        positives: int | None,
+        in_order: Callable[[], Iterable[Example]] | None = None,
+    ):
+        self._groups, self._positives, self._in_order = groups, positives, in_order
         self.pairs = self.with_negatives = self.negatives = self.left_out = 0
         self.queries: dict[int, list] = {}  # by how many negatives they have: how many they are, and the first
         keys, counts, known = array.array("Q"), array.array("d"), array.array("Q")
-        for query, found, negatives, _ in groups:
-            golds = found[:positives]
+        for query, found, _, _ in groups:
             for text in found:
                 known.extend((_wording(query), _id(text)))
-            self.left_out += len(found) - len(golds)
+            self.left_out += len(found[positives:]) if positives and not in_order else 0
+        known_N2 = np.unique(np.asarray(known).reshape(-1, 2), axis=0)
+        self._wordings, self._ids = known_N2.T
+        self.most_positives = int(np.unique(self._wordings, return_counts=True)[1].max(initial=0))
+        for query, golds, negatives, _ in self.examples():
             self.queries.setdefault(len(negatives), [0, query])[0] += 1
             self.pairs += len(golds)
             self.with_negatives += len(golds) * bool(negatives)
@@ -110,9 +137,13 @@ class _Counter:
         self._keys, places = np.unique(np.asarray(keys), return_inverse=True)
         columns = np.asarray(counts).reshape(-1, COUNTS).T
         self._counts = np.stack([np.bincount(places, column, len(self._keys)) for column in columns], axis=1)
-        known_N2 = np.unique(np.asarray(known).reshape(-1, 2), axis=0)
-        self._wordings, self._ids = known_N2.T
-        self.most_positives = int(np.unique(self._wordings, return_counts=True)[1].max(initial=0))
+
+    def examples(self) -> Iterator[Example]:
+        """Those that records are made of, with the positives that get one."""
+        if self._in_order:
+            yield from (example for example in self._in_order() if len(self.positive_ids(example.query)))
+        else:
+            yield from (group._replace(positives=group.positives[: self._positives]) for group in self._groups)
 
     def positive_ids(self, query: str) -> np.ndarray:
         """The document ids of all positives of a query and of those of its wording."""

@@ -54,6 +54,10 @@ class IdTriples(LabelledFormat):
         queries, collection = settings.text_files
         return msmarco.read_id_triples(path, queries, collection, folder, pool, counts)
 
+    def read_in_order(self, path: Path, counts: Counts, settings: Settings, folder: Path) -> Iterator[Example]:
+        queries, collection = settings.text_files
+        return msmarco.read_id_triples_in_order(path, queries, collection, folder, counts)
+
     def recognises(self, path: Path, line: str, settings: Settings) -> bool:
         return bool(_IDS.fullmatch(line))
 

@@ -95,6 +95,18 @@ def read_id_triples(
         counts.left_out["ids of negatives that are positives of their query"] += of_ids.left_out.total()
 
 
+def read_id_triples_in_order(
+    path: Path, queries: Path, collection: Path, folder: Path, counts: Counts
+) -> Iterator[Example]:
+    """The triples of ids in the order of the file. Arguments and errors are those of `read_id_triples`."""
+    known = read_queries(queries)
+    with Passages(collection, folder) as passages:
+        for number, (query, *ids, _) in enumerate(_id_triples(path, known, passages, queries), 1):
+            positives, negatives = ([passages[passage.id] for passage in side] for side in ids)
+            if triple := example(known[query], positives, negatives, f"{path}, line {number}", counts):
+                yield triple
+
+
 class Distinct:
     """Whether the ids of a file are, without a set of them, which would take a gigabyte of MS MARCO's 8.8 million."""
 
