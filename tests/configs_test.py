@@ -17,6 +17,7 @@ from retrieval.pipeline.stage import STAGES
 from retrieval.recipes import initial_parameters
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import abstract_model, build_model, recipe_of
+from retrieval.training.optimizer import linear_schedule
 
 NAMES = [Path(name).stem for name in config_files.described() if "studies" not in name]
 
@@ -34,7 +35,7 @@ def test_builds_and_names_only_stages_and_fields_that_exist(name, size):
         for field in stage.settings:
             get_field(config.to_dict(), field)
     assert config.train.batch_size % config.data.lanes == 0
-    assert config.prepare.shards % config.data.lanes == 0
+    assert config.prepare.shards % config.data.lanes == 0 or "prepare" not in config.stages
     assert config.split.shards % config.data.lanes == 0 or not config.data.rates.pairs
     config.corpus = config.corpus or "dump.xml.bz2"
     config.sets.reqa = "dev.json"
@@ -90,6 +91,20 @@ def test_ances_warm_up_is_its_authors_and_is_gone_on_from():
     experiment.check(config)
     config.sets.reqa = "dev.json"
     preflight.check_settings(config, (*config.stages, "plan"))
+
+
+def test_repberts_setting():
+    """Zhan et al. 2020, section 4.1.4, and the authors' code: 26 rows of two batches are 13 triples of two."""
+    paper, corrected = load("repbert", "paper"), load("repbert", "corrected")
+    for config in (paper, corrected):
+        experiment.check(config)
+        assert (config.model.pooling, config.model.embed_dim, config.model.token_types) == ("mean", 0, "sides")
+        assert config.train.steps // config.train.accumulation == 350_000
+        assert config.train.batch_size * (1 + config.data.negatives) == 26
+    schedule = paper.train.schedule_steps // paper.train.accumulation
+    assert (schedule, round(paper.train.warmup_ratio * schedule)) == (1_038_150, 10_000)
+    assert linear_schedule(3e-6, schedule, paper.train.warmup_ratio)(350_000) == pytest.approx(2.0e-6, rel=0.01)
+    assert paper.pairs.in_order and paper.data.shuffle_buffer == 1 and paper.split.shards == paper.data.lanes == 13
 
 
 def test_seed_encoders_setting():

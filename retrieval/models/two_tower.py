@@ -16,6 +16,9 @@ from retrieval.models.transformer import INIT, Transformer, TransformerConfig
 from retrieval.models.warm_start import copy_encoder
 
 POOLINGS = {"cls": first, "mean": mean}
+
+# What BERT's token types tell apart: the title (0) from the text (1) of a document, or queries (0) from documents (1).
+TOKEN_TYPES = ("texts", "sides")
 NORM_EPSILON = 1e-5  # PyTorch's, which ANCE has
 
 
@@ -31,6 +34,7 @@ class TowerConfig:
       pooling: 'cls' or 'mean', what a Transformer makes of its hidden states; BoW-MLP always takes the mean.
       normalize: whether embeddings have length 1, so that inner products are cosines.
       tied: whether queries and documents share one tower.
+      token_types: in `TOKEN_TYPES`.
     """
 
     encoder: str
@@ -40,6 +44,7 @@ class TowerConfig:
     pooling: str = "cls"
     normalize: bool = False
     tied: bool = False
+    token_types: str = "texts"
 
 
 class Tower(nnx.Module):
@@ -72,8 +77,17 @@ class TwoTower(nnx.Module):
     A tied model has no attribute `document_tower`: one module under two names would be two in a tree.
     """
 
-    def __init__(self, query_tower: Tower | BowMlp, document_tower: Tower | BowMlp | None, normalize: bool):
+    def __init__(
+        self,
+        query_tower: Tower | BowMlp,
+        document_tower: Tower | BowMlp | None,
+        normalize: bool,
+        token_types: str = "texts",
+    ):
+        if token_types not in TOKEN_TYPES:
+            raise unknown_name("use of token types", token_types, TOKEN_TYPES)
         self.normalize = normalize
+        self.token_types = token_types
         self.query_tower = query_tower
         if document_tower is not None:
             self.document_tower = document_tower
@@ -84,6 +98,8 @@ class TwoTower(nnx.Module):
 
     def encode_documents(self, text: Text, dropout_key: jax.Array | None) -> jax.Array:
         """Embeddings, float32 [B, E]; the masks differ from those of `encode_queries` with the same key."""
+        if self.token_types == "sides":
+            text = dataclasses.replace(text, types_RL=jnp.ones_like(text.types_RL))
         return self._encode(getattr(self, "document_tower", self.query_tower), text, _fold_in(dropout_key, 1))
 
     def _encode(self, tower: Tower | BowMlp, text: Text, dropout_key: jax.Array | None) -> jax.Array:
@@ -104,7 +120,7 @@ def create(config: TowerConfig, seed: int) -> TwoTower:
         raise unknown_name("encoder", config.encoder, ENCODERS)
     rngs = nnx.Rngs(seed)
     towers = [ENCODERS[config.encoder](config, rngs) for _ in range(1 if config.tied else 2)]
-    return TwoTower(towers[0], None if config.tied else towers[1], config.normalize)
+    return TwoTower(towers[0], None if config.tied else towers[1], config.normalize, config.token_types)
 
 
 def init_encoders(two_tower: TwoTower, encoder: Transformer) -> None:
@@ -140,6 +156,11 @@ declare(
     pooling=Field("cls", one_of("pooling", POOLINGS), "what an embedding is made of: [CLS], or the tokens' mean"),
     tied=Field(False, SWITCH, "whether both towers share their parameters"),
     normalize=Field(False, SWITCH, "whether embeddings have length 1"),
+    token_types=Field(
+        "texts",
+        one_of("use of token types", TOKEN_TYPES),
+        "texts: 0 for a title, 1 for its text; sides: 0 for queries, 1 for documents (RepBERT)",
+    ),
 )
 
 

@@ -58,10 +58,20 @@ def export(run: Run) -> dict[str, Any]:
         )
         return {"classes": config.model.classes, "step": record_of(run, "train")["details"]["step"]}
     towers = load_towers(run, len(vocabulary))
-    if type(towers) is not TwoTower:
-        raise UserError(f"stage 'export': towers of config.recipe={config.recipe} have parts that those libraries lack")
+    _check_towers(towers, config.recipe)
     hosts.on_first(lambda: _write(run, vocabulary, lambda folder: _write_towers(folder, config, towers, vocabulary)))
     return {"tied": config.model.tied, "step": record_of(run, "train")["details"]["step"]}
+
+
+def _check_towers(towers: TwoTower, recipe: str) -> None:
+    """Checks that the other libraries would give the same embeddings."""
+    if type(towers) is not TwoTower:
+        raise UserError(f"stage 'export': towers of config.recipe={recipe} have parts that those libraries lack")
+    if towers.token_types == "sides":
+        raise UserError(
+            "stage 'export': config.model.token_types=sides gives documents token type 1, and those libraries give a "
+            "single text type 0: their embeddings would be others"
+        )
 
 
 def check(run: Run) -> None:

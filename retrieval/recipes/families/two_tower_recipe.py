@@ -91,6 +91,11 @@ class TwoTowerRecipe(PairRecipe):
 
 
 def _check_embeddings(model: Any) -> None:
+    if model.token_types == "sides" and (model.encoder != "transformer" or model.type_vocab_size < 2):
+        raise UserError(
+            "config.model.token_types=sides takes two token types of a transformer: set "
+            "config.model.encoder=transformer and config.model.type_vocab_size=2, or config.model.token_types=texts"
+        )
     if model.encoder == "bow_mlp" and not model.embed_dim:
         raise UserError(
             "config.model.embed_dim=0 takes a hidden state of a transformer as embedding, and config.model.encoder is "

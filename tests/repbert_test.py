@@ -1,0 +1,172 @@
+"""RepBERT through the recipe: its loss over rows as its authors have them, its token types, examples in file order."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import SingleDeviceSharding
+from support.devices import assert_same_on_any_mesh
+from support.tiny_pairs import spread
+
+from configs import repbert
+from retrieval.data.examples import features
+from retrieval.data.examples.batches import Batches
+from retrieval.data.examples.seqio_tasks import register
+from retrieval.data.examples.task_kind import Stored
+from retrieval.data.labelled import labelled_format, pair_shards
+from retrieval.data.labelled.labelled_format import Settings
+from retrieval.data.tokenizers.vocab import WordPiece
+from retrieval.errors import UserError
+from retrieval.models.text import Text
+from retrieval.recipes.placement import bind, parameters_of
+from retrieval.recipes.recipe import build_model, recipe_of
+from retrieval.stages import pairs
+from retrieval.training.objectives.margins import NO_DOCUMENT
+
+B, L = 8, 6
+RANDOM = np.random.default_rng(0)
+
+
+def tiny_config():
+    config = repbert.get_config("local")
+    config.data.update(query_length=L, document_length=L, lanes=2)
+    config.train.batch_size = B
+    config.model.update(num_layers=1, hidden_size=8, num_heads=2, mlp_size=12)
+    return config
+
+
+def texts(*shape):
+    """Token ids of texts of 2 to L tokens, padded with 0."""
+    lengths = RANDOM.integers(2, L + 1, (*shape, 1))
+    return np.where(np.arange(L) < lengths, RANDOM.integers(1, 30, (*shape, L)), 0).astype(np.int32)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return spread(build_model(tiny_config(), 30))
+
+
+@pytest.fixture(scope="module")
+def batch():
+    """Queries with 0, 1, 2 and 3 positives among the 16 documents of the batch, whose ids are few: some are copies."""
+    ids = RANDOM.permutation(np.r_[np.arange(12), 3, 3, 4, 11]).reshape(B, 2).astype(np.int32)
+    known = np.full((B, 3), NO_DOCUMENT, np.int32)
+    for row in range(B):
+        own = RANDOM.choice([id for id in range(12) if id != 3], row % 4, replace=False)
+        known[row, : len(own)] = own
+    fields = {"query": texts(B), "document": texts(B, 2), "document_id": ids, "positive_ids": known}
+    return fields | {"log_q": np.zeros((B, 2), np.float32)}
+
+
+def loss_of(batch, config, model):
+    objective = recipe_of(config).objective(bind(model))
+
+    def mean(params, batch):
+        values, metrics = objective(params, batch, jax.random.key(0))
+        return values.mean(), (values, metrics["active"])
+
+    return jax.value_and_grad(mean, has_aux=True), parameters_of(model), jax.tree.map(jnp.asarray, batch)
+
+
+def embedded(model, ids, is_document):
+    """Embeddings without the recipe: token types by side, the mean over all tokens."""
+    text = Text.from_ids(ids, np.full_like(ids, int(is_document)))
+    hidden = np.asarray(model.query_tower.encoder(text, dropout_key=None))
+    return np.stack([row[row_ids != 0].mean(axis=0) for row, row_ids in zip(hidden, np.asarray(ids))])
+
+
+def margin_loss(scores, positives):
+    """torch's MultiLabelMarginLoss: the mean over rows of the sum over pairs, divided by the columns."""
+    hinges = np.maximum(0, 1 - (scores[:, :, None] - scores[:, None])) * (positives[:, :, None] & ~positives[:, None])
+    return hinges.sum(axis=(1, 2)).mean() / scores.shape[1]
+
+
+def test_the_recipes_loss_is_that_of_the_authors_rows_on_any_mesh(model, batch):
+    """Theirs are (query, positive) and (query, negative) for each triple: 16 rows and 16 columns."""
+    (loss, (_, active)), _ = assert_same_on_any_mesh(*loss_of(batch, tiny_config(), model))
+    queries = np.repeat(embedded(model, batch["query"], False), 2, axis=0)
+    scores = queries @ embedded(model, batch["document"].reshape(2 * B, L), True).T
+    columns = batch["document_id"].reshape(-1)
+    positives = np.array([np.isin(columns, batch["positive_ids"][row // 2]) for row in range(2 * B)])
+    assert {0, 1, 3} <= set(positives.sum(axis=1).tolist())
+    assert float(loss) == pytest.approx(margin_loss(scores, positives), rel=1e-4)
+    assert 0 < np.mean(active) < 1
+
+
+def test_the_loss_of_rows_is_torchs():
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
+    scores, positives = RANDOM.normal(size=(12, 12)), np.arange(12) < np.arange(12)[:, None] % 4
+    targets = np.where(positives, np.arange(12), -1)
+    expected = torch.nn.MultiLabelMarginLoss()(torch.tensor(scores), torch.tensor(targets))
+    assert margin_loss(scores, positives) == pytest.approx(float(expected))
+
+
+def test_token_types_tell_queries_from_documents(model):
+    ids = texts(4)
+    zeros = np.zeros_like(ids)
+    for encode, is_document in ((model.encode_queries, False), (model.encode_documents, True)):
+        np.testing.assert_allclose(
+            encode(Text.from_ids(ids, zeros), None), embedded(model, ids, is_document), atol=1e-5
+        )
+    assert np.abs(embedded(model, ids, True) - embedded(model, ids, False)).max() > 0.1
+
+
+def test_a_model_with_one_token_type_cannot_tell_sides():
+    config = tiny_config()
+    config.model.type_vocab_size = 1
+    with pytest.raises(UserError, match=r"token_types=sides .* set .*type_vocab_size=2"):
+        recipe_of(config).check()
+
+
+WORDS = [f"w{number}" for number in range(40)]
+
+
+@pytest.fixture(scope="module")
+def triples(tmp_path_factory):
+    """Triples in an order that is that of no hash, of texts and of ids; query 2 has two positives."""
+    folder = tmp_path_factory.mktemp("triples")
+    rows = [(row % 7, row % 7 if row != 9 else 30, 10 + row) for row in range(24)]
+    (folder / "texts.tsv").write_text("".join(f"q w{q}\tp w{p}\tp w{n}\n" for q, p, n in rows))
+    (folder / "ids.tsv").write_text("".join(f"{q}\t{p}\t{n}\n" for q, p, n in rows))
+    (folder / "queries.tsv").write_text("".join(f"{q}\tq w{q}\n" for q in range(7)))
+    (folder / "collection.tsv").write_text("".join(f"{p}\tp w{p}\n" for p in range(40)))
+    return folder, rows
+
+
+@pytest.mark.parametrize("kind", ["texts", "ids"])
+def test_batches_have_triples_in_the_order_of_the_file(triples, kind, tmp_path):
+    folder, rows = triples
+    vocabulary = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "q", "p", *WORDS])
+    ids = (str(folder / "queries.tsv"), str(folder / "collection.tsv")) if kind == "ids" else ("", "")
+    settings, paths = Settings("", *ids, 0), [folder / f"{kind}.tsv"]
+    with labelled_format.grouped(paths, settings, tmp_path, 100) as (groups, _):
+        read = lambda: labelled_format.in_order(paths, settings, tmp_path)  # noqa: E731
+        statistics = pair_shards.write_pairs(groups.after(1), vocabulary, tmp_path, 4, in_order=read)
+        held_out = next(iter(groups)).query
+    kept = [row for row in rows if f"q w{row[0]}" != held_out]
+    assert statistics["pairs"] == len(kept) and statistics["most positives"] == (1 if held_out == "q w2" else 2)
+    found = []
+    for batch in batches_of(tmp_path, vocabulary, len(kept) // 4):
+        words = [[vocabulary.decode(ids) for ids in batch[name].reshape(-1, 8)] for name in ("query", "document")]
+        found.append(sorted(zip(words[0], words[1][::2], words[1][1::2])))
+    expected = [sorted((f"q w{q}", f"p w{p}", f"p w{n}") for q, p, n in kept[at : at + 4]) for at in range(0, 20, 4)]
+    assert found[:5] == expected
+
+
+def batches_of(folder, vocabulary, count):
+    stored = Stored(folder, {"tasks": {}}, folder)
+    name, _ = register(stored, vocabulary, {"pairs": 1.0}, shuffle_buffer=1, negatives=1)
+    converter = features.TwoTowerConverter(vocabulary.sep_id)
+    sharding = SingleDeviceSharding(jax.devices()[0])
+    batches = Batches(name, features.pair_lengths(8, 8, 1), converter, batch_size=4, lanes=4, seed=0, sharding=sharding)
+    return [{name: np.asarray(values) for name, values in next(batches).items()} for _ in range(count)]
+
+
+def test_the_order_of_a_file_is_not_that_of_queries():
+    config = repbert.get_config()
+    config.pairs.files = "triples.tsv"
+    with pytest.raises(UserError, match=r"in_order=True .* config\.split\.set=reqa goes by query"):
+        pairs.check(config, "reqa")
+    config.pairs.positives = 1
+    with pytest.raises(UserError, match=r"config\.pairs\.positives=1 goes by query"):
+        pairs.check(config, "")
