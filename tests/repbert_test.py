@@ -162,11 +162,11 @@ def batches_of(folder, vocabulary, count):
     return [{name: np.asarray(values) for name, values in next(batches).items()} for _ in range(count)]
 
 
-def test_the_order_of_a_file_is_not_that_of_queries():
-    config = repbert.get_config()
-    config.pairs.files = "triples.tsv"
-    with pytest.raises(UserError, match=r"in_order=True .* config\.split\.set=reqa goes by query"):
-        pairs.check(config, "reqa")
-    config.pairs.positives = 1
-    with pytest.raises(UserError, match=r"config\.pairs\.positives=1 goes by query"):
-        pairs.check(config, "")
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [(("reqa", 0), r"in_order=True .* config\.split\.set=reqa goes"), (("", 1), "positives=1 goes")],
+)
+def test_the_order_of_a_file_is_not_that_of_queries(given, message):
+    pairs.check_order("", 0)
+    with pytest.raises(UserError, match=message):
+        pairs.check_order(*given)

@@ -97,21 +97,36 @@ def check_inputs(run: Run) -> None:
       UserError: there are none, or a file is missing or of no known format.
     """
     config = run.config
-    if not (config.pairs.files or run.holder("sets").config.split.set):
+    divided_set = run.holder("sets").config.split.set
+    if not (config.pairs.files or divided_set):
         raise UserError(
             "stage 'pairs' needs labelled examples: set config.pairs.files to files of them, or config.split.set to an "
             "evaluation set to divide, such as reqa"
         )
-    if config.pairs.in_order and (divided_set or config.pairs.positives):
-        other = f"config.split.set={divided_set}" if divided_set else f"config.pairs.positives={config.pairs.positives}"
-        raise UserError(
-            f"config.pairs.in_order=True keeps the order of config.pairs.files, and {other} goes by query: set one of "
-            "them back"
-        )
+    if config.pairs.in_order:
+        check_order(divided_set, config.pairs.positives)
     for field in ("queries", "collection", "files"):
         paths = source_paths.checked(f"config.pairs.{field}", source_paths.split(config.pairs[field]))
         for path in paths if field == "files" else ():
             labelled_format.check(path, _settings(config))
+
+
+def check_order(divided_set: str, positives: int) -> None:
+    """Checks that nothing asks for another order than that of the files.
+
+    Args:
+      divided_set: the evaluation set that is divided, '' if none is.
+      positives: those of a query that are trained on.
+
+    Raises:
+      UserError: something does.
+    """
+    if divided_set or positives:
+        other = f"config.split.set={divided_set}" if divided_set else f"config.pairs.positives={positives}"
+        raise UserError(
+            f"config.pairs.in_order=True keeps the order of config.pairs.files, and {other} goes by query: set one of "
+            "them back"
+        )
 
 
 def _of_set(run: Run) -> Iterator[Example]:
