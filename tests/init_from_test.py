@@ -110,6 +110,14 @@ def test_a_masked_language_model_gets_the_head_too(tmp_path, bert, source):
     assert same(parameters(model.encoder), expected(bert, model.encoder))
 
 
+def test_a_model_that_writes_gets_the_encoder(tmp_path, bert):
+    changes = {"recipe": "seq2seq", "model.writer.layers": 1, "data.rates.ict": 0.0, "data.rates.doc2query": 1.0}
+    with pytest.raises(UserError, match=r"stand after its sublayers: set config\.model\.writer\.pre_norm=False"):
+        started(make_run(tmp_path, bert, **changes))
+    model = started(make_run(tmp_path, bert, **changes, **{"model.writer.pre_norm": False}))
+    assert same(parameters(model.encoder), expected(bert, model.encoder))
+
+
 def test_without_a_projection_the_embedding_is_the_hidden_state(tmp_path, bert):
     run = make_run(tmp_path, bert, **{"model.embed_dim": 0, "model.normalize": False})
     model = started(run)

@@ -23,6 +23,7 @@ from retrieval.models.text import Text
 from retrieval.pipeline import preflight
 from retrieval.pipeline.runner import check_run
 from retrieval.recipes import writing_validation
+from retrieval.recipes.initial_parameters import check_sizes
 from retrieval.recipes.placement import bind, make_mesh, parameters_of
 from retrieval.recipes.recipe import recipe_of
 from retrieval.search import expansions
@@ -269,8 +270,8 @@ def test_it_starts_from_an_own_encoder_whose_norms_stand_behind(inputs, tmp_path
     table = model.encoder.token_embedding.embedding[...]
     np.testing.assert_array_equal(table, mlm.encoder.token_embedding.embedding[...])
     own.model.writer.pre_norm = True
-    with pytest.raises(UserError, match=r"set config\.model\.writer\.pre_norm=False to start from it"):
-        recipe_of(own).start_from(recipe_of(own).build(60), mlm)
+    with pytest.raises(UserError, match=r"norms stand after its sublayers: set config\.model\.writer\.pre_norm=False"):
+        check_sizes(own, config)
 
 
 def test_the_model_of_a_base_writes_too(trained, inputs, tmp_path):

@@ -99,7 +99,8 @@ def _load(found: Mapping[str, BertFolder], params: Mapping[str, Any]) -> dict[st
     if "classifier" in params:
         return _load_reranker(found["query_tower"], params)
     if "encoder" in params:
-        return _load_mlm(found["query_tower"], params)
+        load = _load_mlm if "dense" in params else _load_encoder
+        return load(found["query_tower"], params)
     towers = {name: tower for name, tower in params.items() if name in found}
     encoders = {name: found[name].encoder(tower["encoder"], _token_ids(found[name])) for name, tower in towers.items()}
     return {**params, **{name: {**tower, "encoder": encoders[name]} for name, tower in towers.items()}}
@@ -111,6 +112,16 @@ def _load_mlm(folder: BertFolder, params: Mapping[str, Any]) -> dict[str, Any]:
     if loaded is None:
         _log.warning("%s has no head of a masked language model: that starts at random", folder.path)
     return {**params, "encoder": folder.encoder(params["encoder"], token_ids), **(loaded or {})}
+
+
+def _load_encoder(folder: BertFolder, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a model that writes, whose decoder starts at random."""
+    if "final_norm" in params["encoder"]:
+        raise UserError(
+            f"{_FIELD}={folder.path}: the norms of a BERT stand after its sublayers: set "
+            "config.model.writer.pre_norm=False"
+        )
+    return {**params, "encoder": folder.encoder(params["encoder"], _token_ids(folder))}
 
 
 def _load_reranker(folder: BertFolder, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -74,8 +74,19 @@ class Seq2SeqRecipe(Recipe):
             )
 
     def takes_encoder(self, other: Any) -> bool:
-        """From another model that writes it takes everything."""
-        return not isinstance(other, Seq2SeqRecipe)
+        """From another model that writes it takes everything.
+
+        Raises:
+          UserError: the encoder of the other has its norms in other places.
+        """
+        if isinstance(other, Seq2SeqRecipe):
+            return False
+        if self.config.model.writer.pre_norm:
+            raise UserError(
+                f"config.train.init_from={self.config.train.init_from}: an encoder whose norms stand after its "
+                "sublayers: set config.model.writer.pre_norm=False"
+            )
+        return True
 
     def start_from(self, model: nnx.Module, trained: nnx.Module) -> None:
         """All of another model that writes, or the encoder of another model: of two towers, the documents'."""
@@ -83,11 +94,6 @@ class Seq2SeqRecipe(Recipe):
         if isinstance(trained, EncoderDecoder):
             copy_parameters(trained, model)
             return
-        if self.config.model.writer.pre_norm:
-            raise UserError(
-                "an encoder whose norms stand after its sublayers: set config.model.writer.pre_norm=False to start "
-                "from it"
-            )
         if isinstance(trained, TwoTower):
             trained = getattr(trained, "document_tower", trained.query_tower)
         encoder: Any = trained
