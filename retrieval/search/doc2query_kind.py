@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from retrieval.config.fields import TEXT, Field, declare, whole
+from retrieval.errors import UserError
 from retrieval.search import expansions, passage_files
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.bm25_kind import Bm25Kind, words
@@ -41,6 +42,10 @@ class Doc2Query(Bm25Kind):
     def build(self, contents: Texts, options: Options) -> Bm25Index:
         most, value = options["index.expansions_used"], options["index.expansions"]
         path = passage_files.path_of(value, contents.name) if value else contents.generated
+        if path is None:
+            raise UserError(
+                "doc2query: no queries were written for these texts; name a file in config.index.expansions"
+            )
         lines = ((line.document, line.text) for line in expansions.read(path))
         queries, counts = passage_files.by_passage(path, lines, contents)
         texts = (" ".join([self.text(passage), *queries[passage.id][:most]]) for passage in contents.passages())

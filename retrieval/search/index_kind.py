@@ -35,13 +35,14 @@ class Texts(NamedTuple):
       name: of the collection.
       passages: reads the candidates from their files, in order; it can be called again.
       folds_accents: whether 'café' and 'cafe' are one word for the vocabulary of the run.
-      generated: the file of what the stage `generate` wrote of the passages; it may be missing.
+      generated: the file of what the stage `generate` wrote of the passages, which may be missing; None where there
+        is no such stage.
     """
 
     name: str
     passages: Callable[[], Iterator[Passage]]
     folds_accents: Callable[[], bool]
-    generated: Path
+    generated: Path | None = None
 
 
 class Embeddings(NamedTuple):
