@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 from retrieval.data.sets.beir import Judged
 from retrieval.errors import UserError
 from retrieval.search import encoding, scann, tuning
+from retrieval.search.bm25_kind import Bm25Kind
 from retrieval.search.exact import ExactIndex
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, IndexKind, register
 from retrieval.stage_outputs import Run
@@ -202,6 +203,35 @@ def test_an_index_from_outside_that_is_not_saved_is_evaluated(run, monkeypatch):
     np.testing.assert_array_equal(systems["dense (few)"].rows, expected)
     assert systems["dense (few)"].step == 7 and 0.5 < systems["dense (few)"].recall < 1
     assert systems["bm25"].step is None and systems["hybrid"].weights == (0.9, 0.1)
+
+
+class Ids(Bm25Kind):
+    """BM25 over ids."""
+
+    name, title, system, document = "ids", "BM25 of ids", "bm25 (ids)", "id"
+
+    def text(self, passage):
+        return f"number{passage.id}"
+
+
+def test_an_index_of_words_from_outside_is_searched_and_mined(run, monkeypatch, capsys):
+    """Beside BM25, and merged with the dense index where it is the first one."""
+    monkeypatch.setattr(INDEXES, "_entries", dict(INDEXES.items()))
+    register(Ids)
+    run.config.index.dense, run.config.index.words = "exact", ("ids", "bm25")
+    run.config.mine.system = "ids"
+    assert mine.needs(run.config) == ("index",)
+    built = index.index(run)
+    assert "document = id, 5,500 documents" in built["corpus, BM25 of ids"] and "corpus, BM25" in built
+    monkeypatch.setattr(search, "_embed", lambda run: np.ones((1, 8), np.float32))
+    search.search(dataclasses.replace(run, query="number77 or number99"))
+    said = capsys.readouterr().out.split("\n\n")[-4:]
+    dense, ids, bm25, merged = (part.strip().splitlines() for part in said)
+    assert [part[0] for part in (dense, ids, bm25, merged)] == ["dense", "BM25 of ids", "BM25", "merged"]
+    assert "[77]" in ids[1] and "[99]" in ids[3] and len(ids) == 5 and len(bm25) == 1
+    assert "[77]" in merged[1]
+    asked, _ = mine._searcher(run, run, "large", ["number5"])
+    assert asked(["number5"], 1)[1].tolist() == [[5]]
 
 
 def test_two_indexes_of_one_name_are_refused(run, monkeypatch):

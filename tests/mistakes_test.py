@@ -308,6 +308,8 @@ $ALONE --config.mine.system=exact
   'train' | no stage before 'mine' | config.mine.system=bm25
 $ALONE --config.stages="('sets', 'mine', 'index', 'pairs')"
   config.mine.system=bm25 | put 'index' before 'mine' | config.base
+$ALONE --config.mine.system=doc2query
+  config.mine.system=doc2query: no such index is built | config.index.words=('bm25',): add it there
 $MINED --config.data.negatives=50
   config.data.negatives=50 | config.mine.negatives=20, so | twice | raise the second
 $MINED --config.mine.refresh_every=300

@@ -184,8 +184,9 @@ def test_where_every_passage_holds_the_answer(finished):
         rows_QK = np.tile(
             [row for row in range(len(candidates)) if "grass" in candidates[row].text][:8], (len(questions), 1)
         )
+        mining = hard_negatives.mining_of(finished.config)
         with pytest.raises(UserError, match=r"no question has a negative left.*or set config\.mine\.answers=False"):
-            hard_negatives.mine(finished.config, everywhere, candidates, lambda *_: (scores_QK, rows_QK), questions)
+            hard_negatives.mine(mining, everywhere, candidates, lambda *_: (scores_QK, rows_QK), questions)
 
 
 def test_a_set_that_an_older_version_made_has_no_answers(finished, inputs, tmp_path):

@@ -163,7 +163,9 @@ def change(path, function):
 def found(run, search=None):
     with hard_negatives.open_questions(run) as (questions, candidates):
         search = search or (lambda _, k: (np.zeros((14, k)), np.tile(np.arange(k), (14, 1))))
-        return questions, hard_negatives.mine(run.config, questions, candidates, search, [None] * 14)
+        return questions, hard_negatives.mine(
+            hard_negatives.mining_of(run.config), questions, candidates, search, [None] * 14
+        )
 
 
 def test_a_question_of_another_spelling_has_the_same_positives(copied):
@@ -380,20 +382,19 @@ def test_a_damaged_version_is_mined_again_or_refused(whole, inputs, tmp_path):
     run = Run(whole.config, shutil.copytree(whole.folder, tmp_path / "run"), whole.lock)
     path = run.folder / "refreshed" / "00002" / "stats.json"
     path.write_bytes(path.read_bytes()[:-1])
-    assert not mined_versions.is_there(run, 2)
+    assert not mined_versions.is_there(run.folder, 2)
     batches = mined_versions.Versions(run, vocabularies.load(run.corpus), make_mesh(run.config))
     with pytest.raises(UserError, match=r"stats\.json: damaged, .* delete the newest checkpoint"):
         batches.turn_to(2)
 
 
 @pytest.mark.parametrize("lag, left", [(0, [2, 5, 6]), (LAG, [2, 4, 5, 6])])
-def test_versions_that_no_checkpoint_belongs_to_are_deleted(inputs, mined, tmp_path, lag, left):
+def test_versions_that_no_checkpoint_belongs_to_are_deleted(tmp_path, lag, left):
     """Step 9 is of version 2, and 17 of version 5; with the lag 17 is of 4, and its run turns to 5 next."""
-    run = refreshed(tmp_path, inputs, mined, **{"mine.refresh_lag": lag})
     for version in range(1, 7):
         (tmp_path / "refreshed" / f"{version:05d}").mkdir(parents=True)
     (tmp_path / "refreshed" / ".DS_Store").write_text("")
-    mined_versions.drop_unneeded(run, 7, kept=[9, 17])
+    mined_versions.drop_unneeded(tmp_path, 7, every=3, lag=lag, kept=[9, 17])
     assert sorted(int(path.name) for path in (tmp_path / "refreshed").glob("0*")) == left
 
 

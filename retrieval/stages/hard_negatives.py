@@ -18,7 +18,7 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.errors import UserError
 from retrieval.recipes import examples
-from retrieval.search import mining
+from retrieval.search import mining as search_mining
 from retrieval.search.mining import Drawn, Rule
 from retrieval.stage_outputs import Run
 
@@ -37,6 +37,19 @@ declare(
     margin=Field(0.0, NOT_NEGATIVE, "how much less than the best positive they score at least; 0: any score"),
     relative_margin=Field(0.0, SHARE_BELOW, "the same as a share of that positive's score"),
 )
+
+
+class Mining(NamedTuple):
+    """Which negatives are mined: the fields of SETTINGS.
+
+    Attributes:
+      answers: whether passages that hold an answer of the question are left out.
+      seed: of the draw.
+    """
+
+    rule: Rule
+    answers: bool
+    seed: int
 
 
 class Question(NamedTuple):
@@ -69,7 +82,7 @@ def check(config: ConfigDict) -> None:
     Raises:
       UserError: there are fewer of them than negatives, or a batch takes more negatives than are mined.
     """
-    check_drawn(config, config)
+    check_drawn(config.data.negatives, config.mine.negatives)
     rule = config.mine
     if rule.first > rule.last:
         raise UserError(
@@ -83,16 +96,20 @@ def check(config: ConfigDict) -> None:
         )
 
 
-def check_drawn(config: ConfigDict, miner: ConfigDict, place: str = "") -> None:
+def mining_of(config: ConfigDict) -> Mining:
+    """What a config says of mining."""
+    return Mining(Rule(*(config.mine[name] for name in RULE)), config.mine.answers, config.split.seed)
+
+
+def check_drawn(taken: int, mined: int, place: str = "") -> None:
     """Checks that a question has as many negatives as a batch takes of it: what is taken twice would count twice.
 
     Args:
-      miner: the config of the run that mines, which is at `place` where it is another one.
+      place: of the run that mines, where it is another one.
 
     Raises:
       UserError: it has fewer.
     """
-    taken, mined = config.data.negatives, miner.mine.negatives
     if taken > mined:
         where, way_out = (f" of {place}", "mine more there") if place else ("", "raise the second")
         raise UserError(
@@ -108,28 +125,27 @@ def open_questions(run: Run) -> Iterator[tuple[list[Question], CandidateTexts]]:
     Raises:
       UserError: a positive is none of the candidates, or config.mine.answers asks for answers that are not there.
     """
-    training = beir.read_judged(run.training)
-    if run.config.mine.answers and not training.answers:
+    path, judged = run.sets / examples.divided_set(run) / "corpus.jsonl", beir.read_judged(run.training)
+    if run.config.mine.answers and not judged.answers:
         raise UserError(
             f"{run.training}: config.mine.answers=True, and no answer is there; set it to False, or make the set again "
             "if it has answers (--stage=sets)"
         )
-    judged = training.qrels[splits.TRAIN]
-    wanted = {id for grades in judged.values() for id in grades} | judged.keys()
-    path = run.sets / examples.divided_set(run) / "corpus.jsonl"
+    qrels = judged.qrels[splits.TRAIN]
+    wanted = {id for grades in qrels.values() for id in grades} | qrels.keys()
     with CandidateTexts(path, wanted) as candidates:
-        positives = {id: _rows(id, grades, candidates, path) for id, grades in judged.items()}
+        positives = {id: _rows(id, grades, candidates, path) for id, grades in qrels.items()}
         known: dict[str, set[int]] = {}
         for id, rows in positives.items():
-            known.setdefault(splits.wording(training.queries[id]), set()).update(rows)
+            known.setdefault(splits.wording(judged.queries[id]), set()).update(rows)
 
         def question(id: str) -> Question:
-            text, own = training.queries[id], candidates.row_of.get(id)
+            text, own = judged.queries[id], candidates.row_of.get(id)
             itself = [] if own is None or candidates[own].text != text else [own]
             all_known = sorted(known[splits.wording(text)])
-            return Question(id, text, positives[id], all_known, itself, training.answers.get(id))
+            return Question(id, text, positives[id], all_known, itself, judged.answers.get(id))
 
-        yield [question(id) for id in judged], candidates
+        yield [question(id) for id in qrels], candidates
 
 
 def _rows(id: str, grades: Collection[str], candidates: CandidateTexts, path: Path) -> list[int]:
@@ -157,7 +173,7 @@ def draw(questions: Sequence[Question], share: float, seed: int, version: int) -
 
 
 def mine(
-    config: ConfigDict,
+    mining: Mining,
     questions: Sequence[Question],
     candidates: CandidateTexts,
     search: Callable[[Any, int], tuple[np.ndarray, np.ndarray]],
@@ -166,7 +182,7 @@ def mine(
 ) -> Mined:
     """The negatives of the questions.
 
-    A question with fewer than config.mine.negatives keeps those that it has; one with none is left out of training.
+    A question with fewer than `mining.rule.count` keeps those that it has; one with none is left out of training.
 
     Args:
       search: that of an index over the candidates.
@@ -176,7 +192,7 @@ def mine(
     Raises:
       UserError: no question has a negative.
     """
-    rule = Rule(*(config.mine[name] for name in RULE))
+    rule = mining.rule
     # Positives and what is no result are taken out of a list that still has to be long enough.
     depth = rule.last + max(len(question.known) + len(question.own) for question in questions) + len(candidates.blank)
     parts = []
@@ -184,28 +200,27 @@ def mine(
         asked = questions[start : start + _PART]
         scores_QK, rows_QK = search(queries[start : start + _PART], min(depth, len(candidates)))
         answered_QK = None
-        if config.mine.answers:
+        if mining.answers:
             wanted = [question.answers for question in asked]
             answered_QK = answers.found(wanted, rows_QK, lambda row: candidates[row].text)
-        drawn = mining.mine(
+        drawn = search_mining.mine(
             scores_QK,
             rows_QK,
             positives=[question.known for question in asked],
             others=[[*question.own, *candidates.blank] for question in asked],
             texts_N=candidates.keys_N,
             rule=rule,
-            seed=(config.split.seed, version),
+            seed=(mining.seed, version),
             start=start,
             answered_QK=answered_QK,
         )
         parts.append(drawn)
-    return Mined([row for part in parts for row in part.rows], _counts(config, questions, candidates, rule, parts))
+    return Mined([row for part in parts for row in part.rows], _counts(mining, questions, len(candidates), parts))
 
 
-def _counts(
-    config: ConfigDict, questions: Sequence[Question], candidates: CandidateTexts, rule: Rule, parts: Sequence[Drawn]
-) -> dict[str, Any]:
+def _counts(mining: Mining, questions: Sequence[Question], candidates: int, parts: Sequence[Drawn]) -> dict[str, Any]:
     """What is counted of all questions; a warning where some have fewer negatives, an error where all have none."""
+    rule = mining.rule
     left_Q = np.concatenate([part.left_Q for part in parts])
     rank_Q = np.concatenate([part.rank_Q for part in parts])
     short = np.flatnonzero(left_Q < rule.count)
@@ -219,17 +234,17 @@ def _counts(
         raise UserError(
             f"no question has a negative left, from '{questions[0].id}' ({questions[0].text}) on: raise "
             f"config.mine.last={rule.last}, or lower config.mine.first={rule.first} and the margins"
-            + (", or set config.mine.answers=False" if config.mine.answers else "")
+            + (", or set config.mine.answers=False" if mining.answers else "")
         )
     found_Q = rank_Q > 0
     return {
         "questions": len(questions),
-        "candidates": len(candidates),
+        "candidates": candidates,
         "negatives": sum(len(row) for part in parts for row in part.rows),
         "questions with fewer": len(short),
         "questions without any": int((left_Q == 0).sum()),
         "results too close to the positive": sum(part.too_close for part in parts),
-        **({"results with an answer": sum(part.answered for part in parts)} if config.mine.answers else {}),
+        **({"results with an answer": sum(part.answered for part in parts)} if mining.answers else {}),
         "RR": round(float(np.mean(found_Q / np.maximum(rank_Q, 1))), 6),
     }
 

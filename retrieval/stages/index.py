@@ -11,10 +11,10 @@ from retrieval import files
 from retrieval.config.fields import TEXTS, Field, Kind, declare, one_of
 from retrieval.errors import UserError
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.search.index_kind import DENSE, EXACT, INDEXES, IndexKind, Options, Texts, kinds_of_words
+from retrieval.search.index_kind import DENSE, EXACT, INDEXES, IndexKind, Options, Texts
 from retrieval.stage_outputs import Run
 from retrieval.stages.collection import Collection, collections, of_pairs
-from retrieval.stages.indexes import options_of
+from retrieval.stages.indexes import of_words, options_of
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def check(config: ConfigDict) -> None:
     Raises:
       UserError: one does not exist or is not of words, or its options do not fit.
     """
-    for kind in (*_of_words(config), INDEXES[config.index.dense]):
+    for kind in (*of_words(config), INDEXES[config.index.dense]):
         kind.check(options_of(kind, config))
 
 
@@ -46,10 +46,10 @@ def index(run: Run) -> dict[str, Any]:
     """
     config, built = run.config, {}
     folds_accents = functools.cache(lambda: run.vocabulary is None or run.load_vocabulary().folds_accents)
-    of_words = [(kind, options_of(kind, config)) for kind in _of_words(config)]
+    word_kinds = [(kind, options_of(kind, config)) for kind in of_words(config)]
     dense = _dense(config) if needs(config) else None
     for collection in collections(run):
-        for kind, options in of_words:
+        for kind, options in word_kinds:
             words = kind.build(
                 Texts(collection.name, collection.candidates, folds_accents, collection.generated), options
             )
@@ -73,7 +73,7 @@ def needs(config: ConfigDict) -> tuple[str, ...]:
 
 def further_needs(config: ConfigDict) -> tuple[str, ...]:
     """The stages that kinds of index read besides."""
-    kinds = (*_of_words(config), INDEXES[config.index.dense])
+    kinds = (*of_words(config), INDEXES[config.index.dense])
     return tuple(dict.fromkeys(stage for kind in kinds for stage in kind.stages(options_of(kind, config))))
 
 
@@ -94,17 +94,13 @@ def check_stages(run: Run) -> None:
 
 def inputs(run: Run) -> list[Path]:
     """The files outside of the work directory that the indexes are built from."""
-    kinds = (*_of_words(run.config), INDEXES[run.config.index.dense])
+    kinds = (*of_words(run.config), INDEXES[run.config.index.dense])
     return [path for kind in kinds for path in kind.inputs(options_of(kind, run.config))]
 
 
 def written(run: Run, _: Any) -> list[Path]:
     """The folders of all indexes of the run."""
     return sorted(path.parent for path in (run.folder / "index").rglob(files.MANIFEST))
-
-
-def _of_words(config: ConfigDict) -> list[IndexKind]:
-    return kinds_of_words(config.index.words, lambda kind: options_of(kind, config))
 
 
 def _dense(config: ConfigDict) -> IndexKind | None:

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from retrieval.errors import UserError
 from retrieval.search import encoding, windows
-from retrieval.search.index_kind import DENSE, EXACT, INDEXES, OF_WORDS, IndexKind, Options, SavedIndex
+from retrieval.search.index_kind import DENSE, EXACT, INDEXES, OF_WORDS, IndexKind, Options, SavedIndex, kinds_of_words
 from retrieval.search.windows import Index
 from retrieval.stages.collection import TRAINED, Collection
 
@@ -16,6 +16,15 @@ from retrieval.stages.collection import TRAINED, Collection
 def options_of(kind: IndexKind, config: ConfigDict) -> Options:
     """The values of the fields that a kind has as its options."""
     return {option: operator.attrgetter(option)(config) for option in kind.options}
+
+
+def of_words(config: ConfigDict) -> list[IndexKind]:
+    """The kinds of index of words that a config names.
+
+    Raises:
+      UserError: one is no such kind, or is named twice.
+    """
+    return kinds_of_words(config.index.words, lambda kind: options_of(kind, config))
 
 
 def kinds_of_words_of(collection: Collection, first: Iterable[str]) -> list[IndexKind]:

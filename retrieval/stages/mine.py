@@ -53,7 +53,7 @@ def mine(run: Run) -> dict[str, Any]:
     _check_candidates(run, source, name)
     with hard_negatives.open_questions(run) as (questions, candidates):
         search, queries = _searcher(run, source, name, [question.text for question in questions])
-        mined = hard_negatives.mine(config, questions, candidates, search, queries)
+        mined = hard_negatives.mine(hard_negatives.mining_of(config), questions, candidates, search, queries)
         with files.atomic(run.negatives) as temporary:
             temporary.mkdir()
             with (temporary / "negatives.jsonl").open("w", encoding="utf-8") as file:
@@ -72,15 +72,23 @@ def check_index(run: Run) -> None:
       UserError: there is none.
     """
     system, source = run.config.mine.system, run.before("mine")
+    kind = INDEXES.find(system, "config.mine.system")
     for need in needs(run.config):
         holder = source.holder(need)
         if need not in holder.config.stages:
-            of_words = INDEXES[system].of_words
-            way = "put 'index' before 'mine' in config.stages" if of_words else "use config.mine.system=bm25"
+            way = "put 'index' before 'mine' in config.stages" if kind.of_words else "use config.mine.system=bm25"
             raise UserError(
                 f"config.mine.system={system} is made by {' and '.join(needs(run.config))}, and '{need}' is no stage "
                 f"before 'mine': {way}, or set config.base to a run that has it"
             )
+
+    config = run.config
+    is_own = source.holder("index").folder == run.folder  # what a base has is looked at when it is read
+    if kind.of_words and is_own and kind not in indexes.of_words(config):
+        raise UserError(
+            f"config.mine.system={system}: no such index is built; it is none of "
+            f"config.index.words={tuple(config.index.words)}: add it there"
+        )
 
 
 def check_enough(run: Run) -> None:
@@ -92,7 +100,8 @@ def check_enough(run: Run) -> None:
     holder = run.holder("pairs")
     miner = holder.holder("mine")
     if "mine" in miner.config.stages and holder.holder("sets").config.split.set:
-        hard_negatives.check_drawn(run.config, miner.config, "" if miner.folder == run.folder else miner.place)
+        place = "" if miner.folder == run.folder else miner.place
+        hard_negatives.check_drawn(run.config.data.negatives, miner.config.mine.negatives, place)
 
 
 def check_questions(run: Run) -> None:

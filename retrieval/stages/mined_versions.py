@@ -45,11 +45,14 @@ class Versions:
           UserError: it has fewer examples than a batch has rows, or the next ones will have.
         """
         _check_share(run)
+        folder = run.folder
 
         def make(version: int) -> examples.Batches:
-            return examples.make_batches(run, vocabulary, mesh, folder_of(run, version) if version else None, version)
+            return examples.make_batches(
+                run, vocabulary, mesh, folder_of(folder, version) if version else None, version
+            )
 
-        self._run, self._make = run, make
+        self._folder, self._make = folder, make
         self._version, self._batches = 0, make(0)
 
     def __iter__(self) -> "Versions":
@@ -64,7 +67,7 @@ class Versions:
         Raises:
           UserError: its files are not what was written, or too few.
         """
-        files.verify_manifest(folder_of(self._run, version), "delete the newest checkpoint, and train again")
+        files.verify_manifest(folder_of(self._folder, version), "delete the newest checkpoint, and train again")
         self._version, self._batches = version, self._make(version)
 
     def save(self, folder: Path) -> None:
@@ -96,28 +99,31 @@ def mine(
     with hard_negatives.open_questions(run) as (questions, candidates):
         drawn = hard_negatives.draw(questions, config.mine.refresh_share, config.split.seed, version)
         queries_QE, index = _embedded(config, vocabulary, embedder, params, mesh, drawn, candidates)
-        mined = hard_negatives.mine(config, drawn, candidates, index.search, queries_QE, version)
+        mined = hard_negatives.mine(
+            hard_negatives.mining_of(config), drawn, candidates, index.search, queries_QE, version
+        )
         _check_left(run, drawn, mined)
         hosts.on_first(lambda: _write(run, vocabulary, version, drawn, candidates, mined))
 
 
-def statistics(run: Run, version: int) -> dict[str, Any]:
+def statistics(folder: Path, version: int) -> dict[str, Any]:
     """What was counted when a version was mined."""
-    return files.read_json(folder_of(run, version) / _STATISTICS)
+    return files.read_json(folder_of(folder, version) / _STATISTICS)
 
 
-def folder_of(run: Run, version: int) -> Path:
-    """Where a version lies."""
-    return run.folder / FOLDER / f"{version:05d}"
+def folder_of(folder: Path, version: int) -> Path:
+    """Where a version lies in the folder of a run."""
+    return folder / FOLDER / f"{version:05d}"
 
 
-def drop_unneeded(run: Run, version: int, kept: Collection[int]) -> None:
+def drop_unneeded(folder: Path, version: int, every: int, lag: int, kept: Collection[int]) -> None:
     """Deletes the versions that are of no more use when this one is to come.
 
     Args:
+      every, lag: the fields `mine.refresh_every` and `mine.refresh_lag`.
       kept: the steps of the checkpoints that a run may go on from.
     """
-    every, lag, place = run.config.mine.refresh_every, run.config.mine.refresh_lag, run.folder / FOLDER
+    place = folder / FOLDER
     files.remove_temporaries(place)
     # The batch of step s was of version (s - 1 - lag) // every. While they lag, the next one may be there already. The
     # version before may be read by others at this moment.
@@ -127,9 +133,9 @@ def drop_unneeded(run: Run, version: int, kept: Collection[int]) -> None:
             files.remove(path)
 
 
-def is_there(run: Run, version: int) -> bool:
+def is_there(folder: Path, version: int) -> bool:
     """Whether a version has been written, and is what was written."""
-    path = folder_of(run, version)
+    path = folder_of(folder, version)
     if not path.exists():
         return False
     try:
@@ -206,7 +212,7 @@ def _write(
     """Writes a version as the stage `pairs` writes its shards, whole or not at all."""
     settings = run.holder("pairs").config
     found = hard_negatives.mined_examples(questions, candidates, mined.rows)
-    with files.atomic(folder_of(run, version)) as temporary:
+    with files.atomic(folder_of(run.folder, version)) as temporary:
         temporary.mkdir()
         pool = run.config.mine.negatives
         with grouping.grouped(found, temporary, pool, Counts(), seed=settings.split.seed) as groups:

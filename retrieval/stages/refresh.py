@@ -154,15 +154,17 @@ class Refresh:
             self._checkpoints.wait()  # the second process waits for one of them, which may have failed
             hosts.on_first(self._await)
         self._batches.turn_to(version)
-        told = mined_versions.statistics(self._run, version)
+        told = mined_versions.statistics(self._run.folder, version)
         _log.info("step %d: negatives of %d questions, version %d", step, told["questions"], version)
         return {"RR": told["RR"], "negatives": told["negatives"] / told["questions"]}
 
     def _begin(self, version: int, step: int, params: Any) -> None:
         """A version that is there already, because the run was cut off behind it, is not mined again."""
         run = self._run
-        hosts.on_first(lambda: mined_versions.drop_unneeded(run, version, self._checkpoints.steps()))
-        if hosts.on_first(lambda: mined_versions.is_there(run, version)):
+        every, lag = run.config.mine.refresh_every, run.config.mine.refresh_lag
+        steps = self._checkpoints.steps
+        hosts.on_first(lambda: mined_versions.drop_unneeded(run.folder, version, every, lag, steps()))
+        if hosts.on_first(lambda: mined_versions.is_there(run.folder, version)):
             return
         if run.config.mine.refresh_lag:
             hosts.on_first(lambda: self._start(version, step))
