@@ -23,7 +23,8 @@ from retrieval.runtime import hosts
 _log = logging.getLogger(__name__)
 
 _SHOWN = {
-    "loss": ".3f",
+    "loss": "#.4g",  # RepBERT's is near 0.001
+    "active": ".3f",
     "recall@1": ".3f",
     "accuracy": ".3f",
     "mlm": ".3f",
