@@ -8,13 +8,13 @@
 
 from ml_collections import ConfigDict
 
-from configs import ict_bfs_wlp
+from configs import laptop
+from retrieval.config.experiment import defaults, sized
 
 
 def get_config(size: str = "paper") -> ConfigDict:
     """The stages from `sets` on; the towers, their sizes and lengths are those of the base, whatever its size."""
-    config = ict_bfs_wlp.get_config(size)
+    config = sized(size, paper=defaults, local=laptop.defaults)
     config.stages = ("sets", "encode", "index", "evaluate", "report")
-    config.corpus, config.sets.pydocs = "", False
     config.encode.update(untrained=False, corpus=False)
     return config

@@ -9,14 +9,15 @@ Any other set will do. With 'index' in config.stages BM25 of this project stands
 
 from ml_collections import ConfigDict
 
-from configs import ict_bfs_wlp
+from configs import laptop
+from retrieval.config.experiment import defaults, sized
 
 
 def get_config(size: str = "paper") -> ConfigDict:
     """Lists of up to 1,000 results by the metrics of MS MARCO; the run files may name candidates without a text."""
-    config = ict_bfs_wlp.get_config(size)
+    config = sized(size, paper=defaults, local=laptop.defaults)
     config.stages = ("sets", "evaluate", "report")
-    config.corpus, config.sets.pydocs, config.encode.corpus = "", False, False
+    config.encode.corpus = False
     config.runs.unknown = "allow"
     config.evaluate.update(depth=1000, metrics=("RR@10", "R@1000", "nDCG@10"))
     return config

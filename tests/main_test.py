@@ -195,7 +195,8 @@ def stages(monkeypatch):
 
 
 def make_run(folder, *arguments):
-    parse(CONFIG, "--config.stages=('prepare', 'evaluate')", *arguments)
+    has_stages = any(argument.startswith("--config.stages=") for argument in arguments)
+    parse(CONFIG, *([] if has_stages else ["--config.stages=('prepare', 'evaluate')"]), *arguments)
     return Run(flags.FLAGS.config, folder, REPOSITORY / "requirements.lock")
 
 

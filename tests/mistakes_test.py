@@ -120,6 +120,10 @@ FLAGS = mistakes(
   config.train.steps is missing | config.experiment.defaults()
 --workdir={older}
   config.data.pack.query is missing | --config=configs/NAME.py
+--workdir={oldest}
+  {oldest}/config.json: config.recipe is missing | of an older version | make it again
+--config=configs/reqa.py:local --workdir={run} --config.base={oldest} --config.sets.reqa={squad.json}
+  {oldest}/config.json: config.recipe is missing | of an older version
 --workdir={damaged} --config.train.steps=5
   {damaged}/config.json: not valid JSON | --workdir
 --workdir={finished} --config.stages=5 --stage=train
@@ -130,6 +134,8 @@ $TASKS --workdir={run}
   --config is that of a study | python -m retrieval.study
 $QUICK --config=configs/mlm.py
   --config is there twice | --config=configs/mlm.py | leave one out
+$QUICK --config.train.steps=5 --config.seed=1 --noconfig.model.tied --config.train.steps=7
+  --config.train.steps is there twice | --config.train.steps=5 and --config.train.steps=7 | leave one out
 --config=configs/ict.py --workdir=~/run
   --workdir=~/run | write $HOME
 $QUICK --query=zip
@@ -227,6 +233,10 @@ FIELDS = mistakes(
   config.recipe=mlm | no towers | --config.train.init_from={run}
 --config=configs/bm25.py:local --workdir={run} --stage=prepare,export
   nothing is trained | config.stages has no 'train'
+$BM25,report --config.sets.beir={beir} --config.stages="('sets', 'report')"
+  stage 'report' reads what stage 'evaluate' writes | no run has that | --stage=evaluate,report
+--config=configs/bm25.py --workdir={run} --config.sets.beir={beir} --config.stages="('index', 'evaluate')"
+  stage 'evaluate' reads what stage 'sets' writes | no run has that | --stage=sets,evaluate
 --workdir={finished} --stage=similarity --config.similarity.lengths=512
   config.similarity.lengths=(512,) | config.data.document_length=96
 --config=configs/mlm.py:local --workdir={run} --config.model.encoder=bow_mlp
@@ -344,7 +354,7 @@ $OLDER --config.stages="('mine', 'pairs')"
   'mine' would read what stage 'index' made in {older_index} before | again in {older_index}: --stage=encode,index
 $REQA --config.vocab={nowhere}
   config.vocab: no stage of this run reads it, but 'prepare' | of the base, {finished} | add 'prepare'
-$REQA --config.base={nowhere}
+--config=configs/reqa.py:local --workdir={run} --config.base={nowhere} --config.sets.reqa={squad.json}
   config.base={nowhere} | not a work directory
 --config=configs/reqa.py:local --workdir={circle_a} --config.base={circle_b}
   leads back to | take another base
@@ -595,7 +605,9 @@ def write_runs(root, folder):
     (root / "record" / "stages" / "prepare.json").write_text('{"done": true}')
     older = json.loads((root / "finished" / "config.json").read_text())
     del older["data"]["pack"]
-    for name, text in (("damaged", "{"), ("array", "[]"), ("older", json.dumps(older))):
+    oldest = {name: value for name, value in older.items() if name != "recipe"}
+    texts = {"damaged": "{", "array": "[]", "older": json.dumps(older), "oldest": json.dumps(oldest)}
+    for name, text in texts.items():
         (root / name).mkdir()
         (root / name / "config.json").write_text(text)
 

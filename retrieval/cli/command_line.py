@@ -55,7 +55,8 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     argv = _with_files(argv)
     overrides = [argument for argument in argv if _OVERRIDE.match(argument)]
     plain = [argument for argument in argv if argument not in overrides]
-    _refuse_twice(plain)
+    _refuse_twice(plain, _ONCE)
+    _refuse_twice(argv, [f"config.{_field_of(override)}" for override in overrides])
     rest = _parse(plain)
     if (WORKDIR.value or "").startswith("~"):  # which a shell expands at the beginning of a word alone
         raise UserError(f"--workdir={WORKDIR.value}: '~' is no folder here; write $HOME, or the whole path")
@@ -70,7 +71,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     _load_plugins(plain, overrides)
     config: Any = CONFIG.value
     for override in overrides:
-        _check_field(config, _OVERRIDE.sub("", override).split("=")[0])
+        _check_field(config, _field_of(override))
     flags.FLAGS.unparse_flags()
     return _parse(argv)
 
@@ -135,10 +136,11 @@ def _with_files(argv: Sequence[str]) -> list[str]:
     return words
 
 
-def _refuse_twice(argv: Sequence[str]) -> None:
+def _refuse_twice(argv: Sequence[str], names: Sequence[str]) -> None:
     """The flag library would take the last of two and say nothing."""
-    for name in _ONCE:
-        places = [place for place, word in enumerate(argv) if re.fullmatch(rf"--?{name}(=.*)?", word, re.DOTALL)]
+    for name in names:
+        flag = re.compile(rf"--?(no)?{re.escape(name)}(=.*)?", re.DOTALL)
+        places = [place for place, word in enumerate(argv) if flag.fullmatch(word)]
         if len(places) > 1:
             first, last = (
                 argv[place] if "=" in argv[place] else " ".join(argv[place : place + 2])
@@ -188,7 +190,7 @@ def _load_plugins(plain: Sequence[str], overrides: Sequence[str]) -> None:
     if "plugins" not in config:  # the config of a study, whose runs have their own
         return
     before = len(fields.declared())
-    if named := [override for override in overrides if _OVERRIDE.sub("", override).split("=")[0] == "plugins"]:
+    if named := [override for override in overrides if _field_of(override) == "plugins"]:
         flags.FLAGS.unparse_flags()
         _parse([*plain, *named])
         config = CONFIG.value
@@ -205,6 +207,11 @@ def _config_flag(argv: Sequence[str]) -> str:
     if not places:
         return "--config"
     return argv[places[-1]] if "=" in argv[places[-1]] else f"--config={''.join(argv[places[-1] + 1 :][:1])}"
+
+
+def _field_of(override: str) -> str:
+    """The field that an argument such as --config.train.steps=5 sets: train.steps."""
+    return _OVERRIDE.sub("", override).split("=")[0]
 
 
 def _check_field(config: ConfigDict, field: str) -> None:

@@ -39,6 +39,8 @@ def check(run: WorkDirectory, names: Sequence[str]) -> None:
                     f"stage '{name}' comes before '{need}', whose output it reads: "
                     f"--stage={','.join(stage for stage in STAGES if stage in names)}"
                 )
+            if need in STAGES[name].requires and need not in (*holder.config.stages, *names[:place]):
+                _refuse_absent(run, name, need)
             if missing and is_own:
                 _refuse_missing(run, names, name, need)
             if missing:
@@ -49,6 +51,15 @@ def check(run: WorkDirectory, names: Sequence[str]) -> None:
                 _check_settings(run, names, name, need)
         _check_outdated(run, names, place)
         _check_model(run, name)
+
+
+def _refuse_absent(run: WorkDirectory, name: str, need: str) -> None:
+    """No run of the chain lists the stage; it may have run all the same, named in the shell."""
+    if not is_done(run, need):
+        raise UserError(
+            f"stage '{name}' reads what stage '{need}' writes, and no run has that: run --stage={need},{name}, or set "
+            "config.base to a run that has it"
+        )
 
 
 def _refuse_missing(run: WorkDirectory, names: Sequence[str], name: str, need: str) -> NoReturn:

@@ -24,6 +24,7 @@ class Stage:
       uses: further fields that it reads; nothing is made anew when they change.
       needs: stages whose output it reads.
       also: further stages, which depend on the config.
+      requires: those of `needs` that it can do nothing without; of the others there may be none in a run.
       needs_if_made: stages whose output it reads where there is any, and which then has to fit as that of `needs` does.
       wants: stages whose output it reads where there is any, whatever that was made from.
       after: further stages that come before it where both are asked for.
@@ -56,6 +57,7 @@ class Stage:
     uses: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     also: Callable[[ConfigDict], tuple[str, ...]] = lambda config: ()
+    requires: tuple[str, ...] = ()
     needs_if_made: tuple[str, ...] = ()
     wants: tuple[str, ...] = ()
     after: tuple[str, ...] = ()

@@ -89,6 +89,7 @@ STAGES.register(
         writes="`embeddings/`",
         settings=("seed", "encode", "model", "data.query_length", "data.document_length", "loop.validate_queries"),
         needs=("prepare", "sets", "train"),
+        requires=("train",),
         also=of_pairs,
         inputs=Run.vocabulary_inputs,
         outputs=("embeddings",),

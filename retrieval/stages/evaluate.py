@@ -252,6 +252,7 @@ STAGES.register(
         inputs=lambda run: [file.path for file in run_files.run_files(run.config.runs.files)],
         settings=("evaluate", "runs", "fuse"),
         needs=("sets", "encode", "index"),
+        requires=("sets",),
         texts_of=("sets",),
         outputs=("runs", "per_query", "results.json"),
     ),

@@ -140,6 +140,7 @@ STAGES.register(
         reads="everything",
         writes="`report.md`, `plots/`",
         needs=("evaluate",),
+        requires=("evaluate",),
         leaves=("report.md", "plots"),
         always=True,
     ),

@@ -119,6 +119,7 @@ STAGES.register(
         writes="`similarity.json`; prints how alike random texts are to the encoder, by length",
         uses=("seed", "data.document_length"),
         needs=("prepare", "train"),
+        requires=("train",),
         inputs=Run.vocabulary_inputs,
         leaves=("similarity.json",),
         always=True,
