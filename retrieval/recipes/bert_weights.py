@@ -17,7 +17,6 @@ from retrieval.errors import UserError
 from retrieval.models.hugging_face import BertFolder, is_bert
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import abstract_model, recipe_of
-from retrieval.stage_outputs import Run
 
 _log = logging.getLogger(__name__)
 
@@ -59,16 +58,18 @@ def inputs(config: ConfigDict) -> list[Path]:
     return [path for folder in found for path in (*folder.files, *vocabularies.files(vocabularies.find(folder.path)))]
 
 
-def check(run: Run) -> None:
+def check(config: ConfigDict, vocabulary: Path | None) -> None:
     """Checks that the model and the vocabulary of a run are those of the folders that it starts from.
+
+    Args:
+      vocabulary: the run's, None if it has none yet.
 
     Raises:
       UserError: they are not; the message has the fields to set.
     """
-    config = run.config
     for folder in dict.fromkeys(folders(config).values()):
         _check_sizes(config, folder)
-        _check_vocabulary(run, folder)
+        _check_vocabulary(vocabulary, folder)
 
 
 def check_tensors(config: ConfigDict) -> None:
@@ -172,8 +173,8 @@ def vocabulary_of(folder: BertFolder) -> Vocabulary:
     return vocabulary
 
 
-def _check_vocabulary(run: Run, folder: BertFolder) -> None:
-    theirs, ours = vocabularies.find(folder.path), run.vocabulary
+def _check_vocabulary(ours: Path | None, folder: BertFolder) -> None:
+    theirs = vocabularies.find(folder.path)
     remedy = f"set --config.vocab={folder.path if theirs else 'its vocabulary'}, in a --workdir of its own"
     if ours is None:
         raise UserError(f"{_FIELD}={folder.path}: it has a vocabulary of its own, and config.vocab is empty: {remedy}")

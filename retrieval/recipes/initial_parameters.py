@@ -108,7 +108,7 @@ def check_start(run: Run) -> None:
         return
     train_inputs(run)
     if bert_weights.folders(run.config):
-        bert_weights.check(run)
+        bert_weights.check(run.config, run.vocabulary)
         return
     folder = mirror.local(start)
     check_vocabulary(run, folder, _FIELD)
