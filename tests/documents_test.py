@@ -1,5 +1,6 @@
 """MS MARCO's documents, from the official files to a run: FirstP, MaxP, triples of ids, negatives mined anew."""
 
+import itertools
 import json
 
 import numpy as np
@@ -242,6 +243,37 @@ def test_the_first_window_alone_is_what_training_sees(finished, inputs, tmp_path
     batch = next(examples.make_batches(finished, vocabulary, make_mesh(finished.config)))
     seen = {tuple(ids[ids != 0].tolist()) for ids in np.asarray(batch["document"]).reshape(-1, 20)}
     assert seen <= {tuple(ids) for (ids,) in first}
+
+
+def ranked(path):
+    """Query -> candidates, of a TREC run."""
+    lists = {}
+    for line in path.read_text().splitlines():
+        query, _, id, *_ = line.split()
+        lists.setdefault(query, []).append(id)
+    return lists
+
+
+def test_systems_of_a_run_are_fused(finished, inputs, tmp_path):
+    """BM25 and the dense lists of every set, in turn and by the sum of their scaled scores."""
+    changes = {"stages": ("evaluate", "report"), "base": str(finished.folder), "fuse.systems": ("bm25", "dense")}
+    run = make_run(tmp_path, inputs, **changes)
+    preflight.check(run, run.config.stages)
+    execute(run)
+    notes = json.loads(run.record("evaluate").read_text())["details"]
+    for name in ("msmarco", "trec"):
+        folder = run.folder / "runs" / name
+        bm25, dense = (ranked(folder / f"{system}.trec") for system in ("bm25", "dense"))
+        fused = ranked(folder / "interleave(bm25+dense).trec")
+        assert bm25 and bm25 == ranked(finished.folder / "runs" / name / "bm25.trec")
+        for query, ids in fused.items():
+            turns = itertools.chain.from_iterable(itertools.zip_longest(bm25.get(query, []), dense[query]))
+            assert ids == list(dict.fromkeys(id for id in turns if id))[: len(ids)]
+        told = notes[f"{name}, weighted_sum(bm25+dense)"]
+        assert told["parts"] == ["bm25", "dense"] and sum(told["weights"]) == pytest.approx(1)
+    rows = json.loads((run.folder / "results.json").read_text())
+    assert {row["step"] for row in rows if "(bm25+dense)" in row["system"]} == {finished.config.train.steps}
+    assert "interleave(bm25+dense) over dense" in (run.folder / "report.md").read_text()
 
 
 def test_embeddings_and_indexes_of_an_older_set_are_refused(finished, inputs, tmp_path):
