@@ -1,0 +1,47 @@
+"""The documents are in short sentences, and name files that are there."""
+
+import re
+
+import pytest
+from conftest import REPOSITORY
+
+PAGES = sorted(
+    path
+    for pattern in ("*.md", "docs/**/*.md", "benchmarks/*.md", "third_party/*.md")
+    for path in REPOSITORY.glob(pattern)
+)
+
+
+def lengths(text):
+    """The words of each sentence of a page, without its code, tables, headings and quotations."""
+    text = re.sub(r"```.*?```", "\n\n", text, flags=re.DOTALL)
+    lines = ["" if re.match(r"\s*(\||#|>|!\[)", line) else line for line in text.splitlines()]
+    text = "\n".join(re.sub(r"^\s*([-*]|\d+\.)\s+", "\n", line) for line in lines)
+    for paragraph in re.split(r"\n\s*\n", text):
+        plain = re.sub(r"`[^`]*`", "X", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(paragraph.split())))
+        for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z\"'(])", plain):
+            words = len(re.findall(r"[A-Za-z][A-Za-z'-]*", sentence))
+            if words > 2:
+                yield words
+
+
+def test_the_words_of_sentences_are_counted():
+    text = "# A heading\n\nOne two three. Four `code here` six\nseven!\n\n- [a b](c.md) d\n\n| a cell of a table |\n"
+    assert [*lengths(text)] == [3, 4, 3]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(REPOSITORY).as_posix())
+def test_sentences_are_short(path):
+    """17 words in the mean, and not more than one in twenty of over 30."""
+    words = [*lengths(path.read_text(encoding="utf-8"))]
+    assert not words or sum(words) / len(words) <= 17
+    assert sum(count > 30 for count in words) <= len(words) / 20
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(REPOSITORY).as_posix())
+def test_files_of_the_code_that_are_named_are_there(path):
+    """As a path below the repository or the package, such as `search/fusion.py`."""
+    named = set(re.findall(r"`((?:\w+/)+\w+\.(?:py|sh|toml|lock))`", path.read_text(encoding="utf-8")))
+    roots = (REPOSITORY, REPOSITORY / "retrieval")
+    missing = {name for name in named if not any((root / name).exists() for root in roots)}
+    assert missing <= {"configs/NAME.py"}
