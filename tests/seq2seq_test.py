@@ -27,7 +27,7 @@ from retrieval.recipes.initial_parameters import check_sizes
 from retrieval.recipes.placement import bind, make_mesh, parameters_of
 from retrieval.recipes.recipe import recipe_of
 from retrieval.search import expansions
-from retrieval.stages import generate
+from retrieval.stages import generate, passage_lines
 
 STAGES = ("prepare", "sets", "pairs", "train", "generate")
 CHANGES = {
@@ -180,7 +180,7 @@ def test_the_file_is_the_same_whatever_the_shards_and_the_batches(trained, input
 
 
 def test_a_run_that_was_killed_goes_on_and_writes_the_same_file(trained, inputs, tmp_path, monkeypatch):
-    run, written, real = again(trained, inputs, tmp_path / "run"), [], generate._shard
+    run, written, real = again(trained, inputs, tmp_path / "run"), [], generate._lines
 
     def killed(members, write):
         if len(written) == 2:
@@ -188,12 +188,12 @@ def test_a_run_that_was_killed_goes_on_and_writes_the_same_file(trained, inputs,
         written.append(members)
         return real(members, write)
 
-    monkeypatch.setattr(generate, "_shard", killed)
+    monkeypatch.setattr(generate, "_lines", killed)
     with pytest.raises(KeyboardInterrupt):
         tiny.execute(run, "generate")
     assert not (run.folder / "generated" / "reqa.jsonl").exists()
     rest = []
-    monkeypatch.setattr(generate, "_shard", lambda members, write: rest.append(members) or real(members, write))
+    monkeypatch.setattr(generate, "_lines", lambda members, write: rest.append(members) or real(members, write))
     tiny.execute(run, "generate")
     total = files.read_json(run.record("generate"))["details"]["reqa"]["passages"]
     assert sum(map(len, rest)) == total - 10
@@ -258,7 +258,7 @@ def test_an_unknown_collection_and_an_empty_passage_are_refused(trained, inputs,
     path = tmp_path / "corpus.jsonl"
     path.write_text('{"_id": "a", "title": "", "text": "one"}\n{"_id": "b", "title": " ", "text": ""}\n')
     with pytest.raises(UserError, match=r"corpus.jsonl: passage 'b', number 2, has neither title nor text"):
-        generate._check_passages(dataclasses.replace(item, files=(path,)))
+        passage_lines.check(dataclasses.replace(item, files=(path,)))
 
 
 def test_it_starts_from_an_own_encoder_whose_norms_stand_behind(inputs, tmp_path):

@@ -116,7 +116,7 @@ def _load_mlm(folder: BertFolder, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _load_encoder(folder: BertFolder, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a model that writes, whose decoder starts at random."""
+    """Of a model whose other parameters a BERT has not: they start at random."""
     if "final_norm" in params["encoder"]:
         raise UserError(
             f"{_FIELD}={folder.path}: the norms of a BERT stand after its sublayers: set "

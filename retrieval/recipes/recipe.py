@@ -226,6 +226,12 @@ def check_encoder(model: ConfigDict) -> None:
         )
 
 
+def encoder_of(trained: Any) -> Any:
+    """The encoder of a trained model: of two towers, that of the documents."""
+    tower = getattr(trained, "document_tower", getattr(trained, "query_tower", trained))
+    return tower.encoder
+
+
 def copy_parameters(source: nnx.Module, target: nnx.Module, shared: bool = False) -> None:
     """Copies parameters from a model to another one.
 

@@ -19,12 +19,10 @@ from retrieval.errors import UserError
 from retrieval.models.decoding import Ends, Written, beam_search, greedy, sample
 from retrieval.models.encoder_decoder import EncoderDecoder
 from retrieval.models.text import Text
+from retrieval.recipes.passage_batches import batches, rows_of
 from retrieval.recipes.placement import bind, gather, local_mesh, parameters_of, shardings_of
 from retrieval.recipes.towers import token_types
-from retrieval.recipes.writing_validation import padded
 from retrieval.training import sharding
-
-_BUCKET = 32  # sources are padded to a multiple of so many tokens: few shapes to compile, little padding
 
 GREEDY, BEAM, SAMPLE = "greedy", "beam", "sample"
 WAYS = (GREEDY, BEAM, SAMPLE)
@@ -96,19 +94,10 @@ class Writer:
 
     def write(self, passages: Sequence[Candidate]) -> list[list[WrittenText]]:
         """The texts of each passage, in the order in which the model gives them."""
-        titles, bodies = (
-            self._vocabulary.encode_batch([getattr(passage, part) for passage in passages])
-            for part in ("title", "text")
-        )
-        sources = [self._vocabulary.pair(title, body, self._length) for title, body in zip(titles, bodies)]
+        sources = rows_of(self._vocabulary, passages, self._length)
         texts: list[list[WrittenText]] = [[] for _ in passages]
-        by_length = sorted(range(len(passages)), key=lambda place: _bucket(sources[place], self._length))
-        while by_length:
-            length = _bucket(sources[by_length[0]], self._length)
-            places = [place for place in by_length[: self._rows] if _bucket(sources[place], self._length) == length]
-            del by_length[: len(places)]
-            ids = [passages[place].id for place in places]
-            for place, own in zip(places, self._batch(padded([sources[p] for p in places], self._rows, length), ids)):
+        for places, ids_RM in batches(sources, self._rows, self._length):
+            for place, own in zip(places, self._batch(ids_RM, [passages[place].id for place in places])):
                 texts[place] = own
         return texts
 
@@ -161,7 +150,3 @@ def decode(model: EncoderDecoder, source: Text, ends: Ends, keys_R: jax.Array, d
     return sample(
         model, source, ends, keys_R, count=decoding.texts, top_k=decoding.top_k, temperature=decoding.temperature
     )
-
-
-def _bucket(source: Sequence[int], longest: int) -> int:
-    return min(-(-len(source) // _BUCKET) * _BUCKET, longest)

@@ -4,7 +4,7 @@ Letters of shapes: B pairs of a batch, L tokens of a query.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +17,7 @@ from retrieval.errors import unknown_name
 from retrieval.models.encoder_decoder import EncoderDecoder, teacher_forced
 from retrieval.models.text import Text
 from retrieval.recipes import examples
+from retrieval.recipes.passage_batches import padded, rows_of
 from retrieval.recipes.placement import bind, gather
 from retrieval.recipes.recipe import abstract_model
 from retrieval.recipes.towers import query_tokens, token_types
@@ -98,18 +99,7 @@ def held_out(run: Run, vocabulary: Vocabulary, multiple: int = 1) -> _Rows:
     wanted = {id for _, id in relevant}
     candidates = beir.read_candidates(examples.validation_folder(run) / "corpus.jsonl")
     passages = {candidate.id: candidate for candidate in candidates if candidate.id in wanted}
-    titles, texts = (
-        vocabulary.encode_batch([getattr(passages[id], part) for _, id in relevant]) for part in ("title", "text")
-    )
-    sources = [vocabulary.pair(title, text, data.document_length) for title, text in zip(titles, texts)]
+    sources = rows_of(vocabulary, [passages[id] for _, id in relevant], data.document_length)
     targets = query_tokens(run.config, vocabulary, [queries[query] for query, _ in relevant])
     count = -(-len(relevant) // multiple) * multiple
     return _Rows(padded(sources, count, data.document_length), padded(targets, count, data.query_length))
-
-
-def padded(rows: Sequence[Sequence[int]], count: int, length: int) -> np.ndarray:
-    """Token ids as an array [count, length], zeros behind each row and behind the last."""
-    ids = np.zeros((count, length), np.int32)
-    for row, tokens in zip(ids, rows):
-        row[: len(tokens)] = tokens
-    return ids

@@ -1,18 +1,14 @@
 """The stage `generate`: passages to queries that they may answer, by a model of this project or a published one."""
 
-import collections as counters
 import functools
-import itertools
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-import tqdm
 from ml_collections import ConfigDict
 
-from retrieval import files
 from retrieval.config.fields import NOT_NEGATIVE, POSITIVE, TEXT, TEXTS, Field, declare, one_of, whole
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError, unknown_name
@@ -23,10 +19,11 @@ from retrieval.recipes.initial_parameters import check_vocabulary, load_paramete
 from retrieval.recipes.published_writer import PublishedWriter
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.writer import SAMPLE, WAYS, Decoding, Writer, WrittenText
-from retrieval.runtime import hosts
 from retrieval.search.expansions import Expansion, to_line
 from retrieval.stage_outputs import Run
+from retrieval.stages import passage_lines
 from retrieval.stages.collection import GENERATED, Collection, collections, of_pairs
+from retrieval.stages.passage_lines import Lines
 
 _log = logging.getLogger(__name__)
 
@@ -61,28 +58,22 @@ declare(
 def generate(run: Run) -> dict[str, Any]:
     """Writes `generated/NAME.jsonl` for every collection; returns the counts of each."""
     write = functools.cache(functools.partial(_writer, run))
-    return {item.name: _generate(item, run, lambda passages: write().write(passages)) for item in _chosen(run)}
+    make = functools.partial(_lines, write=lambda passages: write().write(passages))
+    return {item.name: _generate(item, run, make) for item in _chosen(run)}
 
 
-def _generate(collection: Collection, run: Run, write: Write) -> dict[str, int]:
-    """Writes a collection's file: its shards, those of this host, and when all are there the whole."""
-    folder, size = run.folder / GENERATED / collection.name, run.config.generate.shard_size
-    total = _check_passages(collection)
-    count = -(-total // size)
-    folder.mkdir(parents=True, exist_ok=True)
-    own = [shard for shard in range(jax.process_index(), count, jax.process_count())]
-    paths = {shard: folder / f"{shard:05d}-of-{count:05d}.json" for shard in range(count)}
-    passages = collection.candidates()
-    for shard in tqdm.tqdm(range(count), desc=f"generate {collection.name}", mininterval=2):
-        members = list(itertools.islice(passages, size))
-        if shard in own and not paths[shard].exists():
-            files.write_json(paths[shard], _shard(members, write))
-    return hosts.on_first(lambda: _join(list(paths.values()), folder.with_suffix(".jsonl"), total))
+def _generate(collection: Collection, run: Run, make: Callable[[Sequence[Candidate]], Lines]) -> dict[str, Any]:
+    """Writes a collection's file; returns the counts."""
+    path = run.folder / GENERATED / f"{collection.name}.jsonl"
+    counts = passage_lines.write(path, collection, run.config.generate.shard_size, make)
+    left_out = ", ".join(f"{what} {counts[what]:,}" for what in (EMPTY, DUPLICATES, CUT))
+    _log.info("%s: %d queries of %d passages; %s", path.name, counts[KEPT], counts["passages"], left_out)
+    return counts
 
 
-def _shard(passages: Sequence[Candidate], write: Write) -> dict[str, Any]:
-    """The lines of some passages, and what was counted."""
-    lines, counts = [], counters.Counter()
+def _lines(passages: Sequence[Candidate], write: Write) -> Lines:
+    """A line for each text that is kept."""
+    lines, counts = [], Counter(dict.fromkeys((WRITTEN, KEPT, EMPTY, DUPLICATES, CUT), 0))
     for passage, texts in zip(passages, write(passages)):
         seen: set[str] = set()
         for text in texts:
@@ -94,20 +85,7 @@ def _shard(passages: Sequence[Candidate], write: Write) -> dict[str, Any]:
             counts[KEPT] += 1
             counts[CUT] += text.is_cut
             lines.append(to_line(Expansion(passage.id, text.text, text.log_probability)))
-    return {"counts": counts, "lines": lines}
-
-
-def _join(shards: Sequence[Path], path: Path, passages: int) -> dict[str, int]:
-    """Writes one file of all shards, whole or not at all, and deletes them; returns the counts."""
-    counts = counters.Counter(dict.fromkeys((WRITTEN, KEPT, EMPTY, DUPLICATES, CUT), 0))
-    with files.atomic(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        for shard in map(files.read_json, shards):
-            file.writelines(shard["lines"])
-            counts.update(shard["counts"])
-    files.remove(path.with_suffix(""))
-    left_out = ", ".join(f"{what} {counts[what]:,}" for what in (EMPTY, DUPLICATES, CUT))
-    _log.info("%s: %d queries of %d passages; %s", path.name, counts[KEPT], passages, left_out)
-    return {"passages": passages, **counts}
+    return Lines(lines, counts)
 
 
 def _writer(run: Run) -> Writer | PublishedWriter:
@@ -142,24 +120,6 @@ def _chosen(run: Run) -> Iterator[Collection]:
         if name not in known:
             raise unknown_name("collection in config.generate.collections", name, known)
         yield known[name]
-
-
-def _check_passages(collection: Collection) -> int:
-    """How many passages there are, before any of them is read by the model.
-
-    Raises:
-      UserError: one has no text.
-    """
-    count = 0
-    for count, passage in enumerate(collection.candidates(), 1):
-        if not (passage.title.strip() or passage.text.strip()):
-            raise UserError(
-                f"{', '.join(map(str, collection.files))}: passage '{passage.id}', number {count}, has neither title "
-                "nor text, and nothing can be asked about it: leave it out of the set"
-            )
-    if not count:
-        raise UserError(f"{', '.join(map(str, collection.files))}: no passage to write queries of")
-    return count
 
 
 def check_settings(config: ConfigDict) -> None:

@@ -32,6 +32,11 @@ def generation_lengths(source: int, target: int) -> dict[str, int]:
     return {"source": source, "target": target}
 
 
+def terms_lengths(text: int) -> dict[str, int]:
+    """The lengths that tasks of weighed words and their converter take."""
+    return dict.fromkeys(("text", "targets", "counts"), text)
+
+
 class TwoTowerConverter(seqio.FeatureConverter):
     """Pairs to padded rows, with one document per query or more: the positive, then hard negatives.
 
@@ -173,6 +178,35 @@ class MlmConverter(seqio.FeatureConverter):
             example = {**example, "weights": tf.ones_like(example["labels"], tf.float32)}
             lengths = self.get_model_feature_lengths(task_feature_lengths)
             return {name: _pad(values, lengths[name]) for name, values in example.items()}
+
+        return ds.map(convert)
+
+
+class TermsConverter(seqio.FeatureConverter):
+    """Passages whose words are weighed, to padded rows.
+
+    text [2 7 8 3], targets [0 1 0 0], counts [0 1 0 0], length 5, become
+
+        text [2 7 8 3 0]   text_types [0 0 0 0 0]   targets [0 1 0 0 0]   counts [0 1 0 0 0]
+    """
+
+    TASK_FEATURES = {"text": _Spec(tf.int32), "targets": _Spec(tf.float32), "counts": _Spec(tf.float32)}
+    MODEL_FEATURES = TASK_FEATURES | {"text_types": _Spec(tf.int32)}
+    PACKING_FEATURE_DTYPES: Mapping[str, tf.dtypes.DType] = {}
+
+    def __init__(self, sep_id: int):
+        """The argument is the id of [SEP]."""
+        super().__init__(pack=False, apply_length_check=False)
+        self._sep_id = sep_id
+
+    def get_model_feature_lengths(self, task_feature_lengths: Mapping[str, int]) -> Mapping[str, int]:
+        """Rows have the task's lengths."""
+        return {**task_feature_lengths, "text_types": task_feature_lengths["text"]}
+
+    def _convert_features(self, ds: tf.data.Dataset, task_feature_lengths: Mapping[str, int]) -> tf.data.Dataset:
+        def convert(example: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+            rows = {name: _pad(example[name], task_feature_lengths[name]) for name in self.TASK_FEATURES}
+            return rows | {"text_types": _types(rows["text"], self._sep_id)}
 
         return ds.map(convert)
 

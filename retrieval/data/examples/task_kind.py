@@ -65,6 +65,13 @@ KINDS.register(
 KINDS.register(
     "generation", ExampleKind("sources and what is written of each", {"source": Feature(), "target": Feature()})
 )
+KINDS.register(
+    "terms",
+    ExampleKind(
+        "passages whose words are weighed",
+        {"text": Feature(), "targets": Feature(tf.float32), "counts": Feature(tf.float32)},
+    ),
+)
 KINDS.register("masked", ExampleKind("masked texts", {name: Feature() for name in ("text", "positions", "labels")}))
 
 

@@ -14,14 +14,13 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.models.cross_encoder import CrossEncoder, relevance
 from retrieval.models.transformer import TransformerConfig
-from retrieval.models.two_tower import TwoTower
 from retrieval.models.warm_start import copy_encoder
 from retrieval.recipes import reranker_validation
 from retrieval.recipes.batch_fields import embed, token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.pair_recipe import PairRecipe
 from retrieval.recipes.placement import gather
-from retrieval.recipes.recipe import RECIPES, copy_parameters
+from retrieval.recipes.recipe import RECIPES, copy_parameters, encoder_of
 from retrieval.stage_outputs import Run
 from retrieval.training.collapse import Collapse
 from retrieval.training.loop import Objective
@@ -86,7 +85,7 @@ class RerankerRecipe(PairRecipe):
         if isinstance(trained, CrossEncoder):
             copy_parameters(trained, model)
         else:
-            copy_encoder(_encoder_of(trained), model.encoder, self.label)
+            copy_encoder(encoder_of(trained), model.encoder, self.label)
 
     def converter(self, sep_id: int, positives: int = 0) -> seqio.FeatureConverter:
         """As `Recipe.converter`."""
@@ -120,12 +119,6 @@ class RerankerRecipe(PairRecipe):
             return loss_B, metrics | {"tokens": token_count(batch["pair"], B)}
 
         return of_batch
-
-
-def _encoder_of(trained: Any) -> Any:
-    if isinstance(trained, TwoTower):
-        trained = getattr(trained, "document_tower", trained.query_tower)
-    return trained.encoder
 
 
 RECIPES.register("reranker", RerankerRecipe)

@@ -16,13 +16,12 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.models.encoder_decoder import EncoderDecoder, WriterConfig, teacher_forced
 from retrieval.models.transformer import TransformerConfig
-from retrieval.models.two_tower import TwoTower
 from retrieval.models.warm_start import copy_encoder
 from retrieval.recipes import writing_validation
 from retrieval.recipes.batch_fields import text_of, token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.placement import gather
-from retrieval.recipes.recipe import RECIPES, Recipe, copy_parameters
+from retrieval.recipes.recipe import RECIPES, Recipe, copy_parameters, encoder_of
 from retrieval.stage_outputs import Run
 from retrieval.training import losses
 from retrieval.training.loop import Objective
@@ -94,10 +93,7 @@ class Seq2SeqRecipe(Recipe):
         if isinstance(trained, EncoderDecoder):
             copy_parameters(trained, model)
             return
-        if isinstance(trained, TwoTower):
-            trained = getattr(trained, "document_tower", trained.query_tower)
-        encoder: Any = trained
-        copy_encoder(encoder.encoder, model.encoder, "the encoder of a model that writes")
+        copy_encoder(encoder_of(trained), model.encoder, "the encoder of a model that writes")
 
     def lengths(self, positives: int = 0) -> dict[str, int]:
         """Sources are as long as documents, targets as queries."""

@@ -1,0 +1,97 @@
+"""The task 'deepct' (Dai & Callan 2019): which words of a labelled passage its query has.
+
+The paper's label is the share of a passage's queries that have a word. Here each example has one of the queries, and
+its labels are 0 or 1: the squared error of both has the same gradients on average.
+
+A word is one or more word pieces. Words of one piece count as the same where their stems are; words of several pieces
+are compared as they are. Stop words keep their labels: an index leaves them out anyway.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import Stemmer
+import tensorflow as tf
+
+from retrieval.config.fields import Field, one_of
+from retrieval.data.examples import masking
+from retrieval.data.examples.labelled_tasks import LabelledTask, documents
+from retrieval.data.examples.task_kind import Given, Maker, register
+from retrieval.data.examples.token_rows import Record
+from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.errors import UserError
+
+_GOES_ON = "##"
+_BASE = 31  # of the numbers that stand for words of several pieces
+
+
+@register
+class WeighedWords(LabelledTask):
+    """The text is a positive; its targets are 1 for words of the query. Only a word's first piece counts."""
+
+    name = "deepct"
+    what = "how often a labelled passage is drawn whose words are weighed by its query"
+    kind = "terms"
+    options = {
+        "deepct_stemmer": Field(
+            "porter", one_of("stemmer", ("none", *Stemmer.algorithms())), "stemmer of DeepCT's labels"
+        )
+    }
+
+    def maker(self, given: Given) -> Maker:
+        """As `TaskKind.maker`; nothing is random."""
+        vocabulary = given.vocabulary
+        continues = [token.startswith(_GOES_ON) for token in vocabulary.tokens]
+        if not any(continues):
+            raise UserError(
+                "task 'deepct': no token of the vocabulary begins with '##', WordPiece's mark of a word that goes on: "
+                "take a vocabulary of word pieces, or set config.data.rates.deepct=0"
+            )
+        stems = stem_numbers(vocabulary, given.options["deepct_stemmer"])
+        special = [vocabulary.pad_id, vocabulary.unk_id, vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id]
+
+        def make(record: Record, seed: tf.Tensor, lengths: Mapping[str, int]) -> Record:
+            (text,) = documents(record, tf.constant([0]), lengths["text"], given.specials)
+            targets, counts = label(text, record["query"], continues, stems, special)
+            return {"text": text, "targets": targets, "counts": counts}
+
+        return make
+
+
+def stem_numbers(vocabulary: Vocabulary, stemmer: str) -> list[int]:
+    """For each token of a vocabulary a number that tokens of one stem have in common."""
+    stems = vocabulary.tokens if stemmer == "none" else Stemmer.Stemmer(stemmer).stemWords(vocabulary.tokens)
+    numbers: dict[str, int] = {}
+    return [numbers.setdefault(stem, len(numbers)) for stem in stems]
+
+
+def label(
+    text: tf.Tensor, query: tf.Tensor, continues: Sequence[bool], stems: Sequence[int], special: Sequence[int]
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Targets and counts of the tokens of a text, float32 [N].
+
+    Args:
+      continues, stems: of each token of the vocabulary.
+      special: tokens that are no word.
+    """
+    numbers, firsts, keys = _words(text, continues, stems)
+    _, query_firsts, query_keys = _words(query, continues, stems)
+    asked = tf.boolean_mask(query_keys, tf.logical_not(_is_one_of(tf.gather(query, query_firsts), special)))
+    hits = tf.reduce_any(keys[:, None] == asked[None], axis=1)
+    counts = tf.gather(firsts, numbers) == tf.range(tf.size(text))
+    counts = tf.cast(counts & tf.logical_not(_is_one_of(text, special)), tf.float32)
+    return tf.cast(tf.gather(hits, numbers), tf.float32) * counts, counts
+
+
+def _is_one_of(ids: tf.Tensor, some: Sequence[int]) -> tf.Tensor:
+    return tf.reduce_any(ids[:, None] == tf.constant(some, ids.dtype)[None], axis=1)
+
+
+def _words(ids: tf.Tensor, continues: Sequence[bool], stems: Sequence[int]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The number of each token's word [N]; of each word the place of its first token, and what it is known by [W]."""
+    numbers, places = masking.words(ids, continues), tf.range(tf.size(ids))
+    firsts = tf.math.segment_min(places, numbers)
+    sizes = tf.math.segment_sum(tf.ones_like(places), numbers)
+    powers = tf.pow(tf.constant(_BASE, tf.int64), tf.cast(places - tf.gather(firsts, numbers), tf.int64))
+    spelled = tf.math.segment_sum(tf.cast(ids, tf.int64) * powers, numbers)
+    stem = tf.gather(tf.constant(stems, tf.int64), tf.gather(ids, firsts))
+    return numbers, firsts, tf.where(sizes == 1, stem, -1 - tf.abs(spelled))

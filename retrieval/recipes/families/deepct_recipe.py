@@ -1,0 +1,78 @@
+"""The recipe 'deepct': a model that says how much each word of a passage counts (Dai & Callan 2019)."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import seqio
+from flax import nnx
+
+from retrieval.data.examples import features
+from retrieval.errors import UserError
+from retrieval.models.deepct import DeepCT
+from retrieval.models.transformer import TransformerConfig
+from retrieval.models.warm_start import copy_encoder
+from retrieval.recipes.batch_fields import text_of, token_count
+from retrieval.recipes.encoder_sizes import encoder_sizes
+from retrieval.recipes.placement import gather
+from retrieval.recipes.recipe import RECIPES, Recipe, copy_parameters, encoder_of
+from retrieval.training.loop import Objective
+from retrieval.training.term_regression import term_regression
+
+
+class DeepCtRecipe(Recipe):
+    """The weight of each word is trained to be the share of the passage's queries that have it."""
+
+    kind = "terms"
+    label = "a model that weighs words"
+    sides = {}
+
+    def build(self, vocab_size: int) -> DeepCT:
+        """A Transformer with one number per token."""
+        self.check()
+        return DeepCT(TransformerConfig(**encoder_sizes(self.config, vocab_size)), rngs=nnx.Rngs(self.config.seed))
+
+    def check(self) -> None:
+        """As `Recipe.check`; a Transformer weighs, of passages that are not packed."""
+        super().check()
+        config = self.config
+        if config.model.encoder != "transformer":
+            raise UserError(
+                f"config.model.encoder is '{config.model.encoder}', which cannot weigh words: set "
+                "config.model.encoder=transformer"
+            )
+        if share := config.data.pack.document:
+            raise UserError(f"config.data.pack.document={share}: {self.label} takes one passage a row: set 0")
+
+    def takes_encoder(self, other: Recipe) -> bool:
+        """From another model that weighs words it takes everything."""
+        return not isinstance(other, DeepCtRecipe)
+
+    def start_from(self, model: nnx.Module, trained: nnx.Module) -> None:
+        """All of another model that weighs words, or the encoder of another model: of two towers, the documents'."""
+        assert isinstance(model, DeepCT), "`build` makes one"
+        if isinstance(trained, DeepCT):
+            copy_parameters(trained, model)
+        else:
+            copy_encoder(encoder_of(trained), model.encoder, self.label)
+
+    def lengths(self, positives: int = 0) -> dict[str, int]:
+        """Passages are as long as documents."""
+        return features.terms_lengths(self.config.data.document_length)
+
+    def converter(self, sep_id: int, positives: int = 0) -> seqio.FeatureConverter:
+        """As `Recipe.converter`."""
+        return features.TermsConverter(sep_id)
+
+    def objective(self, bound: Callable[[Any], Any]) -> Objective:
+        """The squared error of the words' weights."""
+
+        def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
+            weight_BL = bound(gather(params))(text_of(batch, "text"), key)
+            loss_B, metrics = term_regression(weight_BL, batch["targets"], batch["counts"])
+            return loss_B, metrics | {"tokens": token_count(batch["text"], len(weight_BL))}
+
+        return of_batch
+
+
+RECIPES.register("deepct", DeepCtRecipe)

@@ -1,0 +1,76 @@
+"""A file of lines about the passages of a collection, made shard by shard, so that what was cut off goes on."""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import tqdm
+
+from retrieval import files
+from retrieval.data.sets.beir import Candidate
+from retrieval.errors import UserError
+from retrieval.runtime import hosts
+from retrieval.stages.collection import Collection
+
+
+class Lines(NamedTuple):
+    """The lines of some passages, each with its end, and what was counted."""
+
+    lines: list[str]
+    counts: Counter
+
+
+def write(
+    path: Path, collection: Collection, shard_size: int, make: Callable[[Sequence[Candidate]], Lines]
+) -> dict[str, Any]:
+    """Writes the shards of this host, and when all are there the file, whole or not at all; returns the counts.
+
+    Args:
+      path: the file; its shards lie in a folder of the same name until then.
+      make: the lines of the passages of a shard.
+
+    Raises:
+      UserError: there is no passage, or one has no text.
+    """
+    total, folder = check(collection), path.with_suffix("")
+    count = -(-total // shard_size)
+    folder.mkdir(parents=True, exist_ok=True)
+    shards = [folder / f"{shard:05d}-of-{count:05d}.json" for shard in range(count)]
+    own = range(jax.process_index(), count, jax.process_count())
+    passages = collection.candidates()
+    for number, shard in enumerate(tqdm.tqdm(shards, desc=f"{path.parent.name} {path.stem}", mininterval=2)):
+        members = list(itertools.islice(passages, shard_size))
+        if number in own and not shard.exists():
+            files.write_json(shard, make(members)._asdict())
+    return hosts.on_first(lambda: {"passages": total, **_join(shards, path)})
+
+
+def check(collection: Collection) -> int:
+    """How many passages there are, before any of them is read by a model.
+
+    Raises:
+      UserError: one has no text, or there is none.
+    """
+    count, where = 0, ", ".join(map(str, collection.files))
+    for count, passage in enumerate(collection.candidates(), 1):
+        if not (passage.title.strip() or passage.text.strip()):
+            raise UserError(
+                f"{where}: passage '{passage.id}', number {count}, has neither title nor text, and nothing can be said "
+                "about it: leave it out of the set"
+            )
+    if not count:
+        raise UserError(f"{where}: it has no passage")
+    return count
+
+
+def _join(shards: Sequence[Path], path: Path) -> Counter:
+    counts: Counter = Counter()
+    with files.atomic(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        for shard in map(files.read_json, shards):
+            file.writelines(shard["lines"])
+            counts.update(shard["counts"])
+    files.remove(path.with_suffix(""))
+    return counts

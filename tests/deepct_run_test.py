@@ -1,0 +1,126 @@
+"""The recipe 'deepct' and the stage `weigh`: from labelled passages to an index of weighed words."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support import tiny
+
+from retrieval import files
+from retrieval.data.examples.tasks import deepct_task
+from retrieval.data.labelled.term_weights import targets
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.errors import UserError
+from retrieval.pipeline import preflight
+from retrieval.stages import passage_lines
+
+PIECES = "what eat ##s eats eating gr ##ass ##land ##lands fox the red foxes ?".split()
+VOCABULARY = WordPiece([*SPECIAL_TOKENS, *PIECES])
+STAGES = ("prepare", "sets", "pairs", "train", "weigh")
+CHANGES = {
+    "stages": STAGES,
+    "split.set": "reqa",
+    "split.ratio": 0.9,
+    "split.validation": 0.1,
+    "split.shards": 2,
+    "train.steps": 100,
+    "train.batch_size": 8,
+    "train.learning_rate": 1e-2,
+    "loop.checkpoint_every": 100,
+    "weigh.shard_size": 50,
+    "encode.corpus": False,
+}
+
+
+def make_run(inputs, folder, **changes):
+    return tiny.make_run("deepct", inputs, folder, **{**CHANGES, **changes})
+
+
+@pytest.fixture(scope="module")
+def trained(inputs, tmp_path_factory):
+    run = make_run(inputs, tmp_path_factory.mktemp("deepct") / "run")
+    tiny.execute(run)
+    return run
+
+
+def ids(text):
+    return tf.constant([VOCABULARY.tokens.index(piece) for piece in text.split()], tf.int32)
+
+
+@pytest.mark.parametrize(
+    ("text", "query", "asked"),
+    [
+        ("[CLS] the red fox eats gr ##ass [SEP]", "what eat foxes", {"fox", "eats"}),
+        ("[CLS] red [SEP] gr ##ass ##land eat ##s [SEP]", "gr ##ass ##lands red", {"red"}),
+        ("[CLS] gr ##ass ##land [UNK] gr ##ass ##land ? [SEP]", "gr ##ass ##land [UNK]", {"grassland"}),
+    ],
+)
+def test_labels_are_the_words_of_the_query(text, query, asked):
+    """As `term_weights.targets` has them, of words that are one in stem or in spelling."""
+    continues = [token.startswith("##") for token in VOCABULARY.tokens]
+    special = [VOCABULARY.tokens.index(token) for token in SPECIAL_TOKENS]
+    stems = deepct_task.stem_numbers(VOCABULARY, "porter")
+    values, counts = deepct_task.label(ids(text), ids(query), continues, stems, special)
+    expected = targets(text.split(), dict.fromkeys(asked, 1.0), lambda word: [word])
+    np.testing.assert_array_equal(values, expected[0])
+    np.testing.assert_array_equal(counts, expected[1])
+
+
+def test_words_that_queries_ask_for_get_more(trained):
+    """Every toy query names its animal; none has 'grass', 'leaves' or 'nobody'."""
+    lines = (trained.folder / "term_weights" / "reqa.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    words = [record["frequencies"] for record in records]
+    named = np.mean(
+        [max(own.get(word, 0) for word in ("fox", "dog", "cat", "owl", "hen", "ox", "ant")) for own in words]
+    )
+    assert named > 20 and named > 3 * np.mean([own.get("leaves", 0) for own in words])
+    counts = files.read_json(trained.record("weigh"))["details"]["reqa"]
+    assert counts["passages"] == len(records) and counts["words kept"] == sum(map(len, words))
+
+
+def test_bm25_over_weighed_words_stands_beside_bm25(trained, inputs, tmp_path):
+    stages = ("index", "evaluate", "report")
+    index = {"index.words": ("bm25", "deepct"), "index.term_weights": str(trained.folder / "term_weights")}
+    base = {"stages": stages, "base": str(trained.folder)}
+    run = tiny.make_run("evaluate", inputs, tmp_path / "run", **base, **index)
+    preflight.check(run, stages)
+    tiny.execute(run)
+    rows = files.read_json(run.folder / "results.json")
+    assert {row["system"] for row in rows} == {"bm25", "deepct"}
+
+
+def test_a_run_that_was_killed_goes_on_and_writes_the_same_file(trained, inputs, tmp_path, monkeypatch):
+    stages, base = ("weigh",), str(trained.folder)
+    run = make_run(inputs, tmp_path / "run", stages=stages, base=base, **{"weigh.shard_size": 5})
+    real, joined = passage_lines._join, []
+
+    def killed(shards, path):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(passage_lines, "_join", killed)
+    with pytest.raises(KeyboardInterrupt):
+        tiny.execute(run)
+    monkeypatch.setattr(passage_lines, "_join", lambda *args: joined.append(args) or real(*args))
+    tiny.execute(run)
+    name = "term_weights/reqa.jsonl"
+    ours, theirs = ((of.folder / name).read_text() for of in (run, trained))
+    assert len(joined[0][0]) > 1
+    assert [line.split('"frequencies"')[0] for line in ours.splitlines()] == [
+        line.split('"frequencies"')[0] for line in theirs.splitlines()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"recipe": "two_tower", "data.rates.deepct": 0.0, "data.rates.pairs": 1.0}, "needs a model that weighs words"),
+        ({"data.pack.document": 0.5}, r"config\.data\.pack\.document=0\.5"),
+        ({"model.encoder": "bow_mlp"}, "which cannot weigh words"),
+        ({"loop.validate_every": 10}, "has no towers to validate"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_before_the_run(inputs, tmp_path, changes, message):
+    with pytest.raises(UserError, match=message):
+        preflight.check(make_run(inputs, tmp_path / "run", **changes), STAGES)
