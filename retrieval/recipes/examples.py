@@ -41,6 +41,12 @@ def register_tasks(
         files.read_json(statistics) if run.prepares or statistics.exists() else {"tasks": {}},
         pairs if (pairs / "stats.json").exists() else None,
     )
+    has_teacher = recipe_of(config).has_teacher
+    if has_teacher and stored.labelled and not files.read_json(stored.labelled / "stats.json").get("has teacher"):
+        raise UserError(
+            f"{stored.labelled}: config.train.loss={config.train.loss} learns from a teacher's scores, and these pairs "
+            "have none: make them with config.pairs.teacher, or with the stage 'teacher'"
+        )
     return seqio_tasks.register(
         stored,
         vocabulary,
@@ -50,7 +56,7 @@ def register_tasks(
         held_out=config.data.held_out,
         validation=validation,
         negatives=config.data.negatives,
-        optional=("positive_ids",) if positives else (),
+        optional=[*(["positive_ids"] if positives else []), *(["teacher"] if has_teacher else [])],
     )
 
 

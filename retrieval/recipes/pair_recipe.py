@@ -13,7 +13,13 @@ class PairRecipe(Recipe):
     def lengths(self, positives: int = 0) -> dict[str, int]:
         """As `Recipe.lengths`."""
         data = self.config.data
-        return features.pair_lengths(data.query_length, data.document_length, data.negatives, positives)
+        lengths = data.query_length, data.document_length
+        return features.pair_lengths(*lengths, data.negatives, positives, self.has_teacher)
+
+    @property
+    def has_teacher(self) -> bool:
+        """As `Recipe.has_teacher`."""
+        return self.loss is not None and self.loss.needs_teacher
 
     def check_chunks(self, devices: int) -> None:
         """Chunks must divide the batch; devices and packed lanes must divide chunks."""

@@ -133,6 +133,11 @@ class Recipe(abc.ABC):
         """Whether examples have the ids of their query's known positives."""
         return self.loss is not None and self.loss.takes_positives(self.loss_options())
 
+    @property
+    def has_teacher(self) -> bool:
+        """Whether examples have a teacher's scores."""
+        return False
+
     def check_chunks(self, devices: int) -> None:
         """Checks `train.chunk_size`.
 

@@ -3,24 +3,22 @@
 import functools
 import itertools
 import logging
-import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-from ml_collections import ConfigDict
 
 from retrieval import files
 from retrieval.config.fields import SWITCH, TEXT, Field, declare, one_of, whole
 from retrieval.data.corpora import source_paths
-from retrieval.data.labelled import grouping, jsonl_pairs, labelled_format, pair_shards
-from retrieval.data.labelled.grouping import Counts, Example
+from retrieval.data.labelled import grouping, labelled_format, pair_shards
 from retrieval.data.labelled.labelled_format import LABELLED
+from retrieval.data.labelled.teacher_scores import TeacherScores
 from retrieval.data.sets import beir, splits
-from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.errors import UserError
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.stage_outputs import Run
+from retrieval.stages import labelled_groups
+from retrieval.stages.teacher import scores_file as teacher_scores_of
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +31,7 @@ declare(
     positives=Field(0, whole(0), "positives of a query that are trained on, the first; 0: all"),
     in_order=Field(False, SWITCH, "whether examples keep the order of pairs.files, each with its own negatives"),
     pool=Field(100, whole(1), "hard negatives that a query keeps, to draw data.negatives from"),
+    teacher=Field("", TEXT, "JSON lines with a teacher's score of every pair; '': those of the stage teacher, if any"),
 )
 
 
@@ -41,23 +40,22 @@ def write_pairs(run: Run) -> dict[str, Any]:
     config = run.config
     split_set = run.training.exists()
     vocabulary = run.load_vocabulary()
+    teacher = TeacherScores(path) if (path := teacher_file(run)) else None
     run.pairs.mkdir(exist_ok=True)
-    of_set = _of_set(run) if split_set else ()
-    paths = [Path(path) for path in source_paths.split(config.pairs.files)]
-    pool = config.pairs.pool
-    if split_set and run.negatives.exists():  # all that were mined
-        pool = max(pool, run.holder("mine").config.mine.negatives)
-    with labelled_format.grouped(paths, _settings(config), run.pairs, pool, of_set) as (groups, counts):
+    with labelled_groups.opened(run, run.pairs) as (groups, counts):
         asked = _asked(run)
         evaluated = sum(splits.wording(group.query) in asked for group in groups)
         counts.log("pairs")
         held_out = 0 if split_set else splits.held_out(counts.queries, config.split.validation)
+        if teacher:
+            teacher.check(groups.after(held_out))
         if held_out:
             validation = grouping.evaluation_set("validation", itertools.islice(groups, held_out), splits.VALIDATION)
             beir.write_folder(run.held_out_pairs, validation)
         if not run.prepares:
             beir.write_candidates(run.pairs / "passages.jsonl", grouping.passages(groups))
-        read = functools.partial(labelled_format.in_order, paths, _settings(config), run.pairs)
+        paths = [Path(path) for path in source_paths.split(config.pairs.files)]
+        read = functools.partial(labelled_format.in_order, paths, labelled_groups.settings(config), run.pairs)
         statistics = pair_shards.write_pairs(
             groups.after(held_out),
             vocabulary,
@@ -65,6 +63,7 @@ def write_pairs(run: Run) -> dict[str, Any]:
             config.split.shards,
             config.pairs.positives,
             read if config.pairs.in_order else None,
+            teacher,
         )
     if behind := statistics.pop("positives left out"):
         what = f"positives behind the first {config.pairs.positives} of their query"
@@ -84,10 +83,17 @@ def write_pairs(run: Run) -> dict[str, Any]:
     return statistics | told | {"vocabulary": vocabulary.fingerprint}
 
 
+def teacher_file(run: Run) -> Path | None:
+    """The scores of a teacher: those that the config names, or those of the stage `teacher`; None without one."""
+    if run.config.pairs.teacher:
+        return Path(run.config.pairs.teacher)
+    return teacher_scores_of(run)
+
+
 def inputs(run: Run) -> Sequence[Path]:
-    """The files of labelled examples, and those that have the texts of their ids."""
-    paths = map(Path, source_paths.split(run.config.pairs.files))
-    return [*source_paths.existing([*paths, *_settings(run.config).text_files]), *run.vocabulary_inputs()]
+    """The files of labelled examples, those with the texts of their ids, and that of a teacher's scores."""
+    teacher = source_paths.existing([Path(path) for path in [run.config.pairs.teacher] if path])
+    return [*labelled_groups.inputs(run), *teacher, *run.vocabulary_inputs()]
 
 
 def check_inputs(run: Run) -> None:
@@ -105,10 +111,10 @@ def check_inputs(run: Run) -> None:
         )
     if config.pairs.in_order:
         check_order(divided_set, config.pairs.positives)
-    for field in ("queries", "collection", "files"):
+    for field in ("queries", "collection", "files", "teacher"):
         paths = source_paths.checked(f"config.pairs.{field}", source_paths.split(config.pairs[field]))
         for path in paths if field == "files" else ():
-            labelled_format.check(path, _settings(config))
+            labelled_format.check(path, labelled_groups.settings(config))
 
 
 def check_order(divided_set: str, positives: int) -> None:
@@ -129,17 +135,6 @@ def check_order(divided_set: str, positives: int) -> None:
         )
 
 
-def _of_set(run: Run) -> Iterator[Example]:
-    """The training questions of a set, with what was mined for them; a base may have mined for others too."""
-    training = beir.read_judged(run.training)
-    with CandidateTexts(run.training / "corpus.jsonl", set(training.candidates)) as texts:
-        yield from grouping.of_set(training, splits.TRAIN, lambda id: texts[texts.row_of[id]])
-    if run.negatives.exists():
-        asked = {training.queries[id] for id in training.qrels[splits.TRAIN]}
-        mined = jsonl_pairs.read(run.negatives / "negatives.jsonl", Counts())
-        yield from (example for example in mined if example.query in asked)
-
-
 def _asked(run: Run) -> set[str]:
     """The wordings of the queries of the evaluation sets, and of those that are held out to validate on."""
     folders = [path for path in run.sets.iterdir() if path.is_dir()] if run.sets.exists() else []
@@ -148,10 +143,6 @@ def _asked(run: Run) -> set[str]:
         training = beir.read_judged(run.training)
         asked |= {training.queries[id] for id in training.qrels[splits.VALIDATION]}
     return set(map(splits.wording, asked))
-
-
-def _settings(config: ConfigDict) -> labelled_format.Settings:
-    return labelled_format.Settings.of({name: operator.attrgetter(name)(config) for name in labelled_format.OPTIONS})
 
 
 STAGES.register(
@@ -163,7 +154,7 @@ STAGES.register(
         reads="`training/`, `negatives/`, labelled examples of any format",
         writes="`pairs/`: TFRecord shards of labelled examples; `pairs/validation/`; `pairs/passages.jsonl`",
         settings=("split", "pairs", "sets.mind_split"),
-        needs=("prepare", "sets", "mine"),
+        needs=("prepare", "sets", "mine", "teacher"),
         inputs=inputs,
         outputs=("pairs",),
     ),

@@ -141,6 +141,7 @@ STAGES.register(
         writes="`report.md`, `plots/`",
         needs=("evaluate",),
         requires=("evaluate",),
+        needs_if_made=("rerank",),
         leaves=("report.md", "plots"),
         always=True,
     ),

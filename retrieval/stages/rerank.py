@@ -337,6 +337,7 @@ STAGES.register(
         uses=("encode.batch_tokens",),
         needs=("sets", "evaluate"),
         also=also,
+        texts_of=("sets",),
         inputs=inputs,
         outputs=(FOLDER,),
         everywhere=True,

@@ -22,6 +22,7 @@ from retrieval.runtime import hosts
 from retrieval.stage_outputs import Run
 from retrieval.stages import hard_negatives, metric_writers, mine, refresh
 from retrieval.stages.mined_versions import Versions
+from retrieval.stages.pairs import teacher_file
 from retrieval.stages.plan import vocab_size
 from retrieval.training import chips, loop, sharding
 from retrieval.training.checkpoint import Follower, drop_damaged
@@ -188,6 +189,11 @@ def check_data(run: Run) -> None:
     if given:  # a refresh writes as many as the stage
         _check_lanes(config.data.lanes, pairs.config.split.shards, "labelled pairs, config.split.shards")
         mine.check_enough(run)
+    if recipe_of(config).has_teacher and not teacher_file(pairs):
+        raise UserError(
+            f"config.train.loss={config.train.loss} learns from a teacher's scores, and the labelled pairs have none: "
+            "set config.pairs.teacher to a file of them, or put the stage 'teacher' before 'pairs'"
+        )
 
 
 def check_model(run: Run) -> None:
@@ -226,6 +232,19 @@ def check_refresh(run: Run) -> None:
     """
     if run.config.mine.refresh_every:
         mine.check_questions(run)
+
+
+def check_teacher(config: ConfigDict) -> None:
+    """Checks that every pair which is trained on has a teacher's score, where the loss asks for one.
+
+    Raises:
+      UserError: negatives are to be mined anew, which no teacher has seen.
+    """
+    if recipe_of(config).has_teacher and config.mine.refresh_every:
+        raise UserError(
+            f"config.train.loss={config.train.loss} learns from a teacher's scores, which negatives mined anew "
+            "would lack: set config.mine.refresh_every=0"
+        )
 
 
 def check_validation(config: ConfigDict) -> None:
@@ -287,6 +306,7 @@ STAGES.register(
             check_steps,
             refresh.check,
             metric_writers.check,
+            check_teacher,
             check_validation,
         ),
         check_inputs=(initial_parameters.check_start_folder,),

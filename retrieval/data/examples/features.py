@@ -11,14 +11,18 @@ from retrieval.data.examples import masking
 _Spec = seqio.FeatureConverter.FeatureSpec
 
 
-def pair_lengths(query: int, document: int, negatives: int = 0, positives: int = 0) -> dict[str, int]:
+def pair_lengths(
+    query: int, document: int, negatives: int = 0, positives: int = 0, teacher: bool = False
+) -> dict[str, int]:
     """The lengths that tasks of pairs and their converter take; a query has a positive and so many hard negatives.
 
     Args:
       positives: ids of known positives that an example has room for; 0: it has none of them.
+      teacher: whether an example has a teacher's scores.
     """
     lengths = {"query": query, "document": document, "document_id": 1 + negatives, "log_q": 1 + negatives}
-    return lengths | ({"positive_ids": positives} if positives else {})
+    lengths |= {"positive_ids": positives} if positives else {}
+    return lengths | ({"teacher": 1 + negatives} if teacher else {})
 
 
 def mlm_lengths(text: int) -> dict[str, int]:
@@ -50,7 +54,8 @@ class TwoTowerConverter(seqio.FeatureConverter):
         document [[2 5 3 9 6 3 0 0]]      document_types [[0 0 0 1 1 1 0 0]]
         document_id [41]                  log_q [-9.2]
 
-    Where an example has the ids of its query's known positives, `positive_ids`, these stay as they are.
+    Where an example has the ids of its query's known positives, `positive_ids`, or a teacher's scores, `teacher`, these
+    stay as they are.
 
     Types are BERT's: 1 after the first [SEP]. The leading axis of a document, of size 1 + hard negatives, is the
     shape that every loss takes.
@@ -72,13 +77,13 @@ class TwoTowerConverter(seqio.FeatureConverter):
     }
     PACKING_FEATURE_DTYPES: Mapping[str, tf.dtypes.DType] = {}
 
-    def __init__(self, sep_id: int, positives: bool = False):
-        """Args are the id of [SEP], and whether examples have `positive_ids`."""
+    def __init__(self, sep_id: int, positives: bool = False, teacher: bool = False):
+        """Args are the id of [SEP], and whether examples have `positive_ids` and `teacher`."""
         super().__init__(pack=False, apply_length_check=False)
         self._sep_id = sep_id
-        if positives:
-            more = {"positive_ids": _Spec(tf.int32)}
-            self.TASK_FEATURES, self.MODEL_FEATURES = {**self.TASK_FEATURES, **more}, {**self.MODEL_FEATURES, **more}
+        self._more = _optional(positives, teacher)
+        self.TASK_FEATURES = {**self.TASK_FEATURES, **self._more}
+        self.MODEL_FEATURES = {**self.MODEL_FEATURES, **self._more}
 
     def get_model_feature_lengths(self, task_feature_lengths: Mapping[str, int]) -> Mapping[str, int]:
         """Rows have the task's lengths."""
@@ -97,9 +102,9 @@ class TwoTowerConverter(seqio.FeatureConverter):
                 "document_id": tf.ensure_shape(example["document_id"], [K]),
                 "log_q": tf.ensure_shape(example["log_q"], [K]),
             }
-            if P := task_feature_lengths.get("positive_ids"):
-                converted["positive_ids"] = tf.ensure_shape(example["positive_ids"], [P])
-            return converted
+            return converted | {
+                name: tf.ensure_shape(example[name], [task_feature_lengths[name]]) for name in self._more
+            }
 
         return ds.map(convert)
 
@@ -131,15 +136,19 @@ class JoinedConverter(seqio.FeatureConverter):
     }
     PACKING_FEATURE_DTYPES: Mapping[str, tf.dtypes.DType] = {}
 
-    def __init__(self, sep_id: int):
-        """The argument is the id of [SEP]."""
+    def __init__(self, sep_id: int, teacher: bool = False):
+        """Args are the id of [SEP], and whether examples have `teacher`."""
         super().__init__(pack=False, apply_length_check=False)
         self._sep_id = sep_id
+        self._more = _optional(False, teacher)
+        self.TASK_FEATURES = {**self.TASK_FEATURES, **self._more}
+        self.MODEL_FEATURES = {**self.MODEL_FEATURES, **self._more}
 
     def get_model_feature_lengths(self, task_feature_lengths: Mapping[str, int]) -> Mapping[str, int]:
         """A row is as long as a document alone would be."""
         length = task_feature_lengths["document"]
-        return {"pair": length, "pair_types": length, "document_id": task_feature_lengths["document_id"]}
+        same = {name: task_feature_lengths[name] for name in ("document_id", *self._more)}
+        return {"pair": length, "pair_types": length, **same}
 
     def _convert_features(self, ds: tf.data.Dataset, task_feature_lengths: Mapping[str, int]) -> tf.data.Dataset:
         def convert(example: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -148,7 +157,7 @@ class JoinedConverter(seqio.FeatureConverter):
             return {
                 "pair": pair,
                 "pair_types": _types(pair, self._sep_id),
-                "document_id": tf.ensure_shape(example["document_id"], [K]),
+                **{name: tf.ensure_shape(example[name], [K]) for name in ("document_id", *self._more)},
             }
 
         return ds.map(convert)
@@ -239,6 +248,12 @@ class GenerationConverter(seqio.FeatureConverter):
             return {"source": source, "source_types": _types(source, self._sep_id), "target": target}
 
         return ds.map(convert)
+
+
+def _optional(positives: bool, teacher: bool) -> dict[str, _Spec]:
+    """The features that examples have only where somebody asks for them."""
+    specs = {"positive_ids": (positives, _Spec(tf.int32)), "teacher": (teacher, _Spec(tf.float32))}
+    return {name: spec for name, (is_asked_for, spec) in specs.items() if is_asked_for}
 
 
 def _pad(ids: tf.Tensor, length: int, rows: int | None = None) -> tf.Tensor:

@@ -22,7 +22,7 @@ LABELLED = Shards(
     pair_shards.PATTERN,
     {"counts": tf.io.FixedLenSequenceFeature([], tf.float32, allow_missing=True)}
     | {name: _integers() for name in ("query", "titles", "title_lengths", "texts", "text_lengths", "document_id")},
-    {"positive_ids": _integers()},
+    {"positive_ids": _integers(), "teacher": tf.io.FixedLenSequenceFeature([], tf.float32, allow_missing=True)},
 )
 
 

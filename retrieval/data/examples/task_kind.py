@@ -59,7 +59,7 @@ KINDS.register(
             "document_id": Feature(),
             "log_q": Feature(tf.float32),
         },
-        {"positive_ids": Feature()},
+        {"positive_ids": Feature(), "teacher": Feature(tf.float32)},
     ),
 )
 KINDS.register(

@@ -10,6 +10,7 @@ negatives (of ReQA: a sentence as the title, and its passage):
     positive_ids              of all positives of the query, and of the same query spelled otherwise, trained on or not
     counts                    of each text: in how many records it is the positive; the same of the records with
                               negatives; and how many times these draw it, if each draws one negative
+    teacher                   of each text: the score that a teacher gives to it, where there is one
 """
 
 import array
@@ -25,6 +26,7 @@ import tensorflow as tf
 from retrieval import files, hashing
 from retrieval.data.corpora import passages
 from retrieval.data.labelled.grouping import Example, digest
+from retrieval.data.labelled.teacher_scores import TeacherScores
 from retrieval.data.sets import splits
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.shards.external_sort import Sorter
@@ -42,6 +44,7 @@ def write_pairs(
     num_shards: int,
     positives: int = 0,
     in_order: Callable[[], Iterable[Example]] | None = None,
+    teacher: TeacherScores | None = None,
 ) -> dict[str, Any]:
     """Writes a record for every positive of every query, and `stats.json`; returns it.
 
@@ -54,9 +57,10 @@ def write_pairs(
       in_order: gives examples as files have them, each time that it is called: twice. Then every positive of every
         example gets a record, with the example's own negatives, in this order; `groups` tells the known positives.
         Examples of queries that are not in `groups` are left out.
+      teacher: the scores of all pairs, if records are to have them.
 
     Raises:
-      UserError: there is no query.
+      UserError: there is no query, or the teacher has no score of a pair.
     """
     drawn = _Counter(groups, positives or None, in_order)
     if not drawn.pairs:
@@ -71,7 +75,8 @@ def write_pairs(
             query_ids, *texts = _tokens(vocabulary, query, [*golds, *negatives])
             for gold, tokens in zip(golds, texts):
                 own = [(gold, tokens), *zip(negatives, texts[len(golds) :])]
-                yield _order(query, gold), _record(query_ids, own, drawn, drawn.positive_ids(query))
+                scores = teacher.of(query, [gold, *negatives]) if teacher else None
+                yield _order(query, gold), _record(query_ids, own, drawn, drawn.positive_ids(query), scores)
                 lengths += len(query_ids), sum(map(len, tokens))
 
     if in_order:
@@ -86,6 +91,7 @@ def write_pairs(
         "pairs": drawn.pairs,
         "positives left out": drawn.left_out,
         "most positives": drawn.most_positives,
+        "has teacher": teacher is not None,
         "pairs with negatives": drawn.with_negatives,
         "negatives per pair": round(drawn.negatives / drawn.pairs, 2),
         "queries by negatives": drawn.queries,
@@ -164,7 +170,11 @@ def _tokens(vocabulary: Vocabulary, query: str, texts: Sequence[Candidate]) -> I
 
 
 def _record(
-    query: list[int], texts: Sequence[tuple[Candidate, Any]], drawn: _Counter, positive_ids: np.ndarray
+    query: list[int],
+    texts: Sequence[tuple[Candidate, Any]],
+    drawn: _Counter,
+    positive_ids: np.ndarray,
+    teacher: np.ndarray | None,
 ) -> bytes:
     columns = {
         "query": query,
@@ -178,6 +188,8 @@ def _record(
     features = {name: tf.train.Feature(int64_list=tf.train.Int64List(value=values)) for name, values in columns.items()}
     counts = tf.train.FloatList(value=[count for text, _ in texts for count in drawn.of(text)])
     features["counts"] = tf.train.Feature(float_list=counts)
+    if teacher is not None:
+        features["teacher"] = tf.train.Feature(float_list=tf.train.FloatList(value=teacher.tolist()))
     return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString(deterministic=True)
 
 

@@ -89,7 +89,7 @@ class RerankerRecipe(PairRecipe):
 
     def converter(self, sep_id: int, positives: int = 0) -> seqio.FeatureConverter:
         """As `Recipe.converter`."""
-        return features.JoinedConverter(sep_id)
+        return features.JoinedConverter(sep_id, self.has_teacher)
 
     def check_validation(self) -> None:
         """Checks that labelled queries are held out to validate on."""

@@ -55,7 +55,7 @@ class TwoTowerRecipe(PairRecipe):
 
     def converter(self, sep_id: int, positives: int = 0) -> seqio.FeatureConverter:
         """As `Recipe.converter`."""
-        return features.TwoTowerConverter(sep_id, positives > 0)
+        return features.TwoTowerConverter(sep_id, positives > 0, self.has_teacher)
 
     def check_validation(self) -> None:
         """Checks that something is held out to validate on."""

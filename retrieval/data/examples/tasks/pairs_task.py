@@ -44,6 +44,8 @@ def draw(record: Record, seed: tf.Tensor, lengths: Mapping[str, int], specials: 
         "document_id": tf.gather(record["document_id"], chosen),
         "log_q": tf.math.log(times * weight),
     }
+    if "teacher" in record:
+        example["teacher"] = tf.gather(record["teacher"], chosen)
     if count := lengths.get("positive_ids"):
         example["positive_ids"] = _filled(record["positive_ids"], example["document_id"][0], count)
     return example

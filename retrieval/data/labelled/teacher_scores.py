@@ -1,0 +1,146 @@
+"""A teacher's scores of labelled pairs, as JSON lines; shards of labelled examples carry them for distillation.
+
+    {"query": "a question", "docid": "d7", "score": 3.25}
+    {"query": "a question", "title": "", "text": "a text without an id", "score": -1.5}
+
+A document is named by the id that the labelled example gives it, or by its title and text.
+"""
+
+import array
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from retrieval import files, hashing
+from retrieval.data.labelled.grouping import Example
+from retrieval.data.sets import text_files
+from retrieval.data.sets.beir import Candidate
+from retrieval.errors import UserError
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+def write(path: Path, scored: Iterable[tuple[str, Candidate, float]]) -> int:
+    """Writes queries, documents and scores, whole or not at all; returns how many there are.
+
+    Nine digits give back the same float32.
+    """
+    count = 0
+    with files.atomic(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        for query, text, score in scored:
+            named = {"docid": text.id} if text.id else {"title": text.title, "text": text.text}
+            line = json.dumps({"query": query, **named, "score": float(f"{score:.9g}")}, ensure_ascii=False)
+            file.write(line + "\n")
+            count += 1
+    return count
+
+
+class TeacherScores:
+    """The scores of a file: 12 bytes a pair, whatever the texts."""
+
+    def __init__(self, path: Path):
+        """Reads the file.
+
+        Raises:
+          UserError: it has no line; or one has no query, no document or no finite score, or contradicts another one.
+        """
+        self._path = path
+        keys, scores = array.array("Q"), array.array("f")
+        for key, score, _ in _read(path):
+            keys.append(key)
+            scores.append(score)
+        if not keys:
+            raise UserError(f'{path}: no score in it; {{"query": ..., "docid": ..., "score": ...}} is a line')
+        order = np.argsort(np.asarray(keys), kind="stable")
+        self._keys, self._scores = np.asarray(keys)[order], np.asarray(scores)[order]
+        again = np.flatnonzero((self._keys[1:] == self._keys[:-1]) & (self._scores[1:] != self._scores[:-1]))
+        if len(again):
+            raise UserError(f"{_place_of(path, int(order[again[0] + 1]))}: this pair has another score above; keep one")
+
+    def of(self, query: str, texts: Sequence[Candidate]) -> np.ndarray:
+        """The scores of a query's documents, float32 [N].
+
+        Raises:
+          UserError: one has none.
+        """
+        scores_N = self._find(query, texts)
+        for text, score in zip(texts, scores_N):
+            if np.isnan(score):
+                raise self._missing(query, text, "")
+        return scores_N
+
+    def check(self, groups: Iterable[Example]) -> None:
+        """Checks that every pair has a score.
+
+        Raises:
+          UserError: some have none; the message has the first, and how many they are.
+        """
+        first, pairs, missing = None, 0, 0
+        for query, positives, negatives, _ in groups:
+            texts = [*positives, *negatives]
+            lacks_N = np.isnan(self._find(query, texts))
+            if lacks_N.any():
+                first = first or (query, texts[int(lacks_N.argmax())])
+            pairs, missing = pairs + len(texts), missing + int(lacks_N.sum())
+        if first:
+            raise self._missing(*first, f" {missing} of {pairs} pairs have none.")
+
+    def _missing(self, query: str, text: Candidate, counted: str) -> UserError:
+        name = f"'{text.id}'" if text.id else f"without an id that begins '{(text.title or text.text)[:40]}'"
+        return UserError(
+            f"{self._path}: no score of the query '{query}' with the document {name}.{counted} Score all of them, with "
+            "the stage 'teacher', or leave the examples out"
+        )
+
+    def _find(self, query: str, texts: Sequence[Candidate]) -> np.ndarray:
+        """The scores [N], NaN where there is none."""
+        by_text = self._of_keys([_key_of_text(query, text.title, text.text) for text in texts])
+        by_id = self._of_keys([_key_of_id(query, text.id) for text in texts])
+        return np.where(np.isnan(by_id), by_text, by_id)
+
+    def _of_keys(self, keys: Sequence[int]) -> np.ndarray:
+        keys_N = np.array(keys, np.uint64)
+        places_N = np.minimum(np.searchsorted(self._keys, keys_N), len(self._keys) - 1)
+        return np.where(self._keys[places_N] == keys_N, self._scores[places_N], np.nan).astype(np.float32)
+
+
+def _read(path: Path) -> Iterator[tuple[int, float, str]]:
+    """The key of each pair, its score, and where it stands."""
+    for at, line in text_files.lines(path):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{at}: not valid JSON ({error}); one object a line is needed") from error
+        if not isinstance(record, dict) or not {"docid", "text"} & record.keys():
+            raise UserError(
+                f'{at}: {{"query": ..., "docid": ..., "score": ...}} is needed, or "text" in place of an id'
+            )
+        query = text_files.string(record, "query", at)
+        if "docid" in record:
+            key = _key_of_id(query, text_files.string(record, "docid", at))
+        else:
+            title = text_files.string(record, "title", at, default="")
+            key = _key_of_text(query, title, text_files.string(record, "text", at))
+        yield key, _score(record.get("score"), at), at
+
+
+def _score(value: Any, at: str) -> float:
+    if type(value) not in (int, float) or not abs(value) <= _LARGEST:
+        raise UserError(f"{at}: the score is {value!r}; it must be a finite number of 32 bits")
+    return float(value)
+
+
+def _key_of_id(query: str, id: str) -> int:
+    return hashing.number(query, "id", id)
+
+
+def _key_of_text(query: str, title: str, text: str) -> int:
+    return hashing.number(query, "text", title, text)
+
+
+def _place_of(path: Path, number: int) -> str:
+    """Where the pair of a number stands."""
+    return next(at for place, (_, _, at) in enumerate(_read(path)) if place == number)

@@ -1,0 +1,57 @@
+"""The labelled examples of a run, by query: those of its files, and of the set that is divided for training."""
+
+import contextlib
+import operator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from retrieval.data.corpora import source_paths
+from retrieval.data.labelled import grouping, jsonl_pairs, labelled_format
+from retrieval.data.labelled.grouping import Counts, Example, Groups
+from retrieval.data.sets import beir, splits
+from retrieval.data.sets.candidate_texts import CandidateTexts
+from retrieval.stage_outputs import Run
+
+
+@contextlib.contextmanager
+def opened(run: Run, folder: Path) -> Iterator[tuple[Groups, Counts]]:
+    """The examples, with what is counted on the way.
+
+    Args:
+      folder: where temporary files may lie.
+
+    Raises:
+      UserError: a file is not what its format says.
+    """
+    config, divides = run.config, run.training.exists()
+    of_set = _of_set(run) if divides else ()
+    paths = [Path(path) for path in source_paths.split(config.pairs.files)]
+    pool = config.pairs.pool
+    if divides and run.negatives.exists():  # all that were mined
+        pool = max(pool, run.holder("mine").config.mine.negatives)
+    with labelled_format.grouped(paths, settings(config), folder, pool, of_set) as examples:
+        yield examples
+
+
+def inputs(run: Run) -> Sequence[Path]:
+    """The files of labelled examples, and those that have the texts of their ids."""
+    paths = map(Path, source_paths.split(run.config.pairs.files))
+    return source_paths.existing([*paths, *settings(run.config).text_files])
+
+
+def settings(config: ConfigDict) -> labelled_format.Settings:
+    """What the config says about files of labelled examples."""
+    return labelled_format.Settings.of({name: operator.attrgetter(name)(config) for name in labelled_format.OPTIONS})
+
+
+def _of_set(run: Run) -> Iterator[Example]:
+    """The training questions of a set, with what was mined for them; a base may have mined for others too."""
+    training = beir.read_judged(run.training)
+    with CandidateTexts(run.training / "corpus.jsonl", set(training.candidates)) as texts:
+        yield from grouping.of_set(training, splits.TRAIN, lambda id: texts[texts.row_of[id]])
+    if run.negatives.exists():
+        asked = {training.queries[id] for id in training.qrels[splits.TRAIN]}
+        mined = jsonl_pairs.read(run.negatives / "negatives.jsonl", Counts())
+        yield from (example for example in mined if example.query in asked)

@@ -1,0 +1,108 @@
+"""The stage `teacher`: a reranker's scores of all labelled pairs, once, for the models that learn from it.
+
+Distillation trains on the labelled examples of the stage `pairs`, with these scores beside them.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from retrieval.config.fields import TEXT, Field, declare, whole
+from retrieval.data.labelled import teacher_scores
+from retrieval.data.labelled.grouping import Groups
+from retrieval.data.sets.beir import Candidate
+from retrieval.errors import UserError
+from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.recipes import rerankers
+from retrieval.runtime import hosts
+from retrieval.stage_outputs import Run
+from retrieval.stages import labelled_groups
+from retrieval.stages.scored_pairs import Scorer
+
+_log = logging.getLogger(__name__)
+
+FOLDER = "teacher"
+_MODEL = "config.teacher.model"
+_PAIRS = tuple(f"pairs.{name}" for name in ("files", "format", "queries", "collection", "pool"))
+
+declare(
+    "teacher",
+    model=Field("", TEXT, "the teacher: work directory of a reranker, or folder of a cross-encoder"),
+    shard_size=Field(8192, whole(1), "pairs of a file of scores; a run that was killed goes on after the last one"),
+)
+
+
+def scores_file(run: Run) -> Path | None:
+    """The file of the scores that the stage has written; None where the run and its base have no such stage."""
+    holder = run.holder("teacher")
+    return holder.folder / FOLDER / "scores.jsonl" if "teacher" in holder.config.stages else None
+
+
+def teach(run: Run) -> dict[str, Any]:
+    """Writes `teacher/scores.jsonl`, which `teacher_scores` describes; returns how many pairs it has."""
+    folder, fields = run.folder / FOLDER, run.config.teacher
+    folder.mkdir(exist_ok=True)
+    scorer = Scorer(run.config, rerankers.open_reranker(run, fields.model, _MODEL), fields.shard_size)
+    with labelled_groups.opened(run, folder) as (groups, _):
+        queries = [group.query for group in groups]
+        total = sum(len(group.positives) + len(group.negatives) for group in groups)
+        scores_P, seconds = scorer.score(folder / "scores", queries, _pairs(groups), total, lambda text: text)
+        scored = ((queries[place], text, float(score)) for (place, text), score in zip(_pairs(groups), scores_P))
+        hosts.on_first(lambda: teacher_scores.write(folder / "scores.jsonl", scored))
+    _log.info("teacher: %d pairs of %d queries", total, len(queries))
+    return {"pairs": total, "queries": len(queries), "seconds per pair": round(seconds, 6)}
+
+
+def _pairs(groups: Groups) -> Iterator[tuple[int, Candidate]]:
+    """The place of a query and a document, of all pairs."""
+    for place, group in enumerate(groups):
+        for text in (*group.positives, *group.negatives):
+            yield place, text
+
+
+def check_settings(config: ConfigDict) -> None:
+    """Checks that there is a teacher.
+
+    Raises:
+      UserError: there is none.
+    """
+    if not config.teacher.model:
+        raise UserError(
+            f"{_MODEL} is empty: name the work directory of a reranker, or the folder of a cross-encoder, whose scores "
+            "are to be learned"
+        )
+
+
+def check(run: Run) -> None:
+    """Checks that the teacher is a reranker.
+
+    Raises:
+      UserError: it is none.
+    """
+    rerankers.check(run, run.config.teacher.model, _MODEL)
+
+
+def inputs(run: Run) -> Sequence[Path]:
+    """The labelled examples, and what tells whether the teacher has changed."""
+    return [*labelled_groups.inputs(run), *rerankers.inputs(run, run.config.teacher.model, _MODEL)]
+
+
+STAGES.register(
+    "teacher",
+    Stage(
+        teach,
+        check_settings=(check_settings,),
+        check=(check,),
+        reads="`training/`, `negatives/`, labelled examples, a reranker",
+        writes="`teacher/scores.jsonl`: the reranker's score of every labelled pair",
+        settings=("teacher", "split", *_PAIRS, "data.query_length", "data.document_length", "model.dtype"),
+        uses=("encode.batch_tokens",),
+        needs=("prepare", "sets", "mine"),
+        inputs=inputs,
+        outputs=(FOLDER,),
+        everywhere=True,
+    ),
+)

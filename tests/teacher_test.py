@@ -1,0 +1,202 @@
+"""A teacher's scores: their file, the records that carry them, and distillation from end to end on a toy set."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from support.tiny import execute, make_run
+from support.tiny_pairs import spread
+
+from retrieval.data.labelled.grouping import Example
+from retrieval.data.labelled.teacher_scores import TeacherScores, write
+from retrieval.data.sets.beir import Candidate
+from retrieval.data.tokenizers import tokenizer_files
+from retrieval.errors import UserError
+from retrieval.models.cross_encoder import CrossEncoder
+from retrieval.models.cross_encoder_folder import write_cross_encoder
+from retrieval.models.text import Text
+from retrieval.models.transformer import TransformerConfig
+from retrieval.pipeline import preflight, records
+from retrieval.recipes import examples
+from retrieval.recipes.placement import make_mesh
+from retrieval.recipes.recipe import recipe_of
+
+TEXTS = [Candidate("d1", "", "one"), Candidate("", "a title", "two"), Candidate("d3", "", "three")]
+GROUP = Example("a question", tuple(TEXTS[:1]), tuple(TEXTS[1:]))
+
+
+def test_scores_come_back_bit_for_bit(tmp_path):
+    values = np.random.default_rng(0).normal(size=3).astype(np.float32)
+    count = write(tmp_path / "scores.jsonl", (("a question", *pair) for pair in zip(TEXTS, values)))
+    scores = TeacherScores(tmp_path / "scores.jsonl")
+    np.testing.assert_array_equal(scores.of("a question", TEXTS[::-1]), values[::-1], strict=True)
+    assert count == 3 and scores.check([GROUP]) is None
+    first = json.loads((tmp_path / "scores.jsonl").read_text().splitlines()[0])
+    assert first == {"query": "a question", "docid": "d1", "score": pytest.approx(values[0], rel=1e-8)}
+
+
+def test_a_text_has_the_score_that_its_id_or_its_words_have(tmp_path):
+    lines = [
+        {"query": "q", "text": "one", "score": 1},
+        {"query": "q", "docid": "d3", "score": 3},
+        {"query": "r", "docid": "d3", "score": 4},
+    ]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    scores = TeacherScores(tmp_path / "x.jsonl")
+    assert scores.of("q", [TEXTS[0], TEXTS[2]]).tolist() == [1, 3] and scores.of("r", [TEXTS[2]]).tolist() == [4]
+
+
+def test_missing_pairs_are_counted_and_the_first_is_named(tmp_path):
+    write(tmp_path / "x.jsonl", [("a question", TEXTS[0], 1.0)])
+    scores = TeacherScores(tmp_path / "x.jsonl")
+    message = r"x\.jsonl: no score of the query 'a question' with the document without an id that begins 'a title'"
+    with pytest.raises(UserError, match=rf"{message}. 2 of 3 pairs have none\."):
+        scores.check([GROUP])
+    with pytest.raises(UserError, match="with the document 'd3'"):
+        scores.of("a question", [TEXTS[0], TEXTS[2]])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 2: not valid JSON"),
+        ('{"query": "q", "score": 1}', 'line 2: .*or "text" in place of an id'),
+        ('{"docid": "d", "score": 1}', "line 2: "),
+        ('{"query": "q", "docid": "d", "score": NaN}', "line 2: the score is nan"),
+        ('{"query": "q", "docid": "d", "score": "1"}', "line 2: the score is '1'"),
+        ('{"query": "q", "docid": "d", "score": 1e39}', r"line 2: the score is 1e\+39"),
+        ('{"query": "q", "docid": "d1", "score": 2}', "line 2: this pair has another score above"),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path, line, message):
+    (tmp_path / "x.jsonl").write_text('{"query": "q", "docid": "d1", "score": 1}\n' + line + "\n")
+    with pytest.raises(UserError, match=message):
+        TeacherScores(tmp_path / "x.jsonl")
+    (tmp_path / "x.jsonl").write_text("\n")
+    with pytest.raises(UserError, match="no score in it"):
+        TeacherScores(tmp_path / "x.jsonl")
+
+
+@pytest.fixture(scope="module")
+def mined(inputs, tmp_path_factory):
+    """The toy questions with BM25's negatives."""
+    changes = {"stages": ("prepare", "sets", "index", "mine"), "split.ratio": 0.5, "split.validation": 0.25}
+    run = make_run("dpr_mined", inputs, tmp_path_factory.mktemp("mined") / "run", **changes | {"mine.last": 20})
+    execute(run)
+    return run
+
+
+@pytest.fixture(scope="module")
+def teacher(mined, tmp_path_factory):
+    """A cross-encoder of the run's vocabulary, and its folder."""
+    folder, vocabulary = tmp_path_factory.mktemp("models") / "teacher", mined.load_vocabulary()
+    folder.mkdir()
+    sizes = dict(num_layers=1, hidden_size=8, num_heads=2, mlp_size=12, max_length=48, dropout=0.0)
+    model = spread(CrossEncoder(TransformerConfig(vocab_size=len(vocabulary), **sizes), 1, rngs=nnx.Rngs(0)))
+    write_cross_encoder(folder, model)
+    tokenizer_files.write_tokenizer(folder, vocabulary, length=48, types=2)
+    return folder, model
+
+
+def student(mined, inputs, folder, teacher, **changes):
+    changes = {
+        "base": str(mined.folder),
+        "corpus": "",
+        "stages": ("teacher", "pairs", "train"),
+        "teacher.model": str(teacher),
+        "train.loss": "margin_mse",
+        "train.batch_size": 8,
+        "data.negatives": 2,
+        "loop.validate_every": 0,
+        "model.encoder": "bow_mlp",
+        **changes,
+    }
+    return make_run("dpr_mined", inputs, folder, **changes)
+
+
+@pytest.fixture(scope="module")
+def distilled(mined, inputs, teacher, tmp_path_factory):
+    run = student(mined, inputs, tmp_path_factory.mktemp("student") / "run", teacher[0])
+    preflight.check(run, run.config.stages)
+    execute(run)
+    return run
+
+
+def test_batches_carry_the_scores_of_the_teacher(distilled, teacher):
+    """Each is that of the query and the document that stand beside it."""
+    vocabulary, (_, model) = distilled.load_vocabulary(), teacher
+    batch = next(examples.make_batches(distilled, vocabulary, make_mesh(distilled.config)))
+    assert batch["teacher"].shape == (8, 3) and batch["teacher"].dtype == np.float32
+    for query, documents, scores in zip(*(np.asarray(batch[name]) for name in ("query", "document", "teacher"))):
+        beginning = [id for id in query.tolist() if id]
+        rows = np.zeros((3, 48), np.int32)
+        for row, ids in zip(rows, documents.tolist()):
+            body = [id for id in ids[1:] if id not in (0, vocabulary.sep_id)]
+            pair = [*[*beginning, *body][:47], vocabulary.sep_id]
+            row[: len(pair)] = pair
+        types = np.where((np.arange(48) >= len(beginning)) & (rows > 0), 1, 0)
+        expected = model.scores(Text.from_ids(jnp.asarray(rows), jnp.asarray(types, jnp.int32)))
+        np.testing.assert_allclose(scores, expected, atol=1e-4)
+    assert np.asarray(batch["teacher"]).std() > 0.01
+
+
+def test_two_towers_learn_from_them(distilled, mined):
+    lines = [json.loads(line) for line in (distilled.folder / "metrics" / "train.jsonl").read_text().splitlines()]
+    assert all(np.isfinite(line["loss"]) and "spread" in line for line in lines)
+    told = records.details(distilled, "teacher")
+    assert told["queries"] == 9 and told["pairs"] > 9
+    scores = (distilled.folder / "teacher" / "scores.jsonl").read_text().splitlines()
+    assert len(scores) == told["pairs"]
+
+
+def test_a_file_of_scores_serves_as_the_stage_does(distilled, mined, inputs, tmp_path):
+    """A reranker can learn from a teacher, too."""
+    path = distilled.folder / "teacher" / "scores.jsonl"
+    changes = {"stages": ("pairs",), "pairs.teacher": str(path), "teacher.model": "", "train.loss": "kl_divergence"}
+    run = student(mined, inputs, tmp_path / "run", "", **changes)
+    preflight.check(run, run.config.stages)
+    execute(run)
+    ours, theirs = (sorted((of.folder / "pairs").glob("*.tfrecord")) for of in (run, distilled))
+    assert [one.read_bytes() for one in ours] == [one.read_bytes() for one in theirs]
+    config = run.config.copy_and_resolve_references()
+    config.recipe, config.model.encoder = "reranker", "transformer"
+    reader = run.__class__(config, run.folder, run.lock)
+    assert recipe_of(config).has_teacher
+    batch = next(examples.make_batches(reader, run.load_vocabulary(), make_mesh(config)))
+    assert batch["pair"].shape == (8, 3, 48) and batch["teacher"].shape == (8, 3)
+
+
+def test_a_teacher_that_lacks_pairs_leaves_no_shards(distilled, mined, inputs, tmp_path):
+    lines = (distilled.folder / "teacher" / "scores.jsonl").read_text().splitlines()
+    (tmp_path / "some.jsonl").write_text("\n".join(lines[:-2]) + "\n")
+    changes = {"stages": ("pairs",), "pairs.teacher": str(tmp_path / "some.jsonl")}
+    run = student(mined, inputs, tmp_path / "run", "", **changes)
+    with pytest.raises(UserError, match=rf"some\.jsonl: no score of .* 2 of {len(lines)} pairs have none"):
+        execute(run)
+    assert not list((run.folder / "pairs").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"stages": ("pairs", "train")}, "the labelled pairs have none: set config.pairs.teacher"),
+        ({"teacher.model": ""}, r"config\.teacher\.model is empty"),
+        ({"teacher.model": "absent/folder"}, "absent/folder: not a work directory"),
+        ({"mine.refresh_every": 2, "mine.refresh_share": 0.5}, "which negatives mined anew would lack"),
+        ({"pairs.teacher": "absent.jsonl"}, "absent.jsonl: no such file or folder, in config.pairs.teacher"),
+    ],
+)
+def test_a_missing_teacher_is_said_before_the_run(mined, inputs, teacher, tmp_path, changes, message):
+    run = student(mined, inputs, tmp_path / "run", teacher[0], **changes)
+    with pytest.raises(UserError, match=message):
+        preflight.check(run, run.config.stages)
+
+
+def test_pairs_of_no_teacher_are_refused(mined, inputs, teacher, tmp_path):
+    run = student(mined, inputs, tmp_path / "run", teacher[0], **{"stages": ("pairs",), "train.loss": "two_way_nll"})
+    execute(run)
+    run.config.train.loss = "margin_mse"
+    with pytest.raises(UserError, match="learns from a teacher's scores, and these pairs have none"):
+        examples.make_batches(run, run.load_vocabulary(), make_mesh(run.config))
