@@ -103,7 +103,8 @@ class RerankerRecipe(PairRecipe):
 
     def watched(self, write: Callable[[int, dict[str, float]], None]) -> Callable[[int, dict[str, float]], None]:
         """As `Recipe.watched`: the scores of a query's candidates must not become all alike."""
-        return Collapse(write)
+        train = self.config.train
+        return Collapse(write, train.steps, int(train.warmup_ratio * train.steps))
 
     def objective(self, bound: Callable[[Any], Any]) -> Objective:
         """The loss that the config names, of the logits or the scores of a batch."""
