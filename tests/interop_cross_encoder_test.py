@@ -12,12 +12,16 @@ import pytest
 from flax import nnx
 from support.tiny_pairs import spread
 
+from retrieval.data.sets.beir import Candidate
+from retrieval.data.tokenizers import tokenizer_files
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.models.cross_encoder import CrossEncoder
 from retrieval.models.cross_encoder_folder import read_cross_encoder, write_cross_encoder
 from retrieval.models.hugging_face import BertFolder
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
+from retrieval.recipes.pair_scores import Lengths, document_bodies, joined, query_beginnings
+from retrieval.recipes.towers import token_types
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["USE_TF"] = "0"  # transformers 4 would take our TensorFlow, and miss a package
@@ -88,3 +92,22 @@ def test_a_model_of_theirs_gives_the_same_logits_here(classes, tmp_path):
     with torch.no_grad():
         expected = theirs(input_ids=ids, attention_mask=(ids != 0).long(), token_type_ids=types).logits
     np.testing.assert_allclose(model(pairs, None), expected.numpy(), rtol=0, atol=1e-5)
+
+
+def test_the_files_of_an_export_cut_documents_as_reranking_does(tmp_path):
+    """With the tokenizer's files that the stage writes; the third document is too long, and one has a title."""
+    model = spread(CrossEncoder(CONFIG, 2, rngs=nnx.Rngs(0)), size=0.2)
+    write_cross_encoder(tmp_path, model)
+    tokenizer_files.write_tokenizer(tmp_path, VOCABULARY, length=16, types=2)
+    queries = [query for query, _ in PAIRS] * 2
+    items = [Candidate("", title, passage) for title in ("", "zebras") for _, passage in PAIRS]
+    lengths = Lengths(query=8, row=16)
+    beginnings = query_beginnings(VOCABULARY, queries, lengths)
+    bodies = document_bodies(VOCABULARY, items, lengths)
+    rows = [joined(*pair, VOCABULARY.sep_id, lengths) for pair in zip(beginnings, bodies)]
+    assert max(map(len, rows)) == 16
+    ids = np.array([row + [0] * (16 - len(row)) for row in rows], np.int32)
+    ours = model.scores(Text.from_ids(jnp.asarray(ids), jnp.asarray(token_types(ids, VOCABULARY.sep_id))))
+    theirs = sentence_transformers.CrossEncoder(str(tmp_path), device="cpu")
+    scores = theirs.predict([(query, f"{item.title} {item.text}".strip()) for query, item in zip(queries, items)])
+    np.testing.assert_allclose(scores, ours, rtol=0, atol=1e-5)
