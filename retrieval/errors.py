@@ -23,8 +23,8 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
       known: every name that would have been accepted; of very many the first are listed.
     """
     known = sorted(known)
-    found = near(name, known)
-    hint = f"did you mean {' or '.join(found)}? " if found else ""
+    meant = near(name, known)
+    hint = f"did you mean {' or '.join(meant)}? " if meant else ""
     return UserError(f"unknown {kind} '{name}': {hint}known: {listed(known)}")
 
 

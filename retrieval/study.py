@@ -97,13 +97,13 @@ def read_table(config: ConfigDict, folder: Path) -> dict[str, Entry]:
     """
     entries, folder = {}, folder.absolute()
     for name in config.runs:
-        own = ConfigDict(config.runs[name].to_dict())  # references to the study's fields become values
-        needs = tuple(dict.fromkeys(n for n in (own.base, own.train.init_from) if n in config.runs))
-        if own.base in config.runs:
-            own.base = str(folder / own.base)
-        if own.train.init_from in config.runs:
-            own.train.init_from = str(folder / own.train.init_from)
-        entries[name] = Entry(name, Run(own, folder / name, REPOSITORY / "requirements.lock"), needs)
+        run_config = ConfigDict(config.runs[name].to_dict())  # references to the study's fields become values
+        needs = tuple(dict.fromkeys(n for n in (run_config.base, run_config.train.init_from) if n in config.runs))
+        if run_config.base in config.runs:
+            run_config.base = str(folder / run_config.base)
+        if run_config.train.init_from in config.runs:
+            run_config.train.init_from = str(folder / run_config.train.init_from)
+        entries[name] = Entry(name, Run(run_config, folder / name, REPOSITORY / "requirements.lock"), needs)
     ordered: dict[str, Entry] = {}
     for name in entries:
         _add(entries, name, (), ordered)
@@ -138,23 +138,25 @@ def check_sources(config: ConfigDict, entries: Sequence[Entry]) -> None:
     runs = _by_folder(entries)
     pairs: dict[str, int] = {}  # to train on, by the folder of the run that divides the questions
     for entry in entries:
-        own = entry.run.config
+        config_of_run = entry.run.config
         try:
-            if "prepare" in own.stages:
-                prepare.check_settings(own)
-                prepare.check_files(own)
-            if "sets" in own.stages:
-                sets.check(own, "prepare" in own.stages or bool(entry.needs))
-                for form, field in sets.formats(own):
+            if "prepare" in config_of_run.stages:
+                prepare.check_settings(config_of_run)
+                prepare.check_files(config_of_run)
+            if "sets" in config_of_run.stages:
+                sets.check(config_of_run, "prepare" in config_of_run.stages or bool(entry.needs))
+                for form, field in sets.formats(config_of_run):
                     value = preview(form.name, field)
-                    if value and value.name == own.split.set:
-                        _, training = splits.split(value, own.split.ratio, own.split.validation, own.split.seed)
+                    if value and value.name == config_of_run.split.set:
+                        _, training = splits.split(
+                            value, config_of_run.split.ratio, config_of_run.split.validation, config_of_run.split.seed
+                        )
                         pairs[str(entry.run.folder)] = sum(map(len, training.qrels[splits.TRAIN].values()))
         except UserError as error:
             empty = [f"config.{name}" for name, value in config.items() if value == ""]
             hint = f"; of the study: empty {', '.join(empty)}" if empty else ""
             raise UserError(f"run '{entry.name}' of the study: {error}{hint}") from error
-        if "train" in own.stages:
+        if "train" in config_of_run.stages:
             _check_labels(entry, runs, pairs)
 
 
@@ -174,8 +176,8 @@ def pretrainings(table: Mapping[str, Entry]) -> dict[str, str]:
     origins: dict[str, str] = {}
     for name, entry in table.items():  # after those that it needs
         trained = _holder(entry.run, "train", runs)
-        own = trained.config.train.init_from if trained else _outside(entry.run, runs)
-        start = own or str((trained or entry.run).folder)
+        init_from = trained.config.train.init_from if trained else _outside(entry.run, runs)
+        start = init_from or str((trained or entry.run).folder)
         origins[name] = origins.get(names.get(start, ""), names.get(start, start))
     return origins
 

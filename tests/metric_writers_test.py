@@ -20,7 +20,7 @@ def config(wandb=""):
 
 
 def write(folder, config, after, steps):
-    writer = metric_writers.open_writer(folder, config, after)
+    writer = metric_writers.open_writer(folder, after, config.loop.wandb, config.to_json())
     for step in steps:
         writer(step, {"loss": 10.0 - step, "skipped": math.nan if step == 2 else 0.0})
     return writer
@@ -95,7 +95,7 @@ def test_a_disk_that_is_full_for_tensorboard_is_an_error_of_files(tmp_path, monk
     def full(*_):
         raise tf.errors.ResourceExhaustedError(None, None, "No space left on device\nand more")
 
-    writer = metric_writers.open_writer(tmp_path, config(), after=0)
+    writer = metric_writers.open_writer(tmp_path, 0, "", "{}")
     monkeypatch.setattr(writer._writers[0]._tensorboard, name, full)
     with pytest.raises(OSError, match=r"^No space left on device$"):
         writer(1, {"loss": 1.0})

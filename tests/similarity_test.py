@@ -2,12 +2,10 @@
 
 import numpy as np
 import pytest
-from conftest import REPOSITORY
 
 from configs import ict_bfs_wlp, seed_encoder
 from retrieval.errors import UserError
 from retrieval.evaluation.text_similarity import similarity_by_length
-from retrieval.stage_outputs import Run
 from retrieval.stages.similarity import default_lengths
 
 # Text i is [CLS] = 1, then 10 + i again and again, then [SEP] = 2; its length is 8 + 8 * (i % 2).
@@ -58,10 +56,10 @@ def test_too_few_texts_of_a_length():
         similarity_by_length(axes, TEXTS, [17], 10, 0)
 
 
-def test_there_are_texts_of_the_lengths_that_are_taken_by_default(tmp_path):
+def test_there_are_texts_of_the_lengths_that_are_taken_by_default():
     """Passages of at most 80 and 510 tokens, and [CLS] and [SEP]; documents have 96 and 512."""
     lengths = [
-        default_lengths(Run(config, tmp_path, REPOSITORY / "requirements.lock"))
+        default_lengths(config.data.document_length, config.prepare.longest_passage)
         for config in (ict_bfs_wlp.get_config("local"), seed_encoder.get_config())
     ]
     assert lengths == [[10, 20, 41, 82], [64, 128, 256, 512]]

@@ -65,8 +65,8 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     if not overrides:
         return rest
     if CONFIG.value is None:
-        kept = _kept(overrides[0])
-        argv, plain = ([words[0], kept, *words[1:]] for words in (argv, plain))
+        flag = _kept(overrides[0])
+        argv, plain = ([words[0], flag, *words[1:]] for words in (argv, plain))
         _parse(plain)
     _load_plugins(plain, overrides)
     config: Any = CONFIG.value
@@ -115,8 +115,8 @@ def run(main: Callable[[Sequence[str]], int | None], manual: Callable[[], str] |
     except OSError as error:
         _fail(_explain(error))
     except Exception as error:
-        if told := platforms.told(error):
-            _fail(told)
+        if advice := platforms.told(error):
+            _fail(advice)
         if hosts.is_alone():
             raise
         hosts.leave_after(error)

@@ -10,13 +10,13 @@ FOLDER = REPOSITORY / "configs"
 
 def described(folder: Path = FOLDER) -> dict[str, str]:
     """The experiments below a folder, and what each says of itself first; a file without `get_config` is a helper."""
-    found = {}
+    experiments = {}
     for path in sorted(folder.rglob("*.py")):
         module = ast.parse(path.read_text(encoding="utf-8"))
         if any(isinstance(node, ast.FunctionDef) and node.name == "get_config" for node in module.body):
             what = (ast.get_docstring(module) or "").partition("\n\n")[0]
-            found[path.relative_to(folder.parent).as_posix()] = " ".join(what.split())
-    return found
+            experiments[path.relative_to(folder.parent).as_posix()] = " ".join(what.split())
+    return experiments
 
 
 def expanded(value: str) -> str:

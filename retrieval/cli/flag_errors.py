@@ -22,8 +22,8 @@ def no_config(flag: str) -> UserError:
         return UserError(f"{flag}: no get_config in it; take a config such as configs/ict_bfs_wlp.py:local")
     known = list(config_files.described())
     names = {Path(file).stem: file for file in reversed(known)}
-    found = [names[name] for name in near(path.stem, names)]
-    hint = f"did you mean --config={' or '.join(found)}? " if found else ""
+    meant = [names[name] for name in near(path.stem, names)]
+    hint = f"did you mean --config={' or '.join(meant)}? " if meant else ""
     return UserError(f"{flag}: no such file; {hint}known: {listed(known)}")
 
 
@@ -41,13 +41,19 @@ def unknown_flag(name: str) -> UserError:
     config = flags.FLAGS["config"].value  # the flags count as not parsed
     fields = [f"config.{field}" for field in _fields(config)] if isinstance(config, ConfigDict) else []
     modules = flags.FLAGS.flags_by_module_dict().items()
-    own = [flag.name for module, found in modules if "retrieval" in module for flag in found if "." not in flag.name]
-    meant = near(name, own)[:1] + [field for field in fields if field.endswith(f".{name}")][:2]
+    ours = [
+        flag.name
+        for module, of_module in modules
+        if "retrieval" in module
+        for flag in of_module
+        if "." not in flag.name
+    ]
+    meant = near(name, ours)[:1] + [field for field in fields if field.endswith(f".{name}")][:2]
     if not meant:
-        return unknown_name("flag", f"--{name}", [f"--{flag}" for flag in own])
+        return unknown_name("flag", f"--{name}", [f"--{flag}" for flag in ours])
     return UserError(
         f"unknown flag '--{name}': did you mean {' or '.join(f'--{flag}' for flag in meant)}? "
-        f"known: {', '.join(f'--{flag}' for flag in sorted(own))}, and --config.FIELD for every field of the config"
+        f"known: {', '.join(f'--{flag}' for flag in sorted(ours))}, and --config.FIELD for every field of the config"
     )
 
 

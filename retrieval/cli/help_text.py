@@ -26,8 +26,8 @@ def text(introduction: str) -> str:
         "Fields (--config.FIELD=VALUE)": reference.lines(),
         "Flags": _flags(),
     }
-    told = [f"{title}:\n" + "\n".join(f"  {line}" for line in lines) for title, lines in parts.items()]
-    return "\n\n".join([introduction.strip(), *told])
+    sections = [f"{title}:\n" + "\n".join(f"  {line}" for line in lines) for title, lines in parts.items()]
+    return "\n\n".join([introduction.strip(), *sections])
 
 
 def _stages() -> Iterator[str]:
@@ -37,7 +37,7 @@ def _stages() -> Iterator[str]:
 
 
 def _flags() -> Iterator[str]:
-    for module, found in flags.FLAGS.flags_by_module_dict().items():  # of the program itself it is its path
-        for flag in found if "retrieval" in module else ():
+    for module, of_module in flags.FLAGS.flags_by_module_dict().items():  # of the program itself it is its path
+        for flag in of_module if "retrieval" in module else ():
             if "." not in flag.name:
                 yield f"--{flag.name}: {flag.help}"

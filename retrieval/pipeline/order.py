@@ -86,12 +86,12 @@ def _check_settings(run: WorkDirectory, names: Sequence[str], name: str, need: s
 def _check_outdated(run: WorkDirectory, names: Sequence[str], place: int) -> None:
     """What a stage reads was made from what there is when it comes to read it."""
     name = names[place]
-    found = outdated(run, name, names[:place])
-    if not found:
+    stale = outdated(run, name, names[:place])
+    if not stale:
         return
-    need, holder = found[0]
+    need, holder = stale[0]
     is_own = holder.folder == run.folder
-    again = [need for need, of in found if of.folder == holder.folder]
+    again = [need for need, of in stale if of.folder == holder.folder]
     again = to_make(run if is_own else holder, [*names, *again] if is_own else again)
     where = "" if is_own else f" in {holder.place}"
     raise UserError(

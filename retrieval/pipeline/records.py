@@ -99,7 +99,7 @@ def outdated(run: WorkDirectory, name: str, before: Collection[str] = ()) -> lis
     Args:
       before: stages of the run that are to run before: what they make again counts as changed.
     """
-    found: list[tuple[str, WorkDirectory]] = []
+    stale: list[tuple[str, WorkDirectory]] = []
     for need, holder in fitting(run, name):
         is_own = holder.folder == run.folder
         whole = run if is_own else holder  # a stage that looks back sees its own run without what comes later
@@ -107,9 +107,9 @@ def outdated(run: WorkDirectory, name: str, before: Collection[str] = ()) -> lis
             continue
         made = record_of(whole, need)["inputs"]["stages"]
         if made != _made(whole, need) or (is_own and _changes(run, need, before)):
-            found.append((need, whole))
-    is_idle = found and is_current(run, name) and not _changes(run, name, before)
-    return [] if is_idle and not STAGES[name].always else found
+            stale.append((need, whole))
+    is_idle = stale and is_current(run, name) and not _changes(run, name, before)
+    return [] if is_idle and not STAGES[name].always else stale
 
 
 def to_make(run: WorkDirectory, names: Collection[str]) -> list[str]:
@@ -124,7 +124,7 @@ def to_make(run: WorkDirectory, names: Collection[str]) -> list[str]:
 
 
 def _to_make_before(run: WorkDirectory, name: str, names: Collection[str]) -> set[str]:
-    found: set[str] = set()
+    chosen: set[str] = set()
     for need, holder in needs(run, name):
         is_own = holder.folder == run.folder and need in run.config.stages
         if not is_own or (STAGES[need].fixed and is_done(run, need)):
@@ -132,8 +132,8 @@ def _to_make_before(run: WorkDirectory, name: str, names: Collection[str]) -> se
         before = _to_make_before(run, need, names)
         stays = has_settings(run, need) and record_of(run, need)["inputs"]["stages"] == _made(run, need)
         if before or not stays or (need in names and not is_current(run, need)):
-            found |= before | {need}
-    return found
+            chosen |= before | {need}
+    return chosen
 
 
 def has_settings(run: WorkDirectory, name: str) -> bool:

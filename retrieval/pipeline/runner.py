@@ -63,8 +63,8 @@ def check_run(run: WorkDirectory, fixed: Collection[str] = ()) -> None:
     """
     path = run.folder / CONFIG
     if not path.exists():
-        found = run.folder.iterdir() if run.folder.exists() else ()
-        if not all(item.name in (files.LOCK, files.MIRROR) or files.is_temporary(item) for item in found):
+        items = run.folder.iterdir() if run.folder.exists() else ()
+        if not all(item.name in (files.LOCK, files.MIRROR) or files.is_temporary(item) for item in items):
             raise UserError(
                 f"{run.folder} is not empty and not a work directory (no config.json): use another --workdir"
             )
@@ -218,8 +218,8 @@ def _refuse_other_texts(run: WorkDirectory, name: str) -> None:
             ours = run.holder(below)
             if below not in STAGES[name].texts_of or ours.folder == theirs.folder:
                 continue
-            made, there = ((read_record(of, below) or {}).get("outputs", {}) for of in (ours, theirs))
-            if other := next((file for file, sum in made.items() if there.get(file) != sum), None):
+            made, theirs_made = ((read_record(of, below) or {}).get("outputs", {}) for of in (ours, theirs))
+            if other := next((file for file, sum in made.items() if theirs_made.get(file) != sum), None):
                 raise UserError(
                     f"stage '{name}' would read what stage '{need}' of {holder.place} made, which has another {other} "
                     f"than {ours.place}: add '{need}' to config.stages, or take the '{below}' of the base"

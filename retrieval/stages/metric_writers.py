@@ -52,10 +52,12 @@ class Writer(Protocol):
         """After the last step."""
 
 
-def open_writer(folder: Path, config: ConfigDict, after: int) -> Writer:
-    """The writer of a work directory: of the first host all that the config asks for, of the others none.
+def open_writer(folder: Path, after: int, project: str, settings: str) -> Writer:
+    """The writer of a work directory; the hosts of a pod but the first write nothing.
 
     Args:
+      project: of Weights & Biases, or '' for none.
+      settings: what that shows as the run's config, JSON.
       after: the step that training goes on from; what a run that was cut off wrote for later ones is dropped.
 
     Raises:
@@ -64,8 +66,8 @@ def open_writer(folder: Path, config: ConfigDict, after: int) -> Writer:
     if not hosts.is_first():
         return _Several([])
     writers: list[Writer] = [_Files(folder / "metrics", after)]
-    if config.loop.wandb:
-        writers.append(_Wandb(folder, config))
+    if project:
+        writers.append(_Wandb(folder, project, settings))
     return _Several(writers)
 
 
@@ -104,13 +106,13 @@ class _Files:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "train.jsonl"
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-        kept = [line for line in lines if _step_of(line) <= after]
-        files.write_text(path, "".join(f"{line}\n" for line in kept))
+        earlier = [line for line in lines if _step_of(line) <= after]
+        files.write_text(path, "".join(f"{line}\n" for line in earlier))
         self._lines = path.open("a", encoding="utf-8")
         for events in folder.glob("events.out.tfevents.*"):
             events.unlink()
         self._tensorboard = metric_writers.SummaryWriter(str(folder))
-        for metrics in map(json.loads, kept):
+        for metrics in map(json.loads, earlier):
             step, finite = metrics.pop("step"), {name: value for name, value in metrics.items() if value is not None}
             with _telling_failures():
                 self._tensorboard.write_scalars(step, finite)
@@ -146,17 +148,17 @@ class _Wandb:
     after a cut it ignores, and these have the same metrics.
     """
 
-    def __init__(self, folder: Path, config: ConfigDict):
+    def __init__(self, folder: Path, project: str, settings: str):
         path = folder / "metrics" / "wandb_id"
         if not path.exists():
             files.write_text(path, secrets.token_hex(4) + "\n")
-        self._run = _import_wandb(config.loop.wandb).init(
-            project=config.loop.wandb,
+        self._run = _import_wandb(project).init(
+            project=project,
             id=path.read_text(encoding="utf-8").strip(),
             resume="allow",
             name=folder.resolve().name,
             dir=str(folder),
-            config=json.loads(config.to_json()),
+            config=json.loads(settings),
         )
 
     def __call__(self, step: int, metrics: dict[str, float]) -> None:

@@ -79,8 +79,8 @@ def write_pairs(run: Run) -> dict[str, Any]:
         )
     files.remove_temporaries(run.pairs)
     left_out = {what: number for what, number in counts.left_out.items() if number}
-    told = {"validation queries": held_out, "evaluated queries": evaluated, "left out": left_out}
-    return statistics | told | {"vocabulary": vocabulary.fingerprint}
+    queries = {"validation queries": held_out, "evaluated queries": evaluated, "left out": left_out}
+    return statistics | queries | {"vocabulary": vocabulary.fingerprint}
 
 
 def teacher_file(run: Run) -> Path | None:

@@ -259,14 +259,16 @@ def advice(config: ConfigDict, plan: Plan) -> Iterator[str]:
     """Settings that would make a step fit which does not, with what they would bring where that can be told."""
     if config.model.remat != "full" and not config.train.chunk_size:
         yield "config.model.remat=full: of a layer only its input would be kept, and the rest computed again"
+    rows = config.train.chunk_size or config.train.batch_size  # that are computed at a time
+    chunk_sizes = [size for size in recipe_of(config).chunk_sizes(plan.devices) if size < rows]
     peak, room = plan.memory.peak, plan.room
     if peak is None or room is None:
-        yield from _general_advice(config, plan)
+        yield from _general_advice(plan, chunk_sizes)
     else:
-        yield from _measured_advice(config, plan, peak, _ROOM * room)
+        yield from _measured_advice(plan, peak, _ROOM * room, rows, chunk_sizes)
 
 
-def _measured_advice(config: ConfigDict, plan: Plan, peak: int, room: float) -> Iterator[str]:
+def _measured_advice(plan: Plan, peak: int, room: float, rows: int, chunk_sizes: Sequence[int]) -> Iterator[str]:
     rest = peak - plan.memory.state
     sizes = _fsdp_sizes(plan)
     if plan.memory.state > rest and sizes:
@@ -276,8 +278,7 @@ def _measured_advice(config: ConfigDict, plan: Plan, peak: int, room: float) -> 
             f"config.mesh.fsdp={enough}: parameters and optimizer state would take about {_gib(state)} of a device in "
             f"place of {_gib(plan.memory.state)}"
         )
-    rows = _rows(config)
-    smaller = [size for size in _chunk_sizes(config, plan) if plan.memory.state + rest * size / rows <= room]
+    smaller = [size for size in chunk_sizes if plan.memory.state + rest * size / rows <= room]
     if smaller:
         share = smaller[-1] / rows
         yield (
@@ -291,28 +292,18 @@ def _measured_advice(config: ConfigDict, plan: Plan, peak: int, room: float) -> 
     )
 
 
-def _general_advice(config: ConfigDict, plan: Plan) -> Iterator[str]:
+def _general_advice(plan: Plan, chunk_sizes: Sequence[int]) -> Iterator[str]:
     """Advice without numbers, where the compiler does not say how much the step needs."""
     if sizes := _fsdp_sizes(plan):
         yield f"config.mesh.fsdp={sizes[0]}, or more: devices would share parameters and optimizer state"
-    if smaller := _chunk_sizes(config, plan):
-        yield f"config.train.chunk_size={smaller[-1]}, or less: fewer rows would be computed at a time"
+    if chunk_sizes:
+        yield f"config.train.chunk_size={chunk_sizes[-1]}, or less: fewer rows would be computed at a time"
     yield "more chips; or a smaller config.train.batch_size, which trains otherwise"
 
 
 def _fsdp_sizes(plan: Plan) -> list[int]:
     """Larger values of config.mesh.fsdp."""
     return [size for size in range(plan.fsdp + 1, plan.devices + 1) if plan.devices % size == 0]
-
-
-def _chunk_sizes(config: ConfigDict, plan: Plan) -> list[int]:
-    """Values of config.train.chunk_size that would be fewer rows than now."""
-    return [size for size in recipe_of(config).chunk_sizes(plan.devices) if size < _rows(config)]
-
-
-def _rows(config: ConfigDict) -> int:
-    """Rows that are computed at a time."""
-    return config.train.chunk_size or config.train.batch_size
 
 
 def _shortage(plan: Plan) -> str:
@@ -360,18 +351,18 @@ def _text(compiled: Any) -> str:
 def _refused(message: str, state: int, arguments: int, limit: int | None) -> Memory:
     """What a compiler's refusal tells; it has several wordings, some without numbers."""
     words = " ".join(message.split())[:300]
-    if found := _ALL_OF_IT.search(message):
-        peak, limit = _sizes(found)
+    if match := _ALL_OF_IT.search(message):
+        peak, limit = _sizes(match)
         return Memory(state, arguments, None, peak, limit, words)
-    if found := _TEMPORARIES.search(message):
-        temporaries, limit = _sizes(found)
+    if match := _TEMPORARIES.search(message):
+        temporaries, limit = _sizes(match)
         return Memory(state, arguments, temporaries, arguments + temporaries, limit, words)
     return Memory(state, arguments, None, None, limit, words)
 
 
-def _sizes(found: re.Match) -> list[int]:
+def _sizes(match: re.Match) -> list[int]:
     """The two sizes of a message, in bytes."""
-    return [int(float(found[at]) * _UNITS[found[at + 1].upper()]) for at in (1, 3)]
+    return [int(float(match[at]) * _UNITS[match[at + 1].upper()]) for at in (1, 3)]
 
 
 def _chips(devices: Iterable[sharding.Device]) -> list[int]:

@@ -154,9 +154,9 @@ class Refresh:
             self._checkpoints.wait()  # the second process waits for one of them, which may have failed
             hosts.on_first(self._await)
         self._batches.turn_to(version)
-        told = mined_versions.statistics(self._run.folder, version)
-        _log.info("step %d: negatives of %d questions, version %d", step, told["questions"], version)
-        return {"RR": told["RR"], "negatives": told["negatives"] / told["questions"]}
+        counts = mined_versions.statistics(self._run.folder, version)
+        _log.info("step %d: negatives of %d questions, version %d", step, counts["questions"], version)
+        return {"RR": counts["RR"], "negatives": counts["negatives"] / counts["questions"]}
 
     def _begin(self, version: int, step: int, params: Any) -> None:
         """A version that is there already, because the run was cut off behind it, is not mined again."""
@@ -249,6 +249,6 @@ class Inferencer:
 
 def _environment(config: ConfigDict) -> dict[str, str]:
     """This process's, with what the config changes in it."""
-    own = dict(setting.split("=", 1) for setting in config.mine.refresh_env)
-    inherited = [name for name in os.environ if name not in _MEMORY or own.keys().isdisjoint(_MEMORY)]
-    return {name: os.environ[name] for name in inherited} | own
+    changes = dict(setting.split("=", 1) for setting in config.mine.refresh_env)
+    inherited = [name for name in os.environ if name not in _MEMORY or changes.keys().isdisjoint(_MEMORY)]
+    return {name: os.environ[name] for name in inherited} | changes

@@ -63,21 +63,27 @@ def similarity(run: Run) -> dict[str, Any]:
     longest = _longest(run)
     passages = itertools.islice(open_collection(run, CORPUS).candidates(), _TEXTS)
     texts = [vocabulary.single(ids, longest) for ids in vocabulary.encode_batch([item.text for item in passages])]
-    lengths = sorted(settings.lengths) or default_lengths(run)
+    passage = run.holder("prepare").config.prepare.longest_passage
+    lengths = sorted(settings.lengths) or default_lengths(longest, passage)
     config, trained = initial_parameters.load_parameters(run.holder("train").folder, len(vocabulary), run.config.mesh)
-    found = {
+    cosines = {
         name: similarity_by_length(_embed(model), texts, lengths, settings.pairs, run.config.seed)
         for name, model in (("trained", trained), ("untrained", build_model(config, len(vocabulary))))
     }
-    print(display.markdown(["cosine of random texts of", *found], [(f"{n} tokens", *_row(found, n)) for n in lengths]))
-    files.write_json(run.folder / "similarity.json", {name: _named(values) for name, values in found.items()})
-    return {name: _named(values) for name, values in found.items()}
+    rows = [(f"{length} tokens", *_row(cosines, length)) for length in lengths]
+    print(display.markdown(["cosine of random texts of", *cosines], rows))
+    files.write_json(run.folder / "similarity.json", {name: _named(values) for name, values in cosines.items()})
+    return {name: _named(values) for name, values in cosines.items()}
 
 
-def default_lengths(run: Run) -> list[int]:
-    """Tokens of the longest passages, as far as a document takes them, a half, a quarter and an eighth of it."""
-    passage = run.holder("prepare").config.prepare.longest_passage + 2
-    longest = min(_longest(run), passage)
+def default_lengths(document: int, passage: int) -> list[int]:
+    """Tokens of the longest passages, as far as a document takes them, a half, a quarter and an eighth of it.
+
+    Args:
+      document: the most tokens of a document.
+      passage: the most tokens of a passage, without [CLS] and [SEP].
+    """
+    longest = min(document, passage + 2)
     return [longest // part for part in (8, 4, 2, 1)]
 
 
@@ -102,8 +108,8 @@ def _embed(model: nnx.Module) -> Callable[[np.ndarray], np.ndarray]:
     return lambda ids_BL: np.asarray(embed(state, ids_BL).astype(jnp.float32))
 
 
-def _row(found: dict[str, dict[int, float]], length: int) -> list[float]:
-    return [values[length] for values in found.values()]
+def _row(cosines: dict[str, dict[int, float]], length: int) -> list[float]:
+    return [values[length] for values in cosines.values()]
 
 
 def _named(values: dict[int, float]) -> dict[str, float]:

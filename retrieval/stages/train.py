@@ -19,6 +19,7 @@ from retrieval.recipes.examples import check as check_examples
 from retrieval.recipes.placement import make_mesh, parameters_of, shardings_of
 from retrieval.recipes.recipe import abstract_model, check_recipe, recipe_of
 from retrieval.runtime import hosts
+from retrieval.runtime.mirror import Mirror
 from retrieval.stage_outputs import Run
 from retrieval.stages import hard_negatives, metric_writers, mine, refresh
 from retrieval.stages.mined_versions import Versions
@@ -74,7 +75,7 @@ def train(run: Run) -> dict[str, Any]:
     size = sum(leaf.size for leaf in jax.tree.leaves(like.params))
     _log.info("model: %.1f million parameters on %d devices", size / 1e6, mesh.size)
     drop_damaged(run.folder / "checkpoints")
-    with _copied_up(run) as follower:
+    with _copied_up(run.folder, run.mirror) as follower:
         checkpointer = train_state.open_checkpoints(run.folder, config, follower)
         resumed = checkpointer.latest_step() is not None
         went_on = _went_on(run)
@@ -85,7 +86,7 @@ def train(run: Run) -> dict[str, Any]:
             if resumed:
                 state = checkpointer.restore(like, progress)
             step_fn = train_state.make_step(config, model)
-            writer = metric_writers.open_writer(run.folder, config, after=int(state.step))
+            writer = metric_writers.open_writer(run.folder, int(state.step), config.loop.wandb, config.to_json())
             with hosts.watch(int(state.step)) as stops_at:
                 cost = _cost(config, len(vocabulary), like, mesh)
                 anew = refresh.Refresh(run, vocabulary, mesh, versions, checkpointer) if versions else None
@@ -104,8 +105,8 @@ def train(run: Run) -> dict[str, Any]:
             step = checkpointer.best_step()
             checkpointer.close()
             writer.close()
-    told = {"parameters": size, "devices": mesh.size, "platform": jax.default_backend(), "step": step}
-    return told | {"vocabulary": vocabulary.fingerprint, "steps": config.train.steps, "went on from": went_on}
+    summary = {"parameters": size, "devices": mesh.size, "platform": jax.default_backend(), "step": step}
+    return summary | {"vocabulary": vocabulary.fingerprint, "steps": config.train.steps, "went on from": went_on}
 
 
 def _went_on(run: Run) -> list[int]:
@@ -125,22 +126,22 @@ def _went_on(run: Run) -> list[int]:
 
 
 @contextlib.contextmanager
-def _copied_up(run: Run) -> Iterator[Follower | None]:
+def _copied_up(folder: Path, mirror: Mirror | None) -> Iterator[Follower | None]:
     """Where the work directory is on a store, copies checkpoints there as they come, and at the end bad batches."""
-    if not run.mirror:
+    if not mirror:
         yield None
         return
     try:
-        with run.mirror.following(FOLLOWED) as follower:
+        with mirror.following(FOLLOWED) as follower:
             yield follower
     finally:
-        if (run.folder / BAD_BATCHES).exists():
-            run.mirror.up([BAD_BATCHES])
+        if (folder / BAD_BATCHES).exists():
+            mirror.up([BAD_BATCHES])
 
 
-def trained(run: Run, told: dict[str, Any]) -> list[Path]:
+def trained(run: Run, details: dict[str, Any]) -> list[Path]:
     """The folder of the step that other stages read."""
-    return [run.folder / "checkpoints" / str(told["step"])]
+    return [run.folder / "checkpoints" / str(details["step"])]
 
 
 def _settings(run: Run) -> loop.Settings:
