@@ -88,7 +88,7 @@ def check(name: str, label: str, gives: Collection[str], options: Options, negat
       UserError: it cannot, or the loss would ignore an option, or its options do not fit each other.
     """
     loss = LOSSES[name]
-    fitting = {other: entry for other, entry in LOSSES.items() if entry.compares in gives}
+    fitting = {other: LOSSES[other] for other in sorted(LOSSES) if LOSSES[other].compares in gives}
     if name not in fitting:
         raise UserError(
             f"config.train.loss={name} compares {loss.compares}, and {label} gives {' and '.join(gives)}: set "
@@ -106,8 +106,9 @@ def check(name: str, label: str, gives: Collection[str], options: Options, negat
 
 
 def _check_unread(name: str, options: Options) -> None:
-    for other, entry in LOSSES.items():
-        for option in set(entry.options) - set(LOSSES[name].options):
+    for other in sorted(LOSSES):  # the order of imports has no say in messages
+        entry = LOSSES[other]
+        for option in sorted(set(entry.options) - set(LOSSES[name].options)):
             default, value = declared()[option].default, options[option]
             if value != default and value not in entry.neutral.get(option, ()):
                 raise UserError(
