@@ -48,7 +48,8 @@ class Run(WorkDirectory):
         for path in paths:
             if not path.is_file():
                 raise UserError(
-                    f"{path}: no such file, in config.vocab; put it back, or set config.vocab to where it is"
+                    f"{path}: {'a folder without a vocabulary' if path.is_dir() else 'no such file'}, in config.vocab; "
+                    "put it back, or set config.vocab to where it is"
                 )
         return paths
 

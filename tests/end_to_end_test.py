@@ -249,7 +249,7 @@ def test_another_vocabulary_of_a_run_without_a_corpus_is_noticed(without_corpus,
     with pytest.raises(UserError, match=f"pairs: tokenised with another vocabulary than {bert}/vocab.txt has now"):
         train.train(run)
     (bert / "vocab.txt").unlink()
-    with pytest.raises(UserError, match=r"bert: a folder, but config\.vocab takes files"):
+    with pytest.raises(UserError, match=r"bert: a folder without a vocabulary, in config\.vocab; put it back"):
         preflight.check(run, ("pairs",))
 
 
