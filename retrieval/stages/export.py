@@ -44,11 +44,7 @@ def export(run: Run) -> dict[str, Any]:
     """Writes `export/`: tied towers as one model, others as one each in `query/` and `document/`, with a router above.
 
     A reranker is one model, a cross-encoder.
-
-    Raises:
-      UserError: as `check`.
     """
-    check(run)
     vocabulary, config = run.load_vocabulary(), _trained(run)
     # On every host, as checkpoints are read.
     if recipe_of(config).reranks:
