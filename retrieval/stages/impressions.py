@@ -206,6 +206,7 @@ STAGES.register(
         writes="`impressions/`: predictions, metrics of each system",
         settings=("sets.mind", "sets.mind_split"),
         needs=("sets", "encode", "index"),
+        texts_of=("sets",),
         also=lambda config: ("pairs",) if config.pairs.files else (),
         inputs=inputs,
         outputs=("impressions",),
