@@ -14,6 +14,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 OUTSIDE = {
     "README.md": "index.md",
+    "CHANGELOG.md": "changes.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
     "benchmarks/README.md": "benchmarks.md",
