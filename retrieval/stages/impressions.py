@@ -49,7 +49,10 @@ def rank_impressions(run: Run) -> dict[str, Any]:
     Raises:
       UserError: the set was made of other impressions.
     """
-    shown, history = _read(run)
+    config = run.holder("sets").config.sets
+    news, behaviors = map(Path, source_paths.split(config.mind))
+    trained_on = _trained_on(run.holder("pairs").config.pairs.files, behaviors)
+    shown, history = _read(news, behaviors, trained_on, config.mind_split)
     collection = open_collection(run, _SET)
     value = beir.read_judged(run.sets / _SET)
     if list(value.queries) != [impression.id for impression in shown]:
@@ -57,7 +60,7 @@ def rank_impressions(run: Run) -> dict[str, Any]:
             f"{run.sets / _SET}: made of other impressions than config.sets.mind has now; --stage=sets first"
         )
     rows = []
-    for system, scorer in _systems(run, collection, value, history):
+    for system, scorer in _systems(collection, value, history, run.config.index.words):
         ranks = [impressions.ranks(scores_N) for scores_N in scorer(shown)]
         lines = (impressions.prediction_line(item.id, of) for item, of in zip(shown, ranks))
         name = system.replace(" ", "_")
@@ -68,14 +71,17 @@ def rank_impressions(run: Run) -> dict[str, Any]:
     return {"impressions": len(shown), "users before": len(history.users)}
 
 
-def _read(run: Run) -> tuple[list[Impression], History]:
-    """The impressions of the set, and what those before them tell."""
-    config = run.holder("sets").config
-    news_path, behaviors = map(Path, source_paths.split(config.sets.mind))
-    news, time = mind.read_news(news_path), config.sets.mind_split
+def _read(news_path: Path, behaviors: Path, trained_on: Iterable[Path], time: str) -> tuple[list[Impression], History]:
+    """The impressions of the set, and what those before them tell.
+
+    Args:
+      trained_on: other files of impressions, which count as before the test.
+      time: `sets.mind_split`, when the test begins; '' where all of `behaviors` are of it.
+    """
+    news = mind.read_news(news_path)
     history = History(set(), collections.Counter(), {})
     shown: list[Impression] = []
-    for path in [behaviors, *_trained_on(run, behaviors)]:
+    for path in [behaviors, *trained_on]:
         for impression in mind.read_behaviors(path, news):
             is_test = path == behaviors and mind.is_of_set(impression, time)
             for id in impression.shown:
@@ -88,15 +94,17 @@ def _read(run: Run) -> tuple[list[Impression], History]:
     return shown, history
 
 
-def _trained_on(run: Run, behaviors: Path) -> Iterator[Path]:
-    """The other files of impressions that the run trains on."""
-    for path in map(Path, source_paths.split(run.holder("pairs").config.pairs.files)):
+def _trained_on(labelled: str, behaviors: Path) -> Iterator[Path]:
+    """Of the files in `pairs.files`, those of other impressions."""
+    for path in map(Path, source_paths.split(labelled)):
         _, line = next(text_files.lines(path), ("", ""))
         if path != behaviors and mind.is_behavior(line):
             yield path
 
 
-def _systems(run: Run, collection: Collection, value: beir.Judged, history: History) -> Iterator[tuple[str, Scorer]]:
+def _systems(
+    collection: Collection, value: beir.Judged, history: History, words: Sequence[str]
+) -> Iterator[tuple[str, Scorer]]:
     """The name of each system, and what scores the news of impressions."""
     yield "popularity", lambda shown: (np.array([history.clicks[id] for id in item.shown], float) for item in shown)
     yield (
@@ -105,7 +113,7 @@ def _systems(run: Run, collection: Collection, value: beir.Judged, history: Hist
     )
     row_of = {id: row for row, id in enumerate(value.candidates)}
     texts = list(value.queries.values())
-    for kind in indexes.kinds_of_words_of(collection, run.config.index.words):
+    for kind in indexes.kinds_of_words_of(collection, words):
         index = indexes.open_words(kind, collection, len(row_of))
         yield kind.system_of(index), _by_search(index, texts, row_of)
     for system, name in ((UNTRAINED, "untrained"), (TRAINED, INDEXES[EXACT].system)):
@@ -183,8 +191,9 @@ def _markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def inputs(run: Run) -> Sequence[Path]:
     """The files of news and impressions."""
-    behaviors = [Path(path) for path in source_paths.split(run.holder("sets").config.sets.mind)]
-    return source_paths.existing([*behaviors, *(_trained_on(run, behaviors[-1]) if behaviors else ())])
+    own = [Path(path) for path in source_paths.split(run.holder("sets").config.sets.mind)]
+    labelled = run.holder("pairs").config.pairs.files
+    return source_paths.existing([*own, *(_trained_on(labelled, own[-1]) if own else ())])
 
 
 def check(run: Run) -> None:
