@@ -6,7 +6,7 @@ pair of a query and a candidate is scored once, whatever the number of systems a
 
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,13 +74,18 @@ def rerank(run: Run) -> dict[str, Any]:
 
     Returns the tables of the report: metrics by depth, and consistency factors.
     """
-    fields = run.config.rerank
-    runs = _runs(run)
+    fields, evaluated = run.config.rerank, run.holder("evaluate")
+    runs = _runs(fields, evaluated.folder / "runs", set_names(run))
+    of_files = {file.system for file in run_files.run_files(evaluated.config.runs.files)}
     scorer = None
     if not is_system(fields.model):
         scorer = Scorer(run.config, rerankers.open_reranker(run, fields.model, _MODEL), fields.shard_size)
-    reranked = [_rerank_set(run, run.sets / name, runs[name], scorer) for name in runs]
-    return hosts.on_first(lambda: _finish(run, reranked))
+    folder = run.folder / FOLDER
+    reranked = [
+        _rerank_set(fields, run.sets / name, of_set, of_files=of_files, scorer=scorer, store=folder / "scores")
+        for name, of_set in runs.items()
+    ]
+    return hosts.on_first(lambda: _finish(folder, reranked, fields, run.config.evaluate.metrics))
 
 
 def check_settings(config: ConfigDict) -> None:
@@ -136,14 +141,17 @@ def also(config: ConfigDict) -> tuple[str, ...]:
     return () if config.rerank.model else ("train",)
 
 
-def _runs(run: Run) -> dict[str, dict[str, RunFile]]:
+def _runs(fields: ConfigDict, folder: Path, sets: Sequence[str]) -> dict[str, dict[str, RunFile]]:
     """Of every set that has a run of a system which is to be reranked: the system -> its run.
+
+    Args:
+      fields: of `config.rerank`.
+      folder: of the runs, one folder a set.
 
     Raises:
       UserError: no set has a run of a system.
     """
-    fields, folder = run.config.rerank, run.holder("evaluate").folder / "runs"
-    paths = {name: {path.stem: path for path in sorted((folder / name).glob("*.trec"))} for name in set_names(run)}
+    paths = {name: {path.stem: path for path in sorted((folder / name).glob("*.trec"))} for name in sets}
     wanted = [*fields.systems, *fields.trained_on, *([fields.model] if is_system(fields.model) else [])]
     for system in wanted:
         if not any(_stem(system) in there for there in paths.values()):
@@ -161,12 +169,27 @@ def _stem(system: str) -> str:
     return system.replace(" ", "_")
 
 
-def _rerank_set(run: Run, folder: Path, runs: dict[str, RunFile], scorer: Scorer | None) -> Reranked:
-    fields = run.config.rerank
+def _rerank_set(
+    fields: ConfigDict,
+    folder: Path,
+    runs: dict[str, RunFile],
+    *,
+    of_files: Container[str],
+    scorer: Scorer | None,
+    store: Path,
+) -> Reranked:
+    """The new scores of a set.
+
+    Args:
+      fields: of `config.rerank`.
+      folder: of the set.
+      of_files: systems whose runs come from outside.
+      scorer: None where another run has the scores.
+      store: where the scores of all sets lie.
+    """
     # Runs that `evaluate` has written: where they name more than the set has, that was allowed there.
     value, lists = run_files.read([*runs.values()], beir.read_judged(folder), run_files.ALLOW)
     by_name = {each.system: each for each in lists}
-    of_files = {file.system for file in run_files.run_files(run.holder("evaluate").config.runs.files)}
     first = [
         _first(by_name[system], value, max(fields.depths), system in of_files)
         for system in fields.systems
@@ -178,8 +201,7 @@ def _rerank_set(run: Run, folder: Path, runs: dict[str, RunFile], scorer: Scorer
             raise UserError(f"config.rerank.model={fields.model}: that system has no run for the set '{value.name}'")
         scores, missing = _scores_of(by_name[fields.model], first)
         return Reranked(folder, value, first, scores, references, missing=missing)
-    store = run.folder / FOLDER / "scores" / value.name
-    scores, seconds = _by_model(folder / "corpus.jsonl", store, value, scorer, first)
+    scores, seconds = _by_model(folder / "corpus.jsonl", store / value.name, value, scorer, first)
     return Reranked(folder, value, first, scores, references, seconds)
 
 
@@ -252,11 +274,16 @@ def _check_texts(texts: CandidateTexts, value: Judged, rows: np.ndarray, corpus:
         )
 
 
-def _finish(run: Run, reranked: Sequence[Reranked]) -> dict[str, Any]:
-    """Writes runs and metrics; returns the tables."""
-    asked, wanted = run.config.evaluate.metrics, run.config.rerank.depths
+def _finish(folder: Path, reranked: Sequence[Reranked], fields: ConfigDict, asked: Sequence[str]) -> dict[str, Any]:
+    """Writes runs and metrics; returns the tables.
+
+    Args:
+      folder: of all that the stage writes.
+      fields: of `config.rerank`.
+      asked: the metrics.
+    """
+    wanted = fields.depths
     rows, table, consistency = [], [], []
-    folder = run.folder / FOLDER
     for each in reranked:
         _warn(each)
         rankings = [ranking for depth in wanted for ranking in _rankings(each, depth)]
@@ -267,8 +294,8 @@ def _finish(run: Run, reranked: Sequence[Reranked]) -> dict[str, Any]:
             scores += evaluate.by_answers(each.folder, each.value, rankings, names)
         evaluate.write_per_query(folder, each.value.name, scores)
         rows += [row for one in scores for row in evaluate.result_rows(each.value.name, one)]
-        table += _by_depth(each, wanted, run.config.rerank.measures)
-        consistency += _consistency(each, wanted, run.config.rerank.trained_depth)
+        table += _by_depth(each, wanted, fields.measures)
+        consistency += _consistency(each, wanted, fields.trained_depth)
     files.write_json(folder / result_files.NAME, rows)
     return {"depths": table, "consistency": consistency}
 
