@@ -145,7 +145,7 @@ def check_sources(config: ConfigDict, entries: Sequence[Entry]) -> None:
                 prepare.check_files(config_of_run)
             if "sets" in config_of_run.stages:
                 sets.check(config_of_run, "prepare" in config_of_run.stages or bool(entry.needs))
-                for form, field in sets.formats(config_of_run):
+                for form, field, _ in sets.formats(config_of_run):
                     value = preview(form.name, field)
                     if value and value.name == config_of_run.split.set:
                         _, training = splits.split(

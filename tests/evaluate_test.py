@@ -211,7 +211,7 @@ def test_the_metrics_of_a_set_follow_from_its_judgements(name, qrels, metrics):
 def test_only_what_is_relevant_counts_as_a_tuple():
     qrels = {"test": {"q": {"a": 2, "b": 0, "c": -1}, "r": {"a": 1}}}
     value = beir.RetrievalSet("s", {"q": "x", "r": "y"}, [Candidate(id, "", id) for id in "abc"], qrels)
-    size = sets._size(SimpleNamespace(vocabulary=None), value)
+    size = sets._size(value, vocabulary=None)
     assert size["tuples (test)"] == 2 and size["candidates"] == 3
 
 

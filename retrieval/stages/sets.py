@@ -6,7 +6,7 @@ import logging
 import operator
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -41,6 +41,19 @@ declare(
 )
 
 
+class NamedSets(NamedTuple):
+    """What a config says about the evaluation sets of one format.
+
+    Attributes:
+      value: of the format's field in `config.sets`.
+      options: the fields that the format reads beside it.
+    """
+
+    form: SetFormat
+    value: Any
+    options: Options
+
+
 def write_sets(run: Run) -> dict[str, Any]:
     """Writes `sets/NAME/` for every evaluation set, and `training/` for the one to split; returns their sizes.
 
@@ -49,12 +62,13 @@ def write_sets(run: Run) -> dict[str, Any]:
     """
     run.sets.mkdir(exist_ok=True)
     values: dict[str, RetrievalSet] = {}
-    for form, setting in formats(run.config):
-        for value in form.read(setting, Given(_options(run.config, form), run.corpus, run.sets)):
+    for named in formats(run.config):
+        for value in named.form.read(named.value, Given(named.options, run.corpus, run.sets)):
             if not value.queries:
                 raise UserError(f"evaluation set '{value.name}' has no query")
             values[value.name] = value
-    sizes = {name: _size(run, value) for name, value in values.items()}
+    vocabulary = run.load_vocabulary() if values and run.vocabulary else None
+    sizes = {name: _size(value, vocabulary) for name, value in values.items()}
     split = run.config.split
     if split.set:
         values[split.set], training = splits.split(values[split.set], split.ratio, split.validation, split.seed)
@@ -75,14 +89,17 @@ def write_sets(run: Run) -> dict[str, Any]:
 
 def inputs(run: Run) -> Sequence[Path]:
     """The files that `sets` reads."""
-    config = run.config
-    paths = [form.inputs(value, _options(config, form)) for form, value in formats(config)]
+    paths = [form.inputs(value, options) for form, value, options in formats(run.config)]
     return [*source_paths.existing(list(itertools.chain.from_iterable(paths))), *run.vocabulary_inputs()]
 
 
-def formats(config: ConfigDict) -> list[tuple[SetFormat, Any]]:
-    """The formats of the evaluation sets that a config names, each with the value of its field."""
-    return [(form, config.sets[form.name]) for form in all_sets() if config.sets.get(form.name)]
+def formats(config: ConfigDict) -> list[NamedSets]:
+    """The formats of the evaluation sets that a config names, each with what the config says about its sets."""
+    return [
+        NamedSets(form, value, {name: operator.attrgetter(name)(config) for name in form.options})
+        for form in all_sets()
+        if (value := config.sets.get(form.name))
+    ]
 
 
 def check_inputs(run: Run) -> None:
@@ -93,8 +110,8 @@ def check_inputs(run: Run) -> None:
     """
     check(run.config, run.prepares)
     if run.prepares and not is_done(run, "prepare"):
-        for form, value in formats(run.config):
-            form.preview(value)
+        for named in formats(run.config):
+            named.form.preview(named.value)
 
 
 def check(config: ConfigDict, has_corpus: bool) -> None:
@@ -106,9 +123,10 @@ def check(config: ConfigDict, has_corpus: bool) -> None:
     Raises:
       UserError: a file is missing or wrong, two sets have one name, or the set to divide cannot be divided.
     """
-    for form, value in formats(config):
-        form.check(value, _options(config, form), has_corpus)
-    is_judged = [(name, form.is_judged) for form, value in formats(config) for name in form.names(value)]
+    named = formats(config)
+    for form, value, options in named:
+        form.check(value, options, has_corpus)
+    is_judged = [(name, form.is_judged) for form, value, _ in named for name in form.names(value)]
     names = [name for name, _ in is_judged]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UserError(f"two evaluation sets are named '{twice[0]}': rename the folder or the file of one")
@@ -116,38 +134,33 @@ def check(config: ConfigDict, has_corpus: bool) -> None:
         raise UserError(
             f"an evaluation set is named '{CORPUS}', as the prepared corpus is: rename its folder or its file"
         )
-    _check_divided(config, dict(is_judged))
+    _check_divided(config.split.set, dict(is_judged), has_base=bool(config.base))
 
 
 def has_answers(config: ConfigDict, name: str) -> bool:
     """Whether the questions of a judged evaluation set that a config names have answers."""
-    return any(form.has_answers(name, value, _options(config, form)) for form, value in formats(config))
+    return any(form.has_answers(name, value, options) for form, value, options in formats(config))
 
 
 def has_unjudged(config: ConfigDict) -> bool:
     """Whether a config names an evaluation set without judgements, whose questions have answers alone."""
-    return not all(form.is_judged for form, _ in formats(config))
+    return not all(named.form.is_judged for named in formats(config))
 
 
 def has_answers_alone(config: ConfigDict) -> bool:
     """Whether a config names sets without judgements and no other evaluation set."""
-    return has_unjudged(config) and not any(form.is_judged for form, _ in formats(config))
+    return has_unjudged(config) and not any(named.form.is_judged for named in formats(config))
 
 
-def _check_divided(config: ConfigDict, is_judged: dict[str, bool]) -> None:
-    name = config.split.set
+def _check_divided(name: str, is_judged: dict[str, bool], has_base: bool) -> None:
     if name and name not in is_judged:
-        of_base = "; sets of config.base do not count, name the set's files in config.sets" if config.base else ""
+        of_base = "; sets of config.base do not count, name the set's files in config.sets" if has_base else ""
         raise UserError(f"{unknown_name('set in config.split.set', name, is_judged)}{of_base}")
     if name and not is_judged[name]:
         raise UserError(
             f"config.split.set={name}: no passage of open-domain questions is known to be right, so there is no "
             "positive to train on; split another set, such as reqa"
         )
-
-
-def _options(config: ConfigDict, form: SetFormat) -> Options:
-    return {name: operator.attrgetter(name)(config) for name in form.options}
 
 
 def _with_distractors(value: RetrievalSet, count: int, corpus: Path, seed: int) -> RetrievalSet:
@@ -157,15 +170,15 @@ def _with_distractors(value: RetrievalSet, count: int, corpus: Path, seed: int) 
     return open_domain.extend(value, passages, count, seed)
 
 
-def _size(run: Run, value: RetrievalSet) -> dict[str, Any]:
-    """A row of Table 2; the tokens are those of the run's vocabulary, where it has one."""
+def _size(value: RetrievalSet, vocabulary: Vocabulary | None) -> dict[str, Any]:
+    """A row of Table 2, with tokens where there is a vocabulary to count them by."""
     tuples = {
         f"tuples ({rule})": sum(grade > 0 for grades in qrels.values() for grade in grades.values())
         for rule, qrels in value.qrels.items()
     }
     size: dict[str, Any] = {"queries": len(value.queries), "candidates": len(value.candidates), **tuples}
-    if run.vocabulary:
-        count = functools.partial(_tokens, run.load_vocabulary())
+    if vocabulary:
+        count = functools.partial(_tokens, vocabulary)
         size["tokens per query"] = round(sum(count(list(value.queries.values()))) / len(value.queries), 2)
         texts = itertools.chain.from_iterable((c.title, c.text) for c in value.candidates)
         tokens = sum(sum(count(part)) for part in iter(lambda: list(itertools.islice(texts, _PART)), []))
