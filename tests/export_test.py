@@ -225,7 +225,7 @@ def test_whole_or_not_at_all(tied, monkeypatch, caplog):
     (folder / "config.json").write_text("{}")
     (tied.folder / ".tmp-1-export").mkdir()
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(stage, "_card", interrupt)
+        patch.setattr(stage.tokenizer_files, "write_tokenizer", interrupt)
         exported.export(tied)
     assert "config.json: damaged" in caplog.text and not folder.exists()
     assert not [path for path in tied.folder.iterdir() if path.name.startswith(".tmp")]
@@ -238,7 +238,7 @@ def test_whole_or_not_at_all(tied, monkeypatch, caplog):
     assert "| dense |" in (exported.export(tied) / "README.md").read_text()
 
 
-def interrupt(*_):
+def interrupt(*_, **options):
     raise KeyboardInterrupt
 
 

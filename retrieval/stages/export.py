@@ -1,7 +1,8 @@
 """The stage `export`: trained towers or a reranker as folders that Hugging Face's libraries load, with a model card."""
 
+import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,18 +46,26 @@ def export(run: Run) -> dict[str, Any]:
 
     A reranker is one model, a cross-encoder.
     """
-    vocabulary, config = run.load_vocabulary(), _trained(run)
+    vocabulary, config = run.load_vocabulary(), run.holder("train").config
     # On every host, as checkpoints are read.
     if recipe_of(config).reranks:
-        reranker = rerankers.open_reranker(run, "", "config.base").model
-        hosts.on_first(
-            lambda: _write(run, vocabulary, lambda folder: _write_reranker(folder, config, reranker, vocabulary))
+        reranker, _, lengths = rerankers.open_reranker(run, "", "config.base")
+        write_model = functools.partial(_write_reranker, reranker=reranker, vocabulary=vocabulary, length=lengths.row)
+        kind = {"classes": config.model.classes}
+    else:
+        towers = load_towers(run, len(vocabulary))
+        _check_towers(towers, config.recipe)
+        write_model = functools.partial(
+            _write_towers,
+            towers=towers,
+            vocabulary=vocabulary,
+            query_length=config.data.query_length,
+            document_length=config.data.document_length,
         )
-        return {"classes": config.model.classes, "step": record_of(run, "train")["details"]["step"]}
-    towers = load_towers(run, len(vocabulary))
-    _check_towers(towers, config.recipe)
-    hosts.on_first(lambda: _write(run, vocabulary, lambda folder: _write_towers(folder, config, towers, vocabulary)))
-    return {"tied": config.model.tied, "step": record_of(run, "train")["details"]["step"]}
+        kind = {"tied": config.model.tied}
+    hosts.on_first(lambda: _write(run.folder, write_model, _card(run, vocabulary)))
+    _log.info("export: %s/%s", run.place, FOLDER)
+    return kind | {"step": record_of(run, "train")["details"]["step"]}
 
 
 def _check_towers(towers: TwoTower, recipe: str) -> None:
@@ -76,7 +85,7 @@ def check(run: Run) -> None:
     Raises:
       UserError: nothing is trained, or an MLM is, or BoW-MLP.
     """
-    config = _trained(run)
+    config = run.holder("train").config
     if "train" not in config.stages:
         raise UserError(
             f"stage 'export': nothing is trained in {run.folder}, config.stages has no 'train'; name the work "
@@ -96,36 +105,28 @@ def check(run: Run) -> None:
 
 def results(run: Run) -> list[Path]:
     """The record of the evaluation that the card shows, where there is one."""
-    return [run.record("evaluate")] if _is_of_these_towers(run) and is_done(run, "evaluate") else []
+    # A base may have evaluated towers of its own.
+    is_of_these = run.holder("evaluate").holder("train").folder == run.holder("train").folder
+    return [run.record("evaluate")] if is_of_these and is_done(run, "evaluate") else []
 
 
-def _is_of_these_towers(run: Run) -> bool:
-    """Whether what was evaluated is what the run has: its base may have towers of its own."""
-    return run.holder("evaluate").holder("train").folder == run.holder("train").folder
-
-
-def _trained(run: Run) -> ConfigDict:
-    """The config that the towers were trained with."""
-    return run.holder("train").config
-
-
-def _write(run: Run, vocabulary: Vocabulary, write_model: Callable[[Path], None]) -> None:
-    files.remove_temporaries(run.folder, FOLDER)
-    with files.atomic(run.folder / FOLDER) as folder:
+def _write(workdir: Path, write_model: Callable[[Path], None], model_card: str) -> None:
+    files.remove_temporaries(workdir, FOLDER)
+    with files.atomic(workdir / FOLDER) as folder:
         folder.mkdir()
         write_model(folder)
-        files.write_text(folder / "README.md", _card(run, vocabulary))
-    _log.info("export: %s/%s", run.place, FOLDER)
+        files.write_text(folder / "README.md", model_card)
 
 
-def _write_towers(folder: Path, config: ConfigDict, towers: TwoTower, vocabulary: Vocabulary) -> None:
-    of_queries, of_documents = config.data.query_length, config.data.document_length
-    if config.model.tied:
-        _write_tower(folder, towers.query_tower, towers.normalize, vocabulary, of_documents, of_queries)
+def _write_towers(
+    folder: Path, *, towers: TwoTower, vocabulary: Vocabulary, query_length: int, document_length: int
+) -> None:
+    if not hasattr(towers, "document_tower"):  # they are tied
+        _write_tower(folder, towers.query_tower, towers.normalize, vocabulary, document_length, query_length)
         return
     both = (
-        (folders.QUERY, towers.query_tower, of_queries),
-        (folders.DOCUMENT, towers.document_tower, of_documents),
+        (folders.QUERY, towers.query_tower, query_length),
+        (folders.DOCUMENT, towers.document_tower, document_length),
     )
     for name, tower, length in both:
         (folder / name).mkdir()
@@ -133,10 +134,10 @@ def _write_towers(folder: Path, config: ConfigDict, towers: TwoTower, vocabulary
     folders.write_router(folder)
 
 
-def _write_reranker(folder: Path, config: ConfigDict, reranker: CrossEncoder, vocabulary: Vocabulary) -> None:
+def _write_reranker(folder: Path, *, reranker: CrossEncoder, vocabulary: Vocabulary, length: int) -> None:
     write_cross_encoder(folder, reranker)
-    types = config.model.type_vocab_size
-    tokenizer_files.write_tokenizer(folder, vocabulary, length=config.data.document_length, types=types)
+    types = reranker.encoder.config.type_vocab_size
+    tokenizer_files.write_tokenizer(folder, vocabulary, length=length, types=types)
 
 
 def _write_tower(
@@ -148,8 +149,10 @@ def _write_tower(
 
 
 def _card(run: Run, vocabulary: Vocabulary) -> str:
-    config = _trained(run)
+    config = run.holder("train").config
     data = dict(_data(run))
+    lengths = config.data.query_length, config.data.document_length
+    evaluated = files.read_json(run.holder("evaluate").folder / "results.json") if results(run) else []
     start = {"parameters from": _names(config.train.init_from)} if config.train.init_from else {}
     reranks = recipe_of(config).reranks
     return card.model_card(
@@ -158,16 +161,19 @@ def _card(run: Run, vocabulary: Vocabulary) -> str:
         license=run.config.export.license,
         datasets=[name for names in data.values() for name in names],
         data=[f"{what}: {', '.join(map(display.inline, names))}" for what, names in (data | start).items()],
-        notes=[*(_notes_of_reranker(config) if reranks else _notes_of_towers(config)), *_notes(config, vocabulary)],
+        notes=[
+            *(_notes_of_reranker(*lengths) if reranks else _notes_of_towers(*lengths, tied=config.model.tied)),
+            *_notes(vocabulary, config.model.dtype),
+        ],
         settings=dict(_settings(config)),
-        results=[{**row, "seconds": None} for row in _results(run)],  # of the machine, not of the model
+        results=[{**row, "seconds": None} for row in evaluated],  # of the machine, not of the model
     )
 
 
 def _data(run: Run) -> Iterator[tuple[str, list[str]]]:
     """What the towers were trained on, by names that say nothing of the machine where they were."""
-    config = _trained(run)
     trainer = run.holder("train")
+    config = trainer.config
     if examples.unlabelled(config):
         yield "corpus", _names(trainer.holder("prepare").config.corpus)
     if examples.labelled(config):
@@ -187,13 +193,11 @@ def _names(value: Any) -> list[str]:
     ]
 
 
-def _notes_of_towers(config: ConfigDict) -> list[str]:
-    data = config.data
+def _notes_of_towers(query_length: int, document_length: int, *, tied: bool) -> list[str]:
     lengths = (
-        f"Queries are cut to {data.query_length} tokens and documents to {data.document_length}, [CLS] and [SEP] among "
-        "them."
+        f"Queries are cut to {query_length} tokens and documents to {document_length}, [CLS] and [SEP] among them."
     )
-    if config.model.tied and data.query_length != data.document_length:
+    if tied and query_length != document_length:
         lengths += " One tower serves both, so this needs sentence-transformers 6 or newer, and `encode_query`."
     return [
         lengths,
@@ -204,24 +208,21 @@ def _notes_of_towers(config: ConfigDict) -> list[str]:
     ]
 
 
-def _notes_of_reranker(config: ConfigDict) -> list[str]:
-    data = config.data
+def _notes_of_reranker(query_length: int, document_length: int) -> list[str]:
     return [
-        f"Query and document have {data.document_length} tokens together, [CLS] and two [SEP] among them.",
-        f"It was trained with queries of at most {data.query_length} tokens, and nothing here cuts them to that.",
+        f"Query and document have {document_length} tokens together, [CLS] and two [SEP] among them.",
+        f"It was trained with queries of at most {query_length} tokens, and nothing here cuts them to that.",
         "A document with a title is the title, a space and the text.",
     ]
 
 
-def _notes(config: ConfigDict, vocabulary: Vocabulary) -> list[str]:
+def _notes(vocabulary: Vocabulary, dtype: str) -> list[str]:
     notes = ["Special tokens that are written in a text, such as [SEP], are text."]
     if isinstance(vocabulary, WordPiece):
         accents = "stripped" if vocabulary.folds_accents else "kept"
         notes.append(f"Text is lower-cased, and accents are {accents}.")
-    if config.model.dtype != "float32":
-        notes.append(
-            f"Trained with {display.inline(config.model.dtype)}; the parameters, and what they give here, are float32."
-        )
+    if dtype != "float32":
+        notes.append(f"Trained with {display.inline(dtype)}; the parameters, and what they give here, are float32.")
     return notes
 
 
@@ -231,10 +232,6 @@ def _settings(config: ConfigDict) -> Iterator[tuple[str, Any]]:
     for group in ("model", "data", "train"):
         fields = getattr(config, group).to_dict()
         yield from ((f"{group}.{name}", value) for name, value in fields.items() if name != "init_from")
-
-
-def _results(run: Run) -> Sequence[Mapping]:
-    return files.read_json(run.holder("evaluate").folder / "results.json") if results(run) else []
 
 
 STAGES.register(
