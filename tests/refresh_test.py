@@ -19,7 +19,6 @@ from support import children
 from support.refreshed_runs import judged, make_run, read_shards
 from support.tiny import execute
 
-from configs import ict_bfs_wlp
 from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight, records, runner
@@ -412,12 +411,9 @@ def lagged(inputs, mined, tmp_path_factory):
 def test_a_share_of_the_memory_takes_the_place_of_the_one_that_is_inherited(monkeypatch, name):
     for inherited in refresh._MEMORY:  # JAX refuses both at a time
         monkeypatch.setenv(inherited, "0.9")
-    config = ict_bfs_wlp.get_config("local")
-    config.mine.refresh_env = (f"{name}=0.4",)
-    environment = refresh._environment(config)
+    environment = refresh._environment((f"{name}=0.4",))
     assert {key: environment.get(key) for key in refresh._MEMORY} == dict.fromkeys(refresh._MEMORY) | {name: "0.4"}
-    config.mine.refresh_env = ()
-    assert refresh._environment(config) == os.environ
+    assert refresh._environment(()) == os.environ
 
 
 def test_a_second_process_mines_what_the_mesh_does_and_training_turns_to_it_after_the_lag(whole, lagged):
@@ -498,10 +494,10 @@ def test_a_run_that_is_cut_off_within_a_lag_ends_as_if_it_had_not_been(lagged, i
 
 
 def test_a_second_process_without_devices_is_told(lagged, monkeypatch):
-    def fail(config):
+    def fail(fsdp):
         raise AssertionError  # as JAX does where a package for the platform is missing
 
-    monkeypatch.setattr(refresh_process, "local_mesh", fail)
+    monkeypatch.setattr(refresh_process.sharding, "local_mesh", fail)
     with pytest.raises(UserError, match=r"refresh_env=\('JAX_PLATFORMS=cpu',\): there are no such devices \(Assert"):
         refresh_process.mine(lagged, 1)
 

@@ -1,10 +1,8 @@
 """The stage `encode`: texts to embeddings."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
-
-from ml_collections import ConfigDict
 
 from retrieval.config.fields import SWITCH, Field, declare, whole
 from retrieval.data.sets import beir
@@ -37,7 +35,11 @@ def encode(run: Run) -> dict[str, Any]:
     tokens_of = functools.partial(query_tokens, config, vocabulary)
     windows_of = functools.partial(candidate_windows, config, vocabulary)
     counts = {}
-    for system, params in _systems(run, config, len(vocabulary)):
+    systems = {TRAINED: lambda: load_towers(run, len(vocabulary))}
+    if run.config.encode.untrained:
+        systems[UNTRAINED] = lambda: towers_of(config, len(vocabulary))
+    for system, towers in systems.items():
+        params = parameters_of(towers())
         for collection in collections(run):
             name = collection.name
             if name == CORPUS and system == UNTRAINED:
@@ -58,13 +60,6 @@ def encode(run: Run) -> dict[str, Any]:
                 _encode_queries("validation", queries, write, embedder.queries(params), tokens_of)
             counts[f"{name}, {system}"] = _encode_candidates(collection, write, embedder.documents(params), windows_of)
     return counts
-
-
-def _systems(run: Run, config: ConfigDict, vocab_size: int) -> Iterator[tuple[str, Any]]:
-    """The parameters of the towers, by system."""
-    yield TRAINED, parameters_of(load_towers(run, vocab_size))
-    if run.config.encode.untrained:
-        yield UNTRAINED, parameters_of(towers_of(config, vocab_size))
 
 
 def _encode_queries(

@@ -47,7 +47,7 @@ def index(run: Run) -> dict[str, Any]:
     config, built = run.config, {}
     folds_accents = functools.cache(lambda: run.vocabulary is None or run.load_vocabulary().folds_accents)
     word_kinds = [(kind, options_of(kind, config)) for kind in of_words(config)]
-    dense = _dense(config) if needs(config) else None
+    dense = _where_available(INDEXES[config.index.dense]) if needs(config) else None
     for collection in collections(run):
         for kind, options in word_kinds:
             words = kind.build(
@@ -103,8 +103,7 @@ def written(run: Run, _: Any) -> list[Path]:
     return sorted(path.parent for path in (run.folder / "index").rglob(files.MANIFEST))
 
 
-def _dense(config: ConfigDict) -> IndexKind | None:
-    kind = INDEXES[config.index.dense]
+def _where_available(kind: IndexKind) -> IndexKind | None:
     if kind.available():
         return kind
     _log.warning("%s cannot be imported here: exact search serves instead", kind.title)

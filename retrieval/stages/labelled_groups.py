@@ -26,7 +26,7 @@ def opened(run: Run, folder: Path) -> Iterator[tuple[Groups, Counts]]:
       UserError: a file is not what its format says.
     """
     config, divides = run.config, run.training.exists()
-    of_set = _of_set(run) if divides else ()
+    of_set = _of_set(run.training, run.negatives) if divides else ()
     paths = [Path(path) for path in source_paths.split(config.pairs.files)]
     pool = config.pairs.pool
     if divides and run.negatives.exists():  # all that were mined
@@ -46,12 +46,12 @@ def settings(config: ConfigDict) -> labelled_format.Settings:
     return labelled_format.Settings.of({name: operator.attrgetter(name)(config) for name in labelled_format.OPTIONS})
 
 
-def _of_set(run: Run) -> Iterator[Example]:
+def _of_set(folder: Path, negatives: Path) -> Iterator[Example]:
     """The training questions of a set, with what was mined for them; a base may have mined for others too."""
-    training = beir.read_judged(run.training)
-    with CandidateTexts(run.training / "corpus.jsonl", set(training.candidates)) as texts:
+    training = beir.read_judged(folder)
+    with CandidateTexts(folder / "corpus.jsonl", set(training.candidates)) as texts:
         yield from grouping.of_set(training, splits.TRAIN, lambda id: texts[texts.row_of[id]])
-    if run.negatives.exists():
+    if negatives.exists():
         asked = {training.queries[id] for id in training.qrels[splits.TRAIN]}
-        mined = jsonl_pairs.read(run.negatives / "negatives.jsonl", Counts())
+        mined = jsonl_pairs.read(negatives / "negatives.jsonl", Counts())
         yield from (example for example in mined if example.query in asked)

@@ -4,9 +4,10 @@ Version 0 is what the stage `pairs` wrote. The others lie in `refreshed/`, whole
 """
 
 import array
+import functools
 import itertools
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from ml_collections import ConfigDict
 
 from retrieval import files
 from retrieval.data.labelled import grouping, pair_shards
-from retrieval.data.labelled.grouping import Counts
+from retrieval.data.labelled.grouping import Counts, Example
 from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
@@ -44,8 +45,9 @@ class Versions:
         Raises:
           UserError: it has fewer examples than a batch has rows, or the next ones will have.
         """
-        _check_share(run)
-        folder = run.folder
+        config, folder = run.config, run.folder
+        if not examples.unlabelled(config):
+            _check_share(run.pairs / "stats.json", config.mine.refresh_share, config.train.batch_size)
 
         def make(version: int) -> examples.Batches:
             return examples.make_batches(
@@ -95,15 +97,27 @@ def mine(
     Raises:
       UserError: no question has a negative, or too few for a batch.
     """
-    config = run.config
+    config, settings = run.config, run.holder("pairs").config
     with hard_negatives.open_questions(run) as (questions, candidates):
         drawn = hard_negatives.draw(questions, config.mine.refresh_share, config.split.seed, version)
         queries_QE, index = _embedded(config, vocabulary, embedder, params, mesh, drawn, candidates)
         mined = hard_negatives.mine(
             hard_negatives.mining_of(config), drawn, candidates, index.search, queries_QE, version
         )
-        _check_left(run, drawn, mined)
-        hosts.on_first(lambda: _write(run, vocabulary, version, drawn, candidates, mined))
+        if not examples.unlabelled(config):
+            _check_left(drawn, mined, settings.pairs.positives, config.train.batch_size, config.mine.answers)
+        write = functools.partial(
+            _write,
+            folder_of(run.folder, version),
+            hard_negatives.mined_examples(drawn, candidates, mined.rows),
+            vocabulary,
+            pool=config.mine.negatives,
+            seed=settings.split.seed,
+            shards=settings.split.shards,
+            positives=settings.pairs.positives,
+            counts=mined.counts | {"step": version * config.mine.refresh_every},
+        )
+        hosts.on_first(write)
 
 
 def statistics(folder: Path, version: int) -> dict[str, Any]:
@@ -146,11 +160,9 @@ def is_there(folder: Path, version: int) -> bool:
     return True
 
 
-def _check_share(run: Run) -> None:
+def _check_share(statistics: Path, share: float, batch_size: int) -> None:
     """A version is mined for a share of the questions, and may be too small where version 0 is not."""
-    config, statistics = run.config, run.pairs / "stats.json"
-    share, batch_size = config.mine.refresh_share, config.train.batch_size
-    if examples.unlabelled(config) or not statistics.exists():
+    if not statistics.exists():
         return
     there = files.read_json(statistics)["pairs with negatives"]
     if there >= batch_size > (left := round(share * there)):
@@ -161,17 +173,21 @@ def _check_share(run: Run) -> None:
         )
 
 
-def _check_left(run: Run, questions: Sequence[Question], mined: Mined) -> None:
-    """Said before it is written: what is there is taken as it is, by every start to come."""
-    config, most = run.config, run.holder("pairs").config.pairs.positives
+def _check_left(questions: Sequence[Question], mined: Mined, most: int, batch_size: int, answers: bool) -> None:
+    """Said before it is written: what is there is taken as it is, by every start to come.
+
+    Args:
+      most: the labelled pairs of a question at most; 0: one for each positive.
+      answers: whether passages that hold an answer were left out.
+    """
     left = [question for question, rows in zip(questions, mined.rows) if len(rows)]
     pairs_left = sum(min(len(question.positives), most or len(question.positives)) for question in left)
-    if not examples.unlabelled(config) and pairs_left < config.train.batch_size:
+    if pairs_left < batch_size:
         raise UserError(
             f"of {len(questions)} training questions {len(left)} have a negative left, which are {pairs_left} labelled "
-            f"pairs and no batch of config.train.batch_size={config.train.batch_size}: in a new --workdir, raise "
+            f"pairs and no batch of config.train.batch_size={batch_size}: in a new --workdir, raise "
             "config.mine.last or lower the margins of config.mine"
-            + (", or set config.mine.answers=False" if config.mine.answers else "")
+            + (", or set config.mine.answers=False" if answers else "")
         )
 
 
@@ -202,21 +218,20 @@ def _embedded(
 
 
 def _write(
-    run: Run,
+    folder: Path,
+    mined: Iterable[Example],
     vocabulary: Vocabulary,
-    version: int,
-    questions: Sequence[Question],
-    candidates: CandidateTexts,
-    mined: Mined,
+    *,
+    pool: int,
+    seed: int,
+    shards: int,
+    positives: int,
+    counts: Mapping[str, Any],
 ) -> None:
-    """Writes a version as the stage `pairs` writes its shards, whole or not at all."""
-    settings = run.holder("pairs").config
-    found = hard_negatives.mined_examples(questions, candidates, mined.rows)
-    with files.atomic(folder_of(run.folder, version)) as temporary:
+    """Writes a version as the stage `pairs` writes its shards, whole or not at all; `counts` is told beside them."""
+    with files.atomic(folder) as temporary:
         temporary.mkdir()
-        pool = run.config.mine.negatives
-        with grouping.grouped(found, temporary, pool, Counts(), seed=settings.split.seed) as groups:
-            pair_shards.write_pairs(groups, vocabulary, temporary, settings.split.shards, settings.pairs.positives)
-        counts = mined.counts | {"step": version * run.config.mine.refresh_every}
+        with grouping.grouped(mined, temporary, pool, Counts(), seed=seed) as groups:
+            pair_shards.write_pairs(groups, vocabulary, temporary, shards, positives)
         files.write_json(temporary / _STATISTICS, counts)
         files.write_manifest(temporary)

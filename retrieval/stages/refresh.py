@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -94,12 +95,12 @@ def check(config: ConfigDict) -> None:
             f"config.mine.refresh_lag={mine.refresh_lag}: what is mined after config.mine.refresh_every="
             f"{mine.refresh_every} steps would never be trained on in config.train.steps={steps}; lower one of them"
         )
-    _check_environment(config)
+    _check_environment(mine.refresh_env, every=mine.refresh_every, lag=mine.refresh_lag)
     hard_negatives.check(config)
 
 
-def _check_environment(config: ConfigDict) -> None:
-    for setting in config.mine.refresh_env:
+def _check_environment(settings: Sequence[str], every: int, lag: int) -> None:
+    for setting in settings:
         name, equals, _ = setting.partition("=")
         if not equals:
             raise UserError(
@@ -108,11 +109,11 @@ def _check_environment(config: ConfigDict) -> None:
             )
         if name not in _VARIABLES:
             raise unknown_name("variable in config.mine.refresh_env", name, _VARIABLES)
-    if config.mine.refresh_env and not config.mine.refresh_lag:
+    if settings and not lag:
         raise UserError(
             "config.mine.refresh_env is of the process that mines while training goes on, and there is none with "
             "config.mine.refresh_lag=0: set the steps that it has for that, such as config.mine.refresh_lag="
-            f"{max(1, config.mine.refresh_every // 2)}, or leave the variables out"
+            f"{max(1, every // 2)}, or leave the variables out"
         )
 
 
@@ -202,7 +203,7 @@ class Inferencer:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=_environment(run.config),
+                env=_environment(run.config.mine.refresh_env),
             )
         _log.info("negatives, version %d: process %d begins, see %s", version, self._process.pid, self._log)
 
@@ -247,8 +248,8 @@ class Inferencer:
         return f"failed: {(lines or ['no output'])[-1].removeprefix('error: ')}"
 
 
-def _environment(config: ConfigDict) -> dict[str, str]:
-    """This process's, with what the config changes in it."""
-    changes = dict(setting.split("=", 1) for setting in config.mine.refresh_env)
+def _environment(settings: Sequence[str]) -> dict[str, str]:
+    """This process's, with what config.mine.refresh_env changes in it."""
+    changes = dict(setting.split("=", 1) for setting in settings)
     inherited = [name for name in os.environ if name not in _MEMORY or changes.keys().isdisjoint(_MEMORY)]
     return {name: os.environ[name] for name in inherited} | changes

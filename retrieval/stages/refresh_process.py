@@ -14,19 +14,17 @@ from pathlib import Path
 
 import jax
 from absl import logging as absl_logging
-from ml_collections import ConfigDict
 
 from retrieval.cli import command_line
 from retrieval.errors import UserError, first_line
 from retrieval.pipeline import preflight
 from retrieval.recipes import train_state
-from retrieval.recipes.placement import local_mesh
 from retrieval.recipes.recipe import abstract_model
 from retrieval.recipes.towers import Embedder
 from retrieval.runtime import hosts
 from retrieval.stage_outputs import Run
 from retrieval.stages import mined_versions
-from retrieval.training import checkpoint
+from retrieval.training import checkpoint, sharding
 
 _log = logging.getLogger("retrieval.stages.refresh_process")  # also where the module is the program
 
@@ -49,7 +47,7 @@ def mine(run: Run, version: int) -> None:
       UserError: there is no device, the checkpoint is damaged, or no question has a negative.
     """
     config, vocabulary = run.config, run.load_vocabulary()
-    mesh, step = _mesh(config), version * config.mine.refresh_every
+    mesh, step = _mesh(config.mesh.fsdp, config.mine.refresh_env), version * config.mine.refresh_every
     like = train_state.abstract_state(config, abstract_model(config, len(vocabulary)), mesh)
     while not (run.checkpoints / str(step)).exists():  # it is being written
         time.sleep(_POLL_SECONDS)
@@ -62,12 +60,12 @@ def mine(run: Run, version: int) -> None:
     _log.info("version %d: written", version)
 
 
-def _mesh(config: ConfigDict) -> jax.sharding.Mesh:
+def _mesh(fsdp: int, environment: Sequence[str]) -> jax.sharding.Mesh:
     try:
-        return local_mesh(config)
+        return sharding.local_mesh(fsdp)
     except (RuntimeError, AssertionError) as error:  # JAX has several ways to say so
         raise UserError(
-            f"config.mine.refresh_env={tuple(config.mine.refresh_env)}: there are no such devices "
+            f"config.mine.refresh_env={tuple(environment)}: there are no such devices "
             f"({first_line(error)}); name others"
         ) from error
 

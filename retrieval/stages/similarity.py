@@ -43,7 +43,7 @@ def check(run: Run) -> None:
     Raises:
       UserError: the encoder takes no text of one of them.
     """
-    longest = _longest(run)
+    longest = run.holder("train").config.data.document_length
     if max(run.config.similarity.lengths, default=0) > longest:
         raise UserError(
             f"config.similarity.lengths={tuple(run.config.similarity.lengths)}: no text is longer than "
@@ -60,7 +60,7 @@ def similarity(run: Run) -> dict[str, Any]:
       UserError: the corpus has too few texts of a length.
     """
     settings, vocabulary = run.config.similarity, run.load_vocabulary()
-    longest = _longest(run)
+    longest = run.holder("train").config.data.document_length
     passages = itertools.islice(open_collection(run, CORPUS).candidates(), _TEXTS)
     texts = [vocabulary.single(ids, longest) for ids in vocabulary.encode_batch([item.text for item in passages])]
     passage = run.holder("prepare").config.prepare.longest_passage
@@ -85,10 +85,6 @@ def default_lengths(document: int, passage: int) -> list[int]:
     """
     longest = min(document, passage + 2)
     return [longest // part for part in (8, 4, 2, 1)]
-
-
-def _longest(run: Run) -> int:
-    return run.holder("train").config.data.document_length
 
 
 def _embed(model: nnx.Module) -> Callable[[np.ndarray], np.ndarray]:
