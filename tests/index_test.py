@@ -1,6 +1,7 @@
 """The stage `index`: what ScaNN is tuned on, and what becomes of it."""
 
 import dataclasses
+import functools
 import importlib
 import json
 import subprocess
@@ -63,7 +64,8 @@ def test_a_query_of_ones_own_needs_a_corpus_or_labelled_examples(run, tmp_path):
 
 def dense_index(run, name):
     """What the stage `search` asks."""
-    return search._dense_index(open_collection(run, name), run.config)
+    options_of = functools.partial(indexes.options_of, config=run.config)
+    return search._dense_index(open_collection(run, name), options_of, run.config.evaluate.depth)
 
 
 @needs_scann
@@ -230,7 +232,7 @@ def test_an_index_of_words_from_outside_is_searched_and_mined(run, monkeypatch, 
     assert [part[0] for part in (dense, ids, bm25, merged)] == ["dense", "BM25 of ids", "BM25", "merged"]
     assert "[77]" in ids[1] and "[99]" in ids[3] and len(ids) == 5 and len(bm25) == 1
     assert "[77]" in merged[1]
-    asked, _ = mine._searcher(run, run, "large", ["number5"])
+    asked = mine._search(INDEXES["ids"], open_collection(run, "large"), lambda kind: {}, 5)
     assert asked(["number5"], 1)[1].tolist() == [[5]]
 
 

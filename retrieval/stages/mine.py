@@ -3,11 +3,14 @@
 BM25's are those of DPR (Karpukhin et al. 2020, section 3.2), those of a trained model what ANCE begins with.
 """
 
+import functools
 import json
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval import files
@@ -21,10 +24,11 @@ from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples, initial_parameters
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, query_tokens
-from retrieval.search.index_kind import EXACT, INDEXES
+from retrieval.search.index_kind import EXACT, INDEXES, IndexKind, Options
 from retrieval.stage_outputs import Run
 from retrieval.stages import hard_negatives, indexes, sets
-from retrieval.stages.collection import open_collection
+from retrieval.stages.collection import Collection, open_collection
+from retrieval.stages.hard_negatives import Mining
 
 _log = logging.getLogger(__name__)
 
@@ -50,16 +54,20 @@ def mine(run: Run) -> dict[str, Any]:
       UserError: the index is over other candidates, or leaves no negative.
     """
     config, source, name = run.config, run.before("mine"), examples.divided_set(run)
+    kind, mining = INDEXES[config.mine.system], hard_negatives.mining_of(config)
     _check_candidates(run, source, name)
     with hard_negatives.open_questions(run) as (questions, candidates):
-        search, queries = _searcher(run, source, name, [question.text for question in questions])
-        mined = hard_negatives.mine(hard_negatives.mining_of(config), questions, candidates, search, queries)
+        texts = [question.text for question in questions]
+        queries = texts if kind.of_words else _embedded(run, source.holder("train").folder, texts)
+        options_of = functools.partial(indexes.options_of, config=source.holder("index").config)
+        search = _search(kind, open_collection(source, name), options_of, config.evaluate.depth)
+        mined = hard_negatives.mine(mining, questions, candidates, search, queries)
         with files.atomic(run.negatives) as temporary:
             temporary.mkdir()
             with (temporary / "negatives.jsonl").open("w", encoding="utf-8") as file:
                 for example in hard_negatives.mined_examples(questions, candidates, mined.rows):
                     file.write(_line(example))
-            provenance = _provenance(config, source) | mined.counts
+            provenance = _provenance(source, needs(config)[-1], kind, mining) | mined.counts
             files.write_json(temporary / "provenance.json", provenance)
     _log.info("mine: %d negatives of %d questions", mined.counts["negatives"], len(questions))
     return provenance
@@ -141,40 +149,45 @@ def _check_candidates(run: Run, source: Run, name: str) -> None:
         )
 
 
-def _searcher(run: Run, source: Run, name: str, texts: list[str]) -> tuple[Callable, Any]:
-    """The search of the index that config.mine.system names, and the questions as it takes them."""
-    kind, collection = INDEXES[run.config.mine.system], open_collection(source, name)
+def _search(
+    kind: IndexKind, collection: Collection, options_of: Callable[[IndexKind], Options], depth: int
+) -> Callable[[Any, int], tuple[np.ndarray, np.ndarray]]:
+    """The search of a collection's index, which takes texts or their embeddings.
+
+    Args:
+      depth: results that a query will ask for.
+
+    Raises:
+      UserError: there is no such index.
+    """
     if kind.of_words:
-        return indexes.open_words(kind, collection).search, texts
-    queries_QE = _embedded(run, source, texts)
+        return indexes.open_words(kind, collection).search
     if kind.is_saved and not (kind.available() and collection.index(kind.name).exists()):
         raise UserError(f"{collection.index(kind.name)}: no {kind.title} index there; use config.mine.system=exact")
-    options = indexes.options_of(kind, source.holder("index").config)
-    return indexes.open_dense(kind, collection, options, run.config.evaluate.depth).search, queries_QE
+    return indexes.open_dense(kind, collection, options_of(kind), depth).search
 
 
-def _embedded(run: Run, source: Run, texts: list[str]) -> Any:
-    """Questions as the model embeds them whose candidates are searched."""
-    trainer, vocabulary = source.holder("train"), run.load_vocabulary()
-    initial_parameters.check_vocabulary(run, trainer.folder, "config.base")
-    config, towers = initial_parameters.load_parameters(trainer.folder, len(vocabulary), run.config.mesh)
+def _embedded(run: Run, trained: Path, texts: list[str]) -> np.ndarray:
+    """Questions [Q, E] as the model embeds them whose candidates are searched."""
+    vocabulary = run.load_vocabulary()
+    initial_parameters.check_vocabulary(run, trained, "config.base")
+    config, towers = initial_parameters.load_parameters(trained, len(vocabulary), run.config.mesh)
     if not isinstance(towers, TwoTower):
-        raise UserError(f"{trainer.folder}: a masked language model has no towers to mine with: another config.base")
+        raise UserError(f"{trained}: a masked language model has no towers to mine with: another config.base")
     embedder = Embedder(config, vocabulary, local_mesh(config))
     tower = embedder.queries(parameters_of(towers))
     return embedder.embed_rows(tower, query_tokens(config, vocabulary, texts))
 
 
-def _provenance(config: ConfigDict, source: Run) -> dict[str, Any]:
-    """What was searched, and what was made of the results."""
-    stage = needs(config)[-1]
-    of_model = not INDEXES[config.mine.system].of_words
+def _provenance(source: Run, stage: str, kind: IndexKind, mining: Mining) -> dict[str, Any]:
+    """What was searched, and what was made of the results; `stage` of `source` made it."""
+    rule = dict(zip(hard_negatives.RULE, mining.rule, strict=True))
     return {
-        "system": config.mine.system,
+        "system": kind.name,
         "run": source.holder(stage).folder.name,
         "index": record_of(source, stage)["inputs"],
-        "step": details(source, "train")["step"] if of_model else None,
-        "rule": {name: config.mine[name] for name in (*hard_negatives.RULE, "answers")} | {"seed": config.split.seed},
+        "step": None if kind.of_words else details(source, "train")["step"],
+        "rule": rule | {"answers": mining.answers, "seed": mining.seed},
     }
 
 

@@ -1,5 +1,8 @@
 """The stage `search`: a query of one's own against the corpus, or the passages of labelled examples."""
 
+import functools
+from collections.abc import Callable
+
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -12,7 +15,7 @@ from retrieval.recipes.initial_parameters import check_towers, load_towers, of_t
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, query_tokens
 from retrieval.search import fusion
-from retrieval.search.index_kind import EXACT, INDEXES
+from retrieval.search.index_kind import EXACT, INDEXES, IndexKind, Options
 from retrieval.search.windows import Index
 from retrieval.stage_outputs import Run
 from retrieval.stages import indexes
@@ -59,7 +62,8 @@ def search(run: Run) -> None:
     lists = {kind.title: indexes.open_words(kind, collection).search([run.query], depth) for kind in of_words}
     if collection.has_embeddings():
         words = lists[of_words[0].title]
-        dense = _dense_index(collection, run.holder("index").config).search(_embed(run), depth)
+        options_of = functools.partial(indexes.options_of, config=run.holder("index").config)
+        dense = _dense_index(collection, options_of, depth).search(_embed(run), depth)
         lists = {"dense": dense} | lists | {"merged": fusion.hybrid(words, dense, fusion.DENSE_WEIGHT, depth)}
     shown = min(run.config.search.k, depth)
     wanted = {row for _, rows in lists.values() for row in rows[0, :shown].tolist()}
@@ -78,10 +82,10 @@ def hit(rank: int, score: float, passage: Candidate) -> str:
     return f"{rank:3}. {score:9.4f}  [{id}]{title and '  '}{title}\n     {text}"
 
 
-def _dense_index(collection: Collection, config: ConfigDict) -> Index:
+def _dense_index(collection: Collection, options_of: Callable[[IndexKind], Options], depth: int) -> Index:
     """The dense index that there is, or exact search where there is none."""
     kind = next(iter(indexes.dense_kinds_of(collection)), INDEXES[EXACT])
-    return indexes.open_dense(kind, collection, indexes.options_of(kind, config), config.evaluate.depth)
+    return indexes.open_dense(kind, collection, options_of(kind), depth)
 
 
 def _embed(run: Run) -> np.ndarray:
