@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from conftest import REPOSITORY, write
 from support import tiny, toy_corpus
+from support.refreshed_runs import open_questions
 from support.tiny import execute
 
 from retrieval.data.labelled import labelled_format
@@ -23,7 +24,7 @@ from retrieval.recipes.towers import Embedder, build_towers, candidate_windows, 
 from retrieval.search import encoding, scann
 from retrieval.search.index_kind import INDEXES
 from retrieval.stage_outputs import Run
-from retrieval.stages import evaluate, hard_negatives, indexes
+from retrieval.stages import evaluate, indexes
 from retrieval.stages.collection import open_collection
 
 CHANGES = tiny.CHEAP | {
@@ -200,7 +201,7 @@ def test_a_refresh_mines_by_the_best_window(finished):
     def embed(rows, function):
         return encoding.encode_rows(rows, function, 1024, 20, 8)
 
-    with hard_negatives.open_questions(finished) as (questions, candidates):
+    with open_questions(finished) as (questions, candidates):
         texts = [candidates[row] for row in range(len(candidates))]
     rows = candidate_windows(config, vocabulary, texts)
     documents = [embed(own, embedder.documents(params)) for own in rows]

@@ -186,7 +186,7 @@ def test_an_index_from_outside_that_is_not_saved_is_evaluated(run, monkeypatch):
     index.index(run)
     few = run.index("tiny", "few")
     assert json.loads((few / "options.json").read_text()) == {"index.tune_queries": 4}
-    assert few in index.written(run, None)
+    assert few in index.written(run.folder)
     queries = {str(number): "some words" for number in range(30)}
     value = Judged("tiny", queries, [str(number) for number in range(40)], {}, {})
     lists = rankings.rank(

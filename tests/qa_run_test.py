@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support import toy_corpus
 from support.answers_reference import brute_force
-from support.refreshed_runs import judged, make_run, read_shards
+from support.refreshed_runs import judged, make_run, open_questions, read_shards
 from support.tiny import execute
 
 from retrieval.data.sets import beir
@@ -178,7 +178,7 @@ def test_no_negative_of_a_refresh_holds_an_answer(finished):
 
 def test_where_every_passage_holds_the_answer(finished):
     """As in a set whose answer is in all of them."""
-    with hard_negatives.open_questions(finished) as (questions, candidates):
+    with open_questions(finished) as (questions, candidates):
         everywhere = [question._replace(answers=question.answers._replace(values=("grass",))) for question in questions]
         scores_QK = np.tile(-np.arange(8.0), (len(questions), 1))
         rows_QK = np.tile(
@@ -199,7 +199,7 @@ def test_a_set_that_an_older_version_made_has_no_answers(finished, inputs, tmp_p
     try:
         with (
             pytest.raises(UserError, match=r"config\.mine\.answers=True, and no answer is there"),
-            hard_negatives.open_questions(run),
+            open_questions(run),
         ):
             pass
     finally:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from conftest import REPOSITORY
 from support import children
-from support.refreshed_runs import judged, make_run, read_shards
+from support.refreshed_runs import judged, make_run, open_questions, read_shards
 from support.tiny import execute
 
 from retrieval.data.tokenizers import vocabularies
@@ -160,7 +160,7 @@ def change(path, function):
 
 
 def found(run, search=None):
-    with hard_negatives.open_questions(run) as (questions, candidates):
+    with open_questions(run) as (questions, candidates):
         search = search or (lambda _, k: (np.zeros((14, k)), np.tile(np.arange(k), (14, 1))))
         return questions, hard_negatives.mine(
             hard_negatives.mining_of(run.config), questions, candidates, search, [None] * 14
@@ -169,7 +169,7 @@ def found(run, search=None):
 
 def test_a_question_of_another_spelling_has_the_same_positives(copied):
     run = copied
-    with hard_negatives.open_questions(run) as (before, _):
+    with open_questions(run) as (before, _):
         one, other = next((a, b) for a in before for b in before if a.positives != b.positives)
     change(
         run.training / "queries.jsonl",

@@ -17,10 +17,8 @@ from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.errors import UserError
-from retrieval.recipes import examples
 from retrieval.search import mining as search_mining
 from retrieval.search.mining import Drawn, Rule
-from retrieval.stage_outputs import Run
 
 _log = logging.getLogger(__name__)
 
@@ -119,22 +117,29 @@ def check_drawn(taken: int, mined: int, place: str = "") -> None:
 
 
 @contextlib.contextmanager
-def open_questions(run: Run) -> Iterator[tuple[list[Question], CandidateTexts]]:
-    """The training questions of config.split.set, and all candidates of the set.
+def open_questions(
+    training: Path, candidates_file: Path, *, needs_answers: bool
+) -> Iterator[tuple[list[Question], CandidateTexts]]:
+    """The training questions of a set, and all its candidates.
+
+    Args:
+      training: the BEIR folder of the questions.
+      candidates_file: the set's corpus.jsonl.
+      needs_answers: whether the questions must have answers, as config.mine.answers says.
 
     Raises:
       UserError: a positive is none of the candidates, or config.mine.answers asks for answers that are not there.
     """
-    path, judged = run.sets / examples.divided_set(run) / "corpus.jsonl", beir.read_judged(run.training)
-    if run.config.mine.answers and not judged.answers:
+    judged = beir.read_judged(training)
+    if needs_answers and not judged.answers:
         raise UserError(
-            f"{run.training}: config.mine.answers=True, and no answer is there; set it to False, or make the set again "
+            f"{training}: config.mine.answers=True, and no answer is there; set it to False, or make the set again "
             "if it has answers (--stage=sets)"
         )
     qrels = judged.qrels[splits.TRAIN]
     wanted = {id for grades in qrels.values() for id in grades} | qrels.keys()
-    with CandidateTexts(path, wanted) as candidates:
-        positives = {id: _rows(id, grades, candidates, path) for id, grades in qrels.items()}
+    with CandidateTexts(candidates_file, wanted) as candidates:
+        positives = {id: _rows(id, grades, candidates, candidates_file) for id, grades in qrels.items()}
         known: dict[str, set[int]] = {}
         for id, rows in positives.items():
             known.setdefault(splits.wording(judged.queries[id]), set()).update(rows)

@@ -98,9 +98,9 @@ def inputs(run: Run) -> list[Path]:
     return [path for kind in kinds for path in kind.inputs(options_of(kind, run.config))]
 
 
-def written(run: Run, _: Any) -> list[Path]:
-    """The folders of all indexes of the run."""
-    return sorted(path.parent for path in (run.folder / "index").rglob(files.MANIFEST))
+def written(folder: Path) -> list[Path]:
+    """The folders of all indexes of a work directory."""
+    return sorted(path.parent for path in (folder / "index").rglob(files.MANIFEST))
 
 
 def _where_available(kind: IndexKind) -> IndexKind | None:
@@ -143,6 +143,6 @@ STAGES.register(
         texts_of=("sets",),
         inputs=lambda run: [*inputs(run), *run.vocabulary_inputs()],
         outputs=("index",),
-        sealed=written,
+        sealed=lambda run, _: written(run.folder),
     ),
 )

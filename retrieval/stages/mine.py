@@ -56,7 +56,8 @@ def mine(run: Run) -> dict[str, Any]:
     config, source, name = run.config, run.before("mine"), examples.divided_set(run)
     kind, mining = INDEXES[config.mine.system], hard_negatives.mining_of(config)
     _check_candidates(run, source, name)
-    with hard_negatives.open_questions(run) as (questions, candidates):
+    file = run.sets / name / "corpus.jsonl"
+    with hard_negatives.open_questions(run.training, file, needs_answers=mining.answers) as (questions, candidates):
         texts = [question.text for question in questions]
         queries = texts if kind.of_words else _embedded(run, source.holder("train").folder, texts)
         options_of = functools.partial(indexes.options_of, config=source.holder("index").config)
@@ -64,9 +65,9 @@ def mine(run: Run) -> dict[str, Any]:
         mined = hard_negatives.mine(mining, questions, candidates, search, queries)
         with files.atomic(run.negatives) as temporary:
             temporary.mkdir()
-            with (temporary / "negatives.jsonl").open("w", encoding="utf-8") as file:
+            with (temporary / "negatives.jsonl").open("w", encoding="utf-8") as lines:
                 for example in hard_negatives.mined_examples(questions, candidates, mined.rows):
-                    file.write(_line(example))
+                    lines.write(_line(example))
             provenance = _provenance(source, needs(config)[-1], kind, mining) | mined.counts
             files.write_json(temporary / "provenance.json", provenance)
     _log.info("mine: %d negatives of %d questions", mined.counts["negatives"], len(questions))

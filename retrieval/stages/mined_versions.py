@@ -97,15 +97,14 @@ def mine(
     Raises:
       UserError: no question has a negative, or too few for a batch.
     """
-    config, settings = run.config, run.holder("pairs").config
-    with hard_negatives.open_questions(run) as (questions, candidates):
+    config, settings, mining = run.config, run.holder("pairs").config, hard_negatives.mining_of(run.config)
+    file = run.sets / examples.divided_set(run) / "corpus.jsonl"
+    with hard_negatives.open_questions(run.training, file, needs_answers=mining.answers) as (questions, candidates):
         drawn = hard_negatives.draw(questions, config.mine.refresh_share, config.split.seed, version)
         queries_QE, index = _embedded(config, vocabulary, embedder, params, mesh, drawn, candidates)
-        mined = hard_negatives.mine(
-            hard_negatives.mining_of(config), drawn, candidates, index.search, queries_QE, version
-        )
+        mined = hard_negatives.mine(mining, drawn, candidates, index.search, queries_QE, version)
         if not examples.unlabelled(config):
-            _check_left(drawn, mined, settings.pairs.positives, config.train.batch_size, config.mine.answers)
+            _check_left(drawn, mined, settings.pairs.positives, config.train.batch_size, mining.answers)
         write = functools.partial(
             _write,
             folder_of(run.folder, version),

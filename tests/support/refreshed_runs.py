@@ -3,6 +3,8 @@
 import numpy as np
 
 from retrieval.data.sets import beir
+from retrieval.recipes import examples
+from retrieval.stages import hard_negatives
 from support import tiny
 
 CHANGES = tiny.CHEAP | {
@@ -33,6 +35,12 @@ def judged(run):
     text = {candidate.id: (candidate.title, candidate.text) for candidate in candidates}
     golds = {training.queries[id]: {text[c] for c in grades} for id, grades in training.qrels["train"].items()}
     return golds, candidates
+
+
+def open_questions(run):
+    """The training questions of a run, and the candidates of their set, as mining has them."""
+    file = run.sets / examples.divided_set(run) / "corpus.jsonl"
+    return hard_negatives.open_questions(run.training, file, needs_answers=run.config.mine.answers)
 
 
 def read_shards(run, folder):
