@@ -28,6 +28,7 @@ from retrieval.recipes.placement import bind, make_mesh, parameters_of
 from retrieval.recipes.recipe import recipe_of
 from retrieval.search import expansions
 from retrieval.stages import generate, passage_lines
+from retrieval.stages.collection import collections
 
 STAGES = ("prepare", "sets", "pairs", "train", "generate")
 CHANGES = {
@@ -154,7 +155,7 @@ def test_it_learns_to_ask(trained):
 
 def test_the_file_has_every_passage_in_order_and_the_record_counts(trained):
     records = generated(trained)
-    ids = [item.id for item in generate._chosen(trained).__next__().candidates()]
+    ids = [item.id for item in collections(trained)[0].candidates()]
     assert sorted(dict.fromkeys(record["_id"] for record in records), key=ids.index) == list(
         dict.fromkeys(record["_id"] for record in records)
     )
@@ -254,7 +255,7 @@ def test_an_unknown_collection_and_an_empty_passage_are_refused(trained, inputs,
     run = again(trained, inputs, tmp_path / "run", **{"generate.collections": ("reqq",)})
     with pytest.raises(UserError, match=r"config\.generate\.collections 'reqq': did you mean reqa"):
         generate.generate(run)
-    (item,) = generate._chosen(trained)
+    (item,) = collections(trained)
     path = tmp_path / "corpus.jsonl"
     path.write_text('{"_id": "a", "title": "", "text": "one"}\n{"_id": "b", "title": " ", "text": ""}\n')
     with pytest.raises(UserError, match=r"corpus.jsonl: passage 'b', number 2, has neither title nor text"):

@@ -59,13 +59,16 @@ def generate(run: Run) -> dict[str, Any]:
     """Writes `generated/NAME.jsonl` for every collection; returns the counts of each."""
     write = functools.cache(functools.partial(_writer, run))
     make = functools.partial(_lines, write=lambda passages: write().write(passages))
-    return {item.name: _generate(item, run, make) for item in _chosen(run)}
+    folder, size = run.folder / GENERATED, run.config.generate.shard_size
+    chosen = _chosen(collections(run), run.config.generate.collections)
+    return {item.name: _generate(item, folder / f"{item.name}.jsonl", size, make) for item in chosen}
 
 
-def _generate(collection: Collection, run: Run, make: Callable[[Sequence[Candidate]], Lines]) -> dict[str, Any]:
+def _generate(
+    collection: Collection, path: Path, shard_size: int, make: Callable[[Sequence[Candidate]], Lines]
+) -> dict[str, Any]:
     """Writes a collection's file; returns the counts."""
-    path = run.folder / GENERATED / f"{collection.name}.jsonl"
-    counts = passage_lines.write(path, collection, run.config.generate.shard_size, make)
+    counts = passage_lines.write(path, collection, shard_size, make)
     left_out = ", ".join(f"{what} {counts[what]:,}" for what in (EMPTY, DUPLICATES, CUT))
     _log.info("%s: %d queries of %d passages; %s", path.name, counts[KEPT], counts["passages"], left_out)
     return counts
@@ -91,32 +94,30 @@ def _lines(passages: Sequence[Candidate], write: Write) -> Lines:
 def _writer(run: Run) -> Writer | PublishedWriter:
     """The published model that the config names, or the trained one of the run or of its base."""
     if folder := run.config.generate.model:
-        return PublishedWriter(Path(folder), _decoding(run.config), run.config.data.document_length)
+        decoding = _decoding(run.config.generate, run.config.seed)
+        return PublishedWriter(Path(folder), decoding, run.config.data.document_length)
     holder, vocabulary = run.holder("train").folder, run.load_vocabulary()
     check_vocabulary(run, holder, "config.base")
     config, model = load_parameters(holder, len(vocabulary), run.config.mesh)
     assert isinstance(model, EncoderDecoder), "`check` refuses others"
-    return Writer(
-        config, vocabulary, model, _decoding(run.config, config.data.query_length - 1), run.config.generate.batch_size
-    )
+    decoding = _decoding(run.config.generate, run.config.seed, config.data.query_length - 1)
+    return Writer(config, vocabulary, model, decoding, run.config.generate.batch_size)
 
 
-def _decoding(config: ConfigDict, most: int = published_writer.TOKENS) -> Decoding:
-    """How the config has queries written: of `most` tokens, where it does not say."""
-    own = config.generate
-    tokens = own.tokens or most
-    more = {name: own[name] for name in ("beams", "length_penalty", "top_k", "temperature")}
-    return Decoding(own.way, own.queries, tokens, **more, seed=config.seed)
+def _decoding(fields: ConfigDict, seed: int, most: int = published_writer.TOKENS) -> Decoding:
+    """How `config.generate` has queries written: of `most` tokens, where it does not say."""
+    more = {name: fields[name] for name in ("beams", "length_penalty", "top_k", "temperature")}
+    return Decoding(fields.way, fields.queries, fields.tokens or most, **more, seed=seed)
 
 
-def _chosen(run: Run) -> Iterator[Collection]:
-    """The collections that the config names.
+def _chosen(there: Sequence[Collection], names: Sequence[str]) -> Iterator[Collection]:
+    """The collections of these names, or all.
 
     Raises:
       UserError: there is no such collection.
     """
-    known = {item.name: item for item in collections(run)}
-    for name in run.config.generate.collections or known:
+    known = {item.name: item for item in there}
+    for name in names or known:
         if name not in known:
             raise unknown_name("collection in config.generate.collections", name, known)
         yield known[name]
@@ -128,7 +129,7 @@ def check_settings(config: ConfigDict) -> None:
     Raises:
       UserError: the settings do not fit each other.
     """
-    writer.check(_decoding(config))
+    writer.check(_decoding(config.generate, config.seed))
 
 
 def check(run: Run) -> None:
@@ -138,7 +139,7 @@ def check(run: Run) -> None:
       UserError: it does not.
     """
     if folder := run.config.generate.model:
-        published_writer.check(Path(folder), _decoding(run.config).tokens)
+        published_writer.check(Path(folder), _decoding(run.config.generate, run.config.seed).tokens)
         return
     run.check_vocabulary()
     holder = run.holder("train")
