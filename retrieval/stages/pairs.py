@@ -43,7 +43,7 @@ def write_pairs(run: Run) -> dict[str, Any]:
     teacher = TeacherScores(path) if (path := teacher_file(run)) else None
     run.pairs.mkdir(exist_ok=True)
     with labelled_groups.opened(run, run.pairs) as (groups, counts):
-        asked = _asked(run)
+        asked = _asked(run.sets, run.training)
         evaluated = sum(splits.wording(group.query) in asked for group in groups)
         counts.log("pairs")
         held_out = 0 if split_set else splits.held_out(counts.queries, config.split.validation)
@@ -135,13 +135,13 @@ def check_order(divided_set: str, positives: int) -> None:
         )
 
 
-def _asked(run: Run) -> set[str]:
+def _asked(sets: Path, training: Path) -> set[str]:
     """The wordings of the queries of the evaluation sets, and of those that are held out to validate on."""
-    folders = [path for path in run.sets.iterdir() if path.is_dir()] if run.sets.exists() else []
+    folders = [path for path in sets.iterdir() if path.is_dir()] if sets.exists() else []
     asked = {query for folder in folders for query in beir.read_queries(folder / "queries.jsonl").values()}
-    if run.training.exists():
-        training = beir.read_judged(run.training)
-        asked |= {training.queries[id] for id in training.qrels[splits.VALIDATION]}
+    if training.exists():
+        divided = beir.read_judged(training)
+        asked |= {divided.queries[id] for id in divided.qrels[splits.VALIDATION]}
     return set(map(splits.wording, asked))
 
 
