@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ from retrieval.stages.pairs import teacher_file
 from retrieval.stages.plan import vocab_size
 from retrieval.training import chips, loop, sharding
 from retrieval.training.checkpoint import Follower, drop_damaged
-from retrieval.training.loop import TrainState
 
 _log = logging.getLogger(__name__)
 
@@ -78,7 +77,7 @@ def train(run: Run) -> dict[str, Any]:
     with _copied_up(run.folder, run.mirror) as follower:
         checkpointer = train_state.open_checkpoints(run.folder, config, follower)
         resumed = checkpointer.latest_step() is not None
-        went_on = _went_on(run)
+        went_on = _went_on(read_own_record(run, "train"), config.train.steps)
         state = like if resumed else initial_parameters.initial_state(config, len(vocabulary), like)
         with jax.set_mesh(mesh):
             validate = recipe_of(config).validation(run, vocabulary, mesh) if config.loop.validate_every else None
@@ -88,7 +87,8 @@ def train(run: Run) -> dict[str, Any]:
             step_fn = train_state.make_step(config, model)
             writer = metric_writers.open_writer(run.folder, int(state.step), config.loop.wandb, config.to_json())
             with hosts.watch(int(state.step)) as stops_at:
-                cost = _cost(config, len(vocabulary), like, mesh)
+                batch = abstract_batch(config, mesh)
+                cost = _cost(train_state.useful_flops(config, len(vocabulary), like, batch), mesh)
                 anew = refresh.Refresh(run, vocabulary, mesh, versions, checkpointer) if versions else None
                 loop.train(
                     state,
@@ -109,9 +109,9 @@ def train(run: Run) -> dict[str, Any]:
     return summary | {"vocabulary": vocabulary.fingerprint, "steps": config.train.steps, "went on from": went_on}
 
 
-def _went_on(run: Run) -> list[int]:
-    """The numbers of steps with which the run was finished before it got more of them."""
-    before = (read_own_record(run, "train") or {}).get("before")
+def _went_on(record: dict[str, Any] | None, steps_now: int) -> list[int]:
+    """The numbers of steps with which the run was finished before it got more of them, by the stage's record."""
+    before = (record or {}).get("before")
     if not before:
         return []
     steps = before.get("steps", before["step"])  # a record may be older than the field
@@ -119,8 +119,8 @@ def _went_on(run: Run) -> list[int]:
         "train: finished with %d steps, and goes on to %d with the learning rates of %d: that is not what as many "
         "steps in one go give",
         steps,
-        run.config.train.steps,
-        run.config.train.steps,
+        steps_now,
+        steps_now,
     )
     return [*before.get("went on from", []), steps]
 
@@ -153,14 +153,14 @@ def _settings(run: Run) -> loop.Settings:
         validate_every=config.loop.validate_every,
         refresh_every=config.mine.refresh_every,
         bad_batches=run.folder / BAD_BATCHES,
-        trace_steps=trace_steps(config),
+        trace_steps=_trace_steps(config.profile.steps, config.train.steps),
         trace=run.folder / "profile",
     )
 
 
-def _cost(config: ConfigDict, vocab_size: int, state: TrainState, mesh: jax.sharding.Mesh) -> loop.Cost:
+def _cost(flops: float, mesh: jax.sharding.Mesh) -> loop.Cost:
+    """What a step costs all devices, of which each computes `flops` operations."""
     chip = chips.of(mesh.devices.flat[0])
-    flops = train_state.useful_flops(config, vocab_size, state, abstract_batch(config, mesh))
     return loop.Cost(mesh.size * flops, chip and mesh.size * chip.peak_flops / chip.cores)
 
 
@@ -279,20 +279,20 @@ def check_steps(config: ConfigDict) -> None:
             f"config.train.accumulation={config.train.accumulation} is more than config.train.steps="
             f"{config.train.steps}, which are batches: nothing would ever be updated; lower it, or raise the steps"
         )
-    trace_steps(config)
+    _trace_steps(config.profile.steps, config.train.steps)
 
 
-def trace_steps(config: ConfigDict) -> tuple[int, int]:
+def _trace_steps(asked: Sequence[int], last: int) -> tuple[int, int]:
     """The first and the last step of the trace, 0 and 0 for none.
 
     Raises:
       UserError: they are not two, or not steps of the run.
     """
-    steps = tuple(config.profile.steps) or (0, 0)
-    if len(steps) != 2 or (any(steps) and not 0 < steps[0] <= steps[1] <= config.train.steps):
+    steps = tuple(asked) or (0, 0)
+    if len(steps) != 2 or (any(steps) and not 0 < steps[0] <= steps[1] <= last):
         raise UserError(
             f"config.profile.steps={','.join(map(str, steps))}: the first and the last step of the trace are needed, "
-            f"such as 10,15, and at most config.train.steps={config.train.steps}"
+            f"such as 10,15, and at most config.train.steps={last}"
         )
     return steps
 
