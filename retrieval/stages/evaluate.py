@@ -1,7 +1,7 @@
 """The stage `evaluate`: ranked lists and their metrics."""
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,9 +20,11 @@ from retrieval.pipeline.records import details
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples
 from retrieval.search import encoding
+from retrieval.search.index_kind import IndexKind, Options
 from retrieval.stage_outputs import Run
 from retrieval.stages import fused, indexes, rankings, run_files, sets
 from retrieval.stages.collection import Collection, open_collection, set_names
+from retrieval.stages.fused import Fusing
 from retrieval.stages.rankings import Ranking, Validation
 from retrieval.stages.run_files import Lists, RunFile
 
@@ -49,6 +51,31 @@ class Scores(NamedTuple):
     split: str
     queries: list[str]
     values: dict[str, np.ndarray]
+
+
+class _Search(NamedTuple):
+    """How every set is searched.
+
+    Attributes:
+      depth: results of a query.
+      words: names of kinds of index of words.
+      options: gives those of a kind of index.
+      step: of training; None where nothing was trained.
+      unknown: what is done about candidates in run files that a set lacks.
+      of_files: systems that have a run file.
+    """
+
+    depth: int
+    words: Sequence[str]
+    options: Callable[[IndexKind], Options]
+    step: int | None
+    unknown: str
+    of_files: frozenset[str]
+    fusing: Fusing
+
+
+# From ids to these held-out questions, and the candidates that answer them.
+_HeldOut = Callable[[Sequence[str]], tuple[dict[str, str], dict[str, dict[str, int]]]]
 
 
 def check(config: ConfigDict) -> None:
@@ -83,14 +110,18 @@ def evaluate(run: Run) -> dict[str, Any]:
 
     Returns what the report says about the searches.
     """
-    rows, notes, asked, depth = [], {}, run.config.evaluate.metrics, run.config.evaluate.depth
-    for folder, files_of_set in _sets(run):
-        value, lists = _rankings(run, beir.read_judged(folder), files_of_set)
+    rows, notes, asked, search = [], {}, run.config.evaluate.metrics, _search(run)
+    outside = _files_by_set(set_names(run), run.config.runs.files, run.config.runs.set)
+    divided, held_out = examples.split_set(run), functools.partial(examples.validation, run)
+    for name, files_of_set in outside.items():
+        folder, collection = run.sets / name, open_collection(run, name)
+        of_set = held_out if name == divided else None
+        value, lists = _rankings(beir.read_judged(folder), collection, files_of_set, search, of_set)
         if run.config.evaluate.runs:
             for ranking in lists:
                 write_run(run.folder / "runs" / value.name, value, ranking)
         scores = [each for ranking in lists for each in by_judgements(value, ranking, asked)]
-        if value.answers and (names := metrics_of_answers(value, asked, depth)):
+        if value.answers and (names := metrics_of_answers(value, asked, search.depth)):
             scores += by_answers(folder, value, lists, names)
         write_per_query(run.folder, value.name, scores)
         rows += [row for each in scores for row in result_rows(value.name, each)]
@@ -99,39 +130,61 @@ def evaluate(run: Run) -> dict[str, Any]:
     return notes
 
 
-def _sets(run: Run) -> Iterator[tuple[Path, list[RunFile]]]:
-    """The folder of every set, and the run files that are of it."""
-    names, outside = set_names(run), run_files.run_files(run.config.runs.files)
-    of = run_files.set_of(run.config.runs.set, names) if outside else ""
-    for name in names:
-        yield run.sets / name, outside if name == of else []
+def _search(run: Run) -> _Search:
+    """How the config has every set searched."""
+    config = run.config
+    trained = details(run, "train")
+    return _Search(
+        depth=config.evaluate.depth,
+        words=config.index.words,
+        options=functools.partial(indexes.options_of, config=run.holder("index").config),
+        step=trained and trained["step"],
+        unknown=config.runs.unknown,
+        of_files=frozenset(file.system for file in run_files.run_files(config.runs.files)),
+        fusing=fused.fusing(config),
+    )
 
 
-def _rankings(run: Run, value: Judged, outside: Sequence[RunFile]) -> tuple[Judged, list[Ranking]]:
-    """The set with the candidates of run files, and the lists of every system, in the order of the tables."""
-    config, collection, depth = run.config, open_collection(run, value.name), run.config.evaluate.depth
-    fusing = fused.fusing(config)
-    whole, read = run_files.read(outside, value, config.runs.unknown)  # before a search, which may take long
-    is_weighed = collection.has_embeddings() or fusing.systems
-    validation = _validation(run, collection, value) if is_weighed else None
+def _files_by_set(names: Sequence[str], values: Sequence[str], own: str) -> dict[str, list[RunFile]]:
+    """The run files of every set; one set has them all.
+
+    Args:
+      values: of `config.runs.files`, and `own` that of `config.runs.set`.
+    """
+    outside = run_files.run_files(values)
+    of = run_files.set_of(own, names) if outside else ""
+    return {name: outside if name == of else [] for name in names}
+
+
+def _rankings(
+    value: Judged, collection: Collection, outside: Sequence[RunFile], search: _Search, held_out: _HeldOut | None
+) -> tuple[Judged, list[Ranking]]:
+    """The set with the candidates of run files, and the lists of every system, in the order of the tables.
+
+    Args:
+      held_out: gives validation questions of the set that is divided for training; None for any other set.
+    """
+    whole, read = run_files.read(outside, value, search.unknown)  # before a search, which may take long
+    is_weighed = collection.has_embeddings() or search.fusing.systems
+    validation = _validation(held_out, collection, value) if held_out and is_weighed else None
     lists = rankings.rank(
         value,
         collection,
-        depth=depth,
-        words=config.index.words,
-        options=functools.partial(indexes.options_of, config=run.holder("index").config),
-        step=details(run, "train")["step"] if collection.has_embeddings() else None,
+        depth=search.depth,
+        words=search.words,
+        options=search.options,
+        step=search.step if collection.has_embeddings() else None,
         validation=validation,
     )
-    lists += [_outside(whole, each, depth) for each in read]
+    lists += [_outside(whole, each, search.depth) for each in read]
     if not lists:
         raise UserError(
             f"set '{value.name}': there is no index and no run file to evaluate; add 'index' to config.stages, or name "
             "files in config.runs.files"
         )
-    of_files = {file.system for file in run_files.run_files(config.runs.files)}
-    if outside or not of_files & set(fusing.systems):
-        lists += list(fused.fuse(value.name, lists, fusing, validation.golds if validation else (), depth))
+    if outside or not search.of_files & set(search.fusing.systems):
+        golds = validation.golds if validation else ()
+        lists += list(fused.fuse(value.name, lists, search.fusing, golds, search.depth))
     rankings.check_names(value.name, lists)
     return whole, lists
 
@@ -143,14 +196,12 @@ def _outside(value: Judged, lists: Lists, depth: int) -> Ranking:
     return Ranking(lists.system, scores, rows, notes={name: count for name, count in told.items() if count})
 
 
-def _validation(run: Run, collection: Collection, value: Judged) -> Validation | None:
-    """The validation questions of the set that is divided for training; of no other."""
-    if value.name != examples.split_set(run):
-        return None
+def _validation(held_out: _HeldOut, collection: Collection, value: Judged) -> Validation:
+    """The validation questions of a set, those whose embeddings there are."""
     embeddings_QE, ids = np.zeros((0, 0), np.float32), []
     if collection.has_embeddings():
         embeddings_QE, ids = encoding.load(collection.embeddings(), "validation")
-    queries, qrels = examples.validation(run, ids)  # those of a base may be more, or fewer
+    queries, qrels = held_out(ids)  # those of a base may be more, or fewer
     is_candidate = not queries.keys().isdisjoint(value.candidates)
     own = beir.own_rows(queries, collection.candidates()) if is_candidate else {}
     rows_of = {candidate: row for row, candidate in enumerate(value.candidates)}
