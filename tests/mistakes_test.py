@@ -184,7 +184,7 @@ FIELDS = mistakes(
 --config.mesh.rules="(('tokn_embedding', ('fsdp', None)),)"
   config.mesh.rules | 'tokn_embedding' | did you mean | token_embedding
 --config.data.rates.ict=0 --config.data.rates.bfs=0 --config.data.rates.wlp=0
-  config.data.rates | known: bfs, | config.data.rates.bfs=1
+  config.data.rates | known: bfs, | config.data.rates.ict=1
 --config.data.rates.mlm=1
   'mlm' | config.recipe=two_tower trains on pairs | config.data.rates.mlm=0
 --config.data.rates.pairs=1

@@ -114,8 +114,8 @@ def check_rates(rates: Mapping[str, float]) -> None:
             raise UserError(f"task '{task}': the rate is {rate}; it must not be negative")
     if not any(rates.values()):
         raise UserError(
-            f"no task has a rate above 0 in config.data.rates; known: {', '.join(TASKS)}: set one, such as "
-            f"config.data.rates.{next(iter(TASKS))}=1"
+            f"no task has a rate above 0 in config.data.rates; known: {', '.join(sorted(TASKS))}: set one, such as "
+            "config.data.rates.ict=1"
         )
 
 
