@@ -4,7 +4,7 @@ import pytest
 from conftest import REPOSITORY
 
 from configs import ict_bfs_wlp
-from retrieval.config import fields
+from retrieval.config import experiment, fields
 from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.grouping import example
 from retrieval.data.labelled.labelled_format import LABELLED, LabelledFormat, Settings
@@ -20,6 +20,7 @@ from retrieval.stages import sets
 @pytest.fixture
 def tables(monkeypatch):
     """The tables as they are; what a test adds is gone after it."""
+    experiment.load_fields()  # or those that a test is the first to import would be gone, too
     for table in (SETS, LABELLED, qa.QUESTIONS):
         monkeypatch.setattr(table, "_entries", dict(table.items()))
     monkeypatch.setattr(fields, "_FIELDS", dict(fields.declared()))
