@@ -83,14 +83,14 @@ class Collection:
                     )
 
 
-def set_names(run: Run) -> list[str]:
-    """The names of the evaluation sets that are written."""
-    return sorted(path.name for path in run.sets.iterdir() if path.is_dir()) if run.sets.exists() else []
+def set_names(sets: Path) -> list[str]:
+    """The names of the evaluation sets that are written in a folder."""
+    return sorted(path.name for path in sets.iterdir() if path.is_dir()) if sets.exists() else []
 
 
 def open_collection(run: Run, name: str) -> Collection:
     """A set by its name, or the corpus: its passages, or without one those of labelled examples."""
-    sets = [name] if name != CORPUS else set_names(run)
+    sets = [name] if name != CORPUS else set_names(run.sets)
     return Collection(
         name,
         tuple(run.passages) if name == CORPUS else (run.sets / name / "corpus.jsonl",),
@@ -104,7 +104,7 @@ def open_collection(run: Run, name: str) -> Collection:
 def collections(run: Run) -> list[Collection]:
     """The evaluation sets, and the corpus where it is to be searched."""
     corpus = [CORPUS] if run.passages and run.config.encode.corpus else []
-    return [open_collection(run, name) for name in (*set_names(run), *corpus)]
+    return [open_collection(run, name) for name in (*set_names(run.sets), *corpus)]
 
 
 def of_pairs(config: ConfigDict) -> tuple[str, ...]:

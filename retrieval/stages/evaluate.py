@@ -111,7 +111,7 @@ def evaluate(run: Run) -> dict[str, Any]:
     Returns what the report says about the searches.
     """
     rows, notes, asked, search = [], {}, run.config.evaluate.metrics, _search(run)
-    outside = _files_by_set(set_names(run), run.config.runs.files, run.config.runs.set)
+    outside = _files_by_set(set_names(run.sets), run.config.runs.files, run.config.runs.set)
     divided, held_out = examples.split_set(run), functools.partial(examples.validation, run)
     for name, files_of_set in outside.items():
         folder, collection = run.sets / name, open_collection(run, name)

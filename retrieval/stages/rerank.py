@@ -75,7 +75,7 @@ def rerank(run: Run) -> dict[str, Any]:
     Returns the tables of the report: metrics by depth, and consistency factors.
     """
     fields, evaluated = run.config.rerank, run.holder("evaluate")
-    runs = _runs(fields, evaluated.folder / "runs", set_names(run))
+    runs = _runs(fields, evaluated.folder / "runs", set_names(run.sets))
     of_files = {file.system for file in run_files.run_files(evaluated.config.runs.files)}
     scorer = None
     if not is_system(fields.model):
