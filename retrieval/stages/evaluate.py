@@ -86,7 +86,7 @@ def check(config: ConfigDict) -> None:
         what is to be fused does not fit.
     """
     run_files.run_files(config.runs.files)
-    fused.fusing(config)
+    fused.fusing(config.fuse)
     names = tuple(config.evaluate.metrics)
     if len(set(names)) != len(names):
         raise UserError(f"config.evaluate.metrics={names!r}: one is there twice; leave it out")
@@ -141,7 +141,7 @@ def _search(run: Run) -> _Search:
         step=trained and trained["step"],
         unknown=config.runs.unknown,
         of_files=frozenset(file.system for file in run_files.run_files(config.runs.files)),
-        fusing=fused.fusing(config),
+        fusing=fused.fusing(config.fuse),
     )
 
 

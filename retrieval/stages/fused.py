@@ -50,13 +50,13 @@ class Fusing(NamedTuple):
     weights: tuple[float, ...]
 
 
-def fusing(config: ConfigDict) -> Fusing:
-    """The fields of `config.fuse`.
+def fusing(fields: ConfigDict) -> Fusing:
+    """What the fields of `config.fuse` say.
 
     Raises:
       UserError: a system is named twice, or the weights are not of the systems.
     """
-    fuse = Fusing(**{name: config.fuse[name] for name in Fusing._fields})
+    fuse = Fusing(**{name: fields[name] for name in Fusing._fields})
     if len(set(fuse.systems)) != len(fuse.systems):
         raise UserError(f"config.fuse.systems={tuple(fuse.systems)}: one is there twice; name each once")
     if fuse.weights and (fuse.pairs or len(fuse.weights) != len(fuse.systems) or not any(fuse.weights)):
