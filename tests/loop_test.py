@@ -261,8 +261,8 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_and_spoils_no_other(tm
     folder, steps = tmp_path / "checkpoints", []
     run(folder, 20, stop=5)
     with no_file_above(100), pytest.raises(UserError, match=r"checkpoints: a checkpoint cannot be written \(.*large"):
-        run(folder, 20, stops_at=lambda step: steps.append(step) or time.sleep(0.5))
-    assert steps[-1] <= 13  # that of step 10 fails, in the background: on a busy machine some steps later
+        run(folder, 20, stops_at=lambda step: steps.append(step) or time.sleep(0.2))
+    assert steps[-1] < 15  # that of step 10 fails, in the background, and the next one would be of step 15
     assert Checkpointer(folder).latest_step() == 5
     # Elsewhere: the process that failed has not ended here, and a thread of Orbax may still clear up step 10.
     shutil.copytree(folder, tmp_path / "copy", ignore=shutil.ignore_patterns("*.orbax-checkpoint-tmp"))
