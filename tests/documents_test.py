@@ -206,7 +206,7 @@ def test_a_refresh_mines_by_the_best_window(finished):
     rows = candidate_windows(config, vocabulary, texts)
     documents = [embed(own, embedder.documents(params)) for own in rows]
     asked = embed(query_tokens(config, vocabulary, [q.text for q in questions]), embedder.queries(params))
-    told = json.loads((finished.folder / "refreshed" / "00001" / "mined.json").read_text())
+    told = json.loads((finished.folder / "refreshed" / "00001" / "made.json").read_text())
     assert (told["questions"], told["candidates"], told["negatives"]) == (len(questions), DOCUMENTS, 3 * len(questions))
     ranks = []
     for question, query_E in zip(questions, asked):

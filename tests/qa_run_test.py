@@ -173,7 +173,7 @@ def test_no_negative_of_a_refresh_holds_an_answer(finished):
         (query, colour) = map(tuple, vocabulary.encode_batch([training.queries[id], training.answers[id].values[0]]))
         texts = [text for _, text in found[query]]
         assert texts and not any(colour == text[i : i + len(colour)] for text in texts for i in range(len(text)))
-    assert json.loads((finished.folder / "refreshed" / "00001" / "mined.json").read_text())["results with an answer"]
+    assert json.loads((finished.folder / "refreshed" / "00001" / "made.json").read_text())["results with an answer"]
 
 
 def test_where_every_passage_holds_the_answer(finished):

@@ -29,8 +29,9 @@ from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
 from retrieval.runtime.hosts import PreemptedError
 from retrieval.search.bm25 import Bm25Index
 from retrieval.stage_outputs import Run
-from retrieval.stages import hard_negatives, mined_versions, refresh, refresh_process
+from retrieval.stages import hard_negatives, refresh, refresh_process, versions
 from retrieval.stages.refresh import Inferencer
+from retrieval.stages.refreshes import negatives_refresh
 
 LAG = 2  # steps
 LATE = {0: "refreshed/00002", LAG: "refresh.log"}  # what is there in the middle of a refresh
@@ -260,7 +261,7 @@ def test_batches_turn_with_the_step_and_a_checkpoint_says_which_they_are(whole):
     """The checkpoint of a step that a refresh follows is of the version before."""
     assert versions_of(whole) == {2: 0, 3: 0, 4: 1, 5: 1, 6: 1, 7: 2}
     vocabulary, mesh = vocabularies.load(whole.corpus), make_mesh(whole.config)
-    batches = mined_versions.Versions(whole, vocabulary, mesh)
+    batches = versions.Versions(whole, vocabulary, mesh)
     batches.restore(whole.folder / "checkpoints" / "5" / "data")
     assert batches._version == 1
     batches.turn_to(2)
@@ -324,7 +325,7 @@ def test_a_run_that_is_cut_off_around_its_refreshes_ends_as_if_it_had_not_been(
 ):
     run = refreshed(tmp_path / "run", inputs, mined)
     # In the middle of the first: half of the candidates are cut up.
-    cut_off(monkeypatch, run, mined_versions, "candidate_windows", 2)
+    cut_off(monkeypatch, run, negatives_refresh, "candidate_windows", 2)
     assert not list((run.folder / "refreshed").glob("*"))
     cut_off(monkeypatch, run, validation.metrics, "evaluate", 2)  # behind it, after a checkpoint of version 1
     execute(run)
@@ -334,12 +335,12 @@ def test_a_run_that_is_cut_off_around_its_refreshes_ends_as_if_it_had_not_been(
 @pytest.mark.long
 def test_cut_off_at_every_other_point_of_a_refresh(whole, inputs, mined, tmp_path, monkeypatch):
     run = refreshed(tmp_path / "run", inputs, mined)
-    cut_off(monkeypatch, run, mined_versions.pairs, "_deal", 1)  # its files have begun
+    cut_off(monkeypatch, run, negatives_refresh.pair_shards, "_deal", 1)  # its files have begun
     assert not list((run.folder / "refreshed").glob("*"))
-    cut_off(monkeypatch, run, mined_versions.Versions, "turn_to", 1)  # written, and no batch of it yet
+    cut_off(monkeypatch, run, versions.Versions, "turn_to", 1)  # written, and no batch of it yet
     assert [path.name for path in (run.folder / "refreshed").glob("*")] == ["00001"]
     shards = (run.folder / "refreshed" / "00001").stat().st_mtime_ns
-    cut_off(monkeypatch, run, mined_versions.examples, "make_batches", 3)  # at the second
+    cut_off(monkeypatch, run, versions.examples, "make_batches", 3)  # at the second
     assert (run.folder / "refreshed" / "00001").stat().st_mtime_ns == shards  # it was not mined again
     execute(run)
     assert_same(run, whole)
@@ -381,8 +382,8 @@ def test_a_damaged_version_is_mined_again_or_refused(whole, inputs, tmp_path):
     run = Run(whole.config, shutil.copytree(whole.folder, tmp_path / "run"), whole.lock)
     path = run.folder / "refreshed" / "00002" / "stats.json"
     path.write_bytes(path.read_bytes()[:-1])
-    assert not mined_versions.is_there(run.folder, 2)
-    batches = mined_versions.Versions(run, vocabularies.load(run.corpus), make_mesh(run.config))
+    assert not versions.is_there(run.folder, 2)
+    batches = versions.Versions(run, vocabularies.load(run.corpus), make_mesh(run.config))
     with pytest.raises(UserError, match=r"stats\.json: damaged, .* delete the newest checkpoint"):
         batches.turn_to(2)
 
@@ -393,7 +394,7 @@ def test_versions_that_no_checkpoint_belongs_to_are_deleted(tmp_path, lag, left)
     for version in range(1, 7):
         (tmp_path / "refreshed" / f"{version:05d}").mkdir(parents=True)
     (tmp_path / "refreshed" / ".DS_Store").write_text("")
-    mined_versions.drop_unneeded(tmp_path, 7, every=3, lag=lag, kept=[9, 17])
+    versions.drop_unneeded(tmp_path, 7, every=3, lag=lag, kept=[9, 17])
     assert sorted(int(path.name) for path in (tmp_path / "refreshed").glob("0*")) == left
 
 
@@ -439,7 +440,7 @@ class InProcess:
     """In place of the second process: what it does, at once."""
 
     def __init__(self, run, version):
-        refresh_process.mine(run, version)
+        refresh_process.make(run, version)
 
     def is_done(self):
         return True
@@ -499,7 +500,7 @@ def test_a_second_process_without_devices_is_told(lagged, monkeypatch):
 
     monkeypatch.setattr(refresh_process.sharding, "local_mesh", fail)
     with pytest.raises(UserError, match=r"refresh_env=\('JAX_PLATFORMS=cpu',\): there are no such devices \(Assert"):
-        refresh_process.mine(lagged, 1)
+        refresh_process.make(lagged, 1)
 
 
 def test_a_version_whose_parameters_are_gone_is_told(lagged, tmp_path):
@@ -520,8 +521,12 @@ def test_a_version_whose_parameters_are_gone_is_told(lagged, tmp_path):
             "failed: the disk is full",
         ),
         ("raise ValueError('deep inside')", UserError, "failed: ValueError: deep inside; all that it said is in .*log"),
-        ("os.kill(os.getpid(), 9)", UserError, "version 1: the process that mines them was killed by signal 9"),
-        ("sys.exit(75)", PreemptedError, "interrupted while negatives were mined"),
+        (
+            "os.kill(os.getpid(), 9)",
+            UserError,
+            "version 1: the process that makes them was killed by signal 9",
+        ),
+        ("sys.exit(75)", PreemptedError, "interrupted while negatives, version 1, were made"),
     ],
 )
 def test_how_the_second_process_ends_is_how_training_does(lagged, tmp_path, monkeypatch, code, kind, message):

@@ -1,8 +1,9 @@
-"""Negatives that are mined anew while a model trains, with the model as it is then (ANCE, Xiong et al. 2021).
+"""Labelled pairs that are made anew while a model trains, with the model as it is then: hard negatives (ANCE, Xiong et
+al. 2021), batches by clusters (ProQA, Xiong et al. 2020), or what else is in `refresh_kind.REFRESHES`.
 
-Version v of the labelled pairs is mined from the parameters after step v * config.mine.refresh_every, and the batches
-are of it from config.mine.refresh_lag steps later on. Without a lag the training mesh mines, and training waits. With
-one, a second process does so meanwhile (section 4 of the paper), from the checkpoint of that step; training waits at
+Version v of the labelled pairs is made from the parameters after step v * config.mine.refresh_every, and the batches
+are of it from config.mine.refresh_lag steps later on. Without a lag the training mesh makes it, and training waits.
+With one, a second process does so meanwhile (section 4 of ANCE), from the checkpoint of that step; training waits at
 the end of the lag alone, and which batches it sees depends on nobody's speed.
 
 A checkpoint says which version its position belongs to. Whoever goes on from one within a lag, both ends included,
@@ -27,8 +28,9 @@ from retrieval.errors import UserError, unknown_name
 from retrieval.recipes.towers import Embedder
 from retrieval.runtime import hosts
 from retrieval.stage_outputs import Run
-from retrieval.stages import hard_negatives, mined_versions
-from retrieval.stages.mined_versions import Versions
+from retrieval.stages import versions
+from retrieval.stages.refresh_kind import kind_of
+from retrieval.stages.versions import Versions
 from retrieval.training.checkpoint import Checkpointer
 
 _log = logging.getLogger(__name__)
@@ -46,25 +48,28 @@ _VARIABLES = (
     *("TPU_PROCESS_ADDRESSES", *_MEMORY, "XLA_PYTHON_CLIENT_PREALLOCATE"),
 )
 
+# The fields of the config that decide what a refresh makes, and when.
+SETTINGS = ("mine.refresh_makes", "mine.refresh_every", "mine.refresh_lag")
+
 declare(
     "mine",
-    refresh_every=Field(0, whole(0), "steps between minings with the model as it is then (ANCE); 0: never"),
+    refresh_every=Field(0, whole(0), "steps between refreshes with the model as it is then (ANCE, ProQA); 0: never"),
     refresh_share=Field(1.0, SHARE_ABOVE, "share of the training questions that a refresh mines and its steps take"),
-    refresh_lag=Field(0, whole(0), "steps that a second process mines for meanwhile; 0: training waits"),
+    refresh_lag=Field(0, whole(0), "steps that a second process has for it meanwhile; 0: training waits"),
     refresh_env=Field((), TEXTS, "environment of that process, such as ('CUDA_VISIBLE_DEVICES=1',)"),
 )
 
 
 def needs(config: ConfigDict) -> tuple[str, ...]:
     """The stages that training reads besides its pairs."""
-    return ("sets",) if config.mine.refresh_every else ()
+    return kind_of(config).needs if config.mine.refresh_every else ()
 
 
 def check(config: ConfigDict) -> None:
-    """Checks that a refresh would come, and change something, and which negatives it mines.
+    """Checks that a refresh would come, and change something, and what it makes.
 
     Raises:
-      UserError: it would not; or the next one would come before it; or as `hard_negatives.check`.
+      UserError: it would not; or the next one would come before it; or as `RefreshKind.check`.
     """
     mine, steps = config.mine, config.train.steps
     if not mine.refresh_every:
@@ -80,11 +85,6 @@ def check(config: ConfigDict) -> None:
             f"config.mine.refresh_every={mine.refresh_every} never comes in config.train.steps={steps}: lower it, or "
             "set 0 for no refresh"
         )
-    if not config.data.negatives:
-        raise UserError(
-            f"config.mine.refresh_every={mine.refresh_every} mines hard negatives, and config.data.negatives=0 takes "
-            "none: set config.data.negatives=1 or more, or config.mine.refresh_every=0"
-        )
     if mine.refresh_lag >= mine.refresh_every:
         raise UserError(
             f"config.mine.refresh_lag={mine.refresh_lag}: the next refresh, config.mine.refresh_every="
@@ -92,11 +92,11 @@ def check(config: ConfigDict) -> None:
         )
     if mine.refresh_every + mine.refresh_lag >= steps:
         raise UserError(
-            f"config.mine.refresh_lag={mine.refresh_lag}: what is mined after config.mine.refresh_every="
+            f"config.mine.refresh_lag={mine.refresh_lag}: what is made after config.mine.refresh_every="
             f"{mine.refresh_every} steps would never be trained on in config.train.steps={steps}; lower one of them"
         )
     _check_environment(mine.refresh_env, every=mine.refresh_every, lag=mine.refresh_lag)
-    hard_negatives.check(config)
+    kind_of(config).check(config)
 
 
 def _check_environment(settings: Sequence[str], every: int, lag: int) -> None:
@@ -111,14 +111,14 @@ def _check_environment(settings: Sequence[str], every: int, lag: int) -> None:
             raise unknown_name("variable in config.mine.refresh_env", name, _VARIABLES)
     if settings and not lag:
         raise UserError(
-            "config.mine.refresh_env is of the process that mines while training goes on, and there is none with "
+            "config.mine.refresh_env is of the process that refreshes while training goes on, and there is none with "
             "config.mine.refresh_lag=0: set the steps that it has for that, such as config.mine.refresh_lag="
             f"{max(1, every // 2)}, or leave the variables out"
         )
 
 
 class Refresh:
-    """Turns batches to versions that are mined with the parameters of the run."""
+    """Turns batches to versions that are made with the parameters of the run."""
 
     def __init__(
         self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh, batches: Versions, checkpoints: Checkpointer
@@ -137,7 +137,7 @@ class Refresh:
           Numbers for the log where the batches have turned to another version, else none.
 
         Raises:
-          UserError: the version cannot be mined.
+          UserError: the version cannot be made.
         """
         mine = self._run.config.mine
         version, since = divmod(step, mine.refresh_every)
@@ -155,31 +155,31 @@ class Refresh:
             self._checkpoints.wait()  # the second process waits for one of them, which may have failed
             hosts.on_first(self._await)
         self._batches.turn_to(version)
-        counts = mined_versions.statistics(self._run.folder, version)
-        _log.info("step %d: negatives of %d questions, version %d", step, counts["questions"], version)
-        return {"RR": counts["RR"], "negatives": counts["negatives"] / counts["questions"]}
+        told, numbers = kind_of(self._run.config).told(versions.statistics(self._run.folder, version))
+        _log.info("step %d: %s, version %d", step, told, version)
+        return numbers
 
     def _begin(self, version: int, step: int, params: Any) -> None:
-        """A version that is there already, because the run was cut off behind it, is not mined again."""
+        """A version that is there already, because the run was cut off behind it, is not made again."""
         run = self._run
         every, lag = run.config.mine.refresh_every, run.config.mine.refresh_lag
         steps = self._checkpoints.steps
-        hosts.on_first(lambda: mined_versions.drop_unneeded(run.folder, version, every, lag, steps()))
-        if hosts.on_first(lambda: mined_versions.is_there(run.folder, version)):
+        hosts.on_first(lambda: versions.drop_unneeded(run.folder, version, every, lag, steps()))
+        if hosts.on_first(lambda: versions.is_there(run.folder, version)):
             return
         if run.config.mine.refresh_lag:
             hosts.on_first(lambda: self._start(version, step))
         else:
-            mined_versions.mine(run, self._vocabulary, self._embedder, self._mesh, params, version)
+            versions.make(run, self._vocabulary, self._embedder, self._mesh, params, version)
 
     def _start(self, version: int, step: int) -> None:
         """The second process begins; where the run goes on within a lag, with the checkpoint that lies before."""
         source = version * self._run.config.mine.refresh_every
         if step > source and source not in self._checkpoints.steps():
             raise UserError(
-                f"{self._run.checkpoints}: version {version} of the negatives is mined with the parameters after step "
-                f"{source}, and neither of the two is there (was config.mine.refresh_every another one?); delete the "
-                "checkpoints behind it, and train again"
+                f"{self._run.checkpoints}: version {version} of the {self._run.config.mine.refresh_makes} is made with "
+                f"the parameters after step {source}, and neither of the two is there (was config.mine.refresh_every "
+                "another one?); delete the checkpoints behind it, and train again"
             )
         self._inferencer = Inferencer(self._run, version)
 
@@ -190,10 +190,11 @@ class Refresh:
 
 
 class Inferencer:
-    """The process that mines a version while training goes on, in the paper's word; it ends with this one."""
+    """The process that makes a version while training goes on, in ANCE's word; it ends with this one."""
 
     def __init__(self, run: Run, version: int):
-        self._version, self._log = version, run.folder / "refresh.log"
+        self._what = f"{run.config.mine.refresh_makes}, version {version}"
+        self._log = run.folder / "refresh.log"
         self._began, self._seconds = time.perf_counter(), 0.0
         command = [sys.executable, "-m", "retrieval.stages.refresh_process", f"--workdir={run.folder}"]
         with self._log.open("w", encoding="utf-8") as log:
@@ -205,7 +206,7 @@ class Inferencer:
                 stderr=subprocess.STDOUT,
                 env=_environment(run.config.mine.refresh_env),
             )
-        _log.info("negatives, version %d: process %d begins, see %s", version, self._process.pid, self._log)
+        _log.info("%s: process %d begins, see %s", self._what, self._process.pid, self._log)
 
     def is_done(self) -> bool:
         """Whether the version is there.
@@ -216,12 +217,12 @@ class Inferencer:
         code = self._process.poll()
         if code not in (None, 0, hosts.EXIT_CODE):
             raise UserError(
-                f"negatives, version {self._version}: the process that mines them {self._why(code)}; all that it said "
+                f"{self._what}: the process that makes them {self._why(code)}; all that it said "
                 f"is in {self._log}; once that is mended, the same command goes on from the newest checkpoint"
             )
         if code == 0 and not self._seconds:
             self._seconds = time.perf_counter() - self._began
-            _log.info("negatives, version %d: there after %.0f s", self._version, self._seconds)
+            _log.info("%s: there after %.0f s", self._what, self._seconds)
         return code == 0
 
     def wait(self) -> None:
@@ -233,13 +234,13 @@ class Inferencer:
         """
         began = time.perf_counter()
         if not self.is_done():
-            _log.info("negatives, version %d: training waits for them", self._version)
+            _log.info("%s: training waits for them", self._what)
         while not self.is_done():
             if hosts.is_stopping() or self._process.poll() == hosts.EXIT_CODE:
-                raise hosts.PreemptedError("interrupted while negatives were mined")
+                raise hosts.PreemptedError(f"interrupted while {self._what}, were made")
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_POLL_SECONDS)
-        _log.info("negatives, version %d: training waited %.1f s", self._version, time.perf_counter() - began)
+        _log.info("%s: training waited %.1f s", self._what, time.perf_counter() - began)
 
     def _why(self, code: int) -> str:
         if code < 0:

@@ -1,4 +1,4 @@
-"""The process that mines a version of the negatives while another one trains; `refresh` starts it.
+"""The process that makes a version of the labelled pairs while another one trains; `refresh` starts it.
 
     python -m retrieval.stages.refresh_process --workdir=runs/ance requirements.lock 3
 
@@ -23,7 +23,7 @@ from retrieval.recipes.recipe import abstract_model
 from retrieval.recipes.towers import Embedder
 from retrieval.runtime import hosts
 from retrieval.stage_outputs import Run
-from retrieval.stages import mined_versions
+from retrieval.stages import versions
 from retrieval.training import checkpoint, sharding
 
 _log = logging.getLogger("retrieval.stages.refresh_process")  # also where the module is the program
@@ -32,19 +32,19 @@ _POLL_SECONDS = 0.1
 
 
 def main(argv: Sequence[str]) -> None:
-    """Mines the version that the last argument names, for the run of --workdir."""
+    """Makes the version that the last argument names, for the run of --workdir."""
     hosts.end_with_input()
     absl_logging.set_verbosity(absl_logging.WARNING)
     folder, (lock, version) = Path(command_line.WORKDIR.value or ""), argv[1:]
-    mine(Run(preflight.read_config(folder), folder, Path(lock)), int(version))
+    make(Run(preflight.read_config(folder), folder, Path(lock)), int(version))
     os._exit(0)  # training may be waiting, and what JAX and TensorFlow do at their end takes long
 
 
-def mine(run: Run, version: int) -> None:
-    """Mines a version with the parameters after its step, on all devices of this process.
+def make(run: Run, version: int) -> None:
+    """Makes a version with the parameters after its step, on all devices of this process.
 
     Raises:
-      UserError: there is no device, the checkpoint is damaged, or no question has a negative.
+      UserError: there is no device, the checkpoint is damaged, or as `versions.make`.
     """
     config, vocabulary = run.config, run.load_vocabulary()
     mesh, step = _mesh(config.mesh.fsdp, config.mine.refresh_env), version * config.mine.refresh_every
@@ -56,7 +56,7 @@ def mine(run: Run, version: int) -> None:
     _log.info("version %d: with the parameters after step %d, on %s", version, step, place)
     with jax.set_mesh(mesh):
         embedder = Embedder(config, vocabulary, mesh)
-        mined_versions.mine(run, vocabulary, embedder, mesh, params, version)
+        versions.make(run, vocabulary, embedder, mesh, params, version)
     _log.info("version %d: written", version)
 
 

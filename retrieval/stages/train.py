@@ -21,10 +21,11 @@ from retrieval.recipes.recipe import abstract_model, check_recipe, recipe_of
 from retrieval.runtime import hosts
 from retrieval.runtime.mirror import Mirror
 from retrieval.stage_outputs import Run
-from retrieval.stages import hard_negatives, metric_writers, mine, refresh
-from retrieval.stages.mined_versions import Versions
+from retrieval.stages import metric_writers, mine, refresh
 from retrieval.stages.pairs import teacher_file
 from retrieval.stages.plan import vocab_size
+from retrieval.stages.refresh_kind import REFRESHES, kind_of
+from retrieval.stages.versions import Versions
 from retrieval.training import chips, loop, sharding
 from retrieval.training.checkpoint import Follower, drop_damaged
 
@@ -226,26 +227,13 @@ def _check_lanes(lanes: int, shards: int, whose: str) -> None:
 
 
 def check_refresh(run: Run) -> None:
-    """Checks that negatives can be mined anew, where they are to be.
+    """Checks that there will be what a refresh reads, where one is to come.
 
     Raises:
-      UserError: there are no training questions to mine for.
+      UserError: there will not.
     """
     if run.config.mine.refresh_every:
-        mine.check_questions(run)
-
-
-def check_teacher(config: ConfigDict) -> None:
-    """Checks that every pair which is trained on has a teacher's score, where the loss asks for one.
-
-    Raises:
-      UserError: negatives are to be mined anew, which no teacher has seen.
-    """
-    if recipe_of(config).has_teacher and config.mine.refresh_every:
-        raise UserError(
-            f"config.train.loss={config.train.loss} learns from a teacher's scores, which negatives mined anew "
-            "would lack: set config.mine.refresh_every=0"
-        )
+        kind_of(run.config).check_run(run)
 
 
 def check_validation(config: ConfigDict) -> None:
@@ -307,7 +295,6 @@ STAGES.register(
             check_steps,
             refresh.check,
             metric_writers.check,
-            check_teacher,
             check_validation,
         ),
         check_inputs=(initial_parameters.check_start_folder,),
@@ -321,10 +308,8 @@ STAGES.register(
             "model",
             "train",
             "encode.windows",
-            "mine.refresh_every",
-            "mine.refresh_share",
-            "mine.refresh_lag",
-            *hard_negatives.SETTINGS,
+            *refresh.SETTINGS,
+            *dict.fromkeys(field for kind in REFRESHES.values() for field in kind.settings),
             *(f"loop.{name}" for name in _VALIDATION),
         ),
         uses=("encode.batch_tokens", "encode.shard_size"),

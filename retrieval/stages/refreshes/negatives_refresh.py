@@ -1,0 +1,154 @@
+"""The refresh 'negatives': hard negatives, mined with the model as it is (ANCE, Xiong et al. 2021)."""
+
+import array
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from retrieval import files
+from retrieval.data.labelled import grouping, pair_shards
+from retrieval.data.labelled.grouping import Example
+from retrieval.data.sets.candidate_texts import CandidateTexts
+from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.errors import UserError
+from retrieval.recipes import examples
+from retrieval.recipes.recipe import recipe_of
+from retrieval.recipes.towers import candidate_windows, query_tokens
+from retrieval.search import windows
+from retrieval.search.exact import ExactIndex
+from retrieval.stage_outputs import Run
+from retrieval.stages import hard_negatives, mine
+from retrieval.stages.hard_negatives import Mined, Question
+from retrieval.stages.refresh_kind import REFRESHES, Counts, Given, RefreshKind, Write
+
+
+class NegativesRefresh(RefreshKind):
+    """The pairs of a share of the training questions, with negatives that the model ranks high."""
+
+    name = "negatives"
+    what = "hard negatives of the training questions"
+    needs = ("sets",)
+    settings = ("mine.refresh_share", *hard_negatives.SETTINGS)
+
+    def check(self, config: ConfigDict) -> None:
+        """Checks that batches take negatives, which have no teacher's scores, and which are mined."""
+        every = config.mine.refresh_every
+        if not config.data.negatives:
+            raise UserError(
+                f"config.mine.refresh_every={every} mines hard negatives, and config.data.negatives=0 takes none: set "
+                "config.data.negatives=1 or more, or config.mine.refresh_every=0"
+            )
+        if recipe_of(config).has_teacher:
+            raise UserError(
+                f"config.train.loss={config.train.loss} learns from a teacher's scores, which negatives mined anew "
+                "would lack: set config.mine.refresh_every=0"
+            )
+        hard_negatives.check(config)
+
+    def check_run(self, run: Run) -> None:
+        """Checks that there are training questions to mine for."""
+        mine.check_questions(run)
+
+    def check_pairs(self, config: ConfigDict, pairs: Path) -> None:
+        """A version is mined for a share of the questions, and may be too small where version 0 is not."""
+        statistics, share, batch_size = pairs / "stats.json", config.mine.refresh_share, config.train.batch_size
+        if examples.unlabelled(config) or not statistics.exists():
+            return
+        there = files.read_json(statistics)["pairs with negatives"]
+        if there >= batch_size > (left := round(share * there)):
+            raise UserError(
+                f"config.mine.refresh_share={share} of {there} labelled pairs are {left}, fewer than "
+                f"config.train.batch_size={batch_size}: training would end at the first refresh; raise the share, such "
+                "as to 1, or lower the batch"
+            )
+
+    def make(self, run: Run, given: Given, publish: Callable[[Write], None]) -> None:
+        """As `RefreshKind.make`.
+
+        Raises:
+          UserError: no question has a negative, or too few for a batch.
+        """
+        config, settings, mining = run.config, run.holder("pairs").config, hard_negatives.mining_of(run.config)
+        file = run.sets / examples.divided_set(run) / "corpus.jsonl"
+        with hard_negatives.open_questions(run.training, file, needs_answers=mining.answers) as (questions, candidates):
+            drawn = hard_negatives.draw(questions, config.mine.refresh_share, config.split.seed, given.version)
+            queries_QE, index = _embedded(config, given, drawn, candidates)
+            mined = hard_negatives.mine(mining, drawn, candidates, index.search, queries_QE, given.version)
+            if not examples.unlabelled(config):
+                _check_left(drawn, mined, settings.pairs.positives, config.train.batch_size, mining.answers)
+            write = functools.partial(
+                _write,
+                mined=hard_negatives.mined_examples(drawn, candidates, mined.rows),
+                vocabulary=given.vocabulary,
+                pool=config.mine.negatives,
+                seed=settings.split.seed,
+                shards=settings.split.shards,
+                positives=settings.pairs.positives,
+            )
+            publish(lambda folder: write(folder) or mined.counts)
+
+    def told(self, counts: Counts) -> tuple[str, dict[str, float]]:
+        """As `RefreshKind.told`."""
+        numbers = {"RR": counts["RR"], "negatives": counts["negatives"] / counts["questions"]}
+        return f"negatives of {counts['questions']} questions", numbers
+
+
+def _check_left(questions: Sequence[Question], mined: Mined, most: int, batch_size: int, answers: bool) -> None:
+    """Said before it is written: what is there is taken as it is, by every start to come.
+
+    Args:
+      most: the labelled pairs of a question at most; 0: one for each positive.
+      answers: whether passages that hold an answer were left out.
+    """
+    left = [question for question, rows in zip(questions, mined.rows) if len(rows)]
+    pairs_left = sum(min(len(question.positives), most or len(question.positives)) for question in left)
+    if pairs_left < batch_size:
+        raise UserError(
+            f"of {len(questions)} training questions {len(left)} have a negative left, which are {pairs_left} labelled "
+            f"pairs and no batch of config.train.batch_size={batch_size}: in a new --workdir, raise "
+            "config.mine.last or lower the margins of config.mine"
+            + (", or set config.mine.answers=False" if answers else "")
+        )
+
+
+def _embedded(
+    config: ConfigDict, given: Given, questions: Sequence[Question], candidates: CandidateTexts
+) -> tuple[np.ndarray, windows.Index]:
+    """The embeddings of questions [Q, E], and exact search over all candidates, of which a shard's texts are held."""
+    vocabulary, embedder = given.vocabulary, given.embedder
+    tokens = query_tokens(config, vocabulary, [question.text for question in questions])
+    queries_QE = embedder.embed_rows(embedder.queries(given.params), tokens)
+    tower = embedder.documents(given.params)
+    # Room for as many as there may be: the system gives memory to what is written alone.
+    windows_WE = np.empty((len(candidates) * config.encode.windows, queries_QE.shape[1]), np.float32)
+    owners = array.array("i")
+    for start in range(0, len(candidates), config.encode.shard_size):
+        rows = range(start, min(start + config.encode.shard_size, len(candidates)))
+        cut = candidate_windows(config, vocabulary, [candidates[row] for row in rows])
+        tokens = list(itertools.chain.from_iterable(cut))
+        windows_WE[len(owners) : len(owners) + len(tokens)] = embedder.embed_rows(tower, tokens)
+        owners.extend(row for row, own in zip(rows, cut) for _ in own)
+    index = ExactIndex(windows_WE[: len(owners)], mesh=given.mesh)
+    return queries_QE, windows.over_candidates(index, np.asarray(owners))
+
+
+def _write(
+    folder: Path,
+    *,
+    mined: Iterable[Example],
+    vocabulary: Vocabulary,
+    pool: int,
+    seed: int,
+    shards: int,
+    positives: int,
+) -> None:
+    """Writes a version as the stage `pairs` writes its shards."""
+    with grouping.grouped(mined, folder, pool, grouping.Counts(), seed=seed) as groups:
+        pair_shards.write_pairs(groups, vocabulary, folder, shards, positives)
+
+
+REFRESHES.register(NegativesRefresh.name, NegativesRefresh())

@@ -1,0 +1,142 @@
+"""Versions of the labelled pairs, which refreshes make: where one lies, and batches of it.
+
+Version 0 is what the stage `pairs` wrote. The others lie in `refreshed/`, whole or not at all.
+"""
+
+import logging
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from retrieval import files
+from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.errors import UserError
+from retrieval.recipes import examples
+from retrieval.recipes.towers import Embedder
+from retrieval.runtime import hosts
+from retrieval.stage_outputs import Run
+from retrieval.stages.refresh_kind import Given, Write, kind_of
+
+_log = logging.getLogger(__name__)
+
+FOLDER = "refreshed"
+_VERSION, _STATISTICS = "version.json", "made.json"
+
+
+class Versions:
+    """Batches of one version of the pairs after another."""
+
+    def __init__(self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh):
+        """Begins with version 0.
+
+        Raises:
+          UserError: it has fewer examples than a batch has rows, or the next ones will have.
+        """
+        folder = run.folder
+        kind_of(run.config).check_pairs(run.config, run.pairs)
+
+        def make(version: int) -> examples.Batches:
+            return examples.make_batches(
+                run, vocabulary, mesh, folder_of(folder, version) if version else None, version
+            )
+
+        self._run, self._make = run, make
+        self._version, self._batches = 0, make(0)
+
+    def __iter__(self) -> "Versions":
+        return self
+
+    def __next__(self) -> dict[str, jax.Array]:
+        return next(self._batches)
+
+    def turn_to(self, version: int) -> None:
+        """From now on the batches are of this version, from its beginning.
+
+        Raises:
+          UserError: its files are not what was written, or too few, or were made from other pairs.
+        """
+        folder = folder_of(self._run.folder, version)
+        files.verify_manifest(folder, "delete the newest checkpoint, and train again")
+        kind_of(self._run.config).check_version(self._run.pairs, folder)
+        self._version, self._batches = version, self._make(version)
+
+    def save(self, folder: Path) -> None:
+        """Writes version and position into `folder`."""
+        if hosts.is_first():
+            files.write_json(folder / _VERSION, self._version)
+        self._batches.save(folder)
+
+    def restore(self, folder: Path) -> None:
+        """Goes back to a saved position, of whatever version.
+
+        Raises:
+          UserError: there is none, or the version is not what it was.
+        """
+        if (version := files.read_json(folder / _VERSION)) != self._version:
+            self.turn_to(version)
+        self._batches.restore(folder)
+
+
+def make(
+    run: Run, vocabulary: Vocabulary, embedder: Embedder, mesh: jax.sharding.Mesh, params: Any, version: int
+) -> None:
+    """Makes a version with parameters, and writes it. Every process of the mesh takes its part.
+
+    Raises:
+      UserError: no batch would come of it.
+    """
+    config, kind = run.config, kind_of(run.config)
+
+    def publish(write: Write) -> None:
+        def publish_here() -> None:
+            with files.atomic(folder_of(run.folder, version)) as temporary:
+                temporary.mkdir()
+                counts = {**write(temporary), "step": version * config.mine.refresh_every}
+                files.write_json(temporary / _STATISTICS, counts)
+                files.write_manifest(temporary)
+
+        hosts.on_first(publish_here)
+
+    kind.make(run, Given(vocabulary, embedder, mesh, params, version), publish)
+
+
+def statistics(folder: Path, version: int) -> dict[str, Any]:
+    """What was counted when a version was made."""
+    return files.read_json(folder_of(folder, version) / _STATISTICS)
+
+
+def folder_of(folder: Path, version: int) -> Path:
+    """Where a version lies in the folder of a run."""
+    return folder / FOLDER / f"{version:05d}"
+
+
+def drop_unneeded(folder: Path, version: int, every: int, lag: int, kept: Collection[int]) -> None:
+    """Deletes the versions that are of no more use when this one is to come.
+
+    Args:
+      every, lag: the fields `mine.refresh_every` and `mine.refresh_lag`.
+      kept: the steps of the checkpoints that a run may go on from.
+    """
+    place = folder / FOLDER
+    files.remove_temporaries(place)
+    # The batch of step s was of version (s - 1 - lag) // every. While they lag, the next one may be there already. The
+    # version before may be read by others at this moment.
+    needed = {version - 1, version} | {(step - 1 - behind) // every for step in kept for behind in (0, lag)}
+    for path in place.glob("*"):
+        if path.name.isdecimal() and int(path.name) not in needed:
+            files.remove(path)
+
+
+def is_there(folder: Path, version: int) -> bool:
+    """Whether a version has been written, and is what was written."""
+    path = folder_of(folder, version)
+    if not path.exists():
+        return False
+    try:
+        files.verify_manifest(path, "it is made again")
+    except UserError as error:
+        _log.warning("%s", error)
+        return False
+    return True
