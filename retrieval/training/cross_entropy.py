@@ -40,30 +40,35 @@ class Anchors(NamedTuple):
 
 
 def cross_entropy(
-    anchors: Anchors, candidates: Candidates, temperature: float, block: int, mean: bool = False
+    anchors: Anchors, candidates: Candidates, temperature: float, block: int, mean: bool = False, groups: int = 1
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """-log of a positive's share among itself and the negatives, with logits inner product / temperature + bias.
 
     Args:
       mean: whether the loss is the mean over all positives of an anchor, or that of its own one alone. No positive is
         ever a negative.
+      groups: the candidates are cut into so many equal parts, and an anchor sees that of its own positive alone.
 
     Returns:
       The loss [B], the own positive's inner product [B], and the greatest of the negatives' [B]. Only the loss is
       differentiable, by the embeddings.
     """
-    return _cross_entropy(anchors, candidates, temperature, block, mean)
+    span = len(candidates.ids_NQ) // groups
+    return _cross_entropy(anchors, candidates, temperature, block, mean, span)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
-def _cross_entropy(anchors: Anchors, candidates: Candidates, temperature: float, block: int, mean: bool) -> Any:
-    return _forward(anchors, candidates, temperature, block, mean)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4, 5))
+def _cross_entropy(
+    anchors: Anchors, candidates: Candidates, temperature: float, block: int, mean: bool, span: int
+) -> Any:
+    return _forward(anchors, candidates, temperature, block, mean, span)[0]
 
 
-def _forward(anchors: Anchors, candidates: Candidates, temperature: float, block: int, mean: bool) -> tuple:
+def _forward(anchors: Anchors, candidates: Candidates, temperature: float, block: int, mean: bool, span: int) -> tuple:
     def add(carry: tuple, given: tuple) -> tuple[tuple, None]:
         largest_B, total_B, positive_B, rival_B = carry
-        score_BC, own_BC, left_out_BC = _compare(anchors, *given)
+        score_BC, own_BC, other_BC, outside_BC = _compare(anchors, span, *given)
+        left_out_BC = other_BC | outside_BC
         is_out_BC = own_BC | left_out_BC if mean else left_out_BC
         logit_BC = jnp.where(is_out_BC, -jnp.inf, score_BC / temperature + given[0].bias_N)
         new_B = jnp.maximum(largest_B, logit_BC.max(axis=1))
@@ -78,7 +83,7 @@ def _forward(anchors: Anchors, candidates: Candidates, temperature: float, block
     (largest_B, total_B, positive_B, rival_B), _ = jax.lax.scan(add, start, _blocks(candidates, block))
     normalizer_B = largest_B + jnp.log(total_B)
     if mean:
-        loss_B, pull_B, count_B = _mean_over_positives(anchors, candidates, normalizer_B, temperature, block)
+        loss_B, pull_B, count_B = _mean_over_positives(anchors, candidates, normalizer_B, temperature, block, span)
         return (loss_B, positive_B, rival_B), (anchors, candidates, normalizer_B, pull_B, count_B)
     own_bias_B = _take(candidates.bias_N, anchors.own_B)
     loss_B = normalizer_B - positive_B / temperature - own_bias_B
@@ -86,7 +91,7 @@ def _forward(anchors: Anchors, candidates: Candidates, temperature: float, block
 
 
 def _mean_over_positives(
-    anchors: Anchors, candidates: Candidates, normalizer_B: jax.Array, temperature: float, block: int
+    anchors: Anchors, candidates: Candidates, normalizer_B: jax.Array, temperature: float, block: int, span: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The mean of -log of each positive's share, the mean of the negatives' shares beside each, and the positives.
 
@@ -95,8 +100,8 @@ def _mean_over_positives(
     """
 
     def add(carry: tuple, given: tuple) -> tuple[tuple, None]:
-        score_BC, own_BC, left_out_BC = _compare(anchors, *given)
-        is_positive_BC = (own_BC | left_out_BC) & (given[1] >= 0)
+        score_BC, own_BC, other_BC, _ = _compare(anchors, span, *given)
+        is_positive_BC = own_BC | other_BC
         lead_BC = normalizer_B[:, None] - (score_BC / temperature + given[0].bias_N)
         terms = (jax.nn.softplus(lead_BC), jax.nn.sigmoid(lead_BC), jnp.ones_like(lead_BC))
         return tuple(sum_B + jnp.where(is_positive_BC, x, 0).sum(axis=1) for sum_B, x in zip(carry, terms)), None
@@ -106,21 +111,23 @@ def _mean_over_positives(
     return loss_B / count_B, pull_B / count_B, count_B
 
 
-def _backward(temperature: float, block: int, mean: bool, kept: tuple, gradients: tuple) -> tuple[Anchors, Candidates]:
+def _backward(
+    temperature: float, block: int, mean: bool, span: int, kept: tuple, gradients: tuple
+) -> tuple[Anchors, Candidates]:
     anchors, candidates, normalizer_B, *of_mean = kept
     scale_B1 = (gradients[0] / temperature)[:, None]
 
     def add(gradient_BE: jax.Array, given: tuple) -> tuple[jax.Array, jax.Array]:
-        score_BC, own_BC, left_out_BC = _compare(anchors, *given)
+        score_BC, own_BC, other_BC, outside_BC = _compare(anchors, span, *given)
         relative_BC = score_BC / temperature + given[0].bias_N - normalizer_B[:, None]
         if mean:
             pull_B, count_B = of_mean
             of_positive_BC = -jax.nn.sigmoid(-relative_BC) / count_B[:, None]
             of_negative_BC = pull_B[:, None] * jnp.exp(relative_BC)
-            gradient_BC = jnp.where(own_BC | left_out_BC, of_positive_BC, of_negative_BC)
-            gradient_BC = scale_B1 * jnp.where(given[1] < 0, 0, gradient_BC)
+            gradient_BC = jnp.where(own_BC | other_BC, of_positive_BC, of_negative_BC)
+            gradient_BC = scale_B1 * jnp.where(outside_BC, 0, gradient_BC)
         else:
-            gradient_BC = scale_B1 * (jnp.where(left_out_BC, 0, jnp.exp(relative_BC)) - own_BC)
+            gradient_BC = scale_B1 * (jnp.where(other_BC | outside_BC, 0, jnp.exp(relative_BC)) - own_BC)
         gradient_BE += _product("bc,ce->be", gradient_BC, given[0].embedding_NE)
         return gradient_BE, _product("bc,be->ce", gradient_BC, anchors.embedding_BE, _everywhere())
 
@@ -147,15 +154,22 @@ def _blocks(candidates: Candidates, block: int) -> tuple[Candidates, jax.Array]:
     return jax.tree.map(cut, candidates), cut(jnp.arange(1, N + 1)) - 1
 
 
-def _compare(anchors: Anchors, block: Candidates, number_C: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Inner products with a block, which of it is the anchor's own, and which another positive or padding; [B, C]."""
+def _compare(
+    anchors: Anchors, span: int, block: Candidates, number_C: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Inner products with a block, and which of it is the anchor's own, which another positive, which outside; [B, C].
+
+    Outside are padding and what is not among the `span` candidates of the anchor's group.
+    """
     score_BC = _product("be,ce->bc", anchors.embedding_BE, block.embedding_NE)
     own_BC = anchors.own_B[:, None] == number_C
     if block.ids_NQ.shape[1] == 1:
         is_positive_BC = contain(anchors.ids_BP, block.ids_NQ[:, 0])
     else:
         is_positive_BC = contain(block.ids_NQ, anchors.ids_BP[:, 0]).T
-    return score_BC, own_BC, (is_positive_BC & ~own_BC) | (number_C < 0)
+    # The number of padding is -1, and so is that of its group.
+    outside_BC = (anchors.own_B // span)[:, None] != number_C // span
+    return score_BC, own_BC, is_positive_BC & ~own_BC & ~outside_BC, outside_BC
 
 
 def contain(list_XP: jax.Array, id_Y: jax.Array) -> jax.Array:

@@ -10,7 +10,7 @@ from flax import nnx
 from retrieval.arrays import reshape_rows
 from retrieval.data.examples import features
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError
+from retrieval.errors import UserError, divisors
 from retrieval.models import two_tower
 from retrieval.models.cross_encoder import CrossEncoder
 from retrieval.models.mlm import MaskedLanguageModel
@@ -45,6 +45,7 @@ class TwoTowerRecipe(PairRecipe):
         _check_embeddings(self.config.model)
         if self.config.train.batch_size == 1 and not self.config.data.negatives:
             raise UserError("config.train.batch_size=1: negatives are the other examples of a batch: take at least 2")
+        _check_groups(self.config.train.batch_size, self.config.train.groups, self.config.data.negatives)
 
     def start_from(self, model: nnx.Module, trained: nnx.Module) -> None:
         """All of other towers; both towers start from the encoder of a masked language model, or of a reranker."""
@@ -88,6 +89,18 @@ class TwoTowerRecipe(PairRecipe):
         if loss.compares == EMBEDDINGS:
             return function
         return lambda query_BE, document_BKE, batch: function(inner_products(query_BE, document_BKE), batch)
+
+
+def _check_groups(batch_size: int, groups: int, negatives: int) -> None:
+    if batch_size % groups:
+        raise UserError(
+            f"config.train.groups={groups} does not divide config.train.batch_size={batch_size}: take "
+            f"{divisors(groups, batch_size)}"
+        )
+    if groups == batch_size > 1 and not negatives:
+        raise UserError(
+            f"config.train.groups={groups}: negatives are the other examples of a group, which has one: take fewer"
+        )
 
 
 def _check_embeddings(model: Any) -> None:

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from retrieval.arrays import on_every_device
-from retrieval.config.fields import SWITCH, Field, declare, one_of
-from retrieval.errors import UserError, unknown_name
+from retrieval.config.fields import SWITCH, Field, declare, one_of, whole
+from retrieval.errors import UserError, divisors, unknown_name
 from retrieval.training.cross_entropy import Anchors, Candidates, cross_entropy
 from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, TEMPERATURE, Batch, Loss, Metrics
 
@@ -26,6 +26,7 @@ declare(
         one_of("use of other positives", (*OTHER_POSITIVES, PUSHED)),
         "in_batch_softmax, a query's other positives: mask (no negatives), mean (of their losses) or negatives",
     ),
+    groups=Field(1, whole(1), "in_batch_softmax: equal parts of a batch that do not see each other (ProQA: 8)"),
     log_q=Field(True, SWITCH, "in_batch_softmax: whether scores are corrected for how often a document is drawn"),
 )
 
@@ -40,6 +41,7 @@ def in_batch_softmax(
     symmetric: bool = False,
     positive_ids_BP: jax.Array | None = None,
     other_positives: str = "mask",
+    groups: int = 1,
     block: int = 512,
 ) -> tuple[jax.Array, Metrics]:
     """Sampled softmax over all documents of the global batch (Chang et al. 2020, section 2).
@@ -59,6 +61,9 @@ def in_batch_softmax(
         An id may be there more than once, to fill a row up.
       other_positives: 'mask' leaves them out; with 'mean' the loss of a query is the mean over its positives in the
         batch, of each among itself and the negatives.
+      groups: the batch is cut into so many parts of examples that follow one another, and an example is compared with
+        the documents of its part alone. The mean loss and its gradient are those of as many batches in an accumulated
+        update (ProQA, Xiong et al. 2020, section 4.1: 8 of 80).
       block: documents that are compared at a time; it changes memory and time, not the result.
 
     Returns:
@@ -66,7 +71,8 @@ def in_batch_softmax(
       negative, else 0; a tie is a miss.
 
     Raises:
-      UserError: the temperature or the block is not positive, or `other_positives` is unknown.
+      UserError: the temperature or the block is not positive, `other_positives` is unknown, or the groups do not divide
+        the batch.
     """
     if not temperature > 0:
         raise UserError(f"temperature {temperature}: must be greater than 0")
@@ -75,10 +81,14 @@ def in_batch_softmax(
     if block < 1:
         raise UserError(f"loss block {block}: must be at least 1")
     B, K, E = document_BKE.shape
+    if B % groups:
+        raise UserError(
+            f"config.train.groups={groups} do not divide a batch of {B} examples: take {divisors(groups, B)}"
+        )
     query_BE, document_BKE = query_BE.astype(jnp.float32), document_BKE.astype(jnp.float32)
     ids_B1 = document_ids_BK[:, :1]
     known_BP = ids_B1 if positive_ids_BP is None else positive_ids_BP
-    options = (temperature, block, other_positives == "mean")
+    options = (temperature, block, other_positives == "mean", groups)
     bias_BK = jnp.zeros_like(document_ids_BK, jnp.float32) if log_q_BK is None else -jnp.asarray(log_q_BK, jnp.float32)
     documents = Candidates(
         document_BKE.reshape(B * K, E), bias_BK.reshape(B * K), document_ids_BK.reshape(B * K)[:, None]
@@ -106,6 +116,7 @@ def of_batch(
     symmetric: bool,
     other_positives: str,
     log_q: bool,
+    groups: int,
 ) -> tuple[jax.Array, Metrics]:
     """`in_batch_softmax` of a batch, with the fields of the config."""
     return in_batch_softmax(
@@ -117,6 +128,7 @@ def of_batch(
         symmetric=symmetric,
         positive_ids_BP=batch.get("positive_ids"),
         other_positives="mask" if other_positives == PUSHED else other_positives,
+        groups=groups,
     )
 
 
@@ -126,7 +138,7 @@ LOSSES.register(
         of_batch,
         EMBEDDINGS,
         "softmax of the positive among all documents of the batch",
-        options=(TEMPERATURE, "train.symmetric", "train.other_positives", "train.log_q"),
+        options=(TEMPERATURE, "train.symmetric", "train.other_positives", "train.log_q", "train.groups"),
         takes_positives=lambda options: options["train.other_positives"] != PUSHED,
         neutral={"train.other_positives": (PUSHED,), "train.log_q": (False,)},
     ),

@@ -1,0 +1,86 @@
+"""A batch in groups that do not see each other, against as many batches of an accumulated update."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.devices import assert_same_on_any_mesh
+from support.tiny import make_config
+
+from retrieval.errors import UserError
+from retrieval.recipes.recipe import check_recipe
+from retrieval.training.objectives.in_batch_softmax import in_batch_softmax
+
+B, GROUPS, E = 64, 8, 4
+
+
+def batch(K):
+    """Questions of few paragraphs, so that a paragraph is in several groups, and twice in one."""
+    random = np.random.default_rng(0)
+    ids_BK = random.integers(0, 30, (B, K)).astype(np.int32)
+    return {
+        "query": random.normal(size=(B, E)).astype(np.float32),
+        "document": random.normal(size=(B, K, E)).astype(np.float32),
+        "ids": ids_BK,
+        "log_q": random.normal(size=(B, K)).astype(np.float32),
+        "known": np.stack([ids_BK[:, 0], random.integers(0, 30, B)], axis=1).astype(np.int32),
+    }
+
+
+def loss(weights, rows, groups, **options):
+    """The mean loss of embeddings that are multiplied by weights, and the metrics."""
+    loss_B, metrics = in_batch_softmax(
+        jnp.einsum("be,ef->bf", rows["query"], weights["query"]),
+        jnp.einsum("bke,ef->bkf", rows["document"], weights["document"]),
+        rows["ids"],
+        rows["log_q"],
+        temperature=0.5,
+        positive_ids_BP=rows["known"],
+        groups=groups,
+        block=5,
+        **options,
+    )
+    return loss_B.mean(), (loss_B, metrics["recall@1"])
+
+
+OPTIONS = [dict(), dict(symmetric=True), dict(other_positives="mean"), dict(other_positives="mean", symmetric=True)]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("K", [1, 3])
+def test_groups_equal_accumulated_batches_on_one_device_and_eight(K, options):
+    rows, random = batch(K), np.random.default_rng(1)
+    weights = {name: random.normal(size=(E, E)).astype(np.float32) for name in ("query", "document")}
+
+    def whole(params, rows):
+        return jax.value_and_grad(lambda p: loss(p, rows, GROUPS, **options), has_aux=True)(params)
+
+    (value, (loss_B, hit_B)), gradient = assert_same_on_any_mesh(whole, weights, rows)
+    size, parts = B // GROUPS, []
+    for start in range(0, B, size):
+        part = {name: values[start : start + size] for name, values in rows.items()}
+        parts.append(jax.value_and_grad(lambda p: loss(p, part, 1, **options), has_aux=True)(weights))  # noqa: B023
+    np.testing.assert_allclose(value, np.mean([part[0][0] for part in parts]), rtol=1e-6)
+    np.testing.assert_allclose(loss_B, np.concatenate([part[0][1][0] for part in parts]), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(hit_B, np.concatenate([part[0][1][1] for part in parts]))
+    for name in weights:
+        np.testing.assert_allclose(gradient[name], np.mean([part[1][name] for part in parts], 0), rtol=1e-4, atol=1e-6)
+    one = jax.grad(lambda p: loss(p, rows, 1, **options)[0])(weights)
+    assert not np.allclose(one["query"], gradient["query"], rtol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [(3, r"config\.train\.groups=3 does not divide .*batch_size=16: take 2 or 4"), (16, "a group, which has one")],
+)
+def test_groups_that_do_not_fit_the_batch_are_refused(groups, message):
+    with pytest.raises(UserError, match=message):
+        check_recipe(make_config("ict", **{"train.groups": groups}))
+    with pytest.raises(UserError, match=r"groups=3 do not divide a batch of 64 examples: take 2 or 4"):
+        loss({name: np.eye(E, dtype=np.float32) for name in ("query", "document")}, batch(1), 3)
+
+
+def test_groups_are_told_to_a_loss_that_has_none():
+    changes = {"train.groups": 2, "train.loss": "two_way_nll", "data.negatives": 1, "train.temperature": 0.05}
+    with pytest.raises(UserError, match=r"config\.train\.groups=2 is a part of config\.train\.loss=in_batch_softmax"):
+        check_recipe(make_config("dpr", **changes | {"train.log_q": False}))
