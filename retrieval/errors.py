@@ -41,8 +41,9 @@ def listed(names: Iterable[str]) -> str:
 
 
 def first_line(error: Exception | str) -> str:
-    """What an error of a library says first, of which a message has room for so much; without a text, its type."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:_SAID]
+    """What an error of a library says first, without the middle of what is too long; without a text, its type."""
+    line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    return line if len(line) <= _SAID else f"{line[: _SAID // 2]} ... {line[-_SAID // 2 :]}"
 
 
 def multiples(number: int, of: int) -> str:

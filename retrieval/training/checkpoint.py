@@ -189,6 +189,9 @@ class Checkpointer:
         """Raises the `UserError` of a save that has failed in the background, or of a folder that has gone."""
         with self._telling_failures():
             self._manager.check_for_errors()
+            if not self._manager.is_saving_in_progress():
+                # The thread of a save that has ended may have taken its error, and tells who joins it.
+                self._manager.wait_until_finished()
             if hosts.is_first():
                 self._check_folder()
         if self._follower:
@@ -254,6 +257,11 @@ class Checkpointer:
             raise
         except (OSError, RuntimeError, ValueError) as error:
             raise UserError(
-                f"{self._folder}: a checkpoint cannot be written ({first_line(error)}); the finished ones are "
+                f"{self._folder}: a checkpoint cannot be written ({first_line(_reason(error))}); the finished ones are "
                 "good: once that is mended, the same command goes on from the newest"
             ) from error
+
+
+def _reason(error: Exception) -> str:
+    """What an error of TensorStore says, without how it was asked, which comes last."""
+    return str(error).partition(" [tensorstore_spec=")[0] or type(error).__name__
