@@ -16,7 +16,16 @@ import numpy as np
 import pytest
 from conftest import REPOSITORY
 from support import children
-from support.refreshed_runs import judged, make_run, open_questions, read_shards
+from support.refreshed_runs import (
+    assert_same,
+    cut_off,
+    judged,
+    make_run,
+    open_questions,
+    outcome,
+    read_shards,
+    versions_of,
+)
 from support.tiny import execute
 
 from retrieval.data.tokenizers import vocabularies
@@ -251,12 +260,6 @@ def test_every_refresh_is_of_the_model_as_it_is_then(whole):
     assert {line["step"]: line["refresh/negatives"] for line in lines if "refresh/RR" in line} == {4: 4.0, 7: 4.0}
 
 
-def versions_of(run):
-    """Step -> version of its batch, as the checkpoints have it."""
-    paths = (run.folder / "checkpoints").glob("*/data/version.json")
-    return {int(path.parent.parent.name): json.loads(path.read_text()) for path in paths}
-
-
 def test_batches_turn_with_the_step_and_a_checkpoint_says_which_they_are(whole):
     """The checkpoint of a step that a refresh follows is of the version before."""
     assert versions_of(whole) == {2: 0, 3: 0, 4: 1, 5: 1, 6: 1, 7: 2}
@@ -274,50 +277,6 @@ def test_batches_turn_with_the_step_and_a_checkpoint_says_which_they_are(whole):
     for query, documents in zip(batch["query"], batch["document"]):
         drawn = {tuple(ids[ids != 0].tolist()) for ids in documents[1:]}
         assert drawn <= allowed[tuple(query[query != 0].tolist())]
-
-
-class StopError(Exception):
-    """In place of a kill."""
-
-
-def cut_off(monkeypatch, run, module, name, call):
-    """Trains until `name` of `module` is called for the `call`-th time."""
-    real, calls, opened = getattr(module, name), [], []
-
-    def stopping(*arguments, **options):
-        calls.append(0)
-        if len(calls) == call:
-            raise StopError
-        return real(*arguments, **options)
-
-    def keep(*arguments):
-        opened.append(real_open(*arguments))
-        return opened[-1]
-
-    real_open = train_state.open_checkpoints
-    with monkeypatch.context() as patch, pytest.raises(StopError):
-        patch.setattr(train_state, "open_checkpoints", keep)
-        patch.setattr(module, name, stopping)
-        execute(run)
-    opened[0].close()  # what was being saved is saved
-
-
-def outcome(run):
-    """Every array of the newest checkpoint, and the metrics that do not depend on the clock."""
-    import orbax.checkpoint as ocp
-
-    step = train_state.open_checkpoints(run.folder, run.config).latest_step()
-    arrays = jax.tree.leaves(ocp.StandardCheckpointer().restore(run.folder / "checkpoints" / str(step) / "state"))
-    lines = [json.loads(line) for line in (run.folder / "metrics" / "train.jsonl").read_text().splitlines()]
-    clock = ("_per_second", "input_wait")
-    return arrays, [{n: v for n, v in line.items() if not n.endswith(clock)} for line in lines]
-
-
-def assert_same(run, whole):
-    for left, right in zip(*(outcome(each)[0] for each in (whole, run)), strict=True):
-        np.testing.assert_array_equal(left, right)
-    assert outcome(whole)[1] == outcome(run)[1]
-    assert records.details(whole, "train")["step"] == records.details(run, "train")["step"]
 
 
 def test_a_run_that_is_cut_off_around_its_refreshes_ends_as_if_it_had_not_been(

@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 from retrieval import files
 from retrieval.data.examples import batches, seqio_tasks, task_kind
 from retrieval.data.examples.batches import Batches
+from retrieval.data.examples.stored_pairs import IN_ORDER
 from retrieval.data.examples.task_kind import KINDS, TASKS, Stored
 from retrieval.data.sets import beir, splits
 from retrieval.data.tokenizers.vocab import Vocabulary
@@ -52,12 +53,18 @@ def register_tasks(
         vocabulary,
         config.data.rates.to_dict(),
         options=task_kind.options_of(config.data),
-        shuffle_buffer=config.data.shuffle_buffer,
+        shuffle_buffer=1 if _is_in_order(pairs) else config.data.shuffle_buffer,
         held_out=config.data.held_out,
         validation=validation,
         negatives=config.data.negatives,
         optional=[*(["positive_ids"] if positives else []), *(["teacher"] if has_teacher else [])],
     )
+
+
+def _is_in_order(pairs: Path) -> bool:
+    """Whether batches have the records of a folder of labelled pairs in their order."""
+    path = pairs / "stats.json"
+    return path.exists() and files.read_json(path).get(IN_ORDER, False)
 
 
 def known_positives(run: Run, pairs: Path | None = None) -> int:

@@ -76,8 +76,13 @@ class RefreshKind:
           UserError: they are too few.
         """
 
-    def check_version(self, pairs: Path, folder: Path) -> None:
-        """Checks that a version which is there, a folder, was made from the run's labelled pairs as they are now.
+    def check_version(self, pairs: Path, folder: Path, counts: Counts) -> None:
+        """Checks that a version which is there was made from the run's labelled pairs as they are now.
+
+        Args:
+          pairs: the folder of these.
+          folder: that of the version.
+          counts: what was counted when it was made.
 
         Raises:
           UserError: it was not.
@@ -90,7 +95,7 @@ class RefreshKind:
 
         Args:
           publish: is called once, with what writes the shards and their `stats.json`; the first host does so, whole or
-            not at all. Where the order of the shards is that of the batches, `pair_shards.write_in_order` writes them.
+            not at all. Where the order of the shards is that of the batches, `StoredPairs.write` writes them.
 
         Raises:
           UserError: no batch would come of it.

@@ -59,7 +59,7 @@ class Versions:
         """
         folder = folder_of(self._run.folder, version)
         files.verify_manifest(folder, "delete the newest checkpoint, and train again")
-        kind_of(self._run.config).check_version(self._run.pairs, folder)
+        kind_of(self._run.config).check_version(self._run.pairs, folder, statistics(self._run.folder, version))
         self._version, self._batches = version, self._make(version)
 
     def save(self, folder: Path) -> None:

@@ -1,9 +1,14 @@
 """Runs that refresh their negatives."""
 
+import json
+
+import jax
 import numpy as np
+import pytest
 
 from retrieval.data.sets import beir
-from retrieval.recipes import examples
+from retrieval.pipeline import records
+from retrieval.recipes import examples, train_state
 from retrieval.stages import hard_negatives
 from support import tiny
 
@@ -60,3 +65,53 @@ def read_shards(run, folder):
             query = tuple(fields["query"].int64_list.value)
             found[query] = [(tuple(map(int, a)), tuple(map(int, b))) for a, b in zip(titles, texts)][1:]
     return found
+
+
+def versions_of(run):
+    """Step -> version of its batch, as the checkpoints have it."""
+    paths = (run.folder / "checkpoints").glob("*/data/version.json")
+    return {int(path.parent.parent.name): json.loads(path.read_text()) for path in paths}
+
+
+class StopError(Exception):
+    """In place of a kill."""
+
+
+def cut_off(monkeypatch, run, module, name, call):
+    """Trains until `name` of `module` is called for the `call`-th time."""
+    real, calls, opened = getattr(module, name), [], []
+
+    def stopping(*arguments, **options):
+        calls.append(0)
+        if len(calls) == call:
+            raise StopError
+        return real(*arguments, **options)
+
+    def keep(*arguments):
+        opened.append(real_open(*arguments))
+        return opened[-1]
+
+    real_open = train_state.open_checkpoints
+    with monkeypatch.context() as patch, pytest.raises(StopError):
+        patch.setattr(train_state, "open_checkpoints", keep)
+        patch.setattr(module, name, stopping)
+        tiny.execute(run)
+    opened[0].close()  # what was being saved is saved
+
+
+def outcome(run):
+    """Every array of the newest checkpoint, and the metrics that do not depend on the clock."""
+    import orbax.checkpoint as ocp
+
+    step = train_state.open_checkpoints(run.folder, run.config).latest_step()
+    arrays = jax.tree.leaves(ocp.StandardCheckpointer().restore(run.folder / "checkpoints" / str(step) / "state"))
+    lines = [json.loads(line) for line in (run.folder / "metrics" / "train.jsonl").read_text().splitlines()]
+    clock = ("_per_second", "input_wait")
+    return arrays, [{n: v for n, v in line.items() if not n.endswith(clock)} for line in lines]
+
+
+def assert_same(run, whole):
+    for left, right in zip(*(outcome(each)[0] for each in (whole, run)), strict=True):
+        np.testing.assert_array_equal(left, right)
+    assert outcome(whole)[1] == outcome(run)[1]
+    assert records.details(whole, "train")["step"] == records.details(run, "train")["step"]

@@ -89,6 +89,7 @@ def write_pairs(
     query_tokens, document_tokens = (lengths / drawn.pairs).round(2).tolist()
     statistics = {
         "pairs": drawn.pairs,
+        "paragraphs": drawn.paragraphs,
         "positives left out": drawn.left_out,
         "most positives": drawn.most_positives,
         "has teacher": teacher is not None,
@@ -110,6 +111,7 @@ class _Counter:
 
     Attributes:
       most_positives: of the query that has the most.
+      paragraphs: different texts that are a positive of a record.
     """
 
     def __init__(
@@ -142,6 +144,7 @@ class _Counter:
                 counts.extend((0, 0, len(golds) / len(negatives)))
         self._keys, places = np.unique(np.asarray(keys), return_inverse=True)
         columns = np.asarray(counts).reshape(-1, COUNTS).T
+        self.paragraphs = int((np.bincount(places, columns[0], len(self._keys)) > 0).sum())
         self._counts = np.stack([np.bincount(places, column, len(self._keys)) for column in columns], axis=1)
 
     def examples(self) -> Iterator[Example]:

@@ -1,0 +1,132 @@
+"""Labelled pairs that a stage wrote, by the numbers of their records, and shards of them in another order.
+
+Records are numbered from 0 on through the shards, these in the order of their names.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from retrieval import files
+from retrieval.data.examples import batches
+from retrieval.data.labelled import pair_shards
+from retrieval.errors import UserError
+
+# In the `stats.json` of a folder of shards: whether batches have their records in their order.
+IN_ORDER = "in order"
+
+_BATCH = 1024  # records that are parsed at a time
+# What a TFRecord has before and behind a record: its length and a sum of that, and a sum of the record.
+_BEFORE, _BEHIND = 12, 4
+
+
+class Positive(NamedTuple):
+    """The positive of a record: its id, and the token ids of title and text."""
+
+    number: int
+    document_id: int
+    title: list[int]
+    text: list[int]
+
+
+class StoredPairs:
+    """The shards of a folder."""
+
+    def __init__(self, folder: Path):
+        """Raises:
+        UserError: there are none.
+        """
+        self._paths = sorted(folder.glob(pair_shards.PATTERN))
+        if not self._paths:
+            raise UserError(f"{folder}: no labelled pairs; --stage=pairs writes them")
+        self.folder = folder
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the names and sizes of the shards, and of what was counted when they were written."""
+        sizes = [[path.name, path.stat().st_size] for path in self._paths]
+        return files.fingerprint([sizes, files.read_json(self.folder / "stats.json")])
+
+    def document_ids(self, negatives: bool) -> tuple[np.ndarray, np.ndarray]:
+        """The numbers of records, and the ids of their positives, int64.
+
+        Args:
+          negatives: records without a hard negative are left out.
+        """
+        numbers, ids, start = [], [], 0
+        for columns in self._columns(("document_id",)):
+            values, splits = columns["document_id"]
+            has_one = np.diff(splits) > 1 if negatives else np.ones(len(splits) - 1, bool)
+            numbers.append(start + np.flatnonzero(has_one))
+            ids.append(values[splits[:-1]][has_one])
+            start += len(has_one)
+        return np.concatenate(numbers), np.concatenate(ids)
+
+    def positives(self, numbers: np.ndarray) -> Iterator[Positive]:
+        """The positives of some records, whose numbers ascend."""
+        start, names = 0, ("document_id", "titles", "title_lengths", "texts", "text_lengths")
+        for columns in self._columns(names):
+            count = len(columns["document_id"][1]) - 1
+            first, last = np.searchsorted(numbers, [start, start + count])
+
+            def row(name: str, place: int, columns: Any = columns) -> np.ndarray:
+                values, splits = columns[name]
+                return values[splits[place] : splits[place + 1]]
+
+            for number in numbers[first:last].tolist():
+                place = number - start
+                title, text = (
+                    row(f"{name}s", place)[: row(f"{name}_lengths", place)[0]].tolist() for name in ("title", "text")
+                )
+                yield Positive(number, int(row("document_id", place)[0]), title, text)
+            start += count
+
+    def write(self, folder: Path, numbers_TB: np.ndarray, lanes: int) -> None:
+        """Writes shards that give batches [T, B] of records in this order, and `stats.json`, into an existing folder.
+
+        Each lane of the batches has a file. Lane i fills rows i * B / lanes to (i + 1) * B / lanes of every batch.
+        """
+        shard_M, start_M, size_M = self._places()
+        T, B = numbers_TB.shape
+        opened = [path.open("rb") for path in self._paths]
+        try:
+            for lane, numbers in enumerate(numbers_TB.reshape(T, lanes, B // lanes).swapaxes(0, 1).reshape(lanes, -1)):
+                with (folder / f"pairs-{lane:05d}-of-{lanes:05d}.tfrecord").open("wb") as written:
+                    for number in numbers.tolist():
+                        source = opened[shard_M[number]]
+                        source.seek(int(start_M[number]))
+                        written.write(source.read(int(size_M[number])))
+        finally:
+            for file in opened:
+                file.close()
+        statistics = files.read_json(self.folder / "stats.json")
+        files.write_json(folder / "stats.json", statistics | {"shards": lanes, IN_ORDER: True})
+
+    def _columns(self, names: tuple[str, ...]) -> Iterator[dict[str, tuple[np.ndarray, np.ndarray]]]:
+        """Some columns of the records, a number of records at a time: all values, and where those of a record begin."""
+        features = {name: tf.io.RaggedFeature(tf.int64) for name in names}
+        dataset = tf.data.TFRecordDataset([str(path) for path in self._paths]).batch(_BATCH)
+        try:
+            for records in dataset:
+                parsed: Any = tf.io.parse_example(records, features)
+                yield {name: (parsed[name].values.numpy(), parsed[name].row_splits.numpy()) for name in names}
+        except tf.errors.OpError as error:
+            raise batches.unreadable(f"{self.folder}", error) from error
+
+    def _places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of every record the number of its shard, and where in that it stands with its sums, in bytes."""
+        shards, starts, sizes = [], [], []
+        for shard, path in enumerate(self._paths):
+            with path.open("rb") as file:
+                place = 0
+                while header := file.read(_BEFORE):
+                    size = _BEFORE + int.from_bytes(header[:8], "little") + _BEHIND
+                    shards.append(shard)
+                    starts.append(place)
+                    sizes.append(size)
+                    place += size
+                    file.seek(place)
+        return np.array(shards, np.int32), np.array(starts, np.int64), np.array(sizes, np.int64)

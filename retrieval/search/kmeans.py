@@ -1,0 +1,231 @@
+"""k-means on every device of a mesh: the same clusters, to the bit, on any number of devices that divides 64.
+
+Points lie in 64 parts (on other numbers of devices in more), each on one device. A part is a sequence of tiles, whose
+shape depends on the number of points alone: the last bits of a product depend on its shape. What the parts add up to is
+gathered and added in their order.
+
+Shape letters: N points, E their dimensions, K clusters, P parts, T tiles of a part, R rows of a tile.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from retrieval.errors import UserError
+from retrieval.search.exact import finite_embeddings
+
+RANDOM, PLUS_PLUS = "random", "k-means++"
+STARTS = (RANDOM, PLUS_PLUS)
+
+_PARTS, _ROWS = 64, 1024
+_HIGHEST = jax.lax.Precision.HIGHEST
+
+
+class Rule(NamedTuple):
+    """How points are clustered.
+
+    Attributes:
+      clusters: how many.
+      iterations: at most; fewer where no point changes its cluster any more.
+      sample: points of a cluster at most that centroids are made of, drawn by the seed; 0 for all. Every point gets a
+        cluster.
+      start: the first centroids: points drawn by chance, or each far from those before (Arthur & Vassilvitskii 2007).
+      spherical: whether points and centroids have length 1.
+    """
+
+    clusters: int
+    iterations: int = 25
+    sample: int = 0
+    start: str = RANDOM
+    spherical: bool = False
+
+
+class Clusters(NamedTuple):
+    """Clusters of points.
+
+    Attributes:
+      cluster_N: of each point the cluster whose centroid is next to it, int32; of equals the first.
+      centroid_KE: float32. A cluster without a point keeps the centroid that it had.
+      inertia: before each iteration and after the last, the mean squared distance of the points that centroids are made
+        of from theirs. It never rises.
+    """
+
+    cluster_N: np.ndarray
+    centroid_KE: np.ndarray
+    inertia: list[float]
+
+
+class _Points(NamedTuple):
+    """Points [P, T, R, E], and 1 for a point and 0 for padding, [P, T, R]."""
+
+    place: jax.Array
+    weight: jax.Array
+
+
+def cluster(points_NE: np.ndarray, rule: Rule, seed: Sequence[int], mesh: jax.sharding.Mesh) -> Clusters:
+    """Lloyd's algorithm (1982), by squared distances.
+
+    Every process of the mesh has all points, and gets all clusters.
+
+    Raises:
+      UserError: there are fewer points than clusters, or one holds NaN or infinity.
+    """
+    points_NE = finite_embeddings(points_NE, "point")
+    if len(points_NE) < rule.clusters:
+        raise UserError(f"{len(points_NE)} points cannot be in {rule.clusters} clusters: ask for fewer clusters")
+    if rule.spherical:
+        points_NE = points_NE / np.maximum(np.linalg.norm(points_NE, axis=1, keepdims=True), 1e-30)
+    random = np.random.default_rng(seed)
+    sampled_NE = points_NE
+    if 0 < (most := rule.sample * rule.clusters) < len(points_NE):
+        sampled_NE = points_NE[np.sort(random.choice(len(points_NE), most, replace=False))]
+    with jax.set_mesh(mesh):
+        points = _placed(sampled_NE, mesh)
+        if rule.start == PLUS_PLUS:
+            centroid_KE = _far_apart(points, rule.clusters, jax.random.key(int(random.integers(2**31))))
+        else:
+            centroid_KE = jnp.asarray(sampled_NE[random.choice(len(sampled_NE), rule.clusters, replace=False)])
+        inertia: list[float] = []
+        for _ in range(rule.iterations):
+            new_KE, distance = _improved(points, centroid_KE, rule.spherical)
+            inertia.append(float(distance))
+            settled = bool((new_KE == centroid_KE).all())
+            centroid_KE = new_KE
+            if settled:
+                break
+        inertia.append(float(_improved(points, centroid_KE, rule.spherical)[1]))
+        if sampled_NE is not points_NE:
+            points = _placed(points_NE, mesh)
+        cluster_PTR = np.asarray(_assigned(points, centroid_KE))
+    return Clusters(cluster_PTR.reshape(-1)[: len(points_NE)], np.asarray(centroid_KE), inertia)
+
+
+def _layout(count: int, devices: int) -> tuple[int, int, int]:
+    """Parts, tiles of each, and rows of a tile, for so many points."""
+    parts = math.lcm(_PARTS, devices)
+    rows = min(_ROWS, -(-count // parts))
+    return parts, -(-count // (parts * rows)), rows
+
+
+def _placed(points_NE: np.ndarray, mesh: jax.sharding.Mesh) -> _Points:
+    """The points and their padding, the parts over all axes of the mesh."""
+    shape = _layout(len(points_NE), mesh.size)
+    sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+    size = shape[1] * shape[2]  # of a part
+
+    def part(index: Any, values: np.ndarray) -> np.ndarray:
+        start, stop, _ = index[0].indices(shape[0])
+        own = values[start * size : stop * size]
+        missing = (stop - start) * size - len(own)
+        padded = np.pad(own, [(0, missing)] + [(0, 0)] * (own.ndim - 1))
+        return padded.reshape(stop - start, *shape[1:], *values.shape[1:])
+
+    weight_N = np.ones(len(points_NE), np.float32)
+    return _Points(
+        *(
+            jax.make_array_from_callback((*shape, *values.shape[1:]), sharding, functools.partial(part, values=values))
+            for values in (points_NE, weight_N)
+        )
+    )
+
+
+def _on_parts(function: Callable, points: _Points, *whole: Any) -> Any:
+    """`function(part, *whole)` of every part, on the device that has it; the results are on every device, in order."""
+    axes = jax.sharding.get_abstract_mesh().axis_names
+
+    def on_device(points: _Points, *whole: Any) -> Any:
+        return jax.lax.map(lambda part: function(part, *whole), points)
+
+    specs = (PartitionSpec(axes), *(PartitionSpec() for _ in whole))
+    mapped = jax.shard_map(on_device, in_specs=specs, out_specs=PartitionSpec(axes), check_vma=False)
+    return jax.reshard(mapped(points, *whole), PartitionSpec())
+
+
+def _nearest(tile_RE: jax.Array, centroid_KE: jax.Array) -> jax.Array:
+    """The number of the centroid next to each row."""
+    product_RK = jnp.einsum("re,ke->rk", tile_RE, centroid_KE, precision=_HIGHEST)
+    return jnp.argmin(jnp.square(centroid_KE).sum(axis=1) / 2 - product_RK, axis=1).astype(jnp.int32)
+
+
+@jax.jit
+def _assigned(points: _Points, centroid_KE: jax.Array) -> jax.Array:
+    """The clusters of all points, [P, T, R], on every device."""
+
+    def of_part(part: _Points, centroid_KE: jax.Array) -> jax.Array:
+        return jax.lax.map(lambda tile_RE: _nearest(tile_RE, centroid_KE), part.place)
+
+    return _on_parts(of_part, points, centroid_KE)
+
+
+@functools.partial(jax.jit, static_argnames="spherical")
+def _improved(points: _Points, centroid_KE: jax.Array, spherical: bool) -> tuple[jax.Array, jax.Array]:
+    """The means of the points next to each centroid, and the mean squared distance from the centroids given."""
+
+    def of_part(part: _Points, centroid_KE: jax.Array) -> Any:
+        def add(sums: Any, tile: _Points) -> Any:
+            nearest_R = _nearest(tile.place, centroid_KE)
+            is_in_RK = (nearest_R[:, None] == jnp.arange(len(centroid_KE))) * tile.weight[:, None]
+            distance_R = jnp.square(tile.place - centroid_KE[nearest_R]).sum(axis=1) * tile.weight
+            more = (
+                jnp.einsum("rk,re->ke", is_in_RK, tile.place, precision=_HIGHEST),
+                is_in_RK.sum(axis=0),
+                distance_R.sum(),
+            )
+            return jax.tree.map(jnp.add, sums, more), None
+
+        zeros = jnp.zeros_like(centroid_KE), jnp.zeros(len(centroid_KE)), jnp.zeros(())
+        return jax.lax.scan(add, zeros, part)[0]
+
+    def in_order(values: jax.Array) -> jax.Array:
+        return jax.lax.scan(lambda total, own: (total + own, None), jnp.zeros_like(values[0]), values)[0]
+
+    parts = _on_parts(of_part, points, centroid_KE)
+    sum_KE, count_K, distance = jax.tree.map(in_order, parts)
+    new_KE = jnp.where(count_K[:, None] > 0, sum_KE / jnp.maximum(count_K, 1)[:, None], centroid_KE)
+    if spherical:
+        new_KE /= jnp.maximum(jnp.linalg.norm(new_KE, axis=1, keepdims=True), 1e-30)
+    return new_KE, distance / count_K.sum()
+
+
+@functools.partial(jax.jit, static_argnames="clusters")
+def _far_apart(points: _Points, clusters: int, key: jax.Array) -> jax.Array:
+    """Points that are drawn one after the other, each by its squared distance from the nearest of those before."""
+    axes = jax.sharding.get_abstract_mesh().axis_names
+
+    def on_device(points: _Points, key: jax.Array) -> jax.Array:
+        parts, *tile = points.weight.shape
+        numbers = jax.lax.axis_index(axes) * parts + jnp.arange(parts)
+
+        def draw(number: jax.Array, distance_PTR: jax.Array) -> jax.Array:
+            """One point [E]. Gumbel's noise makes the largest logarithm a draw; each part has noise of its own."""
+            own = jax.random.fold_in(key, number)
+            noise_PTR = jax.lax.map(lambda part: jax.random.gumbel(jax.random.fold_in(own, part), tile), numbers)
+            chance_N = (noise_PTR + jnp.log(distance_PTR)).reshape(-1)
+            best = chance_N.argmax()
+            place_E = points.place.reshape(len(chance_N), -1)[best]
+            chance_D, place_DE = jax.lax.all_gather((chance_N[best], place_E), axes)
+            return place_DE[chance_D.argmax()]
+
+        def add(number: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            centroid_KE, distance_PTR = carry
+            place_E = draw(number, distance_PTR)
+
+            def nearer(part: tuple[jax.Array, jax.Array]) -> jax.Array:
+                return jnp.minimum(part[1], jnp.square(part[0] - place_E).sum(axis=2))
+
+            distance_PTR = jax.lax.map(nearer, (points.place, distance_PTR))
+            return centroid_KE.at[number].set(place_E), distance_PTR
+
+        # Before the first draw every point is equally far, and padding is near.
+        far = jnp.where(points.weight > 0, jnp.finfo(jnp.float32).max, 0)
+        none = jnp.zeros((clusters, points.place.shape[-1]))
+        return jax.lax.fori_loop(0, clusters, add, (none, far))[0]
+
+    specs: Any = (PartitionSpec(axes), PartitionSpec())  # of all arrays of the points
+    return jax.shard_map(on_device, in_specs=specs, out_specs=PartitionSpec(), check_vma=False)(points, key)

@@ -1,0 +1,180 @@
+"""Training with batches by clusters, on toy paragraphs of four themes."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from support.refreshed_runs import assert_same, cut_off, outcome, versions_of
+from support.tiny import CHEAP, execute, make_run
+
+from retrieval.data.examples.stored_pairs import StoredPairs
+from retrieval.data.tokenizers import vocabularies
+from retrieval.errors import UserError
+from retrieval.pipeline import preflight
+from retrieval.recipes import examples
+from retrieval.recipes.placement import make_mesh
+from retrieval.search import kmeans
+from retrieval.stage_outputs import Run
+from retrieval.stages import versions
+from retrieval.stages.refreshes import clusters_refresh
+
+WORDS = "river mountain city king war music plant animal science history water island church battle north".split()
+CHANGES = CHEAP | {
+    "stages": ("pairs", "train"),
+    "corpus": "",
+    "data.negatives": 0,
+    "train.steps": 7,
+    "train.batch_size": 8,
+    "train.groups": 2,
+    "train.learning_rate": 1e-2,
+    "loop.log_every": 1,
+    "loop.validate_every": 0,
+    "loop.keep_checkpoints": 20,
+    "split.shards": 4,
+    "encode.shard_size": 12,
+    "mine.refresh_every": 3,
+    "mine.refresh_makes": "clusters",
+    "cluster.count": 5,
+    "cluster.iterations": 10,
+}
+AUTHORS = {"cluster.batches": "authors", "data.negatives": 1, "train.steps": 4}
+RERANKER = {"recipe": "reranker", "data.negatives": 1, "train.loss": "multi_negative_nll", "train.groups": 1}
+RERANKER |= {"model.encoder": "transformer", "train.log_q": True}
+
+
+@pytest.fixture(scope="module")
+def corpus(inputs, tmp_path_factory):
+    """A run with a vocabulary, and a file of 30 paragraphs with three questions each."""
+    folder, random = tmp_path_factory.mktemp("corpus"), np.random.default_rng(0)
+    run = make_run("ict", inputs, folder / "corpus", stages=("prepare",))
+    execute(run, "prepare")
+    with (folder / "pairs.jsonl").open("w") as file:
+        for paragraph in range(30):
+            text = " ".join(random.choice(WORDS[paragraph % 4 * 3 :][:4], 12))
+            for question in range(3):
+                positive = {"title": f"T{paragraph}", "text": text}
+                negative = {"title": "no", "text": " ".join(random.choice(WORDS, 8))}
+                query = f"{text.split()[question]} {paragraph} {question}?"
+                file.write(json.dumps({"query": query, "positives": [positive], "negatives": [negative]}) + "\n")
+    return run
+
+
+def clustered(corpus, inputs, folder, /, **changes):
+    source = {"base": str(corpus.folder), "pairs.files": str(corpus.folder.parent / "pairs.jsonl")}
+    return make_run("dpr", inputs, folder, **CHANGES | source | {"sets.reqa": ""} | changes)
+
+
+@pytest.fixture(scope="module")
+def whole(corpus, inputs, tmp_path_factory):
+    """A run with two clusterings that nothing happened to."""
+    run = clustered(corpus, inputs, tmp_path_factory.mktemp("whole") / "run")
+    preflight.check(run, run.config.stages)
+    execute(run)
+    return run
+
+
+def arrays(run, version):
+    folder = versions.folder_of(run.folder, version)
+    return [np.load(folder / f"{name}.npy") for name in clusters_refresh.ARRAYS]
+
+
+def batches_of(run, version):
+    """The document ids of the batches of a version, [T, 8]."""
+    batches = versions.Versions(run, vocabularies.load(run.corpus), make_mesh(run.config))
+    batches.turn_to(version)
+    return np.stack([jax.device_get(next(batches)["document_id"])[:, 0] for _ in range(3)])
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_each_group_of_a_batch_is_of_one_cluster_and_distinct_paragraphs(whole, version):
+    ids_N, cluster_N, _ = arrays(whole, version)
+    cluster_of = dict(zip(ids_N.tolist(), cluster_N.tolist()))
+    assert len(cluster_of) == 30 and min(np.bincount(cluster_N)) >= 4
+    groups = batches_of(whole, version).reshape(-1, 4).tolist()
+    for group in groups:
+        assert len({cluster_of[id] for id in group}) == 1 and len(set(group)) == 4
+    assert len({cluster_of[group[0]] for group in groups}) > 1
+
+
+def test_clusters_are_of_the_model_as_it_is_at_their_step(whole):
+    """Against an encoder of the checkpoint: every paragraph is next to the centroid of its cluster, if none merged."""
+    told = [versions.statistics(whole.folder, version) for version in (1, 2)]
+    assert [counts["step"] for counts in told] == [3, 6] and told[0]["seed"] != told[1]["seed"]
+    assert not np.array_equal(arrays(whole, 1)[2], arrays(whole, 2)[2])
+    lines = [json.loads(line) for line in (whole.folder / "metrics" / "train.jsonl").read_text().splitlines()]
+    assert {line["step"]: line["refresh/clusters"] for line in lines if "refresh/inertia" in line} == {
+        4: told[0]["clusters"],
+        7: told[1]["clusters"],
+    }
+    assert versions_of(whole) == {2: 0, 3: 0, 4: 1, 6: 1, 7: 2}
+
+
+def test_paragraphs_are_embedded_as_training_sees_them(whole, corpus):
+    """The tokens of the shards give the rows that batches have."""
+    pairs = StoredPairs(whole.pairs)
+    numbers, ids = pairs.document_ids(negatives=False)
+    assert len(numbers) == 81 and len(set(ids.tolist())) == 30
+    vocabulary = vocabularies.load(corpus.corpus)
+    rows = {
+        positive.document_id: vocabulary.pair(positive.title, positive.text, 48)
+        for positive in pairs.positives(numbers)
+    }
+    batch = jax.device_get(next(examples.make_batches(whole, vocabulary, make_mesh(whole.config))))
+    for id, row in zip(batch["document_id"][:, 0].tolist(), batch["document"][:, 0]):
+        assert row[row != 0].tolist() == rows[id]
+
+
+def test_a_run_cut_off_in_a_clustering_ends_as_if_it_had_not_been(whole, corpus, inputs, tmp_path, monkeypatch):
+    """In the middle of the second, when batches are of the first."""
+    run = clustered(corpus, inputs, tmp_path / "run")
+    cut_off(monkeypatch, run, kmeans, "cluster", 2)
+    assert [path.name for path in (run.folder / "refreshed").glob("*")] == ["00001"]
+    execute(run)
+    assert_same(run, whole)
+
+
+def test_the_authors_batches_are_trained_on_too(corpus, whole, inputs, tmp_path):
+    run = clustered(corpus, inputs, tmp_path / "run", **AUTHORS)
+    execute(run)
+    ids = batches_of(run, 1).ravel().tolist()
+    assert len(set(ids)) > 12 and outcome(run)[1] != outcome(whole)[1]
+
+
+def test_clusters_of_other_pairs_are_refused(corpus, whole, inputs, tmp_path):
+    run = Run(whole.config, shutil.copytree(whole.folder, tmp_path / "run"), whole.lock)
+    (run.pairs / "stats.json").write_text((run.pairs / "stats.json").read_text().replace('"pairs": 81', '"pairs": 82'))
+    batches = versions.Versions(run, vocabularies.load(run.corpus), make_mesh(run.config))
+    with pytest.raises(UserError, match=r"refreshed/00001: clusters of other labelled pairs than .*pairs has now"):
+        batches.turn_to(1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"cluster.count": 31}, r"cluster\.count=31 clusters of 30 paragraphs .* lower it, such as to 3"),
+        ({"train.batch_size": 64, "train.groups": 1}, r"30 paragraphs in the labelled pairs, and 64 different ones"),
+    ],
+)
+def test_too_few_paragraphs_are_told_before_training(whole, changes, message):
+    config = whole.config.copy_and_resolve_references()
+    config.update_from_flattened_dict(changes)
+    with pytest.raises(UserError, match=message):
+        versions.Versions(Run(config, whole.folder, whole.lock), vocabularies.load(whole.corpus), make_mesh(config))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data.rates.ict": 1.0}, "labelled pairs of one task, and drawn are pairs and ict"),
+        ({"data.pack.query": 0.5, "data.pack.document": 0.5}, r"pack\.query=0\.5: a packed lane keeps texts"),
+        ({"mine.refresh_share": 0.5}, r"refresh_share=0\.5 is of mined negatives"),
+        (RERANKER, "which a reranker does not"),
+        ({"mine.refresh_makes": "clusterz"}, r"config\.mine\.refresh_makes .clusterz.: did you mean clusters"),
+    ],
+)
+def test_what_does_not_go_with_clusters_is_refused(corpus, inputs, tmp_path, changes, message):
+    run = clustered(corpus, inputs, tmp_path / "run", **changes)
+    with pytest.raises(UserError, match=message):
+        preflight.check(run, run.config.stages)

@@ -1,0 +1,91 @@
+"""k-means against Lloyd's algorithm in numpy, on one device and on eight."""
+
+import jax
+import numpy as np
+import pytest
+
+from retrieval.errors import UserError
+from retrieval.search.kmeans import PLUS_PLUS, RANDOM, Rule, cluster
+from retrieval.training import sharding
+
+
+def blobs(N=300, E=6, centres=7, seed=0):
+    random = np.random.default_rng(seed)
+    centre_CE = random.normal(size=(centres, E)) * 4
+    return (centre_CE[random.integers(centres, size=N)] + random.normal(size=(N, E))).astype(np.float32)
+
+
+def mesh_of(devices):
+    return sharding.make_mesh(devices=jax.devices()[:devices])
+
+
+def by_numpy(points_NE, centroid_KE, iterations):
+    """The same in float64, one cluster at a time."""
+    points_NE = points_NE.astype(np.float64)
+    inertia = []
+    for _ in range(iterations + 1):
+        distance_NK = np.square(points_NE[:, None] - centroid_KE).sum(axis=2)
+        nearest_N = distance_NK.argmin(axis=1)
+        inertia.append(distance_NK.min(axis=1).mean())
+        last_KE = centroid_KE
+        centroid_KE = np.stack(
+            [points_NE[nearest_N == k].mean(axis=0) if (nearest_N == k).any() else own for k, own in enumerate(last_KE)]
+        )
+    return nearest_N, last_KE, inertia
+
+
+def test_clusters_are_those_of_lloyds_algorithm():
+    points, rule = blobs(), Rule(7, iterations=6)
+    start = cluster(points, rule._replace(iterations=0), [3], mesh_of(1)).centroid_KE
+    assert {row.tobytes() for row in start} <= {row.tobytes() for row in points}
+    found = cluster(points, rule, [3], mesh_of(1))
+    nearest_N, centroid_KE, inertia = by_numpy(points, start.astype(np.float64), 6)
+    np.testing.assert_array_equal(found.cluster_N, nearest_N)
+    np.testing.assert_allclose(found.centroid_KE, centroid_KE, atol=1e-5)
+    np.testing.assert_allclose(found.inertia, inertia[: len(found.inertia)], rtol=1e-5)
+
+
+@pytest.mark.parametrize("start", [RANDOM, PLUS_PLUS])
+def test_eight_devices_find_the_same_bits_as_one(start):
+    rule = Rule(11, iterations=9, sample=20, start=start)
+    one, eight = (cluster(blobs(), rule, [5], mesh_of(devices)) for devices in (1, 8))
+    np.testing.assert_array_equal(one.cluster_N, eight.cluster_N)
+    np.testing.assert_array_equal(one.centroid_KE, eight.centroid_KE)
+    assert one.inertia == eight.inertia and len(one.inertia) > 2
+    other = cluster(blobs(), rule, [6], mesh_of(1))
+    assert not np.array_equal(other.centroid_KE, one.centroid_KE)
+
+
+def test_inertia_never_rises_and_iterations_end_when_nothing_moves():
+    found = cluster(blobs(), Rule(5, iterations=200), [1], mesh_of(8))
+    assert len(found.inertia) < 60
+    assert all(later <= earlier * (1 + 1e-6) for earlier, later in zip(found.inertia, found.inertia[1:]))
+
+
+def test_k_means_plus_plus_starts_in_every_blob():
+    """Blobs that are far apart: chance alone would leave one out nearly always."""
+    random = np.random.default_rng(0)
+    points = (np.repeat(np.eye(12) * 100, 20, axis=0) + random.normal(size=(240, 12))).astype(np.float32)
+    start = cluster(points, Rule(12, iterations=0, start=PLUS_PLUS), [0], mesh_of(1)).centroid_KE
+    assert sorted(start.argmax(axis=1)) == list(range(12))
+    by_chance = cluster(points, Rule(12, iterations=0), [0], mesh_of(1)).centroid_KE
+    assert len(set(by_chance.argmax(axis=1))) < 12
+
+
+def test_spherical_clusters_do_not_see_lengths():
+    points = blobs()
+    scaled = points * np.random.default_rng(1).uniform(0.1, 10, (300, 1)).astype(np.float32)
+    rule = Rule(6, iterations=5, spherical=True)
+    one, other = (cluster(each, rule, [2], mesh_of(1)) for each in (points, scaled))
+    np.testing.assert_allclose(np.linalg.norm(one.centroid_KE, axis=1), 1, atol=1e-5)
+    assert (one.cluster_N == other.cluster_N).mean() > 0.99
+
+
+def test_points_that_are_all_the_same_are_one_cluster():
+    found = cluster(np.ones((70, 3), np.float32), Rule(4, iterations=5, start=PLUS_PLUS), [0], mesh_of(8))
+    assert set(found.cluster_N) == {0} and found.inertia[-1] == 0
+
+
+def test_fewer_points_than_clusters_are_refused():
+    with pytest.raises(UserError, match="5 points cannot be in 6 clusters"):
+        cluster(blobs(5), Rule(6), [0], mesh_of(1))
