@@ -19,6 +19,8 @@ from flax import nnx
 from retrieval.arrays import reshape_rows
 from retrieval.config.fields import SWITCH, Field, declare, one_of, whole
 from retrieval.errors import UserError, unknown_name
+from retrieval.models.dropout import dropout, split
+from retrieval.models.gelu import gelu
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.text import Text, by_group, first, lookup, same_text
 from retrieval.models.transformer import (
@@ -27,9 +29,7 @@ from retrieval.models.transformer import (
     Layer,
     TransformerConfig,
     dense,
-    dropout,
     layer_norm,
-    split,
     stack,
     through_layers,
 )
@@ -215,7 +215,7 @@ class CrossLayer(nnx.Module):
         x_RLH += dropout(y_RLH, rate, attention_key)
         y_RLH = jnp.zeros_like(x_RLH) + self.cls_output(self.cls_value(cls_RSH))
         x_RLH += dropout(y_RLH, rate, cls_key)
-        y_RLH = jax.nn.gelu(self.mlp_in(self.mlp_norm(x_RLH).astype(dtype)), approximate=False)
+        y_RLH = gelu(self.mlp_in(self.mlp_norm(x_RLH).astype(dtype)))
         return x_RLH + dropout(self.mlp_out(y_RLH), rate, mlp_key)
 
 

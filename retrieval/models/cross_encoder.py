@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from retrieval.errors import UserError
+from retrieval.models.dropout import dropout, split
 from retrieval.models.text import Text, first
-from retrieval.models.transformer import INIT, Transformer, TransformerConfig, dropout, split
+from retrieval.models.transformer import INIT, Transformer, TransformerConfig
 
 
 class CrossEncoder(nnx.Module):

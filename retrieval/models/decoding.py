@@ -166,7 +166,7 @@ def _start(model: EncoderDecoder, memory: Memory, ends: Ends, width: int) -> _St
     if ends.length < 1:
         raise UserError(f"texts of {ends.length} tokens: at least 1 is needed")
     cache = model.empty_cache(memory, width, ends.length)
-    zero_RW = jnp.zeros_like(cache.keys_RWKTND[:, :, 0, 0, 0, 0], jnp.int32)
+    zero_RW = jnp.zeros_like(cache.keys_RWKNDT[:, :, 0, 0, 0, 0], jnp.int32)
     return _State(
         place=jnp.int32(0),
         ids_RWT=zero_RW[:, :, None] + jnp.full(ends.length, PAD, jnp.int32),

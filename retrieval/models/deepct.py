@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from retrieval.models.dropout import dropout, split
 from retrieval.models.text import Text
-from retrieval.models.transformer import INIT, Transformer, TransformerConfig, dropout, split
+from retrieval.models.transformer import INIT, Transformer, TransformerConfig
 
 
 class DeepCT(nnx.Module):

@@ -17,6 +17,8 @@ from flax import nnx
 
 from retrieval.arrays import reshape_rows
 from retrieval.errors import UserError
+from retrieval.models.dropout import dropout, split
+from retrieval.models.gelu import gelu
 from retrieval.models.text import Text, lookup
 from retrieval.models.transformer import (
     INIT,
@@ -24,9 +26,7 @@ from retrieval.models.transformer import (
     Transformer,
     TransformerConfig,
     dense,
-    dropout,
     layer_norm,
-    split,
     stack,
     through_layers,
     token_logits,
@@ -52,7 +52,7 @@ class WriterConfig:
             raise UserError(f"decoder: layers {self.layers} and max_length {self.max_length} must be at least 1")
 
 
-# Of tokens, by a layer's attention: [R, M, N, D] of a source.
+# Of tokens, by a layer's attention: [R, N, D, M] of a source.
 KeysValues = tuple[jax.Array, jax.Array]
 
 
@@ -76,8 +76,8 @@ class Memory:
     """What writing token by token computes once: the source, and its keys and values in every layer."""
 
     source: Source
-    keys_RKMND: jax.Array
-    values_RKMND: jax.Array
+    keys_RKNDM: jax.Array
+    values_RKNDM: jax.Array
 
 
 @jax.tree_util.register_dataclass
@@ -85,8 +85,8 @@ class Memory:
 class Cache:
     """Keys and values of the tokens that were written, in every layer; zeros behind them."""
 
-    keys_RWKTND: jax.Array
-    values_RWKTND: jax.Array
+    keys_RWKNDT: jax.Array
+    values_RWKNDT: jax.Array
 
 
 class EncoderDecoder(nnx.Module):
@@ -129,7 +129,7 @@ class EncoderDecoder(nnx.Module):
         """What `step` needs of the sources; without dropout."""
         read = self._read(source, None)
         heads = self.config.num_heads, self.config.hidden_size // self.config.num_heads
-        zeros = _zeros(read.states_RMH, self.config.num_layers, read.ids_RM.shape[1], *heads)
+        zeros = _zeros(read.states_RMH, self.config.num_layers, *heads, read.ids_RM.shape[1])
 
         def call(layer: DecoderLayer, all_layers: KeysValues, number: jax.Array, _: None) -> KeysValues:
             keys, values = layer.source_attention.keys_and_values(read.states_RMH)
@@ -144,8 +144,8 @@ class EncoderDecoder(nnx.Module):
           UserError: the model has not so many positions.
         """
         self._check_length(length)
-        _, K, _, N, D = memory.keys_RKMND.shape
-        zeros = _zeros(memory.keys_RKMND, width, K, length, N, D)
+        _, K, N, D, _ = memory.keys_RKNDM.shape
+        zeros = _zeros(memory.keys_RKNDM, width, K, N, D, length)
         return Cache(zeros, zeros)
 
     def step(self, ids_RW: jax.Array, place: jax.Array, memory: Memory, cache: Cache) -> tuple[jax.Array, Cache]:
@@ -158,12 +158,12 @@ class EncoderDecoder(nnx.Module):
 
         def call(layer: DecoderLayer, given: tuple, number: jax.Array, _: None) -> tuple[jax.Array, Cache]:
             x_RWH, cache = given
-            read = _layer(memory.keys_RKMND, number, axis=1), _layer(memory.values_RKMND, number, axis=1)
-            past = _layer(cache.keys_RWKTND, number, axis=2), _layer(cache.values_RWKTND, number, axis=2)
-            x_RWH, (keys_RWTND, values_RWTND) = layer.step(x_RWH, place, past, read, memory.source)
+            read = _layer(memory.keys_RKNDM, number, axis=1), _layer(memory.values_RKNDM, number, axis=1)
+            past = _layer(cache.keys_RWKNDT, number, axis=2), _layer(cache.values_RWKNDT, number, axis=2)
+            x_RWH, (keys_RWNDT, values_RWNDT) = layer.step(x_RWH, place, past, read, memory.source)
             cache = Cache(
-                _put(cache.keys_RWKTND, keys_RWTND, number, axis=2),
-                _put(cache.values_RWKTND, values_RWTND, number, axis=2),
+                _put(cache.keys_RWKNDT, keys_RWNDT, number, axis=2),
+                _put(cache.values_RWKNDT, values_RWNDT, number, axis=2),
             )
             return x_RWH, cache
 
@@ -231,20 +231,20 @@ class DecoderLayer(nnx.Module):
         """One token of each text.
 
         Args:
-          past: of the texts, [R, W, T, N, D].
+          past: of the texts, [R, W, N, D, T].
 
         Returns:
           Hidden states [R, W, H], and `past` with this token.
         """
-        R, W, T, N, D = past[0].shape
+        R, W, N, D, T = past[0].shape
         y_B1H = reshape_rows(self._normed(self.attention_norm, x_RWH), R * W, 1, -1)
-        keys_B1ND, values_B1ND = self.attention.keys_and_values(y_B1H)
-        keys_BTND = _put(reshape_rows(past[0], R * W, T, N, D), keys_B1ND[:, 0], place, axis=1)
-        values_BTND = _put(reshape_rows(past[1], R * W, T, N, D), values_B1ND[:, 0], place, axis=1)
+        keys_BND1, values_BND1 = self.attention.keys_and_values(y_B1H)
+        keys_BNDT = _put(reshape_rows(past[0], R * W, N, D, T), keys_BND1[..., 0], place, axis=3)
+        values_BNDT = _put(reshape_rows(past[1], R * W, N, D, T), values_BND1[..., 0], place, axis=3)
         mask_111T = (jnp.arange(T) <= place)[None, None, None]
-        y_B1H = self.attention.attend(y_B1H, keys_BTND, values_BTND, mask_111T, None)
+        y_B1H = self.attention.attend(y_B1H, keys_BNDT, values_BNDT, mask_111T, None)
         x_RWH = self._rest(x_RWH + reshape_rows(y_B1H, R, W, -1), read, source, [None] * 3)
-        return x_RWH, (reshape_rows(keys_BTND, R, W, T, N, D), reshape_rows(values_BTND, R, W, T, N, D))
+        return x_RWH, (reshape_rows(keys_BNDT, R, W, N, D, T), reshape_rows(values_BNDT, R, W, N, D, T))
 
     def _rest(self, x_RLH: jax.Array, read: KeysValues, source: Source, keys: list) -> jax.Array:
         """What follows the attention to the text so far. Tokens of a text and texts of a source are alike here."""
@@ -252,7 +252,7 @@ class DecoderLayer(nnx.Module):
         y_RLH = self._normed(self.source_norm, x_RLH)
         y_RLH = self.source_attention.attend(y_RLH, *read, source.mask_R11M, keys[0])
         x_RLH += dropout(y_RLH, rate, keys[1])
-        y_RLH = jax.nn.gelu(self.mlp_in(self._normed(self.mlp_norm, x_RLH)), approximate=False)
+        y_RLH = gelu(self.mlp_in(self._normed(self.mlp_norm, x_RLH)))
         return x_RLH + dropout(self.mlp_out(y_RLH), rate, keys[2])
 
     def _normed(self, norm: nnx.LayerNorm, x_RLH: jax.Array) -> jax.Array:

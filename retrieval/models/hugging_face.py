@@ -239,7 +239,7 @@ def bert_config(config: TransformerConfig) -> dict[str, Any]:
     if config.pre_norm:
         raise UserError("an encoder with pre_norm cannot be written as a BERT, whose LayerNorms follow the sublayers")
     sizes = {theirs: getattr(config, ours) for ours, theirs in _SIZES.items()}
-    dropout = {"hidden_dropout_prob": config.dropout, "attention_probs_dropout_prob": config.dropout}
+    dropout = {"hidden_dropout_prob": config.dropout, "attention_probs_dropout_prob": config.attention_rate}
     rest = {"hidden_act": "gelu", "initializer_range": 0.02, "pad_token_id": 0, "dtype": "float32"}
     return {"architectures": ["BertModel"], "model_type": "bert"} | sizes | dropout | rest
 

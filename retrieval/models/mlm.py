@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from retrieval.models.gelu import gelu
 from retrieval.models.text import Text, by_group
 from retrieval.models.transformer import Transformer, TransformerConfig, dense, layer_norm, token_logits
 
@@ -33,7 +34,7 @@ class MaskedLanguageModel(nnx.Module):
         """The same from the encoder's hidden states."""
         hidden_GTH = by_group(hidden_RLH, len(masked_positions_GP))
         hidden_GPH = jnp.take_along_axis(hidden_GTH, masked_positions_GP[:, :, None], axis=1)
-        hidden_GPH = self.norm(jax.nn.gelu(self.dense(hidden_GPH), approximate=False)).astype(hidden_GTH.dtype)
+        hidden_GPH = self.norm(gelu(self.dense(hidden_GPH))).astype(hidden_GTH.dtype)
         return self.scores(hidden_GPH)
 
     def scores(self, hidden_RLH: jax.Array, bias: bool = True) -> jax.Array:

@@ -17,8 +17,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import PartitionSpec as P
 
-from retrieval.config.fields import POSITIVE, SHARE_BELOW, Field, declare, one_of, whole
+from retrieval.config.fields import POSITIVE, SHARE_BELOW, Field, declare, number, one_of, whole
 from retrieval.errors import UserError, multiples, unknown_name
+from retrieval.models.dropout import dropout, split
+from retrieval.models.gelu import gelu
 from retrieval.models.text import Text, lookup, same_text
 
 # Two standard deviations are cut off and the rest is not rescaled, as in BERT's own code.
@@ -34,6 +36,8 @@ REMAT = {
     "full": jax.checkpoint_policies.nothing_saveable,  # a layer's input alone
 }
 
+_SHARE_OR_SAME = number("a number of at least 0 and below 1, or -1", lambda value: 0 <= value < 1 or value == -1)
+
 declare(
     "model",
     num_layers=Field(12, whole(1), "layers of a tower"),
@@ -43,6 +47,7 @@ declare(
     type_vocab_size=Field(2, whole(1), "token types: BERT has 2, RoBERTa 1"),
     layer_norm_epsilon=Field(1e-12, POSITIVE, "epsilon of LayerNorm: BERT has 1e-12, RoBERTa 1e-5"),
     dropout=Field(0.1, SHARE_BELOW, "share of the values that dropout sets to zero"),
+    attention_dropout=Field(-1.0, _SHARE_OR_SAME, "the same of attention's probabilities; -1: as `model.dropout`"),
     dtype=Field("bfloat16", one_of("dtype", DTYPES), "number format of activations; parameters are float32"),
     remat=Field("full", one_of("remat", REMAT), "what backward computes again: none, dots (all but products) or full"),
     unroll=Field(1, whole(1), "layers in one turn of the loop over layers: more run faster and compile longer"),
@@ -60,7 +65,8 @@ class TransformerConfig:
       layer_norm_epsilon: 1e-12 in BERT, 1e-5 in RoBERTa.
       pre_norm: whether a LayerNorm stands before each sublayer, and one after the last layer; BERT has them after each
         residual sum and after the embeddings.
-      dropout: rate after the embeddings, on attention probabilities and on the output of every sublayer.
+      dropout: rate after the embeddings and on the output of every sublayer.
+      attention_dropout: rate on attention probabilities; -1: as `dropout`.
       dtype: 'float32' or 'bfloat16', of the computation; parameters, sums with biases, softmax and LayerNorm are
         always float32.
       remat: a name in `REMAT`: memory of training for time.
@@ -77,6 +83,7 @@ class TransformerConfig:
     type_vocab_size: int = 2
     layer_norm_epsilon: float = 1e-12
     dropout: float = 0.1
+    attention_dropout: float = -1
     dtype: str = "float32"
     remat: str = "none"
     unroll: int = 1
@@ -88,14 +95,20 @@ class TransformerConfig:
                 f"transformer: hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}: take "
                 f"{multiples(self.hidden_size, self.num_heads)}"
             )
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"transformer: dropout {self.dropout} is not in [0, 1)")
+        for name, rate in (("dropout", self.dropout), ("attention_dropout", self.attention_rate)):
+            if not 0 <= rate < 1:
+                raise UserError(f"transformer: {name} {rate} is not in [0, 1)")
         if self.dtype not in DTYPES:
             raise unknown_name("dtype", self.dtype, DTYPES)
         if self.remat not in REMAT:
             raise unknown_name("remat", self.remat, REMAT)
         if self.num_layers < 1 or self.unroll < 1:
             raise UserError(f"transformer: num_layers {self.num_layers} and unroll {self.unroll} must be at least 1")
+
+    @property
+    def attention_rate(self) -> float:
+        """The rate of dropout on attention probabilities."""
+        return self.dropout if self.attention_dropout == -1 else self.attention_dropout
 
 
 class Transformer(nnx.Module):
@@ -155,7 +168,7 @@ class Layer(nnx.Module):
         return self._add(x_RLH, self._mlp, self.mlp_norm, keys[1])
 
     def _mlp(self, x_RLH: jax.Array) -> jax.Array:
-        return self.mlp_out(jax.nn.gelu(self.mlp_in(x_RLH), approximate=False))
+        return self.mlp_out(gelu(self.mlp_in(x_RLH)))
 
     def _add(
         self,
@@ -185,15 +198,14 @@ class Attention(nnx.Module):
         return self.attend(x_RLH, *self.keys_and_values(x_RLH), mask_R1LM, dropout_key)
 
     def keys_and_values(self, x_RMH: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """What tokens offer to those that attend to them, both [R, M, N, D]."""
-        heads = (*x_RMH.shape[:2], self.config.num_heads, -1)
-        return self.key(x_RMH).reshape(heads), self.value(x_RMH).reshape(heads)
+        """What tokens offer to those that attend to them, both [R, N, D, M]."""
+        return self._heads(self.key, x_RMH), self._heads(self.value, x_RMH)
 
     def attend(
         self,
         x_RLH: jax.Array,
-        key_RMND: jax.Array,
-        value_RMND: jax.Array,
+        key_RNDM: jax.Array,
+        value_RNDM: jax.Array,
         mask_R1LM: jax.Array,
         dropout_key: jax.Array | None,
     ) -> jax.Array:
@@ -202,13 +214,21 @@ class Attention(nnx.Module):
         Args:
           mask_R1LM: what each token sees, at least one of them; [R, 1, 1, M] where all see the same.
         """
-        query_RLND = self.query(x_RLH).reshape(*x_RLH.shape[:2], self.config.num_heads, -1)
-        score_RNLM = jnp.einsum("rlnd,rmnd->rnlm", query_RLND, key_RMND, preferred_element_type=jnp.float32)
-        score_RNLM /= query_RLND.shape[-1] ** 0.5
+        query_RNDL = self._heads(self.query, x_RLH)
+        score_RNLM = jnp.einsum("rndl,rndm->rnlm", query_RNDL, key_RNDM, preferred_element_type=jnp.float32)
+        score_RNLM = jnp.where(mask_R1LM, score_RNLM / query_RNDL.shape[2] ** 0.5, -jnp.inf)
         # Every token sees itself, padding sees padding: no row of the softmax is empty, and none is NaN.
-        weight_RNLM = jax.nn.softmax(jnp.where(mask_R1LM, score_RNLM, -jnp.inf)).astype(x_RLH.dtype)
-        weight_RNLM = dropout(weight_RNLM, self.config.dropout, dropout_key)
-        return self.output(jnp.einsum("rnlm,rmnd->rlnd", weight_RNLM, value_RMND).reshape(x_RLH.shape))
+        power_RNLM = jnp.exp(score_RNLM - jax.lax.stop_gradient(score_RNLM.max(axis=-1, keepdims=True)))
+        weight_RNLM = dropout(power_RNLM.astype(x_RLH.dtype), self.config.attention_rate, dropout_key)
+        seen_RNDL = jnp.einsum("rnlm,rndm->rndl", weight_RNLM, value_RNDM, preferred_element_type=jnp.float32)
+        # The softmax divides what was seen, not the weights: those are many times as many.
+        seen_RNDL = (seen_RNDL / power_RNLM.sum(axis=-1)[:, :, None]).astype(x_RLH.dtype)
+        return self.output(seen_RNDL.reshape(x_RLH.shape[0], -1, x_RLH.shape[1]).swapaxes(1, 2))
+
+    def _heads(self, layer: "Linear", x_RLH: jax.Array) -> jax.Array:
+        """Each head's part of what a layer makes, [R, N, D, L]; a TPU would fill up a last axis as short as D."""
+        y_RHL = layer.columns(x_RLH)
+        return y_RHL.reshape(len(y_RHL), self.config.num_heads, -1, y_RHL.shape[2])
 
 
 def stack(layers: list[nnx.Module]) -> nnx.Module:
@@ -253,6 +273,12 @@ class Linear(nnx.Linear):
         # The bias's gradient is a sum over all tokens: in bfloat16 it stops growing at 256 terms of a size.
         return (y.astype(jnp.float32) + self.bias[...]).astype(self.dtype)
 
+    def columns(self, x_RLI: jax.Array) -> jax.Array:
+        """[R, L, size in] to [R, size out, L]: the same, with the tokens last."""
+        assert self.bias is not None
+        y_ROL = jnp.einsum("rli,io->rol", x_RLI.astype(self.dtype), self.kernel[...].astype(self.dtype))
+        return (y_ROL.astype(jnp.float32) + self.bias[...][:, None]).astype(self.dtype)
+
 
 def dense(size_in: int, size_out: int, config: TransformerConfig, rngs: nnx.Rngs) -> Linear:
     """A linear layer with BERT's initialisation; computes in `config.dtype`."""
@@ -280,24 +306,6 @@ def gathered(x: jax.Array, matrix_dtype: str = "float32") -> jax.Array:
     if not any(jax.typeof(x).sharding.spec):
         return x
     return jax.reshard(x.astype(matrix_dtype) if x.ndim > 1 else x, P())
-
-
-def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
-    """Sets a share `rate` (rounded to 1/65536) of the values to zero, scales up the rest; key None: the identity."""
-    if key is None or rate == 0:
-        return x
-    # Random bits are dear on a CPU: drawing 16 for a value, not 32 as `jax.random.bernoulli` does, takes a third off
-    # the time of a step on 288 tokens. Without out_sharding every device would draw the whole mask.
-    half = (*x.shape[:-1], -(-x.shape[-1] // 2))
-    bits = jax.random.bits(key, half, jnp.uint32, out_sharding=jax.typeof(x).sharding)
-    bits = jax.lax.bitcast_convert_type(bits, jnp.uint16).reshape(*half[:-1], 2 * half[-1])[..., : x.shape[-1]]
-    threshold = round(rate * 2**16)
-    return jnp.where(bits >= threshold, x * (1 / (1 - threshold / 2**16)), 0).astype(x.dtype)
-
-
-def split(key: jax.Array | None, count: int) -> jax.Array | list[None]:
-    """As many keys as are needed; None for each where there is no key."""
-    return [None] * count if key is None else jax.random.split(key, count)
 
 
 def _kept(remat: str) -> Callable[..., bool]:
