@@ -25,7 +25,7 @@ from retrieval.recipes import examples, train_state
 from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model, check_recipe, recipe_of
 from retrieval.stage_outputs import Run
-from retrieval.training import chips, collectives, sharding, work
+from retrieval.training import chips, collectives, cycles, sharding, work
 from retrieval.training.chips import Chip
 from retrieval.training.work import Work
 
@@ -85,6 +85,7 @@ class Plan:
       work: of a device in a step.
       received: bytes that a chip receives from others in a step, at least; None where no compiled step can be read.
       useful: operations of a device if nothing were computed twice.
+      cycles: of a core in a step, by kind of operation, as the compiler estimates them; empty where it does not.
     """
 
     kind: str
@@ -98,6 +99,7 @@ class Plan:
     work: Work
     received: float | None
     useful: float
+    cycles: dict[str, int]
 
     @property
     def devices(self) -> int:
@@ -166,7 +168,17 @@ class Plan:
                 (f"hours to step {self.steps:,}, at least", f"{hours:.1f}"),
                 ("chip-hours, at least", f"{self.chips * hours:,.0f}"),
             ]
-        return [(name, value) for name, value in rows if value is not None]
+        return [(name, value) for name, value in [*rows, *self._estimate()] if value is not None]
+
+    def _estimate(self) -> Iterator[tuple[str, str]]:
+        """Rows of what the compiler estimates; it knows no waiting, and nothing at the same time."""
+        total = sum(self.cycles.values())
+        if total and self.chip and self.chip.clock:
+            seconds = total / self.chip.clock
+            yield "a step by the compiler's estimate", f"{seconds:.3f} s"
+            for kind, count in self.cycles.items():
+                yield f"of it {kind}", f"{count / total:.1%}"
+            yield f"hours to step {self.steps:,} by the estimate", f"{self.steps * seconds / 3600:.1f}"
 
 
 def plan(run: Run) -> dict[str, Any]:
@@ -220,6 +232,7 @@ def make_plan(
         work.of(traced.jaxpr),
         collectives.received(text, _chips(mesh.devices.flat)) if text else None,
         useful,
+        cycles.estimated(text) if text else {},
     )
 
 

@@ -22,6 +22,7 @@ class Chip:
       bandwidth: bytes per second from HBM.
       interconnect: bytes per second to the other chips over all links, in one direction; None for a GPU, where it
         depends on the machine.
+      clock: cycles of a core per second; None where nothing counts them.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Chip:
     memory: int
     bandwidth: float
     interconnect: float | None = None
+    clock: float | None = None
 
     @property
     def is_tpu(self) -> bool:
@@ -41,10 +43,10 @@ class Chip:
 _GIB = 2**30
 
 CHIPS = (
-    Chip("v2", "TPU v2", 2, 46e12, 16 * _GIB, 700e9, 4 * 62e9),
-    Chip("v3", "TPU v3", 2, 123e12, 32 * _GIB, 900e9, 4 * 70e9),
-    Chip("v4", "TPU v4", 1, 275e12, 32 * _GIB, 1228e9, 6 * 50e9),
-    Chip("v5e", "TPU v5 lite", 1, 197e12, 16 * _GIB, 819e9, 200e9),
+    Chip("v2", "TPU v2", 2, 46e12, 16 * _GIB, 700e9, 4 * 62e9, 700e6),
+    Chip("v3", "TPU v3", 2, 123e12, 32 * _GIB, 900e9, 4 * 70e9, 940e6),
+    Chip("v4", "TPU v4", 1, 275e12, 32 * _GIB, 1228e9, 6 * 50e9, 1050e6),
+    Chip("v5e", "TPU v5 lite", 1, 197e12, 16 * _GIB, 819e9, 200e9, 1500e6),
     Chip("v5p", "TPU v5", 1, 459e12, 95 * _GIB, 2765e9, 600e9),
     Chip("v6e", "TPU v6 lite", 1, 918e12, 32 * _GIB, 1638e9, 400e9),
     Chip("V100", "Tesla V100-SXM2-16GB", 1, 125e12, 16 * _GIB, 900e9),  # float16: it has no bfloat16

@@ -5,7 +5,6 @@ much a collective sends, it counts as nothing, and a loop without a known end co
 """
 
 import collections
-import dataclasses
 import functools
 import math
 import re
@@ -13,55 +12,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-# NAME = TYPE OPCODE(OPERANDS), ATTRIBUTES
-_INSTRUCTION = re.compile(r"\s*(ROOT )?(%\S+) = (.*)")
-_OPCODE = re.compile(r" ([a-z][a-z0-9-]*)\(([^)]*)\)")
-_NAME = re.compile(r"%[\w.-]+")
+from retrieval.training.compiled_program import Computation, Instruction, read, turns
+
 _ARRAY = re.compile(r"([a-z]+)(\d*)\w*\[([\d,]*)\]")
-_CALLED = re.compile(r"\b(?:calls|to_apply)=(%[\w.-]+)")
-_BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}|true_computation=(%[\w.-]+), false_computation=(%[\w.-]+)")
-_TURNS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _PAIR = re.compile(r"\{(\d+),(\d+)\}")
 _LISTED = re.compile(r"replica_groups=\{((?:\{[\d,]*\},?)*)\}")
 _IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _MESH = re.compile(
     r"replica_groups=mesh\[((?:'\w+'=\d+,?)+)\](?:, device_ids=\(\[([\d,]+)\]T\(([\d,]+)\)\))? \{((?:'\w+',? ?)*)\}"
 )
-_CARRIED = ("copy", "bitcast", "convert", "copy-done", "copy-start")  # opcodes that keep a value as it is
-
-
-@dataclasses.dataclass(frozen=True)
-class _Instruction:
-    name: str
-    type: str
-    opcode: str
-    operands: str
-    attributes: str
-
-    @property
-    def inputs(self) -> list[str]:
-        return _NAME.findall(self.operands)
-
-
-@dataclasses.dataclass
-class _Computation:
-    """Instructions by name, and the one whose value the computation gives."""
-
-    instructions: dict[str, _Instruction] = dataclasses.field(default_factory=dict)
-    root: _Instruction | None = None
-
-    def input(self, instruction: _Instruction | None, number: int) -> _Instruction | None:
-        """The instruction that gives an operand, without copies on the way; None where there is none."""
-        inputs = instruction.inputs if instruction else []
-        found = self.instructions.get(inputs[number]) if number < len(inputs) else None
-        return self.input(found, 0) if found and found.opcode in _CARRIED else found
-
-    def constant(self, instruction: _Instruction | None, number: int) -> int | None:
-        """The operand, where it is a constant integer."""
-        found = self.input(instruction, number)
-        if found and found.opcode == "constant" and re.fullmatch(r"-?\d+", found.operands):
-            return int(found.operands)
-        return None
 
 
 def received(text: str, chips: Sequence[int]) -> float:
@@ -79,7 +38,7 @@ def received(text: str, chips: Sequence[int]) -> float:
 
 class _Program:
     def __init__(self, text: str, chips: Sequence[int]):
-        self._computations = _read(text)
+        self._computations = read(text)
         self._chips = np.asarray(chips)
         self.bytes_of = functools.cache(self._bytes_of)
 
@@ -88,22 +47,19 @@ class _Program:
         computation = self._computations[name]
         return sum(self._bytes(computation, instruction) for instruction in computation.instructions.values())
 
-    def _bytes(self, computation: _Computation, one: _Instruction) -> float:
+    def _bytes(self, computation: Computation, one: Instruction) -> float:
         kind = one.opcode.removesuffix("-start")
         if kind in _SENT or kind == "collective-permute":
             return 0.0 if _goes_on(computation, one) else self._sent(kind, computation, one)
         if one.opcode == "while":
-            return _turns(self._computations, computation, one) * self.bytes_of(_attribute(one, "body"))
+            return turns(self._computations, computation, one) * self.bytes_of(one.attribute("body"))
         if one.opcode == "conditional":
-            branches = _BRANCHES.search(one.attributes)
-            assert branches, f"a conditional without branches: {one.attributes}"
-            names = _NAME.findall(" ".join(filter(None, branches.groups())))
-            return min(map(self.bytes_of, names))
+            return min(map(self.bytes_of, one.branches))
         if one.opcode in ("call", "fusion", "async-start"):
-            return sum(map(self.bytes_of, _CALLED.findall(one.attributes)))
+            return sum(map(self.bytes_of, one.called))
         return 0.0
 
-    def _sent(self, kind: str, computation: _Computation, one: _Instruction) -> float:
+    def _sent(self, kind: str, computation: Computation, one: Instruction) -> float:
         size = sum(_size(computation.instructions[name].type) for name in one.inputs)
         if kind == "collective-permute":
             pairs = _PAIR.findall(one.attributes.partition("source_target_pairs=")[2].partition("}}")[0] + "}")
@@ -125,47 +81,12 @@ _SENT = {
 }
 
 
-def _read(text: str) -> dict[str, _Computation]:
-    """The computations by name; that which the program begins with as 'ENTRY'."""
-    computations: dict[str, _Computation] = {}
-    current = _Computation()
-    for line in text.splitlines():
-        if line.endswith("{") and line.startswith(("%", "ENTRY ")):
-            current = computations[line.split()[0]] = _Computation()
-        elif (found := _INSTRUCTION.match(line)) and (opcode := _OPCODE.search(found[3])):
-            rest = found[3]
-            one = _Instruction(found[2], rest[: opcode.start()], opcode[1], opcode[2], rest[opcode.end() :])
-            current.instructions[one.name] = one
-            current.root = one if found[1] else current.root
-    return computations
-
-
-def _goes_on(computation: _Computation, one: _Instruction) -> bool:
+def _goes_on(computation: Computation, one: Instruction) -> bool:
     """Whether it is a part of a collective that another fusion starts, as a TPU's compiler writes it."""
     is_part = "async_collective_fusion_config" in one.attributes
     return is_part and not any(
         "AsyncCollectiveStart" in other.attributes for other in computation.instructions.values()
     )
-
-
-def _turns(computations: dict[str, _Computation], outer: _Computation, loop: _Instruction) -> int:
-    """How often a loop turns: as the compiler notes it, or from the counter that it compares; 1 where neither tells."""
-    if known := _TURNS.search(loop.attributes):
-        return int(known[1])
-    condition, body = (computations[_attribute(loop, name)] for name in ("condition", "body"))
-    test = condition.root
-    counter = condition.input(test, 0)
-    if not (test and counter and counter.opcode == "get-tuple-element" and "direction=LT" in test.attributes):
-        return 1
-    index = int(_attribute(counter, "index"))
-    end, start = condition.constant(test, 1), outer.constant(outer.input(loop, 0), index)
-    following = body.input(body.root, index)
-    before, step = body.input(following, 0), body.constant(following, 1)
-    if end is None or start is None or not step or not (following and following.opcode == "add"):
-        return 1
-    if not (before and before.opcode == "get-tuple-element" and int(_attribute(before, "index")) == index):
-        return 1
-    return max(0, math.ceil((end - start) / step))
 
 
 def _groups(attributes: str, devices: int) -> list[np.ndarray]:
@@ -198,9 +119,3 @@ def _size(type: str) -> float:
 
 def _numbers(text: str) -> list[int]:
     return [int(number) for number in text.split(",") if number]
-
-
-def _attribute(one: _Instruction, name: str) -> str:
-    found = re.search(rf"\b{name}=(%?[\w.-]+)", one.attributes)
-    assert found, f"{one.name} has no {name}"
-    return found[1]
