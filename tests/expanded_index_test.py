@@ -24,6 +24,7 @@ PASSAGES = [
     Candidate("d2", "Owls", "They hunt at night."),
 ]
 WORDS = {"index.bm25_stop_words": "english", "index.bm25_stemmer": "none", "index.bm25_accents": "keep"}
+WORDS |= {"index.bm25_identifiers": False}
 SETTINGS = WORDS | {"index.bm25_k1": 0.9, "index.bm25_b": 0.4, "index.expansions_used": 2}
 FREQUENCIES = WORDS | {"index.deepct_k1": 10.0, "index.deepct_b": 0.9}
 

@@ -10,6 +10,7 @@ import Stemmer
 from retrieval.errors import UserError
 from retrieval.files import write_manifest
 from retrieval.search.bm25 import Bm25Index
+from retrieval.search.marks import marked
 from retrieval.search.words import STEMMERS, STOP_WORDS, Words
 
 ALL = Words(stop_words="none")
@@ -39,6 +40,47 @@ def words(text, settings=ALL):
 )
 def test_words_of_every_script(text, expected):
     assert words(text) == expected.split()
+
+
+@pytest.mark.parametrize(
+    ("text", "more"),
+    [
+        ("zipfile.ZipFile", "zipfile.zipfile zip file"),
+        ("see read_text, or HTTPServer2.", "read text http server"),
+        ("os.path.join(np.float32)", "os.path.join np.float32 float 32"),
+        ("__init__ of Naïve_Größe", "init naive große"),
+        ("A Plain sentence ends. Then another; USA and iPads", ""),
+    ],
+)
+def test_identifiers_are_words_as_a_whole_and_in_parts(text, more):
+    named = Words(stop_words="none", identifiers=True)
+    assert words(text, named) == words(text) + more.split()
+    assert "identifiers as a whole" in named.description and "identifiers" not in ALL.description
+
+
+def test_an_identifier_finds_the_passage_that_names_it():
+    texts = ["the class zipfile.ZipFile opens it", "zipfile zipfile ZipFile", "a zip and a file", "nothing of that"]
+    index = Bm25Index.build(texts, "text", words=Words(identifiers=True))
+    assert index.search(["zipfile.ZipFile"], 4)[1][0].tolist() == [0, 1, 2, -1]
+
+
+@pytest.mark.parametrize(
+    ("text", "query", "marks"),
+    [
+        ("The Cat sat: CATS and cat's.", "cat", ["Cat", "cat"]),
+        ("The Cat sat: CATS and cat's.", "a cat", ["Cat", "CATS", "cat"]),
+        ("Ein Café, ein cafe\u0301.", "cafe", ["Café", "cafe\u0301"]),
+        ("東京は日本の首都", "日本", ["日本"]),
+        ("東京は日本の首都", "日本の", ["日本", "の"]),
+        ("", "cat", []),
+        ("nothing here", "", []),
+    ],
+)
+def test_what_a_query_matches_is_marked(text, query, marks):
+    settings = Words(stemmer="english" if query == "a cat" else "none")
+    pieces = marked(text, set(words(query, settings)), settings)
+    assert [piece for piece, matched in pieces if matched] == marks
+    assert "".join(piece for piece, _ in pieces) == text and all(piece for piece, _ in pieces)
 
 
 def test_a_question_in_japanese_finds_its_articles():

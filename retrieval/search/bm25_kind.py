@@ -6,7 +6,7 @@ A kind of one's own that indexes other words of a passage inherits from `Bm25Kin
 from collections.abc import Iterable
 from pathlib import Path
 
-from retrieval.config.fields import NOT_NEGATIVE, SHARE, Field, Kind, declare, one_of
+from retrieval.config.fields import NOT_NEGATIVE, SHARE, SWITCH, Field, Kind, declare, one_of
 from retrieval.errors import UserError
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.index_kind import IndexKind, Options, Passage, Texts, register
@@ -31,9 +31,12 @@ declare(
     bm25_accents=Field(
         "vocabulary", one_of("way with accents", ACCENTS), "whether 'café' is 'cafe': fold, keep or vocabulary"
     ),
+    bm25_identifiers=Field(
+        False, SWITCH, "whether a name such as zipfile.ZipFile is a word as a whole too, and in parts"
+    ),
 )
 
-WORDS = ("index.bm25_stop_words", "index.bm25_stemmer", "index.bm25_accents")
+WORDS = ("index.bm25_stop_words", "index.bm25_stemmer", "index.bm25_accents", "index.bm25_identifiers")
 
 
 class Bm25Kind(IndexKind):
@@ -72,7 +75,8 @@ def words(contents: Texts, options: Options) -> Words:
     """What counts as a word. With a vocabulary accents are folded as the towers do, or BM25 would be the weaker."""
     accents = options["index.bm25_accents"]
     folds = contents.folds_accents() if accents == "vocabulary" else accents == "fold"
-    return Words(options["index.bm25_stop_words"], options["index.bm25_stemmer"], folds)
+    identifiers = options["index.bm25_identifiers"]
+    return Words(options["index.bm25_stop_words"], options["index.bm25_stemmer"], folds, identifiers)
 
 
 @register
