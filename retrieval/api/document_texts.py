@@ -44,7 +44,7 @@ def read_passages(path: Path, vocabulary: Vocabulary, limits: Limits) -> Iterato
         item = articles.from_json(value, str(path)) if tag == "article" else None
         if isinstance(item, Article):
             for passage in passages.cut(item, vocabulary, limits)[1]:
-                yield Candidate(passage.id, item.title, passage.text)
+                yield Candidate(passage.id, item.title, passage.text, passage.section)
 
 
 def _candidate(document: Document, place: int) -> Candidate:
@@ -53,4 +53,5 @@ def _candidate(document: Document, place: int) -> Candidate:
     if not isinstance(document, Mapping) or not isinstance(document.get("text"), str):
         raise UserError(f"document {place}: a text or a record with a 'text' is needed, not {document!r}"[:300])
     id = next((document[name] for name in _IDS if name in document), place)
-    return Candidate(str(id), str(document.get("title") or ""), document["text"])
+    title, section = (str(document.get(name) or "") for name in ("title", "section"))
+    return Candidate(str(id), title, document["text"], section)

@@ -36,11 +36,13 @@ class Passage:
 
     Attributes:
       id: `ARTICLE:INDEX`, where INDEX counts the passages of the article.
+      section: the heading that it begins under, '' in the lead.
       in_lead: whether the passage is part of the article's first section.
       targets: titles that the passage links to, each once.
     """
 
     id: str
+    section: str
     text: str
     tokens: Sentences
     in_lead: bool
@@ -64,6 +66,7 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True)
 class _Sentence:
+    section: str
     text: str  # with the white space behind it
     ids: tuple[int, ...]
     links: tuple[Link, ...]
@@ -117,7 +120,7 @@ def _sentences(
             space = "" if not last and spans[i + 1][1] == end else " "
             counts.update({SENTENCES: 1, TOKENS: len(ids), LONG_SENTENCES: int(len(ids) > longest)})
             counts[CUT_OFF] += max(0, len(ids) - longest)
-            yield _Sentence(paragraph.text[start:end] + space, tuple(ids[:longest]), links, last)
+            yield _Sentence(section.heading, paragraph.text[start:end] + space, tuple(ids[:longest]), links, last)
 
 
 def _groups(section: Sequence[_Sentence], limits: Limits) -> Iterator[list[_Sentence]]:
@@ -139,7 +142,7 @@ def _groups(section: Sequence[_Sentence], limits: Limits) -> Iterator[list[_Sent
 def _passage(id: str, group: Sequence[_Sentence], in_lead: bool) -> Passage:
     targets = dict.fromkeys(link.target for sentence in group for link in sentence.links)
     text = "".join(sentence.text for sentence in group).removesuffix(" ")
-    return Passage(id, text, _join(group), in_lead, tuple(targets))
+    return Passage(id, group[0].section, text, _join(group), in_lead, tuple(targets))
 
 
 def _join(group: Sequence[_Sentence]) -> Sentences:

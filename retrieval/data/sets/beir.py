@@ -2,7 +2,7 @@
 
 Every evaluation set of the project, wherever it comes from, is kept as such a folder:
 
-    corpus.jsonl    {"_id": ..., "title": ..., "text": ...}
+    corpus.jsonl    {"_id": ..., "title": ..., "text": ...}; "section" too, where a passage comes from one
     queries.jsonl   {"_id": ..., "text": ...}
     qrels/NAME.tsv  query-id, corpus-id, score (with a header line); one file per rule of relevance
     answers.jsonl   {"_id": ..., "answers": [...]}, or "patterns", regular expressions; where answers are known
@@ -31,11 +31,15 @@ _HIGHEST_GRADE = 1_000_000  # the metrics count with 32 bits
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """Something that can be retrieved. ReQA's (sentence, passage) pairs are (title, text)."""
+    """Something that can be retrieved. ReQA's (sentence, passage) pairs are (title, text).
+
+    `section` is the heading that the text stands under; it is shown, and no model reads it.
+    """
 
     id: str
     title: str
     text: str
+    section: str = ""
 
 
 class Stream:
@@ -150,7 +154,17 @@ def read_candidates(path: Path) -> Iterator[Candidate]:
       UserError: as `read_folder`.
     """
     for id, record, at in _records(path):
-        yield Candidate(id, text_files.string(record, "title", at, default=""), text_files.string(record, "text", at))
+        yield _candidate(id, record, at)
+
+
+def parse_candidate(line: bytes, at: str) -> Candidate:
+    """One line of a corpus.jsonl, which was read at `at`.
+
+    Raises:
+      UserError: it is none.
+    """
+    record = _record(text_files.decoded(line, at), at)
+    return _candidate(_id(record, at), record, at)
 
 
 def read_queries(path: Path) -> dict[str, str]:
@@ -182,7 +196,7 @@ def read_answers(path: Path) -> dict[str, Answers]:
 def write_candidates(path: Path, candidates: Iterable[Candidate]) -> None:
     """Writes a corpus.jsonl, whole or not at all."""
     with files.atomic(Path(path)) as temporary:
-        _write_records(temporary, ({"_id": c.id, "title": c.title, "text": c.text} for c in candidates))
+        _write_records(temporary, map(_candidate_record, candidates))
 
 
 def check_id(id: str, name: str, at: str) -> str:
@@ -250,15 +264,24 @@ def _records(path: Path) -> Iterator[tuple[str, dict, str]]:
     """(id, JSON object, place) of each line."""
     seen = set()
     for at, line in text_files.lines(path):
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{at}: not valid JSON ({error}); one object a line is needed") from error
+        record = _record(line, at)
         id = _id(record, at)
         if id in seen:
             raise UserError(f"{at}: the _id '{id}' is there twice; ids must be distinct")
         seen.add(id)
         yield id, record, at
+
+
+def _record(line: str, at: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{at}: not valid JSON ({error}); one object a line is needed") from error
+
+
+def _candidate(id: str, record: Any, at: str) -> Candidate:
+    title, section = (text_files.string(record, name, at, default="") for name in ("title", "section"))
+    return Candidate(id, title, text_files.string(record, "text", at), section)
 
 
 def _id(record: Any, at: str) -> str:
@@ -290,6 +313,11 @@ def _judgement(fields: list[str], at: str) -> tuple[str, str, int]:
     if len(fields) != 3:
         raise UserError(f"{at}: {len(fields)} fields, expected 3 between tabs: {', '.join(_HEADER)}")
     return fields[0], fields[1], grade(fields[2], at)
+
+
+def _candidate_record(candidate: Candidate) -> dict[str, Any]:
+    section = {"section": candidate.section} if candidate.section else {}
+    return {"_id": candidate.id, "title": candidate.title, **section, "text": candidate.text}
 
 
 def _answer_record(id: str, found: Answers) -> dict[str, Any]:

@@ -88,6 +88,7 @@ def cut_article(
             "id": passage.id,
             "title": item.title,
             "title_ids": title,
+            "section": passage.section,
             "text": passage.text,
             **_pack(passage.tokens),
             "in_lead": passage.in_lead,
@@ -150,7 +151,8 @@ def write_shard(
             examples.write(_example(item, item, counts))
             for lead in leads:
                 links.add((_hash(item["id"], lead["title"]), _example(item, _as_lead(lead), counts)))
-            text = {"_id": item["id"], "title": item["title"], "text": item["text"]}
+            section = {"section": item["section"]} if item["section"] else {}
+            text = {"_id": item["id"], "title": item["title"], **section, "text": item["text"]}
             texts.write(json.dumps(text, ensure_ascii=False) + "\n")
             table.update(_table_1(item, leads, counts))
             table.update(_without_pairs(item, counts))
