@@ -2,6 +2,7 @@
 
     python -m retrieval.main --config=configs/ict_bfs_wlp.py:local --workdir=runs/quickstart
     python -m retrieval.main --workdir=runs/quickstart --stage=search --query='how do I read a zip archive'
+    python -m retrieval.main --workdir=runs/quickstart --stage=serve
 
 Any field of a config can be set from the shell: --config.train.batch_size=64. For a work directory that exists,
 --config can be left out: it keeps its own, with the fields that were set, and others can be set in that.
@@ -25,6 +26,8 @@ _STAGE = flags.DEFINE_list(
     "stage", None, "Stages to run instead of those that the config lists, such as evaluate,report."
 )
 _QUERY = flags.DEFINE_string("query", "", "What --stage=search looks for.")
+_QUERIES = flags.DEFINE_string("queries", "", "A file of queries for --stage=search, one a line; - is standard input.")
+_JSON = flags.DEFINE_bool("json", False, "--stage=search prints JSON, one line a query.")
 _MULTIHOST = flags.DEFINE_bool("multihost", False, "This is one of the hosts of a pod, which share the work directory.")
 
 
@@ -40,6 +43,10 @@ def main(argv: Sequence[str]) -> None:
     if not is_url(workdir):
         _run(workdir, Path(workdir))
         return
+    if _STAGE.value and _only_read(_STAGE.value):
+        copy = mirror.copy_of(workdir)
+        _run(workdir, copy.folder, copy)
+        return
     if hosts.count() > 1:
         raise UserError(
             f"--workdir={workdir}: {hosts.count()} hosts have a disk each, and none has what the others write; name a "
@@ -49,20 +56,22 @@ def main(argv: Sequence[str]) -> None:
         _run(workdir, copy.folder, copy)
 
 
-def _run(workdir: str, folder: Path, copy: mirror.Mirror | None = None) -> None:
+def _run(workdir: str, folder: Path, copy: mirror.Copy | None = None) -> None:
     """Runs the stages in a folder, which may be the local one of a work directory on a store."""
     # Worker processes import this file: they must not have to import JAX and TensorFlow with it.
     from retrieval.config.experiment import load_plugins
     from retrieval.pipeline import preflight
-    from retrieval.pipeline.runner import run_stage, take_run
+    from retrieval.pipeline.runner import check_run, run_stage, take_run
+    from retrieval.pipeline.work_directory import Asked
     from retrieval.stage_outputs import Run
 
     config = command_line.CONFIG.value or _config_of(folder, workdir)
     names = _stages(config)
-    run = Run(config, folder, REPOSITORY / "requirements.lock", _QUERY.value, copy)
+    asked = Asked(_QUERY.value, _QUERIES.value, _JSON.value)
+    run = Run(config, folder, REPOSITORY / "requirements.lock", asked, copy)
     hosts.on_first(lambda: preflight.check(run, names, command_line.overridden()))
     load_plugins(config.plugins)  # on every host
-    hosts.on_first(lambda: take_run(run))
+    hosts.on_first(lambda: check_run(run) if _only_read(names) else take_run(run))
     for name in names:
         run_stage(run, name)
 
@@ -75,9 +84,17 @@ def _stages(config: ConfigDict) -> Sequence[str]:
         raise UserError("--stage has no value: name stages, such as --stage=evaluate,report, or leave it out")
     listed: Any = config.get("stages", ())
     names = _STAGE.value or listed
-    if _QUERY.value and "search" not in names:
-        raise UserError("--query is what --stage=search looks for: add --stage=search, or leave --query out")
+    given = [flag.name for flag in (_QUERY, _QUERIES, _JSON) if flag.value]
+    if given and "search" not in names:
+        raise UserError(f"--{given[0]} is what --stage=search looks for: add --stage=search, or leave --{given[0]} out")
     return names
+
+
+def _only_read(names: Sequence[str]) -> bool:
+    """Whether the stages write nothing: then no other run has to wait."""
+    from retrieval.pipeline.stage import STAGES
+
+    return all(name in STAGES and STAGES[name].reads_only for name in names)
 
 
 def _config_of(folder: Path, workdir: str) -> ConfigDict:

@@ -16,6 +16,7 @@ from retrieval.data.sets import reqa
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight, records
+from retrieval.pipeline.work_directory import Asked
 from retrieval.recipes import initial_parameters
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import build_model
@@ -406,13 +407,13 @@ def test_what_the_base_made_of_its_own_towers_is_not_mixed_with_others(inputs, f
     with pytest.raises(
         UserError, match=rf"stage '{asked}' would read what stage '\w+' of .* made of its own '\w+', and"
     ):
-        preflight.check(dataclasses.replace(run, query="What?"), [asked])
+        preflight.check(dataclasses.replace(run, asked=Asked("What?")), [asked])
     assert not export.results(run)
 
 
 def test_a_query_of_ones_own(finished, tmp_path, capsys):
     run = dataclasses.replace(finished, folder=shutil.copytree(finished.folder, tmp_path / "run"))
-    execute(dataclasses.replace(run, query="What does the Red fox eat?"), "search")
+    execute(dataclasses.replace(run, asked=Asked("What does the Red fox eat?")), "search")
     output = capsys.readouterr().out
     assert [line for line in output.splitlines() if line in ("dense", "BM25", "merged")] == ["dense", "BM25", "merged"]
     first = output.split("\nBM25\n")[1].splitlines()

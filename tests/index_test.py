@@ -1,7 +1,6 @@
 """The stage `index`: what ScaNN is tuned on, and what becomes of it."""
 
 import dataclasses
-import functools
 import importlib
 import json
 import subprocess
@@ -13,8 +12,10 @@ import pytest
 from conftest import REPOSITORY
 from ml_collections import ConfigDict
 
+from retrieval.api import own_search
 from retrieval.data.sets.beir import Judged
 from retrieval.errors import UserError
+from retrieval.pipeline.work_directory import Asked
 from retrieval.search import encoding, scann, tuning
 from retrieval.search.bm25_kind import Bm25Kind
 from retrieval.search.exact import ExactIndex
@@ -59,13 +60,12 @@ def test_a_query_of_ones_own_needs_a_corpus_or_labelled_examples(run, tmp_path):
     run.config.stages = ("sets", "pairs", "train", "encode", "index", "evaluate")
     missing = r"of a prepared corpus or of labelled examples, and .* has none: add 'prepare' .* config\.pairs\.files"
     with pytest.raises(UserError, match=missing):
-        search.search(dataclasses.replace(run, folder=tmp_path / "other", query="some words"))
+        search.search(dataclasses.replace(run, folder=tmp_path / "other", asked=Asked("some words")))
 
 
 def dense_index(run, name):
     """What the stage `search` asks."""
-    options_of = functools.partial(indexes.options_of, config=run.config)
-    return search._dense_index(open_collection(run, name), options_of, run.config.evaluate.depth)
+    return indexes.open_dense_there(open_collection(run, name), run.config, run.config.evaluate.depth)
 
 
 @needs_scann
@@ -225,12 +225,14 @@ def test_an_index_of_words_from_outside_is_searched_and_mined(run, monkeypatch, 
     assert mine.needs(run.config) == ("index",)
     built = index.index(run)
     assert "document = id, 5,500 documents" in built["corpus, BM25 of ids"] and "corpus, BM25" in built
-    monkeypatch.setattr(search, "_embed", lambda run: np.ones((1, 8), np.float32))
-    search.search(dataclasses.replace(run, query="number77 or number99"))
+    towers = SimpleNamespace(encode_queries=lambda queries: np.ones((len(queries), 8), np.float32))
+    monkeypatch.setattr(own_search, "Model", lambda run: towers)
+    search.search(dataclasses.replace(run, asked=Asked("number77 or number99")))
     said = capsys.readouterr().out.split("\n\n")[-4:]
     dense, ids, bm25, merged = (part.strip().splitlines() for part in said)
     assert [part[0] for part in (dense, ids, bm25, merged)] == ["dense", "BM25 of ids", "BM25", "merged"]
-    assert "[77]" in ids[1] and "[99]" in ids[3] and len(ids) == 5 and len(bm25) == 1
+    assert "[77]" in ids[1] and "[99]" in ids[3] and len(ids) == 5
+    assert bm25[1:] == ["  nothing: no passage matches the query"]
     assert "[77]" in merged[1]
     asked = mine._search(INDEXES["ids"], open_collection(run, "large"), lambda kind: {}, 5)
     assert asked(["number5"], 1)[1].tolist() == [[5]]

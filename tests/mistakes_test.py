@@ -467,7 +467,7 @@ $BM25 --config.sets.reqa={squad.json} --config.sets.distractors=10
 --workdir={indexed} --stage=search
   --stage=search needs a query | --query='how do I
 --workdir={indexed} --stage=search --query=zip
-  {indexed} has no index of the corpus | encode.corpus=True
+  {indexed} | no index of the corpus | encode.corpus=True
 """
 )
 

@@ -6,8 +6,8 @@ import re
 import pytest
 
 from retrieval import terminal
+from retrieval.api.document_index import Hit
 from retrieval.cli import command_line
-from retrieval.data.sets.beir import Candidate
 from retrieval.evaluation import display
 from retrieval.evaluation.run_report import Table, write_report
 from retrieval.stages import search
@@ -26,7 +26,7 @@ def test_text_of_any_kind_leaves_a_terminal_alone():
 
 
 def test_a_hit_is_two_lines_whatever_the_passage_holds():
-    lines = search.hit(1, 0.5, Candidate("id", NASTY, f"{NASTY} word " * 30)).split("\n")
+    lines = search.hit(1, Hit("id", NASTY, f"{NASTY} word " * 30, 0.5, NASTY)).split("\n")
     assert len(lines) == 2 and all(line.isprintable() for line in lines) and len(lines[1]) < 180
 
 

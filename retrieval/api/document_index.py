@@ -1,43 +1,44 @@
 """Documents that can be searched: what `Model.index` returns."""
 
-import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
-from retrieval.search import fusion
+from retrieval.search.side_by_side import HYBRID, Search, SideBySide
 
-_DEEPEST = 100  # of each list that a hybrid merges, at least
+_DEPTH = 100  # of each list that a hybrid merges, at least
 
 
 class Hit(NamedTuple):
-    """A document that was found. A higher score is better; scores of different kinds of index do not compare."""
+    """A document that was found. A higher score is better; scores of different kinds of index do not compare.
+
+    `section` is the heading that the text stands under, where that is known.
+    """
 
     id: str
     title: str
     text: str
     score: float
-
-
-class Searcher(Protocol):
-    """Scores and rows [Q, k] of texts, best first; -inf and -1 where fewer were found."""
-
-    def __call__(self, queries: Sequence[str], k: int, /) -> tuple[np.ndarray, np.ndarray]: ...
+    section: str = ""
 
 
 class DocumentIndex:
     """Documents, and one or two indexes over them. Two are merged: words first, then embeddings."""
 
-    def __init__(self, documents: Sequence[Candidate], searchers: Mapping[str, Searcher], weight: float):
+    def __init__(self, documents: Sequence[Candidate], searchers: Mapping[str, Search], weight: float):
         """Args:
         searchers: by the name of their kind.
         weight: of the second list, where there are two.
         """
         self.kind = " + ".join(searchers)
-        self._documents, self._searchers, self._weight = documents, list(searchers.values()), weight
+        self._documents = documents
+        (first, search), *others = searchers.items()
+        self._system = HYBRID if others else first
+        dense, depth = others[0][1] if others else None, min(_DEPTH, len(documents))
+        self._systems = SideBySide({first: search}, dense, weight, depth)
 
     def __len__(self) -> int:
         """How many documents there are."""
@@ -69,18 +70,11 @@ class DocumentIndex:
             raise UserError(f"k={k}: at least 1 is needed")
         if not queries:
             return []
-        scores_QK, rows_QK = self._find(queries, min(k, len(self)))
-        return [list(itertools.chain.from_iterable(map(self._hit, *lists))) for lists in zip(scores_QK, rows_QK)]
+        scores_QK, rows_QK = self._systems.search(queries, min(k, len(self)), [self._system])[self._system]
+        return [hits_of(self._documents, *lists) for lists in zip(scores_QK, rows_QK)]
 
-    def _find(self, queries: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
-        if len(self._searchers) == 1:
-            return self._searchers[0](queries, k)
-        deep = min(max(k, _DEEPEST), len(self))
-        words, dense = (search(queries, deep) for search in self._searchers)
-        return fusion.hybrid(words, dense, self._weight, k)
 
-    def _hit(self, score: Any, row: Any) -> list[Hit]:
-        if row < 0:
-            return []
-        document = self._documents[int(row)]
-        return [Hit(document.id, document.title, document.text, float(score))]
+def hits_of(documents: Sequence[Candidate], scores_K: np.ndarray, rows_K: np.ndarray) -> list[Hit]:
+    """The hits of one query's list; none where its row is -1."""
+    found = [(documents[row], score) for score, row in zip(scores_K.tolist(), rows_K.tolist()) if row >= 0]
+    return [Hit(each.id, each.title, each.text, score, each.section) for each, score in found]

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from retrieval.api.document_index import DocumentIndex, Searcher
+from retrieval.api.document_index import DocumentIndex
 from retrieval.api.document_texts import Document, candidates, read_passages
 from retrieval.config import experiment
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.sets.beir import Candidate
+from retrieval.data.sets.row_texts import RowTexts
 from retrieval.errors import UserError, unknown_name
 from retrieval.pipeline import preflight
 from retrieval.recipes import initial_parameters, towers
@@ -23,12 +24,13 @@ from retrieval.runtime import mirror
 from retrieval.runtime.store import is_url
 from retrieval.search import encoding, fusion, windows
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, OF_WORDS, Embeddings, IndexKind, Texts
+from retrieval.search.side_by_side import HYBRID, Search
 from retrieval.stage_outputs import Run
 from retrieval.stages import indexes
 from retrieval.stages.collection import CORPUS, open_collection
 
-HYBRID = "hybrid"
 _DEPTH = 100  # results that an approximate index is built for
+_FEW = 32  # texts that are embedded as one batch
 
 
 def load(path: str | Path) -> "Model":
@@ -65,6 +67,13 @@ class Model:
 
     def __repr__(self) -> str:
         return f"Model({self._run.place})"
+
+    def compile_queries(self, most: int) -> None:
+        """Compiles what embeds up to so many queries at once: otherwise the first of every shape wait for it."""
+        rows = [1 << power for power in range(min(most, _FEW).bit_length() + 1)]
+        for length in encoding.lengths_up_to(self._config.data.query_length):
+            for count in (row for row in rows if row < 2 * min(most, _FEW)):
+                encoding.encode_few([[self._vocabulary.cls_id] * length] * count, self._queries, length, self._devices)
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
         """Embeddings of queries, float32 [Q, E]."""
@@ -120,16 +129,16 @@ class Model:
                     f"{self._run.place}: the run has no index '{each.name}' of its corpus: run the stages encode and "
                     "index with config.encode.corpus=True, or give documents to index"
                 )
-        opened: dict[str, Searcher] = {}
+        opened: dict[str, Search] = {}
         for each in kinds:
             if each.of_words:
                 opened[each.name] = indexes.open_words(each, collection).search
             else:
                 options = indexes.options_of(each, self._config)
                 opened[each.name] = self._of_texts(indexes.open_dense(each, collection, options, _DEPTH).search)
-        return DocumentIndex(list(collection.candidates()), opened, weight)
+        return DocumentIndex(RowTexts(collection.files), opened, weight)
 
-    def _built(self, kind: IndexKind, texts: Sequence[Candidate]) -> Searcher:
+    def _built(self, kind: IndexKind, texts: Sequence[Candidate]) -> Search:
         options = indexes.options_of(kind, self._config)
         if kind.name in OF_WORDS:
             folds_accents = functools.partial(getattr, self._vocabulary, "folds_accents")
@@ -142,7 +151,7 @@ class Model:
         contents = Embeddings(embeddings_WE, owners_W, lambda: embeddings_WE[:0], _DEPTH)
         return self._of_texts(windows.over_candidates(kind.build(contents, options), owners_W).search)
 
-    def _of_texts(self, search: Callable[[np.ndarray, int], Any]) -> Searcher:
+    def _of_texts(self, search: Callable[[np.ndarray, int], Any]) -> Search:
         return lambda queries, k: search(self.encode_queries(queries), k)
 
     def _windows(self, texts: Sequence[Candidate]) -> list[list[list[int]]]:
@@ -152,9 +161,9 @@ class Model:
         if not tokens:
             return np.zeros((0, self._embed(tower, [[self._vocabulary.cls_id]]).shape[1]), np.float32)
         longest = longest_text(self._config)
-        # A batch that a few texts cannot fill is made for as many as there are: 1, 2, 4 ...
-        few = longest * 2 ** (len(tokens) - 1).bit_length()
-        return encoding.encode_rows(tokens, tower, min(self._config.encode.batch_tokens, few), longest, self._devices)
+        if len(tokens) <= _FEW:
+            return encoding.encode_few(tokens, tower, longest, self._devices)
+        return encoding.encode_rows(tokens, tower, self._config.encode.batch_tokens, longest, self._devices)
 
     def _limits(self) -> Limits:
         prepare = self._run.holder("prepare").config.prepare

@@ -36,7 +36,7 @@ _KEPT = Path(__file__).parent / "workdir_config.py"
 _OVERRIDE = re.compile(r"--?(no)?config\.")
 
 # Flags that have one value.
-_ONCE = ("config", "workdir", "scratch", "stage", "query", "only")
+_ONCE = ("config", "workdir", "scratch", "stage", "query", "queries", "only")
 
 _REMEDIES = dict.fromkeys(
     (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR),

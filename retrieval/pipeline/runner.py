@@ -94,6 +94,10 @@ def run_stage(run: WorkDirectory, name: str) -> None:
       UserError: a stage that it needs has not run, or a fixed stage ran on inputs that have changed since.
     """
     stage = STAGES[name]
+    if stage.reads_only:
+        check_read(run, name)
+        stage.function(run)
+        return
     begun = hosts.on_first(lambda: _begin(run, name))
     if begun is None:
         _log.info("%s: up to date", name)
@@ -107,9 +111,20 @@ def run_stage(run: WorkDirectory, name: str) -> None:
     _log.info("%s: done in %.0f s", name, seconds)
 
 
-def _begin(run: WorkDirectory, name: str) -> dict[str, Any] | None:
-    """Makes way for a stage, and notes that it began: its record, or None where there is nothing to do."""
-    stage = STAGES[name]
+def check_read(run: WorkDirectory, name: str) -> None:
+    """Checks that what a stage reads is there, is what was written, and fits together.
+
+    Raises:
+      UserError: it is not.
+    """
+    _check_needs(run, name)
+    _verify_needs(run, name)
+    _refuse_outdated(run, name)
+    _refuse_other_texts(run, name)
+
+
+def _check_needs(run: WorkDirectory, name: str) -> None:
+    """Raises `UserError` where the stage is one of the base, or one that it needs has not run."""
     if run.holder(name) is not run:
         raise UserError(
             f"stage '{name}' is one of the base, {run.holder(name).place}: run it there, or add it to config.stages"
@@ -120,7 +135,12 @@ def _begin(run: WorkDirectory, name: str) -> dict[str, Any] | None:
             raise UserError(
                 f"stage '{name}' reads what stage '{need}' writes, which has not run{where}: --stage={need} first"
             )
-    read = read_files(run, name)
+
+
+def _begin(run: WorkDirectory, name: str) -> dict[str, Any] | None:
+    """Makes way for a stage, and notes that it began: its record, or None where there is nothing to do."""
+    _check_needs(run, name)
+    stage, read = STAGES[name], read_files(run, name)
     inputs = made_from(run, name, read)
     before = read_record(run, name)
     good = not before or not before["done"] or _is_undamaged(run, name, stage, before)

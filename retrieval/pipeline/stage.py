@@ -39,6 +39,7 @@ class Stage:
         keeps the sums of the manifests, and those who read them verify the rest.
       fixed: its settings cannot change within a work directory (the output is dear, and later stages build on it).
       grows: fields of a fixed stage that may be raised once it is done: it then goes on from where it ended.
+      reads_only: it writes nothing, not even its record: another process may write to the work directory meanwhile.
       always: it runs whenever it is asked for.
       everywhere: every host of a pod takes its part; otherwise the first does it all, and the others wait.
       read_everywhere: what it writes can only be read by all hosts of a pod together.
@@ -70,6 +71,7 @@ class Stage:
     sealed: Callable[[Any, Any], Sequence[Path]] | None = None
     fixed: bool = False
     grows: tuple[str, ...] = ()
+    reads_only: bool = False
     always: bool = False
     everywhere: bool = False
     read_everywhere: bool = False

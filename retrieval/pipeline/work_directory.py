@@ -7,7 +7,7 @@ one BM25 index serve many runs.
 import dataclasses
 import functools
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from ml_collections import ConfigDict
 
@@ -20,20 +20,36 @@ from retrieval.runtime.store import is_url
 CONFIG = "config.json"
 
 
+class Asked(NamedTuple):
+    """What `--stage=search` looks for.
+
+    Attributes:
+      queries: a file of queries, one a line; '-' is standard input.
+      as_json: whether hits are printed for programs.
+    """
+
+    query: str = ""
+    queries: str = ""
+    as_json: bool = False
+
+
+_NOTHING = Asked()
+
+
 @dataclasses.dataclass(frozen=True)
 class WorkDirectory:
     """Where everything of a run lives.
 
     Attributes:
       lock: the file of pinned versions whose packages make up the pydocs corpus.
-      query: what `--stage=search` looks for.
+      asked: what `--stage=search` looks for.
       copy: of a work directory on a store what brings its files into `folder`; a `Mirror` where the run writes to it.
     """
 
     config: ConfigDict
     folder: Path
     lock: Path
-    query: str = ""
+    asked: Asked = _NOTHING
     copy: Copy | None = None
 
     @classmethod

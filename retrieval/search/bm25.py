@@ -160,13 +160,19 @@ class Bm25Index:
         """
         scores_QK, rows_QK = no_results(len(queries), k)
         words = self._words(queries)
-        starts = range(0, len(queries), _BATCH)
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            batches = pool.map(lambda start: list(self._best(words[start : start + _BATCH], k)), starts)
-            results = (result for batch in batches for result in batch)
-            for query, (scores, rows) in enumerate(results):
-                scores_QK[query, : len(rows)], rows_QK[query, : len(rows)] = scores, rows
+        for query, (scores, rows) in enumerate(self._results(words, k)):
+            scores_QK[query, : len(rows)], rows_QK[query, : len(rows)] = scores, rows
         return scores_QK, rows_QK
+
+    def _results(self, words: list[list[int]], k: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """`_best` of all queries, in batches and threads; of a few queries in this thread."""
+        if len(words) <= _BATCH:
+            yield from self._best(words, k)
+            return
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            starts = range(0, len(words), _BATCH)
+            for batch in pool.map(lambda start: list(self._best(words[start : start + _BATCH], k)), starts):
+                yield from batch
 
     def _words(self, queries: Sequence[str]) -> list[list[int]]:
         """The vocabulary's numbers of each query's known words."""

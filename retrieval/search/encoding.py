@@ -167,6 +167,23 @@ def encode_rows(
     return _in_order(embedded, len(tokens))
 
 
+def encode_few(tokens: Sequence[Sequence[int]], embed: Embed, longest: int, multiple: int) -> np.ndarray:
+    """Embeds a few rows, such as the queries of a moment, as one batch of as few shapes: rows are a power of 2.
+
+    Args:
+      tokens: of one row or more.
+      longest, multiple: as in `encode`.
+
+    Returns:
+      float32 [N, E].
+    """
+    rows = -(-(1 << (len(tokens) - 1).bit_length()) // multiple) * multiple
+    ids_BL = np.zeros((rows, min(_round_up(max(map(len, tokens))), longest)), np.int32)
+    for row, ids in enumerate(tokens):
+        ids_BL[row, : len(ids)] = ids
+    return _embed(embed, _Batch(list(range(len(tokens))), ids_BL)).values
+
+
 def _path(folder: Path, name: str, shard: int, count: int) -> Path:
     return folder / f"{name}-{shard:05d}-of-{count:05d}.npy"
 
@@ -273,6 +290,11 @@ def _batches(tokens: Iterable[Sequence[int]], batch_tokens: int, longest: int, m
             yield batch(length)
     for length in sorted(waiting):
         yield batch(length)
+
+
+def lengths_up_to(longest: int) -> list[int]:
+    """The lengths to which texts of up to so many tokens are padded."""
+    return sorted({min(_round_up(length), longest) for length in range(1, longest + 1)})
 
 
 def _round_up(length: int) -> int:

@@ -1,14 +1,16 @@
 """The indexes over a collection: which of them there are, and how they are opened."""
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval.errors import UserError
 from retrieval.search import encoding, windows
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, OF_WORDS, IndexKind, Options, SavedIndex, kinds_of_words
+from retrieval.search.side_by_side import SideBySide
 from retrieval.search.windows import Index
 from retrieval.stages.collection import TRAINED, Collection
 
@@ -76,6 +78,43 @@ def open_dense(kind: IndexKind, collection: Collection, options: Options, depth:
     saved = kind.load(folder)
     _check_count(folder, len(saved), len(ids))
     return windows.over_candidates(saved, windows.owners(ids))
+
+
+def open_dense_there(collection: Collection, config: ConfigDict, depth: int) -> Index:
+    """The dense index that a collection has and that can be used here, or exact search where there is none."""
+    kind = next(iter(dense_kinds_of(collection)), INDEXES[EXACT])
+    return open_dense(kind, collection, options_of(kind, config), depth)
+
+
+def open_all(
+    collection: Collection,
+    config: ConfigDict,
+    embed: Callable[[Sequence[str]], np.ndarray] | None,
+    depth: int,
+    candidates: int | None = None,
+) -> SideBySide:
+    """All indexes of a collection side by side; the first of words that the config names is merged with the dense one.
+
+    Args:
+      config: of the run that has made the indexes.
+      embed: queries to embeddings [Q, E]; without it the embeddings are not searched.
+      depth: results that a query will ask for.
+      candidates: how many the collection has, where that is known.
+
+    Raises:
+      UserError: there is no index of words, or one is damaged or over another number of texts.
+    """
+    kinds = kinds_of_words_of(collection, config.index.words)
+    if not kinds:
+        raise UserError(
+            f"{collection.indexed}: there is no index of the corpus: run the stages encode and index with "
+            "config.encode.corpus=True"
+        )
+    words = {kind.name: open_words(kind, collection, candidates).search for kind in kinds}
+    if embed is None or not collection.has_embeddings():
+        return SideBySide(words, depth=depth)
+    index = open_dense_there(collection, config, depth)
+    return SideBySide(words, lambda queries, k: index.search(embed(queries), k), depth=depth)
 
 
 def _check_count(folder: Path, indexed: int, texts: int) -> None:

@@ -1,27 +1,27 @@
-"""The stage `search`: a query of one's own against the corpus, or the passages of labelled examples."""
+"""The stage `search`: queries of one's own against the corpus, or the passages of labelled examples."""
 
-import functools
-from collections.abc import Callable
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
-import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval import terminal
+from retrieval.api.document_index import Hit
+from retrieval.api.own_search import OwnSearch
 from retrieval.config.fields import Field, declare, whole
-from retrieval.data.sets.beir import Candidate
+from retrieval.data.sets import text_files
 from retrieval.errors import UserError
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes.initial_parameters import check_towers, load_towers, of_towers
-from retrieval.recipes.placement import local_mesh, parameters_of
-from retrieval.recipes.towers import Embedder, query_tokens
-from retrieval.search import fusion
-from retrieval.search.index_kind import EXACT, INDEXES, IndexKind, Options
-from retrieval.search.windows import Index
+from retrieval.pipeline.work_directory import Asked
+from retrieval.recipes.initial_parameters import check_towers
 from retrieval.stage_outputs import Run
-from retrieval.stages import indexes
-from retrieval.stages.collection import CORPUS, Collection, of_pairs, open_collection
+from retrieval.stages.collection import of_pairs
 
 _WIDTH = 160
+_AT_ONCE = 32  # queries of a file
+_STANDARD_INPUT = "-"
 
 declare("search", k=Field(5, whole(1), "hits that --stage=search shows"))
 
@@ -42,58 +42,84 @@ def check(config: ConfigDict) -> None:
 def search(run: Run) -> None:
     """Prints the first hits of the dense index, of those of words and of both merged, each with its id, title and text.
 
+    For one query, for those of a file, or for what is typed at a prompt.
+
     Raises:
       UserError: there is no query, or the corpus has not been indexed.
     """
-    if not run.query.strip():
-        raise UserError("--stage=search needs a query: --query='how do I read a zip archive'")
+    queries = _queries(run.asked)
     if not (run.prepares or run.passages):
         raise UserError(
             f"--stage=search looks among the passages of a prepared corpus or of labelled examples, and {run.place} "
             "has none: add 'prepare' to config.stages with a dump in config.corpus, set config.pairs.files, or set "
             "config.base to a run that has one; in an evaluation set --stage=evaluate searches for its own queries"
         )
-    collection, depth = open_collection(run, CORPUS), run.config.evaluate.depth
-    of_words = indexes.kinds_of_words_of(collection, run.config.index.words)
-    if not of_words:
+    own = OwnSearch(run, run.config.evaluate.depth)
+    for several in queries:
+        for query, lists in zip(several, own.search(several, run.config.search.k)):
+            print(as_json(query, lists) if run.asked.as_json else listed(lists, own.titles), flush=True)
+
+
+def _queries(asked: Asked) -> Iterator[Sequence[str]]:
+    """The queries, as many at once as are there.
+
+    Raises:
+      UserError: there is none.
+    """
+    if asked.query.strip() and asked.queries:
+        raise UserError("--query and --queries are both there: leave one out")
+    if asked.query.strip():
+        return iter([[asked.query]])
+    if asked.queries == _STANDARD_INPUT:
+        return ([line.strip()] for line in sys.stdin if line.strip())
+    if asked.queries:
+        lines = [text.strip() for _, text in text_files.lines(Path(asked.queries))]
+        if not lines:
+            raise UserError(f"--queries={asked.queries}: no query in it; write one a line")
+        return (lines[start : start + _AT_ONCE] for start in range(0, len(lines), _AT_ONCE))
+    if not sys.stdin.isatty():
         raise UserError(
-            f"{run.folder} has no index of the corpus: run the stages encode and index with encode.corpus=True"
+            "--stage=search needs a query: --query='how do I read a zip archive', --queries=FILE, or a terminal to "
+            "type one at"
         )
-    lists = {kind.title: indexes.open_words(kind, collection).search([run.query], depth) for kind in of_words}
-    if collection.has_embeddings():
-        words = lists[of_words[0].title]
-        options_of = functools.partial(indexes.options_of, config=run.holder("index").config)
-        dense = _dense_index(collection, options_of, depth).search(_embed(run), depth)
-        lists = {"dense": dense} | lists | {"merged": fusion.hybrid(words, dense, fusion.DENSE_WEIGHT, depth)}
-    shown = min(run.config.search.k, depth)
-    wanted = {row for _, rows in lists.values() for row in rows[0, :shown].tolist()}
-    passages = {row: text for row, text in enumerate(collection.candidates()) if row in wanted}
-    for system, (scores, rows) in lists.items():
-        print(f"\n{system}")
-        for rank in range(shown):
-            if rows[0, rank] >= 0:
-                print(hit(rank + 1, scores[0, rank], passages[rows[0, rank]]))
+    return _typed()
 
 
-def hit(rank: int, score: float, passage: Candidate) -> str:
+def _typed() -> Iterator[Sequence[str]]:
+    """What is typed at a prompt, until the input ends."""
+    import readline  # noqa: F401 (with it `input` can edit a line and go back to earlier ones)
+
+    while True:
+        try:
+            query = input("query> ")
+        except (EOFError, KeyboardInterrupt):
+            print()
+            return
+        if query.strip():
+            yield [query]
+
+
+def listed(lists: Mapping[str, Sequence[Hit]], titles: Mapping[str, str]) -> str:
+    """The hits of each system for a terminal; a system that finds nothing says so."""
+    lines: list[str] = []
+    for system, hits in lists.items():
+        lines += ["", titles[system]]
+        lines += [hit(rank, each) for rank, each in enumerate(hits, 1)] or ["  nothing: no passage matches the query"]
+    return "\n".join(lines)
+
+
+def hit(rank: int, found: Hit) -> str:
     """Two lines for a terminal; what the passage holds cannot do anything to it."""
-    id, title, text = (terminal.one_line(part) for part in (passage.id, passage.title, passage.text))
+    headings = " / ".join(part for part in (found.title, found.section) if part)
+    id, title, text = (terminal.one_line(part) for part in (found.id, headings, found.text))
     text = text if len(text) <= _WIDTH else text[:_WIDTH].rsplit(" ", 1)[0] + " ..."
-    return f"{rank:3}. {score:9.4f}  [{id}]{title and '  '}{title}\n     {text}"
+    return f"{rank:3}. {found.score:9.4f}  [{id}]{title and '  '}{title}\n     {text}"
 
 
-def _dense_index(collection: Collection, options_of: Callable[[IndexKind], Options], depth: int) -> Index:
-    """The dense index that there is, or exact search where there is none."""
-    kind = next(iter(indexes.dense_kinds_of(collection)), INDEXES[EXACT])
-    return indexes.open_dense(kind, collection, options_of(kind), depth)
-
-
-def _embed(run: Run) -> np.ndarray:
-    config, vocabulary = of_towers(run).copy_and_resolve_references(), run.load_vocabulary()
-    config.encode.batch_tokens = 1  # there is one query, and no batch to fill
-    params = parameters_of(load_towers(run, len(vocabulary)))
-    embedder = Embedder(config, vocabulary, local_mesh(config))
-    return embedder.embed_rows(embedder.queries(params), query_tokens(config, vocabulary, [run.query]))
+def as_json(query: str, lists: Mapping[str, Sequence[Hit]]) -> str:
+    """One line of JSON: the query, and the hits of each system."""
+    hits = {system: [each._asdict() for each in found] for system, found in lists.items()}
+    return json.dumps({"query": query, "systems": hits})
 
 
 STAGES.register(
@@ -103,13 +129,14 @@ STAGES.register(
         check_settings=(check,),
         check=(check_towers,),
         reads="indexes of the corpus, or of labelled examples",
-        writes="prints hits for `--query`",
+        writes="prints hits for `--query`, `--queries`, or what is typed",
         uses=("seed", "model", "data.query_length", "data.document_length", "evaluate.depth"),
         needs=("index", "prepare", "sets"),
         also=of_pairs,
         needs_if_made=("encode", "train"),
         texts_of=("prepare",),
         inputs=Run.vocabulary_inputs,
+        reads_only=True,
         always=True,
     ),
 )

@@ -1,0 +1,56 @@
+"""The passages of a run, searched by all of its indexes side by side: what `--stage=search` and `serve` do."""
+
+from collections.abc import Collection, Sequence
+
+from retrieval.api.document_index import Hit, hits_of
+from retrieval.api.loaded_model import Model
+from retrieval.data.sets.row_texts import RowTexts
+from retrieval.search import bm25_kind
+from retrieval.search.bm25_kind import Bm25
+from retrieval.search.index_kind import INDEXES, Texts
+from retrieval.search.side_by_side import DENSE, HYBRID
+from retrieval.stage_outputs import Run
+from retrieval.stages import indexes
+from retrieval.stages.collection import CORPUS, open_collection
+
+
+class OwnSearch:
+    """Threads may search together.
+
+    Attributes:
+      texts: the passages, in the order of the rows of the indexes.
+      model: the towers; None where the run has embedded nothing.
+      words: what BM25 takes for words.
+      titles: of each system, in the order in which they are shown.
+    """
+
+    def __init__(self, run: Run, depth: int):
+        """Args:
+          depth: results of each list that the hybrid merges, and most that are asked for.
+
+        Raises:
+          UserError: the run has no index of its corpus, or a damaged one.
+        """
+        collection, config = open_collection(run, CORPUS), run.holder("index").config
+        self.texts = RowTexts(collection.files)
+        self.model = Model(run) if collection.has_embeddings() else None
+        embed = self.model.encode_queries if self.model else None
+        self._systems = indexes.open_all(collection, config, embed, depth, len(self.texts))
+        titles = {DENSE: DENSE, HYBRID: "merged"}
+        self.titles = {name: titles.get(name) or INDEXES[name].title for name in self._systems.systems}
+        folds = run.vocabulary is None or run.load_vocabulary().folds_accents
+        contents, kind = Texts(CORPUS, collection.candidates, lambda: folds), INDEXES[Bm25.name]
+        self.words = bm25_kind.words(contents, indexes.options_of(kind, config))
+
+    def search(self, queries: Sequence[str], k: int, systems: Collection[str] = ()) -> list[dict[str, list[Hit]]]:
+        """For each query the hits of some systems, by default of all.
+
+        Raises:
+          UserError: there is no such system.
+        """
+        found = self._systems.search(queries, min(k, len(self.texts)), systems)
+
+        def lists(query: int) -> dict[str, list[Hit]]:
+            return {name: hits_of(self.texts, scores[query], rows[query]) for name, (scores, rows) in found.items()}
+
+        return [lists(query) for query in range(len(queries))]

@@ -1,0 +1,60 @@
+"""The texts of a collection by their rows, read from its files where they are asked for: no more is held in memory."""
+
+import bisect
+import mmap
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from retrieval.data.sets import beir
+from retrieval.data.sets.beir import Candidate
+from retrieval.errors import UserError
+
+_CHUNK = 1 << 24  # bytes that are looked through for the ends of lines at a time
+
+
+class RowTexts(Sequence[Candidate]):
+    """Files like BEIR's corpus.jsonl, one after the other, as one list. Threads may read from it together.
+
+    It goes on to read what it has opened, whatever takes the place of the files. A line takes 8 bytes.
+    """
+
+    def __init__(self, paths: Sequence[Path]):
+        """Raises:
+        UserError: a file is missing, or cannot be read.
+        """
+        self._files = [_File(path) for path in paths]
+        self._starts = np.cumsum([0, *map(len, self._files)]).tolist()
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def __getitem__(self, row: int) -> Candidate:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {row} of {len(self)}")
+        number = bisect.bisect_right(self._starts, row) - 1
+        return self._files[number].candidate(row - self._starts[number])
+
+
+class _File:
+    def __init__(self, path: Path):
+        self._path = path
+        try:
+            with path.open("rb") as file:
+                size = file.seek(0, 2)
+                self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+        ends = [
+            np.flatnonzero(np.frombuffer(self._bytes[start : start + _CHUNK], np.uint8) == ord("\n")) + start + 1
+            for start in range(0, len(self._bytes), _CHUNK)
+        ]
+        self._ends = np.concatenate([np.zeros(1, np.int64), *ends])
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def candidate(self, line: int) -> Candidate:
+        text = self._bytes[self._ends[line] : self._ends[line + 1]]
+        return beir.parse_candidate(text, f"{self._path}, line {line + 1}")

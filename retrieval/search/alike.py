@@ -1,0 +1,34 @@
+"""Texts that are nearly the same: most of their runs of three words are shared."""
+
+import re
+from collections.abc import Sequence
+
+_WORD = re.compile(r"\w+")
+_RUN = 3  # words that are compared together
+LEAST = 0.8  # share of these that two texts have in common, of all that either has (Jaccard)
+
+
+def shingles(text: str) -> frozenset[tuple[str, ...]]:
+    """The runs of three words of a text, in lower case; of a shorter text the whole."""
+    words = _WORD.findall(text.lower())
+    return frozenset(tuple(words[place : place + _RUN]) for place in range(max(1, len(words) - _RUN + 1)))
+
+
+def first_alike(texts: Sequence[str], least: float = LEAST) -> list[int]:
+    """For each text the place of the first one that it is nearly the same as: its own where there is none before it.
+
+    Every pair is compared, so this is for a list of hits and not for a corpus.
+    """
+    sets = [shingles(text) for text in texts]
+    firsts: list[int] = []
+    for place, one in enumerate(sets):
+        before = (first for first in range(place) if firsts[first] == first and _are_alike(one, sets[first], least))
+        firsts.append(next(before, place))
+    return firsts
+
+
+def _are_alike(one: frozenset, other: frozenset, least: float) -> bool:
+    if min(len(one), len(other)) < least * max(len(one), len(other)):
+        return False
+    shared = len(one & other)
+    return shared >= least * (len(one) + len(other) - shared)

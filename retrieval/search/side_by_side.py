@@ -1,0 +1,65 @@
+"""Several systems over the same texts, side by side: indexes of words, one of embeddings, and both merged."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import numpy as np
+
+from retrieval.errors import unknown_name
+from retrieval.search import fusion
+from retrieval.search.fusion import Run
+
+DENSE, HYBRID = "dense", "hybrid"
+
+Search = Callable[[Sequence[str], int], Run]
+"""Texts of queries to scores and rows [Q, k], best first; -inf and -1 where fewer were found."""
+
+
+class SideBySide:
+    """Each query is embedded once, and each index asked once, however many systems read the list.
+
+    Attributes:
+      systems: their names: `dense`, those of the indexes of words, and `hybrid`, as far as they are there.
+    """
+
+    def __init__(
+        self,
+        words: Mapping[str, Search],
+        dense: Search | None = None,
+        weight: float = fusion.DENSE_WEIGHT,
+        depth: int = 100,
+    ):
+        """Args:
+        words: by the name of their kind; the first is merged with the dense one.
+        dense: by embeddings.
+        weight: of the dense list in the hybrid.
+        depth: results of each list that the hybrid merges, at least.
+        """
+        self._searches = ({DENSE: dense} if dense else {}) | dict(words)
+        self._first_words = next(iter(words), "")
+        self._weight, self._depth = weight, depth
+        self.systems = (*self._searches, *([HYBRID] if dense and words else []))
+
+    def search(self, queries: Sequence[str], k: int, systems: Collection[str] = ()) -> dict[str, Run]:
+        """The lists [Q, k] of some systems, by default of all.
+
+        Raises:
+          UserError: there is no such system.
+        """
+        for system in systems:
+            if system not in self.systems:
+                raise unknown_name("system", system, self.systems)
+        wanted = [system for system in self.systems if not systems or system in systems]
+        merged = {self._first_words, DENSE} if HYBRID in wanted else set()
+        lists = {
+            name: search(queries, max(k, self._depth) if name in merged else k)
+            for name, search in self._searches.items()
+            if name in wanted or name in merged
+        }
+        if merged:
+            lists[HYBRID] = fusion.hybrid(lists[self._first_words], lists[DENSE], self._weight, k)
+        return {system: _first(lists[system], k) for system in wanted}
+
+
+def _first(run: Run, k: int) -> Run:
+    scores_QK, rows_QK = run
+    return np.asarray(scores_QK)[:, :k], np.asarray(rows_QK)[:, :k]

@@ -1,0 +1,77 @@
+"""Passages by their rows, and lists of several systems side by side."""
+
+import json
+
+import numpy as np
+import pytest
+
+from retrieval.data.sets import beir
+from retrieval.data.sets.beir import Candidate
+from retrieval.data.sets.row_texts import RowTexts
+from retrieval.errors import UserError
+from retrieval.search.alike import first_alike
+from retrieval.search.exact import no_results
+from retrieval.search.side_by_side import SideBySide
+
+CANDIDATES = [Candidate(str(row), f"t{row}", "käse\n" * row, "Life" if row % 2 else "") for row in range(7)]
+
+
+def test_rows_are_those_of_all_files(tmp_path):
+    paths = [tmp_path / f"{name}.jsonl" for name in "abc"]
+    for path, part in zip(paths, (CANDIDATES[:3], [], CANDIDATES[3:])):
+        beir.write_candidates(path, part)
+    texts = RowTexts(paths)
+    assert list(texts) == CANDIDATES == [c for path in paths for c in beir.read_candidates(path)]
+    with pytest.raises(IndexError):
+        texts[7]
+    beir.write_candidates(paths[0], [Candidate("other", "", "x")])
+    assert texts[0] == CANDIDATES[0]
+
+
+def test_a_line_that_is_no_passage_is_named(tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps({"_id": "a", "text": "x"}) + "\nnonsense\n")
+    with pytest.raises(UserError, match=r"a\.jsonl, line 2: not valid JSON"):
+        RowTexts([tmp_path / "a.jsonl"])[1]
+    with pytest.raises(UserError, match="cannot be read"):
+        RowTexts([tmp_path / "missing.jsonl"])
+
+
+class Counted:
+    """A search that always finds the same rows, and counts its calls."""
+
+    def __init__(self, *rows):
+        self.rows, self.calls = rows, []
+
+    def __call__(self, queries, k):
+        self.calls.append((len(queries), k))
+        scores_QK, rows_QK = no_results(len(queries), k)
+        found = self.rows[:k]
+        rows_QK[:, : len(found)], scores_QK[:, : len(found)] = found, np.arange(len(found), 0, -1)
+        return scores_QK, rows_QK
+
+
+def test_each_index_is_asked_once_however_many_systems_read_it():
+    words, other, dense = Counted(3, 1), Counted(2), Counted(1, 0)
+    systems = SideBySide({"words": words, "other": other}, dense, weight=0.9, depth=5)
+    assert systems.systems == ("dense", "words", "other", "hybrid")
+    found = systems.search(["a", "b"], 2)
+    assert {name: rows_QK.tolist() for name, (_, rows_QK) in found.items()} == {
+        "dense": [[1, 0]] * 2,
+        "words": [[3, 1]] * 2,
+        "other": [[2, -1]] * 2,
+        "hybrid": [[1, 3]] * 2,
+    }
+    assert words.calls == dense.calls == [(2, 5)] and other.calls == [(2, 2)]
+    assert list(systems.search(["a"], 2, ["words"])) == ["words"] and len(dense.calls) == 1
+    with pytest.raises(UserError, match="unknown system 'wrods': did you mean words"):
+        systems.search(["a"], 2, ["wrods"])
+
+
+def test_without_embeddings_there_is_no_hybrid():
+    assert SideBySide({"words": Counted(1)}).systems == ("words",)
+
+
+def test_texts_that_are_nearly_the_same_are_told():
+    long = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
+    texts = [long, "other words altogether", long + " sixteen", "x", long.upper(), "X", ""]
+    assert first_alike(texts) == [0, 1, 0, 3, 0, 3, 6]
