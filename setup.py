@@ -9,7 +9,7 @@ setup(
     license="Apache-2.0",
     license_files=["LICENSE"],
     packages=find_packages(include=["retrieval", "retrieval.*"]),
-    package_data={"retrieval": ["py.typed", "*.pyi"]},
+    package_data={"retrieval": ["py.typed", "*.pyi", "serving/page/page.*"]},
     python_requires=">=3.11,<3.14",
     install_requires=[
         "absl-py",
@@ -46,6 +46,7 @@ setup(
         "interop": ["torch==2.13.0", "transformers", "sentence-transformers"],
         "plan": ["libtpu==0.0.52"],
         "scann": ["scann"],
+        "serve": ["prometheus_client", "starlette", "uvicorn"],
         "test": ["pytest", "pytest-xdist", "pyright[nodejs]", "ruff"],
     },
 )

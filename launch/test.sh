@@ -4,7 +4,7 @@ set -euo pipefail
 source "$(dirname "$0")/environment.sh"
 .venv/bin/ruff format --check --quiet .
 .venv/bin/ruff check --quiet .
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r launch/types.lock
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r launch/types.lock -r launch/serve.lock
 .venv/bin/pyright
 # A file's tests stay together: they share what is dear to make.
 exec .venv/bin/python -m pytest --numprocesses=2 --dist=loadfile "$@"

@@ -1,20 +1,27 @@
 """A run made of labelled files alone is searched: its collection is the passages of their examples."""
 
+import dataclasses
+import io
 import json
+import time
 
+import numpy as np
 import pytest
 from conftest import REPOSITORY
 from support import tiny
 from support.tiny import execute
 
+from retrieval.api.own_search import OwnSearch
 from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
-from retrieval.pipeline import preflight
+from retrieval.pipeline import preflight, runner
+from retrieval.pipeline.work_directory import Asked
 from retrieval.stage_outputs import Run
+from retrieval.stages import search
 from retrieval.stages.collection import CORPUS
 
 ANIMALS = "fox dog owl hen cow pig rat elk emu yak ape bee ant cat fly gnu".split()
@@ -46,7 +53,7 @@ def make_run(folder, **changes):
     (folder / "train.jsonl").write_text("".join(json.dumps(example) + "\n" for example in examples))
     files = {"vocab": str(folder / "vocab.txt"), "pairs.files": str(folder / "train.jsonl"), "stages": STEPS}
     config = tiny.make_config("dpr", **CHANGES | files | changes)
-    return Run(config, folder / "run", REPOSITORY / "requirements.lock", "where is the owl")
+    return Run(config, folder / "run", REPOSITORY / "requirements.lock", Asked("where is the owl"))
 
 
 def test_its_passages_are_found_with_ids_and_texts(tmp_path, capsys):
@@ -65,11 +72,119 @@ def test_its_passages_are_found_with_ids_and_texts(tmp_path, capsys):
     assert (run.embeddings(CORPUS, "trained")).exists() and not (run.folder / "corpus").exists()
 
 
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory):
+    """A run whose passages are indexed, to be asked."""
+    run = make_run(tmp_path_factory.mktemp("searched"))
+    execute(run)
+    return run
+
+
+def ask(run, capsys, **asked):
+    capsys.readouterr()
+    runner.run_stage(dataclasses.replace(run, asked=Asked(**asked)), "search")
+    return capsys.readouterr().out
+
+
+def test_the_queries_of_a_file_give_a_line_of_json_each(searched, tmp_path, capsys):
+    (tmp_path / "queries.txt").write_text("where is the owl\n\n  zebra\n")
+    lines = ask(searched, capsys, queries=str(tmp_path / "queries.txt"), as_json=True).splitlines()
+    owl, zebra = map(json.loads, lines)
+    assert owl["query"] == "where is the owl" and zebra["query"] == "zebra"
+    assert list(owl["systems"]) == ["dense", "bm25", "hybrid"]
+    assert owl["systems"]["bm25"][0].items() >= {"id": "p2", "title": "the owl", "text": "the owl lives"}.items()
+    assert zebra["systems"]["bm25"] == [] and len(zebra["systems"]["dense"]) == 5
+
+
+def test_a_query_that_matches_nothing_says_so(searched, capsys):
+    said = ask(searched, capsys, query="zebra")
+    assert "\nBM25\n  nothing: no passage matches the query\n" in said
+
+
+def test_queries_are_typed_at_a_prompt(searched, monkeypatch, capsys):
+    typed = iter(["where is the owl", " ", "the fox"])
+
+    def answer(prompt):
+        for line in typed:
+            return line
+        raise EOFError
+
+    monkeypatch.setattr("builtins.input", answer)
+    monkeypatch.setattr(search.sys.stdin, "isatty", lambda: True, raising=False)
+    assert ask(searched, capsys).count("\nBM25\n") == 2
+
+
+def test_queries_come_from_standard_input(searched, monkeypatch, capsys):
+    monkeypatch.setattr(search.sys, "stdin", io.StringIO("the owl\n\nthe fox\n"))
+    assert ask(searched, capsys, queries="-", as_json=True).count('"query"') == 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({}, "needs a query: --query='how do I read a zip archive', --queries=FILE, or a terminal"),
+        ({"query": "a", "queries": "b"}, "--query and --queries are both there"),
+        ({"queries": "no/such/file"}, "no/such/file: no such file"),
+        ({"queries": "/dev/null"}, "--queries=/dev/null: no query in it"),
+    ],
+)
+def test_mistakes_in_what_is_asked(searched, capsys, asked, message):
+    with pytest.raises(UserError, match=message):
+        ask(searched, capsys, **asked)
+
+
+def test_a_search_writes_nothing(searched, capsys):
+    before = {path: path.stat().st_mtime_ns for path in searched.folder.rglob("*")}
+    ask(searched, capsys, query="the owl")
+    assert {path: path.stat().st_mtime_ns for path in searched.folder.rglob("*")} == before
+    assert not searched.own_record("search").exists()
+
+
+def test_its_passages_are_served_and_a_new_index_takes_over(searched, monkeypatch):
+    pytest.importorskip("uvicorn", reason="launch/serve.lock is not installed")
+    from starlette.testclient import TestClient
+
+    from retrieval.serving import server
+    from retrieval.stages import serve
+
+    config = searched.config.copy_and_resolve_references()
+    config.serve.update(port=0, hosts=("testserver",), batch=2)
+    run = dataclasses.replace(searched, config=config)
+
+    def answer(app, listening):
+        listening.close()
+        asked, own = TestClient(app), OwnSearch(run, 100)
+        (lists,) = own.search(["where is the owl"], 3)
+        answers = asked.get("/api/search", params={"query": "where is the owl", "k": 3, "details": 1}).json()["systems"]
+        for system, hits in lists.items():
+            assert [hit["id"] for hit in answers[system]] == [hit.id for hit in hits]
+            np.testing.assert_allclose(
+                [hit["score"] for hit in answers[system]], [hit.score for hit in hits], rtol=1e-5
+            )
+        assert ["owl", True] in answers["bm25"][0]["marked"]["text"]
+        embeddings = asked.post("/api/encode", json={"texts": ["the owl"]}).json()["embeddings"]
+        np.testing.assert_allclose(embeddings, own.model.encode_queries(["the owl"]), atol=1e-6)
+        opened = asked.get("/api/health").json()["opened"]
+        remade = searched.config.copy_and_resolve_references()
+        remade.index.bm25_k1 = 0.9
+        execute(dataclasses.replace(searched, config=remade), "index")
+        until = time.monotonic() + 20
+        while asked.get("/api/health").json()["opened"] == opened:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        newer = asked.get("/api/search?query=owl&systems=bm25").json()["systems"]["bm25"]
+        assert newer[0]["score"] > lists["bm25"][0].score
+
+    monkeypatch.setattr(serve, "_LOOK", 0.05)
+    monkeypatch.setattr(server, "run", answer)
+    runner.run_stage(run, "serve")
+
+
 def test_without_its_index_it_says_what_makes_one(tmp_path):
     run = make_run(tmp_path, **{"encode.corpus": False})
     execute(run)
     assert not run.embeddings(CORPUS, "trained").exists()
-    with pytest.raises(UserError, match=r"no index of the corpus: run the stages encode and index with encode\.corpus"):
+    with pytest.raises(UserError, match=r"no index of the corpus: run the stages encode and index with config\.encode"):
         execute(run, "search")
 
 

@@ -145,11 +145,34 @@ def test_the_commands_of_a_run(place, written, run, home):
 
 @pytest.mark.parametrize("place", ["runs/quickstart", "runs/own"])
 def test_the_commands_of_a_run_that_is_searched(place, run, capsys):
-    for number in numbers(place):
-        run(number)
+    (searched,) = (number for number in numbers(place) if "--stage=search" in COMMANDS[number])
+    run(searched)
     said = capsys.readouterr().out
-    assert "--stage=search" in COMMANDS[numbers(place)[-1]]
     assert all(f"\n{system}\n" in said for system in ("dense", "merged")) and "\n  5. " in said
+
+
+def test_the_command_of_a_server(run, monkeypatch):
+    """It would answer until it is told to end; here it is asked once."""
+    pytest.importorskip("uvicorn", reason="launch/serve.lock is not installed")
+    from starlette.testclient import TestClient
+
+    from retrieval.serving import server
+
+    answers, listen = [], server.listen
+
+    def listen_anywhere(host, port):
+        assert (host, port) == ("127.0.0.1", 8080)  # which may be taken here
+        return listen(host, 0)
+
+    def ask_once(app, listening):
+        listening.close()
+        answers.append(TestClient(app, "http://127.0.0.1").get("/api/search?query=red+fox").json())
+
+    monkeypatch.setattr(server, "listen", listen_anywhere)
+    monkeypatch.setattr(server, "run", ask_once)
+    (serving,) = (number for number, command in enumerate(COMMANDS) if flag(command, "stage") == "serve")
+    run(serving)
+    assert list(answers[0]["systems"]) == ["dense", "bm25", "hybrid"] and answers[0]["systems"]["hybrid"]
 
 
 def test_the_command_of_a_pod(home, monkeypatch):

@@ -1,0 +1,30 @@
+"""A run's own search as a service."""
+
+from collections.abc import Sequence
+
+from retrieval.api.own_search import OwnSearch
+from retrieval.api.reranking import PairReranker
+from retrieval.search.marks import marked
+from retrieval.search.side_by_side import HYBRID
+from retrieval.serving.service import Service
+
+_WORD = "warm"
+
+
+def service_of(own: OwnSearch, reranker: PairReranker | None, batch: int) -> Service:
+    """The service, with all compiled that queries need: batches of 1, 2, 4 ... short and long ones.
+
+    Args:
+      batch: queries that are searched at once, at most.
+    """
+
+    def marked_pieces(query: str, texts: Sequence[str]) -> list[list[tuple[str, bool]]]:
+        wanted = {word for words in own.words.of([query]) for word in words}
+        return [marked(text, wanted, own.words) for text in texts]
+
+    encode = {"query": own.model.encode_queries, "document": own.model.encode_documents} if own.model else {}
+    titles = {name: "hybrid" if name == HYBRID else title for name, title in own.titles.items()}
+    if own.model:
+        own.model.compile_queries(batch)
+    own.search([_WORD], 1)
+    return Service(titles, len(own.texts), own.search, marked_pieces, encode, reranker.scores if reranker else None)

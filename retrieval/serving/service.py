@@ -1,0 +1,81 @@
+"""What a server answers with: functions over one state of a run, and the place where the next state takes over."""
+
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from retrieval.api.document_index import Hit
+from retrieval.errors import UserError
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Service:
+    """One state of a run. What is None the run does not have. Threads may call the functions together.
+
+    Attributes:
+      titles: of the systems that search, by their names.
+      passages: how many are searched.
+      search: queries, hits of each list and systems to the lists of each query.
+      marked: a query and texts to the pieces of each text, with whether the query has matched them.
+      encode: texts or records to embeddings [N, E], by whether they are a 'query' or a 'document'.
+      rerank: a query and texts or records to scores [N].
+      opened: when, in seconds since 1970.
+    """
+
+    titles: Mapping[str, str]
+    passages: int
+    search: Callable[[Sequence[str], int, Collection[str]], list[dict[str, list[Hit]]]]
+    marked: Callable[[str, Sequence[str]], list[list[tuple[str, bool]]]]
+    encode: Mapping[str, Callable[[Sequence[Any]], np.ndarray]]
+    rerank: Callable[[str, Sequence[Any]], np.ndarray] | None = None
+    opened: float = dataclasses.field(default_factory=time.time)
+
+
+class Current:
+    """The service that answers now. Where there is a newer state, that is opened whole before it takes over."""
+
+    def __init__(self, open: Callable[[], Service], version: Callable[[], str | None]):
+        """Args:
+          open: opens what there is.
+          version: of what there is; None while it is being made.
+
+        Raises:
+          UserError: there is nothing to serve.
+        """
+        self._open, self._version = open, version
+        self._at, self.service = version(), open()
+        self._ended = threading.Event()
+
+    def refresh(self) -> bool:
+        """Opens a newer state where there is one, and says whether it did. One that cannot be read is told once."""
+        try:
+            version = self._version()
+            if version is None or version == self._at:
+                return False
+            self._at = version
+            self.service = self._open()
+        except UserError as error:
+            _log.warning("a newer index is there and cannot be served, so the older one still is: %s", error)
+            return False
+        _log.info("a newer index is served now: %s passages", f"{self.service.passages:,}")
+        return True
+
+    def watch(self, seconds: float) -> None:
+        """Looks for a newer state from time to time, in a thread, until `close`."""
+
+        def look() -> None:
+            while not self._ended.wait(seconds):
+                self.refresh()
+
+        threading.Thread(target=look, daemon=True).start()
+
+    def close(self) -> None:
+        """Looks no more."""
+        self._ended.set()

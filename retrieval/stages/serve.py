@@ -1,0 +1,133 @@
+"""The stage `serve`: a server that answers queries over the corpus, with a page for a browser."""
+
+import logging
+
+from ml_collections import ConfigDict
+
+from retrieval import files
+from retrieval.api.own_search import OwnSearch
+from retrieval.api.reranking import PairReranker
+from retrieval.config.fields import POSITIVE, TEXT, TEXTS, Field, Kind, declare, whole
+from retrieval.errors import UserError
+from retrieval.pipeline import records, runner
+from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.recipes import rerankers
+from retrieval.recipes.initial_parameters import check_towers
+from retrieval.stage_outputs import Run
+from retrieval.stages.collection import of_pairs
+
+_log = logging.getLogger(__name__)
+
+_LOOK = 2.0  # seconds between two looks for a newer index
+_RERANKER = "config.serve.reranker"
+
+_PORT = Kind("a whole number from 0 to 65535", lambda value: type(value) is int and 0 <= value < 1 << 16)
+declare(
+    "serve",
+    host=Field("127.0.0.1", TEXT, "address to listen at; others reach the server at 0.0.0.0, or an address of theirs"),
+    port=Field(8080, _PORT, "port to listen at; 0: any that is free"),
+    hosts=Field((), TEXTS, "names that requests may ask for; (): this machine's at 127.0.0.1, elsewhere any"),
+    reranker=Field("", TEXT, "work directory of a reranker, or folder of a cross-encoder; '': none"),
+    k=Field(100, whole(1), "most hits of a list"),
+    characters=Field(1000, whole(1), "most characters of a query"),
+    texts=Field(64, whole(1), "most texts of a call to encode or rerank"),
+    body=Field(1 << 20, whole(1), "most bytes of a request"),
+    seconds=Field(10.0, POSITIVE, "seconds until a request is answered with an error"),
+    waiting=Field(256, whole(1), "requests that may wait; further ones are refused"),
+    batch=Field(32, whole(1), "queries that are searched at once, at most"),
+)
+
+
+def check(config: ConfigDict) -> None:
+    """Checks that the server's packages are there, and the number of hits.
+
+    Raises:
+      UserError: one is missing, or more hits are allowed than are looked for.
+    """
+    try:
+        import starlette  # noqa: F401 (a run without a server does without it)
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            f"--stage=serve needs the package {error.name}: pip install -r launch/serve.lock, or the extra 'serve'"
+        ) from error
+    if config.serve.k > config.evaluate.depth:
+        raise UserError(
+            f"config.serve.k={config.serve.k}: no more than config.evaluate.depth={config.evaluate.depth} hits are "
+            "looked for; lower the first or raise the second"
+        )
+
+
+def check_reranker(run: Run) -> None:
+    """Checks the reranker, where one is asked for.
+
+    Raises:
+      UserError: there is none, or it does not fit the config.
+    """
+    if run.config.serve.reranker:
+        rerankers.check(run, run.config.serve.reranker, _RERANKER)
+
+
+def serve(run: Run) -> None:
+    """Answers until the process is told to end; an index that is made anew meanwhile takes over.
+
+    Raises:
+      UserError: the port is taken, or the corpus has not been indexed.
+    """
+    from retrieval.serving import app, guard, server
+    from retrieval.serving.own_service import service_of
+    from retrieval.serving.requests import Limits
+    from retrieval.serving.service import Current, Service
+
+    fields = run.config.serve
+    listening = server.listen(fields.host, fields.port)
+
+    def open_service() -> Service:
+        runner.check_read(run, "serve")
+        own = OwnSearch(run, run.config.evaluate.depth)
+        reranker = PairReranker(run, fields.reranker, _RERANKER) if fields.reranker else None
+        return service_of(own, reranker, fields.batch)
+
+    def version() -> str | None:
+        made = [records.read_record(where, name) for name, where in records.fitting(run, "serve")]
+        is_whole = all(record["done"] for record in made if record)
+        return files.fingerprint([record and record["outputs"] for record in made]) if is_whole else None
+
+    current = Current(open_service, version)
+    limits = Limits(**{name: fields[name] for name in Limits._fields})
+    application = app.make_app(lambda: current.service, limits, fields.hosts or guard.local_names(fields.host))
+    current.watch(_LOOK)
+    host, port = listening.getsockname()[:2]
+    place = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    _log.info("serve: %s answers over %s passages", place, f"{current.service.passages:,}")
+    server.run(application, listening)
+    current.close()
+    _log.info("serve: ended, after all answers")
+
+
+STAGES.register(
+    "serve",
+    Stage(
+        serve,
+        check_settings=(check,),
+        check=(check_towers, check_reranker),
+        reads="indexes of the corpus, or of labelled examples",
+        writes="answers over HTTP: a page, and JSON for programs",
+        uses=(
+            "serve",
+            "seed",
+            "model",
+            "data.query_length",
+            "data.document_length",
+            "evaluate.depth",
+            "encode.windows",
+        ),
+        needs=("index", "prepare", "sets"),
+        also=of_pairs,
+        needs_if_made=("encode", "train"),
+        texts_of=("prepare",),
+        inputs=Run.vocabulary_inputs,
+        reads_only=True,
+        always=True,
+    ),
+)

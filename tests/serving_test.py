@@ -1,0 +1,317 @@
+"""The server's answers, asked of a made-up run: what it promises to programs, to browsers and about strangers."""
+
+import json
+import re
+import signal
+import socket
+import threading
+import time
+import urllib.request
+
+import numpy as np
+import pytest
+from conftest import REPOSITORY
+from support import children
+
+pytest.importorskip("starlette", reason="launch/serve.lock is not installed")
+pytest.importorskip("uvicorn", reason="launch/serve.lock is not installed")
+
+from starlette.testclient import TestClient
+
+from retrieval.api.document_index import Hit
+from retrieval.errors import UserError
+from retrieval.serving import app, guard, page, server
+from retrieval.serving.batching import Batcher, BusyError
+from retrieval.serving.requests import Limits
+from retrieval.serving.service import Current, Service
+
+NASTY = "<script>alert(1)</script>\u202e"
+SMALL = Limits(k=5, characters=20, texts=2, body=200, seconds=5, waiting=50, batch=8)
+
+
+def found(queries, k, systems):
+    hits = [Hit(f"p{rank}", "Owls", f"{rank} {NASTY} the owl", 1.0 - rank, "Life") for rank in range(k)]
+    return [{name: [] if query == "nothing" else hits for name in systems} for query in queries]
+
+
+def marked(query, texts):
+    return [[(text, "owl" in text)] for text in texts]
+
+
+def made(search=found, **changes):
+    encode = {kind: lambda texts: np.ones((len(texts), 2), np.float32) for kind in ("query", "document")}
+    values = {"titles": {"dense": "dense", "bm25": "BM25"}, "passages": 7, "encode": encode} | changes
+    return Service(search=search, marked=marked, **values)
+
+
+def client(service=None, limits=SMALL, hosts=()):
+    service = service or made()
+    return TestClient(app.make_app(lambda: service, limits, hosts), raise_server_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def asked():
+    return client()
+
+
+def test_a_search_gives_the_hits_of_each_system(asked):
+    by_address = asked.get("/api/search", params={"query": "an owl", "k": 2}).json()
+    by_body = asked.post("/api/search", json={"query": "an owl", "k": 2}).json()
+    for answer in (by_address, by_body):
+        assert answer["query"] == "an owl" and answer["milliseconds"] >= 0
+        assert list(answer["systems"]) == ["dense", "bm25"]
+        expected = {"id": "p0", "title": "Owls", "section": "Life", "text": f"0 {NASTY} the owl", "score": 1.0}
+        assert answer["systems"]["dense"][0] == expected and len(answer["systems"]["bm25"]) == 2
+
+
+def test_systems_are_chosen_and_details_asked_for(asked):
+    answer = asked.get("/api/search", params={"q": "owl", "k": 3, "systems": "bm25", "details": 1}).json()
+    (hits,) = answer["systems"].values()
+    assert [hit["alike"] for hit in hits] == [0, 1, 2]
+    assert hits[0]["marked"]["text"] == [[f"0 {NASTY} the owl", True]]
+    assert hits[0]["marked"]["title"] == [["Owls", False]]
+
+
+def test_a_query_that_matches_nothing_has_empty_lists(asked):
+    assert asked.get("/api/search?query=nothing").json()["systems"] == {"dense": [], "bm25": []}
+
+
+def test_texts_are_encoded(asked):
+    answer = asked.post("/api/encode", json={"texts": ["a", {"text": "b", "title": "t"}], "kind": "document"}).json()
+    assert answer == {"dimensions": 2, "embeddings": [[1.0, 1.0], [1.0, 1.0]]}
+
+
+def test_hits_are_reranked_where_there_is_a_reranker():
+    scores = made(rerank=lambda query, documents: np.arange(len(documents), dtype=np.float32))
+    with_reranker = client(scores)
+    answer = with_reranker.post("/api/rerank", json={"query": "owl", "documents": ["a", {"text": "b"}]}).json()
+    assert answer["results"] == [{"index": 1, "score": 1.0}, {"index": 0, "score": 0.0}]
+    lists = with_reranker.get("/api/search?q=owl&k=2&systems=bm25,reranked").json()["systems"]
+    assert [hit["id"] for hit in lists["bm25"]] == ["p0", "p1"]
+    assert [hit["id"] for hit in lists["reranked"]] == ["p19", "p18"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "message"),
+    [
+        ("/api/search", {}, 400, "'query' is missing or no text"),
+        ("/api/search", {"query": "  "}, 400, "'query' is missing or no text"),
+        ("/api/search", {"query": 3}, 400, "'query' is missing or no text"),
+        ("/api/search", {"query": "x" * 21}, 400, "'query' has 21 characters, and at most 20 are read"),
+        ("/api/search", b'{"query": "\\ud800"}', 400, "half of a surrogate pair"),
+        ("/api/search", {"query": "a", "k": 6}, 400, "'k' is 6: a whole number from 1 to 5 is needed"),
+        ("/api/search", {"query": "a", "k": 0}, 400, "'k' is 0"),
+        ("/api/search", {"query": "a", "k": True}, 400, "'k' is True"),
+        ("/api/search", {"query": "a", "k": "9" * 99}, 400, "a whole number from 1 to 5"),
+        ("/api/search", {"query": "a", "systems": ["bm52"]}, 400, "unknown systems 'bm52': did you mean bm25"),
+        ("/api/search", {"query": "a", "systems": [3]}, 400, "'systems' is no list of names"),
+        ("/api/search", {"query": "a", "details": 2}, 400, "'details' is 2"),
+        ("/api/search", {"qeury": "a"}, 400, "unknown field 'qeury': did you mean query"),
+        ("/api/search", [], 400, "the body is no JSON object"),
+        ("/api/search", b"{", 400, "the body is not valid JSON"),
+        ("/api/search", b"[" * 150, 400, "the body is not valid JSON"),
+        ("/api/search", {"query": "a" * 300}, 413, "more than 200 bytes"),
+        ("/api/encode", {"texts": []}, 400, "'texts' is missing or no list"),
+        ("/api/encode", {"texts": ["a"] * 3}, 400, "'texts' has 3 texts, and at most 2"),
+        ("/api/encode", {"texts": ["a", " "]}, 400, r"'texts\[1\].text' is missing or no text"),
+        ("/api/encode", {"texts": ["a"], "kind": "passage"}, 400, "unknown kind 'passage'"),
+        ("/api/encode", {"texts": [{"text": "a"}]}, 400, "queries are texts"),
+        ("/api/rerank", {"query": "a", "documents": ["b"]}, 404, r"no reranker: .*--config\.serve\.reranker"),
+        ("/api/serach", {}, 404, "there is no such address"),
+        ("/api/health", {}, 405, "takes another method"),
+    ],
+)
+def test_what_cannot_be_answered_is_one_sentence(asked, path, body, status, message):
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    answer = asked.post(path, content=content, headers={"content-type": "application/json"})
+    assert answer.status_code == status and re.search(message, answer.json()["error"])
+    assert "\n" not in answer.json()["error"] and "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+def test_a_form_of_another_site_is_not_read(asked):
+    """A browser sends such a body without asking first."""
+    answer = asked.post("/api/search", content=b'{"query": "a"}', headers={"content-type": "text/plain"})
+    assert answer.status_code == 415 and "application/json" in answer.json()["error"]
+    assert "access-control-allow-origin" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("localhost:8080", 200), ("127.0.0.1", 200), ("[::1]:80", 200), ("evil.example", 421), ("", 421)],
+)
+def test_other_names_of_this_machine_are_refused(host, status):
+    asked = client(hosts=guard.local_names("127.0.0.1"))
+    assert asked.get("/api/health", headers={"host": host}).status_code == status
+
+
+def test_names_are_open_where_others_reach_the_server():
+    assert guard.local_names("0.0.0.0") == guard.local_names("search.example.org") == ()
+
+
+def test_the_page_names_no_other_address_and_sets_no_html(asked):
+    for path in ("/", "/page.css", "/page.js"):
+        answer = asked.get(path)
+        assert answer.status_code == 200 and answer.headers["x-content-type-options"] == "nosniff"
+        assert not re.search(r"https?:|//[a-z]|innerHTML|outerHTML|insertAdjacent|document\.write|eval\(", answer.text)
+        assert not re.search(r"\son\w+=|style=", answer.text.partition("<body>")[2])
+    assert page.files()["/"].kind == "text/html"
+
+
+def test_what_fails_is_told_to_the_log_alone(caplog):
+    def search(queries, k, systems):
+        raise RuntimeError("a secret")
+
+    answer = client(made(search)).get("/api/search?q=a")
+    assert answer.status_code == 500 and "secret" not in answer.text
+
+
+def test_a_search_that_takes_too_long_is_given_up():
+    def search(queries, k, systems):
+        time.sleep(0.3)
+        return found(queries, k, systems)
+
+    answer = client(made(search), SMALL._replace(seconds=0.05)).get("/api/search?q=a")
+    assert answer.status_code == 503 and "no answer within 0.05 seconds" in answer.json()["error"]
+
+
+def test_prometheus_is_told_what_was_answered():
+    asked = client()
+    for path in ("/api/search?q=a", "/api/search?q=a&k=0", "/no/such"):
+        asked.get(path)
+    text = asked.get("/metrics").text
+    assert 'retrieval_requests_total{path="/api/search",status="200"} 1.0' in text
+    assert 'retrieval_requests_total{path="/api/search",status="400"} 1.0' in text
+    assert 'retrieval_requests_total{path="other",status="404"} 1.0' in text
+    assert "retrieval_index_opened_timestamp_seconds 1." in text
+    assert "retrieval_passages 7.0" in text and "retrieval_batch_queries_count 1.0" in text
+
+
+class Gate:
+    """A function of lists that waits until it is let through."""
+
+    def __init__(self):
+        self.open, self.batches = threading.Event(), []
+
+    def __call__(self, items):
+        assert self.open.wait(10)
+        self.batches.append(list(items))
+        return [1 / item for item in items]
+
+
+def test_calls_that_come_together_are_made_together():
+    gate, sizes = Gate(), []
+    batcher = Batcher(gate, most=4, waiting=10, told=sizes.append)
+    first = batcher.submit(1)
+    while len(batcher):
+        time.sleep(0.001)
+    others = [batcher.submit(item) for item in range(2, 8)]
+    others[0].cancel()
+    gate.open.set()
+    assert first.result(5) == 1 and [other.result(5) for other in others[1:]] == [1 / item for item in range(3, 8)]
+    batcher.close()
+    assert gate.batches == [[1], [3, 4, 5], [6, 7]] and sizes == [1, 3, 2]
+
+
+def test_one_call_that_fails_takes_no_other_with_it():
+    gate = Gate()
+    batcher = Batcher(gate, most=4, waiting=10)
+    blocked = batcher.submit(1)
+    while len(batcher):
+        time.sleep(0.001)
+    good, bad = batcher.submit(2), batcher.submit(0)
+    gate.open.set()
+    assert blocked.result(5) == 1 and good.result(5) == 0.5
+    with pytest.raises(ZeroDivisionError):
+        bad.result(5)
+    batcher.close()
+
+
+def test_no_more_wait_than_may():
+    gate = Gate()
+    batcher = Batcher(gate, most=4, waiting=1)
+    batcher.submit(1)
+    while len(batcher):
+        time.sleep(0.001)
+    batcher.submit(2)
+    with pytest.raises(BusyError):
+        batcher.submit(3)
+    gate.open.set()
+    batcher.close()
+
+
+def test_too_many_requests_are_told_to_come_again(monkeypatch):
+    def refuse(self, item):
+        raise BusyError
+
+    monkeypatch.setattr(Batcher, "submit", refuse)
+    answer = client().get("/api/search?q=a")
+    assert answer.status_code == 503 and answer.headers["retry-after"] == "1"
+
+
+def test_a_newer_state_takes_over_once_it_is_whole(caplog):
+    versions, states = iter(["1", "1", None, "2", "2", "3", "3"]), iter([made(), made(passages=8)])
+
+    def open_next():
+        for state in states:
+            return state
+        raise UserError("damaged")
+
+    current = Current(open_next, lambda: next(versions))
+    assert [current.refresh() for _ in range(3)] == [False, False, True]
+    assert current.service.passages == 8
+    assert [current.refresh() for _ in range(3)] == [False, False, False] and current.service.passages == 8
+    assert sum("damaged" in record.message for record in caplog.records) <= 1
+
+
+def test_a_port_that_is_taken_is_one_sentence():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=rf"port {port} of 127\.0\.0\.1 is taken: .*config\.serve\.port"):
+            server.listen("127.0.0.1", port)
+    with pytest.raises(UserError, match=r"cannot listen at 203\.0\.113\.7, port 0 .*config\.serve\.host"):
+        server.listen("203.0.113.7", 0)
+
+
+def serve(port):
+    def slow(queries, k, systems):
+        time.sleep(0.5)
+        return found(queries, k, systems)
+
+    listening = server.listen("127.0.0.1", 0)
+    port.send(listening.getsockname()[1])
+    server.run(app.make_app(lambda: made(slow), SMALL, ()), listening)
+
+
+def test_sigterm_lets_answers_end():
+    ours, theirs = children.FORK_SERVER.Pipe()
+    child = children.FORK_SERVER.Process(target=serve, args=(theirs,))
+    child.start()
+    port, answers = ours.recv(), []
+
+    def ask():
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/search?q=owl", timeout=20) as answer:
+            answers.append(json.load(answer)["query"])
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    while "retrieval_batch_queries_count 1.0" not in _metrics(port):
+        time.sleep(0.01)
+    child.terminate()
+    asking.join(20)
+    child.join(20)
+    assert answers == ["owl"] and child.exitcode == 0 and child.exitcode != -signal.SIGTERM
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port), 1)
+
+
+def _metrics(port):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+        return answer.read().decode()
+
+
+def test_the_page_ships_with_the_package():
+    assert {path.name for path in (REPOSITORY / "retrieval/serving/page").glob("page.*")} == {
+        "page.html",
+        "page.css",
+        "page.js",
+    }
