@@ -1,0 +1,182 @@
+"""The server's page in a real browser: what people see, type and share."""
+
+import contextlib
+import shutil
+import socket
+import threading
+
+import numpy as np
+import pytest
+
+pytest.importorskip("uvicorn", reason="launch/serve.lock is not installed")
+pytest.importorskip("playwright.sync_api", reason="launch/browser.sh has not been run")
+
+import uvicorn
+from playwright.sync_api import sync_playwright
+
+from retrieval.api.document_index import Hit
+from retrieval.search.marks import marked
+from retrieval.search.words import Words
+from retrieval.serving import app
+from retrieval.serving.requests import Limits
+from retrieval.serving.service import Service
+
+BROWSER = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+pytestmark = pytest.mark.skipif(not BROWSER, reason="no chromium: launch/browser.sh has not been run")
+
+WORDS = Words()
+NASTY = '<img src=x onerror="window.ran = 1"><script>window.ran = 1</script> owl'
+TWIN = "the owl sees at night and sleeps by day in the old oak tree of the park"
+
+
+def search(queries, k, systems):
+    hits = [Hit(f"birds.md:{place}", "Owls", text, 2.0 - place, "At night") for place, text in enumerate((TWIN, NASTY))]
+    hits += [Hit("twin.md:0", "Owls again", TWIN + " here", -1.0), Hit("long.md:0", "", "x" * 400, -2.0)]
+    return [{name: hits if "owl" in query else [] for name in systems} for query in queries]
+
+
+def pieces(query, texts):
+    return [marked(text, {word for words in WORDS.of([query]) for word in words}, WORDS) for text in texts]
+
+
+def rerank(query, documents):
+    return np.arange(len(documents), dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def address():
+    """A server of made-up hits, in a thread."""
+    titles = {"dense": "dense", "bm25": "BM25", "hybrid": "hybrid"}
+    service = Service(titles, 4321, search, pieces, {}, rerank)
+    application = app.make_app(lambda: service, Limits(characters=50), ("127.0.0.1",))
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(application, log_config=None, lifespan="off", access_log=False))
+    thread = threading.Thread(target=lambda: server.run(sockets=[listening]))
+    thread.start()
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def visit(browser, address):
+    """Opens the page; in the end, nothing was asked of anybody else, and nothing went wrong in the browser."""
+    asked, wrong = [], []
+    with contextlib.ExitStack() as stack:
+
+        def visit(path="/", **options):
+            page = browser.new_page(**options)
+            stack.callback(page.close)
+            page.set_default_timeout(20_000)
+            page.on("request", lambda request: asked.append(request.url))
+            page.on("pageerror", lambda error: wrong.append(str(error)))
+            page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+            page.goto(address + path)
+            return page
+
+        yield visit
+        assert asked and all(url.startswith((address, "data:")) for url in asked), asked
+        assert [text for text in wrong if "status of 400" not in text] == []
+
+
+def test_a_query_is_typed_and_the_lists_stand_side_by_side(visit):
+    page = visit()
+    page.wait_for_function("document.querySelector('#passages').textContent.includes('4,321')")
+    page.fill("#query", "the owl")
+    page.press("#query", "Enter")
+    page.wait_for_selector("#system-reranked li")
+    assert page.locator("h2").all_inner_texts() == ["dense", "BM25", "hybrid", "reranked"]
+    tops = {round(box["y"]) for box in (page.locator("section").nth(n).bounding_box() for n in range(3))}
+    first = page.locator("#system-bm25 li").first
+    assert len(tops) == 1 and first.locator("mark").all_inner_texts() == ["owl"]
+    assert "Owls\n" in first.inner_text() and "At night" in first.inner_text() and "birds.md:0" in first.inner_text()
+    assert "ms to search" in page.inner_text("#status") and "ms to rerank" in page.inner_text("#status")
+    assert page.url.endswith("/?q=the+owl") and page.title() == "the owl – search"
+
+
+def test_what_a_passage_holds_is_text_and_nothing_else(visit):
+    page = visit("/?q=owl")
+    page.wait_for_selector("#system-dense li:nth-child(2)")
+    assert "<script>window.ran = 1</script>" in page.inner_text("#system-dense li:nth-child(2)")
+    assert page.evaluate("window.ran") is None and page.locator("main img, main script").count() == 0
+
+
+def test_hits_that_are_nearly_the_same_are_folded(visit):
+    page = visit("/?q=owl")
+    page.wait_for_selector("#system-dense li")
+    assert page.locator("#system-dense li").count() == 3
+    page.click("#system-dense summary")
+    assert "twin.md:0" in page.inner_text("#system-dense li:first-child details")
+
+
+def test_an_address_is_shared_and_the_way_back_works(visit):
+    page = visit("/?q=owl")
+    page.wait_for_selector("#system-dense li")
+    assert page.input_value("#query") == "owl"
+    page.fill("#query", "stone")
+    page.press("#query", "Enter")
+    page.wait_for_selector("text=No passage matches the query.")
+    page.go_back()
+    page.wait_for_selector("#system-dense mark")
+    assert page.input_value("#query") == "owl"
+
+
+def test_what_is_wrong_is_said_on_the_page(visit):
+    page = visit(f"/?q={'x' * 51}")
+    page.wait_for_selector("#status.wrong")
+    assert page.inner_text("#status") == "'query' has 51 characters, and at most 50 are read"
+
+
+def test_the_keyboard_is_enough(visit):
+    page = visit("/?q=owl")
+    page.wait_for_selector("#system-reranked li")
+
+    def place():
+        return page.evaluate("(document.activeElement.closest('section') || document.activeElement).id")
+
+    page.focus("#query")
+    for key, at in (
+        ("ArrowDown", "system-dense"), ("ArrowDown", "system-dense"), ("ArrowRight", "system-bm25"),
+        ("ArrowLeft", "system-dense"), ("ArrowUp", "system-dense"), ("ArrowUp", "query"), ("ArrowDown", "system-dense"),
+        ("/", "query"),
+    ):  # fmt: skip
+        page.keyboard.press(key)
+        assert place() == at, key
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Escape")
+    assert place() == "query" and page.input_value("#query") == "owl"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_is_read_on_a_phone_by_day_and_by_night(visit, scheme):
+    page = visit("/?q=owl", viewport={"width": 360, "height": 740}, color_scheme=scheme)
+    page.wait_for_selector("#system-hybrid li")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    boxes = [page.locator("section").nth(n).bounding_box() for n in range(3)]
+    assert boxes[0]["y"] < boxes[1]["y"] < boxes[2]["y"] and boxes[0]["width"] > 300
+    for element in ("body", "mark", ".place", "button"):
+        assert contrast(page, element) >= 4.5, element
+
+
+def contrast(page, element):
+    """WCAG's ratio of the brightness of an element's text and of what is behind it."""
+    text = page.eval_on_selector(element, "e => getComputedStyle(e).color")
+    behind = page.eval_on_selector(element, "e => getComputedStyle(e).backgroundColor")
+    if behind == "rgba(0, 0, 0, 0)":
+        behind = page.eval_on_selector("body", "e => getComputedStyle(e).backgroundColor")
+    bright, dark = sorted(map(brightness, (text, behind)), reverse=True)
+    return (bright + 0.05) / (dark + 0.05)
+
+
+def brightness(colour):
+    parts = [int(part) / 255 for part in colour.removeprefix("rgb(").removesuffix(")").split(", ")]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear))
