@@ -77,6 +77,15 @@ class Run(WorkDirectory):
         return vocabularies.load(self.vocabulary or self.corpus)
 
     @property
+    def vocab_size(self) -> int:
+        """The tokens of the vocabulary that the run trains with; of one that is yet to be trained, those it is to have.
+
+        Raises:
+          UserError: it cannot be read.
+        """
+        return len(self.load_vocabulary()) if self.vocabulary else self.holder("prepare").config.prepare.vocab_size
+
+    @property
     def sets(self) -> Path:
         """One BEIR folder per evaluation set."""
         return self.holder("sets").folder / "sets"

@@ -172,18 +172,22 @@ def test_the_card(run, tied, tmp_path):
     assert "Queries are cut to 16 tokens and documents to 40" in plain and "Trained with bfloat16" in plain
 
 
-def test_the_card_names_labelled_files(tmp_path, tied):
+def card_of(config):
+    trained_on = dict(stage._trained_on(config, config.corpus, config.pairs.files, config))
+    return stage._card(config, exported.VOCABULARY, title="x", license="", trained_on=trained_on, evaluated=[])
+
+
+def test_the_card_names_labelled_files():
     config = dpr.get_config("local")
     config.pairs.files = "/home/me/nq-train.json,more.jsonl"
-    run = Run(config, tmp_path, tied.lock)
     labelled, split = (
         "- labelled examples: nq-train.json, more.jsonl\n",
         "- questions and their documents, 80% of those of: ",
     )
-    text = stage._card(run, exported.VOCABULARY)
+    text = card_of(config)
     assert f"## Training data\n\n{labelled}\n#" in text and '- "nq-train.json"\n' in text and "/home" not in text
     config.split.set = "reqa"
-    assert f"## Training data\n\n{labelled}{split}reqa\n\n#" in stage._card(run, exported.VOCABULARY)
+    assert f"## Training data\n\n{labelled}{split}reqa\n\n#" in card_of(config)
 
 
 def test_one_tower_has_a_length_for_queries_where_that_is_another(tmp_path, tied_folder, tied, folder):
@@ -196,13 +200,12 @@ def test_one_tower_has_a_length_for_queries_where_that_is_another(tmp_path, tied
     assert "query_length" not in read(tmp_path / "equal" / "sentence_bert_config.json")  # which older versions refuse
 
 
-def test_the_card_of_a_tied_tower_tells_which_version_cuts_queries(tmp_path, tied):
+def test_the_card_of_a_tied_tower_tells_which_version_cuts_queries(tied):
     config = tied.config.copy_and_resolve_references()
-    run = Run(config, tmp_path, tied.lock)
     config.data.query_length = 48  # documents have 40
-    assert "needs sentence-transformers 6 or newer" in stage._card(run, exported.VOCABULARY)
+    assert "needs sentence-transformers 6 or newer" in card_of(config)
     config.data.query_length = 40
-    assert "6 or newer" not in stage._card(run, exported.VOCABULARY)
+    assert "6 or newer" not in card_of(config)
 
 
 @pytest.mark.parametrize(

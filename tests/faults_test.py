@@ -298,12 +298,12 @@ def test_a_damaged_stage_is_made_again(copy, whole, stage, name):
 
 
 def test_a_checkpoint_that_is_deleted_gives_way_to_another(copy):
-    (step,) = train.trained(copy, records.details(copy, "train"))
+    (step,) = train.trained(copy.folder, records.details(copy, "train"))
     shutil.rmtree(step)
     with pytest.raises(UserError, match=r"missing.*--stage=train makes it again"):
         runner.run_stage(other_settings(copy), "encode")
     runner.run_stage(copy, "train")
-    (other,) = train.trained(copy, records.details(copy, "train"))
+    (other,) = train.trained(copy.folder, records.details(copy, "train"))
     assert other.exists() and other != step
 
 

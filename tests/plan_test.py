@@ -22,8 +22,9 @@ from retrieval.recipes import examples, train_state
 from retrieval.recipes.recipe import abstract_model, recipe_of
 from retrieval.stage_outputs import Run
 from retrieval.stages import plan
-from retrieval.training import chips, sharding, work
+from retrieval.training import chips, sharding, step_memory, work
 from retrieval.training.chips import Chip
+from retrieval.training.step_memory import Memory
 from retrieval.training.work import Work
 
 needs_libtpu = pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="needs the package libtpu")
@@ -171,12 +172,12 @@ def test_the_vocabulary_is_the_one_that_the_run_trains_with(tmp_path):
     config = make_config(stages=("train",), base=str(base.folder), **{"prepare.vocab_size": 77})
     runner.open_run(base)
     run = Run(config, tmp_path / "run", lock)
-    assert plan.vocab_size(run) == 200  # yet to be trained
+    assert run.vocab_size == 200  # yet to be trained
     base.corpus.mkdir()
     WordPiece([*SPECIAL_TOKENS, "a", "b"]).save(base.corpus / "vocab.txt")
-    assert plan.vocab_size(run) == len(SPECIAL_TOKENS) + 2
+    assert run.vocab_size == len(SPECIAL_TOKENS) + 2
     with pytest.raises(UserError, match=r"vocab\.txt: no such file"):
-        plan.vocab_size(Run(make_config(vocab=str(tmp_path / "vocab.txt")), tmp_path / "other", lock))
+        _ = Run(make_config(vocab=str(tmp_path / "vocab.txt")), tmp_path / "other", lock).vocab_size
 
 
 def run_stage(folder, monkeypatch, result):
@@ -197,7 +198,7 @@ def test_the_plan_is_shown_and_in_the_record(tmp_path, monkeypatch, capsys, plan
 
 
 def test_a_plan_that_does_not_fit_says_what_would_help(tmp_path, monkeypatch, capsys, planned):
-    memory = plan.Memory(state=100_000, arguments=100_000, temporaries=3_000_000, peak=3_100_000)
+    memory = Memory(state=100_000, arguments=100_000, temporaries=3_000_000, peak=3_100_000)
     with pytest.raises(UserError, match=r"(?s)needs 0\.00 GiB.*chunk_size=8.*more chips") as error:
         run_stage(tmp_path, monkeypatch, toy(planned, memory=memory))
     assert "| fits | no |" in capsys.readouterr().out and "remat" not in str(error.value)  # it is full
@@ -210,7 +211,7 @@ def refused(message):
         def compile(self):
             raise jax.errors.JaxRuntimeError(message)
 
-    memory, text = plan._compile(Lowered(), state=2**30, batch=2**20, limit=None)
+    memory, text = step_memory.compile_step(Lowered(), state=2**30, batch=2**20, limit=None)
     assert text == ""
     return memory
 
@@ -277,23 +278,23 @@ def test_a_device_that_is_here_says_what_a_program_may_hold(planned):
 
     device = Device()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan.jax, "local_devices", lambda: [device])
-        limit = plan._limit(device)
-        assert plan._limit(object()) is None  # of a topology
-    assert plan._limit(jax.devices()[0]) is None  # a CPU
+        patch.setattr(step_memory.jax, "local_devices", lambda: [device])
+        limit = step_memory.program_limit(device)
+        assert step_memory.program_limit(object()) is None  # of a topology
+    assert step_memory.program_limit(jax.devices()[0]) is None  # a CPU
     peak = 3 * 2**18  # less than the chip has
-    memory = plan.Memory(state=1, arguments=1, temporaries=1, peak=peak, limit=limit)
+    memory = Memory(state=1, arguments=1, temporaries=1, peak=peak, limit=limit)
     assert toy(planned, memory=memory).fits is False
     assert toy(planned, memory=dataclasses.replace(memory, limit=None)).fits is True
 
 
 def test_advice_is_computed(planned):
-    memory = plan.Memory(state=8_000_000, arguments=8_000_000, temporaries=500_000, peak=8_500_000)
+    memory = Memory(state=8_000_000, arguments=8_000_000, temporaries=500_000, peak=8_500_000)
     config = make_config(**{"model.remat": "none"})
     tips = list(plan.advice(config, toy(planned, memory=memory, data=8, fsdp=1)))
     assert tips[1].startswith("config.mesh.fsdp=8: parameters and optimizer state would take about 0.00 GiB")
     assert tips[0].startswith("config.model.remat=full") and tips[-1].startswith("more chips: 10 times as many")
-    memory = plan.Memory(state=100_000, arguments=100_000, temporaries=3_000_000, peak=3_100_000)
+    memory = Memory(state=100_000, arguments=100_000, temporaries=3_000_000, peak=3_100_000)
     tips = list(plan.advice(config, toy(planned, memory=memory, data=8, fsdp=1)))
     assert not any("fsdp=" in tip for tip in tips) and any(tip.startswith("config.train.chunk_size=8:") for tip in tips)
 
@@ -310,7 +311,7 @@ def test_chunks_of_packed_lanes_are_whole_ones_for_every_device(size):
 
 
 def test_the_chunks_of_the_advice_are_such_as_a_run_can_have(planned):
-    memory = plan.Memory(state=100_000, arguments=100_000, temporaries=1_200_000, peak=1_300_000)
+    memory = Memory(state=100_000, arguments=100_000, temporaries=1_200_000, peak=1_300_000)
     config = make_config(**PACKED)
     tips = list(plan.advice(config, toy(planned, memory=memory, data=2, fsdp=1)))
     assert any(tip.startswith("config.train.chunk_size=32:") for tip in tips)

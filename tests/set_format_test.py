@@ -14,7 +14,7 @@ from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.data.sets.set_format import SETS, SetFormat, register
 from retrieval.errors import UserError
 from retrieval.stage_outputs import Run
-from retrieval.stages import sets
+from retrieval.stages import evaluate, sets
 
 
 @pytest.fixture
@@ -64,7 +64,9 @@ def test_a_set_without_judgements_cannot_be_divided(tables, tmp_path):
     config = ict_bfs_wlp.get_config()
     config.sets.faq, config.split.set = str(tmp_path / "faq.tsv"), "faq"
     (tmp_path / "faq.tsv").write_text("why\tbecause\n")
-    assert sets.has_unjudged(config) and sets.has_answers_alone(config)
+    config.evaluate.depth = 5
+    with pytest.raises(UserError, match=r"config\.evaluate\.depth=5 is too few results for the metric Answer@100"):
+        evaluate.check(config)
     with pytest.raises(UserError, match=r"config\.split\.set=faq: no passage .* is known to be right"):
         sets.check(config, has_corpus=False)
 

@@ -94,8 +94,9 @@ def check(config: ConfigDict) -> None:
         by_judgements, of_answers = metrics.by_kind(names)
     except UserError as error:
         raise UserError(f"config.evaluate.metrics: {error}") from error
-    of_answers = of_answers or (ANSWERS if sets.has_unjudged(config) else ())
-    if not (by_judgements or sets.has_answers_alone(config)):
+    is_judged = {named.form.is_judged for named in sets.formats(config)}
+    of_answers = of_answers or (ANSWERS if False in is_judged else ())
+    if not by_judgements and is_judged != {False}:
         by_judgements = [*HITS, *RANKING]
     deepest = max((*by_judgements, *of_answers), key=cutoff)
     if config.evaluate.depth < cutoff(deepest):
@@ -110,7 +111,8 @@ def evaluate(run: Run) -> dict[str, Any]:
 
     Returns what the report says about the searches.
     """
-    rows, notes, asked, search = [], {}, run.config.evaluate.metrics, _search(run)
+    rows, notes, asked = [], {}, run.config.evaluate.metrics
+    search = _search(run.config, run.holder("index").config, (details(run, "train") or {}).get("step"))
     outside = _files_by_set(set_names(run.sets), run.config.runs.files, run.config.runs.set)
     divided, held_out = examples.split_set(run), functools.partial(examples.validation, run)
     for name, files_of_set in outside.items():
@@ -130,15 +132,18 @@ def evaluate(run: Run) -> dict[str, Any]:
     return notes
 
 
-def _search(run: Run) -> _Search:
-    """How the config has every set searched."""
-    config = run.config
-    trained = details(run, "train")
+def _search(config: ConfigDict, indexed: ConfigDict, step: int | None) -> _Search:
+    """How the config has every set searched.
+
+    Args:
+      indexed: the config of the run that has the indexes.
+      step: of training; None where nothing was trained.
+    """
     return _Search(
         depth=config.evaluate.depth,
         words=config.index.words,
-        options=functools.partial(indexes.options_of, config=run.holder("index").config),
-        step=trained and trained["step"],
+        options=functools.partial(indexes.options_of, config=indexed),
+        step=step,
         unknown=config.runs.unknown,
         of_files=frozenset(file.system for file in run_files.run_files(config.runs.files)),
         fusing=fused.fusing(config.fuse),

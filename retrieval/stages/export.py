@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,8 @@ def export(run: Run) -> dict[str, Any]:
 
     A reranker is one model, a cross-encoder.
     """
-    vocabulary, config = run.load_vocabulary(), run.holder("train").config
+    vocabulary, trainer = run.load_vocabulary(), run.holder("train")
+    config = trainer.config
     # On every host, as checkpoints are read.
     if recipe_of(config).reranks:
         reranker, _, lengths = rerankers.open_reranker(run, "", "config.base")
@@ -63,7 +64,25 @@ def export(run: Run) -> dict[str, Any]:
             document_length=config.data.document_length,
         )
         kind = {"tied": config.model.tied}
-    hosts.on_first(lambda: _write(run.folder, write_model, _card(run, vocabulary)))
+
+    def write() -> None:
+        trained_on = _trained_on(
+            config,
+            trainer.holder("prepare").config.corpus,
+            trainer.holder("pairs").config.pairs.files,
+            trainer.holder("sets").config,
+        )
+        model_card = _card(
+            config,
+            vocabulary,
+            title=run.folder.resolve().name,
+            license=run.config.export.license,
+            trained_on=dict(trained_on),
+            evaluated=files.read_json(run.holder("evaluate").folder / "results.json") if results(run) else [],
+        )
+        _write(run.folder, write_model, model_card)
+
+    hosts.on_first(write)
     _log.info("export: %s/%s", run.place, FOLDER)
     return kind | {"step": record_of(run, "train")["details"]["step"]}
 
@@ -148,42 +167,57 @@ def _write_tower(
     tokenizer_files.write_tokenizer(folder, vocabulary, length=length, types=types)
 
 
-def _card(run: Run, vocabulary: Vocabulary) -> str:
-    config = run.holder("train").config
-    data = dict(_data(run))
-    lengths = config.data.query_length, config.data.document_length
-    evaluated = files.read_json(run.holder("evaluate").folder / "results.json") if results(run) else []
-    start = {"parameters from": _names(config.train.init_from)} if config.train.init_from else {}
-    reranks = recipe_of(config).reranks
+def _card(
+    trained: ConfigDict,
+    vocabulary: Vocabulary,
+    *,
+    title: str,
+    license: str,
+    trained_on: Mapping[str, list[str]],
+    evaluated: Sequence[Mapping[str, Any]],
+) -> str:
+    """The text of the model card.
+
+    Args:
+      trained: the config that the model was trained with.
+      trained_on: as `_trained_on` gives it.
+      evaluated: rows of `results.json`.
+    """
+    lengths = trained.data.query_length, trained.data.document_length
+    start = {"parameters from": _names(trained.train.init_from)} if trained.train.init_from else {}
+    reranks = recipe_of(trained).reranks
     return card.model_card(
         card.RERANKER if reranks else card.TOWERS,
-        title=run.folder.resolve().name,
-        license=run.config.export.license,
-        datasets=[name for names in data.values() for name in names],
-        data=[f"{what}: {', '.join(map(display.inline, names))}" for what, names in (data | start).items()],
+        title=title,
+        license=license,
+        datasets=[name for names in trained_on.values() for name in names],
+        data=[f"{what}: {', '.join(map(display.inline, names))}" for what, names in {**trained_on, **start}.items()],
         notes=[
-            *(_notes_of_reranker(*lengths) if reranks else _notes_of_towers(*lengths, tied=config.model.tied)),
-            *_notes(vocabulary, config.model.dtype),
+            *(_notes_of_reranker(*lengths) if reranks else _notes_of_towers(*lengths, tied=trained.model.tied)),
+            *_notes(vocabulary, trained.model.dtype),
         ],
-        settings=dict(_settings(config)),
+        settings=dict(_settings(trained)),
         results=[{**row, "seconds": None} for row in evaluated],  # of the machine, not of the model
     )
 
 
-def _data(run: Run) -> Iterator[tuple[str, list[str]]]:
-    """What the towers were trained on, by names that say nothing of the machine where they were."""
-    trainer = run.holder("train")
-    config = trainer.config
-    if examples.unlabelled(config):
-        yield "corpus", _names(trainer.holder("prepare").config.corpus)
-    if examples.labelled(config):
-        if labelled := trainer.holder("pairs").config.pairs.files:
-            yield "labelled examples", _names(labelled)
-        sets = trainer.holder("sets").config
-        if not sets.split.set:
-            return
-        share = f"questions and their documents, {sets.split.ratio:.0%} of those of"
-        yield share, _names(sets.sets.get(sets.split.set) or sets.split.set)
+def _trained_on(
+    trained: ConfigDict, corpus: str, pair_files: str, divided: ConfigDict
+) -> Iterator[tuple[str, list[str]]]:
+    """What the towers were trained on, by names that say nothing of the machine where they were.
+
+    Args:
+      trained: the config that they were trained with.
+      divided: the config of the run that has the evaluation sets, one of which may be divided for training.
+    """
+    if examples.unlabelled(trained):
+        yield "corpus", _names(corpus)
+    if examples.labelled(trained):
+        if pair_files:
+            yield "labelled examples", _names(pair_files)
+        if name := divided.split.set:
+            share = f"questions and their documents, {divided.split.ratio:.0%} of those of"
+            yield share, _names(divided.sets.get(name) or name)
 
 
 def _names(value: Any) -> list[str]:
@@ -226,11 +260,11 @@ def _notes(vocabulary: Vocabulary, dtype: str) -> list[str]:
     return notes
 
 
-def _settings(config: ConfigDict) -> Iterator[tuple[str, Any]]:
+def _settings(trained: ConfigDict) -> Iterator[tuple[str, Any]]:
     """What the towers depend on, without the paths of a machine."""
-    yield "seed", config.seed
+    yield "seed", trained.seed
     for group in ("model", "data", "train"):
-        fields = getattr(config, group).to_dict()
+        fields = getattr(trained, group).to_dict()
         yield from ((f"{group}.{name}", value) for name, value in fields.items() if name != "init_from")
 
 

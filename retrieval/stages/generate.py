@@ -15,9 +15,8 @@ from retrieval.errors import UserError, unknown_name
 from retrieval.models.encoder_decoder import EncoderDecoder
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import published_writer, writer
-from retrieval.recipes.initial_parameters import check_vocabulary, load_parameters
 from retrieval.recipes.published_writer import PublishedWriter
-from retrieval.recipes.recipe import recipe_of
+from retrieval.recipes.trained_model import Trained, check_kind, open_trained
 from retrieval.recipes.writer import SAMPLE, WAYS, Decoding, Writer, WrittenText
 from retrieval.search.expansions import Expansion, to_line
 from retrieval.stage_outputs import Run
@@ -57,10 +56,17 @@ declare(
 
 def generate(run: Run) -> dict[str, Any]:
     """Writes `generated/NAME.jsonl` for every collection; returns the counts of each."""
-    write = functools.cache(functools.partial(_writer, run))
-    make = functools.partial(_lines, write=lambda passages: write().write(passages))
-    folder, size = run.folder / GENERATED, run.config.generate.shard_size
-    chosen = _chosen(collections(run), run.config.generate.collections)
+    config, fields = run.config, run.config.generate
+
+    @functools.cache
+    def writer_of_run() -> Writer | PublishedWriter:  # none where all is written
+        if fields.model:
+            return PublishedWriter(Path(fields.model), _decoding(fields, config.seed), config.data.document_length)
+        return _writer(open_trained(run), fields, config.seed)
+
+    make = functools.partial(_lines, write=lambda passages: writer_of_run().write(passages))
+    folder, size = run.folder / GENERATED, fields.shard_size
+    chosen = _chosen(collections(run), fields.collections)
     return {item.name: _generate(item, folder / f"{item.name}.jsonl", size, make) for item in chosen}
 
 
@@ -91,17 +97,11 @@ def _lines(passages: Sequence[Candidate], write: Write) -> Lines:
     return Lines(lines, counts)
 
 
-def _writer(run: Run) -> Writer | PublishedWriter:
-    """The published model that the config names, or the trained one of the run or of its base."""
-    if folder := run.config.generate.model:
-        decoding = _decoding(run.config.generate, run.config.seed)
-        return PublishedWriter(Path(folder), decoding, run.config.data.document_length)
-    holder, vocabulary = run.holder("train").folder, run.load_vocabulary()
-    check_vocabulary(run, holder, "config.base")
-    config, model = load_parameters(holder, len(vocabulary), run.config.mesh)
-    assert isinstance(model, EncoderDecoder), "`check` refuses others"
-    decoding = _decoding(run.config.generate, run.config.seed, config.data.query_length - 1)
-    return Writer(config, vocabulary, model, decoding, run.config.generate.batch_size)
+def _writer(trained: Trained, fields: ConfigDict, seed: int) -> Writer:
+    """What writes with a trained model, as `config.generate` says."""
+    assert isinstance(trained.model, EncoderDecoder), "`check` refuses others"
+    decoding = _decoding(fields, seed, trained.config.data.query_length - 1)
+    return Writer(*trained, decoding, fields.batch_size)
 
 
 def _decoding(fields: ConfigDict, seed: int, most: int = published_writer.TOKENS) -> Decoding:
@@ -142,13 +142,8 @@ def check(run: Run) -> None:
         published_writer.check(Path(folder), _decoding(run.config.generate, run.config.seed).tokens)
         return
     run.check_vocabulary()
-    holder = run.holder("train")
-    trained = run.config if holder.folder == run.folder else holder.config
-    if recipe_of(trained).kind != "generation":
-        raise UserError(
-            f"stage 'generate' needs a model that writes, and {holder.place} has {recipe_of(trained).label}: set "
-            "config.recipe=seq2seq, or config.base to a run of one"
-        )
+    check_kind(run, "generation", "stage 'generate' needs a model that writes", "seq2seq")
+    trained = run.holder("train").config
     most = trained.data.query_length - 1
     if run.config.generate.tokens > most:
         raise UserError(

@@ -21,9 +21,10 @@ from retrieval.errors import UserError
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline.records import details, read_record, record_of
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes import examples, initial_parameters
+from retrieval.recipes import examples
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, query_tokens
+from retrieval.recipes.trained_model import Trained, open_trained
 from retrieval.search.index_kind import EXACT, INDEXES, IndexKind, Options
 from retrieval.stage_outputs import Run
 from retrieval.stages import hard_negatives, indexes, sets
@@ -55,11 +56,15 @@ def mine(run: Run) -> dict[str, Any]:
     """
     config, source, name = run.config, run.before("mine"), examples.divided_set(run)
     kind, mining = INDEXES[config.mine.system], hard_negatives.mining_of(config)
-    _check_candidates(run, source, name)
-    file = run.sets / name / "corpus.jsonl"
+    file, searched = run.sets / name / "corpus.jsonl", source.holder(needs(config)[-1])
+    if _candidates(read_record(run, "sets"), name) != _candidates(read_record(searched, "sets"), name):
+        raise UserError(
+            f"{searched.folder}: its index is over other candidates than {file.parent}; use a config.base with the "
+            "same config.sets"
+        )
     with hard_negatives.open_questions(run.training, file, needs_answers=mining.answers) as (questions, candidates):
         texts = [question.text for question in questions]
-        queries = texts if kind.of_words else _embedded(run, source.holder("train").folder, texts)
+        queries = texts if kind.of_words else _embedded(open_trained(source), source.holder("train").folder, texts)
         options_of = functools.partial(indexes.options_of, config=source.holder("index").config)
         search = _search(kind, open_collection(source, name), options_of, config.evaluate.depth)
         mined = hard_negatives.mine(mining, questions, candidates, search, queries)
@@ -126,7 +131,7 @@ def check_questions(run: Run) -> None:
             "evaluation set to divide, such as reqa"
         )
     written = (run.training / beir.ANSWERS).is_file()
-    if run.config.mine.answers and not (written or sets.has_answers(run.holder("sets").config, name)):
+    if run.config.mine.answers and not (written or sets.has_answers(sets.formats(run.holder("sets").config), name)):
         raise UserError(
             f"config.mine.answers=True: the questions of set '{name}' have no answers; those of reqa and nq have, of "
             f"DPR's JSON, and of a BEIR folder with {beir.ANSWERS}: set config.mine.answers=False, or split another set"
@@ -138,16 +143,9 @@ def check_questions(run: Run) -> None:
         )
 
 
-def _check_candidates(run: Run, source: Run, name: str) -> None:
-    """The index is over the candidates of the set as this run has it."""
-    last = needs(run.config)[-1]
-    theirs, file = source.holder(last), f"sets/{name}/corpus.jsonl"
-    ours, there = ((read_record(of, "sets") or {}).get("outputs", {}).get(file) for of in (run, theirs))
-    if ours != there:
-        raise UserError(
-            f"{theirs.folder}: its index is over other candidates than {run.sets / name}; use a config.base with the "
-            "same config.sets"
-        )
+def _candidates(record: dict[str, Any] | None, name: str) -> str | None:
+    """The SHA-256 of a set's candidates, by the record of the stage `sets`."""
+    return (record or {}).get("outputs", {}).get(f"sets/{name}/corpus.jsonl")
 
 
 def _search(
@@ -168,13 +166,11 @@ def _search(
     return indexes.open_dense(kind, collection, options_of(kind), depth).search
 
 
-def _embedded(run: Run, trained: Path, texts: list[str]) -> np.ndarray:
-    """Questions [Q, E] as the model embeds them whose candidates are searched."""
-    vocabulary = run.load_vocabulary()
-    initial_parameters.check_vocabulary(run, trained, "config.base")
-    config, towers = initial_parameters.load_parameters(trained, len(vocabulary), run.config.mesh)
+def _embedded(trained: Trained, folder: Path, texts: list[str]) -> np.ndarray:
+    """Questions [Q, E] as the model of a work directory embeds them, whose candidates are searched."""
+    config, vocabulary, towers = trained
     if not isinstance(towers, TwoTower):
-        raise UserError(f"{trained}: a masked language model has no towers to mine with: another config.base")
+        raise UserError(f"{folder}: a masked language model has no towers to mine with: another config.base")
     embedder = Embedder(config, vocabulary, local_mesh(config))
     tower = embedder.queries(parameters_of(towers))
     return embedder.embed_rows(tower, query_tokens(config, vocabulary, texts))

@@ -18,7 +18,7 @@ from retrieval.errors import UserError
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.stage_outputs import Run
 from retrieval.stages import labelled_groups
-from retrieval.stages.teacher import scores_file as teacher_scores_of
+from retrieval.stages.teacher import scores_file
 
 _log = logging.getLogger(__name__)
 
@@ -87,7 +87,8 @@ def teacher_file(run: Run) -> Path | None:
     """The scores of a teacher: those that the config names, or those of the stage `teacher`; None without one."""
     if run.config.pairs.teacher:
         return Path(run.config.pairs.teacher)
-    return teacher_scores_of(run)
+    teacher = run.holder("teacher")
+    return scores_file(teacher.folder) if "teacher" in teacher.config.stages else None
 
 
 def inputs(run: Run) -> Sequence[Path]:

@@ -9,7 +9,6 @@ import importlib.util
 import logging
 import math
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -25,20 +24,13 @@ from retrieval.recipes import examples, train_state
 from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model, check_recipe, recipe_of
 from retrieval.stage_outputs import Run
-from retrieval.training import chips, collectives, cycles, sharding, work
+from retrieval.training import chips, collectives, cycles, sharding, step_memory, work
 from retrieval.training.chips import Chip
+from retrieval.training.step_memory import Memory
 from retrieval.training.work import Work
 
 _log = logging.getLogger(__name__)
 
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_SIZE = r"([\d.]+)([KMGT]?)"
-# How compilers say that a step is too large, with the bytes that it takes and those that there are.
-_ALL_OF_IT = re.compile(rf"Used {_SIZE} of {_SIZE} hbm", re.IGNORECASE)
-_TEMPORARIES = re.compile(rf"temporaries \({_SIZE}\) exceeds available HBM \({_SIZE}\)", re.IGNORECASE)
-_OUT_OF_MEMORY = re.compile(
-    r"RESOURCE_EXHAUSTED|out of memory|HbmOom|exceed\w* (the )?(available|hbm|memory|capacity)", re.IGNORECASE
-)
 # libtpu would ask the cloud about this machine, print errors where nobody answers, and let one process in at a time.
 _NO_TPU_HERE = {
     "TPU_SKIP_MDS_QUERY": "1",
@@ -52,28 +44,6 @@ declare(
     "plan",
     topology=Field("", TEXT, "TPU topology to compile for, such as v5e:4x8 or v4:2x2x4; '': the devices here"),
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Memory:
-    """Bytes on a device.
-
-    Attributes:
-      state: parameters and what the optimizer keeps for them.
-      arguments: state and batch.
-      temporaries: None where the compiler refused the step and did not say.
-      peak: the most that is held at a time, with the arguments; None where the compiler refused the step and did not
-        say.
-      limit: what a program may hold, as the compiler says where it refuses one, or a device that is here; None else.
-      refusal: what the compiler said when it gave up, as its program would need more than there is; empty else.
-    """
-
-    state: int
-    arguments: int
-    temporaries: int | None
-    peak: int | None
-    limit: int | None = None
-    refusal: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,7 +159,7 @@ def plan(run: Run) -> dict[str, Any]:
         hold the step; the message says what would make it fit.
     """
     config = run.config
-    result = make_plan(config, vocab_size(run), topology_devices(config.plan.topology))
+    result = make_plan(config, run.vocab_size, topology_devices(config.plan.topology))
     rows = result.table()
     print(display.markdown(["plan", config.plan.topology or "the devices here"], rows))
     files.write_json(
@@ -219,7 +189,9 @@ def make_plan(
         useful = train_state.useful_flops(config, size, state, batch)
         _log.info("plan: compiling for %d devices, which takes minutes for a large model", mesh.size)
         lowered = traced.lower(lowering_platforms=(_platform(devices[0]),))
-        memory, text = _compile(lowered, _bytes(state), _bytes(batch), _limit(devices[0]))
+        memory, text = step_memory.compile_step(
+            lowered, step_memory.bytes_of(state), step_memory.bytes_of(batch), step_memory.program_limit(devices[0])
+        )
     return Plan(
         devices[0].device_kind,
         chip,
@@ -326,77 +298,11 @@ def _shortage(plan: Plan) -> str:
     return f"the step needs {_gib(plan.memory.peak)} on a device that has {_gib(plan.room)} for it"
 
 
-def _limit(device: sharding.Device) -> int | None:
-    """What a program may hold on a device, where that is here and says so: JAX takes a share of a GPU's memory."""
-    here = device in jax.local_devices()  # one of a topology has no memory to ask about
-    return (device.memory_stats() or {}).get("bytes_limit") if here else None
-
-
-def _compile(lowered: Any, state: int, batch: int, limit: int | None) -> tuple[Memory, str]:
-    """The memory of a step, also where the compiler refuses it, and the compiled program's text.
-
-    The text is empty where the compiler refuses the step, or where JAX cannot read its program.
-
-    Args:
-      state: bytes of it on a device; `batch` as well.
-      limit: what the device itself says.
-    """
-    try:
-        compiled = lowered.compile()
-    except jax.errors.JaxRuntimeError as error:
-        if not _OUT_OF_MEMORY.search(str(error)):
-            raise
-        return _refused(str(error), state, state + batch, limit), ""
-    analysis = compiled.memory_analysis()
-    arguments, temporaries = analysis.argument_size_in_bytes, analysis.temp_size_in_bytes
-    held = arguments + analysis.output_size_in_bytes - analysis.alias_size_in_bytes + temporaries
-    return Memory(state, arguments, temporaries, held, limit), _text(compiled)
-
-
-def _text(compiled: Any) -> str:
-    try:
-        return compiled.as_text()
-    except jax.errors.JaxRuntimeError as error:  # of libtpu 0.0.52 for a v6e: jaxlib 0.10.2 is older
-        _log.warning("plan: traffic between chips is not counted, JAX cannot read the compiled program: %s", error)
-        return ""
-
-
-def _refused(message: str, state: int, arguments: int, limit: int | None) -> Memory:
-    """What a compiler's refusal tells; it has several wordings, some without numbers."""
-    words = " ".join(message.split())[:300]
-    if match := _ALL_OF_IT.search(message):
-        peak, limit = _sizes(match)
-        return Memory(state, arguments, None, peak, limit, words)
-    if match := _TEMPORARIES.search(message):
-        temporaries, limit = _sizes(match)
-        return Memory(state, arguments, temporaries, arguments + temporaries, limit, words)
-    return Memory(state, arguments, None, None, limit, words)
-
-
-def _sizes(match: re.Match) -> list[int]:
-    """The two sizes of a message, in bytes."""
-    return [int(float(match[at]) * _UNITS[match[at + 1].upper()]) for at in (1, 3)]
-
-
 def _chips(devices: Iterable[sharding.Device]) -> list[int]:
     """The number of the chip of each device; the cores of a TPU's chip have the same coordinates."""
     places = [getattr(device, "coords", None) for device in devices]
     known = {place: number for number, place in enumerate(dict.fromkeys(map(str, places)))}
     return list(range(len(places))) if None in places else [known[str(place)] for place in places]
-
-
-def _bytes(tree: Any) -> int:
-    """Bytes of arrays on a device."""
-    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-
-
-def vocab_size(run: Run) -> int:
-    """The tokens of the vocabulary that the run trains with; of one that is yet to be trained, those it is to have.
-
-    Raises:
-      UserError: it cannot be read.
-    """
-    return len(run.load_vocabulary()) if run.vocabulary else run.holder("prepare").config.prepare.vocab_size
 
 
 def _platform(device: sharding.Device) -> str:

@@ -21,10 +21,10 @@ from retrieval.errors import UserError, unknown_name
 from retrieval.pipeline.records import is_done
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.stage_outputs import Run
+from retrieval.stages.collection import CORPUS
 
 _log = logging.getLogger(__name__)
 
-CORPUS = "corpus"  # what the embeddings and the indexes of the prepared corpus are called
 _PART = 2000  # texts whose tokens are counted at a time: of documents, some hundred megabytes
 
 declare(
@@ -137,19 +137,9 @@ def check(config: ConfigDict, has_corpus: bool) -> None:
     _check_divided(config.split.set, dict(is_judged), has_base=bool(config.base))
 
 
-def has_answers(config: ConfigDict, name: str) -> bool:
-    """Whether the questions of a judged evaluation set that a config names have answers."""
-    return any(form.has_answers(name, value, options) for form, value, options in formats(config))
-
-
-def has_unjudged(config: ConfigDict) -> bool:
-    """Whether a config names an evaluation set without judgements, whose questions have answers alone."""
-    return not all(named.form.is_judged for named in formats(config))
-
-
-def has_answers_alone(config: ConfigDict) -> bool:
-    """Whether a config names sets without judgements and no other evaluation set."""
-    return has_unjudged(config) and not any(named.form.is_judged for named in formats(config))
+def has_answers(named: Sequence[NamedSets], name: str) -> bool:
+    """Whether the questions of a judged evaluation set have answers."""
+    return any(form.has_answers(name, value, options) for form, value, options in named)
 
 
 def _check_divided(name: str, is_judged: dict[str, bool], has_base: bool) -> None:

@@ -18,8 +18,9 @@ from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.text import Text, first
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes import initial_parameters
+from retrieval.recipes.initial_parameters import check_towers
 from retrieval.recipes.recipe import build_model
+from retrieval.recipes.trained_model import open_trained
 from retrieval.stage_outputs import Run
 from retrieval.stages.collection import CORPUS, open_collection
 
@@ -59,13 +60,13 @@ def similarity(run: Run) -> dict[str, Any]:
     Raises:
       UserError: the corpus has too few texts of a length.
     """
-    settings, vocabulary = run.config.similarity, run.load_vocabulary()
-    longest = run.holder("train").config.data.document_length
+    settings = run.config.similarity
+    config, vocabulary, trained = open_trained(run)
+    longest = config.data.document_length
     passages = itertools.islice(open_collection(run, CORPUS).candidates(), _TEXTS)
     texts = [vocabulary.single(ids, longest) for ids in vocabulary.encode_batch([item.text for item in passages])]
     passage = run.holder("prepare").config.prepare.longest_passage
     lengths = sorted(settings.lengths) or default_lengths(longest, passage)
-    config, trained = initial_parameters.load_parameters(run.holder("train").folder, len(vocabulary), run.config.mesh)
     cosines = {
         name: similarity_by_length(_embed(model), texts, lengths, settings.pairs, run.config.seed)
         for name, model in (("trained", trained), ("untrained", build_model(config, len(vocabulary))))
@@ -116,7 +117,7 @@ STAGES.register(
     "similarity",
     Stage(
         similarity,
-        check=(check, initial_parameters.check_towers),
+        check=(check, check_towers),
         reads="checkpoint, passages",
         writes="`similarity.json`; prints how alike random texts are to the encoder, by length",
         uses=("seed", "data.document_length"),

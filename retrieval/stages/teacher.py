@@ -35,14 +35,13 @@ declare(
 )
 
 
-def scores_file(run: Run) -> Path | None:
-    """The file of the scores that the stage has written; None where the run and its base have no such stage."""
-    holder = run.holder("teacher")
-    return holder.folder / FOLDER / "scores.jsonl" if "teacher" in holder.config.stages else None
+def scores_file(folder: Path) -> Path:
+    """The file of the scores in a work directory, which `teacher_scores` describes."""
+    return folder / FOLDER / "scores.jsonl"
 
 
 def teach(run: Run) -> dict[str, Any]:
-    """Writes `teacher/scores.jsonl`, which `teacher_scores` describes; returns how many pairs it has."""
+    """Writes `teacher/scores.jsonl`; returns how many pairs it has."""
     folder, fields = run.folder / FOLDER, run.config.teacher
     folder.mkdir(exist_ok=True)
     scorer = Scorer(run.config, rerankers.open_reranker(run, fields.model, _MODEL), fields.shard_size)
@@ -51,7 +50,7 @@ def teach(run: Run) -> dict[str, Any]:
         total = sum(len(group.positives) + len(group.negatives) for group in groups)
         scores_P, seconds = scorer.score(folder / "scores", queries, _pairs(groups), total, lambda text: text)
         scored = ((queries[place], text, float(score)) for (place, text), score in zip(_pairs(groups), scores_P))
-        hosts.on_first(lambda: teacher_scores.write(folder / "scores.jsonl", scored))
+        hosts.on_first(lambda: teacher_scores.write(scores_file(run.folder), scored))
     _log.info("teacher: %d pairs of %d queries", total, len(queries))
     return {"pairs": total, "queries": len(queries), "seconds per pair": round(seconds, 6)}
 
@@ -76,15 +75,6 @@ def check_settings(config: ConfigDict) -> None:
         )
 
 
-def check(run: Run) -> None:
-    """Checks that the teacher is a reranker.
-
-    Raises:
-      UserError: it is none.
-    """
-    rerankers.check(run, run.config.teacher.model, _MODEL)
-
-
 def inputs(run: Run) -> Sequence[Path]:
     """The labelled examples, and what tells whether the teacher has changed."""
     return [*labelled_groups.inputs(run), *rerankers.inputs(run, run.config.teacher.model, _MODEL)]
@@ -95,7 +85,7 @@ STAGES.register(
     Stage(
         teach,
         check_settings=(check_settings,),
-        check=(check,),
+        check=(lambda run: rerankers.check(run, run.config.teacher.model, _MODEL),),
         reads="`training/`, `negatives/`, labelled examples, a reranker",
         writes="`teacher/scores.jsonl`: the reranker's score of every labelled pair",
         settings=("teacher", "split", *_PAIRS, "data.query_length", "data.document_length", "model.dtype"),

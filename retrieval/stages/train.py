@@ -23,7 +23,6 @@ from retrieval.runtime.mirror import Mirror
 from retrieval.stage_outputs import Run
 from retrieval.stages import metric_writers, mine, refresh
 from retrieval.stages.pairs import teacher_file
-from retrieval.stages.plan import vocab_size
 from retrieval.stages.refresh_kind import REFRESHES, kind_of
 from retrieval.stages.versions import Versions
 from retrieval.training import chips, loop, sharding
@@ -97,7 +96,7 @@ def train(run: Run) -> dict[str, Any]:
                     progress,
                     checkpointer,
                     recipe_of(config).watched(writer),
-                    _settings(run),
+                    _settings(config, run.folder),
                     validate=validate,
                     stops_at=stops_at,
                     cost=cost,
@@ -140,22 +139,21 @@ def _copied_up(folder: Path, mirror: Mirror | None) -> Iterator[Follower | None]
             mirror.up([BAD_BATCHES])
 
 
-def trained(run: Run, details: dict[str, Any]) -> list[Path]:
-    """The folder of the step that other stages read."""
-    return [run.folder / "checkpoints" / str(details["step"])]
+def trained(folder: Path, details: dict[str, Any]) -> list[Path]:
+    """The folder of the step that other stages read, of a work directory."""
+    return [folder / "checkpoints" / str(details["step"])]
 
 
-def _settings(run: Run) -> loop.Settings:
-    config = run.config
+def _settings(config: ConfigDict, folder: Path) -> loop.Settings:
     return loop.Settings(
         steps=config.train.steps,
         log_every=config.loop.log_every,
         checkpoint_every=config.loop.checkpoint_every,
         validate_every=config.loop.validate_every,
         refresh_every=config.mine.refresh_every,
-        bad_batches=run.folder / BAD_BATCHES,
+        bad_batches=folder / BAD_BATCHES,
         trace_steps=_trace_steps(config.profile.steps, config.train.steps),
-        trace=run.folder / "profile",
+        trace=folder / "profile",
     )
 
 
@@ -210,7 +208,7 @@ def check_model(run: Run) -> None:
     abstract_batch(config, mesh)
     recipe_of(config).check_chunks(mesh.size)
     if config.mesh.rules:
-        params = parameters_of(abstract_model(config, vocab_size(run)))
+        params = parameters_of(abstract_model(config, run.vocab_size))
         shardings_of(params, config, mesh)
         sharding.check_rules(params, config.mesh.rules)
     initial_parameters.check_start(run)
@@ -319,7 +317,7 @@ STAGES.register(
         fetch=initial_parameters.fetch_start,
         wants=("sets",),
         leaves=(*FOLLOWED, BAD_BATCHES, "profile"),
-        sealed=trained,
+        sealed=lambda run, details: trained(run.folder, details),
         fixed=True,
         grows=("train.steps",),
         everywhere=True,

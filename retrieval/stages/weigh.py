@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ml_collections import ConfigDict
+
 from retrieval.config.fields import SWITCH, Field, declare, whole
 from retrieval.data.sets.beir import Candidate
-from retrieval.errors import UserError
 from retrieval.models.deepct import DeepCT
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes.initial_parameters import check_vocabulary, load_parameters
-from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.term_weigher import Scale, TermWeigher
+from retrieval.recipes.trained_model import Trained, check_kind, open_trained
 from retrieval.stage_outputs import Run
 from retrieval.stages import passage_lines
 from retrieval.stages.collection import collections, of_pairs
@@ -36,13 +36,14 @@ declare(
 
 def weigh(run: Run) -> dict[str, Any]:
     """Writes `term_weights/NAME.jsonl` for every collection; returns the counts of each."""
-    weigher = functools.cache(functools.partial(_weigher, run))
+    fields, counts = run.config.weigh, {}
+    weigher = functools.cache(lambda: _weigher(open_trained(run), fields))  # none where all is weighed
     make = functools.partial(_lines, weigh=lambda passages: weigher().weigh(passages))
-    size, counts = run.config.weigh.shard_size, {}
     for item in collections(run):
         path = run.folder / FOLDER / f"{item.name}.jsonl"
-        counts[item.name] = own = passage_lines.write(path, item, size, make)
-        _log.info("%s: %s", path.name, ", ".join(f"{what} {number:,}" for what, number in own.items()))
+        counts[item.name] = passage_lines.write(path, item, fields.shard_size, make)
+        numbers = (f"{what} {number:,}" for what, number in counts[item.name].items())
+        _log.info("%s: %s", path.name, ", ".join(numbers))
     return counts
 
 
@@ -55,35 +56,20 @@ def _lines(passages: Sequence[Candidate], weigh: Callable[[Sequence[Candidate]],
     return Lines(lines, Counter({KEPT: sum(map(len, frequencies)), WITHOUT: sum(not words for words in frequencies)}))
 
 
-def _weigher(run: Run) -> TermWeigher:
-    holder, vocabulary = run.holder("train").folder, run.load_vocabulary()
-    check_vocabulary(run, holder, "config.base")
-    config, model = load_parameters(holder, len(vocabulary), run.config.mesh)
-    assert isinstance(model, DeepCT), "`check` refuses others"
-    own = run.config.weigh
-    return TermWeigher(config, vocabulary, model, Scale(own.scale, own.square_root), own.batch_size)
-
-
-def check(run: Run) -> None:
-    """Checks that the model of the run weighs words.
-
-    Raises:
-      UserError: it does not.
-    """
-    holder = run.holder("train")
-    trained = run.config if holder.folder == run.folder else holder.config
-    if recipe_of(trained).kind != "terms":
-        raise UserError(
-            f"stage 'weigh' needs a model that weighs words, and {holder.place} has {recipe_of(trained).label}: set "
-            "config.recipe=deepct, or config.base to a run of one"
-        )
+def _weigher(trained: Trained, fields: ConfigDict) -> TermWeigher:
+    """What weighs words with a trained model, as `config.weigh` says."""
+    assert isinstance(trained.model, DeepCT), "the stage's check refuses others"
+    return TermWeigher(*trained, Scale(fields.scale, fields.square_root), fields.batch_size)
 
 
 STAGES.register(
     "weigh",
     Stage(
         weigh,
-        check=(check, Run.check_vocabulary),
+        check=(
+            lambda run: check_kind(run, "terms", "stage 'weigh' needs a model that weighs words", "deepct"),
+            Run.check_vocabulary,
+        ),
         reads="checkpoint, sets, passages",
         writes="`term_weights/NAME.jsonl`: how often each word of a passage counts",
         settings=("weigh", "encode.corpus"),
