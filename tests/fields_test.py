@@ -16,7 +16,7 @@ def own_fields(monkeypatch):
 
 
 def test_defaults_are_nested():
-    assert fields.nested() == {"seed": 0, "train": {"adam": {"beta": 0.9}, "loss": "triplet"}}
+    assert fields.nested(fields.defaults()) == {"seed": 0, "train": {"adam": {"beta": 0.9}, "loss": "triplet"}}
 
 
 def test_a_field_is_declared_once():
@@ -37,13 +37,13 @@ def test_a_field_is_declared_once():
     ],
 )
 def test_what_does_not_fit_is_named_with_what_is_needed(values, message):
-    whole_config = values if values == {"seed": 0} else _merged(fields.nested(), values)
+    whole_config = values if values == {"seed": 0} else _merged(fields.nested(fields.defaults()), values)
     with pytest.raises(UserError, match=message):
         fields.check(whole_config)
 
 
 def test_the_defaults_fit():
-    fields.check(fields.nested())
+    fields.check(fields.nested(fields.defaults()))
 
 
 def _merged(old, new):

@@ -14,7 +14,18 @@ from retrieval.pipeline.stage import STAGES
 ROOMS = ("data", "models", "training", "search", "evaluation")
 SHARED = tuple(
     f"retrieval.{name}"
-    for name in ("accents", "arrays", "config.fields", "errors", "files", "hashing", "registry", "runtime", "terminal")
+    for name in (
+        "accents",
+        "arrays",
+        "config.fields",
+        "errors",
+        "files",
+        "hashing",
+        "libraries",
+        "registry",
+        "runtime",
+        "terminal",
+    )
 )
 
 

@@ -9,7 +9,7 @@ from support.devices import assert_same_on_any_mesh
 from support.tiny_pairs import spread
 
 from configs import repbert
-from retrieval.data.examples import features
+from retrieval.data.examples import feature_lengths, features
 from retrieval.data.examples.batches import Batches
 from retrieval.data.examples.seqio_tasks import register
 from retrieval.data.examples.task_kind import Stored
@@ -158,7 +158,9 @@ def batches_of(folder, vocabulary, count):
     name, _ = register(stored, vocabulary, {"pairs": 1.0}, shuffle_buffer=1, negatives=1)
     converter = features.TwoTowerConverter(vocabulary.sep_id)
     sharding = SingleDeviceSharding(jax.devices()[0])
-    batches = Batches(name, features.pair_lengths(8, 8, 1), converter, batch_size=4, lanes=4, seed=0, sharding=sharding)
+    batches = Batches(
+        name, feature_lengths.pair_lengths(8, 8, 1), converter, batch_size=4, lanes=4, seed=0, sharding=sharding
+    )
     return [{name: np.asarray(values) for name, values in next(batches).items()} for _ in range(count)]
 
 

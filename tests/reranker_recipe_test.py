@@ -12,7 +12,7 @@ from conftest import REPOSITORY
 from flax import nnx
 
 from configs import monobert
-from retrieval.data.examples import features
+from retrieval.data.examples import feature_lengths, features
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
@@ -63,7 +63,7 @@ def converted(*examples):
             "log_q": tf.TensorSpec([None], tf.float32),
         },
     )
-    return list(converter(dataset, features.pair_lengths(6, 14, 2)).as_numpy_iterator())
+    return list(converter(dataset, feature_lengths.pair_lengths(6, 14, 2)).as_numpy_iterator())
 
 
 def tokens(ids):

@@ -29,7 +29,8 @@ from configs import ict_bfs_wlp
 from retrieval import files, main
 from retrieval.data.corpora import articles, sources, tfds_source, wikipedia
 from retrieval.data.examples import batches, seqio_tasks
-from retrieval.data.examples.features import TwoTowerConverter, pair_lengths
+from retrieval.data.examples.feature_lengths import pair_lengths
+from retrieval.data.examples.features import TwoTowerConverter
 from retrieval.data.examples.packing import PackedLane, Packing, rows_for
 from retrieval.data.examples.task_kind import Stored
 from retrieval.data.labelled import pair_shards

@@ -15,7 +15,7 @@ from flax import nnx
 from support import tiny
 
 from retrieval import files
-from retrieval.data.examples import features, seqio_tasks
+from retrieval.data.examples import feature_lengths, features, seqio_tasks
 from retrieval.data.examples.task_kind import Stored
 from retrieval.errors import UserError
 from retrieval.models.encoder_decoder import teacher_forced
@@ -81,7 +81,7 @@ def test_an_example_is_a_passage_and_its_query(trained):
     vocabulary = trained.load_vocabulary()
     stored = Stored(trained.corpus, {"tasks": {}}, trained.pairs)
     name, sizes = seqio_tasks.register(stored, vocabulary, {"doc2query": 1.0})
-    lengths = features.generation_lengths(48, 16)
+    lengths = feature_lengths.generation_lengths(48, 16)
     dataset = seqio.TaskRegistry.get(name).get_dataset(lengths, shuffle=False, num_epochs=1, seed=0)
     examples = [
         tuple(vocabulary.decode(example[part]) for part in ("source", "target"))

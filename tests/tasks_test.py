@@ -15,7 +15,7 @@ from support import toy_corpus
 
 from retrieval.data.corpora import passages
 from retrieval.data.corpora.passages import Limits
-from retrieval.data.examples import features, seqio_tasks
+from retrieval.data.examples import feature_lengths, features, seqio_tasks
 from retrieval.data.examples.batches import Batches, _Lane
 from retrieval.data.examples.packing import Packing, Rows
 from retrieval.data.examples.task_kind import Stored
@@ -27,7 +27,7 @@ from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.errors import UserError
 from retrieval.training.objectives.in_batch_softmax import in_batch_softmax
 
-LENGTHS = features.pair_lengths(query=24, document=64)
+LENGTHS = feature_lengths.pair_lengths(query=24, document=64)
 K = 3  # hard negatives
 DOCUMENTS = "ant bee cow dog elk fox hen owl pig rat yak emu".split()
 
@@ -366,7 +366,7 @@ def test_lanes_whose_examples_are_all_filtered_out_are_refused(corpus, tmp_path,
 def test_held_out_passages_are_in_validation_and_nowhere_else(corpus, name):
     def documents(**kwargs):
         task, _ = register_tasks(corpus, {name: 1.0}, **kwargs)
-        lengths = features.mlm_lengths(64) if name == "mlm" else LENGTHS
+        lengths = feature_lengths.mlm_lengths(64) if name == "mlm" else LENGTHS
         dataset = seqio.TaskRegistry.get(task).get_dataset(lengths, shuffle=False, num_epochs=1, seed=0)
         key = "text" if name == "mlm" else "document_id"
         return [tuple(example[key]) for example in dataset.as_numpy_iterator()]
@@ -428,7 +428,7 @@ def test_mlm_batches(corpus):
     mesh = jax.make_mesh((8,), ("data",))
     iterator = Batches(
         name,
-        features.mlm_lengths(32),
+        feature_lengths.mlm_lengths(32),
         features.MlmConverter(),
         batch_size=8,
         lanes=4,
@@ -454,7 +454,7 @@ def hard(corpus, tmp_path_factory):
 
 def drawn(corpus, folder, negatives=K, epochs=1, seed=0):
     task, count = register_tasks(corpus, {"pairs": 1.0}, labelled=folder, negatives=negatives)
-    lengths = features.pair_lengths(24, 64, negatives)
+    lengths = feature_lengths.pair_lengths(24, 64, negatives)
     dataset = seqio.TaskRegistry.get(task).get_dataset(lengths, shuffle=False, num_epochs=epochs, seed=seed)
     decode = corpus[1].decode
     found = [
@@ -535,7 +535,7 @@ def test_only_the_first_positives_are_trained_on(corpus, hard, tmp_path):
 def labelled_batch(corpus, folder, rates, positives, **sizes):
     """The first batch of a folder of labelled pairs, on two devices."""
     task, _ = register_tasks(corpus, rates, labelled=folder, optional=("positive_ids",) if positives else ())
-    lengths = features.pair_lengths(24, 64, positives=positives)
+    lengths = feature_lengths.pair_lengths(24, 64, positives=positives)
     sharding = NamedSharding(jax.make_mesh((2,), ("data",), devices=jax.devices()[:2]), P("data"))
     converter = features.TwoTowerConverter(corpus[1].sep_id, positives > 0)
     return take(Batches(task, lengths, converter, seed=0, sharding=sharding, **sizes), 1)[0]
@@ -593,7 +593,7 @@ def test_no_record_has_a_negative(corpus, labelled):
 @pytest.mark.parametrize("packed", [False, True])
 def test_the_loss_of_a_batch_with_hard_negatives_equals_numpy(corpus, hard, packed):
     """From the shards to the loss: a text's embedding is the sum of its tokens' vectors."""
-    lengths, negatives = features.pair_lengths(8, 8, K, hard[2]["most positives"]), 1 + K
+    lengths, negatives = feature_lengths.pair_lengths(8, 8, K, hard[2]["most positives"]), 1 + K
     task, _ = register_tasks(corpus, {"pairs": 1.0}, labelled=hard[0], negatives=K, optional=("positive_ids",))
     packing = Packing(4, {"query": Rows(3, 16, "queries"), "document": Rows(7, 16, "documents")}) if packed else None
     mesh = jax.make_mesh((2,), ("data",), devices=jax.devices()[:2])

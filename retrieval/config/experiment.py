@@ -6,15 +6,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from retrieval.config import fields
-from retrieval.data.corpora.corpus_kind import CORPORA
-from retrieval.data.examples.task_kind import TASKS
-from retrieval.data.sets.set_format import SETS
+from retrieval.config import fields, source_cache
 from retrieval.errors import UserError, first_line, unknown_name
-from retrieval.pipeline.stage import STAGES
-from retrieval.recipes.recipe import RECIPES
-from retrieval.search.index_kind import INDEXES
-from retrieval.training.loss_kind import LOSSES
 
 
 def defaults(plugins: Sequence[str] = ()) -> ConfigDict:
@@ -26,9 +19,9 @@ def defaults(plugins: Sequence[str] = ()) -> ConfigDict:
     Raises:
       UserError: a plugin cannot be imported.
     """
-    load_fields()
+    house = _house_defaults()
     load_plugins(plugins)
-    config = ConfigDict(fields.nested())
+    config = ConfigDict(fields.nested(house | fields.defaults()))
     config.plugins = tuple(plugins)
     return config
 
@@ -57,8 +50,29 @@ def sized(size: str, **makers: Callable[[], ConfigDict]) -> ConfigDict:
     return makers[size]()
 
 
+def _house_defaults() -> dict[str, Any]:
+    """The defaults of the package's fields. Where nothing has been imported that declares one, nothing is."""
+    if fields.declared():  # which may be those of plugins too
+        load_fields()
+        return fields.defaults()
+    return {path: fields.with_tuples(value) for path, value in source_cache.cached("fields", _declared).items()}
+
+
+def _declared() -> dict[str, Any]:
+    load_fields()
+    return fields.defaults()
+
+
 def load_fields() -> None:
-    """Imports what declares fields: the tables of behaviour, and the fields of every run."""
+    """Imports what declares fields, which takes seconds: the tables of behaviour, and the fields of every run."""
+    from retrieval.data.corpora.corpus_kind import CORPORA
+    from retrieval.data.examples.task_kind import TASKS
+    from retrieval.data.sets.set_format import SETS
+    from retrieval.pipeline.stage import STAGES
+    from retrieval.recipes.recipe import RECIPES
+    from retrieval.search.index_kind import INDEXES
+    from retrieval.training.loss_kind import LOSSES
+
     importlib.import_module("retrieval.config.run_fields")
     for table in (STAGES, RECIPES, CORPORA, TASKS, LOSSES, SETS, INDEXES):
         len(table)  # which imports its entries

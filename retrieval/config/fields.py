@@ -5,6 +5,7 @@
 Checks, `--help` and the reference page are made from the declarations. Who reads a field is what the stages say.
 """
 
+import copy
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -28,11 +29,20 @@ class Kind(NamedTuple):
 
 
 class Field(NamedTuple):
-    """One field: its default, what it may be, and a line of help."""
+    """One field.
+
+    Attributes:
+      default: its value in a config that does not set it.
+      kind: what it may be.
+      help: a line.
+      was: of a field that came later, the value that does what all versions before it did; None where there is none. It
+        stays as it is, whatever becomes of the default: the work directories of those versions mean it.
+    """
 
     default: Any
     kind: Kind
     help: str
+    was: Any = None
 
 
 _FIELDS: dict[str, Field] = {}
@@ -56,16 +66,57 @@ def declared() -> Mapping[str, Field]:
     return _FIELDS
 
 
-def nested() -> dict[str, Any]:
-    """The defaults of all fields, as nested dicts."""
-    values: dict[str, Any] = {}
+def defaults() -> dict[str, Any]:
+    """The default of every field that has been declared, by its dotted name."""
+    return {path: field.default for path, field in _FIELDS.items()}
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by dotted names, as nested dicts."""
+    groups: dict[str, Any] = {}
+    for path, value in values.items():
+        *parents, name = path.split(".")
+        group = groups
+        for parent in parents:
+            group = group.setdefault(parent, {})
+        group[name] = value
+    return groups
+
+
+def completed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a config that an earlier version wrote, with `Field.was` for the fields which that did not have."""
+    result = copy.deepcopy(dict(values))
     for path, field in _FIELDS.items():
-        *groups, name = path.split(".")
-        group = values
-        for part in groups:
-            group = group.setdefault(part, {})
-        group[name] = field.default
-    return values
+        *parents, name = path.split(".")
+        group: Any = result
+        for parent in parents if field.was is not None else ():
+            group = group.setdefault(parent, {}) if isinstance(group, dict) else None
+        if field.was is not None and isinstance(group, dict):
+            group.setdefault(name, field.was)
+    return result
+
+
+def beyond_before(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of a config without those that say what versions before their field did anyway, `Field.was`.
+
+    So what a stage was made with is the same, whichever of the versions wrote it down.
+    """
+    result = {}
+    for name, value in values.items():
+        path = f"{prefix}{name}"
+        if isinstance(value, Mapping):
+            group = beyond_before(value, f"{path}.")
+            result |= {name: group} if group or not value else {}
+        elif path not in _FIELDS or _FIELDS[path].was is None or value != _FIELDS[path].was:
+            result[name] = value
+    return result
+
+
+def with_tuples(value: Any) -> Any:
+    """A value as it comes back from JSON, with tuples where that has lists."""
+    if isinstance(value, dict):
+        return {name: with_tuples(item) for name, item in value.items()}
+    return tuple(map(with_tuples, value)) if isinstance(value, list) else value
 
 
 def check(values: Mapping[str, Any]) -> None:

@@ -1,15 +1,15 @@
 """Markdown tables, and figures saved as PNG. The report of a run and the report of a study share them."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
-
 from retrieval import terminal
 from retrieval.files import atomic
+from retrieval.libraries import figures, tickers
 
 _MARKDOWN = re.compile(r"[\\`*\[\]|~$]|(?<!\w)_|_(?!\w)")
 _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
@@ -53,9 +53,9 @@ def _cell(value: Any) -> str:
     return inline(value if isinstance(value, str) else str(value))
 
 
-def figure(title: str, x: str, y: str, size: tuple[float, float] = (7, 4.3)) -> tuple[Figure, Any]:
+def figure(title: str, x: str, y: str, size: tuple[float, float] = (7, 4.3)) -> tuple[figures.Figure, Any]:
     """An empty figure of `size` inches, and its axes."""
-    canvas = Figure(figsize=size, layout="constrained")
+    canvas = figures.Figure(figsize=size, layout="constrained")
     axes = canvas.add_subplot(title=label(title), xlabel=label(x), ylabel=label(y))
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
@@ -71,7 +71,7 @@ def log_ticks(axes: Any, values: Collection[float]) -> None:
     """A logarithmic x axis with a tick at each of `values` and nowhere else."""
     axes.set_xscale("log")
     axes.set_xticks(sorted(values), [f"{value:,}" for value in sorted(values)])
-    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_minor_locator(tickers.NullLocator())
 
 
 def file_name(title: str) -> str:
@@ -79,7 +79,7 @@ def file_name(title: str) -> str:
     return re.sub(r"[^\w.-]+", "-", title).strip("-")
 
 
-def save(folder: Path, canvas: Figure, title: str) -> str:
+def save(folder: Path, canvas: figures.Figure, title: str) -> str:
     """Saves a plot in `folder`/plots and returns the Markdown that shows it."""
     name = file_name(title)
     with atomic(folder / "plots" / f"{name}.png") as temporary:

@@ -6,14 +6,16 @@ and share ids by accident. There dropping would hide right answers. The rule her
 where the id and the text are both the query's. `drop_self_matches` drops it.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-import ir_measures
 import numpy as np
 
 from retrieval.errors import UserError
+from retrieval.libraries import ir_measures
 from retrieval.registry import Table
 
 

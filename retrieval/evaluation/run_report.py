@@ -1,5 +1,7 @@
 """report.md: the results of a work directory as tables and plots."""
 
+from __future__ import annotations
+
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -8,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from retrieval.errors import UserError
 from retrieval.evaluation import display, per_query, significance
@@ -16,6 +17,7 @@ from retrieval.evaluation.metrics import is_share
 from retrieval.evaluation.per_query import PerQuery
 from retrieval.evaluation.training_metrics import read_training
 from retrieval.files import write_text
+from retrieval.libraries import figures
 
 _FIELDS = ("system", "dataset", "split", "metric", "value", "queries", "seconds", "step")
 _CURVES = {
@@ -182,7 +184,7 @@ def _training_losses(path: Path) -> dict[str, dict[int, float]]:
     return losses
 
 
-def _loss_figure(losses: Mapping[str, Mapping[int, float]]) -> Figure:
+def _loss_figure(losses: Mapping[str, Mapping[int, float]]) -> figures.Figure:
     figure, axes = display.figure("Training loss", "step", "loss")
     for number, (name, values) in enumerate(losses.items()):
         steps = np.array(sorted(values))
@@ -199,7 +201,7 @@ def _loss_figure(losses: Mapping[str, Mapping[int, float]]) -> Figure:
     return figure
 
 
-def _recall_figure(systems: Mapping[tuple, Mapping], metric: str, title: str) -> Figure | None:
+def _recall_figure(systems: Mapping[tuple, Mapping], metric: str, title: str) -> figures.Figure | None:
     """`metric` at every cutoff, a line per system; None unless some system has two cutoffs."""
     curves = {}
     for (system, step), result in systems.items():

@@ -5,7 +5,8 @@ import statistics
 from collections.abc import Sequence
 
 import numpy as np
-import scipy.special
+
+from retrieval.libraries import special
 
 LEVEL = 0.05  # below it a p-value counts
 # Values have six digits, so what lies beyond is the noise of floats.
@@ -15,7 +16,7 @@ _BATCH = 1_000_000  # numbers drawn at once
 
 def margin(values: Sequence[float]) -> float:
     """Half of the 95 % confidence interval of the mean of at least two values, by Student's t."""
-    return float(scipy.special.stdtrit(len(values) - 1, 1 - LEVEL / 2)) * _error(values)
+    return float(special.stdtrit(len(values) - 1, 1 - LEVEL / 2)) * _error(values)
 
 
 def p_value(values: Sequence[float]) -> float:
@@ -23,7 +24,7 @@ def p_value(values: Sequence[float]) -> float:
     mean, error = statistics.mean(values), _error(values)
     if error == 0:
         return 0.0 if mean else 1.0
-    return 2 * float(scipy.special.stdtr(len(values) - 1, -abs(mean) / error))
+    return 2 * float(special.stdtr(len(values) - 1, -abs(mean) / error))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from retrieval import files
+from retrieval.config import fields
 from retrieval.errors import UserError
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.pipeline.work_directory import WorkDirectory
@@ -179,8 +180,17 @@ def _changes(run: WorkDirectory, name: str, before: Collection[str]) -> bool:
 
 
 def _settings(run: WorkDirectory, stage: Stage) -> str:
-    config = json.loads(run.config.to_json())
-    return files.fingerprint({field: get_field(config, field) for field in stage.settings})
+    config = fields.beyond_before(fields.with_tuples(json.loads(run.config.to_json())))
+    settings = ((field, field_of(config, field)) for field in stage.settings)
+    return files.fingerprint({field: value for field, value in settings if value is not None})
+
+
+def field_of(config: Any, field: str) -> Any:
+    """As `get_field`; None for a field that is not there."""
+    try:
+        return get_field(config, field)
+    except KeyError:
+        return None
 
 
 def get_field(config: Any, field: str) -> Any:

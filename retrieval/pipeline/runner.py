@@ -8,10 +8,11 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from retrieval import files
+from retrieval.config import fields
 from retrieval.errors import UserError
 from retrieval.pipeline.records import (
+    field_of,
     fitting,
-    get_field,
     has_settings,
     is_done,
     made_from,
@@ -187,11 +188,14 @@ def _finish(run: WorkDirectory, name: str, stage: Stage, record: Mapping[str, An
 
 def _refused_changes(run: WorkDirectory, fixed: Collection[str] = ()) -> list[str]:
     """The settings of fixed stages that are not what they were when those began."""
-    old, new = files.read_json(run.folder / CONFIG), json.loads(run.config.to_json())
+    old, new = (
+        json.loads(json.dumps(fields.completed(config)))
+        for config in (files.read_json(run.folder / CONFIG), json.loads(run.config.to_json()))
+    )
     started = {n: stage for n, stage in STAGES.items() if (stage.fixed or n in fixed) and _has_begun(run, n, stage)}
-    fields = sorted({field for stage in started.values() for field in stage.settings})
+    settings = sorted({field for stage in started.values() for field in stage.settings})
     may_grow = {field for name, stage in started.items() if is_done(run, name) for field in stage.grows}
-    return [c for field in fields for c in _changes(field, _field_of(old, field), get_field(new, field), may_grow)]
+    return [c for field in settings for c in _changes(field, field_of(old, field), field_of(new, field), may_grow)]
 
 
 def _has_begun(run: WorkDirectory, name: str, stage: Stage) -> bool:
@@ -255,14 +259,6 @@ def _is_undamaged(run: WorkDirectory, name: str, stage: Stage, record: Mapping[s
         _log.warning("%s: %s", name, error)
         return False
     return True
-
-
-def _field_of(config: Any, field: str) -> Any:
-    """As `get_field`; None for a field that the version which wrote the config did not have."""
-    try:
-        return get_field(config, field)
-    except KeyError:
-        return None
 
 
 def _changes(field: str, old: Any, new: Any, may_grow: Collection[str]) -> list[str]:

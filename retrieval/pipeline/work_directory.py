@@ -7,11 +7,12 @@ one BM25 index serve many runs.
 import dataclasses
 import functools
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from ml_collections import ConfigDict
 
 from retrieval import files
+from retrieval.config import fields
 from retrieval.errors import UserError
 from retrieval.runtime import hosts, mirror
 from retrieval.runtime.mirror import Copy, Mirror
@@ -127,10 +128,12 @@ class WorkDirectory:
 def kept_config(folder: Path) -> ConfigDict:
     """The config that a work directory keeps, with tuples where JSON has lists, as the config files have them.
 
+    Fields that an earlier version did not have are as `fields.completed` says, as far as they have been declared.
+
     Raises:
       UserError: the file is missing, or no JSON.
     """
-    return ConfigDict(_with_tuples(files.read_json(folder / CONFIG)))
+    return ConfigDict(fields.completed(fields.with_tuples(files.read_json(folder / CONFIG))))
 
 
 def check_kept_config(folder: Path, field: str) -> None:
@@ -170,9 +173,3 @@ def check_shared(field: str, place: str) -> None:
             f"{field}={place}: {hosts.count()} hosts have a disk each; name a folder on a disk that all of them share, "
             "such as the bucket mounted on each (gcsfuse, for gs://)"
         )
-
-
-def _with_tuples(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _with_tuples(item) for name, item in value.items()}
-    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value

@@ -1,6 +1,6 @@
 """What recipes that train on pairs of a query and its documents have in common."""
 
-from retrieval.data.examples import features
+from retrieval.data.examples import feature_lengths
 from retrieval.errors import UserError, next_to
 from retrieval.recipes.recipe import Recipe
 
@@ -14,7 +14,7 @@ class PairRecipe(Recipe):
         """As `Recipe.lengths`."""
         data = self.config.data
         lengths = data.query_length, data.document_length
-        return features.pair_lengths(*lengths, data.negatives, positives, self.has_teacher)
+        return feature_lengths.pair_lengths(*lengths, data.negatives, positives, self.has_teacher)
 
     @property
     def has_teacher(self) -> bool:

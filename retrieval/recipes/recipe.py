@@ -1,12 +1,13 @@
 """A recipe: all that training knows about a family of models, in one object. `config.recipe` names it."""
 
+from __future__ import annotations
+
 import abc
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
-import seqio
 from flax import nnx
 from ml_collections import ConfigDict
 
@@ -14,6 +15,7 @@ from retrieval.config.fields import Field, declare, one_of
 from retrieval.data.examples.packing import Packing, Rows, rows_for
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, multiples
+from retrieval.libraries import seqio
 from retrieval.registry import Table
 from retrieval.stage_outputs import Run
 from retrieval.training import loss_kind
@@ -80,7 +82,7 @@ class Recipe(abc.ABC):
 
     @abc.abstractmethod
     def converter(self, sep_id: int, positives: int = 0) -> seqio.FeatureConverter:
-        """What makes rows of a batch from examples."""
+        """What makes rows of a batch from examples. Its class is imported here: seqio takes seconds."""
 
     def check(self) -> None:
         """Checks the settings that training reads.
@@ -121,7 +123,7 @@ class Recipe(abc.ABC):
         """The options of all losses, by their dotted names."""
         return {name: operator.attrgetter(name)(self.config) for name in loss_kind.option_names()}
 
-    def takes_encoder(self, other: "Recipe") -> bool:
+    def takes_encoder(self, other: Recipe) -> bool:
         """Whether a model starts from the encoder of a model of another recipe; otherwise from all of it."""
         return not other.has_towers
 

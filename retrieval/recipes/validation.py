@@ -11,16 +11,16 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import seqio
 from ml_collections import ConfigDict
 
 from retrieval import hashing
 from retrieval.config.fields import TEXT, Field, declare, whole
-from retrieval.data.examples import features
+from retrieval.data.examples import feature_lengths
 from retrieval.data.sets import beir
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import metrics
+from retrieval.libraries import seqio
 from retrieval.recipes import examples
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens
 from retrieval.search import windows
@@ -131,7 +131,7 @@ def _labelled_pool(run: Run, vocabulary: Vocabulary) -> Pool:
 def _held_out_pool(run: Run, vocabulary: Vocabulary) -> Pool:
     config = run.config
     name, _ = examples.register_tasks(run, vocabulary, validation=True)
-    lengths = features.pair_lengths(config.data.query_length, config.data.document_length)
+    lengths = feature_lengths.pair_lengths(config.data.query_length, config.data.document_length)
     # One draw of every task for a held-out passage, in an order that is the same in every run.
     dataset = seqio.get_mixture_or_task(name).get_dataset(lengths, "train", shuffle=True, seed=0, num_epochs=1)
     pool = Pool({}, {}, {}, {})

@@ -11,13 +11,12 @@ from types import ModuleType
 from typing import Protocol
 
 import numpy as np
-import tensorflow as tf
-from clu import metric_writers
 from ml_collections import ConfigDict
 
 from retrieval import files
 from retrieval.config.fields import TEXT, Field, declare
 from retrieval.errors import UserError, first_line
+from retrieval.libraries import clu_writers, tf
 from retrieval.runtime import hosts
 
 _log = logging.getLogger(__name__)
@@ -111,7 +110,7 @@ class _Files:
         self._lines = path.open("a", encoding="utf-8")
         for events in folder.glob("events.out.tfevents.*"):
             events.unlink()
-        self._tensorboard = metric_writers.SummaryWriter(str(folder))
+        self._tensorboard = clu_writers.SummaryWriter(str(folder))
         for metrics in map(json.loads, earlier):
             step, finite = metrics.pop("step"), {name: value for name, value in metrics.items() if value is not None}
             with _telling_failures():

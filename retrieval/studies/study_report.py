@@ -1,15 +1,16 @@
 """study.md: the results of many runs side by side, beside the paper's."""
 
+from __future__ import annotations
+
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from retrieval.errors import UserError
 from retrieval.evaluation import display, significance
 from retrieval.files import write_json, write_text
+from retrieval.libraries import figures
 from retrieval.studies.claims import Cell, Claim, Plot, StudyTable
 from retrieval.studies.study_results import KEY, Comparison, Measurement, Results, compare
 
@@ -168,7 +169,7 @@ def _outcome(compared: Comparison, corrected: float | None) -> str:
     return "holds" if compared.difference > 0 else "does not hold"
 
 
-def _figure(plot: Plot, results: Results) -> Figure | None:
+def _figure(plot: Plot, results: Results) -> figures.Figure | None:
     """The points that there are, with their standard deviations as error bars; None where there is not one."""
     figure, axes = display.figure(plot.title, plot.x, plot.y, size=(9, 4.8))
     drawn = set()

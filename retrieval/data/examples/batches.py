@@ -9,16 +9,17 @@ Where texts are packed, each lane packs its own: its texts lie in row i of array
 like that of the examples, so a device has the rows of its own examples and of no others.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from pathlib import Path
 
 import jax
 import numpy as np
-import seqio
-import tensorflow as tf
 
 from retrieval.data.examples.packing import Arrays, Lane, PackedLane, Packing
 from retrieval.errors import UserError, first_line, multiples
+from retrieval.libraries import seqio, tf
 
 
 class Batches:
@@ -63,7 +64,7 @@ class Batches:
             lane = _Lane(lane_name(number), dataset, batch_size // lanes, _position_suffix(task))
             self._lanes.append(PackedLane(lane, packing) if packing else lane)
 
-    def __iter__(self) -> "Batches":
+    def __iter__(self) -> Batches:
         return self
 
     def __next__(self) -> dict[str, jax.Array]:

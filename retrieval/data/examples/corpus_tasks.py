@@ -6,25 +6,29 @@ in the passage shards. In the link shards it is that of an article that the pass
 epoch of ICT, of BFS and of WLP draws the passage.
 """
 
-from collections.abc import Mapping
+from __future__ import annotations
 
-import tensorflow as tf
+from collections.abc import Mapping
+from typing import Any
 
 from retrieval.data.examples.task_kind import TASKS, Given, Maker, Shards, Stored, TaskKind
 from retrieval.data.examples.token_rows import Record, random_sentence, single
+from retrieval.libraries import tf
 
-_FEATURES = {
-    "document_id": tf.io.FixedLenFeature([], tf.int64),
-    "counts": tf.io.FixedLenFeature([3], tf.int64),
-} | {
-    name: tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True)
-    for name in ("title", "ids", "lengths", "lead_ids", "lead_lengths")
-}
 # Columns of `counts`.
 ICT, BFS, WLP = range(3)
 
-PASSAGES = Shards("passages-*.tfrecord", _FEATURES)
-LINKS = Shards("links-*.tfrecord", _FEATURES)
+
+def _features() -> Mapping[str, Any]:
+    integers = tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True)
+    return {
+        "document_id": tf.io.FixedLenFeature([], tf.int64),
+        "counts": tf.io.FixedLenFeature([3], tf.int64),
+    } | dict.fromkeys(("title", "ids", "lengths", "lead_ids", "lead_lengths"), integers)
+
+
+PASSAGES = Shards("passages-*.tfrecord", _features)
+LINKS = Shards("links-*.tfrecord", _features)
 
 
 class CorpusTask(TaskKind):

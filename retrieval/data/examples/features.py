@@ -6,39 +6,7 @@ from typing import Any
 import seqio
 import tensorflow as tf
 
-from retrieval.data.examples import masking
-
 _Spec = seqio.FeatureConverter.FeatureSpec
-
-
-def pair_lengths(
-    query: int, document: int, negatives: int = 0, positives: int = 0, teacher: bool = False
-) -> dict[str, int]:
-    """The lengths that tasks of pairs and their converter take; a query has a positive and so many hard negatives.
-
-    Args:
-      positives: ids of known positives that an example has room for; 0: it has none of them.
-      teacher: whether an example has a teacher's scores.
-    """
-    lengths = {"query": query, "document": document, "document_id": 1 + negatives, "log_q": 1 + negatives}
-    lengths |= {"positive_ids": positives} if positives else {}
-    return lengths | ({"teacher": 1 + negatives} if teacher else {})
-
-
-def mlm_lengths(text: int) -> dict[str, int]:
-    """The lengths that the MLM task and its converter take: as many positions as a full row has masked tokens."""
-    masked = max(1, masking.share(text - 2, masking.MASKED))
-    return {"text": text, "positions": masked, "labels": masked}
-
-
-def generation_lengths(source: int, target: int) -> dict[str, int]:
-    """The lengths that tasks of generation and their converter take."""
-    return {"source": source, "target": target}
-
-
-def terms_lengths(text: int) -> dict[str, int]:
-    """The lengths that tasks of weighed words and their converter take."""
-    return dict.fromkeys(("text", "targets", "counts"), text)
 
 
 class TwoTowerConverter(seqio.FeatureConverter):

@@ -1,29 +1,34 @@
 """Tasks over labelled examples, which the stage `pairs` writes as shards; `pair_shards` says what a record has."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-import tensorflow as tf
 
 from retrieval import files
 from retrieval.data.examples.task_kind import Shards, Stored, TaskKind
 from retrieval.data.examples.token_rows import Record, Specials, pair
 from retrieval.data.labelled import pair_shards
+from retrieval.libraries import tf
 
 _log = logging.getLogger(__name__)
 
 
-def _integers() -> tf.io.FixedLenSequenceFeature:
-    return tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True)
+def _numbers(dtype: tf.DType) -> tf.io.FixedLenSequenceFeature:
+    return tf.io.FixedLenSequenceFeature([], dtype, allow_missing=True)
 
 
-LABELLED = Shards(
-    pair_shards.PATTERN,
-    {"counts": tf.io.FixedLenSequenceFeature([], tf.float32, allow_missing=True)}
-    | {name: _integers() for name in ("query", "titles", "title_lengths", "texts", "text_lengths", "document_id")},
-    {"positive_ids": _integers(), "teacher": tf.io.FixedLenSequenceFeature([], tf.float32, allow_missing=True)},
-)
+def _features() -> Mapping[str, Any]:
+    of_tokens = ("query", "titles", "title_lengths", "texts", "text_lengths", "document_id")
+    return {"counts": _numbers(tf.float32)} | dict.fromkeys(of_tokens, _numbers(tf.int64))
+
+
+def _optional() -> Mapping[str, Any]:
+    return {"positive_ids": _numbers(tf.int64), "teacher": _numbers(tf.float32)}
+
+
+LABELLED = Shards(pair_shards.PATTERN, _features, _optional)
 
 
 class LabelledTask(TaskKind):

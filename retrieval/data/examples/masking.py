@@ -1,9 +1,11 @@
 """Which tokens of a text are masked: some of them, or the tokens of some words."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
+from retrieval.libraries import tf
 
 # Of a text's tokens, those that a masked language model predicts, in percent (Devlin et al. 2019).
 MASKED = 15

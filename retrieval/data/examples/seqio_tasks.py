@@ -1,20 +1,19 @@
 """The seqio registry: the only file that adds tasks and mixtures to it. It knows no task by name."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import seqio
-import tensorflow as tf
-
-from retrieval import hashing
 from retrieval.config.fields import Field, declare, number, whole
 from retrieval.data.examples import batches
 from retrieval.data.examples.task_kind import KINDS, TASKS, Given, Maker, Stored, TaskKind
 from retrieval.data.examples.token_rows import Record, Specials
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, unknown_name
+from retrieval.libraries import seqio, tf
 
 _HELD_OUT = number(
     "0, or a share from 0.0001 to below 1, such as 0.01", lambda value: value == 0 or 0.0001 <= value < 1
@@ -85,20 +84,13 @@ def register(
         )
     if len(rates) == 1:
         return next(iter(rates)) + suffix, sizes
+
+    from retrieval.data.examples.seeded_mixture import SeededMixture  # a class of seqio, which takes seconds
+
     name = "+".join(rates) + suffix
     seqio.MixtureRegistry.remove(name)
-    seqio.MixtureRegistry.add(name, [(task + suffix, rate) for task, rate in rates.items()], mixture_cls=_Mixture)
+    seqio.MixtureRegistry.add(name, [(task + suffix, rate) for task, rate in rates.items()], mixture_cls=SeededMixture)
     return name, sizes
-
-
-class _Mixture(seqio.Mixture):
-    """Each task draws by a seed of its own. seqio gives all of them the same one, and so the same passages at once."""
-
-    def get_task_dataset(self, task: seqio.Task, *args: Any) -> tf.data.Dataset:
-        """As seqio's; the arguments are its own, of which the sixth is the seed."""
-        keys, lengths, split, use_cached, shuffle, seed, *others = args
-        own = None if seed is None else hashing.number(str(seed), task.name) >> 33  # 31 bits
-        return super().get_task_dataset(task, keys, lengths, split, use_cached, shuffle, own, *others)
 
 
 def check_rates(rates: Mapping[str, float]) -> None:
@@ -191,7 +183,8 @@ def _source(task: TaskKind, stored: Stored, first_record: int, optional: Collect
         return dataset.skip(first_record).concatenate(dataset.take(first_record)) if first_record else dataset
 
     reader: Any = read  # of tensors, where seqio declares texts
-    features = {**shards.features, **{name: shards.optional[name] for name in optional if name in shards.optional}}
+    more = shards.optional()
+    features = {**shards.features(), **{name: more[name] for name in optional if name in more}}
     return seqio.TFExampleDataSource({"train": str(folder / shards.pattern)}, features, reader_cls=reader)
 
 
@@ -251,6 +244,6 @@ def _output_features(task: TaskKind, vocab: seqio.PassThroughVocabulary, optiona
     kind = KINDS[task.kind]
     features = {**kind.features, **{name: kind.optional[name] for name in optional}}
     return {
-        name: seqio.Feature(vocab, add_eos=False, dtype=feature.dtype, rank=feature.rank)
+        name: seqio.Feature(vocab, add_eos=False, dtype=tf.as_dtype(feature.dtype), rank=feature.rank)
         for name, feature in features.items()
     }

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from retrieval import files
 from retrieval.data.examples import batches
 from retrieval.data.labelled import pair_shards
 from retrieval.errors import UserError
+from retrieval.libraries import tf
 
 # In the `stats.json` of a folder of shards: whether batches have their records in their order.
 IN_ORDER = "in order"

@@ -11,26 +11,27 @@ A task is one file of the package `tasks`, or of a plugin:
 It reads records, which a stage wrote as shards, and makes an example of each: what a recipe trains on.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import tensorflow as tf
 
 from retrieval.config.fields import NOT_NEGATIVE, Field, declare
 from retrieval.data.examples.token_rows import Record, Specials
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
+from retrieval.libraries import tf
 from retrieval.registry import Table
 
 # Makes an example of a record, a seed (int32 [2]) and the lengths of its features.
-Maker = Callable[[Record, tf.Tensor, Mapping[str, int]], Record]
+Maker = Callable[[Record, "tf.Tensor", Mapping[str, int]], Record]
 
 
 class Feature(NamedTuple):
     """A feature of an example."""
 
-    dtype: tf.DType = tf.int32
+    dtype: str = "int32"
     rank: int = 1
 
 
@@ -57,9 +58,9 @@ KINDS.register(
             "query": Feature(),
             "document": Feature(rank=2),
             "document_id": Feature(),
-            "log_q": Feature(tf.float32),
+            "log_q": Feature("float32"),
         },
-        {"positive_ids": Feature(), "teacher": Feature(tf.float32)},
+        {"positive_ids": Feature(), "teacher": Feature("float32")},
     ),
 )
 KINDS.register(
@@ -69,7 +70,7 @@ KINDS.register(
     "terms",
     ExampleKind(
         "passages whose words are weighed",
-        {"text": Feature(), "targets": Feature(tf.float32), "counts": Feature(tf.float32)},
+        {"text": Feature(), "targets": Feature("float32"), "counts": Feature("float32")},
     ),
 )
 KINDS.register("masked", ExampleKind("masked texts", {name: Feature() for name in ("text", "positions", "labels")}))
@@ -80,13 +81,13 @@ class Shards(NamedTuple):
 
     Attributes:
       pattern: of their names.
-      features: of a record, as `tf.io.parse_single_example` takes them.
-      optional: features that are parsed only where examples shall have them.
+      features: gives those of a record, as `tf.io.parse_single_example` takes them.
+      optional: gives features that are parsed only where examples shall have them.
     """
 
     pattern: str
-    features: Mapping[str, Any]
-    optional: Mapping[str, Any] = {}
+    features: Callable[[], Mapping[str, Any]]
+    optional: Callable[[], Mapping[str, Any]] = dict
 
 
 class Stored(NamedTuple):

@@ -3,15 +3,16 @@
 What training sees of a text is what `Vocabulary.single` and `Vocabulary.pair` make of it when it is encoded.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import tensorflow as tf
-
 from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.libraries import tf
 
 # The features of a record, or of an example, by name.
-Record = Mapping[str, tf.Tensor]
+Record = Mapping[str, "tf.Tensor"]
 
 
 class Specials(NamedTuple):
@@ -23,7 +24,7 @@ class Specials(NamedTuple):
     vocab_size: int
 
     @classmethod
-    def of(cls, vocabulary: Vocabulary) -> "Specials":
+    def of(cls, vocabulary: Vocabulary) -> Specials:
         """Reads them off a vocabulary."""
         return cls(vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id, len(vocabulary))
 

@@ -13,6 +13,8 @@ negatives (of ReQA: a sentence as the title, and its passage):
     teacher                   of each text: the score that a teacher gives to it, where there is one
 """
 
+from __future__ import annotations
+
 import array
 import contextlib
 import hashlib
@@ -21,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from retrieval import files, hashing
 from retrieval.data.corpora import passages
@@ -32,6 +33,7 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.shards.external_sort import Sorter
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
+from retrieval.libraries import tf
 
 PATTERN = "pairs-*.tfrecord"
 COUNTS = 3  # of each text, in a record

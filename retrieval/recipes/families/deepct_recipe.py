@@ -1,14 +1,16 @@
 """The recipe 'deepct': a model that says how much each word of a passage counts (Dai & Callan 2019)."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import seqio
 from flax import nnx
 
-from retrieval.data.examples import features
+from retrieval.data.examples import feature_lengths
 from retrieval.errors import UserError
+from retrieval.libraries import seqio
 from retrieval.models.deepct import DeepCT
 from retrieval.models.transformer import TransformerConfig
 from retrieval.models.warm_start import copy_encoder
@@ -58,11 +60,13 @@ class DeepCtRecipe(Recipe):
 
     def lengths(self, positives: int = 0) -> dict[str, int]:
         """Passages are as long as documents."""
-        return features.terms_lengths(self.config.data.document_length)
+        return feature_lengths.terms_lengths(self.config.data.document_length)
 
     def converter(self, sep_id: int, positives: int = 0) -> seqio.FeatureConverter:
         """As `Recipe.converter`."""
-        return features.TermsConverter(sep_id)
+        from retrieval.data.examples.features import TermsConverter
+
+        return TermsConverter(sep_id)
 
     def objective(self, bound: Callable[[Any], Any]) -> Objective:
         """The squared error of the words' weights."""

@@ -1,16 +1,18 @@
 """The recipe 'mlm': a masked language model (Devlin et al. 2019), whose encoder then starts both towers."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import seqio
 from flax import nnx
 
-from retrieval.data.examples import features
+from retrieval.data.examples import feature_lengths
 from retrieval.data.examples.packing import Rows
 from retrieval.errors import UserError
+from retrieval.libraries import seqio
 from retrieval.models.autoencoder import Autoencoder
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.transformer import TransformerConfig
@@ -52,11 +54,13 @@ class MlmRecipe(Recipe):
 
     def lengths(self, positives: int = 0) -> dict[str, int]:
         """Texts are as long as documents."""
-        return features.mlm_lengths(self.config.data.document_length)
+        return feature_lengths.mlm_lengths(self.config.data.document_length)
 
     def converter(self, sep_id: int, positives: int = 0) -> seqio.FeatureConverter:
         """As `Recipe.converter`."""
-        return features.MlmConverter()
+        from retrieval.data.examples.features import MlmConverter
+
+        return MlmConverter()
 
     def places(self, texts: Mapping[str, Rows]) -> Rows:
         """As many places for masked tokens as texts of full length have in those rows."""

@@ -1,17 +1,18 @@
 """The recipe 'reranker': a cross-encoder that reads a query and a document in one row (Nogueira & Cho 2019)."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import seqio
 from flax import nnx
 
 from retrieval.arrays import reshape_rows
 from retrieval.config.fields import Field, Kind, declare
-from retrieval.data.examples import features
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
+from retrieval.libraries import seqio
 from retrieval.models.cross_encoder import CrossEncoder, relevance
 from retrieval.models.transformer import TransformerConfig
 from retrieval.models.warm_start import copy_encoder
@@ -89,7 +90,9 @@ class RerankerRecipe(PairRecipe):
 
     def converter(self, sep_id: int, positives: int = 0) -> seqio.FeatureConverter:
         """As `Recipe.converter`."""
-        return features.JoinedConverter(sep_id, self.has_teacher)
+        from retrieval.data.examples.features import JoinedConverter
+
+        return JoinedConverter(sep_id, self.has_teacher)
 
     def check_validation(self) -> None:
         """Checks that labelled queries are held out to validate on."""

@@ -3,17 +3,19 @@
 doc2query (Nogueira et al. 2019) writes queries; ProQA writes questions of a paragraph and an answer.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import seqio
 from flax import nnx
 
 from retrieval.config.fields import SHARE_BELOW, SWITCH, Field, declare, whole
-from retrieval.data.examples import features
+from retrieval.data.examples import feature_lengths
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
+from retrieval.libraries import seqio
 from retrieval.models.encoder_decoder import EncoderDecoder, WriterConfig, teacher_forced
 from retrieval.models.transformer import TransformerConfig
 from retrieval.models.warm_start import copy_encoder
@@ -97,11 +99,13 @@ class Seq2SeqRecipe(Recipe):
 
     def lengths(self, positives: int = 0) -> dict[str, int]:
         """Sources are as long as documents, targets as queries."""
-        return features.generation_lengths(self.config.data.document_length, self.config.data.query_length)
+        return feature_lengths.generation_lengths(self.config.data.document_length, self.config.data.query_length)
 
     def converter(self, sep_id: int, positives: int = 0) -> seqio.FeatureConverter:
         """As `Recipe.converter`."""
-        return features.GenerationConverter(sep_id)
+        from retrieval.data.examples.features import GenerationConverter
+
+        return GenerationConverter(sep_id)
 
     def check_validation(self) -> None:
         """Checks that there is a metric to choose the best step by."""

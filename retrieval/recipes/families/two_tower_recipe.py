@@ -1,16 +1,17 @@
 """The recipe 'two_tower': a tower for queries and one for documents, trained on pairs (Chang et al. 2020)."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import seqio
 from flax import nnx
 
 from retrieval.arrays import reshape_rows
-from retrieval.data.examples import features
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, divisors
+from retrieval.libraries import seqio
 from retrieval.models import two_tower
 from retrieval.models.cross_encoder import CrossEncoder
 from retrieval.models.mlm import MaskedLanguageModel
@@ -56,7 +57,9 @@ class TwoTowerRecipe(PairRecipe):
 
     def converter(self, sep_id: int, positives: int = 0) -> seqio.FeatureConverter:
         """As `Recipe.converter`."""
-        return features.TwoTowerConverter(sep_id, positives > 0, self.has_teacher)
+        from retrieval.data.examples.features import TwoTowerConverter
+
+        return TwoTowerConverter(sep_id, positives > 0, self.has_teacher)
 
     def check_validation(self) -> None:
         """Checks that something is held out to validate on."""

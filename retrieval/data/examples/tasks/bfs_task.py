@@ -1,10 +1,11 @@
 """The task 'bfs', Body First Selection (Chang et al. 2020, section 3.2)."""
 
-import tensorflow as tf
+from __future__ import annotations
 
 from retrieval.data.examples.corpus_tasks import BFS, LeadPairs
 from retrieval.data.examples.task_kind import register
 from retrieval.data.examples.token_rows import Record
+from retrieval.libraries import tf
 
 
 @register

@@ -7,10 +7,11 @@ A word is one or more word pieces. Words of one piece count as the same where th
 are compared as they are. Stop words keep their labels: an index leaves them out anyway.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 
 import Stemmer
-import tensorflow as tf
 
 from retrieval.config.fields import Field, one_of
 from retrieval.data.examples import masking
@@ -19,6 +20,7 @@ from retrieval.data.examples.task_kind import Given, Maker, register
 from retrieval.data.examples.token_rows import Record
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
+from retrieval.libraries import tf
 
 _GOES_ON = "##"
 _BASE = 31  # of the numbers that stand for words of several pieces

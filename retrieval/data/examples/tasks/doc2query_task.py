@@ -1,12 +1,13 @@
 """The task 'doc2query' (Nogueira et al. 2019): of a labelled passage, its query is to be written."""
 
-from collections.abc import Mapping
+from __future__ import annotations
 
-import tensorflow as tf
+from collections.abc import Mapping
 
 from retrieval.data.examples.labelled_tasks import LabelledTask, documents
 from retrieval.data.examples.task_kind import Given, Maker, register
 from retrieval.data.examples.token_rows import Record, single
+from retrieval.libraries import tf
 
 
 @register

@@ -1,13 +1,14 @@
 """The task 'ict', the Inverse Cloze Task (Lee et al. 2019): a sentence asks for the passage that it was taken from."""
 
-from collections.abc import Mapping
+from __future__ import annotations
 
-import tensorflow as tf
+from collections.abc import Mapping
 
 from retrieval.config.fields import SHARE, Field
 from retrieval.data.examples.corpus_tasks import ICT, PassagePairs
 from retrieval.data.examples.task_kind import Given, register
 from retrieval.data.examples.token_rows import Record, pair, random_sentence, single
+from retrieval.libraries import tf
 
 
 @register

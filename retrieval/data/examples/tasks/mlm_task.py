@@ -1,8 +1,8 @@
 """The task 'mlm', the masked language model (Devlin et al. 2019)."""
 
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
 
-import tensorflow as tf
+from collections.abc import Mapping, Sequence
 
 from retrieval.config.fields import SWITCH, Field
 from retrieval.data.examples.corpus_tasks import CorpusTask
@@ -11,6 +11,7 @@ from retrieval.data.examples.task_kind import Given, Maker, register
 from retrieval.data.examples.token_rows import Record, Specials, single
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
+from retrieval.libraries import tf
 
 
 @register

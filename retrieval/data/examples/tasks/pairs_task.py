@@ -1,12 +1,13 @@
 """The task 'pairs': labelled examples, for fine-tuning (Chang et al. 2020, section 4.1)."""
 
-from collections.abc import Mapping
+from __future__ import annotations
 
-import tensorflow as tf
+from collections.abc import Mapping
 
 from retrieval.data.examples.labelled_tasks import LabelledTask, documents
 from retrieval.data.examples.task_kind import Given, Maker, register
 from retrieval.data.examples.token_rows import Record, Specials, single
+from retrieval.libraries import tf
 
 
 @register

@@ -1,10 +1,11 @@
 """The task 'wlp', Wiki Link Prediction (Chang et al. 2020, section 3.3)."""
 
-import tensorflow as tf
+from __future__ import annotations
 
 from retrieval.data.examples.corpus_tasks import LINKS, WLP, LeadPairs
 from retrieval.data.examples.task_kind import register
 from retrieval.data.examples.token_rows import Record
+from retrieval.libraries import tf
 
 
 @register

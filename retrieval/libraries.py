@@ -1,0 +1,35 @@
+"""Libraries that take seconds to import, for modules that most commands load and few use.
+
+    from retrieval.libraries import tf
+
+Each is imported when the first of its names is asked for. So a module that has its line here must not ask for a name
+while it is itself imported: annotations are texts (`from __future__ import annotations`), and a class of ours that
+inherits from one of theirs is in a module that is imported where it is needed.
+"""
+
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+
+class _Late(ModuleType):
+    """Stands for a module that is not yet imported, and hands on what is asked of it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+if TYPE_CHECKING:
+    import ir_measures
+    import seqio
+    import tensorflow as tf
+    from clu import metric_writers as clu_writers
+    from matplotlib import figure as figures
+    from matplotlib import ticker as tickers
+    from scipy import special
+else:
+    ir_measures, seqio, tf = map(_Late, ("ir_measures", "seqio", "tensorflow"))
+    clu_writers, figures, tickers = map(_Late, ("clu.metric_writers", "matplotlib.figure", "matplotlib.ticker"))
+    special = _Late("scipy.special")
+
+__all__ = ["clu_writers", "figures", "ir_measures", "seqio", "special", "tf", "tickers"]

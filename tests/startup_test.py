@@ -1,0 +1,94 @@
+"""What is imported before a command can answer: mistakes on the command line, and `--help`, are told at once."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import REPOSITORY
+
+from retrieval.config import experiment, fields, source_cache
+
+HEAVY = {"tensorflow", "seqio", "jax", "flax", "orbax", "optax", "scipy", "matplotlib", "clu"}
+
+
+def modules_of(home, *arguments):
+    """The exit code, the text, and the first names of all modules that a command imports."""
+    result = subprocess.run(
+        [sys.executable, "-X", "importtime", *arguments],
+        cwd=REPOSITORY,
+        env={**os.environ, "XDG_CACHE_HOME": str(home)},
+        capture_output=True,
+        text=True,
+    )
+    lines = result.stderr.splitlines()
+    modules = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines if line.startswith("import time:")}
+    told = "\n".join(line for line in lines if not line.startswith("import time:"))
+    return result.returncode, result.stdout + told, modules
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory):
+    """A cache as the first command after a change leaves it."""
+    home = tmp_path_factory.mktemp("cache")
+    assert modules_of(home, "-m", "retrieval.main", "--help")[0] == 0
+    assert modules_of(home, "-m", "retrieval.main", "--config=dpr", "--config.train.stepz=3")[0] == 2
+    return home
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["--help"], 0, "config.train.steps=100000"),
+        (["--config=dpr", "--config.train.stepz=3"], 2, "did you mean config.train.steps"),
+        (["--config=dpr", "--config.train.steps=x"], 2, "a whole number is needed"),
+        (["--config=dpt"], 2, "did you mean --config=configs/dpr.py"),
+        (["--config=dpr", "--wordkir=x"], 2, "did you mean --workdir"),
+        (["--config=dpr"], 2, "--workdir is missing"),
+    ],
+)
+def test_a_mistake_is_told_without_heavy_imports(warm, arguments, code, told):
+    returned, text, modules = modules_of(warm, "-m", "retrieval.main", *arguments)
+    assert returned == code and told in text
+    assert not modules & HEAVY
+
+
+def test_fields_and_tables_load_without_tensorflow(tmp_path):
+    script = "from retrieval.config import experiment; experiment.load_fields()"
+    code, text, modules = modules_of(tmp_path, "-c", script)
+    assert code == 0, text
+    assert not modules & {"tensorflow", "seqio", "matplotlib", "clu", "ir_measures"}
+
+
+def test_kept_defaults_are_those_that_are_declared(warm):
+    experiment.load_fields()
+    (path,) = warm.glob("retrieval/*/fields.json")
+    kept = {name: fields.with_tuples(value) for name, value in json.loads(path.read_text())["value"].items()}
+    house = {name: field.default for name, field in fields.declared().items() if name in kept}
+    assert kept == house and all(type(value) is type(house[name]) for name, value in kept.items())
+
+
+def test_what_is_kept_is_made_anew_when_a_source_changes(tmp_path, monkeypatch):
+    package = tmp_path / "package"
+    package.mkdir()
+    source = package / "losses.py"
+    source.write_text("one")
+    monkeypatch.setattr(source_cache, "PACKAGE", package)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert source_cache.cached("fields", lambda: [1]) == [1]
+    assert source_cache.cached("fields", lambda: [2]) == [1]
+    source.write_text("three")
+    assert source_cache.cached("fields", lambda: [3]) == [3]
+    (package / "new.py").write_text("")
+    assert source_cache.cached("fields", lambda: [4]) == [4]
+    (kept,) = (tmp_path / "cache").rglob("fields.json")
+    kept.write_text("{")
+    assert source_cache.cached("fields", lambda: [5]) == [5]  # a damaged file is as none
+
+
+def test_where_nothing_can_be_kept_it_is_made_each_time(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert source_cache.cached("fields", lambda: 1) == 1
+    assert source_cache.cached("fields", lambda: 2) == 2
