@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -11,6 +12,7 @@ from safetensors.numpy import load_file
 from support import exported
 from tokenizers import Tokenizer
 
+import retrieval
 from configs import dpr
 from retrieval.data.tokenizers import tokenizer_files, vocabularies
 from retrieval.data.tokenizers.vocab import WordPiece
@@ -74,6 +76,45 @@ def test_two_towers_have_a_folder_each_and_a_router(folder):
     router = read(folder / "router_config.json")
     assert router["structure"]["query"] == ["query", *(f"query/{part}" for part in parts)]
     assert all((folder / path).is_dir() for path in router["types"]) and not list(folder.glob("*.safetensors"))
+
+
+@pytest.mark.parametrize(("made", "written"), [("run", "folder"), ("tied", "tied_folder")])
+def test_an_export_is_loaded_from_python(made, written, request):
+    made, model = request.getfixturevalue(made), retrieval.load(request.getfixturevalue(written))
+    documents = [{"id": each.id, "title": each.title, "text": each.text} for each in exported.DOCUMENTS]
+    queries_QE, documents_NE = exported.embed(made, exported.QUERIES, exported.DOCUMENTS)
+    tolerance = 1e-5 if made.config.model.dtype == "float32" else 0.05
+    np.testing.assert_allclose(model.encode_queries(exported.QUERIES), queries_QE, atol=tolerance)
+    np.testing.assert_allclose(model.encode_documents(documents), documents_NE, atol=tolerance)
+    assert model.index(["the fox", "a dog"], kind="bm25").search("fox")[0].text == "the fox"
+    for call, message in (
+        (model.index, "an export, which has no passages of its own: give documents to index"),
+        (lambda: model.rerank("fox", ["dog"]), "there is no reranker: load the work directory of a run that"),
+    ):
+        with pytest.raises(UserError, match=message):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        ("modules.json", '"1_Pooling"', '"../1_Pooling"', r"not the modules of an export .*\.\./1_Pooling"),
+        ("modules.json", "Normalize", "Router", "it has a module Router"),
+        ("modules.json", "Pooling", "Dense", "no Transformer with a Pooling"),
+        ("modules.json", "[", '{"a": [', "modules.json: not valid JSON"),
+        ("1_Pooling/config.json", "cls", "max", "pooling_mode is 'max'; one of cls, mean is needed"),
+        ("2_Dense/config.json", "Identity", "Tanh", "a layer with .*Tanh, which our towers lack"),
+        ("2_Dense/config.json", '"out_features": 8', '"out_features": 9', "weights are not those of its config"),
+        ("sentence_bert_config.json", "40", '"long"', "max_seq_length is 'long', where a value of type int belongs"),
+    ],
+)
+def test_an_export_that_is_damaged_is_one_sentence(folder, tmp_path, file, old, new, message):
+    copy = shutil.copytree(folder / "document", tmp_path / "copy")
+    text = (copy / file).read_text()
+    assert old in text
+    (copy / file).write_text(text.replace(old, new))
+    with pytest.raises(UserError, match=message):
+        retrieval.load(copy)
 
 
 def test_tied_towers_are_one_folder_and_have_only_what_they_do(tied_folder):

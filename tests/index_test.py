@@ -226,7 +226,7 @@ def test_an_index_of_words_from_outside_is_searched_and_mined(run, monkeypatch, 
     built = index.index(run)
     assert "document = id, 5,500 documents" in built["corpus, BM25 of ids"] and "corpus, BM25" in built
     towers = SimpleNamespace(encode_queries=lambda queries: np.ones((len(queries), 8), np.float32))
-    monkeypatch.setattr(own_search, "Model", lambda run: towers)
+    monkeypatch.setattr(own_search, "of_run", lambda run: towers)
     search.search(dataclasses.replace(run, asked=Asked("number77 or number99")))
     said = capsys.readouterr().out.split("\n\n")[-4:]
     dense, ids, bm25, merged = (part.strip().splitlines() for part in said)

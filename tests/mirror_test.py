@@ -19,11 +19,15 @@ from support.command_flags import forget_flags
 from support.run_results import metrics, results, state
 from support.tiny import CHEAP, fine_tuning, make_run
 
+import retrieval
 from retrieval import files, main
 from retrieval.cli import command_line
 from retrieval.errors import UserError
 from retrieval.pipeline import downloads, preflight, records, runner
 from retrieval.pipeline.stage import STAGES
+from retrieval.recipes import initial_parameters
+from retrieval.recipes.placement import local_mesh, parameters_of
+from retrieval.recipes.towers import Embedder, query_tokens
 from retrieval.runtime import hosts, lease, mirror
 from retrieval.runtime.mirror import Follower
 from retrieval.runtime.store import Store
@@ -224,6 +228,21 @@ def test_a_search_brings_down_what_is_of_the_model(inputs, copied):
         run = make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES, stages=stages)
         downloads.bring(Run(run.config, copy.folder, run.lock, copy=copy), ["search"])
     assert {"corpus", "index", "embeddings", "checkpoints"} <= {path.name for path in copy.folder.iterdir()}
+
+
+def test_a_model_is_loaded_from_a_store(inputs, copied):
+    model = retrieval.load(URL)
+    assert repr(model) == f"Model({URL})"
+    with mirror.opened(URL) as copy:
+        run = make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES)
+        run = Run(run.config, copy.folder, run.lock, copy=copy)
+        downloads.bring(run, ["export"])
+        vocabulary, mesh = run.load_vocabulary(), local_mesh(run.config)
+        embedder = Embedder(run.config, vocabulary, mesh)
+        params = parameters_of(initial_parameters.load_towers(run, len(vocabulary)))
+        tokens = query_tokens(run.config, vocabulary, ["red fox"])
+        expected = embedder.embed_rows(embedder.queries(params), tokens)
+    np.testing.assert_allclose(model.encode_queries(["red fox"]), expected, atol=1e-6)
 
 
 def test_a_damaged_record_is_gone_when_what_the_message_names_is_deleted(inputs, copied):

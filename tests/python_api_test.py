@@ -131,7 +131,7 @@ def test_threads_get_what_one_gets(model):
         (lambda m: m.index(["a"]).search(" "), "query 0 is empty"),
         (lambda m: m.index(["a"]).search("a", k=0), "k=0: at least 1"),
         (lambda m: m.index(["a"]).search_batch("a"), "takes a list of queries"),
-        (lambda m: retrieval.load("no/such/run"), "no/such/run: no work directory of a run"),
+        (lambda m: retrieval.load("no/such/run"), "no/such/run: neither the work directory of a run"),
     ],
 )
 def test_mistakes_are_one_sentence(model, call, message):

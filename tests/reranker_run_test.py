@@ -8,14 +8,20 @@ import pytest
 from flax import nnx
 from support.tiny import execute, make_run
 
+import retrieval
+from retrieval.data.sets.beir import Candidate
+from retrieval.errors import UserError
 from retrieval.evaluation import result_files
 from retrieval.models.cross_encoder import CrossEncoder
 from retrieval.models.cross_encoder_folder import read_cross_encoder
 from retrieval.models.hugging_face import BertFolder
+from retrieval.models.text import Text
 from retrieval.pipeline import preflight, records
 from retrieval.recipes import initial_parameters
+from retrieval.recipes.pair_scores import Lengths, document_bodies, joined, query_beginnings
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import build_model
+from retrieval.recipes.towers import token_types
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +80,25 @@ def test_it_is_exported_and_read_back(trained, exported):
     settings = json.loads((exported / "tokenizer_config.json").read_text())
     assert settings["model_max_length"] == config.data.document_length
     assert records.details(trained, "export")["classes"] == 2
+
+
+def test_its_model_reranks_from_python(trained):
+    model, texts = retrieval.load(trained.folder), ["the red fox eats grass", "nothing", "red fox " * 30]
+    hits = model.rerank("what does the red fox eat?", [*texts, {"id": "a", "title": "Fox", "text": "grass"}])
+    vocabulary, data = trained.load_vocabulary(), trained.config.data
+    lengths = Lengths(data.query_length, data.document_length)
+    documents = [Candidate(str(place), "", text) for place, text in enumerate(texts)] + [Candidate("a", "Fox", "grass")]
+    (beginning,) = query_beginnings(vocabulary, ["what does the red fox eat?"], lengths)
+    _, reranker = initial_parameters.load_parameters(trained.folder, len(vocabulary), trained.config.mesh)
+    expected = {}
+    for document, body in zip(documents, document_bodies(vocabulary, documents, lengths)):
+        ids_1L = np.array([joined(beginning, body, vocabulary.sep_id, lengths)], np.int32)
+        expected[document.id] = reranker.scores(Text.from_ids(ids_1L, token_types(ids_1L, vocabulary.sep_id))).item()
+    assert [hit.id for hit in hits] == sorted(expected, key=lambda id: -expected[id])
+    np.testing.assert_allclose([hit.score for hit in hits], [expected[hit.id] for hit in hits], atol=1e-5)
+    assert {hit.id for hit in model.rerank("fox", hits)} == set(expected) and model.rerank("fox", []) == []
+    with pytest.raises(UserError, match="a reranker, which embeds nothing: call rerank"):
+        model.encode_queries(["a"])
 
 
 def test_another_run_starts_from_the_export(trained, exported, inputs, tmp_path):

@@ -8,17 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from retrieval.api.document_index import DocumentIndex
+from retrieval.api.document_index import DocumentIndex, Hit
 from retrieval.api.document_texts import Document, candidates, read_passages
+from retrieval.api.reranking import PairReranker
 from retrieval.config import experiment
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.row_texts import RowTexts
 from retrieval.errors import UserError, unknown_name
-from retrieval.pipeline import preflight
-from retrieval.recipes import initial_parameters, towers
+from retrieval.models.hugging_face import is_bert
+from retrieval.pipeline import downloads, preflight
+from retrieval.recipes import exported_towers, initial_parameters, towers
 from retrieval.recipes.encoder_sizes import longest_text
+from retrieval.recipes.exported_towers import ExportedTowers
 from retrieval.recipes.placement import local_mesh, parameters_of
+from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.towers import Embedder
 from retrieval.runtime import mirror
 from retrieval.runtime.store import is_url
@@ -28,45 +32,71 @@ from retrieval.search.side_by_side import HYBRID, Search
 from retrieval.stage_outputs import Run
 from retrieval.stages import indexes
 from retrieval.stages.collection import CORPUS, open_collection
+from retrieval.stages.rerank import is_system
 
 _DEPTH = 100  # results that an approximate index is built for
+# Stages that read what is copied down of a run on a store.
+_READS_THE_MODEL, _READS_THE_INDEXES = "export", "search"
 _FEW = 32  # texts that are embedded as one batch
 
 
 def load(path: str | Path) -> "Model":
-    """The towers of a finished run.
+    """The model of a finished run, or the towers of an export.
 
     Args:
-      path: its work directory, which may be on an object store.
+      path: the work directory of a run, which may be on an object store; or the folder that the stage `export` wrote.
 
     Raises:
-      UserError: there is no run, or its training has not ended.
+      UserError: there is neither, or the training has not ended.
     """
-    folder = mirror.local(str(path)) if is_url(str(path)) else Path(path)
-    if not (folder / preflight.CONFIG).exists():
-        raise UserError(f"{path}: no work directory of a run (it has no {preflight.CONFIG}); name the --workdir of one")
+    copy = mirror.copy_of(str(path)) if is_url(str(path)) else None
+    folder = copy.folder if copy else Path(path)
+    if exported_towers.is_export(folder):
+        return Model(exported_towers.read(folder, experiment.defaults()), str(path))
+    if not (folder / preflight.CONFIG).exists() or is_bert(folder):
+        raise UserError(
+            f"{path}: neither the work directory of a run (it has no {preflight.CONFIG}) nor an export of towers; name "
+            "the --workdir of a run"
+        )
     config = preflight.read_config(folder)
     experiment.load_plugins(config.plugins)
-    return Model(Run(config, folder, Path()))
+    run = Run(config, folder, Path(), copy=copy)
+    downloads.bring(run, [_READS_THE_MODEL])
+    return of_run(run)
+
+
+def of_run(run: Run) -> "Model":
+    """The model of a run whose files are here.
+
+    Raises:
+      UserError: it has trained nothing that encodes or reranks.
+    """
+    if recipe_of(run.holder("train").config).reranks:
+        return Model(None, run.place, run)
+    config, vocabulary = initial_parameters.of_towers(run), run.load_vocabulary()
+    params = parameters_of(initial_parameters.load_towers(run, len(vocabulary)))
+    return Model(ExportedTowers(config.copy_and_resolve_references(), vocabulary, params), run.place, run)
 
 
 class Model:
-    """Two trained towers. They encode alike in any thread, and keep the order of what they are given."""
+    """Two trained towers, a reranker, or both. They answer alike in any thread, and keep the order of what they get."""
 
-    def __init__(self, run: Run):
-        """Raises:
-        UserError: the run has no trained towers.
+    def __init__(self, towers: ExportedTowers | None, place: str, run: Run | None = None):
+        """Args:
+        towers: None where there is a reranker alone.
+        place: where the model is, for people.
+        run: whose passages and whose reranker these are; None for an export.
         """
-        self._run = run
-        self._config = initial_parameters.of_towers(run).copy_and_resolve_references()
-        self._vocabulary = run.load_vocabulary()
+        self._run, self._place, self._has_towers = run, place, towers is not None
+        if towers is None:
+            return
+        self._config, self._vocabulary = towers.config, towers.vocabulary
         embedder = Embedder(self._config, self._vocabulary, mesh := local_mesh(self._config))
-        params = parameters_of(initial_parameters.load_towers(run, len(self._vocabulary)))
-        self._queries, self._documents = embedder.queries(params), embedder.documents(params)
+        self._queries, self._documents = embedder.queries(towers.params), embedder.documents(towers.params)
         self._devices = mesh.size
 
     def __repr__(self) -> str:
-        return f"Model({self._run.place})"
+        return f"Model({self._place})"
 
     def compile_queries(self, most: int) -> None:
         """Compiles what embeds up to so many queries at once: otherwise the first of every shape wait for it."""
@@ -77,6 +107,7 @@ class Model:
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
         """Embeddings of queries, float32 [Q, E]."""
+        self._check_towers()
         if isinstance(queries, str):
             raise UserError("encode_queries takes a list of texts; write [query]")
         return self._embed(self._queries, towers.query_tokens(self._config, self._vocabulary, list(queries)))
@@ -87,6 +118,7 @@ class Model:
         Args:
           documents: texts, or records with a 'text' and a 'title'.
         """
+        self._check_towers()
         return self._embed(self._documents, [each[0] for each in self._windows(candidates(documents))])
 
     def index(
@@ -107,11 +139,12 @@ class Model:
         Raises:
           UserError: there is no document, or no such kind.
         """
+        self._check_towers()
         if kind != HYBRID and kind not in INDEXES:
             raise unknown_name("kind of index", kind, [*INDEXES, HYBRID])
         kinds = [INDEXES[name] for name in ((self._config.index.words[0], EXACT) if kind == HYBRID else (kind,))]
         if documents is None:
-            return self._of_run(kinds, weight)
+            return self._of_run(self._run, kinds, weight)
         if isinstance(documents, str | Path):
             texts = list(read_passages(Path(documents), self._vocabulary, self._limits()))
         else:
@@ -120,13 +153,51 @@ class Model:
             raise UserError("there is no document to index")
         return DocumentIndex(texts, {each.name: self._built(each, texts) for each in kinds}, weight)
 
-    def _of_run(self, kinds: Sequence[IndexKind], weight: float) -> DocumentIndex:
-        collection = open_collection(self._run, CORPUS)
+    def rerank(self, query: str, documents: Sequence[Document | Hit]) -> list[Hit]:
+        """Documents in the order of the reranker's scores, best first.
+
+        Args:
+          documents: hits of a search, texts, or records with a 'text' and a 'title'.
+
+        Raises:
+          UserError: the run has no reranker, or a document is none.
+        """
+        if not query.strip():
+            raise UserError("the query is empty")
+        records = [hit._asdict() if isinstance(hit, Hit) else hit for hit in documents]
+        found = candidates(records)
+        scores = self._reranker.scores(query, found).tolist()
+        order = sorted(range(len(found)), key=lambda place: -scores[place])
+        best = ((found[place], scores[place]) for place in order)
+        return [Hit(each.id, each.title, each.text, score, each.section) for each, score in best]
+
+    @functools.cached_property
+    def _reranker(self) -> PairReranker:
+        run, value = self._run, ""
+        if run and not recipe_of(run.holder("train").config).reranks:
+            value = run.config.rerank.model
+            run = run if value and not is_system(value) else None
+        if run is None:
+            raise UserError(
+                f"{self._place}: there is no reranker: load the work directory of a run that trains one "
+                "(config.recipe=reranker), or that names one in config.rerank.model"
+            )
+        return PairReranker(run, value, "config.rerank.model")
+
+    def _check_towers(self) -> None:
+        if not self._has_towers:
+            raise UserError(f"{self._place}: a reranker, which embeds nothing: call rerank, or load a run of towers")
+
+    def _of_run(self, run: Run | None, kinds: Sequence[IndexKind], weight: float) -> DocumentIndex:
+        if run is None:
+            raise UserError(f"{self._place}: an export, which has no passages of its own: give documents to index")
+        downloads.bring(run, [_READS_THE_INDEXES])
+        collection = open_collection(run, CORPUS)
         for each in kinds:
             there = each.name in DENSE and not each.is_saved and collection.has_embeddings()
             if not (there or collection.index(each.name).exists()):
                 raise UserError(
-                    f"{self._run.place}: the run has no index '{each.name}' of its corpus: run the stages encode and "
+                    f"{self._place}: the run has no index '{each.name}' of its corpus: run the stages encode and "
                     "index with config.encode.corpus=True, or give documents to index"
                 )
         opened: dict[str, Search] = {}
@@ -166,6 +237,6 @@ class Model:
         return encoding.encode_rows(tokens, tower, self._config.encode.batch_tokens, longest, self._devices)
 
     def _limits(self) -> Limits:
-        prepare = self._run.holder("prepare").config.prepare
+        prepare = (self._run.holder("prepare").config if self._run else self._config).prepare
         names = ("longest_passage", "shortest_paragraph", "least_passage", "across_sections")
         return Limits(*(prepare[name] for name in names))

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 
 from retrieval.api.document_index import Hit, hits_of
-from retrieval.api.loaded_model import Model
+from retrieval.api.loaded_model import of_run
 from retrieval.data.sets.row_texts import RowTexts
 from retrieval.search import bm25_kind
 from retrieval.search.bm25_kind import Bm25
@@ -33,7 +33,7 @@ class OwnSearch:
         """
         collection, config = open_collection(run, CORPUS), run.holder("index").config
         self.texts = RowTexts(collection.files)
-        self.model = Model(run) if collection.has_embeddings() else None
+        self.model = of_run(run) if collection.has_embeddings() else None
         embed = self.model.encode_queries if self.model else None
         self._systems = indexes.open_all(collection, config, embed, depth, len(self.texts))
         titles = {DENSE: DENSE, HYBRID: "merged"}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from retrieval.api.document_texts import Document, candidates
+from retrieval.data.sets.beir import Candidate
 from retrieval.recipes import rerankers
 from retrieval.recipes.pair_scores import PairScorer, document_bodies, joined, query_beginnings
 from retrieval.recipes.placement import local_mesh, parameters_of
@@ -29,17 +29,10 @@ class PairReranker:
         scorer = PairScorer(run.config, reranker.model, self._vocabulary.sep_id, mesh)
         self._score = scorer.of(parameters_of(reranker.model))
 
-    def scores(self, query: str, documents: Sequence[Document]) -> np.ndarray:
-        """How well each document answers the query, float32 [N]; a higher score is better.
-
-        Args:
-          documents: texts, or records with a 'text' and a 'title'.
-
-        Raises:
-          UserError: a document is neither.
-        """
+    def scores(self, query: str, documents: Sequence[Candidate]) -> np.ndarray:
+        """How well each document answers the query, float32 [N]; a higher score is better."""
         (beginning,) = query_beginnings(self._vocabulary, [query], self._lengths)
-        bodies = document_bodies(self._vocabulary, candidates(documents), self._lengths)
+        bodies = document_bodies(self._vocabulary, documents, self._lengths)
         rows = [joined(beginning, body, self._vocabulary.sep_id, self._lengths) for body in bodies]
         parts = [rows[start : start + _FEW] for start in range(0, len(rows), _FEW)]
         scores = [encoding.encode_few(part, self._score, self._lengths.row, self._devices)[:, 0] for part in parts]

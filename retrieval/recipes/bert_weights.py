@@ -103,12 +103,14 @@ def _load(found: Mapping[str, BertFolder], params: Mapping[str, Any]) -> dict[st
         load = _load_mlm if "dense" in params else _load_encoder
         return load(found["query_tower"], params)
     towers = {name: tower for name, tower in params.items() if name in found}
-    encoders = {name: found[name].encoder(tower["encoder"], _token_ids(found[name])) for name, tower in towers.items()}
+    encoders = {
+        name: found[name].encoder(tower["encoder"], published_ids(found[name])) for name, tower in towers.items()
+    }
     return {**params, **{name: {**tower, "encoder": encoders[name]} for name, tower in towers.items()}}
 
 
 def _load_mlm(folder: BertFolder, params: Mapping[str, Any]) -> dict[str, Any]:
-    token_ids, head = _token_ids(folder), {name: params[name] for name in ("dense", "norm", "bias")}
+    token_ids, head = published_ids(folder), {name: params[name] for name in ("dense", "norm", "bias")}
     loaded = folder.mlm_head(head, token_ids)
     if loaded is None:
         _log.warning("%s has no head of a masked language model: that starts at random", folder.path)
@@ -122,7 +124,7 @@ def _load_encoder(folder: BertFolder, params: Mapping[str, Any]) -> dict[str, An
             f"{_FIELD}={folder.path}: the norms of a BERT stand after its sublayers: set "
             "config.model.writer.pre_norm=False"
         )
-    return {**params, "encoder": folder.encoder(params["encoder"], _token_ids(folder))}
+    return {**params, "encoder": folder.encoder(params["encoder"], published_ids(folder))}
 
 
 def _load_reranker(folder: BertFolder, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,7 +134,7 @@ def _load_reranker(folder: BertFolder, params: Mapping[str, Any]) -> dict[str, A
     head = folder.classifier({name: params[name] for name in modules}) or {}
     if left := [name for name in ("pooler", "classifier") if name not in head]:
         _log.warning("%s has no %s of a reranker of %d classes: at random", folder.path, " and no ".join(left), classes)
-    return {**params, "encoder": folder.encoder(params["encoder"], _token_ids(folder)), **head}
+    return {**params, "encoder": folder.encoder(params["encoder"], published_ids(folder)), **head}
 
 
 def _check_sizes(config: ConfigDict, folder: BertFolder) -> None:
@@ -205,7 +207,7 @@ def _check_tokenizer(path: Path) -> None:
             raise UserError(f"{path}: {field} is {config[field]!r}; only {ours[-1]!r} is what our tokeniser does")
 
 
-def _token_ids(folder: BertFolder) -> list[int] | None:
+def published_ids(folder: BertFolder) -> list[int] | None:
     """The folder's ids of our tokens; None where they are the same."""
     path = vocabularies.find(folder.path)
     return vocabularies.load(path).published_ids if path else None

@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from retrieval.api.document_texts import Document, candidates
 from retrieval.api.own_search import OwnSearch
 from retrieval.api.reranking import PairReranker
 from retrieval.search.marks import marked
@@ -22,9 +25,13 @@ def service_of(own: OwnSearch, reranker: PairReranker | None, batch: int) -> Ser
         wanted = {word for words in own.words.of([query]) for word in words}
         return [marked(text, wanted, own.words) for text in texts]
 
+    def scores(query: str, documents: Sequence[Document]) -> np.ndarray:
+        assert reranker, "otherwise nobody asks"
+        return reranker.scores(query, candidates(documents))
+
     encode = {"query": own.model.encode_queries, "document": own.model.encode_documents} if own.model else {}
     titles = {name: "hybrid" if name == HYBRID else title for name, title in own.titles.items()}
     if own.model:
         own.model.compile_queries(batch)
     own.search([_WORD], 1)
-    return Service(titles, len(own.texts), own.search, marked_pieces, encode, reranker.scores if reranker else None)
+    return Service(titles, len(own.texts), own.search, marked_pieces, encode, scores if reranker else None)

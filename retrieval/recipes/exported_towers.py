@@ -1,0 +1,140 @@
+"""Towers that the stage `export` has written, read back: folders as sentence-transformers has them."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from flax import nnx
+from ml_collections import ConfigDict
+
+from retrieval import files
+from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.errors import UserError
+from retrieval.models import tensor_files
+from retrieval.models.export_files import DOCUMENT, QUERY
+from retrieval.models.hugging_face import BertFolder
+from retrieval.models.two_tower import POOLINGS
+from retrieval.recipes import bert_weights
+from retrieval.recipes.placement import parameters_of
+from retrieval.recipes.towers import build_towers
+
+_MODULES = "modules.json"
+_IDENTITY = "Identity"
+_PATH = re.compile(r"(\d_\w+)?", re.ASCII)
+_T = TypeVar("_T")
+
+
+class ExportedTowers(NamedTuple):
+    """Attributes:
+    config: with the sizes and lengths of the towers.
+    params: as `parameters_of` gives them.
+    """
+
+    config: ConfigDict
+    vocabulary: Vocabulary
+    params: dict[str, Any]
+
+
+class _Tower(NamedTuple):
+    """One tower's folder.
+
+    Attributes:
+      modules: kind -> folder of what follows the encoder.
+      model: the fields of `config.model` that it was made with.
+    """
+
+    bert: BertFolder
+    modules: dict[str, Path]
+    model: dict[str, Any]
+    length: int
+    query_length: int
+
+
+def is_export(folder: Path) -> bool:
+    """Whether a folder is one that sentence-transformers loads."""
+    return (folder / _MODULES).is_file()
+
+
+def read(folder: Path, config: ConfigDict) -> ExportedTowers:
+    """The towers of an export.
+
+    Args:
+      config: all fields, of which those of the model and the lengths are replaced in a copy.
+
+    Raises:
+      UserError: a file is missing or damaged, or it is a model that ours cannot be.
+    """
+    config = config.copy_and_resolve_references()
+    is_apart = (folder / QUERY / _MODULES).is_file()
+    query, document = (_open(folder / name) for name in (QUERY, DOCUMENT)) if is_apart else [_open(folder)] * 2
+    if query.model != document.model:
+        raise UserError(f"{folder}: its towers are of different sizes, and ours have the same; export the run again")
+    config.model.update(query.model, tied=not is_apart, encoder="transformer", remat="none", dtype="float32")
+    lengths = (query.length if is_apart else query.query_length), document.length
+    config.data.query_length, config.data.document_length = lengths
+    config.model.positions = query.bert.sizes["max_length"]
+    vocabulary = bert_weights.vocabulary_of(document.bert)
+    shapes = parameters_of(nnx.eval_shape(lambda: build_towers(config, len(vocabulary))))
+    towers = {"query_tower": query, "document_tower": document}
+    params = {name: _parameters(towers[name], shape) for name, shape in shapes.items()}
+    return ExportedTowers(config, vocabulary, params)
+
+
+def _open(folder: Path) -> _Tower:
+    kinds = dict(_modules(folder))
+    if unknown := kinds.keys() - {"Transformer", "Pooling", "Dense", "LayerNorm", "Normalize"}:
+        raise UserError(f"{folder / _MODULES}: it has a module {min(unknown)}, which our towers do not have")
+    if not {"Transformer", "Pooling"} <= kinds.keys():
+        raise UserError(f"{folder / _MODULES}: no Transformer with a Pooling behind it, as our towers are")
+    bert, pooling = BertFolder.open(folder), _value(kinds["Pooling"] / "config.json", "pooling_mode", str)
+    if pooling not in POOLINGS:
+        raise UserError(f"{kinds['Pooling']}: pooling_mode is {pooling!r}; one of {', '.join(POOLINGS)} is needed")
+    sizes = {name: value for name, value in bert.sizes.items() if name not in ("vocab_size", "max_length")}
+    model = {"pooling": pooling, "normalize": "Normalize" in kinds, "embed_norm": "LayerNorm" in kinds, "embed_dim": 0}
+    if "Dense" in kinds:
+        activation = _value(kinds["Dense"] / "config.json", "activation_function", str)
+        if not activation.endswith(_IDENTITY):
+            raise UserError(f"{kinds['Dense']}: a layer with {activation}, which our towers lack")
+        model["embed_dim"] = _value(kinds["Dense"] / "config.json", "out_features", int)
+    lengths = folder / "sentence_bert_config.json"
+    length = _value(lengths, "max_seq_length", int)
+    return _Tower(bert, kinds, model | sizes, length, _value(lengths, "query_length", int, length))
+
+
+def _modules(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Kinds and folders, none of which is outside of `folder`."""
+    modules = files.read_json(folder / _MODULES)
+    try:
+        for module in modules:
+            if not _PATH.fullmatch(module["path"]):
+                raise ValueError(f"the path {module['path']!r}")
+            yield module["type"].rpartition(".")[2], folder / module["path"]
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise UserError(f"{folder / _MODULES}: not the modules of an export ({error!r}); export it again") from error
+
+
+def _value(path: Path, name: str, kind: type[_T], default: _T | None = None) -> _T:
+    record = files.read_json(path)
+    value = record.get(name, default) if isinstance(record, dict) else None
+    if type(value) is not kind:
+        raise UserError(f"{path}: {name} is {value!r}, where a value of type {kind.__name__} belongs; export it again")
+    return value
+
+
+def _parameters(tower: _Tower, shapes: Mapping[str, Any]) -> dict[str, Any]:
+    params = {"encoder": tower.bert.encoder(shapes["encoder"], bert_weights.published_ids(tower.bert))}
+    for name, kind, prefix in (("projection", "Dense", "linear."), ("norm", "LayerNorm", "norm.")):
+        if name in shapes:
+            params[name] = _layer(tower.modules[kind], prefix, shapes[name])
+    return params
+
+
+def _layer(folder: Path, prefix: str, shapes: Mapping[str, Any]) -> dict[str, Any]:
+    tensors = {name.removeprefix(prefix): tensor for name, tensor in tensor_files.read(folder).items()}
+    theirs = {"kernel": "weight", "scale": "weight", "bias": "bias"}
+    layer = {name: tensors.get(theirs[name], np.zeros(0)).T for name in shapes}
+    if any(layer[name].shape != shape.shape or not np.isfinite(layer[name]).all() for name, shape in shapes.items()):
+        raise UserError(f"{folder}: its weights are not those of its config; export it again")
+    return layer
