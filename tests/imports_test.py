@@ -25,6 +25,7 @@ SHARED = tuple(
         "registry",
         "runtime",
         "terminal",
+        "time_limit",
     )
 )
 

@@ -6,12 +6,10 @@ but for separators and control characters. CuratedTREC's answers are regular exp
 in the passage, in NFD too. Titles are not looked at.
 """
 
-import contextlib
 import functools
 import itertools
 import logging
 import re
-import signal
 import sys
 import unicodedata
 import warnings
@@ -22,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from retrieval.errors import UserError
+from retrieval.time_limit import time_limit
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +52,7 @@ def of_patterns(patterns: Iterable[str], at: str) -> Answers:
       UserError: one of them, read at `at`, is none, or takes too long on the empty text.
     """
     patterns = tuple(dict.fromkeys(patterns))
-    with _limit(f"{at}: {_too_slow(patterns)}"):
+    with time_limit(_SECONDS, f"{at}: {_too_slow(patterns)}"):
         return Answers(tuple(pattern for pattern in patterns if not _compiled(pattern, at).search("")), True)
 
 
@@ -76,9 +75,12 @@ def warn_of_patterns(path: Path, queries: Mapping[str, str], answers: Mapping[st
 
 def words(text: str) -> str:
     """The tokens of a text, with one blank before, between and behind them."""
-    text = unicodedata.normalize("NFD", text)
-    pattern = _token(sys.maxunicode + 1 if _ASTRAL.search(text) else _END_OF_BMP)
-    return f" {' '.join(pattern.findall(text))} ".lower()
+    return f" {' '.join(match.group() for match in _tokens_of(unicodedata.normalize('NFD', text)))} ".lower()
+
+
+def _tokens_of(plain: str) -> Iterator[re.Match]:
+    """The tokens of a text in NFD."""
+    return _token(sys.maxunicode + 1 if _ASTRAL.search(plain) else _END_OF_BMP).finditer(plain)
 
 
 def found(answers_Q: Sequence[Answers | None], rows_QK: np.ndarray, text: Callable[[int], str]) -> np.ndarray:
@@ -107,10 +109,50 @@ def found(answers_Q: Sequence[Answers | None], rows_QK: np.ndarray, text: Callab
     return found_QK
 
 
+def places(answers: Answers, text: str) -> list[tuple[int, int]]:
+    """Where the answers of a question stand in a text: first character and the one behind the last, each place once.
+
+    Texts match as `found` has it, and patterns wherever they fit (all of `finditer`).
+
+    Raises:
+      TooSlowError: a regular expression takes too long.
+    """
+    plain, origins = _decomposed(text)
+    if answers.are_patterns:
+        compiled = [_compiled(pattern, "") for pattern in answers.values]
+        with time_limit(_SECONDS, f"in a paragraph {_too_slow(answers.values)}"):
+            spans = [match.span() for pattern in compiled for match in pattern.finditer(plain) if match.group().strip()]
+        return sorted({(origins[start][0], origins[end - 1][1]) for start, end in spans})
+    held = words(text)
+    wanted_by = [tokens.split() for value in answers.values if (tokens := words(value)) in held]
+    if not wanted_by:  # most paragraphs
+        return []
+    tokens = [(match.group().lower(), *match.span()) for match in _tokens_of(plain)]
+    spans = set()
+    for wanted in wanted_by:
+        firsts = [place for place, (token, *_) in enumerate(tokens) if token == wanted[0]]
+        for place in firsts:
+            if [token for token, *_ in tokens[place : place + len(wanted)]] == wanted:
+                spans.add((origins[tokens[place][1]][0], origins[tokens[place + len(wanted) - 1][2] - 1][1]))
+    return sorted(spans)
+
+
+def _decomposed(text: str) -> tuple[str, Sequence[tuple[int, int]]]:
+    """A text in NFD, and for each of its characters where that comes from: first character, and the one behind."""
+    if text.isascii():
+        return text, [(place, place + 1) for place in range(len(text))]
+    parts, origins = [], []
+    starts = [place for place, character in enumerate(text) if not place or not unicodedata.combining(character)]
+    for start, end in zip(starts, [*starts[1:], len(text)]):
+        parts.append(unicodedata.normalize("NFD", text[start:end]))  # a letter with all its marks
+        origins += [(start, end)] * len(parts[-1])
+    return "".join(parts), origins
+
+
 def _matched(patterns: Collection[str], rows: Sequence[int], text: Callable[[int], str]) -> list[int]:
     compiled = [_compiled(pattern, "") for pattern in patterns]
     texts = {row: text(row) for row in rows}  # before the clock runs: a disk may be slow
-    with _limit(f"in the passages of a question {_too_slow(patterns)}"):
+    with time_limit(_SECONDS, f"in the passages of a question {_too_slow(patterns)}"):
         return [row for row in rows if any(pattern.search(texts[row]) for pattern in compiled)]
 
 
@@ -119,22 +161,6 @@ def _too_slow(patterns: Collection[str]) -> str:
         f"the regular expression '{_shown('|'.join(patterns))}' takes more than {_SECONDS:.0f} s: write it without "
         "repetitions of what is itself repeated, such as (a+)+, in the file of questions"
     )
-
-
-@contextlib.contextmanager
-def _limit(message: str) -> Iterator[None]:
-    """`UserError` after _SECONDS, also in the middle of a search: `re` lets signals through."""
-
-    def stop(*_) -> None:
-        raise UserError(message)
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, _SECONDS)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def _compiled(pattern: str, at: str) -> re.Pattern:

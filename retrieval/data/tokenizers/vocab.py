@@ -88,6 +88,11 @@ class Vocabulary:
     def _encode(self, texts: Sequence[str]) -> list[Encoding]:
         return self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
 
+    def encode_with_places(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """`encode`, and where in `text` each token stands: its first character, and the one behind its last."""
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text with the word pieces joined; special tokens are left out."""
         special = {self.pad_id, self.cls_id, self.sep_id, self.mask_id}
