@@ -25,6 +25,8 @@ Options = Mapping[str, Any]
 EMBEDDINGS = "embeddings"  # (query_BE, document_BKE, batch, **options)
 SCORES = "scores"  # (score_BK, batch, **options)
 CLASSES = "classes"  # (logit_BKC, batch, **options), C = 2
+# As `objectives.answer_spans` has them, by name: of tokens as the ends of an answer, or of whole spans.
+SPANS, SPAN_PAIRS = "the ends of spans", "whole spans"  # (scores, batch, **options)
 
 TEMPERATURE = "train.temperature"
 
@@ -34,14 +36,15 @@ class Loss:
     """A loss: an entry of LOSSES.
 
     Attributes:
-      function: as EMBEDDINGS, SCORES or CLASSES have it; the last part of an option's name is its keyword.
-      compares: one of these three.
+      function: as what it compares has it; the last part of an option's name is its keyword.
+      compares: EMBEDDINGS, SCORES, CLASSES, SPANS or SPAN_PAIRS.
       help: what it is, in a line.
       options: the fields of the config that it reads, as dotted names.
       needs_negatives: whether an example must have hard negatives.
       needs_teacher: whether a batch must have a teacher's scores of an example's documents, `teacher` [B, K].
       takes_positives: from its options, whether it takes the ids of a query's known positives, `positive_ids` [B, P].
         A batch has them only where some query has more than one.
+      selects: from its options, whether it trains a reader's head that scores paragraphs.
       neutral: of options, the values that only leave something out. They may stay set for a loss that lacks the option.
       check: refuses options that do not fit each other.
     """
@@ -53,6 +56,7 @@ class Loss:
     needs_negatives: bool = False
     needs_teacher: bool = False
     takes_positives: Callable[[Options], bool] = lambda options: False
+    selects: Callable[[Options], bool] = lambda options: False
     neutral: Mapping[str, Collection[Any]] = dataclasses.field(default_factory=dict)
     check: Callable[[Options], None] = lambda options: None
 
@@ -80,7 +84,7 @@ def check(name: str, label: str, gives: Collection[str], options: Options, negat
 
     Args:
       label: the model, for errors.
-      gives: what the model gives to compare: EMBEDDINGS, SCORES, CLASSES.
+      gives: what the model gives to compare, some of EMBEDDINGS, SCORES, CLASSES, SPANS, SPAN_PAIRS.
       options: the values of `option_names()`.
       negatives: hard negatives of an example.
 

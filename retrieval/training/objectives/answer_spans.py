@@ -1,0 +1,209 @@
+"""Losses of readers: where in the retrieved paragraphs of a question its answer stands.
+
+Letters of shapes: B questions of the global batch, K paragraphs of each, L tokens of a row, W lengths of a span, S
+matched spans of a question, N candidates of its retriever.
+
+A reader gives scores by name, float32:
+
+    start, end   [B, K, L]; of a token as the first and as the last of an answer
+    select       [B, K]; of a paragraph, where the loss has that head trained
+    pairs        [B, K, L, W]; of the span of w + 1 tokens from a token on, in place of `start` and `end`
+
+A batch has `spans` int32 [B, S, 3], the paragraph, first and last token of every matched span, -1 where there is none;
+`inside` [B, K, L], 1 for the tokens of paragraphs; `retrieved` float32 [B, N], the retriever's scores, -inf where there
+are fewer; `paragraph` [B, K], the place of each paragraph among the candidates. A question without a matched span has
+no span loss: it is 0.
+"""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+
+from retrieval.arrays import reshape_rows
+from retrieval.config.fields import SWITCH, Field, declare
+from retrieval.errors import UserError
+from retrieval.training.loss_kind import LOSSES, SPAN_PAIRS, SPANS, Batch, Loss, Metrics, Options
+
+_NEVER = -1e30  # in place of -inf, whose gradients are NaN
+
+declare(
+    "train",
+    shared_norm=Field(True, SWITCH, "span_likelihood: whether a question's paragraphs share one softmax", was=True),
+    joint=Field(False, SWITCH, "span_likelihood: whether spans count by their paragraph's retrieval score", was=False),
+    select=Field(False, SWITCH, "span_likelihood: whether a head that reranks paragraphs is trained too", was=False),
+)
+
+
+def span_likelihood(
+    scores: Mapping[str, jax.Array],
+    batch: Batch,
+    *,
+    shared_norm: bool = True,
+    joint: bool = False,
+    select: bool = False,
+) -> tuple[jax.Array, Metrics]:
+    """-log of the probability of all matched spans (Xiong et al. 2020, equations 2 and 4; settings of Table 4).
+
+    P(span) = P_start(first) * P_end(last).
+
+    Args:
+      shared_norm: whether both softmaxes run over all positions of all paragraphs (Clark & Gardner 2018), or over each
+        paragraph alone.
+      joint: whether each span's probability is multiplied by that of its paragraph: the softmax of the retriever's
+        scores over all N candidates.
+      select: whether -log of the mass that `select` puts on paragraphs with a matched span is added.
+
+    Returns:
+      The loss [B], and what `_found` says.
+    """
+    start_BKL, end_BKL = (_log_softmax(scores[name], batch["inside"], shared_norm) for name in ("start", "end"))
+    spans_BS3, is_span_BS = batch["spans"], batch["spans"][:, :, 0] >= 0
+    log_BS = _at(start_BKL, spans_BS3[:, :, [0, 1]]) + _at(end_BKL, spans_BS3[:, :, [0, 2]])
+    if joint:
+        log_BS += _at(_of_retriever(jax.nn.log_softmax(_finite(batch["retrieved"])), batch), spans_BS3[:, :, [0]])
+    loss_B = _negative_log_sum(log_BS, is_span_BS)
+    if select:
+        chosen_BK = jax.nn.log_softmax(_of_paragraphs(scores["select"], batch["inside"]))
+        loss_B += _negative_log_sum(chosen_BK, _holds(spans_BS3, chosen_BK.shape[1]))
+    return loss_B, _found(start_BKL, spans_BS3)
+
+
+def dpr_reader(scores: Mapping[str, jax.Array], batch: Batch) -> tuple[jax.Array, Metrics]:
+    """-log of selecting the positive paragraph, and of its matched spans (Karpukhin et al. 2020, section 6.1).
+
+    The positive is the first paragraph with a matched span. Others that have one are no negatives. Start and end are
+    normalised over the positive alone. Of a question without a matched span nothing is trained.
+
+    Returns:
+      The loss [B], and what `_found` says.
+    """
+    spans_BS3 = batch["spans"]
+    start_BKL, end_BKL = (_log_softmax(scores[name], batch["inside"], False) for name in ("start", "end"))
+    K = start_BKL.shape[1]
+    holds_BK = _holds(spans_BS3, K)
+    is_positive_BK = jnp.arange(K) == holds_BK.argmax(axis=1)[:, None]
+    compared_BK = jnp.where(holds_BK & ~is_positive_BK, _NEVER, _of_paragraphs(scores["select"], batch["inside"]))
+    loss_B = _negative_log_sum(jax.nn.log_softmax(compared_BK), is_positive_BK & holds_BK)
+    is_own_BS = spans_BS3[:, :, 0] == jnp.where(holds_BK.any(axis=1), holds_BK.argmax(axis=1), -2)[:, None]
+    log_BS = _at(start_BKL, spans_BS3[:, :, [0, 1]]) + _at(end_BKL, spans_BS3[:, :, [0, 2]])
+    return loss_B + _negative_log_sum(log_BS, is_own_BS), _found(start_BKL, spans_BS3)
+
+
+def orqa_reader(scores: Mapping[str, jax.Array], batch: Batch) -> tuple[jax.Array, Metrics]:
+    """-log of the matched spans among all spans of all paragraphs (Lee et al. 2019, sections 3 and 6).
+
+    A span's score is the reader's plus its paragraph's of the retriever. Spans longer than W tokens are none.
+
+    Returns:
+      The loss [B], and what `_found` says.
+    """
+    spans_BS3, pairs_BKLW = batch["spans"], scores["pairs"].astype(jnp.float32)
+    W = pairs_BKLW.shape[3]
+    total_BKLW = pairs_BKLW + _of_retriever(_finite(batch["retrieved"]), batch)[:, :, None, None]
+    log_BKLW = _normalised(jnp.where(inside_pairs(batch["inside"], W), total_BKLW, _NEVER))
+    longer_BS = spans_BS3[:, :, 2] - spans_BS3[:, :, 1]
+    is_span_BS = (spans_BS3[:, :, 0] >= 0) & (longer_BS < W)
+    places_BS3 = jnp.stack([spans_BS3[:, :, 0], spans_BS3[:, :, 1], jnp.minimum(longer_BS, W - 1)], axis=2)
+    loss_B = _negative_log_sum(_at(log_BKLW, places_BS3), is_span_BS)
+    return loss_B, _found(log_BKLW.max(axis=3), spans_BS3)
+
+
+def inside_pairs(inside_BKL: jax.Array, widths: int) -> jax.Array:
+    """Which spans of 1, 2, ... `widths` tokens lie in their paragraph, bool [B, K, L, W]."""
+    inside_BKL, L = inside_BKL > 0, inside_BKL.shape[2]
+    padded = jnp.pad(inside_BKL, ((0, 0), (0, 0), (0, widths - 1)))
+    return jnp.stack([inside_BKL & padded[:, :, width : width + L] for width in range(widths)], axis=3)
+
+
+def _log_softmax(score_BKL: jax.Array, inside_BKL: jax.Array, shared: bool) -> jax.Array:
+    """Log-probabilities of tokens inside paragraphs, over each paragraph or over all of a question."""
+    masked_BKL = jnp.where(inside_BKL > 0, score_BKL.astype(jnp.float32), _NEVER)
+    return _normalised(masked_BKL) if shared else jax.nn.log_softmax(masked_BKL)
+
+
+def _normalised(score: jax.Array) -> jax.Array:
+    """Log-softmax over everything that a question has, [B, ...]."""
+    return score - jax.nn.logsumexp(score, axis=tuple(range(1, score.ndim)), keepdims=True)
+
+
+def _of_paragraphs(score_BK: jax.Array, inside_BKL: jax.Array) -> jax.Array:
+    """Scores of paragraphs; a place without a paragraph is never chosen."""
+    return jnp.where((inside_BKL > 0).any(axis=2), score_BK.astype(jnp.float32), _NEVER)
+
+
+def _of_retriever(score_BN: jax.Array, batch: Batch) -> jax.Array:
+    """What the candidates of a question have, for its paragraphs, [B, K]."""
+    return jnp.take_along_axis(score_BN, batch["paragraph"], axis=1)
+
+
+def _finite(score: jax.Array) -> jax.Array:
+    return jnp.maximum(score.astype(jnp.float32), _NEVER)
+
+
+def _at(values: jax.Array, places_BSD: jax.Array) -> jax.Array:
+    """Values [B, ...] at places of D coordinates, [B, S]; of places of -1, whatever stands somewhere."""
+    sizes = values.shape[1 : 1 + places_BSD.shape[2]]
+    flat_BS = places_BSD[:, :, 0]
+    for axis, size in enumerate(sizes[1:], 1):
+        flat_BS = flat_BS * size + places_BSD[:, :, axis]
+    flat_BT = reshape_rows(values, len(values), -1)
+    return jnp.take_along_axis(flat_BT, jnp.maximum(flat_BS, 0), axis=1)
+
+
+def _negative_log_sum(log_BS: jax.Array, counts_BS: jax.Array) -> jax.Array:
+    """-log of the sum of the probabilities that count; 0 where none does."""
+    total_B = jax.nn.logsumexp(jnp.where(counts_BS, log_BS, _NEVER), axis=1)
+    return jnp.where(counts_BS.any(axis=1), -total_B, 0.0)
+
+
+def _holds(spans_BS3: jax.Array, paragraphs: int) -> jax.Array:
+    """Which paragraphs have a matched span, bool [B, K]."""
+    return (spans_BS3[:, :, 0, None] == jnp.arange(paragraphs)).any(axis=1)
+
+
+def _found(start_BKL: jax.Array, spans_BS3: jax.Array) -> Metrics:
+    """Each [B].
+
+    Returns:
+      'start@1': 1 where the most probable first token is that of a matched span.
+      'answered': 1 where there is a matched span.
+      'spans': how many there are. Many say that an answer is a word that is everywhere.
+    """
+    is_span_BS = spans_BS3[:, :, 0] >= 0
+    best_B = reshape_rows(start_BKL, len(start_BKL), -1).argmax(axis=1)
+    is_best_BS = spans_BS3[:, :, 0] * start_BKL.shape[2] + spans_BS3[:, :, 1] == best_B[:, None]
+    return {
+        "start@1": (is_best_BS & is_span_BS).any(axis=1).astype(jnp.float32),
+        "answered": is_span_BS.any(axis=1).astype(jnp.float32),
+        "spans": is_span_BS.sum(axis=1).astype(jnp.float32),
+    }
+
+
+def _check(options: Options) -> None:
+    if options["train.joint"] and options["train.select"]:
+        raise UserError(
+            "config.train.joint=True weighs paragraphs by the retriever, and config.train.select=True by a head of the "
+            "reader: set one of them to False"
+        )
+
+
+LOSSES.register(
+    "span_likelihood",
+    Loss(
+        span_likelihood,
+        SPANS,
+        "all matched spans of a question's paragraphs (ProQA)",
+        options=("train.shared_norm", "train.joint", "train.select"),
+        selects=lambda options: options["train.select"],
+        check=_check,
+    ),
+)
+LOSSES.register(
+    "dpr_reader",
+    Loss(dpr_reader, SPANS, "the positive paragraph and its spans (DPR)", options=(), selects=lambda options: True),
+)
+LOSSES.register(
+    "orqa_reader",
+    Loss(orqa_reader, SPAN_PAIRS, "all spans with their retrieval scores (ORQA)", options=()),
+)

@@ -1,0 +1,148 @@
+"""The losses of readers, against loops over all spans in numpy."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from retrieval.errors import UserError
+from retrieval.training.loss_kind import LOSSES
+from retrieval.training.objectives.answer_spans import dpr_reader, orqa_reader, span_likelihood
+
+B, K, L, W, N = 4, 3, 7, 3, 5
+_RANDOM = np.random.default_rng(0)
+INSIDE = np.zeros((B, K, L), np.int32)
+for b, k in np.ndindex(B, K):
+    INSIDE[b, k, 2 : 5 + (b + k) % 3] = 1
+INSIDE[2, 2] = 0  # a question with two paragraphs
+SPANS = np.full((B, 4, 3), -1, np.int32)
+SPANS[0, :3] = (0, 2, 3), (0, 4, 4), (2, 3, 4)
+SPANS[1, :1] = ((1, 2, 4),)
+SPANS[2, :2] = (1, 3, 3), (1, 2, 4)
+SCORES = {name: _RANDOM.normal(0, 3, (B, K, L)).astype(np.float32) for name in ("start", "end")}
+SCORES["select"] = _RANDOM.normal(0, 2, (B, K)).astype(np.float32)
+SCORES["pairs"] = _RANDOM.normal(0, 2, (B, K, L, W)).astype(np.float32)
+RETRIEVED = np.sort(_RANDOM.normal(0, 2, (B, N)).astype(np.float32))[:, ::-1].copy()
+RETRIEVED[3, 3:] = -np.inf
+PLACES = np.array([[0, 1, 2], [2, 0, 4], [0, 1, 2], [0, 1, 2]], np.int32)
+BATCH = {"inside": INSIDE, "spans": SPANS, "retrieved": RETRIEVED, "paragraph": PLACES}
+
+
+def softmax(values):
+    return np.exp(values) / np.exp(values).sum()
+
+
+def probabilities(name, b, shared):
+    """Of every token of a question's paragraphs, by (paragraph, token)."""
+    places = [(k, i) for k in range(K) for i in range(L) if INSIDE[b, k, i]]
+    groups = [places] if shared else [[place for place in places if place[0] == k] for k in range(K)]
+    found = {}
+    for group in groups:
+        found |= dict(zip(group, softmax(np.array([SCORES[name][b][place] for place in group], float))))
+    return found
+
+
+def matched(b):
+    return [tuple(span) for span in SPANS[b].tolist() if span[0] >= 0]
+
+
+def minus_log(mass):
+    return -np.log(mass) if mass else 0.0
+
+
+def brute_likelihood(b, shared_norm, joint, select):
+    start, end = (probabilities(name, b, shared_norm) for name in ("start", "end"))
+    paragraph = softmax(RETRIEVED[b].astype(float))
+    weight = {k: paragraph[PLACES[b, k]] if joint else 1.0 for k in range(K)}
+    loss = minus_log(sum(weight[k] * start[k, i] * end[k, j] for k, i, j in matched(b)))
+    if select:
+        there = [k for k in range(K) if INSIDE[b, k].any()]
+        chosen = dict(zip(there, softmax(SCORES["select"][b, there].astype(float))))
+        loss += minus_log(sum(chosen[k] for k in {k for k, _, _ in matched(b)}))
+    return loss
+
+
+SETTINGS = {
+    "1": (True, False, False),
+    "2": (True, True, False),
+    "3": (True, False, True),
+    "4": (False, True, False),
+    "5": (False, False, False),
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_every_setting_of_table_4_is_a_sum_over_spans(setting):
+    options = dict(zip(("shared_norm", "joint", "select"), SETTINGS[setting]))
+    loss_B, _ = jax.jit(lambda scores, batch: span_likelihood(scores, batch, **options))(SCORES, BATCH)
+    np.testing.assert_allclose(loss_B, [brute_likelihood(b, **options) for b in range(B)], rtol=1e-5, atol=1e-6)
+    assert loss_B[3] == 0 and (loss_B[:3] > 0).all()
+
+
+def test_one_paragraph_needs_no_shared_softmax():
+    scores = {name: jnp.asarray(value[:, :1]) for name, value in SCORES.items()}
+    spans = np.where(SPANS[:, :, :1] > 0, -1, SPANS)
+    batch = BATCH | {"inside": INSIDE[:, :1], "spans": spans, "paragraph": PLACES[:, :1]}
+    shared, own = (span_likelihood(scores, batch, shared_norm=value)[0] for value in (True, False))
+    np.testing.assert_allclose(shared, own, rtol=1e-6)
+    assert shared[0] > 0
+
+
+def test_joint_adds_the_retrieval_term_of_a_single_paragraph():
+    plain, joint = (span_likelihood(SCORES, BATCH, joint=value)[0] for value in (False, True))
+    retrieval = -np.log(softmax(RETRIEVED[1].astype(float))[PLACES[1, 1]])
+    np.testing.assert_allclose(joint[1], plain[1] + retrieval, rtol=1e-5)
+
+
+def test_dprs_reader_selects_the_positive_and_reads_it_alone():
+    loss_B, _ = dpr_reader(SCORES, BATCH)
+    for b in range(B):
+        holding = sorted({k for k, _, _ in matched(b)})
+        if not holding:
+            assert loss_B[b] == 0
+            continue
+        positive, there = holding[0], [k for k in range(K) if INSIDE[b, k].any()]
+        compared = [k for k in there if k == positive or k not in holding]
+        chosen = dict(zip(compared, softmax(SCORES["select"][b, compared].astype(float))))
+        start, end = (probabilities(name, b, False) for name in ("start", "end"))
+        mass = sum(start[k, i] * end[k, j] for k, i, j in matched(b) if k == positive)
+        np.testing.assert_allclose(loss_B[b], -np.log(chosen[positive]) - np.log(mass), rtol=1e-5)
+
+
+def test_orqas_reader_is_a_softmax_over_all_spans():
+    loss_B, _ = jax.jit(orqa_reader)(SCORES, BATCH)
+    for b in range(B):
+        score = {}
+        for k, i, w in itertools.product(range(K), range(L), range(W)):
+            if i + w < L and INSIDE[b, k, i : i + w + 1].all():
+                score[k, i, i + w] = float(SCORES["pairs"][b, k, i, w]) + float(RETRIEVED[b, PLACES[b, k]])
+        chances = dict(zip(score, softmax(np.array(list(score.values())))))
+        want = minus_log(sum(chances.get(span, 0) for span in matched(b)))
+        np.testing.assert_allclose(loss_B[b], want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["span_likelihood", "dpr_reader", "orqa_reader"])
+def test_gradients_are_finite_and_none_without_a_span(name):
+    function = LOSSES[name].function
+    gradients = jax.grad(lambda scores: function(scores, BATCH)[0].sum())(jax.tree.map(jnp.asarray, SCORES))
+    assert all(np.isfinite(value).all() for value in jax.tree.leaves(gradients))
+    assert all(not np.asarray(value[3]).any() for value in gradients.values())
+    read = gradients["pairs" if name == "orqa_reader" else "start"]
+    assert np.asarray(read[0]).any() and not np.asarray(read)[INSIDE == 0].any()
+
+
+def test_metrics_tell_answered_questions_and_their_spans():
+    _, metrics = span_likelihood(SCORES, BATCH)
+    np.testing.assert_array_equal(metrics["answered"], [1, 1, 1, 0])
+    np.testing.assert_array_equal(metrics["spans"], [3, 1, 2, 0])
+    best = [max(probabilities("start", b, True).items(), key=lambda item: item[1])[0] for b in range(B)]
+    want = [float(best[b] in [(k, i) for k, i, _ in matched(b)]) for b in range(B)]
+    np.testing.assert_array_equal(metrics["start@1"], want)
+
+
+def test_two_ways_to_weigh_paragraphs_are_refused():
+    options = {"train.joint": True, "train.select": True}
+    with pytest.raises(UserError, match="set one of them to False"):
+        LOSSES["span_likelihood"].check(options)
