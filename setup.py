@@ -9,7 +9,7 @@ setup(
     license="Apache-2.0",
     license_files=["LICENSE"],
     packages=find_packages(include=["retrieval", "retrieval.*"]),
-    package_data={"retrieval": ["py.typed", "*.pyi", "serving/page/page.*"]},
+    package_data={"retrieval": ["py.typed", "*.pyi", "serving/page/page.*", "data/sets/nq_dev.txt"]},
     python_requires=">=3.11,<3.14",
     install_requires=[
         "absl-py",

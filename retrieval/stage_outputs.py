@@ -105,6 +105,10 @@ class Run(WorkDirectory):
         """The shards for fine-tuning."""
         return self.holder("pairs").folder / "pairs"
 
+    def labelled(self, stage: str) -> Path:
+        """The shards of labelled examples that a stage writes, such as `pairs` or `spans`."""
+        return self.holder(stage).folder / stage
+
     @property
     def held_out_pairs(self) -> Path:
         """The labelled queries that are validated on where no set is split, a BEIR folder."""

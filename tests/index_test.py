@@ -234,7 +234,7 @@ def test_an_index_of_words_from_outside_is_searched_and_mined(run, monkeypatch, 
     assert "[77]" in ids[1] and "[99]" in ids[3] and len(ids) == 5
     assert bm25[1:] == ["  nothing: no passage matches the query"]
     assert "[77]" in merged[1]
-    asked = mine._search(INDEXES["ids"], open_collection(run, "large"), lambda kind: {}, 5)
+    asked = mine.open_search(INDEXES["ids"], open_collection(run, "large"), lambda kind: {}, 5)
     assert asked(["number5"], 1)[1].tolist() == [[5]]
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from retrieval.errors import UserError
+from retrieval.evaluation import exact_match
 from retrieval.libraries import ir_measures
 from retrieval.registry import Table
 
@@ -51,6 +52,9 @@ METRICS: Table[Metric | AnswerMetric] = Table("metric")
 for _name in ("AP", "P", "R", "RR", "Rprec", "Success", "nDCG"):
     METRICS.register(_name, Metric(needs_cutoff=_name in ("P", "R", "Success")))
 METRICS.register("Answer", AnswerMetric(lambda holds_K, k: float(holds_K[: k or None].any())))
+
+# What the stage `answer` measures: no list of results, but a reader's answers.
+OF_ANSWERS = (exact_match.EM, exact_match.F1, exact_match.REGEX, exact_match.REGEX_ANYWHERE)
 
 # Queries that are Python dictionaries at the same time: 5,000 with 100 results take about 100 MB.
 _BATCH = 5_000
@@ -218,7 +222,7 @@ def check_name(name: str) -> None:
 def is_share(name: str) -> bool:
     """Whether reports show a metric as a percentage. They may have metrics of a plugin that is not there."""
     entry = METRICS.get(_base(name))
-    return entry is not None and entry.is_share
+    return name in OF_ANSWERS or (entry is not None and entry.is_share)
 
 
 def _by_judgements(name: str) -> Metric:

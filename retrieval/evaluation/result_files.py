@@ -8,13 +8,13 @@ from retrieval import files
 from retrieval.evaluation import per_query
 from retrieval.evaluation.per_query import PerQuery
 
-RERANKED = "reranked"
+RERANKED, ANSWERED = "reranked", "answered"
 NAME = "results.json"
 
 
 def folders(folder: Path) -> list[Path]:
     """The folders of a run that have results, those of `evaluate` first."""
-    return [place for place in (folder, folder / RERANKED) if (place / NAME).is_file()]
+    return [place for place in (folder, folder / RERANKED, folder / ANSWERED) if (place / NAME).is_file()]
 
 
 def rows(folder: Path) -> list[Mapping]:

@@ -33,10 +33,10 @@ def register_tasks(
     Raises:
       UserError: as `seqio_tasks.register`, or that stage had another vocabulary.
     """
-    config = run.config
+    config, stage = run.config, recipe_of(run.config).examples_of
     if not pairs and labelled(config):
-        _check_vocabulary(run, vocabulary)
-    pairs, statistics = pairs or run.pairs, run.corpus / "stats.json"
+        _check_vocabulary(run, vocabulary, stage)
+    pairs, statistics = pairs or run.labelled(stage), run.corpus / "stats.json"
     stored = Stored(
         run.corpus,
         files.read_json(statistics) if run.prepares or statistics.exists() else {"tasks": {}},
@@ -82,13 +82,13 @@ def known_positives(run: Run, pairs: Path | None = None) -> int:
     return max(counts) if counts and min(counts) > 0 and max(counts) > 1 else 0
 
 
-def _check_vocabulary(run: Run, vocabulary: Vocabulary) -> None:
-    """The labelled pairs are tokenised with the run's vocabulary: they may be older, or of a base with another."""
-    written = (records.details(run, "pairs") or {}).get("vocabulary")
+def _check_vocabulary(run: Run, vocabulary: Vocabulary, stage: str) -> None:
+    """The labelled examples of a stage are tokenised with the run's vocabulary: they may be older, or of a base."""
+    written = (records.details(run, stage) or {}).get("vocabulary")
     if written and written != vocabulary.fingerprint:
         raise UserError(
-            f"{run.pairs}: tokenised with another vocabulary than {run.vocabulary} has now: make them anew with this "
-            "one, with the stage 'pairs'"
+            f"{run.labelled(stage)}: tokenised with another vocabulary than {run.vocabulary} has now: make them anew "
+            f"with this one, with the stage '{stage}'"
         )
 
 
@@ -182,7 +182,7 @@ def _check_kinds(config: ConfigDict, recipe: Recipe) -> None:
 
 
 def labelled(config: ConfigDict) -> list[str]:
-    """The tasks that are drawn whose records are labelled examples, which the stage `pairs` writes."""
+    """The tasks that are drawn whose records are labelled examples, which a stage such as `pairs` writes."""
     return task_kind.drawn(config.data.rates, labelled=True)
 
 

@@ -27,10 +27,12 @@ class Recipe(abc.ABC):
     """How one family of models is built and trained, with the settings of a config.
 
     Attributes:
-      kind: the kind of examples that it trains on: 'pair' or 'masked'. Only tasks of that kind may be drawn.
+      kind: the kind of examples that it trains on, such as 'pair' or 'masked'. Only tasks of that kind may be drawn.
       label: what it trains, for errors, such as 'a masked language model'.
       has_towers: whether the model has a query tower and a document tower. Other models give their encoder to towers.
       reranks: whether the model scores a query and a document that it reads together.
+      reads: whether the model finds answers in paragraphs.
+      examples_of: the stage that writes the labelled examples which it trains on, into a folder of its own name.
       sides: the fields of a batch that hold texts -> 'query' or 'document', whose lengths and packing they have.
       gives: what its model gives to the loss that `train.loss` names, as `loss_kind` has it; empty where it has a loss
         of its own.
@@ -41,6 +43,8 @@ class Recipe(abc.ABC):
     label: ClassVar[str]
     has_towers: ClassVar[bool] = False
     reranks: ClassVar[bool] = False
+    reads: ClassVar[bool] = False
+    examples_of: ClassVar[str] = "pairs"
     sides: ClassVar[Mapping[str, str]]
     gives: ClassVar[Sequence[str]] = ()
     head: ClassVar[tuple[str, ...]] = ()

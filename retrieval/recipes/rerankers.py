@@ -46,7 +46,7 @@ def inputs(run: Run, value: str, field: str) -> Sequence[Path]:
     if _is_folder_of_weights(value):
         folder = BertFolder.open(Path(value))
         return [*folder.files, *vocabularies.files(vocabularies.find(folder.path))]
-    return (_trained_in(run, value, field).own_record("train"),)
+    return (trained_in(run, value, field).own_record("train"),)
 
 
 def check(run: Run, value: str, field: str) -> None:
@@ -58,7 +58,7 @@ def check(run: Run, value: str, field: str) -> None:
     if value and _is_folder_of_weights(value):
         _check_folder(BertFolder.open(Path(value)), run.config, field)
         return
-    trainer = _trained_in(run, value, field)
+    trainer = trained_in(run, value, field)
     if not recipe_of(trainer.config).reranks:
         raise UserError(
             f"{field}: {trainer.place} trains {recipe_of(trainer.config).label}; name the work directory of a reranker "
@@ -76,7 +76,7 @@ def open_reranker(run: Run, value: str, field: str) -> Reranker:
     check(run, value, field)
     if value and _is_folder_of_weights(value):
         return _of_folder(BertFolder.open(Path(value)), run.config)
-    trainer = _trained_in(run, value, field)
+    trainer = trained_in(run, value, field)
     vocabulary = trainer.load_vocabulary()
     config, model = initial_parameters.load_parameters(trainer.folder, len(vocabulary), run.config.mesh)
     assert isinstance(model, CrossEncoder), "`check` has looked at the recipe"
@@ -87,13 +87,20 @@ def _is_folder_of_weights(value: str) -> bool:
     return is_bert(mirror.local(value))
 
 
-def _trained_in(run: Run, value: str, field: str) -> Run:
-    """The run whose folder has the checkpoint."""
+def trained_in(run: Run, value: str, field: str, what: str = "reranker") -> Run:
+    """The run whose folder has the checkpoint of the model that a field names; '' is that of the run or its base.
+
+    Args:
+      what: kind of model it is to be, for errors.
+
+    Raises:
+      UserError: there is none.
+    """
     trainer = Run.opened(value, field, run.lock).holder("train") if value else run.holder("train")
     if "train" not in trainer.config.stages:
         raise UserError(
-            f"{field}={value}: no reranker, for no stage trains one here: name the work directory of one, or a folder "
-            "that sentence_transformers.CrossEncoder loads"
+            f"{field}={value}: no {what}, for no stage trains one here: name the work directory of one"
+            + (", or a folder that sentence_transformers.CrossEncoder loads" if what == "reranker" else "")
         )
     if value and not records.is_done(trainer, "train"):
         raise UserError(f"{field}={value}: its stage 'train' is not finished; train it first")

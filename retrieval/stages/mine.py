@@ -64,9 +64,9 @@ def mine(run: Run) -> dict[str, Any]:
         )
     with hard_negatives.open_questions(run.training, file, needs_answers=mining.answers) as (questions, candidates):
         texts = [question.text for question in questions]
-        queries = texts if kind.of_words else _embedded(open_trained(source), source.holder("train").folder, texts)
+        queries = texts if kind.of_words else embedded(open_trained(source), source.holder("train").folder, texts)
         options_of = functools.partial(indexes.options_of, config=source.holder("index").config)
-        search = _search(kind, open_collection(source, name), options_of, config.evaluate.depth)
+        search = open_search(kind, open_collection(source, name), options_of, config.evaluate.depth)
         mined = hard_negatives.mine(mining, questions, candidates, search, queries)
         with files.atomic(run.negatives) as temporary:
             temporary.mkdir()
@@ -148,7 +148,7 @@ def _candidates(record: dict[str, Any] | None, name: str) -> str | None:
     return (record or {}).get("outputs", {}).get(f"sets/{name}/corpus.jsonl")
 
 
-def _search(
+def open_search(
     kind: IndexKind, collection: Collection, options_of: Callable[[IndexKind], Options], depth: int
 ) -> Callable[[Any, int], tuple[np.ndarray, np.ndarray]]:
     """The search of a collection's index, which takes texts or their embeddings.
@@ -162,11 +162,11 @@ def _search(
     if kind.of_words:
         return indexes.open_words(kind, collection).search
     if kind.is_saved and not (kind.available() and collection.index(kind.name).exists()):
-        raise UserError(f"{collection.index(kind.name)}: no {kind.title} index there; use config.mine.system=exact")
+        raise UserError(f"{collection.index(kind.name)}: no {kind.title} index there; take the system 'exact'")
     return indexes.open_dense(kind, collection, options_of(kind), depth).search
 
 
-def _embedded(trained: Trained, folder: Path, texts: list[str]) -> np.ndarray:
+def embedded(trained: Trained, folder: Path, texts: list[str]) -> np.ndarray:
     """Questions [Q, E] as the model of a work directory embeds them, whose candidates are searched."""
     config, vocabulary, towers = trained
     if not isinstance(towers, TwoTower):

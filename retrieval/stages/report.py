@@ -36,8 +36,9 @@ def write_report(run: Run) -> None:
     title = f"{run.folder.name}: {_systems(trainer, run.config)}{f' on {corpus}' if corpus else ''}"
     folder = run.holder("evaluate").folder
     results = files.read_json(folder / result_files.NAME)
-    if is_done(run, "rerank"):
-        results += files.read_json(run.holder("rerank").folder / result_files.RERANKED / result_files.NAME)
+    for stage, place in (("rerank", result_files.RERANKED), ("answer", result_files.ANSWERED)):
+        if is_done(run, stage):
+            results += files.read_json(run.holder(stage).folder / place / result_files.NAME)
     compared = [] if run.config.fuse.pairs else _fused(evaluated)  # of every two systems they would be too many
     run_report.write_report(run.folder, title, results, tables, folder, compared)
     _log.info("report: %s/report.md", run.place)
@@ -141,7 +142,7 @@ STAGES.register(
         writes="`report.md`, `plots/`",
         needs=("evaluate",),
         requires=("evaluate",),
-        needs_if_made=("rerank",),
+        needs_if_made=("rerank", "answer"),
         leaves=("report.md", "plots"),
         always=True,
     ),

@@ -35,6 +35,9 @@ FOLLOWED = ("checkpoints", "refreshed", "metrics")
 
 _VALIDATION = ("validate_every", "validate_queries", "validate_candidates", "validate_negatives", "best")
 
+# The stages that write labelled examples, and the field of each that names their files.
+_FILES = {"pairs": "files", "spans": "questions"}
+
 # Where a batch is kept whose updates were not finite.
 BAD_BATCHES = "bad_batches"
 
@@ -171,12 +174,12 @@ def check_data(run: Run) -> None:
     """
     if is_done(run, "train"):
         return
-    config, pairs = run.config, run.holder("pairs")
-    given = labelled(config)
-    if given and "pairs" not in pairs.config.stages:
+    config, stage = run.config, recipe_of(run.config).examples_of
+    given, writer = labelled(config), run.holder(stage)
+    if given and stage not in writer.config.stages:
         raise UserError(
-            f"task '{given[0]}' has no example, for no stage writes pairs: add 'pairs' to config.stages and set "
-            f"config.pairs.files or config.split.set, or set config.data.rates.{given[0]}=0"
+            f"task '{given[0]}' has no example, for no stage writes {stage}: add '{stage}' to config.stages and set "
+            f"config.{stage}.{_FILES[stage]} or config.split.set, or set config.data.rates.{given[0]}=0"
         )
     if others := unlabelled(config):
         if not (run.prepares or run.corpus.exists()):
@@ -187,9 +190,9 @@ def check_data(run: Run) -> None:
         shards = run.holder("prepare").config.prepare.shards
         _check_lanes(config.data.lanes, shards, "the corpus, config.prepare.shards")
     if given:  # a refresh writes as many as the stage
-        _check_lanes(config.data.lanes, pairs.config.split.shards, "labelled pairs, config.split.shards")
+        _check_lanes(config.data.lanes, writer.config.split.shards, f"labelled {stage}, config.split.shards")
         mine.check_enough(run)
-    if recipe_of(config).has_teacher and not teacher_file(pairs):
+    if recipe_of(config).has_teacher and not teacher_file(writer):
         raise UserError(
             f"config.train.loss={config.train.loss} learns from a teacher's scores, and the labelled pairs have none: "
             "set config.pairs.teacher to a file of them, or put the stage 'teacher' before 'pairs'"
@@ -311,8 +314,9 @@ STAGES.register(
             *(f"loop.{name}" for name in _VALIDATION),
         ),
         uses=("encode.batch_tokens", "encode.shard_size"),
-        needs=("prepare", "pairs"),
-        also=refresh.needs,
+        needs=("prepare",),
+        also=lambda config: (recipe_of(config).examples_of, *refresh.needs(config)),
+        after=tuple(_FILES),
         inputs=lambda run: [*initial_parameters.train_inputs(run), *run.vocabulary_inputs()],
         fetch=initial_parameters.fetch_start,
         wants=("sets",),

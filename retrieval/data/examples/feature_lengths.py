@@ -31,3 +31,12 @@ def generation_lengths(source: int, target: int) -> dict[str, int]:
 def terms_lengths(text: int) -> dict[str, int]:
     """The lengths that tasks of weighed words and their converter take."""
     return dict.fromkeys(("text", "targets", "counts"), text)
+
+
+def span_lengths(row: int, paragraphs: int, spans: int, retrieved: int) -> dict[str, int]:
+    """The lengths that tasks of readers and their converter take.
+
+    Args:
+      retrieved: scores of the retriever.
+    """
+    return {"pair": row, "paragraph": paragraphs, "spans": spans, "retrieved": retrieved}

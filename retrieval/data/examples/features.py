@@ -188,6 +188,56 @@ class TermsConverter(seqio.FeatureConverter):
         return ds.map(convert)
 
 
+class SpansConverter(seqio.FeatureConverter):
+    """Questions with paragraphs, whose rows `reader_rows` made. [SEP] = 3, rows 8 long:
+
+    pair [[2 7 3 5 3 9 6 3]]   spans [[0 5 6]]   paragraph [0]   retrieved [1.5]
+
+    becomes the same with
+
+    pair_types [[0 0 0 1 1 1 1 1]]   inside [[0 0 0 0 0 1 1 0]]
+
+    `inside` has the tokens between the last two [SEP] of a row.
+    """
+
+    TASK_FEATURES = {
+        "pair": _Spec(tf.int32, rank=2),
+        "spans": _Spec(tf.int32, rank=2),
+        "paragraph": _Spec(tf.int32),
+        "retrieved": _Spec(tf.float32),
+    }
+    MODEL_FEATURES = TASK_FEATURES | {"pair_types": _Spec(tf.int32, rank=2), "inside": _Spec(tf.int32, rank=2)}
+    PACKING_FEATURE_DTYPES: Mapping[str, tf.dtypes.DType] = {}
+
+    def __init__(self, sep_id: int):
+        """The argument is the id of [SEP]."""
+        super().__init__(pack=False, apply_length_check=False)
+        self._sep_id = sep_id
+
+    def get_model_feature_lengths(self, task_feature_lengths: Mapping[str, int]) -> Mapping[str, int]:
+        """Rows have the task's lengths."""
+        length = task_feature_lengths["pair"]
+        return {**task_feature_lengths, "pair_types": length, "inside": length}
+
+    def _convert_features(self, ds: tf.data.Dataset, task_feature_lengths: Mapping[str, int]) -> tf.data.Dataset:
+        K, length, S, N = (task_feature_lengths[name] for name in ("paragraph", "pair", "spans", "retrieved"))
+
+        def convert(example: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+            pair = tf.ensure_shape(example["pair"], [K, length])
+            is_sep = tf.cast(pair == self._sep_id, tf.int32)
+            behind = tf.cumsum(is_sep, axis=-1, reverse=True)
+            return {
+                "pair": pair,
+                "pair_types": _types(pair, self._sep_id),
+                "inside": tf.cast((behind == 1) & (is_sep == 0) & (tf.cumsum(is_sep, axis=-1) > 0), tf.int32),
+                "spans": tf.ensure_shape(example["spans"], [S, 3]),
+                "paragraph": tf.ensure_shape(example["paragraph"], [K]),
+                "retrieved": tf.ensure_shape(example["retrieved"], [N]),
+            }
+
+        return ds.map(convert)
+
+
 class GenerationConverter(seqio.FeatureConverter):
     """Sources and targets to padded rows.
 

@@ -73,6 +73,18 @@ KINDS.register(
         {"text": Feature(), "targets": Feature("float32"), "counts": Feature("float32")},
     ),
 )
+KINDS.register(
+    "spans",
+    ExampleKind(
+        "questions with paragraphs and the places of their answers",
+        {
+            "pair": Feature(rank=2),
+            "spans": Feature(rank=2),
+            "paragraph": Feature(),
+            "retrieved": Feature("float32"),
+        },
+    ),
+)
 KINDS.register("masked", ExampleKind("masked texts", {name: Feature() for name in ("text", "positions", "labels")}))
 
 
@@ -96,7 +108,7 @@ class Stored(NamedTuple):
     Attributes:
       corpus: the folder that the stage `prepare` wrote.
       statistics: its `stats.json`; `{"tasks": {}}` without a corpus.
-      labelled: the folder that the stage `pairs` wrote, or None.
+      labelled: the folder of labelled examples, which the stage that the recipe names wrote, or None.
     """
 
     corpus: Path
@@ -127,7 +139,8 @@ class TaskKind:
       name: of the task and of its field `config.data.rates.NAME`.
       what: one line of help for that field.
       kind: of its examples, a name in KINDS.
-      is_labelled: whether its records are labelled examples, written by the stage `pairs`. Others are of the corpus.
+      is_labelled: whether its records are labelled examples, written by the stage `pairs` or another one that a recipe
+        names. Others are of the corpus.
       shards: the files of its records.
       options: the fields that it declares, `config.data.NAME`.
     """

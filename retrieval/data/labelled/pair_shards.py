@@ -35,7 +35,8 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.libraries import tf
 
-PATTERN = "pairs-*.tfrecord"
+STEM = "pairs"
+PATTERN = f"{STEM}-*.tfrecord"
 COUNTS = 3  # of each text, in a record
 
 
@@ -82,12 +83,12 @@ def write_pairs(
                 lengths += len(query_ids), sum(map(len, tokens))
 
     if in_order:
-        _deal(records(), folder, num_shards)
+        deal(records(), folder, num_shards, STEM)
     else:
         with Sorter(folder) as in_order_of_hash:
             for record in records():
                 in_order_of_hash.add(record)
-            _deal(in_order_of_hash, folder, num_shards)
+            deal(in_order_of_hash, folder, num_shards, STEM)
     query_tokens, document_tokens = (lengths / drawn.pairs).round(2).tolist()
     statistics = {
         "pairs": drawn.pairs,
@@ -104,6 +105,17 @@ def write_pairs(
     }
     files.write_json(folder / "stats.json", statistics)
     return statistics
+
+
+def deal(records: Iterable[tuple[Any, bytes]], folder: Path, num_shards: int, stem: str) -> None:
+    """Writes records, each after what it is ordered by, to shards in turn; their names begin with `stem`."""
+    with contextlib.ExitStack() as stack:
+        writers = []
+        for shard in range(num_shards):
+            path = stack.enter_context(files.atomic(folder / f"{stem}-{shard:05d}-of-{num_shards:05d}.tfrecord"))
+            writers.append(stack.enter_context(tf.io.TFRecordWriter(str(path))))
+        for number, (_, record) in enumerate(records):
+            writers[number % num_shards].write(record)
 
 
 class _Counter:
@@ -196,16 +208,6 @@ def _record(
     if teacher is not None:
         features["teacher"] = tf.train.Feature(float_list=tf.train.FloatList(value=teacher.tolist()))
     return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString(deterministic=True)
-
-
-def _deal(records: Iterable[tuple[bytes, bytes]], folder: Path, num_shards: int) -> None:
-    with contextlib.ExitStack() as stack:
-        writers = []
-        for shard in range(num_shards):
-            path = stack.enter_context(files.atomic(folder / f"pairs-{shard:05d}-of-{num_shards:05d}.tfrecord"))
-            writers.append(stack.enter_context(tf.io.TFRecordWriter(str(path))))
-        for number, (_, record) in enumerate(records):
-            writers[number % num_shards].write(record)
 
 
 def _id(text: Candidate) -> int:

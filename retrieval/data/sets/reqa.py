@@ -55,7 +55,7 @@ def read_squad(paths: Sequence[Path | str]) -> beir.RetrievalSet:
       UserError: a file is missing, not JSON or not SQuAD, or no question is left; with the article and question. As
         `tfds_source.examples`.
     """
-    value = build("reqa", (paragraph for path in paths for paragraph in _paragraphs(path)))
+    value = build("reqa", (paragraph for path in paths for paragraph in paragraphs(path)))
     if not value.queries:
         raise UserError(
             f"{', '.join(map(str, paths)) or 'no SQuAD file'}: not one question with an answer; name a file of SQuAD"
@@ -127,7 +127,12 @@ def _same_sentence(
     }
 
 
-def _paragraphs(path: Path | str) -> Iterator[Paragraph]:
+def paragraphs(path: Path | str) -> Iterator[Paragraph]:
+    """The paragraphs of a SQuAD file, or of 'tfds:squad', in their order.
+
+    Raises:
+      UserError: as `read_squad`.
+    """
     if tfds_source.is_source(path):
         yield from _tfds_paragraphs(str(path))
         return

@@ -1,0 +1,60 @@
+"""SQuAD v1.1 (Rajpurkar et al. 2016) as open-domain questions: all paragraphs are candidates, one is judged right."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from retrieval import hashing
+from retrieval.data.corpora.source_paths import split
+from retrieval.data.sets import beir, reqa
+from retrieval.data.sets.answers import of_texts
+from retrieval.data.sets.beir import Candidate
+from retrieval.data.sets.set_format import Given, Options, SetFormat, register
+from retrieval.errors import UserError
+
+RULE = "test"
+
+
+def read(asked: Path | str, more: Sequence[Path | str] = ()) -> beir.RetrievalSet:
+    """The set 'squad': the questions of one file, over the distinct paragraphs of all.
+
+    A question that is asked of several paragraphs has them all, and all its answers. Ids come from the texts.
+
+    Raises:
+      UserError: as `reqa.paragraphs`, or there is no question with an answer.
+    """
+    queries: dict[str, str] = {}
+    qrels: dict[str, dict[str, int]] = {}
+    found: dict[str, list[str]] = {}
+    candidates: dict[str, Candidate] = {}
+    for number, path in enumerate([asked, *more]):
+        for paragraph in reqa.paragraphs(path):
+            id = hashing.digest(paragraph.text).hex()
+            candidates[id] = Candidate(id, "", paragraph.text)
+            for question, placed in paragraph.questions if not number else ():
+                if placed:
+                    query = hashing.digest(question).hex()
+                    queries[query] = question
+                    qrels.setdefault(query, {})[id] = 1
+                    found.setdefault(query, []).extend(answer for _, answer in placed)
+    if not queries:
+        raise UserError(f"{asked}: not one question with an answer; name a file of SQuAD")
+    known = {query: of_texts(texts) for query, texts in found.items()}
+    return beir.RetrievalSet("squad", queries, list(candidates.values()), {RULE: qrels}, known)
+
+
+@register
+class Squad(SetFormat):
+    """The format 'squad'."""
+
+    name = "squad"
+    what = "SQuAD v1.1: the questions of the first file, over the paragraphs of all"
+    setting = "--config.sets.squad=ASKED.json,MORE.json,…"
+    example = reqa.SquadFiles.example
+    tfds = "squad"
+
+    def read(self, value: str, given: Given) -> Iterator[beir.RetrievalSet]:
+        asked, *more = split(value)
+        yield read(asked, more)
+
+    def has_answers(self, name: str, value: str, options: Options) -> bool:
+        return name == self.name

@@ -1,0 +1,79 @@
+"""Whether an answer is the right one: exact match and F1 by SQuAD's rule, and regular expressions.
+
+SQuAD's rule (Rajpurkar et al. 2016): lower case, no ASCII punctuation, no a, an or the, single blanks. ORQA, DPR and
+ProQA bring both texts into NFD before. CuratedTREC's answers are regular expressions. ORQA and ProQA ask that one fits
+from the first character of the answer on; the data's README, that it fits anywhere in it.
+"""
+
+import collections
+import re
+import string
+import unicodedata
+import warnings
+from collections.abc import Sequence
+
+from retrieval.errors import UserError
+from retrieval.time_limit import time_limit
+
+EM, F1, REGEX, REGEX_ANYWHERE = "EM", "F1", "RegexEM", "RegexAnywhere"
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_SECONDS = 5.0  # for the expressions of a question on a few words, which take microseconds
+
+
+def normalised(text: str) -> str:
+    """What two texts have in common that are one answer."""
+    text = unicodedata.normalize("NFD", text).lower().translate(_NO_PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", text).split())
+
+
+def scores(answer: str, right: Sequence[str], are_patterns: bool, question: str) -> dict[str, float]:
+    """The best that an answer gets against the right ones, by metric; an empty answer gets 0.
+
+    Args:
+      question: for errors.
+
+    Raises:
+      UserError: a regular expression takes too long.
+    """
+    if are_patterns:
+        names, values = (REGEX, REGEX_ANYWHERE), _by_patterns(answer, right, question) if answer else (0.0, 0.0)
+        return dict(zip(names, values))
+    return {
+        EM: max((float(exact_match(answer, text)) for text in right), default=0.0) if answer else 0.0,
+        F1: max((f1(answer, text) for text in right), default=0.0) if answer else 0.0,
+    }
+
+
+def exact_match(answer: str, right: str) -> bool:
+    """Whether both are the same but for case, punctuation, articles and blanks."""
+    return normalised(answer) == normalised(right)
+
+
+def f1(answer: str, right: str) -> float:
+    """The harmonic mean of precision and recall of the words of an answer; each word counts as often as it is there."""
+    given, wanted = normalised(answer).split(), normalised(right).split()
+    common = sum((collections.Counter(given) & collections.Counter(wanted)).values())
+    return 2 * common / (len(given) + len(wanted)) if common else 0.0
+
+
+def _by_patterns(answer: str, patterns: Sequence[str], question: str) -> tuple[float, float]:
+    """Whether a pattern fits at the beginning, and whether one fits anywhere."""
+    flags = re.IGNORECASE | re.UNICODE | re.MULTILINE
+    message = (
+        f"a regular expression of the question '{question}' takes more than {_SECONDS:.0f} s on the answer "
+        f"'{answer[:80]}': write it without repetitions of what is itself repeated, such as (a+)+"
+    )
+    with time_limit(_SECONDS, message), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a later Python might read '[[' otherwise
+        try:
+            compiled = [re.compile(pattern, flags) for pattern in patterns]
+        except (re.error, OverflowError, RecursionError) as error:
+            raise UserError(
+                f"the question '{question}' has an answer that is no regular expression: {error}"
+            ) from error
+        return (
+            float(any(pattern.match(answer) for pattern in compiled)),
+            float(any(pattern.search(answer) for pattern in compiled)),
+        )

@@ -1,0 +1,126 @@
+"""The recipe 'reader': where in the retrieved paragraphs of a question its answer stands (Xiong et al. 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+from flax import nnx
+
+from retrieval.arrays import reshape_rows
+from retrieval.config.fields import Field, declare, whole
+from retrieval.data.examples import feature_lengths
+from retrieval.errors import UserError
+from retrieval.libraries import seqio
+from retrieval.models.span_reader import SpanReader
+from retrieval.models.transformer import TransformerConfig
+from retrieval.models.warm_start import copy_encoder
+from retrieval.recipes.batch_fields import text_of, token_count
+from retrieval.recipes.encoder_sizes import encoder_sizes
+from retrieval.recipes.placement import gather
+from retrieval.recipes.recipe import RECIPES, Recipe, copy_parameters, encoder_of
+from retrieval.training.loop import Objective
+from retrieval.training.loss_kind import LOSSES, SPAN_PAIRS, SPANS
+
+declare(
+    "model",
+    answer_tokens=Field(10, whole(1), "tokens of the longest answer that a reader gives", was=10),
+)
+declare(
+    "spans",
+    depth=Field(5, whole(1), "paragraphs of a question that are kept, those that are retrieved first", was=5),
+    most=Field(32, whole(1), "places of answers that a question keeps, the first", was=32),
+)
+
+
+class ReaderRecipe(Recipe):
+    """A question and a paragraph are one row of at most `data.document_length` tokens.
+
+    The question has `data.query_length` of them at most; the paragraph is cut to the rest.
+    """
+
+    kind = "spans"
+    label = "a reader"
+    reads = True
+    sides = {}
+    gives = (SPANS, SPAN_PAIRS)
+    examples_of = "spans"
+
+    def build(self, vocab_size: int) -> SpanReader:
+        """A Transformer with the heads that the loss compares."""
+        self.check()
+        config = self.config
+        loss = LOSSES[config.train.loss]
+        widths = config.model.answer_tokens if loss.compares == SPAN_PAIRS else 0
+        sizes = TransformerConfig(**encoder_sizes(config, vocab_size))
+        selects = loss.selects(self.loss_options())
+        return SpanReader(sizes, widths=widths, selects=selects, rngs=nnx.Rngs(config.seed))
+
+    def check(self) -> None:
+        """As `Recipe.check`; a Transformer reads, of rows that are not packed and have room for a paragraph."""
+        super().check()
+        config, data = self.config, self.config.data
+        if config.model.encoder != "transformer":
+            raise UserError(
+                f"config.model.encoder is '{config.model.encoder}', which cannot read: set "
+                "config.model.encoder=transformer"
+            )
+        if packed := [side for side in ("query", "document") if data.pack[side]]:
+            raise UserError(
+                f"config.data.pack.{packed[0]}={data.pack[packed[0]]}: {self.label} takes one paragraph a row: set 0"
+            )
+        if data.negatives:
+            raise UserError(
+                f"config.data.negatives={data.negatives}: {self.label} reads config.data.paragraphs instead: set 0"
+            )
+        if data.document_length < 2 * data.query_length:
+            raise UserError(
+                f"config.data.document_length={data.document_length} is the length of a reader's row, of the question "
+                f"too, and config.data.query_length={data.query_length} leaves a paragraph less than half of it: raise "
+                "the first or lower the second"
+            )
+        if data.paragraphs > config.spans.depth:
+            raise UserError(
+                f"config.data.paragraphs={data.paragraphs} are more than config.spans.depth={config.spans.depth}, "
+                "which are kept of a question: lower the first or raise the second"
+            )
+
+    def takes_encoder(self, other: Any) -> bool:
+        """From another reader it takes everything."""
+        return not isinstance(other, ReaderRecipe)
+
+    def start_from(self, model: nnx.Module, trained: nnx.Module) -> None:
+        """What another reader has of it, or the encoder of another model: of two towers, the documents'."""
+        assert isinstance(model, SpanReader), "`build` makes one"
+        if isinstance(trained, SpanReader):
+            copy_parameters(trained, model, shared=True)
+        else:
+            copy_encoder(encoder_of(trained), model.encoder, self.label)
+
+    def lengths(self, positives: int = 0) -> dict[str, int]:
+        """Rows are as long as documents."""
+        data, spans = self.config.data, self.config.spans
+        return feature_lengths.span_lengths(data.document_length, data.paragraphs, spans.most, spans.depth)
+
+    def converter(self, sep_id: int, positives: int = 0) -> seqio.FeatureConverter:
+        """As `Recipe.converter`."""
+        from retrieval.data.examples.features import SpansConverter
+
+        return SpansConverter(sep_id)
+
+    def objective(self, bound: Callable[[Any], Any]) -> Objective:
+        """The loss that the config names, of all rows of a batch."""
+        loss = LOSSES[self.config.train.loss].bind(self.loss_options())
+
+        def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
+            B, K = batch["paragraph"].shape
+            scores = bound(gather(params))(text_of(batch, "pair"), key)
+            scores = {name: reshape_rows(values, B, K, *values.shape[1:]) for name, values in scores.items()}
+            loss_B, metrics = loss(scores, batch)
+            return loss_B, metrics | {"tokens": token_count(batch["pair"], B)}
+
+        return of_batch
+
+
+RECIPES.register("reader", ReaderRecipe)

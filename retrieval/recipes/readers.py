@@ -1,0 +1,127 @@
+"""Trained readers: this run's, its base's or another work directory's, as what finds spans in rows."""
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from retrieval.data.labelled.reader_rows import Row, RowLengths, inside_paragraph
+from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.errors import UserError
+from retrieval.evaluation.answer_choice import Span
+from retrieval.models.span_reader import SpanReader
+from retrieval.models.text import Text
+from retrieval.recipes import initial_parameters
+from retrieval.recipes.placement import bind, gather, local_mesh, parameters_of, shardings_of
+from retrieval.recipes.recipe import recipe_of
+from retrieval.recipes.rerankers import trained_in
+from retrieval.recipes.towers import token_types
+from retrieval.stage_outputs import Run
+from retrieval.training import sharding
+
+_NONE = -1e29  # spans with a lower score are none
+
+
+class Reader(NamedTuple):
+    """A trained reader.
+
+    Attributes:
+      config: that it was trained with.
+      selects: whether it scores paragraphs itself.
+    """
+
+    config: ConfigDict
+    model: SpanReader
+    vocabulary: Vocabulary
+    lengths: RowLengths
+    selects: bool
+
+
+def inputs(run: Run, value: str, field: str) -> Sequence[Path]:
+    """The files outside of the work directory that tell whether a reader has changed.
+
+    Args:
+      value: of the field: '' for the reader that the run or its base trains, or a work directory.
+    """
+    return (trained_in(run, value, field, "reader").own_record("train"),) if value else ()
+
+
+def check(run: Run, value: str, field: str) -> None:
+    """Checks that there is a reader, with a vocabulary that is its own.
+
+    Raises:
+      UserError: there is none.
+    """
+    trainer = trained_in(run, value, field, "reader")
+    if not recipe_of(trainer.config).reads:
+        raise UserError(
+            f"{field}: {trainer.place} trains {recipe_of(trainer.config).label}; name the work directory of a reader "
+            "(config.recipe=reader)"
+        )
+    initial_parameters.check_vocabulary(trainer, trainer.folder, field)
+
+
+def open_reader(run: Run, value: str, field: str) -> Reader:
+    """The reader that a field names, as `inputs` has it.
+
+    Raises:
+      UserError: as `check`, or its parameters cannot be read.
+    """
+    check(run, value, field)
+    trainer = trained_in(run, value, field, "reader")
+    vocabulary = trainer.load_vocabulary()
+    config, model = initial_parameters.load_parameters(trainer.folder, len(vocabulary), run.config.mesh)
+    assert isinstance(model, SpanReader), "`check` has looked at the recipe"
+    lengths = RowLengths(config.data.query_length, config.data.document_length)
+    return Reader(config, model, vocabulary, lengths, hasattr(model, "select"))
+
+
+class SpanFinder:
+    """Rows of a question and a paragraph to the best spans of each, on this host's devices; compiled once per shape."""
+
+    def __init__(self, reader: Reader, count: int):
+        """Args are the reader, and how many spans of a row are kept."""
+        self.mesh = local_mesh(reader.config)
+        self._sep_id = reader.vocabulary.sep_id
+        bound, params = bind(reader.model), parameters_of(reader.model)
+        everywhere, widths = sharding.replicated(self.mesh), reader.config.model.answer_tokens
+
+        def find(params: Any, pairs: Text, inside: jax.Array) -> jax.Array:
+            return jax.reshard(bound(gather(params)).best(pairs, inside, widths, count), everywhere)
+
+        with jax.set_mesh(self.mesh):
+            placed = jax.device_put(params, shardings_of(params, reader.config, self.mesh))
+        self._find: Callable[..., jax.Array] = functools.partial(jax.jit(find), placed)
+        self._turn = threading.Lock() if sharding.runs_one_at_a_time() else contextlib.nullcontext()
+
+    def __call__(self, ids_BL: np.ndarray) -> np.ndarray:
+        """Padded rows of ids to what `SpanReader.best` says of each, float32 [B, 1 + 3 * count]."""
+        rows = sharding.batch_sharding(self.mesh)
+        arrays = (ids_BL, token_types(ids_BL, self._sep_id), inside_paragraph(ids_BL, self._sep_id))
+        ids, types, inside = (sharding.place(x, rows) for x in arrays)
+        with jax.set_mesh(self.mesh), self._turn:
+            return np.asarray(self._find(Text.from_ids(ids, types), inside))
+
+
+def spans_of(found: np.ndarray, row: Row, text: str, rank: int, retriever: float, selects: bool) -> list[Span]:
+    """The spans of a paragraph as slices of its text, best first.
+
+    Args:
+      found: what `SpanFinder` says of its row.
+      rank: of the paragraph, from 0 on.
+      retriever: its score; where the reader selects, its own takes the place of that.
+    """
+    select, *values = found.tolist()
+    count = len(values) // 3
+    spans = []
+    for score, first, last in zip(values[:count], values[count : 2 * count], values[2 * count :]):
+        if score > _NONE:
+            start, end = row.characters_of(int(first), int(last))
+            spans.append(Span(text[start:end], rank, start, end, score, select if selects else retriever))
+    return spans

@@ -1,0 +1,252 @@
+"""The stage `spans`: training questions with retrieved paragraphs, and where in these their answers stand."""
+
+import functools
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from retrieval import files
+from retrieval.config.fields import SWITCH, TEXT, Field, declare, one_of
+from retrieval.data.corpora import source_paths
+from retrieval.data.labelled import span_shards
+from retrieval.data.labelled.reader_rows import RowLengths
+from retrieval.data.labelled.span_shards import Retrieved
+from retrieval.data.sets import beir, nq_dev, orqa_split, qa, splits, text_files
+from retrieval.data.sets.answers import Answers
+from retrieval.data.sets.candidate_texts import CandidateTexts
+from retrieval.errors import UserError, unknown_name
+from retrieval.evaluation import runs
+from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.recipes.trained_model import open_trained
+from retrieval.search.index_kind import EXACT, INDEXES
+from retrieval.stage_outputs import Run
+from retrieval.stages import indexes, mine
+from retrieval.stages.collection import open_collection, set_names
+
+_log = logging.getLogger(__name__)
+
+FOLDER = "spans"
+_PART = 5_000  # questions whose lists are held at a time
+
+declare(
+    "spans",
+    questions=Field("", TEXT, "files of questions with answers to train on, as sets.qa takes them; '': split.set's"),
+    set=Field("", TEXT, "evaluation set whose passages are read; '': split.set, or the only one"),
+    system=Field(
+        "bm25", one_of("index", INDEXES), "index that retrieves: bm25, or with the base's model exact or scann"
+    ),
+    run=Field("", TEXT, "run file with the lists of the questions, in place of an index"),
+    gold=Field(True, SWITCH, "whether a judged passage that was not retrieved takes the place of the last one"),
+)
+
+
+class _Question(NamedTuple):
+    """A training question; `golds` are the ids of judged passages, where there are some."""
+
+    id: str
+    text: str
+    answers: Answers
+    golds: Sequence[str] = ()
+
+
+def write_spans(run: Run) -> dict[str, Any]:
+    """Writes `spans/`: shards of questions, and `stats.json`; returns what that says.
+
+    Raises:
+      UserError: a file or an index is not what it should be, or no question is left.
+    """
+    config, source = run.config, run.before(FOLDER)
+    name = _set(config, set_names(run.sets))
+    read, told = _of_files(config) if config.spans.questions else (_of_set(run.training), {})
+    questions, left_out = _not_evaluated(read, run.sets)
+    vocabulary, folder = run.load_vocabulary(), run.labelled(FOLDER)
+    with CandidateTexts(run.sets / name / "corpus.jsonl", {id for each in questions for id in each.golds}) as texts:
+        if config.spans.run:
+            lists = _of_run(Path(config.spans.run), questions, run.sets / name, config.spans.depth)
+        else:
+            lists = _searched(run, source, name, questions)
+        found = _retrieved(questions, lists, texts, config.spans.gold)
+        lengths = RowLengths(config.data.query_length, config.data.document_length)
+        statistics = span_shards.write(found, vocabulary, folder, config.split.shards, lengths, config.spans.most)
+    files.remove_temporaries(folder)
+    statistics |= {"left out": left_out, "vocabulary": vocabulary.fingerprint, **told}
+    _tell(statistics)
+    return statistics
+
+
+def _set(config: ConfigDict, names: Sequence[str]) -> str:
+    """The set whose passages are read."""
+    name = config.spans.set or config.split.set
+    if name or len(names) != 1:
+        if name not in names:
+            raise unknown_name("set in config.spans.set", name, names)
+        return name
+    return names[0]
+
+
+def _of_set(training: Path) -> list[_Question]:
+    """The training questions of the divided set, with their judged passages."""
+    judged = beir.read_judged(training)
+    if not judged.answers:
+        raise UserError(
+            f"{training}: its questions have no answers to look for: split a set that has them, such as squad, or name "
+            "files in config.spans.questions"
+        )
+    return [
+        _Question(id, judged.queries[id], judged.answers[id], list(golds))
+        for id, golds in judged.qrels[splits.TRAIN].items()
+        if id in judged.answers
+    ]
+
+
+def _of_files(config: ConfigDict) -> tuple[list[_Question], dict[str, Any]]:
+    """The questions of files that ORQA trains on, and the counts of its division beside the published ones."""
+    questions: dict[str, _Question] = {}
+    for path in source_paths.split(config.spans.questions):
+        queries, answers = qa.read_questions(Path(path), config.sets.qa_patterns)
+        questions |= {text: _Question(id, text, answers[id]) for id, text in queries.items()}
+    is_dev = orqa_split.is_held_out(list(questions))
+    kept = [question for question, held_out in zip(questions.values(), is_dev) if not held_out]
+    name = orqa_split.nearest(len(questions))
+    published = orqa_split.PUBLISHED[name]
+    _log.info(
+        "spans: ORQA's division: %d to train on, %d held out; published for %s: %d and %d",
+        *(len(kept), is_dev.sum(), name, published.train, published.dev),
+    )
+    division = {"train": len(kept), "dev": int(is_dev.sum()), "published": {name: published._asdict()}}
+    return kept, {"division": division}
+
+
+def _not_evaluated(questions: Sequence[_Question], sets: Path) -> tuple[list[_Question], dict[str, int]]:
+    """The questions that are asked neither by an evaluation set nor by NQ's dev set, and how many those are."""
+    asked = {
+        splits.wording(query)
+        for name in set_names(sets)
+        for query in beir.read_queries(sets / name / "queries.jsonl").values()
+    }
+    left_out = {"questions of evaluation sets": 0, "questions of NQ's dev set": 0}
+    kept = []
+    for question in questions:
+        if nq_dev.asks(question.text):
+            left_out["questions of NQ's dev set"] += 1
+        elif splits.wording(question.text) in asked:
+            left_out["questions of evaluation sets"] += 1
+        else:
+            kept.append(question)
+    if not kept:
+        counted = ", ".join(f"{count} {what}" for what, count in left_out.items())
+        raise UserError(f"stage 'spans': no question is left to train on, of {len(questions)}: {counted}")
+    return kept, left_out
+
+
+def _searched(
+    run: Run, source: Run, name: str, questions: Sequence[_Question]
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Scores and rows of each question's passages, of an index."""
+    config, kind = run.config, INDEXES[run.config.spans.system]
+    texts = [question.text for question in questions]
+    asked: Any = texts if kind.of_words else mine.embedded(open_trained(source), source.holder("train").folder, texts)
+    options_of = functools.partial(indexes.options_of, config=source.holder("index").config)
+    search = mine.open_search(kind, open_collection(source, name), options_of, config.evaluate.depth)
+    for start in range(0, len(texts), _PART):
+        yield from zip(*search(asked[start : start + _PART], config.spans.depth))
+
+
+def _of_run(
+    path: Path, questions: Sequence[_Question], folder: Path, depth: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The same, of a run file."""
+    candidates = [candidate.id for candidate in beir.read_candidates(folder / "corpus.jsonl")]
+    scores_QK, rows_QK = runs.read_run(path, text_files.lines, [question.id for question in questions], candidates)
+    yield from zip(scores_QK[:, :depth], rows_QK[:, :depth])
+
+
+def _retrieved(
+    questions: Sequence[_Question],
+    lists: Iterator[tuple[np.ndarray, np.ndarray]],
+    texts: CandidateTexts,
+    takes_gold: bool,
+) -> Iterator[Retrieved]:
+    for question, (scores_K, rows_K) in zip(questions, lists, strict=True):
+        found = [(row, score) for row, score in zip(rows_K.tolist(), scores_K.tolist()) if row >= 0]
+        golds = [texts.row_of[id] for id in question.golds if id in texts.row_of]
+        if takes_gold and golds and not {row for row, _ in found} & set(golds):
+            lowest = found[-1][1] if found else 0.0
+            found[max(0, len(rows_K) - 1) :] = [(golds[0], lowest)]
+        yield Retrieved(question.text, question.answers, [texts[row] for row, _ in found], [s for _, s in found])
+
+
+def _tell(statistics: dict[str, Any]) -> None:
+    """Says what was written, and what was left out."""
+    _log.info(
+        "spans: %d questions, %.2f places of answers each", statistics["questions"], statistics["spans per question"]
+    )
+    counted = (span_shards.WITHOUT, span_shards.SLOW, span_shards.CUT, span_shards.BEHIND, span_shards.MORE)
+    for what in counted:
+        if number := statistics.get(what):
+            first = statistics["first"].get(what)
+            _log.warning("spans: %d %s%s", number, what, f", the first: {first}" if first else "")
+    for what, number in statistics["left out"].items():
+        if number:
+            _log.warning("spans: left out %d %s: they are not to be trained on", number, what)
+
+
+def needs(config: ConfigDict) -> tuple[str, ...]:
+    """The stages that make what is searched."""
+    if config.spans.run:
+        return ()
+    kind = INDEXES.find(config.spans.system, "config.spans.system")
+    if kind.of_words:
+        return ("index",)
+    return ("train", "encode") if kind.name == EXACT else ("train", "encode", "index")
+
+
+def check(run: Run) -> None:
+    """Checks that there are questions, and passages with an index or a run.
+
+    Raises:
+      UserError: there are none.
+    """
+    config, source = run.config, run.before(FOLDER)
+    if not (config.spans.questions or run.holder("sets").config.split.set):
+        raise UserError(
+            "stage 'spans' needs questions with answers: set config.split.set to an evaluation set that has them, such "
+            "as squad, or config.spans.questions to files such as NQ-open.train.jsonl"
+        )
+    for field in ("questions", "run"):
+        source_paths.checked(f"config.spans.{field}", source_paths.split(config.spans[field]))
+    for need in needs(config):
+        if need not in source.holder(need).config.stages:
+            raise UserError(
+                f"config.spans.system={config.spans.system} is made by {' and '.join(needs(config))}, and '{need}' is "
+                "no stage before 'spans': add it there, set config.base to a run that has it, or name a run file in "
+                "config.spans.run"
+            )
+
+
+def inputs(run: Run) -> list[Path]:
+    """The files that are read."""
+    named = [*source_paths.split(run.config.spans.questions), *source_paths.split(run.config.spans.run)]
+    return [*source_paths.existing([Path(path) for path in named]), *run.vocabulary_inputs()]
+
+
+STAGES.register(
+    "spans",
+    Stage(
+        write_spans,
+        check_inputs=(check,),
+        check=(Run.check_vocabulary,),
+        reads="`training/` or files of questions, an index that is made before or is the base's",
+        writes="`spans/`: TFRecord shards of questions with paragraphs and the places of their answers",
+        settings=("spans", "split", "sets.qa_patterns", "data.query_length", "data.document_length"),
+        needs=("prepare", "sets"),
+        also=needs,
+        looks_back=True,
+        inputs=inputs,
+        outputs=("spans",),
+    ),
+)

@@ -1,0 +1,158 @@
+"""A reader from BM25's paragraphs to answers, on the toy corpus."""
+
+import collections
+import json
+import re
+import string
+
+import numpy as np
+import pytest
+from support import toy_corpus
+from support.tiny import execute, make_run
+
+from retrieval import files
+from retrieval.data.sets import beir
+from retrieval.errors import UserError
+from retrieval.pipeline import preflight, records
+from retrieval.search import encoding
+
+STAGES = ("prepare", "sets", "index", "spans", "train", "evaluate", "answer", "report")
+CHANGES = {
+    "stages": STAGES,
+    "sets.reqa": "",
+    "split.set": "squad",
+    "split.ratio": 0.7,
+    "split.validation": 0.2,
+    "split.shards": 2,
+    "data.query_length": 16,
+    "data.document_length": 64,
+    "data.paragraphs": 3,
+    "spans.depth": 3,
+    "train.batch_size": 8,
+    "train.steps": 24,
+    "train.learning_rate": 3e-3,
+    "train.select": True,
+    "encode.corpus": False,
+    "answer.paragraphs": 3,
+}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    """A dump, and SQuAD on it; one answer is in no paragraph, one question is NQ's."""
+    folder = toy_corpus.write_inputs(tmp_path_factory.mktemp("inputs"))
+    squad = json.loads((folder / "squad.json").read_text())
+    questions = squad["data"][0]["paragraphs"][0]["qas"]
+    questions.append({**questions[0], "question": "Who sings does he love me with  Reba"})
+    (folder / "squad.json").write_text(json.dumps(squad))
+    return folder
+
+
+def reader(inputs, folder, **changes):
+    return make_run("reader", inputs, folder, **{**CHANGES, "sets.squad": str(inputs / "squad.json"), **changes})
+
+
+@pytest.fixture(scope="module")
+def trained(inputs, tmp_path_factory):
+    run = reader(inputs, tmp_path_factory.mktemp("reader") / "run", **{"split.ratio": 0.7})
+    preflight.check(run, run.config.stages)
+    execute(run)
+    return run
+
+
+def answers_of(run, system="bm25"):
+    lines = (run.folder / "answered" / "squad" / f"{system}.jsonl").read_text().splitlines()
+    return {line["_id"]: line for line in map(json.loads, lines)}
+
+
+def official(text):
+    """SQuAD's normalisation, written anew from its description."""
+    text = "".join(c for c in text.lower() if c not in string.punctuation)
+    return [word for word in re.split(r"\s+", text) if word and word not in ("a", "an", "the")]
+
+
+def test_it_learns_where_answers_stand(trained):
+    lines = [json.loads(line) for line in (trained.folder / "metrics" / "train.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in lines if "loss" in line]
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_answers_are_slices_of_their_passages(trained):
+    passages = {c.id: c.text for c in beir.read_candidates(trained.sets / "squad" / "corpus.jsonl")}
+    found = answers_of(trained)
+    assert found and all(line["answers"] for line in found.values())
+    for line in found.values():
+        for each in line["answers"]:
+            assert passages[each["docid"]][each["start"] : each["end"]] == each["answer"] != ""
+        scores = [each["score"] for each in line["answers"]]
+        assert scores == sorted(scores, reverse=True)
+
+
+def test_metrics_are_those_of_the_file_of_answers(trained):
+    value = beir.read_folder(trained.sets / "squad")
+    exact, overlap = [], []
+    for id, line in answers_of(trained).items():
+        given = official(line["answers"][0]["answer"])
+        wanted = [official(text) for text in value.answers[id].values]
+        exact.append(max(given == right for right in wanted))
+        shared = [sum((collections.Counter(given) & collections.Counter(right)).values()) for right in wanted]
+        overlap.append(max(2 * s / (len(given) + len(right)) for s, right in zip(shared, wanted)))
+    rows = files.read_json(trained.folder / "answered" / "results.json")
+    assert {row["metric"]: row["value"] for row in rows} == pytest.approx(
+        {"EM": np.mean(exact), "F1": np.mean(overlap)}, abs=1e-6
+    )
+    assert {(row["system"], row["split"], row["queries"]) for row in rows} == {("bm25+reader", "read", len(exact))}
+    report = (trained.folder / "report.md").read_text()
+    assert "## squad, read" in report and "| bm25+reader |" in report
+
+
+def test_what_is_left_out_is_counted(trained):
+    told = records.details(trained, "spans")
+    training = beir.read_judged(trained.training)
+    assert told["questions"] == len(training.qrels["train"]) - sum(told["left out"].values())
+    assert set(told["left out"]) == {"questions of evaluation sets", "questions of NQ's dev set"}
+
+
+def test_a_run_that_was_killed_reads_on(trained, inputs, tmp_path, monkeypatch):
+    changes = {"base": str(trained.folder), "stages": ("answer",), "answer.shard_size": 5, "corpus": ""}
+    changes |= {"sets.squad": "", "split.set": ""}
+    run = reader(inputs, tmp_path / "run", **changes)
+    preflight.check(run, ("answer",))
+    real, written = encoding._write, []
+
+    def killed(path, *rest):
+        if len(written) == 1:
+            raise KeyboardInterrupt
+        written.append(path)
+        real(path, *rest)
+
+    monkeypatch.setattr(encoding, "_write", killed)
+    with pytest.raises(KeyboardInterrupt):
+        execute(run)
+    before = written[0].stat().st_mtime_ns
+    monkeypatch.setattr(encoding, "_write", real)
+    execute(run)
+    assert written[0].stat().st_mtime_ns == before
+    ours, theirs = answers_of(run), answers_of(trained)
+    assert {id: line["answers"][0]["answer"] for id, line in ours.items()} == {
+        id: line["answers"][0]["answer"] for id, line in theirs.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model.encoder": "bow_mlp"}, "which cannot read"),
+        ({"data.paragraphs": 9}, r"config\.data\.paragraphs=9 are more than config\.spans\.depth=3"),
+        ({"data.negatives": 1}, "only labelled examples|set 0"),
+        ({"data.document_length": 20}, "leaves a paragraph less than half"),
+        ({"train.joint": True}, "set one of them to False"),
+        ({"loop.validate_every": 10}, "has no towers to validate"),
+        ({"answer.paragraphs": 1000}, r"config\.evaluate\.depth=100"),
+        ({"split.set": ""}, "stage 'spans' needs questions with answers"),
+        ({"answer.systems": ()}, "name one or more"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_before_the_run(inputs, tmp_path, changes, message):
+    with pytest.raises(UserError, match=message):
+        preflight.check(reader(inputs, tmp_path / "run", **changes), STAGES)
