@@ -14,7 +14,7 @@ from retrieval.data.sets import answers, beir, reqa
 from retrieval.data.sets.beir import Judged
 from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.errors import UserError
-from retrieval.evaluation import metrics, per_query, runs
+from retrieval.evaluation import articles, metrics, per_query, runs
 from retrieval.evaluation.metrics import cutoff
 from retrieval.pipeline.records import details
 from retrieval.pipeline.stage import STAGES, Stage
@@ -30,6 +30,7 @@ from retrieval.stages.run_files import Lists, RunFile
 
 HITS = ("Success@1", "Success@5", "Success@10", "Success@50", "Success@100", "RR")
 RANKING = ("nDCG@10", "R@100", "RR@10")
+_WITHIN = 1000  # questions that are ranked within their article
 ANSWERS = ("Answer@1", "Answer@5", "Answer@20", "Answer@100")  # DPR and those after it report the last two
 
 _METRICS = Kind(
@@ -125,6 +126,8 @@ def evaluate(run: Run) -> dict[str, Any]:
         scores = [each for ranking in lists for each in by_judgements(value, ranking, asked)]
         if value.answers and (names := metrics_of_answers(value, asked, search.depth)):
             scores += by_answers(folder, value, lists, names)
+        if value.articles and not asked:
+            scores += by_articles(value, lists)
         write_per_query(run.folder, value.name, scores)
         rows += [row for each in scores for row in result_rows(value.name, each)]
         notes |= {f"{value.name}, {ranking.system}": _notes(ranking) for ranking in lists}
@@ -258,6 +261,22 @@ def by_answers(folder: Path, value: Judged, lists: Sequence[Ranking], names: Seq
     ends = np.cumsum([ranking.rows.shape[1] for ranking in lists])
     for ranking, part_QK in zip(lists, np.split(holds_QK, ends[:-1], axis=1)):
         yield Scores(ranking, "answers", ids, metrics.per_answered_query(part_QK, names))
+
+
+def by_articles(value: Judged, lists: Sequence[Ranking]) -> Iterator[Scores]:
+    """Whether a result is of the right article, and whether the right passage comes first among those of its article.
+
+    The first tells of finding the topic, the second of finding the passage. The second takes all scores of an article,
+    so it is measured for some of the questions, and for systems that have such scores.
+    """
+    rule = next(iter(value.qrels.values()), {})
+    asked = articles.Asked.of(value.queries, value.candidates, value.articles, rule)
+    ids = [asked.queries[place] for place in asked.some(_WITHIN)]
+    for ranking in lists:
+        yield Scores(ranking, "article", asked.queries, asked.found(ranking.rows, HITS))
+    for ranking in lists:
+        if ranking.among:
+            yield Scores(ranking, "within-article", ids, asked.within(ranking.among, _WITHIN, HITS))
 
 
 def write_per_query(folder: Path, name: str, scores: Sequence[Scores]) -> None:

@@ -10,11 +10,13 @@ import numpy as np
 from retrieval.data.sets.beir import Judged
 from retrieval.errors import UserError
 from retrieval.evaluation import metrics
-from retrieval.search import encoding, exact, fusion, tuning
+from retrieval.search import encoding, exact, fusion, tuning, windows
 from retrieval.search.index_kind import EXACT, INDEXES, IndexKind, Options
 from retrieval.stages import indexes
 from retrieval.stages.collection import TRAINED, UNTRAINED, Collection
 from retrieval.stages.fused_weight import FEWEST, best_weight
+
+Among = Callable[[int, np.ndarray], np.ndarray]
 
 
 class Ranking(NamedTuple):
@@ -30,6 +32,7 @@ class Ranking(NamedTuple):
       validation: how many validation questions chose the weights.
       parts: the names of the systems that it was fused from.
       on_validation: gives the lists for the validation questions, where there are some.
+      among: scores [K] of some rows [K] for the query of a number; None where a system has no more than its lists.
       notes: what else the report says about it.
     """
 
@@ -43,6 +46,7 @@ class Ranking(NamedTuple):
     validation: int = 0
     parts: tuple[str, ...] = ()
     on_validation: Callable[[], fusion.Run] | None = None
+    among: Among | None = None
     notes: Mapping[str, Any] = {}
 
 
@@ -132,20 +136,50 @@ def _rank(
     for kind in indexes.kinds_of_words_of(collection, words):
         index = indexes.open_words(kind, collection, len(value.candidates))
         ranking = ask(kind.system_of(index), index, texts)
+        ranking = ranking._replace(among=functools.partial(_by_words, index, len(value.candidates), texts))
         first = first or ranking
         yield ranking
     if not collection.has_embeddings():
         return
     if collection.has_embeddings(UNTRAINED):
-        yield ask("untrained", *_exact(value, collection, depth, UNTRAINED))._replace(on_validation=None)
+        untrained = ask("untrained", *_exact(value, collection, depth, UNTRAINED))
+        yield untrained._replace(on_validation=None, among=_Embedded(collection, UNTRAINED))
     dense = ask(INDEXES[EXACT].system, *_exact(value, collection, depth, TRAINED), step)
-    yield dense
+    yield dense._replace(among=_Embedded(collection, TRAINED))
     for kind in indexes.dense_kinds_of(collection):
         index = indexes.open_dense(kind, collection, options(kind), depth)
         ranking = ask(kind.system_of(index), index, encoding.load(collection.embeddings(), "queries")[0], step)
         yield ranking._replace(recall=float(tuning.recalls(dense.rows, ranking.rows).mean()))
     if first:
         yield _hybrid(first, dense, validation.golds if validation else (), depth)
+
+
+def _by_words(index: Any, candidates: int, texts: Sequence[str], number: int, rows_K: np.ndarray) -> np.ndarray:
+    """Scores [K] of some candidates for a query; 0 where they share no word."""
+    (scores_N,), (rows_N,) = index.search([texts[number]], candidates)
+    of_rows = np.zeros(candidates, np.float32)
+    of_rows[rows_N[rows_N >= 0]] = scores_N[rows_N >= 0]
+    return of_rows[rows_K]
+
+
+class _Embedded:
+    """Scores of some candidates by their embeddings, which are read at the first call."""
+
+    def __init__(self, collection: Collection, system: str):
+        self._folder = collection.embeddings(system)
+
+    @functools.cached_property
+    def _read(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        embeddings_WE, ids = encoding.load(self._folder, "candidates")
+        return embeddings_WE, windows.owners(ids), encoding.load(self._folder, "queries")[0]
+
+    def __call__(self, number: int, rows_K: np.ndarray) -> np.ndarray:
+        """Scores [K] for the query of a number; a candidate's is that of its best window."""
+        embeddings_WE, owners_W, queries_QE = self._read
+        first_K, end_K = np.searchsorted(owners_W, rows_K), np.searchsorted(owners_W, rows_K, side="right")
+        return np.array(
+            [(embeddings_WE[first:end] @ queries_QE[number]).max() for first, end in zip(first_K, end_K)], np.float32
+        )
 
 
 def _exact(value: Judged, collection: Collection, depth: int, system: str) -> tuple[Any, np.ndarray]:

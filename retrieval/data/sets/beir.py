@@ -14,6 +14,7 @@ no qrels: what is retrieved is then judged by them.
 import dataclasses
 import itertools
 import json
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,13 +34,15 @@ _HIGHEST_GRADE = 1_000_000  # the metrics count with 32 bits
 class Candidate:
     """Something that can be retrieved. ReQA's (sentence, passage) pairs are (title, text).
 
-    `section` is the heading that the text stands under; it is shown, and no model reads it.
+    `section` is the heading that the text stands under; it is shown, and no model reads it. No model reads `article`
+    either, the name of the article that the text is from: it tells right articles from wrong ones.
     """
 
     id: str
     title: str
     text: str
     section: str = ""
+    article: str = ""
 
 
 class Stream:
@@ -82,6 +85,7 @@ class Judged:
     Attributes:
       candidates: their ids, in the order of the file.
       own: query id -> row of the candidate that is the query itself, of the same id and text.
+      articles: of each candidate, '' where it is not known; empty where none is.
     """
 
     name: str
@@ -90,6 +94,7 @@ class Judged:
     own: dict[str, int]
     qrels: dict[str, dict[str, dict[str, int]]]
     answers: dict[str, Answers] = dataclasses.field(default_factory=dict)
+    articles: list[str] = dataclasses.field(default_factory=list)
 
 
 def read_folder(folder: Path) -> RetrievalSet:
@@ -116,14 +121,15 @@ def read_judged(folder: Path) -> Judged:
     """
     folder = Path(folder)
     texts = read_queries(_either(folder, "queries.jsonl"))
-    ids, own = [], {}
+    ids, own, articles = [], {}, []
     for row, candidate in enumerate(read_candidates(_either(folder, "corpus.jsonl"))):
         ids.append(candidate.id)
+        articles.append(sys.intern(candidate.article))
         if texts.get(candidate.id) == candidate.text:
             own[candidate.id] = row
     queries, qrels, answers = _read_judgements(folder, set(ids))
     own = {id: row for id, row in own.items() if id in queries}
-    return Judged(folder.resolve().name, queries, ids, own, qrels, answers)
+    return Judged(folder.resolve().name, queries, ids, own, qrels, answers, articles if any(articles) else [])
 
 
 def own_rows(queries: Mapping[str, str], candidates: Iterable[Candidate]) -> dict[str, int]:
@@ -280,8 +286,10 @@ def _record(line: str, at: str) -> Any:
 
 
 def _candidate(id: str, record: Any, at: str) -> Candidate:
-    title, section = (text_files.string(record, name, at, default="") for name in ("title", "section"))
-    return Candidate(id, title, text_files.string(record, "text", at), section)
+    title, section, article = (
+        text_files.string(record, name, at, default="") for name in ("title", "section", "article")
+    )
+    return Candidate(id, title, text_files.string(record, "text", at), section, article)
 
 
 def _id(record: Any, at: str) -> str:
@@ -316,8 +324,9 @@ def _judgement(fields: list[str], at: str) -> tuple[str, str, int]:
 
 
 def _candidate_record(candidate: Candidate) -> dict[str, Any]:
-    section = {"section": candidate.section} if candidate.section else {}
-    return {"_id": candidate.id, "title": candidate.title, **section, "text": candidate.text}
+    names = {"section": candidate.section, "article": candidate.article}
+    known = {field: name for field, name in names.items() if name}
+    return {"_id": candidate.id, "title": candidate.title, **known, "text": candidate.text}
 
 
 def _answer_record(id: str, found: Answers) -> dict[str, Any]:

@@ -33,11 +33,13 @@ class Paragraph:
     Attributes:
       questions: (question, its answers, each with the character of `text` at which it begins).
       lost: how many further answers had no sure place in `text`; they are counted in the log.
+      article: the name of its article, where it is known.
     """
 
     text: str
     questions: list[tuple[str, list[tuple[int, str]]]]
     lost: int = 0
+    article: str = ""
 
 
 def read_squad(paths: Sequence[Path | str]) -> beir.RetrievalSet:
@@ -83,7 +85,8 @@ def build(name: str, paragraphs: Iterable[Paragraph]) -> beir.RetrievalSet:
         spans = sentences.split(paragraph.text)
         texts = [paragraph.text[start:end] for start, end in spans]
         ids = _candidate_ids(paragraph.text, texts)
-        candidates |= {id: beir.Candidate(id, sentence, paragraph.text) for sentence, id in ids.items()}
+        for sentence, id in ids.items():
+            candidates.setdefault(id, beir.Candidate(id, sentence, paragraph.text, article=paragraph.article))
         for question, placed in paragraph.questions:
             if placed:
                 query = hashing.digest(question).hex()
@@ -145,7 +148,7 @@ def paragraphs(path: Path | str) -> Iterator[Paragraph]:
     for i, article in enumerate(field(root, "data", list, f"{path}")):
         at = f"{path}: article {i} ('{_name(article, 'title')}')"
         for j, paragraph in enumerate(field(article, "paragraphs", list, at)):
-            yield _paragraph(paragraph, f"{at}, paragraph {j}")
+            yield _paragraph(paragraph, f"{at}, paragraph {j}", _name(article, "title"))
 
 
 def _tfds_paragraphs(source: str) -> Iterator[Paragraph]:
@@ -154,10 +157,11 @@ def _tfds_paragraphs(source: str) -> Iterator[Paragraph]:
     for example in tfds_source.examples(source, "squad"):
         by_context.setdefault(example["context"], []).append(example)
     for context, questions in by_context.items():
-        yield _paragraph({"context": context, "qas": questions}, f"{source}: article '{questions[0]['title']}'")
+        title = questions[0]["title"]
+        yield _paragraph({"context": context, "qas": questions}, f"{source}: article '{title}'", title)
 
 
-def _paragraph(record: Any, at: str) -> Paragraph:
+def _paragraph(record: Any, at: str, article: str) -> Paragraph:
     text = text_files.string(record, "context", at)
     questions, lost = [], 0
     for number, question in enumerate(field(record, "qas", list, at)):
@@ -167,7 +171,7 @@ def _paragraph(record: Any, at: str) -> Paragraph:
         asked = text_files.required(text_files.string(question, "question", question_at), "question", question_at)
         questions.append((asked, known))
         lost += len(placed) - len(known)
-    return Paragraph(text, questions, lost)
+    return Paragraph(text, questions, lost, article)
 
 
 def _name(record: Any, field: str) -> str:
