@@ -1,6 +1,17 @@
 """Installs the package; `requirements.lock` has the exact versions that it is tested with."""
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
+
+
+class BuildWithLock(build_py):
+    """The docstrings of the packages in `requirements.lock` are a corpus, so that file goes along."""
+
+    def run(self):
+        super().run()
+        if not self.editable_mode:
+            self.copy_file("requirements.lock", f"{self.build_lib}/retrieval/requirements.lock")
+
 
 setup(
     name="retrieval",
@@ -8,16 +19,17 @@ setup(
     description="Dense retrievers, pre-trained and fine-tuned at scale in JAX and Flax",
     license="Apache-2.0",
     license_files=["LICENSE"],
-    packages=find_packages(include=["retrieval", "retrieval.*"]),
+    packages=[*find_packages(include=["retrieval", "retrieval.*"]), "retrieval.configs.studies"],
+    package_dir={"retrieval.configs": "configs"},
+    cmdclass={"build_py": BuildWithLock},
+    entry_points={"console_scripts": ["retrieval = retrieval.main:program"]},
     package_data={"retrieval": ["py.typed", "*.pyi", "serving/page/page.*", "data/sets/nq_dev.txt"]},
     python_requires=">=3.11,<3.14",
     install_requires=[
         "absl-py",
-        "apache-beam",
         "bm25s",
         "clu",
         "flax>=0.12.8",
-        "importlib_resources",  # tensorflow-datasets needs it to download, and does not say so
         "ir-measures",
         "jax>=0.10.2",
         "markdown-it-py",
@@ -37,16 +49,29 @@ setup(
         # 2.21 breaks ScaNN, and sentencepiece 0.2.3 (which seqio imports) needs a newer protobuf than TensorFlow 2.20.
         "sentencepiece==0.2.1",
         "tensorflow==2.20.0",
-        "tensorflow-datasets",
         "tensorflow-text==2.20.1",
         "tokenizers",
         "tqdm",
     ],
     extras_require={
+        "beam": ["apache-beam"],
+        "cuda12": ["jax[cuda12]"],
+        "generate": ["torch==2.13.0", "transformers"],
         "interop": ["torch==2.13.0", "transformers", "sentence-transformers"],
         "plan": ["libtpu==0.0.52"],
         "scann": ["scann"],
         "serve": ["prometheus_client", "starlette", "uvicorn"],
-        "test": ["pytest", "pytest-xdist", "pyright[nodejs]", "ruff"],
+        # importlib_resources: tensorflow-datasets needs it to download, and does not say so.
+        "tfds": ["tensorflow-datasets", "importlib_resources"],
+        "tpu": ["jax[tpu]"],
+        "test": [
+            "apache-beam",
+            "importlib_resources",
+            "tensorflow-datasets",
+            "pytest",
+            "pytest-xdist",
+            "pyright[nodejs]",
+            "ruff",
+        ],
     },
 )

@@ -6,7 +6,7 @@ python -m retrieval.main --config=configs/bm25.py:local --workdir=runs/bm25_pydo
 
 from ml_collections import ConfigDict
 
-from configs import ict_bfs_wlp
+from retrieval.configs import ict_bfs_wlp
 
 
 def get_config(size: str = "paper") -> ConfigDict:

@@ -5,7 +5,7 @@ python -m retrieval.main --config=configs/bow_mlp.py:local --workdir=runs/bow_ml
 
 from ml_collections import ConfigDict
 
-from configs import ict_bfs_wlp
+from retrieval.configs import ict_bfs_wlp
 
 PAPER = dict(hidden_size=4096, mlp_size=640)
 

@@ -23,9 +23,9 @@ BM25 over the expanded passages, beside BM25 over the passages alone, of the sam
 
 from ml_collections import ConfigDict
 
-from configs import laptop
-from configs.fine_tuning import on_labelled_examples
 from retrieval.config.experiment import defaults, sized
+from retrieval.configs import laptop
+from retrieval.configs.fine_tuning import on_labelled_examples
 
 
 def get_config(size: str = "paper") -> ConfigDict:

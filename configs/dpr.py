@@ -16,9 +16,9 @@ is over 21 million passages and counts answers, so it is none of the numbers her
 
 from ml_collections import ConfigDict
 
-from configs import laptop
-from configs.fine_tuning import on_labelled_examples
 from retrieval.config.experiment import defaults, sized
+from retrieval.configs import laptop
+from retrieval.configs.fine_tuning import on_labelled_examples
 
 
 def get_config(size: str = "paper") -> ConfigDict:

@@ -18,7 +18,7 @@ keeps away from what scores as high as the gold passage.
 
 from ml_collections import ConfigDict
 
-from configs import dpr
+from retrieval.configs import dpr
 
 
 def get_config(size: str = "paper") -> ConfigDict:

@@ -8,8 +8,8 @@
 
 from ml_collections import ConfigDict
 
-from configs import laptop
 from retrieval.config.experiment import defaults, sized
+from retrieval.configs import laptop
 
 
 def get_config(size: str = "paper") -> ConfigDict:

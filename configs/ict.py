@@ -5,7 +5,7 @@ python -m retrieval.main --config=configs/ict.py:local --workdir=runs/ict
 
 from ml_collections import ConfigDict
 
-from configs import ict_bfs_wlp
+from retrieval.configs import ict_bfs_wlp
 
 
 def get_config(size: str = "paper") -> ConfigDict:

@@ -14,8 +14,8 @@ At the size of a laptop, on the docstrings of the installed packages (2 CPU core
 
 from ml_collections import ConfigDict
 
-from configs import laptop
 from retrieval.config.experiment import defaults, sized
+from retrieval.configs import laptop
 
 
 def get_config(size: str = "paper") -> ConfigDict:

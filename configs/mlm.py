@@ -9,7 +9,7 @@ The run is evaluated with towers made of its encoder and an untrained projection
 
 from ml_collections import ConfigDict
 
-from configs import ict_bfs_wlp
+from retrieval.configs import ict_bfs_wlp
 
 
 def get_config(size: str = "paper") -> ConfigDict:

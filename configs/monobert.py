@@ -18,9 +18,9 @@ systems are files, in `runs.files`. The paper trains on the official BM25's nega
 
 from ml_collections import ConfigDict
 
-from configs import laptop
-from configs.fine_tuning import on_labelled_examples
 from retrieval.config.experiment import defaults, sized
+from retrieval.configs import laptop
+from retrieval.configs.fine_tuning import on_labelled_examples
 
 
 def get_config(size: str = "paper") -> ConfigDict:

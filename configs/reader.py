@@ -14,9 +14,9 @@ At the size of a laptop, on SQuAD's paragraphs, from the encoder of a masked lan
 
 from ml_collections import ConfigDict
 
-from configs import laptop
-from configs.fine_tuning import on_labelled_examples
 from retrieval.config.experiment import defaults, sized
+from retrieval.configs import laptop
+from retrieval.configs.fine_tuning import on_labelled_examples
 
 
 def get_config(size: str = "paper") -> ConfigDict:

@@ -13,9 +13,9 @@ and the same positives: a mean over 26 rows is that over 13 (but each row draws 
 
 from ml_collections import ConfigDict
 
-from configs import laptop
-from configs.fine_tuning import on_labelled_examples
 from retrieval.config.experiment import defaults, sized
+from retrieval.configs import laptop
+from retrieval.configs.fine_tuning import on_labelled_examples
 
 
 def get_config(size: str = "paper") -> ConfigDict:

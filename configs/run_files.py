@@ -9,8 +9,8 @@ Any other set will do. With 'index' in config.stages BM25 of this project stands
 
 from ml_collections import ConfigDict
 
-from configs import laptop
 from retrieval.config.experiment import defaults, sized
+from retrieval.configs import laptop
 
 
 def get_config(size: str = "paper") -> ConfigDict:

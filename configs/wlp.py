@@ -5,7 +5,7 @@ python -m retrieval.main --config=configs/wlp.py:local --workdir=runs/wlp
 
 from ml_collections import ConfigDict
 
-from configs import ict_bfs_wlp
+from retrieval.configs import ict_bfs_wlp
 
 
 def get_config(size: str = "paper") -> ConfigDict:

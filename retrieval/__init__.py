@@ -12,7 +12,10 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+_PACKAGE = Path(__file__).resolve().parent
+REPOSITORY = _PACKAGE.parent  # of a checkout
+# The versions whose packages make up the pydocs corpus; a wheel has the file inside.
+LOCK = next((path for path in (_PACKAGE / "requirements.lock",) if path.exists()), REPOSITORY / "requirements.lock")
 
 _MODULES = {
     "DocumentIndex": "document_index",

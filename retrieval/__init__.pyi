@@ -7,4 +7,5 @@ from retrieval.api.finished_run import run as run
 from retrieval.api.loaded_model import Model as Model
 from retrieval.api.loaded_model import load as load
 
+LOCK: Path
 REPOSITORY: Path

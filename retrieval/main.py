@@ -8,6 +8,7 @@ Any field of a config can be set from the shell: --config.train.batch_size=64. F
 --config can be left out: it keeps its own, with the fields that were set, and others can be set in that.
 """
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from absl import flags
 from absl import logging as absl_logging
 from ml_collections import ConfigDict
 
-from retrieval import REPOSITORY
+from retrieval import LOCK
 from retrieval.cli import command_line
 from retrieval.errors import UserError
 from retrieval.runtime import hosts, mirror
@@ -68,7 +69,7 @@ def _run(workdir: str, folder: Path, copy: mirror.Copy | None = None) -> None:
     config = command_line.CONFIG.value or _config_of(folder, workdir)
     names = _stages(config)
     asked = Asked(_QUERY.value, _QUERIES.value, _JSON.value)
-    run = Run(config, folder, REPOSITORY / "requirements.lock", asked, copy)
+    run = Run(config, folder, LOCK, asked, copy)
     hosts.on_first(lambda: preflight.check(run, names, command_line.overridden()))
     load_plugins(config.plugins)  # on every host
     hosts.on_first(lambda: check_run(run) if _only_read(names) else take_run(run))
@@ -113,6 +114,12 @@ def manual() -> str:
     from retrieval.cli import help_text
 
     return help_text.text(__doc__ or "")
+
+
+def program() -> None:
+    """The command `retrieval`: as `python -m retrieval.main`, which finds plugins in the current folder."""
+    sys.path.insert(0, "")
+    command_line.run(main, manual)
 
 
 if __name__ == "__main__":

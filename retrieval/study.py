@@ -26,7 +26,7 @@ from absl import flags
 from absl import logging as absl_logging
 from ml_collections import ConfigDict
 
-from retrieval import REPOSITORY, files
+from retrieval import LOCK, files
 from retrieval.cli import command_line
 from retrieval.config import experiment
 from retrieval.data.sets import splits
@@ -103,7 +103,7 @@ def read_table(config: ConfigDict, folder: Path) -> dict[str, Entry]:
             run_config.base = str(folder / run_config.base)
         if run_config.train.init_from in config.runs:
             run_config.train.init_from = str(folder / run_config.train.init_from)
-        entries[name] = Entry(name, Run(run_config, folder / name, REPOSITORY / "requirements.lock"), needs)
+        entries[name] = Entry(name, Run(run_config, folder / name, LOCK), needs)
     ordered: dict[str, Entry] = {}
     for name in entries:
         _add(entries, name, (), ordered)

@@ -19,6 +19,7 @@ SHARED = tuple(
         "arrays",
         "config.fields",
         "errors",
+        "extras",
         "files",
         "hashing",
         "libraries",

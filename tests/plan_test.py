@@ -338,7 +338,7 @@ def test_the_abstract_batch_is_what_the_objective_takes(recipe):
 def test_without_libtpu_it_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
-    with pytest.raises(UserError, match=r"pip install 'retrieval\[plan\]'"):
+    with pytest.raises(UserError, match=r"pip install '\.\[plan\]'"):
         plan.topology_devices("v3:4x8")
 
 

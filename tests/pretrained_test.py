@@ -94,7 +94,7 @@ def test_without_torch_a_file_of_pytorch_is_to_be_converted(tmp_path, monkeypatc
     (tmp_path / "part.bin").touch()
     (tmp_path / name).write_text('{"weight_map": {"a": "part.bin"}}')
     with pytest.raises(
-        UserError, match=r"\.bin: PyTorch's format needs torch; pip install torch, or save it as model.s"
+        UserError, match=r"\.bin: PyTorch's format needs torch: pip install '\.\[interop\]', or save it as model.s"
     ):
         tensor_files.read(tmp_path)
 

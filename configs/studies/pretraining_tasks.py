@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from configs import bow_mlp, ict_bfs_wlp, mlm, reqa
-from configs.studies import argument, chang_2020, parts
+from retrieval.configs import bow_mlp, ict_bfs_wlp, mlm, reqa
+from retrieval.configs.studies import argument, chang_2020, parts
 
 SETS = {"squad": "reqa", "nq": "nq"}  # dataset -> the set's name
 SHARES = {"1": 0.01, "5": 0.05, "10": 0.1, "80": 0.8}  # of the labels, % -> of all questions

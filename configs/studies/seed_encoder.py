@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from configs import dpr_mined, seed_encoder
-from configs.studies import argument, lu_2021, parts
+from retrieval.configs import dpr_mined, seed_encoder
+from retrieval.configs.studies import argument, lu_2021, parts
 
 SETS = {"squad": "reqa", "msmarco": "msmarco"}  # dataset -> the set's name
 TITLES = {"squad": "SQuAD", "msmarco": "MS MARCO"}

@@ -3,9 +3,9 @@
 import ast
 from pathlib import Path
 
-from retrieval import REPOSITORY
+from retrieval import configs
 
-FOLDER = REPOSITORY / "configs"
+FOLDER = Path(configs.__path__[0])
 
 
 def described(folder: Path = FOLDER) -> dict[str, str]:
@@ -22,9 +22,9 @@ def described(folder: Path = FOLDER) -> dict[str, str]:
 def expanded(value: str) -> str:
     """The value of --config with the file that a name stands for: 'dpr:local' is configs/dpr.py with 'local'.
 
-    What is a file already, or names none of `configs/`, stays as it is.
+    So is 'configs/dpr.py:local', in any folder. What is a file already, or names none of `configs/`, stays as it is.
     """
     name, colon, argument = value.partition(":")
-    path = FOLDER / f"{name}.py"
+    path = FOLDER / f"{name.removeprefix('configs/').removesuffix('.py')}.py"
     is_name = bool(name) and not Path(name).is_file() and path.is_file() and FOLDER in path.resolve().parents
     return f"{path}{colon}{argument}" if is_name else value

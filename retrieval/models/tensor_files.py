@@ -10,7 +10,7 @@ import ml_dtypes  # noqa: F401  NumPy, and safetensors with it, knows bfloat16 b
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from retrieval import files
+from retrieval import extras, files
 from retrieval.errors import UserError, first_line
 
 _PART_NAME = re.compile(r"[\w-][\w.-]{0,99}\.(safetensors|bin)", re.ASCII)
@@ -115,7 +115,7 @@ def _import_torch(path: Path) -> Any:
         # None of this project's packages: few folders still need it.
         import torch  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise UserError(f"{path}: PyTorch's format needs torch; pip install torch, or {_CONVERT}") from error
+        raise UserError(f"{path}: PyTorch's format needs torch: {extras.install('interop')}, or {_CONVERT}") from error
     if tuple(map(int, torch.__version__.split(".")[:2])) < _OLDEST_TORCH:
         oldest = ".".join(map(str, _OLDEST_TORCH))
         raise UserError(f"{path}: torch {torch.__version__} may run what a file says; install {oldest} or newer")

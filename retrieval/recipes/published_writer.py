@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from retrieval import files, hashing
+from retrieval import extras, files, hashing
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError, first_line
 from retrieval.recipes.writer import BEAM, SAMPLE, Decoding, WrittenText
 
 _CONFIG = "config.json"
-_INSTALL = 'pip install "torch==2.13.0" transformers (the extra [interop])'
 _TOKENISERS = ("tokenizer.json", "spiece.model", "vocab.json")  # without one transformers makes an empty one
 TOKENS = 64  # of a text, where the config does not say: docTTTTTquery's
 
@@ -112,4 +111,6 @@ def _import(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise UserError(f"config.generate.model needs {name} ({first_line(error)}): {_INSTALL}") from error
+        raise UserError(
+            f"config.generate.model needs {name} ({first_line(error)}): {extras.install('generate')}"
+        ) from error

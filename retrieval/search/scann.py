@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from retrieval import extras
 from retrieval.config.fields import SHARE_ABOVE, Field, declare, whole
 from retrieval.errors import UserError
 from retrieval.files import atomic, read_array, read_json, verify_manifest, write_json, write_manifest
@@ -230,7 +231,7 @@ def available() -> bool:
     try:
         _import_scann()
     except Exception as error:  # built against another TensorFlow, it fails with an error of TensorFlow's own
-        _log.warning("ScaNN cannot be used here: %s", error)
+        _log.warning("ScaNN cannot be used here (%s): %s", error, extras.install("scann"))
         return False
     return True
 

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from retrieval import files
+from retrieval import extras, files
 from retrieval.config.fields import TEXT, Field, declare
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import display
@@ -223,7 +223,7 @@ def topology_devices(topology: str) -> Sequence[sharding.Device]:
     if not (importlib.util.find_spec("libtpu") or os.environ.get("TPU_LIBRARY_PATH")):
         raise UserError(
             f"config.plan.topology={topology} needs the package libtpu, which compiles for TPUs without one: "
-            "pip install 'retrieval[plan]' (or pip install libtpu==0.0.52)"
+            f"{extras.install('plan')} (or pip install libtpu==0.0.52)"
         )
     for variable, value in _NO_TPU_HERE.items():
         os.environ.setdefault(variable, value)

@@ -1,5 +1,6 @@
 """The stage `prepare`: a corpus to shards."""
 
+import importlib.util
 import logging
 import operator
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from retrieval import extras
 from retrieval.config.fields import SHARE_BELOW, SWITCH, TEXTS, Field, Kind, declare, whole
 from retrieval.data.corpora import corpus_kind, source_paths, sources
 from retrieval.data.corpora.passages import Limits
@@ -97,6 +99,8 @@ def check_settings(config: ConfigDict) -> None:
                 f"config.prepare.{name}={prepare[name]} is more than config.prepare.longest_passage="
                 f"{prepare.longest_passage}: lower the first or raise the second"
             )
+    if prepare.runner != LOCAL and not importlib.util.find_spec("apache_beam"):
+        raise extras.missing(f"config.prepare.runner={prepare.runner}", "apache-beam", "beam")
     for option in prepare.beam_options:
         if not option.startswith("--"):
             raise UserError(

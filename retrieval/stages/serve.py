@@ -4,7 +4,7 @@ import logging
 
 from ml_collections import ConfigDict
 
-from retrieval import files
+from retrieval import extras, files
 from retrieval.api.own_search import OwnSearch
 from retrieval.api.reranking import PairReranker
 from retrieval.config.fields import POSITIVE, TEXT, TEXTS, Field, Kind, declare, whole
@@ -53,9 +53,7 @@ def check(config: ConfigDict) -> None:
         import starlette  # noqa: F401 (a run without a server does without it)
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise UserError(
-            f"--stage=serve needs the package {error.name}: pip install -r launch/serve.lock, or the extra 'serve'"
-        ) from error
+        raise extras.missing("--stage=serve", str(error.name), "serve") from error
     if config.serve.k > config.evaluate.depth:
         raise UserError(
             f"config.serve.k={config.serve.k}: no more than config.evaluate.depth={config.evaluate.depth} hits are "

@@ -8,13 +8,14 @@ prepared there is read without a network.
 import contextlib
 import dataclasses
 import glob
+import importlib.util
 import logging
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from retrieval import files
+from retrieval import extras, files
 from retrieval.data.corpora import wikinames
 from retrieval.data.corpora.articles import Article, Dropped, Paragraph, Section
 from retrieval.errors import UserError, first_line, unknown_name
@@ -62,9 +63,13 @@ def check_source(source: str, name: str) -> None:
     """Checks how a source is written, without TFDS.
 
     Raises:
-      UserError: it is not of the form above, of another data set than `name`, or its folder is not there.
+      UserError: it is not of the form above, of another data set than `name`, or its folder is not there; or TFDS is
+        not installed.
     """
     _parse(source, name)
+    for package in ("tensorflow_datasets", "importlib_resources"):
+        if not importlib.util.find_spec(package):
+            raise extras.missing(source, package, "tfds")
 
 
 def examples(source: str, name: str) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,129 @@
+"""The wheel, installed and used outside of the repository."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY
+
+SOURCES = ("retrieval", "configs", "setup.py", "pyproject.toml", "requirements.lock", "LICENSE", "MANIFEST.in")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Built of a copy, for it leaves a folder behind."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for name in SOURCES:
+        copy = shutil.copytree if (REPOSITORY / name).is_dir() else shutil.copy
+        copy(REPOSITORY / name, source / name)
+    pip("wheel", "--no-deps", "--no-build-isolation", "--no-index", f"--wheel-dir={target}", str(source))
+    (path,) = target.glob("*.whl")
+    return path
+
+
+def pip(*arguments):
+    subprocess.run([sys.executable, "-m", "pip", "--quiet", *arguments], check=True)
+
+
+def environment(folder, wheel, *options):
+    """A new environment with the wheel; its programs."""
+    venv.create(folder, with_pip=False)
+    pip("--python", str(folder / "bin" / "python"), "install", *options, str(wheel))
+    return folder / "bin"
+
+
+@pytest.fixture(scope="module")
+def programs(wheel, tmp_path_factory):
+    """The packages that it needs are those of this environment."""
+    folder = tmp_path_factory.mktemp("environment")
+    programs = environment(folder, wheel, "--no-deps", "--no-index")
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "tested.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return programs
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "toy" / "qrels").mkdir(parents=True)
+    texts = {"d0": "the quick fox", "d1": "a slow snail", "d2": "the blue whale"}
+    lines = [json.dumps({"_id": id, "title": "", "text": text}) + "\n" for id, text in texts.items()]
+    (tmp_path / "toy" / "corpus.jsonl").write_text("".join(lines))
+    (tmp_path / "toy" / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "which whale is blue"}) + "\n")
+    (tmp_path / "toy" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td2\t1\n")
+    return tmp_path
+
+
+def call(*command):
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    variables["XDG_CACHE_HOME"] = str(Path(command[0]).parent / "cache")
+    done = subprocess.run(list(map(str, command)), env=variables, capture_output=True, text=True)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def test_a_wheel_holds_configs_and_the_lock(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    ours = {path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "configs").rglob("*.py")}
+    assert {f"retrieval/{name}" for name in ours} <= names
+    assert {"retrieval/requirements.lock", "retrieval/py.typed", "retrieval/serving/page/page.js"} <= names
+    assert not any(name.startswith(("tests/", "configs/")) for name in names)
+
+
+def test_an_installed_program_runs_in_any_folder(programs, elsewhere):
+    (elsewhere / "mine.py").write_text(
+        "from retrieval.configs import bm25\n\n\ndef get_config(size):\n    return bm25.get_config(size)\n"
+    )
+    done = call(programs / "retrieval", "--config=mine.py:paper", "--config.sets.beir=toy", "--workdir=run")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((elsewhere / "run" / "results.json").read_text())
+    assert {row["value"] for row in rows if row["metric"] == "RR"} == {1.0}
+
+
+def test_an_installed_program_knows_its_configs(programs, elsewhere):
+    done = call(programs / "retrieval", "--help")
+    assert "configs/dpr.py\n" in done.stdout and "configs/studies/seed_encoder.py\n" in done.stdout
+    for config in ("dpr:locl", "configs/dpr.py:locl"):
+        done = call(programs / "python", "-m", "retrieval.main", f"--config={config}", "--workdir=run")
+        assert done.returncode == 2 and "unknown size of a config 'locl': did you mean local" in done.stderr
+
+
+def test_a_plugin_beside_an_installed_program_is_found(programs, elsewhere):
+    (elsewhere / "lab.py").write_text(
+        "from retrieval.config.fields import Field, declare, whole\ndeclare('lab', parts=Field(1, whole(1), 'parts'))\n"
+    )
+    done = call(
+        *(programs / "retrieval", "--config=bm25", "--config.plugins=lab", "--config.lab.parts=0", "--workdir=run")
+    )
+    assert "config.lab.parts=0: a whole number of at least 1 is needed" in done.stderr
+
+
+def test_a_missing_package_is_told_with_its_extra(programs, elsewhere, monkeypatch):
+    hidden = "import sys, runpy; sys.modules['apache_beam'] = None; sys.argv[0] = 'retrieval'; "
+    hidden += "from retrieval.main import program; program()"
+    options = ("--config=bm25:local", "--config.prepare.runner=DirectRunner", "--workdir=run")
+    done = call(programs / "python", "-c", hidden, *options)
+    assert done.returncode == 2
+    wanted = "config.prepare.runner=DirectRunner needs the package apache-beam, which is not installed"
+    assert f"{wanted}: pip install 'retrieval[beam]'" in done.stderr
+
+
+@pytest.mark.long  # it downloads what the wheel needs
+def test_what_a_wheel_requires_is_enough(wheel, elsewhere, tmp_path):
+    programs = environment(tmp_path / "clean", wheel, f"--constraint={REPOSITORY / '.venv' / 'pins.txt'}")
+    assert not list(Path(tmp_path / "clean").glob("lib/python*/site-packages/apache_beam"))
+    done = call(programs / "retrieval", "--config=bm25", "--config.sets.beir=toy", "--workdir=run")
+    assert done.returncode == 0, done.stderr
+    done = call(
+        *(programs / "retrieval", "--config=dpr:local", "--config.sets.beir=toy", "--config.split.set=toy"),
+        *("--stage=plan", "--config.prepare.vocab_size=300", "--workdir=plan"),
+    )
+    assert "needs the package" not in done.stderr
