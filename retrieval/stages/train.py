@@ -21,7 +21,7 @@ from retrieval.recipes.recipe import abstract_model, check_recipe, recipe_of
 from retrieval.runtime import hosts
 from retrieval.runtime.mirror import Mirror
 from retrieval.stage_outputs import Run
-from retrieval.stages import metric_writers, mine, refresh
+from retrieval.stages import metric_writers, mine, refresh, training_time
 from retrieval.stages.pairs import teacher_file
 from retrieval.stages.refresh_kind import REFRESHES, kind_of
 from retrieval.stages.versions import Versions
@@ -216,6 +216,7 @@ def check_model(run: Run) -> None:
         sharding.check_rules(params, config.mesh.rules)
     initial_parameters.check_start(run)
     bert_weights.check_tensors(config)
+    training_time.warn_of_days(config, run.vocab_size, mesh)
 
 
 def _check_lanes(lanes: int, shards: int, whose: str) -> None:
