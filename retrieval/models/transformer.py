@@ -47,7 +47,9 @@ declare(
     type_vocab_size=Field(2, whole(1), "token types: BERT has 2, RoBERTa 1"),
     layer_norm_epsilon=Field(1e-12, POSITIVE, "epsilon of LayerNorm: BERT has 1e-12, RoBERTa 1e-5"),
     dropout=Field(0.1, SHARE_BELOW, "share of the values that dropout sets to zero"),
-    attention_dropout=Field(-1.0, _SHARE_OR_SAME, "the same of attention's probabilities; -1: as `model.dropout`"),
+    attention_dropout=Field(
+        -1.0, _SHARE_OR_SAME, "the same of attention's probabilities; -1: as `model.dropout`", was=-1.0
+    ),
     dtype=Field("bfloat16", one_of("dtype", DTYPES), "number format of activations; parameters are float32"),
     remat=Field("full", one_of("remat", REMAT), "what backward computes again: none, dots (all but products) or full"),
     unroll=Field(1, whole(1), "layers in one turn of the loop over layers: more run faster and compile longer"),

@@ -40,7 +40,7 @@ def encoder_sizes(config: ConfigDict, vocab_size: int) -> dict[str, Any]:
         type_vocab_size=model.type_vocab_size,
         layer_norm_epsilon=model.layer_norm_epsilon,
         dropout=model.dropout,
-        attention_dropout=model.get("attention_dropout", -1),  # an older run has no such field
+        attention_dropout=model.attention_dropout,
         dtype=model.dtype,
         remat=model.remat,
         unroll=model.unroll,
