@@ -1,0 +1,232 @@
+"""What a reader gives: places in texts, spans of rows, which of them is the answer, and whether it is right."""
+
+import collections
+import math
+import re
+import time
+import unicodedata
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tensorflow as tf
+from flax import nnx
+from support.tiny_pairs import CONFIG, spread
+
+from retrieval.data.examples.tasks import spans_task
+from retrieval.data.labelled import span_shards
+from retrieval.data.labelled.reader_rows import RowLengths, inside_paragraph, question_tokens, row_of
+from retrieval.data.labelled.span_shards import Retrieved
+from retrieval.data.sets import answers, nq_dev, orqa_split, qa, squad
+from retrieval.data.sets.answers import Answers
+from retrieval.data.sets.beir import Candidate
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.errors import UserError
+from retrieval.evaluation import exact_match
+from retrieval.evaluation.answer_choice import WEIGHTS, Span, best_weight, ranked
+from retrieval.models.span_reader import SpanReader
+from retrieval.models.text import Text
+
+PIECES = "the of in a red fox zurich 1895 1943 old dr . ( ) , ##s jose o ' neil cafe live what who".split()
+VOCABULARY = WordPiece([*SPECIAL_TOKENS, *PIECES])
+TEXT = "The red fox (1895–1943) lives in Zürich. José O'Neil, of the Café; OLD Zu\u0308rich"
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        ("1943", ["1943"]),
+        ("zürich", ["Zürich", "Zu\u0308rich"]),
+        ("Jose\u0301 o'neil", ["José O'Neil"]),
+        ("old", ["OLD"]),
+        ("fox (1895", ["fox (1895"]),
+        ("zur", []),
+    ],
+)
+def test_answers_stand_where_their_tokens_do(value, wanted):
+    found = answers.places(answers.of_texts([value]), TEXT)
+    assert [TEXT[start:end] for start, end in found] == wanted
+
+
+def test_patterns_stand_wherever_they_fit():
+    found = answers.places(answers.of_patterns([r"\d{4}", "18.."], "here"), TEXT)
+    assert [TEXT[start:end] for start, end in found] == ["1895", "1943"]
+
+
+def test_tokens_of_an_answer_give_back_its_characters():
+    lengths = RowLengths(8, 40)
+    row = row_of(VOCABULARY, question_tokens(VOCABULARY, "what fox", lengths), Candidate("1", "old", TEXT), lengths)
+    assert VOCABULARY.encode_with_places(TEXT)[0] == VOCABULARY.encode(TEXT)
+    assert [VOCABULARY.tokens[id] for id in row.ids[:6]] == ["[CLS]", "what", "fox", "[SEP]", "old", "[SEP]"]
+    for value in ("1943", "Zürich", "José O'Neil", "The"):
+        (start, end), *_ = answers.places(answers.of_texts([value]), TEXT)
+        assert row.characters_of(*row.tokens_of(start, end)) == (start, end)
+
+
+def test_the_paragraph_is_what_stands_between_the_last_two_separators():
+    sep = VOCABULARY.sep_id
+    rows = np.array([[2, 7, sep, 8, 8, sep, 0], [2, 7, sep, 9, sep, 8, sep], [2, 7, sep, sep, 0, 0, 0]])
+    expected = [[0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 1, 0], [0] * 7]
+    np.testing.assert_array_equal(inside_paragraph(rows, sep), expected)
+
+
+def shards(tmp_path, questions):
+    statistics = span_shards.write(questions, VOCABULARY, tmp_path, 4, RowLengths(8, 20), 3)
+    task = spans_task.AnswerSpans()
+    paths = sorted(map(str, tmp_path.glob(span_shards.PATTERN)))
+    features = task.shards.features()
+    parse = lambda record: tf.io.parse_single_example(record, features)  # noqa: E731
+    narrow = lambda record: {k: tf.cast(v, tf.int32) if v.dtype == tf.int64 else v for k, v in record.items()}  # noqa: E731
+    return statistics, [narrow(parse(record)) for record in tf.data.TFRecordDataset(paths)]
+
+
+PARAGRAPHS = [Candidate("1", "", "the old fox . the old fox"), Candidate("2", "", "in the red cafe the fox lives" * 5)]
+
+
+def test_what_cannot_be_trained_on_is_counted_and_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(answers, "_SECONDS", 0.2)
+    slow = Answers(("(a+)+$",), True)
+    endless = [Candidate("3", "", "a" * 60 + "!")]
+    questions = [
+        Retrieved("who", answers.of_texts(["fox", "the"]), PARAGRAPHS, [2.0, 1.0]),
+        Retrieved("what", answers.of_texts(["nowhere"]), PARAGRAPHS, [2.0, 1.0]),
+        Retrieved("what slow", slow, endless, [1.0]),
+    ]
+    began = time.perf_counter()
+    told, records = shards(tmp_path, questions)
+    assert time.perf_counter() - began < 10 and len(records) == told["questions"] == 1
+    assert told["first"] == {span_shards.WITHOUT: "what", span_shards.SLOW: "what slow"}
+    assert told[span_shards.CUT] == 2 and told[span_shards.BEHIND] > 0 and told[span_shards.MORE] > 0
+    with pytest.raises(UserError, match="no question has an answer in its paragraphs, of 1"):
+        shards(tmp_path / "none", questions[1:2])
+
+
+def test_examples_have_the_paragraphs_that_are_drawn(tmp_path):
+    texts = ["in the cafe", "the old fox", "red", "the fox"]
+    paragraphs = [Candidate(str(i), "", text) for i, text in enumerate(texts)]
+    _, (record,) = shards(tmp_path, [Retrieved("who", answers.of_texts(["fox"]), paragraphs, [4.0, 3.0, 2.0, 1.0])])
+    lengths = {"paragraph": 3, "pair": 20, "spans": 4, "retrieved": 6}
+    plain = spans_task.example(record, tf.range(4), lengths)
+    assert plain["spans"].numpy().tolist() == [[1, 5, 5], [-1] * 3, [-1] * 3, [-1] * 3]
+    assert plain["retrieved"].numpy().tolist() == [4, 3, 2, 1, -math.inf, -math.inf]
+    seen = set()
+    for seed in range(12):
+        order = spans_task._positive_first(record, tf.constant([seed, 1]))
+        drawn = spans_task.example(record, order, lengths)
+        assert drawn["paragraph"].numpy()[0] in (1, 3) and {*drawn["paragraph"].numpy()[1:]} == {0, 2}
+        assert drawn["spans"].numpy()[0, 0] == 0
+        seen.add(int(drawn["paragraph"].numpy()[0]))
+    assert seen == {1, 3}
+    few = spans_task.example(record, tf.range(4), lengths | {"paragraph": 6})
+    assert not few["pair"].numpy()[4:].any()
+
+
+@pytest.mark.parametrize("widths", [0, 3])
+def test_the_best_spans_are_those_of_a_loop(widths):
+    model = spread(SpanReader(CONFIG, widths=widths, selects=True, rngs=nnx.Rngs(0)))
+    ids = np.random.default_rng(0).integers(1, 30, (3, 9)).astype(np.int32)
+    inside = np.array([[0, 0, 1, 1, 1, 1, 0, 0, 0], [0, 0, 0, 1, 0, 0, 0, 0, 0], [0] * 9], np.int32)
+    pairs = Text.from_ids(jnp.asarray(ids), jnp.zeros((3, 9), jnp.int32))
+    read = nnx.jit(lambda model, inside: (model(pairs, None), model.best(pairs, inside, 3, 4)))
+    scores, found = jax.tree.map(np.asarray, read(model, jnp.asarray(inside)))
+    np.testing.assert_allclose(found[:, 0], scores["select"], rtol=1e-5)
+    for r in range(3):
+        spans = [(i, j) for i in range(9) for j in range(i, min(i + 3, 9)) if inside[r, i] and inside[r, j]]
+        if widths:
+            of = {(i, j): scores["pairs"][r, i, j - i] for i, j in spans}
+        else:
+            of = {(i, j): scores["start"][r, i] + scores["end"][r, j] for i, j in spans}
+        best = sorted(of, key=lambda span: -of[span])[:4]
+        np.testing.assert_allclose(found[r, 1 : 1 + len(best)], [of[span] for span in best], rtol=1e-5)
+        assert [(int(a), int(b)) for a, b in zip(found[r, 5:9], found[r, 9:13])][: len(best)] == best
+        assert (found[r, 1 + len(best) : 5] < -1e29).all()
+
+
+def official_words(text):
+    """SQuAD's normalisation as its description has it, one step after the other."""
+    text = "".join(
+        c for c in unicodedata.normalize("NFD", text).lower() if c not in set("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
+    )
+    return [word for word in re.split(r"\b(?:a|an|the)\b|\s", text) if word]
+
+
+CASES = [
+    ("The Beatles", "beatles"),
+    ("U.S.A.", "usa"),
+    ("an apple, a day", "apple day"),
+    ("1,000 km", "1000 km"),
+    ("old red fox", "the red fox fox"),
+    ("José", "Jose\u0301"),
+    ("nothing", "all"),
+    ("the", "a"),
+]
+
+
+@pytest.mark.parametrize(("given", "right"), CASES)
+def test_exact_match_and_f1_follow_squads_rule(given, right):
+    ours, theirs = official_words(given), official_words(right)
+    shared = sum((collections.Counter(ours) & collections.Counter(theirs)).values())
+    f1 = (
+        2 * (shared / len(ours)) * (shared / len(theirs)) / (shared / len(ours) + shared / len(theirs)) if shared else 0
+    )
+    found = exact_match.scores(given, ["zzz", right], False, "q")
+    assert found == {"EM": float(ours == theirs), "F1": pytest.approx(f1)}
+
+
+def test_regular_expressions_are_counted_both_ways():
+    score = lambda answer, *patterns: tuple(exact_match.scores(answer, patterns, True, "q").values())  # noqa: E731
+    assert score("Sept 5", "sept(ember)?", "x") == (1, 1)
+    assert score("in Sept", "sept(ember)?") == (0, 1)
+    assert score("May", "sept(ember)?") == (0, 0) and score("", ".*") == (0, 0)
+
+
+def test_a_pattern_that_never_ends_is_told(monkeypatch):
+    monkeypatch.setattr(exact_match, "_SECONDS", 0.2)
+    with pytest.raises(UserError, match="regular expression of the question 'who'"):
+        exact_match.scores("a" * 60 + "!", ["(a+)+$"], True, "who")
+
+
+def span(text, reader, retriever):
+    return Span(text, 0, 0, 1, reader, retriever)
+
+
+def test_spans_of_equal_text_are_one_answer_where_asked():
+    spans = [span("Rome", 2.0, 1.0), span("Paris", 1.9, 5.0), span("the Paris!", 1.8, 3.0)]
+    assert ranked(spans, 1.0)[0].text == "Rome" and ranked(spans, 0.5)[0].text == "Paris"
+    best = ranked(spans, 1.0, sums=True)[0]
+    assert best.text == "Paris" and best.reader == pytest.approx(math.log(math.exp(1.9) + math.exp(1.8)))
+
+
+def test_the_weight_is_the_best_on_validation_questions():
+    questions = [[span("right", 1.0, 0.0), span("wrong", 0.0, 3.0)], [span("wrong", 1.0, 0.0), span("right", 0.0, 0.2)]]
+    value = lambda number, text: float(text == "right")  # noqa: E731
+    means = {w: np.mean([value(n, ranked(spans, w)[0].text) for n, spans in enumerate(questions)]) for w in WEIGHTS}
+    weight, mean = best_weight(questions, value)
+    assert mean == max(means.values()) and weight == max(w for w in WEIGHTS if means[w] == mean)
+
+
+def test_orqas_division_has_the_published_counts(shared_data):
+    folder = shared_data / "qa" / "webquestions"
+    questions = [
+        q for name in ("trainmodel", "val", "devtest") for q in qa.read_questions(folder / f"{name}.json")[0].values()
+    ]
+    is_dev = orqa_split.is_held_out(questions)
+    assert orqa_split.nearest(len(questions)) == "WebQuestions"
+    published = orqa_split.PUBLISHED["WebQuestions"]
+    assert abs(int(is_dev.sum()) - published.dev) <= 2 and abs(int((~is_dev).sum()) - published.train) <= 2
+
+
+def test_nqs_dev_questions_are_known(shared_data):
+    questions, _ = qa.read_questions(shared_data / "qa" / "nq_open" / "NQ-open.dev.jsonl")
+    assert len(questions) == 3610 and all(map(nq_dev.asks, questions.values()))
+    first = next(iter(questions.values()))
+    assert nq_dev.asks(f" {first.upper()} ") and not nq_dev.asks(f"{first} twice")
+
+
+def test_squad_is_read_with_its_paragraphs(shared_data):
+    value = squad.read(shared_data / "squad" / "dev-v1.1.json.gz")
+    assert (len(value.queries), len(value.candidates)) == (10_539, 2067)
+    texts = {candidate.id: candidate.text for candidate in value.candidates}
+    for id, grades in list(value.qrels[squad.RULE].items())[::500]:
+        assert all(any(text in texts[gold] for text in value.answers[id].values) for gold in grades)
