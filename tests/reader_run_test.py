@@ -1,6 +1,7 @@
 """A reader from BM25's paragraphs to answers, on the toy corpus."""
 
 import collections
+import dataclasses
 import json
 import re
 import string
@@ -14,6 +15,7 @@ from retrieval import files
 from retrieval.data.sets import beir
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight, records
+from retrieval.pipeline.work_directory import Asked
 from retrieval.search import encoding
 
 STAGES = ("prepare", "sets", "index", "spans", "train", "evaluate", "answer", "report")
@@ -137,6 +139,22 @@ def test_a_run_that_was_killed_reads_on(trained, inputs, tmp_path, monkeypatch):
     assert {id: line["answers"][0]["answer"] for id, line in ours.items()} == {
         id: line["answers"][0]["answer"] for id, line in theirs.items()
     }
+
+
+def test_search_shows_the_answer_and_its_place(trained, inputs, tmp_path, capsys):
+    changes = {"base": str(trained.folder), "stages": ("index",), "encode.corpus": True, "corpus": ""}
+    run = reader(inputs, tmp_path / "run", **changes, **{"sets.squad": "", "split.set": "", "search.k": 1})
+    execute(run)
+    for as_json in (True, False):
+        asked = dataclasses.replace(run, asked=Asked("What does the Red fox eat?", as_json=as_json))
+        preflight.check(asked, ("search",))
+        execute(asked, "search")
+    line, *shown = capsys.readouterr().out.splitlines()
+    told = json.loads(line)["answer"]
+    passages = {c.id: c.text for path in run.passages for c in beir.read_candidates(path)}
+    assert passages[told["docid"]][told["start"] : told["end"]] == told["answer"] != ""
+    assert len(json.loads(line)["systems"]["bm25"]) == 1 and told["system"] == "bm25"
+    assert shown[-3] == "answer" and shown[-2].endswith(told["answer"]) and f">>{told['answer']}<<" in shown[-1]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval.data.labelled.reader_rows import Row, RowLengths, inside_paragraph
+from retrieval.data.labelled.reader_rows import Row, RowLengths, inside_paragraph, question_tokens, row_of
+from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.evaluation.answer_choice import Span
@@ -22,6 +23,7 @@ from retrieval.recipes.placement import bind, gather, local_mesh, parameters_of,
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.rerankers import trained_in
 from retrieval.recipes.towers import token_types
+from retrieval.search.encoding import encode_rows
 from retrieval.stage_outputs import Run
 from retrieval.training import sharding
 
@@ -50,6 +52,12 @@ def inputs(run: Run, value: str, field: str) -> Sequence[Path]:
       value: of the field: '' for the reader that the run or its base trains, or a work directory.
     """
     return (trained_in(run, value, field, "reader").own_record("train"),) if value else ()
+
+
+def has_reader(run: Run, value: str) -> bool:
+    """Whether a field names a reader, or the run or its base trains one."""
+    trainer = run.holder("train").config
+    return bool(value) or ("train" in trainer.stages and recipe_of(trainer).reads)
 
 
 def check(run: Run, value: str, field: str) -> None:
@@ -125,3 +133,24 @@ def spans_of(found: np.ndarray, row: Row, text: str, rank: int, retriever: float
             start, end = row.characters_of(int(first), int(last))
             spans.append(Span(text[start:end], rank, start, end, score, select if selects else retriever))
     return spans
+
+
+class OwnReader:
+    """Answers to questions of one's own, one at a time."""
+
+    def __init__(self, reader: Reader, spans: int):
+        """Args are the reader, and how many spans of a passage are kept."""
+        self._reader, self._find = reader, SpanFinder(reader, spans)
+
+    def spans(self, question: str, passages: Sequence[Candidate], scores: Sequence[float]) -> list[Span]:
+        """The spans of passages, which a retriever gave these scores; those of each passage best first."""
+        vocabulary, lengths = self._reader.vocabulary, self._reader.lengths
+        asked = question_tokens(vocabulary, question, lengths)
+        rows = [row_of(vocabulary, asked, passage, lengths) for passage in passages]
+        ids = [row.ids for row in rows]
+        found = encode_rows(ids, self._find, lengths.row, lengths.row, self._find.mesh.size)
+        return [
+            span
+            for rank, (values, row, passage) in enumerate(zip(found, rows, passages))
+            for span in spans_of(values, row, passage.text, rank, scores[rank], self._reader.selects)
+        ]
