@@ -40,14 +40,20 @@ WITHOUT, CUT, READ = "questions without an answer", "paragraphs cut to a row", "
 
 declare(
     "answer",
-    systems=Field(("bm25",), TEXTS, "systems whose first passages are read, as tables name them; runs.files too"),
-    model=Field("", TEXT, "work directory of a reader; '': the run's own, or its base's"),
-    paragraphs=Field(5, whole(1), "passages of a question that are read"),
-    weight=Field(1.0, SHARE, "weight of the reader's score; that of the retriever has the rest"),
-    validation=Field("", TEXT, "evaluation set that chooses the weight in place of answer.weight; '': none"),
-    sums=Field(False, SWITCH, "whether spans of equal text are one answer with the sum of their probabilities"),
-    spans=Field(10, whole(1), "spans of a passage that are kept"),
-    shard_size=Field(8192, whole(1), "passages of a file of spans; a run that was killed goes on after the last one"),
+    systems=Field(
+        ("bm25",), TEXTS, "systems whose first passages are read, as tables name them; runs.files too", was=("bm25",)
+    ),
+    model=Field("", TEXT, "work directory of a reader; '': the run's own, or its base's", was=""),
+    paragraphs=Field(5, whole(1), "passages of a question that are read", was=5),
+    weight=Field(1.0, SHARE, "weight of the reader's score; that of the retriever has the rest", was=1.0),
+    validation=Field("", TEXT, "evaluation set that chooses the weight in place of answer.weight; '': none", was=""),
+    sums=Field(
+        False, SWITCH, "whether spans of equal text are one answer with the sum of their probabilities", was=False
+    ),
+    spans=Field(10, whole(1), "spans of a passage that are kept", was=10),
+    shard_size=Field(
+        8192, whole(1), "passages of a file of spans; a run that was killed goes on after the last one", was=8192
+    ),
 )
 
 

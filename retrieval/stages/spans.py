@@ -34,13 +34,20 @@ _PART = 5_000  # questions whose lists are held at a time
 
 declare(
     "spans",
-    questions=Field("", TEXT, "files of questions with answers to train on, as sets.qa takes them; '': split.set's"),
-    set=Field("", TEXT, "evaluation set whose passages are read; '': split.set, or the only one"),
-    system=Field(
-        "bm25", one_of("index", INDEXES), "index that retrieves: bm25, or with the base's model exact or scann"
+    questions=Field(
+        "", TEXT, "files of questions with answers to train on, as sets.qa takes them; '': split.set's", was=""
     ),
-    run=Field("", TEXT, "run file with the lists of the questions, in place of an index"),
-    gold=Field(True, SWITCH, "whether a judged passage that was not retrieved takes the place of the last one"),
+    set=Field("", TEXT, "evaluation set whose passages are read; '': split.set, or the only one", was=""),
+    system=Field(
+        "bm25",
+        one_of("index", INDEXES),
+        "index that retrieves: bm25, or with the base's model exact or scann",
+        was="bm25",
+    ),
+    run=Field("", TEXT, "run file with the lists of the questions, in place of an index", was=""),
+    gold=Field(
+        True, SWITCH, "whether a judged passage that was not retrieved takes the place of the last one", was=True
+    ),
 )
 
 

@@ -190,7 +190,7 @@ TASKS: Table[TaskKind] = Table("task", "retrieval.data.examples.tasks")
 def register(task: type[TaskKind]) -> type[TaskKind]:
     """Adds a task to TASKS, and its fields to the config. To be used as a decorator."""
     entry = TASKS.register(task.name, task())
-    declare("data.rates", **{entry.name: Field(0.0, NOT_NEGATIVE, entry.what)})
+    declare("data.rates", **{entry.name: Field(0.0, NOT_NEGATIVE, entry.what, was=0.0)})
     declare("data", **entry.options)
     return task
 

@@ -145,7 +145,7 @@ SETS: Table[SetFormat] = Table("format of evaluation sets", "retrieval.data.sets
 def register(kind: type[SetFormat]) -> type[SetFormat]:
     """Adds a format to SETS, and its field `config.sets.NAME` to the config. To be used as a decorator."""
     form = SETS.register(kind.name, kind())
-    declare("sets", **{form.name: Field(form.default, form.kind, f"{form.what}: {form.setting}")})
+    declare("sets", **{form.name: Field(form.default, form.kind, f"{form.what}: {form.setting}", was=form.default)})
     return kind
 
 

@@ -34,12 +34,14 @@ _ORDER = 1  # the seed of the batches, beside that of k-means
 
 declare(
     "cluster",
-    count=Field(10_000, whole(1), "clusters of paragraphs, before small ones are merged"),
-    iterations=Field(250, whole(1), "iterations of k-means at most; it ends where no paragraph moves"),
-    sample=Field(1000, whole(0), "paragraphs of a cluster at most that k-means learns from; 0: all"),
-    start=Field(RANDOM, one_of("start of k-means", STARTS), "first centroids: random, or k-means++"),
-    spherical=Field(False, SWITCH, "whether embeddings have length 1 for k-means"),
-    batches=Field(PAPER, one_of("rule of batches", ORDERS), "how batches are made of clusters: paper or authors"),
+    count=Field(10_000, whole(1), "clusters of paragraphs, before small ones are merged", was=10_000),
+    iterations=Field(250, whole(1), "iterations of k-means at most; it ends where no paragraph moves", was=250),
+    sample=Field(1000, whole(0), "paragraphs of a cluster at most that k-means learns from; 0: all", was=1000),
+    start=Field(RANDOM, one_of("start of k-means", STARTS), "first centroids: random, or k-means++", was=RANDOM),
+    spherical=Field(False, SWITCH, "whether embeddings have length 1 for k-means", was=False),
+    batches=Field(
+        PAPER, one_of("rule of batches", ORDERS), "how batches are made of clusters: paper or authors", was=PAPER
+    ),
 )
 
 
