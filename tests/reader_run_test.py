@@ -12,8 +12,9 @@ from support import toy_corpus
 from support.tiny import execute, make_run
 
 from retrieval import files
-from retrieval.data.sets import beir
+from retrieval.data.sets import beir, orqa_split
 from retrieval.errors import UserError
+from retrieval.evaluation.answer_choice import WEIGHTS
 from retrieval.pipeline import preflight, records
 from retrieval.pipeline.work_directory import Asked
 from retrieval.search import encoding
@@ -106,6 +107,7 @@ def test_metrics_are_those_of_the_file_of_answers(trained):
     assert {(row["system"], row["split"], row["queries"]) for row in rows} == {("bm25+reader", "read", len(exact))}
     report = (trained.folder / "report.md").read_text()
     assert "## squad, read" in report and "| bm25+reader |" in report
+    assert "## Answers" in report and "| questions without an answer |" in report
 
 
 def test_what_is_left_out_is_counted(trained):
@@ -155,6 +157,52 @@ def test_search_shows_the_answer_and_its_place(trained, inputs, tmp_path, capsys
     assert passages[told["docid"]][told["start"] : told["end"]] == told["answer"] != ""
     assert len(json.loads(line)["systems"]["bm25"]) == 1 and told["system"] == "bm25"
     assert shown[-3] == "answer" and shown[-2].endswith(told["answer"]) and f">>{told['answer']}<<" in shown[-1]
+
+
+def test_questions_of_files_are_divided_and_never_those_of_a_set(inputs, tmp_path):
+    """As the tutorial has it: a base with BM25 over its corpus, and a reader on it that trains on a file."""
+    questions = [f"What is the number of the {toy_corpus.title(i)}?" for i in range(60)]
+    records_of = [{"question": q, "answer": [f"number {i}"]} for i, q in enumerate(questions)]
+    for name, part in (("dev", records_of[:5]), ("train", records_of)):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, part)))
+    of_set = {"sets.squad": "", "split.set": "", "corpus": ""}
+    changes = of_set | {"corpus": str(inputs / "dump.xml"), "sets.qa": f"corpus,{tmp_path / 'dev.jsonl'}"}
+    base = reader(inputs, tmp_path / "base", **changes, stages=("prepare", "sets", "index", "evaluate"))
+    execute(base)
+    changes = of_set | {"base": str(base.folder), "spans.questions": str(tmp_path / "train.jsonl"), "train.steps": 2}
+    run = reader(inputs, tmp_path / "run", **changes, stages=("spans", "train", "answer"))
+    preflight.check(run, run.config.stages)
+    execute(run, "spans")
+    told = records.details(run, "spans")
+    is_dev = orqa_split.is_held_out(questions)
+    assert told["division"]["train"] == sum(~is_dev) and told["division"]["dev"] == sum(is_dev) > 0
+    assert told["left out"]["questions of evaluation sets"] == sum(~is_dev[:5]) > 0
+    without = told.get("questions without an answer in their paragraphs", 0)
+    assert told["questions"] + without + sum(told["left out"].values()) == sum(~is_dev)
+    assert told["division"]["published"] == {"CuratedTREC": {"train": 1353, "dev": 133, "test": 694}}
+
+
+@pytest.mark.parametrize("loss", ["dpr_reader", "orqa_reader"])
+def test_other_readers_are_trained_and_answer(trained, inputs, tmp_path, loss):
+    changes = {"base": str(trained.folder), "stages": ("train", "answer"), "corpus": "", "sets.squad": ""}
+    changes |= {"train.loss": loss, "train.select": False, "train.steps": 1, "split.set": "", "data.draw": "positive"}
+    run = reader(inputs, tmp_path / "run", **changes, **{"answer.sums": True, "answer.validation": "squad"})
+    preflight.check(run, run.config.stages)
+    execute(run)
+    assert all(line["answers"] for line in answers_of(run).values())
+    told = records.details(run, "answer")["squad, bm25"]
+    assert told["validation"] == len(answers_of(run)) and told["weight"] in WEIGHTS
+
+
+def test_an_index_over_other_passages_is_refused(trained, inputs, tmp_path):
+    other = json.loads((inputs / "squad.json").read_text())
+    other["data"] = other["data"][:8]
+    (tmp_path / "squad.json").write_text(json.dumps(other))
+    changes = {"base": str(trained.folder), "corpus": "", "sets.squad": str(tmp_path / "squad.json")}
+    run = reader(inputs, tmp_path / "run", **changes, stages=("sets", "spans"))
+    execute(run, "sets")
+    with pytest.raises(UserError, match="which has another"):
+        execute(run, "spans")
 
 
 @pytest.mark.parametrize(

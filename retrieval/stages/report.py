@@ -29,7 +29,12 @@ def write_report(run: Run) -> None:
     records = {name: record_of(run, name) for name in run.config.stages if is_done(run, name)}
     of_stages = {_corpus: "prepare", _sets: "sets", _indexes: "index", _searches: "evaluate", _plan: "plan"}
     tables = [table(told) for table, stage in of_stages.items() if (told := details(run, stage))]
-    tables = [*_reranked(details(run, "rerank") or {}), *tables, _stages(records)]
+    tables = [
+        *_reranked(details(run, "rerank") or {}),
+        _answered(details(run, "answer") or {}),
+        *tables,
+        _stages(records),
+    ]
     tables = [table for table in tables if table.rows or table.notes]
     corpus = run.holder("prepare").config.corpus
     trainer = run.holder("train").config
@@ -80,6 +85,16 @@ def _reranked(told: Details) -> Iterator[Table]:
         header = ["set", "system", "trained on", *(f"n = {depth}" for depth in depths)]
         notes = "The share of the first n results that the other system has too (Zhan et al. 2020, equation 5)."
         yield Table("Consistency factor", header, rows, notes)
+
+
+def _answered(told: Details) -> Table:
+    """What a reader's answers are from, and what it could not read."""
+    counts = list(dict.fromkeys(name for of in told.values() for name in of if name not in ("weight", "validation")))
+    header = ["set, system", "weight of the reader", "chosen on questions", *counts]
+    rows = [
+        [name, of["weight"], of["validation"], *(of.get(count, 0) for count in counts)] for name, of in told.items()
+    ]
+    return Table("Answers", header, rows)
 
 
 def _corpus(statistics: Details) -> Table:

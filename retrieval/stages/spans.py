@@ -253,6 +253,7 @@ STAGES.register(
         needs=("prepare", "sets"),
         also=needs,
         looks_back=True,
+        texts_of=("sets",),
         inputs=inputs,
         outputs=("spans",),
     ),
