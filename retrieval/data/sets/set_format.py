@@ -55,6 +55,7 @@ class SetFormat:
       of_folders: whether the field takes folders instead of files.
       tfds: the data set of TFDS that the field takes too.
       parts: what each file is, where the field takes so many files of different kinds.
+      came_later: whether work directories without the field have just none of these sets. Set it for a new format.
     """
 
     name: str
@@ -68,6 +69,7 @@ class SetFormat:
     of_folders: bool = False
     tfds: str = ""
     parts: Sequence[str] = ()
+    came_later: bool = False
 
     def read(self, value: Any, given: Given) -> Iterator[RetrievalSet]:
         """The sets.
@@ -145,7 +147,14 @@ SETS: Table[SetFormat] = Table("format of evaluation sets", "retrieval.data.sets
 def register(kind: type[SetFormat]) -> type[SetFormat]:
     """Adds a format to SETS, and its field `config.sets.NAME` to the config. To be used as a decorator."""
     form = SETS.register(kind.name, kind())
-    declare("sets", **{form.name: Field(form.default, form.kind, f"{form.what}: {form.setting}", was=form.default)})
+    declare(
+        "sets",
+        **{
+            form.name: Field(
+                form.default, form.kind, f"{form.what}: {form.setting}", was=form.default if form.came_later else None
+            )
+        },
+    )
     return kind
 
 

@@ -28,6 +28,7 @@ class AnswerSpans(TaskKind):
     """The rows of some paragraphs, and where in them the answers stand."""
 
     name = "spans"
+    came_later = True
     what = "how often questions with retrieved paragraphs are drawn: a reader"
     kind = "spans"
     is_labelled = True
