@@ -110,6 +110,14 @@ class Run(WorkDirectory):
         return self.holder(stage).folder / stage
 
     @property
+    def teacher_scores(self) -> Path | None:
+        """The scores of a teacher: those that the config names, or those of the stage `teacher`; None without one."""
+        if self.config.pairs.teacher:
+            return Path(self.config.pairs.teacher)
+        teacher = self.holder("teacher")
+        return teacher.folder / "teacher" / "scores.jsonl" if "teacher" in teacher.config.stages else None
+
+    @property
     def held_out_pairs(self) -> Path:
         """The labelled queries that are validated on where no set is split, a BEIR folder."""
         return self.pairs / "validation"

@@ -124,7 +124,7 @@ def test_the_bases_model_mines_for_a_run_that_will_have_embeddings_of_its_own(in
     assert told["step"] == records.details(trained, "train")["step"] and told["run"] == "run"
     assert_best_of(run, towers_of(trained), read_examples(run.folder / "negatives" / "negatives.jsonl"))
     scann = make_run(tmp_path / "scann", inputs, **changes | {"mine.system": "scann"})
-    with pytest.raises(UserError, match=r"no ScaNN index there; use config\.mine\.system=exact"):
+    with pytest.raises(UserError, match=r"no ScaNN index there; take the system 'exact'"):
         execute(scann, "mine")
 
 
@@ -398,8 +398,8 @@ def log_of(run):
 class InProcess:
     """In place of the second process: what it does, at once."""
 
-    def __init__(self, run, version):
-        refresh_process.make(run, version)
+    def __init__(self, folder, lock, fields, version):
+        refresh_process.make(Run(preflight.read_config(folder), folder, lock), version)
 
     def is_done(self):
         return True
@@ -411,7 +411,7 @@ class InProcess:
 class Killed(InProcess):
     """A second process that is killed before it has mined anything."""
 
-    def __init__(self, run, version):
+    def __init__(self, folder, lock, fields, version):
         pass
 
 
@@ -425,10 +425,10 @@ def runs_instead(patch, code):
 class Endless(Inferencer):
     """A second process that does not end by itself; the machine goes away while training waits for it."""
 
-    def __init__(self, run, version):
+    def __init__(self, *arguments):
         with pytest.MonkeyPatch.context() as patch:
             runs_instead(patch, "sys.stdin.read()")
-            super().__init__(run, version)
+            super().__init__(*arguments)
 
     def wait(self):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -490,7 +490,7 @@ def test_a_version_whose_parameters_are_gone_is_told(lagged, tmp_path):
 )
 def test_how_the_second_process_ends_is_how_training_does(lagged, tmp_path, monkeypatch, code, kind, message):
     runs_instead(monkeypatch, code)
-    second = refresh.Inferencer(Run(lagged.config, tmp_path, lagged.lock), 1)
+    second = refresh.Inferencer(tmp_path, lagged.lock, lagged.config.mine, 1)
     with pytest.raises(kind, match=message) as caught:
         second.wait()
     assert len(str(caught.value).splitlines()) == 1 and "Traceback" not in str(caught.value)

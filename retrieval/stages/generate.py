@@ -158,10 +158,9 @@ def also(config: ConfigDict) -> tuple[str, ...]:
     return (*of_pairs(config), *(() if config.generate.model else ("train",)))
 
 
-def inputs(run: Run) -> Sequence[Path]:
-    """The files of the published model; else the vocabulary."""
-    folder = run.config.generate.model
-    return published_writer.inputs(Path(folder)) if folder else run.vocabulary_inputs()
+def inputs(model: str, vocabulary: Callable[[], Sequence[Path]]) -> Sequence[Path]:
+    """The files of the published model; without one those of the vocabulary."""
+    return published_writer.inputs(Path(model)) if model else vocabulary()
 
 
 STAGES.register(
@@ -176,7 +175,7 @@ STAGES.register(
         needs=("prepare", "sets"),
         also=also,
         after=("train",),
-        inputs=inputs,
+        inputs=lambda run: inputs(run.config.generate.model, run.vocabulary_inputs),
         outputs=(GENERATED,),
         everywhere=True,
     ),

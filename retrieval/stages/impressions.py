@@ -189,11 +189,10 @@ def _markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"# MIND\n\n{introduction}\n\n{display.markdown(header, cells, left=2)}\n"
 
 
-def inputs(run: Run) -> Sequence[Path]:
-    """The files of news and impressions."""
-    own = [Path(path) for path in source_paths.split(run.holder("sets").config.sets.mind)]
-    labelled = run.holder("pairs").config.pairs.files
-    return source_paths.existing([*own, *(_trained_on(labelled, own[-1]) if own else ())])
+def inputs(mind: str, pair_files: str) -> Sequence[Path]:
+    """The files of news and impressions, by `config.sets.mind` and `config.pairs.files`."""
+    paths = [Path(path) for path in source_paths.split(mind)]
+    return source_paths.existing([*paths, *(_trained_on(pair_files, paths[-1]) if paths else ())])
 
 
 def check(run: Run) -> None:
@@ -217,7 +216,7 @@ STAGES.register(
         needs=("sets", "encode", "index"),
         texts_of=("sets",),
         also=lambda config: ("pairs",) if config.pairs.files else (),
-        inputs=inputs,
+        inputs=lambda run: inputs(run.holder("sets").config.sets.mind, run.holder("pairs").config.pairs.files),
         outputs=("impressions",),
     ),
 )

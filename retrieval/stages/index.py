@@ -92,10 +92,10 @@ def check_stages(run: Run) -> None:
             )
 
 
-def inputs(run: Run) -> list[Path]:
+def inputs(config: ConfigDict) -> list[Path]:
     """The files outside of the work directory that the indexes are built from."""
-    kinds = (*of_words(run.config), INDEXES[run.config.index.dense])
-    return [path for kind in kinds for path in kind.inputs(options_of(kind, run.config))]
+    kinds = (*of_words(config), INDEXES[config.index.dense])
+    return [path for kind in kinds for path in kind.inputs(options_of(kind, config))]
 
 
 def written(folder: Path) -> list[Path]:
@@ -141,7 +141,7 @@ STAGES.register(
         also=lambda config: (*needs(config), *of_pairs(config), *further_needs(config)),
         after=("encode", "generate"),
         texts_of=("sets",),
-        inputs=lambda run: [*inputs(run), *run.vocabulary_inputs()],
+        inputs=lambda run: [*inputs(run.config), *run.vocabulary_inputs()],
         outputs=("index",),
         sealed=lambda run, _: written(run.folder),
     ),

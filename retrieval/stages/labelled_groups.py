@@ -35,10 +35,10 @@ def opened(run: Run, folder: Path) -> Iterator[tuple[Groups, Counts]]:
         yield examples
 
 
-def inputs(run: Run) -> Sequence[Path]:
+def inputs(config: ConfigDict) -> Sequence[Path]:
     """The files of labelled examples, and those that have the texts of their ids."""
-    paths = map(Path, source_paths.split(run.config.pairs.files))
-    return source_paths.existing([*paths, *settings(run.config).text_files])
+    paths = map(Path, source_paths.split(config.pairs.files))
+    return source_paths.existing([*paths, *settings(config).text_files])
 
 
 def settings(config: ConfigDict) -> labelled_format.Settings:

@@ -18,7 +18,6 @@ from retrieval.errors import UserError
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.stage_outputs import Run
 from retrieval.stages import labelled_groups
-from retrieval.stages.teacher import scores_file
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +39,7 @@ def write_pairs(run: Run) -> dict[str, Any]:
     config = run.config
     split_set = run.training.exists()
     vocabulary = run.load_vocabulary()
-    teacher = TeacherScores(path) if (path := teacher_file(run)) else None
+    teacher = TeacherScores(path) if (path := run.teacher_scores) else None
     run.pairs.mkdir(exist_ok=True)
     with labelled_groups.opened(run, run.pairs) as (groups, counts):
         asked = _asked(run.sets, run.training)
@@ -86,18 +85,10 @@ def write_pairs(run: Run) -> dict[str, Any]:
     return statistics | queries | {"vocabulary": vocabulary.fingerprint}
 
 
-def teacher_file(run: Run) -> Path | None:
-    """The scores of a teacher: those that the config names, or those of the stage `teacher`; None without one."""
-    if run.config.pairs.teacher:
-        return Path(run.config.pairs.teacher)
-    teacher = run.holder("teacher")
-    return scores_file(teacher.folder) if "teacher" in teacher.config.stages else None
-
-
 def inputs(run: Run) -> Sequence[Path]:
     """The files of labelled examples, those with the texts of their ids, and that of a teacher's scores."""
     teacher = source_paths.existing([Path(path) for path in [run.config.pairs.teacher] if path])
-    return [*labelled_groups.inputs(run), *teacher, *run.vocabulary_inputs()]
+    return [*labelled_groups.inputs(run.config), *teacher, *run.vocabulary_inputs()]
 
 
 def check_inputs(run: Run) -> None:

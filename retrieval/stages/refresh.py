@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -181,7 +182,7 @@ class Refresh:
                 f"the parameters after step {source}, and neither of the two is there (was config.mine.refresh_every "
                 "another one?); delete the checkpoints behind it, and train again"
             )
-        self._inferencer = Inferencer(self._run, version)
+        self._inferencer = Inferencer(self._run.folder, self._run.lock, self._run.config.mine, version)
 
     def _await(self) -> None:
         if self._inferencer:
@@ -192,19 +193,20 @@ class Refresh:
 class Inferencer:
     """The process that makes a version while training goes on, in ANCE's word; it ends with this one."""
 
-    def __init__(self, run: Run, version: int):
-        self._what = f"{run.config.mine.refresh_makes}, version {version}"
-        self._log = run.folder / "refresh.log"
+    def __init__(self, folder: Path, lock: Path, fields: ConfigDict, version: int):
+        """Starts it, for a work directory; `fields` are those of `config.mine`."""
+        self._what = f"{fields.refresh_makes}, version {version}"
+        self._log = folder / "refresh.log"
         self._began, self._seconds = time.perf_counter(), 0.0
-        command = [sys.executable, "-m", "retrieval.stages.refresh_process", f"--workdir={run.folder}"]
+        command = [sys.executable, "-m", "retrieval.stages.refresh_process", f"--workdir={folder}"]
         with self._log.open("w", encoding="utf-8") as log:
             # Its standard input is closed when this process is gone, however it ends.
             self._process = subprocess.Popen(
-                [*command, str(run.lock), str(version)],
+                [*command, str(lock), str(version)],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=_environment(run.config.mine.refresh_env),
+                env=_environment(fields.refresh_env),
             )
         _log.info("%s: process %d begins, see %s", self._what, self._process.pid, self._log)
 

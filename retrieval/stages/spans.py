@@ -75,7 +75,7 @@ def write_spans(run: Run) -> dict[str, Any]:
         if config.spans.run:
             lists = _of_run(Path(config.spans.run), questions, run.sets / name, config.spans.depth)
         else:
-            lists = _searched(run, source, name, questions)
+            lists = _searched(config.spans, source, name, questions, config.evaluate.depth)
         found = _retrieved(questions, lists, texts, config.spans.gold)
         lengths = RowLengths(config.data.query_length, config.data.document_length)
         statistics = span_shards.write(found, vocabulary, folder, config.split.shards, lengths, config.spans.most)
@@ -151,16 +151,21 @@ def _not_evaluated(questions: Sequence[_Question], sets: Path) -> tuple[list[_Qu
 
 
 def _searched(
-    run: Run, source: Run, name: str, questions: Sequence[_Question]
+    fields: ConfigDict, source: Run, name: str, questions: Sequence[_Question], deepest: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Scores and rows of each question's passages, of an index."""
-    config, kind = run.config, INDEXES[run.config.spans.system]
+    """Scores and rows of each question's passages, of an index.
+
+    Args:
+      fields: of `config.spans`.
+      deepest: results that an index is made for, `config.evaluate.depth`.
+    """
+    kind = INDEXES[fields.system]
     texts = [question.text for question in questions]
     asked: Any = texts if kind.of_words else mine.embedded(open_trained(source), source.holder("train").folder, texts)
     options_of = functools.partial(indexes.options_of, config=source.holder("index").config)
-    search = mine.open_search(kind, open_collection(source, name), options_of, config.evaluate.depth)
+    search = mine.open_search(kind, open_collection(source, name), options_of, deepest)
     for start in range(0, len(texts), _PART):
-        yield from zip(*search(asked[start : start + _PART], config.spans.depth))
+        yield from zip(*search(asked[start : start + _PART], fields.depth))
 
 
 def _of_run(
@@ -235,10 +240,10 @@ def check(run: Run) -> None:
             )
 
 
-def inputs(run: Run) -> list[Path]:
-    """The files that are read."""
-    named = [*source_paths.split(run.config.spans.questions), *source_paths.split(run.config.spans.run)]
-    return [*source_paths.existing([Path(path) for path in named]), *run.vocabulary_inputs()]
+def inputs(fields: ConfigDict) -> Sequence[Path]:
+    """The files that `config.spans` names."""
+    named = [*source_paths.split(fields.questions), *source_paths.split(fields.run)]
+    return source_paths.existing([Path(path) for path in named])
 
 
 STAGES.register(
@@ -254,7 +259,7 @@ STAGES.register(
         also=needs,
         looks_back=True,
         texts_of=("sets",),
-        inputs=inputs,
+        inputs=lambda run: [*inputs(run.config.spans), *run.vocabulary_inputs()],
         outputs=("spans",),
     ),
 )

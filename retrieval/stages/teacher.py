@@ -35,11 +35,6 @@ declare(
 )
 
 
-def scores_file(folder: Path) -> Path:
-    """The file of the scores in a work directory, which `teacher_scores` describes."""
-    return folder / FOLDER / "scores.jsonl"
-
-
 def teach(run: Run) -> dict[str, Any]:
     """Writes `teacher/scores.jsonl`; returns how many pairs it has."""
     folder, fields = run.folder / FOLDER, run.config.teacher
@@ -50,7 +45,7 @@ def teach(run: Run) -> dict[str, Any]:
         total = sum(len(group.positives) + len(group.negatives) for group in groups)
         scores_P, seconds = scorer.score(folder / "scores", queries, _pairs(groups), total, lambda text: text)
         scored = ((queries[place], text, float(score)) for (place, text), score in zip(_pairs(groups), scores_P))
-        hosts.on_first(lambda: teacher_scores.write(scores_file(run.folder), scored))
+        hosts.on_first(lambda: teacher_scores.write(folder / "scores.jsonl", scored))
     _log.info("teacher: %d pairs of %d queries", total, len(queries))
     return {"pairs": total, "queries": len(queries), "seconds per pair": round(seconds, 6)}
 
@@ -77,7 +72,7 @@ def check_settings(config: ConfigDict) -> None:
 
 def inputs(run: Run) -> Sequence[Path]:
     """The labelled examples, and what tells whether the teacher has changed."""
-    return [*labelled_groups.inputs(run), *rerankers.inputs(run, run.config.teacher.model, _MODEL)]
+    return [*labelled_groups.inputs(run.config), *rerankers.inputs(run, run.config.teacher.model, _MODEL)]
 
 
 STAGES.register(

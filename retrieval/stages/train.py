@@ -22,7 +22,6 @@ from retrieval.runtime import hosts
 from retrieval.runtime.mirror import Mirror
 from retrieval.stage_outputs import Run
 from retrieval.stages import metric_writers, mine, refresh, training_time
-from retrieval.stages.pairs import teacher_file
 from retrieval.stages.refresh_kind import REFRESHES, kind_of
 from retrieval.stages.versions import Versions
 from retrieval.training import chips, loop, sharding
@@ -192,7 +191,7 @@ def check_data(run: Run) -> None:
     if given:  # a refresh writes as many as the stage
         _check_lanes(config.data.lanes, writer.config.split.shards, f"labelled {stage}, config.split.shards")
         mine.check_enough(run)
-    if recipe_of(config).has_teacher and not teacher_file(writer):
+    if recipe_of(config).has_teacher and not writer.teacher_scores:
         raise UserError(
             f"config.train.loss={config.train.loss} learns from a teacher's scores, and the labelled pairs have none: "
             "set config.pairs.teacher to a file of them, or put the stage 'teacher' before 'pairs'"
