@@ -169,14 +169,14 @@ def describe(path: Path, known: Sequence[Mapping[str, Any]] = ()) -> list[dict[s
     """
     path = Path(path)
     top = path if path.is_dir() else path.parent
-    found = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    paths = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     looks = [
         {"path": str(p), "size": p.stat().st_size, "time": p.stat().st_mtime_ns, "name": str(p.relative_to(top))}
-        for p in found
+        for p in paths
     ]
     before = {tuple(one[key] for key in _LOOK): one["sum"] for one in known}
     sums = [before.get(tuple(look[key] for key in _LOOK)) for look in looks]
-    read = checksums(top, [p for p, value in zip(found, sums) if value is None])
+    read = checksums(top, [p for p, value in zip(paths, sums) if value is None])
     return [look | {"sum": value or read[look["name"]]} for look, value in zip(looks, sums)]
 
 

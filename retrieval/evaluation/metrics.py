@@ -82,8 +82,8 @@ def evaluate(
     Raises:
       UserError: a metric is unknown, an id occurs twice, or `qrels` judges no query or one that was not searched.
     """
-    found = per_query(rows_QK, query_ids, candidate_ids, qrels, metrics)
-    return {name: float(values_J.mean()) for name, values_J in found.items()}
+    values = per_query(rows_QK, query_ids, candidate_ids, qrels, metrics)
+    return {name: float(values_J.mean()) for name, values_J in values.items()}
 
 
 def judged(query_ids: Sequence[str], qrels: Mapping[str, Mapping[str, int]]) -> list[str]:
@@ -103,14 +103,14 @@ def per_query(
     _check(rows_QK, query_ids, candidate_ids, qrels)
     numbers = [number for number, query in enumerate(query_ids) if qrels.get(query)]
     of_library = [name for name, entry in entries.items() if entry.value is None]
-    found = _of_library(rows_QK, query_ids, candidate_ids, qrels, of_library, numbers) if of_library else {}
+    values = _of_library(rows_QK, query_ids, candidate_ids, qrels, of_library, numbers) if of_library else {}
     for name, entry in entries.items():
         if value := entry.value:
             judgements = [qrels[query_ids[number]] for number in numbers]
             graded = (_graded(rows_QK[number], candidate_ids, grades) for number, grades in zip(numbers, judgements))
             pairs = zip(graded, judgements)
-            found[name] = np.array([value(grades_K, grades, cutoff(name)) for grades_K, grades in pairs], float)
-    return {name: found[name] for name in metrics}
+            values[name] = np.array([value(grades_K, grades, cutoff(name)) for grades_K, grades in pairs], float)
+    return {name: values[name] for name in metrics}
 
 
 def _graded(rows_K: np.ndarray, candidate_ids: Sequence[str], grades: Mapping[str, int]) -> np.ndarray:
@@ -129,15 +129,15 @@ def _of_library(
 ) -> dict[str, np.ndarray]:
     """The values [J] of the metrics that ir_measures has, for the queries of some numbers."""
     measures = {name: parse(name) for name in metrics}
-    found = {measure: np.zeros(len(numbers)) for measure in measures.values()}
+    values = {measure: np.zeros(len(numbers)) for measure in measures.values()}
     for start in range(0, len(numbers), _BATCH):
         batch = numbers[start : start + _BATCH]
         places = {query_ids[number]: start + place for place, number in enumerate(batch)}
         run = {query_ids[number]: _scored(rows_QK[number], candidate_ids) for number in batch}
-        evaluator = ir_measures.evaluator(set(found), {query: _not_negative(qrels[query]) for query in run})
+        evaluator = ir_measures.evaluator(set(values), {query: _not_negative(qrels[query]) for query in run})
         for value in evaluator.iter_calc(run):
-            found[value.measure][places[value.query_id]] = value.value
-    return {name: found[measure] for name, measure in measures.items()}
+            values[value.measure][places[value.query_id]] = value.value
+    return {name: values[measure] for name, measure in measures.items()}
 
 
 def per_answered_query(holds_QK: np.ndarray, metrics: Sequence[str]) -> dict[str, np.ndarray]:

@@ -57,9 +57,9 @@ def read(path: Path) -> PerQuery | None:
     """
     if not path.is_file():
         return None
-    found = files.read_arrays(path, _REMEDY)
-    names = [found.get(name, np.zeros(())) for name in ("queries", "systems", "metrics")]
-    values_SMQ = found.get("values", np.zeros(()))
+    arrays = files.read_arrays(path, _REMEDY)
+    names = [arrays.get(name, np.zeros(())) for name in ("queries", "systems", "metrics")]
+    values_SMQ = arrays.get("values", np.zeros(()))
     queries_Q, systems_S, metrics_M = names
     if any(array.dtype.kind != "S" for array in names) or values_SMQ.dtype.kind != "f":
         raise UserError(f"{path}: not the values of questions; {_REMEDY}")

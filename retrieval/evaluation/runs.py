@@ -54,10 +54,10 @@ def write_run(
         raise UserError(f"query '{query_ids[bad_scores[0][0]]}' has a score of NaN or infinity; the run is not written")
     with atomic(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
         for query, scores, rows in zip(query_ids, scores_QK, rows_QK):
-            found = [(score, row) for score, row in zip(scores.tolist(), rows.tolist()) if row >= 0]
+            results = [(score, row) for score, row in zip(scores.tolist(), rows.tolist()) if row >= 0]
             file.writelines(
                 f"{query} Q0 {candidate_ids[row]} {rank} {score:.9g} {tag}\n"
-                for rank, (score, row) in enumerate(found, start=1)
+                for rank, (score, row) in enumerate(results, start=1)
             )
 
 

@@ -30,7 +30,7 @@ def similarity_by_length(
     Raises:
       UserError: fewer than two texts are as long as a length.
     """
-    found = {}
+    similarities = {}
     for length in lengths:
         long_enough = [ids for ids in texts if len(ids) >= length]
         if len(long_enough) < 2:
@@ -43,8 +43,8 @@ def similarity_by_length(
         embedding_NE = np.concatenate(list(_embedded(embed, cut_NL)))[: len(rows)].astype(np.float64)
         embedding_NE /= np.linalg.norm(embedding_NE, axis=1, keepdims=True)
         left_PE, right_PE = np.split(embedding_NE[places], 2)
-        found[length] = float((left_PE * right_PE).sum(axis=1).mean())
-    return found
+        similarities[length] = float((left_PE * right_PE).sum(axis=1).mean())
+    return similarities
 
 
 def _draw(count: int, pairs: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

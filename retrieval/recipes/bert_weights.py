@@ -54,8 +54,12 @@ def folders(config: ConfigDict) -> dict[str, BertFolder]:
 
 def inputs(config: ConfigDict) -> list[Path]:
     """The files of the folders: a run that has started notices when they change."""
-    found = dict.fromkeys(folders(config).values())
-    return [path for folder in found for path in (*folder.files, *vocabularies.files(vocabularies.find(folder.path)))]
+    folders_named = dict.fromkeys(folders(config).values())
+    return [
+        path
+        for folder in folders_named
+        for path in (*folder.files, *vocabularies.files(vocabularies.find(folder.path)))
+    ]
 
 
 def check(config: ConfigDict, vocabulary: Path | None) -> None:
@@ -85,26 +89,27 @@ def check_tensors(config: ConfigDict) -> None:
 
 def init(model: nnx.Module, config: ConfigDict) -> None:
     """Gives a model the parameters of the folders; what these do not have stays as it is."""
-    state, found = nnx.state(model, nnx.Param), folders(config)
+    state, bert_folders = nnx.state(model, nnx.Param), folders(config)
     has_towers = recipe_of(config).has_towers
-    nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, _load(found, parameters_of(model))))
+    nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, _load(bert_folders, parameters_of(model))))
     nnx.update(model, state)
-    for folder in dict.fromkeys(found.values()):
-        started = [name for name in _TOWERS if hasattr(model, name) and found.get(name) is folder] or ["encoder"]
+    for folder in dict.fromkeys(bert_folders.values()):
+        started = [name for name in _TOWERS if hasattr(model, name) and bert_folders.get(name) is folder] or ["encoder"]
         left = ", without its head of a masked language model" if folder.has_head and has_towers else ""
         _log.info("%s: starts from %s%s", ", ".join(started), folder.path, left)
 
 
-def _load(found: Mapping[str, BertFolder], params: Mapping[str, Any]) -> dict[str, Any]:
+def _load(bert_folders: Mapping[str, BertFolder], params: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters (or shapes) of a model, with those of the folders in their places."""
     if "classifier" in params:
-        return _load_reranker(found["query_tower"], params)
+        return _load_reranker(bert_folders["query_tower"], params)
     if "encoder" in params:
         load = _load_mlm if "dense" in params else _load_encoder
-        return load(found["query_tower"], params)
-    towers = {name: tower for name, tower in params.items() if name in found}
+        return load(bert_folders["query_tower"], params)
+    towers = {name: tower for name, tower in params.items() if name in bert_folders}
     encoders = {
-        name: found[name].encoder(tower["encoder"], published_ids(found[name])) for name, tower in towers.items()
+        name: bert_folders[name].encoder(tower["encoder"], published_ids(bert_folders[name]))
+        for name, tower in towers.items()
     }
     return {**params, **{name: {**tower, "encoder": encoders[name]} for name, tower in towers.items()}}
 

@@ -58,13 +58,13 @@ class PublishedWriter:
         ]
 
     def _options(self) -> dict[str, Any]:
-        own = self._decoding
-        options: dict[str, Any] = dict(max_new_tokens=own.tokens, do_sample=False, num_beams=1)
-        if own.way == SAMPLE:
-            options |= dict(do_sample=True, top_k=own.top_k, top_p=1.0, temperature=own.temperature)
-        if own.way == BEAM:
-            options |= dict(num_beams=own.beams, length_penalty=own.length_penalty)
-        return options | dict(num_return_sequences=own.texts)
+        decoding = self._decoding
+        options: dict[str, Any] = dict(max_new_tokens=decoding.tokens, do_sample=False, num_beams=1)
+        if decoding.way == SAMPLE:
+            options |= dict(do_sample=True, top_k=decoding.top_k, top_p=1.0, temperature=decoding.temperature)
+        if decoding.way == BEAM:
+            options |= dict(num_beams=decoding.beams, length_penalty=decoding.length_penalty)
+        return options | dict(num_return_sequences=decoding.texts)
 
     def _judged(self, source: dict[str, Any], ids_T: Any) -> tuple[float, bool]:
         """The log-probability of a text by the model's own distribution, and whether it was cut."""

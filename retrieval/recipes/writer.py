@@ -86,7 +86,7 @@ class Writer:
 
         @jax.jit
         def write(params: Any, source: Text, seeds_R: jax.Array) -> Written:
-            keys_R = jax.vmap(lambda own: jax.random.fold_in(jax.random.key(decoding.seed), own))(seeds_R)
+            keys_R = jax.vmap(lambda seed: jax.random.fold_in(jax.random.key(decoding.seed), seed))(seeds_R)
             written = decode(bound(gather(params)), source, ends, keys_R, decoding)
             return jax.tree.map(lambda leaf: jax.reshard(leaf, everywhere), written)
 
@@ -97,8 +97,8 @@ class Writer:
         sources = rows_of(self._vocabulary, passages, self._length)
         texts: list[list[WrittenText]] = [[] for _ in passages]
         for places, ids_RM in batches(sources, self._rows, self._length):
-            for place, own in zip(places, self._batch(ids_RM, [passages[place].id for place in places])):
-                texts[place] = own
+            for place, token_ids in zip(places, self._batch(ids_RM, [passages[place].id for place in places])):
+                texts[place] = token_ids
         return texts
 
     def _batch(self, ids_RM: np.ndarray, ids: Sequence[str]) -> list[list[WrittenText]]:
@@ -120,8 +120,8 @@ class Writer:
 
     def _text(self, ids_T: np.ndarray, log_probability: float) -> WrittenText:
         end = np.flatnonzero(ids_T == self._vocabulary.sep_id)
-        own = ids_T[: end[0]] if len(end) else ids_T
-        words = [id for id in own.tolist() if id != self._vocabulary.unk_id]  # which is no word of the vocabulary
+        token_ids = ids_T[: end[0]] if len(end) else ids_T
+        words = [id for id in token_ids.tolist() if id != self._vocabulary.unk_id]  # which is no word of the vocabulary
         text = self._vocabulary.decode(words).removeprefix("##").strip()  # a piece that goes on, without a beginning
         return WrittenText(text, log_probability, not len(end))
 

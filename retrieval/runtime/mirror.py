@@ -111,14 +111,14 @@ class Copy:
         return self._store.names() - {files.LOCK}
 
     def _bring(self, tops: Collection[str], sums: Mapping[str, str]) -> None:
-        there = {name for name in _whole(self._there) if _is_below(name, tops)}
+        stored = {name for name in _whole(self._there) if _is_below(name, tops)}
         here = set(self._here(tops))
-        for name in here - there:
+        for name in here - stored:
             files.remove(self.folder / name)
             _remove_empty((self.folder / name).parent)
-        sums = {**sums, **self._sums_of_manifests(there)}
-        found = files.checksums(self.folder, [self.folder / name for name in here & there & sums.keys()])
-        wanted = [name for name in there if name not in found or found[name] != sums[name]]
+        sums = {**sums, **self._sums_of_manifests(stored)}
+        local_sums = files.checksums(self.folder, [self.folder / name for name in here & stored & sums.keys()])
+        wanted = [name for name in stored if name not in local_sums or local_sums[name] != sums[name]]
         all_of(lambda name: self._store.download(name, self.folder / name), wanted)
 
     def _sums_of_manifests(self, names: Iterable[str]) -> dict[str, str]:

@@ -61,15 +61,15 @@ class Store:
         Raises:
           UserError: they cannot be listed, or one would lead out of a folder.
         """
-        found, pattern = set(), "*"
+        matching, pattern = set(), "*"
         # A level at a time: walking would ask of every object whether it is a folder.
         with self._telling("listed"):
             while level := {str(path).removeprefix(f"{self.url}/") for path in self._root.glob(pattern)}:
-                found |= level
+                matching |= level
                 pattern += "/*"
-        if leaving := [name for name in found if ".." in PurePosixPath(name).parts]:
+        if leaving := [name for name in matching if ".." in PurePosixPath(name).parts]:
             raise UserError(f"{self.url}/{leaving[0]}: its name leads out of a folder; delete this object")
-        return found - {parent.as_posix() for name in found for parent in PurePosixPath(name).parents}
+        return matching - {parent.as_posix() for name in matching for parent in PurePosixPath(name).parents}
 
     def read(self, name: str) -> bytes | None:
         """What an object holds, None where there is none."""

@@ -60,8 +60,8 @@ class Bm25Index:
           UserError: no text has a word, or a parameter is out of its range.
         """
         counts = _Counts()
-        for found in words.of(texts):
-            counts.add_text(found)
+        for words_of_text in words.of(texts):
+            counts.add_text(words_of_text)
         return cls._of(counts, _Parameters(document, k1, b, words))
 
     @classmethod
@@ -176,8 +176,8 @@ class Bm25Index:
 
     def _words(self, queries: Sequence[str]) -> list[list[int]]:
         """The vocabulary's numbers of each query's known words."""
-        found = self._parameters.words.of(queries)
-        return [[self._vocabulary[word] for word in query if word in self._vocabulary] for query in found]
+        texts = self._parameters.words.of(queries)
+        return [[self._vocabulary[word] for word in query if word in self._vocabulary] for query in texts]
 
     def _best(self, words: list[list[int]], k: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Scores and rows of each query's best `k` passages."""
@@ -186,9 +186,9 @@ class Bm25Index:
         counts = scipy.sparse.csr_array(
             (np.ones(len(columns), np.float32), columns, ends), shape=(len(words), len(self._vocabulary))
         )
-        found = counts @ self._weights
-        for start, end in zip(found.indptr, found.indptr[1:]):
-            scores, rows = found.data[start:end], found.indices[start:end]
+        sums = counts @ self._weights
+        for start, end in zip(sums.indptr, sums.indptr[1:]):
+            scores, rows = sums.data[start:end], sums.indices[start:end]
             if len(scores) > k:
                 possible = scores >= np.partition(scores, -k)[-k]  # the k-th best and all that tie with it
                 scores, rows = scores[possible], rows[possible]

@@ -105,7 +105,7 @@ class ExactIndex:
         """
         queries_QE = matching_queries(queries_QE, self._dimensions)
         scores_QK, rows_QK = no_results(len(queries_QE), k)
-        found = min(k, self._candidates)
+        depth = min(k, self._candidates)
         start = 0
         for batches in _calls(len(queries_QE), self._batch_size):
             part_BE = queries_QE[start : start + batches * self._batch_size]
@@ -113,12 +113,12 @@ class ExactIndex:
             padded_BE = np.pad(part_BE, ((0, batches * self._batch_size - size), (0, 0)))
             with jax.set_mesh(self._layout.mesh):  # the caller's may be another one
                 queries_GBE = padded_BE.reshape(batches, self._batch_size, -1)
-                best = _search_batches(queries_GBE, self._embeddings, self._layout, found)
+                best = _search_batches(queries_GBE, self._embeddings, self._layout, depth)
             scores_BK, rows_BK = jax.device_get(best)
-            scores_QK[start : start + size, :found] = scores_BK[:size]
-            rows_QK[start : start + size, :found] = rows_BK[:size]
+            scores_QK[start : start + size, :depth] = scores_BK[:size]
+            rows_QK[start : start + size, :depth] = rows_BK[:size]
             start += size
-        if not np.isfinite(scores_QK[:, :found]).all():
+        if not np.isfinite(scores_QK[:, :depth]).all():
             raise UserError("an inner product is too large for float32: the embeddings grew without bound")
         return scores_QK, rows_QK
 

@@ -115,12 +115,12 @@ def _scaled(scores: np.ndarray, end: float) -> np.ndarray:
     Args:
       end: the highest score that a list may end with which is not full.
     """
-    found = np.isfinite(scores)
-    last = np.where(found, scores, end).min(axis=1, keepdims=True)
-    scores = np.where(found, scores, 0)
+    is_result = np.isfinite(scores)
+    last = np.where(is_result, scores, end).min(axis=1, keepdims=True)
+    scores = np.where(is_result, scores, 0)
     span = scores[:, :1] - last
     relative = (scores - last) / np.where(span > 0, span, 1)
-    return np.where(found, np.where(span > 0, relative, 1), 0)
+    return np.where(is_result, np.where(span > 0, relative, 1), 0)
 
 
 def _combined(lists: list[np.ndarray], gains: list[np.ndarray], combine: np.ufunc) -> Run:

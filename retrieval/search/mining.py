@@ -82,12 +82,12 @@ def mine(
         rank_Q[query] = is_gold_K.argmax() + 1 if is_gold_K.any() else 0
         in_range = _distinct(texts_N, rows_K, ~is_gold_K)[rule.first - 1 : rule.last]
         far = in_range[scores_K[in_range] <= _ceiling(scores_K[is_gold_K], rule)]
-        left = far[~answered_K[far]]
-        left_Q[query] = len(left)
+        unanswered = far[~answered_K[far]]
+        left_Q[query] = len(unanswered)
         too_close += len(in_range) - len(far)
-        answered += len(far) - len(left)
-        order = np.random.default_rng([*seed, start + query]).permutation(len(left))
-        drawn.append(rows_K[left[np.sort(order[: rule.count])]])
+        answered += len(far) - len(unanswered)
+        order = np.random.default_rng([*seed, start + query]).permutation(len(unanswered))
+        drawn.append(rows_K[unanswered[np.sort(order[: rule.count])]])
     return Drawn(drawn, left_Q, rank_Q, too_close, answered)
 
 

@@ -104,9 +104,9 @@ def fold(scores_QX: np.ndarray, rows_QX: np.ndarray, k: int) -> tuple[np.ndarray
     places_QK = np.argsort(left_out_QX, axis=1, kind="stable")[:, :k]
     out_QK = np.take_along_axis(left_out_QX, places_QK, axis=1)
     scores_QK, folded_QK = no_results(len(rows_QX), k)
-    found = places_QK.shape[1]
-    scores_QK[:, :found] = np.where(out_QK, -np.inf, np.take_along_axis(scores_QX, places_QK, axis=1))
-    folded_QK[:, :found] = np.where(out_QK, -1, np.take_along_axis(rows_QX, places_QK, axis=1))
+    depth = places_QK.shape[1]
+    scores_QK[:, :depth] = np.where(out_QK, -np.inf, np.take_along_axis(scores_QX, places_QK, axis=1))
+    folded_QK[:, :depth] = np.where(out_QK, -1, np.take_along_axis(rows_QX, places_QK, axis=1))
     return scores_QK, folded_QK
 
 

@@ -58,8 +58,8 @@ class Collection:
 
     def query_embeddings(self) -> np.ndarray:
         """Embeddings [Q, E] of queries like those that will come; Q may be 0."""
-        there = [encoding.load(folder, "queries")[0] for folder in self.queries if folder.exists()]
-        return np.concatenate(there) if sum(map(len, there)) else np.zeros((0, 0), np.float32)
+        embeddings = [encoding.load(folder, "queries")[0] for folder in self.queries if folder.exists()]
+        return np.concatenate(embeddings) if sum(map(len, embeddings)) else np.zeros((0, 0), np.float32)
 
     def contents(self, depth: int, system: str = TRAINED) -> Embeddings:
         """What an index of embeddings is built from, for searches of so many results."""

@@ -200,8 +200,8 @@ def _rankings(
 def _outside(value: Judged, lists: Lists, depth: int) -> Ranking:
     """The lists of a run file, without the query itself, and what is told of the file."""
     scores, rows = rankings.others(lists.scores, lists.rows, value.queries, value.own, depth)
-    told = {"queries left out": lists.left_out, "queries without results": lists.without}
-    return Ranking(lists.system, scores, rows, notes={name: count for name, count in told.items() if count})
+    notes = {"queries left out": lists.left_out, "queries without results": lists.without}
+    return Ranking(lists.system, scores, rows, notes={name: count for name, count in notes.items() if count})
 
 
 def _validation(held_out: _HeldOut, collection: Collection, value: Judged) -> Validation:

@@ -110,13 +110,13 @@ def _decoding(fields: ConfigDict, seed: int, most: int = published_writer.TOKENS
     return Decoding(fields.way, fields.queries, fields.tokens or most, **more, seed=seed)
 
 
-def _chosen(there: Sequence[Collection], names: Sequence[str]) -> Iterator[Collection]:
+def _chosen(collections_there: Sequence[Collection], names: Sequence[str]) -> Iterator[Collection]:
     """The collections of these names, or all.
 
     Raises:
       UserError: there is no such collection.
     """
-    known = {item.name: item for item in there}
+    known = {item.name: item for item in collections_there}
     for name in names or known:
         if name not in known:
             raise unknown_name("collection in config.generate.collections", name, known)

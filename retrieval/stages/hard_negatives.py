@@ -145,8 +145,8 @@ def open_questions(
             known.setdefault(splits.wording(judged.queries[id]), set()).update(rows)
 
         def question(id: str) -> Question:
-            text, own = judged.queries[id], candidates.row_of.get(id)
-            itself = [] if own is None or candidates[own].text != text else [own]
+            text, query_row = judged.queries[id], candidates.row_of.get(id)
+            itself = [] if query_row is None or candidates[query_row].text != text else [query_row]
             all_known = sorted(known[splits.wording(text)])
             return Question(id, text, positives[id], all_known, itself, judged.answers.get(id))
 

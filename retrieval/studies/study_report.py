@@ -119,10 +119,10 @@ def _text(value: Measurement, n: int, bold: bool = False) -> display.Markup:
     text = f"**{text}**" if bold else text
     if value.deviation is not None:
         text += f" ± {value.deviation:.2f}"
-    asked, there = len(value.cell.runs), len(value.present)
-    if 0 < there < asked:
-        text += f", n={there} of {asked}"
-    elif there and 1 < asked < n:
+    asked, present = len(value.cell.runs), len(value.present)
+    if 0 < present < asked:
+        text += f", n={present} of {asked}"
+    elif present and 1 < asked < n:
         text += f", n={asked}"
     return display.Markup(text if value.cell.paper is None else f"{text} ({value.cell.paper:.2f})")
 
@@ -247,5 +247,5 @@ def _records(tables: Sequence[StudyTable], results: Results) -> Iterator[dict[st
                     "mean": value.mean,
                     "standard_deviation": value.deviation,
                     "paper": cell.paper,
-                    "missing": [name for name, there in zip(cell.runs, value.values) if there is None],
+                    "missing": [name for name, present in zip(cell.runs, value.values) if present is None],
                 }

@@ -101,8 +101,8 @@ class Results:
     def origins(self, cell: Cell, place: int) -> set[str]:
         """The pre-trainings that a value of a cell rests on; of BM25, which learns nothing, the run itself."""
         run = cell.runs[place]
-        own = {run if cell.system.startswith(BM25) else self._origins.get(run, run)}
-        return own | self.origins(cell.over, place) if cell.over else own
+        origins = {run if cell.system.startswith(BM25) else self._origins.get(run, run)}
+        return origins | self.origins(cell.over, place) if cell.over else origins
 
     def per_query(self, cell: Cell) -> dict[str, float] | None:
         """Question -> value, of a cell with a single run; None where there are none, or it is no mean over questions.

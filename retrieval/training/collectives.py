@@ -91,16 +91,16 @@ def _goes_on(computation: Computation, one: Instruction) -> bool:
 
 def _groups(attributes: str, devices: int) -> list[np.ndarray]:
     """The partitions of each group, in each of the ways that a compiler writes them; none where it is another."""
-    if found := _LISTED.search(attributes):
-        listed = [np.array(_numbers(group)) for group in re.findall(r"\{([\d,]+)\}", found[1])]
+    if match := _LISTED.search(attributes):
+        listed = [np.array(_numbers(group)) for group in re.findall(r"\{([\d,]+)\}", match[1])]
         return listed or [np.arange(devices)]
-    if found := _IOTA.search(attributes):
-        return list(_transposed(devices, found[2], found[3]).reshape(_numbers(found[1])))
-    if found := _MESH.search(attributes):
-        sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", found[1])}
-        over = [list(sizes).index(name) for name in re.findall(r"'(\w+)'", found[4])]
+    if match := _IOTA.search(attributes):
+        return list(_transposed(devices, match[2], match[3]).reshape(_numbers(match[1])))
+    if match := _MESH.search(attributes):
+        sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", match[1])}
+        over = [list(sizes).index(name) for name in re.findall(r"'(\w+)'", match[4])]
         rest = [axis for axis in range(len(sizes)) if axis not in over]
-        mesh = _transposed(devices, found[2], found[3]).reshape(list(sizes.values())).transpose(rest + over)
+        mesh = _transposed(devices, match[2], match[3]).reshape(list(sizes.values())).transpose(rest + over)
         return list(mesh.reshape(-1, math.prod(mesh.shape[len(rest) :])))
     return []
 

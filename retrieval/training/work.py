@@ -41,8 +41,8 @@ def _equation(equation: Any) -> Work:
     if equation.primitive.name != "dot_general":
         return Work()
     contracted = equation.params["dimension_numbers"][0][0]
-    left, out = _shard(ins[0]), _shard(outs[0])
-    flops = 2.0 * math.prod(out) * math.prod(left[axis] for axis in contracted)
+    operand, out = _shard(ins[0]), _shard(outs[0])
+    flops = 2.0 * math.prod(out) * math.prod(operand[axis] for axis in contracted)
     return Work(flops, _bytes(ins + outs))
 
 

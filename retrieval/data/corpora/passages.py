@@ -95,8 +95,8 @@ def cut(
         _passage(f"{article.id}:{number}", group, in_lead=id(group[0]) in in_lead)
         for number, group in enumerate(groups)
     ]
-    kept = sum(len(sentence.ids) for sentence in itertools.chain(*per_section))
-    counts[DROPPED] += kept - sum(len(passage.tokens.ids) for passage in passages)
+    tokens = sum(len(sentence.ids) for sentence in itertools.chain(*per_section))
+    counts[DROPPED] += tokens - sum(len(passage.tokens.ids) for passage in passages)
     return _join(lead), passages
 
 

@@ -288,9 +288,11 @@ def _exports(root: str, path: str, module: str, depth: int = 3) -> dict[str, str
         for words in map(str.split, re.sub(r"#.*", "", imported).strip("()").split(",")):
             if words == ["*"]:
                 starred = _locate(root, origin)
-                found = _exports(root, starred, origin, depth - 1) if starred and depth else {}
-                own = f"{origin.partition('.')[0]}."
-                names |= {name: f"{origin}.{name}" for name, target in found.items() if target.startswith(own)}
+                exported = _exports(root, starred, origin, depth - 1) if starred and depth else {}
+                package_prefix = f"{origin.partition('.')[0]}."
+                names |= {
+                    name: f"{origin}.{name}" for name, target in exported.items() if target.startswith(package_prefix)
+                }
             elif words:
                 names[words[-1]] = f"{origin}.{words[0]}"
     return names | {name: f"{module}.{name}" for name in map("".join, _DEFINITION.findall(source))}

@@ -187,13 +187,13 @@ def _own_lanes(lanes: int, batch_size: int, sharding: jax.sharding.Sharding) -> 
     rows, own_B = batch_size // lanes, np.zeros(batch_size, bool)
     for index in sharding.addressable_devices_indices_map((batch_size,)).values():
         own_B[index] = True
-    found = [lane for lane in range(lanes) if own_B[lane * rows : (lane + 1) * rows].all()]
-    if len(found) * rows != own_B.sum():
+    whole_lanes = [lane for lane in range(lanes) if own_B[lane * rows : (lane + 1) * rows].all()]
+    if len(whole_lanes) * rows != own_B.sum():
         raise UserError(
             f"config.data.lanes={lanes}: a lane has rows on several hosts; a multiple of the devices, "
             f"{len(sharding.device_set)}, always fits"
         )
-    return found
+    return whole_lanes
 
 
 def _options() -> tf.data.Options:

@@ -35,8 +35,8 @@ def read(path: Path, counts: Counts) -> Iterator[Example]:
         hard = _contexts(record, "hard_negative_ctxs", at, optional=True)
         negatives = hard or _contexts(record, "negative_ctxs", at, optional=True)
         answers = text_files.strings(record, "answers", at) if record.get("answers") is not None else ()
-        if found := example(question, positives, negatives, at, counts, answers):
-            yield found
+        if labelled := example(question, positives, negatives, at, counts, answers):
+            yield labelled
 
 
 def has_answers(path: Path) -> bool:

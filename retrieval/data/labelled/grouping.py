@@ -150,7 +150,7 @@ class Groups:
         ids = {text.id for text in positives.values() if text.id}
         kept = {key: text for key, text in negatives.items() if key not in positives and text.id not in ids}
         drawn = heapq.nsmallest(self._pool, kept, key=lambda key: (hashing.digest(query, str(key)), key))
-        answers = dict.fromkeys(text for *_, own in parts for text in own)
+        answers = dict.fromkeys(text for *_, texts in parts for text in texts)
         merged = Example(query, tuple(positives.values()), tuple(kept[key] for key in drawn), tuple(answers))
         return merged, len(negatives) - len(kept)
 
@@ -197,9 +197,9 @@ def evaluation_set(name: str, groups: Iterable[Example], rule: str = "test") -> 
             value.answers[id] = found
         value.qrels[rule][id] = {digest(text).hex(): 1 for text in positives}
         for text in (*positives, *negatives):
-            if (own := digest(text)) not in seen:
-                seen.add(own)
-                candidates.append(dataclasses.replace(text, id=own.hex()))
+            if (sum := digest(text)) not in seen:
+                seen.add(sum)
+                candidates.append(dataclasses.replace(text, id=sum.hex()))
     return value
 
 
@@ -208,10 +208,10 @@ def passages(groups: Iterable[Example]) -> Iterator[Candidate]:
     seen, ids = set(), set()
     for _, positives, negatives, _ in groups:
         for text in (*positives, *negatives):
-            if (own := digest(text)) in seen:
+            if (sum := digest(text)) in seen:
                 continue
-            seen.add(own)
-            id = text.id if text.id and text.id not in ids else own.hex()
+            seen.add(sum)
+            id = text.id if text.id and text.id not in ids else sum.hex()
             ids.add(id)
             yield dataclasses.replace(text, id=id)
 

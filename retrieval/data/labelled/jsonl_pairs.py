@@ -42,17 +42,17 @@ def read(path: Path, counts: Counts) -> Iterator[Example]:
         positives = _texts(record, _one(record, _POSITIVE, at), at)
         fields = [field for field in record if _NEGATIVE.fullmatch(field) and record[field] is not None]
         negatives = [text for field in fields for text in _texts(record, field, at)]
-        if found := example(query, positives, negatives, at, counts):
-            yield found
+        if labelled := example(query, positives, negatives, at, counts):
+            yield labelled
 
 
 def _one(record: dict[str, Any], names: Sequence[str], at: str) -> str:
     """The field of a record that has one of the names."""
-    found = [name for name in names if name in record]
-    if len(found) != 1:
-        wrong = f"has both '{found[0]}' and '{found[1]}'" if found else "has no field for it"
+    given = [name for name in names if name in record]
+    if len(given) != 1:
+        wrong = f"has both '{given[0]}' and '{given[1]}'" if given else "has no field for it"
         raise UserError(f"{at}: one of {', '.join(names)} is needed, and the line {wrong}")
-    return found[0]
+    return given[0]
 
 
 def _texts(record: dict[str, Any], field: str, at: str) -> list[Candidate]:

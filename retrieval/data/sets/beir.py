@@ -329,8 +329,8 @@ def _candidate_record(candidate: Candidate) -> dict[str, Any]:
     return {"_id": candidate.id, "title": candidate.title, **known, "text": candidate.text}
 
 
-def _answer_record(id: str, found: Answers) -> dict[str, Any]:
-    return {"_id": id, "patterns" if found.are_patterns else "answers": list(found.values)}
+def _answer_record(id: str, answers: Answers) -> dict[str, Any]:
+    return {"_id": id, "patterns" if answers.are_patterns else "answers": list(answers.values)}
 
 
 def _write_records(path: Path, records: Iterable[dict[str, Any]]) -> None:

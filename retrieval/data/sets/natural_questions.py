@@ -258,8 +258,8 @@ def _sought_words(document: dict[str, Any], long_answer: dict[str, Any]) -> Iter
             is_parted = True
         elif text := _written(token["token"]):
             start = len(visible) - len(visible[last:].lstrip())
-            found = [visible.find(form, start, start + _LONGEST_GAP + len(form)) for form in (token["token"], text)]
-            place = min((f for f in found if f >= 0), default=-1)
+            places = [visible.find(form, start, start + _LONGEST_GAP + len(form)) for form in (token["token"], text)]
+            place = min((f for f in places if f >= 0), default=-1)
             yield _Word(index, text, is_parted or _has_space(visible[last : max(place, start)]))
             last, is_parted = (start if place < 0 else place + len(text)), False
             misses.append(place < 0)

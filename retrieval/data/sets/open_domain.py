@@ -49,6 +49,6 @@ def corpus_passages(corpus: Path, setting: str) -> Iterator[Candidate]:
 
 def _pairs(passages: Iterable[Candidate]) -> Iterator[Candidate]:
     for passage in passages:
-        found = dict.fromkeys(passage.text[start:end] for start, end in sentences.split(passage.text))
-        for number, sentence in enumerate(found):
+        sentence_texts = dict.fromkeys(passage.text[start:end] for start, end in sentences.split(passage.text))
+        for number, sentence in enumerate(sentence_texts):
             yield Candidate(f"corpus:{passage.id}-{number}", sentence, passage.text)

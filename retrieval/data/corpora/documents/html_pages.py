@@ -31,9 +31,9 @@ class HtmlPages(DocumentFormat):
 
     def decode(self, data: bytes) -> str:
         """As the page says that it is encoded, or UTF-8."""
-        told = _CHARSET.search(data[:2048])
-        is_utf_8 = data.startswith(codecs.BOM_UTF8) or not told
-        return data.decode("utf-8-sig" if is_utf_8 or not told else told[1].decode("ascii"))
+        charset = _CHARSET.search(data[:2048])
+        is_utf_8 = data.startswith(codecs.BOM_UTF8) or not charset
+        return data.decode("utf-8-sig" if is_utf_8 or not charset else charset[1].decode("ascii"))
 
     def outline(self, text: str, id: str) -> Outline:
         """The blocks of a page, without what every page of a site repeats."""
