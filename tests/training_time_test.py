@@ -22,7 +22,7 @@ def config():
 
 def told(config, caplog):
     caplog.clear()
-    training_time.warn_of_days(config, 100, make_mesh(config))
+    training_time.warn_of_days(config, lambda: 100, make_mesh(config))
     return caplog.text
 
 

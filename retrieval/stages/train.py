@@ -215,7 +215,7 @@ def check_model(run: Run) -> None:
         sharding.check_rules(params, config.mesh.rules)
     initial_parameters.check_start(run)
     bert_weights.check_tensors(config)
-    training_time.warn_of_days(config, run.vocab_size, mesh)
+    training_time.warn_of_days(config, lambda: run.vocab_size, mesh)
 
 
 def _check_lanes(lanes: int, shards: int, whose: str) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -20,13 +20,17 @@ _FEW = 10**7  # tokens that no model of this project trains on for a day: for th
 _SIDE = 2048  # of the matrices whose product is timed
 
 
-def warn_of_days(config: ConfigDict, vocab_size: int, mesh: jax.sharding.Mesh) -> None:
-    """Says how long training will take on the devices of the mesh, where that is more than a day."""
+def warn_of_days(config: ConfigDict, vocab_size: Callable[[], int], mesh: jax.sharding.Mesh) -> None:
+    """Says how long training will take on the devices of the mesh, where that is more than a day.
+
+    Args:
+      vocab_size: is asked of long runs alone: the others need not read a vocabulary yet.
+    """
     data, train = config.data, config.train
     tokens = train.steps * train.batch_size * (data.query_length + data.document_length * (1 + data.negatives))
     if tokens < _FEW:
         return
-    operations = train.steps * step_operations(config, vocab_size, mesh)
+    operations = train.steps * step_operations(config, vocab_size(), mesh)
     devices: Sequence[sharding.Device] = mesh.devices.flatten().tolist()
     rate = operations_per_second(devices)
     if operations > _DAY * rate:
