@@ -219,23 +219,6 @@ def test_one_shard_of_texts_is_held_and_nothing_read_behind_the_last(tmp_path):
     assert read == 100 and most <= 12  # shards 1, 5 and 9; a few are still in the hands of those who passed them on
 
 
-def test_texts_are_tokenised_while_the_device_computes(tmp_path, monkeypatch):
-    monkeypatch.setattr(encoding, "_CHUNK", 8)
-    third = threading.Event()
-    calls = itertools.count(1)
-
-    def tokens(texts):
-        if next(calls) == 3:
-            third.set()
-        return one_row(texts)
-
-    def embed(ids):
-        assert third.wait(timeout=10)  # the first chunk alone makes a batch
-        return Embed()(ids)
-
-    write(tmp_path, embed, texts=[[1] * 20] * 101, tokens=tokens)
-
-
 def test_two_batches_are_embedded_at_once(tmp_path):
     together = threading.Barrier(2)
 

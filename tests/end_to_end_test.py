@@ -12,7 +12,6 @@ from conftest import REPOSITORY
 from support import toy_corpus
 from support.tiny import CHEAP, execute, fine_tuning, make_run
 
-from retrieval.data.sets import reqa
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight, records
@@ -131,13 +130,6 @@ def test_an_autoencoder_learns_and_its_encoder_starts_towers_and_mlms(inputs, pr
     assert "decoder" in found
 
 
-def test_an_autoencoder_starts_from_no_other_decoder(inputs, autoencoder, tmp_path):
-    other = make_run("seed_encoder", inputs, tmp_path, **{"train.init_from": str(autoencoder.folder)})
-    vocab_size = len(WordPiece.load(autoencoder.corpus / "vocab.txt"))
-    with pytest.raises(UserError, match=r"a model of other sizes or another kind"):
-        initial_parameters.init_from(build_model(other.config, vocab_size), other.config, vocab_size)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["ict_bfs_wlp", "mlm"])
 def test_packed_texts_train_towers_and_an_mlm(name, inputs, prepared, tmp_path):
@@ -173,34 +165,10 @@ def test_an_index_of_words_gets_the_corpus_when_it_is_asked_for(inputs, prepared
         assert run.index("corpus", "bm25").exists() == corpus
 
 
-def test_a_run_without_an_evaluation_set_says_so_and_ends(inputs, prepared, tmp_path, caplog):
-    folder = shutil.copytree(prepared, tmp_path / "run")
-    execute(make_run("bm25", inputs, folder, **{"sets.reqa": ""}))
-    assert "names no evaluation set" in caplog.text
-    assert json.loads((folder / "results.json").read_text()) == [] and (folder / "report.md").exists()
-
-
 def test_training_learns_to_tell_documents_apart(pretrained):
     lines = [json.loads(line) for line in (pretrained / "metrics" / "train.jsonl").read_text().splitlines()]
     assert np.mean([line["recall@1"] for line in lines[-20:]]) > 0.5  # chance is 1 in 16
     assert lines[-1]["loss"] < 0.5 * lines[0]["loss"]
-
-
-def test_mlm_initialises_both_towers(inputs, finished_mlm, tmp_path):
-    changes = {"train.init_from": str(finished_mlm.folder), "model.tied": False, "data.document_length": 24}
-    run = make_run("ict", inputs, tmp_path, **changes)
-    initial_parameters.check_start(run)
-    vocab_size = len(WordPiece.load(finished_mlm.corpus / "vocab.txt"))
-    _, trained = initial_parameters.load_parameters(finished_mlm.folder, vocab_size, run.config.mesh)
-    towers = build_model(run.config, vocab_size)
-    initial_parameters.init_from(towers, run.config, vocab_size)
-    tokens, positions = (
-        np.asarray(table.embedding[...])
-        for table in (trained.encoder.token_embedding, trained.encoder.position_embedding)
-    )
-    for tower in (towers.query_tower, towers.document_tower):
-        np.testing.assert_array_equal(tower.encoder.token_embedding.embedding[...], tokens)
-        np.testing.assert_array_equal(tower.encoder.position_embedding.embedding[...], positions[:24])
 
 
 @pytest.fixture(scope="module")
@@ -254,14 +222,6 @@ def test_another_vocabulary_of_a_run_without_a_corpus_is_noticed(without_corpus,
         preflight.check(run, ("pairs",))
 
 
-def test_on_a_run_without_a_corpus_its_vocabulary_serves(without_corpus, tmp_path):
-    config = without_corpus.config.copy_and_resolve_references()
-    config.base, config.vocab, config.stages = str(without_corpus.folder), "", ("encode",)
-    run = Run(config, tmp_path / "run", without_corpus.lock)
-    preflight.check(run, ("encode",))
-    assert run.vocabulary == without_corpus.vocabulary
-
-
 def test_fine_tuning_on_half_of_the_questions(inputs, pretrained, tmp_path):
     changes = {"train.learning_rate": 1e-2, "train.steps": 40, "loop.validate_every": 4, "loop.checkpoint_every": 4}
     run = fine_tuning(inputs, pretrained, tmp_path / "run", **changes)
@@ -283,21 +243,6 @@ def test_fine_tuning_on_half_of_the_questions(inputs, pretrained, tmp_path):
     assert steps == {best}
     assert results(folder)["dense", "pair", "Success@10"] > 0.5  # of 24 candidates
     assert "Table 2" in (folder / "report.md").read_text()
-
-
-def test_what_labelled_files_share_with_a_set_is_counted(inputs, prepared, tmp_path, caplog):
-    """Of 24, the 12 that are evaluated and the 3 that are validated on; 9 have another positive, which comes first."""
-    questions = reqa.read_squad([inputs / "squad.json"]).queries.values()
-    lines = (json.dumps({"query": question, "positive": "so"}) + "\n" for question in questions)
-    (tmp_path / "pairs.jsonl").write_text("".join(lines))
-    changes = {"pairs.files": str(tmp_path / "pairs.jsonl"), "pairs.positives": 1}
-    run = fine_tuning(inputs, prepared, tmp_path / "run", **changes)
-    execute(run, "sets", "pairs")
-    left_out = "positives behind the first 1 of their query"
-    assert records.details(run, "pairs")["left out"] == {left_out: 9}
-    assert f"left out 9 {left_out} (27 % of 33, which is config.pairs.positives)" in caplog.text
-    assert records.details(run, "pairs")["evaluated queries"] == 15
-    assert "15 queries are also those of an evaluation set, or held out to validate on" in caplog.text
 
 
 def test_fine_tuning_on_labelled_files_with_hard_negatives(inputs, pretrained, tmp_path, caplog):
@@ -375,20 +320,6 @@ def test_pre_training_is_validated_on_passages_that_it_does_not_see(inputs, prep
     lines = [json.loads(line) for line in (folder / "metrics" / "train.jsonl").read_text().splitlines()]
     scores = [line["validation/Success@10"] for line in lines if "validation/RR" in line]
     assert len(scores) == 3 and scores[-1] > scores[0]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"train.init_from": "nowhere"}, r"config\.train\.init_from=nowhere: no such folder; a work directory is need"),
-        ({"split.ratio": 0.01}, "makes 0 train, 0 validation, 24 test questions"),
-        ({"train.batch_size": 64}, r"9 examples, fewer than config\.train\.batch_size=64"),
-        ({"sets.distractors": 10**6}, "the corpus has only"),
-    ],
-)
-def test_mistakes_in_fine_tuning(changes, message, inputs, pretrained, tmp_path):
-    with pytest.raises(UserError, match=message):
-        execute(fine_tuning(inputs, pretrained, tmp_path / "run", **changes))
 
 
 def test_what_is_encoded_with_the_towers_of_the_base_is_as_they_were_trained(inputs, finished, tmp_path):

@@ -13,7 +13,7 @@ from retrieval.evaluation import per_query
 from retrieval.recipes import examples, validation
 from retrieval.search import exact
 from retrieval.search.exact import ExactIndex
-from retrieval.stages import evaluate, fused, rankings, sets
+from retrieval.stages import evaluate, fused, rankings
 from retrieval.stages.fused import Fusing
 from retrieval.stages.rankings import Ranking
 
@@ -96,11 +96,6 @@ def test_the_questions_that_choose_a_weight_are_those_that_were_encoded(tmp_path
     found, golds = examples.validation(run, ["q3", "q1"])
     assert list(found) == list(golds) == ["q3", "q1"] and found["q3"] == "question 3"
     assert list(examples.validation(run)[0]) == ["q0"]
-
-
-def test_of_weights_that_are_as_good_the_one_nearest_to_bm25_alone_is_chosen():
-    lists = Lists(0, 2, 1), Lists(0, 2, 1)
-    assert chosen_weight([f"q{number}" for number in range(20)], *lists, ["a", "b", "gold"]) == (0, 20)
 
 
 class DenseOf(Lists):
@@ -206,13 +201,6 @@ def test_the_metrics_of_a_set_follow_from_its_judgements(name, qrels, metrics):
     ranking = Ranking("bm25", np.ones((1, 2)), np.array([[0, 1]]), 1.0)
     (scores,) = evaluate.by_judgements(Judged(name, {"a": ""}, ["x", "y"], {}, qrels), ranking, ())
     assert tuple(scores.values) == metrics
-
-
-def test_only_what_is_relevant_counts_as_a_tuple():
-    qrels = {"test": {"q": {"a": 2, "b": 0, "c": -1}, "r": {"a": 1}}}
-    value = beir.RetrievalSet("s", {"q": "x", "r": "y"}, [Candidate(id, "", id) for id in "abc"], qrels)
-    size = sets._size(value, vocabulary=None)
-    assert size["tuples (test)"] == 2 and size["candidates"] == 3
 
 
 def test_the_values_of_every_question_are_kept(tmp_path):

@@ -17,14 +17,12 @@ from configs import dpr
 from retrieval.data.tokenizers import tokenizer_files, vocabularies
 from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.errors import UserError
-from retrieval.evaluation import card
 from retrieval.models import export_files as folders
 from retrieval.models.hugging_face import BertFolder
 from retrieval.pipeline import records
 from retrieval.recipes import initial_parameters
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.towers import candidate_windows, token_types
-from retrieval.stage_outputs import Run
 from retrieval.stages import export as stage
 
 
@@ -241,29 +239,6 @@ def test_one_tower_has_a_length_for_queries_where_that_is_another(tmp_path, tied
     assert "query_length" not in read(tmp_path / "equal" / "sentence_bert_config.json")  # which older versions refuse
 
 
-def test_the_card_of_a_tied_tower_tells_which_version_cuts_queries(tied):
-    config = tied.config.copy_and_resolve_references()
-    config.data.query_length = 48  # documents have 40
-    assert "needs sentence-transformers 6 or newer" in card_of(config)
-    config.data.query_length = 40
-    assert "6 or newer" not in card_of(config)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"model.encoder": "bow_mlp"}, r"config\.model\.encoder=bow_mlp is no module of sentence-transformers"),
-        ({"recipe": "mlm"}, r"config\.recipe=mlm trains a masked language model, .*init_from="),
-        ({"stages": ("sets", "index")}, "nothing is trained .*config.stages has no 'train'"),
-    ],
-)
-def test_what_cannot_be_exported(run, changes, message, tmp_path):
-    config = run.config.copy_and_resolve_references()
-    config.update_from_flattened_dict(changes)
-    with pytest.raises(UserError, match=message):
-        stage.check(Run(config, tmp_path, run.lock))
-
-
 def test_whole_or_not_at_all(tied, monkeypatch, caplog):
     folder = exported.export(tied)
     (folder / "config.json").write_text("{}")
@@ -284,17 +259,3 @@ def test_whole_or_not_at_all(tied, monkeypatch, caplog):
 
 def interrupt(*_, **options):
     raise KeyboardInterrupt
-
-
-def test_names_of_data_sets_are_such_as_the_hub_takes():
-    text = card.model_card(
-        card.TOWERS,
-        title="x",
-        license="",
-        datasets=["a b/ü", "--", "squad"],
-        data=[],
-        notes=[],
-        settings={},
-        results=[],
-    )
-    assert [line for line in text.splitlines() if line.startswith('- "')] == ['- "a-b"', '- "squad"']

@@ -116,17 +116,6 @@ def test_natural_questions(rounds, tmp_path, form, name):
     )
 
 
-@pytest.mark.parametrize("depth", [1, 900, 2000])
-def test_a_title_or_an_id_that_is_a_deep_nest_is_no_part_of_the_message(tmp_path, depth):
-    path, nest = tmp_path / "squad.json", "[" * depth + "]" * depth
-    for field in ('"title": "More"', '"id": "d"'):
-        text = json.dumps(toy_squad.SQUAD).replace(field, field.split()[0] + nest).replace('"text": "Bob"', '"text": 3')
-        path.write_text(text)
-        with pytest.raises(UserError, match=r"article 1|not valid JSON") as error:
-            reqa.read_squad([path])
-        assert "[" not in str(error.value).removeprefix(str(path))
-
-
 CANDIDATES = [{"_id": f"d{i}", "title": f"T{i}", "text": f"the text of é {i}"} for i in range(4)]
 QUERIES = [{"_id": f"q{i}", "text": f"what is {i}?"} for i in range(3)]
 QRELS = "query-id\tcorpus-id\tscore\n" + "".join(f"q{i}\td{j}\t{i - 1}\n" for i in range(3) for j in range(i + 2))
@@ -334,13 +323,6 @@ def test_shards_of_articles(rounds, tmp_path):
             list(shard_steps.cut_article(item, vocabulary, Limits(), num_shards=2))
 
     fuzz(rounds, path, [json.loads(articles.to_json(item)) for item in ITEMS], as_lines, read)
-
-
-@pytest.mark.parametrize("links", [[["T", 5, 6], ["T", 0, 4]], [["T", 0, 9]], [["T", -1, 2]], [["T", 3, 2]]])
-def test_links_of_an_article_are_in_order_and_in_the_text(links):
-    line = json.dumps({"id": "1", "title": "T", "sections": [["", 1, [["two word", links]]]]})
-    with pytest.raises(UserError, match=r"here: not an article.*links"):
-        articles.from_json(line, "here")
 
 
 def test_configs_of_work_directories(rounds, tmp_path):

@@ -175,21 +175,6 @@ def test_a_cut_at_any_byte_is_noticed(tmp_path, name):
     assert most == 12
 
 
-@pytest.mark.parametrize("name", ["xml", "bz2 of many streams"])
-def test_a_cut_at_random_bytes_of_a_large_dump_is_noticed(tmp_path, name):
-    rng = random.Random(5)
-    texts = ["".join(rng.choices("abcdefgh ", k=rng.choice([10, 3000, 30_000]))) for _ in range(100)]
-    streams = [export()[:-12], *(page(f"Title {i}", text, i) for i, text in enumerate(texts)), "</mediawiki>"]
-    content = b"".join((bz2.compress(s.encode()) if "bz2" in name else s.encode()) for s in streams)
-    for end in rng.sample(range(40_000, len(content)), 60):
-        (tmp_path / "cut.dump").write_bytes(content[:end])
-        *pages, last = read_pages(tmp_path / "cut.dump")
-        assert isinstance(last, Broken), end
-        assert [p.text for p in pages] == texts[: len(pages)]
-        missing = sum(map(len, texts[len(pages) :]))
-        assert missing <= sum(map(len, texts)) * (1 - end / len(content)) + 64_000, "pages that were whole are lost"
-
-
 # fmt: off
 NO_XML = [
     b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xed\xa0\xbd\xed\xb8\x80", b"\xc0\x80", b"\xf4\x90\x80\x80", b"\x00", b"\x1b",
@@ -236,14 +221,6 @@ def test_entities_are_refused(tmp_path, name, encode):
     assert SECRET not in str(error.value) and time.process_time() - start < 1
 
 
-def test_no_file_is_included(tmp_path):
-    (tmp_path / "secret").write_text(SECRET)
-    include = f'<xi:include xmlns:xi="http://www.w3.org/2001/XInclude" parse="text" href="{tmp_path / "secret"}"/>'
-    head = f'<?xml version="1.0"?><?xml-stylesheet href="{tmp_path / "secret"}"?>'
-    (tmp_path / "dump").write_text(head + export(*SOUND, page("Bad", "BAD").replace("BAD", include), include))
-    assert SECRET not in str(list(read_pages(tmp_path / "dump")))
-
-
 NAMESPACE = "<siteinfo><namespaces><namespace>{}</namespace></namespaces></siteinfo>"
 
 
@@ -254,15 +231,10 @@ NAMESPACE = "<siteinfo><namespaces><namespace>{}</namespace></namespaces></sitei
         (f"<page a='{'a' * (40 << 20)}'></page>", [Page, Broken]),
         ("<a>" * 500_000, [Page, Broken]),
         ("".join(map(NAMESPACE.format, range(20_000))), [Page, Broken]),
-        ("<page/>" * 20_000, [Page, *[Dropped] * 20_000, Page]),
-        ("<siteinfo/>" * 20_000, [Page, Page]),
         (page("A", "b").replace(">b<", ">" + "c</text><text>" * 20_000 + "<"), [Page, Page, Page]),
         (page("A", "b").replace(">b<", " a='1'>" + "&amp;" * 3_000_000 + "<"), [Page, Dropped, Page]),
         (f"<page><title>{'t' * (30 << 20)}</title></page>", [Page, Dropped, Page]),
-        (page("A" + "\u0315\u0300" * 80_000, "b"), [Page, Dropped, Page]),
-        (page("A", "#redirect" + " " * 150_000), [Page, Page, Page]),
         (page("A", "#redirect [[" + "\u0315\u0300" * 80_000 + "]]"), [Page, Redirect, Page]),
-        (f"<page><title>A</title><redirect title='{'t' * (10 << 20)}'/></page>", [Page, Redirect, Page]),
     ],
 )
 def test_bulky_xml_costs_little(tmp_path, bulk, kinds):
@@ -274,3 +246,11 @@ def test_bulky_xml_costs_little(tmp_path, bulk, kinds):
     tracemalloc.stop()
     assert list(map(type, records)) == kinds
     assert seconds < SECONDS and peak < 100 << 20
+
+
+def test_no_file_is_included(tmp_path):
+    (tmp_path / "secret").write_text(SECRET)
+    include = f'<xi:include xmlns:xi="http://www.w3.org/2001/XInclude" parse="text" href="{tmp_path / "secret"}"/>'
+    head = f'<?xml version="1.0"?><?xml-stylesheet href="{tmp_path / "secret"}"?>'
+    (tmp_path / "dump").write_text(head + export(*SOUND, page("Bad", "BAD").replace("BAD", include), include))
+    assert SECRET not in str(list(read_pages(tmp_path / "dump")))

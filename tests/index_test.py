@@ -16,7 +16,7 @@ from retrieval.api import own_search
 from retrieval.data.sets.beir import Judged
 from retrieval.errors import UserError
 from retrieval.pipeline.work_directory import Asked
-from retrieval.search import encoding, scann, tuning
+from retrieval.search import encoding, scann
 from retrieval.search.bm25_kind import Bm25Kind
 from retrieval.search.exact import ExactIndex
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, IndexKind, register
@@ -107,16 +107,6 @@ def test_what_is_tuned_on(run):
         (run.sets / name / "corpus.jsonl").unlink()
         (run.sets / name).rmdir()
     assert open_collection(run, CORPUS).query_embeddings().shape == (0, 0)
-
-
-@needs_scann
-def test_the_config_says_how_many_queries(run, monkeypatch):
-    counts = []
-    monkeypatch.setattr(tuning, "_choose", lambda rng, number, count: counts.append(count) or np.arange(count))
-    run.config.index.tune_queries = 130
-    kind = INDEXES["scann"]
-    kind.build(open_collection(run, "large").contents(20), indexes.options_of(kind, run.config))
-    assert counts == [130]
 
 
 class Reversed:
@@ -249,10 +239,6 @@ def test_two_indexes_of_one_name_are_refused(run, monkeypatch):
     options = lambda kind: {"index.tune_queries": 4}  # noqa: E731
     with pytest.raises(UserError, match="set 'tiny': two systems are named 'bm25' in tables"):
         rankings.rank(value, open_collection(run, "tiny"), options=options, **settings)
-
-
-def test_bm25_is_no_dense_index():
-    assert {"exact", "scann"} <= set(DENSE) and "bm25" not in DENSE and "bm25" in INDEXES
 
 
 def test_a_new_process_has_the_fields_of_every_kind_of_index():

@@ -1,6 +1,5 @@
 """Labelled examples of every format: what is read, what is left out and counted, what is refused and where."""
 
-import gzip
 import itertools
 import json
 import random
@@ -13,7 +12,7 @@ from retrieval.data.labelled import dpr, grouping, json_array, jsonl_pairs
 from retrieval.data.labelled.grouping import Counts, Example
 from retrieval.data.sets import beir, msmarco
 from retrieval.data.sets.answers import Answers
-from retrieval.data.sets.beir import Candidate, RetrievalSet
+from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 
 
@@ -48,12 +47,7 @@ def test_dpr(tmp_path, name):
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"question": " "}, r"nq\.json, record 2: the query is empty"),
         ({"positive_ctxs": ["x"]}, r"record 2, positive_ctxs 1: the field 'text' is missing"),
-        (
-            {"hard_negative_ctxs": [{"text": "x", "passage_id": [1]}]},
-            r"record 2, hard_negative_ctxs 1: the field 'passage",
-        ),
         ({"hard_negative_ctxs": [{"text": "\ud800"}]}, "half of a surrogate pair"),
         ({"answers": "Reba"}, "record 2: the field 'answers' is missing or not an array of texts"),
     ],
@@ -99,13 +93,7 @@ def test_json_lines_with_ids_several_negatives_and_empty_texts(tmp_path):
         ("{", "line 2: not valid JSON"),
         ('{"positive": "a"}', "line 2: one of query, anchor, question is needed, and the line has no field for it"),
         ('{"query": "q"}', "line 2: one of positive, positives, pos, positive_passages is needed"),
-        ('{"query": "q", "positive": "a", "pos": "b"}', "the line has both 'positive' and 'pos'"),
         ('{"query": "q", "positive": 3}', "line 2, positive 1: the field 'positive' is missing or not a string"),
-        ('{"query": "q", "positive": "a", "neg": [{"docid": 1}]}', "line 2, neg 1: the field 'text' is missing"),
-        (
-            '{"query": "q", "positive": {"text": "a", "id": 1.5}}',
-            "line 2, positive 1: the field 'id' is missing or not",
-        ),
     ],
 )
 def test_a_broken_line_of_json(tmp_path, line, message):
@@ -139,9 +127,7 @@ def test_an_array_takes_the_memory_of_a_record(tmp_path):
         ("", r"x\.json: begins with '', but a JSON array"),
         ('[{"a": 1}', r"record 2 \(char 9\): not valid JSON, a comma or the end of the array"),
         ('[{"a": 1} {"a": 2}]', r"record 2 \(char 10\): not valid JSON, a comma"),
-        ('[{"a": 1}, {"a": tru}]', r"record 2 \(char 17\): not valid JSON \(Expecting value\)"),
         ("[" + '{"a":' * 5000, r"record 1 .*nested too deeply"),
-        ("[{}]\n{}", r"\(char 5\): not valid JSON, something follows the array"),
         (b'[{"a": "\xff"}]', r"x\.json: not UTF-8"),
     ],
 )
@@ -189,8 +175,6 @@ def test_triples_of_ids(tmp_path, name):
         ("ids.tsv", "1\tp1\tp2\n9\tp1\tp2\n", r"ids\.tsv, line 2: the query '9' is not in .*q\.tsv"),
         ("ids.tsv", "1\tp1\tp9\n", r"ids\.tsv, line 1: the passage 'p9' is not in the collection"),
         ("q.tsv", "1\tq\n1\tr\n", r"q\.tsv, line 2: the query id '1' is there twice"),
-        ("q.tsv", "1\t \n", r"q\.tsv, line 1: the query '1' is empty"),
-        ("c.tsv", "p1\ta\tb\n", r"c\.tsv, line 1: 3 fields, expected 2 between tabs: passage id, passage"),
         ("c.tsv", "p1\ta\n\np2\tb\np1\tc\n", r"c\.tsv, line 4: its passage id is there twice"),
     ],
 )
@@ -263,13 +247,6 @@ def test_answers_of_a_query_are_joined_and_those_of_a_set(tmp_path):
     assert beir.read_folder(tmp_path / "dev") == value
 
 
-def test_the_judgements_of_a_set_are_examples():
-    value = RetrievalSet("x", {"1": "q", "2": "r"}, list(texts("a")), {"train": {"1": {"": 1}, "2": {"": 0}}})
-    assert list(grouping.of_set(value, "train", {text.id: text for text in value.candidates}.get)) == [
-        Example("q", texts("a"))
-    ]
-
-
 def test_negatives_that_are_null_are_none(tmp_path):
     row = {"query": "q", "positive": "a", "negatives": None, "negative_2": "b"}
     path = write(tmp_path / "x.jsonl", json.dumps(row))
@@ -279,13 +256,3 @@ def test_negatives_that_are_null_are_none(tmp_path):
     question = {"question": "q", "positive_ctxs": [{"text": "a"}], "hard_negative_ctxs": None, "negative_ctxs": None}
     path = write(tmp_path / "z.json", json.dumps([question]))
     assert list(dpr.read(path, Counts())) == [Example("q", texts("a"))]
-
-
-def test_compressed_files_need_no_name_that_says_so(tmp_path):
-    names = ("triples.tsv", "queries.tsv", "collection.tsv")
-    contents = ("7\t1\t2\n", "7\twho\n", "1\tone\n2\ttwo\n")
-    paths = [tmp_path / name for name in names]
-    for path, text in zip(paths, contents):
-        path.write_bytes(gzip.compress(text.encode()))
-    (found,) = msmarco.read_id_triples(*paths, tmp_path, 9, Counts())
-    assert (found.query, found.positives[0].text, found.negatives[0].text) == ("who", "one", "two")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY
-from support.workplace import SCRIPTS, STAND_INS, Workplace, make_repository
+from support.workplace import SCRIPTS, Workplace, make_repository
 
 MALLOC = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 NASTY = [
@@ -118,16 +118,6 @@ def test_interrupted_in_the_queue_nothing_is_left(work, sent, code):
     assert work.keys()[-3:] == DELETE and not (work.root / "queued-resources").exists()
 
 
-def test_a_signal_between_two_looks_is_answered_at_once(work):
-    work.environment["POLL_SECONDS"] = "60"
-    work.answer("queued-resources describe", {"out": "WAITING_FOR_RESOURCES"})
-    process = work.start("tpu_vm.sh", "create", *PLACE, "--type=v3-32")
-    assert process.stderr.readline() == "run-1: WAITING_FOR_RESOURCES\n"
-    process.terminate()
-    process.communicate(timeout=10)
-    assert process.returncode == 143 and work.keys() == [*CREATE, *DELETE]
-
-
 def test_interrupted_while_asking_the_request_is_finished_then_deleted(work):
     work.answer("queued-resources create", {"until": "release"})
     process = work.start("tpu_vm.sh", "create", *PLACE, "--type=v3-32")
@@ -173,12 +163,6 @@ def test_what_is_copied_is_the_last_commit(work):
     assert "not committed" in err
     assert (work.root / "hosts/host0/retrieval/setup.py").read_text() == ""
     assert os.access(work.root / "hosts/host0/retrieval/launch/worker.sh", os.X_OK)
-
-
-def test_up_deletes_afterwards_when_told(work):
-    work.answer("queued-resources describe", {"out": "ACTIVE"})
-    done = work.run("tpu_vm.sh", "up", "--delete-after", *UP)
-    assert work.keys() == [*ATTEMPT, *DELETE] and "costs money" not in done.stderr
 
 
 def states(*outs: str) -> list[dict]:
@@ -294,17 +278,6 @@ def test_a_machine_that_stops_lets_the_program_save(work):
     assert process.returncode == 75
 
 
-def test_what_a_program_leaves_behind_does_not_hold_up_the_end(work):
-    work.add_hosts(1)
-    prepare(work)
-    work.answer("main", {"leaves": "release", "code": 5})
-    process = work.start("tpu_vm.sh", "run", *PLACE, "--", *TRAINING)
-    try:
-        assert process.wait(timeout=10) == 5
-    finally:
-        work.touch("release")
-
-
 def test_a_run_needs_an_installation(work):
     work.add_hosts(1)
     work.run("tpu_vm.sh", "copy", *PLACE)
@@ -337,12 +310,6 @@ def test_status_and_delete(work):
     work.run("tpu_vm.sh", "delete", *PLACE)
     assert work.keys() == [*LOOK, *DELETE[:2], *DELETE, "tpu-vm delete"] and not (work.root / "tpu-vm").exists()
     assert {"run-1", "--force", "--quiet"} <= set(work.argv("queued-resources delete")[0])
-
-
-def test_delete_of_a_name_that_is_only_part_of_another(work):
-    (work.root / "queued-resources").write_text("run-10")
-    err = work.run("tpu_vm.sh", "delete", *PLACE).stderr
-    assert "there is neither" in err and work.keys() == ["queued-resources list", "tpu-vm list"]
 
 
 def test_project_and_zone_come_from_gcloud(work):
@@ -455,14 +422,6 @@ def test_one_node_is_one_process(slurm):
     assert slurm.calls("main")[0]["environment"]["JAX_LOCAL_DEVICE_IDS"] == "0"
 
 
-@pytest.mark.parametrize("name", ["XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"])
-def test_a_share_of_the_memory_that_the_user_sets_is_kept_alone(slurm, name):
-    slurm.environment[name] = "0.5"
-    slurm.run("slurm.sh", "run", "--name=run-1", "--", *SHARED)
-    environment = slurm.calls("main")[0]["environment"]
-    assert {key: value for key, value in environment.items() if "FRACTION" in key} == {name: "0.5"}
-
-
 @pytest.mark.parametrize(
     "code, state, requeued",
     [
@@ -546,16 +505,6 @@ def without_id(argv: list[str]) -> list[str]:
     return [re.sub(r"start \d+-\d+ ", "start ID ", argument) for argument in argv]
 
 
-def test_a_dry_run_needs_no_tool_and_no_project(work):
-    for name in STAND_INS:
-        (work.root / "bin" / name).unlink()
-    work.environment["PATH"] = work.environment["PATH"].replace(":/usr/bin:", f":{system_tools(work)}:")
-    out = work.run("tpu_vm.sh", "status", "--name=run-1", "--dry-run").stdout
-    assert "gcloud config get-value project\n" in out and "--project=PROJECT --zone=ZONE\n" in out
-    assert "xpk workload list" in work.run("gke.sh", "status", "--cluster=c", *PLACE, "--dry-run").stdout
-    assert "squeue" in work.run("slurm.sh", "status", "--name=run-1", "--dry-run").stdout
-
-
 @pytest.mark.parametrize("script", EVERYTHING)
 def test_help(work, script):
     out = work.run(script, "--help").stdout
@@ -623,11 +572,6 @@ def test_every_host_needs_the_work_directory(slurm, command, workdir, message):
 def test_one_host_may_have_a_store(slurm, command):
     done = slurm.run(*command, "--dry-run", "--", "--workdir=gs://bucket/run")
     assert "--workdir=gs://bucket/run" in done.stdout and "warning: --workdir" not in done.stderr
-
-
-@pytest.mark.parametrize("script", ["tpu_vm.sh", "gke.sh"])
-def test_a_mounted_folder_is_warned_of(work, script):
-    assert "warning: --workdir=/mnt/shared" in work.run(script, *RUN[script], "--", "--workdir", "/mnt/shared").stderr
 
 
 @pytest.mark.parametrize(

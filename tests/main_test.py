@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 
-import jax
 import pytest
 from absl import flags
 from conftest import REPOSITORY
@@ -21,7 +20,6 @@ from retrieval.cli import command_line, config_files
 from retrieval.errors import UserError
 from retrieval.pipeline import overrides, preflight, records, runner
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.runtime import platforms
 from retrieval.stage_outputs import Run
 
 CONFIG = f"--config={REPOSITORY}/configs/ict_bfs_wlp.py:local"
@@ -30,12 +28,6 @@ CONFIG = f"--config={REPOSITORY}/configs/ict_bfs_wlp.py:local"
 def parse(*arguments):
     forget_flags()
     return command_line.parse_flags(["main", *arguments])
-
-
-def test_a_field_can_be_set_from_the_shell():
-    parse(CONFIG, "--config.train.batch_size=64", "--config.model.tied=True", "--config.corpus=dump.xml")
-    config = flags.FLAGS.config
-    assert (config.train.batch_size, config.model.tied, config.corpus) == (64, True, "dump.xml")
 
 
 @pytest.mark.parametrize(
@@ -86,23 +78,6 @@ def test_a_platform_that_cannot_be_started_is_one_sentence(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_other_errors_are_none_of_a_platform():
-    try:
-        jax.numpy.zeros(2) @ jax.numpy.zeros(3)
-    except TypeError as error:
-        assert platforms.told(error) is None
-    else:
-        pytest.fail("those do not fit")
-
-
-def test_a_work_directory_keeps_its_config(tmp_path, monkeypatch):
-    monkeypatch.setattr(runner, "run_stage", lambda *_: None)
-    parse(CONFIG, f"--workdir={tmp_path}", "--config.train.symmetric=True")
-    runner.open_run(Run(flags.FLAGS.config, tmp_path, REPOSITORY / "requirements.lock"))
-    main.main(parse(f"--workdir={tmp_path}"))
-    assert json.loads((tmp_path / "config.json").read_text())["train"]["symmetric"] is True
-
-
 def test_a_field_is_set_in_the_config_that_a_work_directory_keeps(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "run_stage", lambda *_: None)
     parse(CONFIG, f"--workdir={tmp_path}", "--config.train.symmetric=True", "--config.sets.beir=scifact")
@@ -113,13 +88,6 @@ def test_a_field_is_set_in_the_config_that_a_work_directory_keeps(tmp_path, monk
     before["encode"]["corpus"], before["evaluate"]["metrics"] = False, ["RR@10", "R@50"]
     before["train"]["clip_norm"] = 2.0
     assert json.loads((tmp_path / "config.json").read_text()) == before
-
-
-def test_a_kept_config_is_as_its_file_has_it(tmp_path):
-    parse(CONFIG)
-    config = flags.FLAGS.config
-    (tmp_path / "config.json").write_text(config.to_json())
-    assert preflight.read_config(tmp_path).to_dict() == config.to_dict()
 
 
 def refusal(base, *arguments, stages, names=()):
@@ -402,12 +370,6 @@ def test_an_interrupted_stage_goes_on_and_keeps_its_output(tmp_path, stages):
     assert stages["evaluate"].function.calls == 1 and (tmp_path / "out" / "part").exists()
 
 
-def test_a_work_directory_of_another_config_is_refused(tmp_path, stages):
-    run_all(make_run(tmp_path), stages)
-    with pytest.raises(UserError, match=r"another config:\n  config\.prepare\.shards: 8 there, 16 now"):
-        run_all(make_run(tmp_path, "--config.prepare.shards=16"), stages)
-
-
 def test_a_fixed_stage_that_has_written_nothing_takes_other_settings(tmp_path, stages):
     """It ended with what to set otherwise."""
 
@@ -426,12 +388,6 @@ def test_a_fixed_stage_that_has_written_nothing_takes_other_settings(tmp_path, s
     runner.check_run(run)
 
 
-def test_a_folder_that_is_no_work_directory_is_refused(tmp_path, stages):
-    (tmp_path / "thesis.tex").touch()
-    with pytest.raises(UserError, match="not empty and not a work directory"):
-        run_all(make_run(tmp_path), stages)
-
-
 def test_a_run_that_was_killed_while_it_wrote_its_config_goes_on(tmp_path, stages):
     for name in (".lock", ".tmp-123-config.json"):
         (tmp_path / name).touch()
@@ -447,13 +403,6 @@ def test_nothing_is_left_of_what_a_killed_run_was_writing(tmp_path, stages):
     assert not list((tmp_path / "index" / "reqa").iterdir())
 
 
-def test_a_stage_whose_input_is_missing_says_which_comes_first(tmp_path, stages):
-    run = make_run(tmp_path)
-    runner.open_run(run)
-    with pytest.raises(UserError, match=r"stage 'evaluate' reads what stage 'prepare' writes.*--stage=prepare first"):
-        runner.run_stage(run, "evaluate")
-
-
 def test_inputs_that_changed_under_a_fixed_stage_are_refused(tmp_path, stages):
     source = tmp_path / "dump.xml"
     source.write_text("one")
@@ -462,16 +411,6 @@ def test_inputs_that_changed_under_a_fixed_stage_are_refused(tmp_path, stages):
     source.write_text("another")
     with pytest.raises(UserError, match="what it reads has changed"):
         run_all(make_run(tmp_path / "run"), stages)
-
-
-def test_a_work_directory_of_a_version_without_some_field_says_so(tmp_path, stages):
-    run_all(make_run(tmp_path), stages)
-    path = tmp_path / "config.json"
-    old = json.loads(path.read_text())
-    del old["prepare"]["least_passage"]
-    path.write_text(json.dumps(old))
-    with pytest.raises(UserError, match=r"config\.prepare\.least_passage: None there, 16 now"):
-        run_all(make_run(tmp_path), stages)
 
 
 def test_a_run_reads_from_its_base_what_it_does_not_do_itself(tmp_path, stages):

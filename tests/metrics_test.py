@@ -79,29 +79,13 @@ def test_answers_among_the_first():
     assert found == {"Answer@1": [0, 0, 1, 0], "Answer@2": [1, 0, 1, 0], "Answer@100": [1, 0, 1, 1]}
 
 
-def test_only_judged_queries_count():
-    rows = np.array([[0], [1], [2]])
-    assert evaluate(rows, ["a", "b", "c"], CANDIDATES, {"b": {"d1": 1}, "c": {}}, ["Success@1"]) == {"Success@1": 1}
-
-
-def test_ids_with_white_space_and_other_scripts():
-    qrels = {"who is it": {"d 1": 1}, "wer ist „es“": {"文": 1}}
-    rows = np.array([[0, 1], [1, 0]])
-    assert evaluate(rows, list(qrels), ["d 1", "文"], qrels, ["Success@1", "RR@10"]) == {"Success@1": 1, "RR@10": 1}
-
-
 @pytest.mark.parametrize(
     "name, message",
     [
         ("Succes@1", "unknown metric 'Succes': did you mean Success"),
         ("ndcg@10", "unknown metric 'ndcg'.*nDCG"),
-        ("", "unknown metric ''"),
-        ("Success", "as in Success@10"),
         ("Success@0", "as in Success@10"),
-        ("R@-1", "as in R@10"),
-        ("RR@0", "as in RR@10"),
         ("R@1.5", "as in R@10"),
-        ("R @5", "as in R@10"),
         ("nDCG(rel=2)@10", "unsupported params"),
     ],
 )
@@ -225,13 +209,6 @@ def test_the_deep_learning_tracks_grades(shared_data):
     assert (
         measured["RR(rel=2)@10"] < measured["RR(rel=1)@10"] and measured["R(rel=2)@1000"] != measured["R(rel=1)@1000"]
     )
-
-
-def test_a_query_without_a_relevant_candidate_of_the_grade_counts_as_not_found():
-    rows, qrels = np.array([[0], [1]]), {"a": {"d0": 2}, "b": {"d1": 1}}
-    names = ["RR(rel=2)@10", "R(rel=2)@1000", "RR@10"]
-    measured = evaluate(rows, ["a", "b"], CANDIDATES, qrels, names)
-    assert measured == {"RR(rel=2)@10": 0.5, "R(rel=2)@1000": 0.5, "RR@10": 1}
 
 
 def test_a_metric_from_outside_stands_beside_those_of_ir_measures(monkeypatch):

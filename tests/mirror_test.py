@@ -118,7 +118,7 @@ DEATHS = [
 ]
 
 
-def test_a_run_whose_machines_die_ends_as_if_they_had_not(inputs, whole, bucket, machine):
+def test_dying_machines_change_nothing_of_a_run(inputs, whole, bucket, machine):
     """Each with a disk of its own, and all with one store, which has what the folder has."""
     finished, _ = whole
     for number, death in enumerate(DEATHS):
@@ -146,7 +146,7 @@ def copied(whole, tmp_path, machine):
     return toy_store.bucket(shutil.copytree(whole[1].path(""), tmp_path / "copied"))
 
 
-def test_a_finished_run_is_up_to_date_on_another_machine(inputs, copied, machine, monkeypatch):
+def test_a_finished_run_is_current_on_another_machine(inputs, copied, machine, monkeypatch):
     """Although its inputs have other times there; the second time nothing is copied down."""
     os.utime(inputs / "dump.xml")
     before = {name: copied.path(name).read_bytes() for name in copied.names() if "/stages/" in name}
@@ -174,7 +174,7 @@ def test_a_flipped_byte_on_the_store_is_noticed(inputs, copied, damaged, stage):
             execute(run, copy, [stage])
 
 
-def test_a_flipped_byte_in_a_checkpoint_costs_its_steps_alone(inputs, whole, copied):
+def test_a_damaged_checkpoint_on_a_store_costs_its_steps(inputs, whole, copied):
     path = copied.path(next(name for name in copied.names() if "checkpoints/6/state/d/" in name))
     path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
     copied.path("bucket/run/stages/train.json").unlink()
@@ -187,7 +187,7 @@ def test_a_flipped_byte_in_a_checkpoint_costs_its_steps_alone(inputs, whole, cop
         assert copied.path(f"bucket/run/{name}").read_bytes() == content
 
 
-def test_a_run_stands_on_one_that_is_on_a_store(inputs, copied, tmp_path, machine):
+def test_a_base_may_be_on_a_store(inputs, copied, tmp_path, machine):
     """And starts from its parameters; it writes nothing there, and is up to date on another machine."""
     copied.log.clear()
     changes = CHEAP | {"base": URL, "train.init_from": URL, "train.steps": 2, "stages": ("sets", "pairs", "train")}
@@ -206,7 +206,7 @@ def test_a_run_stands_on_one_that_is_on_a_store(inputs, copied, tmp_path, machin
 
 
 @pytest.mark.parametrize("field", ["base", "train.init_from"])
-def test_a_pod_is_told_that_one_of_its_hosts_alone_would_have_it(inputs, copied, tmp_path, monkeypatch, field):
+def test_a_pod_cannot_read_a_store(inputs, copied, tmp_path, monkeypatch, field):
     monkeypatch.setattr(hosts, "count", lambda: 2)
     run = fine_tuning(inputs, "", tmp_path / "run", **{field: URL})
     with pytest.raises(UserError, match=rf"config\.{field}={URL}: 2 hosts have a disk each"):
@@ -245,24 +245,7 @@ def test_a_model_is_loaded_from_a_store(inputs, copied):
     np.testing.assert_allclose(model.encode_queries(["red fox"]), expected, atol=1e-6)
 
 
-def test_a_damaged_record_is_gone_when_what_the_message_names_is_deleted(inputs, copied):
-    there = copied.path("bucket/run/stages/sets.json")
-    there.write_text("{}")
-    with mirror.opened(URL) as copy:
-        copy.bring([])
-        run = make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES)
-        run = Run(run.config, copy.folder, run.lock, copy=copy)
-        with pytest.raises(UserError, match=rf"{URL}/stages/sets.json: .*delete it and its copy {run.record('sets')}:"):
-            records.read_record(run, "sets")
-    with pytest.raises(UserError, match=rf"{URL}/stages/sets.json: .*delete it: --stage=sets"):
-        records.read_record(Run.opened(URL, "config.base", run.lock), "sets")
-    run.record("sets").unlink()
-    there.unlink()
-    with mirror.opened(URL):
-        assert records.read_record(run, "sets") is None and not there.exists()
-
-
-def test_the_last_checkpoint_is_on_the_store_when_a_preempted_run_ends(inputs, copied):
+def test_a_preempted_runs_last_checkpoint_is_on_the_store(inputs, copied):
     copied.path("bucket/run/stages/train.json").unlink()
     for name in [name for name in copied.names() if "/checkpoints/" in name or "/metrics/" in name]:
         copied.path(name).unlink()
@@ -284,7 +267,7 @@ def test_the_last_checkpoint_is_on_the_store_when_a_preempted_run_ends(inputs, c
     assert newest == max(int(path.name) for path in (copy.folder / "checkpoints").iterdir() if path.name.isdecimal())
 
 
-def test_the_command_takes_a_store_and_then_needs_no_config(inputs, bucket, tmp_path, monkeypatch, caplog):
+def test_a_command_on_a_store_needs_no_config_later(inputs, bucket, tmp_path, monkeypatch, caplog):
     sets = ["--config.sets.pydocs=False", f"--config.sets.reqa={inputs / 'squad.json'}"]
     stages = "--config.stages=('sets', 'index', 'evaluate', 'report')"
     monkeypatch.setattr(hosts, "heed_sigterm", lambda: None)
@@ -373,7 +356,7 @@ def unsynced(monkeypatch):
 
 
 @pytest.mark.parametrize("disk", ["new", "old", "same"])
-def test_wherever_a_machine_dies_the_store_is_good_to_go_on_from(disk, tmp_path, machine, unsynced):
+def test_a_machine_may_die_at_any_store_operation(disk, tmp_path, machine, unsynced):
     """At every single operation; the next machine has an empty disk, one with an older state, or the same."""
     toy_store.bucket(tmp_path / "whole")
     wanted = contents(small_run_on("whole", machine)[0], FOLLOWED)
@@ -412,7 +395,7 @@ def test_what_is_half_copied_is_left_out_and_removed(bucket, machine):
 
 @pytest.mark.parametrize("damaged", ["state", "manifest.json"])
 @pytest.mark.parametrize("folder", ["refreshed/1", "checkpoints/2"])
-def test_what_is_damaged_on_the_store_goes_up_when_it_is_made_again(folder, damaged, bucket, machine):
+def test_a_damaged_copy_is_replaced_when_made_again(folder, damaged, bucket, machine):
     """Not before; and where it is not made again, nothing of it stays."""
     disk, _ = small_run_on("one", machine, last=4)
     there, state = bucket.path(f"bucket/run/{folder}/{damaged}"), (disk / folder / "state").read_text()
@@ -438,7 +421,7 @@ def test_what_is_damaged_on_the_store_goes_up_when_it_is_made_again(folder, dama
 
 
 @pytest.mark.parametrize("also_there", [False, True])
-def test_a_checkpoint_that_the_disk_has_damaged_is_put_back(bucket, machine, also_there):
+def test_a_checkpoint_damaged_on_the_disk_is_restored(bucket, machine, also_there):
     disk, _ = small_run_on("one", machine, last=4)
     path, there = disk / "checkpoints" / "4" / "state", bucket.path("bucket/run/checkpoints/4/state")
     good = path.read_text()
@@ -450,7 +433,7 @@ def test_a_checkpoint_that_the_disk_has_damaged_is_put_back(bucket, machine, als
     assert path.read_text() == there.read_text() == ("damaged" if also_there else good)
 
 
-def test_an_older_disk_is_brought_up_to_date_with_what_differs(bucket, machine):
+def test_an_older_disk_gets_only_what_differs(bucket, machine):
     small_run_on("one", machine, last=6)
     small_run_on("two", machine, last=8)
     bucket.log.clear()
@@ -460,7 +443,7 @@ def test_an_older_disk_is_brought_up_to_date_with_what_differs(bucket, machine):
     assert "bucket/run/checkpoints/8/state" in read and "bucket/run/checkpoints/6/state" not in read
 
 
-def test_what_another_machine_wrote_behind_the_same_checkpoint_stays(bucket, machine):
+def test_newer_records_of_another_machine_stay(bucket, machine):
     """A disk with the newest checkpoint has older records than the store all the same."""
     for name, value in (("one", 1), ("two", 2)):
         folder, _ = small_run_on(name, machine)
@@ -475,7 +458,7 @@ def test_what_another_machine_wrote_behind_the_same_checkpoint_stays(bucket, mac
         assert json.load(file) == 2
 
 
-def test_a_disk_that_is_put_back_makes_nothing_older_on_the_store(bucket, machine):
+def test_an_old_disk_overwrites_nothing_newer_on_the_store(bucket, machine):
     """From a snapshot of the machine that went on afterwards."""
     folder, _ = small_run_on("one", machine, last=4)
     before = shutil.copytree(folder, folder.with_name("snapshot"))
@@ -487,7 +470,7 @@ def test_a_disk_that_is_put_back_makes_nothing_older_on_the_store(bucket, machin
     assert bucket.path("bucket/run/checkpoints/8/manifest.json").exists()
 
 
-def test_a_copy_that_fails_in_the_background_ends_the_run(bucket, machine, tmp_path, monkeypatch):
+def test_a_failed_background_copy_ends_the_run(bucket, machine, tmp_path, monkeypatch):
     monkeypatch.setattr(mirror, "_POLL", 0.01)
     with mirror.opened(URL) as copy, copy.following(FOLLOWED) as follower:
         bucket.fails = dies_at("write", "checkpoints/2/")
@@ -500,7 +483,7 @@ def test_a_copy_that_fails_in_the_background_ends_the_run(bucket, machine, tmp_p
             follower.wait()
 
 
-def test_a_bad_batch_is_on_the_store_when_the_run_has_ended_with_it(inputs, copied, monkeypatch):
+def test_a_bad_batch_is_copied_to_the_store(inputs, copied, monkeypatch):
     def fail(state, step_fn, batches, checkpointer, writer, settings, **_):
         files.write_text(settings.bad_batches / "step-3-host-0.npz", "values")
         raise UserError("step 3: loss or gradient was not finite")
@@ -529,7 +512,7 @@ def test_a_second_run_is_refused(bucket, machine, monkeypatch):
         pass
 
 
-def test_a_run_takes_over_from_a_dead_one_which_writes_nothing_any_more(bucket, machine, monkeypatch):
+def test_a_dead_run_loses_its_lease_and_writes_nothing(bucket, machine, monkeypatch):
     monkeypatch.setattr(lease, "_VALID", 0.5)
     dead = mirror.Mirror(URL)
     machine("second")
@@ -542,7 +525,7 @@ def test_a_run_takes_over_from_a_dead_one_which_writes_nothing_any_more(bucket, 
         copy.up(FOLLOWED)
 
 
-def test_a_lease_that_cannot_be_renewed_is_not_longer_valid_for_that(bucket, machine, monkeypatch):
+def test_a_failed_renewal_does_not_prolong_a_lease(bucket, machine, monkeypatch):
     monkeypatch.setattr(lease, "_VALID", 60)
     held = mirror.Mirror(URL).lease
     before = held._until
@@ -557,7 +540,7 @@ def test_a_lease_that_cannot_be_renewed_is_not_longer_valid_for_that(bucket, mac
     assert held._until == before
 
 
-def test_a_run_that_was_killed_goes_on_at_once_on_its_own_machine(bucket, machine, monkeypatch):
+def test_a_killed_run_resumes_at_once_on_its_machine(bucket, machine, monkeypatch):
     monkeypatch.setattr(lease, "_VALID", 60)
     killed = mirror.Mirror(URL)
     with mirror.opened(URL) as copy:
@@ -608,9 +591,3 @@ def test_a_store_that_cannot_be_listed_is_named(bucket):
     with pytest.raises(UserError) as error:
         Store(URL).names()
     assert str(error.value).startswith(f"{URL}: cannot be listed (no permission to list); see that the bucket")
-
-
-def test_a_run_in_a_folder_imports_nothing_of_it():
-    code = "import sys; from retrieval import main; from retrieval.runtime import mirror; mirror.local('runs/x'); "
-    code += "sys.exit(any(name in sys.modules for name in ('etils', 'fsspec', 'tensorflow')))"
-    assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY).returncode == 0

@@ -96,10 +96,6 @@ FLAGS = mistakes(
   --workdir is missing | such as --workdir=runs/quickstart
 --workdir={run}
   --config is missing | such as --config=configs/ict_bfs_wlp.py:local
---workdir={run} --config.train.steps=5
-  --config.train.steps=5: --config is missing | such as --config=
---config
-  --config has no value | --config=configs/ict_bfs_wlp.py:local
 --config=configs/ict.py --workdir={run} --multihost=perhaps
   --multihost=perhaps | True or False
 --config=configs/ict_bsf_wlp.py --workdir={run}
@@ -108,32 +104,20 @@ FLAGS = mistakes(
   configs/studies/parts.py: no get_config in it | such as configs/ict_bfs_wlp.py:local
 --config=dpr:locl --workdir={run}
   'locl' | did you mean local?
---config=README.md --workdir={run}
-  --config=README.md | line  | mend that file, or take another
 --config={raises.py} --workdir={run}
   {raises.py}, line 2 | NameError | mend that file
---config={no_size.py}:local --workdir={run}
-  {no_size.py}:local | 0 positional arguments | mend that file
 --config={typo.py} --workdir={run}
   'config.train.batchsize' | did you mean config.train.batch_size
 --config={lacks.py} --workdir={run}
   config.train.steps is missing | config.experiment.defaults()
---workdir={older}
-  config.data.pack.query is missing | --config=configs/NAME.py
 --workdir={oldest}
   {oldest}/config.json: config.recipe is missing | of an older version | make it again
---config=configs/reqa.py:local --workdir={run} --config.base={oldest} --config.sets.reqa={squad.json}
-  {oldest}/config.json: config.recipe is missing | of an older version
 --workdir={damaged} --config.train.steps=5
   {damaged}/config.json: not valid JSON | --workdir
---workdir={finished} --config.stages=5 --stage=train
-  config.stages=(5,) | a tuple of texts | ('one', 'two')
 --workdir={finished} --config.train.steps=5
   {finished} is the work directory of another config | config.train.steps: 600 there, 5 now
 $TASKS --workdir={run}
   --config is that of a study | python -m retrieval.study
-$QUICK --config=configs/mlm.py
-  --config is there twice | --config=configs/mlm.py | leave one out
 $QUICK --config.train.steps=5 --config.seed=1 --noconfig.model.tied --config.train.steps=7
   --config.train.steps is there twice | --config.train.steps=5 and --config.train.steps=7 | leave one out
 --config=configs/ict.py --workdir=~/run
@@ -151,16 +135,10 @@ FIELDS = mistakes(
   'config.trian' | did you mean config.train
 --config.data.batch_size=5
   'config.data.batch_size' | did you mean | config.train.batch_size
---config.train.steps.more=5
-  'config.train.steps.more' | config.train.steps has no fields
 --config.train=5
   config.train is a group of fields | config.train.batch_size
 --config.train.learning_rate=fast
   --config.train.learning_rate=fast | a number is needed
---config.train.steps
-  --config.train.steps has no value | --config.train.steps=VALUE
---config.stages=()
-  config.stages is empty | known: prepare
 --config.stages=train,encode
   config.stages=train,encode | ('train', 'encode')
 --config.train.accumulation=1000
@@ -169,82 +147,46 @@ FIELDS = mistakes(
   hidden_size=100 | num_heads=8 | 96 or 104
 --config.data.lanes=6
   config.train.batch_size=128 | config.data.lanes=6 | take 126 or 132
---config.data.lanes=16
-  config.data.lanes=16 | config.prepare.shards=8 | take 8 lanes
 --config.train.batch_size=4
   config.train.batch_size=4 | number of devices, 8 | take 8
---config.train.batch_size=1 --config.data.lanes=1
-  config.train.batch_size=1 | take at least 2
 --config.train.chunk_size=48
   config.train.chunk_size=48 | batch_size=128 | take 32 or 64
 --config.mesh.fsdp=3
   config.mesh.fsdp=3 | 8 devices | take 2 or 4
---config.mesh.rules="(('token_embedding', None),)"
-  config.mesh.rules | None | data, fsdp
 --config.mesh.rules="(('tokn_embedding', ('fsdp', None)),)"
   config.mesh.rules | 'tokn_embedding' | did you mean | token_embedding
 --config.data.rates.ict=0 --config.data.rates.bfs=0 --config.data.rates.wlp=0
   config.data.rates | known: bfs, | config.data.rates.ict=1
---config.data.rates.mlm=1
-  'mlm' | config.recipe=two_tower trains on pairs | config.data.rates.mlm=0
 --config.data.rates.pairs=1
   'pairs' has no example | config.split.set | config.data.rates.pairs=0
 --config.train.loss=triplet
   config.train.loss=triplet | config.data.negatives=1
---config.data.pack.query=0.5
-  config.data.pack.document=0.0 | greater than 0
---config.data.pack.query=0.5 --config.data.pack.document=0.5 --config.data.pack.document_row=64
-  config.data.pack.document_row=64 | 96 tokens
 --config.data.pack.query=0.5 --config.data.pack.document=0.5
   config.data.lanes=4 | number of devices, 8 | take 8
 --config.prepare.least_passage=200
   least_passage=200 | longest_passage=80 | lower the first
---config.prepare.held_out=0
-  config.prepare.held_out | such as 0.2
 --config.prepare.beam_options=region=x
   config.prepare.beam_options | 'region=x' | '--region=
 --config.loop.validate_every=10
   config.loop.validate_every=10 | config.data.held_out, such as 0.01
 --config.index.words="('bm52',)"
   unknown index in config.index.words 'bm52': did you mean bm25
---config.index.words="('scann',)"
-  'scann' is an index of embeddings: name it in config.index.dense
 --config.index.words="('bm25','bm25')"
   'bm25' is built twice; name it once
---config.index.words="('bm25_also',)"
-  config.index.bm25_also=(): give the index bm25_also its k1
 --config.evaluate.depth=10
   config.evaluate.depth=10 | Success@100 | at least 100
---config.evaluate.metrics="('RR@10','R@1000')"
-  config.evaluate.depth=100 | the metric R@1000 | at least 1000
---config.sets.qa=corpus,{vocab.txt} --config.evaluate.metrics="('RR@10',)" --config.evaluate.depth=20
-  config.evaluate.depth=20 | the metric Answer@100 | at least 100
---config.evaluate.metrics="('RR@10','ndcg@10')"
-  config.evaluate.metrics | 'ndcg' | nDCG
 --config.evaluate.metrics=RR@10,R@100
   config.evaluate.metrics | "('RR@10', 'R@1000')"
---workdir={indexed} --stage=search --query=zip --config.search.k=500
-  config.search.k=500 | config.evaluate.depth=100
 --stage=export
   stage 'export' reads what stage 'prepare' writes | --stage=prepare,train,export
---config=configs/bow_mlp.py:local --workdir={run} --stage=prepare,train,export
-  config.model.encoder=bow_mlp is no module of sentence-transformers | config.model.encoder=transformer
 --config=configs/mlm.py:local --workdir={run} --stage=prepare,train,export
   config.recipe=mlm | no towers | --config.train.init_from={run}
---config=configs/bm25.py:local --workdir={run} --stage=prepare,export
-  nothing is trained | config.stages has no 'train'
 $BM25,report --config.sets.beir={beir} --config.stages="('sets', 'report')"
   stage 'report' reads what stage 'evaluate' writes | no run has that | --stage=evaluate,report
---config=configs/bm25.py --workdir={run} --config.sets.beir={beir} --config.stages="('index', 'evaluate')"
-  stage 'evaluate' reads what stage 'sets' writes | no run has that | --stage=sets,evaluate
 --workdir={finished} --stage=similarity --config.similarity.lengths=512
   config.similarity.lengths=(512,) | config.data.document_length=96
 --config=configs/mlm.py:local --workdir={run} --config.model.encoder=bow_mlp
   config.model.encoder is 'bow_mlp' | config.model.encoder=transformer
---config=configs/mlm.py:local --workdir={run} --config.loop.validate_every=10
-  no towers to validate | config.loop.validate_every=0
---config=configs/mlm.py:local --workdir={run} --config.train.chunk_size=64
-  config.train.chunk_size=64 | set 0
 """
 )
 
@@ -252,8 +194,6 @@ FILES = mistakes(
     r"""
 --config.corpus=
   config.corpus is not set | --config.corpus=pages-articles.xml.bz2
---config.corpus=pydoc
-  pydoc: no such file | config.corpus | did you mean pydocs?
 --config.sets.pydocs=False --config.corpus={folder}/dumb.xml
   dumb.xml: no such file | did you mean {folder}/dump.xml
 --config.sets.pydocs=False --config.corpus={empty}
@@ -262,12 +202,8 @@ FILES = mistakes(
   {array.json} | expected a MediaWiki export | or documents, whose names end in .csv
 --config.corpus={dump.xml}
   config.sets.pydocs | config.corpus=pydocs | --config.sets.pydocs=False
-$DUMP --config.vocab={folder}/vocab.text
-  vocab.text: no such file | config.vocab | did you mean {folder}/vocab.txt
 $DUMP --config.vocab={text.txt}
   {text.txt} | [PAD] | a BERT vocab.txt
-$DUMP --config.vocab={twice.txt}
-  {twice.txt} | repeats the token 'fox' | drop one
 $DUMP --config.sets.reqa={text.txt}
   {text.txt} | not valid JSON | a file of SQuAD is needed
 $DUMP --config.sets.reqa={none.json}
@@ -276,80 +212,44 @@ $DUMP --config.sets.reqa={cut.json.gz}
   {cut.json.gz} | cannot be read | copy or download it again
 $DUMP --config.sets.reqa=tfds:squda
   unknown TFDS data set 'squda' | did you mean squad
-$DUMP --config.sets.reqa=tfds:squad?data_dir={nowhere}
-  data_dir '{nowhere}' is not a folder | squad/
 $DUMP --config.sets.beir=tfds:scifact
   tfds:scifact: no such file or folder | config.sets.beir
 $DUMP,tfds:wikipedia
   tfds:wikipedia as a Wikipedia of TensorFlow Datasets | prepare one kind in a run
-$DUMP --config.vocab={cut.json.gz}
-  {cut.json.gz} | not UTF-8 text | a BERT vocab.txt
 $MIXED --stage=encode
   config.base={other_words} | trained with another vocabulary than {mixed}/corpus/vocab.txt
 $DUMP --config.sets.beir={folder}
   {folder}: neither corpus.jsonl | a folder of config.sets.beir
-$DUMP --config.sets.beir={unjudged}
-  {unjudged}/qrels: no .tsv | such as test.tsv
 $DUMP --config.sets.beir={beir},{folder}/two/beir
   two evaluation sets are named 'beir' | rename
-$DUMP --config.sets.beir={folder}/two/corpus
-  set is named 'corpus' | rename its folder or its file
 $REQA --config.split.set=requa
   config.split.set | 'requa' | did you mean reqa | sets of config.base do not count
 $REQA --config.split.set=
   'pairs' needs labelled examples | config.pairs.files | such as reqa
 $DPR={text.txt}
   {text.txt}, line 1: no format | dpr, id_triples, jsonl, | look like
-$DPR={ids.tsv}
-  {ids.tsv}: triples of ids | set config.pairs.queries
 $DPR={dpr.json} --config.split.shards=12
   config.data.lanes=8 | labelled pairs, config.split.shards=12 | take 6 or 12 lanes
-$DPR={dpr.json} --config.data.rates.ict=1
-  config.data.negatives=1 | only labelled examples | config.data.rates.ict=0
-$DPR={dpr.json} --config.loop.wandb=mine
-  config.loop.wandb=mine | wandb | pip install wandb
 $DPR={dpr.json} --config.sets.msmarco={ids.tsv}
   config.sets.msmarco | 1 files, but three are needed | collection.tsv,queries.tsv,qrels.tsv
-$MINED --config.split.set= --config.stages="('sets', 'index', 'mine')"
-  training questions of a set | config.split.set | such as reqa
 $MINED --config.mine.system=exact
   'mine' reads what stage 'encode' writes | in {finished}: run it
-$ALONE --config.mine.system=exact
-  'train' | no stage before 'mine' | config.mine.system=bm25
 $ALONE --config.stages="('sets', 'mine', 'index', 'pairs')"
   config.mine.system=bm25 | put 'index' before 'mine' | config.base
-$ALONE --config.mine.system=doc2query
-  config.mine.system=doc2query: no such index is built | config.index.words=('bm25',): add it there
 $MINED --config.data.negatives=50
   config.data.negatives=50 | config.mine.negatives=20, so | twice | raise the second
 $MINED --config.mine.refresh_every=300
   config.mine.refresh_every=300 | config.train.steps=300
-$REFRESHED --config.data.negatives=0
-  config.mine.refresh_every=100 | config.data.negatives=0 | config.data.negatives=1 or more
-$REFRESHED --config.pairs.files={dpr.json}
-  config.mine.refresh_every=100 | config.pairs.files={dpr.json} | one of the two
 $REFRESHED --config.mine.refresh_lag=100
   config.mine.refresh_lag=100 | config.mine.refresh_every=100 | lower the first
-$MINED --config.mine.refresh_every=200 --config.mine.refresh_lag=100
-  config.mine.refresh_lag=100 | never be trained on | config.train.steps=300
 $LAGGED --config.mine.refresh_env="('LD_PRELOAD=evil.so',)"
   'LD_PRELOAD' | config.mine.refresh_env | JAX_PLATFORMS
-$LAGGED --config.mine.refresh_env="('1',)"
-  config.mine.refresh_env | '1' sets no variable | NAME=VALUE
 $REFRESHED --config.mine.refresh_env="('CUDA_VISIBLE_DEVICES=1',)"
   config.mine.refresh_env | config.mine.refresh_lag=0 | config.mine.refresh_lag=50
-$MINED --config.mine.refresh_lag=50
-  config.mine.refresh_lag | config.mine.refresh_every=0
 $ALONE --config.mine.answers=True --config.sets.beir={beir} --config.split.set=beir
   config.mine.answers=True | set 'beir' have no answers | those of reqa and nq | answers.jsonl
 --config=configs/bm25.py --workdir={run} --config.sets.qa={nq.jsonl}
   config.sets.qa={nq.jsonl}: 1 files, but two are needed, of passages, questions
---config=configs/bm25.py --workdir={run} --config.sets.qa=corpus,{nq.jsonl}
-  'corpus' is the prepared corpus | add 'prepare' to config.stages | config.base
---config=configs/bm25.py --workdir={run} --config.sets.qa={ids.tsv},{nq.jsonl} --config.split.set=qa
-  config.split.set=qa | no positive to train on | such as reqa
-$MINED --stage=mine
-  'mine' reads what stage 'sets' writes | --stage=sets,index,mine
 $OLDER --config.stages="('mine', 'pairs')"
   'mine' would read what stage 'index' made in {older_index} before | again in {older_index}: --stage=encode,index
 $REQA --config.vocab={nowhere}
@@ -360,55 +260,35 @@ $REQA --config.vocab={nowhere}
   leads back to | take another base
 $REQA --config.train.init_from=bert-base-uncased
   config.train.init_from=bert-base-uncased: no such folder | a work directory | are not downloaded
-$REQA --config.train.init_from={folder}
-  config.train.init_from={folder}: no config.json there | config.json beside model.safetensors
 $REQA --config.train.init_from={untrained}
   config.train.init_from={untrained} | finished train stage
-$REQA --config.train.init_from={finished} --config.model.hidden_size=64
-  config.train.init_from={finished} | config.model.hidden_size is 128 there and 64 here | take the same
 $REQA --config.train.init_from={finished} --config.data.document_length=160
   config.train.init_from={finished}: an encoder of 96 positions |
   config.data.query_length and config.data.document_length there, and here that is 160 | set both to 96 at most
-$REQA --config.train.init_from={finished} --config.model.encoder=bow_mlp
-  config.train.init_from={finished} | config.model.encoder is transformer there and bow_mlp here
 $REQA --config.train.init_from={bert}
   config.train.init_from={bert}: a model of other sizes | --config.model.hidden_size=16
 $REQA $BERT
   config.train.init_from={bert} | another vocabulary than {finished}/corpus/vocab.txt | --config.vocab={bert}
-$LABELLED $BERT
-  there is no vocabulary | config.vocab to a vocabulary | config.base | add 'prepare' to config.stages
 $LABELLED --config.vocab={vocab.txt} --config.data.negatives=0 --config.data.rates.ict=1
   task 'ict' is drawn from a prepared corpus | config.base | config.data.rates.ict=0
-$REQA $BERT,{nowhere} --config.model.tied=False
-  {nowhere} is no folder of BERT's weights
 $REQA --config.train.init_from={bert_without}
   {bert_without}: no weights there | model.safetensors
 $REQA --config.train.init_from={bert_relative}
   {bert_relative}/config.json: position_embedding_type is 'relative_key' | 'absolute'
 --config.model.embed_dim=0 --config.model.encoder=bow_mlp
   config.model.embed_dim=0 | =512
---config.model.embed_norm=True --config.model.encoder=bow_mlp
-  config.model.embed_norm=True | set config.model.embed_norm=False
 $REQA --stage=prepare
   stage 'prepare' is one of the base | run it there
-$REQA --stage=train
-  'train' reads what stage 'pairs' writes | has not run | --stage=sets,pairs,train
---stage=evaluate
-  'evaluate' reads what stage 'sets' writes | --stage=prepare,sets,train,encode,index,evaluate
 --config=ict_bfs_wlp:local --workdir={run} --config.base={finished} --stage=sets,encode
   config.stages has 'prepare' | config.base={finished} | --config.stages="('sets', 'encode')"
 --stage=train,prepare
   'train' comes before 'prepare' | --stage=prepare,train
 --stage=search --query=zip
   'search' reads what stage 'index' writes | --stage=prepare,sets,train,encode,index,search
---workdir={squad.json}
-  --workdir={squad.json} | is a file | use another --workdir
 --workdir=/proc/run
   /proc/run | --workdir
 --workdir=gss://bucket/run
   unknown scheme of gss://bucket/run | 'gss' | did you mean gs
---workdir=gs://
-  gs://: no bucket | such as gs://bucket/run
 --workdir=az://bucket/run
   az://bucket/run: the package adlfs is not installed | pip install adlfs
 --workdir={folder}
@@ -450,12 +330,6 @@ $BM25 --config.sets.beir={same_ids}
   {same_ids}/corpus.jsonl, line 2 | 'd1' is there twice | must be distinct
 $BM25 --config.sets.labelled={bad_dpr.json}
   {bad_dpr.json}, record 1, positive_ctxs 1 | 'text' is missing or not a string
-$BM25 --config.sets.labelled={bad.jsonl}
-  {bad.jsonl}, line 2 | one of positive, positives
-$BM25 --config.sets.msmarco={ids.tsv},{ids.tsv},{ids.tsv}
-  {ids.tsv}, line 1: 3 fields, expected 2 | query id, query
-$BM25 --config.sets.qa={ids.tsv},{ids.tsv}
-  {ids.tsv}, line 1 | no format of questions | 3 fields
 $BM25 --config.sets.qa={ids.tsv},{trec.tsv}
   {trec.tsv}, line 2 | 'a(' is no regular expression | mend it, or drop it
 $BM25 --config.sets.reqa={squad.json} --config.split.set=reqa --config.split.ratio=0.01
@@ -464,8 +338,6 @@ $BM25 --config.sets.reqa={squad.json} --config.sets.distractors=10
   config.sets.distractors=10 | a prepared corpus
 --workdir={finished_corpus} --stage=train --config.data.lanes=8 --config.train.batch_size=4096
   150 examples | config.train.batch_size=4096 | a smaller batch
---workdir={indexed} --stage=search
-  --stage=search needs a query | --query='how do I
 --workdir={indexed} --stage=search --query=zip
   {indexed} | no index of the corpus | encode.corpus=True
 """
@@ -475,16 +347,12 @@ STUDY = mistakes(
     r"""
 --config=configs/ict.py:local --workdir={run}
   --config is missing, or not that of a study | configs/studies/
---config=configs/studies/pretraining_tasks.py:locl --workdir={run}
-  'locl' | did you mean local
 $TASKS --workdir={run} --config.corpus=pydocs --only=corpsu
   unknown run 'corpsu' | did you mean corpus
 $TASKS --workdir=gs://bucket/study
   --workdir=gs://bucket/study | share a folder, which must be on a disk
 $TASKS --workdir={run} --config.parallel=0
   config.parallel=0 | at least 1
-$TASKS --workdir={run} --config.runs.corpus.prepare.shards=0
-  run 'corpus' | config.prepare.shards=0 | at least 1
 $TASKS --workdir={run} --config.corpus=pydocs
   run 's0-1-bm25' of the study: unknown set | config.questions | of the study: empty
 $SEEDS --workdir={run} --config.corpus=pydocs --config.questions={folder}/squad.jsn

@@ -167,10 +167,7 @@ def test_without_a_gradient_only_what_decays_shrinks():
         ({"steps": 0}, "steps 0 must be at least 1"),
         ({"warmup_ratio": 1.5}, r"warmup_ratio 1.5 is not in \[0, 1\]"),
         ({"learning_rate": 0.0}, "learning_rate 0.0 must be greater than 0"),
-        ({"learning_rate": math.nan}, "learning_rate nan must be greater than 0"),
-        ({"clip_norm": 0.0}, "clip_norm 0.0 must be greater than 0"),
         ({"weight_decay": -0.1}, "weight_decay -0.1 must be at least 0"),
-        ({"lamb_norm_limit": 0.0}, "lamb_norm_limit 0.0 must be greater than 0"),
         ({"name": "lamp"}, "unknown optimizer 'lamp'.*lamb"),
     ],
 )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from retrieval.data.examples.packing import PackedLane, Packing, Rows, rows_for
+from retrieval.data.examples.packing import PackedLane, Packing, Rows
 from retrieval.errors import UserError
 from retrieval.recipes import batch_fields
 from retrieval.recipes.placement import bind, parameters_of
@@ -112,16 +112,6 @@ def test_no_example_is_lost_changed_or_drawn_twice(negatives):
     assert numbers != sorted(numbers)  # else nothing ever had to wait
 
 
-def test_the_oldest_example_is_in_the_next_batch():
-    lane, given = PackedLane(Stream(), PACKING), set()
-    for _ in range(100):
-        batch = next(lane)
-        given |= set(batch["document_id"][:, 0].tolist())
-        if len(lane._waiting["query"]):
-            oldest = lane._waiting["document_id"][0, 0]
-            assert set(range(oldest)) <= given and oldest not in given
-
-
 def test_an_example_that_fits_on_one_side_alone_takes_no_room():
     query, document = np.zeros((4, 8), int), np.zeros((4, 1, 8), int)
     for example, (of_query, of_document) in enumerate([(3, 6), (4, 6), (4, 2), (1, 1)]):
@@ -160,20 +150,6 @@ def test_rows_that_are_too_few_are_named():
     ):
         for _ in range(200):
             next(lane)
-
-
-@pytest.mark.parametrize(
-    ("share", "row", "message"),
-    [(1.5, 128, r"data\.pack\.query=1.5 must be"), (0.5, 60, r"data\.pack\.query_row=60 is too short.*64 tokens")],
-)
-def test_rows_that_make_no_sense(share, row, message):
-    with pytest.raises(UserError, match=message):
-        rows_for(32, 64, share, row, "config.data.pack.query")
-
-
-def test_rows_have_the_share_of_the_tokens_or_a_part_of_a_row_more():
-    assert rows_for(32, 288, 0.75, 384, "x") == Rows(18, 384, "x")
-    assert rows_for(32, 288, 0.76, 384, "x") == Rows(19, 384, "x")
 
 
 BOW = {"model.encoder": "bow_mlp"}  # is compiled soon
@@ -229,7 +205,6 @@ def assert_same_loss_and_gradients(config, batch, packed, devices=8):
     ("changes", "devices"),
     [
         ({"model.pooling": "cls", "model.tied": False, "train.symmetric": True}, 8),
-        pytest.param({"model.pooling": "mean", "model.tied": True}, 8, marks=pytest.mark.long),
         pytest.param({"model.pooling": "mean", "model.tied": False, "model.remat": "full"}, 1, marks=pytest.mark.long),
         (BOW, 8),
     ],
@@ -237,12 +212,6 @@ def assert_same_loss_and_gradients(config, batch, packed, devices=8):
 def test_loss_and_gradients_are_those_of_a_text_per_row(changes, devices):
     batch, packed = both(np.random.default_rng(0), Packing(EXAMPLES, roomy(1)), lambda r: pairs(r, EXAMPLES))
     assert_same_loss_and_gradients(make_config(**changes), batch, packed, devices)
-
-
-def test_a_single_lane():
-    batches = both(np.random.default_rng(0), Packing(EXAMPLES, roomy(1)), lambda r: pairs(r, EXAMPLES))
-    batch, packed = ({name: x[: len(x) // LANES] for name, x in rows.items()} for rows in batches)
-    assert_same_loss_and_gradients(make_config(**BOW), batch, packed, devices=1)
 
 
 def roomy(documents):
@@ -303,3 +272,13 @@ def test_a_device_encodes_its_own_lanes_and_asks_no_other():
         placed = jax.device_put(params, jax.P()), jax.device_put(packed, jax.P("data"))
         program = jax.jit(encode).lower(*placed).compile().as_text()
     assert not [line for line in program.splitlines() if "all-gather" in line or "all-reduce" in line]
+
+
+def test_the_oldest_example_is_in_the_next_batch():
+    lane, given = PackedLane(Stream(), PACKING), set()
+    for _ in range(100):
+        batch = next(lane)
+        given |= set(batch["document_id"][:, 0].tolist())
+        if len(lane._waiting["query"]):
+            oldest = lane._waiting["document_id"][0, 0]
+            assert set(range(oldest)) <= given and oldest not in given

@@ -1,9 +1,7 @@
 """Docstrings to articles: what counts as prose, where names lead, and what is held out."""
 
-import dataclasses
 import re
 import time
-import warnings
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,6 @@ from conftest import REPOSITORY
 from retrieval.data.corpora import pydocs
 from retrieval.data.corpora.articles import Article, Dropped, KnownItem, Redirect
 from retrieval.data.sets.beir import Candidate
-from retrieval.errors import UserError
 
 FILES = {
     "demo/__init__.py": '''
@@ -133,14 +130,6 @@ def test_pages_are_the_modules_of_pinned_distributions_and_the_standard_library(
     assert all(page.id == page.title and page.size == len(Path(page.path).read_bytes()) for page in read[1:200])
 
 
-@pytest.mark.parametrize("text", ["", "demo\n# a==1\n", "-r other.txt\n"])
-def test_a_lock_without_pins_is_an_error(tmp_path, text):
-    with pytest.raises(UserError, match=r"requirements.lock: no line of the form name==version"):
-        list(pydocs.read_pages(lock(tmp_path, text)))
-    with pytest.raises(UserError, match=r"none.lock: cannot be read"):
-        list(pydocs.read_pages(tmp_path / "none.lock"))
-
-
 def test_a_module_is_an_article_and_its_definitions_are_sections(site):
     article, *redirects = pydocs.parse(pages_of(site)["demo.shapes"])
     assert (article.id, article.title) == ("demo.shapes", "demo.shapes")
@@ -179,15 +168,6 @@ def test_links_lead_to_the_module_that_defines_the_name(site):
     assert found["shrink"] == [("demo.surface", "demo.surface")]
 
 
-def test_a_see_also_without_description_is_a_link(tmp_path):
-    source = (
-        '"""Read the thing.\n\nSee Also\n--------\nzipfile.ZipFile, shlex.split\njson : The module that it is for.\n"""'
-    )
-    assert links(parsed(tmp_path, source)) == {
-        "": [("zipfile.ZipFile", "zipfile"), ("shlex.split", "shlex"), ("json", "json")]
-    }
-
-
 @pytest.mark.parametrize(
     ("docstring", "expected"),
     [
@@ -202,9 +182,6 @@ def test_a_see_also_without_description_is_a_link(tmp_path):
             "As in the example::\n\n    the = a(of)\n\n    is(in)\n\nIt is the end.",
             ["As in the example:", "It is the end."],
         ),
-        (".. code-block:: python\n\n   for the of in a: to\n\nIt is the end.", ["It is the end."]),
-        (".. plot:: of the\n   :a: to the\n\nIt is the end.", ["It is the end."]),
-        ("    x = the(a, b=[1, 2])\n    y[x] = {of: to}\n\nIt is the end.", ["It is the end."]),
         # Directives whose content is prose.
         (
             ".. note:: This is for you.\n\n.. versionadded:: 1.2.0\n   It can be new.",
@@ -217,7 +194,6 @@ def test_a_see_also_without_description_is_a_link(tmp_path):
             "The ``x`` is `y`, **not** *z*; see `title <https://a.b>`_ or [here](https://a.b), https://a.b [1]_. `It.",
             ["The x is y, not z; see title or here,. It."],
         ),
-        ("Old `quotes' of the `first' kind, and one `more.", ["Old quotes' of the first' kind, and one more."]),
         (":class:`~a.b.C` is a :math:`x`\\s :py:func:`the f <a.f>`.", ["C is a xs the f."]),
         # Parameters, in the four styles: names and descriptions stay, types go.
         (
@@ -233,22 +209,15 @@ def test_a_see_also_without_description_is_a_link(tmp_path):
             ":param int axis: The axis of\n  the sum.\n:type axis: the int of\n:returns: The sum of all.\n:rtype: a",
             ["axis: The axis of the sum.", "The sum of all."],
         ),
-        ("@param axis: The axis of it.\n@return: The sum of it.", ["axis: The axis of it.", "The sum of it."]),
-        ("The text of\n:func:`f` goes on here.", ["The text of f goes on here."]),
         # Lists.
         (
             "The two of them:\n- one is the first\n  of them\n- two is not the first",
             ["one is the first of them.", "two is not the first."],
         ),
-        ("1. This is the first.\n2) This is the second.", ["This is the first.", "This is the second."]),
         # Headings, references, licences, words without a sentence.
         ("Title of it\n===========\n\n# Another of the titles\n\nIt is the text.", ["It is the text."]),
         (
             "It is the text.\n\nReferences\n----------\n.. [1] The book of it.\nIn the journal of a.",
-            ["It is the text."],
-        ),
-        (
-            "Copyright of the authors of this.\n\nLicensed under the terms of it.\n\nIt is the text.",
             ["It is the text."],
         ),
         ("int, float, str, bytes\n\nFirst Second Third Fourth Fifth Sixth", []),
@@ -269,36 +238,12 @@ def test_a_paragraph_that_a_module_repeats_is_kept_once(tmp_path):
     [
         (b"def f(:\n", "not valid Python, or nested too deeply"),
         (b'"""a\0b"""', "not valid Python, or nested too deeply"),
-        (b'"""\xff\xfe"""', "not valid Python, or nested too deeply"),
-        (b"# coding: nonsense\n", "not valid Python, or nested too deeply"),
         (b"if a: pass\n" + b"elif a: pass\n" * 1500, "not valid Python, or nested too deeply"),
         (b"x = 1\n", "no text"),
-        (b'"""x"""\n', "no text"),
     ],
 )
 def test_what_cannot_be_read_is_dropped_with_a_reason(tmp_path, source, reason):
     assert [r for r in parsed(tmp_path, source) if not isinstance(r, Redirect)] == [Dropped("module", reason)]
-
-
-def test_missing_and_huge_files_are_dropped(tmp_path):
-    page = pydocs.Page("a", "a", str(tmp_path), str(tmp_path / "a.py"), 10)
-    assert pydocs.parse(page) == [Dropped("a", "unreadable")]
-    assert pydocs.parse(dataclasses.replace(page, size=1 << 30)) == [Dropped("a", "too large")]
-
-
-def test_other_encodings_and_unprintable_characters(tmp_path):
-    source = "# coding: latin-1\n'''The caf\xe9 of \\ud800 the \\0 and \\x1b[1m town.'''\n".encode("latin-1")
-    (article,) = parsed(tmp_path, source)
-    (paragraph,) = article.sections[0].paragraphs
-    assert paragraph.text == "The café of the and [1m town."
-    paragraph.text.encode("utf-8")
-
-
-def test_warnings_about_the_source_stay_inside(tmp_path):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        parsed(tmp_path, '"""The text with a \\d in it."""\nassert (1, "x")\nx is 1\n')
-    assert not caught
 
 
 # fmt: off
@@ -355,14 +300,6 @@ def test_a_sentence_is_held_out_under_every_name(tmp_path):
     text = " ".join(p.text for r in results if isinstance(r, Article) for s in r.sections for p in s.paragraphs).lower()
     assert 0 < len(held) < 40
     assert {s for s in sentences if s.lower() not in text} == held
-
-
-@pytest.mark.parametrize(
-    "sentence",
-    ["Three words only.", "return the lower case of it.", "Return what it is:"],
-)
-def test_only_a_sentence_can_be_a_query(tmp_path, sentence):
-    assert not any(isinstance(r, KnownItem) for r in parsed(tmp_path, function("f", sentence), 1.0))
 
 
 def test_every_query_has_exactly_one_right_answer():

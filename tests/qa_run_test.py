@@ -14,7 +14,6 @@ from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight, records
 from retrieval.search.bm25 import Bm25Index
-from retrieval.stages import hard_negatives
 
 ANIMALS = 12
 COLOURS = [toy_corpus.title(number).split()[0] for number in range(ANIMALS)]
@@ -174,19 +173,6 @@ def test_no_negative_of_a_refresh_holds_an_answer(finished):
         texts = [text for _, text in found[query]]
         assert texts and not any(colour == text[i : i + len(colour)] for text in texts for i in range(len(text)))
     assert json.loads((finished.folder / "refreshed" / "00001" / "made.json").read_text())["results with an answer"]
-
-
-def test_where_every_passage_holds_the_answer(finished):
-    """As in a set whose answer is in all of them."""
-    with open_questions(finished) as (questions, candidates):
-        everywhere = [question._replace(answers=question.answers._replace(values=("grass",))) for question in questions]
-        scores_QK = np.tile(-np.arange(8.0), (len(questions), 1))
-        rows_QK = np.tile(
-            [row for row in range(len(candidates)) if "grass" in candidates[row].text][:8], (len(questions), 1)
-        )
-        mining = hard_negatives.mining_of(finished.config)
-        with pytest.raises(UserError, match=r"no question has a negative left.*or set config\.mine\.answers=False"):
-            hard_negatives.mine(mining, everywhere, candidates, lambda *_: (scores_QK, rows_QK), questions)
 
 
 def test_a_set_that_an_older_version_made_has_no_answers(finished, inputs, tmp_path):

@@ -182,7 +182,7 @@ def test_questions_of_files_are_divided_and_never_those_of_a_set(inputs, tmp_pat
     assert told["division"]["published"] == {"CuratedTREC": {"train": 1353, "dev": 133, "test": 694}}
 
 
-@pytest.mark.parametrize("loss", ["orqa_reader", pytest.param("dpr_reader", marks=pytest.mark.long)])
+@pytest.mark.parametrize("loss", ["dpr_reader", "orqa_reader"])
 def test_other_readers_are_trained_and_answer(trained, inputs, tmp_path, loss):
     changes = {"base": str(trained.folder), "stages": ("train", "answer"), "corpus": "", "sets.squad": ""}
     changes |= {"train.loss": loss, "train.select": False, "train.steps": 1, "split.set": "", "data.draw": "positive"}
@@ -192,19 +192,6 @@ def test_other_readers_are_trained_and_answer(trained, inputs, tmp_path, loss):
     assert all(line["answers"] for line in answers_of(run).values())
     told = records.details(run, "answer")["squad, bm25"]
     assert told["validation"] == len(answers_of(run)) and told["weight"] in WEIGHTS
-
-
-@pytest.mark.long
-def test_the_towers_of_a_base_retrieve_too(inputs, tmp_path):
-    of_squad = {"sets.squad": str(inputs / "squad.json"), "split.set": "squad", "split.shards": 2}
-    changes = of_squad | {"sets.reqa": "", "encode.corpus": False, "train.steps": 2, "loop.validate_every": 0}
-    base = make_run("ict", inputs, tmp_path / "base", **changes)
-    execute(base, "prepare", "sets", "train", "encode")
-    changes = {"base": str(base.folder), "corpus": "", "sets.squad": "", "split.set": "", "spans.system": "exact"}
-    run = reader(inputs, tmp_path / "run", **changes, stages=("spans", "train"))
-    preflight.check(run, run.config.stages)
-    execute(run, "spans")
-    assert records.details(run, "spans")["questions"] > 5
 
 
 def test_an_index_over_other_passages_is_refused(trained, inputs, tmp_path):

@@ -106,14 +106,7 @@ def test_more_negatives_than_the_base_has_mined_are_refused(inputs, mined, tmp_p
     preflight.check(run, run.config.stages)
 
 
-@pytest.mark.long
-def test_a_second_call_does_nothing_though_embeddings_came_after_the_index(trained):
-    before = {path: path.stat().st_mtime_ns for path in (trained.folder / "stages").glob("*") if path.stem != "report"}
-    execute(trained)
-    assert before == {path: path.stat().st_mtime_ns for path in before} and len(before) == 7
-
-
-def test_the_bases_model_mines_for_a_run_that_will_have_embeddings_of_its_own(inputs, trained, tmp_path):
+def test_the_bases_model_mines_for_another_run(inputs, trained, tmp_path):
     stages = ("mine", "pairs", "train", "encode", "index", "evaluate", "report")
     changes = {"base": str(trained.folder), "mine.system": "exact", "stages": stages}
     run = make_run(tmp_path / "run", inputs, **changes)
@@ -128,20 +121,20 @@ def test_the_bases_model_mines_for_a_run_that_will_have_embeddings_of_its_own(in
         execute(scann, "mine")
 
 
-def test_all_that_was_mined_is_written_whatever_the_pool_of_files(mined, inputs, tmp_path):
+def test_mined_negatives_ignore_the_pool_of_files(mined, inputs, tmp_path):
     run = make_run(tmp_path / "run", inputs, **{"base": str(mined.folder), "stages": ("pairs",), "pairs.pool": 1})
     execute(run)
     assert records.details(run, "pairs")["negatives per pair"] == 4
 
 
-def test_a_share_that_no_batch_comes_from_is_refused_before_training(mined, inputs, tmp_path):
+def test_a_share_smaller_than_a_batch_is_refused(mined, inputs, tmp_path):
     run = refreshed(tmp_path / "run", inputs, mined, **{"mine.refresh_share": 0.1})
     with pytest.raises(UserError, match=r"refresh_share=0\.1 of 14 labelled pairs are 1, fewer than .*batch_size="):
         execute(run)
     assert not (run.folder / "checkpoints").exists() or not list((run.folder / "checkpoints").glob("*"))
 
 
-def test_a_version_that_no_batch_comes_from_is_not_written(mined, inputs, tmp_path, monkeypatch):
+def test_a_version_smaller_than_a_batch_is_not_written(mined, inputs, tmp_path, monkeypatch):
     run, mine = refreshed(tmp_path / "run", inputs, mined), hard_negatives.mine
 
     def few(*arguments):
@@ -251,7 +244,7 @@ def assert_best_of(run, embed, negatives, tokens=None):
         assert len(negatives[key]) == 4 and set(negatives[key]) <= set(texts)
 
 
-def test_every_refresh_is_of_the_model_as_it_is_then(whole):
+def test_every_refresh_is_of_the_current_model(whole):
     for version in (1, 2):
         found = read_shards(whole, whole.folder / "refreshed" / f"{version:05d}")
         assert_best_of(whole, towers_of(whole, step=3 * version), found, tokens=True)
@@ -260,7 +253,7 @@ def test_every_refresh_is_of_the_model_as_it_is_then(whole):
     assert {line["step"]: line["refresh/negatives"] for line in lines if "refresh/RR" in line} == {4: 4.0, 7: 4.0}
 
 
-def test_batches_turn_with_the_step_and_a_checkpoint_says_which_they_are(whole):
+def test_a_checkpoint_says_which_negatives_its_batches_use(whole):
     """The checkpoint of a step that a refresh follows is of the version before."""
     assert versions_of(whole) == {2: 0, 3: 0, 4: 1, 5: 1, 6: 1, 7: 2}
     vocabulary, mesh = vocabularies.load(whole.corpus), make_mesh(whole.config)
@@ -279,9 +272,7 @@ def test_batches_turn_with_the_step_and_a_checkpoint_says_which_they_are(whole):
         assert drawn <= allowed[tuple(query[query != 0].tolist())]
 
 
-def test_a_run_that_is_cut_off_around_its_refreshes_ends_as_if_it_had_not_been(
-    whole, inputs, mined, tmp_path, monkeypatch
-):
+def test_a_run_cut_off_around_refreshes_ends_the_same(whole, inputs, mined, tmp_path, monkeypatch):
     run = refreshed(tmp_path / "run", inputs, mined)
     # In the middle of the first: half of the candidates are cut up.
     cut_off(monkeypatch, run, negatives_refresh, "candidate_windows", 2)
@@ -289,35 +280,6 @@ def test_a_run_that_is_cut_off_around_its_refreshes_ends_as_if_it_had_not_been(
     cut_off(monkeypatch, run, validation.metrics, "evaluate", 2)  # behind it, after a checkpoint of version 1
     execute(run)
     assert_same(run, whole)
-
-
-@pytest.mark.long
-def test_cut_off_at_every_other_point_of_a_refresh(whole, inputs, mined, tmp_path, monkeypatch):
-    run = refreshed(tmp_path / "run", inputs, mined)
-    cut_off(monkeypatch, run, negatives_refresh.pair_shards, "_deal", 1)  # its files have begun
-    assert not list((run.folder / "refreshed").glob("*"))
-    cut_off(monkeypatch, run, versions.Versions, "turn_to", 1)  # written, and no batch of it yet
-    assert [path.name for path in (run.folder / "refreshed").glob("*")] == ["00001"]
-    shards = (run.folder / "refreshed" / "00001").stat().st_mtime_ns
-    cut_off(monkeypatch, run, versions.examples, "make_batches", 3)  # at the second
-    assert (run.folder / "refreshed" / "00001").stat().st_mtime_ns == shards  # it was not mined again
-    execute(run)
-    assert_same(run, whole)
-
-
-@pytest.mark.long
-def test_what_was_refreshed_is_evaluated(whole, inputs, mined, tmp_path):
-    run = refreshed(
-        shutil.copytree(whole.folder, tmp_path / "run"),
-        *(inputs, mined),
-        stages=("train", "encode", "index", "evaluate", "report"),
-    )
-    before = (run.folder / "stages" / "train.json").read_bytes()
-    execute(run)
-    assert (run.folder / "stages" / "train.json").read_bytes() == before  # it was not trained again
-    rows = json.loads((run.folder / "results.json").read_text())
-    assert {row["system"] for row in rows} == {"bm25", "dense", "hybrid"}
-    assert {row["step"] for row in rows if row["system"] == "dense"} == {records.details(whole, "train")["step"]}
 
 
 @pytest.mark.long
@@ -367,16 +329,7 @@ def lagged(inputs, mined, tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize("name", refresh._MEMORY)
-def test_a_share_of_the_memory_takes_the_place_of_the_one_that_is_inherited(monkeypatch, name):
-    for inherited in refresh._MEMORY:  # JAX refuses both at a time
-        monkeypatch.setenv(inherited, "0.9")
-    environment = refresh._environment((f"{name}=0.4",))
-    assert {key: environment.get(key) for key in refresh._MEMORY} == dict.fromkeys(refresh._MEMORY) | {name: "0.4"}
-    assert refresh._environment(()) == os.environ
-
-
-def test_a_second_process_mines_what_the_mesh_does_and_training_turns_to_it_after_the_lag(whole, lagged):
+def test_a_second_process_mines_what_the_mesh_does(whole, lagged):
     """Up to the first refresh both runs are the same; a second one would come into effect after the last step."""
     (ours,), theirs = ((run.folder / "refreshed").glob("*") for run in (lagged, whole))
     assert ours.name == "00001" and ours.name in {path.name for path in theirs}
@@ -435,7 +388,7 @@ class Endless(Inferencer):
         super().wait()
 
 
-def test_a_run_that_is_cut_off_within_a_lag_ends_as_if_it_had_not_been(lagged, inputs, mined, tmp_path, monkeypatch):
+def test_a_run_cut_off_within_a_lag_changes_nothing(lagged, inputs, mined, tmp_path, monkeypatch):
     """The parameters that a version is mined with are there until it is, however few checkpoints are kept."""
     run = refreshed(tmp_path / "run", inputs, mined, **{"mine.refresh_lag": LAG, "loop.keep_checkpoints": 1})
     monkeypatch.setattr(refresh, "Inferencer", Killed)
@@ -497,7 +450,7 @@ def test_how_the_second_process_ends_is_how_training_does(lagged, tmp_path, monk
 
 
 @pytest.mark.long
-def test_in_a_pod_the_first_host_starts_the_second_process(lagged, inputs, mined, tmp_path):
+def test_the_first_host_of_a_pod_starts_the_miner(lagged, inputs, mined, tmp_path):
     run = refreshed(tmp_path / "run", inputs, mined, **{"mine.refresh_lag": LAG})
     runner.open_run(run)
     command = ["launch/local_pod.sh", "2", "4", "--", f"--workdir={run.folder}"]
@@ -508,7 +461,7 @@ def test_in_a_pod_the_first_host_starts_the_second_process(lagged, inputs, mined
 
 
 @pytest.mark.long
-def test_the_second_process_ends_with_the_first_and_the_first_with_it(lagged, inputs, mined, tmp_path):
+def test_neither_process_of_a_refresh_outlives_the_other(lagged, inputs, mined, tmp_path):
     """SIGKILL of the first alone, and then of the second alone; the same command goes on, and ends as one run."""
     run = refreshed(tmp_path / "run", inputs, mined, **{"mine.refresh_lag": LAG})
     runner.open_run(run)
@@ -530,7 +483,7 @@ def test_the_second_process_ends_with_the_first_and_the_first_with_it(lagged, in
     assert_same(run, lagged)
 
 
-def test_a_share_of_the_questions_is_another_one_in_every_version():
+def test_every_version_draws_another_share_of_questions():
     questions = [hard_negatives.Question(str(number), f"q{number}", [0], [0], []) for number in range(100)]
     parts = [{question.id for question in hard_negatives.draw(questions, 0.2, 0, version)} for version in (1, 2)]
     assert list(map(len, parts)) == [20, 20] and len(parts[0] & parts[1]) < 15

@@ -278,14 +278,10 @@ def test_another_run_scores_the_pairs_that_it_has(toy, tmp_path, caplog):
     ("changes", "message"),
     [
         ({"rerank.depths": (2, 500)}, r"config\.evaluate\.depth=100 results: raise that to 500"),
-        ({"rerank.systems": ()}, r"config\.rerank\.systems=\(\) reranks nothing"),
-        ({"rerank.depths": (5, 5)}, "one is there twice"),
         ({"rerank.measures": ("MRR",)}, "unknown metric 'MRR'"),
         ({"rerank.model": ""}, "no reranker, for no stage trains one here"),
-        ({"rerank.model": "absent/folder"}, "absent/folder: not a work directory"),
         ({"evaluate.runs": False}, "with config.evaluate.runs=True"),
         ({"data.document_length": 17}, r"a model of 16 positions, and config\.data\.document_length=17"),
-        ({"stages": ("sets", "index", "rerank")}, "add 'evaluate' to config.stages"),
     ],
 )
 def test_what_cannot_be_reranked_is_refused_before_the_run(toy, cross_encoder, tmp_path, changes, message):

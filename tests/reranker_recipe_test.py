@@ -246,8 +246,6 @@ def test_another_reranker_gives_all_that_it_has(tmp_path, monkeypatch):
     ("changes", "message"),
     [
         ({"train.loss": "in_batch_softmax"}, r"config\.train\.loss=in_batch_softmax compares embeddings"),
-        ({"data.negatives": 0}, r"config\.data\.negatives=0"),
-        ({"model.classes": 1}, r"config\.model\.classes=1 is one score"),
         ({"data.document_length": 7}, "leaves no room for a document"),
         ({"model.encoder": "bow_mlp"}, r"config\.model\.encoder is 'bow_mlp', which cannot rerank"),
     ],

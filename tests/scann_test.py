@@ -166,19 +166,6 @@ def test_a_damaged_index_is_refused(tmp_path):
             ScannIndex.load(tmp_path / name)
 
 
-@needs_scann
-def test_bad_embeddings_are_refused():
-    with pytest.raises(UserError, match="NaN"):
-        ScannIndex.build(np.full((3, 2), np.nan, np.float32))
-    with pytest.raises(UserError, match="no candidates"):
-        ScannIndex.build(np.zeros((0, 2), np.float32))
-    index = ScannIndex.build(np.eye(4, dtype=np.float32))
-    with pytest.raises(UserError, match="query embeddings"):
-        index.search(np.full((1, 4), np.inf, np.float32), 1)
-    with pytest.raises(UserError, match="3 dimensions and the candidates 4"):
-        index.search(np.ones((1, 3), np.float32), 1)
-
-
 def test_without_scann_it_is_not_available(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "scann", None)
     monkeypatch.setitem(sys.modules, "scann.scann_ops.py", None)
@@ -193,3 +180,16 @@ def test_an_index_of_another_version_is_refused(tmp_path):
     files.write_manifest(tmp_path / "index")
     with pytest.raises(UserError, match=r"another version of this program.*build it again"):
         ScannIndex.load(tmp_path / "index")
+
+
+@needs_scann
+def test_bad_embeddings_are_refused():
+    with pytest.raises(UserError, match="NaN"):
+        ScannIndex.build(np.full((3, 2), np.nan, np.float32))
+    with pytest.raises(UserError, match="no candidates"):
+        ScannIndex.build(np.zeros((0, 2), np.float32))
+    index = ScannIndex.build(np.eye(4, dtype=np.float32))
+    with pytest.raises(UserError, match="query embeddings"):
+        index.search(np.full((1, 4), np.inf, np.float32), 1)
+    with pytest.raises(UserError, match="3 dimensions and the candidates 4"):
+        index.search(np.ones((1, 3), np.float32), 1)

@@ -144,14 +144,6 @@ def test_what_is_missing_is_told_once_and_for_plots_and_claims_too(tmp_path):
     assert (tmp_path / "study.md").read_text().endswith(f"## Missing\n\n{said}")
 
 
-def test_with_one_label_all_rows_are_compared(tmp_path):
-    for name, value in (("a", 0.1), ("b", 0.2), ("c", 0.15)):
-        write_run(tmp_path, name, {"Success@1": value})
-    one = StudyTable("T", ("task", "R@1"), tuple(Row((name,), (cell([name]),)) for name in "abc"))
-    write_study(results_of(tmp_path), "S", [one], [])
-    assert "| a | 10.00 |\n| b | **20.00** |\n| c | 15.00 |\n" in (tmp_path / "study.md").read_text()
-
-
 def test_split_dataset_and_system_tell_rows_apart(tmp_path):
     write_run(tmp_path, "a", {"Success@1": 0.1})
     write_run(tmp_path, "a", {"Success@1": 0.2}, split="sentence")
@@ -330,24 +322,6 @@ def test_the_points_of_a_plot(folder):
     assert axes.get_xscale() == "log" and axes.get_ylim()[0] == 0
 
 
-def test_nine_lines_differ_and_keep_their_looks(tmp_path):
-    """A line looks the same before and after the lines above it have finished."""
-    names = [f"run-{i}" for i in range(9)]
-    write_runs(tmp_path, names[1:], "Success@1", [i / 10 for i in range(1, 9)])
-    nine = Plot("P", "x", "y", tuple(Line(name, ((1, cell([name])),)) for name in names))
-
-    def looks():
-        containers = study_report._figure(nine, results_of(tmp_path)).axes[0].containers
-        lines = {container.get_label(): container[0] for container in containers}
-        return {name: (line.get_color(), line.get_marker(), line.get_linestyle()) for name, line in lines.items()}
-
-    before = looks()
-    write_run(tmp_path, "run-0", {"Success@1": 0.5})
-    after = looks()
-    assert before == {name: after[name] for name in names[1:]}
-    assert len({colour for colour, _, _ in after.values()}) == len({marker for _, marker, _ in after.values()}) == 9
-
-
 def test_the_same_input_gives_the_same_bytes(folder):
     def everything():
         fields = {"text": "ICT beats MLM", "better": spec(OTHER), "worse": spec(THREE)}
@@ -467,9 +441,3 @@ def test_values_of_training_and_of_similarity(tmp_path):
     assert found == [(25.0,), (50.0,), (None,)]
     place = dict(runs=("a",), system="trained", metric="cosine", dataset="corpus")
     assert [results.measure(Cell(split=f"{n} tokens", **place)).values for n in (16, 32)] == [(-12.5,), (100.0,)]
-
-
-def test_values_that_nobody_asks_for_may_be_anything(tmp_path):
-    write_run(tmp_path, "a", {"Success@1": 0.1, "latency": 12.5})
-    write_run(tmp_path, "a", {"Success@1": 0.1})  # told twice, and the same
-    assert results_of(tmp_path).measure(cell(["a"])).values == (10.0,)

@@ -334,15 +334,6 @@ def test_a_model_that_cannot_start_from_the_one_it_names_is_noticed_before_any_r
         study.check_table(study.read_table(config, Path("x")))
 
 
-def test_the_shell_sets_what_the_runs_share():
-    config = pretraining_tasks.get_config("local")
-    config.corpus, config.questions = "dump.xml", "squad.json"
-    table = study.read_table(config, Path("x"))
-    assert table["corpus"].run.config.corpus == "dump.xml"
-    assert table["s2-5-bm25"].run.config.sets.reqa == "squad.json"
-    assert table["s0-1-transformer-ict-l2-e128-open"].run.config.sets.reqa == "squad.json"
-
-
 def test_pre_training_with_every_decoder_takes_the_same_compute():
     for size in seed_encoder.SIZES:
         runs = seed_encoder.get_config(size).runs
@@ -365,21 +356,6 @@ def test_pre_training_with_every_decoder_takes_the_same_compute():
     assert runs["pre-strong-0"].train.steps == pytest.approx(1e6 * weak / strong, rel=1e-3)
 
 
-@pytest.mark.parametrize("size", ["local", "gpu", "paper"])
-def test_every_seed_has_pre_trainings_of_its_own(size):
-    runs, seeds = seed_encoder.get_config(size).runs, (0, 1, 2)
-    for seed in seeds:
-        assert runs[seed_encoder.run_name("weak", "100", "bm25", seed)].train.init_from == f"pre-weak-{seed}"
-    one, other = (runs[f"pre-weak-{seed}"].to_dict() for seed in (0, 2))
-    assert one != other and one | {"seed": 2} == other
-    tasks = pretraining_tasks.get_config(size).runs
-    tuned = [name for name in tasks if name.startswith("s1-80-transformer-mlm")]
-    for seed in seeds:
-        run = tasks[tuned[0].replace("s1", f"s{seed}")]
-        assert tasks[run.train.init_from].seed == run.seed == seed
-    assert len({config.train.init_from for config in tasks.values()}) > 3 * 5
-
-
 def test_the_pre_trainings_that_runs_share_follow_from_what_they_start_from(tmp_path):
     """By way of other runs, a base, and a model from outside. BM25's runs and those from scratch share nothing."""
     runs = dict(corpus=("", ""), pre=("corpus", ""), split=("corpus", ""), scratch=("split", ""))
@@ -395,36 +371,3 @@ def test_the_pre_trainings_that_runs_share_follow_from_what_they_start_from(tmp_
         "open": "pre",
         "bert": "/models/bert",
     }
-
-
-def test_a_study_judges_its_claims_over_pre_trainings(tmp_path):
-    """Nobody has told the claim which runs share one: it follows from what they start from."""
-    values = {"weak": (0.40, 0.30, 0.42, 0.33), "short": (0.30, 0.29, 0.31, 0.31)}
-    for clusters, outcome, n in (((0, 1, 2, 3), "not distinguishable", 4), ((0, 0, 0, 0), "one pre-training", 1)):
-        runs, cells = {}, {}
-        for kind in values:
-            runs |= {f"pre-{kind}-{number}": ("", "") for number in set(clusters)}
-            runs |= {f"s{seed}-{kind}": ("", f"pre-{kind}-{number}") for seed, number in enumerate(clusters)}
-            names = [f"s{seed}-{kind}" for seed in range(4)]
-            cells[kind] = dict(runs=names, system="dense", metric="RR", dataset="reqa", split="pair")
-        config, folder = make_study(**runs), tmp_path / str(n)
-        for run in config.runs.values():
-            run.stages = ("train", "evaluate")
-        claims = [dict(text="weak beats short", better=cells["weak"], worse=cells["short"])]
-        config.report = ConfigDict(dict(title="S", preamble=[], tables=[], plots=[], claims=claims))
-        for kind, numbers in values.items():
-            for seed, value in enumerate(numbers):
-                (folder / f"s{seed}-{kind}").mkdir(parents=True)
-                row = dict(system="dense", metric="RR", dataset="reqa", split="pair", value=value)
-                (folder / f"s{seed}-{kind}" / "results.json").write_text(json.dumps([row]))
-        study.write_report(config, folder, set(config.runs))
-        (line,) = [line for line in (folder / "study.md").read_text().splitlines() if line.startswith("| weak beats")]
-        assert line.endswith(f"| {outcome} |") and f"| {n} |" in line
-
-
-def test_refreshed_and_fixed_negatives_differ_by_the_refresh_alone():
-    runs = seed_encoder.get_config("local").runs
-    fixed, refreshed = (runs[seed_encoder.run_name("weak", "100", kind, 1)].to_dict() for kind in ("fixed", "ance"))
-    assert refreshed["mine"].pop("refresh_every") > 0 == fixed["mine"].pop("refresh_every")
-    assert fixed == refreshed and fixed["data"]["negatives"] == 1
-    assert fixed["train"]["loss"] == "two_way_nll" and fixed["train"]["init_from"] == "s1-100-weak-bm25"

@@ -103,19 +103,6 @@ def test_same_seed_same_batches_and_another_seed_others(corpus, tmp_path):
     assert equal(rest, take(again, 3))
 
 
-def test_every_lane_draws_by_a_seed_of_its_own(corpus, monkeypatch):
-    seeds, real = [], seqio.get_dataset
-
-    def record(*args, seed, **kwargs):
-        seeds.append(seed)
-        return real(*args, seed=seed, **kwargs)
-
-    monkeypatch.setattr(seqio, "get_dataset", record)
-    for seed in range(2):
-        batches(corpus, register(corpus, ict=1.0), seed=seed)
-    assert len(set(seeds)) == 8 and all(0 <= seed < 2**31 for seed in seeds)
-
-
 def test_every_task_of_a_mixture_draws_by_a_seed_of_its_own(corpus, monkeypatch):
     seeds, real = [], seqio.Task.get_dataset
 
@@ -232,19 +219,6 @@ def test_a_position_of_other_lanes_is_refused(corpus, tmp_path):
         batches(corpus, name, lanes=4).restore(tmp_path)
 
 
-def test_a_position_of_tasks_that_had_one_seed_is_refused(corpus, tmp_path):
-    """Such a position has no mark. That of a single task never had one, and goes on."""
-    for rates, refused in (({"ict": 1.0, "bfs": 1.0}, True), ({"ict": 1.0}, False)):
-        name, folder = register(corpus, **rates), tmp_path / str(refused)
-        folder.mkdir()
-        batches(corpus, name, lanes=2).save(folder)
-        for path in folder.glob("lane-*"):
-            path.rename(folder / path.name.replace("-seeds", ""))
-        message = "older version, in which all tasks drew by one seed; delete the checkpoints and train again"
-        with pytest.raises(UserError, match=message) if refused else contextlib.nullcontext():
-            batches(corpus, name, lanes=2).restore(folder)
-
-
 @pytest.mark.parametrize("rates", [{"bfs": 1.0}, {"ict": 1e-9, "bfs": 1.0}])
 def test_every_epoch_draws_every_passage_once_with_another_sentence(corpus, rates):
     """Also where a task begins in the middle of a file, since another begins at its start."""
@@ -289,30 +263,6 @@ def test_wlp_asks_for_the_passage_with_the_lead_of_the_page_it_links_to(corpus):
             for i in range(len(leads[n].lengths))
         }
         assert query in sentences
-
-
-def test_a_task_without_examples_is_refused(corpus):
-    folder, vocabulary, statistics = corpus
-    without = {"tasks": statistics["tasks"] | {"wlp": {"pairs": 0}}}
-    with pytest.raises(UserError, match=r"task 'wlp' has no example: the corpus has none.*rates\.wlp=0"):
-        register_tasks((folder, vocabulary, without), {"ict": 1.0, "wlp": 1.0})
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"batch_size": 18}, r"multiple of config\.data\.lanes"),
-        ({"batch_size": 12}, "number of devices"),
-    ],
-)
-def test_sizes_that_do_not_divide(corpus, arguments, message):
-    with pytest.raises(UserError, match=message):
-        batches(corpus, register(corpus, ict=1.0), **arguments)
-
-
-def test_packing_needs_a_lane_for_every_device(corpus):
-    with pytest.raises(UserError, match=r"data\.lanes=4 must be a multiple of the number of devices, 8, to pack texts"):
-        batches(corpus, register(corpus, ict=1.0), packing=PACKING)
 
 
 @pytest.mark.parametrize(
@@ -520,11 +470,6 @@ def test_queries_with_fewer_negatives_than_are_drawn_are_counted(corpus, hard, c
     assert "fewer" not in caplog.text
 
 
-def test_without_negatives_every_record_is_used(corpus, hard):
-    counts = collections.Counter(documents[0] for _, documents, *_ in drawn(corpus, hard[0], negatives=0))
-    assert counts.total() == 10 and counts["the ant"] == 2
-
-
 def test_only_the_first_positives_are_trained_on(corpus, hard, tmp_path):
     statistics = pair_shards.write_pairs(hard[1], corpus[1], tmp_path, 2, positives=1)
     assert (statistics["pairs"], statistics["positives left out"]) == (9, 1)
@@ -568,16 +513,6 @@ def test_other_tasks_beside_labelled_pairs_know_of_their_own_positive_alone(corp
     batch = labelled_batch(corpus, tmp_path, {"ict": 1.0, "pairs": 1.0}, 4, batch_size=16, lanes=2)
     own = (batch["positive_ids"] == batch["document_id"]).all(axis=1)
     assert 0 < own.sum() < 16
-
-
-def test_what_is_left_out_of_the_positives_is_said_at_the_start_of_training(corpus, tmp_path, caplog):
-    pair_shards.write_pairs(KNOWN, corpus[1], tmp_path, 2, positives=1)
-    register_tasks(corpus, {"pairs": 1.0}, labelled=tmp_path)
-    assert "3 of 6 positives (50 %) are not trained on, as config.pairs.positives asks for" in caplog.text
-    caplog.clear()
-    pair_shards.write_pairs(KNOWN, corpus[1], tmp_path, 2)
-    register_tasks(corpus, {"pairs": 1.0}, labelled=tmp_path)
-    assert "not trained on" not in caplog.text
 
 
 def test_no_example_is_left(corpus, tmp_path):

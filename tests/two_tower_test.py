@@ -116,12 +116,6 @@ def test_queries_and_documents_of_a_tied_model_are_dropped_out_apart():
     np.testing.assert_array_equal(queries(model, text(), key), queries(model, text(), key))
 
 
-def test_the_seed_gives_the_parameters():
-    first, again, other = (nnx.state(two_tower.create(CONFIG, seed)) for seed in (0, 0, 1))
-    assert same_parameters(first, again)
-    assert not same_parameters(first, other)
-
-
 def test_every_parameter_is_a_param_and_learns():
     """Nothing but parameters is in the state, so `nnx.split(model, nnx.Param)` leaves nothing over."""
     model = two_tower.create(CONFIG, seed=0)

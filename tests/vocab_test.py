@@ -125,13 +125,6 @@ def test_damaged_vocabularies(tmp_path, content, message):
         WordPiece.load(path)
 
 
-def test_missing_file_and_empty_corpus(tmp_path):
-    with pytest.raises(UserError, match="No such file"):
-        WordPiece.load(tmp_path / "none.txt")
-    with pytest.raises(UserError, match="holds no word"):
-        WordPiece.train([" ", ""], 80)
-
-
 JAPANESE = ["ベルリンの壁が崩れた", "ガラスの橋とパンの店", "ベルリンでパンを食べた"] * 3
 
 
@@ -162,14 +155,10 @@ def test_an_exported_tokenizer_keeps_the_same_accents(tmp_path):
     [
         ("Ärger über Σίσυφος и ёлка", True),
         ("أين הבַּיִת café", True),
-        ("漢字の北京", True),
         ("ガラス", False),
         ("हिंदी", False),
-        ("ภาษาไทยที่", False),
-        ("한국어", False),
         ("a" * 995 + "ガ" * 5, True),
         ("a" * 994 + "ガ" * 6, False),
-        ("12 345 .", True),
     ],
 )
 def test_where_accents_can_be_stripped(text, stripped):

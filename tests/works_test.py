@@ -13,13 +13,11 @@ from conftest import REPOSITORY
 from ml_collections import ConfigDict
 from support import toy_corpus
 
-from benchmarks import articles, pairs, run, worker, works
+from benchmarks import pairs, run, worker, works
 from benchmarks.config import get_config
-from benchmarks.contest import System
-from benchmarks.ours import loss, training
+from benchmarks.ours import loss
 from benchmarks.works import Sizes
 from retrieval.cli import command_line
-from retrieval.data.corpora.articles import Article, Paragraph, Redirect, Section, to_json
 from retrieval.errors import UserError
 from retrieval.pipeline import runner
 from retrieval.recipes.recipe import recipe_of
@@ -163,33 +161,6 @@ def test_ours_run(made, name):
             assert row and all(value >= 0 for value in row.values())
 
 
-@pytest.mark.long
-def test_works_of_an_accelerator(made, monkeypatch):
-    *ours, _, _, peak = works.accelerator(made, SIZES).systems
-    with pytest.raises(worker.MissingError, match="no accelerator"):
-        turn(ours[0])
-    with pytest.raises(
-        worker.MissingError, match=r'no accelerator: pip install "jax\[cuda12\]==.*benchmarks/README\.md'
-    ):
-        turn(peak)
-
-    monkeypatch.setattr(training, "check_accelerator", lambda: None)
-    rows = [turn(system) for system in ours]
-    # What is counted are useful operations: as many, whatever is computed a second time.
-    operations = [row["TFLOP/s"] / row["pairs/s"] for row in rows]
-    np.testing.assert_allclose(operations, operations[0], rtol=1e-6)
-    assert turn(System(peak.name, peak.module, dict(size=64, products=2)))["TFLOP/s"] > 0
-
-    def full(*_):
-        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
-
-    monkeypatch.setattr(training.jax, "device_put", full)
-    step = object.__new__(training.TrainStep)
-    step._mesh = training.one_device()
-    with pytest.raises(worker.MissingError, match="not enough memory"):
-        step({})
-
-
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
@@ -219,11 +190,3 @@ def test_results_of_earlier_calls_are_kept(tmp_path):
     written = json.loads((tmp_path / "results.json").read_text())
     assert list(written)[2:] == ["accelerator, H100", "accelerator, H200", "accelerator"]
     assert written["accelerator, H200"]["title"] == "on H200"
-
-
-def test_the_text_of_articles(tmp_path):
-    section = Section("", 1, (Paragraph("Caf\u00e9.", ()), Paragraph("Two.", ())))
-    lines = [to_json(Article("1", "T", (section, Section("Empty", 2, ())))), to_json(Redirect("A", "T"))]
-    (tmp_path / "articles.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    assert list(articles.sections([tmp_path / "articles.jsonl"])) == [["Caf\u00e9.", "Two."]]
-    assert articles.megabytes([tmp_path / "articles.jsonl"]) == 10 / 1e6
