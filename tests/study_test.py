@@ -13,11 +13,13 @@ from ml_collections import ConfigDict
 from support import toy_corpus
 
 from configs import bm25
-from configs.studies import pretraining_tasks, seed_encoder
+from configs.studies import pretraining_tasks, repbert, seed_encoder
 from retrieval import study
 from retrieval.data.corpora import tfds_source
 from retrieval.errors import UserError
 from retrieval.pipeline.records import made_from, read_record, write_record
+from retrieval.studies.claims import Cell
+from retrieval.studies.study_results import Results
 
 # Stands for retrieval.main: writes down that it ran, and fails where the config says so.
 WORKER = """
@@ -324,6 +326,29 @@ def test_the_studys_runs_and_its_report_agree(module, size, tmp_path):
     report = json.loads((tmp_path / "study.json").read_text())
     assert {name for cell in report for name in cell["runs"]} <= set(table)
     assert {need for entry in table.values() for need in entry.needs} <= set(table)
+
+
+def test_repberts_study_and_its_report_agree(tmp_path):
+    config = repbert.get_config("local")
+    config.corpus, config.sets, lists = "passages.jsonl", "pool", tmp_path / "x.trec"
+    lists.touch()
+    for name, systems in (("dev", repbert.DEV), ("dl", repbert.DL)):
+        config[f"{name}_judgements"] = "queries.tsv,qrels.tsv"
+        config[f"{name}_runs"] = tuple(f"{system}={lists}" for system in systems)
+    table = study.read_table(config, tmp_path)
+    study.check_table(table)
+    study.write_report(config, tmp_path, ())
+    report = json.loads((tmp_path / "study.json").read_text())
+    assert {name for cell in report for name in cell["runs"]} <= set(table)
+    assert table["reranker-dense-2"].needs == ("repbert-2", "ict-2")
+
+
+def test_a_study_shows_consistency_factors(tmp_path):
+    (tmp_path / "run" / "stages").mkdir(parents=True)
+    factors = {"set": "pool", "system": "dense", "trained on": "bm25", "factors": {"5": 0.25, "10": 0.125}}
+    (tmp_path / "run" / "stages" / "rerank.json").write_text(json.dumps({"details": {"consistency": [factors]}}))
+    cell = Cell(("run",), "dense", "consistency with bm25@10", "pool", "test")
+    assert Results(tmp_path, ["run"]).measure(cell).mean == 12.5
 
 
 def test_a_model_that_cannot_start_from_the_one_it_names_is_noticed_before_any_run():

@@ -181,10 +181,15 @@ def _difference(a: float | None, b: float | None) -> float | None:
 
 
 def _read(folder: Path) -> dict[tuple, tuple[str, float]]:
-    """(system, dataset, split, metric) -> where it stands, and the fraction; of results, training and similarity."""
+    """(system, dataset, split, metric) -> where it stands, and the fraction; of all that a run measured."""
     values = {}
     results = (_results(place / result_files.NAME) for place in result_files.folders(folder))
-    for at, key, value in itertools.chain(*results, _validations(folder), _similarities(folder / "similarity.json")):
+    others = (
+        _validations(folder),
+        _similarities(folder / "similarity.json"),
+        _consistency(folder / "stages/rerank.json"),
+    )
+    for at, key, value in itertools.chain(*results, *others):
         if values.setdefault(key, (at, value))[1] != value:
             raise UserError(f"{at}: {value} is a second value of {', '.join(key)}; remove one")
     return values
@@ -213,6 +218,14 @@ def _similarities(path: Path) -> Iterator[tuple[str, tuple, float]]:
     for system, by_length in (read_json(path) if path.is_file() else {}).items():
         for length, value in by_length.items():
             yield str(path), (system, "corpus", f"{length} tokens", COSINE), value
+
+
+def _consistency(path: Path) -> Iterator[tuple[str, tuple, float]]:
+    """The consistency factors of reranked lists, as ('TAS-B', SET, 'test', 'consistency with BM25@10')."""
+    record = read_json(path) if path.is_file() else {}
+    for row in (record.get("details") or {}).get("consistency", ()):
+        for depth, value in row["factors"].items():
+            yield str(path), (row["system"], row["set"], "test", f"consistency with {row['trained on']}@{depth}"), value
 
 
 def _key_and_value(row: Any, at: str) -> tuple[tuple[str, ...], float]:

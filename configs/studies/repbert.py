@@ -1,0 +1,289 @@
+"""The study of Zhan et al. 2020 (RepBERT): a first stage, rerankers by depth, consistency factors and fusion.
+
+    python -m retrieval.study --config=configs/studies/repbert.py:local --workdir=runs/repbert_study \\
+        --config.corpus=POOL/corpus.jsonl --config.sets=POOL --config.pool=POOL_NAME \\
+        --config.dev_judgements=queries.tsv,qrels.tsv \\
+        --config.dev_runs="('bm25=run.bm25.tsv', 'monobert=run.monobert.tsv', 'monot5=run.monot5.tsv')" \\
+        --config.dl_judgements=topics.tsv,qrels.txt --config.dl_runs="('BM25=BM25.trec', 'TAS-B=TASB.trec', …)"
+
+The runs `published-*` read other people's lists and train nothing: `--only='published-*'` takes a minute. The lists of
+DL 2019 are named BM25, BM25+RM3, TAS-B, ADA2, RepLLaMA and SPLADE++. In the others a share of the questions of the BEIR
+folder `config.pool` is trained on and the rest is the test; further folders of `config.sets` are tests as a whole.
+
+A seed draws the pre-training, the division of the questions, and the order of the batches.
+"""
+
+import functools
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from retrieval.configs import ict, monobert, run_files
+from retrieval.configs import repbert as towers
+from retrieval.configs.studies import argument, parts, zhan_2020
+
+SEEDS = (0, 1, 2)
+RATIO = 1722 / 2222  # 500 of the pool's questions are the test
+METRICS = ("RR@10", "R@1000", "nDCG@10")
+DEV = ("bm25", "monobert", "monot5")
+DL = ("BM25", "BM25+RM3", "TAS-B", "ADA2", "RepLLaMA", "SPLADE++")
+DL_DEPTHS = (5, 10, 50, 100)  # the lists have 100 results
+DEPTHS = (5, 10, 50, 100)  # of our own rerankers; 1,000 of 500 questions would take 2 cores more than an hour each
+METHODS = ("interleave", "reciprocal_rank", "weighted_sum")
+
+
+def get_config(size: str = "local") -> ConfigDict:
+    """The table of runs, and what is reported of them. 'local' is the only size."""
+    argument.read(size, ("local",), ("pool",))
+    config = ConfigDict()
+    config.corpus = ""  # documents to pre-train on, separated by commas
+    config.vocab = ""  # empty trains one on the corpus
+    config.sets = ""  # BEIR folders, separated by commas
+    config.pool = "pool"  # the one of them whose questions are divided
+    config.dev_judgements, config.dl_judgements = "", ""  # queries and judgements of the published lists
+    config.dev_runs, config.dl_runs = (), ()  # the lists: NAME=FILE
+    config.parallel = 1  # runs at a time
+    config.runs = ConfigDict(_published(config) | _trained(config))
+    config.report = ConfigDict(_report())
+    return config
+
+
+def _published(study: ConfigDict) -> dict[str, ConfigDict]:
+    """Lists of other people's systems: metrics, depths, consistency and fusion."""
+    dev, dl = (_of_lists(study, name) for name in ("dev", "dl"))
+    dev.fuse.systems, dev.fuse.pairs = DEV, True
+    dev.rerank.update(model="monobert", systems=("bm25",), depths=zhan_2020.DEPTHS, trained_on=("bm25",))
+    dl.evaluate.update(depth=100, metrics=("RR@10", "R@100", "nDCG@10"))
+    dl.fuse.systems, dl.fuse.pairs = ("BM25", "TAS-B"), True
+    dl.rerank.update(model="SPLADE++", systems=DL, depths=DL_DEPTHS, trained_on=("BM25",), measures=("nDCG@10",))
+    return {"published-dev": dev, "published-dl": dl}
+
+
+def _of_lists(study: ConfigDict, name: str) -> ConfigDict:
+    config = run_files.get_config("local")
+    config.stages = ("sets", "evaluate", "rerank", "report")
+    config.sets.judgements = study.get_ref(f"{name}_judgements")
+    config.runs.files = study.get_ref(f"{name}_runs")
+    return config
+
+
+def _trained(study: ConfigDict) -> dict[str, ConfigDict]:
+    runs = {"corpus": _prepare(study)}
+    for seed in SEEDS:
+        of_seed = {
+            f"questions-{seed}": _questions(study, seed),
+            f"ict-{seed}": _pretrain(),
+            f"repbert-{seed}": _repbert(seed),
+            f"reranker-bm25-{seed}": _reranker(seed),
+            f"reranker-dense-{seed}": _reranker_of_dense(study, seed),
+        }
+        for config in of_seed.values():
+            config.seed = seed
+        runs |= of_seed
+    return runs
+
+
+def _prepare(study: ConfigDict) -> ConfigDict:
+    config = ict.get_config("local")
+    config.stages = ("prepare",)
+    config.corpus, config.vocab = study.get_ref("corpus"), study.get_ref("vocab")
+    config.prepare.update(held_out=0.0, vocab_size=8000, least_passage=8, shortest_paragraph=16)
+    return config
+
+
+def _pretrain() -> ConfigDict:
+    """ICT by cosines, of the towers that RepBERT has."""
+    config = ict.get_config("local")
+    config.stages, config.base = ("train",), "corpus"
+    config.model.update(embed_dim=0, pooling="mean", tied=True, token_types="sides")
+    config.train.update(steps=1500, batch_size=128, learning_rate=1e-3)
+    return config
+
+
+def _questions(study: ConfigDict, seed: int) -> ConfigDict:
+    """The questions divided, BM25 on those of the test, and its negatives for the others."""
+    config = _divided(towers.get_config("local"), study, seed)
+    config.stages, config.base = ("sets", "index", "mine", "pairs", "evaluate", "report"), "corpus"
+    return config
+
+
+def _divided(config: ConfigDict, study: ConfigDict, seed: int) -> ConfigDict:
+    config.sets.beir, config.split.set = study.get_ref("sets"), study.get_ref("pool")
+    config.split.update(ratio=RATIO, seed=seed)
+    config.index.update(bm25_k1=0.82, bm25_b=0.68, bm25_also=(0.9, 0.4), bm25_stemmer="english", dense="exact")
+    config.evaluate.update(depth=1000, metrics=METRICS)
+    return config
+
+
+def _repbert(seed: int) -> ConfigDict:
+    config = towers.get_config("local")
+    config.stages, config.base = ("train", "encode", "evaluate", "report"), f"questions-{seed}"
+    config.train.update(init_from=f"ict-{seed}", steps=600, learning_rate=1e-4)
+    config.loop.update(checkpoint_every=200, validate_every=200)
+    config.evaluate.update(depth=1000, metrics=METRICS)
+    config.fuse.update(systems=("bm25", "dense"), pairs=True)
+    return config
+
+
+def _reranker(seed: int) -> ConfigDict:
+    """Learns from BM25's negatives, and reranks BM25's list and RepBERT's."""
+    config = monobert.get_config("local")
+    config.stages, config.base = ("train", "rerank", "report"), f"repbert-{seed}"
+    config.data.update(query_length=22, document_length=96)
+    config.train.init_from = f"ict-{seed}"
+    config.evaluate.metrics = METRICS
+    config.rerank.update(systems=("bm25", "dense"), depths=DEPTHS)
+    return config
+
+
+def _reranker_of_dense(study: ConfigDict, seed: int) -> ConfigDict:
+    """The same with RepBERT's negatives, which the paper proposes (section 4.4)."""
+    config = _divided(_reranker(seed), study, seed)
+    config.stages = ("mine", "pairs", "train", "rerank", "report")
+    config.mine.system = "exact"
+    config.rerank.trained_on = ("dense",)
+    return config
+
+
+def _cell(runs: list[str], system: str, metric: str, dataset: str = "pool") -> dict[str, Any]:
+    return dict(runs=runs, system=system, metric=metric, dataset=dataset, split="test")
+
+
+def _of_seeds(name: str) -> list[str]:
+    return [f"{name}-{seed}" for seed in SEEDS]
+
+
+def _list(name: str, system: str, metric: str) -> dict[str, Any]:
+    return _cell([f"published-{name}"], system, metric, "judgements")
+
+
+def _report() -> dict[str, Any]:
+    return {
+        "title": "RepBERT (Zhan et al. 2020): first stages, rerankers, consistency, fusion",
+        "preamble": [
+            "Published lists are of 105 dev queries of MS MARCO and of TREC DL 2019. The paper has 6,980 dev queries, "
+            "so its numbers in brackets stand beside other questions.",
+            "RepBERT above BM25 is not to be expected here: its encoder saw no large pre-training.",
+        ],
+        "tables": [_first_stages(), _depths(), _published_depths(), _consistency(), *_fusions()],
+        "plots": [_plot_of_depths(), _plot_of_consistency()],
+        "claims": _claims(),
+    }
+
+
+def _first_stages() -> dict[str, Any]:
+    rows = [
+        parts.row([label], [_cell(_of_seeds(name), system, metric) for metric in METRICS], zhan_2020.TABLE_1[paper])
+        for label, name, system, paper in (
+            ("BM25, k1 0.82, b 0.68", "questions", "bm25", "BM25"),
+            ("BM25, k1 0.9, b 0.4", "questions", "bm25 k1=0.9 b=0.4", "BM25"),
+            ("RepBERT", "repbert", "dense", "RepBERT"),
+        )
+    ]
+    return dict(title="Table 1: first stages", header=["system", *METRICS], rows=rows)
+
+
+def _depths() -> dict[str, Any]:
+    rows = []
+    for system, paper in (("bm25", "BM25"), ("dense", "RepBERT")):
+        for name in ("reranker-bm25", "reranker-dense"):
+            cells = [_cell(_of_seeds(name), f"{system}+rerank@{depth}", "RR@10") for depth in DEPTHS]
+            numbers = zhan_2020.TABLE_2[paper][:3] if name == "reranker-bm25" else ()
+            rows.append(parts.row([paper, name.partition("-")[2]], cells, numbers))
+    header = ["list", "negatives of", *(f"first {depth}" for depth in DEPTHS)]
+    return dict(title="Table 2: RR@10 of our rerankers by depth", header=header, rows=rows)
+
+
+def _published_depths() -> dict[str, Any]:
+    cells = [_list("dev", f"bm25+rerank@{depth}", "RR@10") for depth in zhan_2020.DEPTHS]
+    header = ["list", *(f"first {depth}" for depth in zhan_2020.DEPTHS)]
+    rows = [parts.row(["BM25, by monoBERT"], cells, zhan_2020.TABLE_2["BM25"])]
+    return dict(title="Table 2: RR@10 of published lists by depth", header=header, rows=rows)
+
+
+def _factor(system: str, depth: int) -> dict[str, Any]:
+    return _list("dl", system, f"consistency with BM25@{depth}")
+
+
+def _consistency() -> dict[str, Any]:
+    rows = [parts.row([name], [_factor(name, depth) for depth in DL_DEPTHS]) for name in DL]
+    header = ["system", *(f"first {depth}" for depth in DL_DEPTHS)]
+    notes = "The share of a list that is in BM25's first 100 (equation 5). The paper gives no numbers, only a plot."
+    return dict(title="Figure 2: consistency factors on DL 2019", header=header, rows=rows, notes=notes)
+
+
+def _fusions() -> list[dict[str, Any]]:
+    ours = [
+        parts.row([label], [_cell(_of_seeds("repbert"), system, metric) for metric in METRICS], paper)
+        for label, system, paper in (
+            ("BM25", "bm25", zhan_2020.FUSED["BM25", ""]),
+            ("RepBERT", "dense", zhan_2020.FUSED["RepBERT", ""]),
+            ("BM25, RepBERT interleaved", "interleave(bm25+dense)", zhan_2020.FUSED["BM25", "RepBERT"]),
+            ("RepBERT, BM25 interleaved", "interleave(dense+bm25)", zhan_2020.FUSED["RepBERT", "BM25"]),
+            ("reciprocal rank", "reciprocal_rank(bm25+dense)", ()),
+            ("weighted sum", "weighted_sum(bm25+dense)", ()),
+        )
+    ]
+    dev = [parts.row([name], [_list("dev", name, metric) for metric in METRICS]) for name in _fused(DEV)]
+    names, metrics = _fused(("BM25", "TAS-B")), ("RR@10", "R@100", "nDCG@10")
+    dl = [parts.row([name], [_list("dl", name, metric) for metric in metrics]) for name in names]
+    return [
+        dict(title="Tables 3 and 4: fusion", header=["system", *METRICS], rows=ours),
+        dict(title="Fusion of published lists, dev", header=["system", *METRICS], rows=dev),
+        dict(title="Fusion of published lists, DL 2019", header=["system", *metrics], rows=dl),
+    ]
+
+
+def _fused(systems: tuple[str, ...]) -> list[str]:
+    """The systems, and what every two of them are fused to. Only interleaving depends on which is first."""
+    pairs = [(a, b) for a in systems for b in systems if a != b]
+    once = [pair for pair in pairs if systems.index(pair[0]) < systems.index(pair[1])]
+    return [
+        *systems,
+        *(f"{method}({a}+{b})" for method in METHODS for a, b in (pairs if method == "interleave" else once)),
+    ]
+
+
+def _plot_of_depths() -> dict[str, Any]:
+    points = [[depth, _list("dev", f"bm25+rerank@{depth}", "RR@10")] for depth in zhan_2020.DEPTHS]
+    lines = [dict(label="BM25, by monoBERT (published)", points=points)]
+    for system in ("bm25", "dense"):
+        for name in ("reranker-bm25", "reranker-dense"):
+            points = [[depth, _cell(_of_seeds(name), f"{system}+rerank@{depth}", "RR@10")] for depth in DEPTHS]
+            lines.append(dict(label=f"{system}, negatives of {name.partition('-')[2]}", points=points))
+    return dict(title="Figure 1: RR@10 by depth", x="depth", y="RR@10, %", lines=lines, log_x=True)
+
+
+def _plot_of_consistency() -> dict[str, Any]:
+    lines = [dict(label=name, points=[[depth, _factor(name, depth)] for depth in DL_DEPTHS]) for name in DL]
+    return dict(title="Figure 2: consistency by depth", x="depth", y="consistency, %", lines=lines, log_x=True)
+
+
+def _claims() -> list[dict[str, Any]]:
+    bm25, dense = (_cell(_of_seeds("repbert"), system, "RR@10") for system in ("bm25", "dense"))
+    shallow, deep = (_cell(_of_seeds("reranker-bm25"), f"dense+rerank@{n}", "RR@10") for n in (DEPTHS[0], DEPTHS[-1]))
+    own_shallow, own_deep = (dict(cell, runs=_of_seeds("reranker-dense")) for cell in (shallow, deep))
+    fused = _cell(_of_seeds("repbert"), "interleave(dense+bm25)", "RR@10")
+    dev, dl = functools.partial(_list, "dev", metric="RR@10"), functools.partial(_list, "dl", metric="nDCG@10")
+    both = "interleave(TAS-B+BM25)"
+    found, found_by_one = (_list("dl", system, "R@100") for system in (both, "TAS-B"))
+    return [
+        dict(text="published: monoBERT beats BM25", better=dev("monobert"), worse=dev("bm25")),
+        dict(text="published: 1,000 reranked beat 50", better=dev("bm25+rerank@1000"), worse=dev("bm25+rerank@50")),
+        dict(
+            text="published: the weighted sum of monoBERT and monoT5 beats monoBERT",
+            better=dev("weighted_sum(monobert+monot5)"),
+            worse=dev("monobert"),
+        ),
+        dict(text="published: TAS-B and BM25 interleaved beat BM25 (nDCG@10)", better=dl(both), worse=dl("BM25")),
+        dict(text="published: TAS-B and BM25 interleaved beat TAS-B (nDCG@10)", better=dl(both), worse=dl("TAS-B")),
+        dict(text="published: TAS-B and BM25 interleaved beat TAS-B (R@100)", better=found, worse=found_by_one),
+        dict(text="RepBERT beats BM25", better=dense, worse=bm25),
+        dict(text="fused, RepBERT and BM25 beat RepBERT", better=fused, worse=dense),
+        dict(text="fused, RepBERT and BM25 beat BM25", better=fused, worse=bm25),
+        dict(
+            text="the reranker that saw RepBERT's negatives loses less at depth (ours)",
+            better=own_deep | {"over": own_shallow},
+            worse=deep | {"over": shallow},
+        ),
+    ]
