@@ -11,11 +11,12 @@ from retrieval.models.text import Text
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import abstract_model, build_model, recipe_of
 from retrieval.training.candidates import inner_products
-from retrieval.training.loss_kind import LOSSES
+from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, SCORES
 from retrieval.training.objectives.distillation import kl_divergence, margin_mse
 from retrieval.training.objectives.in_batch_softmax import OTHER_POSITIVES, PUSHED, in_batch_softmax
 from retrieval.training.objectives.margins import multi_label_margin, triplet
 from retrieval.training.objectives.own_negatives import multi_negative_nll, two_way_nll
+from retrieval.training.objectives.quadruplets import quadruplet
 from retrieval.training.objectives.relevance import binary_cross_entropy
 
 RANDOM = np.random.default_rng(0)
@@ -53,6 +54,7 @@ OF_TOWERS = {
     "multi_label_margin": lambda q, d, batch: multi_label_margin(
         q, d, batch["document_id"], batch["document_id"][:, :1], margin=2.0
     ),
+    "quadruplet": lambda q, d, batch: quadruplet(q, d, batch, margin=2.0),
     "triplet": lambda q, d, batch: triplet(inner_products(q, d), batch, temperature=0.5, margin=2.0),
     "two_way_nll": lambda q, d, batch: two_way_nll(inner_products(q, d), batch, temperature=0.5),
     "multi_negative_nll": lambda q, d, batch: multi_negative_nll(inner_products(q, d), batch, temperature=0.5),
@@ -62,8 +64,8 @@ OF_TOWERS = {
 }
 
 
-def test_every_loss_but_that_of_classes_is_for_towers():
-    assert LOSSES.keys() - OF_TOWERS.keys() == {"class_cross_entropy"}
+def test_every_loss_of_embeddings_or_scores_is_for_towers():
+    assert {name for name, loss in LOSSES.items() if loss.compares in (EMBEDDINGS, SCORES)} == OF_TOWERS.keys()
 
 
 @pytest.mark.parametrize("name", OF_TOWERS)

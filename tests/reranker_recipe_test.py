@@ -24,7 +24,7 @@ from retrieval.recipes.placement import bind, make_mesh, parameters_of
 from retrieval.recipes.recipe import build_model, recipe_of
 from retrieval.search.encoding import encode_rows
 from retrieval.stage_outputs import Run
-from retrieval.training.collapse import ALIKE, Collapse
+from retrieval.training.collapse import SPREAD, Collapse
 
 GOLDEN = REPOSITORY / "tests" / "golden"
 WORDS = [f"w{number}" for number in range(45)]
@@ -158,12 +158,12 @@ def test_a_score_does_not_depend_on_the_batch_that_it_is_in():
 def test_scores_that_are_all_alike_are_said_and_then_end_the_run(caplog):
     """A fifth of 100 steps after a warm-up of 10; what comes between counts them anew."""
     lines = []
-    watched = Collapse(lambda step, metrics: lines.append(step), steps=100, warmup=10)
+    watched = Collapse(lambda step, metrics: lines.append(step), SPREAD, steps=100, warmup=10)
     with caplog.at_level(logging.WARNING):
         for step in range(0, 30, 5):
-            watched(step, {"spread": ALIKE / 2})
+            watched(step, {"spread": SPREAD.least / 2})
             watched(step, {"validation/RR": 0.1})
-    assert len(caplog.records) == 1 and "step 0: the scores of a query's candidates are all alike" in caplog.text
+    assert len(caplog.records) == 1 and "step 0: the scores of a query's candidates have been all alike" in caplog.text
     watched(30, {"spread": 1.0})
     for step in range(31, 51):
         watched(step, {"spread": 0.0})

@@ -92,6 +92,11 @@ class TwoTower(nnx.Module):
         if document_tower is not None:
             self.document_tower = document_tower
 
+    @property
+    def is_one(self) -> bool:
+        """Whether queries and documents are embedded alike, by one tower."""
+        return self.token_types == "texts" and not hasattr(self, "document_tower")
+
     def encode_queries(self, text: Text, dropout_key: jax.Array | None) -> jax.Array:
         """Embeddings, float32 [B, E]."""
         return self._encode(self.query_tower, text, _fold_in(dropout_key, 0))

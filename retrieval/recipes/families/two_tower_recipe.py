@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from retrieval.arrays import reshape_rows
@@ -23,6 +24,7 @@ from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES, copy_parameters
 from retrieval.stage_outputs import Run
 from retrieval.training.candidates import inner_products
+from retrieval.training.collapse import DISTANCES, Collapse
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, SCORES
 
@@ -46,6 +48,11 @@ class TwoTowerRecipe(PairRecipe):
         _check_embeddings(self.config.model)
         if self.config.train.batch_size == 1 and not self.config.data.negatives:
             raise UserError("config.train.batch_size=1: negatives are the other examples of a batch: take at least 2")
+        if self.loss and self.loss.of_cosines and not self.config.model.normalize:
+            raise UserError(
+                f"config.train.loss={self.config.train.loss} compares cosines, and search ranks by inner products: set "
+                "config.model.normalize=True, which makes the two the same"
+            )
         _check_groups(self.config.train.batch_size, self.config.train.groups, self.config.data.negatives)
 
     def start_from(self, model: nnx.Module, trained: nnx.Module) -> None:
@@ -71,16 +78,28 @@ class TwoTowerRecipe(PairRecipe):
         """Retrieval over a small pool."""
         return validation.make(run, vocabulary, mesh)
 
+    def watched(self, write: Callable[[int, dict[str, float]], None]) -> Callable[[int, dict[str, float]], None]:
+        """As `Recipe.watched`: where a loss tells distances, these must not all become 0."""
+        train = self.config.train
+        if not (self.loss and self.loss.of_cosines):
+            return write
+        return Collapse(write, DISTANCES, train.steps, int(train.warmup_ratio * train.steps))
+
     def objective(self, bound: Callable[[Any], Any]) -> Objective:
         """The loss that the config names, of the embeddings of a batch."""
         loss, chunk_size = self._of_embeddings(), self.config.train.chunk_size
+        of_cosines = self.loss is not None and self.loss.of_cosines
 
         def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
             model = bound(gather(params))
             B, K = batch["document_id"].shape
-            query_BE = embed(model.encode_queries, batch, "query", key, chunk_size)
-            document_RE = embed(model.encode_documents, batch, "document", key, chunk_size)
-            loss_B, metrics = loss(query_BE, reshape_rows(document_RE, B, K, -1), batch)
+            if of_cosines and model.is_one and _alike(batch):
+                query_BE, document_BKE = _embed_together(model, batch, key, chunk_size)
+            else:
+                query_BE = embed(model.encode_queries, batch, "query", key, chunk_size)
+                document_RE = embed(model.encode_documents, batch, "document", key, chunk_size)
+                document_BKE = reshape_rows(document_RE, B, K, -1)
+            loss_B, metrics = loss(query_BE, document_BKE, batch)
             return loss_B, metrics | {"tokens": token_count(batch["query"], B) + token_count(batch["document"], B)}
 
         return of_batch
@@ -92,6 +111,26 @@ class TwoTowerRecipe(PairRecipe):
         if loss.compares == EMBEDDINGS:
             return function
         return lambda query_BE, document_BKE, batch: function(inner_products(query_BE, document_BKE), batch)
+
+
+def _alike(batch: Mapping[str, jax.Array]) -> bool:
+    """Whether queries and documents are rows of the same length."""
+    return batch["document"].ndim == 3 and batch["query"].shape[-1] == batch["document"].shape[-1]
+
+
+def _embed_together(
+    model: TwoTower, batch: Mapping[str, jax.Array], key: jax.Array, chunk_size: int
+) -> tuple[jax.Array, jax.Array]:
+    """Queries [B, E] and their documents [B, K, E] of a model with one tower, in one call of it."""
+    fields = {
+        f"text{part}": jnp.concatenate([batch[f"query{part}"][:, None], batch[f"document{part}"]], axis=1)
+        for part in ("", "_types")
+        if f"query{part}" in batch
+    }
+    B, K = batch["document_id"].shape
+    text_RE = embed(model.encode_queries, {**fields, "document_id": batch["document_id"]}, "text", key, chunk_size)
+    text_BTE = reshape_rows(text_RE, B, 1 + K, -1)
+    return text_BTE[:, 0], text_BTE[:, 1:]
 
 
 def _check_groups(batch_size: int, groups: int, negatives: int) -> None:
