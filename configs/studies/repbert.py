@@ -176,7 +176,7 @@ def _first_stages() -> dict[str, Any]:
         parts.row([label], [_cell(_of_seeds(name), system, metric) for metric in METRICS], zhan_2020.TABLE_1[paper])
         for label, name, system, paper in (
             ("BM25, k1 0.82, b 0.68", "questions", "bm25", "BM25"),
-            ("BM25, k1 0.9, b 0.4", "questions", "bm25 k1=0.9 b=0.4", "BM25"),
+            ("BM25, k1 0.9, b 0.4", "questions", "bm25 (0.9, 0.4)", "BM25"),
             ("RepBERT", "repbert", "dense", "RepBERT"),
         )
     ]
