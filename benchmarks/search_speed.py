@@ -1,7 +1,8 @@
 """The speed of search: exact against FAISS's IndexFlatIP, ScaNN as the tuner sets it against the indexes of FAISS.
 
     python -m benchmarks.search_speed --out=search_speed.json
-    python -m benchmarks.search_speed --out=search_speed.json --sizes= --embeddings=CANDIDATES.npy --queries=QUERIES.npy
+    python -m benchmarks.search_speed --out=search_speed.json --sizes= --embeddings=CANDIDATES.npy \\
+        --query_embeddings=QUERIES.npy
 
 The first compares exact search on random embeddings of `--sizes`. The second compares approximate search, for several
 recalls, on embeddings of one's own (float32, [rows, dimensions]). Half of the queries are for tuning, the other half is
@@ -34,7 +35,9 @@ _SIZES = flags.DEFINE_list(
     "sizes", ["1000000x128", "200000x512"], "Exact search: rows x dimensions of random candidates."
 )
 _EMBEDDINGS = flags.DEFINE_string("embeddings", None, "Approximate search: candidates, an .npy file.")
-_QUERIES = flags.DEFINE_string("queries", None, "Queries of the same dimensions; without, held-out candidates serve.")
+_QUERIES = flags.DEFINE_string(
+    "query_embeddings", None, "Queries of the same dimensions; without, held-out candidates serve."
+)
 _PEERS = flags.DEFINE_list("peers", ["ivf", "ivfpq", "hnsw"], "FAISS indexes for approximate search.")
 _FAISS = flags.DEFINE_bool("faiss", True, "Compare with FAISS; otherwise our own search is measured alone.")
 _ROUNDS = flags.DEFINE_integer("rounds", 5, "How often every search is made; the searches take turns.", lower_bound=1)

@@ -1,10 +1,10 @@
 """The speed of the server: how long one search takes when so many clients ask at once, and how many are answered.
 
-    python -m benchmarks.serving_speed --workdir=runs/quickstart --out=serving_speed.json
+    python -m benchmarks.serving_speed --workdir=runs/quickstart --results=serving_speed.json
 
 Starts `--stage=serve` on the work directory, and asks it the queries of its evaluation sets. The clients are in this
 process, so they share the cores with the server. Each client asks, waits for the answer, and asks again: at once, or
-after `--pause` milliseconds. Prints a table and writes --out.
+after `--pause` milliseconds. Prints a table and writes --results.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from retrieval.cli import command_line
 from retrieval.data.sets import beir
 from retrieval.errors import UserError
 
-_OUT = flags.DEFINE_string("out", None, "The JSON file that is written.")
+_OUT = flags.DEFINE_string("results", None, "The JSON file that is written.")
 _CLIENTS = flags.DEFINE_list("clients", ["1", "8", "32"], "How many clients ask at once, one measurement each.")
 _PAUSE = flags.DEFINE_float("pause", 0, "Milliseconds between an answer and the client's next question.", lower_bound=0)
 _SECONDS = flags.DEFINE_float("seconds", 10, "Of each measurement, after 2 that are not counted.", lower_bound=0.1)

@@ -392,7 +392,8 @@ def test_hosts_that_do_not_come_are_waited_for_again_and_unknown_ones_are_a_mist
 def test_a_stage_that_would_read_a_checkpoint_on_the_first_host_alone_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(hosts, "count", lambda: 2)
     run = Run(ict_bfs_wlp.get_config("local"), tmp_path, tmp_path / "lock")
-    for system, refused in (("bm25", {"similarity", "search"}), ("exact", {"similarity", "search", "mine"})):
+    of_model = {"similarity", "search", "serve"}
+    for system, refused in (("bm25", of_model), ("exact", of_model | {"mine"})):
         run.config.mine.system = system
         for name in STAGES:
             if name in refused:
