@@ -22,12 +22,13 @@ def first_alike(texts: Sequence[str], least: float = LEAST) -> list[int]:
     sets = [shingles(text) for text in texts]
     firsts: list[int] = []
     for place, one in enumerate(sets):
-        before = (first for first in range(place) if firsts[first] == first and _are_alike(one, sets[first], least))
+        before = (first for first in range(place) if firsts[first] == first and are_alike(one, sets[first], least))
         firsts.append(next(before, place))
     return firsts
 
 
-def _are_alike(one: frozenset, other: frozenset, least: float) -> bool:
+def are_alike(one: frozenset, other: frozenset, least: float = LEAST) -> bool:
+    """Whether two sets of runs share so much of what either has."""
     if min(len(one), len(other)) < least * max(len(one), len(other)):
         return False
     shared = len(one & other)

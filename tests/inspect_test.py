@@ -1,0 +1,118 @@
+"""The stage `inspect`: mistakes in texts and labelled examples are counted, told in the log, and written down."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+from conftest import REPOSITORY
+from support import tiny
+from support.tiny import execute, make_run
+
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.errors import UserError
+from retrieval.search import alike, languages, near_duplicates
+from retrieval.stage_outputs import Run
+
+WORDS = [f"word{number}" for number in range(60)]
+TEXT = "the owl sees at night and sleeps by day in the old oak tree of the park"
+RNG = np.random.default_rng(0)
+
+
+def found(run):
+    lines = json.loads((run.folder / "inspect.json").read_text())
+    return {(line["about"], line["what"]): (line["count"], line["of"], line["is_warning"]) for line in lines}
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory):
+    """Four labelled queries, of which one is a test question, and one has a positive among its negatives."""
+    folder = tmp_path_factory.mktemp("labelled")
+    vocabulary = WordPiece([*SPECIAL_TOKENS, *sorted({*TEXT.split(), *WORDS, "where", "is"})])
+    vocabulary.save(folder / "vocab.txt")
+    lines = [
+        {"query": "Where is the  owl", "positives": [TEXT], "negatives": [f"{TEXT} word1", "word2 word3"]},
+        {"query": "where is word4", "positives": ["word4 is here"], "negatives": ["word5"]},
+        {"query": "where is word5 " * 9, "positives": ["word5 " * 80]},
+        {"query": "word6", "positives": [TEXT]},
+    ]
+    (folder / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    test = [{"query": "where is the owl", "positives": [TEXT]}, {"query": "where is word9", "positives": ["word9"]}]
+    (folder / "test.jsonl").write_text("".join(json.dumps(line) + "\n" for line in test))
+    changes = {
+        "vocab": str(folder / "vocab.txt"),
+        "pairs.files": str(folder / "train.jsonl"),
+        "sets.labelled": str(folder / "test.jsonl"),
+        "data.query_length": 16,
+        "data.document_length": 48,
+        "data.lanes": 1,
+        "split.shards": 1,
+        "stages": ("sets", "pairs", "inspect", "train"),
+    }
+    run = Run(tiny.make_config("dpr", **changes), folder / "run", REPOSITORY / "requirements.lock")
+    execute(run, "sets")
+    return run
+
+
+def test_labelled_examples_are_looked_at_before_training(labelled, capsys, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("retrieval"), "propagate", True)
+    execute(labelled, "inspect")
+    seen, said = found(labelled), capsys.readouterr().out
+    likely = "hard negatives nearly the same as a positive of their query: likely no negatives"
+    assert seen["labelled examples", "queries"] == (4, None, False)
+    assert seen["labelled examples", "pairs of a query and a positive"] == (4, None, False)
+    assert seen["labelled examples", likely] == (1, 3, True)
+    assert seen["labelled queries", "cut to 16 tokens"] == (1, 4, True)
+    assert seen["labelled positives", "cut to 48 tokens"] == (1, 4, True)
+    assert seen["labelled positives", "tokens behind the first 48"] == (34, 2 * 19 + 5 + 82, True)
+    assert seen["set test", "queries that are trained on"] == (1, 2, True)
+    assert seen["set test", "relevant passages that are positives of training"] == (1, 2, False)
+    assert f"| labelled examples | {likely} | 1 | 3 | 33.3 | look |" in said
+    assert "inspect: set test: queries that are trained on: 1 of 2" in caplog.text
+
+
+def test_a_corpus_is_looked_at(inputs, tmp_path, capsys):
+    run = make_run("ict_bfs_wlp", inputs, tmp_path / "run")
+    execute(run, "prepare", "sets", "inspect")
+    seen = found(run)
+    statistics = json.loads((run.corpus / "stats.json").read_text())
+    passages = statistics["counts"]["passages"]
+    for task, told in statistics["tasks"].items():
+        assert seen["corpus", f"pairs of {task.upper()}, of {passages:,} passages"][0] == told["pairs"]
+    assert seen["passages", "looked at"] == (passages, None, False)
+    assert seen["passages", "language, guessed by script and stop words: english"][0] > 0.8 * passages
+    assert any(what.startswith("passages without a pair of WLP") for _, what in seen)
+
+
+def test_a_run_without_either_is_told(tmp_path):
+    run = Run(tiny.make_config("bm25", **{"stages": ("sets",), "sets.pydocs": False}), tmp_path / "run", REPOSITORY / "requirements.lock")
+    with pytest.raises(UserError, match="has neither a prepared corpus nor labelled examples"):
+        execute(run, "sets", "inspect")
+
+
+def test_texts_that_are_nearly_the_same_are_found_as_by_comparing_all():
+    texts = [" ".join(RNG.choice(WORDS, 40)) for _ in range(60)]
+    for place in range(0, 60, 3):
+        words = texts[place].split()
+        words[int(RNG.integers(40))] = "other"
+        texts += [" ".join(words), texts[place].upper()]
+    texts += ["", "one", "one"]
+    assert near_duplicates.first_alike(texts) == alike.first_alike(texts)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("this is the text of an owl", "english"),
+        ("das ist der Text von einer Eule und nicht von einem Fuchs", "german"),
+        ("c'est le texte d'une chouette et pas d'un renard dans la forêt", "french"),
+        ("東京は日本の首都である", "japanese"),
+        ("北京是中国的首都", "chinese"),
+        ("столица России", "cyrillic"),
+        ("서울은 한국의 수도", "hangul"),
+        ("zyx wvu", languages.OTHER),
+        ("123 -- 456", languages.OTHER),
+    ],
+)
+def test_languages_are_guessed(text, name):
+    assert languages.language(text) == name
