@@ -85,7 +85,11 @@ def test_a_corpus_is_looked_at(inputs, tmp_path, capsys):
 
 
 def test_a_run_without_either_is_told(tmp_path):
-    run = Run(tiny.make_config("bm25", **{"stages": ("sets",), "sets.pydocs": False}), tmp_path / "run", REPOSITORY / "requirements.lock")
+    run = Run(
+        tiny.make_config("bm25", **{"stages": ("sets",), "sets.pydocs": False}),
+        tmp_path / "run",
+        REPOSITORY / "requirements.lock",
+    )
     with pytest.raises(UserError, match="has neither a prepared corpus nor labelled examples"):
         execute(run, "sets", "inspect")
 

@@ -213,7 +213,7 @@ STAGES.register(
         uses=("inspect", "seed", "data", "pairs", "split"),
         needs=("prepare", "sets"),
         wants=("mine", "pairs"),
-        inputs=lambda run: [*labelled_groups.inputs(run), *run.vocabulary_inputs()],
+        inputs=lambda run: [*labelled_groups.inputs(run.config), *run.vocabulary_inputs()],
         leaves=(_NAME,),
         always=True,
     ),
