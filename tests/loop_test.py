@@ -19,6 +19,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from retrieval import files
 from retrieval.errors import UserError
 from retrieval.runtime import hosts
 from retrieval.runtime.hosts import PreemptedError
@@ -255,26 +256,40 @@ def no_file_above(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_failed_save_ends_the_run_within_a_step(tmp_path, monkeypatch):
+def test_a_full_disk_ends_the_run_and_spoils_no_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(loop.tqdm, "trange", lambda first, last, **_: range(first, last))  # the limit is on stderr too
     whole, _ = run(tmp_path / "whole", 20)
-    folder, steps, save = tmp_path / "checkpoints", [], Checkpointer.save
+    folder = tmp_path / "checkpoints"
+    run(folder, 20, stop=5)
+    with no_file_above(100), contextlib.suppress(OSError):
+        (tmp_path / "large").write_bytes(bytes(1000))
+        pytest.skip("this system does not limit the size of files")
+    with no_file_above(100), pytest.raises(UserError, match=r"checkpoints: a checkpoint cannot be written \(.*large"):
+        run(folder, 20)
+    assert Checkpointer(folder).latest_step() == 5
+    # Elsewhere: the process that failed has not ended here, and a thread of Orbax may still clear up step 10.
+    shutil.copytree(folder, tmp_path / "copy", ignore=shutil.ignore_patterns("*.orbax-checkpoint-tmp"))
+    jax.tree.map(np.testing.assert_array_equal, whole, run(tmp_path / "copy", 20)[0])
+
+
+def test_a_failed_save_ends_the_run_within_a_step(tmp_path, monkeypatch):
+    run(tmp_path, 20, stop=5)
+    steps, save = [], Checkpointer.save
 
     def save_and_look(self, *of_step):
         save(self, *of_step)
         while self._manager.is_saving_in_progress():
             time.sleep(0.01)
 
-    run(folder, 20, stop=5)
+    def fail(*_, **__):  # in the thread that saves
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
     monkeypatch.setattr(Checkpointer, "save", save_and_look)
-    # The arrays are too large for it, what the thread of the steps writes itself is not.
-    with no_file_above(1000), pytest.raises(UserError, match=r"checkpoints: a checkpoint cannot be written \(.*large"):
-        run(folder, 20, stops_at=steps.append)
+    monkeypatch.setattr(files, "write_manifest", fail)
+    with pytest.raises(UserError, match=rf"a checkpoint cannot be written \(.*{os.strerror(errno.EFBIG)}"):
+        run(tmp_path, 20, stops_at=steps.append)
     assert steps[-1] == 10  # whose save has failed before step 11
-    assert Checkpointer(folder).latest_step() == 5
-    # Elsewhere: the process that failed has not ended here, and a thread of Orbax may still clear up step 10.
-    shutil.copytree(folder, tmp_path / "copy", ignore=shutil.ignore_patterns("*.orbax-checkpoint-tmp"))
-    jax.tree.map(np.testing.assert_array_equal, whole, run(tmp_path / "copy", 20)[0])
+    assert Checkpointer(tmp_path).latest_step() == 5
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EIO])
