@@ -9,6 +9,7 @@ import pytest
 from support.toy_squad import ONE, SQUAD, TWO
 
 from retrieval.data.sets import reqa
+from retrieval.data.sets.set_format import Given
 from retrieval.errors import UserError
 
 ROME, OLD, MAY = "Ann lives in Rome.", "She is old.", "She met Dr. Who in May."
@@ -140,3 +141,25 @@ def test_published_counts(shared_data):
     assert abs(tuples(value) - 98_627) <= 30
     sizes = {query: len(grades) for query, grades in value.qrels["sentence"].items()}
     assert all(sizes[query] >= len(grades) for query, grades in value.qrels["pair"].items())
+
+
+def of_corpus(tiny, folder, *titles):
+    lines = [json.dumps({"_id": str(number), "title": title, "text": "A b."}) for number, title in enumerate(titles)]
+    (folder / "passages-0.jsonl").write_text("\n".join(lines))
+    (value,) = reqa.SquadFiles().read(str(tiny), Given({"sets.known_articles": True}, folder, folder))
+    return value
+
+
+def test_only_articles_of_the_corpus_are_asked_about(tiny, tmp_path, caplog):
+    value = of_corpus(tiny, tmp_path, "Elsewhere", "more")
+    rest = {**SQUAD, "data": [article for article in SQUAD["data"] if article["title"] == "More"]}
+    alone = reqa.read_squad([write(tmp_path / "more.json", rest)])
+    assert (value.queries, value.candidates, value.qrels) == (alone.queries, alone.candidates, alone.qrels)
+    assert "left out 1 of 2 articles, which the corpus does not have" in caplog.text
+    with pytest.raises(UserError, match="not one question with an article that the corpus has"):
+        of_corpus(tiny, tmp_path, "Elsewhere")
+
+
+def test_known_articles_need_a_corpus(tiny):
+    with pytest.raises(UserError, match=r"known_articles=True asks about the articles of the prepared corpus"):
+        reqa.SquadFiles().check(str(tiny), {"sets.known_articles": True}, has_corpus=False)

@@ -8,14 +8,15 @@ import collections
 import dataclasses
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from retrieval import hashing
+from retrieval.config.fields import SWITCH, Field, declare
 from retrieval.data.corpora import sentences, tfds_source
 from retrieval.data.corpora.source_paths import split
-from retrieval.data.sets import beir, text_files
+from retrieval.data.sets import beir, open_domain, text_files
 from retrieval.data.sets.answers import of_texts
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
 from retrieval.errors import UserError
@@ -24,6 +25,13 @@ PAIR = "pair"  # the name of the paper's rule of relevance
 _T = TypeVar("_T")
 _JSON_NAMES = {list: "array", int: "integer", dict: "object", bool: "boolean"}
 _log = logging.getLogger(__name__)
+
+declare(
+    "sets",
+    known_articles=Field(
+        False, SWITCH, "whether sets.reqa asks only about articles that the corpus has too", was=False
+    ),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +50,9 @@ class Paragraph:
     article: str = ""
 
 
-def read_squad(paths: Sequence[Path | str]) -> beir.RetrievalSet:
+def read_squad(
+    paths: Sequence[Path | str], is_asked: Callable[[str], bool] = lambda article: True
+) -> beir.RetrievalSet:
     """The set 'reqa' from the questions of all `paths`: SQuAD v1.1 JSON files (.json or .json.gz), or 'tfds:squad'.
 
     Candidates and queries are those of `build`. All strings are taken as they stand, with their line breaks and outer
@@ -53,14 +63,28 @@ def read_squad(paths: Sequence[Path | str]) -> beir.RetrievalSet:
 
     From TFDS comes the same set as from the files, in another order: TFDS stores its examples shuffled.
 
+    Args:
+      is_asked: whether an article's paragraphs and questions are taken, by its title. The log counts the others.
+
     Raises:
       UserError: a file is missing, not JSON or not SQuAD, or no question is left; with the article and question. As
         `tfds_source.examples`.
     """
-    value = build("reqa", (paragraph for path in paths for paragraph in paragraphs(path)))
+    articles: dict[str, bool] = {}
+
+    def taken() -> Iterator[Paragraph]:
+        for path in paths:
+            for paragraph in paragraphs(path):
+                if articles.setdefault(paragraph.article, is_asked(paragraph.article)):
+                    yield paragraph
+
+    value = build("reqa", taken())
+    if left_out := sum(not taken for taken in articles.values()):
+        _log.warning("ReQA: left out %d of %d articles, which the corpus does not have", left_out, len(articles))
     if not value.queries:
+        needed = "an article that the corpus has" if left_out else "an answer"
         raise UserError(
-            f"{', '.join(map(str, paths)) or 'no SQuAD file'}: not one question with an answer; name a file of SQuAD"
+            f"{', '.join(map(str, paths)) or 'no SQuAD file'}: not one question with {needed}; name a file of SQuAD"
         )
     return value
 
@@ -208,9 +232,22 @@ class SquadFiles(SetFormat):
         '"answers": [{"text": "b", "answer_start": 2}]}]}]}]}'
     )
     tfds = "squad"
+    options = ("sets.known_articles",)
 
     def read(self, value: str, given: Given) -> Iterator[beir.RetrievalSet]:
-        yield read_squad(split(value))
+        if not given.options["sets.known_articles"]:
+            yield read_squad(split(value))
+            return
+        titles = open_domain.corpus_titles(given.corpus, "config.sets.known_articles=True")
+        yield read_squad(split(value), lambda article: open_domain.title_key(article) in titles)
+
+    def check(self, value: str, options: Options, has_corpus: bool) -> None:
+        super().check(value, options, has_corpus)
+        if options["sets.known_articles"] and not has_corpus:
+            raise UserError(
+                "config.sets.known_articles=True asks about the articles of the prepared corpus, and no stage prepares "
+                "one: add 'prepare' to config.stages, or set config.base to a run that has it"
+            )
 
     def preview(self, value: str) -> beir.RetrievalSet | None:
         sources = split(value)
