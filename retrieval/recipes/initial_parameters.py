@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
-from retrieval.config.fields import TEXT, Field, declare
+from retrieval.config.fields import TEXT, Field, declare, whole
 from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
 from retrieval.models import two_tower
@@ -26,7 +26,7 @@ from retrieval.recipes.recipe import Recipe, abstract_model, build_model, recipe
 from retrieval.recipes.towers import build_towers
 from retrieval.runtime import mirror
 from retrieval.stage_outputs import Run
-from retrieval.training import sharding
+from retrieval.training import checkpoint, sharding
 from retrieval.training.loop import TrainState
 
 _log = logging.getLogger(__name__)
@@ -37,6 +37,7 @@ _FIELD = "config.train.init_from"
 declare(
     "train",
     init_from=Field("", TEXT, "work directory of a trained run, or a folder of BERT's weights; or QUERY,DOCUMENT"),
+    init_step=Field(0, whole(0), "step of that run whose parameters are taken; 0: the best one, or the last", was=0),
 )
 
 
@@ -113,6 +114,40 @@ def check_start(run: Run) -> None:
     folder = mirror.local(start)
     check_vocabulary(run, folder, _FIELD)
     check_sizes(run.config, kept_config(folder))
+    if step := run.config.train.init_step:
+        check_kept(step, checkpoint.steps_in(folder / "checkpoints"), folder)
+
+
+def check_step(config: ConfigDict) -> None:
+    """Checks that a step to start from is one of a trained run, and that a run of no steps starts from something.
+
+    Raises:
+      UserError: it is not.
+    """
+    if config.train.init_step and (not config.train.init_from or bert_weights.folders(config)):
+        raise UserError(
+            f"config.train.init_step={config.train.init_step} is a step of a trained run: set config.train.init_from "
+            "to its work directory, or config.train.init_step=0"
+        )
+    if not config.train.steps and not config.train.init_from:
+        raise UserError(
+            "config.train.steps=0 takes the parameters of config.train.init_from as they are, and that names none: set "
+            "it, or raise the steps"
+        )
+
+
+def check_kept(step: int, kept: Collection[int], folder: Path | str) -> None:
+    """Checks that a run keeps the checkpoint of a step.
+
+    Raises:
+      UserError: it does not.
+    """
+    if step not in kept:
+        raise UserError(
+            f"config.train.init_step={step}: {folder} keeps no checkpoint of that step, but of "
+            f"{', '.join(map(str, sorted(kept))) or 'none'}: take one of these, or train with "
+            f"config.loop.keep_steps={step}, in another work directory"
+        )
 
 
 def check_sizes(config: ConfigDict, start: ConfigDict) -> None:
@@ -199,11 +234,12 @@ def initial_state(config: ConfigDict, vocab_size: int, like: TrainState) -> Trai
     return jax.jit(create, out_shardings=shardings)(params)
 
 
-def load_parameters(folder: Path, vocab_size: int, mesh: ConfigDict) -> tuple[ConfigDict, Any]:
-    """The trained model of a work directory (its best validated step, or its last one), and its config.
+def load_parameters(folder: Path, vocab_size: int, mesh: ConfigDict, step: int = 0) -> tuple[ConfigDict, Any]:
+    """The trained model of a work directory, and its config.
 
     Args:
       mesh: how this host's devices share the parameters, whatever the mesh that they were trained on.
+      step: the checkpoint; 0 for its best validated step, or its last one.
 
     Raises:
       UserError: there is no finished checkpoint, or it is of a model with another vocabulary.
@@ -213,7 +249,7 @@ def load_parameters(folder: Path, vocab_size: int, mesh: ConfigDict) -> tuple[Co
     model = abstract_model(config, vocab_size)
     like = train_state.abstract_state(config, model, local_mesh(config))
     checkpointer = train_state.open_checkpoints(folder, config)
-    trained = checkpointer.restore(like, step=checkpointer.best_step()).params
+    trained = checkpointer.restore(like, step=step or checkpointer.best_step()).params
     checkpointer.close()
     return config, bind(model)(trained)
 
@@ -261,7 +297,7 @@ def init_from(model: nnx.Module, config: ConfigDict, vocab_size: int) -> None:
     folder = mirror.local(config.train.init_from)
     if not (folder / "config.json").exists():
         raise UserError(f"config.train.init_from={folder}: not a work directory (no config.json)")
-    _, trained = load_parameters(folder, vocab_size, config.mesh)
+    _, trained = load_parameters(folder, vocab_size, config.mesh, config.train.init_step)
     take_positions(trained, position_count(config))
     try:
         recipe_of(config).start_from(model, trained)

@@ -24,7 +24,8 @@ def open_checkpoints(folder: Path, config: ConfigDict, follower: Follower | None
     best = config.loop.best if config.loop.validate_every else ""
     mine: Any = config.get("mine", {})  # a model to start from may be older than the field
     every = mine.refresh_every if mine.get("refresh_lag") else 0  # what the second process of a refresh reads
-    return Checkpointer(folder / "checkpoints", config.loop.keep_checkpoints, best, every, follower)
+    named = config.loop.get("keep_steps", ())
+    return Checkpointer(folder / "checkpoints", config.loop.keep_checkpoints, best, every, follower, named=named)
 
 
 def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:

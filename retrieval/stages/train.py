@@ -44,9 +44,13 @@ _STEPS = Kind(
     "the first and the last step, such as 10,15, or ()",
     lambda value: isinstance(value, tuple | list) and len(value) in (0, 2) and all(type(item) is int for item in value),
 )
+_KEPT = Kind(
+    "a tuple of steps, such as (1000,2000), or ()",
+    lambda value: isinstance(value, tuple | list) and all(type(step) is int and step > 0 for step in value),
+)
 declare(
     "train",
-    steps=Field(100_000, whole(1), "batches; an update comes every train.accumulation of them"),
+    steps=Field(100_000, whole(0), "batches; an update comes every train.accumulation of them; 0: none"),
     batch_size=Field(8192, whole(1), "examples of a batch, on all devices"),
     accumulation=Field(1, whole(1), "batches whose gradients make one update"),
     chunk_size=Field(0, whole(0), "examples that a tower takes at a time: less memory, more time; 0: all"),
@@ -56,6 +60,7 @@ declare(
     log_every=Field(100, whole(1), "steps between lines of the log"),
     checkpoint_every=Field(1000, whole(1), "steps between checkpoints"),
     keep_checkpoints=Field(2, whole(1), "checkpoints that stay on the disk"),
+    keep_steps=Field((), _KEPT, "further steps whose checkpoints stay, for curves; train.init_step reads one", was=()),
 )
 declare("profile", steps=Field((), _STEPS, "first and last step of a trace for TensorBoard, such as 10,15, or ()"))
 
@@ -153,6 +158,7 @@ def _settings(config: ConfigDict, folder: Path) -> loop.Settings:
         checkpoint_every=config.loop.checkpoint_every,
         validate_every=config.loop.validate_every,
         refresh_every=config.mine.refresh_every,
+        keep_steps=tuple(config.loop.keep_steps),
         bad_batches=folder / BAD_BATCHES,
         trace_steps=_trace_steps(config.profile.steps, config.train.steps),
         trace=folder / "profile",
@@ -263,10 +269,16 @@ def check_steps(config: ConfigDict) -> None:
             "config.train.clip_parts=True clips between the batches of an update: set config.train.clip_norm above 0 "
             "and config.train.accumulation above 1, or config.train.clip_parts=False"
         )
-    if config.train.accumulation > config.train.steps:
+    if 0 < config.train.steps < config.train.accumulation:
         raise UserError(
             f"config.train.accumulation={config.train.accumulation} is more than config.train.steps="
             f"{config.train.steps}, which are batches: nothing would ever be updated; lower it, or raise the steps"
+        )
+    late = [step for step in config.loop.keep_steps if step > config.train.steps]
+    if late:
+        raise UserError(
+            f"config.loop.keep_steps has {late[0]}, after the last step, config.train.steps={config.train.steps}: "
+            "leave it out, or raise the steps"
         )
     _trace_steps(config.profile.steps, config.train.steps)
 
@@ -294,6 +306,7 @@ STAGES.register(
             check_examples,
             check_recipe,
             check_steps,
+            initial_parameters.check_step,
             refresh.check,
             metric_writers.check,
             check_validation,

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -71,6 +71,11 @@ class _DataArgs(ocp.args.CheckpointArgs):
     data: Resumable
 
 
+def steps_in(folder: Path) -> list[int]:
+    """The finished steps of a folder of checkpoints, in their order."""
+    return sorted(int(path.name) for path in folder.glob("*") if path.name.isdecimal())
+
+
 def drop_damaged(folder: Path) -> None:
     """Moves steps whose files are not what was written to `damaged` beside `folder`, down to the newest good one.
 
@@ -84,7 +89,7 @@ def drop_damaged(folder: Path) -> None:
 
 def _drop_damaged(folder: Path) -> None:
     damaged = folder.with_name("damaged")
-    steps = sorted((int(path.name) for path in folder.glob("*") if path.name.isdecimal()), reverse=True)
+    steps = steps_in(folder)[::-1]
     for number, step in enumerate(steps):
         try:
             files.verify_manifest(folder / str(step), "of no use")
@@ -128,12 +133,37 @@ class _NewestMultiple(PreservationPolicy):
         return [saved.step == newest for saved in checkpoints]
 
 
+@dataclasses.dataclass(frozen=True)
+class _Named(PreservationPolicy):
+    """Keeps the steps that are named."""
+
+    steps: Collection[int]
+
+    def should_preserve(
+        self, checkpoints: Sequence[PolicyCheckpointInfo], *, context: PreservationContext
+    ) -> Sequence[bool]:
+        return [saved.step in self.steps for saved in checkpoints]
+
+
 class Checkpointer:
     """Saves in the background; keeps the newest `keep` steps and, by the metric named `best`, the best one."""
 
-    def __init__(self, folder: Path, keep: int = 2, best: str = "", every: int = 0, follower: Follower | None = None):
-        """Keeps also the newest multiple of `every`, unless that is 0; a follower copies what is saved."""
-        policies: list[PreservationPolicy] = [LatestN(keep)]
+    def __init__(
+        self,
+        folder: Path,
+        keep: int = 2,
+        best: str = "",
+        every: int = 0,
+        follower: Follower | None = None,
+        *,
+        named: Collection[int] = (),
+    ):
+        """Keeps also the newest multiple of `every`, unless that is 0, and the `named` steps.
+
+        Args:
+          follower: copies what is saved.
+        """
+        policies: list[PreservationPolicy] = [LatestN(keep), _Named(frozenset(named))]
         if every:
             policies.append(_NewestMultiple(every))
         if best:
@@ -163,7 +193,7 @@ class Checkpointer:
 
     def steps(self) -> list[int]:
         """Every finished step that is there; one that a save under way will delete is, until that is whole."""
-        return sorted(int(path.name) for path in self._folder.glob("*") if path.name.isdecimal())
+        return steps_in(self._folder)
 
     def best_step(self) -> int | None:
         """The step with the highest score, the newest of several; the newest of all where none has one."""

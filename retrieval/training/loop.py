@@ -97,6 +97,7 @@ class Settings:
     Attributes:
       validate_every: 0 for never; a checkpoint is saved with every validation, and after the last step.
       refresh_every: 0 for never; a checkpoint is saved before every refresh.
+      keep_steps: a checkpoint of each is saved.
       max_skipped: so many updates in a row with a loss or gradient that is not finite end the run.
       bad_batches: the folder for the batch that did, one file per host.
       trace_steps: the first and the last step of a trace, written to the folder `trace`; none by default.
@@ -107,6 +108,7 @@ class Settings:
     checkpoint_every: int
     validate_every: int = 0
     refresh_every: int = 0
+    keep_steps: tuple[int, ...] = ()
     max_skipped: int = 10
     bad_batches: Path = Path("bad_batches")
     trace_steps: tuple[int, int] = (0, 0)
@@ -167,7 +169,7 @@ def train(
     cost: Cost | None = None,
     refresh: Callable[[int, Any], dict[str, float]] | None = None,
 ) -> TrainState:
-    """Trains from `state` to `settings.steps`.
+    """Trains from `state` to `settings.steps`. With 0 steps it saves the state as it is.
 
     Args:
       validate: parameters to scores; what it gives goes to `write_metrics` and into the checkpoint of the step.
@@ -184,6 +186,8 @@ def train(
     in_step = sharding.runs_one_at_a_time()
     trace_from, trace_to = settings.trace_steps
     window, guard = _Window(progress.steps), _Guard(settings)
+    if not settings.steps:
+        checkpointer.save(0, state, progress, validate and validate(state.params))
     for step in tqdm.trange(first + 1, settings.steps + 1, desc="train", initial=first, mininterval=2):
         if step == trace_from:
             jax.profiler.start_trace(settings.trace)
@@ -218,7 +222,7 @@ def train(
                 scores = validate(state.params)
             write_metrics(step, {f"validation/{name}": value for name, value in scores.items()})
         is_due = step % settings.checkpoint_every == 0 or (refresh and step % settings.refresh_every == 0)
-        if scores or is_due or step == settings.steps:
+        if scores or is_due or step in settings.keep_steps or step == settings.steps:
             checkpointer.save(step, state, progress, scores)
         if stops_at(step) and step < settings.steps:
             _stop(step, state, progress, checkpointer)
