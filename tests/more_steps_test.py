@@ -96,9 +96,8 @@ def test_killed_on_the_way_it_ends_with_the_same_parameters(finished, tmp_path, 
 @pytest.mark.parametrize("names", [["encode"], ["export"]])
 def test_what_is_finished_with_fewer_steps_is_not_taken_for_more(finished, tmp_path, names):
     run = copy(finished, tmp_path, 8)
-    with pytest.raises(
-        UserError, match=f"'train' is finished with less than config.train.steps says: --stage=train,{names[0]}"
-    ):
+    fields = "config.train.steps or config.train.epochs"
+    with pytest.raises(UserError, match=f"'train' is finished with less than {fields} says: --stage=train,{names[0]}"):
         preflight.check(run, names)
 
 

@@ -37,7 +37,7 @@ SHORT = {"train.steps": 2, "loop.validate_every": 0, "encode.untrained": False}
 # What the first command of a work directory is given beside its own arguments.
 SIZES = {
     "runs/quickstart": as_flags(**TOY, **CHEAP, **SHORT),
-    "runs/own": as_flags(**CHEAP, **SHORT, **{"data.rates.wlp": 0}),
+    "runs/own": as_flags(**SHORT, **{"train.epochs": 0.1}),
     "runs/pairs": as_flags(**OF_BERT, **SHORT, **{"data.document_length": 20, "train.batch_size": 8}),
     "runs/wiki": as_flags(**SHORT),
     "runs/nfcorpus": [],

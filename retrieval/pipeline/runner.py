@@ -267,7 +267,7 @@ def _changes(field: str, old: Any, new: Any, may_grow: Collection[str]) -> list[
         return [
             change for name in names for change in _changes(f"{field}.{name}", old.get(name), new.get(name), may_grow)
         ]
-    if field in may_grow and isinstance(old, int) and new > old:
+    if field in may_grow and isinstance(old, int | float) and new > old:
         return []
     return [] if old == new else [f"config.{field}: {old!r} there, {new!r} now"]
 

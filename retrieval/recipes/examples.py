@@ -58,6 +58,7 @@ def register_tasks(
         validation=validation,
         negatives=config.data.negatives,
         optional=[*(["positive_ids"] if positives else []), *(["teacher"] if has_teacher else [])],
+        skip_empty=config.data.skip_empty,
     )
 
 
@@ -113,6 +114,7 @@ def make_batches(
             "more data or a smaller batch is needed"
         )
     seqio_tasks.check_lanes(examples, config.data.lanes, config.data.held_out)
+    share = 1 - config.data.held_out  # of the passages
     return Batches(
         task,
         recipe.lengths(positives),
@@ -122,6 +124,7 @@ def make_batches(
         seed=config.seed + version,
         sharding=sharding.batch_sharding(mesh),
         packing=recipe.packing(),
+        epoch=round(sum(size if TASKS[name].is_labelled else share * size for name, size in examples.items())),
     )
 
 

@@ -29,6 +29,7 @@ declare(
     collection=Field("", TEXT, "TSV file with the passages of triples of ids"),
     positives=Field(0, whole(0), "positives of a query that are trained on, the first; 0: all"),
     in_order=Field(False, SWITCH, "whether examples keep the order of pairs.files, each with its own negatives"),
+    keep_lone=Field(False, SWITCH, "whether pairs without a hard negative are trained on beside others", was=False),
     pool=Field(100, whole(1), "hard negatives that a query keeps, to draw data.negatives from"),
     teacher=Field("", TEXT, "JSON lines with a teacher's score of every pair; '': those of the stage teacher, if any"),
 )
@@ -64,6 +65,7 @@ def write_pairs(run: Run) -> dict[str, Any]:
             config.pairs.positives,
             read if config.pairs.in_order else None,
             teacher,
+            config.pairs.keep_lone,
         )
     if behind := statistics.pop("positives left out"):
         what = f"positives behind the first {config.pairs.positives} of their query"

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from retrieval.config.fields import Field, Kind, declare, whole
+from retrieval.config.fields import NOT_NEGATIVE, Field, Kind, declare, whole
+from retrieval.data.examples.batches import Batches
 from retrieval.errors import UserError, divisors
 from retrieval.pipeline.records import is_done, read_own_record
 from retrieval.pipeline.stage import STAGES, Stage
@@ -51,6 +53,7 @@ _KEPT = Kind(
 declare(
     "train",
     steps=Field(100_000, whole(0), "batches; an update comes every train.accumulation of them; 0: none"),
+    epochs=Field(0.0, NOT_NEGATIVE, "the length in place of train.steps: times all examples; 0: train.steps", was=0.0),
     batch_size=Field(8192, whole(1), "examples of a batch, on all devices"),
     accumulation=Field(1, whole(1), "batches whose gradients make one update"),
     chunk_size=Field(0, whole(0), "examples that a tower takes at a time: less memory, more time; 0: all"),
@@ -75,6 +78,9 @@ def train(run: Run) -> dict[str, Any]:
     # Before the model, for what may be wrong with the data.
     versions = Versions(run, vocabulary, mesh) if refreshes else None
     batches = versions or make_batches(run, vocabulary, mesh)
+    if isinstance(batches, Batches) and config.train.epochs:
+        config = _in_steps(config, batches.epoch)
+        training_time.warn_of_days(config, lambda: len(vocabulary), mesh)
     model = abstract_model(config, len(vocabulary))
     like = train_state.abstract_state(config, model, mesh)
     sharding.check_rules(like.params, config.mesh.rules)
@@ -113,7 +119,26 @@ def train(run: Run) -> dict[str, Any]:
             checkpointer.close()
             writer.close()
     summary = {"parameters": size, "devices": mesh.size, "platform": jax.default_backend(), "step": step}
-    return summary | {"vocabulary": vocabulary.fingerprint, "steps": config.train.steps, "went on from": went_on}
+    epochs = {"epochs": config.train.epochs} if config.train.epochs else {}
+    return (
+        summary | {"vocabulary": vocabulary.fingerprint, "steps": config.train.steps, "went on from": went_on} | epochs
+    )
+
+
+def _in_steps(config: ConfigDict, epoch: int) -> ConfigDict:
+    """The config with the steps that `train.epochs` is.
+
+    Args:
+      epoch: the examples of one.
+
+    Raises:
+      UserError: as `check_steps`, of that number.
+    """
+    config, train = config.copy_and_resolve_references(), config.train
+    config.train.steps = max(1, math.ceil(train.epochs * epoch / train.batch_size))
+    _log.info("train: %g epochs of %d examples are %d steps", train.epochs, epoch, config.train.steps)
+    _check_steps(config)
+    return config
 
 
 def _went_on(record: dict[str, Any] | None, steps_now: int) -> list[int]:
@@ -221,7 +246,8 @@ def check_model(run: Run) -> None:
         sharding.check_rules(params, config.mesh.rules)
     initial_parameters.check_start(run)
     bert_weights.check_tensors(config)
-    training_time.warn_of_days(config, lambda: run.vocab_size, mesh)
+    if not config.train.epochs:  # else the steps are known when the data is
+        training_time.warn_of_days(config, lambda: run.vocab_size, mesh)
 
 
 def _check_lanes(lanes: int, shards: int, whose: str) -> None:
@@ -259,6 +285,16 @@ def check_steps(config: ConfigDict) -> None:
     Raises:
       UserError: no update would ever come, or there is no such trace, or the learning rate ends before the run.
     """
+    if not config.train.epochs:
+        _check_steps(config)
+    elif config.mine.refresh_every:
+        raise UserError(
+            f"config.train.epochs={config.train.epochs:g} and config.mine.refresh_every={config.mine.refresh_every}: "
+            "refreshes are planned in steps: set config.train.steps, and config.train.epochs=0"
+        )
+
+
+def _check_steps(config: ConfigDict) -> None:
     if 0 < config.train.schedule_steps < config.train.steps:
         raise UserError(
             f"config.train.schedule_steps={config.train.schedule_steps} ends before config.train.steps="
@@ -336,7 +372,7 @@ STAGES.register(
         leaves=(*FOLLOWED, BAD_BATCHES, "profile"),
         sealed=lambda run, details: trained(run.folder, details),
         fixed=True,
-        grows=("train.steps",),
+        grows=("train.steps", "train.epochs"),
         everywhere=True,
         read_everywhere=True,
         of_model=True,

@@ -26,9 +26,9 @@ SETTINGS = prepared_corpus.Settings(
 )
 
 
-def make_config(name="ict_bfs_wlp", **changes):
+def make_config(name="ict_bfs_wlp", size="local", **changes):
     """An experiment, tiny; `changes` are of dotted fields."""
-    config = importlib.import_module(f"configs.{name}").get_config("local")
+    config = importlib.import_module(f"configs.{name}").get_config(size)
     for group, values in TINY.items():
         config[group].update(values)
     config.update_from_flattened_dict(changes)

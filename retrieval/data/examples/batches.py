@@ -36,16 +36,19 @@ class Batches:
         seed: int,
         sharding: jax.sharding.Sharding,
         packing: Packing | None = None,
+        epoch: int = 0,
     ):
         """Args are those of `seqio.get_dataset`, the global batch size, and the sharding of a batch.
 
         Args:
           packing: of each lane; None for one text per row.
+          epoch: the examples that all tasks have together, which `epoch` says to others.
 
         Raises:
           UserError: lanes, batch size, hosts or devices do not divide each other.
         """
         _check(batch_size, lanes, sharding, packing)
+        self.epoch = epoch
         self._sharding = sharding
         self._lanes: list[Lane] = []
         tf.config.set_visible_devices([], "GPU")  # the accelerator is JAX's

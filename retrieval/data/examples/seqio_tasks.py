@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from retrieval.config.fields import Field, declare, number, whole
+from retrieval.config.fields import SWITCH, Field, declare, number, whole
 from retrieval.data.examples import batches
 from retrieval.data.examples.task_kind import KINDS, TASKS, Given, Maker, Stored, TaskKind
 from retrieval.data.examples.token_rows import Record, Specials
@@ -26,7 +27,10 @@ declare(
     shuffle_buffer=Field(128, whole(1), "examples that each lane and task draws from; the shards are in random order"),
     held_out=Field(0.001, _HELD_OUT, "share of the passages that validate pre-training and are never its documents"),
     negatives=Field(0, whole(0), "hard negatives of a labelled example, drawn anew every epoch"),
+    skip_empty=Field(False, SWITCH, "whether a task that has no example is left out; else it ends the run", was=False),
 )
+
+_log = logging.getLogger(__name__)
 
 _DRAWS = 10_000  # held-out shares are multiples of its inverse
 _MANY = 1000  # examples per lane: so many are never all in other lanes
@@ -44,6 +48,7 @@ def register(
     validation: bool = False,
     negatives: int = 0,
     optional: Collection[str] = (),
+    skip_empty: bool = False,
 ) -> tuple[str, dict[str, int]]:
     """Registers the tasks of `rates`; returns the name to get the dataset by, and the examples of each task's epoch.
 
@@ -56,13 +61,14 @@ def register(
         are where `validation` is set; the names then end in '_validation'.
       negatives: hard negatives of an example. Only labelled records have any, and those that have none are left out.
       optional: the optional features that examples have, such as 'positive_ids'.
+      skip_empty: whether a task that there is no example for is left out, where another one has some.
 
     Raises:
       UserError: an unknown task, no task, a task that there is no example for, or one whose options do not fit.
     """
     check_rates(rates)
-    rates = {task: rate for task, rate in rates.items() if rate}
-    sizes = {task: TASKS[task].epoch(stored, negatives) for task in rates}
+    sizes = _sizes([task for task, rate in rates.items() if rate], stored, negatives, skip_empty)
+    rates = {task: rates[task] for task in sizes}
     total = sum(rates.values())
     weights = {task: rate / total / sizes[task] for task, rate in rates.items()}
     first_records = _first_records(sizes, stored)
@@ -91,6 +97,22 @@ def register(
     seqio.MixtureRegistry.remove(name)
     seqio.MixtureRegistry.add(name, [(task + suffix, rate) for task, rate in rates.items()], mixture_cls=SeededMixture)
     return name, sizes
+
+
+def _sizes(tasks: Collection[str], stored: Stored, negatives: int, skip_empty: bool) -> dict[str, int]:
+    """The examples of an epoch of each task; those without any are left out with a warning, or refused."""
+    sizes: dict[str, int] = {}
+    refused: dict[str, UserError] = {}
+    for task in tasks:
+        try:
+            sizes[task] = TASKS[task].epoch(stored, negatives)
+        except UserError as error:
+            refused[task] = error
+    if refused and not (skip_empty and sizes):
+        raise next(iter(refused.values()))
+    for task in refused:
+        _log.warning("task '%s' is left out: it has no example (config.data.skip_empty)", task)
+    return sizes
 
 
 def check_rates(rates: Mapping[str, float]) -> None:
@@ -228,8 +250,13 @@ def _is_drawn(record: Record, task: TaskKind, negatives: int, held_out: float, v
     usable = task.is_drawn(record, negatives)
     if task.is_labelled or not held_out:
         return usable
+    return usable & (is_held_out(record["document_id"], held_out) == validation)
+
+
+def is_held_out(document_id: Any, share: float) -> Any:
+    """Whether a passage is held out of training, by `passages.document_id`: of a number, or of a tensor."""
     # The ids are hashes: their remainders are a fair draw.
-    return usable & ((tf.math.floormod(record["document_id"], _DRAWS) < round(held_out * _DRAWS)) == validation)
+    return document_id % _DRAWS < round(share * _DRAWS)
 
 
 def _example(make: Maker) -> Callable:

@@ -48,6 +48,7 @@ def write_pairs(
     positives: int = 0,
     in_order: Callable[[], Iterable[Example]] | None = None,
     teacher: TeacherScores | None = None,
+    keep_lone: bool = False,
 ) -> dict[str, Any]:
     """Writes a record for every positive of every query, and `stats.json`; returns it.
 
@@ -61,11 +62,13 @@ def write_pairs(
         example gets a record, with the example's own negatives, in this order; `groups` tells the known positives.
         Examples of queries that are not in `groups` are left out.
       teacher: the scores of all pairs, if records are to have them.
+      keep_lone: whether a record without a negative has its positive in that place. A copy of the positive counts in no
+        loss of its query, so the record is trained on with the documents of other queries alone.
 
     Raises:
       UserError: there is no query, or the teacher has no score of a pair.
     """
-    drawn = _Counter(groups, positives or None, in_order)
+    drawn = _Counter(groups, positives or None, in_order, keep_lone)
     if not drawn.pairs:
         raise UserError("no labelled example is left to train on: look at what was left out, and at config.split")
     num_shards = max(count for count in range(1, min(num_shards, drawn.pairs) + 1) if num_shards % count == 0)
@@ -78,7 +81,8 @@ def write_pairs(
             query_ids, *texts = _tokens(vocabulary, query, [*golds, *negatives])
             for gold, tokens in zip(golds, texts):
                 own = [(gold, tokens), *zip(negatives, texts[len(golds) :])]
-                scores = teacher.of(query, [gold, *negatives]) if teacher else None
+                own *= 2 if keep_lone and not negatives else 1
+                scores = teacher.of(query, [text for text, _ in own]) if teacher else None
                 yield _order(query, gold), _record(query_ids, own, drawn, drawn.positive_ids(query), scores)
                 lengths += len(query_ids), sum(map(len, tokens))
 
@@ -133,6 +137,7 @@ class _Counter:
         groups: Iterable[Example],
         positives: int | None,
         in_order: Callable[[], Iterable[Example]] | None = None,
+        keep_lone: bool = False,
     ):
         self._groups, self._positives, self._in_order = groups, positives, in_order
         self.pairs = self.with_negatives = self.negatives = self.left_out = 0
@@ -148,11 +153,12 @@ class _Counter:
         for query, golds, negatives, _ in self.examples():
             self.queries.setdefault(len(negatives), [0, query])[0] += 1
             self.pairs += len(golds)
-            self.with_negatives += len(golds) * bool(negatives)
+            has_some = bool(negatives) or keep_lone
+            self.with_negatives += len(golds) * has_some
             self.negatives += len(golds) * len(negatives)
             for text in golds:
                 keys.append(_key(text))
-                counts.extend((1, bool(negatives), 0))
+                counts.extend((1, has_some, 0))
             for text in negatives:
                 keys.append(_key(text))
                 counts.extend((0, 0, len(golds) / len(negatives)))

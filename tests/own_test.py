@@ -1,0 +1,117 @@
+"""`configs/own.py`: documents to towers, then labelled pairs on top, with defaults that lose nothing."""
+
+import json
+import math
+
+import pytest
+from support.tiny import CHEAP, execute, make_config
+
+from retrieval.data.corpora import sentences
+from retrieval.data.corpora.passages import document_id
+from retrieval.data.labelled import pair_shards
+from retrieval.data.labelled.grouping import Example
+from retrieval.data.sets import beir
+from retrieval.data.sets.beir import Candidate
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.errors import UserError
+from retrieval.libraries import tf
+from retrieval.pipeline import preflight, records
+from retrieval.stage_outputs import Run
+
+WORDS = "owl park tree night moon river stone bird leaf rain wind star".split()
+CHANGES = CHEAP | {"train.epochs": 1.5, "train.steps": 999, "loop.log_every": 1, "train.warmup_ratio": 0.0}
+
+
+def make_run(size, folder, lock="no.lock", **changes):
+    changes = {"prepare.shards": 4, "split.shards": 1, "data.lanes": 1, **CHANGES, **changes}
+    return Run(make_config("own", size, **changes), folder, lock)
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory):
+    """Pages with headings and without links, and pairs, of which one has a word that no other text has."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "docs").mkdir()
+    for number, word in enumerate(WORDS):
+        parts = [f"The {word} of part {part} has number {number}. It is {word} again, in {part}." for part in range(4)]
+        text = "\n\n".join(f"## Part {part}\n\n{text}" for part, text in enumerate(parts))
+        (folder / "docs" / f"{word}.md").write_text(f"# {word}\n\nAll of {word} is here. Read on.\n\n{text}\n")
+    lines = [{"query": f"home of the {word}", "positives": [f"The {word} is at home."]} for word in WORDS]
+    lines += [{"query": f"only {word}", "positives": [f"{word} shines"]} for word in ("x1", "x2", "x3", "x4", "x5")]
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def own(documents):
+    run = make_run("local", documents / "run", corpus=str(documents / "docs"))
+    execute(run, "prepare", "sets")
+    return run
+
+
+def test_it_trains_for_epochs_on_the_tasks_that_there_are(own, caplog):
+    execute(own, "train")
+    assert "task 'wlp' is left out: it has no example" in caplog.text and "bfs" not in caplog.text
+    tasks = json.loads((own.corpus / "stats.json").read_text())["tasks"]
+    epoch = round(0.9 * (tasks["ict"]["pairs"] + tasks["bfs"]["pairs"]))
+    assert records.details(own, "train")["steps"] == math.ceil(1.5 * epoch / own.config.train.batch_size) < 20
+    own.config.train.epochs = 2.0
+    with pytest.raises(UserError, match="finished with less"):
+        preflight.check(own, ["encode"])
+    execute(own, "train")
+    assert f"goes on to {records.details(own, 'train')['steps']}" in caplog.text
+
+
+def test_a_held_out_sentence_asks_for_the_rest_of_its_passage(own):
+    found = beir.read_folder(own.sets / "sentences")
+    whole = {c.id: c for path in own.corpus.glob("passages-*.jsonl") for c in beir.read_candidates(path)}
+    rest = {candidate.id: candidate for candidate in found.candidates}
+    assert found.queries and rest.keys() == whole.keys()
+    for query, sentence in found.queries.items():
+        (id,) = found.qrels["test"][query]
+        assert document_id(id) % 10_000 < 1000 and sentence in whole[id].text and sentence not in rest[id].text
+        others = [c.text[a:b] for c in whole.values() if c.id != id for a, b in sentences.split(c.text)]
+        assert sentence not in others
+        rest[id] = whole[id]
+    assert rest == whole
+
+
+def test_pairs_are_trained_on_with_what_bm25_finds(own, documents):
+    changes = {"base": str(own.folder), "sets.labelled": str(documents / "pairs.jsonl"), "split.set": "pairs"}
+    run = make_run("local_pairs", documents / "tuned", **changes, **{"train.batch_size": 8})
+    preflight.check(run, run.config.stages[:-1])  # the model here has no export
+    execute(run, "sets", "index", "mine", "pairs", "train")
+    written = records.details(run, "pairs")
+    assert written["pairs"] == written["pairs with negatives"] > 0 and "0" in written["queries by negatives"]
+    assert records.details(run, "train")["steps"] == math.ceil(1.5 * written["pairs"] / 8)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_pair_without_a_negative_can_be_kept(tmp_path, keeps):
+    vocabulary = WordPiece([*SPECIAL_TOKENS, *WORDS])
+    owl, park, tree = (Candidate("", "", word) for word in WORDS[:3])
+    groups = [Example("night", (owl,), (park,)), Example("moon", (tree,), ())]
+    written = pair_shards.write_pairs(groups, vocabulary, tmp_path, 1, keep_lone=keeps)
+    assert written["pairs with negatives"] == 1 + keeps
+    columns = {"document_id": tf.io.RaggedFeature(tf.int64), "counts": tf.io.RaggedFeature(tf.float32)}
+    (path,) = tmp_path.glob("*.tfrecord")
+    rows = [tf.io.parse_single_example(record, columns) for record in tf.data.TFRecordDataset(str(path))]
+    found = {
+        len(set(row["document_id"].numpy())): [len(row["document_id"]), *row["counts"].numpy()[:3]] for row in rows
+    }
+    # The one text of the lone pair stands there twice, and is drawn as a positive of a record with negatives.
+    assert found == {2: [2, 1, 1, 0], 1: [2, 1, 1, 0] if keeps else [1, 1, 0, 0]}
+
+
+def test_a_set_of_sentences_wants_them_held_out(own):
+    own.config.sets.sentences = 0.2
+    with pytest.raises(UserError, match=r"config\.data\.held_out=0\.1 holds out fewer"):
+        preflight.check(own, ["sets"])
+    own.config.sets.sentences = 0.1
+
+
+def test_epochs_and_refreshes_do_not_mix():
+    config = make_config("own", "local_pairs")
+    config.mine.refresh_every = 2
+    with pytest.raises(UserError, match="refreshes are planned in steps"):
+        preflight.check_settings(config, ("train",))
