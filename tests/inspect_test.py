@@ -69,6 +69,8 @@ def test_labelled_examples_are_looked_at_before_training(labelled, capsys, caplo
     assert seen["set test", "relevant passages that are positives of training"] == (1, 2, False)
     assert f"| labelled examples | {likely} | 1 | 3 | 33.3 | look |" in said
     assert "inspect: set test: queries that are trained on: 1 of 2" in caplog.text
+    execute(labelled, "pairs")
+    assert f"pairs: labelled examples: {likely}: 1 of 3" in caplog.text
 
 
 def test_a_corpus_is_looked_at(inputs, tmp_path, capsys):

@@ -52,6 +52,7 @@ def own(documents):
 def test_it_trains_for_epochs_on_the_tasks_that_there_are(own, caplog):
     execute(own, "train")
     assert "task 'wlp' is left out: it has no example" in caplog.text and "bfs" not in caplog.text
+    assert "train: corpus: pairs of WLP, of 60 passages: 0" in caplog.text and "MLM" not in caplog.text
     tasks = json.loads((own.corpus / "stats.json").read_text())["tasks"]
     epoch = round(0.9 * (tasks["ict"]["pairs"] + tasks["bfs"]["pairs"]))
     assert records.details(own, "train")["steps"] == math.ceil(1.5 * epoch / own.config.train.batch_size) < 20

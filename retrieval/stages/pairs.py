@@ -17,7 +17,7 @@ from retrieval.data.sets import beir, nq_dev, splits
 from retrieval.errors import UserError
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.stage_outputs import Run
-from retrieval.stages import labelled_groups
+from retrieval.stages import findings, labelled_groups
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +47,8 @@ def write_pairs(run: Run) -> dict[str, Any]:
         evaluated = sum(splits.wording(group.query) in asked for group in groups)
         of_nq = sum(nq_dev.asks(group.query) for group in groups)
         counts.log("pairs")
+        lengths, looked_at = (config.data.query_length, config.data.document_length), findings.IN_A_RUN
+        findings.warn("pairs", findings.of_labelled(list(itertools.islice(groups, looked_at)), lengths, vocabulary))
         held_out = 0 if split_set else splits.held_out(counts.queries, config.split.validation)
         if teacher:
             teacher.check(groups.after(held_out))

@@ -1,6 +1,7 @@
 """The stage `train`: shards to a checkpoint."""
 
 import contextlib
+import itertools
 import logging
 import math
 from collections.abc import Iterator, Sequence
@@ -10,8 +11,11 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
+from retrieval import files
 from retrieval.config.fields import NOT_NEGATIVE, Field, Kind, declare, whole
 from retrieval.data.examples.batches import Batches
+from retrieval.data.sets.beir import Candidate
+from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, divisors
 from retrieval.pipeline.records import is_done, read_own_record
 from retrieval.pipeline.stage import STAGES, Stage
@@ -23,7 +27,8 @@ from retrieval.recipes.recipe import abstract_model, check_recipe, recipe_of
 from retrieval.runtime import hosts
 from retrieval.runtime.mirror import Mirror
 from retrieval.stage_outputs import Run
-from retrieval.stages import metric_writers, mine, refresh, training_time
+from retrieval.stages import findings, metric_writers, mine, refresh, training_time
+from retrieval.stages.collection import CORPUS, open_collection
 from retrieval.stages.refresh_kind import REFRESHES, kind_of
 from retrieval.stages.versions import Versions
 from retrieval.training import chips, loop, sharding
@@ -90,6 +95,9 @@ def train(run: Run) -> dict[str, Any]:
     with _copied_up(run.folder, run.mirror) as follower:
         checkpointer = train_state.open_checkpoints(run.folder, config, follower)
         resumed = checkpointer.latest_step() is not None
+        if unlabelled(config) and not resumed:
+            passages = open_collection(run, CORPUS).candidates
+            hosts.on_first(lambda: _warn_of_corpus(config, run.corpus / "stats.json", passages(), vocabulary))
         went_on = _went_on(read_own_record(run, "train"), config.train.steps)
         state = like if resumed else initial_parameters.initial_state(config, len(vocabulary), like)
         with jax.set_mesh(mesh):
@@ -123,6 +131,16 @@ def train(run: Run) -> dict[str, Any]:
     return (
         summary | {"vocabulary": vocabulary.fingerprint, "steps": config.train.steps, "went on from": went_on} | epochs
     )
+
+
+def _warn_of_corpus(
+    config: ConfigDict, statistics: Path, passages: Iterator[Candidate], vocabulary: Vocabulary
+) -> None:
+    """Tells the log what is likely to be a mistake in the passages that training is about to read."""
+    texts = list(itertools.islice(passages, findings.IN_A_RUN))
+    counts, length = files.read_json(statistics), config.data.document_length
+    found = findings.of_corpus(counts, texts, length, vocabulary, config.seed, unlabelled(config))
+    findings.warn("train", found)
 
 
 def _in_steps(config: ConfigDict, epoch: int) -> ConfigDict:
