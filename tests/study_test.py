@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from support import toy_corpus
 
 from configs import bm25
-from configs.studies import pretraining_tasks, repbert, seed_encoder
+from configs.studies import pretraining_curves, pretraining_tasks, repbert, seed_encoder
 from retrieval import study
 from retrieval.data.corpora import tfds_source
 from retrieval.errors import UserError
@@ -313,6 +313,7 @@ def test_a_folder_of_another_table_is_left_alone(tmp_path):
 @pytest.mark.parametrize(
     ("module", "size"),
     [
+        *((pretraining_curves, size) for size in ("gpu", "local")),
         *((pretraining_tasks, size) for size in ("gpu", "local", "paper,nq")),
         *((seed_encoder, size) for size in ("gpu", "local", "paper,msmarco")),
     ],
@@ -356,6 +357,14 @@ def test_a_model_that_cannot_start_from_the_one_it_names_is_noticed_before_any_r
     config.corpus, config.questions = "dump.xml", "squad.json"
     config.runs["s2-80-transformer-ict-l12-e512"].model.mlp_size = 640
     with pytest.raises(UserError, match=r"run 's2-80-tr.*\.mlp_size is 3072 there and 640 here"):
+        study.check_table(study.read_table(config, Path("x")))
+
+
+def test_a_step_that_will_not_be_kept_is_noticed_before_any_run():
+    config = pretraining_curves.get_config("local")
+    config.corpus, config.questions = "dump.xml", "squad.json"
+    config.runs["tuned-all-2000-s1"].train.init_step = 3000
+    with pytest.raises(UserError, match=r"'tuned-all-2000-s1'.* keeps no checkpoint of that step, but of 1000, 2000"):
         study.check_table(study.read_table(config, Path("x")))
 
 
