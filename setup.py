@@ -30,6 +30,7 @@ setup(
         "bm25s",
         "clu",
         "flax>=0.12.8",
+        "huggingface_hub",
         "ir-measures",
         "jax>=0.10.2",
         "markdown-it-py",

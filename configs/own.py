@@ -5,7 +5,7 @@
 Of ICT, BFS and WLP it trains on the tasks that the documents can feed: BFS needs headings, WLP needs links. A tenth of
 the passages is held out; a sentence of each of these asks for the rest, which gives the report. Without `:local` the
 model has the size of BERT-base, for an accelerator; then it can start from BERT's weights, with
---config.vocab=BERT --config.train.init_from=BERT. Give a finished run more with --config.train.epochs=40.
+--config.vocab=hf:NAME --config.train.init_from=hf:NAME. Give a finished run more with --config.train.epochs=40.
 
 With labelled pairs (JSON lines such as {"query": "q", "positives": ["a"]}, or the other formats), on top of that:
 

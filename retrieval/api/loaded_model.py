@@ -24,7 +24,7 @@ from retrieval.recipes.exported_towers import ExportedTowers
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.towers import Embedder
-from retrieval.runtime import mirror
+from retrieval.runtime import hub, mirror
 from retrieval.runtime.store import is_url
 from retrieval.search import encoding, fusion, windows
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, OF_WORDS, Embeddings, IndexKind, Texts
@@ -44,13 +44,14 @@ def load(path: str | Path) -> "Model":
     """The model of a finished run, or the towers of an export.
 
     Args:
-      path: the work directory of a run, which may be on an object store; or the folder that the stage `export` wrote.
+      path: the work directory of a run, which may be on an object store; or the folder that the stage `export` wrote,
+        or the name under which it pushed that to Hugging Face's hub, such as 'hf:me/towers'.
 
     Raises:
-      UserError: there is neither, or the training has not ended.
+      UserError: there is none, or the training has not ended.
     """
     copy = mirror.copy_of(str(path)) if is_url(str(path)) else None
-    folder = copy.folder if copy else Path(path)
+    folder = copy.folder if copy else hub.path(str(path))
     if exported_towers.is_export(folder):
         return Model(exported_towers.read(folder, experiment.defaults()), str(path))
     if not (folder / preflight.CONFIG).exists() or is_bert(folder):

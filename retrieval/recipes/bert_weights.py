@@ -17,6 +17,7 @@ from retrieval.errors import UserError
 from retrieval.models.hugging_face import BertFolder, is_bert
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import abstract_model, recipe_of
+from retrieval.runtime import hub
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +37,10 @@ def folders(config: ConfigDict) -> dict[str, BertFolder]:
     """
     value = config.train.init_from
     if "," not in value:
-        return dict.fromkeys(_TOWERS, BertFolder.open(Path(value))) if value and is_bert(Path(value)) else {}
+        folder = hub.path(value) if value else None
+        if folder and not is_bert(folder) and hub.is_name(value):
+            raise UserError(f"{_FIELD}={value}: its config is not that of a BERT, a RoBERTa or a DistilBERT")
+        return dict.fromkeys(_TOWERS, BertFolder.open(folder)) if folder and is_bert(folder) else {}
     names = value.split(",")
     if len(names) != 2 or not any(names):
         raise UserError(f"{_FIELD}={value}: one folder is needed, or QUERY,DOCUMENT, of which one may be empty")
@@ -47,9 +51,9 @@ def folders(config: ConfigDict) -> dict[str, BertFolder]:
             f"{_FIELD}={value}: two folders, but {why} one encoder; name one, or set config.model.tied=False"
         )
     for name in filter(None, names):
-        if not is_bert(Path(name)):
+        if not is_bert(hub.path(name)):
             raise UserError(f"{_FIELD}={value}: {name} is no folder of BERT's weights (config.json beside the weights)")
-    return {tower: BertFolder.open(Path(name)) for tower, name in zip(_TOWERS, names) if name}
+    return {tower: BertFolder.open(hub.path(name)) for tower, name in zip(_TOWERS, names) if name}
 
 
 def inputs(config: ConfigDict) -> list[Path]:

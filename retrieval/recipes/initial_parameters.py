@@ -36,7 +36,9 @@ _FIELD = "config.train.init_from"
 
 declare(
     "train",
-    init_from=Field("", TEXT, "work directory of a trained run, or a folder of BERT's weights; or QUERY,DOCUMENT"),
+    init_from=Field(
+        "", TEXT, "work directory of a trained run, or BERT's weights: a folder or hf:NAME@REVISION; or QUERY,DOCUMENT"
+    ),
     init_step=Field(0, whole(0), "step of that run whose parameters are taken; 0: the best one, or the last", was=0),
 )
 
@@ -56,7 +58,7 @@ def train_inputs(run: Run) -> Sequence[Path]:
         why = "no config.json there" if place.exists() else "no such folder"
         raise UserError(
             f"config.train.init_from={folder}: {why}; a work directory is needed, or a folder of BERT's weights "
-            "(config.json beside model.safetensors); names of Hugging Face's hub are not downloaded"
+            "(config.json beside model.safetensors), or the name of such a model on Hugging Face's hub, hf:OWNER/NAME"
         )
     start = Run.opened(folder, _FIELD, run.lock)
     record = records.read_own_record(start, "train")

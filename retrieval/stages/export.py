@@ -9,7 +9,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.config.fields import Field, declare, matching
+from retrieval.config.fields import SWITCH, TEXT, Field, declare, matching
 from retrieval.data.corpora import tfds_source
 from retrieval.data.tokenizers import tokenizer_files
 from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
@@ -19,12 +19,12 @@ from retrieval.models import export_files as folders
 from retrieval.models.cross_encoder import CrossEncoder
 from retrieval.models.cross_encoder_folder import write_cross_encoder
 from retrieval.models.two_tower import TwoTower
-from retrieval.pipeline.records import is_done, record_of
+from retrieval.pipeline.records import is_current, is_done, record_of
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples, rerankers
 from retrieval.recipes.initial_parameters import check_towers, load_towers
 from retrieval.recipes.recipe import recipe_of
-from retrieval.runtime import hosts
+from retrieval.runtime import hosts, hub
 from retrieval.stage_outputs import Run
 
 _log = logging.getLogger(__name__)
@@ -38,6 +38,8 @@ declare(
         matching("a license's identifier, such as apache-2.0, or ''", r"([a-z0-9][a-z0-9.+-]*)?"),
         "license that the model card names, such as apache-2.0; '': none was given",
     ),
+    hub=Field("", TEXT, "model of Hugging Face's hub to push the export to, OWNER/NAME; '': none", was=""),
+    hub_private=Field(True, SWITCH, "whether a model that export.hub makes there is for its owner alone", was=True),
 )
 
 
@@ -84,7 +86,12 @@ def export(run: Run) -> dict[str, Any]:
 
     hosts.on_first(write)
     _log.info("export: %s/%s", run.place, FOLDER)
-    return kind | {"step": record_of(run, "train")["details"]["step"]}
+    pushed = {}
+    if name := run.config.export.hub:
+        private = run.config.export.hub_private
+        pushed = {"commit": hosts.on_first(lambda: hub.push(run.folder / FOLDER, name, private))}
+        _log.info("export: pushed to %s", pushed["commit"])
+    return kind | {"step": record_of(run, "train")["details"]["step"]} | pushed
 
 
 def _check_towers(towers: TwoTower, recipe: str) -> None:
@@ -120,6 +127,16 @@ def check(run: Run) -> None:
             f"stage 'export': config.model.encoder={config.model.encoder} is no module of sentence-transformers; only "
             "config.model.encoder=transformer can be exported (embeddings/ has this model's vectors as .npy)"
         )
+
+
+def check_hub(run: Run) -> None:
+    """Checks that what is to be exported can be pushed, if it is to be.
+
+    Raises:
+      UserError: the hub does not answer, or nobody is logged in.
+    """
+    if run.config.export.hub and not is_current(run, "export"):
+        hub.check_login(run.config.export.hub)
 
 
 def results(run: Run) -> list[Path]:
@@ -223,7 +240,10 @@ def _trained_on(
 def _names(value: Any) -> list[str]:
     parts = [part for part in str(value).split(",") if part]
     return [
-        part.partition(":")[2].partition("?")[0] if tfds_source.is_source(part) else Path(part).name for part in parts
+        part.partition(":")[2].partition("?")[0]
+        if tfds_source.is_source(part) or hub.is_name(part)
+        else Path(part).name
+        for part in parts
     ]
 
 
@@ -272,7 +292,7 @@ STAGES.register(
     "export",
     Stage(
         export,
-        check=(check, Run.check_vocabulary, check_towers),
+        check=(check, check_hub, Run.check_vocabulary, check_towers),
         reads="checkpoint, vocabulary, results",
         writes="`export/`: the model for Hugging Face's libraries, a model card",
         settings=("export",),

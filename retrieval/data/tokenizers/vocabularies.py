@@ -6,6 +6,7 @@ from retrieval.data.tokenizers.byte_pairs import BytePairs
 from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
 from retrieval.errors import UserError
 from retrieval.files import read_json
+from retrieval.runtime import hub
 
 # Of several in a folder the first counts.
 FILES = ("vocab.txt", "tokenizer.json", "vocab.json")
@@ -19,8 +20,13 @@ def find(place: Path) -> Path | None:
 
 
 def named(value: str) -> Path | None:
-    """The file that a field such as `config.vocab` names, itself or its folder; None where the field is empty."""
-    return (find(Path(value)) or Path(value)) if value else None
+    """The file that a field such as `config.vocab` names, itself or its folder; None where the field is empty.
+
+    Raises:
+      UserError: it is that of a model on the hub, and cannot be had.
+    """
+    place = hub.path(value) if value else None
+    return place and (find(place) or place)
 
 
 def files(path: Path | None) -> list[Path]:

@@ -1,0 +1,128 @@
+"""Models on Hugging Face's hub: `hf:NAME` or `hf:NAME@REVISION` is a folder in the cache of `huggingface_hub`.
+
+What that library reads from the environment counts here too: HF_HOME and HF_HUB_CACHE (where the cache is),
+HF_HUB_OFFLINE (what the cache has must do), HF_TOKEN and HF_ENDPOINT.
+"""
+
+import functools
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from retrieval.errors import UserError, first_line
+
+_log = logging.getLogger(__name__)
+
+PREFIX = "hf:"
+# Configs, vocabularies, weights, and the modules of sentence-transformers; no copies for other programs.
+_FILES = ["*.json", "*.txt", "model*.safetensors", "[0-9]_*/*", "query/*", "document/*"]
+_OLDER_WEIGHTS = ["pytorch_model*.bin"]
+
+
+def is_name(value: str) -> bool:
+    """Whether a value of a field names a model on the hub."""
+    return value.startswith(PREFIX)
+
+
+def path(value: str) -> Path:
+    """The folder that a field names: a model's of the hub, which is downloaded first, or any other.
+
+    Raises:
+      UserError: as `local`.
+    """
+    return local(value) if is_name(value) else Path(value)
+
+
+@functools.lru_cache  # a run asks many times, and the hub once
+def local(value: str) -> Path:
+    """The folder in the cache with the files of a model.
+
+    Without a network what the cache has must do.
+
+    Raises:
+      UserError: there is no such model or revision, it is not free, or the hub does not answer and the cache lacks it.
+    """
+    import huggingface_hub
+
+    name, _, revision = value.removeprefix(PREFIX).partition("@")
+    download = functools.partial(
+        huggingface_hub.snapshot_download, name, revision=revision or None, endpoint=_endpoint()
+    )
+    with _told(value):
+        folder = Path(download(allow_patterns=_FILES))
+        if not list(folder.glob("model*.safetensors")):
+            folder = Path(download(allow_patterns=[*_FILES, *_OLDER_WEIGHTS]))
+    _log.info("%s: commit %s, in %s", value, folder.name, folder)
+    return folder
+
+
+def check_login(name: str) -> None:
+    """Checks that the hub answers, and knows who is to push.
+
+    Raises:
+      UserError: it does not.
+    """
+    import huggingface_hub
+
+    with _told(PREFIX + name):
+        huggingface_hub.HfApi(endpoint=_endpoint()).whoami()
+
+
+def push(folder: Path, name: str, private: bool) -> str:
+    """Makes the files of a folder the newest commit of a model, all of them or none; returns its address.
+
+    Args:
+      private: whether a model that is not there yet is made for its owner alone.
+
+    Raises:
+      UserError: the hub does not answer, or does not let us.
+    """
+    import huggingface_hub
+
+    api = huggingface_hub.HfApi(endpoint=_endpoint())
+    with _told(PREFIX + name):
+        api.create_repo(name, private=private, exist_ok=True)
+        commit = api.upload_folder(repo_id=name, folder_path=folder, commit_message="Export", delete_patterns=["*"])
+    return commit.commit_url
+
+
+def _endpoint() -> str | None:
+    return os.environ.get("HF_ENDPOINT") or None
+
+
+@contextmanager
+def _told(value: str) -> Iterator[None]:
+    """Says in a sentence what the hub, or the way to it, said."""
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except errors.GatedRepoError as error:
+        raise UserError(
+            f"{value}: its owner asks for an agreement: accept it on the model's page, then log in"
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise UserError(f"{value}: the model has no such revision; name a branch, a tag or a commit of it") from error
+    except errors.RepositoryNotFoundError as error:
+        raise UserError(
+            f"{value}: the hub has no such model, or it is private: look at its name, or log in (HF_TOKEN)"
+        ) from error
+    except errors.HFValidationError as error:
+        raise UserError(f"{value}: no name of a model; write hf:OWNER/NAME, or hf:OWNER/NAME@REVISION") from error
+    except errors.LocalTokenNotFoundError as error:
+        raise UserError(f"{value}: nobody is logged in: set HF_TOKEN, or log in with `hf auth login`") from error
+    except errors.HfHubHTTPError as error:
+        raise UserError(f"{value}: the hub refuses ({first_line(error)})") from error
+    except (
+        errors.LocalEntryNotFoundError,
+        errors.OfflineModeIsEnabled,
+        errors.HTTPError,  # pyright: ignore[reportPrivateImportUsage] # of whichever library it goes by
+    ) as error:
+        raise UserError(
+            f"{value}: the hub does not answer, and the cache has no such model: look at the network, or name a folder "
+            "with the model's files"
+        ) from error
+    except OSError as error:
+        raise UserError(f"{value}: {error.strerror or first_line(error)}") from error

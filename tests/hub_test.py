@@ -1,0 +1,123 @@
+"""Models come from Hugging Face's hub and go there: `hf:NAME`, `export.hub`. A server on this machine stands for it."""
+
+import jax
+import numpy as np
+import pytest
+from conftest import REPOSITORY
+from support import exported, toy_hub
+
+import retrieval
+from configs import ict
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.errors import UserError
+from retrieval.pipeline import preflight
+from retrieval.recipes import initial_parameters
+from retrieval.recipes.placement import parameters_of
+from retrieval.recipes.recipe import build_model
+from retrieval.runtime import hub
+from retrieval.stage_outputs import Run
+from retrieval.stages import export as stage
+
+GOLDEN = REPOSITORY / "tests" / "golden" / "bert"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
+    WordPiece([*SPECIAL_TOKENS, *(f"w{number}" for number in range(45))]).save(path)
+    bert = {file.name: file.read_bytes() for file in (*GOLDEN.iterdir(), path)}
+    return {"me/bert": bert | {"onnx/model.onnx": b"a copy"}, "me/t5": {"config.json": b"{}", "model.safetensors": b""}}
+
+
+@pytest.fixture
+def cache(tmp_path):
+    hub.local.cache_clear()
+    yield tmp_path / "cache"
+    hub.local.cache_clear()
+
+
+@pytest.fixture
+def served(models, cache, monkeypatch):
+    with toy_hub.served(dict(models), cache, monkeypatch) as server:
+        yield server
+
+
+def make_run(folder, start):
+    config = ict.get_config("local")
+    config.model.update(num_layers=2, hidden_size=16, num_heads=4, mlp_size=24, embed_dim=6, tied=False)
+    config.data.update(query_length=10, document_length=20)
+    config.train.init_from = config.vocab = start
+    return Run(config, folder / "run", REPOSITORY / "requirements.lock")
+
+
+def started(run):
+    model = build_model(run.config, 50)
+    initial_parameters.check_start(run)
+    initial_parameters.init_from(model, run.config, 50)
+    return jax.tree.leaves(parameters_of(model))
+
+
+def test_a_run_starts_from_a_model_of_the_hub(served, models, cache, tmp_path):
+    run = make_run(tmp_path, "hf:me/bert@main")
+    files = {path.name: path for path in initial_parameters.train_inputs(run)}
+    assert {"config.json", "model.safetensors", "vocab.txt"} <= files.keys()  # whose sums the record keeps
+    assert all(path.read_bytes() == models["me/bert"][name] for name, path in files.items())
+    assert all(cache in path.parents for path in files.values())
+    ours, plain = started(run), started(make_run(tmp_path, str(files["vocab.txt"].parent)))
+    assert all(np.array_equal(one, other) for one, other in zip(ours, plain, strict=True))
+    assert not [path for _, path in served.asked if "onnx" in path]
+    assert len([path for _, path in served.asked if path.endswith("revision/main")]) == 1
+
+
+def test_without_a_network_the_cache_does(models, cache, tmp_path, monkeypatch):
+    with toy_hub.served(dict(models), cache, monkeypatch):
+        here = hub.local("hf:me/bert")
+    hub.local.cache_clear()
+    assert hub.local("hf:me/bert") == here and started(make_run(tmp_path, "hf:me/bert"))
+    with pytest.raises(UserError, match="hf:me/other: the hub does not answer, and the cache has no such model"):
+        hub.local("hf:me/other")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("hf:me/none", "hf:me/none: the hub has no such model, or it is private"),
+        ("hf:me/bert@missing", "hf:me/bert@missing: the model has no such revision"),
+        ("hf:me/no name", "hf:me/no name: no name of a model; write hf:OWNER/NAME"),
+        ("hf:me/t5", "hf:me/t5: its config is not that of a BERT"),
+    ],
+)
+def test_a_name_that_cannot_be_is_one_sentence(served, tmp_path, name, message):
+    run = make_run(tmp_path, "")
+    run.config.train.init_from, run.config.stages = name, ("prepare", "train")
+    with pytest.raises(UserError, match=message) as refused:
+        preflight.check(run, run.config.stages)
+    assert "\n" not in str(refused.value) and not run.folder.exists()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    run = exported.work_directory(tmp_path_factory.mktemp("trained") / "run", **{"model.tied": True})
+    run.config.export.hub = "me/towers"
+    return run
+
+
+def test_an_export_is_pushed_and_loaded_again(served, trained, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "good")
+    stage.check_hub(trained)
+    folder = exported.export(trained)
+    pushed = served.pushed["me/towers"]
+    assert pushed["private"] and pushed["files"] == {
+        str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
+    served.models["me/towers"] = pushed["files"]
+    ours, theirs = (retrieval.load(place).encode_queries(["the fox"]) for place in (folder, "hf:me/towers"))
+    assert np.array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(("token", "message"), [("", "nobody is logged in: set HF_TOKEN"), ("bad", "the hub refuses")])
+def test_nobody_who_is_not_logged_in_pushes(served, trained, monkeypatch, token, message):
+    monkeypatch.setenv("HF_TOKEN", token)
+    trained.config.export.license = token or "mit"  # so that it is to be made anew
+    with pytest.raises(UserError, match=f"hf:me/towers: {message}"):
+        stage.check_hub(trained)

@@ -1,0 +1,123 @@
+"""A stand-in for Hugging Face's hub: what its API says, over HTTP, from a dict of files."""
+
+import base64
+import contextlib
+import hashlib
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlparse
+
+import huggingface_hub.constants
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+class Hub:
+    """Attributes:
+    models: name -> file -> bytes.
+    asked: method and path of every request.
+    pushed: what was sent with a commit, by name: whether it was made private, and its files.
+    """
+
+    def __init__(self, models):
+        self.models, self.asked, self.pushed = models, [], {}
+        self.address = ""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    hub: Hub
+
+    def do_GET(self):
+        path = urlparse(self.path).path.strip("/")
+        self.hub.asked.append((self.command, path))
+        if path == "api/whoami-v2":
+            known = self.headers.get("Authorization") == "Bearer good"
+            self._json({"name": "me", "type": "user"} if known else {"error": "Invalid token"}, 200 if known else 401)
+            return
+        name = next((name for name in self.hub.models if name in path), None)
+        if name is None:
+            self._json({"error": "Repository not found"}, 401, {"X-Error-Code": "RepoNotFound"})
+        elif "/missing" in path:
+            self._json({"error": "Invalid rev id"}, 404, {"X-Error-Code": "RevisionNotFound"})
+        elif "/tree/" in path:
+            files = self.hub.models[name].items()
+            self._json([{"type": "file", "path": f, "size": len(data), "oid": _sum(data)} for f, data in files])
+        elif path.startswith("api/models/"):
+            self._json({"id": name, "sha": COMMIT, "siblings": [{"rfilename": f} for f in self.hub.models[name]]})
+        else:
+            self._file(self.hub.models[name].get(path.partition(f"/resolve/{COMMIT}/")[2]))
+
+    do_HEAD = do_GET
+
+    def do_POST(self):
+        path = urlparse(self.path).path.strip("/")
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.hub.asked.append((self.command, path))
+        if path == "api/validate-yaml":
+            self._json({"errors": [], "warnings": []})
+            return
+        if path == "api/repos/create":
+            sent = json.loads(body)
+            name = f"{sent['organization']}/{sent['name']}" if "organization" in sent else f"me/{sent['name']}"
+            self.hub.pushed[name] = {"private": sent.get("private") or sent.get("visibility") == "private"}
+            self.hub.models.setdefault(name, {})
+            self._json({"url": f"{self.hub.address}/{name}", "name": name, "id": name})
+            return
+        name = path.removeprefix("api/models/").rpartition("/")[0].rpartition("/")[0]
+        if "/preupload/" in path:
+            files = [{"path": file["path"], "uploadMode": "regular"} for file in json.loads(body)["files"]]
+            self._json({"files": [file | {"shouldIgnore": False, "oid": None} for file in files]})
+        else:
+            lines = [json.loads(line) for line in body.splitlines()]
+            files = {
+                line["value"]["path"]: base64.b64decode(line["value"]["content"])
+                for line in lines
+                if line["key"] == "file"
+            }
+            self.hub.pushed[name]["files"] = files
+            url = f"{self.hub.address}/{name}/commit/{COMMIT}"
+            self._json({"commitUrl": url, "commitOid": COMMIT, "hookOutput": "", "success": True})
+
+    def _file(self, data):
+        if data is None:
+            self._json({"error": "Entry not found"}, 404, {"X-Error-Code": "EntryNotFound"})
+            return
+        headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{_sum(data)}"', "Accept-Ranges": "none"}
+        self._send(data, 200, headers)
+
+    def _json(self, value, status=200, headers=None):
+        self._send(json.dumps(value).encode(), status, {"Content-Type": "application/json", **(headers or {})})
+
+    def _send(self, data, status, headers):
+        self.send_response(status)
+        for name, value in (headers | {"Content-Length": str(len(data))}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+    def log_message(self, *_):
+        pass
+
+
+def _sum(data):
+    return hashlib.sha1(data).hexdigest()
+
+
+@contextlib.contextmanager
+def served(models, cache, patch):
+    """A hub that answers on this machine, with an empty cache beside it. `patch` is pytest's monkeypatch."""
+    hub = Hub(models)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    hub.address = f"http://127.0.0.1:{server.server_port}"
+    patch.setenv("HF_ENDPOINT", hub.address)
+    patch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(cache))
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
