@@ -24,6 +24,7 @@ MODELS = {
     "plain": {"model.tied": False, "model.normalize": False, "model.pooling": "cls", "model.embed_dim": 0},
     "norm": {"model.tied": True, "model.normalize": True, "model.embed_norm": True},
     "long queries": {"model.tied": True, "data.query_length": 40, "data.document_length": 16},
+    "prefixes": {"model.tied": True, "data.query_prefix": "the fox: ", "data.document_prefix": "a dog: "},
     "one type": {"model.tied": True, "model.type_vocab_size": 1, "model.layer_norm_epsilon": 1e-5},
 }
 
@@ -41,9 +42,9 @@ def ours(run):
     return exported.embed(run, exported.QUERIES, exported.DOCUMENTS)
 
 
-def as_pairs(documents):
+def as_pairs(documents, prefix=""):
     """As sentence-transformers takes documents: with their titles, where they have one."""
-    return [(item.title, item.text) if item.title else item.text for item in documents]
+    return [(prefix + item.title, item.text) if item.title else prefix + item.text for item in documents]
 
 
 def assert_same(theirs, ours):
@@ -97,7 +98,7 @@ def test_transformers_gives_the_same_hidden_states(run, ours):
     tokenizer = transformers.AutoTokenizer.from_pretrained(path)
     model, report = transformers.AutoModel.from_pretrained(path, output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
-    for text, embedding in zip(as_pairs(exported.DOCUMENTS), ours[1]):
+    for text, embedding in zip(as_pairs(exported.DOCUMENTS, run.config.data.document_prefix), ours[1]):
         # As a list: given by itself, a second text that is empty is taken for none.
         batch = tokenizer([text], truncation=True, return_tensors="pt")
         with torch.no_grad():

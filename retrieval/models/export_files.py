@@ -13,7 +13,7 @@ either: it sends queries through one and documents through the other. One tower 
 queries (`query_length`). sentence-transformers knows it from version 6 on, and loads the rest from 5.7 on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -28,14 +28,26 @@ from retrieval.models.two_tower import Tower
 QUERY, DOCUMENT = "query", "document"
 
 # The scores of a search are inner products, of normalised embeddings too.
-_MODEL = {"model_type": "SentenceTransformer", "similarity_fn_name": "dot", "prompts": {}, "default_prompt_name": None}
+_MODEL = {"model_type": "SentenceTransformer", "similarity_fn_name": "dot"}
+CONFIG = "config_sentence_transformers.json"
 _MODULES = "sentence_transformers.sentence_transformer.modules"
 
 
-def write_tower(folder: Path, tower: Tower, *, normalize: bool, length: int, query_length: int | None = None) -> None:
+def write_tower(
+    folder: Path,
+    tower: Tower,
+    *,
+    normalize: bool,
+    length: int,
+    query_length: int | None = None,
+    prompts: Mapping[str, str] = {},
+    default_prompt: str = DOCUMENT,
+) -> None:
     """Writes a tower, but for its tokenizer, into a folder that is there.
 
     Args:
+      prompts: what stands before queries and before documents, where there is something.
+      default_prompt: that of a text of which nobody says what it is.
       normalize: whether embeddings are given length 1.
       length: tokens that a text is cut to.
       query_length: tokens that a query is cut to, where that is another number.
@@ -58,11 +70,15 @@ def write_tower(folder: Path, tower: Tower, *, normalize: bool, length: int, que
         kinds.append("Normalize")
         (folder / _path(kinds)).mkdir()
         files.write_json(folder / _path(kinds) / "config.json", {})
-    _write_modules(folder, kinds)
+    _write_modules(folder, kinds, prompts, default_prompt)
 
 
-def write_router(folder: Path) -> None:
-    """Writes what makes one model of the towers in the folders `query` and `document` below `folder`."""
+def write_router(folder: Path, prompts: Mapping[str, str] = {}) -> None:
+    """Writes what makes one model of the towers in the folders `query` and `document` below `folder`.
+
+    Args:
+      prompts: as `write_tower` has them.
+    """
     routes = {route: _modules_of(folder / route, route) for route in (QUERY, DOCUMENT)}
     router = {
         "types": {path: kind for modules in routes.values() for path, kind in modules},
@@ -70,7 +86,7 @@ def write_router(folder: Path) -> None:
         "parameters": {"default_route": DOCUMENT, "allow_empty_key": True},
     }
     files.write_json(folder / "router_config.json", router)
-    _write_modules(folder, ["Router"])
+    _write_modules(folder, ["Router"], prompts, DOCUMENT)
 
 
 def _lengths(length: int, query_length: int | None) -> dict[str, int]:
@@ -112,14 +128,15 @@ def write_tensors(folder: Path, tensors: dict[str, np.ndarray]) -> None:
     (folder / "model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
 
 
-def _write_modules(folder: Path, kinds: Sequence[str]) -> None:
-    """`modules.json`: the first module lies in the folder itself, every other one in a folder of its own."""
+def _write_modules(folder: Path, kinds: Sequence[str], prompts: Mapping[str, str], default_prompt: str) -> None:
+    """`modules.json`, and the prompts: the first module lies in the folder itself, others in a folder of their own."""
     modules = [
         {"idx": i, "name": str(i), "path": _path(kinds[: i + 1]) if i else "", "type": f"{_MODULES}.{kind}"}
         for i, kind in enumerate(kinds)
     ]
     files.write_json(folder / "modules.json", modules)
-    files.write_json(folder / "config_sentence_transformers.json", _MODEL)
+    default = default_prompt if default_prompt in prompts else None
+    files.write_json(folder / CONFIG, {**_MODEL, "prompts": dict(prompts), "default_prompt_name": default})
 
 
 def _modules_of(folder: Path, route: str) -> list[tuple[str, str]]:

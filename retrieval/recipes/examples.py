@@ -12,6 +12,8 @@ from retrieval.data.examples.batches import Batches
 from retrieval.data.examples.stored_pairs import IN_ORDER
 from retrieval.data.examples.task_kind import KINDS, TASKS, Stored
 from retrieval.data.sets import beir, splits
+from retrieval.data.tokenizers import prefixes
+from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, multiples
 from retrieval.pipeline import records
@@ -59,6 +61,7 @@ def register_tasks(
         negatives=config.data.negatives,
         optional=[*(["positive_ids"] if positives else []), *(["teacher"] if has_teacher else [])],
         skip_empty=config.data.skip_empty,
+        prefixes=Prefixes.of(config.data, vocabulary),
     )
 
 
@@ -155,6 +158,8 @@ def check(config: ConfigDict) -> None:
     recipe = recipe_of(config)
     seqio_tasks.check_rates(config.data.rates.to_dict())
     _check_kinds(config, recipe)
+    if not recipe.has_towers and (name := next((name for name in prefixes.NAMES if config.data[name]), "")):
+        raise UserError(f"config.data.{name}={config.data[name]}: only towers have prefixes; set it to ''")
     batch_size, lanes = config.train.batch_size, config.data.lanes
     if batch_size % lanes:
         raise UserError(

@@ -10,10 +10,11 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from retrieval import files
+from retrieval.data.tokenizers import prefixes
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.models import tensor_files
-from retrieval.models.export_files import DOCUMENT, QUERY
+from retrieval.models.export_files import CONFIG, DOCUMENT, QUERY
 from retrieval.models.hugging_face import BertFolder
 from retrieval.models.two_tower import POOLINGS
 from retrieval.recipes import bert_weights
@@ -21,6 +22,8 @@ from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.towers import build_towers
 
 _MODULES = "modules.json"
+# The prompts of documents, in the order in which sentence-transformers looks for one.
+_DOCUMENT_PROMPTS = (DOCUMENT, "passage", "corpus")
 _IDENTITY = "Identity"
 _PATH = re.compile(r"(\d_\w+)?", re.ASCII)
 _T = TypeVar("_T")
@@ -74,12 +77,25 @@ def read(folder: Path, config: ConfigDict) -> ExportedTowers:
     config.model.update(query.model, tied=not is_apart, encoder="transformer", remat="none", dtype="float32")
     lengths = (query.length if is_apart else query.query_length), document.length
     config.data.query_length, config.data.document_length = lengths
+    config.data.query_prefix, config.data.document_prefix = _prompts(folder)
     config.model.positions = query.bert.sizes["max_length"]
     vocabulary = bert_weights.vocabulary_of(document.bert)
     shapes = parameters_of(nnx.eval_shape(lambda: build_towers(config, len(vocabulary))))
     towers = {"query_tower": query, "document_tower": document}
     params = {name: _parameters(towers[name], shape) for name, shape in shapes.items()}
     return ExportedTowers(config, vocabulary, params)
+
+
+def _prompts(folder: Path) -> list[str]:
+    """What stands before queries and before documents."""
+    path = folder / CONFIG
+    record = files.read_json(path) if path.is_file() else {}
+    prompts = record.get("prompts") or {} if isinstance(record, dict) else None
+    names = (QUERY,), _DOCUMENT_PROMPTS
+    texts = [next(filter(None, map(prompts.get, known)), "") for known in names] if isinstance(prompts, dict) else []
+    if not texts or not all(map(prefixes.KIND.fits, texts)):
+        raise UserError(f"{path}: one of its prompts is not {prefixes.KIND.needed}; mend it, or export it again")
+    return texts
 
 
 def _open(folder: Path) -> _Tower:

@@ -12,7 +12,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from retrieval.config.fields import TEXT, Field, declare, whole
-from retrieval.data.tokenizers import vocabularies
+from retrieval.data.tokenizers import prefixes, vocabularies
 from retrieval.errors import UserError
 from retrieval.models import two_tower
 from retrieval.models.hugging_face import CONFIGS
@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 
 
 _FIELD = "config.train.init_from"
+# Of `config.data`, what says how towers take texts.
+TEXT_FIELDS = ("query_length", "document_length", *prefixes.NAMES)
 
 declare(
     "train",
@@ -270,7 +272,7 @@ def load_towers(run: Run, vocab_size: int) -> TwoTower:
 
 def decided(config: ConfigDict) -> tuple[str, ...]:
     """The fields that towers are used with as they were trained with; none of a model without towers."""
-    return ("model", "data.query_length", "data.document_length") if recipe_of(config).has_towers else ()
+    return ("model", *(f"data.{name}" for name in TEXT_FIELDS)) if recipe_of(config).has_towers else ()
 
 
 def of_towers(run: Run) -> ConfigDict:
@@ -283,7 +285,8 @@ def of_towers(run: Run) -> ConfigDict:
         return run.config
     config = run.config.copy_and_resolve_references()
     config.recipe, config.model = trained.recipe, trained.model
-    config.data.query_length, config.data.document_length = trained.data.query_length, trained.data.document_length
+    for name in TEXT_FIELDS:
+        config.data[name] = trained.data.get(name, "")  # a run may be older than prefixes
     return config
 
 

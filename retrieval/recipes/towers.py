@@ -12,6 +12,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from retrieval.data.sets.beir import Candidate
+from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.models import two_tower
 from retrieval.models.text import Text
@@ -91,7 +92,8 @@ class Embedder:
 
 def query_tokens(config: ConfigDict, vocabulary: Vocabulary, texts: Sequence[str]) -> list[list[int]]:
     """Queries as the query tower takes them."""
-    return [vocabulary.single(ids, config.data.query_length) for ids in vocabulary.encode_batch(texts)]
+    prefixes, length = Prefixes.of(config.data, vocabulary), config.data.query_length
+    return [prefixes.query_row(vocabulary, ids, length) for ids in vocabulary.encode_batch(texts)]
 
 
 def candidate_windows(config: ConfigDict, vocabulary: Vocabulary, items: Sequence[Candidate]) -> list[list[list[int]]]:
@@ -102,8 +104,8 @@ def candidate_windows(config: ConfigDict, vocabulary: Vocabulary, items: Sequenc
     """
     titles = vocabulary.encode_batch([item.title for item in items])
     bodies = vocabulary.encode_batch([item.text for item in items])
-    length, most = config.data.document_length, config.encode.windows
-    return [vocabulary.windows(title, body, length, most) for title, body in zip(titles, bodies)]
+    prefixes, length, most = Prefixes.of(config.data, vocabulary), config.data.document_length, config.encode.windows
+    return [prefixes.document_rows(vocabulary, title, body, length, most) for title, body in zip(titles, bodies)]
 
 
 def token_types(ids_BL: np.ndarray, sep_id: int) -> np.ndarray:

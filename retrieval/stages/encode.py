@@ -9,7 +9,7 @@ from retrieval.data.sets import beir
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples
 from retrieval.recipes.encoder_sizes import longest_text
-from retrieval.recipes.initial_parameters import check_towers, load_towers, of_towers
+from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers, load_towers, of_towers
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens, towers_of
 from retrieval.search import encoding
@@ -82,7 +82,7 @@ STAGES.register(
         check=(Run.check_vocabulary, check_towers),
         reads="checkpoint, sets, passages",
         writes="`embeddings/`",
-        settings=("seed", "encode", "model", "data.query_length", "data.document_length", "loop.validate_queries"),
+        settings=("seed", "encode", "model", *(f"data.{name}" for name in TEXT_FIELDS), "loop.validate_queries"),
         needs=("prepare", "sets", "train"),
         requires=("train",),
         also=of_pairs,

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from retrieval import files
 from retrieval.config.fields import SWITCH, TEXT, Field, declare, matching
 from retrieval.data.corpora import tfds_source
-from retrieval.data.tokenizers import tokenizer_files
+from retrieval.data.tokenizers import prefixes, tokenizer_files
 from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
 from retrieval.errors import UserError
 from retrieval.evaluation import card, display
@@ -64,6 +64,7 @@ def export(run: Run) -> dict[str, Any]:
             vocabulary=vocabulary,
             query_length=config.data.query_length,
             document_length=config.data.document_length,
+            prompts=_prompts(config),
         )
         kind = {"tied": config.model.tied}
 
@@ -155,19 +156,36 @@ def _write(workdir: Path, write_model: Callable[[Path], None], model_card: str) 
 
 
 def _write_towers(
-    folder: Path, *, towers: TwoTower, vocabulary: Vocabulary, query_length: int, document_length: int
+    folder: Path,
+    *,
+    towers: TwoTower,
+    vocabulary: Vocabulary,
+    query_length: int,
+    document_length: int,
+    prompts: Mapping[str, str],
 ) -> None:
+    write = functools.partial(folders.write_tower, normalize=towers.normalize, prompts=prompts)
+    query_tower: Any = towers.query_tower  # of BERT's kind: `check` lets no other pass
     if not hasattr(towers, "document_tower"):  # they are tied
-        _write_tower(folder, towers.query_tower, towers.normalize, vocabulary, document_length, query_length)
+        write(folder, query_tower, length=document_length, query_length=query_length)
+        _write_tokenizer(folder, query_tower, vocabulary, document_length)
         return
+    document_tower: Any = towers.document_tower
     both = (
-        (folders.QUERY, towers.query_tower, query_length),
-        (folders.DOCUMENT, towers.document_tower, document_length),
+        (folders.QUERY, query_tower, query_length),
+        (folders.DOCUMENT, document_tower, document_length),
     )
     for name, tower, length in both:
         (folder / name).mkdir()
-        _write_tower(folder / name, tower, towers.normalize, vocabulary, length)
-    folders.write_router(folder)
+        write(folder / name, tower, length=length, default_prompt=name)
+        _write_tokenizer(folder / name, tower, vocabulary, length)
+    folders.write_router(folder, prompts)
+
+
+def _prompts(config: ConfigDict) -> dict[str, str]:
+    """What stands before queries and before documents; a run may be older than these fields."""
+    of_sides = zip((folders.QUERY, folders.DOCUMENT), prefixes.NAMES)
+    return {side: text for side, name in of_sides if (text := config.data.get(name, ""))}
 
 
 def _write_reranker(folder: Path, *, reranker: CrossEncoder, vocabulary: Vocabulary, length: int) -> None:
@@ -176,10 +194,7 @@ def _write_reranker(folder: Path, *, reranker: CrossEncoder, vocabulary: Vocabul
     tokenizer_files.write_tokenizer(folder, vocabulary, length=length, types=types)
 
 
-def _write_tower(
-    folder: Path, tower: Any, normalize: bool, vocabulary: Vocabulary, length: int, query_length: int | None = None
-) -> None:
-    folders.write_tower(folder, tower, normalize=normalize, length=length, query_length=query_length)
+def _write_tokenizer(folder: Path, tower: Any, vocabulary: Vocabulary, length: int) -> None:
     types = tower.encoder.config.type_vocab_size
     tokenizer_files.write_tokenizer(folder, vocabulary, length=length, types=types)
 
@@ -211,6 +226,7 @@ def _card(
         data=[f"{what}: {', '.join(map(display.inline, names))}" for what, names in {**trained_on, **start}.items()],
         notes=[
             *(_notes_of_reranker(*lengths) if reranks else _notes_of_towers(*lengths, tied=trained.model.tied)),
+            *(f"`encode_{side}` puts {text!r} before each text." for side, text in _prompts(trained).items()),
             *_notes(vocabulary, trained.model.dtype),
         ],
         settings=dict(_settings(trained)),

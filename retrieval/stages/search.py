@@ -20,7 +20,7 @@ from retrieval.evaluation.answer_choice import Span
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.pipeline.work_directory import Asked
 from retrieval.recipes import readers
-from retrieval.recipes.initial_parameters import check_towers
+from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers
 from retrieval.recipes.readers import OwnReader
 from retrieval.search.side_by_side import HYBRID
 from retrieval.stage_outputs import Run
@@ -197,7 +197,7 @@ STAGES.register(
         check=(check_towers, check_reader),
         reads="a reader, indexes of the corpus, or of labelled examples",
         writes="prints hits for `--query`, `--queries`, or what is typed",
-        uses=("seed", "model", "data.query_length", "data.document_length", "evaluate.depth", "answer"),
+        uses=("seed", "model", *(f"data.{name}" for name in TEXT_FIELDS), "evaluate.depth", "answer"),
         needs=("index", "prepare", "sets"),
         also=of_pairs,
         needs_if_made=("encode", "train"),

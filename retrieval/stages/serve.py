@@ -12,7 +12,7 @@ from retrieval.errors import UserError
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import rerankers
-from retrieval.recipes.initial_parameters import check_towers
+from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers
 from retrieval.stage_outputs import Run
 from retrieval.stages.collection import of_pairs
 
@@ -120,8 +120,7 @@ STAGES.register(
             "serve",
             "seed",
             "model",
-            "data.query_length",
-            "data.document_length",
+            *(f"data.{name}" for name in TEXT_FIELDS),
             "evaluate.depth",
             "encode.windows",
         ),

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from retrieval.data.examples.task_kind import TASKS, Given, Maker, Shards, Stored, TaskKind
-from retrieval.data.examples.token_rows import Record, random_sentence, single
+from retrieval.data.examples.token_rows import Record, document_row, query_row, random_sentence
 from retrieval.libraries import tf
 
 # Columns of `counts`.
@@ -80,8 +80,8 @@ class LeadPairs(PassagePairs):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """As `PassagePairs.pair`."""
         start, end = random_sentence(record["lead_lengths"], seed)
-        query = single(record["lead_ids"][start:end], lengths["query"], given.specials)
-        return query, single(record["ids"], lengths["document"], given.specials)
+        query = query_row(record["lead_ids"][start:end], lengths["query"], given.specials)
+        return query, document_row(record["title"][:0], record["ids"], lengths["document"], given.specials)
 
 
 def log_q(record: Record, weights: Mapping[str, float]) -> tf.Tensor:

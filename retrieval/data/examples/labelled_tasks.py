@@ -8,7 +8,7 @@ from typing import Any
 
 from retrieval import files
 from retrieval.data.examples.task_kind import Shards, Stored, TaskKind
-from retrieval.data.examples.token_rows import Record, Specials, pair
+from retrieval.data.examples.token_rows import Record, Specials, document_row
 from retrieval.data.labelled import pair_shards
 from retrieval.libraries import tf
 
@@ -64,7 +64,8 @@ def documents(record: Record, chosen: tf.Tensor, length: int, specials: Specials
     titles = ragged.from_row_lengths(record["titles"], record["title_lengths"])
     texts = ragged.from_row_lengths(record["texts"], record["text_lengths"])
     return [
-        pair(titles[chosen[place]], texts[chosen[place]], length, specials) for place in range(chosen.shape[0] or 0)
+        document_row(titles[chosen[place]], texts[chosen[place]], length, specials)
+        for place in range(chosen.shape[0] or 0)
     ]
 
 

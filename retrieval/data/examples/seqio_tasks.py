@@ -12,6 +12,7 @@ from retrieval.config.fields import SWITCH, Field, declare, number, whole
 from retrieval.data.examples import batches
 from retrieval.data.examples.task_kind import KINDS, TASKS, Given, Maker, Stored, TaskKind
 from retrieval.data.examples.token_rows import Record, Specials
+from retrieval.data.tokenizers.prefixes import NONE, Prefixes
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, unknown_name
 from retrieval.libraries import seqio, tf
@@ -49,6 +50,7 @@ def register(
     negatives: int = 0,
     optional: Collection[str] = (),
     skip_empty: bool = False,
+    prefixes: Prefixes = NONE,
 ) -> tuple[str, dict[str, int]]:
     """Registers the tasks of `rates`; returns the name to get the dataset by, and the examples of each task's epoch.
 
@@ -62,6 +64,7 @@ def register(
       negatives: hard negatives of an example. Only labelled records have any, and those that have none are left out.
       optional: the optional features that examples have, such as 'positive_ids'.
       skip_empty: whether a task that there is no example for is left out, where another one has some.
+      prefixes: what stands before queries and documents.
 
     Raises:
       UserError: an unknown task, no task, a task that there is no example for, or one whose options do not fit.
@@ -71,12 +74,12 @@ def register(
     rates = {task: rates[task] for task in sizes}
     total = sum(rates.values())
     weights = {task: rate / total / sizes[task] for task, rate in rates.items()}
-    first_records = _first_records(sizes, stored)
+    first_records, specials = _first_records(sizes, stored), Specials.of(vocabulary, prefixes)
     suffix = "_validation" if validation else ""
     for name in rates:
         task = TASKS[name]
         own = {option: field.default for option, field in task.options.items()} | dict(options or {})
-        given = Given(vocabulary, Specials.of(vocabulary), {option: own[option] for option in task.options}, weights)
+        given = Given(vocabulary, specials, {option: own[option] for option in task.options}, weights)
         is_drawn = functools.partial(
             _is_drawn, task=task, negatives=negatives, held_out=held_out, validation=validation
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from retrieval.data.tokenizers.prefixes import NONE, Prefixes
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.libraries import tf
 
@@ -16,17 +17,18 @@ Record = Mapping[str, "tf.Tensor"]
 
 
 class Specials(NamedTuple):
-    """The ids of a vocabulary that the tasks need."""
+    """The ids of a vocabulary that the tasks need, and those of the prefixes of queries and documents."""
 
     cls: int
     sep: int
     mask: int
     vocab_size: int
+    prefixes: Prefixes = NONE
 
     @classmethod
-    def of(cls, vocabulary: Vocabulary) -> Specials:
+    def of(cls, vocabulary: Vocabulary, prefixes: Prefixes = NONE) -> Specials:
         """Reads them off a vocabulary."""
-        return cls(vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id, len(vocabulary))
+        return cls(vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id, len(vocabulary), prefixes)
 
 
 def single(ids: tf.Tensor, length: int, specials: Specials) -> tf.Tensor:
@@ -42,6 +44,24 @@ def pair(first: tf.Tensor, second: tf.Tensor, length: int, specials: Specials) -
     rest = second[: room - tf.size(first)]
     row = tf.concat([[specials.cls], first, [specials.sep], rest, [specials.sep]], 0)
     return tf.cond(tf.size(first) > 0, lambda: row, lambda: single(second, length, specials))
+
+
+def query_row(ids: tf.Tensor, length: int, specials: Specials) -> tf.Tensor:
+    """`Prefixes.query_row` in TensorFlow."""
+    prefix = specials.prefixes.query
+    return single(tf.concat([prefix, ids], 0) if prefix else ids, length, specials)
+
+
+def document_row(title: tf.Tensor, text: tf.Tensor, length: int, specials: Specials) -> tf.Tensor:
+    """The first of `Prefixes.document_rows` in TensorFlow."""
+    prefix = specials.prefixes.document
+    if not prefix:
+        return pair(title, text, length, specials)
+    return tf.cond(
+        tf.size(title) > 0,
+        lambda: pair(tf.concat([prefix, title], 0), text, length, specials),
+        lambda: single(tf.concat([prefix, text], 0), length, specials),
+    )
 
 
 def random_sentence(lengths: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -21,6 +21,7 @@ from retrieval.config.fields import SWITCH, Field, declare, one_of, whole
 from retrieval.data.examples import cluster_order
 from retrieval.data.examples.cluster_order import ORDERS, PAPER, Clustered
 from retrieval.data.examples.stored_pairs import StoredPairs
+from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.errors import UserError
 from retrieval.recipes import examples
 from retrieval.recipes.recipe import recipe_of
@@ -144,10 +145,11 @@ def _paragraphs(pairs: StoredPairs, negatives: bool) -> tuple[_Paragraphs, np.nd
 def _embedded(config: ConfigDict, given: Given, pairs: StoredPairs, paragraphs: _Paragraphs) -> np.ndarray:
     """The embeddings of paragraphs [N, E], of which a shard's tokens are held at a time."""
     tower, length = given.embedder.documents(given.params), config.data.document_length
+    prefixes = Prefixes.of(config.data, given.vocabulary)
     read = pairs.positives(paragraphs.record_N)
     parts = []
     while part := list(itertools.islice(read, config.encode.shard_size)):
-        tokens = [given.vocabulary.pair(positive.title, positive.text, length) for positive in part]
+        tokens = [prefixes.document_rows(given.vocabulary, item.title, item.text, length)[0] for item in part]
         parts.append(given.embedder.embed_rows(tower, tokens))
     return np.concatenate(parts)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from retrieval.config.fields import SHARE, Field
 from retrieval.data.examples.corpus_tasks import ICT, PassagePairs
 from retrieval.data.examples.task_kind import Given, register
-from retrieval.data.examples.token_rows import Record, pair, random_sentence, single
+from retrieval.data.examples.token_rows import Record, document_row, query_row, random_sentence
 from retrieval.libraries import tf
 
 
@@ -34,5 +34,5 @@ class InverseCloze(PassagePairs):
         ids, removal = record["ids"], given.options["ict_removal"]
         rest = tf.concat([ids[:start], ids[end:]], 0)
         body = tf.cond(tf.random.stateless_uniform([], seeds[1]) < removal, lambda: rest, lambda: ids)
-        query = single(ids[start:end], lengths["query"], given.specials)
-        return query, pair(record["title"], body, lengths["document"], given.specials)
+        query = query_row(ids[start:end], lengths["query"], given.specials)
+        return query, document_row(record["title"], body, lengths["document"], given.specials)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from retrieval.data.examples.labelled_tasks import LabelledTask, documents
 from retrieval.data.examples.task_kind import Given, Maker, register
-from retrieval.data.examples.token_rows import Record, Specials, single
+from retrieval.data.examples.token_rows import Record, Specials, query_row
 from retrieval.libraries import tf
 
 
@@ -40,7 +40,7 @@ def draw(record: Record, seed: tf.Tensor, lengths: Mapping[str, int], specials: 
     # As a positive; with negatives, as a positive of the records that have some, and as one of so many negatives.
     times = counts[:, 1] + negatives * counts[:, 2] if negatives else counts[:, 0]
     example = {
-        "query": single(record["query"], lengths["query"], specials),
+        "query": query_row(record["query"], lengths["query"], specials),
         "document": tf.stack([tf.pad(ids, [[0, lengths["document"] - tf.size(ids)]]) for ids in rows]),
         "document_id": tf.gather(record["document_id"], chosen),
         "log_q": tf.math.log(times * weight),

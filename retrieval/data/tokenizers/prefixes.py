@@ -1,0 +1,62 @@
+"""Prefixes: what stands before every query and before every document, such as 'query: ' (E5, Wang et al. 2022).
+
+A document with a title has it before the title, as sentence-transformers puts a prompt before the first of two texts.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from retrieval.config.fields import Field, Kind, declare
+from retrieval.data.tokenizers.byte_pairs import BytePairs
+from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.errors import UserError
+
+# Without the space its last word could be of one piece with the first of the text.
+KIND = Kind(
+    "'' or a text that ends with a space, such as 'query: '",
+    lambda value: isinstance(value, str) and (not value or bool(value.strip() and value.endswith(" "))),
+)
+NAMES = ("query_prefix", "document_prefix")
+declare(
+    "data",
+    query_prefix=Field("", KIND, "what stands before every query, such as 'query: '; its tokens count", was=""),
+    document_prefix=Field("", KIND, "what stands before every document, in front of its title", was=""),
+)
+
+
+class Prefixes(NamedTuple):
+    """Their token ids."""
+
+    query: tuple[int, ...] = ()
+    document: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any], vocabulary: Vocabulary) -> "Prefixes":
+        """The prefixes of the group `data` of a config; one of an older version has none.
+
+        Raises:
+          UserError: there is one, and the vocabulary is of byte pairs, which begin a text unlike what follows a space.
+        """
+        texts = [data.get(name, "") for name in NAMES]
+        if any(texts) and isinstance(vocabulary, BytePairs):
+            raise UserError(
+                "config.data.query_prefix and config.data.document_prefix are for BERT's word pieces, and this "
+                "vocabulary is of byte pairs: leave them empty"
+            )
+        return cls(*(tuple(vocabulary.encode(text)) for text in texts))
+
+    def query_row(self, vocabulary: Vocabulary, ids: Sequence[int], length: int) -> list[int]:
+        """`[CLS] prefix query [SEP]`, cut to `length` tokens."""
+        return vocabulary.single([*self.query, *ids], length)
+
+    def document_rows(
+        self, vocabulary: Vocabulary, title: Sequence[int], text: Sequence[int], length: int, most: int = 1
+    ) -> list[list[int]]:
+        """`[CLS] prefix title [SEP] text [SEP]`, or `[CLS] prefix text [SEP]`: `Vocabulary.windows` with the prefix."""
+        if title or not self.document:
+            return vocabulary.windows([*self.document, *title] if title else title, text, length, most)
+        rows = vocabulary.windows([], text, length - len(self.document), most)
+        return [[row[0], *self.document, *row[1:]] for row in rows]
+
+
+NONE = Prefixes()

@@ -1,0 +1,83 @@
+"""Prefixes of queries and documents: the same rows in training as in encoding, and prompts in an export."""
+
+import json
+
+import numpy as np
+import pytest
+from conftest import REPOSITORY
+from support import exported
+
+import retrieval
+from configs import dpr, mlm
+from retrieval.data.examples.token_rows import Specials, document_row, query_row
+from retrieval.data.tokenizers import vocabularies
+from retrieval.data.tokenizers.prefixes import Prefixes
+from retrieval.errors import UserError
+from retrieval.pipeline import preflight
+from retrieval.recipes import towers
+
+VOCABULARY = exported.VOCABULARY
+TEXTS = {"query_prefix": "the fox: ", "document_prefix": "a dog: "}
+
+
+def ids(text):
+    return VOCABULARY.encode(text)
+
+
+@pytest.mark.parametrize("title", ["", "fox dog", "fox " * 30])
+@pytest.mark.parametrize("text", ["dog", "the dog sep " * 12])
+def test_rows_are_those_of_the_text_with_the_prefix_before_it(title, text):
+    prefixes = Prefixes.of(TEXTS, VOCABULARY)
+    first = TEXTS["document_prefix"] + (title or text)
+    expected = VOCABULARY.pair(ids(first), ids(text), 24) if title else VOCABULARY.single(ids(first), 24)
+    assert prefixes.document_rows(VOCABULARY, ids(title), ids(text), 24) == [expected]
+    query = VOCABULARY.single(ids(TEXTS["query_prefix"] + text), 24)
+    assert prefixes.query_row(VOCABULARY, ids(text), 24) == query
+    specials = Specials.of(VOCABULARY, prefixes)
+    in_training = (np.array(ids(part), np.int32) for part in (title, text))
+    assert document_row(*in_training, 24, specials).numpy().tolist() == expected
+    assert query_row(np.array(ids(text), np.int32), 24, specials).numpy().tolist() == query
+
+
+def test_every_window_of_a_long_text_has_the_prefix():
+    prefix = ids(TEXTS["document_prefix"])
+    windows = Prefixes((), tuple(prefix)).document_rows(VOCABULARY, [], ids("the dog sep " * 12), 16, most=9)
+    assert len(windows) > 2 and all(row[1 : 1 + len(prefix)] == prefix and len(row) <= 16 for row in windows)
+    assert [id for row in windows for id in row[1 + len(prefix) : -1]] == ids("the dog sep " * 12)
+
+
+def test_an_export_has_them_as_prompts(tmp_path):
+    changes = {f"data.{name}": text for name, text in TEXTS.items()}
+    run = exported.work_directory(tmp_path / "run", **changes, **{"model.tied": False})
+    folder = exported.export(run)
+    record = json.loads((folder / "config_sentence_transformers.json").read_text())
+    assert record["prompts"] == {"query": "the fox: ", "document": "a dog: "}
+    of_query = json.loads((folder / "query" / "config_sentence_transformers.json").read_text())
+    assert (record["default_prompt_name"], of_query["default_prompt_name"]) == ("document", "query")
+    assert "`encode_query` puts 'the fox: ' before each text." in (folder / "README.md").read_text()
+    ours, theirs = retrieval.load(run.folder), retrieval.load(folder)
+    assert np.array_equal(ours.encode_queries(["fox"]), theirs.encode_queries(["fox"]))
+    run.config.data.query_prefix = ""
+    plain = towers.query_tokens(run.config, VOCABULARY, ["the fox: fox"])
+    run.config.data.query_prefix = "the fox: "
+    assert towers.query_tokens(run.config, VOCABULARY, ["fox"]) == plain
+
+
+def test_prompts_that_cannot_be_prefixes_are_refused(tmp_path):
+    folder = exported.export(exported.work_directory(tmp_path / "run"))
+    path = folder / "config_sentence_transformers.json"
+    path.write_text(path.read_text().replace('"prompts": {}', '"prompts": {"passage": "text:"}'))
+    with pytest.raises(UserError, match="one of its prompts is not '' or a text that ends with a space"):
+        retrieval.load(folder)
+
+
+def test_byte_pairs_and_models_without_towers_have_none():
+    config = mlm.get_config("local")
+    config.data.query_prefix = "query: "
+    with pytest.raises(UserError, match=r"config\.data\.query_prefix=query: : only towers have prefixes"):
+        preflight.check_settings(config, ("train",))
+    config = dpr.get_config("local")
+    config.data.update(TEXTS)
+    byte_pairs = vocabularies.load(REPOSITORY / "tests" / "golden" / "byte_pairs")
+    with pytest.raises(UserError, match="for BERT's word pieces, and this vocabulary is of byte pairs"):
+        towers.query_tokens(config, byte_pairs, ["fox"])
