@@ -259,7 +259,7 @@ $REQA --config.vocab={nowhere}
 --config=configs/reqa.py:local --workdir={circle_a} --config.base={circle_b}
   leads back to | take another base
 $REQA --config.train.init_from=bert-base-uncased
-  config.train.init_from=bert-base-uncased: no such folder | a work directory | are not downloaded
+  config.train.init_from=bert-base-uncased: no such folder | a work directory | hf:OWNER/NAME
 $REQA --config.train.init_from={untrained}
   config.train.init_from={untrained} | finished train stage
 $REQA --config.train.init_from={finished} --config.data.document_length=160
