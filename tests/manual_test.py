@@ -62,7 +62,7 @@ def test_a_line_of_questions_is_recognised_and_read(name, tmp_path):
     path, passages = tmp_path / "file", tmp_path / "psgs.tsv"
     path.write_text(QUESTIONS[name].example.replace("⇥", "\t"))
     passages.write_text(SETS["qa"].example.replace("⇥", "\t") + "\n1\ta\tT\n")
-    given = Given({"sets.qa_patterns": False, "sets.known_articles": False}, tmp_path, tmp_path)
+    given = Given({"sets.qa_patterns": False}, tmp_path, tmp_path)
     (value,) = SETS["qa"].read(f"{passages},{path}", given)
     assert list(value.queries.values()) == ["q"] and [text.text for text in value.candidates] == ["a"]
     (found,) = value.answers.values()

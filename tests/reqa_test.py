@@ -143,10 +143,15 @@ def test_published_counts(shared_data):
     assert all(sizes[query] >= len(grades) for query, grades in value.qrels["pair"].items())
 
 
+OPTIONS = {"sets.known_articles": False, "sets.reqa_sentences": False, "sets.distractors": 0}
+
+
 def of_corpus(tiny, folder, *titles):
     lines = [json.dumps({"_id": str(number), "title": title, "text": "A b."}) for number, title in enumerate(titles)]
     (folder / "passages-0.jsonl").write_text("\n".join(lines))
-    (value,) = reqa.SquadFiles().read(str(tiny), Given({"sets.known_articles": True}, folder, folder))
+    (value,) = reqa.SquadFiles().read(
+        str(tiny), Given({"sets.known_articles": True, "sets.reqa_sentences": False}, folder, folder)
+    )
     return value
 
 
@@ -162,4 +167,13 @@ def test_only_articles_of_the_corpus_are_asked_about(tiny, tmp_path, caplog):
 
 def test_known_articles_need_a_corpus(tiny):
     with pytest.raises(UserError, match=r"known_articles=True asks about the articles of the prepared corpus"):
-        reqa.SquadFiles().check(str(tiny), {"sets.known_articles": True}, has_corpus=False)
+        reqa.SquadFiles().check(str(tiny), OPTIONS | {"sets.known_articles": True}, has_corpus=False)
+
+
+def test_candidates_can_be_sentences_alone(tiny, tmp_path):
+    both = reqa.read_squad([tiny])
+    (value,) = reqa.SquadFiles().read(str(tiny), Given(OPTIONS | {"sets.reqa_sentences": True}, tmp_path, tmp_path))
+    assert [(c.id, c.title, c.text) for c in value.candidates] == [(c.id, "", c.title) for c in both.candidates]
+    assert (value.queries, value.qrels, value.answers) == (both.queries, both.qrels, both.answers)
+    with pytest.raises(UserError, match=r"distractors=3 adds sentences with their passages"):
+        reqa.check_sentences({"sets.reqa_sentences": True, "sets.distractors": 3})

@@ -290,9 +290,15 @@ class NaturalQuestions(SetFormat):
     setting = "--config.sets.nq=FILE.jsonl.gz,… or tfds:natural_questions"
     example = '{"example_id": 1, "question_text": "q", "document_text": "<P> a </P>", "annotations": […], …}'
     tfds = "natural_questions"
+    options = reqa.SENTENCES
 
     def read(self, value: str, given: Given) -> Iterator[beir.RetrievalSet]:
-        yield read_nq(split(value))
+        found = read_nq(split(value))
+        yield reqa.sentences_alone(found) if given.options["sets.reqa_sentences"] else found
+
+    def check(self, value: str, options: Options, has_corpus: bool) -> None:
+        super().check(value, options, has_corpus)
+        reqa.check_sentences(options)
 
     def check_path(self, path: Path, options: Options) -> None:
         check_file(path)

@@ -21,6 +21,7 @@ from retrieval.data.sets.answers import of_texts
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
 from retrieval.errors import UserError
 
+SENTENCES = ("sets.reqa_sentences", "sets.distractors")  # the fields that `check_sentences` reads
 PAIR = "pair"  # the name of the paper's rule of relevance
 _T = TypeVar("_T")
 _JSON_NAMES = {list: "array", int: "integer", dict: "object", bool: "boolean"}
@@ -28,6 +29,9 @@ _log = logging.getLogger(__name__)
 
 declare(
     "sets",
+    reqa_sentences=Field(
+        False, SWITCH, "ReQA (reqa, nq): whether a candidate is its sentence alone, without its paragraph", was=False
+    ),
     known_articles=Field(
         False, SWITCH, "whether sets.reqa asks only about articles that the corpus has too", was=False
     ),
@@ -124,6 +128,31 @@ def build(name: str, paragraphs: Iterable[Paragraph]) -> beir.RetrievalSet:
     qrels = {PAIR: pairs, "sentence": _same_sentence(pairs, candidates)}
     known = {query: of_texts(texts) for query, texts in answers.items()}
     return beir.RetrievalSet(name, queries, list(candidates.values()), qrels, known)
+
+
+def sentences_alone(value: beir.RetrievalSet) -> beir.RetrievalSet:
+    """A set of `build` whose candidates are their sentences alone, with the same ids and judgements.
+
+    Equal sentences of different paragraphs stay different candidates, which no model can tell apart. The log counts
+    them.
+    """
+    candidates = [dataclasses.replace(item, title="", text=item.title) for item in value.candidates]
+    if repeated := len(candidates) - len({item.text for item in candidates}):
+        _log.info("ReQA: %d of %d sentences repeat another candidate's", repeated, len(candidates))
+    return dataclasses.replace(value, candidates=candidates)
+
+
+def check_sentences(options: Options) -> None:
+    """Checks that no distractors come beside sentences alone, for these are sentences with their passages.
+
+    Raises:
+      UserError: some do.
+    """
+    if options["sets.reqa_sentences"] and options["sets.distractors"]:
+        raise UserError(
+            f"config.sets.distractors={options['sets.distractors']} adds sentences with their passages, and "
+            "config.sets.reqa_sentences=True has sentences alone: set one of the two back"
+        )
 
 
 def field(record: Any, name: str, kind: type[_T], at: str) -> _T:
@@ -232,17 +261,19 @@ class SquadFiles(SetFormat):
         '"answers": [{"text": "b", "answer_start": 2}]}]}]}]}'
     )
     tfds = "squad"
-    options = ("sets.known_articles",)
+    options = ("sets.known_articles", *SENTENCES)
 
     def read(self, value: str, given: Given) -> Iterator[beir.RetrievalSet]:
-        if not given.options["sets.known_articles"]:
-            yield read_squad(split(value))
-            return
-        titles = open_domain.corpus_titles(given.corpus, "config.sets.known_articles=True")
-        yield read_squad(split(value), lambda article: open_domain.title_key(article) in titles)
+        if given.options["sets.known_articles"]:
+            titles = open_domain.corpus_titles(given.corpus, "config.sets.known_articles=True")
+            found = read_squad(split(value), lambda article: open_domain.title_key(article) in titles)
+        else:
+            found = read_squad(split(value))
+        yield sentences_alone(found) if given.options["sets.reqa_sentences"] else found
 
     def check(self, value: str, options: Options, has_corpus: bool) -> None:
         super().check(value, options, has_corpus)
+        check_sentences(options)
         if options["sets.known_articles"] and not has_corpus:
             raise UserError(
                 "config.sets.known_articles=True asks about the articles of the prepared corpus, and no stage prepares "
