@@ -21,6 +21,7 @@ CASES = [
     dict(margin=0.3, hinges="sum"),
     dict(margin=0.3, hinges="sum", hard_margin=0.7),
     dict(margin=0.3, hinges="chain", hard_margin=0.1),
+    dict(margin=0.3, hinges="triplets", hard_margin=0.1),
     dict(margin=0.3, batch_sum=True),
 ]
 
@@ -48,6 +49,8 @@ def by_loops(query, document, batch, margin, hinges="max", hard_margin=None, bat
             losses.append(simple)
         elif hinges == "chain":
             losses.append(max(far(q, p) - far(q, h) + hard_margin, 0) + max(far(q, h) - far(q, n) + margin, 0))
+        elif hinges == "triplets":
+            losses.append(max(far(q, p) - far(q, h) + hard_margin, 0) + simple)
         else:
             hard = max(far(q, p) - far(h, n) + hard_margin, 0)
             losses.append(max(simple, hard) if hinges == "max" else simple + hard)

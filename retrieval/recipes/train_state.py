@@ -1,5 +1,6 @@
 """The state that a config trains: optimizer and step, its shapes and shardings, its checkpoints."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,6 +27,16 @@ def open_checkpoints(folder: Path, config: ConfigDict, follower: Follower | None
     every = mine.refresh_every if mine.get("refresh_lag") else 0  # what the second process of a refresh reads
     named = config.loop.get("keep_steps", ())
     return Checkpointer(folder / "checkpoints", config.loop.keep_checkpoints, best, every, follower, named=named)
+
+
+def afresh(config: ConfigDict, state: TrainState, params: Any) -> TrainState:
+    """A state with other parameters, at the same step, whose optimizer has done nothing yet."""
+    optimizer = make_optimizer(config)
+
+    def create(step: jax.Array, params: Any) -> TrainState:
+        return dataclasses.replace(TrainState.create(params, optimizer), step=step)
+
+    return jax.jit(create, out_shardings=jax.tree.map(lambda leaf: leaf.sharding, state))(state.step, params)
 
 
 def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:

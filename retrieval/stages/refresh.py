@@ -29,9 +29,10 @@ from retrieval.errors import UserError, unknown_name
 from retrieval.recipes.towers import Embedder
 from retrieval.runtime import hosts
 from retrieval.stage_outputs import Run
-from retrieval.stages import versions
+from retrieval.stages import turn, versions
 from retrieval.stages.refresh_kind import kind_of
-from retrieval.stages.versions import Versions
+from retrieval.stages.turn import Turn
+from retrieval.stages.versions import Schedule, Versions
 from retrieval.training.checkpoint import Checkpointer
 
 _log = logging.getLogger(__name__)
@@ -74,12 +75,16 @@ def check(config: ConfigDict) -> None:
     """
     mine, steps = config.mine, config.train.steps
     if not mine.refresh_every:
-        for field in ("refresh_lag", "refresh_env"):
+        for field in ("refresh_lag", "refresh_env", "patience"):
             if mine[field]:
                 raise UserError(
                     f"config.mine.{field} is of refreshes, and config.mine.refresh_every=0 makes none: set the steps "
                     "from one to the next, or leave it out"
                 )
+        return
+    if mine.patience:
+        turn.check(config)
+        kind_of(config).check(config)
         return
     if mine.refresh_every >= steps:
         raise UserError(
@@ -122,12 +127,23 @@ class Refresh:
     """Turns batches to versions that are made with the parameters of the run."""
 
     def __init__(
-        self, run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh, batches: Versions, checkpoints: Checkpointer
+        self,
+        run: Run,
+        vocabulary: Vocabulary,
+        mesh: jax.sharding.Mesh,
+        batches: Versions,
+        checkpoints: Checkpointer,
+        turn: Turn | None = None,
     ):
-        """Args: checkpoints: those of the run; versions that none of them belongs to are deleted."""
+        """Makes the refreshes of a run.
+
+        Args:
+          checkpoints: those of the run; versions that none of them belongs to are deleted.
+          turn: what the first of them waits for, if not for a number of steps.
+        """
         self._run, self._vocabulary, self._mesh = run, vocabulary, mesh
         self._embedder = Embedder(run.config, vocabulary, mesh)
-        self._batches, self._checkpoints = batches, checkpoints
+        self._batches, self._checkpoints, self._turn = batches, checkpoints, turn
         self._begun = 0
         self._inferencer: Inferencer | None = None
 
@@ -140,13 +156,17 @@ class Refresh:
         Raises:
           UserError: the version cannot be made.
         """
-        mine = self._run.config.mine
-        version, since = divmod(step, mine.refresh_every)
-        last = step - since + mine.refresh_lag
+        mine, when = self._run.config.mine, versions.schedule(self._run.config)
+        if self._turn:
+            if self._turn.step is None:
+                return {}
+            when = when._replace(first=self._turn.step)
+        version = when.newest(step)
+        last = when.made_after(version) + when.lag
         if not version or step > last or last >= self._run.config.train.steps:
             return {}
         if version > self._begun:
-            self._begin(version, step, params)
+            self._begin(version, step, params, when)
             self._begun = version
         if step < last:
             if self._inferencer:
@@ -160,22 +180,20 @@ class Refresh:
         _log.info("step %d: %s, version %d", step, told, version)
         return numbers
 
-    def _begin(self, version: int, step: int, params: Any) -> None:
+    def _begin(self, version: int, step: int, params: Any, when: Schedule) -> None:
         """A version that is there already, because the run was cut off behind it, is not made again."""
         run = self._run
-        every, lag = run.config.mine.refresh_every, run.config.mine.refresh_lag
         steps = self._checkpoints.steps
-        hosts.on_first(lambda: versions.drop_unneeded(run.folder, version, every, lag, steps()))
+        hosts.on_first(lambda: versions.drop_unneeded(run.folder, version, when, steps()))
         if hosts.on_first(lambda: versions.is_there(run.folder, version)):
             return
         if run.config.mine.refresh_lag:
-            hosts.on_first(lambda: self._start(version, step))
+            hosts.on_first(lambda: self._start(version, step, when.made_after(version)))
         else:
-            versions.make(run, self._vocabulary, self._embedder, self._mesh, params, version)
+            versions.make(run, self._vocabulary, self._embedder, self._mesh, params, version, step)
 
-    def _start(self, version: int, step: int) -> None:
+    def _start(self, version: int, step: int, source: int) -> None:
         """The second process begins; where the run goes on within a lag, with the checkpoint that lies before."""
-        source = version * self._run.config.mine.refresh_every
         if step > source and source not in self._checkpoints.steps():
             raise UserError(
                 f"{self._run.checkpoints}: version {version} of the {self._run.config.mine.refresh_makes} is made with "

@@ -47,7 +47,7 @@ def make(run: Run, version: int) -> None:
       UserError: there is no device, the checkpoint is damaged, or as `versions.make`.
     """
     config, vocabulary = run.config, run.load_vocabulary()
-    mesh, step = _mesh(config.mesh.fsdp, config.mine.refresh_env), version * config.mine.refresh_every
+    mesh, step = _mesh(config.mesh.fsdp, config.mine.refresh_env), versions.schedule(config).made_after(version)
     like = train_state.abstract_state(config, abstract_model(config, len(vocabulary)), mesh)
     while not (run.checkpoints / str(step)).exists():  # it is being written
         time.sleep(_POLL_SECONDS)
@@ -56,7 +56,7 @@ def make(run: Run, version: int) -> None:
     _log.info("version %d: with the parameters after step %d, on %s", version, step, place)
     with jax.set_mesh(mesh):
         embedder = Embedder(config, vocabulary, mesh)
-        versions.make(run, vocabulary, embedder, mesh, params, version)
+        versions.make(run, vocabulary, embedder, mesh, params, version, step)
     _log.info("version %d: written", version)
 
 

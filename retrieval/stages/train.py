@@ -1,6 +1,7 @@
 """The stage `train`: shards to a checkpoint."""
 
 import contextlib
+import functools
 import itertools
 import logging
 import math
@@ -27,12 +28,13 @@ from retrieval.recipes.recipe import abstract_model, check_recipe, recipe_of
 from retrieval.runtime import hosts
 from retrieval.runtime.mirror import Mirror
 from retrieval.stage_outputs import Run
-from retrieval.stages import findings, metric_writers, mine, refresh, training_time
+from retrieval.stages import findings, metric_writers, mine, refresh, training_time, versions
 from retrieval.stages.collection import CORPUS, open_collection
 from retrieval.stages.refresh_kind import REFRESHES, kind_of
+from retrieval.stages.turn import Turn
 from retrieval.stages.versions import Versions
 from retrieval.training import chips, loop, sharding
-from retrieval.training.checkpoint import Follower, drop_damaged
+from retrieval.training.checkpoint import Checkpointer, Follower, drop_damaged
 
 _log = logging.getLogger(__name__)
 
@@ -81,8 +83,8 @@ def train(run: Run) -> dict[str, Any]:
     mesh = make_mesh(config)
     refreshes = config.mine.refresh_every > 0
     # Before the model, for what may be wrong with the data.
-    versions = Versions(run, vocabulary, mesh) if refreshes else None
-    batches = versions or make_batches(run, vocabulary, mesh)
+    remade = Versions(run, vocabulary, mesh) if refreshes else None
+    batches = remade or make_batches(run, vocabulary, mesh)
     if isinstance(batches, Batches) and config.train.epochs:
         config = _in_steps(config, batches.epoch)
         training_time.warn_of_days(config, lambda: len(vocabulary), mesh)
@@ -110,7 +112,8 @@ def train(run: Run) -> dict[str, Any]:
             with hosts.watch(int(state.step)) as stops_at:
                 batch = abstract_batch(config, mesh)
                 cost = _cost(train_state.useful_flops(config, len(vocabulary), like, batch), mesh)
-                anew = refresh.Refresh(run, vocabulary, mesh, versions, checkpointer) if versions else None
+                turn = _turn(run, int(state.step), checkpointer)
+                anew = refresh.Refresh(run, vocabulary, mesh, remade, checkpointer, turn) if remade else None
                 loop.train(
                     state,
                     step_fn,
@@ -122,6 +125,7 @@ def train(run: Run) -> dict[str, Any]:
                     stops_at=stops_at,
                     cost=cost,
                     refresh=anew,
+                    turn=turn,
                 )
             step = checkpointer.best_step()
             checkpointer.close()
@@ -192,6 +196,14 @@ def _copied_up(folder: Path, mirror: Mirror | None) -> Iterator[Follower | None]
 def trained(folder: Path, details: dict[str, Any]) -> list[Path]:
     """The folder of the step that other stages read, of a work directory."""
     return [folder / "checkpoints" / str(details["step"])]
+
+
+def _turn(run: Run, step: int, checkpointer: Checkpointer) -> Turn | None:
+    """What ends the first phase of a run in two, which goes on from `step`; None of a run in one."""
+    if not run.config.mine.patience:
+        return None
+    afresh = functools.partial(train_state.afresh, run.config)
+    return Turn(run.folder / versions.FOLDER, step, run.config, checkpointer, afresh)
 
 
 def _settings(config: ConfigDict, folder: Path) -> loop.Settings:

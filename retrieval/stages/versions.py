@@ -6,9 +6,10 @@ Version 0 is what the stage `pairs` wrote. The others lie in `refreshed/`, whole
 import logging
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+from ml_collections import ConfigDict
 
 from retrieval import files
 from retrieval.data.tokenizers.vocab import Vocabulary
@@ -79,21 +80,48 @@ class Versions:
         self._batches.restore(folder)
 
 
+class Schedule(NamedTuple):
+    """When versions are made.
+
+    Attributes:
+      first: the step after which the first one is made.
+      every: steps from one to the next.
+      lag: steps from the making of one to the first batch of it, less one.
+    """
+
+    first: int
+    every: int
+    lag: int = 0
+
+    def newest(self, step: int) -> int:
+        """The newest version that is made after this step or one before it; 0 before the first one."""
+        return 0 if step < self.first else 1 + (step - self.first) // self.every
+
+    def made_after(self, version: int) -> int:
+        """The step after which a version is made."""
+        return self.first + (version - 1) * self.every
+
+
+def schedule(config: ConfigDict) -> Schedule:
+    """The schedule of refreshes that come by steps alone."""
+    return Schedule(config.mine.refresh_every, config.mine.refresh_every, config.mine.refresh_lag)
+
+
 def make(
-    run: Run, vocabulary: Vocabulary, embedder: Embedder, mesh: jax.sharding.Mesh, params: Any, version: int
+    run: Run, vocabulary: Vocabulary, embedder: Embedder, mesh: jax.sharding.Mesh, params: Any, version: int, step: int
 ) -> None:
-    """Makes a version with parameters, and writes it. Every process of the mesh takes its part.
+    """Makes a version with the parameters after a step, and writes it. Every process of the mesh takes its part.
 
     Raises:
       UserError: no batch would come of it.
     """
-    config, kind = run.config, kind_of(run.config)
+    kind = kind_of(run.config)
 
     def publish(write: Write) -> None:
         def publish_here() -> None:
             with files.atomic(folder_of(run.folder, version)) as temporary:
                 temporary.mkdir()
-                counts = {**write(temporary), "step": version * config.mine.refresh_every}
+                counts = {**write(temporary), "step": step}
                 files.write_json(temporary / _STATISTICS, counts)
                 files.write_manifest(temporary)
 
@@ -112,18 +140,18 @@ def folder_of(folder: Path, version: int) -> Path:
     return folder / FOLDER / f"{version:05d}"
 
 
-def drop_unneeded(folder: Path, version: int, every: int, lag: int, kept: Collection[int]) -> None:
+def drop_unneeded(folder: Path, version: int, when: Schedule, kept: Collection[int]) -> None:
     """Deletes the versions that are of no more use when this one is to come.
 
     Args:
-      every, lag: the fields `mine.refresh_every` and `mine.refresh_lag`.
+      when: versions are made.
       kept: the steps of the checkpoints that a run may go on from.
     """
     place = folder / FOLDER
     files.remove_temporaries(place)
-    # The batch of step s was of version (s - 1 - lag) // every. While they lag, the next one may be there already. The
-    # version before may be read by others at this moment.
-    needed = {version - 1, version} | {(step - 1 - behind) // every for step in kept for behind in (0, lag)}
+    # The batch of step s was of the newest version after step s - 1 - lag. While they lag, the next one may be there
+    # already. The version before may be read by others at this moment.
+    needed = {version - 1, version} | {when.newest(step - 1 - behind) for step in kept for behind in (0, when.lag)}
     for path in place.glob("*"):
         if path.name.isdecimal() and int(path.name) not in needed:
             files.remove(path)

@@ -205,12 +205,15 @@ def _results(path: Path) -> Iterator[tuple[str, tuple, float]]:
 
 
 def _validations(folder: Path) -> Iterator[tuple[str, tuple, float]]:
-    """The scores of the validation questions, as ('training', 'validation', 'step 40', 'RR')."""
-    path = folder / "metrics" / "train.jsonl"
+    """The scores of the validation questions, as ('training', 'validation', 'step 40', 'RR'), and 'best' of all."""
+    path, best = folder / "metrics" / "train.jsonl", {}
     for step, record in read_training(path):
         for name, value in record.items():
             if name.startswith("validation/"):
-                yield f"{path}, step {step}", ("training", "validation", f"step {step}", name.partition("/")[2]), value
+                metric = name.partition("/")[2]
+                yield f"{path}, step {step}", ("training", "validation", f"step {step}", metric), value
+                best[metric] = max(value, best.get(metric, value))
+    yield from ((str(path), ("training", "validation", "best", metric), value) for metric, value in best.items())
 
 
 def _similarities(path: Path) -> Iterator[tuple[str, tuple, float]]:

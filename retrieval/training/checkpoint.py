@@ -187,6 +187,11 @@ class Checkpointer:
         except _UNREADABLE as error:
             raise UserError(f"{self._folder}: a checkpoint is damaged, delete it and train again: {error}") from error
 
+    @property
+    def folder(self) -> Path:
+        """Where the steps lie."""
+        return self._folder
+
     def latest_step(self) -> int | None:
         """The newest finished step, or None."""
         return self._manager.latest_step()

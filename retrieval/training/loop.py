@@ -168,6 +168,7 @@ def train(
     stops_at: Callable[[int], bool] = lambda step: False,
     cost: Cost | None = None,
     refresh: Callable[[int, Any], dict[str, float]] | None = None,
+    turn: Callable[[int, TrainState, Mapping[str, float]], TrainState] | None = None,
 ) -> TrainState:
     """Trains from `state` to `settings.steps`. With 0 steps it saves the state as it is.
 
@@ -177,6 +178,8 @@ def train(
       refresh: step and parameters to numbers for `write_metrics`, if there are any; from then on the batches may be
         others. It comes before every step but the first: a run that goes on from a checkpoint begins with it, as if it
         had not ended. It may raise `PreemptedError` where the machine is about to go away.
+      turn: step, state and scores of a validation to the state that training goes on from. The checkpoint of the step
+        has that state.
 
     Raises:
       PreemptedError: it is, and the step is saved.
@@ -221,6 +224,7 @@ def train(
             with window.pause():
                 scores = validate(state.params)
             write_metrics(step, {f"validation/{name}": value for name, value in scores.items()})
+            state = turn(step, state, scores) if turn else state
         is_due = step % settings.checkpoint_every == 0 or (refresh and step % settings.refresh_every == 0)
         if scores or is_due or step in settings.keep_steps or step == settings.steps:
             checkpointer.save(step, state, progress, scores)

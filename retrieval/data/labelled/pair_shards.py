@@ -11,6 +11,7 @@ negatives (of ReQA: a sentence as the title, and its passage):
     counts                    of each text: in how many records it is the positive; the same of the records with
                               negatives; and how many times these draw it, if each draws one negative
     teacher                   of each text: the score that a teacher gives to it, where there is one
+    simple                    how many of the negatives, the first ones, are simple; -1 where that is not told
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 import array
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ def write_pairs(
     in_order: Callable[[], Iterable[Example]] | None = None,
     teacher: TeacherScores | None = None,
     keep_lone: bool = False,
+    simple: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """Writes a record for every positive of every query, and `stats.json`; returns it.
 
@@ -64,6 +66,7 @@ def write_pairs(
       teacher: the scores of all pairs, if records are to have them.
       keep_lone: whether a record without a negative has its positive in that place. A copy of the positive counts in no
         loss of its query, so the record is trained on with the documents of other queries alone.
+      simple: query -> how many of its negatives, the first ones, are simple; the others are hard.
 
     Raises:
       UserError: there is no query, or the teacher has no score of a pair.
@@ -83,7 +86,8 @@ def write_pairs(
                 own = [(gold, tokens), *zip(negatives, texts[len(golds) :])]
                 own *= 2 if keep_lone and not negatives else 1
                 scores = teacher.of(query, [text for text, _ in own]) if teacher else None
-                yield _order(query, gold), _record(query_ids, own, drawn, drawn.positive_ids(query), scores)
+                first = simple[query] if simple else None
+                yield _order(query, gold), _record(query_ids, own, drawn, drawn.positive_ids(query), scores, first)
                 lengths += len(query_ids), sum(map(len, tokens))
 
     if in_order:
@@ -198,6 +202,7 @@ def _record(
     drawn: _Counter,
     positive_ids: np.ndarray,
     teacher: np.ndarray | None,
+    simple: int | None,
 ) -> bytes:
     columns = {
         "query": query,
@@ -207,7 +212,7 @@ def _record(
         "text_lengths": [len(body) for _, (_, body) in texts],
         "document_id": [_id(text) for text, _ in texts],
         "positive_ids": positive_ids.tolist(),
-    }
+    } | ({} if simple is None else {"simple": [simple]})
     features = {name: tf.train.Feature(int64_list=tf.train.Int64List(value=values)) for name, values in columns.items()}
     counts = tf.train.FloatList(value=[count for text, _ in texts for count in drawn.of(text)])
     features["counts"] = tf.train.Feature(float_list=counts)

@@ -78,18 +78,33 @@ class NegativesRefresh(RefreshKind):
             drawn = hard_negatives.draw(questions, config.mine.refresh_share, config.split.seed, given.version)
             queries_QE, index = _embedded(config, given, drawn, candidates)
             mined = hard_negatives.mine(mining, drawn, candidates, index.search, queries_QE, given.version)
-            if not examples.unlabelled(config):
-                _check_left(drawn, mined, settings.pairs.positives, config.train.batch_size, mining.answers)
-            write = functools.partial(
-                _write,
-                mined=hard_negatives.mined_examples(drawn, candidates, mined.rows),
-                vocabulary=given.vocabulary,
-                pool=config.mine.negatives,
-                seed=settings.split.seed,
-                shards=settings.split.shards,
-                positives=settings.pairs.positives,
-            )
-            publish(lambda folder: write(folder) or mined.counts)
+            publish(self.writer(config, settings, given, drawn, candidates, mined))
+
+    def writer(
+        self,
+        config: ConfigDict,
+        settings: ConfigDict,
+        given: Given,
+        questions: Sequence[Question],
+        candidates: CandidateTexts,
+        mined: Mined,
+    ) -> Write:
+        """What writes the version; `settings` is the config of the run whose stage `pairs` wrote version 0.
+
+        Raises:
+          UserError: it would be too small for a batch.
+        """
+        check_left(config, questions, mined.rows, settings.pairs.positives)
+        write = functools.partial(
+            _write,
+            mined=hard_negatives.mined_examples(questions, candidates, mined.rows),
+            vocabulary=given.vocabulary,
+            pool=config.mine.negatives,
+            seed=settings.split.seed,
+            shards=settings.split.shards,
+            positives=settings.pairs.positives,
+        )
+        return lambda folder: write(folder) or mined.counts
 
     def told(self, counts: Counts) -> tuple[str, dict[str, float]]:
         """As `RefreshKind.told`."""
@@ -97,21 +112,27 @@ class NegativesRefresh(RefreshKind):
         return f"negatives of {counts['questions']} questions", numbers
 
 
-def _check_left(questions: Sequence[Question], mined: Mined, most: int, batch_size: int, answers: bool) -> None:
-    """Said before it is written: what is there is taken as it is, by every start to come.
+def check_left(config: ConfigDict, questions: Sequence[Question], rows: Sequence[np.ndarray], most: int) -> None:
+    """Checks a version before it is written: what is there is taken as it is, by every start to come.
 
     Args:
+      rows: of each question's negatives.
       most: the labelled pairs of a question at most; 0: one for each positive.
-      answers: whether passages that hold an answer were left out.
+
+    Raises:
+      UserError: it is too small for a batch.
     """
-    left = [question for question, rows in zip(questions, mined.rows) if len(rows)]
+    if examples.unlabelled(config):
+        return
+    batch_size = config.train.batch_size
+    left = [question for question, negatives in zip(questions, rows) if len(negatives)]
     pairs_left = sum(min(len(question.positives), most or len(question.positives)) for question in left)
     if pairs_left < batch_size:
         raise UserError(
             f"of {len(questions)} training questions {len(left)} have a negative left, which are {pairs_left} labelled "
             f"pairs and no batch of config.train.batch_size={batch_size}: in a new --workdir, raise "
             "config.mine.last or lower the margins of config.mine"
-            + (", or set config.mine.answers=False" if answers else "")
+            + (", or set config.mine.answers=False" if config.mine.answers else "")
         )
 
 

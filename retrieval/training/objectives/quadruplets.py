@@ -13,7 +13,7 @@ from retrieval.training.candidates import counts
 from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, Batch, Loss, Metrics
 
 # How the hinges of an example are joined.
-JOINS = ("max", "sum", "chain")
+JOINS = ("max", "sum", "chain", "triplets")
 # Under the root, beside the sum of squares: the cosine of a zero vector is 0, and so is its gradient.
 _SMALL = 1e-8
 
@@ -22,7 +22,7 @@ declare(
     hinges=Field(
         "max",
         one_of("way to join hinges", JOINS),
-        "quadruplet: max (the worse one, the paper), sum (both), chain (positive, hard, simple in this order)",
+        "quadruplet: max (the worse one, the paper), sum (both), chain (positive, hard, simple), triplets (two)",
         was="max",
     ),
     hard_margin=Field(
@@ -67,6 +67,10 @@ def quadruplet(
 
         max(0, d(q, p) - d(q, h) + hard_margin) + max(0, d(q, h) - d(q, n) + margin)
 
+    'triplets' is a control that the paper lacks, the triplet loss with either negative:
+
+        max(0, d(q, p) - d(q, h) + hard_margin) + loss_n
+
     Args:
       batch: its `document_id` [B, K] tells which hard slots are empty.
       hard_margin: -1 for `margin`.
@@ -94,9 +98,9 @@ def quadruplet(
     positive_B, simple_B = distance(query_BE, positive_BE), distance(query_BE, simple_BE)
     asked_hard_B, hard_B = distance(query_BE, hard_BE), distance(hard_BE, simple_BE)
     simple_loss_B = jax.nn.relu(positive_B - simple_B + margin)
-    if hinges == "chain":
+    if hinges in ("chain", "triplets"):
         first_B = jax.nn.relu(positive_B - asked_hard_B + hard_margin)
-        second_B = jax.nn.relu(asked_hard_B - simple_B + margin)
+        second_B = simple_loss_B if hinges == "triplets" else jax.nn.relu(asked_hard_B - simple_B + margin)
         joined_B = first_B + second_B
     else:
         first_B, second_B = jax.nn.relu(positive_B - hard_B + hard_margin), simple_loss_B

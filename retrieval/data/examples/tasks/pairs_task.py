@@ -35,6 +35,14 @@ def draw(record: Record, seed: tf.Tensor, lengths: Mapping[str, int], specials: 
     order = tf.argsort(tf.random.stateless_uniform([tf.size(record["document_id"]) - 1], seed))
     drawn = tf.gather(order, tf.range(negatives) % tf.maximum(1, tf.size(order))) + 1 if negatives else []
     chosen = tf.ensure_shape(tf.concat([[0], tf.cast(drawn, tf.int32)], 0), [negatives + 1])
+    return of_chosen(record, chosen, lengths, specials, weight)
+
+
+def of_chosen(
+    record: Record, chosen: tf.Tensor, lengths: Mapping[str, int], specials: Specials, weight: float
+) -> Record:
+    """The example of some texts of a record, the positive first; `chosen` [K] are their places."""
+    negatives = lengths["document_id"] - 1
     rows = documents(record, chosen, lengths["document"], specials)
     counts = tf.gather(tf.reshape(record["counts"], [-1, 3]), chosen)
     # As a positive; with negatives, as a positive of the records that have some, and as one of so many negatives.

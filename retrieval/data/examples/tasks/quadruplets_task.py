@@ -1,0 +1,60 @@
+"""The task 'quadruplets': a query, its positive, a simple and a hard negative (Liu et al. 2021, section 2.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from retrieval.data.examples.labelled_tasks import LABELLED, LabelledTask
+from retrieval.data.examples.task_kind import Given, Maker, Stored, register
+from retrieval.data.examples.tasks.pairs_task import of_chosen
+from retrieval.data.examples.token_rows import Record
+from retrieval.data.labelled import pair_shards
+from retrieval.libraries import tf
+
+_TOLD_NONE = -1  # `simple` of records that do not tell: all of their negatives are simple
+
+
+def _features() -> Mapping[str, Any]:
+    return {**LABELLED.features(), "simple": tf.io.FixedLenFeature([], tf.int64, _TOLD_NONE)}
+
+
+@register
+class Quadruplets(LabelledTask):
+    """A labelled query with a positive, one of its simple negatives, and one of its hard ones.
+
+    A query without a hard negative has its positive in that place, which counts in no loss.
+    """
+
+    name = "quadruplets"
+    what = "how often labelled examples are drawn with a simple and a hard negative (QuadrupletBERT)"
+    came_later = True
+    shards = LABELLED._replace(pattern=pair_shards.PATTERN, features=_features)
+
+    def epoch(self, stored: Stored, negatives: int) -> int:
+        """As `TaskKind.epoch`: one negative is enough for an example."""
+        return super().epoch(stored, 1)
+
+    def maker(self, given: Given) -> Maker:
+        """As `TaskKind.maker`. Of `lengths["document_id"]` texts the second is simple, and the third hard."""
+        weight = given.weights[self.name]
+
+        def make(record: Record, seed: tf.Tensor, lengths: Mapping[str, int]) -> Record:
+            negatives = tf.size(record["document_id"]) - 1
+            told = tf.cast(record["simple"], tf.int32)
+            simple = tf.where(told < 0, negatives, told)
+            hard = negatives - simple
+            at_random = tf.random.stateless_uniform([2], seed)
+            first = 1 + _draw(at_random[0], simple)
+            second = tf.where(hard > 0, 1 + simple + _draw(at_random[1], hard), 0)
+            # Without a simple negative the hard one serves as both.
+            first = tf.where(simple > 0, first, second)
+            chosen = tf.stack([0, first, second])[: lengths["document_id"]]
+            return of_chosen(record, tf.ensure_shape(chosen, [lengths["document_id"]]), lengths, given.specials, weight)
+
+        return make
+
+
+def _draw(at_random: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    """A whole number below `count`, or 0."""
+    return tf.minimum(tf.cast(at_random * tf.cast(count, tf.float32), tf.int32), tf.maximum(count - 1, 0))

@@ -1,0 +1,170 @@
+"""QuadrupletBERT's two phases: simple negatives, the turn, hard negatives of the model's own."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from support.refreshed_runs import assert_same, cut_off, judged, make_run, open_questions, outcome, read_shards
+from support.tiny import execute, make_config
+
+from retrieval.data.examples.task_kind import TASKS, Given
+from retrieval.data.examples.token_rows import Specials
+from retrieval.errors import UserError
+from retrieval.libraries import tf
+from retrieval.pipeline import preflight
+from retrieval.recipes import train_state
+from retrieval.search.random_kind import RandomIndex
+from retrieval.stages import turn, versions
+from retrieval.stages.refreshes import quadruplets_refresh
+
+STEPS = {"train.steps": 8, "mine.last": 30, "loop.validate_every": 1, "mine.patience": 1, "mine.refresh_every": 3}
+
+
+@pytest.fixture(scope="module")
+def ready(inputs, prepared, tmp_path_factory):
+    """A run with simple negatives of the training questions."""
+    folder, stages = tmp_path_factory.mktemp("ready") / "run", ("sets", "index", "mine", "pairs")
+    run = make_run(folder, inputs, "quadruplet", **STEPS, base=str(prepared), stages=stages)
+    execute(run)
+    return run
+
+
+def to_train(ready, inputs, folder):
+    run = make_run(folder / "run", inputs, "quadruplet", **STEPS, base=str(ready.folder), stages=("train",))
+    run.config.loop.keep_checkpoints = 20
+    return run
+
+
+@pytest.fixture(scope="module")
+def whole(ready, inputs, tmp_path_factory):
+    run = to_train(ready, inputs, tmp_path_factory.mktemp("whole"))
+    preflight.check(run, ["train"])
+    execute(run)
+    return run
+
+
+def told(run):
+    return json.loads((run.folder / "refreshed" / "turn.json").read_text())
+
+
+def test_the_first_phase_has_no_hard_negatives(whole):
+    at, (_, lines) = told(whole)["step"], outcome(whole)
+    hard = {line["step"]: line["distance_hard"] for line in lines if "distance_hard" in line}
+    assert 1 < at < 8 and all(not hard[step] for step in range(1, at + 1)) and all(hard[s] for s in range(at + 1, 9))
+
+
+def test_it_turns_when_validation_has_stopped_rising(whole):
+    at, (_, lines) = told(whole), outcome(whole)
+    scores = [line["validation/Success@10"] for line in lines if "validation/Success@10" in line]
+    before = scores[: at["step"]]
+    assert before[-1] <= max(before[:-1]) and all(b > max(before[:i]) for i, b in enumerate(before[:-1]) if i)
+    assert at["best step"] == at["step"] - 1
+
+
+def test_the_second_phase_begins_at_the_best_step_with_a_new_optimizer(whole):
+    at = told(whole)
+
+    def state(step):
+        import orbax.checkpoint as ocp
+
+        return ocp.StandardCheckpointer().restore(whole.folder / "checkpoints" / str(step) / "state")
+
+    begun, best = state(at["step"]), state(at["best step"])
+    jax.tree.map(np.testing.assert_array_equal, begun["params"], best["params"])
+    assert int(begun["step"]) == at["step"]
+    assert any(np.any(leaf) for leaf in jax.tree.leaves(best["opt_state"]))
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(begun["opt_state"]))
+
+
+def test_versions_hold_simple_and_hard_negatives_without_answers(whole):
+    golds, candidates = judged(whole)
+    texts = {candidate.text for candidate in candidates}
+    vocabulary = whole.load_vocabulary()
+    made = sorted(path for path in (whole.folder / "refreshed").glob("0*"))
+    assert made
+    shards = read_shards(whole, made[-1])
+    with open_questions(whole) as (questions, _):
+        for question in questions:
+            key = tuple(vocabulary.encode(question.text))
+            answers = question.answers.values
+            allowed = {
+                tuple(vocabulary.encode(text))
+                for text in texts - {gold[1] for gold in golds[question.text]}
+                if not any(answer.lower() in text.lower() for answer in answers)
+            }
+            assert shards[key] and {text for _, text in shards[key]} <= allowed
+    counts = versions.statistics(whole.folder, int(made[-1].name))
+    assert counts["simple negatives"] and counts["negatives"] and "results with an answer" in counts
+    assert counts["step"] == told(whole)["step"] + (int(made[-1].name) - 1) * 3
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "call"),
+    [
+        (train_state, "afresh", 1),  # the turn's file is there, its checkpoint is not
+        (quadruplets_refresh.pair_shards, "write_pairs", 1),
+        (quadruplets_refresh.pair_shards, "write_pairs", 2),
+    ],
+)
+def test_a_run_cut_off_in_either_phase_ends_the_same(ready, whole, inputs, tmp_path, monkeypatch, module, name, call):
+    run = to_train(ready, inputs, tmp_path)
+    cut_off(monkeypatch, run, module, name, call)
+    execute(run)
+    assert_same(run, whole)
+    assert told(run) == told(whole)
+
+
+def record(simple, count=5):
+    """A record with a positive and `count` negatives, whose only token is their number."""
+    ids = tf.constant(range(10, 11 + count), tf.int64)
+    ones, zeros = tf.ones(count + 1, tf.int64), tf.zeros(count + 1, tf.int64)
+    texts = {"texts": ids, "text_lengths": ones, "titles": tf.constant([], tf.int64), "title_lengths": zeros}
+    return texts | {
+        "query": tf.constant([9], tf.int64),
+        "document_id": ids,
+        "counts": tf.ones(3 * (count + 1)),
+        "simple": tf.constant(simple, tf.int64),
+    }
+
+
+@pytest.mark.parametrize(
+    ("simple", "firsts", "seconds"),
+    [(2, {11, 12}, {13, 14, 15}), (-1, {11, 12, 13, 14, 15}, {10}), (5, {11, 12, 13, 14, 15}, {10}), (0, None, None)],
+)
+def test_an_example_has_one_negative_of_each_kind(simple, firsts, seconds):
+    make = TASKS["quadruplets"].maker(Given(None, Specials(1, 2, 3, 0), {}, {"quadruplets": 1.0}))
+    lengths = {"query": 5, "document": 6, "document_id": 3}
+    drawn = [make(record(simple), tf.constant([0, seed]), lengths)["document_id"].numpy() for seed in range(60)]
+    assert {row[0] for row in drawn} == {10}
+    if firsts:
+        assert {row[1] for row in drawn} == firsts and {row[2] for row in drawn} == seconds
+    else:  # hard negatives alone serve as both
+        assert all(row[1] == row[2] > 10 for row in drawn)
+
+
+def test_chance_differs_by_query_and_not_by_call(tmp_path):
+    RandomIndex(50, 3).save(tmp_path / "index")
+    scores, rows = RandomIndex.load(tmp_path / "index").search(["a", "b", "a"], 20)
+    assert (rows[0] == rows[2]).all() and (rows[0] != rows[1]).any() and (np.diff(scores) < 0).all()
+    assert all(len(set(row)) == 20 for row in rows.tolist())
+    np.testing.assert_array_equal(RandomIndex(50, 3).search(["b"], 99)[1][0, :20].shape, (20,))
+
+
+def test_phases_need_validations_and_no_second_process():
+    config = make_config("quadruplet", **{"loop.validate_every": 0})
+    with pytest.raises(
+        UserError, match=r"patience=3 counts validations, and config\.loop\.validate_every=0 makes none"
+    ):
+        turn.check(config)
+    config.loop.validate_every, config.mine.refresh_lag = 5, 2
+    with pytest.raises(UserError, match=r"refresh_lag=2: with config\.mine\.patience the training mesh refreshes"):
+        turn.check(config)
+
+
+def test_quadruplets_need_places_for_both_negatives():
+    config = make_config("quadruplet", **{"data.negatives": 1})
+    with pytest.raises(
+        UserError, match=r"a simple and a hard negative for each example: set config\.data\.rates\.quad"
+    ):
+        preflight.check_settings(config, ["train"])
