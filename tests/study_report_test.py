@@ -439,5 +439,6 @@ def test_values_of_training_and_of_similarity(tmp_path):
     results, place = results_of(tmp_path), dict(runs=("a",), metric="RR", dataset="validation")
     found = [results.measure(Cell(system="training", split=f"step {step}", **place)).values for step in (40, 80, 120)]
     assert found == [(25.0,), (50.0,), (None,)]
+    assert results.measure(Cell(system="training", split="best", **place)).values == (50.0,)
     place = dict(runs=("a",), system="trained", metric="cosine", dataset="corpus")
     assert [results.measure(Cell(split=f"{n} tokens", **place)).values for n in (16, 32)] == [(-12.5,), (100.0,)]

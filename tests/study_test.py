@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from support import toy_corpus
 
 from configs import bm25
-from configs.studies import pretraining_curves, pretraining_tasks, repbert, seed_encoder
+from configs.studies import pretraining_curves, pretraining_tasks, quadruplet, repbert, seed_encoder
 from retrieval import study
 from retrieval.data.corpora import tfds_source
 from retrieval.errors import UserError
@@ -314,6 +314,7 @@ def test_a_folder_of_another_table_is_left_alone(tmp_path):
     ("module", "size"),
     [
         *((pretraining_curves, size) for size in ("gpu", "local")),
+        *((quadruplet, size) for size in ("local", "paper,nq")),
         *((pretraining_tasks, size) for size in ("gpu", "local", "paper,nq")),
         *((seed_encoder, size) for size in ("gpu", "local", "paper,msmarco")),
     ],
