@@ -78,11 +78,11 @@ def test_other_tokenisers_and_damaged_ones_are_refused(tmp_path, content, messag
         vocabularies.load(tmp_path)
 
 
-def test_a_cased_tokeniser_is_refused(tmp_path):
+def test_a_tokeniser_that_keeps_control_characters_is_refused(tmp_path):
     config = json.loads(WordPiece([*SPECIAL_TOKENS, "a"])._tokenizer.to_str())
-    config["normalizer"]["lowercase"] = False
+    config["normalizer"]["clean_text"] = False
     (tmp_path / "tokenizer.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match="not that of uncased BERT"):
+    with pytest.raises(UserError, match="not that of BERT"):
         vocabularies.load(tmp_path)
 
 

@@ -214,11 +214,17 @@ def test_a_field_that_our_model_cannot_express_is_named(tmp_path, bert, field, v
         initial_parameters.check_start(make_run(tmp_path, bert))
 
 
-def test_a_cased_vocabulary_is_refused(tmp_path, bert):
-    words = [*SPECIAL_TOKENS, *(f"W{number}" for number in range(101))]
-    WordPiece(words).save(bert / "vocab.txt")
-    with pytest.raises(UserError, match=r"vocab\.txt is of a cased model"):
-        initial_parameters.check_start(make_run(tmp_path, bert))
+def test_a_cased_model_keeps_its_case(tmp_path, bert):
+    (bert / "tokenizer_config.json").write_text('{"do_lower_case": false, "strip_accents": null}')
+    run = make_run(tmp_path, bert)
+    initial_parameters.check_start(run)
+    vocabulary = run.load_vocabulary()
+    assert not vocabulary.lower_case and vocabulary.encode("w1 W1") == [6, vocabulary.unk_id]
+    (tmp_path / "uncased").mkdir()
+    WordPiece(WORDS).save(tmp_path / "uncased" / "vocab.txt")
+    run.config.vocab = str(tmp_path / "uncased")
+    with pytest.raises(UserError, match=r"do_lower_case is False, and with .*vocab\.txt our tokeniser has True"):
+        initial_parameters.check_start(run)
 
 
 def test_tensors_are_checked_before_the_run(tmp_path, bert):

@@ -1,6 +1,7 @@
 """WordPiece: the published tokens, reproducible training, and bad vocabularies."""
 
 import gzip
+import json
 import sys
 from collections import Counter
 from random import Random
@@ -176,3 +177,56 @@ def test_scripts_of_many_characters_have_a_piece_for_each():
     characters = [chr(0x4E00 + i) for i in range(4000)]
     texts = ["".join(characters[start : start + 100]) for start in range(0, 4000, 100)] * 2
     assert set(WordPiece.train(texts, 20_000).tokens).issuperset(characters)
+
+
+def pieces(word, tokens):
+    """Greedy word pieces, the longest first (Wu et al. 2016)."""
+    found, start = [], 0
+    while start < len(word):
+        prefix = "##" if start else ""
+        ends = (end for end in range(len(word), start, -1) if prefix + word[start:end] in tokens)
+        if (end := next(ends, None)) is None:
+            return ["[UNK]"]
+        found.append(prefix + word[start:end])
+        start = end
+    return found
+
+
+def test_a_cased_vocabulary_keeps_case_and_accents(tmp_path):
+    texts = ["The Cat sat on the MAT", "Ärger über the cat", "Zürich and the Café of Москва 漢字"] * 3
+    vocabulary = WordPiece.train(texts, 300, lower_case=False)
+    assert {"T", "M", "Ä", "é", "М"} <= set(vocabulary.tokens) and not vocabulary.folds_accents
+    for text in ["the CAT Über Mat", "Café cafe ärger Москва", "漢 字 THE"]:
+        expected = [token for word in text.split() for token in pieces(word, set(vocabulary.tokens))]
+        assert [vocabulary.tokens[id] for id in vocabulary.encode(text)] == expected
+    uncased = WordPiece(vocabulary.tokens)
+    assert vocabulary.FILE == "tokenizer.json" and vocabulary.fingerprint != uncased.fingerprint
+    vocabulary.save(tmp_path / vocabulary.FILE)
+    again = vocabularies.load(tmp_path)
+    assert again.fingerprint == vocabulary.fingerprint and again.encode("The Café") == vocabulary.encode("The Café")
+    exported = Tokenizer.from_str(vocabulary.to_json(types=2))
+    assert exported.encode("The Café", add_special_tokens=False).ids == vocabulary.encode("The Café")
+
+
+@pytest.mark.parametrize(
+    ("words", "config", "lowers"),
+    [
+        (["Owl"], None, True),  # a few capitals are names of special tokens
+        ([f"W{number}" for number in range(101)], None, False),
+        (["Owl"], {"do_lower_case": False}, False),
+        (["owl"], {"do_lower_case": True}, True),
+    ],
+)
+def test_a_vocab_txt_is_cased_by_its_config_or_its_tokens(tmp_path, words, config, lowers):
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *words]))
+    if config:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    vocabulary = vocabularies.load(tmp_path)
+    assert (vocabulary.lower_case, vocabulary.folds_accents) == (lowers, lowers)
+
+
+def test_a_config_against_its_vocabulary_is_refused(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *(f"W{number}" for number in range(101))]))
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    with pytest.raises(UserError, match=r"of a cased model, and .* says do_lower_case"):
+        vocabularies.load(tmp_path)

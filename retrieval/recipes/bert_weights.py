@@ -24,10 +24,6 @@ _log = logging.getLogger(__name__)
 _FIELD = "config.train.init_from"
 _TOWERS = ("query_tower", "document_tower")
 
-_UPPER_CASE = 100  # tokens; an uncased BERT has five, the special ones
-# What a folder may say about its tokeniser, and what ours does.
-_TOKENIZER = {"do_lower_case": (True,), "strip_accents": (None, True), "tokenize_chinese_chars": (None, True)}
-
 
 def folders(config: ConfigDict) -> dict[str, BertFolder]:
     """The folders of BERT's weights that `train.init_from` names, by tower; empty where it names none.
@@ -203,17 +199,18 @@ def _check_vocabulary(ours: Path | None, folder: BertFolder) -> None:
 
 def _check_tokens(folder: BertFolder, path: Path, vocabulary: Vocabulary) -> None:
     """Our tokeniser does with a vocabulary what a folder's own does."""
-    _check_tokenizer(folder.path / "tokenizer_config.json")
-    if isinstance(vocabulary, WordPiece) and sum(token != token.lower() for token in vocabulary.tokens) > _UPPER_CASE:
-        raise UserError(f"{folder.path}: {path} is of a cased model, and our tokeniser has lower case alone")
-
-
-def _check_tokenizer(path: Path) -> None:
-    """What the folder says about its tokeniser is what ours does."""
-    config = files.read_json(path) if path.is_file() else {}
-    for field, ours in _TOKENIZER.items():
-        if isinstance(config, dict) and config.get(field, ours[0]) not in ours:
-            raise UserError(f"{path}: {field} is {config[field]!r}; only {ours[-1]!r} is what our tokeniser does")
+    beside = folder.path / "tokenizer_config.json"
+    config = files.read_json(beside) if beside.is_file() else {}
+    if not (isinstance(vocabulary, WordPiece) and isinstance(config, dict)):
+        return
+    ours = {
+        "do_lower_case": vocabulary.lower_case,
+        "strip_accents": vocabulary.folds_accents,
+        "tokenize_chinese_chars": True,
+    }
+    for field, value in ours.items():
+        if config.get(field) not in (None, value):
+            raise UserError(f"{beside}: {field} is {config[field]!r}, and with {path} our tokeniser has {value!r}")
 
 
 def published_ids(folder: BertFolder) -> list[int] | None:

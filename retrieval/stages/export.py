@@ -290,7 +290,8 @@ def _notes(vocabulary: Vocabulary, dtype: str) -> list[str]:
     notes = ["Special tokens that are written in a text, such as [SEP], are text."]
     if isinstance(vocabulary, WordPiece):
         accents = "stripped" if vocabulary.folds_accents else "kept"
-        notes.append(f"Text is lower-cased, and accents are {accents}.")
+        case = "lower-cased" if vocabulary.lower_case else "cased"
+        notes.append(f"Text is {case}, and accents are {accents}.")
     if dtype != "float32":
         notes.append(f"Trained with {display.inline(dtype)}; the parameters, and what they give here, are float32.")
     return notes

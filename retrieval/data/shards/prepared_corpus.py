@@ -66,7 +66,7 @@ def _vocabulary(folder: Path, settings: Settings) -> None:
     if settings.vocabulary is not None:
         vocabulary = vocabularies.load(settings.vocabulary)
     elif not vocabularies.find(folder):
-        vocabulary = WordPiece.train(_sample_texts(folder, budget=16 << 20), settings.vocab_size)
+        vocabulary = WordPiece.train(_sample_texts(folder, budget=16 << 20), settings.vocab_size, settings.lower_case)
     else:
         return
     vocabulary.save(folder / vocabulary.FILE)

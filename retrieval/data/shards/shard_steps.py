@@ -46,7 +46,7 @@ class Settings:
     """What decides the contents of the shards, and how they are made.
 
     Attributes:
-      vocabulary: path of a vocabulary, or None to train one of `vocab_size` tokens on the corpus.
+      vocabulary: path of a vocabulary, or None to train one of `vocab_size` tokens on the corpus, in lower case or not.
       num_shards: files of each kind; a multiple of `data.lanes`.
       runner: 'local', or the name of a Beam runner.
       beam_options: further flags for Beam, such as `--region=...`.
@@ -61,6 +61,7 @@ class Settings:
     beam_options: tuple[str, ...] = ()
     workers: int = 2
     chunk_bytes: int = 4 << 20
+    lower_case: bool = True
 
 
 def cut_article(

@@ -26,8 +26,9 @@ _NORMALIZER = {
     "clean_text": (True,),
     "handle_chinese_chars": (True,),
     "strip_accents": (None, True, False),
-    "lowercase": (True,),
+    "lowercase": (True, False),
 }
+_UPPER_CASE = 100  # tokens with capitals; an uncased BERT has five, the special ones
 
 _COVERED = 0.999  # the share of a text's characters that a vocabulary has pieces for, if there is room
 
@@ -147,19 +148,19 @@ class Vocabulary:
 
 
 class WordPiece(Vocabulary):
-    """BERT's normaliser (uncased: lower case, accents stripped), pre-tokeniser and word pieces.
+    """BERT's normaliser, pre-tokeniser and word pieces. An uncased one has lower case and no accents, a cased one both.
 
-    Where accents are kept, the file is a `tokenizer.json`. A `vocab.txt` cannot say so, and every reader of one strips.
+    Where case or accents are kept, the file is a `tokenizer.json`: a `vocab.txt` cannot say so.
 
     The library agrees with the published BERT tokeniser also on control characters and malformed text, which
     tensorflow-text does not. It is asked once for a word that comes again: texts are made of few.
     """
 
-    def __init__(self, tokens: Sequence[str], folds_accents: bool = True):
+    def __init__(self, tokens: Sequence[str], folds_accents: bool = True, lower_case: bool = True):
         model = models.WordPiece({token: i for i, token in enumerate(tokens)}, unk_token="[UNK]")
-        super().__init__(tokens, SPECIAL_TOKENS, _bert(model, folds_accents))
-        self.FILE = "vocab.txt" if folds_accents else "tokenizer.json"
-        self.folds_accents = folds_accents
+        super().__init__(tokens, SPECIAL_TOKENS, _bert(model, folds_accents, lower_case))
+        self.FILE = "vocab.txt" if folds_accents and lower_case else "tokenizer.json"
+        self.folds_accents, self.lower_case = folds_accents, lower_case
         self._words = _Words(self._tokenizer, self.sep_id)
 
     def encode(self, text: str) -> list[int]:
@@ -172,6 +173,8 @@ class WordPiece(Vocabulary):
     def load(cls, path: Path) -> "WordPiece":
         """Reads a BERT `vocab.txt` (one token a line, the line number is the id) or `tokenizer.json`.
 
+        Of a `vocab.txt` the `tokenizer_config.json` beside it says whether it is cased, and without one its tokens do.
+
         Raises:
           UserError: the file cannot be read, lacks a special token, repeats a token, or [PAD] is not its first one.
         """
@@ -180,9 +183,11 @@ class WordPiece(Vocabulary):
             config, tokens = read_tokenizer(path, "WordPiece")
             normalizer = config.get("normalizer")
             if not isinstance(normalizer, dict) or any(normalizer.get(k) not in v for k, v in _NORMALIZER.items()):
-                raise UserError(f"vocabulary {path}: its normalizer is not that of uncased BERT, the only one known")
+                raise UserError(f"vocabulary {path}: its normalizer is not that of BERT, the only one known")
             _check(path, tokens)
-            return cls(tokens, folds_accents=normalizer.get("strip_accents") in (None, True))
+            lower_case = normalizer.get("lowercase", True)
+            strips = normalizer.get("strip_accents")
+            return cls(tokens, lower_case if strips is None else strips, lower_case)
         try:
             tokens = path.read_text(encoding="utf-8").split("\n")
         except OSError as error:
@@ -193,20 +198,20 @@ class WordPiece(Vocabulary):
         while tokens and not tokens[-1]:
             tokens.pop()
         _check(path, tokens)
-        return cls(tokens)
+        return cls(tokens, *_folds_and_lowers(path, tokens))
 
     @classmethod
-    def train(cls, texts: Iterable[str], size: int) -> "WordPiece":
+    def train(cls, texts: Iterable[str], size: int, lower_case: bool = True) -> "WordPiece":
         """Learns a vocabulary of at most `size` tokens; the same texts give the same vocabulary.
 
-        Accents are stripped, unless the texts are in a script where they are letters.
+        In lower case accents are stripped, unless the texts are in a script where they are letters.
 
         Raises:
           UserError: the texts hold no word.
         """
         written = Counter(word for text in texts for word in text.split())
-        folds_accents = accents.can_be_stripped(_characters(written))
-        tokenizer = _bert(models.WordPiece(unk_token="[UNK]"), folds_accents)
+        folds_accents = lower_case and accents.can_be_stripped(_characters(written))
+        tokenizer = _bert(models.WordPiece(unk_token="[UNK]"), folds_accents, lower_case)
         words = Counter()
         for word, count in written.items():
             for part, _ in _words(tokenizer, word):
@@ -222,15 +227,16 @@ class WordPiece(Vocabulary):
         )
         tokenizer.train_from_iterator((f"{w} " * words[w] for w in sorted(words)), trainer)
         ids = tokenizer.get_vocab()
-        return cls(sorted(ids, key=ids.__getitem__), folds_accents)
+        return cls(sorted(ids, key=ids.__getitem__), folds_accents, lower_case)
 
     @property
     def fingerprint(self) -> str:
-        return super().fingerprint if self.folds_accents else files.fingerprint([self.tokens, "accents are kept"])
+        kept = ([] if self.folds_accents else ["accents are kept"]) + ([] if self.lower_case else ["case is kept"])
+        return files.fingerprint([self.tokens, *kept]) if kept else super().fingerprint
 
     def save(self, path: Path) -> None:
         """Writes `FILE`, whole or not at all."""
-        text = "\n".join(self.tokens) if self.folds_accents else self._tokenizer.to_str()
+        text = "\n".join(self.tokens) if self.FILE == "vocab.txt" else self._tokenizer.to_str()
         files.write_text(path, text + "\n")
 
 
@@ -307,10 +313,25 @@ def _parts(texts: Sequence[str]) -> Iterator[Sequence[str]]:
         yield texts[first:]
 
 
-def _bert(model: models.WordPiece, folds_accents: bool) -> Tokenizer:
+def _folds_and_lowers(path: Path, tokens: Sequence[str]) -> tuple[bool, bool]:
+    """Whether the model of a `vocab.txt` strips accents, and whether it has lower case."""
+    beside = path.with_name("tokenizer_config.json")
+    config = files.read_json(beside) if beside.is_file() else {}
+    is_cased = sum(token != token.lower() for token in tokens) > _UPPER_CASE
+    lower_case = config.get("do_lower_case", not is_cased) if isinstance(config, dict) else not is_cased
+    strips = config.get("strip_accents") if isinstance(config, dict) else None
+    if not (isinstance(lower_case, bool) and isinstance(strips, bool | None)):
+        raise UserError(f"{beside}: do_lower_case and strip_accents are not true or false; copy it again")
+    if lower_case and is_cased:
+        raise UserError(f"vocabulary {path}: of a cased model, and {beside} says do_lower_case: set it to false there")
+    return lower_case if strips is None else strips, lower_case
+
+
+def _bert(model: models.WordPiece, folds_accents: bool, lower_case: bool) -> Tokenizer:
     tokenizer = Tokenizer(model)
     # None: as lower case is, which is how the published tokenizers say it.
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True, strip_accents=None if folds_accents else False)
+    strips = None if folds_accents == lower_case else folds_accents
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lower_case, strip_accents=strips)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
     return tokenizer
