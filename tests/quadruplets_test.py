@@ -87,8 +87,9 @@ def test_gradients_are_finite_differences_of_the_loops(options):
             assert grad[index] == pytest.approx((values[0] - values[1]) / 2e-5, abs=1e-3)
 
 
-def test_the_loss_is_the_same_on_eight_devices():
-    query, document, ids = batch()
+@pytest.mark.parametrize("K", [2, 3])
+def test_the_loss_is_the_same_on_eight_devices(K):
+    query, document, ids = batch(K=K)
 
     def both(params, batch):
         def total(query):

@@ -93,7 +93,7 @@ def quadruplet(
             "config.data.negatives=2, or 1 for simple negatives alone"
         )
     hard_margin = margin if hard_margin == -1 else hard_margin
-    has_hard_B = counts(batch["document_id"])[:, 2] if K == 3 else jnp.zeros(B, bool)
+    has_hard_B = counts(batch["document_id"])[:, 2] if K == 3 else jnp.zeros_like(batch["document_id"][:, 0], bool)
     positive_BE, simple_BE, hard_BE = document_BKE[:, 0], document_BKE[:, 1], document_BKE[:, -1]
     positive_B, simple_B = distance(query_BE, positive_BE), distance(query_BE, simple_BE)
     asked_hard_B, hard_B = distance(query_BE, hard_BE), distance(hard_BE, simple_BE)
