@@ -41,6 +41,10 @@ PASSAGES = [
     "1. Take an egg.|2. Boil it.|It takes 8.|Enjoy.",
     # other letters
     "Él llegó.|Ögedei ruled.|İzmir fell. eBay rose.",
+    "Με συγχωρείτε· πού είναι;|Τις Κυριακές δε δούλευε; ναι;|Κανένας.",
+    # titles without capitals
+    "ذهب د. أحمد مع أ.د. عمر إلى المدرسة.|وصل الساعة 3.5 مساء!|هل رأيته؟",
+    "डॉ. शर्मा और प्रो. वर्मा आए।|वे 2.5 बजे गए।|क्यों?|पता नहीं!",
 ]
 # As above, but nothing stands where '|' does.
 UNSPACED = [
@@ -85,6 +89,11 @@ def test_text_of_one_case_has_sentences(passage):
 
 def test_short_text_of_one_case_may_be_a_note():
     assert len(split("a flow of air, cf. table 2. it is slow")) == 1
+
+
+def test_short_text_of_one_case_with_several_ends_has_sentences():
+    passage = "i love it!|it lasts 2.5 days.|it took 3 weeks tho...|bread, etc. and at 5 p.m. or so it came.|good"
+    assert [passage.replace("|", " ")[a:b] for a, b in split(passage.replace("|", " "))] == passage.split("|")
 
 
 def test_whether_letters_are_of_one_case_may_be_told():

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 
 # Every repetition is bounded or cannot give back what it took, so that the time is linear whatever the text is.
 _BREAK = re.compile(
-    r"""[.?!…](?<!\?(?=\]))                       # not the mark of [who?]
+    r"""(?:[.?!…]|(?<=[\u0370-\u03ff\u1f00-\u1fff]);)(?<!\?(?=\]))  # `;` asks in Greek; not the mark of [who?]
         [.?!…)\]}"'’”»]{0,6}                        # what closes with the sentence
         (?:\[[^\[\]\n]{1,30}\]){0,6}                # [1], [citation needed]
         (?=(\s++)["'(\[{‘“«]{0,3}([^\W_][\w.-]{0,15}))""",
@@ -56,10 +56,13 @@ _LINE = re.compile(r"\S.*")
 _LAST_MARK = re.compile(f"[{_STOPS}．.?!…][{_CLOSERS}]{{0,6}}(?:\\[[^\\[\\]]{{1,30}}\\]){{0,6}}\\Z")
 # Characters of a text that is too short to tell that it has no capitals: a note or an item of a list may have none.
 _SHORT = 240
+_ENDS = re.compile(r"[^\W\d_]{3,}[.?!…]{1,3}\s+\S")
 _PRONOUN = re.compile(r"\bI\b")
 
 _WORD_BEFORE = re.compile(r"""([(\[](?=[A-Za-z.]*\Z))?([^\s"'(\[{‘“«–—-]*)\Z""")
-_INITIALS = re.compile(r"[A-Z]|(?:[A-Z][a-z]?\.)+[A-Z][a-z]?")  # J, U.S, Ph.D
+_INITIALS = re.compile(
+    r"[A-Z]|(?:[A-Z][a-z]?\.)+[A-Z][a-z]?|(?:[\u0621-\u064a]\.)*[\u0621-\u064a]"
+)  # J, U.S, Ph.D, أ.د
 _NUMBER = re.compile(r"\d|[IVXLC]{2,}\b|[VX]\b")
 
 
@@ -71,7 +74,7 @@ def _words(text: str) -> frozenset[str]:
 # word of _STARTERS; those that do not where a number follows.
 _NEVER_LAST = _words(
     """Mr Mrs Ms Messrs Dr Prof Rev Fr Hon Pres Gov Sen Rep Amb Gen Adm Col Lt Maj Capt Cmdr Cpl Sgt Pvt Msgr
-    e.g i.e a.k.a v vs cf viz esp lit"""
+    e.g i.e a.k.a v vs cf viz esp lit डॉ प्रो पं श्री सौ कु"""
 )
 _SELDOM_LAST = _words("St Ste Sta Mt Ft Jr Sr Bros Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov Dec a.m p.m")
 _BEFORE_NUMBER = _words(
@@ -85,6 +88,7 @@ _STARTERS = _words(
     Following According Both Some Many Most Several All Each Another Other Such Thus Then Later Today Yet And But Or
     Also An A What Who Which How Why"""
 )
+_JOINING = _words("and or but")  # in a text without capitals they seldom begin a sentence behind an abbreviation
 _ABBREVIATIONS = _NEVER_LAST | _SELDOM_LAST | _BEFORE_NUMBER
 
 
@@ -114,8 +118,11 @@ def split(text: str, one_case: bool | None = None) -> list[tuple[int, int]]:
 
 
 def is_of_one_case(text: str) -> bool:
-    """Whether a long text has no capital but the pronoun 'I', or nothing but capitals, or a script without."""
-    if len(text) < _SHORT:
+    """Whether a text has no capital but the pronoun 'I', or nothing but capitals, or a script without.
+
+    A short one has to have two marks that look like ends of sentences, too.
+    """
+    if len(text) < _SHORT and len(_ENDS.findall(text)) < 2:
         return False
     if text.isupper() or text == text.lower():
         return True
@@ -146,6 +153,8 @@ def _ends_sentence(text: str, start: int, match: re.Match[str], one_case: bool) 
     before = _WORD_BEFORE.search(text[max(0, match.start() - 16) : match.start()])
     assert before, "the last word may be empty"
     bracket, word = before.groups()
+    if one_case and next_word in _JOINING and (word == "etc" or word in _SELDOM_LAST):
+        return False
     if one_case:
         word, next_word = word if word in _ABBREVIATIONS else word.title(), next_word.title()
     if bracket or word in _NEVER_LAST:
