@@ -58,7 +58,7 @@ def changed(change):
     [
         ("{}", "not one of WordPiece"),
         ("[", "not valid JSON"),
-        (changed(lambda c: c["model"].update(type="Unigram")), "a BERT vocab.txt or a tokenizer.json is needed"),
+        (changed(lambda c: c["model"].update(type="WordLevel")), "a BERT vocab.txt or a tokenizer.json is needed"),
         (changed(lambda c: c.update(normalizer={"type": "Lowercase"})), "only byte pairs as RoBERTa has them"),
         (changed(lambda c: c["pre_tokenizer"].update(add_prefix_space=True)), "only byte pairs as RoBERTa has them"),
         (changed(lambda c: c["model"]["vocab"].update(more=1)), "its ids are not the numbers from 0 on"),

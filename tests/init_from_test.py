@@ -119,13 +119,24 @@ def test_without_a_projection_the_embedding_is_the_hidden_state(tmp_path, bert):
     np.testing.assert_allclose(model.encode_queries(text, None), np.asarray(hidden)[:, :4].mean(axis=1), atol=1e-6)
 
 
-def test_byte_pairs_and_roberta(tmp_path):
+def test_roberta_and_xlm_r_with_tokens_of_their_own(tmp_path):
     """The rows of the embeddings follow the tokens of padding and of the beginning, which change places."""
     folder = shutil.copytree(GOLDEN / "roberta", tmp_path / "roberta")
     special = ["<s>", "<pad>", "</s>", "<unk>", *map(chr, range(65, 110)), "<mask>"]
     (folder / "vocab.json").write_text(json.dumps({token: number for number, token in enumerate(special)}))
     (folder / "merges.txt").write_text("#version: 0.2\n")
-    run = make_run(tmp_path, folder, **{"model.type_vocab_size": 1, "model.layer_norm_epsilon": 1e-5})
+    _rows_follow_their_tokens(tmp_path / "byte pairs", folder)
+    (folder / "vocab.json").unlink()
+    pieces = [[token, -1.0] for token in special]
+    model = {"type": "Unigram", "unk_id": 3, "vocab": pieces, "byte_fallback": False}
+    splitter = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True}
+    write_json(folder / "tokenizer.json", {"version": "1.0", "model": model, "pre_tokenizer": splitter})
+    write_json(folder / "config.json", json.loads((folder / "config.json").read_text()) | {"model_type": "xlm-roberta"})
+    _rows_follow_their_tokens(tmp_path / "pieces", folder)
+
+
+def _rows_follow_their_tokens(place, folder):
+    run = make_run(place, folder, **{"model.type_vocab_size": 1, "model.layer_norm_epsilon": 1e-5})
     table = np.asarray(started(run).query_tower.encoder.token_embedding.embedding[...])
     theirs = BertFolder.open(folder)._tensors["embeddings.word_embeddings.weight"]
     np.testing.assert_array_equal(table, theirs[[1, 0, *range(2, 50)]])
@@ -202,7 +213,7 @@ def test_the_vocabulary_of_a_model_whose_base_has_gone_is_known_by_its_record(tm
     [
         ("hidden_act", "gelu_new", "hidden_act is 'gelu_new'; only 'gelu'"),
         ("position_embedding_type", "relative_key", "position_embedding_type is 'relative_key'"),
-        ("model_type", "electra", "model_type is 'electra'; one of bert, roberta, distilbert"),
+        ("model_type", "electra", "model_type is 'electra'; one of bert, roberta, xlm-roberta, distilbert"),
         ("hidden_size", "16", "hidden_size is '16'"),
         ("vocab_size", 51, "a model of 51 tokens, and"),
     ],

@@ -79,5 +79,5 @@ def test_byte_pairs_and_models_without_towers_have_none():
     config = dpr.get_config("local")
     config.data.update(TEXTS)
     byte_pairs = vocabularies.load(REPOSITORY / "tests" / "golden" / "byte_pairs")
-    with pytest.raises(UserError, match="for BERT's word pieces, and this vocabulary is of byte pairs"):
+    with pytest.raises(UserError, match="for BERT's word pieces, and this vocabulary has others"):
         towers.query_tokens(config, byte_pairs, ["fox"])

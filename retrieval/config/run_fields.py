@@ -12,7 +12,9 @@ declare(
         "pydocs, MediaWiki exports, tfds:wikipedia/CONFIG, or documents: files, folders and patterns, with commas",
     ),
     base=Field("", TEXT, "work directory of a run whose outputs serve for the stages that are not listed"),
-    vocab=Field("", TEXT, "BERT's vocab.txt, RoBERTa's tokenizer.json, or a folder; '': one is trained on the corpus"),
+    vocab=Field(
+        "", TEXT, "BERT's vocab.txt, RoBERTa's or XLM-R's tokenizer.json, or a folder; '': one is trained on the corpus"
+    ),
     plugins=Field(
         (), TEXTS, "modules to import first, which add losses, formats, fields, such as ('my_package.losses',)"
     ),

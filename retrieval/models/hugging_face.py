@@ -1,4 +1,4 @@
-"""A folder with a BERT, a RoBERTa or a DistilBERT: its sizes, and its weights as our parameters.
+"""A folder with a BERT, a RoBERTa, an XLM-R or a DistilBERT: its sizes, and its weights as our parameters.
 
 The folder is as Hugging Face's libraries write it (`config.json` beside the weights), or as Google published BERT
 (`bert_config.json`, `bert_model.ckpt.*`, `vocab.txt`).
@@ -87,6 +87,7 @@ _KINDS = {
     "bert": _Kind(_SIZES, {"layer_norm_eps": 1e-12}, {}),
     # Positions count from the id of padding + 1, in fairseq's manner.
     "roberta": _Kind(_SIZES, {"layer_norm_eps": 1e-12}, _ROBERTA_NAMES, skipped_positions=2),
+    "xlm-roberta": _Kind(_SIZES, {"layer_norm_eps": 1e-12}, _ROBERTA_NAMES, skipped_positions=2),
     "distilbert": _Kind(_DISTILBERT_SIZES, {"layer_norm_eps": 1e-12, "type_vocab_size": 1}, _DISTILBERT_NAMES),
 }
 # Fields that change what a model computes -> the value with which it computes what ours does.
@@ -135,7 +136,7 @@ class BertFolder:
         for field, needed in _EXPRESSED.items():
             if config.get(field, needed) != needed:
                 raise UserError(f"{config_path}: {field} is {config[field]!r}; only {needed!r} is what our model does")
-        if kind == "roberta" and config.get("pad_token_id", _ROBERTA_PAD_ID) != _ROBERTA_PAD_ID:
+        if kind in ("roberta", "xlm-roberta") and config.get("pad_token_id", _ROBERTA_PAD_ID) != _ROBERTA_PAD_ID:
             raise UserError(f"{config_path}: pad_token_id is {config['pad_token_id']!r}; only {_ROBERTA_PAD_ID} fits")
         tensor_files.find(path)
         return cls(Path(path), kind, _sizes(config_path, config, _KINDS[kind]))

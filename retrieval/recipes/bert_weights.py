@@ -35,7 +35,7 @@ def folders(config: ConfigDict) -> dict[str, BertFolder]:
     if "," not in value:
         folder = hub.path(value) if value else None
         if folder and not is_bert(folder) and hub.is_name(value):
-            raise UserError(f"{_FIELD}={value}: its config is not that of a BERT, a RoBERTa or a DistilBERT")
+            raise UserError(f"{_FIELD}={value}: its config is not that of a BERT, a RoBERTa, an XLM-R or a DistilBERT")
         return dict.fromkeys(_TOWERS, BertFolder.open(folder)) if folder and is_bert(folder) else {}
     names = value.split(",")
     if len(names) != 2 or not any(names):

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from retrieval.config.fields import Field, Kind, declare
-from retrieval.data.tokenizers.byte_pairs import BytePairs
-from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
 from retrieval.errors import UserError
 
 # Without the space its last word could be of one piece with the first of the text.
@@ -35,13 +34,13 @@ class Prefixes(NamedTuple):
         """The prefixes of the group `data` of a config; one of an older version has none.
 
         Raises:
-          UserError: there is one, and the vocabulary is of byte pairs, which begin a text unlike what follows a space.
+          UserError: there is one, and the vocabulary has no word pieces: others begin a text unlike what follows.
         """
         texts = [data.get(name, "") for name in NAMES]
-        if any(texts) and isinstance(vocabulary, BytePairs):
+        if any(texts) and not isinstance(vocabulary, WordPiece):
             raise UserError(
                 "config.data.query_prefix and config.data.document_prefix are for BERT's word pieces, and this "
-                "vocabulary is of byte pairs: leave them empty"
+                "vocabulary has others: leave them empty"
             )
         return cls(*(tuple(vocabulary.encode(text)) for text in texts))
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from retrieval.data.tokenizers.byte_pairs import BytePairs
+from retrieval.data.tokenizers.unigram import Unigram
 from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
 from retrieval.errors import UserError
 from retrieval.files import read_json
@@ -45,10 +46,13 @@ def load(place: Path) -> Vocabulary:
     path = find(Path(place))
     if path is None:
         raise UserError(f"vocabulary {place}: no such file, nor a folder with one of {', '.join(FILES)}")
-    return (BytePairs if path.suffix == ".json" and _is_of_byte_pairs(path) else WordPiece).load(path)
+    return _kind(path).load(path)
 
 
-def _is_of_byte_pairs(path: Path) -> bool:
-    config = read_json(path)
+def _kind(path: Path) -> type[BytePairs] | type[Unigram] | type[WordPiece]:
+    if path.name == "vocab.json":
+        return BytePairs
+    config = read_json(path) if path.suffix == ".json" else None
     model = config.get("model") if isinstance(config, dict) else None
-    return path.name == "vocab.json" or (isinstance(model, dict) and model.get("type") == "BPE")
+    kind = model.get("type") if isinstance(model, dict) else None
+    return BytePairs if kind == "BPE" else Unigram if kind == "Unigram" else WordPiece

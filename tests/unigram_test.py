@@ -1,0 +1,108 @@
+"""SentencePiece's unigram vocabularies, as XLM-R has them: the ids of the sentencepiece library."""
+
+import io
+import json
+import random
+
+import pytest
+import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from retrieval.data.tokenizers import tokenizer_files, vocabularies
+from retrieval.data.tokenizers.byte_pairs import SPECIAL_TOKENS
+from retrieval.data.tokenizers.unigram import Unigram
+from retrieval.errors import UserError
+
+TEXTS = [
+    *("The owl sees at night.", "An owl sleeps by day.", "Die Eule sieht nachts im Wald.", "Eulen schlafen am Tag."),
+    *(
+        "Сова видит ночью.",
+        "Совы спят днём.",
+        "猫头鹰在夜里看见。",
+        "猫头鹰白天睡觉。",
+        "\ufb01ne \u00bd",
+        "a < b > c / d: mask, pad, s",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def pieces():
+    """A model that the library has trained on texts of four scripts."""
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS * 20), model_writer=written, vocab_size=200, hard_vocab_limit=False, minloglevel=2
+    )
+    return sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
+
+
+@pytest.fixture(scope="module")
+def folder(pieces, tmp_path_factory):
+    """The same as a published `tokenizer.json`, with the ids of XLM-R's special tokens."""
+    proto = sentencepiece_model_pb2.ModelProto.FromString(pieces.serialized_model_proto())
+    vocab = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")]
+    vocab += [(piece.piece, piece.score) for piece in proto.pieces[3:]] + [("<mask>", 0.0)]
+    tokenizer = Tokenizer(models.Unigram(vocab, unk_id=3))
+    spaces = normalizers.Replace(Regex(" {2,}"), " ")
+    charsmap = normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap)
+    tokenizer.normalizer = normalizers.Sequence([charsmap, normalizers.Strip(), spaces])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=True)
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="always", split=True)
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    folder = tmp_path_factory.mktemp("published")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def texts():
+    drawn = random.Random(0)
+    words = [*sorted({word for text in TEXTS for word in text.split()}), "ｗｉｄｅ", "x", "½", "ночь"]
+    return [*TEXTS, *(" ".join(drawn.choices(words, k=6)) for _ in range(50)), "  two   spaces ", ""]
+
+
+def test_pieces_are_those_of_the_library(pieces, folder):
+    vocabulary = vocabularies.load(folder)
+    assert isinstance(vocabulary, Unigram) and vocabulary.pad_id == 0
+    for text, ids in zip(texts(), vocabulary.encode_batch(texts())):
+        theirs = [pieces.id_to_piece(id) for id in pieces.encode(text)]
+        assert [vocabulary.tokens[id] for id in ids] == theirs
+    assert vocabulary.decode(vocabulary.encode(TEXTS[2])) == TEXTS[2]
+    published = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    assert [published[id][0] for id in vocabulary.published_ids] == vocabulary.tokens
+
+
+def test_a_special_token_in_a_text_is_text(folder):
+    vocabulary = vocabularies.load(folder)
+    specials = {vocabulary.pad_id, vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id}
+    assert not specials & set(vocabulary.encode("the <s> owl</s> <pad> <mask> sees"))
+
+
+def test_what_is_saved_and_exported_gives_the_same_ids(folder, tmp_path):
+    vocabulary = vocabularies.load(folder)
+    vocabulary.save(tmp_path / vocabulary.FILE)
+    again = vocabularies.load(tmp_path)
+    assert again.fingerprint == vocabulary.fingerprint and again.published_ids == list(range(len(again)))
+    (tmp_path / "export").mkdir()
+    tokenizer_files.write_tokenizer(tmp_path / "export", vocabulary, length=16, types=1)
+    theirs = Tokenizer.from_file(str(tmp_path / "export" / "tokenizer.json"))
+    expected = vocabulary.encode_batch(texts())
+    assert [theirs.encode(text, add_special_tokens=False).ids for text in texts()] == expected
+    assert again.encode_batch(texts()) == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda config: config["model"]["vocab"].pop(), "lacks <mask>; one of XLM-R has them"),
+        (lambda config: config["model"].update(vocab=[["a"]]), "no unigram model"),
+        (lambda config: config.update(normalizer={"type": "Nothing"}), "no unigram model"),
+    ],
+)
+def test_a_damaged_file_is_one_sentence(folder, tmp_path, change, message):
+    config = json.loads((folder / "tokenizer.json").read_text())
+    change(config)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=message) as refused:
+        vocabularies.load(tmp_path)
+    assert "\n" not in str(refused.value)
