@@ -19,6 +19,7 @@ SHARED = tuple(
         "arrays",
         "config.fields",
         "errors",
+        "expansions",
         "extras",
         "files",
         "hashing",

@@ -14,7 +14,7 @@ import seqio
 from flax import nnx
 from support import tiny
 
-from retrieval import files
+from retrieval import expansions, files
 from retrieval.data.examples import feature_lengths, features, seqio_tasks
 from retrieval.data.examples.task_kind import Stored
 from retrieval.errors import UserError
@@ -26,7 +26,6 @@ from retrieval.recipes import writing_validation
 from retrieval.recipes.initial_parameters import check_sizes
 from retrieval.recipes.placement import bind, make_mesh, parameters_of
 from retrieval.recipes.recipe import recipe_of
-from retrieval.search import expansions
 from retrieval.stages import generate, passage_lines
 from retrieval.stages.collection import collections
 
@@ -312,7 +311,7 @@ def test_an_index_of_queries_that_nobody_writes_is_refused_before_the_run(inputs
     [
         ("{", "line 2: not a text of a document"),
         ('{"_id": "a"}', "line 2: not a text of a document"),
-        ('{"_id": 1, "text": "b"}', "line 2: '_id' and 'text' must be texts"),
+        ('{"_id": 1, "text": "b"}', "line 2: '_id', 'text' and 'answer' must be texts"),
         ('{"_id": "a", "text": "b", "log_probability": NaN}', "line 2: log_probability is nan"),
         ("\x80", "not UTF-8"),
     ],

@@ -6,9 +6,10 @@ Nogueira et al. 2019, "Document Expansion by Query Prediction"; docTTTTTquery ha
 from collections.abc import Sequence
 from pathlib import Path
 
+from retrieval import expansions
 from retrieval.config.fields import TEXT, Field, declare, whole
 from retrieval.errors import UserError
-from retrieval.search import expansions, passage_files
+from retrieval.search import passage_files
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.bm25_kind import Bm25Kind, words
 from retrieval.search.index_kind import Options, Texts, register

@@ -10,15 +10,17 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from retrieval.config.fields import NOT_NEGATIVE, POSITIVE, TEXT, TEXTS, Field, declare, one_of, whole
+from retrieval.data.answer_makers.answer_maker import MAKERS, chosen
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError, unknown_name
+from retrieval.evaluation.exact_match import normalised
+from retrieval.expansions import Expansion, to_line
 from retrieval.models.encoder_decoder import EncoderDecoder
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import published_writer, writer
 from retrieval.recipes.published_writer import PublishedWriter
 from retrieval.recipes.trained_model import Trained, check_kind, open_trained
 from retrieval.recipes.writer import SAMPLE, WAYS, Decoding, Writer, WrittenText
-from retrieval.search.expansions import Expansion, to_line
 from retrieval.stage_outputs import Run
 from retrieval.stages import passage_lines
 from retrieval.stages.collection import GENERATED, Collection, collections, of_pairs
@@ -35,6 +37,13 @@ WRITTEN, KEPT, EMPTY, DUPLICATES, CUT = (
     "kept, but cut at config.generate.tokens",
 )
 
+# The same of questions: why an answer gets none, and why one is left out.
+PROPOSED, SHORT, TOLD = (
+    "answers proposed",
+    "passages left out: too few words",
+    "left out: the question has the answer",
+)
+
 # From passages to what is written of each.
 Write = Callable[[Sequence[Candidate]], list[list[WrittenText]]]
 
@@ -42,7 +51,14 @@ declare(
     "generate",
     model=Field("", TEXT, "folder of a published T5 or BART, for transformers; '': the model of the run or its base"),
     collections=Field((), TEXTS, "evaluation sets whose passages are read, and 'corpus'; (): all"),
-    queries=Field(5, whole(1), "queries of a passage; docTTTTTquery appends 40"),
+    answers=Field(
+        "",
+        one_of("maker of answers", MAKERS, ""),
+        "what proposes answers to ask for; '': queries, no answers",
+        was="",
+    ),
+    least_words=Field(20, whole(0), "with answers: words of a passage that is asked about, at least", was=20),
+    queries=Field(5, whole(1), "queries of a passage; docTTTTTquery appends 40; with answers, one for each"),
     way=Field(SAMPLE, one_of("way of writing", WAYS), "sample (top-k), beam, or greedy, which writes one query"),
     tokens=Field(0, whole(0), "tokens of a query at most, with its end; 0: as many as the model was trained to write"),
     top_k=Field(10, whole(1), "tokens that each token is drawn from, the most probable"),
@@ -64,7 +80,12 @@ def generate(run: Run) -> dict[str, Any]:
             return PublishedWriter(Path(fields.model), _decoding(fields, config.seed), config.data.document_length)
         return _writer(open_trained(run), fields, config.seed)
 
-    make = functools.partial(_lines, write=lambda passages: writer_of_run().write(passages))
+    def write(passages: Sequence[Candidate]) -> list[list[WrittenText]]:
+        return writer_of_run().write(passages)
+
+    make = functools.partial(_lines, write=write)
+    if fields.answers:
+        make = functools.partial(_questions, write=write, fields=fields, seed=config.seed)
     folder, size = run.folder / GENERATED, fields.shard_size
     chosen = _chosen(collections(run), fields.collections)
     return {item.name: _generate(item, folder / f"{item.name}.jsonl", size, make) for item in chosen}
@@ -75,7 +96,7 @@ def _generate(
 ) -> dict[str, Any]:
     """Writes a collection's file; returns the counts."""
     counts = passage_lines.write(path, collection, shard_size, make)
-    left_out = ", ".join(f"{what} {counts[what]:,}" for what in (EMPTY, DUPLICATES, CUT))
+    left_out = ", ".join(f"{what} {counts[what]:,}" for what in (SHORT, TOLD, EMPTY, DUPLICATES, CUT) if what in counts)
     _log.info("%s: %d queries of %d passages; %s", path.name, counts[KEPT], counts["passages"], left_out)
     return counts
 
@@ -97,6 +118,46 @@ def _lines(passages: Sequence[Candidate], write: Write) -> Lines:
     return Lines(lines, counts)
 
 
+def _questions(passages: Sequence[Candidate], write: Write, fields: ConfigDict, seed: int) -> Lines:
+    """A line for each answer whose question is kept: the question is written of the answer and the passage.
+
+    ProQA's filters leave out passages of few words, and questions that have their answer in them.
+    """
+    kinds = (PROPOSED, SHORT, TOLD, WRITTEN, KEPT, EMPTY, DUPLICATES, CUT)
+    lines, counts = [], Counter(dict.fromkeys(kinds, 0))
+    long = [passage for passage in passages if len(passage.text.split()) >= fields.least_words]
+    counts[SHORT] = len(passages) - len(long)
+    spans = MAKERS[fields.answers].spans([passage.text for passage in long])
+    asked = [
+        Candidate(f"{passage.id}\0{answer}", answer, passage.text)
+        for passage, found in zip(long, spans)
+        for answer in chosen(passage.text, found, fields.queries, seed)
+    ]
+    counts[PROPOSED] = len(asked)
+    seen: set[tuple[str, str]] = set()
+    for source, (text, *_) in zip(asked, write(asked)):
+        counts[WRITTEN] += 1
+        document = source.id.partition("\0")[0]
+        question, answer = normalised(text.text), normalised(source.title)
+        why = (
+            EMPTY
+            if not question
+            else DUPLICATES
+            if (document, question) in seen
+            else TOLD
+            if answer in question
+            else ""
+        )
+        if why:
+            counts[why] += 1
+            continue
+        seen.add((document, question))
+        counts[KEPT] += 1
+        counts[CUT] += text.is_cut
+        lines.append(to_line(Expansion(document, text.text, text.log_probability, source.title)))
+    return Lines(lines, counts)
+
+
 def _writer(trained: Trained, fields: ConfigDict, seed: int) -> Writer:
     """What writes with a trained model, as `config.generate` says."""
     assert isinstance(trained.model, EncoderDecoder), "`check` refuses others"
@@ -107,7 +168,8 @@ def _writer(trained: Trained, fields: ConfigDict, seed: int) -> Writer:
 def _decoding(fields: ConfigDict, seed: int, most: int = published_writer.TOKENS) -> Decoding:
     """How `config.generate` has queries written: of `most` tokens, where it does not say."""
     more = {name: fields[name] for name in ("beams", "length_penalty", "top_k", "temperature")}
-    return Decoding(fields.way, fields.queries, fields.tokens or most, **more, seed=seed)
+    texts = 1 if fields.answers else fields.queries
+    return Decoding(fields.way, texts, fields.tokens or most, **more, seed=seed)
 
 
 def _chosen(collections_there: Sequence[Collection], names: Sequence[str]) -> Iterator[Collection]:
@@ -136,8 +198,10 @@ def check(run: Run) -> None:
     """Checks that the model writes, and queries as long as those that are asked for.
 
     Raises:
-      UserError: it does not.
+      UserError: it does not, or what proposes answers is not installed.
     """
+    if name := run.config.generate.answers:
+        MAKERS[name].check()
     if folder := run.config.generate.model:
         published_writer.check(Path(folder), _decoding(run.config.generate, run.config.seed).tokens)
         return

@@ -26,7 +26,9 @@ declare(
     files=Field("", TEXT, "files of labelled examples, separated by commas"),
     format=Field("", one_of("format", LABELLED, ""), "format of all of them; '': each is recognised"),
     queries=Field("", TEXT, "TSV file with the queries of triples of ids"),
-    collection=Field("", TEXT, "TSV file with the passages of triples of ids"),
+    collection=Field(
+        "", TEXT, "passages: TSV of triples of ids; corpus.jsonl, or a corpus's folder, of format generated"
+    ),
     positives=Field(0, whole(0), "positives of a query that are trained on, the first; 0: all"),
     in_order=Field(False, SWITCH, "whether examples keep the order of pairs.files, each with its own negatives"),
     keep_lone=Field(False, SWITCH, "whether pairs without a hard negative are trained on beside others", was=False),
@@ -111,7 +113,8 @@ def check_inputs(run: Run) -> None:
     if config.pairs.in_order:
         check_order(divided_set, config.pairs.positives)
     for field in ("queries", "collection", "files", "teacher"):
-        paths = source_paths.checked(f"config.pairs.{field}", source_paths.split(config.pairs[field]))
+        either = None if field == "collection" else False
+        paths = source_paths.checked(f"config.pairs.{field}", source_paths.split(config.pairs[field]), either)
         for path in paths if field == "files" else ():
             labelled_format.check(path, labelled_groups.settings(config))
 

@@ -65,3 +65,5 @@ class IdTriples(LabelledFormat):
         for field in ("queries", "collection"):
             if not getattr(settings, field):
                 raise UserError(f"{path}: triples of ids, whose texts are elsewhere: set config.pairs.{field}")
+        if Path(settings.collection).is_dir():
+            raise UserError(f"config.pairs.collection={settings.collection}: a folder; triples of ids take a TSV file")

@@ -3,8 +3,10 @@
 A file has a line for each text, those of a document one after the other:
 
     {"_id": "d7", "text": "how tall is mount everest", "log_probability": -3.2041}
+    {"_id": "d7", "text": "how tall is mount everest", "answer": "8,849 m", "log_probability": -2.1187}
 
-`_id` is the document's. Files of others may do without `log_probability`.
+`_id` is the document's. `answer` is that of a question that was asked for it. Files of others may do without
+`log_probability`.
 """
 
 import json
@@ -18,16 +20,19 @@ _DIGITS = 4  # of a log-probability: the rest depends on the machine
 
 
 class Expansion(NamedTuple):
-    """A text of a document; `log_probability` is None where the file does not say."""
+    """A text of a document; `log_probability` is None where the file does not say, `answer` is '' for no question."""
 
     document: str
     text: str
     log_probability: float | None
+    answer: str = ""
 
 
 def to_line(expansion: Expansion) -> str:
     """A line of a file, with its end."""
     record: dict[str, Any] = {"_id": expansion.document, "text": expansion.text}
+    if expansion.answer:
+        record["answer"] = expansion.answer
     if expansion.log_probability is not None:
         record["log_probability"] = round(expansion.log_probability, _DIGITS)
     return json.dumps(record, ensure_ascii=False) + "\n"
@@ -54,12 +59,13 @@ def _expansion(line: str, at: str) -> Expansion:
     try:
         record = json.loads(line)
         document, text, log = record["_id"], record["text"], record.get("log_probability")
+        answer = record.get("answer", "")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f'{at}: not a text of a document; a line such as {{"_id": "d7", "text": "a query"}} is needed'
         ) from error
-    if not (isinstance(document, str) and isinstance(text, str)):
-        raise UserError(f"{at}: '_id' and 'text' must be texts")
+    if not all(isinstance(value, str) for value in (document, text, answer)):
+        raise UserError(f"{at}: '_id', 'text' and 'answer' must be texts")
     if log is not None and (type(log) not in (int, float) or not log <= 0):
         raise UserError(f"{at}: log_probability is {log!r}; a number of at most 0 is needed")
-    return Expansion(document, text, log)
+    return Expansion(document, text, log, answer)

@@ -1,0 +1,144 @@
+"""Question generation: proposed answers, what is left out, and its files as labelled pairs."""
+
+import importlib.util
+import json
+
+import pytest
+from support.tiny import execute, make_run
+from support.toy_squad import SQUAD
+
+from retrieval import expansions
+from retrieval.data.answer_makers.answer_maker import MAKERS, Span, chosen
+from retrieval.data.labelled import labelled_format
+from retrieval.data.labelled.labelled_format import Settings
+from retrieval.data.sets.beir import Candidate
+from retrieval.errors import UserError
+from retrieval.pipeline import preflight, records
+from retrieval.recipes.writer import WrittenText
+from retrieval.stages import generate
+
+TEXT = (
+    "The Norman king ruled. In 1066, William the Conqueror won the Battle of Hastings on 14 October 1066 with 7,000 "
+    "men. "
+    "Dr. Smith paid $1.2 million in the early 19th century for 35.5 % of U.S. territory. He was born in New York City. "
+    "Today, it costs 3."
+)
+ANSWERS = [
+    "Norman",
+    "1066",
+    "William the Conqueror",
+    "Battle of Hastings",
+    "14 October 1066",
+    "7,000",
+    "Dr. Smith",
+    "$1.2 million",
+    "early 19th century",
+    "35.5 %",
+    "U.S.",
+    "New York City",
+    "3",
+]
+
+
+def test_rules_propose_dates_numbers_and_names():
+    (spans,) = MAKERS["rules"].spans([TEXT])
+    assert chosen(TEXT, spans, 99, 0) == ANSWERS
+
+
+def test_a_few_answers_are_drawn_by_the_seed():
+    (spans,) = MAKERS["rules"].spans([TEXT])
+    draws = [chosen(TEXT, spans, 3, seed) for seed in range(20)]
+    assert draws[0] == chosen(TEXT, spans, 3, 0) and len({tuple(draw) for draw in draws}) > 10
+    assert all(draw == [answer for answer in ANSWERS if answer in draw] and len(draw) == 3 for draw in draws)
+
+
+def test_the_longest_of_overlapping_answers_stays():
+    text = "ab cd ab CD"
+    assert chosen(text, [Span(0, 2), Span(0, 5), Span(6, 8)], 9, 0) == ["ab cd", "ab"]
+    assert chosen(text, [Span(0, 5), Span(6, 11)], 9, 0) == ["ab cd"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("spacy") is not None, reason="spaCy is installed")
+def test_spacy_that_is_missing_is_one_sentence():
+    with pytest.raises(UserError, match=r"answers=spacy needs the package spacy, which is not installed: pip install"):
+        MAKERS["spacy"].check()
+
+
+def examples(path, **settings):
+    with labelled_format.grouped([path], Settings("", "", "", 0)._replace(**settings), path.parent, 9) as (groups, _):
+        return {group.query: group.positives for group in groups}
+
+
+def test_squads_answers_stand_in_the_place_of_titles(tmp_path):
+    path = tmp_path / "squad.json"
+    path.write_text(json.dumps(SQUAD))
+    found = examples(path, format="squad_answers")
+    for paragraph in (p for article in SQUAD["data"] for p in article["paragraphs"]):
+        for question in paragraph["qas"]:
+            if question["question"] in found and len(found[question["question"]]) == 1:
+                (source,) = found[question["question"]]
+                assert source.title == question["answers"][0]["text"] and source.text == paragraph["context"]
+    assert found
+
+
+class Fields:
+    answers, queries, least_words = "rules", 9, 4
+
+
+def test_short_passages_and_told_answers_are_left_out():
+    passages = [Candidate("a", "T", "in 1066 William won 7,000 fights"), Candidate("b", "", "only 3 words")]
+    texts = {"1066": "when was it?", "William": "who, if not William?", "7,000": "When was it"}
+    asked = []
+
+    def write(sources):
+        asked.extend(sources)
+        return [[WrittenText(texts[source.title], -1.0, False)] for source in sources]
+
+    lines, counts = generate._questions(passages, write, Fields, 0)
+    assert [json.loads(line) for line in lines] == [
+        {"_id": "a", "text": "when was it?", "answer": "1066", "log_probability": -1.0}
+    ]
+    assert [(source.title, source.text) for source in asked] == [(answer, passages[0].text) for answer in texts]
+    told = {name: counts[name] for name in (generate.SHORT, generate.PROPOSED, generate.TOLD, generate.DUPLICATES)}
+    assert list(told.values()) == [1, 3, 1, 1] and counts[generate.KEPT] == 1
+
+
+def write_file(path, *documents):
+    path.write_text("".join(expansions.to_line(expansions.Expansion(id, f"q {id}", -1.0, "a")) for id in documents))
+
+
+def test_generated_questions_find_their_passages(tmp_path):
+    for number, ids in enumerate(("ab", "cd")):
+        lines = [json.dumps({"_id": id, "title": "", "text": f"p {id}"}) for id in ids]
+        (tmp_path / f"passages-{number}.jsonl").write_text("\n".join(lines))
+    path = tmp_path / "file"
+    write_file(path, "b", "b", "d")
+    settings = {"format": "generated", "collection": str(tmp_path)}
+    found = {query: [text.text for text in texts] for query, texts in examples(path, **settings).items()}
+    assert found == {"q b": ["p b"], "q d": ["p d"]}
+    write_file(path, "b", "x")
+    with pytest.raises(UserError, match=r"the passage 'x' is not in .*, or stands before another one there"):
+        examples(path, **settings)
+    with pytest.raises(UserError, match=r"set config\.pairs\.collection to a folder of passages"):
+        examples(path, format="generated")
+
+
+def test_towers_train_on_questions_that_a_run_wrote(inputs, prepared, tmp_path):
+    """From SQuAD to questions of the corpus, and from these to towers."""
+    changes = {"base": str(prepared), "corpus": "", "sets.reqa": "", "loop.validate_every": 0}
+    asks = changes | {"pairs.files": str(inputs / "squad.json"), "generate.least_words": 3, "generate.way": "sample"}
+    asks |= {"generate.collections": ("corpus",), "train.steps": 1}
+    writer = make_run("question_generation", inputs, tmp_path / "questions", **asks)
+    preflight.check(writer, writer.config.stages)
+    execute(writer)
+    counts = records.details(writer, "generate")["corpus"]
+    assert counts[generate.PROPOSED] >= counts[generate.KEPT] > 16
+    pairs = changes | {"pairs.files": str(writer.folder / "generated" / "corpus.jsonl"), "cluster.count": 2}
+    pairs |= {"pairs.collection": str(prepared / "corpus"), "train.batch_size": 8, "mine.refresh_every": 2}
+    run = make_run("proqa", inputs, tmp_path / "run", **pairs)
+    preflight.check(run, ["sets", "pairs", "train"])
+    execute(run, "sets", "pairs", "train")
+    written = records.details(run, "pairs")
+    # A tenth validates; a question that was written of two passages is one query with two positives.
+    assert 0.8 * counts[generate.KEPT] < written["pairs"] < counts[generate.KEPT]
+    assert (run.folder / "refreshed" / "00001").exists()
