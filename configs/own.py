@@ -10,10 +10,10 @@ model has the size of BERT-base, for an accelerator; then it can start from BERT
 With labelled pairs (JSON lines such as {"query": "q", "positives": ["a"]}, or the other formats), on top of that:
 
     python -m retrieval.main --config=configs/own.py:local_pairs --workdir=runs/tuned --config.base=runs/own \\
-        --config.train.init_from=runs/own --config.sets.labelled=DATA/pairs.jsonl --config.split.set=pairs
+        --config.train.init_from=runs/own --config.sets.labelled=DATA/pairs.jsonl
 
-`split.set` is the name of the file. A fifth of its queries is the test (`split.ratio`), and BM25 finds the hard
-negatives of the others. Pairs without one are trained on, too. `own.py:pairs` is that for a run of `own.py`.
+For a file of another name set --config.split.set=NAME. A fifth of its queries is the test (`split.ratio`), and BM25
+finds the hard negatives of the others. Pairs without one are trained on, too. `own.py:pairs` goes with `own.py`.
 """
 
 from ml_collections import ConfigDict
@@ -73,7 +73,7 @@ def _documents(config: ConfigDict, **train: float) -> ConfigDict:
 def _labelled(config: ConfigDict, **train: float) -> ConfigDict:
     config = on_labelled_examples(config)
     config.stages = ("sets", "index", "mine", "pairs", "train", "encode", "evaluate", "report", "export")
-    config.split.update(shards=8)
+    config.split.update(set="pairs", shards=8)
     config.mine.last = 100
     config.data.update(lanes=1, negatives=1)
     config.pairs.keep_lone = True

@@ -78,7 +78,7 @@ def test_a_held_out_sentence_asks_for_the_rest_of_its_passage(own):
 
 
 def test_pairs_are_trained_on_with_what_bm25_finds(own, documents):
-    changes = {"base": str(own.folder), "sets.labelled": str(documents / "pairs.jsonl"), "split.set": "pairs"}
+    changes = {"base": str(own.folder), "sets.labelled": str(documents / "pairs.jsonl")}
     run = make_run("local_pairs", documents / "tuned", **changes, **{"train.batch_size": 8})
     preflight.check(run, run.config.stages[:-1])  # the model here has no export
     execute(run, "sets", "index", "mine", "pairs", "train")
