@@ -105,7 +105,7 @@ def refusal(base, *arguments, stages, names=()):
         return str(error)
 
 
-def test_what_is_set_for_a_stage_of_the_base_is_refused_where_it_would_make_a_difference(tmp_path):
+def test_what_is_set_for_a_stage_of_the_base_is_refused_where_it_would_make_a_difference(tmp_path, caplog):
     base = make_run(tmp_path / "base", "--config.stages=('prepare','pairs','encode')")
     refused = functools.partial(refusal, base, stages="('train','index','evaluate')")
     assert refused("--config.vocab=v.txt").startswith("config.vocab: no stage of this run reads it, but 'prepare'")
@@ -114,7 +114,9 @@ def test_what_is_set_for_a_stage_of_the_base_is_refused_where_it_would_make_a_di
     assert not refused(f"--config.prepare.vocab_size={base.config.prepare.vocab_size}")  # as it is there
     assert not refused("--config.prepare.workers=7", "--config.loop.log_every=7", "--config.export.license=mit")
     assert refused("--config.pairs.pool=7") and not refused("--config.pairs.pool=7", names=["pairs"])
-    assert not refused("--config.mine.system=exact")  # no run of the chain has the stage
+    with caplog.at_level("INFO", logger="retrieval"):
+        assert not refused("--config.mine.system=exact")  # no run of the chain has the stage
+    assert "config.mine.system: no stage of this run reads it, only --stage=mine would" in caplog.text
     assert not refused("--config.encode.corpus=False", "--config.model.dropout=0.2", "--config.split.seed=7")
     assert refused("--config.encode.untrained=False") and refused("--config.encode.corpus=False", stages="('train',)")
     assert not refused("--config.encode.shard_size=7", stages="('train',)")

@@ -1,6 +1,7 @@
 """Fields that are set in the shell: they count for what this run does, not for what its base has done."""
 
 import json
+import logging
 from collections.abc import Collection
 
 from ml_collections import ConfigDict
@@ -9,6 +10,8 @@ from retrieval.errors import UserError
 from retrieval.pipeline.records import get_field
 from retrieval.pipeline.stage import STAGES
 from retrieval.pipeline.work_directory import WorkDirectory
+
+_log = logging.getLogger(__name__)
 
 
 def check(run: WorkDirectory, names: Collection[str], fields: Collection[str]) -> None:
@@ -26,6 +29,8 @@ def check(run: WorkDirectory, names: Collection[str], fields: Collection[str]) -
         readers = _readers(field)
         if {*run.config.stages, *names} & set(readers):
             continue
+        if readers and all(run.holder(name) is run for name in readers):
+            _log.info("config.%s: no stage of this run reads it, only --stage=%s would", field, ",".join(readers))
         for name in readers:
             holder = run.holder(name)
             if holder is not run and _value(holder.config, field) != _value(run.config, field):
