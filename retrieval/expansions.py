@@ -5,11 +5,12 @@ A file has a line for each text, those of a document one after the other:
     {"_id": "d7", "text": "how tall is mount everest", "log_probability": -3.2041}
     {"_id": "d7", "text": "how tall is mount everest", "answer": "8,849 m", "log_probability": -2.1187}
 
-`_id` is the document's. `answer` is that of a question that was asked for it. Files of others may do without
-`log_probability`.
+`_id` is the document's. `answer` is that of a question that was asked for it, and `score` what a reranker gives to text
+and document. Files of others may do without these and `log_probability`.
 """
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,12 +21,13 @@ _DIGITS = 4  # of a log-probability: the rest depends on the machine
 
 
 class Expansion(NamedTuple):
-    """A text of a document; `log_probability` is None where the file does not say, `answer` is '' for no question."""
+    """A text of a document; what its file does not say is None, and `answer` is ''."""
 
     document: str
     text: str
     log_probability: float | None
     answer: str = ""
+    score: float | None = None
 
 
 def to_line(expansion: Expansion) -> str:
@@ -35,6 +37,8 @@ def to_line(expansion: Expansion) -> str:
         record["answer"] = expansion.answer
     if expansion.log_probability is not None:
         record["log_probability"] = round(expansion.log_probability, _DIGITS)
+    if expansion.score is not None:
+        record["score"] = round(expansion.score, _DIGITS)
     return json.dumps(record, ensure_ascii=False) + "\n"
 
 
@@ -59,7 +63,7 @@ def _expansion(line: str, at: str) -> Expansion:
     try:
         record = json.loads(line)
         document, text, log = record["_id"], record["text"], record.get("log_probability")
-        answer = record.get("answer", "")
+        answer, score = record.get("answer", ""), record.get("score")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f'{at}: not a text of a document; a line such as {{"_id": "d7", "text": "a query"}} is needed'
@@ -68,4 +72,6 @@ def _expansion(line: str, at: str) -> Expansion:
         raise UserError(f"{at}: '_id', 'text' and 'answer' must be texts")
     if log is not None and (type(log) not in (int, float) or not log <= 0):
         raise UserError(f"{at}: log_probability is {log!r}; a number of at most 0 is needed")
-    return Expansion(document, text, log, answer)
+    if score is not None and (type(score) not in (int, float) or not math.isfinite(score)):
+        raise UserError(f"{at}: score is {score!r}; a number is needed")
+    return Expansion(document, text, log, answer, score)

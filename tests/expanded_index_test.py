@@ -25,7 +25,12 @@ PASSAGES = [
 ]
 WORDS = {"index.bm25_stop_words": "english", "index.bm25_stemmer": "none", "index.bm25_accents": "keep"}
 WORDS |= {"index.bm25_identifiers": False}
-SETTINGS = WORDS | {"index.bm25_k1": 0.9, "index.bm25_b": 0.4, "index.expansions_used": 2}
+SETTINGS = WORDS | {
+    "index.bm25_k1": 0.9,
+    "index.bm25_b": 0.4,
+    "index.expansions_used": 2,
+    "index.expansions_share": 1.0,
+}
 FREQUENCIES = WORDS | {"index.deepct_k1": 10.0, "index.deepct_b": 0.9}
 
 
@@ -80,6 +85,21 @@ def test_weighed_words_are_term_frequencies(tmp_path):
     assert (
         "weighted words (2 of 3 passages, 1 lines of no passage)" in index.description and "k1 10" in index.description
     )
+
+
+def test_queries_of_low_scores_are_left_out(tmp_path):
+    scored = zip(written(("d1", "whale"), ("d0", "wild"), ("d1", "dolphin"), ("d2", "dark")), (3.0, -1.0, 2.0, -2.0))
+    path = write(tmp_path / "toy.jsonl", [record | {"score": score} for record, score in scored])
+    options = SETTINGS | {"index.expansions": str(path), "index.expansions_share": 0.5}
+    index = INDEXES["doc2query"].build(texts(), options)
+    found = {
+        query: bool(np.isfinite(index.search([query], 1)[0]).any()) for query in ("whale", "dolphin", "wild", "dark")
+    }
+    assert found == {"whale": True, "dolphin": True, "wild": False, "dark": False}
+    assert "2 of 4 queries left out by their scores" in index.description
+    write(path, written(("d1", "whale")))
+    with pytest.raises(UserError, match=r"expansions_share=0\.5 goes by scores, and a query of 'd1' has none"):
+        INDEXES["doc2query"].build(texts(), options)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,9 @@
 import importlib.util
 import json
 
+import numpy as np
 import pytest
-from support.tiny import execute, make_run
+from support.tiny import execute, make_config, make_run
 from support.toy_squad import SQUAD
 
 from retrieval import expansions
@@ -94,7 +95,8 @@ def test_short_passages_and_told_answers_are_left_out():
         asked.extend(sources)
         return [[WrittenText(texts[source.title], -1.0, False)] for source in sources]
 
-    lines, counts = generate._questions(passages, write, Fields, 0)
+    found = generate._questions(passages, write, Fields, 0)
+    lines, counts = generate._judged(found, generate.Judges())
     assert [json.loads(line) for line in lines] == [
         {"_id": "a", "text": "when was it?", "answer": "1066", "log_probability": -1.0}
     ]
@@ -142,3 +144,39 @@ def test_towers_train_on_questions_that_a_run_wrote(inputs, prepared, tmp_path):
     # A tenth validates; a question that was written of two passages is one query with two positives.
     assert 0.8 * counts[generate.KEPT] < written["pairs"] < counts[generate.KEPT]
     assert (run.folder / "refreshed" / "00001").exists()
+
+
+def kept_questions(*answers):
+    passage = Candidate("a", "", "p")
+    kept = [(passage, expansions.Expansion("a", f"q {answer}", -1.0, answer)) for answer in answers]
+    return generate.Found(kept, generate.Counter({generate.KEPT: len(kept)}))
+
+
+def test_a_reader_has_to_find_the_answer_again():
+    asked = []
+
+    def answers(questions, passages):
+        asked.append((list(questions), [passage.text for passage in passages]))
+        return ["The Rome", "Bern", ""]
+
+    lines, counts = generate._judged(kept_questions("Rome", "Paris", "x"), generate.Judges(answers))
+    assert [json.loads(line)["answer"] for line in lines] == ["Rome"] and asked == [
+        (["q Rome", "q Paris", "q x"], ["p"] * 3)
+    ]
+    assert (counts[generate.LOST], counts[generate.KEPT]) == (2, 1)
+
+
+def test_a_reranker_scores_what_is_written(tmp_path):
+    judges = generate.Judges(scores=lambda queries, passages: np.array([0.25, -1.5], np.float32))
+    lines, _ = generate._judged(kept_questions("a", "b"), judges)
+    (tmp_path / "file").write_text("".join(lines))
+    assert [line.score for line in expansions.read(tmp_path / "file")] == [0.25, -1.5]
+    (tmp_path / "file").write_text('{"_id": "a", "text": "b", "score": NaN}')
+    with pytest.raises(UserError, match="line 1: score is nan; a number is needed"):
+        list(expansions.read(tmp_path / "file"))
+
+
+def test_a_reader_needs_answers():
+    config = make_config("doc2query", **{"generate.reader": "runs/reader"})
+    with pytest.raises(UserError, match=r"generate\.reader=runs/reader looks for the answers of questions"):
+        generate.check_settings(config)

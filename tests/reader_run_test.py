@@ -17,6 +17,8 @@ from retrieval.errors import UserError
 from retrieval.evaluation.answer_choice import WEIGHTS
 from retrieval.pipeline import preflight, records
 from retrieval.pipeline.work_directory import Asked
+from retrieval.recipes.readers import OwnReader, open_reader
+from retrieval.recipes.written_judges import AnswerJudge
 from retrieval.search import encoding
 
 STAGES = ("prepare", "sets", "index", "spans", "train", "evaluate", "answer", "report")
@@ -222,3 +224,12 @@ def test_an_index_over_other_passages_is_refused(trained, inputs, tmp_path):
 def test_settings_that_do_not_fit_are_refused_before_the_run(inputs, tmp_path, changes, message):
     with pytest.raises(UserError, match=message):
         preflight.check(reader(inputs, tmp_path / "run", **changes), STAGES)
+
+
+def test_answers_of_many_questions_are_those_of_one(trained):
+    passages = list(beir.read_candidates(trained.sets / "squad" / "corpus.jsonl"))[:5]
+    queries = list(beir.read_queries(trained.sets / "squad" / "queries.jsonl").values())[:5]
+    one = OwnReader(open_reader(trained, "", "config.base"), 1)
+    expected = [one.spans(query, [passage], [0.0])[0].text for query, passage in zip(queries, passages)]
+    assert AnswerJudge(trained, "").answers(queries, passages) == expected
+    assert AnswerJudge(trained, "").answers([], []) == []

@@ -13,6 +13,7 @@ from support.tiny_pairs import scores as score_alone
 from support.tiny_pairs import spread
 
 from configs import bm25, run_files
+from retrieval.api.reranking import PairReranker
 from retrieval.data.sets import beir, text_files
 from retrieval.data.tokenizers import tokenizer_files
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
@@ -23,6 +24,7 @@ from retrieval.models.cross_encoder_folder import write_cross_encoder
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
 from retrieval.pipeline import preflight, records
+from retrieval.recipes.written_judges import QueryJudge
 from retrieval.search import encoding
 from retrieval.stage_outputs import Run
 
@@ -320,3 +322,14 @@ def test_a_vocabulary_of_another_model_is_refused(toy, cross_encoder, tmp_path):
     WordPiece([*SPECIAL_TOKENS, *WORDS, "more"]).save(other / "vocab.txt")
     with pytest.raises(UserError, match=r"a model of 16 tokens, and .*vocab\.txt has 17"):
         preflight.check(run, run.config.stages)
+
+
+def test_scores_of_written_queries_are_those_of_pairs(toy, cross_encoder, tmp_path):
+    run = with_model(tmp_path / "run", toy, cross_encoder[0])
+    passages = list(beir.read_candidates(toy / "corpus.jsonl"))[:4]
+    queries = [*QUERIES.values()][:2] * 2
+    one = PairReranker(run, str(cross_encoder[0]), "config.rerank.model")
+    expected = [one.scores(query, [passage])[0] for query, passage in zip(queries, passages)]
+    judge = QueryJudge(run, str(cross_encoder[0]))
+    np.testing.assert_allclose(judge.scores(queries, passages), expected, rtol=1e-5, atol=1e-6)
+    assert len(judge.scores([], [])) == 0

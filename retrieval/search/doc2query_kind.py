@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from retrieval import expansions
-from retrieval.config.fields import TEXT, Field, declare, whole
+from retrieval.config.fields import SHARE_ABOVE, TEXT, Field, declare, whole
 from retrieval.errors import UserError
 from retrieval.search import passage_files
 from retrieval.search.bm25 import Bm25Index
@@ -19,6 +19,9 @@ declare(
     expansions=Field(
         "", TEXT, "queries of passages for doc2query: FILE.jsonl, or a folder; '': those that the stage generate wrote"
     ),
+    expansions_share=Field(
+        1.0, SHARE_ABOVE, "share of all queries that is used, by their scores (Doc2Query--); 1: all", was=1.0
+    ),
     expansions_used=Field(40, whole(1), "queries of a passage that are appended at most, the first ones"),
 )
 
@@ -28,7 +31,7 @@ class Doc2Query(Bm25Kind):
     """Title, text and written queries, with the k1 and b of BM25."""
 
     name, title, system = "doc2query", "BM25 over expanded passages", "doc2query"
-    options = (*Bm25Kind.options, "index.expansions", "index.expansions_used")
+    options = (*Bm25Kind.options, "index.expansions", "index.expansions_used", "index.expansions_share")
 
     def check(self, options: Options) -> None:
         if options["index.expansions"]:
@@ -47,8 +50,35 @@ class Doc2Query(Bm25Kind):
             raise UserError(
                 "doc2query: no queries were written for these texts; name a file in config.index.expansions"
             )
-        lines = ((line.document, line.text) for line in expansions.read(path))
+        lowest, left_out = _threshold(path, options["index.expansions_share"])
+        lines = (
+            (line.document, line.text)
+            for line in expansions.read(path)
+            if lowest is None or (line.score is not None and line.score >= lowest)
+        )
         queries, counts = passage_files.by_passage(path, lines, contents)
         texts = (" ".join([self.text(passage), *queries[passage.id][:most]]) for passage in contents.passages())
-        document = f"title + text + up to {most} written queries ({counts})"
+        document = f"title + text + up to {most} written queries ({counts}{left_out})"
         return Bm25Index.build(texts, document, *self.parameters(options), words(contents, options))
+
+
+def _threshold(path: Path, share: float) -> tuple[float | None, str]:
+    """The lowest score of the queries that are used, None where all are; and what is left out, in words.
+
+    Raises:
+      UserError: a query has no score.
+    """
+    if share == 1:
+        return None, ""
+    scores = []
+    for line in expansions.read(path):
+        if line.score is None:
+            raise UserError(
+                f"{path}: config.index.expansions_share={share} goes by scores, and a query of '{line.document}' has "
+                "none: write them with config.generate.reranker, or set config.index.expansions_share=1"
+            )
+        scores.append(line.score)
+    kept = max(1, round(share * len(scores)))
+    lowest = sorted(scores, reverse=True)[kept - 1]
+    used = sum(score >= lowest for score in scores)
+    return lowest, f", {len(scores) - used:,} of {len(scores):,} queries left out by their scores"

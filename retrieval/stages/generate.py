@@ -1,12 +1,14 @@
 """The stage `generate`: passages to queries that they may answer, by a model of this project or a published one."""
 
 import functools
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval.config.fields import NOT_NEGATIVE, POSITIVE, TEXT, TEXTS, Field, declare, one_of, whole
@@ -17,10 +19,11 @@ from retrieval.evaluation.exact_match import normalised
 from retrieval.expansions import Expansion, to_line
 from retrieval.models.encoder_decoder import EncoderDecoder
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes import published_writer, writer
+from retrieval.recipes import published_writer, readers, rerankers, writer
 from retrieval.recipes.published_writer import PublishedWriter
 from retrieval.recipes.trained_model import Trained, check_kind, open_trained
 from retrieval.recipes.writer import SAMPLE, WAYS, Decoding, Writer, WrittenText
+from retrieval.recipes.written_judges import READER, RERANKER, AnswerJudge, QueryJudge
 from retrieval.stage_outputs import Run
 from retrieval.stages import passage_lines
 from retrieval.stages.collection import GENERATED, Collection, collections, of_pairs
@@ -38,14 +41,30 @@ WRITTEN, KEPT, EMPTY, DUPLICATES, CUT = (
 )
 
 # The same of questions: why an answer gets none, and why one is left out.
-PROPOSED, SHORT, TOLD = (
+PROPOSED, SHORT, TOLD, LOST = (
     "answers proposed",
     "passages left out: too few words",
     "left out: the question has the answer",
+    "left out: the reader finds another answer",
 )
 
 # From passages to what is written of each.
 Write = Callable[[Sequence[Candidate]], list[list[WrittenText]]]
+
+
+class Found(NamedTuple):
+    """What was written of some passages and is kept, each text with its passage, and what was counted."""
+
+    kept: Sequence[tuple[Candidate, Expansion]]
+    counts: Counter
+
+
+class Judges(NamedTuple):
+    """What looks at the texts: questions or queries and their passages to answers, and to scores [P]; None for none."""
+
+    answers: Callable[[Sequence[str], Sequence[Candidate]], list[str]] | None = None
+    scores: Callable[[Sequence[str], Sequence[Candidate]], np.ndarray] | None = None
+
 
 declare(
     "generate",
@@ -58,6 +77,13 @@ declare(
         was="",
     ),
     least_words=Field(20, whole(0), "with answers: words of a passage that is asked about, at least", was=20),
+    reader=Field("", TEXT, "work directory of a reader that must find the answer again (round trip); '': none", was=""),
+    reranker=Field(
+        "",
+        TEXT,
+        "reranker that scores each query, for index.expansions_share: a work directory or folder; '': none",
+        was="",
+    ),
     queries=Field(5, whole(1), "queries of a passage; docTTTTTquery appends 40; with answers, one for each"),
     way=Field(SAMPLE, one_of("way of writing", WAYS), "sample (top-k), beam, or greedy, which writes one query"),
     tokens=Field(0, whole(0), "tokens of a query at most, with its end; 0: as many as the model was trained to write"),
@@ -83,9 +109,18 @@ def generate(run: Run) -> dict[str, Any]:
     def write(passages: Sequence[Candidate]) -> list[list[WrittenText]]:
         return writer_of_run().write(passages)
 
-    make = functools.partial(_lines, write=write)
-    if fields.answers:
-        make = functools.partial(_questions, write=write, fields=fields, seed=config.seed)
+    @functools.cache
+    def judges() -> Judges:
+        reader, reranker = fields.reader, fields.reranker
+        return Judges(
+            AnswerJudge(run, reader).answers if reader else None,
+            QueryJudge(run, reranker).scores if reranker else None,
+        )
+
+    def make(passages: Sequence[Candidate]) -> Lines:
+        found = _questions(passages, write, fields, config.seed) if fields.answers else _queries(passages, write)
+        return _judged(found, judges())
+
     folder, size = run.folder / GENERATED, fields.shard_size
     chosen = _chosen(collections(run), fields.collections)
     return {item.name: _generate(item, folder / f"{item.name}.jsonl", size, make) for item in chosen}
@@ -96,14 +131,16 @@ def _generate(
 ) -> dict[str, Any]:
     """Writes a collection's file; returns the counts."""
     counts = passage_lines.write(path, collection, shard_size, make)
-    left_out = ", ".join(f"{what} {counts[what]:,}" for what in (SHORT, TOLD, EMPTY, DUPLICATES, CUT) if what in counts)
+    left_out = ", ".join(
+        f"{what} {counts[what]:,}" for what in (SHORT, TOLD, LOST, EMPTY, DUPLICATES, CUT) if what in counts
+    )
     _log.info("%s: %d queries of %d passages; %s", path.name, counts[KEPT], counts["passages"], left_out)
     return counts
 
 
-def _lines(passages: Sequence[Candidate], write: Write) -> Lines:
-    """A line for each text that is kept."""
-    lines, counts = [], Counter(dict.fromkeys((WRITTEN, KEPT, EMPTY, DUPLICATES, CUT), 0))
+def _queries(passages: Sequence[Candidate], write: Write) -> Found:
+    """The texts that are kept."""
+    kept, counts = [], Counter(dict.fromkeys((WRITTEN, KEPT, EMPTY, DUPLICATES, CUT), 0))
     for passage, texts in zip(passages, write(passages)):
         seen: set[str] = set()
         for text in texts:
@@ -114,17 +151,17 @@ def _lines(passages: Sequence[Candidate], write: Write) -> Lines:
             seen.add(text.text)
             counts[KEPT] += 1
             counts[CUT] += text.is_cut
-            lines.append(to_line(Expansion(passage.id, text.text, text.log_probability)))
-    return Lines(lines, counts)
+            kept.append((passage, Expansion(passage.id, text.text, text.log_probability)))
+    return Found(kept, counts)
 
 
-def _questions(passages: Sequence[Candidate], write: Write, fields: ConfigDict, seed: int) -> Lines:
-    """A line for each answer whose question is kept: the question is written of the answer and the passage.
+def _questions(passages: Sequence[Candidate], write: Write, fields: ConfigDict, seed: int) -> Found:
+    """The questions that are kept, each written of an answer and its passage.
 
     ProQA's filters leave out passages of few words, and questions that have their answer in them.
     """
     kinds = (PROPOSED, SHORT, TOLD, WRITTEN, KEPT, EMPTY, DUPLICATES, CUT)
-    lines, counts = [], Counter(dict.fromkeys(kinds, 0))
+    kept, counts = [], Counter(dict.fromkeys(kinds, 0))
     long = [passage for passage in passages if len(passage.text.split()) >= fields.least_words]
     counts[SHORT] = len(passages) - len(long)
     spans = MAKERS[fields.answers].spans([passage.text for passage in long])
@@ -134,6 +171,7 @@ def _questions(passages: Sequence[Candidate], write: Write, fields: ConfigDict, 
         for answer in chosen(passage.text, found, fields.queries, seed)
     ]
     counts[PROPOSED] = len(asked)
+    by_id = {passage.id: passage for passage in long}
     seen: set[tuple[str, str]] = set()
     for source, (text, *_) in zip(asked, write(asked)):
         counts[WRITTEN] += 1
@@ -154,8 +192,23 @@ def _questions(passages: Sequence[Candidate], write: Write, fields: ConfigDict, 
         seen.add((document, question))
         counts[KEPT] += 1
         counts[CUT] += text.is_cut
-        lines.append(to_line(Expansion(document, text.text, text.log_probability, source.title)))
-    return Lines(lines, counts)
+        kept.append((by_id[document], Expansion(document, text.text, text.log_probability, source.title)))
+    return Found(kept, counts)
+
+
+def _judged(found: Found, judges: Judges) -> Lines:
+    """A line for each text that its judges keep."""
+    kept, counts = list(found.kept), found.counts
+    if judges.answers:
+        answers = judges.answers([text.text for _, text in kept], [passage for passage, _ in kept])
+        right = [normalised(answer) == normalised(text.answer) for answer, (_, text) in zip(answers, kept)]
+        counts[LOST] = len(kept) - sum(right)
+        counts[KEPT] -= counts[LOST]
+        kept = list(itertools.compress(kept, right))
+    scores: Sequence[float | None] = [None] * len(kept)
+    if judges.scores:
+        scores = judges.scores([text.text for _, text in kept], [passage for passage, _ in kept]).tolist()
+    return Lines([to_line(text._replace(score=score)) for (_, text), score in zip(kept, scores)], counts)
 
 
 def _writer(trained: Trained, fields: ConfigDict, seed: int) -> Writer:
@@ -192,6 +245,11 @@ def check_settings(config: ConfigDict) -> None:
       UserError: the settings do not fit each other.
     """
     writer.check(_decoding(config.generate, config.seed))
+    if config.generate.reader and not config.generate.answers:
+        raise UserError(
+            f"config.generate.reader={config.generate.reader} looks for the answers of questions, and queries have "
+            "none: set config.generate.answers, such as rules, or config.generate.reader=''"
+        )
 
 
 def check(run: Run) -> None:
@@ -202,6 +260,10 @@ def check(run: Run) -> None:
     """
     if name := run.config.generate.answers:
         MAKERS[name].check()
+    if name := run.config.generate.reader:
+        readers.check(run, name, READER)
+    if name := run.config.generate.reranker:
+        rerankers.check(run, name, RERANKER)
     if folder := run.config.generate.model:
         published_writer.check(Path(folder), _decoding(run.config.generate, run.config.seed).tokens)
         return
@@ -239,7 +301,11 @@ STAGES.register(
         needs=("prepare", "sets"),
         also=also,
         after=("train",),
-        inputs=lambda run: inputs(run.config.generate.model, run.vocabulary_inputs),
+        inputs=lambda run: [
+            *inputs(run.config.generate.model, run.vocabulary_inputs),
+            *readers.inputs(run, run.config.generate.reader, READER),
+            *rerankers.inputs(run, run.config.generate.reranker, RERANKER),
+        ],
         outputs=(GENERATED,),
         everywhere=True,
     ),
