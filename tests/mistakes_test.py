@@ -227,7 +227,7 @@ $REQA --config.split.set=requa
 $REQA --config.split.set=
   'pairs' needs labelled examples | config.pairs.files | such as reqa
 $DPR={text.txt}
-  {text.txt}, line 1: no format | dpr, id_triples, jsonl, | look like
+  {text.txt}, line 1: no format | dpr, generated, id_triples, jsonl, | look like
 $DPR={dpr.json} --config.split.shards=12
   config.data.lanes=8 | labelled pairs, config.split.shards=12 | take 6 or 12 lanes
 $DPR={dpr.json} --config.sets.msmarco={ids.tsv}

@@ -103,7 +103,6 @@ def test_versions_hold_simple_and_hard_negatives_without_answers(whole):
     ("module", "name", "call"),
     [
         (train_state, "afresh", 1),  # the turn's file is there, its checkpoint is not
-        (quadruplets_refresh.pair_shards, "write_pairs", 1),
         (quadruplets_refresh.pair_shards, "write_pairs", 2),
     ],
 )
