@@ -16,12 +16,14 @@ from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight, records
 from retrieval.pipeline.work_directory import Asked
-from retrieval.recipes import initial_parameters
+from retrieval.recipes import examples, initial_parameters
+from retrieval.recipes.packed_rows import with_rows
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import build_model
 from retrieval.search import scann
 from retrieval.stage_outputs import Run
 from retrieval.stages import export, train
+from retrieval.training import sharding
 
 
 def results(folder):
@@ -200,6 +202,18 @@ def test_bert_learns_from_labelled_examples_without_a_corpus(without_corpus):
     preflight.check(run, ("encode", "export"))
     made = {name: records.is_current(run, name) for name in ("sets", "pairs", "train", "encode", "export")}
     assert all(made.values()), made
+
+
+def test_packed_rows_are_chosen_from_the_runs_own_pairs(without_corpus):
+    vocabulary, mesh = without_corpus.load_vocabulary(), sharding.make_mesh(devices=jax.devices()[:1])
+    chosen = with_rows(without_corpus, vocabulary, mesh.size)
+    pack = chosen.config.data.pack
+    assert 0 < pack.query < 0.8 and 0 < pack.document < 0.8  # 3 of 8 tokens, and 5 of 16
+    assert with_rows(without_corpus, vocabulary, mesh.size).config.to_dict() == chosen.config.to_dict()
+    assert with_rows(without_corpus, vocabulary, 8) is without_corpus  # two lanes for eight devices
+    shapes = {name: x.shape for name, x in examples.abstract_batch(chosen.config, mesh).items()}
+    batches = examples.make_batches(chosen, vocabulary, mesh)
+    assert {name: x.shape for name, x in next(batches).items()} == shapes
 
 
 def test_another_vocabulary_of_a_run_without_a_corpus_is_noticed(without_corpus, tmp_path):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from retrieval.data.examples import row_choice
 from retrieval.data.examples.packing import PackedLane, Packing, Rows
 from retrieval.errors import UserError
 from retrieval.recipes import batch_fields
@@ -282,3 +283,32 @@ def test_the_oldest_example_is_in_the_next_batch():
         if len(lane._waiting["query"]):
             oldest = lane._waiting["document_id"][0, 0]
             assert set(range(oldest)) <= given and oldest not in given
+
+
+def test_rows_are_chosen_so_that_a_sample_keeps_up():
+    random = np.random.default_rng(0)
+    sample = [pairs(random, 16) for _ in range(32)]
+    plain = Packing(16, {"query": Rows(16, 10, ""), "document": Rows(16, 24, "")})
+    chosen = row_choice.choose(plain, {"query": (10, 16), "document": (24, 48)}, sample)
+    assert chosen and chosen == row_choice.choose(plain, {"query": (10, 16), "document": (24, 48)}, sample)
+    sizes = {field: rows.count * rows.length for field, rows in chosen.texts.items()}
+    assert sizes["query"] < 16 * 10 and sizes["document"] < 16 * 24
+    lane = PackedLane(Stream(16), chosen)
+    assert {next(lane)["document_starts"].shape for _ in range(60)} == {(1, 16)}
+
+
+def test_long_texts_in_front_do_not_stop_a_lane():
+    class Queries(Stream):
+        def __next__(self):
+            self.draws += 1
+            lengths = np.array([8, 8, 8, 1] if self.draws == 1 else [1, 1, 1, 1])
+            return {"query": (np.arange(8) < lengths[:, None]).astype(np.int32)}
+
+    lane = PackedLane(Queries(), Packing(4, {"query": Rows(2, 8, "share")}))
+    assert [np.count_nonzero(next(lane)["query"]) for _ in range(4)] == [11, 11, 11, 4]
+
+
+def test_rows_that_save_nothing_are_not_chosen():
+    full = {"query": np.ones((EXAMPLES, 10), np.int32), "document": np.ones((EXAMPLES, 1, 24), np.int32)}
+    plain = Packing(EXAMPLES, {"query": Rows(EXAMPLES, 10, ""), "document": Rows(EXAMPLES, 24, "")})
+    assert row_choice.choose(plain, {"query": (10, 16), "document": (24, 48)}, [full] * 4) is None

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 from ml_collections import ConfigDict
@@ -55,7 +56,7 @@ def register_tasks(
         vocabulary,
         config.data.rates.to_dict(),
         options=task_kind.options_of(config.data),
-        shuffle_buffer=1 if _is_in_order(pairs) else config.data.shuffle_buffer,
+        shuffle_buffer=1 if is_in_order(pairs) else config.data.shuffle_buffer,
         held_out=config.data.held_out,
         validation=validation,
         negatives=config.data.negatives,
@@ -65,7 +66,7 @@ def register_tasks(
     )
 
 
-def _is_in_order(pairs: Path) -> bool:
+def is_in_order(pairs: Path) -> bool:
     """Whether batches have the records of a folder of labelled pairs in their order."""
     path = pairs / "stats.json"
     return path.exists() and files.read_json(path).get(IN_ORDER, False)
@@ -108,6 +109,13 @@ def make_batches(
     Raises:
       UserError: the data has fewer examples than a batch has rows, or none for a lane.
     """
+    arguments, epoch = drawn(run, vocabulary, pairs, version)
+    packing = recipe_of(run.config).packing()
+    return Batches(**arguments, sharding=sharding.batch_sharding(mesh), packing=packing, epoch=epoch)
+
+
+def drawn(run: Run, vocabulary: Vocabulary, pairs: Path | None = None, version: int = 0) -> tuple[dict[str, Any], int]:
+    """The arguments of `Batches` that say what is drawn, and the examples of an epoch; else as `make_batches`."""
     config, recipe = run.config, recipe_of(run.config)
     positives = known_positives(run, pairs)
     task, examples = register_tasks(run, vocabulary, pairs=pairs, positives=positives > 0)
@@ -117,18 +125,17 @@ def make_batches(
             "more data or a smaller batch is needed"
         )
     seqio_tasks.check_lanes(examples, config.data.lanes, config.data.held_out)
-    share = 1 - config.data.held_out  # of the passages
-    return Batches(
-        task,
-        recipe.lengths(positives),
-        recipe.converter(vocabulary.sep_id, positives),
+    arguments = dict(
+        task=task,
+        lengths=recipe.lengths(positives),
+        converter=recipe.converter(vocabulary.sep_id, positives),
         batch_size=config.train.batch_size,
         lanes=config.data.lanes,
         seed=config.seed + version,
-        sharding=sharding.batch_sharding(mesh),
-        packing=recipe.packing(),
-        epoch=round(sum(size if TASKS[name].is_labelled else share * size for name, size in examples.items())),
     )
+    share = 1 - config.data.held_out  # of the passages
+    epoch = sum(size if TASKS[name].is_labelled else share * size for name, size in examples.items())
+    return arguments, round(epoch)
 
 
 def abstract_batch(config: ConfigDict, mesh: jax.sharding.Mesh) -> dict[str, jax.ShapeDtypeStruct]:

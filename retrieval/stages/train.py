@@ -23,6 +23,7 @@ from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import bert_weights, initial_parameters, train_state
 from retrieval.recipes.examples import abstract_batch, labelled, make_batches, unlabelled
 from retrieval.recipes.examples import check as check_examples
+from retrieval.recipes.packed_rows import with_rows
 from retrieval.recipes.placement import make_mesh, parameters_of, shardings_of
 from retrieval.recipes.recipe import abstract_model, check_recipe, recipe_of
 from retrieval.runtime import hosts
@@ -77,10 +78,11 @@ declare("profile", steps=Field((), _STEPS, "first and last step of a trace for T
 
 def train(run: Run) -> dict[str, Any]:
     """Trains to the last step, from the newest checkpoint where there is one."""
-    config = run.config
     vocabulary = run.load_vocabulary()
     initial_parameters.check_start(run)
-    mesh = make_mesh(config)
+    mesh = make_mesh(run.config)
+    run = with_rows(run, vocabulary, mesh.size)
+    config = run.config
     refreshes = config.mine.refresh_every > 0
     # Before the model, for what may be wrong with the data.
     remade = Versions(run, vocabulary, mesh) if refreshes else None
@@ -132,9 +134,9 @@ def train(run: Run) -> dict[str, Any]:
             writer.close()
     summary = {"parameters": size, "devices": mesh.size, "platform": jax.default_backend(), "step": step}
     epochs = {"epochs": config.train.epochs} if config.train.epochs else {}
-    return (
-        summary | {"vocabulary": vocabulary.fingerprint, "steps": config.train.steps, "went on from": went_on} | epochs
-    )
+    packed = {"packed": config.data.pack.to_dict()} if recipe_of(config).packing() and config.data.pack.auto else {}
+    told = {"vocabulary": vocabulary.fingerprint, "steps": config.train.steps, "went on from": went_on}
+    return summary | told | epochs | packed
 
 
 def _warn_of_corpus(

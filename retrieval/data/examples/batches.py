@@ -51,20 +51,8 @@ class Batches:
         self.epoch = epoch
         self._sharding = sharding
         self._lanes: list[Lane] = []
-        tf.config.set_visible_devices([], "GPU")  # the accelerator is JAX's
         for number in _own_lanes(lanes, batch_size, sharding):
-            dataset = seqio.get_dataset(
-                task,
-                lengths,
-                converter,
-                shuffle=True,
-                num_epochs=None,
-                shard_info=seqio.ShardInfo(number, lanes),
-                seed=int(np.random.SeedSequence([seed, number]).generate_state(1)[0] >> 1),
-                verbose=False,
-                trim_output_features=False,  # the tasks cut, and keep the last [SEP]
-            )
-            lane = _Lane(lane_name(number), dataset, batch_size // lanes, _position_suffix(task))
+            lane = _opened(task, lengths, converter, number, lanes, batch_size // lanes, seed)
             self._lanes.append(PackedLane(lane, packing) if packing else lane)
 
     def __iter__(self) -> Batches:
@@ -88,6 +76,45 @@ class Batches:
         """
         for lane in self._lanes:
             lane.restore(folder)
+
+
+def first_of_a_lane(
+    task: str,
+    lengths: Mapping[str, int],
+    converter: seqio.FeatureConverter,
+    *,
+    batch_size: int,
+    lanes: int,
+    seed: int,
+    count: int,
+) -> list[Arrays]:
+    """What lane 0 draws first, for `count` batches of `Batches` with the same arguments; the same on every host."""
+    lane = _opened(task, lengths, converter, 0, lanes, batch_size // lanes, seed)
+    return [next(lane) for _ in range(count)]
+
+
+def _opened(
+    task: str,
+    lengths: Mapping[str, int],
+    converter: seqio.FeatureConverter,
+    number: int,
+    lanes: int,
+    rows: int,
+    seed: int,
+) -> _Lane:
+    tf.config.set_visible_devices([], "GPU")  # the accelerator is JAX's
+    dataset = seqio.get_dataset(
+        task,
+        lengths,
+        converter,
+        shuffle=True,
+        num_epochs=None,
+        shard_info=seqio.ShardInfo(number, lanes),
+        seed=int(np.random.SeedSequence([seed, number]).generate_state(1)[0] >> 1),
+        verbose=False,
+        trim_output_features=False,  # the tasks cut, and keep the last [SEP]
+    )
+    return _Lane(lane_name(number), dataset, rows, _position_suffix(task))
 
 
 class _Lane:

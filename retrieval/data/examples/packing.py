@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from retrieval import files
-from retrieval.config.fields import SHARE, Field, declare, whole
+from retrieval.config.fields import SHARE, SWITCH, Field, declare, whole
 from retrieval.errors import UserError
 
 Arrays = dict[str, np.ndarray]
@@ -28,6 +28,9 @@ _MOST_WAITING = 16
 
 declare(
     "data.pack",
+    auto=Field(
+        False, SWITCH, "choose the shares from the data where both are 0, if packing saves a twentieth", was=False
+    ),
     query=Field(0.0, SHARE, "tokens of packed query rows, as a share of one text per row's; 0: one text per row"),
     query_row=Field(128, whole(3), "tokens of a packed row of queries"),
     document=Field(0.0, SHARE, "tokens of packed document rows, as a share of one text per row's; 0: one text per row"),
@@ -121,12 +124,23 @@ class Packing:
             batch |= _packed_texts(batch, field, spots[field])
         return batch, chosen
 
-    def shortage(self, tokens: Mapping[str, float]) -> str:
-        """Which rows are too few, for examples that have so many tokens on average, by field."""
-        needs = [
+    def needs(self, tokens: Mapping[str, float]) -> list[tuple[float, str]]:
+        """The share of its rows that each field needs for so many tokens an example, and the setting of the rows."""
+        return [
             (self.examples * tokens[field] / (rows.count * rows.length), rows.setting)
             for field, rows in self.rows.items()
         ]
+
+    def pack_shortest(self, examples: Arrays) -> tuple[Arrays, np.ndarray] | None:
+        """As `pack`, of the first example and the shortest others."""
+        sizes = sum(lengths.sum(axis=1) for lengths in self.lengths(examples).values())
+        order = np.concatenate([[0], 1 + np.argsort(np.asarray(sizes)[1:], kind="stable")])
+        packed = self.pack({name: values[order] for name, values in examples.items()})
+        return packed and (packed[0], order[packed[1]])
+
+    def shortage(self, tokens: Mapping[str, float]) -> str:
+        """Which rows are too few, for examples that have so many tokens on average, by field."""
+        needs = self.needs(tokens)
         needed = " and ".join(f"{100 * need:.0f} % of what {setting} gives" for need, setting in needs)
         return f"a batch needs {needed}, and rows are never quite full: raise {max(needs)[1]}"
 
@@ -167,6 +181,8 @@ class PackedLane:
             self._draw()
         while (packed := self._packing.pack(self._waiting)) is None:
             self._draw()
+            if packed := self._past_the_longest():
+                break
         batch, chosen = packed
         self._waiting = {name: np.delete(values, chosen, axis=0) for name, values in self._waiting.items()}
         return batch
@@ -178,10 +194,21 @@ class PackedLane:
         lengths = self._packing.lengths(drawn)
         self._drawn.update({field: int(values.sum()) for field, values in lengths.items()})
         self._drawn[""] += len(drawn[next(iter(lengths))])
+
+    def _past_the_longest(self) -> tuple[Arrays, np.ndarray] | None:
+        """A batch without most of the long texts that others wait behind; None while few wait.
+
+        Raises:
+          UserError: rows are too few for what is drawn.
+        """
         count = len(next(iter(self._waiting.values())))
-        if count > _MOST_WAITING * self._packing.examples:
-            tokens = {field: self._drawn[field] / self._drawn[""] for field in lengths}
-            raise UserError(f"{self.name}: {count} examples wait for room; {self._packing.shortage(tokens)}")
+        if count <= _MOST_WAITING * self._packing.examples:
+            return None
+        tokens = {field: self._drawn[field] / self._drawn[""] for field in self._packing.rows}
+        enough = all(need <= 1 for need, _ in self._packing.needs(tokens))
+        if packed := self._packing.pack_shortest(self._waiting) if enough else None:
+            return packed
+        raise UserError(f"{self.name}: {count} examples wait for room; {self._packing.shortage(tokens)}")
 
     def save(self, folder: Path) -> None:
         """Writes the lane's position and what waits."""

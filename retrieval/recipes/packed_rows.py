@@ -1,0 +1,53 @@
+"""The shares of `data.pack` that a run's own data needs, where `data.pack.auto` asks for them."""
+
+import dataclasses
+import logging
+
+from retrieval.data.examples import batches, row_choice
+from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.recipes import examples
+from retrieval.recipes.recipe import recipe_of
+from retrieval.stage_outputs import Run
+
+_log = logging.getLogger(__name__)
+
+_SAMPLE = 2048  # examples at most; no more than the lane has
+
+
+def with_rows(run: Run, vocabulary: Vocabulary, devices: int) -> Run:
+    """The run with the shares that fit its data.
+
+    They stay as they are where they are set by hand, and 0 where packing saves too little or does not go with other
+    settings: examples in the order of files, pairs that are mined anew (nobody knows their lengths yet), lanes that the
+    devices do not divide, chunks of parts of a lane.
+    """
+    config, recipe = run.config.copy_and_resolve_references(), recipe_of(run.config)
+    data, pack, sides = config.data, config.data.pack, set(recipe.sides.values())
+    if not pack.auto or not sides or any(pack[side] for side in sides) or data.lanes % devices:
+        return run
+    if config.mine.refresh_every or examples.is_in_order(run.labelled(recipe.examples_of)):
+        return run
+    lengths = {field: (data[f"{side}_length"], pack[f"{side}_row"]) for field, side in recipe.sides.items()}
+    for side in sides:
+        pack.update({side: 1.0, f"{side}_row": data[f"{side}_length"]})
+    packing = recipe_of(config).packing()
+    assert packing, "its shares are 1"
+    if packing.predictions:
+        return run  # how many places the masked tokens need depends on the rows
+    arguments, epoch = examples.drawn(run, vocabulary)
+    count = max(8, min(_SAMPLE, epoch // data.lanes) // packing.examples)  # batches
+    chosen = row_choice.choose(packing, lengths, batches.first_of_a_lane(**arguments, count=count))
+    if not chosen:
+        _log.info("train: a text per row, for packed rows would save too little")
+        return run
+    for field, side in recipe.sides.items():
+        rows, plain = chosen.texts[field], packing.texts[field]
+        share = (rows.count - 0.5) * rows.length / (plain.count * plain.length)  # is rounded up to whole rows
+        pack.update({side: share, f"{side}_row": rows.length})
+    size = config.train.chunk_size
+    if size and size not in recipe_of(config).chunk_sizes(devices):
+        return run
+    for field, rows in chosen.texts.items():
+        texts = packing.texts[field].count
+        _log.info("train: %d texts of '%s' are packed in %d rows of %d", texts, field, rows.count, rows.length)
+    return dataclasses.replace(run, config=config)
