@@ -274,6 +274,18 @@ def test_advice_is_computed(planned):
 PACKED = {"data.pack.query": 0.5, "data.pack.document": 0.5, "data.lanes": 8, "train.batch_size": 64}
 
 
+def test_a_collection_takes_towers_k_means_and_search():
+    config = make_config(**{"plan.passages": 1000, "mine.refresh_makes": "clusters"})
+    config.cluster.update(count=10, iterations=3, sample=20)
+    encode, search, k_means = plan._collection(config, 200)
+    layer = 4 * 16 * 32 * 32 + 2 * 16 * 16 * 32 + 2 * 16 * 32 * 64
+    assert encode.flops == pytest.approx(1000 * 2 * (2 * layer + 32 * 16), rel=0.02)
+    assert search.flops == 2 * 1000 * 16 and search.bytes == 4 * 1000 * 16
+    # 200 points for three iterations, with distances and sums, and the distances of all; float32 is six products.
+    assert k_means.flops == 6 * 2 * 16 * 10 * (2 * 3 * 200 + 1000)
+    assert k_means.seconds(TOY, 4) == k_means.flops / 1e9 / 4
+
+
 @pytest.mark.parametrize("size", [4, 8, 16])
 def test_chunks_of_packed_lanes_are_whole_ones_for_every_device(size):
     message = rf"chunk_size={size} must be .* devices, 4 times the 8 examples that a lane packs: take 32$"

@@ -16,15 +16,16 @@ import jax
 from ml_collections import ConfigDict
 
 from retrieval import extras, files
-from retrieval.config.fields import TEXT, Field, declare
+from retrieval.config.fields import TEXT, Field, declare, whole
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import display
+from retrieval.models.text import Text
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples, train_state
-from retrieval.recipes.placement import make_mesh
+from retrieval.recipes.placement import bind, make_mesh, parameters_of
 from retrieval.recipes.recipe import abstract_model, check_recipe, recipe_of
 from retrieval.stage_outputs import Run
-from retrieval.training import chips, collectives, cycles, sharding, step_memory, work
+from retrieval.training import chips, collection_work, collectives, cycles, sharding, step_memory, work
 from retrieval.training.chips import Chip
 from retrieval.training.step_memory import Memory
 from retrieval.training.work import Work
@@ -43,6 +44,7 @@ _ROOM = 0.9  # the share of the memory that advice fills: its estimates are roug
 declare(
     "plan",
     topology=Field("", TEXT, "TPU topology to compile for, such as v5e:4x8 or v4:2x2x4; '': the devices here"),
+    passages=Field(0, whole(0), "passages that the plan also encodes, clusters and searches; 0: none", was=0),
 )
 
 
@@ -56,6 +58,7 @@ class Plan:
       received: bytes that a chip receives from others in a step, at least; None where no compiled step can be read.
       useful: operations of a device if nothing were computed twice.
       cycles: of a core in a step, by kind of operation, as the compiler estimates them; empty where it does not.
+      collection: what the passages of `plan.passages` take, on all devices.
     """
 
     kind: str
@@ -70,6 +73,7 @@ class Plan:
     received: float | None
     useful: float
     cycles: dict[str, int]
+    collection: tuple[collection_work.Task, ...] = ()
 
     @property
     def devices(self) -> int:
@@ -138,7 +142,18 @@ class Plan:
                 (f"hours to step {self.steps:,}, at least", f"{hours:.1f}"),
                 ("chip-hours, at least", f"{self.chips * hours:,.0f}"),
             ]
-        return [(name, value) for name, value in [*rows, *self._estimate()] if value is not None]
+        return [(name, value) for name, value in [*rows, *self._estimate(), *self._collection()] if value is not None]
+
+    def _collection(self) -> Iterator[tuple[str, str]]:
+        """Rows of what a collection takes; operations alone where the chip is not known."""
+        for task in self.collection:
+            if not self.chip:
+                yield f"operations {task.name}", f"{task.flops:.4g}"
+                continue
+            seconds = task.seconds(self.chip, self.chips)
+            hours = seconds / 3600
+            few = f"{seconds:.3g} s" if hours < 0.1 else f"{hours:.2f} hours, {self.chips * hours:,.1f} chip-hours"
+            yield f"{task.name}, at least", few
 
     def _estimate(self) -> Iterator[tuple[str, str]]:
         """Rows of what the compiler estimates; it knows no waiting, and nothing at the same time."""
@@ -205,7 +220,21 @@ def make_plan(
         collectives.received(text, _chips(mesh.devices.flat)) if text else None,
         useful,
         cycles.estimated(text) if text else {},
+        _collection(config, size) if config.plan.passages and recipe_of(config).has_towers else (),
     )
+
+
+def _collection(config: ConfigDict, size: int) -> tuple[collection_work.Task, ...]:
+    """What `plan.passages` of full length take; k-means where refreshes cluster them."""
+    count, cluster, model = config.plan.passages, config.cluster, abstract_model(config, size)
+    bound, ids = bind(model), jax.ShapeDtypeStruct((1, config.data.document_length), "int32")
+    encode = jax.make_jaxpr(lambda params, ids: bound(params).encode_documents(Text.from_ids(ids, 0 * ids), None))
+    traced = encode(parameters_of(model), ids)
+    E = traced.out_avals[0].shape[-1]
+    tasks = collection_work.encode(count, work.of(traced).flops, E), collection_work.search(count, E)
+    if config.mine.refresh_makes != "clusters":
+        return tasks
+    return (*tasks, collection_work.k_means(count, E, cluster.count, cluster.iterations, cluster.sample))
 
 
 def topology_devices(topology: str) -> Sequence[sharding.Device]:
