@@ -180,7 +180,7 @@ def test_the_file_is_the_same_whatever_the_shards_and_the_batches(trained, input
 
 
 def test_a_run_that_was_killed_goes_on_and_writes_the_same_file(trained, inputs, tmp_path, monkeypatch):
-    run, written, real = again(trained, inputs, tmp_path / "run"), [], generate._lines
+    run, written, real = again(trained, inputs, tmp_path / "run"), [], generate._queries
 
     def killed(members, write):
         if len(written) == 2:
@@ -188,12 +188,12 @@ def test_a_run_that_was_killed_goes_on_and_writes_the_same_file(trained, inputs,
         written.append(members)
         return real(members, write)
 
-    monkeypatch.setattr(generate, "_lines", killed)
+    monkeypatch.setattr(generate, "_queries", killed)
     with pytest.raises(KeyboardInterrupt):
         tiny.execute(run, "generate")
     assert not (run.folder / "generated" / "reqa.jsonl").exists()
     rest = []
-    monkeypatch.setattr(generate, "_lines", lambda members, write: rest.append(members) or real(members, write))
+    monkeypatch.setattr(generate, "_queries", lambda members, write: rest.append(members) or real(members, write))
     tiny.execute(run, "generate")
     total = files.read_json(run.record("generate"))["details"]["reqa"]["passages"]
     assert sum(map(len, rest)) == total - 10
