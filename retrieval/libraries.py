@@ -21,6 +21,7 @@ class _Late(ModuleType):
 
 if TYPE_CHECKING:
     import ir_measures
+    import matplotlib
     import seqio
     import tensorflow as tf
     from clu import metric_writers as clu_writers
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from matplotlib import ticker as tickers
     from scipy import special
 else:
-    ir_measures, seqio, tf = map(_Late, ("ir_measures", "seqio", "tensorflow"))
+    ir_measures, matplotlib, seqio, tf = map(_Late, ("ir_measures", "matplotlib", "seqio", "tensorflow"))
     clu_writers, figures, tickers = map(_Late, ("clu.metric_writers", "matplotlib.figure", "matplotlib.ticker"))
     special = _Late("scipy.special")
 
-__all__ = ["clu_writers", "figures", "ir_measures", "seqio", "special", "tf", "tickers"]
+__all__ = ["clu_writers", "figures", "ir_measures", "matplotlib", "seqio", "special", "tf", "tickers"]

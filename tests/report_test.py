@@ -1,17 +1,19 @@
 """The report's tables as text, and its plots as files."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 
 from configs import bm25, ict_bfs_wlp
+from retrieval.data.sets import beir
 from retrieval.errors import UserError
-from retrieval.evaluation import per_query, significance
+from retrieval.evaluation import embedding_map, per_query, significance
 from retrieval.evaluation.run_report import Table, write_report
 from retrieval.pipeline import records
 from retrieval.stage_outputs import Run
-from retrieval.stages import report
+from retrieval.stages import report, report_questions, report_sets
 
 
 def result(system, metric, value, dataset="squad", split="test", queries=97888, seconds=2.5, step=None):
@@ -113,12 +115,83 @@ def test_plots_are_png_and_the_same_every_time(tmp_path):
         write_losses(tmp_path / name, losses)
         write_report(tmp_path / name, "T", RESULTS)
     files = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file())
-    assert [path.name for path in files] == ["train.jsonl", "success-squad-test.png", "training-loss.png", "report.md"]
+    assert [path.name for path in files] == [
+        "train.jsonl",
+        "success-squad-test.png",
+        "training-loss.png",
+        "report.html",
+        "report.md",
+    ]
     for path in files:
         content = (tmp_path / "one" / path).read_bytes()
         assert content == (tmp_path / "two" / path).read_bytes()
         assert path.suffix != ".png" or content.startswith(b"\x89PNG")
     assert "![training-loss](plots/training-loss.png)" in (tmp_path / "one" / "report.md").read_text()
+
+
+def test_the_page_shows_tags_as_text_and_loads_nothing(tmp_path):
+    """A question and a system with a script in them, in a table, a plot and the title."""
+    script = "<script>alert(1)</script>"
+    write_losses(tmp_path, [{"step": 1, "loss": 2.0}, {"step": 1, "validation/RR": 0.5}])
+    write_questions(tmp_path, script)
+    tables = list(report_questions.questions(tmp_path / "sets", tmp_path))
+    hits = ["one: first text", None]  # of dense and of BM25, which wrote no list
+    assert tables[0].rows == [[f"lost: {script}", *hits, "0.00", "50.00"], ["won: b", *hits, "100.00", "50.00"]]
+    results = [result(system, f"Success@{k}", k / 10) for system in (script, "bm25") for k in (1, 5)]
+    write_report(tmp_path, script, results, tables, tmp_path)
+    text = (tmp_path / "report.html").read_text()
+    assert "<script" not in text and text.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 4
+    assert text.count("<svg") == 3 and "Success@k, %" in text and "validation/RR" in text
+    assert not re.search(r"""(src|href)=["'](?!#)|url\((?!#)""", text)
+    assert len(ids := re.findall(r'\bid="([^"]*)"', text)) == len(set(ids))
+
+
+def test_lengths_say_what_is_cut_and_the_map_shows_right_answers(tmp_path):
+    write_questions(tmp_path, "one two three")
+    folder, embedded = tmp_path / "sets" / "squad", tmp_path / "embeddings"
+    table = report_sets.lengths(folder, lambda texts: [len(text.split()) for text in texts], "words", (2, 9))
+    assert table.rows == [["queries", 2, "2", "3", "3", "50.0 % to 2"], ["candidates", 2, "2", "3", "3", "0.0 % to 9"]]
+    write_embeddings(embedded)
+    (shown,) = report_sets.map_of(folder, embedded)
+    assert "2 candidates, 2 queries" in shown.notes
+    write_report(tmp_path, "T", RESULTS, [table, shown])
+    text = (tmp_path / "report.html").read_text()
+    assert text.count("<svg") == 3 and "candidates are cut at 9" in text and "component 1: 100 % of" in text
+    assert (tmp_path / "plots" / "map-squad.png").is_file()
+
+
+def write_embeddings(folder):
+    """Embeddings of the set of `write_questions`, on a line."""
+    folder.mkdir()
+    for name, ids in (("queries", "q1 q2"), ("candidates", "d1 d2")):
+        np.save(folder / f"{name}-00000-of-00001.npy", np.array([[1.0, 0, 0], [-1, 0, 0]], np.float32))
+        (folder / f"{name}-00000-of-00001.ids.json").write_text(json.dumps(ids.split()))
+
+
+def test_principal_components_are_those_of_the_covariance():
+    points_NE = np.random.default_rng(0).normal(size=(50, 6)) * np.arange(1, 7)
+    places_N2, shares = embedding_map.principal_components(points_NE)
+    values_E, vectors_EE = np.linalg.eigh(np.cov(points_NE.T, bias=True))
+    np.testing.assert_allclose(shares, values_E[:-3:-1] / values_E.sum())
+    expected_N2 = (points_NE - points_NE.mean(0)) @ vectors_EE[:, :-3:-1]
+    np.testing.assert_allclose(np.abs(places_N2), np.abs(expected_N2), atol=1e-9)
+    alone_N2, shares = embedding_map.principal_components(np.ones((1, 1)))
+    assert alone_N2.tolist() == [[0, 0]] and shares == (0, 0)
+
+
+def write_questions(folder, first):
+    """A set of two questions, of which the dense system loses the first to BM25 and wins the second."""
+    candidates = [beir.Candidate("d1", "one", "first text"), beir.Candidate("d2", "", "second")]
+    judged = {"test": {"q1": {"d1": 1}, "q2": {"d2": 1}}}
+    beir.write_folder(
+        folder / "sets" / "squad", beir.RetrievalSet("squad", {"q1": first, "q2": "b"}, candidates, judged)
+    )
+    values = {"dense": {"RR": np.array([0.0, 1.0])}, "bm25": {"RR": np.array([0.5, 0.5])}}
+    per_query.write(per_query.path_of(folder, "squad", "test"), ["q1", "q2"], values)
+    (folder / "runs" / "squad").mkdir(parents=True)
+    (folder / "runs" / "squad" / "dense.trec").write_text(
+        "q1 Q0 d1 1 2 dense\nq1 Q0 d2 2 1 dense\nq2 Q0 d1 1 1 dense\n"
+    )
 
 
 def test_bad_input_is_refused(tmp_path):

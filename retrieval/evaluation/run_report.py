@@ -1,10 +1,10 @@
-"""report.md: the results of a work directory as tables and plots."""
+"""report.md and report.html: the results of a work directory as tables and plots."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from retrieval.errors import UserError
 from retrieval.evaluation import display, per_query, significance
 from retrieval.evaluation.metrics import is_share
 from retrieval.evaluation.per_query import PerQuery
+from retrieval.evaluation.report_page import Plot, page
 from retrieval.evaluation.training_metrics import read_training
 from retrieval.files import write_text
 from retrieval.libraries import figures
@@ -27,6 +28,9 @@ _CURVES = {
 }
 
 _PAIRS = (("dense", "bm25"), ("hybrid", "bm25"), ("hybrid", "dense"))
+_WON = "In how many questions a system is better than, the same as, and worse than the other."
+_BANDS = "Bands are 95 % confidence intervals of the mean over the questions, by Student's t."
+_STYLES = ("-", "--", "-.", ":")
 _DIFFERENCES = (
     "Differences are in percentage points. p: paired randomisation test over the questions, by Holm's correction over "
     "the table. It is about these trained models: another training of the same kind may come out otherwise."
@@ -42,12 +46,16 @@ class Table:
       header: the names of the columns.
       rows: the cells, text or numbers.
       notes: a paragraph of Markdown below it: where the numbers come from.
+      plot: a figure between the two.
+      left: the first columns, which have texts.
     """
 
     title: str
     header: Sequence[str]
     rows: Sequence[Sequence[Any]]
     notes: str = ""
+    plot: Plot | None = None
+    left: int = 1
 
 
 def write_report(
@@ -58,10 +66,10 @@ def write_report(
     evaluated: Path | None = None,
     compared: Sequence[tuple[str, str]] = (),
 ) -> None:
-    """Writes `report.md`, and its plots in `plots/`, into the work directory `folder`.
+    """Writes `report.md`, its plots in `plots/`, and `report.html` into the work directory `folder`.
 
-    The same results give the same bytes. The training curve comes from `metrics/train.jsonl`, where there is one. Every
-    key that has 'loss' in it is a curve over 'step'.
+    The same results give the same bytes. The training curves come from `metrics/train.jsonl`, where there is one. Every
+    key that has 'loss' in it is a curve over 'step'; so is each share that was measured in validation.
 
     Args:
       folder: the work directory.
@@ -76,28 +84,45 @@ def write_report(
         train.jsonl is not a JSON object with a step.
     """
     folder = Path(folder)
-    parts, plots = [f"# {display.inline(title)}"], set()
+    parts: list[str | Plot] = [f"# {display.inline(title)}"]
     for (dataset, split), systems in _by_test_set(results).items():
         parts += [f"## {display.inline(f'{dataset}, {split}')}", _results_table(systems)]
-        if evaluated and (values := per_query.read(per_query.path_of(evaluated, dataset, split))):
+        values = per_query.read(per_query.path_of(evaluated, dataset, split)) if evaluated else None
+        if values:
             parts += _differences_section(values, (*_PAIRS, *compared))
         for metric in _CURVES:
-            figure = _recall_figure(systems, metric, f"{dataset}, {split}")
+            figure = _recall_figure(systems, metric, f"{dataset}, {split}", values)
             if figure:
-                name = display.file_name(f"{metric.lower()}-{dataset}-{split}")
-                name = name if name not in plots else f"{name}-{len(plots)}"  # of sets whose names are alike in files
-                plots.add(name)
-                parts.append(display.save(folder, figure, name))
+                parts += [Plot(f"{metric.lower()}-{dataset}-{split}", figure), *([_BANDS] if values else [])]
+    curves = folder / "metrics" / "train.jsonl"
+    if losses := _curves(curves, lambda name, _: "loss" in name):
+        parts += ["## Training", Plot("training-loss", _curves_figure("Training loss", "loss", losses))]
+    if shares := _curves(curves, lambda name, value: name.startswith("validation/") and 0 <= value <= 1):
+        parts += ["## Validation", Plot("validation", _curves_figure("Validation", "mean over the queries", shares))]
     for table in tables:
         parts += [
             f"## {display.inline(table.title)}",
-            display.markdown(table.header, table.rows),
-            *filter(None, [table.notes]),
+            *([display.markdown(table.header, table.rows, table.left)] if table.rows else []),
+            *filter(None, [table.plot, table.notes]),
         ]
-    losses = _training_losses(folder / "metrics" / "train.jsonl")
-    if losses:
-        parts += ["## Training", display.save(folder, _loss_figure(losses), "training-loss")]
-    write_text(folder / "report.md", "\n\n".join(parts) + "\n")
+    parts = _named(parts)
+    texts = [display.save(folder, part.figure, part.name) if isinstance(part, Plot) else part for part in parts]
+    write_text(folder / "report.html", page(title, parts))
+    write_text(folder / "report.md", "\n\n".join(texts) + "\n")
+
+
+def _named(parts: Sequence[str | Plot]) -> list[str | Plot]:
+    """The parts, where each plot has a name of a file of its own: those of two sets may be alike."""
+    names: set[str] = set()
+    named: list[str | Plot] = []
+    for part in parts:
+        if isinstance(part, Plot):
+            name = display.file_name(part.name)
+            name = name if name not in names else f"{name}-{len(names)}"
+            names.add(name)
+            part = part._replace(name=name)
+        named.append(part)
+    return named
 
 
 def results_tables(results: Sequence[Mapping]) -> list[str]:
@@ -164,7 +189,20 @@ def _differences_section(values: PerQuery, pairs: Sequence[tuple[str, str]]) -> 
     cells = iter([f"{100 * mean:+.2f} ({display.p_value(next(p_values))})" for mean, _ in tests])
     rows = [[f"{a} over {b}", *(next(cells) for _ in metrics)] for a, b in pairs]
     header = [f"On the same {len(values.queries):,} questions", *metrics]
-    return [display.markdown(header, rows), _DIFFERENCES]
+    return [display.markdown(header, rows), _DIFFERENCES, _won_table(values, pairs, metrics), _WON]
+
+
+def _won_table(values: PerQuery, pairs: Sequence[tuple[str, str]], metrics: Sequence[str]) -> str:
+    """In how many questions the first of two systems is better, equal and worse."""
+    rows = []
+    for pair in pairs:
+        cells = []
+        for metric in metrics:
+            a, b = (values.of(system, metric) or {} for system in pair)
+            signs_Q = np.sign(per_query.differences(a, b))
+            cells.append(" / ".join(f"{(signs_Q == sign).sum():,}" for sign in (1, 0, -1)))
+        rows.append([f"{pair[0]} against {pair[1]}", *cells])
+    return display.markdown(["Questions won / tied / lost", *metrics], rows)
 
 
 def _tested(values: PerQuery, pair: tuple[str, str], metric: str) -> tuple[float, float]:
@@ -174,19 +212,19 @@ def _tested(values: PerQuery, pair: tuple[str, str], metric: str) -> tuple[float
     return float(differences_Q.mean()), significance.randomisation(differences_Q)
 
 
-def _training_losses(path: Path) -> dict[str, dict[int, float]]:
-    """Name of a loss -> step -> value. Of a step that a resumed run did again, the last value counts."""
-    losses = {}
+def _curves(path: Path, is_shown: Callable[[str, float], bool]) -> dict[str, dict[int, float]]:
+    """Name -> step -> value, of the values that are shown. Of a step that was done again, the last value counts."""
+    curves = {}
     for step, record in read_training(path):
         for name, value in record.items():
-            if "loss" in name and isinstance(value, int | float):
-                losses.setdefault(name, {})[step] = value
-    return losses
+            if isinstance(value, int | float) and is_shown(name, value):
+                curves.setdefault(name, {})[step] = value
+    return curves
 
 
-def _loss_figure(losses: Mapping[str, Mapping[int, float]]) -> figures.Figure:
-    figure, axes = display.figure("Training loss", "step", "loss")
-    for number, (name, values) in enumerate(losses.items()):
+def _curves_figure(title: str, y: str, curves: Mapping[str, Mapping[int, float]]) -> figures.Figure:
+    figure, axes = display.figure(title, "step", y)
+    for number, (name, values) in enumerate(curves.items()):
         steps = np.array(sorted(values))
         points = np.array([values[step] for step in steps], float)
         width = max(1, len(points) // 50)
@@ -194,28 +232,51 @@ def _loss_figure(losses: Mapping[str, Mapping[int, float]]) -> figures.Figure:
         if width > 1:
             axes.plot(steps, points, color=f"C{number}", alpha=0.25, linewidth=0.8)
         label = display.label(name if width == 1 else f"{name}, mean of {width} values")
-        middle = width // 2
-        axes.plot(steps[middle : middle + len(smooth)], smooth, color=f"C{number}", label=label)
+        middle, marker = width // 2, "o" if len(points) < 20 else ""  # one value alone is no line
+        axes.plot(
+            steps[middle : middle + len(smooth)], smooth, color=f"C{number}", marker=marker, markersize=3, label=label
+        )
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.legend(frameon=False)
     return figure
 
 
-def _recall_figure(systems: Mapping[tuple, Mapping], metric: str, title: str) -> figures.Figure | None:
-    """`metric` at every cutoff, a line per system; None unless some system has two cutoffs."""
-    curves = {}
+def _recall_figure(
+    systems: Mapping[tuple, Mapping], metric: str, title: str, values: PerQuery | None
+) -> figures.Figure | None:
+    """`metric` at every cutoff, a line per system; None unless some system has two cutoffs.
+
+    Args:
+      values: of every question, for confidence bands; without them there are none.
+    """
+    curves, bands = {}, {}
     for (system, step), result in systems.items():
-        values = {
+        shares = {
             int(m.split("@")[1]): 100 * v for m, v in result["metrics"].items() if re.fullmatch(rf"{metric}@\d+", m)
         }
-        if len(values) > 1:
-            curves[system if step is None else f"{system}, step {step:,}"] = dict(sorted(values.items()))
+        if len(shares) > 1:
+            name = system if step is None else f"{system}, step {step:,}"
+            curves[name] = dict(sorted(shares.items()))
+            bands[name] = [_margin(values, system, f"{metric}@{cutoff}") for cutoff in curves[name]]
     if not curves:
         return None
     figure, axes = display.figure(f"{title}: {_CURVES[metric]}", "k", f"{metric}@k, %")
-    for label, values in curves.items():
-        axes.plot(list(values), list(values.values()), marker="o", markersize=4, label=display.label(label))
-    display.log_ticks(axes, {cutoff for values in curves.values() for cutoff in values})
+    for number, (label, shares) in enumerate(curves.items()):
+        cutoffs_K, shares_K, margins_K = np.array([[*shares], [*shares.values()], bands[label]])
+        # Later lines are thinner, and broken: one below them that is the same is still seen.
+        size = max(1.0, 4 - number)
+        style = _STYLES[number % len(_STYLES)]
+        axes.plot(
+            cutoffs_K, shares_K, style, linewidth=size, marker="o", markersize=2 * size, label=display.label(label)
+        )
+        axes.fill_between(cutoffs_K, shares_K - margins_K, shares_K + margins_K, alpha=0.15, linewidth=0)
+    display.log_ticks(axes, {cutoff for shares in curves.values() for cutoff in shares})
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False)
     return figure
+
+
+def _margin(values: PerQuery | None, system: str, metric: str) -> float:
+    """Half of a confidence interval in percentage points; 0 where it is not known."""
+    of_questions = list((values.of(system, metric) or {}).values()) if values else []
+    return 100 * significance.margin(of_questions) if len(of_questions) > 1 else 0.0

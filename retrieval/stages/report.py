@@ -7,12 +7,15 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from retrieval import files
+from retrieval.config import fields
 from retrieval.evaluation import display, result_files, run_report
 from retrieval.evaluation.run_report import Table
 from retrieval.pipeline.records import details, is_done, record_of
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.search.index_kind import INDEXES
 from retrieval.stage_outputs import Run
+from retrieval.stages import report_questions, report_sets
+from retrieval.stages.collection import open_collection, set_names
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +27,10 @@ _COUNTS = ("queries left out", "queries without results")
 
 
 def write_report(run: Run) -> None:
-    """Writes `report.md` and its plots from `results.json`, `per_query`, the metrics of training and the records."""
+    """Writes `report.md`, its plots and `report.html`.
+
+    They come from `results.json`, `per_query`, the metrics of training and the records.
+    """
     evaluated = details(run, "evaluate")
     records = {name: record_of(run, name) for name in run.config.stages if is_done(run, name)}
     of_stages = {_corpus: "prepare", _sets: "sets", _indexes: "index", _searches: "evaluate", _plan: "plan"}
@@ -33,7 +39,10 @@ def write_report(run: Run) -> None:
         *_reranked(details(run, "rerank") or {}),
         _answered(details(run, "answer") or {}),
         *tables,
+        *report_questions.questions(run.sets, run.holder("evaluate").folder),
+        *_texts(run),
         _stages(records),
+        _config(run.config),
     ]
     tables = [table for table in tables if table.rows or table.notes]
     corpus = run.holder("prepare").config.corpus
@@ -46,7 +55,7 @@ def write_report(run: Run) -> None:
             results += files.read_json(run.holder(stage).folder / place / result_files.NAME)
     compared = [] if run.config.fuse.pairs else _fused(evaluated)  # of every two systems they would be too many
     run_report.write_report(run.folder, title, results, tables, folder, compared)
-    _log.info("report: %s/report.md", run.place)
+    _log.info("report: %s/report.html, and the same as report.md", run.place)
 
 
 def _systems(trainer: ConfigDict, config: ConfigDict) -> str:
@@ -115,7 +124,7 @@ def _sets(sizes: Details) -> Table:
 
 
 def _indexes(built: Details) -> Table:
-    return Table("Indexes", ["collection, index", "what and how"], list(map(list, built.items())))
+    return Table("Indexes", ["collection, index", "what and how"], list(map(list, built.items())), left=2)
 
 
 def _searches(evaluated: Details) -> Table:
@@ -149,16 +158,41 @@ def _stages(records: Mapping[str, Mapping[str, Any]]) -> Table:
     return Table("Stages", ["stage", "seconds", "peak memory (MB)"], rows, notes)
 
 
+def _texts(run: Run) -> Iterator[Table]:
+    """The lengths of each set's texts, in tokens where there are some, and a map where it was embedded."""
+    trained, vocabulary = run.holder("train").config, run.load_vocabulary() if run.vocabulary else None
+    reads = (trained.data.query_length, trained.data.document_length) if "train" in trained.stages else ()
+
+    def measure(texts: list[str]) -> Iterator[int]:
+        if vocabulary is None:
+            return (len(text.split()) for text in texts)
+        return (len(ids) + 2 for ids in vocabulary.encode_batch(texts))  # with [CLS] and [SEP]
+
+    for name in set_names(run.sets):
+        yield report_sets.lengths(run.sets / name, measure, "tokens" if vocabulary else "words", reads)
+        collection = open_collection(run, name)
+        if collection.has_embeddings():
+            yield from report_sets.map_of(run.sets / name, collection.embeddings())
+
+
+def _config(config: ConfigDict) -> Table:
+    """The fields that are not as the package has them."""
+    defaults = fields.defaults()
+    values = fields.flatten(config.to_dict())
+    rows = [[name, str(value), str(defaults.get(name, ""))] for name, value in values if defaults.get(name) != value]
+    return Table("Config: fields that differ from their defaults", ["field", "value", "default"], rows, left=3)
+
+
 STAGES.register(
     "report",
     Stage(
         write_report,
         reads="everything",
-        writes="`report.md`, `plots/`",
+        writes="`report.md`, `report.html`, `plots/`",
         needs=("evaluate",),
         requires=("evaluate",),
         needs_if_made=("rerank", "answer"),
-        leaves=("report.md", "plots"),
+        leaves=("report.md", "report.html", "plots"),
         always=True,
     ),
 )
