@@ -7,8 +7,9 @@ Checks, `--help` and the reference page are made from the declarations. Who read
 
 import copy
 import math
+import operator
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from retrieval.errors import UserError, unknown_name
@@ -69,6 +70,11 @@ def declared() -> Mapping[str, Field]:
 def defaults() -> dict[str, Any]:
     """The default of every field that has been declared, by its dotted name."""
     return {path: field.default for path, field in _FIELDS.items()}
+
+
+def values_of(config: Any, names: Iterable[str]) -> dict[str, Any]:
+    """The values that a config has for some fields, by their dotted names."""
+    return {name: operator.attrgetter(name)(config) for name in names}
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -11,7 +10,7 @@ import jax
 from flax import nnx
 from ml_collections import ConfigDict
 
-from retrieval.config.fields import Field, declare, one_of
+from retrieval.config.fields import Field, declare, one_of, values_of
 from retrieval.data.examples.packing import Packing, Rows, rows_for
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, multiples
@@ -125,7 +124,7 @@ class Recipe(abc.ABC):
 
     def loss_options(self) -> Options:
         """The options of all losses, by their dotted names."""
-        return {name: operator.attrgetter(name)(self.config) for name in loss_kind.option_names()}
+        return values_of(self.config, loss_kind.option_names())
 
     def takes_encoder(self, other: Recipe) -> bool:
         """Whether a model starts from the encoder of a model of another recipe; otherwise from all of it."""

@@ -1,12 +1,12 @@
 """The labelled examples of a run, by query: those of its files, and of the set that is divided for training."""
 
 import contextlib
-import operator
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from retrieval.config.fields import values_of
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import grouping, jsonl_pairs, labelled_format
 from retrieval.data.labelled.grouping import Counts, Example, Groups
@@ -43,7 +43,7 @@ def inputs(config: ConfigDict) -> Sequence[Path]:
 
 def settings(config: ConfigDict) -> labelled_format.Settings:
     """What the config says about files of labelled examples."""
-    return labelled_format.Settings.of({name: operator.attrgetter(name)(config) for name in labelled_format.OPTIONS})
+    return labelled_format.Settings.of(values_of(config, labelled_format.OPTIONS))
 
 
 def _of_set(folder: Path, negatives: Path) -> Iterator[Example]:

@@ -2,7 +2,6 @@
 
 import importlib.util
 import logging
-import operator
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from retrieval import extras
-from retrieval.config.fields import SHARE_BELOW, SWITCH, TEXTS, Field, Kind, declare, whole
+from retrieval.config.fields import SHARE_BELOW, SWITCH, TEXTS, Field, Kind, declare, values_of, whole
 from retrieval.data.corpora import corpus_kind, source_paths, sources
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.shards import prepared_corpus
@@ -57,7 +56,8 @@ def prepare_corpus(run: Run) -> dict[str, Any]:
         beam_options=tuple(config.prepare.beam_options),
         workers=config.prepare.workers,
     )
-    source = sources.open_source(config.corpus, _options(config), run.lock)
+    kind, _ = corpus_kind.kind_of(config.corpus)
+    source = sources.open_source(config.corpus, values_of(config, kind.options), run.lock)
     statistics = prepared_corpus.prepare(source, run.corpus, settings)
     for problem in statistics["problems"]:
         _log.warning("the corpus: %s", problem)
@@ -69,12 +69,6 @@ def inputs(run: Run) -> Sequence[Path]:
     kind, parts = corpus_kind.kind_of(run.config.corpus)
     paths = kind.inputs(parts, run.lock)
     return [*paths, *source_paths.existing(vocabularies.files(vocabularies.named(run.config.vocab)))]
-
-
-def _options(config: ConfigDict) -> dict[str, Any]:
-    """The values of the fields that the corpus's kind reads."""
-    kind, _ = corpus_kind.kind_of(config.corpus)
-    return {option: operator.attrgetter(option)(config) for option in kind.options}
 
 
 def check_inputs(run: Run) -> None:
@@ -118,7 +112,7 @@ def check_files(config: ConfigDict) -> None:
       UserError: one is missing or not what it should be.
     """
     kind, parts = corpus_kind.kind_of(config.corpus)
-    kind.check(parts, _options(config))
+    kind.check(parts, values_of(config, kind.options))
     for path in source_paths.checked("config.vocab", source_paths.split(str(vocabularies.named(config.vocab) or ""))):
         vocabularies.load(path)
 

@@ -3,7 +3,6 @@
 import functools
 import itertools
 import logging
-import operator
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.config.fields import SHARE_BETWEEN, TEXT, Field, declare, whole
+from retrieval.config.fields import SHARE_BETWEEN, TEXT, Field, declare, values_of, whole
 from retrieval.data.corpora import source_paths
 from retrieval.data.sets import beir, open_domain, splits
 from retrieval.data.sets.beir import RetrievalSet
@@ -96,7 +95,7 @@ def inputs(run: Run) -> Sequence[Path]:
 def formats(config: ConfigDict) -> list[NamedSets]:
     """The formats of the evaluation sets that a config names, each with what the config says about its sets."""
     return [
-        NamedSets(form, value, {name: operator.attrgetter(name)(config) for name in form.options})
+        NamedSets(form, value, values_of(config, form.options))
         for form in all_sets()
         if (value := config.sets.get(form.name))
     ]
