@@ -151,14 +151,12 @@ def test_chance_differs_by_query_and_not_by_call(tmp_path):
 
 
 def test_phases_need_validations_and_no_second_process():
-    config = make_config("quadruplet", **{"loop.validate_every": 0})
     with pytest.raises(
         UserError, match=r"patience=3 counts validations, and config\.loop\.validate_every=0 makes none"
     ):
-        turn.check(config)
-    config.loop.validate_every, config.mine.refresh_lag = 5, 2
+        turn.check(patience=3, validate_every=0, refresh_lag=0)
     with pytest.raises(UserError, match=r"refresh_lag=2: with config\.mine\.patience the training mesh refreshes"):
-        turn.check(config)
+        turn.check(patience=3, validate_every=5, refresh_lag=2)
 
 
 def test_quadruplets_need_places_for_both_negatives():

@@ -42,7 +42,8 @@ def inspect(run: Run) -> list[dict[str, Any]]:
     config, most = run.config, run.config.inspect.texts
     vocabulary = run.load_vocabulary() if run.vocabulary else None
     texts = list(itertools.islice(open_collection(run, CORPUS).candidates(), most)) if run.passages else []
-    examples = _examples(lambda folder: labelled_groups.opened(run, folder), most) if _is_labelled(run) else []
+    is_labelled = bool(source_paths.split(config.pairs.files)) or run.training.exists()
+    examples = _examples(lambda folder: labelled_groups.opened(run, folder), most) if is_labelled else []
     if not (texts or examples):
         raise UserError(f"--stage=inspect: {run.place} has neither a prepared corpus nor labelled examples to look at")
     lengths = config.data.query_length, config.data.document_length
@@ -59,10 +60,6 @@ def inspect(run: Run) -> list[dict[str, Any]]:
     told = [finding._asdict() for finding in found]
     files.write_json(run.folder / _NAME, told)
     return told
-
-
-def _is_labelled(run: Run) -> bool:
-    return bool(source_paths.split(run.config.pairs.files)) or run.training.exists()
 
 
 def _examples(opened: Callable[[Path], Any], most: int) -> list[Example]:

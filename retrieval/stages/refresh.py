@@ -83,7 +83,7 @@ def check(config: ConfigDict) -> None:
                 )
         return
     if mine.patience:
-        turn.check(config)
+        turn.check(mine.patience, config.loop.validate_every, mine.refresh_lag)
         kind_of(config).check(config)
         return
     if mine.refresh_every >= steps:
@@ -156,7 +156,7 @@ class Refresh:
         Raises:
           UserError: the version cannot be made.
         """
-        mine, when = self._run.config.mine, versions.schedule(self._run.config)
+        mine, when = self._run.config.mine, versions.schedule(self._run.config.mine)
         if self._turn:
             if self._turn.step is None:
                 return {}

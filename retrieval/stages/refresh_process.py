@@ -47,7 +47,7 @@ def make(run: Run, version: int) -> None:
       UserError: there is no device, the checkpoint is damaged, or as `versions.make`.
     """
     config, vocabulary = run.config, run.load_vocabulary()
-    mesh, step = _mesh(config.mesh.fsdp, config.mine.refresh_env), versions.schedule(config).made_after(version)
+    mesh, step = _mesh(config.mesh.fsdp, config.mine.refresh_env), versions.schedule(config.mine).made_after(version)
     like = train_state.abstract_state(config, abstract_model(config, len(vocabulary)), mesh)
     while not (run.checkpoints / str(step)).exists():  # it is being written
         time.sleep(_POLL_SECONDS)

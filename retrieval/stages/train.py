@@ -4,7 +4,6 @@ import contextlib
 import functools
 import itertools
 import logging
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,13 +28,13 @@ from retrieval.recipes.recipe import abstract_model, check_recipe, recipe_of
 from retrieval.runtime import hosts
 from retrieval.runtime.mirror import Mirror
 from retrieval.stage_outputs import Run
-from retrieval.stages import findings, metric_writers, mine, refresh, training_time, versions
+from retrieval.stages import findings, metric_writers, mine, refresh, training_steps, training_time, versions
 from retrieval.stages.collection import CORPUS, open_collection
 from retrieval.stages.refresh_kind import REFRESHES, kind_of
 from retrieval.stages.turn import Turn
 from retrieval.stages.versions import Versions
 from retrieval.training import chips, loop, sharding
-from retrieval.training.checkpoint import Checkpointer, Follower, drop_damaged
+from retrieval.training.checkpoint import Follower, drop_damaged
 
 _log = logging.getLogger(__name__)
 
@@ -88,7 +87,7 @@ def train(run: Run) -> dict[str, Any]:
     remade = Versions(run, vocabulary, mesh) if refreshes else None
     batches = remade or make_batches(run, vocabulary, mesh)
     if isinstance(batches, Batches) and config.train.epochs:
-        config = _in_steps(config, batches.epoch)
+        config = training_steps.with_steps(config, batches.epoch)
         training_time.warn_of_days(config, lambda: len(vocabulary), mesh)
     model = abstract_model(config, len(vocabulary))
     like = train_state.abstract_state(config, model, mesh)
@@ -99,9 +98,10 @@ def train(run: Run) -> dict[str, Any]:
     with _copied_up(run.folder, run.mirror) as follower:
         checkpointer = train_state.open_checkpoints(run.folder, config, follower)
         resumed = checkpointer.latest_step() is not None
-        if unlabelled(config) and not resumed:
-            passages = open_collection(run, CORPUS).candidates
-            hosts.on_first(lambda: _warn_of_corpus(config, run.corpus / "stats.json", passages(), vocabulary))
+        if (tasks := unlabelled(config)) and not resumed:
+            passages, length = open_collection(run, CORPUS).candidates, config.data.document_length
+            statistics = run.corpus / "stats.json"
+            hosts.on_first(lambda: _warn_of_corpus(statistics, passages(), vocabulary, length, config.seed, tasks))
         went_on = _went_on(read_own_record(run, "train"), config.train.steps)
         state = like if resumed else initial_parameters.initial_state(config, len(vocabulary), like)
         with jax.set_mesh(mesh):
@@ -114,7 +114,11 @@ def train(run: Run) -> dict[str, Any]:
             with hosts.watch(int(state.step)) as stops_at:
                 batch = abstract_batch(config, mesh)
                 cost = _cost(train_state.useful_flops(config, len(vocabulary), like, batch), mesh)
-                turn = _turn(run, int(state.step), checkpointer)
+                turn = None
+                if config.mine.patience:
+                    afresh = functools.partial(train_state.afresh, config)
+                    rule = config.mine.patience, config.loop.best
+                    turn = Turn(run.folder / versions.FOLDER, int(state.step), *rule, checkpointer, afresh)
                 anew = refresh.Refresh(run, vocabulary, mesh, remade, checkpointer, turn) if remade else None
                 loop.train(
                     state,
@@ -140,29 +144,22 @@ def train(run: Run) -> dict[str, Any]:
 
 
 def _warn_of_corpus(
-    config: ConfigDict, statistics: Path, passages: Iterator[Candidate], vocabulary: Vocabulary
+    statistics: Path,
+    passages: Iterator[Candidate],
+    vocabulary: Vocabulary,
+    length: int,
+    seed: int,
+    tasks: Sequence[str],
 ) -> None:
-    """Tells the log what is likely to be a mistake in the passages that training is about to read."""
-    texts = list(itertools.islice(passages, findings.IN_A_RUN))
-    counts, length = files.read_json(statistics), config.data.document_length
-    found = findings.of_corpus(counts, texts, length, vocabulary, config.seed, unlabelled(config))
-    findings.warn("train", found)
-
-
-def _in_steps(config: ConfigDict, epoch: int) -> ConfigDict:
-    """The config with the steps that `train.epochs` is.
+    """Tells the log what is likely to be a mistake in the passages that training is about to read.
 
     Args:
-      epoch: the examples of one.
-
-    Raises:
-      UserError: as `check_steps`, of that number.
+      length: tokens of a document that its tower sees.
+      tasks: those that draw from the passages.
     """
-    config, train = config.copy_and_resolve_references(), config.train
-    config.train.steps = max(1, math.ceil(train.epochs * epoch / train.batch_size))
-    _log.info("train: %g epochs of %d examples are %d steps", train.epochs, epoch, config.train.steps)
-    _check_steps(config)
-    return config
+    texts = list(itertools.islice(passages, findings.IN_A_RUN))
+    counts = files.read_json(statistics)
+    findings.warn("train", findings.of_corpus(counts, texts, length, vocabulary, seed, tasks))
 
 
 def _went_on(record: dict[str, Any] | None, steps_now: int) -> list[int]:
@@ -200,14 +197,6 @@ def trained(folder: Path, details: dict[str, Any]) -> list[Path]:
     return [folder / "checkpoints" / str(details["step"])]
 
 
-def _turn(run: Run, step: int, checkpointer: Checkpointer) -> Turn | None:
-    """What ends the first phase of a run in two, which goes on from `step`; None of a run in one."""
-    if not run.config.mine.patience:
-        return None
-    afresh = functools.partial(train_state.afresh, run.config)
-    return Turn(run.folder / versions.FOLDER, step, run.config, checkpointer, afresh)
-
-
 def _settings(config: ConfigDict, folder: Path) -> loop.Settings:
     return loop.Settings(
         steps=config.train.steps,
@@ -217,7 +206,7 @@ def _settings(config: ConfigDict, folder: Path) -> loop.Settings:
         refresh_every=config.mine.refresh_every,
         keep_steps=tuple(config.loop.keep_steps),
         bad_batches=folder / BAD_BATCHES,
-        trace_steps=_trace_steps(config.profile.steps, config.train.steps),
+        trace_steps=training_steps.traced(config.profile.steps, config.train.steps),
         trace=folder / "profile",
     )
 
@@ -229,7 +218,8 @@ def _cost(flops: float, mesh: jax.sharding.Mesh) -> loop.Cost:
 
 
 def check_data(run: Run) -> None:
-    """Checks that there will be shards of what is trained on, as many as the lanes take, and negatives enough.
+    """Checks that there will be shards of what is trained on, as many as the lanes take, negatives enough,
+    and what a refresh reads.
 
     Raises:
       UserError: there will not.
@@ -254,6 +244,8 @@ def check_data(run: Run) -> None:
     if given:  # a refresh writes as many as the stage
         _check_lanes(config.data.lanes, writer.config.split.shards, f"labelled {stage}, config.split.shards")
         mine.check_enough(run)
+    if config.mine.refresh_every:
+        kind_of(config).check_run(run)
     if recipe_of(config).has_teacher and not writer.teacher_scores:
         raise UserError(
             f"config.train.loss={config.train.loss} learns from a teacher's scores, and the labelled pairs have none: "
@@ -291,16 +283,6 @@ def _check_lanes(lanes: int, shards: int, whose: str) -> None:
         )
 
 
-def check_refresh(run: Run) -> None:
-    """Checks that there will be what a refresh reads, where one is to come.
-
-    Raises:
-      UserError: there will not.
-    """
-    if run.config.mine.refresh_every:
-        kind_of(run.config).check_run(run)
-
-
 def check_validation(config: ConfigDict) -> None:
     """Checks that there is something to validate checkpoints on, where that is asked for.
 
@@ -311,61 +293,6 @@ def check_validation(config: ConfigDict) -> None:
         recipe_of(config).check_validation()
 
 
-def check_steps(config: ConfigDict) -> None:
-    """Checks what the config says about steps.
-
-    Raises:
-      UserError: no update would ever come, or there is no such trace, or the learning rate ends before the run.
-    """
-    if not config.train.epochs:
-        _check_steps(config)
-    elif config.mine.refresh_every:
-        raise UserError(
-            f"config.train.epochs={config.train.epochs:g} and config.mine.refresh_every={config.mine.refresh_every}: "
-            "refreshes are planned in steps: set config.train.steps, and config.train.epochs=0"
-        )
-
-
-def _check_steps(config: ConfigDict) -> None:
-    if 0 < config.train.schedule_steps < config.train.steps:
-        raise UserError(
-            f"config.train.schedule_steps={config.train.schedule_steps} ends before config.train.steps="
-            f"{config.train.steps}, with a learning rate of 0 from there on: raise it, or set 0"
-        )
-    if config.train.clip_parts and not (config.train.clip_norm and config.train.accumulation > 1):
-        raise UserError(
-            "config.train.clip_parts=True clips between the batches of an update: set config.train.clip_norm above 0 "
-            "and config.train.accumulation above 1, or config.train.clip_parts=False"
-        )
-    if 0 < config.train.steps < config.train.accumulation:
-        raise UserError(
-            f"config.train.accumulation={config.train.accumulation} is more than config.train.steps="
-            f"{config.train.steps}, which are batches: nothing would ever be updated; lower it, or raise the steps"
-        )
-    late = [step for step in config.loop.keep_steps if step > config.train.steps]
-    if late:
-        raise UserError(
-            f"config.loop.keep_steps has {late[0]}, after the last step, config.train.steps={config.train.steps}: "
-            "leave it out, or raise the steps"
-        )
-    _trace_steps(config.profile.steps, config.train.steps)
-
-
-def _trace_steps(asked: Sequence[int], last: int) -> tuple[int, int]:
-    """The first and the last step of the trace, 0 and 0 for none.
-
-    Raises:
-      UserError: they are not two, or not steps of the run.
-    """
-    steps = tuple(asked) or (0, 0)
-    if len(steps) != 2 or (any(steps) and not 0 < steps[0] <= steps[1] <= last):
-        raise UserError(
-            f"config.profile.steps={','.join(map(str, steps))}: the first and the last step of the trace are needed, "
-            f"such as 10,15, and at most config.train.steps={last}"
-        )
-    return steps
-
-
 STAGES.register(
     "train",
     Stage(
@@ -373,14 +300,14 @@ STAGES.register(
         check_settings=(
             check_examples,
             check_recipe,
-            check_steps,
+            training_steps.check,
             initial_parameters.check_step,
             refresh.check,
             metric_writers.check,
             check_validation,
         ),
         check_inputs=(initial_parameters.check_start_folder,),
-        check=(check_refresh, Run.check_vocabulary, check_data, check_model),
+        check=(Run.check_vocabulary, check_data, check_model),
         reads="shards",
         writes="`checkpoints/`, `metrics/` (JSON lines and TensorBoard), `refreshed/`",
         settings=(

@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from retrieval import files
 from retrieval.config.fields import Field, declare, whole
 from retrieval.errors import UserError
@@ -50,7 +48,8 @@ class Turn:
         self,
         folder: Path,
         resumed: int,
-        config: ConfigDict,
+        patience: int,
+        measure: str,
         checkpoints: Checkpointer,
         afresh: Callable[[TrainState, Any], TrainState],
     ):
@@ -59,19 +58,22 @@ class Turn:
         Args:
           folder: of versions; the turn's file lies there.
           resumed: that step; 0 at the beginning.
+          patience: validations without a better score.
+          measure: of a validation, which tells the score.
           afresh: a state and the parameters of another one to a state with these, at the same step, whose optimizer
             has done nothing yet.
 
         Raises:
           UserError: a line of the metrics is damaged.
         """
-        self._path, self._name, self._patience = folder / _FILE, f"validation/{config.loop.best}", config.mine.patience
-        self._checkpoints, self._afresh, self._best = checkpoints, afresh, config.loop.best
+        self._path, self._patience, self._measure = folder / _FILE, patience, measure
+        self._checkpoints, self._afresh = checkpoints, afresh
         told = files.read_json(self._path)["step"] if self._path.exists() else None
         # A run that was killed between this file and the checkpoint of the turn comes there again.
         self.step = told if told is not None and told <= resumed else None
         lines = read_training(folder.with_name("metrics") / "train.jsonl")
-        self._scores = [record[self._name] for step, record in lines if self._name in record and step <= resumed]
+        name = f"validation/{measure}"
+        self._scores = [record[name] for step, record in lines if name in record and step <= resumed]
 
     def __call__(self, step: int, state: TrainState, scores: Mapping[str, float]) -> TrainState:
         """To be called after a validation; gives another state where this is the turn.
@@ -81,7 +83,7 @@ class Turn:
         """
         if self.step is not None:
             return state
-        self._scores.append(scores[self._best])
+        self._scores.append(scores[self._measure])
         since = len(self._scores) - 1 - self._scores.index(max(self._scores))
         if since < self._patience:
             return state
@@ -95,24 +97,24 @@ class Turn:
         _log.info(
             "step %d: %s has not risen for %d validations; from here on with the parameters of step %d, a new "
             "optimizer, and what is mined with them",
-            *(step, self._best, since, best),
+            *(step, self._measure, since, best),
         )
         return self._afresh(state, params)
 
 
-def check(config: ConfigDict) -> None:
+def check(patience: int, validate_every: int, refresh_lag: int) -> None:
     """Checks that a run in two phases notices the end of the first one.
 
     Raises:
       UserError: it is never validated, or a second process is to refresh.
     """
-    if not config.loop.validate_every:
+    if not validate_every:
         raise UserError(
-            f"config.mine.patience={config.mine.patience} counts validations, and config.loop.validate_every=0 makes "
-            "none: set the steps from one to the next, or config.mine.patience=0"
+            f"config.mine.patience={patience} counts validations, and config.loop.validate_every=0 makes none: set "
+            "the steps from one to the next, or config.mine.patience=0"
         )
-    if config.mine.refresh_lag:
+    if refresh_lag:
         raise UserError(
-            f"config.mine.refresh_lag={config.mine.refresh_lag}: with config.mine.patience the training mesh "
-            "refreshes; set one of the two to 0"
+            f"config.mine.refresh_lag={refresh_lag}: with config.mine.patience the training mesh refreshes; set one "
+            "of the two to 0"
         )

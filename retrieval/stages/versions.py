@@ -102,9 +102,9 @@ class Schedule(NamedTuple):
         return self.first + (version - 1) * self.every
 
 
-def schedule(config: ConfigDict) -> Schedule:
-    """The schedule of refreshes that come by steps alone."""
-    return Schedule(config.mine.refresh_every, config.mine.refresh_every, config.mine.refresh_lag)
+def schedule(mine: ConfigDict) -> Schedule:
+    """The schedule of refreshes that come by steps alone, by the group `mine` of the config."""
+    return Schedule(mine.refresh_every, mine.refresh_every, mine.refresh_lag)
 
 
 def make(
