@@ -1,6 +1,7 @@
 """The stage `index`: what ScaNN is tuned on, and what becomes of it."""
 
 import dataclasses
+import functools
 import importlib
 import json
 import subprocess
@@ -65,7 +66,8 @@ def test_a_query_of_ones_own_needs_a_corpus_or_labelled_examples(run, tmp_path):
 
 def dense_index(run, name):
     """What the stage `search` asks."""
-    return indexes.open_dense_there(open_collection(run, name), run.config, run.config.evaluate.depth)
+    options_of = functools.partial(indexes.options_of, config=run.config)
+    return indexes.open_dense_there(open_collection(run, name), options_of, run.config.evaluate.depth)
 
 
 @needs_scann

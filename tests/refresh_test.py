@@ -166,7 +166,7 @@ def found(run, search=None):
     with open_questions(run) as (questions, candidates):
         search = search or (lambda _, k: (np.zeros((14, k)), np.tile(np.arange(k), (14, 1))))
         return questions, hard_negatives.mine(
-            hard_negatives.mining_of(run.config), questions, candidates, search, [None] * 14
+            hard_negatives.mining_of(run.config.mine, run.config.split.seed), questions, candidates, search, [None] * 14
         )
 
 

@@ -1,5 +1,6 @@
 """The passages of a run, searched by all of its indexes side by side: what `--stage=search` and `serve` do."""
 
+import functools
 from collections.abc import Collection, Sequence
 
 from retrieval.api.document_index import Hit, hits_of
@@ -35,12 +36,13 @@ class OwnSearch:
         self.texts = RowTexts(collection.files)
         self.model = of_run(run) if collection.has_embeddings() else None
         embed = self.model.encode_queries if self.model else None
-        self._systems = indexes.open_all(collection, config, embed, depth, len(self.texts))
+        options_of = functools.partial(indexes.options_of, config=config)
+        self._systems = indexes.open_all(collection, config.index.words, options_of, embed, depth, len(self.texts))
         titles = {DENSE: DENSE, HYBRID: "merged"}
         self.titles = {name: titles.get(name) or INDEXES[name].title for name in self._systems.systems}
         folds = run.vocabulary is None or run.load_vocabulary().folds_accents
         contents, kind = Texts(CORPUS, collection.candidates, lambda: folds), INDEXES[Bm25.name]
-        self.words = bm25_kind.words(contents, indexes.options_of(kind, config))
+        self.words = bm25_kind.words(contents, options_of(kind))
 
     def search(self, queries: Sequence[str], k: int, systems: Collection[str] = ()) -> list[dict[str, list[Hit]]]:
         """For each query the hits of some systems, by default of all.

@@ -64,7 +64,7 @@ def export(run: Run) -> dict[str, Any]:
             vocabulary=vocabulary,
             query_length=config.data.query_length,
             document_length=config.data.document_length,
-            prompts=_prompts(config),
+            prompts=_prompts(config.data),
         )
         kind = {"tied": config.model.tied}
 
@@ -182,10 +182,10 @@ def _write_towers(
     folders.write_router(folder, prompts)
 
 
-def _prompts(config: ConfigDict) -> dict[str, str]:
+def _prompts(data: ConfigDict) -> dict[str, str]:
     """What stands before queries and before documents; a run may be older than these fields."""
     of_sides = zip((folders.QUERY, folders.DOCUMENT), prefixes.NAMES)
-    return {side: text for side, name in of_sides if (text := config.data.get(name, ""))}
+    return {side: text for side, name in of_sides if (text := data.get(name, ""))}
 
 
 def _write_reranker(folder: Path, *, reranker: CrossEncoder, vocabulary: Vocabulary, length: int) -> None:
@@ -226,7 +226,7 @@ def _card(
         data=[f"{what}: {', '.join(map(display.inline, names))}" for what, names in {**trained_on, **start}.items()],
         notes=[
             *(_notes_of_reranker(*lengths) if reranks else _notes_of_towers(*lengths, tied=trained.model.tied)),
-            *(f"`encode_{side}` puts {text!r} before each text." for side, text in _prompts(trained).items()),
+            *(f"`encode_{side}` puts {text!r} before each text." for side, text in _prompts(trained.data).items()),
             *_notes(vocabulary, trained.model.dtype),
         ],
         settings=dict(_settings(trained)),

@@ -94,9 +94,9 @@ def check(config: ConfigDict) -> None:
         )
 
 
-def mining_of(config: ConfigDict) -> Mining:
-    """What a config says of mining."""
-    return Mining(Rule(*(config.mine[name] for name in RULE)), config.mine.answers, config.split.seed)
+def mining_of(mine: ConfigDict, seed: int) -> Mining:
+    """What the group `mine` of a config says, with the seed of the draw."""
+    return Mining(Rule(*(mine[name] for name in RULE)), mine.answers, seed)
 
 
 def check_drawn(taken: int, mined: int, place: str = "") -> None:

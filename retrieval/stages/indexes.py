@@ -1,12 +1,12 @@
 """The indexes over a collection: which of them there are, and how they are opened."""
 
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 from ml_collections import ConfigDict
 
+from retrieval.config.fields import values_of
 from retrieval.errors import UserError
 from retrieval.search import encoding, windows
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, OF_WORDS, IndexKind, Options, SavedIndex, kinds_of_words
@@ -17,7 +17,7 @@ from retrieval.stages.collection import TRAINED, Collection
 
 def options_of(kind: IndexKind, config: ConfigDict) -> Options:
     """The values of the fields that a kind has as its options."""
-    return {option: operator.attrgetter(option)(config) for option in kind.options}
+    return values_of(config, kind.options)
 
 
 def of_words(config: ConfigDict) -> list[IndexKind]:
@@ -80,23 +80,25 @@ def open_dense(kind: IndexKind, collection: Collection, options: Options, depth:
     return windows.over_candidates(saved, windows.owners(ids))
 
 
-def open_dense_there(collection: Collection, config: ConfigDict, depth: int) -> Index:
+def open_dense_there(collection: Collection, options_of: Callable[[IndexKind], Options], depth: int) -> Index:
     """The dense index that a collection has and that can be used here, or exact search where there is none."""
     kind = next(iter(dense_kinds_of(collection)), INDEXES[EXACT])
-    return open_dense(kind, collection, options_of(kind, config), depth)
+    return open_dense(kind, collection, options_of(kind), depth)
 
 
 def open_all(
     collection: Collection,
-    config: ConfigDict,
+    first: Iterable[str],
+    options_of: Callable[[IndexKind], Options],
     embed: Callable[[Sequence[str]], np.ndarray] | None,
     depth: int,
     candidates: int | None = None,
 ) -> SideBySide:
-    """All indexes of a collection side by side; the first of words that the config names is merged with the dense one.
+    """All indexes of a collection side by side; the first one of words is merged with the dense one.
 
     Args:
-      config: of the run that has made the indexes.
+      first: the kinds of words that come first, such as `config.index.words`.
+      options_of: the options of a kind, by the config of the run that has made the indexes.
       embed: queries to embeddings [Q, E]; without it the embeddings are not searched.
       depth: results that a query will ask for.
       candidates: how many the collection has, where that is known.
@@ -104,7 +106,7 @@ def open_all(
     Raises:
       UserError: there is no index of words, or one is damaged or over another number of texts.
     """
-    kinds = kinds_of_words_of(collection, config.index.words)
+    kinds = kinds_of_words_of(collection, first)
     if not kinds:
         raise UserError(
             f"{collection.indexed}: there is no index of the corpus: run the stages encode and index with "
@@ -113,7 +115,7 @@ def open_all(
     words = {kind.name: open_words(kind, collection, candidates).search for kind in kinds}
     if embed is None or not collection.has_embeddings():
         return SideBySide(words, depth=depth)
-    index = open_dense_there(collection, config, depth)
+    index = open_dense_there(collection, options_of, depth)
     return SideBySide(words, lambda queries, k: index.search(embed(queries), k), depth=depth)
 
 

@@ -55,7 +55,7 @@ def mine(run: Run) -> dict[str, Any]:
       UserError: the index is over other candidates, or leaves no negative.
     """
     config, source, name = run.config, run.before("mine"), examples.divided_set(run)
-    kind, mining = INDEXES[config.mine.system], hard_negatives.mining_of(config)
+    kind, mining = INDEXES[config.mine.system], hard_negatives.mining_of(config.mine, config.split.seed)
     file, searched = run.sets / name / "corpus.jsonl", source.holder(needs(config)[-1])
     if _candidates(read_record(run, "sets"), name) != _candidates(read_record(searched, "sets"), name):
         raise UserError(

@@ -67,8 +67,11 @@ def write_spans(run: Run) -> dict[str, Any]:
       UserError: a file or an index is not what it should be, or no question is left.
     """
     config, source = run.config, run.before(FOLDER)
-    name = _set(config, set_names(run.sets))
-    read, told = _of_files(config) if config.spans.questions else (_of_set(run.training), {})
+    name = _set(config.spans.set or config.split.set, set_names(run.sets))
+    if config.spans.questions:
+        read, told = _of_files(config.spans.questions, config.sets.qa_patterns)
+    else:
+        read, told = _of_set(run.training), {}
     questions, left_out = _not_evaluated(read, run.sets)
     vocabulary, folder = run.load_vocabulary(), run.labelled(FOLDER)
     with CandidateTexts(run.sets / name / "corpus.jsonl", {id for each in questions for id in each.golds}) as texts:
@@ -85,9 +88,8 @@ def write_spans(run: Run) -> dict[str, Any]:
     return statistics
 
 
-def _set(config: ConfigDict, names: Sequence[str]) -> str:
-    """The set whose passages are read."""
-    name = config.spans.set or config.split.set
+def _set(name: str, names: Sequence[str]) -> str:
+    """The set whose passages are read: the one that is named, or the only one."""
     if name or len(names) != 1:
         if name not in names:
             raise unknown_name("set in config.spans.set", name, names)
@@ -110,11 +112,15 @@ def _of_set(training: Path) -> list[_Question]:
     ]
 
 
-def _of_files(config: ConfigDict) -> tuple[list[_Question], dict[str, Any]]:
-    """The questions of files that ORQA trains on, and the counts of its division beside the published ones."""
+def _of_files(paths: str, patterns: bool) -> tuple[list[_Question], dict[str, Any]]:
+    """The questions of files that ORQA trains on, and the counts of its division beside the published ones.
+
+    Args:
+      patterns: whether the answers are regular expressions.
+    """
     questions: dict[str, _Question] = {}
-    for path in source_paths.split(config.spans.questions):
-        queries, answers = qa.read_questions(Path(path), config.sets.qa_patterns)
+    for path in source_paths.split(paths):
+        queries, answers = qa.read_questions(Path(path), patterns)
         questions |= {text: _Question(id, text, answers[id]) for id, text in queries.items()}
     is_dev = orqa_split.is_held_out(list(questions))
     kept = [question for question, held_out in zip(questions.values(), is_dev) if not held_out]

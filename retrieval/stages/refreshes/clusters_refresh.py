@@ -20,7 +20,7 @@ from retrieval import files
 from retrieval.config.fields import SWITCH, Field, declare, one_of, whole
 from retrieval.data.examples import cluster_order
 from retrieval.data.examples.cluster_order import ORDERS, PAPER, Clustered
-from retrieval.data.examples.stored_pairs import StoredPairs
+from retrieval.data.examples.stored_pairs import Positive, StoredPairs
 from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.errors import UserError
 from retrieval.recipes import examples
@@ -82,7 +82,7 @@ class ClustersRefresh(RefreshKind):
         path = pairs / "stats.json"
         there = files.read_json(path).get("paragraphs") if path.exists() else None  # older pairs do not tell
         if there is not None:
-            _check_enough(there, config)
+            _check_enough(there, config.cluster.count, _group_size(config.train))
 
     def check_version(self, pairs: Path, folder: Path, counts: Counts) -> None:
         """Checks that the clusters are of the run's pairs."""
@@ -100,12 +100,15 @@ class ClustersRefresh(RefreshKind):
         """
         config, pairs = run.config, StoredPairs(run.pairs)
         paragraphs, pair_M, paragraph_M = _paragraphs(pairs, config.data.negatives > 0)
-        _check_enough(len(paragraphs.id_N), config)
-        embedding_NE = _embedded(config, given, pairs, paragraphs)
+        size = _group_size(config.train)
+        _check_enough(len(paragraphs.id_N), config.cluster.count, size)
+        prefixes = Prefixes.of(config.data, given.vocabulary)
+        embedding_NE = _embedded(
+            given, pairs.positives(paragraphs.record_N), prefixes, config.data.document_length, config.encode.shard_size
+        )
         seed = [config.seed, given.version]
         rule = kmeans.Rule(config.cluster.count, *(config.cluster[name] for name in kmeans.Rule._fields[1:]))
         found = kmeans.cluster(embedding_NE, rule, seed, given.mesh)
-        size = _group_size(config)
         cluster_N = cluster_order.merge_small(found.cluster_N, found.centroid_KE, size)
 
         def write(folder: Path) -> Counts:
@@ -142,25 +145,27 @@ def _paragraphs(pairs: StoredPairs, negatives: bool) -> tuple[_Paragraphs, np.nd
     return _Paragraphs(id_N[by_record_N], number_M[first_N[by_record_N]]), number_M, rank_N[sorted_M]
 
 
-def _embedded(config: ConfigDict, given: Given, pairs: StoredPairs, paragraphs: _Paragraphs) -> np.ndarray:
-    """The embeddings of paragraphs [N, E], of which a shard's tokens are held at a time."""
-    tower, length = given.embedder.documents(given.params), config.data.document_length
-    prefixes = Prefixes.of(config.data, given.vocabulary)
-    read = pairs.positives(paragraphs.record_N)
+def _embedded(given: Given, read: Iterator[Positive], prefixes: Prefixes, length: int, shard_size: int) -> np.ndarray:
+    """The embeddings of paragraphs [N, E], of which the tokens of `shard_size` are held at a time.
+
+    Args:
+      length: tokens of a paragraph at most.
+    """
+    tower = given.embedder.documents(given.params)
     parts = []
-    while part := list(itertools.islice(read, config.encode.shard_size)):
+    while part := list(itertools.islice(read, shard_size)):
         tokens = [prefixes.document_rows(given.vocabulary, item.title, item.text, length)[0] for item in part]
         parts.append(given.embedder.embed_rows(tower, tokens))
     return np.concatenate(parts)
 
 
-def _group_size(config: ConfigDict) -> int:
-    """Examples that are of one cluster."""
-    return config.train.batch_size // config.train.groups
+def _group_size(train: ConfigDict) -> int:
+    """Examples that are of one cluster, by the group `train` of the config."""
+    return train.batch_size // train.groups
 
 
-def _check_enough(paragraphs: int, config: ConfigDict) -> None:
-    count, size = config.cluster.count, _group_size(config)
+def _check_enough(paragraphs: int, count: int, size: int) -> None:
+    """Checks that `count` clusters can be made, and a batch of `size` different paragraphs of one."""
     if paragraphs < count:
         raise UserError(
             f"config.cluster.count={count} clusters of {paragraphs} paragraphs that the labelled pairs have: lower it, "

@@ -72,7 +72,8 @@ class NegativesRefresh(RefreshKind):
         Raises:
           UserError: no question has a negative, or too few for a batch.
         """
-        config, settings, mining = run.config, run.holder("pairs").config, hard_negatives.mining_of(run.config)
+        config, settings = run.config, run.holder("pairs").config
+        mining = hard_negatives.mining_of(config.mine, config.split.seed)
         file = run.sets / examples.divided_set(run) / "corpus.jsonl"
         with hard_negatives.open_questions(run.training, file, needs_answers=mining.answers) as (questions, candidates):
             drawn = hard_negatives.draw(questions, config.mine.refresh_share, config.split.seed, given.version)
@@ -94,7 +95,7 @@ class NegativesRefresh(RefreshKind):
         Raises:
           UserError: it would be too small for a batch.
         """
-        check_left(config, questions, mined.rows, settings.pairs.positives)
+        check_left(questions, mined.rows, settings.pairs.positives, least_of(config), config.mine.answers)
         write = functools.partial(
             _write,
             mined=hard_negatives.mined_examples(questions, candidates, mined.rows),
@@ -112,27 +113,31 @@ class NegativesRefresh(RefreshKind):
         return f"negatives of {counts['questions']} questions", numbers
 
 
-def check_left(config: ConfigDict, questions: Sequence[Question], rows: Sequence[np.ndarray], most: int) -> None:
+def least_of(config: ConfigDict) -> int:
+    """The labelled pairs of a version at least; 0 where batches have other examples, too."""
+    return 0 if examples.unlabelled(config) else config.train.batch_size
+
+
+def check_left(questions: Sequence[Question], rows: Sequence[np.ndarray], most: int, least: int, answers: bool) -> None:
     """Checks a version before it is written: what is there is taken as it is, by every start to come.
 
     Args:
       rows: of each question's negatives.
       most: the labelled pairs of a question at most; 0: one for each positive.
+      least: those of all questions at least.
+      answers: whether passages that hold an answer are left out.
 
     Raises:
       UserError: it is too small for a batch.
     """
-    if examples.unlabelled(config):
-        return
-    batch_size = config.train.batch_size
     left = [question for question, negatives in zip(questions, rows) if len(negatives)]
     pairs_left = sum(min(len(question.positives), most or len(question.positives)) for question in left)
-    if pairs_left < batch_size:
+    if pairs_left < least:
         raise UserError(
             f"of {len(questions)} training questions {len(left)} have a negative left, which are {pairs_left} labelled "
-            f"pairs and no batch of config.train.batch_size={batch_size}: in a new --workdir, raise "
+            f"pairs and no batch of config.train.batch_size={least}: in a new --workdir, raise "
             "config.mine.last or lower the margins of config.mine"
-            + (", or set config.mine.answers=False" if config.mine.answers else "")
+            + (", or set config.mine.answers=False" if answers else "")
         )
 
 

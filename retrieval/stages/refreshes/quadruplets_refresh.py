@@ -19,7 +19,7 @@ from retrieval.search.random_kind import RandomIndex
 from retrieval.stages import hard_negatives
 from retrieval.stages.hard_negatives import Mined, Question
 from retrieval.stages.refresh_kind import REFRESHES, Counts, Given, Write
-from retrieval.stages.refreshes.negatives_refresh import NegativesRefresh, check_left
+from retrieval.stages.refreshes.negatives_refresh import NegativesRefresh, check_left, least_of
 
 
 class QuadrupletsRefresh(NegativesRefresh):
@@ -47,14 +47,14 @@ class QuadrupletsRefresh(NegativesRefresh):
         mined: Mined,
     ) -> Write:
         """As `NegativesRefresh.writer`."""
-        mining = hard_negatives.mining_of(config)
+        mining = hard_negatives.mining_of(config.mine, config.split.seed)
         count = config.mine.negatives
         at_random = mining._replace(rule=Rule(count, first=1, last=count))
         texts = [question.text for question in questions]
         search = RandomIndex(len(candidates), mining.seed + given.version).search
         simple = hard_negatives.mine(at_random, questions, candidates, search, texts, given.version)
         rows = [np.concatenate(both) for both in zip(simple.rows, mined.rows)]
-        check_left(config, questions, rows, settings.pairs.positives)
+        check_left(questions, rows, settings.pairs.positives, least_of(config), mining.answers)
         counts = {**mined.counts, "simple negatives": simple.counts["negatives"]}
 
         def write(folder: Path) -> Counts:
