@@ -143,7 +143,7 @@ def assert_same_outcome(folder, other):
             assert (folder / position.relative_to(other)).read_bytes() == position.read_bytes()
 
 
-@pytest.mark.parametrize("kind", MOMENTS)
+@pytest.mark.parametrize("kind", ["pre-training", pytest.param("fine-tuning", marks=pytest.mark.long)])
 def test_a_killed_run_ends_as_a_whole_one(kind, tmp_path, request):
     command, whole = map(request.getfixturevalue, FIXTURES[kind])
     survive(command, tmp_path / "run", MOMENTS[kind], kills=len(MOMENTS[kind]), seed=0)

@@ -10,6 +10,7 @@ import jax
 import pytest
 from conftest import REPOSITORY
 from support import children, toy_corpus
+from support.tiny import TINY
 
 from retrieval.config import experiment
 from retrieval.recipes.placement import parameters_of
@@ -60,9 +61,10 @@ def run(folder, *arguments):
 
 
 def command(about):
-    """The arguments of the one command of the page that names a plugin."""
+    """The arguments of the one command of the page that names a plugin, with a tiny model where one is trained."""
     (found,) = [arguments for arguments in COMMANDS if f"lab.{about}" in " ".join(arguments)]
-    return found
+    model = TINY["model"] if about in TRAINED else {}
+    return [*found, *(f"--config.model.{name}={value}" for name, value in model.items())]
 
 
 def test_every_file_of_the_page_is_run():
@@ -120,11 +122,12 @@ def adapted(folder):
     config.model.update(json.loads((folder / "config.json").read_text())["model"])
     config.data.update(query_length=32, document_length=96)
     without = sum(leaf.size for leaf in jax.tree.leaves(parameters_of(build_towers(config, vocabulary))))
-    assert trained(folder)[1] == without + 128 * 128
+    assert trained(folder)[1] == without + config.model.embed_dim**2
     code, said = run(folder.parents[1], "--workdir=runs/adapted", "--stage=export")
     assert code == 2 and "towers of config.recipe=adapted have parts that those libraries lack" in said, said
 
 
+TRAINED = ("titles", "hardest", "adapted")
 CHECKS = {
     "titles": titles,
     "lengths": lengths,

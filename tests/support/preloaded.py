@@ -1,0 +1,12 @@
+"""What takes seconds to import, and is imported once for all processes of `children`. It starts no thread."""
+
+import clu.metric_writers  # noqa: F401
+import ir_measures  # noqa: F401
+import matplotlib.figure  # noqa: F401
+import seqio  # noqa: F401
+import tensorflow  # noqa: F401
+
+import retrieval.main  # noqa: F401
+from retrieval.config import experiment
+
+experiment.load_fields()  # imports every stage, recipe and table
