@@ -8,6 +8,7 @@ Any field of a config can be set from the shell: --config.train.batch_size=64. F
 --config can be left out: it keeps its own, with the fields that were set, and others can be set in that.
 """
 
+import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -117,8 +118,15 @@ def manual() -> str:
 
 
 def program() -> None:
-    """The command `retrieval`: as `python -m retrieval.main`, which finds plugins in the current folder."""
+    """The command `retrieval`: as `python -m retrieval.main`, which finds plugins in the current folder.
+
+    `retrieval compare` is `python -m retrieval.compare`.
+    """
     sys.path.insert(0, "")
+    if sys.argv[1:2] == ["compare"]:
+        del sys.argv[1]
+        importlib.import_module("retrieval.compare").program()
+        return
     command_line.run(main, manual)
 
 

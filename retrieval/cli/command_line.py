@@ -92,11 +92,16 @@ def refuse_arguments(argv: Sequence[str]) -> None:
         raise UserError(f"unexpected argument '{argv[1]}'; every setting is a flag such as --config.train.steps=100")
 
 
-def run(main: Callable[[Sequence[str]], int | None], manual: Callable[[], str] | None = None) -> None:
+def run(
+    main: Callable[[Sequence[str]], int | None],
+    manual: Callable[[], str] | None = None,
+    has_flags: bool = True,
+) -> None:
     """Runs a command: a `UserError` becomes one message and exit status 2, a `PreemptedError` one and 75.
 
     Args:
       manual: what --help says, where that is more than the flags.
+      has_flags: whether the arguments are those of `parse_flags`; otherwise the command gets them as they are.
     """
     if manual and {"--help", "-help", "-h"} & set(sys.argv[1:]):
         print(manual())
@@ -104,7 +109,7 @@ def run(main: Callable[[Sequence[str]], int | None], manual: Callable[[], str] |
     _set_up_logging()
     hosts.heed_sigterm()
     try:
-        app.run(main, flags_parser=parse_flags)
+        app.run(main, flags_parser=parse_flags if has_flags else _as_they_are)
     except SystemExit as end:
         hosts.leave(int(end.code or 0))
     except hosts.PreemptedError as notice:
@@ -120,6 +125,11 @@ def run(main: Callable[[Sequence[str]], int | None], manual: Callable[[], str] |
         if hosts.is_alone():
             raise
         hosts.leave_after(error)
+
+
+def _as_they_are(argv: list[str]) -> list[str]:
+    flags.FLAGS.mark_as_parsed()
+    return argv
 
 
 def _with_files(argv: Sequence[str]) -> list[str]:

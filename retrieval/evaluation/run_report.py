@@ -96,9 +96,9 @@ def write_report(
                 parts += [Plot(f"{metric.lower()}-{dataset}-{split}", figure), *([_BANDS] if values else [])]
     curves = folder / "metrics" / "train.jsonl"
     if losses := _curves(curves, lambda name, _: "loss" in name):
-        parts += ["## Training", Plot("training-loss", _curves_figure("Training loss", "loss", losses))]
+        parts += ["## Training", Plot("training-loss", curves_figure("Training loss", "loss", losses))]
     if shares := _curves(curves, lambda name, value: name.startswith("validation/") and 0 <= value <= 1):
-        parts += ["## Validation", Plot("validation", _curves_figure("Validation", "mean over the queries", shares))]
+        parts += ["## Validation", Plot("validation", curves_figure("Validation", "mean over the queries", shares))]
     for table in tables:
         parts += [
             f"## {display.inline(table.title)}",
@@ -162,12 +162,13 @@ def _results_table(systems: Mapping[tuple, Mapping]) -> str:
     best = {metric: max(s["metrics"].get(metric, -math.inf) for s in systems.values()) for metric in metrics}
     rows = []
     for (system, step), result in systems.items():
-        cells = [_metric_cell(metric, result["metrics"].get(metric), best[metric]) for metric in metrics]
+        cells = [metric_cell(metric, result["metrics"].get(metric), best[metric]) for metric in metrics]
         rows.append([system, step, result["queries"], *cells, result["seconds"]])
     return display.markdown(["System", "Step", "Queries", *metrics, "Seconds"], rows)
 
 
-def _metric_cell(metric: str, value: float | None, best: float) -> str:
+def metric_cell(metric: str, value: float | None, best: float) -> str:
+    """A value as a cell: a share in percent, and bold where it is the best."""
     if value is None:
         return "–"
     if not is_share(metric):
@@ -222,7 +223,8 @@ def _curves(path: Path, is_shown: Callable[[str, float], bool]) -> dict[str, dic
     return curves
 
 
-def _curves_figure(title: str, y: str, curves: Mapping[str, Mapping[int, float]]) -> figures.Figure:
+def curves_figure(title: str, y: str, curves: Mapping[str, Mapping[int, float]]) -> figures.Figure:
+    """Curves over the steps: name -> step -> value. Of a curve with many values a mean of neighbours is drawn, too."""
     figure, axes = display.figure(title, "step", y)
     for number, (name, values) in enumerate(curves.items()):
         steps = np.array(sorted(values))

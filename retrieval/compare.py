@@ -1,0 +1,55 @@
+"""Finished runs side by side: results with paired tests, settings that differ, curves and cost.
+
+    retrieval compare runs/a runs/b
+    python -m retrieval.compare runs/a runs/b --html=compared.html --json=compared.json
+
+The first run is what the others are compared with. The command reads, and writes nothing but the files that are named.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import logging as absl_logging
+
+from retrieval import files
+from retrieval.cli import command_line
+
+
+def main(argv: Sequence[str]) -> None:
+    """Prints the comparison as Markdown, and writes it where that is asked for."""
+    absl_logging.set_verbosity(absl_logging.WARNING)
+    asked = _parser().parse_args(argv[1:])
+    from retrieval.evaluation.report_page import page
+    from retrieval.studies import run_comparison
+
+    comparison = run_comparison.compare(asked.runs, [name for name in asked.systems.split(",") if name])
+    tables = run_comparison.tables(comparison)
+    if asked.html:
+        parts = [*tables, *run_comparison.curves(comparison.runs)]
+        files.write_text(asked.html, page(" beside ".join(run.name for run in comparison.runs), parts))
+    if asked.json:
+        files.write_text(asked.json, json.dumps(run_comparison.as_json(comparison), ensure_ascii=False, indent=2))
+    print("\n\n".join(tables))
+
+
+def _parser() -> argparse.ArgumentParser:
+    what, _, more = (__doc__ or "").partition("\n")
+    parser = argparse.ArgumentParser("retrieval compare", description=what, epilog=more.rpartition("\n\n")[2])
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="a work directory, PATH or gs://BUCKET/PATH")
+    parser.add_argument(
+        "--systems", default="", metavar="A,B", help="the system of each run to test; else those of one name"
+    )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="writes a page with the tables and the curves")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="writes the numbers")
+    return parser
+
+
+def program() -> None:
+    """Runs the command."""
+    command_line.run(main, has_flags=False)
+
+
+if __name__ == "__main__":
+    program()

@@ -1,0 +1,264 @@
+"""Finished runs side by side: their results, what is sure of the differences, their settings and their cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from retrieval.config import fields
+from retrieval.errors import UserError, unknown_name
+from retrieval.evaluation import display, per_query, result_files, run_report, significance
+from retrieval.evaluation.metrics import is_share
+from retrieval.evaluation.report_page import Plot
+from retrieval.evaluation.training_metrics import read_training
+from retrieval.pipeline import preflight, records
+from retrieval.runtime import mirror
+from retrieval.runtime.store import is_url
+from retrieval.stage_outputs import Run
+
+# What is read of a run on a store.
+_READ = (result_files.NAME, per_query.FOLDER, result_files.RERANKED, result_files.ANSWERED, "metrics", "stages")
+_NOTE = (
+    "Differences are in percentage points, on the questions that both runs have. p: paired randomisation test over "
+    "the questions, by Holm's correction over the table. It is about these trainings: others of the same kind may come "
+    "out otherwise."
+)
+
+
+class FinishedRun(NamedTuple):
+    """A run that has results.
+
+    Attributes:
+      name: as it is shown.
+      rows: of results.json, and of those of its further stages.
+      fields: its config, by dotted names.
+      records: of its own finished stages.
+      candidates: how many each evaluation set has, where that is known.
+    """
+
+    name: str
+    folder: Path
+    rows: Sequence[Mapping[str, Any]]
+    fields: Mapping[str, Any]
+    records: Mapping[str, Mapping[str, Any]]
+    candidates: Mapping[str, int]
+
+
+class Difference(NamedTuple):
+    """What a system of one run is above one of another, as a fraction, and its corrected p-value."""
+
+    dataset: str
+    split: str
+    metric: str
+    run: str
+    system: str
+    over: str
+    over_system: str
+    questions: int
+    difference: float
+    p_value: float
+
+
+class Comparison(NamedTuple):
+    """Runs and their differences."""
+
+    runs: Sequence[FinishedRun]
+    differences: Sequence[Difference]
+
+
+def compare(places: Sequence[str], systems: Sequence[str] = ()) -> Comparison:
+    """Reads runs, and tests each of them against the first.
+
+    Args:
+      places: work directories, on a disk or on a store.
+      systems: the system of each run that is tested; without them all that have the same name in both.
+
+    Raises:
+      UserError: there are fewer than two, one is no run or has no results or no such system, or they share no
+        evaluation set.
+    """
+    if len(places) < 2:
+        raise UserError("two runs or more are compared: retrieval compare runs/a runs/b")
+    if len({place.rstrip("/") for place in places}) < len(places):
+        raise UserError(f"one run is there twice: {' '.join(places)}; leave it out")
+    last = [place.rstrip("/").rpartition("/")[2] for place in places]
+    names = last if len(set(last)) == len(last) else [place.rstrip("/") for place in places]
+    runs = [_read(place, name) for place, name in zip(places, names)]
+    if not _shared(runs):
+        sets = "; ".join(f"{run.name}: {', '.join(sorted({row['dataset'] for row in run.rows}))}" for run in runs)
+        raise UserError(f"the runs share no evaluation set ({sets}); evaluate them on the same one")
+    if systems and len(systems) != len(runs):
+        raise UserError(f"--systems has {len(systems)} names for {len(runs)} runs: name the system of each, A,B")
+    for run, system in zip(runs, systems):
+        if system not in (measured := {row["system"] for row in run.rows}):
+            raise unknown_name(f"system in {run.name}", system, measured)
+    return Comparison(runs, list(_differences(runs, systems)))
+
+
+def tables(comparison: Comparison) -> list[str]:
+    """The comparison as Markdown."""
+    runs = comparison.runs
+    shown = [f"# {display.inline(' beside '.join(run.name for run in runs))}"]
+    for dataset, split in _shared(runs):
+        shown += [f"## {display.inline(f'{dataset}, {split}')}", _results_table(runs, dataset, split)]
+        of_set = [each for each in comparison.differences if (each.dataset, each.split) == (dataset, split)]
+        if of_set:
+            shown += [_differences_table(of_set), _NOTE]
+        sizes = {run.name: run.candidates[dataset] for run in runs if dataset in run.candidates}
+        if len(set(sizes.values())) > 1:
+            counts = ", ".join(f"{size:,} in {name}" for name, size in sizes.items())
+            shown.append(f"**The sets differ**: candidates: {display.inline(counts)}. Such values do not compare.")
+    settings = differing_fields(runs)
+    header = ["field", *(run.name for run in runs)]
+    rows = [[name, *map(str, values)] for name, values in settings.items()]
+    shown += ["## Settings that differ", display.markdown(header, rows, left=len(header)) if rows else "None."]
+    return [*shown, "## Cost", display.markdown(["", *(run.name for run in runs)], list(_cost(runs)))]
+
+
+def differing_fields(runs: Sequence[FinishedRun]) -> dict[str, list[Any]]:
+    """The fields of the config that not all runs have alike: name -> the value of each run."""
+    names = dict.fromkeys(name for run in runs for name in run.fields)
+    values = {name: [run.fields.get(name, "") for run in runs] for name in sorted(names)}
+    return {name: of_runs for name, of_runs in values.items() if any(value != of_runs[0] for value in of_runs)}
+
+
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """The comparison as JSON values."""
+    runs = comparison.runs
+    return {
+        "runs": [{"name": run.name, "folder": str(run.folder)} for run in runs],
+        "results": [{"run": run.name, **row} for run in runs for row in run.rows],
+        "differences": [each._asdict() for each in comparison.differences],
+        "settings": {name: dict(zip([run.name for run in runs], of)) for name, of in differing_fields(runs).items()},
+    }
+
+
+def _read(place: str, name: str) -> FinishedRun:
+    copy = mirror.copy_of(place) if is_url(place) else None
+    folder = copy.folder if copy else Path(place)
+    if not (folder / preflight.CONFIG).exists():
+        raise UserError(f"{place}: no work directory of a run, for it has no {preflight.CONFIG}; name a --workdir")
+    if copy:
+        copy.bring(_READ)
+    rows = result_files.rows(folder)
+    if not rows:
+        raise UserError(
+            f"{place}: the run has no results; python -m retrieval.main --workdir={place} --stage=evaluate makes them"
+        )
+    config = preflight.read_config(folder)
+    run = Run(config, folder, Path(), copy=copy)
+    of_stages = {
+        stage: record for stage in config.stages if (record := records.read_own_record(run, stage)) and record["done"]
+    }
+    sets = of_stages.get("sets", {}).get("details") or {}
+    sizes = {dataset: told["candidates"] for dataset, told in sets.items() if "candidates" in told}
+    return FinishedRun(name, folder, rows, dict(fields.flatten(config.to_dict())), of_stages, sizes)
+
+
+def _shared(runs: Sequence[FinishedRun]) -> list[tuple[str, str]]:
+    """The sets and rules that two runs or more have, in the order of the first run that has them."""
+    of_runs = [dict.fromkeys((row["dataset"], row["split"]) for row in run.rows) for run in runs]
+    return [
+        key
+        for key in dict.fromkeys(key for of_run in of_runs for key in of_run)
+        if sum(key in of_run for of_run in of_runs) > 1
+    ]
+
+
+def _results_table(runs: Sequence[FinishedRun], dataset: str, split: str) -> str:
+    """A row for each run and system. Runs with the same values, such as BM25's, share one."""
+    cells: dict[tuple, dict[str, float]] = {}
+    for run in runs:
+        for row in run.rows:
+            if (row["dataset"], row["split"]) == (dataset, split):
+                key = (run.name, row["system"], row["step"], row["queries"])
+                cells.setdefault(key, {})[row["metric"]] = row["value"]
+    metrics = list(dict.fromkeys(metric for values in cells.values() for metric in values))
+    alike: dict[tuple, list[str]] = {}
+    for (name, *of_system), values in cells.items():
+        alike.setdefault((*of_system, *map(values.get, metrics)), []).append(name)
+    rows = [[", ".join(names), *key] for key, names in alike.items()]
+    best = [max((row[4 + at] for row in rows if row[4 + at] is not None), default=0) for at in range(len(metrics))]
+    rows = [
+        [*row[:4], *(run_report.metric_cell(*cell) for cell in zip(metrics, row[4:], best, strict=True))]
+        for row in rows
+    ]
+    return display.markdown(["Run", "System", "Step", "Queries", *metrics], rows, left=2)
+
+
+def _differences(runs: Sequence[FinishedRun], systems: Sequence[str]) -> Iterator[Difference]:
+    """Each later run against the first; p-values are corrected over those of a set and rule."""
+    first, *others = runs
+    named = [(system, systems[0]) for system in systems[1:]] or [None] * len(others)
+    for dataset, split in _shared(runs):
+        of_runs = zip(others, named)
+        tested = [each for other, names in of_runs for each in _tested(other, first, dataset, split, names)]
+        corrected = significance.holm([each.p_value for each in tested])
+        yield from (each._replace(p_value=p_value) for each, p_value in zip(tested, corrected))
+
+
+def _tested(
+    run: FinishedRun, over: FinishedRun, dataset: str, split: str, names: tuple[str, str] | None
+) -> Iterator[Difference]:
+    """The differences of two systems, or of all that have one name and other values. p-values are not yet corrected."""
+    first = result_files.of_queries(over.folder, dataset, split)
+    for ours in result_files.of_queries(run.folder, dataset, split):
+        for system, other in [names] if names else zip(ours.systems, ours.systems):
+            theirs = next((values for values in first if other in values.systems), None)
+            if system not in ours.systems or theirs is None:
+                continue
+            pairs = {metric: _paired(ours.of(system, metric), theirs.of(other, metric)) for metric in ours.metrics}
+            if not any(differences_Q.any() for differences_Q in pairs.values()):
+                continue
+            for metric, differences_Q in pairs.items():
+                if is_share(metric) and len(differences_Q):
+                    mean, p_value = float(differences_Q.mean()), significance.randomisation(differences_Q)
+                    of = (dataset, split, metric, run.name, system, over.name, other)
+                    yield Difference(*of, len(differences_Q), mean, p_value)
+
+
+def _paired(a: Mapping[str, float] | None, b: Mapping[str, float] | None) -> np.ndarray:
+    """What the first got more, [Q] over the questions of both; empty where one has not measured it."""
+    return np.zeros(0) if a is None or b is None else per_query.differences(a, b)
+
+
+def _differences_table(differences: Sequence[Difference]) -> str:
+    metrics = list(dict.fromkeys(each.metric for each in differences))
+    rows: dict[tuple, dict[str, str]] = {}
+    for each in differences:
+        key = f"{each.system} of {each.run} over {each.over_system} of {each.over}", each.questions
+        cell = f"{100 * each.difference:+.2f} ({display.p_value(each.p_value)})"
+        rows.setdefault(key, {})[each.metric] = cell
+    header = ["Difference", "Questions", *metrics]
+    return display.markdown(header, [[*key, *map(cells.get, metrics)] for key, cells in rows.items()])
+
+
+def _cost(runs: Sequence[FinishedRun]) -> Iterator[list[Any]]:
+    """Rows: what was trained, and the seconds and the memory of each stage that the runs did themselves."""
+    trained = [(run.records.get("train") or {}).get("details") or {} for run in runs]
+    for name in ("parameters", "steps", "devices", "platform"):
+        if any(name in told for told in trained):
+            yield [name, *(told.get(name) for told in trained)]
+    for stage in dict.fromkeys(stage for run in runs for stage in run.records):
+        told = [run.records.get(stage, {}) for run in runs]
+        yield [f"{stage}, seconds", *(of.get("seconds") for of in told)]
+    peaks = [max((record["peak_memory_mb"] for record in run.records.values()), default=None) for run in runs]
+    yield ["peak memory (MB)", *peaks]
+
+
+def curves(runs: Sequence[FinishedRun]) -> Iterator[str | Plot]:
+    """A heading, and a plot of each value of validation and of the loss that two runs or more have."""
+    of_names: dict[str, dict[str, dict[int, float]]] = {}
+    for run in runs:
+        for step, record in read_training(run.folder / "metrics" / "train.jsonl"):
+            for name, value in record.items():
+                if isinstance(value, int | float) and (name == "loss" or name.startswith("validation/")):
+                    of_names.setdefault(name, {}).setdefault(run.name, {})[step] = value
+    shown = {name: of_runs for name, of_runs in of_names.items() if len(of_runs) > 1}
+    if shown:
+        yield "## Training"
+    for name, of_runs in shown.items():
+        yield Plot(display.file_name(name), run_report.curves_figure(name, name, of_runs))

@@ -1,0 +1,84 @@
+"""Runs side by side: `retrieval compare`."""
+
+import json
+
+import numpy as np
+import pytest
+from support.tiny import make_config
+
+from retrieval import compare
+from retrieval.errors import UserError
+from retrieval.evaluation import per_query, significance
+from retrieval.studies import run_comparison
+
+QUESTIONS = ["q1", "q2", "q3", "q4"]
+
+
+def write_run(folder, dense, dataset="squad", **changes):
+    """A work directory with the results of two systems on four questions."""
+    folder.mkdir()
+    config = make_config("ict_bfs_wlp", **changes)
+    (folder / "config.json").write_text(config.to_json())
+    values = {"bm25": {"RR": np.full(4, 0.5)}, "dense": {"RR": np.array(dense)}}
+    per_query.write(per_query.path_of(folder, dataset, "test"), QUESTIONS, values)
+    rows = [
+        {"system": system, "dataset": dataset, "split": "test", "metric": "RR", "value": float(of["RR"].mean())}
+        | {"queries": 4, "seconds": 1.0, "step": 3 if system == "dense" else None}
+        for system, of in values.items()
+    ]
+    (folder / "results.json").write_text(json.dumps(rows))
+    (folder / "metrics").mkdir()
+    lines = [{"step": step, "loss": 1 / step, "validation/RR": 0.1 * step} for step in (1, 2)]
+    (folder / "metrics" / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(folder)
+
+
+@pytest.fixture
+def runs(tmp_path):
+    a = write_run(tmp_path / "a", [0.0, 0.5, 0.5, 0.0])
+    b = write_run(tmp_path / "b", [1.0, 0.5, 1.0, 1.0], **{"train.steps": 9})
+    return [a, b]
+
+
+def test_differences_are_paired_by_question_and_corrected(runs, tmp_path):
+    c = write_run(tmp_path / "c", [0.0, 0.0, 1.0, 0.0])
+    found = run_comparison.compare([*runs, c]).differences
+    expected_RQ = np.array([[1.0, 0, 0.5, 1], [0, -0.5, 0.5, 0]])
+    p_values = significance.holm([significance.randomisation(row_Q) for row_Q in expected_RQ])
+    assert [(each.run, each.system, each.over) for each in found] == [("b", "dense", "a"), ("c", "dense", "a")]
+    assert [each.difference for each in found] == expected_RQ.mean(1).tolist()
+    assert [each.p_value for each in found] == p_values
+
+
+def test_systems_of_other_names_are_compared_where_they_are_named(runs):
+    (found,) = run_comparison.compare(runs, ["bm25", "dense"]).differences
+    assert (found.system, found.over_system, found.difference) == ("dense", "bm25", 0.375)
+
+
+def test_the_command_shows_tables_and_writes_a_page(runs, tmp_path, capsys):
+    page, numbers = tmp_path / "page.html", tmp_path / "numbers.json"
+    compare.main(["compare", *runs, f"--html={page}", f"--json={numbers}"])
+    text = capsys.readouterr().out
+    assert "| a, b | bm25 |  | 4 | 50.00 |" in text and "| b | dense | 3 | 4 | **87.50** |" in text
+    assert "| dense of b over dense of a | 4 | +62.50 (p = " in text and "| train.steps | 4 | 9 |" in text
+    assert page.read_text().count("<svg") == 2 and "<script" not in page.read_text()
+    told = json.loads(numbers.read_text())
+    assert told["settings"] == {"train.steps": {"a": 4, "b": 9}} and len(told["results"]) == 4
+    assert told["differences"][0]["difference"] == 0.625
+
+
+def test_what_cannot_be_compared_is_refused(runs, tmp_path):
+    other = write_run(tmp_path / "other", [0.0, 0, 0, 0], dataset="nq")
+    for places, systems, said in (
+        (runs[:1], [], "two runs or more are compared"),
+        ([runs[0], f"{runs[0]}/"], [], "one run is there twice"),
+        ([runs[0], other], [], r"share no evaluation set \(a: squad; other: nq\)"),
+        ([runs[0], str(tmp_path)], [], r"no work directory of a run, for it has no config\.json"),
+        (runs, ["dense"], "--systems has 1 names for 2 runs"),
+        (runs, ["dense", "colbert"], "system in b"),
+    ):
+        with pytest.raises(UserError, match=said):
+            run_comparison.compare(places, systems)
+    (tmp_path / "b" / "results.json").unlink()
+    with pytest.raises(UserError, match=r"the run has no results; .* --stage=evaluate makes them"):
+        run_comparison.compare(runs)
