@@ -314,7 +314,7 @@ LOADERS = {
         lambda folder: list(wikipedia.read_pages(folder / "dump.xml")),
     ),
     "results": Loader(write_results, lambda folder: study_results.Results(folder, ["run"]).has("run")),
-    "metrics": Loader(write_metrics, lambda folder: write_report(folder, "title", []), r".*\.(png|md)"),
+    "metrics": Loader(write_metrics, lambda folder: write_report(folder, "title", []), r".*\.(png|md|html)"),
 }
 
 
