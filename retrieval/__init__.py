@@ -18,6 +18,7 @@ REPOSITORY = _PACKAGE.parent  # of a checkout
 LOCK = next((path for path in (_PACKAGE / "requirements.lock",) if path.exists()), REPOSITORY / "requirements.lock")
 
 _MODULES = {
+    "Answer": "answering",
     "DocumentIndex": "document_index",
     "Hit": "document_index",
     "FinishedRun": "finished_run",

@@ -14,6 +14,7 @@ pytest.importorskip("playwright.sync_api", reason="launch/browser.sh has not bee
 import uvicorn
 from playwright.sync_api import sync_playwright
 
+from retrieval.api.answering import Answer
 from retrieval.api.document_index import Hit
 from retrieval.search.marks import marked
 from retrieval.search.words import Words
@@ -43,11 +44,16 @@ def rerank(query, documents):
     return np.arange(len(documents), dtype=np.float32)
 
 
+def answers(question, hits, k):
+    """The last word of the first hit, behind characters that a browser counts as two."""
+    return [Answer("park", 1.0, hit._replace(text=f"🦉🦉 {TWIN}"), len(TWIN) - 1, len(TWIN) + 3) for hit in hits[:k]]
+
+
 @pytest.fixture(scope="module")
 def address():
     """A server of made-up hits, in a thread."""
     titles = {"dense": "dense", "bm25": "BM25", "hybrid": "hybrid"}
-    service = Service(titles, 4321, search, pieces, {}, rerank)
+    service = Service(titles, 4321, search, pieces, {}, rerank, answers, 2)
     application = app.make_app(lambda: service, Limits(characters=50), ("127.0.0.1",))
     listening = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(application, log_config=None, lifespan="off", access_log=False))
@@ -100,6 +106,16 @@ def test_a_query_is_typed_and_the_lists_stand_side_by_side(visit):
     assert "Owls\n" in first.inner_text() and "At night" in first.inner_text() and "birds.md:0" in first.inner_text()
     assert "ms to search" in page.inner_text("#status") and "ms to rerank" in page.inner_text("#status")
     assert page.url.endswith("/?q=the+owl") and page.title() == "the owl – search"
+
+
+def test_the_answer_stands_above_the_lists(visit):
+    page = visit("/?q=owl")
+    page.wait_for_selector("#answer .title")
+    assert page.inner_text("#answer .title") == "park" and page.inner_text("#answer mark") == "park"
+    assert page.inner_text("#answer .text").endswith("of the park…") and "birds.md:0" in page.inner_text("#answer")
+    page.fill("#query", "stone")
+    page.press("#query", "Enter")
+    page.wait_for_selector("#answer", state="hidden")
 
 
 def test_what_a_passage_holds_is_text_and_nothing_else(visit):

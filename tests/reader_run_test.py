@@ -11,6 +11,7 @@ import pytest
 from support import toy_corpus
 from support.tiny import execute, make_run
 
+import retrieval
 from retrieval import files
 from retrieval.data.sets import beir, orqa_split
 from retrieval.errors import UserError
@@ -158,6 +159,13 @@ def test_search_shows_the_answer_and_its_place(trained, inputs, tmp_path, capsys
     passages = {c.id: c.text for path in run.passages for c in beir.read_candidates(path)}
     assert passages[told["docid"]][told["start"] : told["end"]] == told["answer"] != ""
     assert len(json.loads(line)["systems"]["bm25"]) == 1 and told["system"] == "bm25"
+    model = retrieval.load(run.folder)
+    (answer,) = model.answer("What does the Red fox eat?")
+    assert (answer.text, answer.hit.id, answer.score) == (told["answer"], told["docid"], pytest.approx(told["score"]))
+    given = model.answer("What does the Red fox eat?", [passages[told["docid"]], answer.hit], k=2)
+    assert all(each.hit.text[each.start : each.end] == each.text for each in given) and len(given) == 2
+    with pytest.raises(UserError, match="the model embeds nothing: call rerank or answer"):
+        model.encode_queries(["a"])
     assert shown[-3] == "answer" and shown[-2].endswith(told["answer"]) and f">>{told['answer']}<<" in shown[-1]
 
 

@@ -97,7 +97,7 @@ def test_its_model_reranks_from_python(trained):
     assert [hit.id for hit in hits] == sorted(expected, key=lambda id: -expected[id])
     np.testing.assert_allclose([hit.score for hit in hits], [expected[hit.id] for hit in hits], atol=1e-5)
     assert {hit.id for hit in model.rerank("fox", hits)} == set(expected) and model.rerank("fox", []) == []
-    with pytest.raises(UserError, match="a reranker, which embeds nothing: call rerank"):
+    with pytest.raises(UserError, match="the model embeds nothing: call rerank or answer"):
         model.encode_queries(["a"])
 
 

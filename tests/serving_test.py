@@ -18,6 +18,7 @@ pytest.importorskip("uvicorn", reason="launch/serve.lock is not installed")
 
 from starlette.testclient import TestClient
 
+from retrieval.api.answering import Answer
 from retrieval.api.document_index import Hit
 from retrieval.errors import UserError
 from retrieval.serving import app, guard, page, server
@@ -91,6 +92,24 @@ def test_hits_are_reranked_where_there_is_a_reranker():
     assert [hit["id"] for hit in lists["reranked"]] == ["p19", "p18"]
 
 
+def test_a_reader_answers_in_the_first_hits():
+    def answers(query, hits, k):
+        return [Answer("owl", 2.0 - rank, hit, 4, 7) for rank, hit in enumerate(hits[:k])]
+
+    with_reader = client(made(answer=answers, paragraphs=3))
+    told = with_reader.get("/api/answer?q=who&k=2").json()
+    assert told == with_reader.post("/api/answer", json={"query": "who", "k": 2}).json() | {
+        "milliseconds": told["milliseconds"]
+    }
+    assert [(each["answer"], each["score"], each["hit"]["id"]) for each in told["answers"]] == [
+        ("owl", 2.0, "p0"),
+        ("owl", 1.0, "p1"),
+    ]
+    assert told["system"] == "dense" and len(with_reader.get("/api/answer?q=who&k=5").json()["answers"]) == 3
+    assert with_reader.get("/api/answer?q=nothing").json()["answers"] == []
+    assert with_reader.get("/api/health").json()["answer"] is True
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status", "message"),
     [
@@ -117,6 +136,8 @@ def test_hits_are_reranked_where_there_is_a_reranker():
         ("/api/encode", {"texts": ["a"], "kind": "passage"}, 400, "unknown kind 'passage'"),
         ("/api/encode", {"texts": [{"text": "a"}]}, 400, "queries are texts"),
         ("/api/rerank", {"query": "a", "documents": ["b"]}, 404, r"no reranker: .*--config\.serve\.reranker"),
+        ("/api/answer", {"query": "a"}, 404, r"no reader: .*config\.answer\.model"),
+        ("/api/answer", {"query": " "}, 400, "'query' is missing or no text"),
         ("/api/serach", {}, 404, "there is no such address"),
         ("/api/health", {}, 405, "takes another method"),
     ],

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from retrieval.api.answering import Answer, Answerer, has_answerer
 from retrieval.api.document_index import DocumentIndex, Hit
 from retrieval.api.document_texts import Document, candidates, read_passages
 from retrieval.api.reranking import PairReranker
@@ -70,9 +71,10 @@ def of_run(run: Run) -> "Model":
     """The model of a run whose files are here.
 
     Raises:
-      UserError: it has trained nothing that encodes or reranks.
+      UserError: it has trained nothing that encodes, reranks or reads.
     """
-    if recipe_of(run.holder("train").config).reranks:
+    trained = recipe_of(run.holder("train").config)
+    if trained.reranks or trained.reads:
         return Model(None, run.place, run)
     config, vocabulary = initial_parameters.of_towers(run), run.load_vocabulary()
     params = parameters_of(initial_parameters.load_towers(run, len(vocabulary)))
@@ -80,13 +82,16 @@ def of_run(run: Run) -> "Model":
 
 
 class Model:
-    """Two trained towers, a reranker, or both. They answer alike in any thread, and keep the order of what they get."""
+    """Two trained towers, a reranker, a reader, or several of these.
+
+    They answer alike in any thread, and keep the order of what they get.
+    """
 
     def __init__(self, towers: ExportedTowers | None, place: str, run: Run | None = None):
         """Args:
-        towers: None where there is a reranker alone.
+        towers: None where there is a reranker or a reader alone.
         place: where the model is, for people.
-        run: whose passages and whose reranker these are; None for an export.
+        run: whose passages, reranker and reader these are; None for an export.
         """
         self._run, self._place, self._has_towers = run, place, towers is not None
         if towers is None:
@@ -172,6 +177,45 @@ class Model:
         best = ((found[place], scores[place]) for place in order)
         return [Hit(each.id, each.title, each.text, score, each.section) for each, score in best]
 
+    def answer(self, question: str, passages: Sequence[Document | Hit] | None = None, k: int = 1) -> list[Answer]:
+        """The best `k` answers to a question, best first; fewer where there are fewer.
+
+        Args:
+          passages: what is read: hits of a search, texts, or records with a 'text' and a 'title', of which the first
+            `config.answer.paragraphs` count. By default the run's own passages are searched.
+
+        Raises:
+          UserError: the run has no reader, or no index of passages of its own where none are given.
+        """
+        if not question.strip():
+            raise UserError("the question is empty")
+        answerer = self._answerer
+        if passages is None:
+            hits = self._own_passages.search(question, answerer.paragraphs)
+        else:
+            records = [each._asdict() if isinstance(each, Hit) else each for each in passages]
+            scores = [each.score if isinstance(each, Hit) else 0.0 for each in passages]
+            found = zip(candidates(records), scores, strict=True)
+            hits = [Hit(each.id, each.title, each.text, score, each.section) for each, score in found]
+        return answerer.answers(question, hits, k)
+
+    @functools.cached_property
+    def _answerer(self) -> Answerer:
+        if self._run is None or not has_answerer(self._run):
+            raise UserError(
+                f"{self._place}: there is no reader: load the work directory of a run that trains one "
+                "(config.recipe=reader), or that names one in config.answer.model"
+            )
+        return Answerer(self._run)
+
+    @functools.cached_property
+    def _own_passages(self) -> DocumentIndex:
+        assert self._run, "a model with a reader has one"
+        words = [INDEXES[name] for name in self._run.holder("index").config.index.words[:1]]
+        if not (words or self._has_towers):
+            raise UserError(f"{self._place}: the run has no index of its passages: give passages to read")
+        return self._of_run(self._run, [*words, *([INDEXES[EXACT]] if self._has_towers else [])], fusion.DENSE_WEIGHT)
+
     @functools.cached_property
     def _reranker(self) -> PairReranker:
         run, value = self._run, ""
@@ -187,7 +231,7 @@ class Model:
 
     def _check_towers(self) -> None:
         if not self._has_towers:
-            raise UserError(f"{self._place}: a reranker, which embeds nothing: call rerank, or load a run of towers")
+            raise UserError(f"{self._place}: the model embeds nothing: call rerank or answer, or load a run of towers")
 
     def _of_run(self, run: Run | None, kinds: Sequence[IndexKind], weight: float) -> DocumentIndex:
         if run is None:

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from retrieval.api.answering import system_that_is_read
 from retrieval.api.document_index import Hit
 from retrieval.errors import UserError
 from retrieval.search.alike import first_alike
@@ -72,6 +73,7 @@ class _Server:
             Route("/api/search", self._search, methods=["GET", "POST"]),
             Route("/api/encode", self._encode, methods=["POST"]),
             Route("/api/rerank", self._rerank, methods=["POST"]),
+            Route("/api/answer", self._answers, methods=["GET", "POST"]),
             Route("/api/health", self._health, methods=["GET"]),
             Route("/metrics", self._metrics, methods=["GET"]),
             *(Route(path, functools.partial(_file, file), methods=["GET"]) for path, file in page.files().items()),
@@ -122,9 +124,20 @@ class _Server:
         best = sorted(range(len(scores)), key=lambda place: -scores[place])
         return _json(_written({"results": [{"index": place, "score": scores[place]} for place in best]}))
 
+    async def _answers(self, request: Request) -> Response:
+        known = {"query": "", "q": "", "k": 1}
+        given, limits, service = await requests.fields_of(request, known, self._limits), self._limits, self._service()
+        query = requests.text(given["query"] or given["q"], "query", limits.characters)
+        k, came = requests.whole(given["k"], "k", limits.k), time.perf_counter()
+        if not service.answer:
+            raise RefusedError(
+                404, "the run has no reader: train one (config.recipe=reader), or set config.answer.model"
+            )
+        return _json(await _of(self._slow.submit(lambda: _answered(service, query, k, came))))
+
     async def _health(self, request: Request) -> Response:
         service = self._service()
-        has = {"encode": bool(service.encode), "rerank": bool(service.rerank)}
+        has = {"encode": bool(service.encode), "rerank": bool(service.rerank), "answer": bool(service.answer)}
         told = {"status": "ok", "passages": service.passages, "opened": service.opened, **has}
         told["systems"] = self._systems(service)
         return _json(_written(told | {"limits": self._limits._asdict()}))
@@ -167,6 +180,19 @@ def _answer(service: Service, query: _Query, lists: dict[str, list[Hit]]) -> byt
             _add_details(service, query.text, hits)
     milliseconds = round((time.perf_counter() - query.came) * 1000, 2)
     return _written({"query": query.text, "milliseconds": milliseconds, "systems": systems})
+
+
+def _answered(service: Service, query: str, k: int, came: float) -> bytes:
+    """The best answers to a question, with the passages that they stand in."""
+    assert service.answer, "otherwise nobody asks"
+    system = system_that_is_read(service.titles)
+    (lists,) = service.search([query], service.paragraphs, (system,))
+    answers = [
+        {"answer": each.text, "score": each.score, "start": each.start, "end": each.end} | {"hit": each.hit._asdict()}
+        for each in service.answer(query, lists[system], k)
+    ]
+    milliseconds = round((time.perf_counter() - came) * 1000, 2)
+    return _written({"query": query, "milliseconds": milliseconds, "system": system, "answers": answers})
 
 
 def _add_details(service: Service, query: str, hits: list[dict[str, Any]]) -> None:

@@ -1,9 +1,12 @@
 """A run's own search as a service."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from retrieval.api.answering import Answerer
+from retrieval.api.document_index import Hit
 from retrieval.api.document_texts import Document, candidates
 from retrieval.api.own_search import OwnSearch
 from retrieval.api.reranking import PairReranker
@@ -14,7 +17,7 @@ from retrieval.serving.service import Service
 _WORD = "warm"
 
 
-def service_of(own: OwnSearch, reranker: PairReranker | None, batch: int) -> Service:
+def service_of(own: OwnSearch, reranker: PairReranker | None, answerer: Answerer | None, batch: int) -> Service:
     """The service, with all compiled that queries need: batches of 1, 2, 4 ... short and long ones.
 
     Args:
@@ -34,4 +37,8 @@ def service_of(own: OwnSearch, reranker: PairReranker | None, batch: int) -> Ser
     if own.model:
         own.model.compile_queries(batch)
     own.search([_WORD], 1)
-    return Service(titles, len(own.texts), own.search, marked_pieces, encode, scores if reranker else None)
+    parts: dict[str, Any] = {"rerank": scores if reranker else None}
+    if answerer:
+        answerer.answers(_WORD, [Hit("", "", _WORD, 0.0)])
+        parts |= {"answer": answerer.answers, "paragraphs": answerer.paragraphs}
+    return Service(titles, len(own.texts), own.search, marked_pieces, encode, **parts)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from retrieval.api.answering import Answer
 from retrieval.api.document_index import Hit
 from retrieval.errors import UserError
 
@@ -26,6 +27,8 @@ class Service:
       marked: a query and texts to the pieces of each text, with whether the query has matched them.
       encode: texts or records to embeddings [N, E], by whether they are a 'query' or a 'document'.
       rerank: a query and texts or records to scores [N].
+      answer: a question, hits and a number to the best answers in these, best first.
+      paragraphs: hits that are read for an answer.
       opened: when, in seconds since 1970.
     """
 
@@ -35,6 +38,8 @@ class Service:
     marked: Callable[[str, Sequence[str]], list[list[tuple[str, bool]]]]
     encode: Mapping[str, Callable[[Sequence[Any]], np.ndarray]]
     rerank: Callable[[str, Sequence[Any]], np.ndarray] | None = None
+    answer: Callable[[str, Sequence[Hit], int], list[Answer]] | None = None
+    paragraphs: int = 0
     opened: float = dataclasses.field(default_factory=time.time)
 
 

@@ -4,25 +4,21 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ml_collections import ConfigDict
 
 from retrieval import terminal
+from retrieval.api import answering
+from retrieval.api.answering import Answer
 from retrieval.api.document_index import Hit
 from retrieval.api.own_search import OwnSearch
 from retrieval.config.fields import Field, declare, whole
 from retrieval.data.sets import text_files
-from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
-from retrieval.evaluation import answer_choice
-from retrieval.evaluation.answer_choice import Span
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.pipeline.work_directory import Asked
-from retrieval.recipes import readers
 from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers
-from retrieval.recipes.readers import OwnReader
-from retrieval.search.side_by_side import HYBRID
 from retrieval.stage_outputs import Run
 from retrieval.stages.collection import of_pairs
 
@@ -31,14 +27,6 @@ _AT_ONCE = 32  # queries of a file
 _STANDARD_INPUT = "-"
 
 _AROUND = 60  # characters that are shown on either side of an answer
-
-
-class Answer(NamedTuple):
-    """The answer of a reader, and the hit of a system that it stands in."""
-
-    span: Span
-    hit: Hit
-    system: str
 
 
 declare("search", k=Field(5, whole(1), "hits that --stage=search shows"))
@@ -57,16 +45,6 @@ def check(config: ConfigDict) -> None:
         )
 
 
-def check_reader(run: Run) -> None:
-    """Checks the reader, where there is one.
-
-    Raises:
-      UserError: it is none, or has another vocabulary.
-    """
-    if readers.has_reader(run, run.config.answer.model):
-        readers.check(run, run.config.answer.model, "config.answer.model")
-
-
 def search(run: Run) -> None:
     """Prints the first hits of the dense index, of those of words and of both merged, each with its id, title and text.
     Where there is a reader, its answer too, and where that stands.
@@ -83,32 +61,17 @@ def search(run: Run) -> None:
             "has none: add 'prepare' to config.stages with a dump in config.corpus, set config.pairs.files, or set "
             "config.base to a run that has one; in an evaluation set --stage=evaluate searches for its own queries"
         )
-    own, k, fields = OwnSearch(run, run.config.evaluate.depth), run.config.search.k, run.config.answer
-    reader = None
-    if readers.has_reader(run, fields.model):
-        reader = OwnReader(readers.open_reader(run, fields.model, "config.answer.model"), fields.spans)
+    own, k = OwnSearch(run, run.config.evaluate.depth), run.config.search.k
+    reader = answering.Answerer(run) if answering.has_answerer(run) else None
     for several in queries:
-        for query, lists in zip(several, own.search(several, max(k, fields.paragraphs if reader else 0))):
-            answer = read(reader, query, lists, fields) if reader else None
+        for query, lists in zip(several, own.search(several, max(k, reader.paragraphs if reader else 0))):
+            system = answering.system_that_is_read(lists)
+            answer = next(iter(reader.answers(query, lists[system])), None) if reader else None
             shown = {system: hits[:k] for system, hits in lists.items()}
             if run.asked.as_json:
-                print(as_json(query, shown, answer), flush=True)
+                print(as_json(query, shown, answer, system), flush=True)
             else:
                 print(listed(shown, own.titles) + (said(answer) if answer else ""), flush=True)
-
-
-def read(reader: OwnReader, query: str, lists: Mapping[str, Sequence[Hit]], fields: ConfigDict) -> Answer | None:
-    """What a reader finds in the first hits: of both kinds of index merged, where there are two.
-
-    Args:
-      fields: of `config.answer`.
-    """
-    system = HYBRID if HYBRID in lists else next(iter(lists))
-    hits = lists[system][: fields.paragraphs]
-    passages = [Candidate(each.id, each.title, each.text) for each in hits]
-    spans = reader.spans(query, passages, [each.score for each in hits]) if hits else []
-    ranked = answer_choice.ranked(spans, fields.weight, fields.sums)
-    return Answer(ranked[0], hits[ranked[0].rank], system) if ranked else None
 
 
 def _queries(asked: Asked) -> Iterator[Sequence[str]]:
@@ -169,24 +132,23 @@ def hit(rank: int, found: Hit) -> str:
 
 def said(answer: Answer) -> str:
     """The answer for a terminal, with the text around its place."""
-    span, text = answer.span, answer.hit.text
-    parts = text[max(0, span.start - _AROUND) : span.start], span.text, text[span.end : span.end + _AROUND]
+    start, end, text = answer.start, answer.end, answer.hit.text
+    parts = text[max(0, start - _AROUND) : start], answer.text, text[end : end + _AROUND]
     before, middle, after = (terminal.one_line(part) for part in parts)
     id = terminal.one_line(answer.hit.id)
-    place = f"[{id}], characters {span.start} to {span.end}: ...{before}>>{middle}<<{after}..."
-    return f"\n\nanswer\n  {span.score:12.4f}  {middle}\n     {place}"
+    place = f"[{id}], characters {start} to {end}: ...{before}>>{middle}<<{after}..."
+    return f"\n\nanswer\n  {answer.score:12.4f}  {middle}\n     {place}"
 
 
-def as_json(query: str, lists: Mapping[str, Sequence[Hit]], answer: Answer | None = None) -> str:
-    """One line of JSON: the query, the hits of each system, and the answer of a reader."""
+def as_json(query: str, lists: Mapping[str, Sequence[Hit]], answer: Answer | None = None, system: str = "") -> str:
+    """One line of JSON: the query, the hits of each system, and the answer of a reader in those of one."""
     hits = {system: [each._asdict() for each in found] for system, found in lists.items()}
-    return json.dumps({"query": query, "systems": hits} | ({"answer": _told(answer)} if answer else {}))
+    return json.dumps({"query": query, "systems": hits} | ({"answer": _told(answer, system)} if answer else {}))
 
 
-def _told(answer: Answer) -> dict[str, Any]:
-    span = answer.span
-    place = {"docid": answer.hit.id, "start": span.start, "end": span.end, "system": answer.system}
-    return {"answer": span.text, **place, "score": span.score}
+def _told(answer: Answer, system: str) -> dict[str, Any]:
+    place = {"docid": answer.hit.id, "start": answer.start, "end": answer.end, "system": system}
+    return {"answer": answer.text, **place, "score": answer.score}
 
 
 STAGES.register(
@@ -194,7 +156,7 @@ STAGES.register(
     Stage(
         search,
         check_settings=(check,),
-        check=(check_towers, check_reader),
+        check=(check_towers, answering.check),
         reads="a reader, indexes of the corpus, or of labelled examples",
         writes="prints hits for `--query`, `--queries`, or what is typed",
         uses=("seed", "model", *(f"data.{name}" for name in TEXT_FIELDS), "evaluate.depth", "answer"),

@@ -5,6 +5,7 @@ import logging
 from ml_collections import ConfigDict
 
 from retrieval import extras, files
+from retrieval.api import answering
 from retrieval.api.own_search import OwnSearch
 from retrieval.api.reranking import PairReranker
 from retrieval.config.fields import POSITIVE, TEXT, TEXTS, Field, Kind, declare, whole
@@ -13,6 +14,7 @@ from retrieval.pipeline import records, runner
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import rerankers
 from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers
+from retrieval.recipes.recipe import recipe_of
 from retrieval.stage_outputs import Run
 from retrieval.stages.collection import of_pairs
 
@@ -32,7 +34,9 @@ declare(
     ),
     port=Field(8080, _PORT, "port to listen at; 0: any that is free", was=8080),
     hosts=Field((), TEXTS, "names that requests may ask for; (): this machine's at 127.0.0.1, elsewhere any", was=()),
-    reranker=Field("", TEXT, "work directory of a reranker, or folder of a cross-encoder; '': none", was=""),
+    reranker=Field(
+        "", TEXT, "a work directory or a cross-encoder's folder; '': the run's own reranker, if any", was=""
+    ),
     k=Field(100, whole(1), "most hits of a list", was=100),
     characters=Field(1000, whole(1), "most characters of a query", was=1000),
     texts=Field(64, whole(1), "most texts of a call to encode or rerank", was=64),
@@ -62,13 +66,19 @@ def check(config: ConfigDict) -> None:
 
 
 def check_reranker(run: Run) -> None:
-    """Checks the reranker, where one is asked for.
+    """Checks the reranker, where one is asked for or trained.
 
     Raises:
       UserError: there is none, or it does not fit the config.
     """
-    if run.config.serve.reranker:
+    if _has_reranker(run):
         rerankers.check(run, run.config.serve.reranker, _RERANKER)
+
+
+def _has_reranker(run: Run) -> bool:
+    """Whether a reranker is named, or the run or its base trains one."""
+    trainer = run.holder("train").config
+    return bool(run.config.serve.reranker) or ("train" in trainer.stages and recipe_of(trainer).reranks)
 
 
 def serve(run: Run) -> None:
@@ -88,8 +98,9 @@ def serve(run: Run) -> None:
     def open_service() -> Service:
         runner.check_read(run, "serve")
         own = OwnSearch(run, run.config.evaluate.depth)
-        reranker = PairReranker(run, fields.reranker, _RERANKER) if fields.reranker else None
-        return service_of(own, reranker, fields.batch)
+        reranker = PairReranker(run, fields.reranker, _RERANKER) if _has_reranker(run) else None
+        answerer = answering.Answerer(run) if answering.has_answerer(run) else None
+        return service_of(own, reranker, answerer, fields.batch)
 
     def version() -> str | None:
         made = [records.read_record(where, name) for name, where in records.fitting(run, "serve")]
@@ -113,8 +124,8 @@ STAGES.register(
     Stage(
         serve,
         check_settings=(check,),
-        check=(check_towers, check_reranker),
-        reads="indexes of the corpus, or of labelled examples",
+        check=(check_towers, check_reranker, answering.check),
+        reads="a reader, a reranker, indexes of the corpus, or of labelled examples",
         writes="answers over HTTP: a page, and JSON for programs",
         uses=(
             "serve",
@@ -123,6 +134,7 @@ STAGES.register(
             *(f"data.{name}" for name in TEXT_FIELDS),
             "evaluate.depth",
             "encode.windows",
+            "answer",
         ),
         needs=("index", "prepare", "sets"),
         also=of_pairs,

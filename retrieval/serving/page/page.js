@@ -6,7 +6,10 @@ const lists = document.getElementById("lists");
 const status = document.getElementById("status");
 const HITS = 10, PAUSE = 150; // hits of a list; milliseconds without a key before a search
 
+const AROUND = 200; // characters of the passage on either side of an answer
+
 let systems = {};
+let answers = false; // whether the run has a reader
 let turn = 0; // counts searches: an answer to an earlier one is dropped
 let timer = 0;
 
@@ -57,6 +60,18 @@ function show(found) {
   }
 }
 
+function showAnswer(found) {
+  const place = document.getElementById("answer");
+  place.hidden = !found;
+  if (!found) return;
+  const { hit, start, end, answer } = found;
+  // The server counts characters, and this language counts halves of some.
+  const text = [...hit.text];
+  const before = text.slice(Math.max(0, start - AROUND), start).join(""), after = text.slice(end, end + AROUND).join("");
+  const around = pieces(element("p", "text"), [[`…${before}`, false], [answer, true], [`${after}…`, false]]);
+  place.replaceChildren(element("p", "title", answer), around, element("p", "place", `${hit.id} · ${hit.title}`));
+}
+
 async function ask(address) {
   const answer = await fetch(address);
   const value = await answer.json();
@@ -74,6 +89,7 @@ async function search() {
   document.title = query ? `${query} – search` : "Search";
   if (!query) {
     lists.replaceChildren();
+    showAnswer(null);
     say("");
     return;
   }
@@ -84,13 +100,20 @@ async function search() {
     const found = await ask(asked(quick));
     if (mine !== turn) return;
     show(found.systems);
+    showAnswer(null); // that of the query before
     const whole = performance.now() - began;
     say(`${found.milliseconds.toFixed(1)} ms to search, ${whole.toFixed(1)} ms with the way here and back`);
-    if (!("reranked" in systems)) return;
-    const reranked = await ask(asked(["reranked"]));
+    if ("reranked" in systems) {
+      const reranked = await ask(asked(["reranked"]));
+      if (mine !== turn) return;
+      show(reranked.systems);
+      say(`${status.textContent}; ${reranked.milliseconds.toFixed(0)} ms to rerank`);
+    }
+    if (!answers) return;
+    const read = await ask(`/api/answer?${new URLSearchParams({ query })}`);
     if (mine !== turn) return;
-    show(reranked.systems);
-    say(`${status.textContent}; ${reranked.milliseconds.toFixed(0)} ms to rerank`);
+    showAnswer(read.answers[0]);
+    say(`${status.textContent}; ${read.milliseconds.toFixed(0)} ms to read`);
   } catch (error) {
     if (mine === turn) say(error.message, true);
   }
@@ -140,6 +163,7 @@ addEventListener("popstate", recall);
 
 ask("/api/health").then((health) => {
   systems = health.systems;
+  answers = health.answer;
   document.getElementById("passages").textContent = `${health.passages.toLocaleString()} passages`;
   recall();
 }).catch((error) => say(error.message, true));

@@ -1,0 +1,71 @@
+"""Answers of a trained reader in passages that were found."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from retrieval.api.document_index import Hit
+from retrieval.data.sets.beir import Candidate
+from retrieval.evaluation import answer_choice
+from retrieval.recipes import readers
+from retrieval.recipes.readers import OwnReader
+from retrieval.search.side_by_side import HYBRID
+from retrieval.stage_outputs import Run
+
+_READER = "config.answer.model"
+
+
+class Answer(NamedTuple):
+    """A span of a passage that a reader takes for the answer.
+
+    `text` is `hit.text[start:end]`. A higher score is better; scores of different questions do not compare.
+    """
+
+    text: str
+    score: float
+    hit: Hit
+    start: int
+    end: int
+
+
+class Answerer:
+    """The reader of a run, with what its config says of answers. Threads may ask together.
+
+    Attributes:
+      paragraphs: hits that are read for a question.
+    """
+
+    def __init__(self, run: Run):
+        """Raises:
+        UserError: the run has no reader, or one of another vocabulary.
+        """
+        fields = run.config.answer
+        self.paragraphs, self._weight, self._sums = fields.paragraphs, fields.weight, fields.sums
+        self._reader = OwnReader(readers.open_reader(run, fields.model, _READER), fields.spans)
+
+    def answers(self, question: str, hits: Sequence[Hit], k: int = 1) -> list[Answer]:
+        """The best `k` answers in the first `paragraphs` hits, fewer where there are fewer spans."""
+        hits = hits[: self.paragraphs]
+        passages = [Candidate(each.id, each.title, each.text) for each in hits]
+        spans = self._reader.spans(question, passages, [each.score for each in hits]) if hits else []
+        ranked = answer_choice.ranked(spans, self._weight, self._sums)
+        return [Answer(span.text, span.score, hits[span.rank], span.start, span.end) for span in ranked[:k]]
+
+
+def has_answerer(run: Run) -> bool:
+    """Whether a run has a reader."""
+    return readers.has_reader(run, run.config.answer.model)
+
+
+def check(run: Run) -> None:
+    """Checks the reader, where there is one.
+
+    Raises:
+      UserError: it is none, or has another vocabulary.
+    """
+    if has_answerer(run):
+        readers.check(run, run.config.answer.model, _READER)
+
+
+def system_that_is_read(systems: Mapping[str, object]) -> str:
+    """Of the lists of several systems that whose hits are read: of both kinds of index merged, else the first."""
+    return HYBRID if HYBRID in systems else next(iter(systems))
