@@ -1,7 +1,9 @@
 """QuadrupletBERT (Liu et al. 2021): a question, its sentence, a simple and a hard negative, in two phases of one run.
 
-    python -m retrieval.main --config=configs/quadruplet.py --workdir=runs/quadruplet --config.base=runs/mlm \\
-        --config.train.init_from=runs/mlm --config.sets.reqa=train-v1.1.json,dev-v1.1.json
+    python -m retrieval.main --config=configs/quadruplet.py --workdir=runs/quadruplet --config.base=runs/bert \\
+        --config.train.init_from=runs/bert --config.sets.reqa=train-v1.1.json,dev-v1.1.json
+
+`runs/bert` is of configs/bert.py, on the text of the questions' set: masked tokens and next-sentence prediction.
 
 The first phase has simple negatives alone, sentences by chance that hold no answer: its loss is the triplet loss. When
 recall@10 on validation has not risen for three validations, the second phase begins with the best parameters and a new

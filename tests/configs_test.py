@@ -71,11 +71,11 @@ def test_the_papers_bow_mlp_has_as_many_parameters_as_its_transformer():
 
 def test_what_dprs_docstrings_start_from_fits():
     """An MLM's encoder of 288 positions, of which 256 are used; DPR's embedding is [CLS] itself."""
-    for name in ("dpr", "dpr_mined"):
+    for name, start in (("dpr", "mlm"), ("dpr_mined", "mlm"), ("quadruplet", "bert")):
         config = load(name)
-        initial_parameters.check_sizes(config, load("mlm"))
+        initial_parameters.check_sizes(config, load(start))
         assert config.model.embed_dim == 0
-        assert "--config.train.init_from=runs/mlm" in importlib.import_module(f"configs.{name}").__doc__
+        assert f"--config.train.init_from=runs/{start}" in importlib.import_module(f"configs.{name}").__doc__
 
 
 def test_ances_warm_up_is_its_authors_and_is_gone_on_from():

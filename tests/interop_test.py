@@ -12,7 +12,10 @@ from flax import nnx
 from support.bert_folders import ROBERTA_IDS, load
 
 from retrieval.data.tokenizers import vocabularies
+from retrieval.models.hugging_face import BertFolder
+from retrieval.models.next_sentence import NextSentenceModel
 from retrieval.models.text import Text, mean
+from retrieval.models.transformer import TransformerConfig
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0, then .[interop]")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install .[interop]")
@@ -118,3 +121,27 @@ def test_a_saved_tokenizer_is_our_vocabulary(tmp_path, shared_data, saved):
     assert vocabularies.load(tmp_path).tokens == vocabularies.load(path).tokens
     if (tmp_path / "tokenizer.json").exists():
         assert vocabularies.load(tmp_path / "tokenizer.json").tokens == vocabularies.load(path).tokens
+
+
+def test_both_heads_of_pre_training_are_those_of_transformers(tmp_path):
+    torch.manual_seed(0)
+    model = transformers.BertForPreTraining(transformers.BertConfig(**SIZES, max_position_embeddings=80)).eval()
+    for parameter in model.parameters():
+        parameter.data += torch.randn_like(parameter) * 0.2
+    model.save_pretrained(tmp_path)
+    ids, types = torch.randint(2, 50, (4, 20)), torch.randint(0, 2, (4, 20))
+    with torch.no_grad():
+        wanted = model(input_ids=ids, token_type_ids=types)
+    bert = BertFolder.open(tmp_path)
+    ours = NextSentenceModel(TransformerConfig(**bert.sizes, dropout=0.0), rngs=nnx.Rngs(0))
+    state = nnx.state(ours, nnx.Param)
+    params = nnx.to_pure_dict(state)
+    token_head = {name: params[name] for name in ("dense", "norm", "bias")}
+    pair_head = {name: params[name] for name in ("pooler", "next_sentence")}
+    loaded = {**(bert.mlm_head(token_head) or {}), **(bert.next_sentence_head(pair_head) or {})}
+    nnx.replace_by_pure_dict(state, {"encoder": bert.encoder(params["encoder"]), **loaded})
+    nnx.update(ours, state)
+    text = Text.from_ids(jnp.asarray(ids.numpy(), jnp.int32), jnp.asarray(types.numpy(), jnp.int32))
+    tokens, classes = ours(text, jnp.tile(jnp.arange(20), (4, 1)), None)
+    np.testing.assert_allclose(tokens, wanted.prediction_logits.numpy(), rtol=0, atol=2e-5)
+    np.testing.assert_allclose(classes, wanted.seq_relationship_logits.numpy(), rtol=0, atol=1e-5)

@@ -3,7 +3,8 @@
     python -m retrieval.study --config=configs/studies/quadruplet.py:local --workdir=runs/quadruplet \\
         --config.corpus=PARAGRAPHS.jsonl --config.questions=dev-v1.1.json
 
-`corpus` has the documents that the masked language model is trained on: the paper takes the text of the questions' set.
+`corpus` has the documents that BERT is pre-trained on, with masked tokens and next-sentence prediction. The paper takes
+the text of the questions' set.
 Sizes: 'paper' (BERT-base, one accelerator or more) and 'local' (2 CPU cores). ',nq' after it takes Natural Questions.
 
 The paper compares its loss with hard negatives to the triplet loss without them. The controls here are the triplet loss
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from retrieval.configs import mlm
+from retrieval.configs import bert
 from retrieval.configs import quadruplet as phases
 from retrieval.configs.studies import argument, liu_2021, parts
 
@@ -99,7 +100,7 @@ def get_config(size: str = "local") -> ConfigDict:
     """The table of runs, and what is reported of them, for a size and a dataset such as 'local' or 'paper,nq'."""
     size, dataset = argument.read(size, SIZES, SETS)
     config = ConfigDict()
-    config.corpus = ""  # documents for the masked language model, as in configs/mlm.py
+    config.corpus = ""  # documents to pre-train on, as in configs/bert.py
     config.vocab = ""  # empty trains one on the corpus
     config.questions = ""  # files of SQuAD, or of Natural Questions, separated by commas
     config.parallel = 1  # runs at a time
@@ -111,7 +112,7 @@ def get_config(size: str = "local") -> ConfigDict:
 def _table(study: ConfigDict, size: Size, dataset: str) -> dict[str, ConfigDict]:
     runs = {"corpus": _prepare(study, size)}
     for seed in SEEDS:
-        runs[f"mlm-s{seed}"] = _pretrain(size, seed)
+        runs[f"bert-s{seed}"] = _pretrain(size, seed)
         for share in SHARES:
             runs[_divided(share, seed)] = _questions(study, size, dataset, share, seed, alone=True)
             runs[f"{_divided(share, seed)}-passages"] = _questions(study, size, dataset, share, seed, alone=False)
@@ -142,7 +143,7 @@ def _divided(share: str, seed: int) -> str:
 
 
 def _prepare(study: ConfigDict, size: Size) -> ConfigDict:
-    config = mlm.get_config(size.base)
+    config = bert.get_config(size.base)
     config.stages = ("prepare",)
     config.corpus, config.vocab = study.get_ref("corpus"), study.get_ref("vocab")
     config.prepare.held_out = 0.0
@@ -152,7 +153,7 @@ def _prepare(study: ConfigDict, size: Size) -> ConfigDict:
 
 
 def _pretrain(size: Size, seed: int) -> ConfigDict:
-    config = mlm.get_config(size.base)
+    config = bert.get_config(size.base)
     config.stages, config.base, config.seed = ("train",), "corpus", seed
     config.model.update(embed_dim=0, pooling="mean", tied=True, normalize=True)
     config.train.steps = size.pre_training
@@ -178,7 +179,7 @@ def _train(
 ) -> ConfigDict:
     config = _asked(phases.get_config(size.base), study, dataset, share, seed)
     config.stages, config.base, config.seed = ("train", "encode", "evaluate", "report"), _divided(share, seed), seed
-    config.train.update(init_from=f"mlm-s{seed}", steps=size.steps[share], margin=MARGINS[dataset])
+    config.train.update(init_from=f"bert-s{seed}", steps=size.steps[share], margin=MARGINS[dataset])
     config.mine.refresh_every = config.train.steps
     config.loop.validate_every = max(25, config.train.steps // 40)
     change(config)

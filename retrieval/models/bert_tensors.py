@@ -12,7 +12,7 @@ from flax import traverse_util
 
 from retrieval.errors import UserError
 
-# Modules of an encoder ({} is the number of a layer), of a masked language model's head and of a cross-encoder.
+# Modules of an encoder ({} is the number of a layer), of BERT's heads and of a cross-encoder.
 _MODULES = {
     "token_embedding": "embeddings.word_embeddings",
     "position_embedding": "embeddings.position_embeddings",
@@ -30,6 +30,7 @@ _MODULES = {
     "norm": "cls.predictions.transform.LayerNorm",
     "": "cls.predictions",
     "pooler": "pooler.dense",
+    "next_sentence": "cls.seq_relationship",
     "classifier": "classifier",
 }
 _LEAVES = {"embedding": "weight", "kernel": "weight", "scale": "weight", "bias": "bias"}

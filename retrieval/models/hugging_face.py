@@ -43,6 +43,7 @@ _OLD_NAMES = {  # Google's, once "/" is ".", and those of the first ports
     r"\.beta$": ".bias",
     r"(^embeddings\.\w+_embeddings)$": r"\1.weight",
     r"^cls\.predictions\.output_bias$": "cls.predictions.bias",
+    r"^cls\.seq_relationship\.output_(weight|bias)s?$": r"cls.seq_relationship.\1",
 }
 _ROBERTA_NAMES = {
     r"^lm_head\.dense\.": "cls.predictions.transform.dense.",
@@ -101,9 +102,9 @@ _EXPRESSED = {
 }
 _ROBERTA_PAD_ID = 1
 
-_HEAD, _POOLER, _CLASSIFIER = "cls.predictions.", "pooler.", "classifier."
-# What has no place in any model of ours: the head of BERT's second task, and buffers.
-_UNUSED = re.compile(r"^cls\.seq_relationship\.|^embeddings\.(position_ids|token_type_ids)$")
+_HEAD, _NEXT, _POOLER, _CLASSIFIER = "cls.predictions.", "cls.seq_relationship.", "pooler.", "classifier."
+# What has no place in any model of ours: buffers.
+_UNUSED = re.compile(r"^embeddings\.(position_ids|token_type_ids)$")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -160,7 +161,7 @@ class BertFolder:
         Raises:
           UserError: the weights cannot be read, or do not fit.
         """
-        others = (_HEAD, _POOLER, _CLASSIFIER)
+        others = (_HEAD, _NEXT, _POOLER, _CLASSIFIER)
         tensors = {name: tensor for name, tensor in self._tensors.items() if not name.startswith(others)}
         return bert_tensors.to_parameters(_permuted(tensors, token_ids), like, str(self.path))
 
@@ -179,6 +180,17 @@ class BertFolder:
         wanted = tuple(f"{module}." for module in like)
         tensors = {name: tensor for name, tensor in self._tensors.items() if name.startswith(wanted)}
         if not any(name.startswith(_POOLER) for name in tensors):
+            return None
+        return bert_tensors.to_parameters(tensors, like, str(self.path))
+
+    def next_sentence_head(self, like: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The parameters of the pooler and of the head of next-sentence prediction, or None where there is none.
+
+        Raises:
+          UserError: the weights do not fit.
+        """
+        tensors = {name: tensor for name, tensor in self._tensors.items() if name.startswith((_NEXT, _POOLER))}
+        if not any(name.startswith(_NEXT) for name in tensors):
             return None
         return bert_tensors.to_parameters(tensors, like, str(self.path))
 

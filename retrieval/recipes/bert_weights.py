@@ -119,7 +119,11 @@ def _load_mlm(folder: BertFolder, params: Mapping[str, Any]) -> dict[str, Any]:
     loaded = folder.mlm_head(head, token_ids)
     if loaded is None:
         _log.warning("%s has no head of a masked language model: that starts at random", folder.path)
-    return {**params, "encoder": folder.encoder(params["encoder"], token_ids), **(loaded or {})}
+    more = {name: params[name] for name in ("pooler", "next_sentence") if name in params}
+    second = folder.next_sentence_head(more) if more else {}
+    if second is None:
+        _log.warning("%s has no head of next-sentence prediction: that starts at random", folder.path)
+    return {**params, "encoder": folder.encoder(params["encoder"], token_ids), **(loaded or {}), **(second or {})}
 
 
 def _load_encoder(folder: BertFolder, params: Mapping[str, Any]) -> dict[str, Any]:

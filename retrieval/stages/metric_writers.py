@@ -27,6 +27,8 @@ _SHOWN = {
     "recall@1": ".3f",
     "accuracy": ".3f",
     "mlm": ".3f",
+    "next_sentence": ".3f",
+    "next_sentence_accuracy": ".3f",
     "reconstruction": ".3f",
     "kl": ".3f",
     "examples_per_second": ".1f",
@@ -36,6 +38,7 @@ _SHOWN = {
     "input_wait": ".1%",
     "validation/RR": ".4f",
     "validation/LogLikelihood": ".4f",
+    "validation/NextSentenceAccuracy": ".3f",
 }
 
 declare("loop", wandb=Field("", TEXT, "project of Weights & Biases that gets the metrics too"))

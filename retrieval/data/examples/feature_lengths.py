@@ -23,6 +23,11 @@ def mlm_lengths(text: int) -> dict[str, int]:
     return {"text": text, "positions": masked, "labels": masked}
 
 
+def next_sentence_lengths(text: int) -> dict[str, int]:
+    """As `mlm_lengths`, with a place for whether the second text is a random one."""
+    return {**mlm_lengths(text), "is_random": 1}
+
+
 def generation_lengths(source: int, target: int) -> dict[str, int]:
     """The lengths that tasks of generation and their converter take."""
     return {"source": source, "target": target}

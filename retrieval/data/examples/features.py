@@ -159,6 +159,32 @@ class MlmConverter(seqio.FeatureConverter):
         return ds.map(convert)
 
 
+class NextSentenceConverter(MlmConverter):
+    """Masked pairs of texts to padded rows, with [SEP] = 3.
+
+    text [2 4 3 7 3], positions [3], labels [8], is_random [1], lengths 7 and 2, become what `MlmConverter` makes, and
+
+        text_types [0 0 0 1 1 0 0]   is_random [1]
+    """
+
+    TASK_FEATURES = {**MlmConverter.TASK_FEATURES, "is_random": _Spec(tf.int32)}
+    MODEL_FEATURES = {**MlmConverter.MODEL_FEATURES, "is_random": _Spec(tf.int32), "text_types": _Spec(tf.int32)}
+
+    def __init__(self, sep_id: int):
+        """The argument is the id of [SEP]."""
+        super().__init__()
+        self._sep_id = sep_id
+
+    def get_model_feature_lengths(self, task_feature_lengths: Mapping[str, int]) -> Mapping[str, int]:
+        """As `MlmConverter`; there is a type for every token."""
+        lengths = super().get_model_feature_lengths(task_feature_lengths)
+        return {**lengths, "text_types": task_feature_lengths["text"]}
+
+    def _convert_features(self, ds: tf.data.Dataset, task_feature_lengths: Mapping[str, int]) -> tf.data.Dataset:
+        rows = super()._convert_features(ds, task_feature_lengths)
+        return rows.map(lambda row: {**row, "text_types": _types(row["text"], self._sep_id)})
+
+
 class TermsConverter(seqio.FeatureConverter):
     """Passages whose words are weighed, to padded rows.
 

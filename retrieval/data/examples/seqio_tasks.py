@@ -87,7 +87,12 @@ def register(
         seqio.TaskRegistry.add(
             name + suffix,
             source=_source(task, stored, first_records[name], optional),
-            preprocessors=[_int32, functools.partial(_filter, is_drawn=is_drawn), _example(task.maker(given))],
+            preprocessors=[
+                _int32,
+                functools.partial(_filter, is_drawn=is_drawn),
+                functools.partial(_stream, task=task),
+                _example(task.maker(given)),
+            ],
             output_features=_output_features(task, seqio.PassThroughVocabulary(len(vocabulary)), optional),
             shuffle_buffer_size=shuffle_buffer,
         )
@@ -246,6 +251,10 @@ def _narrow(record: Record) -> Record:
 
 def _filter(dataset: tf.data.Dataset, is_drawn: Callable[[Record], tf.Tensor]) -> tf.data.Dataset:
     return dataset.filter(is_drawn)
+
+
+def _stream(dataset: tf.data.Dataset, task: TaskKind) -> tf.data.Dataset:
+    return task.stream(dataset)
 
 
 def _is_drawn(record: Record, task: TaskKind, negatives: int, held_out: float, validation: bool) -> tf.Tensor:

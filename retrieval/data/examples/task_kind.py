@@ -85,7 +85,12 @@ KINDS.register(
         },
     ),
 )
-KINDS.register("masked", ExampleKind("masked texts", {name: Feature() for name in ("text", "positions", "labels")}))
+_MASKED = {name: Feature() for name in ("text", "positions", "labels")}
+KINDS.register("masked", ExampleKind("masked texts", _MASKED))
+KINDS.register(
+    "masked_pairs",
+    ExampleKind("masked pairs of texts, which follow each other or not", {**_MASKED, "is_random": Feature()}),
+)
 
 
 class Shards(NamedTuple):
@@ -172,6 +177,10 @@ class TaskKind:
     def is_drawn(self, record: Record, negatives: int) -> tf.Tensor:
         """Whether an example can be made of a record."""
         return self.draws(record) > 0
+
+    def stream(self, records: tf.data.Dataset) -> tf.data.Dataset:
+        """The records of a lane, before examples are made of them: a task may put others beside each."""
+        return records
 
     def maker(self, given: Given) -> Maker:
         """The function that makes examples. Its randomness comes from the seed alone.

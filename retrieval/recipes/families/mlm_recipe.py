@@ -13,7 +13,6 @@ from retrieval.data.examples import feature_lengths
 from retrieval.data.examples.packing import Rows
 from retrieval.errors import UserError
 from retrieval.libraries import seqio
-from retrieval.models.autoencoder import Autoencoder
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.transformer import TransformerConfig
 from retrieval.recipes.batch_fields import for_every_text, text_count, text_of, token_count
@@ -47,9 +46,8 @@ class MlmRecipe(Recipe):
             )
 
     def start_from(self, model: nnx.Module, trained: nnx.Module) -> None:
-        """All of another masked language model; of two, one of which has a decoder, what both have."""
-        has_decoder = isinstance(model, Autoencoder), isinstance(trained, Autoencoder)
-        shared = isinstance(trained, MaskedLanguageModel) and has_decoder[0] != has_decoder[1]
+        """All of a model of its kind; of another one with BERT's head, what both have."""
+        shared = isinstance(trained, MaskedLanguageModel) and type(trained) is not type(model)
         copy_parameters(trained, model, shared)
 
     def lengths(self, positives: int = 0) -> dict[str, int]:

@@ -25,7 +25,7 @@ class MaskedTexts(CorpusTask):
 
     def maker(self, given: Given) -> Maker:
         """As `TaskKind.maker`."""
-        continues = _continues(given.vocabulary) if given.options["whole_word"] else None
+        continues = continuing(given.vocabulary) if given.options["whole_word"] else None
         return lambda record, seed, lengths: mask(record, seed, lengths, given.specials, continues)
 
 
@@ -43,12 +43,23 @@ def mask(
       continues: for each id of the vocabulary, whether it goes on with the word of the token before it: a word is then
         masked whole or not at all (BERT's later models). None masks tokens.
     """
-    seeds = tf.random.split(seed, 3)
     ids = single(record["ids"], lengths["text"], specials)
-    count = tf.maximum(1, share(tf.size(ids) - 2, MASKED))
     # [CLS] and [SEP], the two ends, are never chosen.
-    units = tf.range(tf.size(ids) - 2) if continues is None else words(ids[1:-1], continues)
-    positions = choose(units, count, seeds[0]) + 1
+    return mask_row(ids, tf.range(1, tf.size(ids) - 1), seed, specials, continues)
+
+
+def mask_row(
+    ids: tf.Tensor, places: tf.Tensor, seed: tf.Tensor, specials: Specials, continues: Sequence[bool] | None = None
+) -> Record:
+    """The same of a row that is there already.
+
+    Args:
+      places: where in the row a token may be chosen, in order.
+    """
+    seeds = tf.random.split(seed, 3)
+    count = tf.maximum(1, share(tf.size(places), MASKED))
+    units = tf.range(tf.size(places)) if continues is None else words(tf.gather(ids, places), continues)
+    positions = tf.gather(places, choose(units, count, seeds[0]))
     labels = tf.gather(ids, positions)
     count = tf.size(positions)
     roll = tf.random.stateless_uniform([count], seeds[1])
@@ -59,7 +70,7 @@ def mask(
     return {"text": text, "positions": positions, "labels": labels}
 
 
-def _continues(vocabulary: Vocabulary) -> list[bool]:
+def continuing(vocabulary: Vocabulary) -> list[bool]:
     """Which tokens go on with the word of the token before them."""
     continues = [token.startswith("##") for token in vocabulary.tokens]
     if not any(continues):

@@ -1,0 +1,186 @@
+"""BERT's second task: pairs of texts, the head that says whether they belong together, and a run of the recipe."""
+
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import REPOSITORY
+from flax import nnx
+from safetensors.numpy import load_file
+from support.tiny import execute, make_run
+
+from retrieval.data.examples.features import NextSentenceConverter
+from retrieval.data.examples.task_kind import TASKS, Stored
+from retrieval.data.examples.tasks.next_sentence_task import make_pair
+from retrieval.data.examples.token_rows import Specials
+from retrieval.errors import UserError
+from retrieval.models import bert_tensors
+from retrieval.models.hugging_face import BertFolder
+from retrieval.models.next_sentence import NextSentenceModel
+from retrieval.models.text import Text
+from retrieval.models.transformer import TransformerConfig
+from retrieval.recipes import initial_parameters
+from retrieval.recipes.placement import bind, parameters_of
+from retrieval.recipes.recipe import build_model, encoder_of, recipe_of
+
+CLS, SEP, MASK = 1, 2, 3
+SPECIALS = Specials(CLS, SEP, MASK, 1000)
+
+
+def passages(titles):
+    """Records in order: sentences of two tokens each, whose ids say which passage and which sentence they are of."""
+    for number, (title, sentences) in enumerate(titles):
+        ids = [100 * (number + 1) + i for i in range(2 * sentences)]
+        yield {
+            "ids": tf.constant(ids),
+            "lengths": tf.fill([sentences], 2),
+            "title": tf.constant([title] if title else [], tf.int32),
+        }
+
+
+def streamed(titles):
+    """These records as the task's stream has them, each with those before it."""
+    specs = {name: tf.TensorSpec([None], tf.int32) for name in ("ids", "lengths", "title")}
+    dataset = tf.data.Dataset.from_generator(lambda: passages(titles), output_signature=specs)
+    return list(TASKS["next_sentence"].stream(dataset))
+
+
+def unmasked(example):
+    row = example["text"].numpy().copy()
+    row[example["positions"].numpy()] = example["labels"].numpy()
+    return row.tolist()
+
+
+def pairs(record, length, count):
+    """(first, second, is_random) of so many draws."""
+    make = tf.function(lambda seed: make_pair(record, seed, {"text": length}, SPECIALS))
+    for i in range(count):
+        example = make(tf.constant([5, i]))
+        row = unmasked(example)
+        assert row[0] == CLS and row[-1] == SEP and row.count(SEP) == 2 and len(row) <= length
+        assert not {0, row.index(SEP), len(row) - 1} & set(example["positions"].numpy().tolist())
+        yield row[1 : row.index(SEP)], row[row.index(SEP) + 1 : -1], example["is_random"].numpy().tolist() == [1]
+
+
+def test_the_second_text_follows_the_first_or_is_of_another_article():
+    """Of four passages, the last but one has the title of the last: no random text is of it."""
+    *_, record = streamed([(7, 3), (8, 2), (9, 2), (9, 3)])
+    drawn = list(pairs(record, 40, 400))
+    own = [400, 401, 402, 403, 404, 405]
+    assert {len(first) for first, _, _ in drawn} == {2, 4}
+    assert all(first + second == own for first, second, is_random in drawn if not is_random)
+    others = {tuple(second) for first, second, is_random in drawn if is_random and first == own[: len(first)]}
+    assert others == {
+        (100, 101, 102, 103, 104, 105),
+        (102, 103, 104, 105),
+        (104, 105),
+        (200, 201, 202, 203),
+        (202, 203),
+    }
+    assert sum(is_random for *_, is_random in drawn) == pytest.approx(200, abs=40)
+
+
+def test_without_another_article_before_it_the_next_text_follows():
+    first, second = streamed([(9, 3), (9, 2)])
+    assert not any(is_random for record in (first, second) for *_, is_random in pairs(record, 40, 30))
+
+
+def test_long_pairs_lose_their_two_ends():
+    *_, record = streamed([(9, 30)])
+    for first, second, _ in pairs(record, 15, 30):
+        assert len(first) + len(second) == 12 and min(len(first), len(second)) >= 2
+        assert first + second == list(range(first[0], first[0] + 12))  # what lies at the cut stays
+
+
+def test_rows_have_the_types_of_two_texts():
+    example = {"text": [CLS, 4, SEP, 7, SEP], "positions": [3], "labels": [8], "is_random": [1]}
+    dataset = tf.data.Dataset.from_tensors({name: tf.constant(values) for name, values in example.items()})
+    (row,) = NextSentenceConverter(SEP)(dataset, {"text": 7, "positions": 2, "labels": 2, "is_random": 1})
+    assert row["text_types"].numpy().tolist() == [0, 0, 0, 1, 1, 0, 0]
+    assert row["is_random"].numpy().tolist() == [1] and row["weights"].numpy().tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"), [((0, 5, 2), "no passage of two sentences"), ((3, 5, 1), "the corpus has one article")]
+)
+def test_a_corpus_without_pairs_is_refused(counts, message):
+    pairs, passages, articles = counts
+    statistics = {"tasks": {"ict": {"pairs": pairs}}, "counts": {"passages": passages, "articles": articles}}
+    with pytest.raises(UserError, match=message):
+        TASKS["next_sentence"].epoch(Stored(REPOSITORY, statistics), 0)
+
+
+def test_both_losses_are_those_of_the_formula():
+    sizes = TransformerConfig(vocab_size=30, num_layers=1, hidden_size=8, num_heads=2, mlp_size=12, max_length=10)
+    model = NextSentenceModel(sizes, rngs=nnx.Rngs(0))
+    random = np.random.default_rng(1)
+    state = nnx.state(model, nnx.Param)
+    nnx.update(model, jax.tree.map(lambda x: x + jnp.asarray(random.normal(0, 0.5, x.shape), jnp.float32), state))
+    ids = random.integers(5, 30, (4, 10)).astype(np.int32)
+    types = (np.arange(10) > 4).astype(np.int32) + 0 * ids
+    batch = {"text": ids, "text_types": types, "is_random": np.array([[0], [1], [1], [0]])}
+    batch |= {"positions": random.integers(0, 10, (4, 2)), "labels": random.integers(5, 30, (4, 2))}
+    batch |= {"weights": np.ones((4, 2), np.float32)}
+    config = make_run("bert", REPOSITORY, REPOSITORY).config
+    objective = recipe_of(config).objective(bind(model))
+    loss, metrics = objective(parameters_of(model), jax.tree.map(jnp.asarray, batch), jax.random.key(0))
+    p = jax.tree.map(lambda x: np.asarray(x, np.float64), parameters_of(model))
+    text = Text.from_ids(jnp.asarray(ids), jnp.asarray(types))
+    cls = np.asarray(model.encoder(text, dropout_key=jax.random.key(0)), np.float64)[:, 0]
+    pooled = np.tanh(cls @ p["pooler"]["kernel"] + p["pooler"]["bias"])
+    logits = pooled @ p["next_sentence"]["kernel"] + p["next_sentence"]["bias"]
+    share = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    surprise = -np.log(share[np.arange(4), batch["is_random"][:, 0]])
+    np.testing.assert_allclose(metrics["next_sentence"], surprise, rtol=1e-4)
+    np.testing.assert_allclose(loss, metrics["mlm"] + surprise, rtol=1e-4)
+    right = logits.argmax(axis=1) == batch["is_random"][:, 0]
+    np.testing.assert_array_equal(metrics["next_sentence_accuracy"], right.astype(float))
+
+
+def test_a_run_learns_both_tasks_goes_on_exactly_and_starts_towers(inputs, prepared, tmp_path):
+    folder = shutil.copytree(prepared, tmp_path / "bert")
+    changes = {"data.held_out": 0.2, "loop.validate_every": 2, "data.lanes": 8}
+    changes |= {"data.pack.document": 0.9, "data.pack.document_row": 64}
+    run = make_run("bert", inputs, folder, **changes)
+    execute(run, "train")
+    lines = [json.loads(line) for line in (folder / "metrics" / "train.jsonl").read_text().splitlines()]
+    losses = [line for line in lines if "loss" in line]
+    assert all(line["loss"] == pytest.approx(line["mlm"] + line["next_sentence"], rel=1e-4) for line in losses)
+    validated = [line for line in lines if "validation/LogLikelihood" in line]
+    assert [line["step"] for line in validated] == [2, 4] == [line["step"] for line in losses]
+    assert all(0 <= line["validation/NextSentenceAccuracy"] <= 1 for line in validated)
+
+    def parameters():
+        size = len(run.load_vocabulary())
+        return parameters_of(initial_parameters.load_parameters(folder, size, run.config.mesh)[1])
+
+    whole = parameters()
+    shutil.rmtree(folder / "checkpoints" / "4")
+    (folder / "stages" / "train.json").unlink()
+    execute(run, "train")
+    jax.tree.map(np.testing.assert_array_equal, parameters(), whole)
+    for name in ("ict", "mlm"):
+        towers = make_run(name, inputs, tmp_path / name, **{"train.init_from": str(folder)})
+        initial_parameters.check_start(towers)
+        model = build_model(towers.config, len(run.load_vocabulary()))
+        initial_parameters.init_from(model, towers.config, len(run.load_vocabulary()))
+        jax.tree.map(np.testing.assert_array_equal, parameters_of(encoder_of(model)), whole["encoder"])
+
+
+def test_a_folder_of_bert_gives_both_heads(tmp_path):
+    """The golden folder has the pooler and `cls.seq_relationship`, as `BertForPreTraining` saves them."""
+    folder = REPOSITORY / "tests" / "golden" / "bert"
+    tensors = {name.removeprefix("bert."): value for name, value in load_file(folder / "model.safetensors").items()}
+    names = {"pooler.dense.weight", "pooler.dense.bias", "cls.seq_relationship.weight", "cls.seq_relationship.bias"}
+    bert = BertFolder.open(folder)
+    sizes = TransformerConfig(**bert.sizes)
+    like = parameters_of(NextSentenceModel(sizes, rngs=nnx.Rngs(0)))
+    head = bert.next_sentence_head({name: like[name] for name in ("pooler", "next_sentence")})
+    found = bert_tensors.to_tensors(head)
+    assert found.keys() == names
+    for name in names:
+        np.testing.assert_array_equal(found[name], tensors[name])
