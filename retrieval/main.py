@@ -24,6 +24,8 @@ from retrieval.errors import UserError
 from retrieval.runtime import hosts, mirror
 from retrieval.runtime.store import is_url
 
+_OTHERS = ("compare", "score")  # further commands, each with a module
+
 _STAGE = flags.DEFINE_list(
     "stage", None, "Stages to run instead of those that the config lists, such as evaluate,report."
 )
@@ -120,12 +122,12 @@ def manual() -> str:
 def program() -> None:
     """The command `retrieval`: as `python -m retrieval.main`, which finds plugins in the current folder.
 
-    `retrieval compare` is `python -m retrieval.compare`.
+    `retrieval compare` is `python -m retrieval.compare`, and `retrieval score` likewise.
     """
     sys.path.insert(0, "")
-    if sys.argv[1:2] == ["compare"]:
+    if (name := "".join(sys.argv[1:2])) in _OTHERS:
         del sys.argv[1]
-        importlib.import_module("retrieval.compare").program()
+        importlib.import_module(f"retrieval.{name}").program()
         return
     command_line.run(main, manual)
 
