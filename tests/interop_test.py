@@ -142,6 +142,7 @@ def test_both_heads_of_pre_training_are_those_of_transformers(tmp_path):
     nnx.replace_by_pure_dict(state, {"encoder": bert.encoder(params["encoder"]), **loaded})
     nnx.update(ours, state)
     text = Text.from_ids(jnp.asarray(ids.numpy(), jnp.int32), jnp.asarray(types.numpy(), jnp.int32))
-    tokens, classes = ours(text, jnp.tile(jnp.arange(20), (4, 1)), None)
+    places = jnp.tile(jnp.arange(20), (4, 1))
+    tokens, classes = nnx.jit(lambda model, text: model(text, places, None))(ours, text)
     np.testing.assert_allclose(tokens, wanted.prediction_logits.numpy(), rtol=0, atol=2e-5)
     np.testing.assert_allclose(classes, wanted.seq_relationship_logits.numpy(), rtol=0, atol=1e-5)
