@@ -50,6 +50,11 @@ def _emb(config: ConfigDict) -> None:
     config.train.init_from = ""
 
 
+def _trigrams(config: ConfigDict) -> None:
+    _emb(config)
+    config.data.update(query_length=128, document_length=288)  # letters, where 64 word pieces have some 270
+
+
 def _triplet(config: ConfigDict) -> None:
     config.data.negatives = 1
     config.mine.update(patience=0, refresh_every=0, refresh_makes="negatives")
@@ -79,16 +84,18 @@ def _softmax_with_hard(config: ConfigDict) -> None:
 
 
 class Row(NamedTuple):
-    """A row of Table 1: its label, and how it differs from QuadrupletBERT."""
+    """A row of Table 1: its label, how it differs from QuadrupletBERT, and how the name of its questions' run ends."""
 
     label: str
-    change: Callable[[ConfigDict], None]
+    change: Callable[[ConfigDict], None] = lambda config: None
+    questions: str = ""
 
 
 ROWS = {
-    "emb": Row("Three-T Emb: words, triplet loss", _emb),
+    "emb": Row("Three-T Emb: word pieces, triplet loss", _emb),
+    "emb-trigrams": Row("Three-T Emb: letter trigrams, triplet loss", _trigrams, "-trigrams"),
     "triplet": Row("Three-T BERT: triplet loss", _triplet),
-    "quadruplet": Row("QuadrupletBERT", lambda config: None),
+    "quadruplet": Row("QuadrupletBERT"),
     "triplet-hard": Row("triplet loss, hard negatives in the second phase (control)", _triplet_of_hard),
     "triplets": Row("triplet losses with simple and hard negatives (control)", _triplets),
     "softmax": Row("in-batch softmax (control)", _softmax),
@@ -110,16 +117,17 @@ def get_config(size: str = "local") -> ConfigDict:
 
 
 def _table(study: ConfigDict, size: Size, dataset: str) -> dict[str, ConfigDict]:
-    runs = {"corpus": _prepare(study, size)}
+    runs = {"corpus": _prepare(study, size), "corpus-trigrams": _prepare_trigrams(study, size)}
     for seed in SEEDS:
         runs[f"bert-s{seed}"] = _pretrain(size, seed)
         for share in SHARES:
             runs[_divided(share, seed)] = _questions(study, size, dataset, share, seed, alone=True)
             runs[f"{_divided(share, seed)}-passages"] = _questions(study, size, dataset, share, seed, alone=False)
+            runs[f"{_divided(share, seed)}-trigrams"] = _trigram_pairs(study, size, dataset, share, seed)
             for name, row in ROWS.items():
-                runs[_run(name, share, seed)] = _train(study, size, dataset, share, seed, row.change)
+                runs[_run(name, share, seed)] = _train(study, size, dataset, share, seed, row)
             for margin in other_margins(dataset):
-                run = _train(study, size, dataset, share, seed, lambda config: None)
+                run = _train(study, size, dataset, share, seed, ROWS["quadruplet"])
                 run.train.margin = margin
                 runs[_of_margin(margin, share, seed)] = run
     return runs
@@ -152,6 +160,12 @@ def _prepare(study: ConfigDict, size: Size) -> ConfigDict:
     return config
 
 
+def _prepare_trigrams(study: ConfigDict, size: Size) -> ConfigDict:
+    config = _prepare(study, size)
+    config.vocab, config.prepare.vocab_kind = "", "trigrams"
+    return config
+
+
 def _pretrain(size: Size, seed: int) -> ConfigDict:
     config = bert.get_config(size.base)
     config.stages, config.base, config.seed = ("train",), "corpus", seed
@@ -168,21 +182,28 @@ def _questions(study: ConfigDict, size: Size, dataset: str, share: str, seed: in
     return config
 
 
+def _trigram_pairs(study: ConfigDict, size: Size, dataset: str, share: str, seed: int) -> ConfigDict:
+    """The same questions and simple negatives as letter trigrams."""
+    config = _questions(study, size, dataset, share, seed, alone=True)
+    _trigrams(config)
+    config.base, config.index.words, config.stages = "corpus-trigrams", ("random",), ("sets", "index", "mine", "pairs")
+    return config
+
+
 def _asked(config: ConfigDict, study: ConfigDict, dataset: str, share: str, seed: int) -> ConfigDict:
     config.sets[SETS[dataset]] = study.get_ref("questions")
     config.split.update(set=SETS[dataset], ratio=SHARES[share], seed=seed)
     return config
 
 
-def _train(
-    study: ConfigDict, size: Size, dataset: str, share: str, seed: int, change: Callable[[ConfigDict], None]
-) -> ConfigDict:
+def _train(study: ConfigDict, size: Size, dataset: str, share: str, seed: int, row: Row) -> ConfigDict:
     config = _asked(phases.get_config(size.base), study, dataset, share, seed)
-    config.stages, config.base, config.seed = ("train", "encode", "evaluate", "report"), _divided(share, seed), seed
+    config.stages, config.seed = ("train", "encode", "evaluate", "report"), seed
+    config.base = _divided(share, seed) + row.questions
     config.train.update(init_from=f"bert-s{seed}", steps=size.steps[share], margin=MARGINS[dataset])
     config.mine.refresh_every = config.train.steps
     config.loop.validate_every = max(25, config.train.steps // 40)
-    change(config)
+    row.change(config)
     return config
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from retrieval import extras
-from retrieval.config.fields import SHARE_BELOW, SWITCH, TEXTS, Field, Kind, declare, values_of, whole
+from retrieval.config.fields import SHARE_BELOW, SWITCH, TEXTS, Field, Kind, declare, one_of, values_of, whole
 from retrieval.data.corpora import corpus_kind, source_paths, sources
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.shards import prepared_corpus
@@ -35,6 +35,12 @@ declare(
     shards=Field(1024, whole(1), "files of each kind that the corpus is written to"),
     vocab_size=Field(30522, whole(100), "tokens of a vocabulary that is trained on the corpus"),
     lower_case=Field(True, SWITCH, "whether such a vocabulary is uncased: lower case, no accents", was=True),
+    vocab_kind=Field(
+        "wordpiece",
+        one_of("kind of vocabulary", vocabularies.TRAINED),
+        "what such a vocabulary has: wordpiece, or trigrams (letters, for model.encoder=bow_mlp)",
+        was="wordpiece",
+    ),
     longest_passage=Field(256, whole(1), "tokens of a passage at most; with its title it fits data.document_length"),
     shortest_paragraph=Field(96, whole(0), "a paragraph of fewer tokens is joined with the next"),
     least_passage=Field(16, whole(1), "tokens of a passage at least"),
@@ -50,6 +56,7 @@ def prepare_corpus(run: Run) -> dict[str, Any]:
         vocabulary=vocabularies.named(config.vocab),
         vocab_size=config.prepare.vocab_size,
         lower_case=config.prepare.lower_case,
+        vocab_kind=config.prepare.vocab_kind,
         num_shards=config.prepare.shards,
         limits=Limits(limits.longest_passage, limits.shortest_paragraph, limits.least_passage, limits.across_sections),
         runner=config.prepare.runner,
@@ -130,7 +137,7 @@ STAGES.register(
             "vocab",
             "documents",
             *(f"prepare.{name}" for name in ("shards", "vocab_size", "held_out", "longest_passage", "lower_case")),
-            *(f"prepare.{name}" for name in ("shortest_paragraph", "least_passage", "across_sections")),
+            *(f"prepare.{name}" for name in ("shortest_paragraph", "least_passage", "across_sections", "vocab_kind")),
         ),
         inputs=inputs,
         outputs=("corpus",),

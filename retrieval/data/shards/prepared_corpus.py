@@ -1,7 +1,7 @@
 """A corpus to tokenised shards: articles, then the vocabulary, then passages with their links.
 
     corpus/articles/*.jsonl          one article, redirect or known item (held out for evaluation) a line
-    corpus/vocab.txt                 the WordPiece vocabulary; tokenizer.json for one of byte pairs
+    corpus/vocab.txt                 the WordPiece vocabulary; tokenizer.json for one of another kind
     corpus/passages-*.tfrecord       a passage, its title and (outside the lead itself) the lead of its article
     corpus/links-*.tfrecord          a passage and the lead of an article that it links to (WLP)
     corpus/passages-*.jsonl          the text of the passages
@@ -25,7 +25,6 @@ from retrieval.data.corpora.sources import Source
 from retrieval.data.shards import local_pipeline, shard_steps
 from retrieval.data.shards.shard_steps import LOCAL, Settings
 from retrieval.data.tokenizers import vocabularies
-from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.errors import UserError
 
 # Shares above which something is a problem: of the tokens, that are cut off; of the passages, that ICT has no query of.
@@ -66,7 +65,8 @@ def _vocabulary(folder: Path, settings: Settings) -> None:
     if settings.vocabulary is not None:
         vocabulary = vocabularies.load(settings.vocabulary)
     elif not vocabularies.find(folder):
-        vocabulary = WordPiece.train(_sample_texts(folder, budget=16 << 20), settings.vocab_size, settings.lower_case)
+        kind = vocabularies.TRAINED[settings.vocab_kind]
+        vocabulary = kind.train(_sample_texts(folder, budget=16 << 20), settings.vocab_size, settings.lower_case)
     else:
         return
     vocabulary.save(folder / vocabulary.FILE)

@@ -46,7 +46,8 @@ class Settings:
     """What decides the contents of the shards, and how they are made.
 
     Attributes:
-      vocabulary: path of a vocabulary, or None to train one of `vocab_size` tokens on the corpus, in lower case or not.
+      vocabulary: path of a vocabulary, or None to train one of `vocab_size` tokens on the corpus, in lower case or not,
+        of a kind that `vocabularies.TRAINED` names.
       num_shards: files of each kind; a multiple of `data.lanes`.
       runner: 'local', or the name of a Beam runner.
       beam_options: further flags for Beam, such as `--region=...`.
@@ -62,6 +63,7 @@ class Settings:
     workers: int = 2
     chunk_bytes: int = 4 << 20
     lower_case: bool = True
+    vocab_kind: str = "wordpiece"
 
 
 def cut_article(

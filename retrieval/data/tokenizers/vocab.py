@@ -158,7 +158,7 @@ class WordPiece(Vocabulary):
 
     def __init__(self, tokens: Sequence[str], folds_accents: bool = True, lower_case: bool = True):
         model = models.WordPiece({token: i for i, token in enumerate(tokens)}, unk_token="[UNK]")
-        super().__init__(tokens, SPECIAL_TOKENS, _bert(model, folds_accents, lower_case))
+        super().__init__(tokens, SPECIAL_TOKENS, bert_tokenizer(model, folds_accents, lower_case))
         self.FILE = "vocab.txt" if folds_accents and lower_case else "tokenizer.json"
         self.folds_accents, self.lower_case = folds_accents, lower_case
         self._words = _Words(self._tokenizer, self.sep_id)
@@ -184,7 +184,7 @@ class WordPiece(Vocabulary):
             normalizer = config.get("normalizer")
             if not isinstance(normalizer, dict) or any(normalizer.get(k) not in v for k, v in _NORMALIZER.items()):
                 raise UserError(f"vocabulary {path}: its normalizer is not that of BERT, the only one known")
-            _check(path, tokens)
+            check_tokens(path, tokens)
             lower_case = normalizer.get("lowercase", True)
             strips = normalizer.get("strip_accents")
             return cls(tokens, lower_case if strips is None else strips, lower_case)
@@ -197,7 +197,7 @@ class WordPiece(Vocabulary):
         tokens = [token.rstrip("\r") for token in tokens]
         while tokens and not tokens[-1]:
             tokens.pop()
-        _check(path, tokens)
+        check_tokens(path, tokens)
         return cls(tokens, *_folds_and_lowers(path, tokens))
 
     @classmethod
@@ -210,15 +210,15 @@ class WordPiece(Vocabulary):
           UserError: the texts hold no word.
         """
         written = Counter(word for text in texts for word in text.split())
-        folds_accents = lower_case and accents.can_be_stripped(_characters(written))
-        tokenizer = _bert(models.WordPiece(unk_token="[UNK]"), folds_accents, lower_case)
+        folds_accents = lower_case and accents.can_be_stripped(characters(written))
+        tokenizer = bert_tokenizer(models.WordPiece(unk_token="[UNK]"), folds_accents, lower_case)
         words = Counter()
         for word, count in written.items():
-            for part, _ in _words(tokenizer, word):
+            for part, _ in bert_words(tokenizer, word):
                 words[part] += count
         if not words:
             raise UserError("cannot train a vocabulary: the corpus holds no word")
-        alphabet = _alphabet(_characters(words), size // 4)
+        alphabet = _alphabet(characters(words), size // 4)
         # The library numbers the pieces in the order of a randomly seeded hash map, and breaks ties by these numbers:
         # only with every one-character piece numbered beforehand do equal texts give equal vocabularies.
         pieces = [*SPECIAL_TOKENS, *sorted(alphabet), *(f"##{c}" for c in sorted(alphabet))]
@@ -327,7 +327,8 @@ def _folds_and_lowers(path: Path, tokens: Sequence[str]) -> tuple[bool, bool]:
     return lower_case if strips is None else strips, lower_case
 
 
-def _bert(model: models.WordPiece, folds_accents: bool, lower_case: bool) -> Tokenizer:
+def bert_tokenizer(model: models.WordPiece, folds_accents: bool, lower_case: bool) -> Tokenizer:
+    """A model behind BERT's normaliser and splitter."""
     tokenizer = Tokenizer(model)
     # None: as lower case is, which is how the published tokenizers say it.
     strips = None if folds_accents == lower_case else folds_accents
@@ -337,11 +338,12 @@ def _bert(model: models.WordPiece, folds_accents: bool, lower_case: bool) -> Tok
     return tokenizer
 
 
-def _words(tokenizer: Tokenizer, text: str) -> list[tuple[str, tuple[int, int]]]:
+def bert_words(tokenizer: Tokenizer, text: str) -> list[tuple[str, tuple[int, int]]]:
+    """The words of a text as its normaliser leaves them, and their places there."""
     return tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))
 
 
-def _characters(words: Counter[str]) -> Counter[str]:
+def characters(words: Counter[str]) -> Counter[str]:
     """In how many of the words each character is."""
     characters: Counter[str] = Counter()
     for word, count in words.items():
@@ -358,7 +360,12 @@ def _alphabet(characters: Counter[str], most: int) -> list[str]:
     return ordered[: min(max(1000, needed), most)]
 
 
-def _check(path: Path, tokens: list[str]) -> None:
+def check_tokens(path: Path, tokens: list[str]) -> None:
+    """Checks the tokens of a file, in the order of their ids.
+
+    Raises:
+      UserError: a special token is missing, [PAD] is not the first, or one is there twice.
+    """
     missing = [token for token in SPECIAL_TOKENS if token not in tokens]
     if missing:
         raise UserError(

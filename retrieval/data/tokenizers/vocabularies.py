@@ -3,11 +3,15 @@
 from pathlib import Path
 
 from retrieval.data.tokenizers.byte_pairs import BytePairs
+from retrieval.data.tokenizers.trigrams import KIND, Trigrams
 from retrieval.data.tokenizers.unigram import Unigram
 from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
 from retrieval.errors import UserError
 from retrieval.files import read_json
 from retrieval.runtime import hub
+
+# Kinds that can be trained on a corpus.
+TRAINED = {"wordpiece": WordPiece, "trigrams": Trigrams}
 
 # Of several in a folder the first counts.
 FILES = ("vocab.txt", "tokenizer.json", "vocab.json")
@@ -49,10 +53,11 @@ def load(place: Path) -> Vocabulary:
     return _kind(path).load(path)
 
 
-def _kind(path: Path) -> type[BytePairs] | type[Unigram] | type[WordPiece]:
+def _kind(path: Path) -> type[BytePairs] | type[Trigrams] | type[Unigram] | type[WordPiece]:
     if path.name == "vocab.json":
         return BytePairs
     config = read_json(path) if path.suffix == ".json" else None
     model = config.get("model") if isinstance(config, dict) else None
     kind = model.get("type") if isinstance(model, dict) else None
-    return BytePairs if kind == "BPE" else Unigram if kind == "Unigram" else WordPiece
+    kinds = {"BPE": BytePairs, "Unigram": Unigram, KIND: Trigrams}
+    return kinds.get(kind, WordPiece) if isinstance(kind, str) else WordPiece

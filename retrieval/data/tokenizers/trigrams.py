@@ -1,0 +1,125 @@
+"""Letter trigrams as tokens: "good" is #go, goo, ood and od# (Huang et al. 2013, section 3.2; Huang et al. 2020).
+
+A bag of them knows the parts of rare words and of misspelled ones. Their order in a word is lost to it.
+"""
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, models
+
+from retrieval import accents, files
+from retrieval.data.tokenizers.vocab import (
+    SEPARATOR,
+    SPECIAL_TOKENS,
+    Vocabulary,
+    bert_tokenizer,
+    bert_words,
+    characters,
+    check_tokens,
+)
+from retrieval.errors import UserError
+
+KIND = "LetterTrigrams"
+_EDGE = "#"
+
+
+class Trigrams(Vocabulary):
+    """The words of BERT's splitter, and of each its letter trigrams. A trigram that is not listed is the unknown token.
+
+    A word of n letters has n tokens.
+    """
+
+    FILE = "tokenizer.json"
+
+    def __init__(self, tokens: Sequence[str], folds_accents: bool = True, lower_case: bool = True):
+        self._ids = {token: i for i, token in enumerate(tokens)}
+        super().__init__(tokens, SPECIAL_TOKENS, _splitter(folds_accents, lower_case))
+        self.folds_accents, self.lower_case = folds_accents, lower_case
+
+    def encode(self, text: str) -> list[int]:
+        ids = []
+        for number, part in enumerate(text.split(SEPARATOR)):
+            ids += [self.sep_id] if number else []
+            for word, _ in bert_words(self._tokenizer, part):
+                ids += [self._ids.get(trigram, self.unk_id) for trigram in trigrams(word)]
+        return ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [self.encode(text) for text in texts]
+
+    def encode_with_places(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        raise UserError(
+            "letter trigrams overlap, and a reader needs tokens that do not: take a vocabulary of word pieces"
+        )
+
+    def to_json(self, types: int) -> str:
+        raise UserError("letter trigrams are no tokenizer of Hugging Face's library: take a vocabulary of word pieces")
+
+    def decode(self, ids: Sequence[int]) -> str:
+        special, words = {self.pad_id, self.cls_id, self.sep_id, self.mask_id}, [""]
+        for token in (self.tokens[id] for id in ids if id not in special):
+            if token == self.tokens[self.unk_id]:
+                words[-1] += "?"
+            elif token.startswith(_EDGE):
+                words.append(token[1:])
+            else:
+                words[-1] += token[-1]
+        return " ".join(word.removesuffix(_EDGE) for word in words if word)
+
+    @classmethod
+    def train(cls, texts: Iterable[str], size: int, lower_case: bool = True) -> "Trigrams":
+        """The trigrams that come most often, `size` with the special tokens; of equal ones the first by letter.
+
+        Raises:
+          UserError: the texts hold no word.
+        """
+        written = Counter(word for text in texts for word in text.split())
+        folds_accents = lower_case and accents.can_be_stripped(characters(written))
+        splitter, counts = _splitter(folds_accents, lower_case), Counter()
+        for word, count in written.items():
+            for part, _ in bert_words(splitter, word):
+                counts.update(dict.fromkeys(trigrams(part), count))
+        if not counts:
+            raise UserError("cannot train a vocabulary: the corpus holds no word")
+        chosen = heapq.nsmallest(size - len(SPECIAL_TOKENS), counts, key=lambda trigram: (-counts[trigram], trigram))
+        return cls([*SPECIAL_TOKENS, *sorted(chosen)], folds_accents, lower_case)
+
+    @classmethod
+    def load(cls, path: Path) -> "Trigrams":
+        """Reads what `save` wrote.
+
+        Raises:
+          UserError: the file cannot be read, or is none.
+        """
+        model: Any = files.read_json(path)["model"]
+        tokens, cases = model.get("vocab"), [model.get(name) for name in ("folds_accents", "lower_case")]
+        if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+            raise UserError(f"vocabulary {path}: its model has no list of trigrams; copy it again")
+        if not all(isinstance(case, bool) for case in cases):
+            raise UserError(f"vocabulary {path}: folds_accents and lower_case are not true or false; copy it again")
+        check_tokens(Path(path), tokens)
+        return cls(tokens, *cases)
+
+    @property
+    def fingerprint(self) -> str:
+        return files.fingerprint([KIND, self.folds_accents, self.lower_case, *self.tokens])
+
+    def save(self, path: Path) -> None:
+        """Writes `tokenizer.json`, whole or not at all."""
+        cases = {"folds_accents": self.folds_accents, "lower_case": self.lower_case}
+        files.write_json(path, {"model": {"type": KIND, **cases, "vocab": self.tokens}})
+
+
+def trigrams(word: str) -> Iterator[str]:
+    """Every three letters in a row of a word, with a mark at each of its ends."""
+    marked = f"{_EDGE}{word}{_EDGE}"
+    return (marked[place : place + 3] for place in range(len(marked) - 2))
+
+
+def _splitter(folds_accents: bool, lower_case: bool) -> Tokenizer:
+    """BERT's normaliser and splitter; its model is never asked."""
+    return bert_tokenizer(models.WordPiece(unk_token="[UNK]"), folds_accents, lower_case)
