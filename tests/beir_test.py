@@ -39,6 +39,19 @@ def test_reads_a_folder(folder):
     assert list(value.queries) == ["q1", "q2"]
 
 
+def test_judgements_of_other_candidates_are_refused_or_counted(folder):
+    lines = "q1\td9\t2\nq2\td8\t0\nq3\td9\t1\n"
+    (folder / "qrels" / "test.tsv").write_text(QRELS + lines, encoding="utf-8")
+    with pytest.raises(UserError, match=r"line 5: the candidate 'd9' .* or drop all such lines with config\.sets\.unk"):
+        beir.read_folder(folder)
+    value = beir.read_folder(folder, beir.DROP)
+    assert (value.queries, value.qrels) == (EXPECTED.queries, EXPECTED.qrels)
+    assert value.left_out == {beir.OUTSIDE: 3, beir.RELEVANT_OUTSIDE: 2}
+    (folder / "qrels" / "test.tsv").write_text(lines, encoding="utf-8")
+    with pytest.raises(UserError, match="no judgement of a candidate of the set in it"):
+        beir.read_folder(folder, beir.DROP)
+
+
 def test_reads_a_folder_without_its_texts(folder):
     own = '{"_id": "q1", "title": "t", "text": "a"}\n{"_id": "q2", "text": "not the query"}\n'
     own += '{"_id": "q3", "text": "not judged"}\n'

@@ -60,6 +60,18 @@ def collection(folder, **changes):
     return [write(folder / name, changes.get(name.partition(".")[0], text)) for name, text in good.items()]
 
 
+def test_judgements_of_other_candidates_are_dropped_and_counted(tmp_path):
+    paths = collection(tmp_path, qrels=QRELS + "301 0 d7 2\n302 0 d8 0\n")
+    with pytest.raises(UserError, match=r"line 8: the candidate 'd7' is not in .*config\.sets\.unknown=drop leaves"):
+        trec.read_set("t", *paths)
+    value = trec.read_set("t", *paths, beir.DROP)
+    assert value.qrels == {"test": {"301": {"d1": 1, "d2": 0}, "302": {"d2": -1, "d3": 3}}}
+    assert value.left_out == {beir.OUTSIDE: 2, beir.RELEVANT_OUTSIDE: 1}
+    only_outside = collection(tmp_path, qrels="301 0 d7 2\n")
+    with pytest.raises(UserError, match="no judgement is of a candidate in"):
+        trec.read_set("t", *only_outside, beir.DROP)
+
+
 def test_a_set_leaves_its_texts_on_the_disk_and_says_what_is_left_out(tmp_path, caplog):
     value = trec.read_set("trec", *collection(tmp_path))
     assert list(value.queries) == ["301", "302"] and len(value.candidates) == 4

@@ -109,6 +109,7 @@ def _questions(study: ConfigDict, seed: int) -> ConfigDict:
 
 def _divided(config: ConfigDict, study: ConfigDict, seed: int) -> ConfigDict:
     config.sets.beir, config.split.set = study.get_ref("sets"), study.get_ref("pool")
+    config.sets.unknown = "drop"  # a pool lacks passages that are judged elsewhere
     config.split.update(ratio=RATIO, seed=seed)
     config.index.update(bm25_k1=0.82, bm25_b=0.68, bm25_also=(0.9, 0.4), bm25_stemmer="english", dense="exact")
     config.evaluate.update(depth=1000, metrics=METRICS)

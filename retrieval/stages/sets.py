@@ -67,7 +67,7 @@ def write_sets(run: Run) -> dict[str, Any]:
                 raise UserError(f"evaluation set '{value.name}' has no query")
             values[value.name] = value
     vocabulary = run.load_vocabulary() if values and run.vocabulary else None
-    sizes = {name: _size(value, vocabulary) for name, value in values.items()}
+    sizes = {name: _size(value, vocabulary) | dict(value.left_out) for name, value in values.items()}
     split = run.config.split
     if split.set:
         values[split.set], training = splits.split(values[split.set], split.ratio, split.validation, split.seed)

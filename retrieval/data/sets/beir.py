@@ -15,19 +15,36 @@ import dataclasses
 import itertools
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from retrieval import files
+from retrieval.config.fields import Field, declare, one_of
 from retrieval.data.sets import answers as answer
 from retrieval.data.sets import text_files
 from retrieval.data.sets.answers import Answers
 from retrieval.errors import UserError
 
 ANSWERS = "answers.jsonl"
+REFUSE, DROP = "refuse", "drop"
+UNKNOWN = "sets.unknown"  # the field with the two
+DROP_ALL = f"config.{UNKNOWN}={DROP}"
+# What is counted where judgements are dropped.
+OUTSIDE, RELEVANT_OUTSIDE = "judgements outside of the candidates, left out", "of these relevant"
 _HEADER = ["query-id", "corpus-id", "score"]
 _HIGHEST_GRADE = 1_000_000  # the metrics count with 32 bits
+
+declare(
+    "sets",
+    unknown=Field(
+        REFUSE,
+        one_of("way with judgements of unknown candidates", (REFUSE, DROP)),
+        "judgements of candidates that a set lacks, in sets.beir, trec and msmarco: refuse, or drop and count",
+        was=REFUSE,
+    ),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +86,7 @@ class RetrievalSet:
       qrels: rule of relevance -> query id -> candidate id -> grade (> 0 is relevant). Most sets have one rule,
         named 'test'; ReQA has two, and questions that are judged by their answers alone have none.
       answers: query id -> its answers, where they are known.
+      left_out: what of the files is not in the set, with counts.
     """
 
     name: str
@@ -76,6 +94,7 @@ class RetrievalSet:
     candidates: list[Candidate] | Stream
     qrels: dict[str, dict[str, dict[str, int]]]
     answers: dict[str, Answers] = dataclasses.field(default_factory=dict)
+    left_out: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,11 +116,14 @@ class Judged:
     articles: list[str] = dataclasses.field(default_factory=list)
 
 
-def read_folder(folder: Path) -> RetrievalSet:
+def read_folder(folder: Path, unknown: str = REFUSE) -> RetrievalSet:
     """Reads a BEIR folder; its name is the folder's own.
 
     As in BEIR, queries that no rule judges are left out. Without a rule, those without an answer are. A judgement may
     be zero or negative (not relevant).
+
+    Args:
+      unknown: what is done with judgements of candidates that the set lacks: REFUSE, or DROP.
 
     Raises:
       UserError: a file is missing or broken, an id is missing, repeated or has white space, a judgement or an answer
@@ -109,8 +131,9 @@ def read_folder(folder: Path) -> RetrievalSet:
     """
     folder = Path(folder)
     candidates = list(read_candidates(_either(folder, "corpus.jsonl")))
-    queries, qrels, answers = _read_judgements(folder, {candidate.id for candidate in candidates})
-    return RetrievalSet(folder.resolve().name, queries, candidates, qrels, answers)
+    dropped = Counter() if unknown == DROP else None
+    queries, qrels, answers = _read_judgements(folder, {candidate.id for candidate in candidates}, dropped)
+    return RetrievalSet(folder.resolve().name, queries, candidates, qrels, answers, dropped or {})
 
 
 def read_judged(folder: Path) -> Judged:
@@ -243,8 +266,14 @@ def check_relevant(judgements: Iterable[Mapping[str, int]], path: Path) -> None:
         )
 
 
-def _read_judgements(folder: Path, candidates: Collection[str]) -> tuple[dict[str, str], dict, dict[str, Answers]]:
-    """The queries that a rule judges, or that have answers where there is no rule; judgements by rule; answers."""
+def _read_judgements(
+    folder: Path, candidates: Collection[str], dropped: Counter[str] | None = None
+) -> tuple[dict[str, str], dict, dict[str, Answers]]:
+    """The queries that a rule judges, or that have answers where there is no rule; judgements by rule; answers.
+
+    Args:
+      dropped: counts judgements of unknown candidates, which are an error without it.
+    """
     queries = read_queries(_either(folder, "queries.jsonl"))
     paths = sorted(folder.glob("qrels/*.tsv"))
     answers = read_answers(folder / ANSWERS) if (folder / ANSWERS).is_file() else {}
@@ -252,7 +281,7 @@ def _read_judgements(folder: Path, candidates: Collection[str]) -> tuple[dict[st
         raise UserError(f"{folder / 'qrels'}: no .tsv file with relevance judgements, and no {ANSWERS} beside it")
     if unknown := next((id for id in answers if id not in queries), None):
         raise UserError(f"{folder / ANSWERS}: the query '{unknown}' is not in queries.jsonl; add it there, or drop it")
-    qrels = {path.stem: _read_qrels(path, queries, candidates) for path in paths}
+    qrels = {path.stem: _read_qrels(path, queries, candidates, dropped) for path in paths}
     known = {id: found for id, found in answers.items() if found.values}
     kept = set().union(*qrels.values()) if qrels else known.keys()
     judged = {id: text for id, text in queries.items() if id in kept}
@@ -298,7 +327,9 @@ def _id(record: Any, at: str) -> str:
     return check_id(text_files.string(record, "_id", at), "_id", at)
 
 
-def _read_qrels(path: Path, queries: Collection[str], candidates: Collection[str]) -> dict[str, dict[str, int]]:
+def _read_qrels(
+    path: Path, queries: Collection[str], candidates: Collection[str], dropped: Counter[str] | None
+) -> dict[str, dict[str, int]]:
     qrels: dict[str, dict[str, int]] = {}
     for at, line in text_files.lines(path):
         fields = line.split("\t")
@@ -308,11 +339,19 @@ def _read_qrels(path: Path, queries: Collection[str], candidates: Collection[str
         if query not in queries:
             raise UserError(f"{at}: the query '{query}' is not in queries.jsonl; add it there, or drop the line")
         if candidate not in candidates:
-            raise UserError(f"{at}: the candidate '{candidate}' is not in corpus.jsonl; add it there, or drop the line")
+            if dropped is None:
+                raise UserError(
+                    f"{at}: the candidate '{candidate}' is not in corpus.jsonl; add it there, drop the line, or drop "
+                    f"all such lines with {DROP_ALL}"
+                )
+            dropped[OUTSIDE] += 1
+            dropped[RELEVANT_OUTSIDE] += score > 0
+            continue
         if qrels.setdefault(query, {}).setdefault(candidate, score) != score:
             raise UserError(f"{at}: query '{query}' and candidate '{candidate}' are judged twice, and differently")
     if not qrels:
-        raise UserError(f"{path}: no judgement in it, so no query is left to evaluate")
+        outside = " of a candidate of the set" if dropped else ""
+        raise UserError(f"{path}: no judgement{outside} in it, so no query is left to evaluate")
     check_relevant(qrels.values(), path)
     return qrels
 

@@ -18,9 +18,10 @@ class BeirFolders(SetFormat):
     setting = "--config.sets.beir=FOLDER,…"
     example = '{"_id": "d1", "title": "T", "text": "words"}'
     of_folders = True
+    options = (beir.UNKNOWN,)
 
     def read(self, value: str, given: Given) -> Iterator[beir.RetrievalSet]:
-        yield from map(beir.read_folder, map(Path, split(value)))
+        yield from (beir.read_folder(Path(folder), given.options[beir.UNKNOWN]) for folder in split(value))
 
     def names(self, value: str) -> list[str]:
         return [Path(folder).resolve().name for folder in split(value)]

@@ -8,7 +8,7 @@ judgements    lines of query id, iteration (not read), candidate id and grade, w
 import collections
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from retrieval.data.corpora.source_paths import split
@@ -23,12 +23,15 @@ _TAG = re.compile(r"</?(\w+)>")
 _LABEL = re.compile(r"^\s*(number|topic|title)\s*:", re.IGNORECASE)
 
 
-def read_set(name: str, candidates: Path, queries: Path, judgements: Path) -> RetrievalSet:
+def read_set(name: str, candidates: Path, queries: Path, judgements: Path, unknown: str = beir.REFUSE) -> RetrievalSet:
     """A test collection with one rule of relevance, 'test'; a grade above 0 is relevant.
 
     The candidates are not held in memory. They are read once to be checked, and again when they are asked for.
     Judgements of a query that is not in `queries` are left out and counted. Qrels often have more queries than are
     asked. Candidates without a text are counted and stay.
+
+    Args:
+      unknown: what is done with judgements of candidates that the set lacks: `beir.REFUSE`, or `beir.DROP`.
 
     Raises:
       UserError: one of the files is not what it should be, a judgement is of an unknown candidate, or no query is left
@@ -50,14 +53,35 @@ def read_set(name: str, candidates: Path, queries: Path, judgements: Path) -> Re
         count += 1
         wanted.pop(candidate.id, None)
         left_out["candidates without a text, which stay"] += not candidate.text.strip()
+    dropped = collections.Counter[str]()
     if wanted:
         id, at = next(iter(wanted.items()))
-        raise UserError(f"{at}: the candidate '{id}' is not in {candidates}; are the judgements of another collection?")
+        if unknown != beir.DROP:
+            raise UserError(
+                f"{at}: the candidate '{id}' is not in {candidates}; are the judgements of another collection? "
+                f"{beir.DROP_ALL} leaves such judgements out"
+            )
+        known = {query: _inside(grades, wanted, dropped) for query, grades in known.items()}
+        known = {query: grades for query, grades in known.items() if grades}
+        if not known:
+            raise UserError(
+                f"{judgements}: no judgement is of a candidate in {candidates}; are they of one collection?"
+            )
+        beir.check_relevant(known.values(), judgements)
     for what, number in left_out.items():
         if number:
             _log.warning("set %s: %d %s", name, number, what)
     asked = {id: text for id, text in topics.items() if id in known}
-    return RetrievalSet(name, asked, Stream(lambda: read_candidates(candidates), count), {"test": known})
+    found = Stream(lambda: read_candidates(candidates), count)
+    return RetrievalSet(name, asked, found, {"test": known}, left_out=dropped)
+
+
+def _inside(grades: Mapping[str, int], outside: Collection[str], dropped: collections.Counter[str]) -> dict[str, int]:
+    """The grades of candidates that the set has; the others are counted."""
+    lost = [grade for id, grade in grades.items() if id in outside]
+    dropped[beir.OUTSIDE] += len(lost)
+    dropped[beir.RELEVANT_OUTSIDE] += sum(grade > 0 for grade in lost)
+    return {id: grade for id, grade in grades.items() if id not in outside}
 
 
 def read_candidates(path: Path) -> Iterator[Candidate]:
@@ -159,9 +183,11 @@ class TrecFiles(SetFormat):
     setting = "--config.sets.trec=corpus.jsonl,topics.txt,qrels.txt"
     example = "<top> <num> Number: 301 <title> organized crime <desc> … </top>"
     parts = ("passages", "queries", "qrels")
+    options = (beir.UNKNOWN,)
 
     def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
-        yield read_set(self.name, *map(Path, split(value)))
+        candidates, queries, judgements = map(Path, split(value))
+        yield read_set(self.name, candidates, queries, judgements, given.options[beir.UNKNOWN])
 
 
 @register
