@@ -38,7 +38,7 @@ def get_config(size: str = "paper") -> ConfigDict:
     config.mine.update(refresh_makes="quadruplets", refresh_every=config.train.steps, patience=3)
     config.train.update(loss="quadruplet", margin=0.1, temperature=1.0, weight_decay=0.01)
     config.loop.best = "Success@10"
-    config.evaluate.metrics = ("R@1", "R@10", "R@50", "R@100")
+    config.evaluate.update(metrics=("R@1", "R@10", "R@50", "R@100"), dense=("scann",))
     return config
 
 

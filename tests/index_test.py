@@ -22,7 +22,7 @@ from retrieval.search.bm25_kind import Bm25Kind
 from retrieval.search.exact import ExactIndex
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, IndexKind, register
 from retrieval.stage_outputs import Run
-from retrieval.stages import index, indexes, mine, rankings, search
+from retrieval.stages import evaluate, index, indexes, mine, rankings, report, search
 from retrieval.stages.collection import CORPUS, TRAINED, open_collection
 
 needs_scann = pytest.mark.skipif(not scann.available(), reason="ScaNN cannot be imported here")
@@ -197,6 +197,28 @@ def test_an_index_from_outside_that_is_not_saved_is_evaluated(run, monkeypatch):
     np.testing.assert_array_equal(systems["dense (few)"].rows, expected)
     assert systems["dense (few)"].step == 7 and 0.5 < systems["dense (few)"].recall < 1
     assert systems["bm25"].step is None and systems["hybrid"].weights == (0.9, 0.1)
+
+
+def test_an_index_is_built_beside_exact_search_or_said_to_be_missing(run, monkeypatch):
+    """It leaves nothing on the disk, and finds what a built one finds."""
+    monkeypatch.setattr(INDEXES, "_entries", dict(INDEXES.items()))
+    register(Unsaved)
+    collection = open_collection(run, "tiny")
+    value = Judged("tiny", dict.fromkeys(map(str, range(30)), "words"), [str(number) for number in range(40)], {}, {})
+    options = lambda kind: {"index.tune_queries": 4}  # noqa: E731
+    lists = rankings.rank(value, collection, depth=20, words=(), options=options, beside=("few",))
+    few = next(ranking for ranking in lists if ranking.system == "dense (few)")
+    assert 0.5 < few.recall < 1 and not run.index("tiny", "few").exists()
+    monkeypatch.setattr(Unsaved, "available", lambda self: False)
+    lists = rankings.rank(value, collection, depth=20, words=(), options=options, beside=("few",))
+    assert "dense (few)" not in [ranking.system for ranking in lists]
+    _, missing = indexes.dense_kinds_beside(collection, ("few",))
+    assert [kind.name for kind in missing] == ["few"]
+    told = report._searches({"tiny, dense (few)": {evaluate.LEFT_OUT: f"{missing[0].title} cannot be used here"}})
+    assert told.notes == "**tiny, dense (few)** is left out: Few dimensions cannot be used here." and not told.rows
+    run.config.evaluate.dense = ("bm25",)
+    with pytest.raises(UserError, match=r"'bm25' is an index of words: name it in config\.index\.words"):
+        evaluate.check(run.config)
 
 
 class Ids(Bm25Kind):

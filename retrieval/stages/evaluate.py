@@ -20,7 +20,7 @@ from retrieval.pipeline.records import details
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples
 from retrieval.search import encoding
-from retrieval.search.index_kind import IndexKind, Options
+from retrieval.search.index_kind import INDEXES, IndexKind, Options
 from retrieval.stage_outputs import Run
 from retrieval.stages import fused, indexes, rankings, run_files, sets
 from retrieval.stages.collection import Collection, open_collection, set_names
@@ -30,6 +30,7 @@ from retrieval.stages.run_files import Lists, RunFile
 
 HITS = ("Success@1", "Success@5", "Success@10", "Success@50", "Success@100", "RR")
 RANKING = ("nDCG@10", "R@100", "RR@10")
+LEFT_OUT = "left out"  # of what the report says about a search: why there is none
 _WITHIN = 1000  # questions that are ranked within their article
 ANSWERS = ("Answer@1", "Answer@5", "Answer@20", "Answer@100")  # DPR and those after it report the last two
 
@@ -42,6 +43,9 @@ declare(
     depth=Field(100, whole(1), "results that are looked for; no metric looks deeper"),
     metrics=Field((), _METRICS, "metrics as ir_measures writes them, such as RR@10; (): those that suit each set"),
     runs=Field(True, SWITCH, "whether the ranked lists are written as TREC runs"),
+    dense=Field(
+        (), TEXTS, "indexes of embeddings, such as ('scann',), built to be measured beside exact search", was=()
+    ),
 )
 
 
@@ -60,6 +64,7 @@ class _Search(NamedTuple):
     Attributes:
       depth: results of a query.
       words: names of kinds of index of words.
+      dense: names of kinds of index of embeddings that are built to be measured.
       options: gives those of a kind of index.
       step: of training; None where nothing was trained.
       unknown: what is done about candidates in run files that a set lacks.
@@ -68,6 +73,7 @@ class _Search(NamedTuple):
 
     depth: int
     words: Sequence[str]
+    dense: Sequence[str]
     options: Callable[[IndexKind], Options]
     step: int | None
     unknown: str
@@ -83,11 +89,14 @@ def check(config: ConfigDict) -> None:
     """Checks the metrics, the run files and what is to be fused.
 
     Raises:
-      UserError: a metric is unknown or there twice, or looks deeper than `config.evaluate.depth`; a file is missing; or
-        what is to be fused does not fit.
+      UserError: a metric is unknown or there twice, or looks deeper than `config.evaluate.depth`; a file is missing; a
+        dense index is none; or what is to be fused does not fit.
     """
     run_files.run_files(config.runs.files)
     fused.fusing(config.fuse)
+    for name in config.evaluate.dense:
+        if INDEXES.find(name, "config.evaluate.dense").of_words:
+            raise UserError(f"config.evaluate.dense: '{name}' is an index of words: name it in config.index.words")
     names = tuple(config.evaluate.metrics)
     if len(set(names)) != len(names):
         raise UserError(f"config.evaluate.metrics={names!r}: one is there twice; leave it out")
@@ -131,6 +140,8 @@ def evaluate(run: Run) -> dict[str, Any]:
         write_per_query(run.folder, value.name, scores)
         rows += [row for each in scores for row in result_rows(value.name, each)]
         notes |= {f"{value.name}, {ranking.system}": _notes(ranking) for ranking in lists}
+        _, missing = indexes.dense_kinds_beside(collection, search.dense)
+        notes |= {f"{value.name}, {kind.system}": {LEFT_OUT: f"{kind.title} cannot be used here"} for kind in missing}
     files.write_json(run.folder / "results.json", rows)
     return notes
 
@@ -145,6 +156,7 @@ def _search(config: ConfigDict, indexed: ConfigDict, step: int | None) -> _Searc
     return _Search(
         depth=config.evaluate.depth,
         words=config.index.words,
+        dense=config.evaluate.dense,
         options=functools.partial(indexes.options_of, config=indexed),
         step=step,
         unknown=config.runs.unknown,
@@ -183,6 +195,7 @@ def _rankings(
         options=search.options,
         step=search.step if collection.has_embeddings() else None,
         validation=validation,
+        beside=search.dense,
     )
     lists += [_outside(whole, each, search.depth) for each in read]
     if not lists:

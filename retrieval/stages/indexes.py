@@ -41,6 +41,13 @@ def dense_kinds_of(collection: Collection) -> list[IndexKind]:
     return [kind for kind in kinds if collection.index(kind.name).exists() and kind.available()]
 
 
+def dense_kinds_beside(collection: Collection, names: Sequence[str]) -> tuple[list[IndexKind], list[IndexKind]]:
+    """Of some kinds of index of embeddings those that a collection has not: what can be used here, and what cannot."""
+    wanted = [INDEXES[name] for name in names if name != EXACT and not collection.index(name).exists()]
+    usable = [kind for kind in wanted if kind.available()]
+    return usable, [kind for kind in wanted if kind not in usable]
+
+
 def open_words(kind: IndexKind, collection: Collection, candidates: int | None = None) -> SavedIndex:
     """An index of words.
 
@@ -72,12 +79,17 @@ def open_dense(kind: IndexKind, collection: Collection, options: Options, depth:
       UserError: it is damaged, or over another number of texts.
     """
     if not kind.is_saved:
-        contents = collection.contents(depth, system)
-        return windows.over_candidates(kind.build(contents, options), contents.owners_W)
+        return build_dense(kind, collection, options, depth, system)
     folder, ids = collection.index(kind.name), encoding.load_ids(collection.embeddings(), "candidates")
     saved = kind.load(folder)
     _check_count(folder, len(saved), len(ids))
     return windows.over_candidates(saved, windows.owners(ids))
+
+
+def build_dense(kind: IndexKind, collection: Collection, options: Options, depth: int, system: str = TRAINED) -> Index:
+    """As `open_dense`, built now and not saved."""
+    contents = collection.contents(depth, system)
+    return windows.over_candidates(kind.build(contents, options), contents.owners_W)
 
 
 def open_dense_there(collection: Collection, options_of: Callable[[IndexKind], Options], depth: int) -> Index:

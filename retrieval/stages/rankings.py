@@ -84,6 +84,7 @@ def rank(
     options: Callable[[IndexKind], Options],
     step: int | None = None,
     validation: Validation | None = None,
+    beside: Sequence[str] = (),
 ) -> list[Ranking]:
     """The ranked lists of every index of a set, and of the first one of words merged with exact search.
 
@@ -93,11 +94,13 @@ def rank(
       options: gives those of a kind that is built now.
       step: of training.
       validation: questions that choose the weight of the dense list.
+      beside: names of further kinds of index of embeddings. They are built now, and not saved.
 
     Raises:
       UserError: an index is damaged or older than the set, or two of them have one name.
     """
-    lists = list(_rank(value, collection, min(depth, len(value.candidates)), words, options, step, validation))
+    depth = min(depth, len(value.candidates))
+    lists = list(_rank(value, collection, depth, words, options, step, validation, beside))
     check_names(value.name, lists)
     return lists
 
@@ -121,6 +124,7 @@ def _rank(
     options: Callable[[IndexKind], Options],
     step: int | None,
     validation: Validation | None,
+    beside: Sequence[str],
 ) -> Iterator[Ranking]:
     texts = list(value.queries.values())
 
@@ -146,8 +150,9 @@ def _rank(
         yield untrained._replace(on_validation=None, among=_Embedded(collection, UNTRAINED))
     dense = ask(INDEXES[EXACT].system, *_exact(value, collection, depth, TRAINED), step)
     yield dense._replace(among=_Embedded(collection, TRAINED))
-    for kind in indexes.dense_kinds_of(collection):
-        index = indexes.open_dense(kind, collection, options(kind), depth)
+    made, _ = indexes.dense_kinds_beside(collection, beside)
+    for kind in (*indexes.dense_kinds_of(collection), *made):
+        index = (indexes.build_dense if kind in made else indexes.open_dense)(kind, collection, options(kind), depth)
         ranking = ask(kind.system_of(index), index, encoding.load(collection.embeddings(), "queries")[0], step)
         yield ranking._replace(recall=float(tuning.recalls(dense.rows, ranking.rows).mean()))
     if first:

@@ -16,6 +16,7 @@ from retrieval.search.index_kind import INDEXES
 from retrieval.stage_outputs import Run
 from retrieval.stages import report_questions, report_sets
 from retrieval.stages.collection import open_collection, set_names
+from retrieval.stages.evaluate import LEFT_OUT
 
 _log = logging.getLogger(__name__)
 
@@ -137,7 +138,9 @@ def _searches(evaluated: Details) -> Table:
         "The weights of a hybrid that 0 validation questions chose are the usual ones, once chosen on test questions "
         "of SQuAD."
     )
-    return Table("Searches", header, rows, notes if is_usual else "")
+    whys = {name: note[LEFT_OUT] for name, note in evaluated.items() if LEFT_OUT in note}
+    left_out = [f"**{display.inline(name)}** is left out: {display.inline(why)}." for name, why in whys.items()]
+    return Table("Searches", header, rows, " ".join([*left_out, *([notes] if is_usual else [])]))
 
 
 def _listed(value: Any) -> Any:
