@@ -21,7 +21,7 @@ from retrieval.pipeline import records, runner
 from retrieval.recipes import examples, train_state
 from retrieval.recipes.recipe import abstract_model, recipe_of
 from retrieval.stage_outputs import Run
-from retrieval.stages import plan
+from retrieval.stages import plan, plan_devices, plan_tuning
 from retrieval.training import chips, sharding, step_memory, work
 from retrieval.training.chips import Chip
 from retrieval.training.step_memory import Memory
@@ -160,9 +160,9 @@ def test_the_chips_are_told_by_their_kind():
     assert chips.of(Device()).name == "v3" and chips.of(jax.devices()[0]) is None
     assert len({chip.kind for chip in chips.CHIPS}) == len({chip.name for chip in chips.CHIPS}) == len(chips.CHIPS)
     with pytest.raises(UserError, match=r"unknown chip in config\.plan\.topology 'v5f': did you mean v5"):
-        plan.topology_devices("v5f:4x8")
+        plan_devices.of_topology("v5f:4x8")
     with pytest.raises(UserError, match="known: v2, v3, v4, v5e, v5p, v6e"):
-        plan.topology_devices("H100:8")
+        plan_devices.of_topology("H100:8")
 
 
 def test_the_vocabulary_is_the_one_that_the_run_trains_with(tmp_path):
@@ -310,7 +310,7 @@ def test_without_libtpu_it_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
     with pytest.raises(UserError, match=r"pip install '\.\[plan\]'"):
-        plan.topology_devices("v3:4x8")
+        plan_devices.of_topology("v3:4x8")
 
 
 @needs_libtpu
@@ -321,13 +321,13 @@ def test_a_plan_for_a_tpu_and_for_one_that_does_not_exist(tmp_path):
         "import plan_test as t\n"
         "t.os.environ['XLA_FLAGS'] = ''\n"  # libtpu ends a process over those of the tests, which it does not know
         "print('START', file=sys.stderr, flush=True)\n"
-        "devices = t.plan.topology_devices('v3:2x2')\n"
+        "devices = t.plan_devices.of_topology('v3:2x2')\n"
         "result = t.plan.make_plan(t.make_config(**{'train.batch_size': 64}), 300, devices)\n"
         "print(result.devices, result.chips, result.fits, result.hbm, result.kind, len(result.seconds))\n"
         "print(result.received / (2 * 3 / 4 * 4 * result.parameters))\n"
         "large = t.plan.make_plan(t.ict_bfs_wlp.get_config(), 30522, devices)\n"
         "print(large.fits, large.memory.peak > large.room, large.received)\n"
-        "try: t.plan.topology_devices('v3:3x5')\n"
+        "try: t.plan_devices.of_topology('v3:3x5')\n"
         "except t.UserError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, env=os.environ)
@@ -338,3 +338,61 @@ def test_a_plan_for_a_tpu_and_for_one_that_does_not_exist(tmp_path):
     assert lines[-2] == "False True None"
     assert lines[-1].startswith("config.plan.topology=v3:3x5: ") and lines[-1].endswith("such as v3:4x8")
     assert done.stderr.rpartition("START")[2].split() == []
+
+
+def test_a_tuning_tries_each_value_once_and_takes_the_fastest_that_fits(tmp_path):
+    """Each field with the best values of those before it; what is faster and does not fit is not taken."""
+    costs = {"a": {1: 0.5, 2: 0.4}, "b": {1: 0.9, 2: 1.1}}
+    asked = []
+
+    def measure(settings):
+        asked.append(settings)
+        cost = np.prod([costs.get(name, {}).get(value, 1.0) for name, value in settings.items()])
+        return plan_tuning.Outcome(settings.get("a") != 2, 2.0**30, float(cost))
+
+    fields = [[{"a": 1}, {"a": 2}], [{"b": 1}, {"b": 2}]]
+    kept = tmp_path / "kept.json"
+    tuning = plan_tuning.tune(measure, fields, [{"c": 9}], kept, "x")
+    assert asked == [{}, {"a": 1}, {"a": 2}, {"a": 1, "b": 1}, {"a": 1, "b": 2}, {"a": 1, "b": 1, "c": 9}]
+    assert tuning.best == {"a": 1, "b": 1} and tuning.outcome.cost == pytest.approx(0.45)
+    assert [row[1:4] for row in plan_tuning.rows(tuning)][3] == ["yes", "1.00", "2.222"]
+    again = plan_tuning.tune(measure, fields, [{"c": 9}], kept, "x")
+    assert again == tuning and len(asked) == 6
+    plan_tuning.tune(measure, [], [], kept, "another config")
+    assert len(asked) == 7
+
+
+def test_where_nothing_fits_the_smallest_is_taken(tmp_path):
+    sizes = {None: 9.0, 1: 5.0, 2: 3.0, 3: None}
+
+    def measure(settings):
+        return plan_tuning.Outcome(False, sizes[settings.get("a")], 1.0)
+
+    tuning = plan_tuning.tune(measure, [[{"a": 1}, {"a": 2}, {"a": 3}]], [], tmp_path / "kept.json", "x")
+    assert tuning.best == {"a": 2}
+
+
+def test_a_tuned_plan_is_that_of_the_settings_it_names(tmp_path, monkeypatch, capsys):
+    config = make_config(**{"plan.tune": True, "stages": ("plan",), "train.batch_size": 16})
+    one = [[{"model.remat": "none"}], [{"train.chunk_size": 5}]]
+    monkeypatch.setattr(plan_tuning, "choices", lambda *_: one)
+    monkeypatch.setattr(plan_tuning, "batches", lambda _: [])
+    run = Run(config, tmp_path / "run", REPOSITORY / "requirements.lock")
+    runner.open_run(run)
+    plan.plan(run)
+    shown = capsys.readouterr().out
+    assert "the fastest that fits: --config.model.remat=none" in shown and "chunk_size=5" in shown
+    assert "| of these computed a second time | 0.0% |" in shown
+    assert len(json.loads((run.folder / plan_tuning.KEPT).read_text())) == 3
+
+
+def test_what_is_tried_is_of_the_config_and_the_devices():
+    tried = plan_tuning.choices(make_config(**{"train.batch_size": 32}), devices=8)
+    assert tried[0] == [{"model.remat": name} for name in ("none", "dots")]
+    assert tried[1] == [{"train.chunk_size": size} for size in (8, 16)]
+    assert tried[2] == [{"model.unroll": 2}] and tried[4] == []
+    assert tried[3] == [{"mesh.fsdp": size} for size in (2, 4, 8)]
+    assert plan_tuning.batches(make_config(**{"train.batch_size": 32})) == [
+        {"train.batch_size": 16},
+        {"train.batch_size": 64},
+    ]

@@ -5,19 +5,19 @@ compiles, which needs no TPU.
 """
 
 import dataclasses
-import importlib.util
+import json
 import logging
 import math
-import os
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 from ml_collections import ConfigDict
 
-from retrieval import extras, files
-from retrieval.config.fields import TEXT, Field, declare, whole
-from retrieval.errors import UserError, unknown_name
+from retrieval import files
+from retrieval.config.fields import SWITCH, TEXT, Field, declare, whole
+from retrieval.errors import UserError
 from retrieval.evaluation import display
 from retrieval.models.text import Text
 from retrieval.pipeline.stage import STAGES, Stage
@@ -25,6 +25,8 @@ from retrieval.recipes import examples, train_state
 from retrieval.recipes.placement import bind, make_mesh, parameters_of
 from retrieval.recipes.recipe import abstract_model, check_recipe, recipe_of
 from retrieval.stage_outputs import Run
+from retrieval.stages import plan_devices, plan_tuning
+from retrieval.stages.plan_tuning import Outcome
 from retrieval.training import chips, collection_work, collectives, cycles, sharding, step_memory, work
 from retrieval.training.chips import Chip
 from retrieval.training.step_memory import Memory
@@ -32,18 +34,12 @@ from retrieval.training.work import Work
 
 _log = logging.getLogger(__name__)
 
-# libtpu would ask the cloud about this machine, print errors where nobody answers, and let one process in at a time.
-_NO_TPU_HERE = {
-    "TPU_SKIP_MDS_QUERY": "1",
-    "TPU_ACCELERATOR_TYPE": "v3-8",
-    "TPU_WORKER_HOSTNAMES": "localhost",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-}
 _ROOM = 0.9  # the share of the memory that advice fills: its estimates are rough
 
 declare(
     "plan",
     topology=Field("", TEXT, "TPU topology to compile for, such as v5e:4x8 or v4:2x2x4; '': the devices here"),
+    tune=Field(False, SWITCH, "whether remat, chunks, unroll, fsdp, packing and the batch are tried", was=False),
     passages=Field(0, whole(0), "passages that the plan also encodes, clusters and searches; 0: none", was=0),
 )
 
@@ -101,6 +97,14 @@ class Plan:
         if self.memory.refusal:
             return False
         return None if self.room is None or self.memory.peak is None else self.memory.peak <= self.room
+
+    @property
+    def cost(self) -> float:
+        """Of an example: seconds by the compiler's estimate, or by the bounds; operations where the chip is unknown."""
+        total = sum(self.cycles.values())
+        if total and self.chip and self.chip.clock:
+            return total / self.chip.clock / self.batch_size
+        return max(self.seconds.values(), default=self.devices * self.work.flops) / self.batch_size
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -173,8 +177,10 @@ def plan(run: Run) -> dict[str, Any]:
       UserError: the topology does not exist, libtpu is missing, the mesh does not divide the batch, or a device cannot
         hold the step; the message says what would make it fit.
     """
-    config = run.config
-    result = make_plan(config, run.vocab_size, topology_devices(config.plan.topology))
+    config, devices = run.config, plan_devices.of_topology(run.config.plan.topology)
+    if config.plan.tune:
+        config = _tuned(config, run.vocab_size, devices, run.folder / plan_tuning.KEPT)
+    result = make_plan(config, run.vocab_size, devices)
     rows = result.table()
     print(display.markdown(["plan", config.plan.topology or "the devices here"], rows))
     files.write_json(
@@ -184,6 +190,34 @@ def plan(run: Run) -> dict[str, Any]:
     if result.fits is False:
         raise UserError(f"{_shortage(result)}; what would help:\n  " + "\n  ".join(advice(config, result)))
     return dict(rows)
+
+
+def _tuned(config: ConfigDict, size: int, devices: Sequence[sharding.Device], kept: Path) -> ConfigDict:
+    """The config with the fastest settings that fit, which are printed with what else was tried."""
+
+    def changed(settings: plan_tuning.Settings) -> ConfigDict:
+        other = config.copy_and_resolve_references()
+        other.update_from_flattened_dict(settings)
+        return other
+
+    def measure(settings: plan_tuning.Settings) -> Outcome:
+        try:
+            found = make_plan(changed(settings), size, devices)
+        except UserError as error:
+            return Outcome(False, None, None, str(error))
+        return Outcome(found.fits, found.memory.peak, found.cost, found.memory.refusal)
+
+    apart = ("plan", "loop", "stages")
+    told = {name: value for name, value in config.to_dict().items() if name not in apart}
+    of = json.dumps(
+        [told, config.plan.topology, devices[0].device_kind, len(devices), size, jax.__version__], default=str
+    )
+    tried = plan_tuning.choices(config, len(devices)), plan_tuning.batches(config)
+    tuning = plan_tuning.tune(measure, *tried, kept, of)
+    header = ["settings", "fits", "GiB of a device", "examples per second, times the first", ""]
+    print(display.markdown(header, list(plan_tuning.rows(tuning))))
+    print(f"\nthe fastest that fits: {plan_tuning.shown(tuning.best) or 'the config as it is'}\n")
+    return changed(tuning.best)
 
 
 def make_plan(
@@ -235,38 +269,6 @@ def _collection(config: ConfigDict, size: int) -> tuple[collection_work.Task, ..
     if config.mine.refresh_makes != "clusters":
         return tasks
     return (*tasks, collection_work.k_means(count, E, cluster.count, cluster.iterations, cluster.sample))
-
-
-def topology_devices(topology: str) -> Sequence[sharding.Device]:
-    """The devices of a TPU topology such as 'v5e:4x8', for compilation alone; of '' the devices of this machine.
-
-    Raises:
-      UserError: there is no such chip or topology, or libtpu is not installed.
-    """
-    if not topology:
-        return jax.devices()
-    name = topology.partition(":")[0]
-    chip = next((chip for chip in chips.CHIPS if chip.name == name and chip.is_tpu), None)
-    if chip is None:
-        raise unknown_name("chip in config.plan.topology", name, [chip.name for chip in chips.CHIPS if chip.is_tpu])
-    if not (importlib.util.find_spec("libtpu") or os.environ.get("TPU_LIBRARY_PATH")):
-        raise UserError(
-            f"config.plan.topology={topology} needs the package libtpu, which compiles for TPUs without one: "
-            f"{extras.install('plan')} (or pip install libtpu==0.0.52)"
-        )
-    for variable, value in _NO_TPU_HERE.items():
-        os.environ.setdefault(variable, value)
-    jax.config.update("jax_platforms", "cpu")  # no search for a TPU here
-    from jax.experimental import topologies
-
-    options = {"chip_config_name": "megacore"} if name == "v4" else {}  # both cores as one device, as a v4 runs
-    try:
-        return topologies.get_topology_desc(topology, "tpu", **options).devices
-    except jax.errors.JaxRuntimeError as error:
-        raise UserError(
-            f"config.plan.topology={topology}: {error}; chips have to be as they are sold, such as "
-            f"{name}:{'2x2x4' if name in ('v4', 'v5p') else '4x8'}"
-        ) from error
 
 
 def advice(config: ConfigDict, plan: Plan) -> Iterator[str]:
@@ -354,7 +356,7 @@ STAGES.register(
         reads="the config alone",
         writes="`plan.json`; prints what a train step takes on `plan.topology`",
         uses=("seed", "recipe", "vocab", "prepare.vocab_size", "data", "model", "train"),
-        leaves=("plan.json",),
+        leaves=("plan.json", plan_tuning.KEPT),
         always=True,
     ),
 )

@@ -1,0 +1,151 @@
+"""A plan that tunes itself: settings of the same training, compiled one after the other, and the fastest that fits.
+
+The fields are tried in turn, each with the best values of those before it. So the number of programs is the sum of the
+values and not their product. What was compiled is kept in `plan_tuning.json`: a tuning that was cut off goes on.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from retrieval import files
+from retrieval.config.fields import values_of
+from retrieval.models.transformer import REMAT
+from retrieval.recipes.recipe import recipe_of
+from retrieval.runtime import hosts
+
+_log = logging.getLogger(__name__)
+
+KEPT = "plan_tuning.json"
+_BATCH = "train.batch_size"
+_CHUNKS, _SHARED = 3, 8  # chunk sizes that are tried at most, and devices that share parameters at most
+_UNROLLED = (1, 2, 4)  # and all layers
+
+# Dotted fields of the config and their values.
+Settings = dict[str, Any]
+
+
+class Outcome(NamedTuple):
+    """What a plan says of some settings.
+
+    Attributes:
+      fits: None where the memory of a device is not known.
+      peak: bytes of a device; None where they are not known.
+      cost: of an example, in seconds or in operations; None where the step does not compile.
+      refusal: why the settings do not go together, or do not compile.
+    """
+
+    fits: bool | None
+    peak: float | None
+    cost: float | None
+    refusal: str = ""
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """The better outcome has the smaller one: what fits comes first, and then what costs less, or needs less."""
+        does_not_fit = self.fits is False
+        value = self.peak if does_not_fit else self.cost
+        return does_not_fit, float("inf") if value is None else value
+
+
+class Tuning(NamedTuple):
+    """What was tried, in order, beginning with the config as it is.
+
+    Attributes:
+      best: settings of the same training.
+      others: settings with another batch, which train otherwise.
+    """
+
+    tried: list[tuple[Settings, Outcome]]
+    best: Settings
+    others: list[tuple[Settings, Outcome]]
+
+    @property
+    def outcome(self) -> Outcome:
+        """That of the best settings."""
+        return next(outcome for settings, outcome in self.tried if settings == self.best)
+
+
+def choices(config: ConfigDict, devices: int) -> list[list[Settings]]:
+    """For each field, or fields that go together, what is tried beside the values of the config itself."""
+    chunks = [size for size in recipe_of(config).chunk_sizes(devices) if size < config.train.batch_size]
+    layers = config.model.num_layers
+    fields: dict[str, Sequence[Any]] = {
+        "model.remat": list(REMAT),
+        "train.chunk_size": [0, *chunks[-_CHUNKS:]],
+        "model.unroll": sorted({*(count for count in _UNROLLED if count <= layers), layers}),
+        "mesh.fsdp": [size for size in range(1, _SHARED + 1) if devices % size == 0],
+    }
+    own = values_of(config, fields)
+    alone = [[{name: value} for value in values if value != own[name]] for name, values in fields.items()]
+    packs = config.data.pack.query or config.data.pack.document
+    unpacked: list[Settings] = [{"data.pack.query": 0.0, "data.pack.document": 0.0}] if packs else []
+    return [*alone, unpacked]
+
+
+def batches(config: ConfigDict) -> list[Settings]:
+    """Half and twice the batch."""
+    size = config.train.batch_size
+    return [{_BATCH: size // 2}, {_BATCH: 2 * size}]
+
+
+def tune(
+    measure: Callable[[Settings], Outcome],
+    tried_fields: Sequence[Sequence[Settings]],
+    tried_batches: Sequence[Settings],
+    kept: Path,
+    of: str,
+) -> Tuning:
+    """Tries settings, each once.
+
+    Args:
+      measure: plans the config with some settings.
+      kept: the file of what has been compiled.
+      of: tells the config and the devices: what was kept of others is not used.
+
+    Raises:
+      PreemptedError: the process was told to stop; what was compiled is kept.
+    """
+    known: dict[str, Any] = files.read_json(kept) if kept.exists() else {}
+    most = 1 + sum(map(len, tried_fields)) + len(tried_batches)
+    tried: list[tuple[Settings, Outcome]] = []
+
+    def outcome_of(settings: Settings) -> Outcome:
+        key = files.fingerprint([of, sorted(settings.items())])
+        if key not in known:
+            if hosts.is_stopping():
+                raise hosts.PreemptedError(f"interrupted while tuning; {kept} has what was compiled")
+            _log.info("plan: try %d of at most %d: %s", len(tried) + 1, most, shown(settings) or "as it is")
+            known[key] = list(measure(settings))
+            files.write_json(kept, known)
+        outcome = Outcome(*known[key])
+        tried.append((settings, outcome))
+        return outcome
+
+    best: Settings = {}
+    least = outcome_of(best)
+    for options in tried_fields:
+        for option in options:
+            settings = best | option
+            if (found := outcome_of(settings)).rank < least.rank:
+                best, least = settings, found
+    others = [(best | batch, outcome_of(best | batch)) for batch in tried_batches]
+    return Tuning(tried[: len(tried) - len(others)], best, others)
+
+
+def shown(settings: Mapping[str, Any]) -> str:
+    """Settings as the shell takes them."""
+    return " ".join(f"--config.{name}={value}" for name, value in settings.items())
+
+
+def rows(tuning: Tuning) -> Iterator[list[Any]]:
+    """A row for each try: settings, whether it fits, GiB of a device, and what an example costs beside the first."""
+    first = tuning.tried[0][1].cost
+    for settings, outcome in (*tuning.tried, *tuning.others):
+        fits = {True: "yes", False: "no", None: None}[outcome.fits]
+        speed = f"{first / outcome.cost:.3f}" if first and outcome.cost else None
+        peak = f"{outcome.peak / 2**30:.2f}" if outcome.peak is not None else None
+        yield [shown(settings) or "as it is", fits, peak, speed, outcome.refusal or None]
