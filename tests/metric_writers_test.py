@@ -51,6 +51,15 @@ def test_a_run_that_was_cut_off_has_every_step_once(tmp_path):
     assert losses == {step: 10.0 - step for step in range(1, 6)}
 
 
+def test_the_console_has_no_line_without_a_metric(tmp_path, caplog):
+    caplog.set_level("INFO", "retrieval.stages.metric_writers")
+    writer = metric_writers.open_writer(tmp_path, 0, "", "{}")
+    writer(1, {"turn": 1.0})
+    writer(2, {"validation/Success@10": 0.5})
+    writer.close()
+    assert caplog.messages == ["step 2: validation/Success@10 0.5000"]
+
+
 class Stand(types.ModuleType):
     """In the place of wandb: keeps what it is told."""
 

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from retrieval.search.mining import Rule, mine
+from retrieval.stages import hard_negatives
+from retrieval.stages.hard_negatives import Mining, Question
 
 
 def naive(scores, rows, golds, others, texts, rule):
@@ -126,3 +128,20 @@ def test_what_holds_an_answer_is_left_out_of_the_ranks(rule):
         assert len(strict.rows[query]) == min(rule.count, len(kept))
     assert strict.answered == count > 0 == free.answered
     assert (strict.rank_Q == free.rank_Q).all() and strict.too_close == free.too_close
+
+
+class Texts(list):
+    """Candidates of different texts, none of them blank."""
+
+    blank = ()
+    keys_N = np.arange(2, dtype=np.uint64)
+
+
+def test_questions_without_a_negative_are_counted_in_the_log(caplog):
+    """Of two candidates the first question has both as positives, the second has one."""
+    questions = [Question("q0", "who?", [0, 1], [0, 1], []), Question("q1", "why?", [0], [0], [])]
+    lists = np.zeros((2, 2), np.float32), np.tile(np.arange(2, dtype=np.int32), (2, 1))
+    mining = Mining(Rule(2, first=1, last=2), answers=False, seed=0)
+    hard_negatives.mine(mining, questions, Texts("ab"), lambda queries, k: lists, ["who?", "why?"])
+    (message,) = caplog.messages
+    assert message == "2 of 2 questions have fewer than 2 negatives left, and 1 none; the first is 'q0' with 0: who?"

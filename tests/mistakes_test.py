@@ -231,7 +231,7 @@ $DPR={text.txt}
 $DPR={dpr.json} --config.split.shards=12
   config.data.lanes=8 | labelled pairs, config.split.shards=12 | take 6 or 12 lanes
 $DPR={dpr.json} --config.sets.msmarco={ids.tsv}
-  config.sets.msmarco | 1 files, but three are needed | collection.tsv,queries.tsv,qrels.tsv
+  config.sets.msmarco | 1 file, but three are needed | collection.tsv,queries.tsv,qrels.tsv
 $MINED --config.mine.system=exact
   'mine' reads what stage 'encode' writes | in {finished}: run it
 $ALONE --config.stages="('sets', 'mine', 'index', 'pairs')"
@@ -249,7 +249,7 @@ $REFRESHED --config.mine.refresh_env="('CUDA_VISIBLE_DEVICES=1',)"
 $ALONE --config.mine.answers=True --config.sets.beir={beir} --config.split.set=beir
   config.mine.answers=True | set 'beir' have no answers | those of reqa and nq | answers.jsonl
 --config=configs/bm25.py --workdir={run} --config.sets.qa={nq.jsonl}
-  config.sets.qa={nq.jsonl}: 1 files, but two are needed, of passages, questions
+  config.sets.qa={nq.jsonl}: 1 file, but two are needed, of passages, questions
 $OLDER --config.stages="('mine', 'pairs')"
   'mine' would read what stage 'index' made in {older_index} before | again in {older_index}: --stage=encode,index
 $REQA --config.vocab={nowhere}

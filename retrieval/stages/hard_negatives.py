@@ -232,8 +232,8 @@ def _counts(mining: Mining, questions: Sequence[Question], candidates: int, part
     if len(short):
         first = questions[short[0]]
         _log.warning(
-            "%d of %d questions have fewer than %d negatives left, the first is '%s' with %d: %s",
-            *(len(short), len(questions), rule.count, first.id, left_Q[short[0]], first.text),
+            "%d of %d questions have fewer than %d negatives left, and %d none; the first is '%s' with %d: %s",
+            *(len(short), len(questions), rule.count, (left_Q == 0).sum(), first.id, left_Q[short[0]], first.text),
         )
     if not left_Q.any():
         raise UserError(

@@ -37,6 +37,7 @@ _SHOWN = {
     "share_of_peak": ".1%",
     "input_wait": ".1%",
     "validation/RR": ".4f",
+    "validation/Success@10": ".4f",
     "validation/LogLikelihood": ".4f",
     "validation/NextSentenceAccuracy": ".3f",
 }
@@ -126,7 +127,8 @@ class _Files:
         with _telling_failures():
             self._tensorboard.write_scalars(step, metrics)
         shown = [f"{name} {metrics[name]:{form}}" for name, form in _SHOWN.items() if name in metrics]
-        _log.info("step %d: %s", step, ", ".join(shown))
+        if shown:
+            _log.info("step %d: %s", step, ", ".join(shown))
 
     def close(self) -> None:
         self._lines.close()

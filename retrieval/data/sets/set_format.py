@@ -112,9 +112,9 @@ class SetFormat:
         """
         count = len(source_paths.split(value)) if self.parts else 0
         if count != len(self.parts):
-            needed = len(self.parts)
+            needed, there = len(self.parts), "1 file" if count == 1 else f"{count} files"
             raise UserError(
-                f"config.sets.{self.name}={value}: {count} files, but {_NUMBERS.get(needed, needed)} are needed, of "
+                f"config.sets.{self.name}={value}: {there}, but {_NUMBERS.get(needed, needed)} are needed, of "
                 f"{', '.join(self.parts)}: {self.setting}"
             )
 
