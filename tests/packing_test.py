@@ -245,16 +245,19 @@ def masked_texts(random):
         "positions": (positions * weights).astype(np.int32),
         "labels": (random.integers(1, 50, (EXAMPLES, 3)) * weights).astype(np.int32),
         "weights": weights,
+        "text_types": (np.arange(24) > 3).astype(np.int32) * (text > 0),
+        "is_random": random.integers(0, 2, (EXAMPLES, 1)),
     }
 
 
-@pytest.mark.parametrize("recipe", ["mlm", "autoencoder"])
+@pytest.mark.parametrize("recipe", ["mlm", "autoencoder", "bert"])
 def test_masked_texts_are_packed_and_so_are_their_masked_tokens(recipe):
     packing = Packing(EXAMPLES, {"text": Rows(3, 40, "")}, Rows(1, 11, ""))
     batch, packed = both(np.random.default_rng(0), packing, masked_texts)
     assert packed["labels"].shape == packed["weights"].shape == packed["positions"].shape == (LANES, 11)
     assert sorted(packed["labels"][packed["weights"] == 1]) == sorted(batch["labels"][batch["weights"] == 1])
-    rates = {"data.rates.mlm": 1.0, "data.rates.ict": 0.0, "data.rates.bfs": 0.0, "data.rates.wlp": 0.0}
+    own = "next_sentence" if recipe == "bert" else "mlm"
+    rates = {"data.rates.ict": 0.0, "data.rates.bfs": 0.0, "data.rates.wlp": 0.0, f"data.rates.{own}": 1.0}
     config = make_config(recipe=recipe, **rates)
     assert_same_loss_and_gradients(config, batch, packed)
 

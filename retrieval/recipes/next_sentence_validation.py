@@ -60,7 +60,7 @@ def make(run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> Callable[
     """
     config = run.config
     size = -(-_ROWS // mesh.size) * mesh.size
-    pairs = _held_out(run, vocabulary)
+    pairs = held_out(run, vocabulary)
     count = len(pairs["text"])
     if not count:
         raise UserError(f"config.data.held_out={config.data.held_out} holds no passage out: a larger share is needed")
@@ -95,7 +95,7 @@ def make(run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> Callable[
     return validate
 
 
-def _held_out(run: Run, vocabulary: Vocabulary) -> dict[str, np.ndarray]:
+def held_out(run: Run, vocabulary: Vocabulary) -> dict[str, np.ndarray]:
     """The first pairs of the held-out passages, as many as `loop.validate_queries`, in the fields of a batch."""
     recipe = recipe_of(run.config)
     lengths, converter = recipe.lengths(), recipe.converter(vocabulary.sep_id)
