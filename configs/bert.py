@@ -21,6 +21,7 @@ def get_config(size: str = "paper") -> ConfigDict:
     config = mlm.get_config(size)
     config.recipe = "bert"
     config.data.rates.update(mlm=0.0, next_sentence=1.0)
+    config.prepare.update(longest_passage=256, shortest_paragraph=96)  # of one sentence alone there is no pair
     config.data.held_out = sized(size, paper=lambda: 0.001, local=lambda: 0.05)
     config.loop.update(validate_every=sized(size, paper=lambda: 5000, local=lambda: 200), best="LogLikelihood")
     return config

@@ -32,6 +32,7 @@ def get_config(size: str = "paper") -> ConfigDict:
     config.split.set = "reqa"
     config.index.words, config.index.dense = ("bm25", "random"), "exact"
     config.data.update(query_length=64, document_length=64, negatives=2)
+    config.data.pack.auto = False  # what is mined anew is never packed, and other losses are to see the same rows
     config.data.rates.update(pairs=0.0, quadruplets=1.0)
     config.model.update(embed_dim=0, pooling="mean", tied=True, normalize=True)
     config.mine.update(system="random", answers=True, negatives=100, last=100)

@@ -219,9 +219,15 @@ def roomy(documents):
     return {"query": Rows(3, 16, ""), "document": Rows(3 * documents, 40, "")}
 
 
-def test_hard_negatives_are_packed_too():
-    batch, packed = both(np.random.default_rng(1), Packing(EXAMPLES, roomy(3)), lambda r: pairs(r, EXAMPLES, 2))
-    assert_same_loss_and_gradients(make_config(**BOW), batch, packed)
+COSINES = {"train.loss": "quadruplet", "data.negatives": 2, "train.margin": 0.5, "train.temperature": 1.0}
+
+
+@pytest.mark.parametrize(("changes", "query_row"), [({}, 16), (COSINES, 40)])
+def test_hard_negatives_are_packed_too(changes, query_row):
+    """Also where rows of both sides have one length, which one call could take if they were not packed."""
+    rows = {**roomy(3), "query": Rows(3, query_row, "")}
+    batch, packed = both(np.random.default_rng(1), Packing(EXAMPLES, rows), lambda r: pairs(r, EXAMPLES, 2))
+    assert_same_loss_and_gradients(make_config(**BOW, **changes), batch, packed)
 
 
 def test_chunks_are_whole_lanes():

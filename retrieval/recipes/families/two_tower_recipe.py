@@ -114,8 +114,9 @@ class TwoTowerRecipe(PairRecipe):
 
 
 def _alike(batch: Mapping[str, jax.Array]) -> bool:
-    """Whether queries and documents are rows of the same length."""
-    return batch["document"].ndim == 3 and batch["query"].shape[-1] == batch["document"].shape[-1]
+    """Whether queries and documents are rows of the same length, one text in each."""
+    is_packed = "query_starts" in batch
+    return not is_packed and batch["document"].ndim == 3 and batch["query"].shape[-1] == batch["document"].shape[-1]
 
 
 def _embed_together(
