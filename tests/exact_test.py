@@ -58,10 +58,10 @@ def test_ties_across_tiles_and_devices(small_tiles, shape, candidates, k):
     np.testing.assert_array_equal(scores, expected_scores)
 
 
-@pytest.mark.parametrize("candidates", [700, 5000])
-def test_the_same_bits_on_any_number_of_devices(small_tiles, candidates):
+@pytest.mark.parametrize("candidates, queries", [(700, 7), (5000, 7), (5000, 1)])
+def test_the_same_bits_on_any_number_of_devices(small_tiles, candidates, queries):
     rng = np.random.default_rng(0)
-    embeddings, queries = rng.normal(size=(candidates, 48)), rng.normal(size=(7, 48))
+    embeddings, queries = rng.normal(size=(candidates, 48)), rng.normal(size=(queries, 48))
     indexes = [ExactIndex(embeddings, 4, mesh_of(count)) for count in (1, 3, 8)]
     results = [index.search(queries, 50) for index in indexes]
     assert (
@@ -112,6 +112,20 @@ def test_every_number_of_queries(queries):
     expected_scores, expected_rows = reference(embeddings, query_embeddings, 5)
     np.testing.assert_array_equal(rows, expected_rows)
     np.testing.assert_allclose(scores, expected_scores, rtol=1e-5, atol=1e-5)
+
+
+def test_after_a_search_of_each_size_none_compiles(monkeypatch):
+    monkeypatch.setattr(exact, "_FEW", (1, 2))
+    monkeypatch.setattr(exact, "_QUERIES", 4)
+    index = ExactIndex(np.ones((40, 3), np.float32), batch_size=4)
+    programs = exact._search_batches._cache_size
+    before = programs()
+    for count in exact.sizes_up_to(4):
+        index.search(np.ones((count, 3), np.float32), 2)
+    assert programs() == before + 3
+    for count in range(1, 5):
+        index.search(np.ones((count, 3), np.float32), 2)
+    assert programs() == before + 3
 
 
 @pytest.mark.parametrize("order", ["random", "ascending", "descending", "clusters"])

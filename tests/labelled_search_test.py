@@ -20,6 +20,7 @@ from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight, runner
 from retrieval.pipeline.work_directory import Asked
+from retrieval.search import exact
 from retrieval.stage_outputs import Run
 from retrieval.stages import search
 from retrieval.stages.collection import CORPUS
@@ -153,7 +154,10 @@ def test_its_passages_are_served_and_a_new_index_takes_over(searched, monkeypatc
 
     def answer(app, listening):
         listening.close()
-        asked, own = TestClient(app), OwnSearch(run, 100)
+        asked, programs = TestClient(app), exact._search_batches._cache_size()
+        asked.get("/api/search?query=owl&systems=dense&k=2")
+        assert exact._search_batches._cache_size() == programs  # all is compiled before
+        own = OwnSearch(run, 100)
         (lists,) = own.search(["where is the owl"], 3)
         answers = asked.get("/api/search", params={"query": "where is the owl", "k": 3, "details": 1}).json()["systems"]
         for system, hits in lists.items():

@@ -6,13 +6,15 @@ from collections.abc import Collection, Sequence
 from retrieval.api.document_index import Hit, hits_of
 from retrieval.api.loaded_model import of_run
 from retrieval.data.sets.row_texts import RowTexts
-from retrieval.search import bm25_kind
+from retrieval.search import bm25_kind, exact
 from retrieval.search.bm25_kind import Bm25
 from retrieval.search.index_kind import INDEXES, Texts
 from retrieval.search.side_by_side import DENSE, HYBRID
 from retrieval.stage_outputs import Run
 from retrieval.stages import indexes
 from retrieval.stages.collection import CORPUS, open_collection
+
+_WORD = "warm"
 
 
 class OwnSearch:
@@ -33,7 +35,7 @@ class OwnSearch:
           UserError: the run has no index of its corpus, or a damaged one.
         """
         collection, config = open_collection(run, CORPUS), run.holder("index").config
-        self.texts = RowTexts(collection.files)
+        self.texts, self._depth = RowTexts(collection.files), depth
         self.model = of_run(run) if collection.has_embeddings() else None
         embed = self.model.encode_queries if self.model else None
         options_of = functools.partial(indexes.options_of, config=config)
@@ -50,9 +52,18 @@ class OwnSearch:
         Raises:
           UserError: there is no such system.
         """
-        found = self._systems.search(queries, min(k, len(self.texts)), systems)
+        # Always as many: exact search compiles a program for each number of results.
+        found = self._systems.search(queries, min(max(k, self._depth), len(self.texts)), systems)
 
         def lists(query: int) -> dict[str, list[Hit]]:
-            return {name: hits_of(self.texts, scores[query], rows[query]) for name, (scores, rows) in found.items()}
+            firsts = {name: (scores[query, :k], rows[query, :k]) for name, (scores, rows) in found.items()}
+            return {name: hits_of(self.texts, *first) for name, first in firsts.items()}
 
         return [lists(query) for query in range(len(queries))]
+
+    def compile(self, most: int) -> None:
+        """Compiles what searches of up to so many queries need, short and long ones: otherwise the first ones wait."""
+        if self.model:
+            self.model.compile_queries(most)
+        for count in exact.sizes_up_to(most) if self.model else (1,):
+            self.search([_WORD] * count, 1)

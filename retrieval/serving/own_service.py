@@ -18,7 +18,7 @@ _WORD = "warm"
 
 
 def service_of(own: OwnSearch, reranker: PairReranker | None, answerer: Answerer | None, batch: int) -> Service:
-    """The service, with all compiled that queries need: batches of 1, 2, 4 ... short and long ones.
+    """The service, with all compiled that queries need.
 
     Args:
       batch: queries that are searched at once, at most.
@@ -34,9 +34,7 @@ def service_of(own: OwnSearch, reranker: PairReranker | None, answerer: Answerer
 
     encode = {"query": own.model.encode_queries, "document": own.model.encode_documents} if own.model else {}
     titles = {name: "hybrid" if name == HYBRID else title for name, title in own.titles.items()}
-    if own.model:
-        own.model.compile_queries(batch)
-    own.search([_WORD], 1)
+    own.compile(batch)
     parts: dict[str, Any] = {"rerank": scores if reranker else None}
     if answerer:
         answerer.answers(_WORD, [Hit("", "", _WORD, 0.0)])
