@@ -16,7 +16,7 @@ from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight, records
 from retrieval.pipeline.work_directory import Asked
-from retrieval.recipes import examples, initial_parameters
+from retrieval.recipes import examples, initial_parameters, packed_rows
 from retrieval.recipes.packed_rows import with_rows
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import build_model
@@ -204,8 +204,10 @@ def test_bert_learns_from_labelled_examples_without_a_corpus(without_corpus):
     assert all(made.values()), made
 
 
-def test_packed_rows_are_chosen_from_the_runs_own_pairs(without_corpus):
+def test_packed_rows_are_chosen_from_the_runs_own_pairs(without_corpus, monkeypatch):
     vocabulary, mesh = without_corpus.load_vocabulary(), sharding.make_mesh(devices=jax.devices()[:1])
+    assert with_rows(without_corpus, vocabulary, mesh.size) is without_corpus  # too few pairs to tell
+    monkeypatch.setattr(packed_rows, "_LEAST", 1)
     chosen = with_rows(without_corpus, vocabulary, mesh.size)
     pack = chosen.config.data.pack
     assert 0 < pack.query < 0.8 and 0 < pack.document < 0.8  # 3 of 8 tokens, and 5 of 16

@@ -12,14 +12,15 @@ from retrieval.stage_outputs import Run
 _log = logging.getLogger(__name__)
 
 _SAMPLE = 2048  # examples at most; no more than the lane has
+_LEAST = 256  # examples of a lane; fewer don't tell what the other lanes need, whose texts may be longer
 
 
 def with_rows(run: Run, vocabulary: Vocabulary, devices: int) -> Run:
     """The run with the shares that fit its data.
 
     They stay as they are where they are set by hand, and 0 where packing saves too little or does not go with other
-    settings: examples in the order of files, pairs that are mined anew (nobody knows their lengths yet), lanes that the
-    devices do not divide, chunks of parts of a lane.
+    settings: examples in the order of files, pairs that are mined anew (nobody knows their lengths yet), few examples in
+    a lane, lanes that the devices do not divide, chunks of parts of a lane.
     """
     config, recipe = run.config.copy_and_resolve_references(), recipe_of(run.config)
     data, pack, sides = config.data, config.data.pack, set(recipe.sides.values())
@@ -35,6 +36,9 @@ def with_rows(run: Run, vocabulary: Vocabulary, devices: int) -> Run:
     if packing.predictions:
         return run  # how many places the masked tokens need depends on the rows
     arguments, epoch = examples.drawn(run, vocabulary)
+    if epoch < _LEAST * data.lanes:
+        _log.info("train: a text per row; %d examples for %d lanes are too few to choose rows by", epoch, data.lanes)
+        return run
     count = max(8, min(_SAMPLE, epoch // data.lanes) // packing.examples)  # batches
     chosen = row_choice.choose(packing, lengths, batches.first_of_a_lane(**arguments, count=count))
     if not chosen:
