@@ -19,8 +19,8 @@ def with_rows(run: Run, vocabulary: Vocabulary, devices: int) -> Run:
     """The run with the shares that fit its data.
 
     They stay as they are where they are set by hand, and 0 where packing saves too little or does not go with other
-    settings: examples in the order of files, pairs that are mined anew (nobody knows their lengths yet), few examples in
-    a lane, lanes that the devices do not divide, chunks of parts of a lane.
+    settings: examples in the order of files, pairs that are mined anew (nobody knows their lengths yet), lanes of few
+    examples or that the devices do not divide, chunks of parts of a lane.
     """
     config, recipe = run.config.copy_and_resolve_references(), recipe_of(run.config)
     data, pack, sides = config.data, config.data.pack, set(recipe.sides.values())
