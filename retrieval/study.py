@@ -29,6 +29,7 @@ from ml_collections import ConfigDict
 from retrieval import LOCK, files
 from retrieval.cli import command_line
 from retrieval.config import experiment
+from retrieval.config.fields import values_of
 from retrieval.data.sets import splits
 from retrieval.data.sets.set_format import SETS
 from retrieval.errors import UserError, unknown_name
@@ -44,6 +45,7 @@ _log = logging.getLogger("retrieval.study")  # also where the module is the prog
 
 _ONLY = flags.DEFINE_list("only", ["*"], "Runs of the study to do, with those that they need: names or patterns, a,b*.")
 _POLL_SECONDS = 0.2
+_PATHS = ("base", "train.init_from", "pairs.files", "pairs.collection")  # in which a run names another
 _LOG = "log.txt"
 _QUESTIONS = ("sets", "mine", "pairs")  # stages that others are trained on the output of
 
@@ -90,7 +92,8 @@ def main(argv: Sequence[str]) -> int:
 def read_table(config: ConfigDict, folder: Path) -> dict[str, Entry]:
     """The runs of a study's config, in an order in which they can be done.
 
-    They name each other by whole paths: the folder may be written otherwise the next time, and from elsewhere.
+    They name each other by whole paths: the folder may be written otherwise the next time, and from elsewhere. A run
+    is named in `base` and `train.init_from`, and what it wrote in the fields of `_PATHS`: 'RUN/generated/corpus.jsonl'.
 
     Raises:
       UserError: runs need each other in a circle.
@@ -98,11 +101,10 @@ def read_table(config: ConfigDict, folder: Path) -> dict[str, Entry]:
     entries, folder = {}, folder.absolute()
     for name in config.runs:
         run_config = ConfigDict(config.runs[name].to_dict())  # references to the study's fields become values
-        needs = tuple(dict.fromkeys(n for n in (run_config.base, run_config.train.init_from) if n in config.runs))
-        if run_config.base in config.runs:
-            run_config.base = str(folder / run_config.base)
-        if run_config.train.init_from in config.runs:
-            run_config.train.init_from = str(folder / run_config.train.init_from)
+        paths = {field: path for field, path in values_of(run_config, _PATHS).items() if path}
+        named = {field: path for field, path in paths.items() if path.partition("/")[0] in config.runs}
+        needs = tuple(dict.fromkeys(path.partition("/")[0] for path in named.values()))
+        run_config.update_from_flattened_dict({field: str(folder / path) for field, path in named.items()})
         entries[name] = Entry(name, Run(run_config, folder / name, LOCK), needs)
     ordered: dict[str, Entry] = {}
     for name in entries:

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from support import toy_corpus
 
 from configs import bm25
-from configs.studies import pretraining_curves, pretraining_tasks, quadruplet, repbert, seed_encoder
+from configs.studies import pretraining_curves, pretraining_tasks, proqa, quadruplet, repbert, seed_encoder
 from retrieval import study
 from retrieval.data.corpora import tfds_source
 from retrieval.errors import UserError
@@ -328,6 +328,22 @@ def test_the_studys_runs_and_its_report_agree(module, size, tmp_path):
     report = json.loads((tmp_path / "study.json").read_text())
     assert {name for cell in report for name in cell["runs"]} <= set(table)
     assert {need for entry in table.values() for need in entry.needs} <= set(table)
+
+
+def test_proqas_study_and_its_report_agree(tmp_path):
+    for size in proqa.SIZES:
+        config = proqa.get_config(size)
+        config.corpus, config.squad, config.clusters = "dump.xml", "squad.json", 7
+        config.train_questions, config.test_questions = "train.jsonl", "test.jsonl"
+        table = study.read_table(config, tmp_path / size)
+        study.check_table(table)
+        study.write_report(config, tmp_path, ())
+        report = json.loads((tmp_path / "study.json").read_text())
+        assert {name for cell in report for name in cell["runs"]} <= set(table)
+        run = table["proqa-1"].run.config
+        assert set(table["proqa-1"].needs) == {"bm25", "writer", "corpus"} and run.cluster.count == 7
+        assert run.pairs.files == str(tmp_path / size / "writer" / "generated" / "corpus.jsonl")
+        assert table["bm25"].run.config.sets.qa == "corpus,test.jsonl"
 
 
 def test_repberts_study_and_its_report_agree(tmp_path):

@@ -1,0 +1,244 @@
+"""The study of Xiong, Wang & Wang 2020 (ProQA): generated questions, batches of clusters, and readers.
+
+    python -m retrieval.study --config=configs/studies/proqa.py:local --workdir=runs/proqa_study \\
+        --config.corpus=DUMP.xml.bz2 --config.squad=train-v1.1.json \\
+        --config.train_questions=NQ-open.train.jsonl --config.test_questions=NQ-open.dev.jsonl
+
+A model learns from SQuAD to write questions of paragraphs, and writes those that the retrievers train on. They have as
+many steps and pairs a step as ICT has, which is ORQA's retriever. The readers learn from questions with answers, in the
+first paragraphs of BM25, of ORQA or of ProQA. Nothing is trained on the test questions.
+
+A seed draws the parameters, the batches and the clusters. The generated questions are the same for all seeds.
+Sizes: 'paper' (BERT-base, one accelerator or more) and 'local' (2 CPU cores).
+"""
+
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from retrieval.configs import bm25, ict, question_generation, reader
+from retrieval.configs import proqa as retriever
+from retrieval.configs.studies import argument, parts, xiong_2020
+
+SEEDS = (0, 1, 2)
+CUTOFFS = (5, 10, 20)
+TEST = "qa"  # the set of the test questions
+NINTHS = (5, 7)  # checkpoints of the retriever without clusters, of 9
+
+
+class Size(NamedTuple):
+    """What a size changes: steps of the writer, of a retriever and of a reader."""
+
+    writer: int
+    retriever: int
+    reader: int
+
+
+SIZES = {"paper": Size(20_000, 90_000, 40_000), "local": Size(1500, 1800, 600)}
+
+# Table 4: how the readers differ.
+READERS: dict[str, tuple[str, dict[str, bool]]] = {
+    "alone": ("reader alone, shared softmax", {}),
+    "joint": ("joint, shared softmax", {"joint": True}),
+    "rerank": ("a head reranks paragraphs, shared softmax", {"select": True}),
+    "joint-apart": ("joint, a softmax for each paragraph", {"joint": True, "shared_norm": False}),
+    "apart": ("reader alone, a softmax for each paragraph", {"shared_norm": False}),
+}
+
+
+def get_config(size: str = "local") -> ConfigDict:
+    """The table of runs, and what is reported of them, for a size."""
+    size, _ = argument.read(size, SIZES, (TEST,))
+    config = ConfigDict()
+    config.corpus = ""  # a dump, or documents
+    config.vocab = ""  # empty trains one on the corpus
+    config.squad = ""  # files of SQuAD, separated by commas: a question is written for an answer as they show
+    config.train_questions = ""  # files of questions with answers, for the readers
+    config.test_questions = ""  # a file of questions with answers
+    config.clusters = retriever.get_config(size).cluster.count  # of paragraphs, before small ones are merged
+    config.parallel = 1  # runs at a time
+    config.runs = ConfigDict(_table(config, size))
+    config.report = ConfigDict(_report())
+    return config
+
+
+def _table(study: ConfigDict, size: str) -> dict[str, ConfigDict]:
+    steps = SIZES[size]
+    runs = {"corpus": _prepare(study, size), "bm25": _bm25(study), "writer": _writer(study, size)}
+    for seed in SEEDS:
+        of_seed = {
+            f"ict-{seed}": _ict(size),
+            f"proqa-{seed}": _proqa(size, study.get_ref("clusters")),
+            f"plain-{seed}": _proqa(size),
+        }
+        for ninth in NINTHS:
+            of_seed[f"plain-{ninth}-{seed}"] = _at_checkpoint(size, seed, ninth)
+        for name, base, system in (("bm25", "bm25", "bm25"), ("proqa", f"proqa-{seed}", "dense")):
+            of_seed[f"reader-{name}-{seed}"] = _reader(study, size, base, system)
+        orqa = _reader(study, size, f"ict-{seed}", "dense")
+        orqa.train.loss = "orqa_reader"
+        of_seed[f"reader-orqa-{seed}"] = orqa
+        for name, (_, changes) in READERS.items():
+            if changes:
+                other = _reader(study, size, "bm25", "bm25")
+                other.train.update(changes)
+                of_seed[f"reader-{name}-{seed}"] = other
+        for config in of_seed.values():
+            config.seed = seed
+        runs |= of_seed
+    for name in runs:
+        if name.startswith("reader-"):
+            runs[name].train.steps = steps.reader
+    return runs
+
+
+def _prepare(study: ConfigDict, size: str) -> ConfigDict:
+    config = ict.get_config(size)
+    config.stages = ("prepare",)
+    config.corpus, config.vocab = study.get_ref("corpus"), study.get_ref("vocab")
+    config.prepare.held_out = 0.0
+    if size == "local":
+        config.prepare.update(vocab_size=8000, longest_passage=120)
+    return config
+
+
+def _bm25(study: ConfigDict) -> ConfigDict:
+    config = _asked(bm25.get_config("local"))
+    config.stages, config.base = ("sets", "index", "evaluate", "report"), "corpus"
+    config.sets.pydocs, config.sets.qa = False, "corpus," + study.get_ref("test_questions")
+    return config
+
+
+def _asked(config: ConfigDict) -> ConfigDict:
+    """Evaluates by the answers of the test questions; the passages are the set's own."""
+    config.encode.corpus = False
+    config.evaluate.metrics = tuple(f"Answer@{k}" for k in CUTOFFS)
+    return config
+
+
+def _writer(study: ConfigDict, size: str) -> ConfigDict:
+    config = question_generation.get_config(size)
+    config.base = "bm25"
+    config.pairs.files = study.get_ref("squad")
+    config.generate.collections = ("corpus",)
+    config.train.steps = SIZES[size].writer
+    return config
+
+
+def _retriever(config: ConfigDict, size: str) -> ConfigDict:
+    """Both kinds have the same steps, pairs and rate. Their embedding is ORQA's, with LayerNorm, in both."""
+    paper = retriever.get_config(size)
+    config = _asked(config)
+    config.data.update({name: paper.data[name] for name in ("query_length", "document_length", "lanes")})
+    config.train.update(batch_size=paper.train.batch_size, groups=paper.train.groups, steps=SIZES[size].retriever)
+    config.train.update(learning_rate=paper.train.learning_rate, log_q=False)
+    config.model.embed_norm = True
+    config.loop.validate_every = 0
+    return config
+
+
+def _ict(size: str) -> ConfigDict:
+    config = _retriever(ict.get_config(size), size)
+    config.stages, config.base = ("train", "encode", "evaluate", "report"), "bm25"
+    config.data.ict_removal = 0.9
+    config.data.pack.update(query=0.0, document=0.0)  # its shares were those of shorter documents
+    return config
+
+
+def _proqa(size: str, clusters: Any = None) -> ConfigDict:
+    """The retriever, with so many clusters or without."""
+    config = _retriever(retriever.get_config(size), size)
+    config.stages, config.base = ("pairs", "train", "encode", "evaluate", "report"), "bm25"
+    config.pairs.update(files="writer/generated/corpus.jsonl", collection="corpus/corpus")
+    if clusters is not None:
+        config.cluster.count = clusters
+        config.mine.refresh_every = min(config.mine.refresh_every, config.train.steps // 4)
+    else:
+        config.mine.refresh_every = 0
+        config.loop.keep_steps = tuple(config.train.steps * ninth // 9 for ninth in NINTHS)
+    return config
+
+
+def _at_checkpoint(size: str, seed: int, ninth: int) -> ConfigDict:
+    """The retriever without clusters, as it was earlier."""
+    config = _proqa(size)
+    config.stages, config.base = ("train", "encode", "evaluate", "report"), f"plain-{seed}"
+    config.train.update(init_from=f"plain-{seed}", init_step=config.train.steps * ninth // 9, steps=0)
+    config.loop.keep_steps = ()
+    return config
+
+
+def _reader(study: ConfigDict, size: str, base: str, system: str) -> ConfigDict:
+    config = reader.get_config(size)
+    config.stages, config.base = ("spans", "train", "answer", "report"), base
+    config.spans.update(questions=study.get_ref("train_questions"), system="exact" if system == "dense" else system)
+    config.answer.systems = (system,)
+    return config
+
+
+def _report() -> dict[str, Any]:
+    """Tables and claims, as `retrieval.studies.claims` reads them."""
+    claims = [
+        ("clusters beat batches at random (R@20)", "proqa", "plain"),
+        ("generated questions beat ICT (R@20)", "plain", "ict"),
+        ("ProQA beats ICT (R@20)", "proqa", "ict"),
+    ]
+    return {
+        "title": "ProQA: generated questions, clusters and readers (Xiong et al. 2020)",
+        "preamble": [
+            "R@k: questions with an answer in the first k passages. EM: exact match by SQuAD's rule.",
+            "The paper's R@k is of WebQuestions and its EM of NQ-open, over 12.5 million paragraphs of Wikipedia.",
+        ],
+        "tables": [_retrieval(), _answers(), _settings()],
+        "plots": [],
+        "claims": [
+            *(dict(text=text, better=_recall(a, 20), worse=_recall(b, 20)) for text, a, b in claims),
+            dict(text="ProQA's reader beats BM25's (EM)", better=_match("proqa"), worse=_match("bm25")),
+            dict(text="one shared softmax beats one each (EM)", better=_match("bm25"), worse=_match("apart")),
+        ],
+    }
+
+
+def _recall(name: str, k: int) -> dict[str, Any]:
+    system = "bm25" if name == "bm25" else "dense"
+    runs = ["bm25"] if name == "bm25" else [f"{name}-{seed}" for seed in SEEDS]
+    return dict(runs=runs, system=system, metric=f"Answer@{k}", dataset=TEST, split="answers")
+
+
+def _match(name: str) -> dict[str, Any]:
+    system = "dense" if name in ("proqa", "orqa") else "bm25"
+    runs = [f"reader-{name}-{seed}" for seed in SEEDS]
+    return dict(runs=runs, system=f"{system}+reader", metric="EM", dataset=TEST, split="read")
+
+
+def _retrieval() -> dict[str, Any]:
+    labels = {
+        "bm25": "BM25",
+        "ict": "ICT, ORQA's retriever",
+        "plain-5": "ProQA without clusters, 5 of 9 parts of the steps",
+        "plain-7": "ProQA without clusters, 7 of 9 parts",
+        "plain": "ProQA without clusters",
+        "proqa": "ProQA",
+    }
+    rows = [
+        parts.row([label], [_recall(name, k) for k in CUTOFFS], xiong_2020.TABLE_3.get(name, ()))
+        for name, label in labels.items()
+    ]
+    return dict(title="Table 3: retrieval", header=["system", *(f"R@{k}" for k in CUTOFFS)], rows=rows)
+
+
+def _answers() -> dict[str, Any]:
+    rows = [
+        parts.row(["BM25 and a reader"], [_match("bm25")], (xiong_2020.SPARSE,)),
+        parts.row(["ORQA: ICT and its reader"], [_match("orqa")], (xiong_2020.TABLE_1["orqa"],)),
+        parts.row(["ProQA"], [_match("proqa")], (xiong_2020.TABLE_1["proqa"],)),
+    ]
+    return dict(title="Tables 1 and 2: answers", header=["system", "EM"], rows=rows)
+
+
+def _settings() -> dict[str, Any]:
+    rows = [
+        parts.row([label], [_match("bm25" if name == "alone" else name)], (xiong_2020.TABLE_4[name],))
+        for name, (label, _) in READERS.items()
+    ]
+    return dict(title="Table 4: the reader's loss, on BM25's passages", header=["setting", "EM"], rows=rows)
