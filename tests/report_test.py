@@ -10,7 +10,7 @@ from configs import bm25, ict_bfs_wlp
 from retrieval.data.sets import beir
 from retrieval.errors import UserError
 from retrieval.evaluation import embedding_map, per_query, significance
-from retrieval.evaluation.run_report import Table, write_report
+from retrieval.evaluation.run_report import Table, curves_figure, write_report
 from retrieval.pipeline import records
 from retrieval.stage_outputs import Run
 from retrieval.stages import report, report_questions, report_sets
@@ -221,3 +221,12 @@ def test_the_title_names_the_corpus_that_the_base_prepared(tmp_path):
         (run.folder / "results.json").write_text("[]")
         report.write_report(run)
         assert (run.folder / "report.md").read_text().splitlines()[0] == f"# {title}"
+
+
+def test_figures_have_names_below_and_no_step_twice():
+    figure = curves_figure("t", "loss", {"loss": {9: 1.0}})
+    figure.draw_without_rendering()
+    (axes,), (names,) = figure.axes, figure.legends
+    assert names.get_window_extent().y1 < axes.get_tightbbox().y0
+    left, right = axes.get_xlim()
+    assert [place for place in axes.xaxis.get_majorticklocs() if left <= place <= right] == [9]

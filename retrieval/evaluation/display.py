@@ -67,6 +67,18 @@ def label(text: str) -> str:
     return terminal.one_line(text).replace("$", r"\$")
 
 
+def legend(canvas: figures.Figure) -> None:
+    """The names of the lines, below the axes, where they hide none."""
+    names = canvas.axes[0].get_legend_handles_labels()[1]
+    canvas.legend(loc="outside lower center", frameon=False, ncols=1 + (max(map(len, names), default=0) < 35))
+
+
+def whole_ticks(axes: Any) -> None:
+    """An x axis with ticks at whole numbers, no number twice."""
+    axes.xaxis.set_major_locator(tickers.MaxNLocator(integer=True, min_n_ticks=1))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+
+
 def log_ticks(axes: Any, values: Collection[float]) -> None:
     """A logarithmic x axis with a tick at each of `values` and nowhere else."""
     axes.set_xscale("log")

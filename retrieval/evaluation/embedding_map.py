@@ -36,7 +36,7 @@ def figure(title: str, points: Points) -> figures.Figure:
         axes.plot(*np.stack([queries_Q2, answers_Q2]).transpose(2, 0, 1), color="0.6", linewidth=0.4, alpha=0.6)
     axes.scatter(*answers_Q2.T, s=12, color="C1", marker="s", linewidths=0, label="right answers")
     axes.scatter(*queries_Q2.T, s=12, color="C0", linewidths=0, label="queries")
-    axes.legend(frameon=False)
+    display.legend(canvas)
     return canvas
 
 

@@ -238,8 +238,8 @@ def curves_figure(title: str, y: str, curves: Mapping[str, Mapping[int, float]])
         axes.plot(
             steps[middle : middle + len(smooth)], smooth, color=f"C{number}", marker=marker, markersize=3, label=label
         )
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.legend(frameon=False)
+    display.whole_ticks(axes)
+    display.legend(figure)
     return figure
 
 
@@ -274,7 +274,7 @@ def _recall_figure(
         axes.fill_between(cutoffs_K, shares_K - margins_K, shares_K + margins_K, alpha=0.15, linewidth=0)
     display.log_ticks(axes, {cutoff for shares in curves.values() for cutoff in shares})
     axes.set_ylim(bottom=0)
-    axes.legend(frameon=False)
+    display.legend(figure)
     return figure
 
 

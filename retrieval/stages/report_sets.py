@@ -14,6 +14,7 @@ from retrieval.evaluation.run_report import Table
 from retrieval.search import encoding
 from retrieval.stages.findings import IN_A_RUN
 
+_TICKS = 10  # of the lengths, at most
 _QUERIES, _OTHERS = 150, 1000  # of a map: more hide each other
 
 # Texts to the tokens that each of them has.
@@ -59,10 +60,11 @@ def _lengths_plot(name: str, unit: str, sizes: dict[str, np.ndarray], cuts: dict
         axes.step(ordered_N, 100 * np.arange(1, len(ordered_N) + 1) / len(ordered_N), color=color, label=kind)
         if cuts:
             axes.axvline(cuts[kind], color=color, linestyle=":", label=f"{kind} are cut at {cuts[kind]:,}")
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter("{x:,.0f}")
+    most = max([1, *cuts.values(), *(int(sizes_N.max()) for sizes_N in sizes.values())])
+    powers = [1 << power for power in range(most.bit_length() + 1)]
+    display.log_ticks(axes, powers[:: -(-len(powers) // _TICKS)])
     axes.set_ylim(0, 102)
-    axes.legend(frameon=False)
+    display.legend(figure)
     return Plot(f"lengths-{name}", figure)
 
 
