@@ -43,7 +43,7 @@ def test_marks_that_are_letters_stay(text):
     assert accents.fold(text) == unicodedata.normalize("NFC", text)
 
 
-def test_every_latin_and_greek_letter_loses_what_berts_tokeniser_takes():
+def test_latin_and_greek_letters_fold_as_in_bert():
     strip = StripAccents()
     letters = [c for c in map(chr, itertools.chain(range(0x80, 0x400), range(0x1E00, 0x2000))) if c.isalpha()]
     assert len(letters) > 1000

@@ -84,7 +84,7 @@ def test_every_character_is_of_its_kind():
     assert words(text).split(" ")[1:-1] == tokens(text)
 
 
-def test_rows_that_are_there_again_and_rows_that_are_not_there():
+def test_repeated_and_missing_rows():
     asked = [of_texts(["x"]), None, of_texts(["y"])]
     rows_QK = np.array([[0, 1, -1], [0, 1, 2], [2, 1, 2]])
     read = []
@@ -143,7 +143,7 @@ def test_a_pattern_that_would_take_for_ever_ends(monkeypatch, pattern, search):
 
 
 @pytest.mark.parametrize("name", ["topics.dpr.trivia.dev.txt", "webquestions/val.json"])
-def test_the_answers_of_real_files_are_in_what_is_made_of_them(shared_data, name):
+def test_answers_of_real_files_survive_the_conversion(shared_data, name):
     _, found = qa.read_questions(shared_data / "qa" / name)
     for known in list(found.values())[::200]:
         for answer in known.values[:3]:

@@ -103,7 +103,7 @@ def test_hidden_states_are_those_of_the_loops(wiring, reach, span):
         np.testing.assert_allclose(hidden[row, :length], expected, rtol=0, atol=2e-5)
 
 
-def test_the_gradient_of_cls_in_bfloat16_is_that_of_float32():
+def test_cls_has_the_same_gradient_in_bfloat16():
     """It is a sum over the 512 tokens of a text, which bfloat16 itself would cut at 256 terms of a size."""
     config = dataclasses.replace(CONFIG, max_length=512, dropout=0.0)
     text = dataclasses.replace(one_text_per_row(np.ones((2, 512), np.int32)), starts_GC=jnp.zeros((2, 1), int))
@@ -131,7 +131,7 @@ def test_the_gradient_of_cls_in_bfloat16_is_that_of_float32():
         (DecoderConfig(layers=2, span=10, wiring="cross"), 10),  # full attention
     ],
 )
-def test_a_prediction_depends_on_cls_and_on_the_tokens_of_the_span_alone(decoder, seen):
+def test_a_prediction_depends_on_cls_and_its_span_alone(decoder, seen):
     """Equation 9, by gradients. Row i is what predicts token i + 1; token 0 is [CLS], the same in all texts."""
     graphdef, params = nnx.split(spread(Decoder(CONFIG, decoder, nnx.Rngs(0))))
     tokens, cls = jnp.asarray(RANDOM.normal(size=(10, 8))), jnp.asarray(RANDOM.normal(size=8))
@@ -162,7 +162,7 @@ def test_the_text_reaches_the_decoder_through_cls_alone():
     np.testing.assert_array_equal(hidden, same)
 
 
-def test_logits_are_of_the_encoder_and_of_the_decoder_with_one_table():
+def test_encoder_and_decoder_logits_share_one_table():
     model = spread(Autoencoder(CONFIG, DecoderConfig(layers=1), rngs=nnx.Rngs(0)))
     tables = [leaf for leaf in jax.tree.leaves(nnx.state(model)) if leaf.shape == (30, 8)]
     assert len(tables) == 1
@@ -193,7 +193,7 @@ def test_the_token_after_each_ends_with_its_text():
     np.testing.assert_array_equal(np.where(weights, labels, 0), [[5, 3, 0, 3, 0, 0], [6, 7, 8, 9, 3, 0]])
 
 
-def test_what_a_weak_decoder_learns_of_random_texts_comes_through_cls():
+def test_a_weak_decoder_learns_random_texts_through_cls():
     """Three tokens, each one of four and independent of the others: without [CLS] none is better than ln 4."""
     config = dataclasses.replace(CONFIG, vocab_size=8, hidden_size=32, mlp_size=64, max_length=5, dropout=0.0)
     graphdef, params = nnx.split(Autoencoder(config, DecoderConfig(layers=1, span=2), rngs=nnx.Rngs(0)))
@@ -226,7 +226,7 @@ def test_what_a_weak_decoder_learns_of_random_texts_comes_through_cls():
     assert train(params, 1.0) < 0.7 * math.log(4)
 
 
-def test_the_bottleneck_is_a_gaussian_and_its_divergence_the_integral():
+def test_the_bottlenecks_divergence_is_the_integral():
     bottleneck = spread(Bottleneck(CONFIG, 3, nnx.Rngs(0)))
     cls = jnp.asarray(RANDOM.normal(size=(4, 8)))
     mean, log_variance = np.split(np.asarray(bottleneck.moments(cls), np.float64), 2, axis=1)

@@ -71,7 +71,7 @@ def test_answers_are_those_of_the_judged_queries(folder):
         assert value.queries == EXPECTED.queries and value.answers == {"q1": Answers(("a|b",), True)}
 
 
-def test_where_nothing_is_judged_the_queries_are_those_with_answers(folder):
+def test_without_judgements_queries_are_those_with_answers(folder):
     (folder / "answers.jsonl").write_text(ANSWERS + '{"_id": "q2", "answers": []}\n')
     (folder / "qrels" / "test.tsv").unlink()
     for value in (beir.read_folder(folder), beir.read_judged(folder)):
@@ -92,7 +92,7 @@ def test_every_rule_is_read_and_keeps_its_queries(folder):
     assert list(value.queries) == ["q1", "q2", "q3"]
 
 
-def test_written_folder_is_read_back_and_replaces_the_old_one(tmp_path):
+def test_a_written_folder_replaces_the_old_one(tmp_path):
     value = RetrievalSet(
         "set",
         {"q-1": 'tab\t"quote"\nline', "ü": " 中 "},
@@ -177,7 +177,7 @@ def test_real_collections(shared_data, name, candidates, queries, judgements):
     assert sizes == (candidates, queries, judgements)
 
 
-def test_an_empty_query_a_set_without_relevance_and_a_grade_with_an_underscore_are_refused(folder):
+def test_empty_queries_and_odd_or_zero_grades_are_refused(folder):
     qrels, queries = folder / "qrels" / "test.tsv", folder / "queries.jsonl"
     for grade in ("1_0", "\u0661", "0x1"):
         qrels.write_text(f"q2\td1\t{grade}\n", encoding="utf-8")

@@ -77,7 +77,7 @@ def test_accents_are_folded_as_the_vocabulary_folds_them(tmp_path, folder):
         assert found(run)["bm25"] == (1 if folded else 0), (vocab, accents)
 
 
-def test_other_words_make_the_index_anew_and_the_old_one_is_not_searched(tmp_path, folder):
+def test_other_words_rebuild_the_index_before_a_search(tmp_path, folder):
     execute(make_run(tmp_path, folder))
     assert "English stop words left out, no stemming" in description(make_run(tmp_path, folder))
     for change, said in (

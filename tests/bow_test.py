@@ -20,7 +20,7 @@ def embed(model, ids):
     return model(Text.from_ids(jnp.asarray(ids), jnp.zeros_like(ids)), dropout_key=None)
 
 
-def test_embedding_is_an_mlp_of_the_mean_of_all_tokens_but_padding():
+def test_the_embedding_is_an_mlp_of_the_mean_token():
     model = build()
     p = nnx.to_pure_dict(nnx.state(model))
     p["hidden"]["bias"] = jnp.linspace(-1, 1, 5)

@@ -23,7 +23,7 @@ def test_ids_are_those_of_transformers_but_for_padding(name):
     assert [[vocabulary.published_ids[i] for i in ids] for ids in ours] == [expected for *_, expected in records]
 
 
-def test_text_comes_back_and_special_tokens_in_it_are_ordinary():
+def test_text_round_trips_without_special_tokens():
     vocabulary = BytePairs.load(GOLDEN / "tokenizer.json")
     for text in ("The Naïve café", " two  spaces\n", "</s> <mask> [SEP]", "😀"):
         ids = vocabulary.encode(text)
@@ -40,7 +40,7 @@ def test_saved_in_our_order_it_is_the_same(tmp_path):
     assert again.encode("unaffable café") == vocabulary.encode("unaffable café")
 
 
-def test_a_tokenizer_json_of_word_pieces_is_the_vocab_txt(tmp_path):
+def test_tokenizer_json_and_vocab_txt_agree(tmp_path):
     vocabulary = WordPiece([*SPECIAL_TOKENS, "the", "##y", "cat"])
     (tmp_path / "tokenizer.json").write_text(vocabulary._tokenizer.to_str())
     again = vocabularies.load(tmp_path)

@@ -42,7 +42,7 @@ def make_loss(size, key=None):
     return jax.value_and_grad(loss, has_aux=True)
 
 
-def test_loss_embeddings_and_gradients_are_those_of_the_whole_batch():
+def test_chunks_give_the_whole_batchs_loss_and_gradients():
     whole, chunked = (jax.jit(make_loss(size))(PARAMS, batch()) for size in (0, 4))
     for a, b in zip(jax.tree.leaves(chunked), jax.tree.leaves(whole), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
@@ -52,7 +52,7 @@ def test_the_same_on_any_mesh():
     assert_same_on_any_mesh(make_loss(8), PARAMS, batch())
 
 
-def test_chunks_have_dropout_masks_of_their_own_and_the_backward_pass_has_the_same():
+def test_forward_and_backward_share_a_chunks_own_dropout_mask():
     ids = np.tile(batch()[0][:1], (16, 1))
     _, (queries, _) = jax.jit(make_loss(2, jax.random.key(1)))(PARAMS, (ids, batch()[1]))[0]
     assert len(np.unique(np.asarray(queries), axis=0)) == 16
@@ -69,7 +69,7 @@ def test_chunks_have_dropout_masks_of_their_own_and_the_backward_pass_has_the_sa
     np.testing.assert_allclose(actual, expected, rtol=2e-2)
 
 
-def test_memory_grows_with_the_chunk_and_not_with_the_batch():
+def test_memory_grows_with_the_chunk_alone():
     def temporaries(rows, size):
         compiled = jax.jit(make_loss(size)).lower(PARAMS, batch(rows)).compile()
         return compiled.memory_analysis().temp_size_in_bytes
@@ -79,6 +79,6 @@ def test_memory_grows_with_the_chunk_and_not_with_the_batch():
 
 
 @pytest.mark.parametrize("size", [-1, 3, 32])
-def test_a_chunk_that_does_not_divide_the_batch_is_refused(size):
+def test_a_chunk_must_divide_the_batch(size):
     with pytest.raises(UserError, match=f"chunks of {size} rows do not divide the 16 rows"):
         make_loss(size)(PARAMS, batch())

@@ -20,7 +20,7 @@ def draw(name, batches=400, size=10, seed=1, of=None):
     return of, cluster_order.ORDERS[name](of, batches, size, np.random.default_rng(seed))
 
 
-def test_each_batch_of_the_paper_is_of_one_cluster_and_distinct_paragraphs():
+def test_the_papers_batches_have_one_cluster_and_distinct_paragraphs():
     of, rows = draw("paper")
     assert rows.shape == (400, 10) and set(rows.ravel()) == set(range(len(of.paragraph_M)))
     for batch in of.paragraph_M[rows]:
@@ -34,12 +34,12 @@ def test_clusters_count_by_their_pairs():
     np.testing.assert_allclose(found, np.bincount(cluster_M) / len(cluster_M), atol=0.03)
 
 
-def test_a_cluster_smaller_than_a_batch_is_drawn_with_repetition():
+def test_a_small_cluster_is_drawn_with_repetition():
     _, rows = draw("paper", of=pairs(sizes=(4,)))
     assert rows.shape == (400, 10)
 
 
-def test_the_authors_batches_are_an_epoch_of_all_pairs_again_and_again():
+def test_the_authors_batches_repeat_an_epoch_of_all_pairs():
     of, rows = draw("authors")
     whole = len(of.paragraph_M) // 10
     assert len(set(rows[:whole].ravel())) == 10 * whole

@@ -88,7 +88,7 @@ def batches_of(run, version):
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_each_group_of_a_batch_is_of_one_cluster_and_distinct_paragraphs(whole, version):
+def test_each_group_has_one_cluster_and_distinct_paragraphs(whole, version):
     ids_N, cluster_N, _ = arrays(whole, version)
     cluster_of = dict(zip(ids_N.tolist(), cluster_N.tolist()))
     assert len(cluster_of) == 30 and min(np.bincount(cluster_N)) >= 4
@@ -98,7 +98,7 @@ def test_each_group_of_a_batch_is_of_one_cluster_and_distinct_paragraphs(whole, 
     assert len({cluster_of[group[0]] for group in groups}) > 1
 
 
-def test_clusters_are_of_the_model_as_it_is_at_their_step(whole):
+def test_clusters_are_of_the_model_at_their_step(whole):
     """Against an encoder of the checkpoint: every paragraph is next to the centroid of its cluster, if none merged."""
     told = [versions.statistics(whole.folder, version) for version in (1, 2)]
     assert [counts["step"] for counts in told] == [3, 6] and told[0]["seed"] != told[1]["seed"]
@@ -126,7 +126,7 @@ def test_paragraphs_are_embedded_as_training_sees_them(whole, corpus):
         assert row[row != 0].tolist() == rows[id]
 
 
-def test_a_run_cut_off_in_a_clustering_ends_as_if_it_had_not_been(whole, corpus, inputs, tmp_path, monkeypatch):
+def test_a_run_cut_off_in_clustering_ends_equal(whole, corpus, inputs, tmp_path, monkeypatch):
     """In the middle of the second, when batches are of the first."""
     run = clustered(corpus, inputs, tmp_path / "run")
     cut_off(monkeypatch, run, kmeans, "cluster", 2)

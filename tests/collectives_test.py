@@ -90,7 +90,7 @@ def test_what_is_sent_in_the_background_counts_once():
         ("parameter(1)", "constant(1)", "constant(12)", 1),
     ],
 )
-def test_turns_are_told_by_the_counter_and_are_one_where_it_does_not_tell(start, step, end, turns):
+def test_loops_turn_as_their_counter_says_or_once(start, step, end, turns):
     text = program(
         f"  %n = s32[]{{:T(128)}} {start}",
         "  %c = s32[] copy(%n)",

@@ -50,7 +50,7 @@ def test_differences_are_paired_by_question_and_corrected(runs, tmp_path):
     assert [each.p_value for each in found] == p_values
 
 
-def test_systems_of_other_names_are_compared_where_they_are_named(runs):
+def test_named_systems_are_compared_across_runs(runs):
     (found,) = run_comparison.compare(runs, ["bm25", "dense"]).differences
     assert (found.system, found.over_system, found.difference) == ("dense", "bm25", 0.375)
 

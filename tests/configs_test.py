@@ -61,7 +61,7 @@ def test_the_papers_model_is_two_bert_bases():
     assert size == 2 * (108_891_648 - (512 - 288) * 768 + 768 * 512 + 512)
 
 
-def test_the_papers_bow_mlp_has_as_many_parameters_as_its_transformer():
+def test_the_papers_bow_mlp_is_as_large_as_bert():
     """128 against 110 million in a tower (section 4.2), also where the study fine-tunes it."""
     runs = pretraining_tasks.get_config("paper").runs
     for config in (load("bow_mlp"), runs["pre-bow_mlp-all-l0-e512-0"], runs["s0-1-bow_mlp-none-l0-e512"]):
@@ -78,7 +78,7 @@ def test_what_dprs_docstrings_start_from_fits():
         assert f"--config.train.init_from=runs/{start}" in importlib.import_module(f"configs.{name}").__doc__
 
 
-def test_ances_warm_up_is_its_authors_and_is_gone_on_from():
+def test_ances_warm_up_is_the_authors_and_continues():
     """Its passages are shorter than those of the run that follows, its table of positions is not."""
     config = load("ance", "warm_up")
     train = config.train

@@ -85,7 +85,7 @@ def test_turns_medians_and_the_best_of_ours(system):
     json.dumps(result)
 
 
-def test_a_missing_peer_is_named_and_the_others_go_on(system):
+def test_a_missing_peer_is_named(system):
     systems = (
         system("ours", "ours", [0, 1]),
         system("gone", "peers", [0, 1], needs="no_such_peer"),
@@ -102,7 +102,7 @@ def test_a_missing_peer_is_named_and_the_others_go_on(system):
     assert result["missing"] == {"gone": "--alone", "peer": "--alone"} and result["ratios"] == []
 
 
-def test_where_there_is_no_accelerator_its_works_are_left_out(system):
+def test_without_an_accelerator_its_works_are_left_out(system):
     ours = system("ours", "ours", [0, 1], lacks="no accelerator")
     full = system("ours, too large", "ours", [0, 1], runs_out="no memory")
     peer = system("peer", "peers", [0, 2])

@@ -32,7 +32,7 @@ def test_one_class_comes_back_bit_for_bit(tmp_path):
     assert len(load_file(tmp_path / "model.safetensors")) == 5 + 16 * 2 + 4
 
 
-def test_two_classes_come_back_as_one_of_the_same_order(tmp_path):
+def test_two_classes_become_one_of_equal_order(tmp_path):
     """The logit x of a label has log p(relevant) = log sigmoid(x)."""
     model, again = written(tmp_path, 2), CrossEncoder(CONFIG, 1, rngs=nnx.Rngs(1))
     state = nnx.state(again, nnx.Param)

@@ -25,7 +25,7 @@ def model(request):
     return spread(CrossEncoder(CONFIG, request.param, rngs=nnx.Rngs(0)))
 
 
-def test_logits_are_those_of_berts_pooler_and_a_linear_layer(model):
+def test_logits_are_berts_pooler_and_linear_layer(model):
     p = jax.tree.map(lambda x: np.asarray(x, np.float64), nnx.to_pure_dict(nnx.state(model, nnx.Param)))
     cls = np.asarray(model.encoder(pairs(), dropout_key=None)[:, 0], np.float64)
     pooled = np.tanh(cls @ p["pooler"]["kernel"] + p["pooler"]["bias"])

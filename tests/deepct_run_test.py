@@ -91,7 +91,7 @@ def test_bm25_over_weighed_words_stands_beside_bm25(trained, inputs, tmp_path):
     assert {row["system"] for row in rows} == {"bm25", "deepct"}
 
 
-def test_a_run_that_was_killed_goes_on_and_writes_the_same_file(trained, inputs, tmp_path, monkeypatch):
+def test_a_killed_run_writes_the_same_file(trained, inputs, tmp_path, monkeypatch):
     stages, base = ("weigh",), str(trained.folder)
     run = make_run(inputs, tmp_path / "run", stages=stages, base=base, **{"weigh.shard_size": 5})
     real, joined = passage_lines._join, []
@@ -121,6 +121,6 @@ def test_a_run_that_was_killed_goes_on_and_writes_the_same_file(trained, inputs,
         ({"loop.validate_every": 10}, "has no towers to validate"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused_before_the_run(inputs, tmp_path, changes, message):
+def test_unfit_settings_are_refused_before_the_run(inputs, tmp_path, changes, message):
     with pytest.raises(UserError, match=message):
         preflight.check(make_run(inputs, tmp_path / "run", **changes), STAGES)

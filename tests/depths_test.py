@@ -101,7 +101,7 @@ def test_mrr_is_that_of_the_official_scorer(shared_data, official, tmp_path):
     assert 0.01 < value < 0.99
 
 
-def test_ties_of_scores_are_in_the_order_of_their_ranks(official, tmp_path):
+def test_tied_scores_keep_their_ranks(official, tmp_path):
     """A system whose scores are all alike: the scorer sees its ranks alone."""
     ids = [str(number) for number in range(1, 31)]
     qrels = {"1": {"9": 1}, "2": {"4": 1, "30": 1}}

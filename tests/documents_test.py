@@ -109,7 +109,7 @@ def test_a_document_has_its_url_before_its_title(inputs):
     assert (second.id, second.title) == ("D1", f"https://zoo/1 {name}")
 
 
-def test_documents_of_triples_are_read_where_they_are_asked_for(inputs, tmp_path):
+def test_documents_of_triples_are_read_on_demand(inputs, tmp_path):
     files = (inputs / name for name in ("ids.tsv", "msmarco-doctrain-queries.tsv", "msmarco-docs.tsv.gz"))
     settings = labelled_format.Settings("", "queries.tsv", "docs.tsv", 0)
     assert labelled_format.format_of(inputs / "ids.tsv", settings).name == "id_triples"

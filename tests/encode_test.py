@@ -104,7 +104,7 @@ def test_the_lines_of_the_guide_read_embeddings_into_faiss(real, tmp_path, monke
         assert rows.max() < len(IDS)
 
 
-def test_a_text_may_have_several_rows_and_its_id_stands_at_each(tmp_path):
+def test_each_row_of_a_text_has_its_id(tmp_path):
     """Shards are of texts, so one that is lost is made anew as it was."""
 
     def rows(texts):
@@ -123,7 +123,7 @@ def test_a_text_may_have_several_rows_and_its_id_stands_at_each(tmp_path):
     assert sum((ids[:, 0] > 0).sum() for ids in embed.batches) == sum(len(rows([text])[0]) for text in TEXTS[40:80])
 
 
-def test_a_text_is_padded_to_the_next_of_few_lengths(tmp_path):
+def test_texts_are_padded_to_few_lengths(tmp_path):
     embed = Embed()
     run(tmp_path, embed)
     allowed = [16, 32, 48, 64, 70]
@@ -184,7 +184,7 @@ def test_several_processes_write_what_one_does(tmp_path, processes):
     assert list(encoding.shards_of(1, 3, 8)) == [1, 4, 7]
 
 
-def test_what_a_kill_left_of_our_shards_is_removed_and_nothing_of_another_process(tmp_path):
+def test_a_kills_leftovers_are_removed_and_no_other_files(tmp_path):
     for shard in (0, 1):
         for ending in ("npy", "ids.json"):
             (tmp_path / f".tmp-7-candidates-0000{shard}-of-00003.{ending}").write_bytes(b"half")
@@ -199,7 +199,7 @@ class Text(list):
     __hash__, __eq__ = object.__hash__, object.__eq__
 
 
-def test_one_shard_of_texts_is_held_and_nothing_read_behind_the_last(tmp_path):
+def test_one_shard_is_held_and_reading_stops_in_time(tmp_path):
     alive, most, read = weakref.WeakSet(), 0, 0
 
     def texts():
@@ -233,7 +233,7 @@ def test_two_batches_are_embedded_at_once(tmp_path):
 
 
 @pytest.mark.parametrize("shard", [0, 1, 2])
-def test_an_error_of_the_tokeniser_is_raised_where_it_belongs(tmp_path, shard):
+def test_a_tokenisers_error_reaches_its_caller(tmp_path, shard):
     def tokens(texts):
         if texts[0] == TEXTS[40 * shard]:
             raise UserError("cannot be tokenised")
@@ -244,7 +244,7 @@ def test_an_error_of_the_tokeniser_is_raised_where_it_belongs(tmp_path, shard):
     assert len(list(tmp_path.glob("*.npy"))) == shard
 
 
-def test_an_error_of_the_disk_is_raised_within_a_shard(tmp_path, monkeypatch):
+def test_a_disk_error_is_raised_within_a_shard(tmp_path, monkeypatch):
     def full(path, text):
         raise OSError("no space left on device")
 

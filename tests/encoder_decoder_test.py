@@ -131,7 +131,7 @@ def test_with_copying_logits_are_a_distribution(model):
         assert np.abs(total - 1).min() > 1e-3
 
 
-def test_a_logit_depends_on_the_source_and_on_nothing_that_follows(model):
+def test_a_logit_depends_on_nothing_that_follows(model):
     """By gradients: those of the embedding of a place in the text."""
     graphdef, params = nnx.split(model)
     texts = jnp.asarray(TEXTS[:1])
@@ -254,7 +254,7 @@ def test_drawn_texts_depend_on_their_key_alone(model):
 
 
 @pytest.mark.parametrize("model", ["copy"], indirect=True)
-def test_loss_gradients_and_texts_are_the_same_on_any_mesh(model):
+def test_loss_gradients_and_texts_are_mesh_independent(model):
     graphdef, params = nnx.split(model)
 
     def everything(params, batch):

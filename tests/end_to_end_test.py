@@ -90,7 +90,7 @@ def autoencoder(inputs, prepared, tmp_path_factory):
     return run
 
 
-def test_an_autoencoder_learns_and_its_encoder_starts_towers_and_mlms(inputs, prepared, autoencoder, tmp_path):
+def test_an_autoencoders_encoder_starts_towers_and_mlms(inputs, prepared, autoencoder, tmp_path):
     """The encoder as it was trained, in both towers and in an MLM; and an autoencoder from an MLM."""
     seed = autoencoder
     lines = [json.loads(line) for line in (seed.folder / "metrics" / "train.jsonl").read_text().splitlines()]
@@ -158,7 +158,7 @@ def test_bm25_needs_no_training(inputs, tmp_path):
     assert found["bm25", "pair", "Success@5"] == 1.0  # each question names the animal of its own passage
 
 
-def test_an_index_of_words_gets_the_corpus_when_it_is_asked_for(inputs, prepared, tmp_path):
+def test_an_index_of_words_reads_the_corpus_on_demand(inputs, prepared, tmp_path):
     """Where the run encodes nothing, no other stage tells."""
     folder = shutil.copytree(prepared, tmp_path / "run")
     for corpus in (False, True):
@@ -218,7 +218,7 @@ def test_packed_rows_are_chosen_from_the_runs_own_pairs(without_corpus, monkeypa
     assert {name: x.shape for name, x in next(batches).items()} == shapes
 
 
-def test_another_vocabulary_of_a_run_without_a_corpus_is_noticed(without_corpus, tmp_path):
+def test_another_vocabulary_without_a_corpus_is_noticed(without_corpus, tmp_path):
     """The stages that read it are out of date; with as many tokens, it is refused where others build on the old one."""
     folder = shutil.copytree(without_corpus.folder, tmp_path / "run")
     bert = shutil.copytree(without_corpus.config.vocab, tmp_path / "bert")
@@ -310,7 +310,7 @@ def test_more_candidates_from_the_corpus_of_the_base(inputs, finished, tmp_path)
     assert records.details(run, "sets")["reqa"]["more candidates from the corpus"] == 100
 
 
-def test_a_new_set_is_evaluated_by_one_command_that_encodes_nothing_else(inputs, finished, tmp_path):
+def test_one_command_evaluates_a_new_set_alone(inputs, finished, tmp_path):
     new = shutil.copytree(finished.sets / "reqa", tmp_path / "new")
     before = {path: path.stat().st_mtime_ns for path in finished.folder.rglob("*")}
     config = importlib.import_module("configs.evaluate").get_config()
@@ -327,7 +327,7 @@ def test_a_new_set_is_evaluated_by_one_command_that_encodes_nothing_else(inputs,
     assert "| dense |" in (run.folder / "report.md").read_text()
 
 
-def test_pre_training_is_validated_on_passages_that_it_does_not_see(inputs, prepared, tmp_path):
+def test_pre_training_is_validated_on_unseen_passages(inputs, prepared, tmp_path):
     folder = shutil.copytree(prepared, tmp_path / "run")
     changes = CHEAP | {"data.held_out": 0.2, "train.steps": 60, "train.learning_rate": 1e-2}
     changes |= {"loop.validate_every": 20, "loop.checkpoint_every": 20}
@@ -338,7 +338,7 @@ def test_pre_training_is_validated_on_passages_that_it_does_not_see(inputs, prep
     assert len(scores) == 3 and scores[-1] > scores[0]
 
 
-def test_what_is_encoded_with_the_towers_of_the_base_is_as_they_were_trained(inputs, finished, tmp_path):
+def test_the_bases_towers_encode_as_they_were_trained(inputs, finished, tmp_path):
     """Whatever the run's own config says of them, which nothing has to repeat."""
     other = {"model.pooling": "mean", "data.query_length": 8, "data.document_length": 96, "model.num_heads": 1}
     run = make_run("ict", inputs, tmp_path, base=str(finished.folder), stages=("encode",), **other)
@@ -348,7 +348,7 @@ def test_what_is_encoded_with_the_towers_of_the_base_is_as_they_were_trained(inp
 
 
 @pytest.mark.parametrize("stages, asked", [(("train", "encode"), "evaluate"), (("train",), "search")])
-def test_what_the_base_made_of_its_own_towers_is_not_mixed_with_others(inputs, finished, tmp_path, stages, asked):
+def test_outputs_of_two_models_do_not_mix(inputs, finished, tmp_path, stages, asked):
     run = make_run("ict", inputs, tmp_path, base=str(finished.folder), stages=(*stages, asked), **CHEAP)
     execute(run, *stages)
     with pytest.raises(

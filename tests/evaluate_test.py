@@ -27,7 +27,7 @@ def test_dropping_the_query_itself_leaves_a_full_list(own, expected):
 
 
 @pytest.mark.parametrize("queries", [1, 600, 3584, 3585, 4096, 4097, 9000])
-def test_what_a_search_uses_is_compiled_before_its_time_is_taken(monkeypatch, queries):
+def test_a_search_is_compiled_before_it_is_timed(monkeypatch, queries):
     used = []
 
     def search_batches(queries_GBE, embeddings, layout, k):
@@ -87,7 +87,7 @@ def test_few_questions_choose_no_weight(count, weight):
     assert chosen_weight(queries, *lists, ["a", "b", "gold"]) == weight
 
 
-def test_the_questions_that_choose_a_weight_are_those_that_were_encoded(tmp_path):
+def test_encoded_validation_questions_choose_the_weight(tmp_path):
     """By a base, for another config.loop.validate_queries."""
     queries, judged = {f"q{i}": f"question {i}" for i in range(5)}, {f"q{i}": {"c": 1} for i in range(5)}
     qrels = {"train": {"q0": {"c": 1}}, "validation": judged}
@@ -110,7 +110,7 @@ class DenseOf(Lists):
 
 
 @pytest.mark.parametrize(("hits", "weight"), [(7, 0), (8, 0.55)])
-def test_what_twenty_questions_do_not_tell_from_chance_changes_no_weight(hits, weight):
+def test_weights_change_only_beyond_chance(hits, weight):
     """BM25 has the gold second: a weight of 0.55 makes it first for `hits` questions, and third for the others.
 
     With 7 of 20 that is 0.067 points of RR more, with a standard error of 0.073; with 8 it is 0.100, and 0.075.
@@ -170,7 +170,7 @@ def test_a_question_is_no_result_of_its_own_validation(monkeypatch):
         ({}, ("RR", "Answer@50"), {"Answer@50": 1}),
     ],
 )
-def test_answers_are_looked_for_where_there_are_no_judgements_or_they_are_asked_for(tmp_path, qrels, asked, found):
+def test_answers_count_without_judgements_or_on_request(tmp_path, qrels, asked, found):
     """'a' has its answer in the first passage and 'c' in the second; those of 'b' are not known, and it is no miss."""
     beir.write_candidates(
         tmp_path / "toy" / "corpus.jsonl", [Candidate("x", "", "In Rome."), Candidate("y", "", "No.")]

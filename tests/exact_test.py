@@ -77,7 +77,7 @@ def test_the_devices_share_the_candidates(small_tiles):
     assert {shard.data.shape for shard in index._embeddings.addressable_shards} == {(512, 8)}
 
 
-def test_the_memory_of_a_search_does_not_grow_with_the_candidates(small_tiles):
+def test_a_searchs_memory_does_not_grow_with_candidates(small_tiles):
     def temporaries(candidates):
         index = ExactIndex(np.ones((candidates, 4), np.float32), batch_size=64, mesh=mesh_of(2))
         with jax.set_mesh(index._layout.mesh):

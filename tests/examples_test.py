@@ -18,16 +18,16 @@ def run(tmp_path):
     return SimpleNamespace(config=reqa.get_config("local"), pairs=tmp_path / "pairs")
 
 
-def test_a_batch_has_room_for_the_positives_of_the_query_with_the_most(run):
+def test_a_batch_has_room_for_the_most_positives(run):
     assert examples.known_positives(run) == 3
 
 
-def test_versions_of_the_pairs_have_as_much_room_as_the_first(run):
+def test_versions_of_pairs_have_room_like_the_first(run):
     """Else the step would be compiled anew at every refresh."""
     assert examples.known_positives(run, run.pairs.with_name("version")) == 3
 
 
-def test_pairs_of_an_older_version_give_batches_without_known_positives(run):
+def test_older_pairs_have_no_known_positives(run):
     assert examples.known_positives(run, run.pairs.with_name("old")) == 0
     run.pairs = run.pairs.with_name("old")
     assert examples.known_positives(run) == 0

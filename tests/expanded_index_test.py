@@ -185,7 +185,7 @@ def test_a_missing_file_is_said_before_the_run(run, tmp_path, field):
         preflight.check(run, run.config.stages)
 
 
-def test_without_a_file_there_is_no_index_of_weighted_words_and_written_queries_are_the_run_s_own(run, tmp_path):
+def test_weighted_words_need_a_file_written_queries_do_not(run, tmp_path):
     run.config.index.term_weights = ""
     with pytest.raises(UserError, match=r"config\.index\.term_weights=: a file is needed"):
         preflight.check(run, run.config.stages)

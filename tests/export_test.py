@@ -115,7 +115,7 @@ def test_an_export_that_is_damaged_is_one_sentence(folder, tmp_path, file, old, 
         retrieval.load(copy)
 
 
-def test_tied_towers_are_one_folder_and_have_only_what_they_do(tied_folder):
+def test_tied_towers_are_exported_as_one_folder(tied_folder):
     assert modules(tied_folder) == [("", "Transformer"), ("1_Pooling", "Pooling")]
     assert {path.name for path in tied_folder.iterdir() if path.is_dir()} == {"1_Pooling"}
     assert not (tied_folder / "router_config.json").exists()
@@ -229,7 +229,7 @@ def test_the_card_names_labelled_files():
     assert f"## Training data\n\n{labelled}{split}reqa\n\n#" in card_of(config)
 
 
-def test_one_tower_has_a_length_for_queries_where_that_is_another(tmp_path, tied_folder, tied, folder):
+def test_one_tower_may_have_another_query_length(tmp_path, tied_folder, tied, folder):
     assert read(tied_folder / "sentence_bert_config.json")["query_length"] == 16
     for route in ("query", "document"):
         assert "query_length" not in read(folder / route / "sentence_bert_config.json")

@@ -36,7 +36,7 @@ def test_a_field_is_declared_once():
         ({"train": {"loss": 3}}, "config.train.loss=3: a text is needed"),
     ],
 )
-def test_what_does_not_fit_is_named_with_what_is_needed(values, message):
+def test_an_unfit_value_is_named_with_its_need(values, message):
     whole_config = values if values == {"seed": 0} else _merged(fields.nested(fields.defaults()), values)
     with pytest.raises(UserError, match=message):
         fields.check(whole_config)

@@ -87,7 +87,7 @@ def test_a_changed_file_changes_its_description(tmp_path):
     assert files.describe(tmp_path, before)[0]["sum"] != before[0]["sum"]
 
 
-def test_a_file_is_read_again_only_where_its_size_or_time_has_changed(tmp_path, monkeypatch):
+def test_a_file_is_reread_when_size_or_time_changes(tmp_path, monkeypatch):
     for name in ("a", "b"):
         (tmp_path / "folder" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "folder" / name).write_text(name)

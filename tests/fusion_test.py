@@ -71,7 +71,7 @@ def test_a_rare_word_counts_as_much_as_any(words, expected):
     assert hybrid((scores, rows), dense, 0.1, 4)[1].tolist() == [expected]
 
 
-def test_a_dense_list_without_the_query_itself_ends_with_its_last_result():
+def test_a_dense_list_without_the_query_ends_early():
     """It has all other candidates, however few they are; BM25 found nothing."""
     scores, rows = np.array([[5.0, 4.8, 4.2, 4.0, -np.inf]], np.float32), np.array([[3, 1, 2, 0, -1]], np.int32)
     nothing = np.full((1, 5), -np.inf, np.float32), np.full((1, 5), -1, np.int32)
@@ -80,7 +80,7 @@ def test_a_dense_list_without_the_query_itself_ends_with_its_last_result():
     assert order.tolist() == [[3, 1, 2, 0]]
 
 
-def test_a_weight_of_one_keeps_the_order_of_its_run():
+def test_a_weight_of_one_keeps_a_runs_order():
     scores, rows = np.array([[9.0, 5.0, 1.0]], np.float32), np.array([[4, 2, 7]], np.int32)
     other = np.array([[3.0, 2.0, 1.0]], np.float32), np.array([[7, 8, 9]], np.int32)
     assert hybrid((scores, rows), other, 0.0, 3)[1].tolist() == [[4, 2, 7]]

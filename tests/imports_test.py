@@ -127,7 +127,7 @@ for module in sys.argv[1:]:
 """
 
 
-def test_tensorflow_and_bm25s_are_not_imported_where_they_are_not_needed():
+def test_tensorflow_and_bm25s_are_imported_only_where_needed():
     """bm25s runs JAX when it is imported, after which a pod's processes can no longer find each other."""
     said = subprocess.check_output([sys.executable, "-c", IMPORT, *MODULES], cwd=REPOSITORY, text=True)
     assert said.splitlines() == list(MODULES)

@@ -56,7 +56,7 @@ def run(tmp_path):
     return run
 
 
-def test_a_query_of_ones_own_needs_a_corpus_or_labelled_examples(run, tmp_path):
+def test_a_typed_query_needs_passages(run, tmp_path):
     """With embeddings of the sets alone, no stage could make an index of it."""
     run.config.stages = ("sets", "pairs", "train", "encode", "index", "evaluate")
     missing = r"of a prepared corpus or of labelled examples, and .* has none: add 'prepare' .* config\.pairs\.files"
@@ -169,7 +169,7 @@ class Unsaved(IndexKind):
         return SimpleNamespace(search=lambda queries_QE, k: index.search(queries_QE[:, :count], k))
 
 
-def test_an_index_from_outside_that_is_not_saved_is_evaluated(run, monkeypatch):
+def test_an_unsaved_outside_index_is_evaluated(run, monkeypatch):
     """It leaves its options, so that what is made of it is made anew when they change."""
     monkeypatch.setattr(INDEXES, "_entries", dict(INDEXES.items()))
     register(Unsaved)
@@ -199,7 +199,7 @@ def test_an_index_from_outside_that_is_not_saved_is_evaluated(run, monkeypatch):
     assert systems["bm25"].step is None and systems["hybrid"].weights == (0.9, 0.1)
 
 
-def test_an_index_is_built_beside_exact_search_or_said_to_be_missing(run, monkeypatch):
+def test_an_index_beside_exact_search_is_built_or_missed(run, monkeypatch):
     """It leaves nothing on the disk, and finds what a built one finds."""
     monkeypatch.setattr(INDEXES, "_entries", dict(INDEXES.items()))
     register(Unsaved)
@@ -230,7 +230,7 @@ class Ids(Bm25Kind):
         return f"number{passage.id}"
 
 
-def test_an_index_of_words_from_outside_is_searched_and_mined(run, monkeypatch, capsys):
+def test_an_outside_word_index_is_searched_and_mined(run, monkeypatch, capsys):
     """Beside BM25, and merged with the dense index where it is the first one."""
     monkeypatch.setattr(INDEXES, "_entries", dict(INDEXES.items()))
     register(Ids)
@@ -265,7 +265,7 @@ def test_two_indexes_of_one_name_are_refused(run, monkeypatch):
         rankings.rank(value, open_collection(run, "tiny"), options=options, **settings)
 
 
-def test_a_new_process_has_the_fields_of_every_kind_of_index():
+def test_a_new_process_knows_all_index_fields():
     """Before anything has read the table: what a config lacks at first could not be checked later."""
     program = "from retrieval.config import experiment as e; c = e.defaults(); e.check(c); print(c.index.recall_target)"
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=REPOSITORY)

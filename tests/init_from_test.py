@@ -80,7 +80,7 @@ def test_one_folder_starts_both_towers(tmp_path, bert, tied):
 
 
 @pytest.mark.parametrize("side", [0, 1])
-def test_a_folder_for_one_tower_leaves_the_other_at_random(tmp_path, bert, side):
+def test_one_towers_weights_leave_the_other_random(tmp_path, bert, side):
     run = make_run(tmp_path, f"{bert}," if side == 0 else f",{bert}", vocab=str(bert))
     model, untrained = started(run), build_towers(run.config, 50)
     names = ["query_tower", "document_tower"]
@@ -176,7 +176,7 @@ def test_what_does_not_fit_is_said_before_the_run(tmp_path, bert, changes, says)
         initial_parameters.check_start(run)
 
 
-def test_a_vocabulary_that_was_made_anew_under_a_model_is_noticed(tmp_path, bert):
+def test_a_remade_vocabulary_under_a_model_is_noticed(tmp_path, bert):
     """With as many tokens, so that no size tells; also where the model is the run's own."""
     run = make_run(tmp_path, bert)
     WordPiece(WORDS).save(run.corpus / "vocab.txt")
@@ -192,7 +192,7 @@ def test_a_vocabulary_that_was_made_anew_under_a_model_is_noticed(tmp_path, bert
         initial_parameters.check_vocabulary(run, run.folder, "config.base")
 
 
-def test_the_vocabulary_of_a_model_whose_base_has_gone_is_known_by_its_record(tmp_path, bert):
+def test_the_record_knows_the_vocabulary_of_a_lost_base(tmp_path, bert):
     """Moved, deleted, or named from another folder."""
     run, start = make_run(tmp_path, bert), make_run(tmp_path / "start", bert, base=str(tmp_path / "gone"))
     write_json(start.folder / "config.json", json.loads(start.config.to_json()))
@@ -249,7 +249,7 @@ def test_tensors_are_checked_before_the_run(tmp_path, bert):
         bert_weights.check_tensors(run.config)
 
 
-def test_weights_of_its_own_in_the_output_layer_are_refused(tmp_path, bert):
+def test_an_untied_output_layer_is_refused(tmp_path, bert):
     tensors = load_file(bert / "model.safetensors")
     table = tensors["bert.embeddings.word_embeddings.weight"]
     save_file({**tensors, "cls.predictions.decoder.weight": table}, bert / "model.safetensors")

@@ -96,7 +96,7 @@ def test_a_run_without_either_is_told(tmp_path):
         execute(run, "sets", "inspect")
 
 
-def test_texts_that_are_nearly_the_same_are_found_as_by_comparing_all():
+def test_near_duplicates_are_those_of_comparing_all_pairs():
     texts = [" ".join(RNG.choice(WORDS, 40)) for _ in range(60)]
     for place in range(0, 60, 3):
         words = texts[place].split()

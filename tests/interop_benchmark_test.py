@@ -19,7 +19,7 @@ TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 @pytest.mark.parametrize("chunk", [0, 4])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_every_pass_is_in_the_type_that_was_asked_for(tmp_path, monkeypatch, chunk, dtype):
+def test_every_pass_has_the_asked_type(tmp_path, monkeypatch, chunk, dtype):
     generator = np.random.default_rng(0)
     query, document = (generator.integers(1, len(TOKENS), shape).astype(np.int32) for shape in ((8, 6), (8, 1, 12)))
     types = dict(query_types=np.zeros_like(query), document_types=np.zeros_like(document))

@@ -94,7 +94,7 @@ def test_a_model_of_theirs_gives_the_same_logits_here(classes, tmp_path):
     np.testing.assert_allclose(model(pairs, None), expected.numpy(), rtol=0, atol=1e-5)
 
 
-def test_the_files_of_an_export_cut_documents_as_reranking_does(tmp_path):
+def test_an_export_cuts_documents_as_reranking_does(tmp_path):
     """With the tokenizer's files that the stage writes; the third document is too long, and one has a title."""
     model = spread(CrossEncoder(CONFIG, 2, rngs=nnx.Rngs(0)), size=0.2)
     write_cross_encoder(tmp_path, model)

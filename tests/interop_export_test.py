@@ -56,7 +56,7 @@ def encode(model):
     return model.encode_query(exported.QUERIES), model.encode_document(as_pairs(exported.DOCUMENTS))
 
 
-def test_sentence_transformers_gives_the_same_embeddings_and_the_same_ranking(run, ours):
+def test_sentence_transformers_embeds_and_ranks_the_same(run, ours):
     model = sentence_transformers.SentenceTransformer(str(run.folder / "export"), device="cpu")
     queries, documents = encode(model)
     assert_same(queries, ours[0])
@@ -66,7 +66,7 @@ def test_sentence_transformers_gives_the_same_embeddings_and_the_same_ranking(ru
     np.testing.assert_array_equal(np.argsort(-scores, axis=1), np.argsort(-(ours[0] @ ours[1].T), axis=1))
 
 
-def test_a_long_query_is_cut_as_a_query_and_a_long_document_as_a_document(run):
+def test_queries_and_documents_are_cut_to_own_lengths(run):
     """Of one tower as of two, one text at a time and in batches, whichever of the lengths is the larger."""
     model = sentence_transformers.SentenceTransformer(str(run.folder / "export"), device="cpu")
     lengths = run.config.data.query_length, run.config.data.document_length

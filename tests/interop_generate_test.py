@@ -79,7 +79,7 @@ def write(folder, passages=PASSAGES, **changes):
     return PublishedWriter(folder, decoding, 16).write(passages)
 
 
-def test_greedy_texts_and_their_log_probabilities_are_those_of_a_loop(folder):
+def test_greedy_texts_and_log_probabilities_equal_a_loops(folder):
     model, words = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval(), tokeniser()
     for passage, (written,) in zip(PASSAGES, write(folder)):
         source = words(f"{passage.title} {passage.text}".strip(), return_tensors="pt").input_ids
@@ -94,7 +94,7 @@ def test_greedy_texts_and_their_log_probabilities_are_those_of_a_loop(folder):
 
 
 @pytest.mark.parametrize("changes", [dict(way=SAMPLE, texts=4, seed=1), dict(way=BEAM, texts=2, beams=3)])
-def test_the_texts_of_a_passage_do_not_depend_on_others(folder, changes):
+def test_a_passages_texts_do_not_depend_on_others(folder, changes):
     together = write(folder, **changes)
     assert together == [write(folder, [passage], **changes)[0] for passage in PASSAGES]
     assert all(len(texts) == changes["texts"] for texts in together)

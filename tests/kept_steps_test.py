@@ -38,7 +38,7 @@ def test_named_steps_stay_beside_the_newest(curve):
     assert checkpoint.steps_in(curve.folder / "checkpoints") == [1, 3, 4, 6]
 
 
-def test_a_run_of_no_steps_has_the_parameters_of_the_step(curve, inputs, tmp_path):
+def test_a_run_of_no_steps_keeps_its_start(curve, inputs, tmp_path):
     run = start_at(curve, inputs, tmp_path / "run", 3, **{"train.steps": 0})
     preflight.check(run, ["train", "encode"])
     execute(run, "train", "encode")

@@ -87,7 +87,7 @@ def ask(run, capsys, **asked):
     return capsys.readouterr().out
 
 
-def test_the_queries_of_a_file_give_a_line_of_json_each(searched, tmp_path, capsys):
+def test_each_query_of_a_file_gives_a_json_line(searched, tmp_path, capsys):
     (tmp_path / "queries.txt").write_text("where is the owl\n\n  zebra\n")
     lines = ask(searched, capsys, queries=str(tmp_path / "queries.txt"), as_json=True).splitlines()
     owl, zebra = map(json.loads, lines)
@@ -141,7 +141,7 @@ def test_a_search_writes_nothing(searched, capsys):
     assert not searched.own_record("search").exists()
 
 
-def test_its_passages_are_served_and_a_new_index_takes_over(searched, monkeypatch):
+def test_a_new_index_takes_over_while_serving(searched, monkeypatch):
     pytest.importorskip("uvicorn", reason="launch/serve.lock is not installed")
     from starlette.testclient import TestClient
 

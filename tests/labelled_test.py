@@ -193,7 +193,7 @@ def group(examples, folder, pool=9, **kwargs):
     return twice[0], counts
 
 
-def test_a_positive_of_a_query_is_never_its_negative_whoever_says_so(tmp_path):
+def test_a_querys_positive_is_never_its_negative(tmp_path):
     """By its text, whatever its id, and by its id, whatever its text; other queries may have it as a negative."""
     examples = [
         Example("q", texts("a"), texts("b", "c")),
@@ -208,7 +208,7 @@ def test_a_positive_of_a_query_is_never_its_negative_whoever_says_so(tmp_path):
     assert counts.left_out == {"negatives that are positives of their query": 3}  # "a" counts once
 
 
-def test_groups_do_not_depend_on_the_order_of_the_lines_and_keep_a_pool(tmp_path):
+def test_groups_ignore_line_order_and_keep_a_pool(tmp_path):
     examples = [Example(f"q{i % 5}", texts("gold"), texts(f"n{i}")) for i in range(50)]
     found, _ = group(examples, tmp_path, pool=3)
     shuffled, _ = group(random.Random(0).sample(examples, 50), tmp_path, pool=3)
@@ -218,7 +218,7 @@ def test_groups_do_not_depend_on_the_order_of_the_lines_and_keep_a_pool(tmp_path
         assert list(groups.after(2)) == found[2:]
 
 
-def test_the_positives_of_a_query_keep_the_order_of_its_lines(tmp_path):
+def test_a_querys_positives_keep_the_order_of_lines(tmp_path):
     """`pairs.positives` takes the first."""
     lines = [Example(query, texts(f"{9 - i}")) for i in range(9) for query in ("q", "r")]
     for found in group(lines, tmp_path)[0]:
@@ -235,7 +235,7 @@ def test_an_evaluation_set_of_labelled_files(tmp_path):
     assert beir.read_folder(tmp_path / "dev") == value
 
 
-def test_answers_of_a_query_are_joined_and_those_of_a_set(tmp_path):
+def test_answers_of_a_query_and_of_sets_are_joined(tmp_path):
     examples = [
         Example("q", texts("a"), answers=("A", "b")),
         Example("q", texts("c"), answers=("b", " ")),

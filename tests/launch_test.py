@@ -215,7 +215,7 @@ def test_up_does_not_start_again(work, resource, failing, codes, keys):
 
 
 @pytest.mark.parametrize("sent, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_an_interrupted_run_is_kept_and_said_how_to_delete(work, sent, code):
+def test_an_interrupted_run_is_kept(work, sent, code):
     work.answer("queued-resources describe", {"out": "ACTIVE"})
     work.answer("ssh run", {"until": "never"})
     process = work.start("tpu_vm.sh", "up", *UP)
@@ -231,7 +231,7 @@ def test_an_interrupted_run_is_kept_and_said_how_to_delete(work, sent, code):
         os.kill(work.calls("ssh run")[0]["pid"], 0)
 
 
-def test_the_exit_code_of_a_run_comes_back_and_attach_gives_it_again(work):
+def test_attach_gives_a_runs_exit_code_again(work):
     work.add_hosts(2)
     prepare(work)
     work.answer("main", {"out": "first"}, {"out": "second", "code": 9})
@@ -447,7 +447,7 @@ def test_a_job_is_not_queued_for_ever(slurm):
     assert slurm.calls("scontrol")
 
 
-def test_the_warning_before_the_time_is_up_reaches_the_program(slurm):
+def test_slurms_warning_reaches_the_program(slurm):
     slurm.answer("main", {"until": "never", "term": 75})
     slurm.environment |= {"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "8"}
     script = shutil.copy(slurm.repository / "launch/slurm.sh", slurm.root / "slurm_script")
@@ -483,7 +483,7 @@ EVERYTHING = {
 
 
 @pytest.mark.parametrize("script, arguments", [(s, a) for s, calls in EVERYTHING.items() for a in calls])
-def test_a_dry_run_prints_what_a_run_does_and_does_nothing(slurm, script, arguments):
+def test_a_dry_run_only_prints_what_it_would_do(slurm, script, arguments):
     def lines(argv: list[str]) -> list[list[str]]:
         out = slurm.run(script, *argv).stdout
         return [without_id(shlex.split(line)) for line in out.splitlines()]

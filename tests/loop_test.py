@@ -256,7 +256,7 @@ def no_file_above(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_full_disk_ends_the_run_and_spoils_no_checkpoint(tmp_path, monkeypatch):
+def test_a_full_disk_spoils_no_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(loop.tqdm, "trange", lambda first, last, **_: range(first, last))  # the limit is on stderr too
     whole, _ = run(tmp_path / "whole", 20)
     folder = tmp_path / "checkpoints"

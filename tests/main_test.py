@@ -81,7 +81,7 @@ def test_a_platform_that_cannot_be_started_is_one_sentence(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_field_is_set_in_the_config_that_a_work_directory_keeps(tmp_path, monkeypatch):
+def test_a_field_is_set_in_a_kept_config(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "run_stage", lambda *_: None)
     parse(CONFIG, f"--workdir={tmp_path}", "--config.train.symmetric=True", "--config.sets.beir=scifact")
     runner.open_run(Run(flags.FLAGS.config, tmp_path, REPOSITORY / "requirements.lock"))
@@ -106,7 +106,7 @@ def refusal(base, *arguments, stages, names=()):
         return str(error)
 
 
-def test_what_is_set_for_a_stage_of_the_base_is_refused_where_it_would_make_a_difference(tmp_path, caplog):
+def test_settings_that_change_a_bases_stage_are_refused(tmp_path, caplog):
     base = make_run(tmp_path / "base", "--config.stages=('prepare','pairs','encode')")
     refused = functools.partial(refusal, base, stages="('train','index','evaluate')")
     assert refused("--config.vocab=v.txt").startswith("config.vocab: no stage of this run reads it, but 'prepare'")
@@ -124,7 +124,7 @@ def test_what_is_set_for_a_stage_of_the_base_is_refused_where_it_would_make_a_di
     assert not refused("--config.pairs.collection=c.tsv", stages="('sets',)")
 
 
-def test_towers_of_the_base_are_used_as_they_were_trained(tmp_path):
+def test_towers_of_the_base_stay_as_trained(tmp_path):
     base = make_run(tmp_path / "base", "--config.stages=('prepare','train')", "--config.data.document_length=48")
     refused = functools.partial(refusal, base, stages="('sets','encode','index','evaluate')")
     assert refused("--config.data.document_length=64").startswith("config.data.document_length: stage 'train' of ")
@@ -185,14 +185,14 @@ def test_a_finished_stage_is_skipped(tmp_path, stages):
     assert run_all(make_run(tmp_path), stages) == [1, 1]
 
 
-def test_a_stage_whose_settings_changed_runs_again_on_a_clean_output(tmp_path, stages):
+def test_a_changed_stage_runs_again_on_clean_output(tmp_path, stages):
     run_all(make_run(tmp_path), stages)
     (tmp_path / "out" / "stale").touch()
     assert run_all(make_run(tmp_path, "--config.evaluate.depth=7"), stages) == [1, 2]
     assert not (tmp_path / "out" / "stale").exists()
 
 
-def test_a_stage_reads_nothing_that_was_made_with_other_settings(tmp_path, stages, monkeypatch):
+def test_a_stage_reads_no_output_of_other_settings(tmp_path, stages, monkeypatch):
     """Its numbers would be those of the old ones, under a config that names the new ones."""
     stages["index"] = Stage(Counter(), settings=("index",), needs=("prepare",))
     stages["evaluate"] = dataclasses.replace(stages["evaluate"], needs=("prepare", "index"))
@@ -213,7 +213,7 @@ def test_a_stage_reads_nothing_that_was_made_with_other_settings(tmp_path, stage
     preflight.check(first, ["evaluate"])
 
 
-def test_each_check_of_the_stages_that_are_asked_for_runs_once(tmp_path, stages, monkeypatch):
+def test_each_check_of_asked_stages_runs_once(tmp_path, stages, monkeypatch):
     """And before the first of them, also one that several have; those of other stages do not run."""
     called = []
 
@@ -238,7 +238,7 @@ def test_each_check_of_the_stages_that_are_asked_for_runs_once(tmp_path, stages,
     assert called == ["settings of evaluate", "inputs of evaluate", "evaluate", "shared"]
 
 
-def test_all_stages_that_a_new_setting_asks_for_are_named_at_once(tmp_path, monkeypatch, stages):
+def test_all_stages_of_a_new_setting_are_named_together(tmp_path, monkeypatch, stages):
     """Not one after the other, at every attempt; those that stay as they are, and the model, are not among them."""
     stages.clear()
     stages |= {
@@ -274,7 +274,7 @@ def copying(source, name, **about):
     return Stage(lambda run: (run.folder / name).write_text(source.read_text()) and None, outputs=(name,), **about)
 
 
-def test_a_stage_reads_nothing_that_is_older_than_what_it_was_made_from(tmp_path, monkeypatch, stages):
+def test_a_stage_reads_no_output_older_than_its_inputs(tmp_path, monkeypatch, stages):
     """A set has other texts with the same ids: an index of the old ones would be searched, and nothing would tell."""
     source = tmp_path / "corpus.jsonl"
     source.write_text("one")
@@ -310,7 +310,7 @@ def test_a_stage_reads_nothing_that_is_older_than_what_it_was_made_from(tmp_path
     preflight.check(run, ["evaluate"])
 
 
-def test_what_a_base_made_of_other_texts_is_not_evaluated(tmp_path, monkeypatch, stages):
+def test_a_bases_output_of_other_texts_is_refused(tmp_path, monkeypatch, stages):
     """The ids may be the same: nothing else would tell."""
     source = tmp_path / "corpus.jsonl"
     stages.clear()
@@ -339,7 +339,7 @@ def test_what_a_base_made_of_other_texts_is_not_evaluated(tmp_path, monkeypatch,
             runner.run_stage(run, reader)
 
 
-def test_a_query_is_not_embedded_by_other_towers_than_the_passages(tmp_path, monkeypatch, stages):
+def test_queries_and_passages_have_the_same_towers(tmp_path, monkeypatch, stages):
     source = tmp_path / "corpus.jsonl"
     source.write_text("one")
     stages.clear()
@@ -375,7 +375,7 @@ def test_an_interrupted_stage_goes_on_and_keeps_its_output(tmp_path, stages):
     assert stages["evaluate"].function.calls == 1 and (tmp_path / "out" / "part").exists()
 
 
-def test_a_fixed_stage_that_has_written_nothing_takes_other_settings(tmp_path, stages):
+def test_an_unwritten_fixed_stage_takes_other_settings(tmp_path, stages):
     """It ended with what to set otherwise."""
 
     def refuse(run):
@@ -393,14 +393,14 @@ def test_a_fixed_stage_that_has_written_nothing_takes_other_settings(tmp_path, s
     runner.check_run(run)
 
 
-def test_a_run_that_was_killed_while_it_wrote_its_config_goes_on(tmp_path, stages):
+def test_a_run_killed_writing_its_config_goes_on(tmp_path, stages):
     for name in (".lock", ".tmp-123-config.json"):
         (tmp_path / name).touch()
     runner.take_run(make_run(tmp_path))
     assert {path.name for path in tmp_path.iterdir()} == {".lock", "config.json"}
 
 
-def test_nothing_is_left_of_what_a_killed_run_was_writing(tmp_path, stages):
+def test_no_half_written_file_of_a_killed_run_stays(tmp_path, stages):
     runner.open_run(make_run(tmp_path))
     (tmp_path / "index" / "reqa" / ".tmp-123-bm25").mkdir(parents=True)
     (tmp_path / "index" / "reqa" / ".tmp-123-bm25" / "weights.npz").touch()
@@ -418,7 +418,7 @@ def test_inputs_that_changed_under_a_fixed_stage_are_refused(tmp_path, stages):
         run_all(make_run(tmp_path / "run"), stages)
 
 
-def test_a_run_reads_from_its_base_what_it_does_not_do_itself(tmp_path, stages):
+def test_a_run_reads_missing_stages_from_its_base(tmp_path, stages):
     base = make_run(tmp_path / "base")
     base.config.stages = ("prepare", "evaluate")
     run_all(base, stages)

@@ -90,7 +90,7 @@ def test_a_line_of_a_format_is_recognised_and_read(name, tmp_path):
     assert (len(positives), len(negatives)) == (1, 0 if lone else 1)
 
 
-def test_ids_of_another_kind_are_not_trained_on_as_texts(tmp_path):
+def test_ids_are_not_trained_on_as_texts(tmp_path):
     """As MS MARCO v2 has them."""
     ids = ["2000", "msmarco_passage_01_552", "msmarco_passage_02_17"]
     path, queries, collection = (tmp_path / file for file in ("file", "queries.tsv", "collection.tsv"))

@@ -42,7 +42,7 @@ def lines(folder):
     return [json.loads(line) for line in (folder / "metrics" / "train.jsonl").read_text().splitlines()]
 
 
-def test_a_run_that_was_cut_off_has_every_step_once(tmp_path):
+def test_a_cut_off_run_logs_every_step_once(tmp_path):
     write(tmp_path, config(), 0, [1, 2, 3, 4])  # not closed, as after a kill
     write(tmp_path, config(), 3, [4, 5]).close()
     assert [(line["step"], line["loss"]) for line in lines(tmp_path)] == [(step, 10.0 - step) for step in range(1, 6)]
@@ -100,7 +100,7 @@ def test_without_the_package_it_is_said_before_training(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["write_scalars", "close"])
-def test_a_disk_that_is_full_for_tensorboard_is_an_error_of_files(tmp_path, monkeypatch, name):
+def test_a_full_disk_for_tensorboard_is_a_file_error(tmp_path, monkeypatch, name):
     def full(*_):
         raise tf.errors.ResourceExhaustedError(None, None, "No space left on device\nand more")
 

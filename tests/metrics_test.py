@@ -164,7 +164,7 @@ def test_reciprocal_ranks_as_ms_marco_counts_them(seed, tmp_path):
     assert measured == pytest.approx({f"RR@{k}": official(lines, written, k) for k in (10, 100)})
 
 
-def test_a_line_of_judgements_that_is_there_twice_counts_once(tmp_path):
+def test_a_repeated_judgement_counts_once(tmp_path):
     files = {
         "c.tsv": "d0\ta\nd1\tb\nd2\tc\n",
         "q.tsv": "1\tq\n",
@@ -211,7 +211,7 @@ def test_the_deep_learning_tracks_grades(shared_data):
     )
 
 
-def test_a_metric_from_outside_stands_beside_those_of_ir_measures(monkeypatch):
+def test_an_outside_metric_stands_beside_ir_measures(monkeypatch):
     """The sum of the grades among the first k results."""
     monkeypatch.setattr(metrics.METRICS, "_entries", dict(metrics.METRICS.items()))
     gain = metrics.Metric(lambda grades_K, judgements, k: grades_K[: k or None].sum(), needs_cutoff=True)
@@ -230,7 +230,7 @@ def test_a_metric_from_outside_stands_beside_those_of_ir_measures(monkeypatch):
             metrics.check_name(wrong)
 
 
-def test_a_metric_of_answers_from_outside_stands_beside_the_one_of_the_house(monkeypatch):
+def test_an_answer_metric_from_outside_stands_beside_our_own(monkeypatch):
     """The share of the first k results that hold an answer."""
     monkeypatch.setattr(metrics.METRICS, "_entries", dict(metrics.METRICS.items()))
     metrics.METRICS.register("Holding", metrics.AnswerMetric(lambda holds_K, k: holds_K[:k].sum() / k))

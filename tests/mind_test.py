@@ -79,7 +79,7 @@ def test_no_impression_is_both_trained_on_and_tested(files, tmp_path):
             assert mind.is_before(impression, split) != mind.is_of_set(impression, split)
 
 
-def test_titles_of_a_history_are_apart_by_the_special_token():
+def test_a_special_token_parts_a_historys_titles():
     vocabulary = WordPiece([*SPECIAL_TOKENS, "fox", "owl"])
     assert vocabulary.encode(f"fox {SEPARATOR} owl") == [5, vocabulary.sep_id, 6]
     assert vocabulary.encode_batch([SEPARATOR, "fox"]) == [[vocabulary.sep_id], [5]]

@@ -82,7 +82,7 @@ def test_what_the_margins_leave_out_is_counted():
     assert free.too_close == 0 < strict.too_close == free.left_Q.sum() - strict.left_Q.sum()
 
 
-def test_without_a_positive_in_the_list_a_margin_leaves_nothing():
+def test_a_margin_needs_a_positive_in_the_list():
     lists = np.array([[3.0, 2.0]]), np.array([[1, 2]]), [[0]], [[]], np.arange(3)
     assert drawn(lists, Rule(2, 1, 2)).rows[0].tolist() == [1, 2]
     assert drawn(lists, Rule(2, 1, 2, margin=0.1)).rows[0].tolist() == []
@@ -93,7 +93,7 @@ def test_a_relative_margin_of_negative_scores_is_below_them():
     assert drawn(lists, Rule(2, 1, 2, relative_margin=0.9)).rows[0].tolist() == [2]
 
 
-def test_the_draw_depends_on_seed_and_number_of_the_query_alone():
+def test_the_draw_depends_on_seed_and_query_number():
     lists = draw_lists(np.random.default_rng(1))
     rule = Rule(3, 1, 25)
     whole = drawn(lists, rule, (0, 1))
@@ -113,7 +113,7 @@ def test_every_rank_is_drawn_as_often():
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_what_holds_an_answer_is_left_out_of_the_ranks(rule):
+def test_passages_with_an_answer_are_no_negatives(rule):
     """It keeps its rank: nothing comes up from below, and the positive's own rank stays."""
     rng = np.random.default_rng(3)
     lists = draw_lists(rng)

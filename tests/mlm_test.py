@@ -31,7 +31,7 @@ def text(ids):
     return Text.from_ids(jnp.asarray(ids), jnp.zeros_like(ids))
 
 
-def test_logits_are_those_of_berts_head_at_the_masked_positions():
+def test_logits_are_berts_at_masked_positions():
     model = build()
     hidden = np.asarray(model.encoder(text(IDS), dropout_key=None), np.float64)
     p = jax.tree.map(lambda x: np.asarray(x, np.float64), nnx.to_pure_dict(nnx.state(model)))

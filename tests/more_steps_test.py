@@ -78,7 +78,7 @@ def _stopped(do, *args, **keywords):
     return do(*args, **dict(keywords, stops_at=lambda step: step == 6))
 
 
-def test_killed_on_the_way_it_ends_with_the_same_parameters(finished, tmp_path, monkeypatch):
+def test_a_killed_run_ends_with_the_same_parameters(finished, tmp_path, monkeypatch):
     whole, cut = (copy(finished, tmp_path / name, 8) for name in ("whole", "cut"))
     execute(whole, "train")
     do = train.loop.train
@@ -94,7 +94,7 @@ def test_killed_on_the_way_it_ends_with_the_same_parameters(finished, tmp_path, 
 
 
 @pytest.mark.parametrize("names", [["encode"], ["export"]])
-def test_what_is_finished_with_fewer_steps_is_not_taken_for_more(finished, tmp_path, names):
+def test_a_shorter_finished_run_is_not_a_longer_one(finished, tmp_path, names):
     run = copy(finished, tmp_path, 8)
     fields = "config.train.steps or config.train.epochs"
     with pytest.raises(UserError, match=f"'train' is finished with less than {fields} says: --stage=train,{names[0]}"):

@@ -105,7 +105,7 @@ def test_two_rows_of_a_triple():
     np.testing.assert_allclose(loss, [0.25, 0.25])
 
 
-def test_the_loss_and_its_gradients_are_the_same_on_any_mesh():
+def test_loss_and_gradients_are_equal_on_any_mesh():
     def loss(scale, batch):
         query, document, ids, positive = batch
         values, metrics = multi_label_margin(query * scale, document, ids, positive)

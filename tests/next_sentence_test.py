@@ -66,7 +66,7 @@ def pairs(record, length, count):
         yield row[1 : row.index(SEP)], row[row.index(SEP) + 1 : -1], example["is_random"].numpy().tolist() == [1]
 
 
-def test_the_second_text_follows_the_first_or_is_of_another_article():
+def test_the_second_text_follows_or_is_another_articles():
     """Of four passages, the last but one has the title of the last: no random text is of it."""
     *_, record = streamed([(7, 3), (8, 2), (9, 2), (9, 3)])
     drawn = list(pairs(record, 40, 400))
@@ -159,7 +159,7 @@ def by_numpy(model, pairs):
     return {"LogLikelihood": np.mean(logs), "TokenAccuracy": np.mean(hits), "NextSentenceAccuracy": right.mean()}
 
 
-def test_a_run_learns_both_tasks_goes_on_exactly_and_starts_towers(inputs, prepared, tmp_path):
+def test_a_run_learns_both_tasks_and_starts_towers(inputs, prepared, tmp_path):
     folder = shutil.copytree(prepared, tmp_path / "bert")
     changes = {"data.held_out": 0.2, "loop.validate_every": 2, "loop.validate_queries": 64}
     run = make_run("bert", inputs, folder, **changes)

@@ -40,7 +40,7 @@ def notes(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_the_notebook_runs_from_its_first_cell_to_its_last(notes, monkeypatch, capsys):
+def test_the_notebook_runs_to_its_last_cell(notes, monkeypatch, capsys):
     typed = iter(["where does the red fox live", ""])
     monkeypatch.setattr("builtins.input", lambda prompt: next(typed))
     names = {}

@@ -69,7 +69,7 @@ def test_every_loss_of_embeddings_or_scores_is_for_towers():
 
 
 @pytest.mark.parametrize("name", OF_TOWERS)
-def test_towers_are_trained_for_the_loss_that_the_config_names(name, labelled):
+def test_towers_are_trained_for_the_named_loss(name, labelled):
     model, batch, query, document = labelled
     config = make_config(**{"train.loss": name, "train.margin": 2.0, "train.softening": 3.0})
     found, metrics = recipe_of(config).objective(bind(model))(parameters_of(model), batch, jax.random.key(0))
@@ -78,7 +78,7 @@ def test_towers_are_trained_for_the_loss_that_the_config_names(name, labelled):
     np.testing.assert_array_equal(metrics["tokens"], (TEXTS > 0).sum(axis=1) + 30)
 
 
-def test_an_autoencoder_is_trained_for_both_losses_and_its_share_of_the_divergence():
+def test_an_autoencoders_objective_has_both_losses_and_the_divergence():
     rates = dict.fromkeys(["data.rates.ict", "data.rates.bfs", "data.rates.wlp"], 0.0) | {"data.rates.mlm": 1.0}
     changes = {"model.decoder.latent": 3, "train.kl_weight": 0.7, "train.free_bits": 0.01, "model.decoder.layers": 1}
     config = make_config(recipe="autoencoder", **rates, **changes)
@@ -135,7 +135,7 @@ def test_a_loss_of_hard_negatives_needs_some():
     recipe_of(config).check()
 
 
-def test_a_loss_that_the_model_has_nothing_for_is_refused_with_those_that_fit():
+def test_an_unfit_loss_is_refused_with_fitting_ones():
     config = make_config(**{"train.loss": "class_cross_entropy", "data.negatives": 1, "train.temperature": 1.0})
     with pytest.raises(UserError, match=r"compares classes, and a model .* gives embeddings and scores: .*kl_div"):
         recipe_of(config).check()
@@ -157,12 +157,12 @@ def test_an_option_that_the_loss_would_ignore_is_refused(option, value, default)
         recipe_of(config).check()
 
 
-def test_what_only_leaves_something_out_may_stay_for_a_loss_without_it():
+def test_a_loss_may_ignore_fields_that_only_mask():
     changes = {"train.log_q": False, "train.other_positives": "negatives", "data.negatives": 1}
     recipe_of(make_config(**{"train.loss": "two_way_nll"}, **changes)).check()
 
 
-def test_the_decoder_is_no_part_of_a_masked_language_model():
+def test_a_masked_language_model_has_no_decoder():
     rates = {"data.rates.ict": 0.0, "data.rates.bfs": 0.0, "data.rates.wlp": 0.0, "data.rates.mlm": 1.0}
     mlm, autoencoder = (
         set(parameters_of(abstract_model(make_config(recipe=recipe, **rates), 50))) for recipe in ("mlm", "autoencoder")

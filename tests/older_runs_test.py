@@ -49,7 +49,7 @@ def opened(folder, **changes):
     return Run(config, folder, REPOSITORY / "requirements.lock")
 
 
-def test_a_field_that_does_what_was_done_before_changes_nothing(older, tmp_path):
+def test_a_new_fields_old_value_changes_nothing(older, tmp_path):
     fields.declare("train", parts=Field(4, whole(1), "parts of a batch", was=1))
     fields.declare("train.new", rate=Field(3, whole(0), "in a group that is new", was=0))
     run = opened(tmp_path)
@@ -61,7 +61,7 @@ def test_a_field_that_does_what_was_done_before_changes_nothing(older, tmp_path)
     assert older == []
 
 
-def test_another_value_than_the_one_of_before_counts_as_a_change(older, tmp_path):
+def test_a_new_fields_other_value_is_a_change(older, tmp_path):
     fields.declare("train", parts=Field(4, whole(1), "parts of a batch", was=1))
     run = opened(tmp_path, **{"train.parts": 4})
     assert not records.has_settings(run, "copied")
@@ -75,7 +75,7 @@ def test_a_field_that_says_nothing_of_before_is_missing(older, tmp_path):
         opened(tmp_path)
 
 
-def test_a_base_that_lacks_a_field_has_what_was_before(older, tmp_path):
+def test_a_base_without_a_field_has_its_old_behaviour(older, tmp_path):
     fields.declare("train", parts=Field(4, whole(1), "parts of a batch", was=1))
     config = opened(tmp_path).config
     config.base = str(tmp_path)

@@ -40,7 +40,7 @@ def models():
 
 
 @pytest.mark.parametrize("as_params", [lambda state: state, nnx.to_pure_dict])
-def test_matrices_and_embeddings_decay_and_biases_and_norms_do_not(as_params):
+def test_only_matrices_and_embeddings_decay(as_params):
     for model in models():
         params = as_params(nnx.state(model, nnx.Param))
         marks = dict(jax.tree_util.tree_leaves_with_path(decayed(params)))
@@ -101,7 +101,7 @@ def test_updates_of_several_batches_are_those_of_adamw(clips_parts):
         np.testing.assert_allclose(params["kernel"], expected if seen else start, rtol=1e-5, atol=1e-6)
 
 
-def test_lamb_is_that_of_optax_and_takes_stacked_layers_one_by_one():
+def test_lamb_is_optaxs_layer_by_layer():
     random = np.random.default_rng(0)
     draw = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)  # noqa: E731
     layers = [{"kernel": draw(3, 2) * (layer + 1), "bias": jnp.zeros(2)} for layer in range(3)]  # of any length, and 0

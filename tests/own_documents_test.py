@@ -163,13 +163,13 @@ def test_named_fields_and_a_collection_without_names(tmp_path):
     assert outline(found["12"]) == [("", ['He said "yes".'])] and list(found) == ["12", "13"]
 
 
-def test_a_record_without_an_id_is_named_by_its_file_and_place(tmp_path):
+def test_a_record_without_id_has_its_file_and_place(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "One."}\n{"text": ""}\n{"text": "Three."}\n')
     found, _, counts = read(tmp_path / "a.jsonl")
     assert list(found) == ["a.jsonl#1", "a.jsonl#3"] and counts["pages dropped: documents without a text"] == 1
 
 
-def test_what_is_not_utf_8_is_left_out_and_named(tmp_path, caplog):
+def test_files_without_utf_8_are_left_out(tmp_path, caplog):
     (tmp_path / "good.txt").write_text("Good.")
     (tmp_path / "bad.txt").write_bytes(b"caf\xe9")
     (tmp_path / "old.html").write_bytes(b'<meta charset="latin-1"><p>caf\xe9</p>')
@@ -179,7 +179,7 @@ def test_what_is_not_utf_8_is_left_out_and_named(tmp_path, caplog):
     assert "bad.txt: left out" in caplog.text
 
 
-def test_a_pattern_names_files_and_ids_count_from_their_folder(folder):
+def test_a_glob_names_files_and_their_ids(folder):
     found, _, _ = read(f"{folder}/**/*.md")
     assert sorted(found) == ["README.md", "guide/start.md"]
 
@@ -203,7 +203,7 @@ def test_broken_records_end_with_file_and_line(tmp_path, name, text, message):
         read(tmp_path / name)
 
 
-def test_a_field_that_is_not_there_is_named_with_the_near_ones(tmp_path):
+def test_an_unknown_field_is_named_with_near_ones(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"body_text": "x"}\n')
     with pytest.raises(
         UserError, match=r"no field 'bodytext', which config\.documents\.text names; did you mean body_text"

@@ -49,7 +49,7 @@ def own(documents):
     return run
 
 
-def test_it_trains_for_epochs_on_the_tasks_that_there_are(own, caplog):
+def test_it_trains_for_epochs_on_existing_tasks(own, caplog):
     execute(own, "train")
     assert "task 'wlp' is left out: it has no example" in caplog.text and "bfs" not in caplog.text
     assert "train: corpus: pairs of WLP, of 60 passages: 0" in caplog.text and "MLM" not in caplog.text
@@ -63,7 +63,7 @@ def test_it_trains_for_epochs_on_the_tasks_that_there_are(own, caplog):
     assert f"goes on to {records.details(own, 'train')['steps']}" in caplog.text
 
 
-def test_a_held_out_sentence_asks_for_the_rest_of_its_passage(own):
+def test_a_held_out_sentence_asks_for_its_passage(own):
     found = beir.read_folder(own.sets / "sentences")
     whole = {c.id: c for path in own.corpus.glob("passages-*.jsonl") for c in beir.read_candidates(path)}
     rest = {candidate.id: candidate for candidate in found.candidates}

@@ -113,7 +113,7 @@ def test_no_example_is_lost_changed_or_drawn_twice(negatives):
     assert numbers != sorted(numbers)  # else nothing ever had to wait
 
 
-def test_an_example_that_fits_on_one_side_alone_takes_no_room():
+def test_an_example_must_fit_on_both_sides():
     query, document = np.zeros((4, 8), int), np.zeros((4, 1, 8), int)
     for example, (of_query, of_document) in enumerate([(3, 6), (4, 6), (4, 2), (1, 1)]):
         query[example, :of_query] = document[example, 0, :of_document] = 5
@@ -210,7 +210,7 @@ def assert_same_loss_and_gradients(config, batch, packed, devices=8):
         (BOW, 8),
     ],
 )
-def test_loss_and_gradients_are_those_of_a_text_per_row(changes, devices):
+def test_packed_loss_and_gradients_equal_unpacked_ones(changes, devices):
     batch, packed = both(np.random.default_rng(0), Packing(EXAMPLES, roomy(1)), lambda r: pairs(r, EXAMPLES))
     assert_same_loss_and_gradients(make_config(**changes), batch, packed, devices)
 
@@ -257,7 +257,7 @@ def masked_texts(random):
 
 
 @pytest.mark.parametrize("recipe", ["mlm", "autoencoder", "bert"])
-def test_masked_texts_are_packed_and_so_are_their_masked_tokens(recipe):
+def test_masked_texts_are_packed_with_their_masked_tokens(recipe):
     packing = Packing(EXAMPLES, {"text": Rows(3, 40, "")}, Rows(1, 11, ""))
     batch, packed = both(np.random.default_rng(0), packing, masked_texts)
     assert packed["labels"].shape == packed["weights"].shape == packed["positions"].shape == (LANES, 11)
@@ -268,7 +268,7 @@ def test_masked_texts_are_packed_and_so_are_their_masked_tokens(recipe):
     assert_same_loss_and_gradients(config, batch, packed)
 
 
-def test_a_device_encodes_its_own_lanes_and_asks_no_other():
+def test_a_device_encodes_only_its_lanes():
     config = make_config(**{"model.pooling": "cls"})
     _, packed = both(np.random.default_rng(0), Packing(EXAMPLES, roomy(1)), lambda r: pairs(r, EXAMPLES))
     model, params = make_model(config)

@@ -93,7 +93,7 @@ def visit(browser, address):
         assert [text for text in wrong if "status of 400" not in text] == []
 
 
-def test_a_query_is_typed_and_the_lists_stand_side_by_side(visit):
+def test_a_typed_query_shows_lists_side_by_side(visit):
     page = visit()
     page.wait_for_function("document.querySelector('#passages').textContent.includes('4,321')")
     page.fill("#query", "the owl")
@@ -172,7 +172,7 @@ def test_the_keyboard_is_enough(visit):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_is_read_on_a_phone_by_day_and_by_night(visit, scheme):
+def test_it_is_readable_on_a_phone_day_and_night(visit, scheme):
     page = visit("/?q=owl", viewport={"width": 360, "height": 740}, color_scheme=scheme)
     page.wait_for_selector("#system-hybrid li")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360

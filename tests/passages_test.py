@@ -34,25 +34,25 @@ def test_a_long_paragraph_is_cut_between_sentences():
     assert found[0].tokens.ids == tuple(VOCABULARY.encode("A b c. D e f."))
 
 
-def test_short_paragraphs_are_joined_and_long_enough_ones_are_not():
+def test_only_short_paragraphs_are_joined():
     _, texts, _ = cut(article(("", ["A b.", "C d.", "E f g h a.", "B c."])), 20, 6, 1)
     assert texts == ["A b. C d.", "E f g h a.", "B c."]
 
 
-def test_no_passage_crosses_a_heading_and_the_lead_is_marked():
+def test_no_passage_crosses_a_heading():
     lead, texts, found = cut(article(("", ["A b."]), ("Two", ["C d."])), 20, 10, 1)
     assert texts == ["A b.", "C d."] and [p.in_lead for p in found] == [True, False]
     assert lead.lengths == (3,) and lead.ids == tuple(VOCABULARY.encode("A b."))
 
 
-def test_across_sections_texts_are_as_long_as_they_may_be():
+def test_texts_across_sections_fill_their_length():
     value = article(("", ["A b."]), ("Two", ["C d.", "E f."]), ("Three", ["G h a.", "B c."]))
     lead, texts, found = cut(value, 10, 10, 1, True)
     assert texts == ["A b. C d. E f.", "G h a. B c."] and [p.in_lead for p in found] == [True, False]
     assert lead.lengths == (3,)
 
 
-def test_what_is_too_short_is_dropped_and_a_long_sentence_is_cut_off():
+def test_short_texts_are_dropped_and_long_sentences_cut():
     _, texts, found = cut(article(("", ["A."]), ("Two", ["A b c d e f g h a b c."])), 6, 4, 3)
     assert texts == ["A b c d e f g h a b c."] and found[0].tokens.lengths == (6,)
 

@@ -62,7 +62,7 @@ def test_it_turns_when_validation_has_stopped_rising(whole):
     assert at["best step"] == at["step"] - 1
 
 
-def test_the_second_phase_begins_at_the_best_step_with_a_new_optimizer(whole):
+def test_the_second_phase_begins_at_the_best_step(whole):
     at = told(whole)
 
     def state(step):
@@ -106,7 +106,7 @@ def test_versions_hold_simple_and_hard_negatives_without_answers(whole):
         (quadruplets_refresh.pair_shards, "write_pairs", 2),
     ],
 )
-def test_a_run_cut_off_in_either_phase_ends_the_same(ready, whole, inputs, tmp_path, monkeypatch, module, name, call):
+def test_a_run_cut_off_in_a_phase_ends_equal(ready, whole, inputs, tmp_path, monkeypatch, module, name, call):
     run = to_train(ready, inputs, tmp_path)
     cut_off(monkeypatch, run, module, name, call)
     execute(run)

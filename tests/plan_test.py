@@ -80,7 +80,7 @@ def test_operations_are_those_of_the_model(planned):
     assert 8 * planned.work.flops == pytest.approx(4 * once, rel=0.02)
 
 
-def test_operations_of_an_autoencoder_are_those_of_encoder_decoder_and_their_output_layers():
+def test_an_autoencoders_operations_include_decoder_and_output_layers():
     rates = dict.fromkeys(["data.rates.ict", "data.rates.bfs", "data.rates.wlp"], 0.0) | {"data.rates.mlm": 1.0}
     config = make_config(recipe="autoencoder", **rates, **{"model.decoder.layers": 3, "model.decoder.latent": 8})
     batch = examples.abstract_batch(config, mesh := sharding.make_mesh())
@@ -129,7 +129,7 @@ def test_work_of_a_device():
     assert both.flops == 3 * forward.flops
 
 
-def test_the_devices_pass_each_gradient_once_and_no_gathered_look_up():
+def test_devices_pass_each_gradient_once():
     """With whole parameters on each device: a sum of the gradients, and the embeddings of the batch."""
     config = make_config()
     result = plan.make_plan(config, 200, jax.devices())
@@ -165,7 +165,7 @@ def test_the_chips_are_told_by_their_kind():
         plan_devices.of_topology("H100:8")
 
 
-def test_the_vocabulary_is_the_one_that_the_run_trains_with(tmp_path):
+def test_the_plans_vocabulary_is_the_runs(tmp_path):
     """That of the base, where there is one; not what a config of its own would ask for."""
     lock = REPOSITORY / "requirements.lock"
     base = Run(make_config(), tmp_path / "base", lock)
@@ -197,7 +197,7 @@ def test_the_plan_is_shown_and_in_the_record(tmp_path, monkeypatch, capsys, plan
     assert saved["parameters"] == records.details(run, "plan")["parameters"] and saved["fits"] is None
 
 
-def test_a_plan_that_does_not_fit_says_what_would_help(tmp_path, monkeypatch, capsys, planned):
+def test_an_unfit_plan_says_what_would_help(tmp_path, monkeypatch, capsys, planned):
     memory = Memory(state=100_000, arguments=100_000, temporaries=3_000_000, peak=3_100_000)
     with pytest.raises(UserError, match=r"(?s)needs 0\.00 GiB.*chunk_size=8.*more chips") as error:
         run_stage(tmp_path, monkeypatch, toy(planned, memory=memory))
@@ -216,7 +216,7 @@ def refused(message):
     return memory
 
 
-def test_what_the_compiler_refuses_does_not_fit_though_the_chip_has_more(tmp_path, monkeypatch, capsys, planned):
+def test_what_the_compiler_refuses_does_not_fit(tmp_path, monkeypatch, capsys, planned):
     memory = refused("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 15.90G of 15.75G hbm.")
     v5e = next(chip for chip in chips.CHIPS if chip.name == "v5e")
     result = dataclasses.replace(planned, chip=v5e, memory=memory, received=None)
@@ -234,7 +234,7 @@ def test_what_the_compiler_refuses_does_not_fit_though_the_chip_has_more(tmp_pat
         "RESOURCE_EXHAUSTED: no room",
     ],
 )
-def test_a_refusal_without_numbers_gives_the_compilers_words_and_advice(tmp_path, monkeypatch, planned, message):
+def test_a_refusal_has_the_compilers_words_and_advice(tmp_path, monkeypatch, planned, message):
     result = dataclasses.replace(planned, chip=None, fsdp=1, data=8, memory=refused(message), received=None)
     assert result.fits is False
     with pytest.raises(UserError) as error:
@@ -243,7 +243,7 @@ def test_a_refusal_without_numbers_gives_the_compilers_words_and_advice(tmp_path
     assert message in said and "mesh.fsdp=2" in said and "chunk_size=16" in said and "train.batch_size" in said
 
 
-def test_a_device_that_is_here_says_what_a_program_may_hold(planned):
+def test_a_local_device_tells_its_memory_limit(planned):
     class Device:
         def memory_stats(self):
             return {"bytes_limit": 2**19}
@@ -287,7 +287,7 @@ def test_a_collection_takes_towers_k_means_and_search():
 
 
 @pytest.mark.parametrize("size", [4, 8, 16])
-def test_chunks_of_packed_lanes_are_whole_ones_for_every_device(size):
+def test_packed_chunks_are_whole_lanes_per_device(size):
     message = rf"chunk_size={size} must be .* devices, 4 times the 8 examples that a lane packs: take 32$"
     with pytest.raises(UserError, match=message):
         recipe_of(make_config(**PACKED, **{"train.chunk_size": size})).check_chunks(4)
@@ -314,7 +314,7 @@ def test_without_libtpu_it_says_how_to_install_it(monkeypatch):
 
 
 @needs_libtpu
-def test_a_plan_for_a_tpu_and_for_one_that_does_not_exist(tmp_path):
+def test_a_plan_needs_a_tpu_that_exists(tmp_path):
     """In a process of its own: libtpu stays in a process for good."""
     code = (
         "import sys; sys.path.insert(0, 'tests')\n"
@@ -340,7 +340,7 @@ def test_a_plan_for_a_tpu_and_for_one_that_does_not_exist(tmp_path):
     assert done.stderr.rpartition("START")[2].split() == []
 
 
-def test_a_tuning_tries_each_value_once_and_takes_the_fastest_that_fits(tmp_path):
+def test_a_tuning_takes_the_fastest_setting_that_fits(tmp_path):
     """Each field with the best values of those before it; what is faster and does not fit is not taken."""
     costs = {"a": {1: 0.5, 2: 0.4}, "b": {1: 0.9, 2: 1.1}}
     asked = []
@@ -372,7 +372,7 @@ def test_where_nothing_fits_the_smallest_is_taken(tmp_path):
     assert tuning.best == {"a": 2}
 
 
-def test_a_tuned_plan_is_that_of_the_settings_it_names(tmp_path, monkeypatch, capsys):
+def test_a_tuned_plan_has_the_settings_it_names(tmp_path, monkeypatch, capsys):
     config = make_config(**{"plan.tune": True, "stages": ("plan",), "train.batch_size": 16})
     one = [[{"model.remat": "none"}], [{"train.chunk_size": 5}]]
     monkeypatch.setattr(plan_tuning, "choices", lambda *_: one)
@@ -386,7 +386,7 @@ def test_a_tuned_plan_is_that_of_the_settings_it_names(tmp_path, monkeypatch, ca
     assert len(json.loads((run.folder / plan_tuning.KEPT).read_text())) == 3
 
 
-def test_what_is_tried_is_of_the_config_and_the_devices():
+def test_a_tunings_choices_fit_config_and_devices():
     tried = plan_tuning.choices(make_config(**{"train.batch_size": 32}), devices=8)
     assert tried[0] == [{"model.remat": name} for name in ("none", "dots")]
     assert tried[1] == [{"train.chunk_size": size} for size in (8, 16)]

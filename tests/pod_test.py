@@ -164,7 +164,7 @@ AGAIN = "): start all of them again, the same command goes on from what is finis
 
 @pytest.mark.long
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_process_that_loses_another_in_training_ends_and_the_pod_goes_on(victim, inputs, two_hosts, folder):
+def test_a_process_lost_in_training_ends_a_resumable_pod(victim, inputs, two_hosts, folder):
     command = ["-m", "retrieval.main", *settings(folder, inputs, "train"), "--multihost"]
     with ending(processes(command, 2, devices=4)) as started:
         wait_for(folder / "checkpoints" / "4", started[victim])
@@ -179,7 +179,7 @@ def test_a_process_that_loses_another_in_training_ends_and_the_pod_goes_on(victi
 
 
 @pytest.mark.long
-def test_a_preempted_pod_saves_the_same_step_everywhere_and_goes_on(inputs, one_host, folder):
+def test_a_preempted_pod_saves_one_step_everywhere(inputs, one_host, folder):
     process = pod(2, 4, folder, inputs)
     wait_for(folder / "checkpoints" / "4", process)
     began = time.monotonic()
@@ -253,7 +253,7 @@ def waiting(hosts, task="sleep"):
 
 @pytest.mark.long
 @pytest.mark.parametrize("victim, seconds", [(0, 20), (1, 60)])
-def test_a_process_that_loses_another_while_one_is_at_work_ends(victim, seconds):
+def test_a_process_ends_when_it_loses_another(victim, seconds):
     with ending(waiting(3)) as started:
         assert started[0].stdout.readline() == "at work\n"
         started.pop(victim).kill()
@@ -265,7 +265,7 @@ def test_a_process_that_loses_another_while_one_is_at_work_ends(victim, seconds)
         assert time.monotonic() - began < seconds
 
 
-def test_a_signal_ends_a_pod_in_which_one_is_at_work_and_a_second_one_does_no_harm():
+def test_a_second_signal_to_a_pod_changes_nothing():
     with ending(waiting(2)) as started:
         assert started[0].stdout.readline() == "at work\n"
         for _ in range(2):
@@ -276,7 +276,7 @@ def test_a_signal_ends_a_pod_in_which_one_is_at_work_and_a_second_one_does_no_ha
             assert code == EXIT_CODE and "the same command goes on from there" in said and "Traceback" not in said, said
 
 
-def test_an_error_of_one_process_ends_the_others_with_its_message_and_code():
+def test_one_processs_error_ends_the_others_with_its_message():
     with ending(waiting(2, "other")) as started:
         codes, said = zip(*(finish(process, timeout=30) for process in started))
     assert codes == (2, 2)
@@ -301,7 +301,7 @@ except UserError as error:
 """
 
 
-def test_what_the_first_does_and_how_it_fails_reaches_the_others():
+def test_the_first_hosts_result_or_error_reaches_all():
     port = subprocess.run(
         [sys.executable, "-c", "import socket; s = socket.socket(); s.bind(('', 0)); print(s.getsockname()[1])"],
         capture_output=True,
@@ -355,7 +355,7 @@ class Service:
 
 
 @pytest.mark.parametrize("at, last", [((1000, 1000), 1001), ((1000, 1002), 1003), ((0, 0), 1)])
-def test_processes_that_go_on_from_a_step_agree_on_the_next_one(at, last):
+def test_resumed_processes_agree_on_the_next_step(at, last):
     service, start = Service(), min(at)
     agreed = [threading.Event() for _ in at]
     processes = [
@@ -370,7 +370,7 @@ def test_processes_that_go_on_from_a_step_agree_on_the_next_one(at, last):
         assert [step for step in range(steps + 1, last + 5) if process(step)] == [last]
 
 
-def test_hosts_that_do_not_come_are_waited_for_again_and_unknown_ones_are_a_mistake(monkeypatch):
+def test_late_hosts_are_awaited_again_and_unknown_ones_refused(monkeypatch):
     def join(*_, initialization_timeout, **__):
         assert initialization_timeout == 3600
         monkeypatch.setattr(distributed.global_state, "client", client)
@@ -389,7 +389,7 @@ def test_hosts_that_do_not_come_are_waited_for_again_and_unknown_ones_are_a_mist
         hosts.connect()
 
 
-def test_a_stage_that_would_read_a_checkpoint_on_the_first_host_alone_is_refused(tmp_path, monkeypatch):
+def test_one_host_alone_reads_no_sharded_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(hosts, "count", lambda: 2)
     run = Run(ict_bfs_wlp.get_config("local"), tmp_path, tmp_path / "lock")
     of_model = {"similarity", "search", "serve"}

@@ -26,7 +26,7 @@ def ids(text):
 
 @pytest.mark.parametrize("title", ["", "fox dog", "fox " * 30])
 @pytest.mark.parametrize("text", ["dog", "the dog sep " * 12])
-def test_rows_are_those_of_the_text_with_the_prefix_before_it(title, text):
+def test_rows_begin_with_the_prefix(title, text):
     prefixes = Prefixes.of(TEXTS, VOCABULARY)
     first = TEXTS["document_prefix"] + (title or text)
     expected = VOCABULARY.pair(ids(first), ids(text), 24) if title else VOCABULARY.single(ids(first), 24)

@@ -52,7 +52,7 @@ def test_counts_add_up(corpus):
     assert corpus[1]["tasks"]["wlp"]["pairs"] == 2 * 120
 
 
-def test_links_join_passages_with_the_lead_of_the_page_they_link_to(corpus):
+def test_links_join_passages_with_the_linked_pages_lead(corpus):
     folder, _ = corpus
     vocabulary = WordPiece.load(folder / "vocab.txt")
     expected = set()
@@ -72,7 +72,7 @@ def test_records_hold_what_bfs_and_ict_need(corpus):
         assert record["counts"][:2] == [int(len(record["lengths"]) > 1), int(bool(record["lead_lengths"]))]
 
 
-def test_counts_of_a_record_are_its_pairs_in_an_epoch(corpus):
+def test_a_records_counts_are_its_pairs_an_epoch(corpus):
     folder, statistics = corpus
     totals = [sum(r["counts"][column] for r in records(folder, "passages")) for column in range(3)]
     assert totals == [statistics["tasks"][task]["pairs"] for task in ("ict", "bfs", "wlp")]

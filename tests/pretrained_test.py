@@ -89,7 +89,7 @@ def test_tensors_that_do_not_fit_are_listed(params, change, message):
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model.bin.index.json"])
-def test_without_torch_a_file_of_pytorch_is_to_be_converted(tmp_path, monkeypatch, name):
+def test_without_torch_a_pytorch_file_must_be_converted(tmp_path, monkeypatch, name):
     monkeypatch.setitem(sys.modules, "torch", None)
     (tmp_path / "part.bin").touch()
     (tmp_path / name).write_text('{"weight_map": {"a": "part.bin"}}')
@@ -99,7 +99,7 @@ def test_without_torch_a_file_of_pytorch_is_to_be_converted(tmp_path, monkeypatc
         tensor_files.read(tmp_path)
 
 
-def test_an_encoder_with_norms_before_its_sublayers_is_no_bert():
+def test_a_pre_norm_encoder_is_no_bert():
     config = dataclasses.replace(CONFIG, pre_norm=True)
     with pytest.raises(UserError, match="pre_norm cannot be written as a BERT"):
         hugging_face.bert_config(config)

@@ -56,7 +56,7 @@ def test_ict_keeps_the_sentence_with_the_other_probability():
 
 
 @pytest.mark.parametrize("task", ["bfs", "wlp"])
-def test_bfs_and_wlp_ask_with_a_sentence_of_the_lead(task):
+def test_bfs_and_wlp_ask_with_lead_sentences(task):
     pairs = collections.Counter((d["query"], d["document"]) for d in draw(task))
     document = (CLS, 11, 12, 21, 22, 23, 31, SEP)
     assert set(pairs) == {((CLS, 41, 42, SEP), document), ((CLS, 51, SEP), document)}
@@ -67,7 +67,7 @@ def test_the_same_seed_gives_the_same_example():
     assert draw("ict", 20, ict_removal=0.9) == draw("ict", 20, ict_removal=0.9)
 
 
-def test_texts_that_are_too_long_are_cut_and_keep_their_sep():
+def test_long_texts_are_cut_and_keep_their_sep():
     for example in draw("ict", 30, {"query": 4, "document": 8}, ict_removal=1.0):
         assert len(example["query"]) <= 4 and example["query"][-1] == SEP
         assert len(example["document"]) <= 8 and example["document"][-1] == SEP
@@ -105,7 +105,7 @@ def test_mlm_masks_15_percent_as_bert_does():
     assert shares["same"] == pytest.approx(0.1, abs=0.02) and shares["random"] == pytest.approx(0.1, abs=0.02)
 
 
-def test_a_full_row_has_a_place_for_every_masked_token():
+def test_a_full_row_holds_every_masked_token():
     places = [feature_lengths.mlm_lengths(text)["positions"] for text in range(5, 513)]
     assert places == [max(1, round(0.15 * (text - 2))) for text in range(5, 513)]
     assert places == np.maximum(1, masking.share(tf.range(3, 511), masking.MASKED)).tolist()
@@ -136,7 +136,7 @@ def test_words_are_masked_whole():
     assert min(share[i] for i in range(60)) > 8  # 30 expected, sd 5
 
 
-def test_of_a_word_that_is_too_long_some_tokens_are_masked():
+def test_some_tokens_of_a_too_long_word_are_masked():
     record = {"ids": tf.constant([200, 201, 203, 205, 207])}
     example = mask(record, tf.constant([0, 1]), LENGTHS, SPECIALS, continues=[bool(i % 2) for i in range(1000)])
     assert len(example["positions"]) == len(example["labels"]) == 1

@@ -118,7 +118,7 @@ def links(results):
     }
 
 
-def test_pages_are_the_modules_of_pinned_distributions_and_the_standard_library(site):
+def test_pages_are_modules_of_pinned_packages_and_python(site):
     read = list(pydocs.read_pages(lock(site, "# comment\ndemo==1.0 ; python_version > '3'\nabsent==2\n--hash=x\n")))
     assert read[0] == Dropped("absent", "distribution not installed in its pinned version")
     assert Dropped("demo", read[0].reason) == next(pydocs.read_pages(lock(site, "demo==1.1\n")))
@@ -130,7 +130,7 @@ def test_pages_are_the_modules_of_pinned_distributions_and_the_standard_library(
     assert all(page.id == page.title and page.size == len(Path(page.path).read_bytes()) for page in read[1:200])
 
 
-def test_a_module_is_an_article_and_its_definitions_are_sections(site):
+def test_a_module_is_an_article_of_sections(site):
     article, *redirects = pydocs.parse(pages_of(site)["demo.shapes"])
     assert (article.id, article.title) == ("demo.shapes", "demo.shapes")
     assert [(s.heading, s.level, [p.text for p in s.paragraphs]) for s in article.sections] == [
@@ -144,7 +144,7 @@ def test_a_module_is_an_article_and_its_definitions_are_sections(site):
     assert redirects == [Redirect(f"demo.shapes.{name}", "demo.shapes") for name in ("Circle", "area")]
 
 
-def test_a_package_redirects_its_exports_to_the_modules_that_define_them(site):
+def test_a_packages_exports_link_to_their_modules(site):
     redirects = {r.title: r.target for r in pydocs.parse(pages_of(site)["demo"]) if isinstance(r, Redirect)}
     # `demo.surface` is an article of its own, `demo.dumps` is another package's.
     assert redirects == {
@@ -269,7 +269,7 @@ def function(name, sentence, body=BODY):
     return f'def {name}():\n    """{sentence}\n\n    {body}\n    """\n\n'
 
 
-def test_held_out_functions_are_items_and_nothing_of_them_is_left(tmp_path):
+def test_held_out_functions_are_items_and_nowhere_else(tmp_path):
     source = "".join(
         function(f"f{i}", f"Return the number {i} of the list.", f"Number {i}. {BODY}") for i in range(200)
     )

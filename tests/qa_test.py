@@ -56,7 +56,7 @@ def test_patterns_of_every_format(tmp_path, text, caplog):
 
 
 @pytest.mark.parametrize("value", [r"New\s?York", r"1\.7", "U.*S", "Sept(ember)?", "Lee|Pickett", r"\b9\b"])
-def test_what_looks_like_a_pattern_is_told_once_a_file(tmp_path, caplog, value):
+def test_likely_patterns_are_told_once_a_file(tmp_path, caplog, value):
     records = [("q 1", ["plain"]), ("q 2", [value, "a|b"]), ("q 3", [value])]
     text = "".join(json.dumps({"question": question, "answer": found}) + "\n" for question, found in records)
     qa.read_questions(write(tmp_path / "f", text))
@@ -79,7 +79,7 @@ def test_ids_are_the_files_or_those_of_the_questions(tmp_path):
     assert one == two
 
 
-def test_what_is_there_again_is_joined_and_what_has_no_answer_left_out(tmp_path, caplog):
+def test_repeats_are_joined_and_questions_without_answers_left_out(tmp_path, caplog):
     lines = [("q", ["a"]), ("r", []), ("q", ["b", "a"]), ("s", [" ", ""]), ("t", ["", "x"])]
     path = write(tmp_path / "f", "".join(json.dumps({"question": q, "answer": a}) + "\n" for q, a in lines))
     with caplog.at_level(logging.WARNING):
@@ -139,7 +139,7 @@ def test_broken_passages(tmp_path, text, message):
         list(qa.read_passages(write(tmp_path / "psgs.tsv", text)))
 
 
-def test_a_set_is_written_and_read_again_with_its_answers(tmp_path):
+def test_a_sets_answers_round_trip(tmp_path):
     passages = write(tmp_path / "psgs.tsv", PASSAGES)
     for number, text in enumerate((NQ_OPEN, CURATED_TREC)):
         value = qa.read_set("qa", lambda: qa.read_passages(passages), write(tmp_path / "q", text))

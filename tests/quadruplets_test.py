@@ -102,7 +102,7 @@ def test_the_loss_is_the_same_on_eight_devices(K):
     assert_same_on_any_mesh(both, np.float32(1), arrays)
 
 
-def test_an_empty_hard_slot_leaves_the_triplet_loss_bit_for_bit():
+def test_an_empty_hard_slot_leaves_the_triplet_loss():
     query, document, ids = batch()
     ids["document_id"][:, 2] = ids["document_id"][:, 0]
     with_slot = quadruplet(query, document, ids, margin=0.3)[0]
@@ -114,7 +114,7 @@ def test_an_empty_hard_slot_leaves_the_triplet_loss_bit_for_bit():
     np.testing.assert_allclose(with_slot, known, atol=1e-6)
 
 
-def test_a_hard_negative_moves_only_where_its_hinge_is_the_worse():
+def test_only_the_worse_hinge_moves_a_hard_negative():
     query, document, ids = batch(B=64)
     grad = jax.grad(lambda d: quadruplet(query, d, ids, margin=0.3)[0].sum())(document)
     q, p, n, h = query, *document.transpose(1, 0, 2)
@@ -124,7 +124,7 @@ def test_a_hard_negative_moves_only_where_its_hinge_is_the_worse():
     np.testing.assert_array_equal(moves, has_hard & (np.asarray(hard) > np.maximum(simple, 0)))
 
 
-def test_distances_lie_between_0_and_2_and_of_zero_vectors_are_1():
+def test_distances_are_0_to_2_and_1_for_zeros():
     random = np.random.default_rng(0).normal(size=(50, 4))
     np.testing.assert_allclose(distance(random, random), 0, atol=1e-6)
     np.testing.assert_allclose(distance(random, -random), 2, atol=1e-6)

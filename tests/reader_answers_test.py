@@ -64,7 +64,7 @@ def test_tokens_of_an_answer_give_back_its_characters():
         assert row.characters_of(*row.tokens_of(start, end)) == (start, end)
 
 
-def test_the_paragraph_is_what_stands_between_the_last_two_separators():
+def test_the_paragraph_is_between_the_last_two_separators():
     sep = VOCABULARY.sep_id
     rows = np.array([[2, 7, sep, 8, 8, sep, 0], [2, 7, sep, 9, sep, 8, sep], [2, 7, sep, sep, 0, 0, 0]])
     expected = [[0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 1, 0], [0] * 7]

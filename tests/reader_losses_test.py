@@ -74,7 +74,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_every_setting_of_table_4_is_a_sum_over_spans(setting):
+def test_table_4s_settings_equal_sums_over_spans(setting):
     options = dict(zip(("shared_norm", "joint", "select"), SETTINGS[setting]))
     loss_B, _ = jax.jit(lambda scores, batch: span_likelihood(scores, batch, **options))(SCORES, BATCH)
     np.testing.assert_allclose(loss_B, [brute_likelihood(b, **options) for b in range(B)], rtol=1e-5, atol=1e-6)

@@ -169,7 +169,7 @@ def test_search_shows_the_answer_and_its_place(trained, inputs, tmp_path, capsys
     assert shown[-3] == "answer" and shown[-2].endswith(told["answer"]) and f">>{told['answer']}<<" in shown[-1]
 
 
-def test_questions_of_files_are_divided_and_never_those_of_a_set(inputs, tmp_path):
+def test_questions_of_files_are_divided_without_those_of_sets(inputs, tmp_path):
     """As the tutorial has it: a base with BM25 over its corpus, and a reader on it that trains on a file."""
     questions = [f"What is the number of the {toy_corpus.title(i)}?" for i in range(60)]
     records_of = [{"question": q, "answer": [f"number {i}"]} for i, q in enumerate(questions)]
@@ -229,7 +229,7 @@ def test_an_index_over_other_passages_is_refused(trained, inputs, tmp_path):
         ({"answer.systems": ()}, "name one or more"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused_before_the_run(inputs, tmp_path, changes, message):
+def test_unfit_settings_are_refused_before_the_run(inputs, tmp_path, changes, message):
     with pytest.raises(UserError, match=message):
         preflight.check(reader(inputs, tmp_path / "run", **changes), STAGES)
 

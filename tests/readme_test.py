@@ -198,7 +198,7 @@ def run_pod(arguments, home):
     children._run(arguments, home / "log.txt", None, children.XLA_FLAGS, home)
 
 
-def test_every_line_is_a_command_that_is_run_or_sets_the_machine_up():
+def test_every_line_is_a_run_or_a_setup_command():
     versions = dict(re.findall(r"^([\w-]+)==(\S+)", (REPOSITORY / "requirements.lock").read_text(), re.MULTILINE))
     others = [line.split("#")[0].strip() for line in LINES if PROGRAM not in line and line != QUICKSTART]
     assert others == [

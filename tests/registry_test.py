@@ -8,7 +8,7 @@ from retrieval.errors import UserError
 from retrieval.registry import Table
 
 
-def test_entries_are_found_by_name_in_the_order_of_registration():
+def test_entries_are_found_in_registration_order():
     table: Table[int] = Table("loss")
     table.register("two", 2)
     assert table.register("one", 1) == 1
@@ -31,7 +31,7 @@ def test_a_name_is_registered_once():
         table.register("triplet", 2)
 
 
-def test_modules_of_a_package_register_themselves_when_the_table_is_read(tmp_path, monkeypatch):
+def test_reading_a_table_registers_its_packages_modules(tmp_path, monkeypatch):
     package = tmp_path / "losses_of_a_test"
     package.mkdir()
     (package / "__init__.py").write_text("from retrieval.registry import Table\nTABLE = Table('loss', __name__)\n")

@@ -81,7 +81,7 @@ def margin_loss(scores, positives):
     return hinges.sum(axis=(1, 2)).mean() / scores.shape[1]
 
 
-def test_the_recipes_loss_is_that_of_the_authors_rows_on_any_mesh(model, batch):
+def test_the_loss_equals_the_authors_on_any_mesh(model, batch):
     """Theirs are (query, positive) and (query, negative) for each triple: 16 rows and 16 columns."""
     (loss, (_, active)), _ = assert_same_on_any_mesh(*loss_of(batch, tiny_config(), model))
     queries = np.repeat(embedded(model, batch["query"], False), 2, axis=0)
@@ -168,7 +168,7 @@ def batches_of(folder, vocabulary, count):
     ("given", "message"),
     [(("reqa", 0), r"in_order=True .* config\.split\.set=reqa goes"), (("", 1), "positives=1 goes")],
 )
-def test_the_order_of_a_file_is_not_that_of_queries(given, message):
+def test_pairs_in_order_refuse_other_orders(given, message):
     pairs.check_order("", 0)
     with pytest.raises(UserError, match=message):
         pairs.check_order(*given)

@@ -44,7 +44,7 @@ def write_losses(folder, records):
     (folder / "metrics" / "train.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
-def test_sets_whose_names_are_alike_in_files_have_a_plot_each(tmp_path):
+def test_sets_with_like_names_have_a_plot_each(tmp_path):
     of_two = [
         result("BM25", f"Success@{k}", 0.5, dataset=dataset, split=split)
         for dataset, split in (("nq", "test-dev"), ("nq-test", "dev"))
@@ -146,7 +146,7 @@ def test_the_page_shows_tags_as_text_and_loads_nothing(tmp_path):
     assert len(ids := re.findall(r'\bid="([^"]*)"', text)) == len(set(ids))
 
 
-def test_lengths_say_what_is_cut_and_the_map_shows_right_answers(tmp_path):
+def test_reports_tell_cut_lengths_and_map_right_answers(tmp_path):
     write_questions(tmp_path, "one two three")
     folder, embedded = tmp_path / "sets" / "squad", tmp_path / "embeddings"
     table = report_sets.lengths(folder, lambda texts: [len(text.split()) for text in texts], "words", (2, 9))

@@ -235,7 +235,7 @@ def contents(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
-def test_a_run_that_was_killed_goes_on_to_the_same_bytes(toy, cross_encoder, tmp_path, monkeypatch):
+def test_a_killed_run_ends_with_the_same_bytes(toy, cross_encoder, tmp_path, monkeypatch):
     """After every file of scores; those that are there are not scored again."""
     whole = with_model(tmp_path / "whole", toy, cross_encoder[0])
     execute(whole)
@@ -292,7 +292,7 @@ def test_what_cannot_be_reranked_is_refused_before_the_run(toy, cross_encoder, t
         preflight.check(run, run.config.stages)
 
 
-def test_what_is_found_wrong_in_the_run_leaves_nothing_half_written(cross_encoder, tmp_path):
+def test_an_error_in_the_run_leaves_nothing_half_written(cross_encoder, tmp_path):
     folder = cross_encoder[0]
     unknown = with_model(tmp_path / "a", write_toy(tmp_path / "toy", TEXTS), folder, **{"rerank.systems": ("bm26",)})
     with pytest.raises(UserError, match=r"unknown system in config\.rerank.* 'bm26': did you mean bm25"):

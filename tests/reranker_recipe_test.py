@@ -81,7 +81,7 @@ def test_rows_are_a_query_and_a_document():
     assert row["pair"].shape == row["pair_types"].shape == (3, 14)
 
 
-def test_the_query_keeps_its_length_and_the_document_is_cut():
+def test_only_the_document_of_a_pair_is_cut():
     long = " ".join(WORDS[5:])
     (row,) = converted(example(" ".join(WORDS[:5]), ["", "w44", ""], [long, long, "w9"]))
     assert [tokens(ids) for ids in row["pair"]] == [
@@ -139,7 +139,7 @@ def test_every_loss_of_scores_trains_it(loss, classes):
     np.testing.assert_allclose(*found, atol=1e-5)
 
 
-def test_a_score_does_not_depend_on_the_batch_that_it_is_in():
+def test_a_score_does_not_depend_on_its_batch():
     """Batches of other rows, of other sizes and with other padding."""
     config = make_config(**{"model.positions": 64})
     model, mesh = build_model(config, 50), make_mesh(config)
@@ -155,7 +155,7 @@ def test_a_score_does_not_depend_on_the_batch_that_it_is_in():
         np.testing.assert_allclose(encode_rows([rows[row]], score, 16, 14, mesh.size)[0], scores[row], atol=1e-5)
 
 
-def test_scores_that_are_all_alike_are_said_and_then_end_the_run(caplog):
+def test_equal_scores_warn_and_then_end_the_run(caplog):
     """A fifth of 100 steps after a warm-up of 10; what comes between counts them anew."""
     lines = []
     watched = Collapse(lambda step, metrics: lines.append(step), SPREAD, steps=100, warmup=10)

@@ -94,7 +94,7 @@ def test_gradients_are_finite_differences_of_the_loops(name):
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_losses_of_candidates_and_their_gradients_are_the_same_on_any_mesh(name):
+def test_candidate_losses_and_gradients_are_equal_on_any_mesh(name):
     def loss(scale, batch):
         score, teacher, ids = batch
         values, metrics = LOSSES[name](score * scale, teacher, ids)

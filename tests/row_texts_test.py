@@ -50,7 +50,7 @@ class Counted:
         return scores_QK, rows_QK
 
 
-def test_each_index_is_asked_once_however_many_systems_read_it():
+def test_each_index_is_asked_once():
     words, other, dense = Counted(3, 1), Counted(2), Counted(1, 0)
     systems = SideBySide({"words": words, "other": other}, dense, weight=0.9, depth=5)
     assert systems.systems == ("dense", "words", "other", "hybrid")

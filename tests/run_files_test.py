@@ -66,7 +66,7 @@ def test_names_of_systems(tmp_path):
             reader.run_files(wrong)
 
 
-def test_a_run_is_of_the_one_set_or_of_the_one_that_is_named():
+def test_a_run_files_set_is_named_or_alone():
     assert reader.set_of("", ["toy"]) == "toy" and reader.set_of("b", ["a", "b"]) == "b"
     with pytest.raises(UserError, match=r"Set config\.runs\.set to one of a, b"):
         reader.set_of("", ["a", "b"])
@@ -74,7 +74,7 @@ def test_a_run_is_of_the_one_set_or_of_the_one_that_is_named():
         reader.set_of("c", ["a", "b"])
 
 
-def test_ids_that_the_set_has_not_are_refused_or_counted(tmp_path, caplog):
+def test_unknown_ids_are_refused_or_counted(tmp_path, caplog):
     path = write(tmp_path / "x.trec", ("q9", "d1", 1, 3), ("q0", "d8", 1, 9.5), ("q0", "d0", 2, 4), ("q0", "d7", 3, 4))
     files = [reader.RunFile("x", path)]
     with pytest.raises(UserError, match=r"x.trec, line 1: the query 'q9' is unknown.*config.runs.unknown=allow"):
@@ -105,7 +105,7 @@ def test_a_bad_file_leaves_nothing_half_written(tmp_path, folder, lines, message
     assert not (run.folder / "results.json").exists() and not (run.folder / "runs").exists()
 
 
-def test_a_run_file_is_fused_with_a_system_of_the_run(tmp_path, folder):
+def test_a_run_file_is_fused_with_own_systems(tmp_path, folder):
     """BM25 has d0 and d3 for q0, d2 and d4 for q1; the other system has d1, d3, d0 and d4."""
     lines = [("q0", "d1", 1, 9), ("q0", "d3", 2, 8), ("q0", "d0", 3, 1), ("q1", "d4", 1, 0.5)]
     path = write(tmp_path / "other.trec", *lines)

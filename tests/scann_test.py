@@ -57,7 +57,7 @@ def test_untuned_everything_is_searched_and_the_scores_are_exact(partitioned):
 
 @needs_scann
 @pytest.mark.parametrize("target", [0.5, 0.9, 0.95, 0.99])
-def test_tuned_it_reaches_its_recall_on_other_queries_and_searches_less(partitioned, sample, target):
+def test_tuning_reaches_its_recall_on_other_queries(partitioned, sample, target):
     index, embeddings, _, others = partitioned
     tuned = index.tuned(sample, target)
     parameters = tuned._parameters
@@ -78,7 +78,7 @@ def test_a_higher_target_costs_more(partitioned, sample):
 
 
 @needs_scann
-def test_a_target_out_of_reach_takes_the_most_exact_setting_and_says_so(partitioned, sample, caplog):
+def test_an_unreachable_target_takes_the_most_exact_setting(partitioned, sample, caplog):
     index = partitioned[0]
     exact = sample.exact_SK.copy()
     exact[:, :2] = [10**6, 10**6 + 1]  # there are no such candidates

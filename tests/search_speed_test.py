@@ -29,7 +29,7 @@ class Clock:
         return search
 
 
-def test_systems_take_turns_and_the_first_search_is_not_counted(monkeypatch):
+def test_systems_take_turns_after_an_uncounted_search(monkeypatch):
     clock, calls = Clock(), []
     monkeypatch.setattr(measure, "time", clock)
     ours = clock.searcher("ours", iter([100, 1, 2, 4]), [[1, 2], [3, 4]], calls)

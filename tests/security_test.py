@@ -380,7 +380,7 @@ def test_a_scann_index_opens_no_file_of_another_folder(name, tmp_path):
         lambda arrays: {"data": np.full_like(arrays["data"], np.nan)},
     ],
 )
-def test_a_matrix_whose_indices_lead_out_of_it_is_refused(change, tmp_path):
+def test_a_matrix_with_indices_beyond_it_is_refused(change, tmp_path):
     Bm25Index.build(["red fox", "blue dog", "green cat"], "text").save(tmp_path / "index")
     with np.load(tmp_path / "index" / "weights.npz", allow_pickle=False) as stored:
         arrays = dict(stored)
@@ -390,7 +390,7 @@ def test_a_matrix_whose_indices_lead_out_of_it_is_refused(change, tmp_path):
         Bm25Index.load(tmp_path / "index")
 
 
-def test_an_archive_that_grows_when_it_is_read_is_refused(tmp_path):
+def test_a_growing_archive_is_refused(tmp_path):
     np.savez_compressed(tmp_path / "bomb.npz", data=np.zeros(1 << 20))
     with pytest.raises(UserError, match="compressed"):
         files.read_arrays(tmp_path / "bomb.npz", "")

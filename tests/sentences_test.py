@@ -91,7 +91,7 @@ def test_short_text_of_one_case_may_be_a_note():
     assert len(split("a flow of air, cf. table 2. it is slow")) == 1
 
 
-def test_short_text_of_one_case_with_several_ends_has_sentences():
+def test_lower_case_text_with_marks_has_sentences():
     passage = "i love it!|it lasts 2.5 days.|it took 3 weeks tho...|bread, etc. and at 5 p.m. or so it came.|good"
     assert [passage.replace("|", " ")[a:b] for a, b in split(passage.replace("|", " "))] == passage.split("|")
 
@@ -103,7 +103,7 @@ def test_whether_letters_are_of_one_case_may_be_told():
     assert not is_of_one_case("i met Bob. " * 30) and not is_of_one_case("a note")
 
 
-def test_speech_without_marks_is_cut_at_lines_and_into_windows():
+def test_unmarked_speech_is_cut_at_lines():
     words = [f"word{number}" for number in range(1000)]
     lines = [" ".join(words[:30]), " ".join(words[30:60]), " ".join(words[60:])]
     text = "\n".join(lines)
@@ -112,14 +112,14 @@ def test_speech_without_marks_is_cut_at_lines_and_into_windows():
     assert " ".join(found[2:]) == lines[2] and {len(window.split()) for window in found[2:]} == {23, 24}
 
 
-def test_windows_of_a_script_without_spaces_do_not_lose_a_vowel_sign():
+def test_windows_without_spaces_keep_their_vowel_signs():
     text = "ที่นี่มีน้ำ" * 60
     found = [text[start:end] for start, end in split(text)]
     assert "".join(found) == text and all(30 < len(window) < 100 for window in found)
     assert all(unicodedata.category(window[0]) == "Lo" for window in found)
 
 
-def test_a_long_sentence_with_a_mark_is_one_up_to_a_bound():
+def test_a_marked_long_sentence_is_one_within_a_bound():
     text = "It " + "goes on and on, " * 90 + "until the End."
     assert len(split(text)) == 1 and len(split(text.replace(".", ", ") * 4)) > 10
 

@@ -101,7 +101,7 @@ def test_an_example_is_a_passage_and_its_query(trained):
     np.testing.assert_array_equal(rows["source_types"], second & (rows["source"] != 0))
 
 
-def test_the_loss_is_the_cross_entropy_of_the_tokens_of_the_targets(inputs, tmp_path):
+def test_the_loss_is_the_targets_cross_entropy(inputs, tmp_path):
     run = make_run(inputs, tmp_path, **{"train.label_smoothing": 0.2, "model.dropout": 0.0, "model.writer.copy": True})
     model = recipe_of(run.config).build(50)
     random = np.random.default_rng(0)
@@ -118,7 +118,7 @@ def test_the_loss_is_the_cross_entropy_of_the_tokens_of_the_targets(inputs, tmp_
     np.testing.assert_array_equal(metrics["tokens"], (source != 0).sum(1) + (target != 0).sum(1))
 
 
-def test_validation_is_the_mean_over_the_tokens_of_held_out_queries(trained):
+def test_validation_is_the_mean_over_held_out_tokens(trained):
     config, vocabulary = trained.config, trained.load_vocabulary()
     model = recipe_of(config).build(len(vocabulary))
     values = recipe_of(config).validation(trained, vocabulary, make_mesh(config))(parameters_of(model))
@@ -152,7 +152,7 @@ def test_it_learns_to_ask(trained):
     assert sum("eat" in query.split() or "knows" in query.split() for query in queries) > 0.3 * len(queries)
 
 
-def test_the_file_has_every_passage_in_order_and_the_record_counts(trained):
+def test_the_file_has_every_passage_in_order(trained):
     records = generated(trained)
     ids = [item.id for item in collections(trained)[0].candidates()]
     assert sorted(dict.fromkeys(record["_id"] for record in records), key=ids.index) == list(
@@ -170,7 +170,7 @@ def test_the_file_has_every_passage_in_order_and_the_record_counts(trained):
 
 
 @pytest.mark.parametrize("changes", [{"generate.shard_size": 100, "generate.batch_size": 8}, {"mesh.fsdp": 2}])
-def test_the_file_is_the_same_whatever_the_shards_and_the_batches(trained, inputs, tmp_path, changes):
+def test_the_file_does_not_depend_on_shards_or_batches(trained, inputs, tmp_path, changes):
     run = again(trained, inputs, tmp_path / "run", **changes)
     tiny.execute(run, "generate")
     ours, theirs = generated(run), generated(trained)
@@ -179,7 +179,7 @@ def test_the_file_is_the_same_whatever_the_shards_and_the_batches(trained, input
     np.testing.assert_allclose(*logs, atol=2e-3)
 
 
-def test_a_run_that_was_killed_goes_on_and_writes_the_same_file(trained, inputs, tmp_path, monkeypatch):
+def test_a_killed_run_writes_the_same_file(trained, inputs, tmp_path, monkeypatch):
     run, written, real = again(trained, inputs, tmp_path / "run"), [], generate._queries
 
     def killed(members, write):
@@ -228,7 +228,7 @@ def test_greedy_and_beam_search_write_the_most_probable(trained, inputs, tmp_pat
         ({"model.encoder": "bow_mlp"}, "which cannot write"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused_before_the_run(inputs, tmp_path, changes, message):
+def test_unfit_settings_are_refused_before_the_run(inputs, tmp_path, changes, message):
     with pytest.raises(UserError, match=message.replace("(", r"\(")):
         preflight.check(make_run(inputs, tmp_path / "run", **changes), STAGES)
 
@@ -241,7 +241,7 @@ def test_settings_that_do_not_fit_are_refused_before_the_run(inputs, tmp_path, c
         ({"is_encoder_decoder": True, "max_position_embeddings": 32}, r"config\.generate\.tokens=40: .* 32 positions"),
     ],
 )
-def test_a_published_model_that_does_not_fit_is_refused_before_the_run(inputs, tmp_path, config, message):
+def test_an_unfit_published_model_is_refused_before_the_run(inputs, tmp_path, config, message):
     if config:
         (tmp_path / "config.json").write_text(json.dumps(config))
         (tmp_path / "tokenizer.json").write_text("{}")
@@ -261,7 +261,7 @@ def test_an_unknown_collection_and_an_empty_passage_are_refused(trained, inputs,
         passage_lines.check(dataclasses.replace(item, files=(path,)))
 
 
-def test_it_starts_from_an_own_encoder_whose_norms_stand_behind(inputs, tmp_path):
+def test_it_starts_from_a_post_norm_encoder(inputs, tmp_path):
     config = make_run(inputs, tmp_path / "mlm", **{"recipe": "mlm"}).config
     mlm = recipe_of(config).build(60)
     own = make_run(inputs, tmp_path / "own", **{"model.writer.pre_norm": False}).config
@@ -300,7 +300,7 @@ def test_bm25_over_expanded_passages_stands_beside_bm25(trained, inputs, tmp_pat
     assert queries and "title + text + up to 40 written queries" in said
 
 
-def test_an_index_of_queries_that_nobody_writes_is_refused_before_the_run(inputs, tmp_path):
+def test_an_index_of_unwritten_queries_is_refused_early(inputs, tmp_path):
     run = make_run(inputs, tmp_path / "run", **{"stages": ("sets", "index"), "index.words": ("doc2query",)})
     with pytest.raises(UserError, match="the stage 'generate' writes, which is a stage neither of this run nor of its"):
         preflight.check(run, ("sets", "index"))

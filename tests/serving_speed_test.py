@@ -53,6 +53,6 @@ def test_an_answer_that_is_none_ends_the_measurement():
         asyncio.run(measure(503, []))
 
 
-def test_the_table_has_a_row_for_each_number_of_clients():
+def test_the_table_has_a_row_per_client_count():
     measured = [{"clients": 32, "load_before": 0.25, **serving_speed.summary([1.0, 2.0, 3.0], 0.5)}]
     assert serving_speed.table(measured)[2] == "| 32 | 2.0 | 2.8 | 3.0 | 6.0 | 0.2 |"

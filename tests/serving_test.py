@@ -169,7 +169,7 @@ def test_names_are_open_where_others_reach_the_server():
     assert guard.local_names("0.0.0.0") == guard.local_names("search.example.org") == ()
 
 
-def test_the_page_names_no_other_address_and_sets_no_html(asked):
+def test_the_page_loads_nothing_and_sets_no_html(asked):
     for path in ("/", "/page.css", "/page.js"):
         answer = asked.get(path)
         assert answer.status_code == 200 and answer.headers["x-content-type-options"] == "nosniff"

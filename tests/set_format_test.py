@@ -72,7 +72,7 @@ def test_a_set_without_judgements_cannot_be_divided(tables, tmp_path):
 
 
 @pytest.mark.parametrize(("first", "line"), [("", "q|a"), ("{", '{"q": "a"}')])
-def test_a_format_of_labelled_examples_is_read_where_it_is_named(tables, tmp_path, first, line):
+def test_a_named_format_of_labelled_examples_is_read(tables, tmp_path, first, line):
     class Bars(LabelledFormat):
         name, what, setting, example = "bars", "bars", "bars", line
 

@@ -138,7 +138,7 @@ def compiled(fsdp, **changes):
         return train_state.make_step(config, model).lower(state, batch).compile()
 
 
-def test_a_step_takes_fewer_bytes_and_gathers_only_what_is_shared():
+def test_a_sharded_step_takes_fewer_bytes():
     whole, shared = (compiled(fsdp, **BOW) for fsdp in (1, 8))
     sizes = [program.memory_analysis().argument_size_in_bytes for program in (whole, shared)]
     batch = 16 * (8 + 8 + 12 + 12 + 1 + 1) * 4 // 8
@@ -180,7 +180,7 @@ def specs(fsdp=4, **settings):
     return jax.tree.map(lambda s: s.spec, found)["tower"]
 
 
-def test_the_largest_dimension_that_divides_is_shared_but_never_that_of_the_layers():
+def test_the_largest_dividing_dimension_is_shared_except_the_layers():
     found = specs()
     assert found["table"] == P(None, "fsdp")
     assert found["layers"] == {"kernel": P(None, None, "fsdp"), "bias": P(None, "fsdp")}

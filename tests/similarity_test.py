@@ -17,7 +17,7 @@ def axes(ids):
     return np.eye(50)[ids[:, 1] - 10] * ids[:, 1:2]
 
 
-def test_texts_at_right_angles_and_texts_that_are_all_alike():
+def test_cosines_of_orthogonal_and_equal_texts():
     assert similarity_by_length(axes, TEXTS, [4, 8, 16], 200, 0) == {4: 0, 8: 0, 16: 0}
     same = similarity_by_length(lambda ids: ids[:, :1] * np.array([[3.0, 4.0]]), TEXTS, [8], 200, 0)
     assert same[8] == pytest.approx(1)
@@ -56,7 +56,7 @@ def test_too_few_texts_of_a_length():
         similarity_by_length(axes, TEXTS, [17], 10, 0)
 
 
-def test_there_are_texts_of_the_lengths_that_are_taken_by_default():
+def test_texts_of_the_default_lengths_exist():
     """Passages of at most 80 and 510 tokens, and [CLS] and [SEP]; documents have 96 and 512."""
     lengths = [
         default_lengths(config.data.document_length, config.prepare.longest_passage)

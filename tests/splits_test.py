@@ -31,7 +31,7 @@ def test_the_papers_ratios(ratio, sizes):
     assert test.candidates == value.candidates  # everything is ranked, also what answers training questions
 
 
-def test_the_test_set_keeps_every_rule_and_training_the_first():
+def test_training_keeps_only_the_first_rule():
     test, training = split(questions(10), 0.5, 0.2, seed=0)
     for query in test.queries:
         number = int(query[1:])
@@ -42,7 +42,7 @@ def test_the_test_set_keeps_every_rule_and_training_the_first():
     assert {candidate.id for candidate in training.candidates} == {f"c{query[1:]}" for query in training.queries}
 
 
-def test_training_has_the_questions_of_every_part_of_a_set_once():
+def test_training_has_each_question_of_a_set_once():
     """BEIR's train, dev and test; a question that is in two of them has the positives of both."""
     value = questions(12)
     parts = {"dev": range(4), "test": range(3, 8), "train": range(7, 12)}
@@ -55,7 +55,7 @@ def test_training_has_the_questions_of_every_part_of_a_set_once():
     assert judged == {id: expected[id] for id in training.queries} and {"q1", "q3", "q6", "q9"} & judged.keys()
 
 
-def test_a_part_whose_questions_are_all_trained_on_is_left_out(caplog):
+def test_a_fully_trained_on_part_is_left_out(caplog):
     """Its file would be empty, and the run would end when it is evaluated, after training."""
     value = questions(20)
     trained_on = next(iter(split(value, 0.8, 0.2, seed=0)[1].queries))
@@ -75,19 +75,19 @@ def test_answers_go_with_their_questions():
         assert part.answers == {query: answers[query] for query in part.queries if query != "q7"}
 
 
-def test_a_set_with_answers_alone_has_nothing_to_train_on():
+def test_a_set_of_answers_cannot_be_trained_on():
     with pytest.raises(UserError, match=r"set 'reqa' in config\.split\.set has answers and no judgements"):
         split(dataclasses.replace(questions(100), qrels={}), 0.5, 0.2, seed=0)
 
 
-def test_it_depends_on_the_seed_and_not_on_the_order_of_the_questions():
+def test_it_depends_on_the_seed_and_no_question_order():
     value = questions(100)
     backwards = RetrievalSet(value.name, dict(reversed(value.queries.items())), value.candidates, value.qrels)
     assert set(split(value, 0.5, 0.1, 0)[0].queries) == set(split(backwards, 0.5, 0.1, 0)[0].queries)
     assert set(split(value, 0.5, 0.1, 0)[0].queries) != set(split(value, 0.5, 0.1, 1)[0].queries)
 
 
-def test_questions_that_differ_stand_in_the_order_of_the_hash_of_their_ids():
+def test_equal_differences_are_ordered_by_the_hash_of_ids():
     """Published numbers hang on it."""
     value = questions(100)
     ids = sorted(value.queries, key=lambda id: hashlib.blake2b(f"3 {id}".encode(), digest_size=8).digest())
@@ -95,12 +95,12 @@ def test_questions_that_differ_stand_in_the_order_of_the_hash_of_their_ids():
     assert set(training.qrels["validation"]) == set(ids[:5]) and set(test.queries) == set(ids[50:])
 
 
-def test_a_smaller_share_of_labels_is_part_of_a_larger_one():
+def test_a_smaller_share_is_part_of_a_larger():
     few, many = (set(split(questions(200), ratio, 0.1, 0)[1].queries) for ratio in (0.05, 0.8))
     assert few < many
 
 
-def test_the_same_question_under_several_ids_is_on_one_side():
+def test_equal_questions_are_on_one_side_of_a_split():
     value = questions(300)
     value.queries.update({f"q{i}": f"question {i % 40}" for i in range(300)})
     for ratio, seed in ((0.3, 0), (0.5, 0), (0.5, 1)):
@@ -119,7 +119,7 @@ def test_what_an_uncased_model_sees_alike_is_one_question(other):
     assert splits.wording(other) == splits.wording("When did Beyoncé sing?") == "when did beyonce sing?"
 
 
-def test_questions_that_differ_in_white_space_or_case_are_one():
+def test_questions_differing_in_space_or_case_are_one():
     value = questions(200)
     value.queries.update(
         {f"q{i}": value.queries[f"q{i - 100}"].upper().replace(" ", "  ") + " " for i in range(100, 200)}

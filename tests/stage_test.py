@@ -17,7 +17,7 @@ def listed(**stages):
     return list(table)
 
 
-def test_stages_are_listed_after_what_they_read_and_those_that_nobody_reads_at_the_end():
+def test_stages_are_listed_after_what_they_read():
     stages = {
         "alone": Stage(nothing),
         "fourth": Stage(nothing, needs=("third",), wants=("second",)),

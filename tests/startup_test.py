@@ -69,7 +69,7 @@ def test_kept_defaults_are_those_that_are_declared(warm):
     assert kept == house and all(type(value) is type(house[name]) for name, value in kept.items())
 
 
-def test_what_is_kept_is_made_anew_when_a_source_changes(tmp_path, monkeypatch):
+def test_a_changed_source_remakes_the_cache(tmp_path, monkeypatch):
     package = tmp_path / "package"
     package.mkdir()
     source = package / "losses.py"
@@ -87,7 +87,7 @@ def test_what_is_kept_is_made_anew_when_a_source_changes(tmp_path, monkeypatch):
     assert source_cache.cached("fields", lambda: [5]) == [5]  # a damaged file is as none
 
 
-def test_where_nothing_can_be_kept_it_is_made_each_time(tmp_path, monkeypatch):
+def test_without_a_cache_it_is_made_each_time(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert source_cache.cached("fields", lambda: 1) == 1

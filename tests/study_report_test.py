@@ -132,7 +132,7 @@ def test_nothing_has_run_yet(tmp_path):
     assert not (tmp_path / "plots").exists()
 
 
-def test_what_is_missing_is_told_once_and_for_plots_and_claims_too(tmp_path):
+def test_missing_runs_of_plots_and_claims_are_told_once(tmp_path):
     write_run(tmp_path, "a", {"Success@1": 0.1})
     cells = [cell(["a"], f"Success@{k}") for k in (1, 5, 10)]
     gain = spec(["a"], system="hybrid") | {"over": spec(["gone"])}
@@ -189,7 +189,7 @@ def test_claims(tmp_path):
     ) in (tmp_path / "study.md").read_text()
 
 
-def test_seeds_of_one_pre_training_do_not_make_a_claim_hold(tmp_path):
+def test_seeds_of_one_pre_training_prove_no_claim(tmp_path):
     """Six fine-tunings would: they agree with their own pre-training. The claim is about the luck of three of these."""
     rng = np.random.default_rng(0)
     luck = np.repeat([2.6, 3.4, 0.9], 2)
@@ -220,7 +220,7 @@ def test_seeds_of_one_pre_training_do_not_make_a_claim_hold(tmp_path):
     assert found["one pre-training"].p_value is None and found["one pre-training"].pretrainings == 1
 
 
-def test_pre_trainings_that_are_shared_by_way_of_others_are_one(tmp_path):
+def test_indirectly_shared_pre_trainings_are_one(tmp_path):
     """Seed 0 and 1 share one on the left, 1 and 2 on the right; what a gain is over counts too, BM25 never does."""
     for names in (THREE, OTHER, ["c-0", "c-1", "c-2"]):
         write_runs(tmp_path, names, "Success@1", [0.3, 0.4, 0.5])
@@ -235,7 +235,7 @@ def test_pre_trainings_that_are_shared_by_way_of_others_are_one(tmp_path):
     assert compare(results, cell(THREE, system="bm25"), free).pretrainings == 3
 
 
-def test_a_claim_of_two_single_runs_is_tested_over_their_questions(tmp_path):
+def test_single_runs_are_compared_over_their_questions(tmp_path):
     """It never holds: it is about these two models."""
     ids = [f"q{number}" for number in range(200)]
     values = np.random.default_rng(0).integers(0, 2, (2, 200)).astype(float)

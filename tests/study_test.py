@@ -112,7 +112,7 @@ def test_finished_runs_are_skipped_and_new_ones_done(tmp_path):
     assert do(make_study(**CHAIN, e=("a", "")), tmp_path) == (["c", "a", "e"], {})
 
 
-def test_what_stands_on_a_run_that_is_done_anew_is_done_anew(tmp_path):
+def test_runs_on_a_remade_run_are_remade(tmp_path):
     """Its own config says nothing of what has changed there."""
     squad = tmp_path / "squad.json"
     squad.write_text("{}")
@@ -149,7 +149,7 @@ def test_questions_that_runs_were_trained_on_are_fixed(tmp_path):
     assert do(config, folder) == (["c"], {})
 
 
-def test_what_is_made_anew_and_comes_out_the_same_costs_no_run_that_stands_on_it(tmp_path):
+def test_an_equal_remake_leaves_dependent_runs_alone(tmp_path):
     squad = tmp_path / "squad.json"
     squad.write_text("{}")
     config = make_study(a=("", ""), b=("a", ""))
@@ -181,7 +181,7 @@ def test_what_is_made_anew_and_comes_out_the_same_costs_no_run_that_stands_on_it
         ("", "tfds:natural_questions?data_dir=.", r"tfds:natural_questions.*nothing is prepared"),
     ],
 )
-def test_the_sources_of_the_last_run_are_looked_at_before_the_first(tmp_path, monkeypatch, reqa, nq, message):
+def test_all_sources_are_checked_before_the_first_run(tmp_path, monkeypatch, reqa, nq, message):
     monkeypatch.chdir(tmp_path)
     Path("bad.json").write_text('{"data": 3}')
     config = make_study(a=("", ""), b=("a", ""))
@@ -192,7 +192,7 @@ def test_the_sources_of_the_last_run_are_looked_at_before_the_first(tmp_path, mo
     study.check_sources(config, [table["a"]])
 
 
-def test_a_batch_larger_than_the_labels_is_found_before_the_first_run(tmp_path, monkeypatch):
+def test_too_large_a_batch_is_found_before_any_run(tmp_path, monkeypatch):
     config, squad = make_study(a=("", ""), b=("a", "")), tmp_path / "squad.json"
     toy_corpus.write_squad(squad)
     config.runs.a.stages, config.runs.a.sets.reqa, config.runs.a.split.set = ("sets", "pairs"), str(squad), "reqa"
@@ -210,7 +210,7 @@ def test_a_batch_larger_than_the_labels_is_found_before_the_first_run(tmp_path, 
     assert len(opened) == 1
 
 
-def test_results_of_runs_that_are_not_done_are_not_shown(tmp_path):
+def test_unfinished_runs_show_no_results(tmp_path):
     config = make_study(a=("", ""), b=("", ""))
     cells = [dict(runs=[name], system="bm25", metric="RR", dataset="reqa", split="pair") for name in "ab"]
     rows = [dict(labels=[name], cells=[one]) for name, one in zip("ab", cells)]
@@ -231,7 +231,7 @@ def test_results_of_runs_that_are_not_done_are_not_shown(tmp_path):
         study.write_report(config, tmp_path, {"a"})
 
 
-def test_a_study_in_the_folder_of_one_that_is_running_changes_nothing(tmp_path):
+def test_a_second_study_in_a_busy_folder_changes_nothing(tmp_path):
     code = "import pathlib, sys; from retrieval import files; files.lock(pathlib.Path(sys.argv[1])); print(); input()"
     command = [sys.executable, "-c", code, str(tmp_path)]
     with subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
@@ -369,7 +369,7 @@ def test_a_study_shows_consistency_factors(tmp_path):
     assert Results(tmp_path, ["run"]).measure(cell).mean == 12.5
 
 
-def test_a_model_that_cannot_start_from_the_one_it_names_is_noticed_before_any_run():
+def test_an_unfit_start_is_noticed_before_any_run():
     config = pretraining_tasks.get_config("paper")
     config.corpus, config.questions = "dump.xml", "squad.json"
     config.runs["s2-80-transformer-ict-l12-e512"].model.mlp_size = 640
@@ -377,7 +377,7 @@ def test_a_model_that_cannot_start_from_the_one_it_names_is_noticed_before_any_r
         study.check_table(study.read_table(config, Path("x")))
 
 
-def test_a_step_that_will_not_be_kept_is_noticed_before_any_run():
+def test_a_step_not_kept_is_noticed_before_any_run():
     config = pretraining_curves.get_config("local")
     config.corpus, config.questions = "dump.xml", "squad.json"
     config.runs["tuned-all-2000-s1"].train.init_step = 3000
@@ -407,7 +407,7 @@ def test_pre_training_with_every_decoder_takes_the_same_compute():
     assert runs["pre-strong-0"].train.steps == pytest.approx(1e6 * weak / strong, rel=1e-3)
 
 
-def test_the_pre_trainings_that_runs_share_follow_from_what_they_start_from(tmp_path):
+def test_shared_pre_trainings_follow_from_the_starts_of_runs(tmp_path):
     """By way of other runs, a base, and a model from outside. BM25's runs and those from scratch share nothing."""
     runs = dict(corpus=("", ""), pre=("corpus", ""), split=("corpus", ""), scratch=("split", ""))
     runs |= dict(tuned=("split", "pre"), mined=("split", "tuned"), open=("mined", ""), bert=("split", "/models/bert"))

@@ -103,7 +103,7 @@ def test_same_seed_same_batches_and_another_seed_others(corpus, tmp_path):
     assert equal(rest, take(again, 3))
 
 
-def test_every_task_of_a_mixture_draws_by_a_seed_of_its_own(corpus, monkeypatch):
+def test_every_task_of_a_mixture_has_its_own_seed(corpus, monkeypatch):
     seeds, real = [], seqio.Task.get_dataset
 
     def record(task, *args, seed, **kwargs):
@@ -119,7 +119,7 @@ def test_every_task_of_a_mixture_draws_by_a_seed_of_its_own(corpus, monkeypatch)
 
 
 @pytest.mark.parametrize("lanes", [1, 4])
-def test_ict_and_bfs_do_not_draw_the_same_passages_at_once(corpus, lanes):
+def test_ict_and_bfs_draw_different_passages_at_once(corpus, lanes):
     """Of one seed, and from the same record of a file on, a quarter of the examples would be copies."""
     name, _ = register_tasks(corpus, {"ict": 1.0, "bfs": 1.0}, shuffle_buffer=4)
     ids = np.concatenate([batch["document_id"][:, 0] for batch in take(batches(corpus, name, lanes=lanes), 4)])
@@ -144,7 +144,7 @@ def be_one_of_two_hosts(monkeypatch, ids):
     monkeypatch.setattr(jax, "make_array_from_process_local_data", lambda sharding, values: values)
 
 
-def test_a_host_reads_the_lanes_of_its_devices_wherever_these_are(corpus, monkeypatch):
+def test_a_host_reads_its_devices_lanes(corpus, monkeypatch):
     name = register(corpus, wlp=1.0)
     whole = take(batches(corpus, name), 3)
     for ids in ((0, 1, 2, 3), (2, 3, 6, 7)):
@@ -246,7 +246,7 @@ def test_log_q_sums_to_one_over_the_passages(corpus, labelled):
         assert np.exp(list(values.values())).sum() == pytest.approx(1, abs=1e-5)
 
 
-def test_wlp_asks_for_the_passage_with_the_lead_of_the_page_it_links_to(corpus):
+def test_wlp_asks_with_the_linked_pages_lead(corpus):
     name, vocabulary = register(corpus, wlp=1.0), corpus[1]
     linked = collections.defaultdict(set)
     for number in range(120):
@@ -430,7 +430,7 @@ def labelled_digest(text):
     return digest(Candidate("", "", text)).hex()
 
 
-def test_every_epoch_draws_other_negatives_and_a_seed_the_same(corpus, hard):
+def test_negatives_differ_by_epoch_not_by_run(corpus, hard):
     folder = hard[0]
     twice = drawn(corpus, folder, epochs=2)
     epochs = [{(query, documents[0]): documents for query, documents, *_ in part} for part in (twice[:9], twice[9:])]
@@ -439,7 +439,7 @@ def test_every_epoch_draws_other_negatives_and_a_seed_the_same(corpus, hard):
     assert [e[1] for e in drawn(corpus, folder, epochs=2, seed=1)] != [e[1] for e in twice]
 
 
-def test_log_q_counts_a_document_as_positive_and_as_negative(corpus, hard):
+def test_log_q_counts_positives_and_negatives(corpus, hard):
     """The expectation over the draws, by hand, and over many epochs."""
     folder, examples, _ = hard
     expected = collections.Counter()
@@ -493,7 +493,7 @@ KNOWN = [
 ]
 
 
-def test_a_batch_has_the_ids_of_all_known_positives_trained_on_or_not(corpus, tmp_path):
+def test_a_batch_has_the_ids_of_all_known_positives(corpus, tmp_path):
     id_of = {animal: passages.document_id(labelled_digest(f"the {animal}")) for animal in DOCUMENTS}
     sung, else_ = ({id_of[a] for a in animals} for animals in (("ant", "bee", "cow", "dog"), ("ant", "fox")))
     for number, positives in enumerate((0, 1)):
@@ -508,7 +508,7 @@ def test_a_batch_has_the_ids_of_all_known_positives_trained_on_or_not(corpus, tm
         assert seen == {"who sang", "who else"}
 
 
-def test_other_tasks_beside_labelled_pairs_know_of_their_own_positive_alone(corpus, tmp_path):
+def test_unlabelled_tasks_know_only_their_own_positive(corpus, tmp_path):
     pair_shards.write_pairs(KNOWN, corpus[1], tmp_path, 2)
     batch = labelled_batch(corpus, tmp_path, {"ict": 1.0, "pairs": 1.0}, 4, batch_size=16, lanes=2)
     own = (batch["positive_ids"] == batch["document_id"]).all(axis=1)
@@ -526,7 +526,7 @@ def test_no_record_has_a_negative(corpus, labelled):
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_the_loss_of_a_batch_with_hard_negatives_equals_numpy(corpus, hard, packed):
+def test_the_loss_with_hard_negatives_equals_numpys(corpus, hard, packed):
     """From the shards to the loss: a text's embedding is the sum of its tokens' vectors."""
     lengths, negatives = feature_lengths.pair_lengths(8, 8, K, hard[2]["most positives"]), 1 + K
     task, _ = register_tasks(corpus, {"pairs": 1.0}, labelled=hard[0], negatives=K, optional=("positive_ids",))

@@ -37,7 +37,7 @@ def test_scores_come_back_bit_for_bit(tmp_path):
     assert first == {"query": "a question", "docid": "d1", "score": pytest.approx(values[0], rel=1e-8)}
 
 
-def test_a_text_has_the_score_that_its_id_or_its_words_have(tmp_path):
+def test_a_texts_score_is_found_by_id_or_words(tmp_path):
     lines = [
         {"query": "q", "text": "one", "score": 1},
         {"query": "q", "docid": "d3", "score": 3},

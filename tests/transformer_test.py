@@ -216,7 +216,7 @@ def test_gradients_of_bfloat16_are_those_of_float32():
         assert np.linalg.norm(found - wanted) < 0.02 * np.linalg.norm(wanted), path
 
 
-def test_hidden_states_and_gradients_are_the_same_on_any_mesh():
+def test_hidden_states_and_gradients_are_mesh_independent():
     model = Transformer(dataclasses.replace(CONFIG, num_layers=1), rngs=nnx.Rngs(0))
     graphdef, params = nnx.split(spread_parameters(model))
     ids, types = batch(range(1, 17), 16)
@@ -252,7 +252,7 @@ def test_a_text_longer_than_the_positions_is_refused(model):
 
 
 @pytest.mark.parametrize("token", [50, -1])
-def test_an_id_outside_the_vocabulary_gives_nan_and_no_wrong_vector(model, token):
+def test_an_unknown_token_id_gives_nan(model, token):
     hidden = model(from_ids(np.array([[1, token]], np.int32), np.zeros((1, 2), np.int32)), dropout_key=None)
     assert np.isnan(hidden).any()
 

@@ -72,7 +72,7 @@ def test_judgements_of_other_candidates_are_dropped_and_counted(tmp_path):
         trec.read_set("t", *only_outside, beir.DROP)
 
 
-def test_a_set_leaves_its_texts_on_the_disk_and_says_what_is_left_out(tmp_path, caplog):
+def test_a_sets_texts_stay_on_disk(tmp_path, caplog):
     value = trec.read_set("trec", *collection(tmp_path))
     assert list(value.queries) == ["301", "302"] and len(value.candidates) == 4
     assert value.qrels == {"test": {"301": {"d1": 1, "d2": 0}, "302": {"d2": -1, "d3": 3}}}

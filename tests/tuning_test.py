@@ -40,7 +40,7 @@ def test_the_cheapest_of_all_settings_that_are_enough(seed):
     assert choice.recall == pytest.approx(table[choice.setting])
 
 
-def test_the_mean_must_lie_two_standard_errors_above_the_target():
+def test_tuned_recall_is_two_errors_above_target():
     def spread(setting):
         """Half of 400 queries at the mean - 0.2, half at the mean + 0.2: a standard error of 0.01."""
         mean = {1: 0.75, 2: 0.799, 4: 0.815, 8: 0.825, 16: 0.83, 32: 0.84}[setting.leaves]
@@ -92,7 +92,7 @@ def test_a_sample_of_the_queries(caplog):
 
 
 @pytest.mark.parametrize("queries", [np.zeros((0, 0)), np.ones((99, 8))])
-def test_candidates_serve_where_queries_are_few_and_do_not_find_themselves(queries, caplog):
+def test_few_queries_are_joined_by_candidates(queries, caplog):
     embeddings = np.random.default_rng(0).normal(size=(500, 8)).astype(np.float32)
     sample = draw(embeddings, queries, 120, 10)
     assert f"{len(queries)} queries are too few" in caplog.text

@@ -109,7 +109,7 @@ def test_towers_are_apart_or_one():
     assert count[0] == 2 * count[1]
 
 
-def test_queries_and_documents_of_a_tied_model_are_dropped_out_apart():
+def test_a_tied_model_drops_out_queries_and_documents_apart():
     model = two_tower.create(dataclasses.replace(CONFIG, tied=True), seed=0)
     key = jax.random.key(0)
     assert np.abs(queries(model, text(), key) - documents(model, text(), key)).max() > 1e-3
@@ -140,7 +140,7 @@ def test_bow_mlp_goes_through_the_same_door():
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_a_pretrained_encoder_starts_both_towers_and_is_shared_with_none(tied):
+def test_a_pretrained_encoder_is_copied_to_both_towers(tied):
     model = two_tower.create(dataclasses.replace(CONFIG, tied=tied), seed=0)
     encoder = Transformer(TransformerConfig(**SIZES), rngs=nnx.Rngs(5))
     projection = jnp.copy(model.query_tower.projection.kernel[...])
@@ -156,7 +156,7 @@ def test_a_pretrained_encoder_starts_both_towers_and_is_shared_with_none(tied):
     jax.jit(lambda state: jax.tree.map(lambda x: x + 1, state), donate_argnums=0)(nnx.state(model))
 
 
-def test_an_encoder_that_does_not_fit_is_refused_with_what_differs():
+def test_an_unfit_encoder_is_refused_with_its_differences():
     model = two_tower.create(CONFIG, seed=0)
     encoder = Transformer(TransformerConfig(**(SIZES | {"vocab_size": 40, "num_layers": 2})), rngs=nnx.Rngs(0))
     before = nnx.state(model)

@@ -48,7 +48,7 @@ def by_the_library(vocabulary, texts):
     return Vocabulary.encode_batch(vocabulary, texts)
 
 
-def test_words_that_are_kept_are_those_of_the_whole_text(monkeypatch):
+def test_kept_words_are_those_of_the_whole_text(monkeypatch):
     """Characters beside a space, a mark and within a word: the library, which sees the whole text, gives the same ids.
 
     Every character of Unicode has been compared once, in half a minute; here those of a script's size apart.
@@ -166,7 +166,7 @@ def test_where_accents_can_be_stripped(text, stripped):
     assert accents.can_be_stripped(Counter(text)) == stripped
 
 
-def test_a_vocabulary_of_english_folds_accents_and_is_a_plain_list(tmp_path):
+def test_an_english_vocabulary_folds_accents(tmp_path):
     vocabulary = WordPiece.train([*TEXTS, "café"] * 2, 80)
     assert vocabulary.encode("CAFÉ") == vocabulary.encode("cafe") and vocabulary.FILE == "vocab.txt"
     assert vocabulary.fingerprint == fingerprint(vocabulary.tokens)
@@ -217,7 +217,7 @@ def test_a_cased_vocabulary_keeps_case_and_accents(tmp_path):
         (["owl"], {"do_lower_case": True}, True),
     ],
 )
-def test_a_vocab_txt_is_cased_by_its_config_or_its_tokens(tmp_path, words, config, lowers):
+def test_config_or_tokens_tell_whether_vocab_is_cased(tmp_path, words, config, lowers):
     (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *words]))
     if config:
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))

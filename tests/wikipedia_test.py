@@ -150,7 +150,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_damage_yields_the_pages_before_it_and_then_says_so(tmp_path, name):
+def test_pages_before_a_damage_come_out(tmp_path, name):
     path = write(tmp_path / "dump.file", DAMAGED[name])
     *pages, broken = read_pages(path)
     assert len(pages) > 90
@@ -185,7 +185,7 @@ def test_an_unsafe_expat_is_refused(tmp_path, monkeypatch):
         read_pages(write(tmp_path / "d.xml", export(page("A", "x"))))
 
 
-def test_memory_does_not_grow_with_the_dump_or_with_a_page(tmp_path):
+def test_memory_does_not_grow_with_dump_or_page(tmp_path):
     path = tmp_path / "d.xml.gz"
     with gzip.open(path, "wt", compresslevel=1) as file:
         file.write(export()[:-12])

@@ -131,11 +131,11 @@ def test_sections_come_from_headings():
     )
 
 
-def test_the_first_section_is_the_lead_even_if_it_is_empty():
+def test_the_first_section_is_the_lead_even_empty():
     assert outline("== A ==\na") == [("", 1, []), ("A", 2, ["a"])]
 
 
-def test_sections_that_point_elsewhere_are_left_out_with_their_subsections():
+def test_sections_of_links_are_left_out_with_subsections():
     text = (
         "lead\n== See also ==\nx\n=== y ===\ny\n== History ==\nh\n=== Notes ===\nn\n=== War ===\nw\n"
         "== ВИЖТЕ СЪЩО ==\nв\n==External links==\n* [http://x y]"
@@ -177,7 +177,7 @@ def test_sections_that_point_elsewhere_in_other_languages(heading):
     assert outline(f"Lead.\n== {heading} ==\n{PROSE}") == [("", 1, ["Lead."])]
 
 
-def test_no_title_points_elsewhere_in_one_language_and_says_something_in_another():
+def test_no_title_is_boilerplate_in_one_language_only():
     by_content, always = wikinames.NOTE_SECTIONS, wikinames.BOILERPLATE_SECTIONS - wikinames.NOTE_SECTIONS
     assert "literatura" in by_content and not {"literatura", "notes", "história", "literature"} & always
     assert all(title == title.strip() and title for title in by_content | always)

@@ -52,7 +52,7 @@ def test_as_the_maximum_over_all_windows(k, monkeypatch):
         assert (scores.dtype, rows.dtype) == (np.float32, np.int32)
 
 
-def test_only_queries_whose_windows_are_of_few_candidates_are_asked_again():
+def test_only_queries_with_few_candidates_are_asked_again():
     """Candidates 0 and 1 have four windows each; what the first query likes best are these eight."""
     owners_W = np.array([0, 0, 0, 0, 1, 1, 1, 1, 2, 3, 4], np.int32)
     windows_WE = np.array([[9, 0]] * 4 + [[8, 0]] * 4 + [[7, 3], [0, 2], [0, 1]], np.float32)
@@ -82,7 +82,7 @@ def test_fold_by_hand():
     assert fold(scores, rows, 7)[1].tolist() == [[3, 1, -1, -1, -1, -1, -1], [0, 2, 5, -1, -1, -1, -1]]
 
 
-def test_the_ids_of_the_rows_say_whose_windows_they_are():
+def test_row_ids_tell_whose_windows_they_are():
     assert owners(["b", "b", "a", "c", "c", "c"]).tolist() == [0, 0, 1, 2, 2, 2]
     assert owners([]).tolist() == []
     index = object()

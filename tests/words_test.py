@@ -103,7 +103,7 @@ def test_accents_are_folded_or_kept():
         assert sorted(row for row in index.search(["CAFE"], 3)[1][0].tolist() if row >= 0) == found
 
 
-def test_stop_words_are_left_out_with_and_without_their_accents():
+def test_stop_words_are_left_out_despite_accents():
     for text in ("l'été était là", "l'ete etait la"):
         assert words(text, Words("french")) == []
     assert words("the cat was with me", Words("english")) == ["cat", "me"]
@@ -130,7 +130,7 @@ def test_unknown_names_are_refused_with_the_known_ones():
         Words(stemmer="klingon")
 
 
-def test_a_loaded_index_asks_for_the_words_that_it_holds(tmp_path):
+def test_a_loaded_index_knows_its_words(tmp_path):
     settings = Words("none", "english", fold_accents=False)
     Bm25Index.build(["the cafés", "a cafe", "running"], "text", words=settings).save(tmp_path / "index")
     index = Bm25Index.load(tmp_path / "index")

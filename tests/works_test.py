@@ -91,7 +91,7 @@ def test_pairs_are_drawn_once_and_cut_into_batches(made):
         works.write_pairs(made, 40)
 
 
-def test_the_shares_are_the_smallest_for_which_all_lanes_fit(tmp_path):
+def test_the_shares_are_the_smallest_that_fit(tmp_path):
     lengths = np.array([16, 8, 8, 9, 9, 9, 4, 4])  # of two lanes: the first needs 3 rows of 16, the second 2
     rows = {
         "query": (np.arange(16) < lengths[:, None]).astype(np.int32),
