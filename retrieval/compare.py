@@ -3,7 +3,8 @@
     retrieval compare runs/a runs/b
     python -m retrieval.compare runs/a runs/b --html=compared.html --json=compared.json
 
-The first run is what the others are compared with. The command reads, and writes nothing but the files that are named.
+The first run is what the others are compared with. Systems of one name are compared, or with --systems=A,B the one that
+is named for each run. The command reads, and writes nothing but the files of --html and --json.
 """
 
 import argparse

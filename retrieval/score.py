@@ -4,7 +4,10 @@
     python -m retrieval.score written.txt references.txt --as-is
 
 Lines of text files belong together by their number. Lines of .jsonl files, as the stage generate writes them, do so by
-their document and answer: {"_id": "d7", "text": "a question", "answer": "an answer"}.
+their document and answer: `{"_id": "d7", "text": "a question", "answer": "an answer"}`.
+
+Case does not count, and punctuation is apart. With --as-is, words are what stands between spaces. --json=FILE writes
+the numbers.
 """
 
 import argparse

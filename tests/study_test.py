@@ -344,6 +344,10 @@ def test_proqas_study_and_its_report_agree(tmp_path):
         assert set(table["proqa-1"].needs) == {"bm25", "writer", "corpus"} and run.cluster.count == 7
         assert run.pairs.files == str(tmp_path / size / "writer" / "generated" / "corpus.jsonl")
         assert table["bm25"].run.config.sets.qa == "corpus,test.jsonl"
+        ict = table["ict-1"].run.config
+        kept = ("steps", "batch_size", "groups", "learning_rate", "clip_norm", "warmup_ratio", "schedule_steps")
+        assert [ict.train[name] for name in kept] == [run.train[name] for name in kept]
+        assert ict.model.to_dict() == run.model.to_dict()
 
 
 def test_repberts_study_and_its_report_agree(tmp_path):

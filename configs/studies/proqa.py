@@ -131,9 +131,10 @@ def _retriever(config: ConfigDict, size: str) -> ConfigDict:
     config = _asked(config)
     config.data.update({name: paper.data[name] for name in ("query_length", "document_length", "lanes")})
     config.train.update(batch_size=paper.train.batch_size, groups=paper.train.groups, steps=SIZES[size].retriever)
-    config.train.update(learning_rate=paper.train.learning_rate, log_q=False)
-    config.model.embed_norm = True
-    config.loop.validate_every = 0
+    alike = ("learning_rate", "clip_norm", "warmup_ratio", "schedule_steps", "weight_decay")
+    config.train.update({name: paper.train[name] for name in alike}, log_q=False)
+    config.model.update(embed_norm=True, embed_dim=paper.model.embed_dim)
+    config.loop.validate_every, config.encode.untrained = 0, False
     return config
 
 

@@ -3,10 +3,14 @@
 python -m retrieval.cli.reference writes them to docs/reference/.
 """
 
+import importlib
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from absl import flags
+
 from retrieval import REPOSITORY, files
-from retrieval.cli import config_files
+from retrieval.cli import command_line, config_files
 from retrieval.config import experiment, fields
 from retrieval.data.corpora.corpus_kind import CORPORA
 from retrieval.data.corpora.document_format import DOCUMENTS
@@ -17,6 +21,7 @@ from retrieval.pipeline.stage import STAGES
 from retrieval.training.loss_kind import LOSSES, Loss
 
 FOLDER = REPOSITORY / "docs" / "reference"
+_COMMANDS = ("main", "study", "compare", "score")  # modules of this package, which import this one
 
 
 def lines() -> Iterator[str]:
@@ -98,7 +103,31 @@ def losses_page() -> str:
     )
 
 
+def commands_page() -> str:
+    """Every command, with its flags."""
+    parts: list[str] = []
+    for name in _COMMANDS:
+        module = importlib.import_module(f"retrieval.{name}")
+        introduction = inspect.cleandoc(module.__doc__ or "").replace("``", "`")
+        parts += [f"## retrieval.{name}\n", f"{introduction}\n"]
+        of_module = flags.FLAGS.flags_by_module_dict().get(module.__name__, [])
+        if of_module:
+            parts += [_table(("flag", "what it is"), ((f"`--{flag.name}`", flag.help) for flag in of_module)), ""]
+    shared = flags.FLAGS.flags_by_module_dict()[command_line.__name__]
+    rows = ((f"`--{flag.name}`", flag.help) for flag in shared if "." not in flag.name)
+    return _page(
+        "Commands",
+        "`retrieval` is `python -m retrieval.main`, `retrieval compare` is `python -m retrieval.compare`, and "
+        "`retrieval score` is `python -m retrieval.score`.",
+        "## Flags of retrieval.main and retrieval.study\n",
+        _table(("flag", "what it is"), rows),
+        "",
+        "\n".join(parts).strip(),
+    )
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
+    "commands.md": commands_page,
     "fields.md": fields_page,
     "stages.md": stages_page,
     "experiments.md": experiments_page,
