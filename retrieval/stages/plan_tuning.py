@@ -23,6 +23,7 @@ KEPT = "plan_tuning.json"
 _BATCH = "train.batch_size"
 _CHUNKS, _SHARED = 3, 8  # chunk sizes that are tried at most, and devices that share parameters at most
 _UNROLLED = (1, 2, 4)  # and all layers
+_REFUSAL = 120  # characters of a refusal that are shown
 
 # Dotted fields of the config and their values.
 Settings = dict[str, Any]
@@ -146,6 +147,6 @@ def rows(tuning: Tuning) -> Iterator[list[Any]]:
     first = tuning.tried[0][1].cost
     for settings, outcome in (*tuning.tried, *tuning.others):
         fits = {True: "yes", False: "no", None: None}[outcome.fits]
-        speed = f"{first / outcome.cost:.3f}" if first and outcome.cost else None
+        speed = f"{first / outcome.cost:.3f}" if first and outcome.cost and fits != "no" else None
         peak = f"{outcome.peak / 2**30:.2f}" if outcome.peak is not None else None
-        yield [shown(settings) or "as it is", fits, peak, speed, outcome.refusal or None]
+        yield [shown(settings) or "as it is", fits, peak, speed, outcome.refusal[:_REFUSAL] or None]
