@@ -203,10 +203,6 @@ def _add_details(service: Service, query: str, hits: list[dict[str, Any]]) -> No
         hit["alike"] = first
 
 
-def _made(calls: list[Callable[[], Any]]) -> list[Any]:
-    return [call() for call in calls]
-
-
 async def _of(future: "Future[Any]") -> Any:
     return await asyncio.wrap_future(future)
 
