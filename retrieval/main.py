@@ -4,8 +4,8 @@
     python -m retrieval.main --workdir=runs/quickstart --stage=search --query='how do I read a zip archive'
     python -m retrieval.main --workdir=runs/quickstart --stage=serve
 
-Any field of a config can be set from the shell: --config.train.batch_size=64. For a work directory that exists,
---config can be left out: it keeps its own, with the fields that were set, and others can be set in that.
+Any field of a config can be set from the shell: --config.train.batch_size=64. A work directory keeps its config, with
+the fields that were set. So --config can be left out for one that exists, and other fields can be set in it.
 """
 
 import importlib

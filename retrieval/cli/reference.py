@@ -5,6 +5,8 @@ python -m retrieval.cli.reference writes them to docs/reference/.
 
 import importlib
 import inspect
+import re
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from absl import flags
@@ -108,8 +110,8 @@ def commands_page() -> str:
     parts: list[str] = []
     for name in _COMMANDS:
         module = importlib.import_module(f"retrieval.{name}")
-        introduction = inspect.cleandoc(module.__doc__ or "").replace("``", "`")
-        parts += [f"## retrieval.{name}\n", f"{introduction}\n"]
+        introduction = re.sub(r"(?m)(?:^ {4}.*\n)+", _fenced, inspect.cleandoc(module.__doc__ or "") + "\n")
+        parts += [f"## retrieval.{name}\n", introduction]
         of_module = flags.FLAGS.flags_by_module_dict().get(module.__name__, [])
         if of_module:
             parts += [_table(("flag", "what it is"), ((f"`--{flag.name}`", flag.help) for flag in of_module)), ""]
@@ -134,6 +136,11 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "formats.md": formats_page,
     "losses.md": losses_page,
 }
+
+
+def _fenced(block: re.Match[str]) -> str:
+    """An indented block of a docstring, as a block of Markdown."""
+    return f"```sh\n{textwrap.dedent(block[0])}```\n"
 
 
 def _page(title: str, introduction: str, *parts: str) -> str:
