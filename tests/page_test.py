@@ -95,7 +95,7 @@ def visit(browser, address):
 
 def test_a_typed_query_shows_lists_side_by_side(visit):
     page = visit()
-    page.wait_for_function("document.querySelector('#passages').textContent.includes('4,321')")
+    page.wait_for_selector("#passages:has-text('4,321')")
     page.fill("#query", "the owl")
     page.press("#query", "Enter")
     page.wait_for_selector("#system-reranked li")
