@@ -9,7 +9,7 @@ import pytest
 from configs import bm25, ict_bfs_wlp
 from retrieval.data.sets import beir
 from retrieval.errors import UserError
-from retrieval.evaluation import embedding_map, per_query, significance
+from retrieval.evaluation import embedding_map, per_query, report_page, significance
 from retrieval.evaluation.run_report import Table, curves_figure, write_report
 from retrieval.pipeline import records
 from retrieval.stage_outputs import Run
@@ -144,6 +144,7 @@ def test_the_page_shows_tags_as_text_and_loads_nothing(tmp_path):
     assert text.count("<svg") == 3 and "Success@k, %" in text and "validation/RR" in text
     assert not re.search(r"""(src|href)=["'](?!#)|url\((?!#)""", text)
     assert len(ids := re.findall(r'\bid="([^"]*)"', text)) == len(set(ids))
+    assert "&lt;b&gt;" in report_page.page("title", ["<b>bold</b>"])
 
 
 def test_reports_tell_cut_lengths_and_map_right_answers(tmp_path):
