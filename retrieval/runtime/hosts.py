@@ -244,7 +244,7 @@ def watch(step: int = 0) -> Iterator[Callable[[int], bool]]:
     finally:
         _agreement = _stopping = None
         # Once is enough: a second one would interrupt what is done about the first.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN if received.is_set() else before)
+        signal.signal(signal.SIGTERM, _ignore if received.is_set() else before)
 
 
 def is_stopping() -> bool:
@@ -403,8 +403,12 @@ def _waiting() -> Iterator[None]:
         pod.waiting = False
 
 
+def _ignore(*_: Any) -> None:
+    """Does nothing. SIG_IGN in its place makes Python print a traceback of a signal that is on its way already."""
+
+
 def _interrupt(*_: Any) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _ignore)
     raise PreemptedError("interrupted: what was finished is kept, and the same command goes on from there")
 
 
