@@ -45,7 +45,10 @@ _log = logging.getLogger("retrieval.study")  # also where the module is the prog
 
 _ONLY = flags.DEFINE_list("only", ["*"], "Runs of the study to do, with those that they need: names or patterns, a,b*.")
 _POLL_SECONDS = 0.2
-_PATHS = ("base", "train.init_from", "pairs.files", "pairs.collection")  # in which a run names another
+_PATHS = (  # fields in which a run names another
+    *("base", "train.init_from", "teacher.model"),
+    *("pairs.files", "pairs.collection", "index.expansions", "index.term_weights"),
+)
 _LOG = "log.txt"
 _QUESTIONS = ("sets", "mine", "pairs")  # stages that others are trained on the output of
 

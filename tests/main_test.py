@@ -60,7 +60,16 @@ def test_helpers_of_configs_are_not_among_the_configs(capsys):
     known = set(config_files.described())
     helpers = {
         f"configs/studies/{name}.py"
-        for name in ("argument", "parts", "chang_2020", "liu_2021", "lu_2021", "xiong_2020", "zhan_2020")
+        for name in (
+            "argument",
+            "parts",
+            "chang_2020",
+            "liu_2021",
+            "lu_2021",
+            "repbert_baselines",
+            "xiong_2020",
+            "zhan_2020",
+        )
     }
     helpers |= {f"configs/{name}.py" for name in ("laptop", "fine_tuning")}
     there = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "configs").rglob("*.py")}

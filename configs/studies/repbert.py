@@ -2,6 +2,7 @@
 
     python -m retrieval.study --config=configs/studies/repbert.py:local --workdir=runs/repbert_study \\
         --config.corpus=POOL/corpus.jsonl --config.sets=POOL --config.pool=POOL_NAME \\
+        --config.squad=train-v1.1.json --config.elsewhere=DATA/nfcorpus \\
         --config.dev_judgements=queries.tsv,qrels.tsv \\
         --config.dev_runs="('bm25=run.bm25.tsv', 'monobert=run.monobert.tsv', 'monot5=run.monot5.tsv')" \\
         --config.dl_judgements=topics.tsv,qrels.txt --config.dl_runs="('BM25=BM25.trec', 'TAS-B=TASB.trec', …)"
@@ -20,9 +21,9 @@ from ml_collections import ConfigDict
 
 from retrieval.configs import ict, monobert, run_files
 from retrieval.configs import repbert as towers
-from retrieval.configs.studies import argument, parts, zhan_2020
+from retrieval.configs.studies import argument, parts, repbert_baselines, zhan_2020
+from retrieval.configs.studies.repbert_baselines import SEEDS
 
-SEEDS = (0, 1, 2)
 RATIO = 1722 / 2222  # 500 of the pool's questions are the test
 METRICS = ("RR@10", "R@1000", "nDCG@10")
 DEV = ("bm25", "monobert", "monot5")
@@ -40,6 +41,8 @@ def get_config(size: str = "local") -> ConfigDict:
     config.vocab = ""  # empty trains one on the corpus
     config.sets = ""  # BEIR folders, separated by commas
     config.pool = "pool"  # the one of them whose questions are divided
+    config.squad = ""  # files of SQuAD, for the model that expands passages
+    config.elsewhere = ""  # a BEIR folder that is a test alone, named nfcorpus
     config.dev_judgements, config.dl_judgements = "", ""  # queries and judgements of the published lists
     config.dev_runs, config.dl_runs = (), ()  # the lists: NAME=FILE
     config.parallel = 1  # runs at a time
@@ -68,7 +71,7 @@ def _of_lists(study: ConfigDict, name: str) -> ConfigDict:
 
 
 def _trained(study: ConfigDict) -> dict[str, ConfigDict]:
-    runs = {"corpus": _prepare(study)}
+    runs = {"corpus": _prepare(study), repbert_baselines.WRITER: repbert_baselines.writer(study)}
     for seed in SEEDS:
         of_seed = {
             f"questions-{seed}": _questions(study, seed),
@@ -76,6 +79,7 @@ def _trained(study: ConfigDict) -> dict[str, ConfigDict]:
             f"repbert-{seed}": _repbert(seed),
             f"reranker-bm25-{seed}": _reranker(seed),
             f"reranker-dense-{seed}": _reranker_of_dense(study, seed),
+            **repbert_baselines.of_seed(study, seed, functools.partial(_divided, study=study, seed=seed)),
         }
         for config in of_seed.values():
             config.seed = seed
@@ -166,7 +170,10 @@ def _report() -> dict[str, Any]:
             "so its numbers in brackets stand beside other questions.",
             "RepBERT above BM25 is not to be expected here: its encoder saw no large pre-training.",
         ],
-        "tables": [_first_stages(), _depths(), _published_depths(), _consistency(), *_fusions()],
+        "tables": [
+            *(_first_stages(), _depths(), _published_depths(), _consistency()),
+            *(*_fusions(), *repbert_baselines.tables(METRICS)),
+        ],
         "plots": [_plot_of_depths(), _plot_of_consistency()],
         "claims": _claims(),
     }
@@ -181,6 +188,7 @@ def _first_stages() -> dict[str, Any]:
             ("RepBERT", "repbert", "dense", "RepBERT"),
         )
     ]
+    rows += repbert_baselines.first_stages(METRICS)
     return dict(title="Table 1: first stages", header=["system", *METRICS], rows=rows)
 
 
@@ -287,4 +295,5 @@ def _claims() -> list[dict[str, Any]]:
             better=own_deep | {"over": own_shallow},
             worse=deep | {"over": shallow},
         ),
+        *repbert_baselines.claims(),
     ]

@@ -24,6 +24,16 @@ TABLE_2 = {
 FUSED = {
     ("BM25", ""): (18.7, 85.7),
     ("RepBERT", ""): (30.4, 94.3),
+    ("BM25", "doc2query"): (20.3, 88.8),
+    ("BM25", "DeepCT"): (21.3, 90.9),
     ("BM25", "RepBERT"): (24.5, 95.7),
+    ("doc2query", "BM25"): (21.7, 88.8),
+    ("doc2query", "DeepCT"): (23.6, 91.9),
+    ("doc2query", "RepBERT"): (26.3, 96.1),
+    ("DeepCT", "BM25"): (23.6, 90.9),
+    ("DeepCT", "doc2query"): (24.6, 91.9),
+    ("DeepCT", "RepBERT"): (27.6, 95.7),
     ("RepBERT", "BM25"): (29.6, 95.7),
+    ("RepBERT", "doc2query"): (30.2, 96.1),
+    ("RepBERT", "DeepCT"): (30.6, 95.7),
 }

@@ -33,11 +33,8 @@ class DeepCt(Bm25Kind):
     name, title, system = "deepct", "BM25 over weighted words", "deepct"
     options = ("index.term_weights", "index.deepct_k1", "index.deepct_b", *WORDS)
 
-    def check(self, options: Options) -> None:
-        passage_files.check("config.index.term_weights", options["index.term_weights"])
-
     def inputs(self, options: Options) -> Sequence[Path]:
-        return passage_files.inputs(options["index.term_weights"])
+        return passage_files.inputs("config.index.term_weights", options["index.term_weights"])
 
     def parameters(self, options: Options) -> tuple[float, float]:
         return options["index.deepct_k1"], options["index.deepct_b"]

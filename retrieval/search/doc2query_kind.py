@@ -33,12 +33,9 @@ class Doc2Query(Bm25Kind):
     name, title, system = "doc2query", "BM25 over expanded passages", "doc2query"
     options = (*Bm25Kind.options, "index.expansions", "index.expansions_used", "index.expansions_share")
 
-    def check(self, options: Options) -> None:
-        if options["index.expansions"]:
-            passage_files.check("config.index.expansions", options["index.expansions"])
-
     def inputs(self, options: Options) -> Sequence[Path]:
-        return passage_files.inputs(options["index.expansions"])
+        named = options["index.expansions"]
+        return passage_files.inputs("config.index.expansions", named) if named else []
 
     def stages(self, options: Options) -> Sequence[str]:
         return () if options["index.expansions"] else ("generate",)

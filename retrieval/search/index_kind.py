@@ -114,11 +114,15 @@ class IndexKind:
         """Checks its options, before a run begins.
 
         Raises:
-          UserError: they do not fit each other, or a file is missing.
+          UserError: they do not fit each other.
         """
 
     def inputs(self, options: Options) -> Sequence[Path]:
-        """The files that it is built from, besides the collection. When one changes, the index is built again."""
+        """The files that it is built from, besides the collection. When one changes, the index is built again.
+
+        Raises:
+          UserError: one is missing.
+        """
         return ()
 
     def stages(self, options: Options) -> Sequence[str]:

@@ -16,21 +16,18 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-def check(field: str, value: str) -> None:
-    """Checks that a field names a file, or a folder with some.
+def inputs(field: str, value: str) -> list[Path]:
+    """The files that a field names: one, or those of a folder.
 
     Raises:
-      UserError: it does not.
+      UserError: there is none.
     """
-    if not inputs(value):
-        what = "a folder without a .jsonl file" if Path(value).is_dir() else "no such file"
-        raise UserError(f"{field}={value}: {what if value else 'a file is needed'}; name a .jsonl file, or a folder")
-
-
-def inputs(value: str) -> list[Path]:
-    """The files that a field names."""
     path = Path(value)
-    return sorted(path.glob("*.jsonl")) if value and path.is_dir() else [path] if value and path.is_file() else []
+    named = sorted(path.glob("*.jsonl")) if value and path.is_dir() else [path] if value and path.is_file() else []
+    if not named:
+        what = "a folder without a .jsonl file" if path.is_dir() else "no such file"
+        raise UserError(f"{field}={value}: {what if value else 'a file is needed'}; name a .jsonl file, or a folder")
+    return named
 
 
 def path_of(value: str, collection: str) -> Path:

@@ -1,0 +1,144 @@
+"""What `repbert.py` compares RepBERT with: passages expanded by doc2query, words weighed by DeepCT, and a RepBERT that
+learns from a reranker; and all of them, as they are, on a collection of another kind.
+
+docTTTTTquery is missing: it is a published T5, which `generate.model` reads.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from retrieval.configs import deepct, doc2query, evaluate
+from retrieval.configs import repbert as towers
+from retrieval.configs.studies import parts, zhan_2020
+
+SEEDS = (0, 1, 2)
+POOL, ELSEWHERE = "pool", "nfcorpus"  # the names of the sets
+WRITER = "writer"
+WORDS = ("bm25", "doc2query", "deepct")
+SYSTEMS = (*WORDS, "dense")
+
+
+def writer(study: ConfigDict) -> ConfigDict:
+    """doc2query's model on SQuAD, paragraph to question: the pool has too few questions to learn to write from."""
+    config = doc2query.get_config("local")
+    config.stages, config.base = ("sets", "pairs", "train"), "corpus"
+    config.sets.squad, config.split.set = study.get_ref("squad"), "squad"
+    config.split.update(ratio=0.99, validation=0.005)
+    config.data.query_length = 24
+    config.train.update(steps=2000, label_smoothing=0.1)
+    config.loop.validate_every = 0
+    return config
+
+
+def of_seed(study: ConfigDict, seed: int, divided: Callable[[ConfigDict], ConfigDict]) -> dict[str, ConfigDict]:
+    """The runs of a seed, by name. They stand on `questions-…`, `ict-…`, `repbert-…` and `reranker-bm25-…`.
+
+    Args:
+      divided: gives a config the sets, the division of the pool's questions, BM25's settings and the metrics.
+    """
+    return {
+        f"doc2query-{seed}": _expand(seed),
+        f"deepct-{seed}": _weigh(seed),
+        f"expanded-{seed}": _expanded(divided(towers.get_config("local")), seed),
+        f"distilled-{seed}": _distilled(divided(towers.get_config("local")), seed),
+        f"elsewhere-{seed}": _elsewhere(divided(evaluate.get_config("local")), study, seed),
+    }
+
+
+def _expand(seed: int) -> ConfigDict:
+    """Goes on with the pool's questions, and writes five for each passage."""
+    config = doc2query.get_config("local")
+    config.stages, config.base = ("train", "generate"), f"questions-{seed}"
+    config.data.query_length = 24
+    config.train.update(init_from=WRITER, steps=300, learning_rate=3e-4)
+    config.loop.validate_every = 0
+    return config
+
+
+def _weigh(seed: int) -> ConfigDict:
+    config = deepct.get_config("local")
+    config.stages, config.base = ("train", "weigh"), f"questions-{seed}"
+    config.train.update(init_from=f"ict-{seed}", steps=600)
+    return config
+
+
+def _expanded(config: ConfigDict, seed: int) -> ConfigDict:
+    """BM25 over passages, expanded passages and weighed words, beside RepBERT; and what two of them are fused to."""
+    config.stages, config.base = ("index", "evaluate", "report"), f"repbert-{seed}"
+    config.index.update(
+        words=WORDS, expansions=f"doc2query-{seed}/generated", term_weights=f"deepct-{seed}/term_weights"
+    )
+    config.fuse.update(systems=SYSTEMS, pairs=True)
+    return config
+
+
+def _distilled(config: ConfigDict, seed: int) -> ConfigDict:
+    """RepBERT that learns, of each positive and its negative, by how much a reranker prefers the one."""
+    config.stages, config.base = ("teacher", "pairs", "train", "encode", "evaluate", "report"), f"questions-{seed}"
+    config.teacher.model = f"reranker-bm25-{seed}"
+    config.train.update(init_from=f"ict-{seed}", steps=600, learning_rate=1e-4, loss="margin_mse")
+    config.loop.update(checkpoint_every=200, validate_every=200)
+    return config
+
+
+def _elsewhere(config: ConfigDict, study: ConfigDict, seed: int) -> ConfigDict:
+    """RepBERT and BM25 on a collection that nothing was trained on."""
+    config.base, config.sets.beir, config.split.set = f"repbert-{seed}", study.get_ref("elsewhere"), ""
+    config.index.bm25_also = ()
+    config.fuse.update(systems=("bm25", "dense"), pairs=True)
+    return config
+
+
+def _cell(name: str, system: str, metric: str, dataset: str) -> dict[str, Any]:
+    runs = [f"{name}-{seed}" for seed in SEEDS]
+    return dict(runs=runs, system=system, metric=metric, dataset=dataset, split="test")
+
+
+def first_stages(metrics: Sequence[str]) -> list[dict[str, Any]]:
+    """The rows of Table 1."""
+    return [
+        parts.row([label], [_cell(name, system, metric, POOL) for metric in metrics], paper)
+        for label, name, system, paper in (
+            ("doc2query", "expanded", "doc2query", zhan_2020.TABLE_1["doc2query"]),
+            ("DeepCT", "expanded", "deepct", zhan_2020.TABLE_1["DeepCT"]),
+            ("RepBERT, distilled from a reranker", "distilled", "dense", ()),
+        )
+    ]
+
+
+def tables(metrics: Sequence[str]) -> list[dict[str, Any]]:
+    """Tables 3 and 4 with all first stages, and another collection."""
+    labels = dict(zip(SYSTEMS, ("BM25", "doc2query", "DeepCT", "RepBERT")))
+    fused = [
+        parts.row(
+            [f"{labels[a]}, {labels[b]}"],
+            [_cell("expanded", f"interleave({a}+{b})", metric, POOL) for metric in metrics],
+            zhan_2020.FUSED[labels[a], labels[b]],
+        )
+        for a, b in itertools.permutations(SYSTEMS, 2)
+    ]
+    systems = {"bm25": "BM25", "dense": "RepBERT", "interleave(bm25+dense)": "interleaved, BM25 first"}
+    systems["weighted_sum(bm25+dense)"] = "weighted sum"
+    other = [
+        parts.row([label], [_cell("elsewhere", system, metric, ELSEWHERE) for metric in metrics])
+        for system, label in systems.items()
+    ]
+    header = ["system", *metrics]
+    return [
+        dict(title="Tables 3 and 4: interleaved, the first named goes first", header=header, rows=fused),
+        dict(title=f"{ELSEWHERE}, which nothing was trained on", header=header, rows=other),
+    ]
+
+
+def claims() -> list[dict[str, Any]]:
+    """That expansion beats BM25, and a teacher helps."""
+    bm25, expanded, weighed = (_cell("expanded", system, "RR@10", POOL) for system in WORDS)
+    taught, alone = (_cell(name, "dense", "RR@10", POOL) for name in ("distilled", "repbert"))
+    return [
+        dict(text="doc2query beats BM25", better=expanded, worse=bm25),
+        dict(text="DeepCT beats BM25", better=weighed, worse=bm25),
+        dict(text="a reranker as the teacher makes RepBERT better (ours)", better=taught, worse=alone),
+    ]
