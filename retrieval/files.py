@@ -52,6 +52,12 @@ def atomic(path: Path) -> Iterator[Path]:
         raise
 
 
+def copy(source: Path, path: Path) -> None:
+    """Copies a file, whole or not at all."""
+    with atomic(path) as temporary:
+        shutil.copyfile(source, temporary)
+
+
 def remove_temporaries(folder: Path, name: str = "*") -> None:
     """Deletes what interrupted `atomic` writes left below `folder`, of every file or of those with a name (a glob)."""
     for leftover in list(Path(folder).rglob(f"{_TEMPORARY}*-{name}")):

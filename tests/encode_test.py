@@ -1,12 +1,14 @@
 """Encoding: rows in their order whatever the batches, the same files after a kill and from several processes."""
 
 import itertools
+import json
 import re
 import sys
 import threading
 import time
 import types
 import weakref
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -15,6 +17,8 @@ from conftest import REPOSITORY
 from retrieval import files
 from retrieval.errors import UserError
 from retrieval.search import encoding
+from retrieval.stages import passage_lines
+from retrieval.stages.collection import Collection, repeated
 
 RNG = np.random.default_rng(0)
 TEXTS = [RNG.integers(1, 99, RNG.integers(1, 71)).tolist() for _ in range(101)]
@@ -286,3 +290,43 @@ def test_missing_and_damaged_shards_are_named(tmp_path):
 def test_embeddings_that_are_not_finite_are_refused(tmp_path):
     with pytest.raises(UserError, match="not finite"):
         run(tmp_path, lambda ids: np.full((len(ids), 3), np.nan))
+
+
+def test_copied_shards_are_a_processs_own_and_stay(tmp_path):
+    run(tmp_path / "one", Embed())
+    (tmp_path / "two").mkdir()
+    kept = tmp_path / "two" / "candidates-00001-of-00003.npy"
+    kept.write_bytes(b"is there")
+    encoding.copy(tmp_path / "one", tmp_path / "two", "candidates", len(TEXTS), 40)
+    ours, theirs = contents(tmp_path / "two"), contents(tmp_path / "one")
+    assert ours.pop(kept.name) == b"is there"
+    assert ours == {name: theirs[name] for name in ours} and len(ours) == len(theirs) - 2
+
+
+def collection_of(folder, name, *texts):
+    """A collection with a file for each text."""
+    paths = tuple(folder / name / f"{number}.jsonl" for number in range(len(texts)))
+    for path, text in zip(paths, texts):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return Collection(name, paths, folder, folder, folder, ())
+
+
+def test_collections_of_the_same_texts_are_found(tmp_path):
+    texts = {"a": ["one", "two"], "b": ["one", "six"], "c": ["one", "two"], "d": ["onetwo"], "e": ["one", "two"]}
+    items = [collection_of(tmp_path, name, *of_name) for name, of_name in texts.items()]
+    assert {name: item.name for name, item in repeated(items).items()} == {"c": "a", "e": "a"}
+
+
+def test_lines_about_the_same_passages_are_made_once(tmp_path):
+    line = json.dumps({"_id": "d1", "text": "whale"}) + "\n"
+    items = [collection_of(tmp_path, name, line) for name in ("a", "b")]
+    made = []
+
+    def make(passages):
+        made.append([passage.id for passage in passages])
+        return passage_lines.Lines(["of d1\n"], Counter({"lines": 1}))
+
+    counts = passage_lines.write_all(tmp_path / "out", items, 10, make)
+    assert made == [["d1"]] and counts["a"] == counts["b"] == {"passages": 1, "lines": 1}
+    assert [(tmp_path / "out" / f"{name}.jsonl").read_text() for name in ("a", "b")] == ["of d1\n"] * 2

@@ -20,7 +20,7 @@ from retrieval.recipes import examples, initial_parameters, packed_rows
 from retrieval.recipes.packed_rows import with_rows
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import build_model
-from retrieval.search import scann
+from retrieval.search import encoding, scann
 from retrieval.stage_outputs import Run
 from retrieval.stages import export, train
 from retrieval.training import sharding
@@ -310,15 +310,22 @@ def test_more_candidates_from_the_corpus_of_the_base(inputs, finished, tmp_path)
     assert records.details(run, "sets")["reqa"]["more candidates from the corpus"] == 100
 
 
-def test_one_command_evaluates_a_new_set_alone(inputs, finished, tmp_path):
+def test_one_command_evaluates_new_sets_alone(inputs, finished, tmp_path, monkeypatch):
+    """The second has the passages of the first: their embeddings are copied."""
     new = shutil.copytree(finished.sets / "reqa", tmp_path / "new")
+    again = shutil.copytree(new, tmp_path / "other")
+    copied, copy = [], encoding.copy
+    monkeypatch.setattr(encoding, "copy", lambda *args: copied.append(args[:2]) or copy(*args))
     before = {path: path.stat().st_mtime_ns for path in finished.folder.rglob("*")}
     config = importlib.import_module("configs.evaluate").get_config()
-    config.base, config.sets.beir = str(finished.folder), str(new)
+    config.base, config.sets.beir = str(finished.folder), f"{new},{again}"
     run = Run(config, tmp_path / "run", finished.lock)
     preflight.check(run, config.stages)
     execute(run)
-    assert [path.name for path in (run.folder / "embeddings").iterdir()] == ["new"]
+    assert copied == [tuple(run.embeddings(name, "trained") for name in ("new", "other"))]
+    assert sorted(path.name for path in (run.folder / "embeddings").iterdir()) == ["new", "other"]
+    of_new, of_other = ({p.name: p.read_bytes() for p in folder.iterdir()} for folder in copied[0])
+    assert of_new == of_other
     assert [path.name for path in (run.folder / "embeddings" / "new").iterdir()] == ["trained"]
     assert not {"corpus", "checkpoints"} & {path.name for path in run.folder.iterdir()}
     assert {path: path.stat().st_mtime_ns for path in finished.folder.rglob("*")} == before

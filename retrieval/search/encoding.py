@@ -120,6 +120,16 @@ def encode(
             writing.result()
 
 
+def copy(source: Path, folder: Path, name: str, total: int, shard_size: int) -> None:
+    """Copies a process's shards of a name that `encode` has written of as many texts; those that are there are kept."""
+    count = max(1, -(-total // shard_size))
+    for shard in shards_of(jax.process_index(), jax.process_count(), count):
+        if not (path := _path(folder, name, shard, count)).exists():
+            written = _path(source, name, shard, count)
+            files.copy(_ids_path(written), _ids_path(path))
+            files.copy(written, path)
+
+
 def shards_of(process: int, processes: int, count: int) -> range:
     """Which of `count` shards a process encodes."""
     return range(process, count, processes)
@@ -208,7 +218,7 @@ def _paths(folder: Path, name: str) -> list[Path]:
 
 def _write(path: Path, ids: list[str], embeddings_NE: np.ndarray) -> None:
     """The ids come first: a shard whose embeddings are there is finished."""
-    files.write_text(path.with_suffix(".ids.json"), json.dumps(ids, ensure_ascii=False))
+    files.write_text(_ids_path(path), json.dumps(ids, ensure_ascii=False))
     with files.atomic(path) as temporary, temporary.open("wb") as file:
         np.save(file, embeddings_NE, allow_pickle=False)
 
@@ -223,8 +233,12 @@ def _read(path: Path) -> np.ndarray:
         raise UserError(f"{path}: {error}") from error
 
 
+def _ids_path(shard: Path) -> Path:
+    return shard.with_suffix(".ids.json")
+
+
 def _read_ids(shard: Path) -> list[str]:
-    path = shard.with_suffix(".ids.json")
+    path = _ids_path(shard)
     ids = files.read_json(path)
     if not isinstance(ids, list) or not all(isinstance(id, str) for id in ids):
         raise UserError(f"{path}: not a list of ids; delete it and its shard, and encode again")

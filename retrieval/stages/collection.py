@@ -2,12 +2,13 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from ml_collections import ConfigDict
 
+from retrieval import files
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate, Judged
 from retrieval.errors import UserError
@@ -105,6 +106,23 @@ def collections(run: Run) -> list[Collection]:
     """The evaluation sets, and the corpus where it is to be searched."""
     corpus = [CORPUS] if run.passages and run.config.encode.corpus else []
     return [open_collection(run, name) for name in (*set_names(run.sets), *corpus)]
+
+
+def repeated(items: Sequence[Collection]) -> dict[str, Collection]:
+    """The collections whose candidates an earlier one has too, by name, each with the first that has them.
+
+    Several sets of questions are often asked of one collection. What is made of its texts is made once, and copied.
+    """
+    by_size: dict[tuple[int, ...], list[Collection]] = {}
+    for item in items:
+        by_size.setdefault(tuple(path.stat().st_size for path in item.files), []).append(item)
+    found, first = {}, {}
+    for alike in by_size.values():
+        for item in alike if len(alike) > 1 else ():
+            content = tuple(sum for path in item.files for sum in files.checksums(path.parent, [path]).values())
+            if (same := first.setdefault(content, item)) is not item:
+                found[item.name] = same
+    return found
 
 
 def of_pairs(config: ConfigDict) -> tuple[str, ...]:

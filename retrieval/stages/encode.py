@@ -1,6 +1,7 @@
 """The stage `encode`: texts to embeddings."""
 
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,7 +15,9 @@ from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, candidate_windows, query_tokens, towers_of
 from retrieval.search import encoding
 from retrieval.stage_outputs import Run
-from retrieval.stages.collection import CORPUS, TRAINED, UNTRAINED, Collection, collections, of_pairs
+from retrieval.stages.collection import CORPUS, TRAINED, UNTRAINED, Collection, collections, of_pairs, repeated
+
+_log = logging.getLogger(__name__)
 
 declare(
     "encode",
@@ -34,13 +37,14 @@ def encode(run: Run) -> dict[str, Any]:
     embedder = Embedder(config, vocabulary, mesh)
     tokens_of = functools.partial(query_tokens, config, vocabulary)
     windows_of = functools.partial(candidate_windows, config, vocabulary)
-    counts = {}
+    items, counts = collections(run), {}
+    same = repeated(items)
     systems = {TRAINED: lambda: load_towers(run, len(vocabulary))}
     if run.config.encode.untrained:
         systems[UNTRAINED] = lambda: towers_of(config, len(vocabulary))
     for system, towers in systems.items():
         params = parameters_of(towers())
-        for collection in collections(run):
+        for collection in items:
             name = collection.name
             if name == CORPUS and system == UNTRAINED:
                 continue
@@ -58,7 +62,13 @@ def encode(run: Run) -> dict[str, Any]:
             if system == TRAINED and name == examples.split_set(run):
                 queries, _ = examples.validation(run)
                 _encode_queries("validation", queries, write, embedder.queries(params), tokens_of)
-            counts[f"{name}, {system}"] = _encode_candidates(collection, write, embedder.documents(params), windows_of)
+            counts[f"{name}, {system}"] = total = sum(1 for _ in collection.candidates())
+            if first := same.get(name):
+                _log.info("%s has the candidates of %s: embeddings are copied", name, first.name)
+                size = config.encode.shard_size
+                encoding.copy(first.embeddings(system), collection.embeddings(system), "candidates", total, size)
+            else:
+                _encode_candidates(collection, total, write, embedder.documents(params), windows_of)
     return counts
 
 
@@ -68,11 +78,11 @@ def _encode_queries(
     write(kind, queries.items(), len(queries), lambda texts: [[ids] for ids in tokens(texts)], embed)
 
 
-def _encode_candidates(collection: Collection, write: Callable, embed: encoding.Embed, tokens: Callable) -> int:
-    # Read twice: a collection may be larger than the memory, and the names of the shards say how many there are.
-    total = sum(1 for _ in collection.candidates())
+def _encode_candidates(
+    collection: Collection, total: int, write: Callable, embed: encoding.Embed, tokens: Callable
+) -> None:
+    """The candidates are read as they are encoded: a collection may be larger than the memory."""
     write("candidates", ((item.id, item) for item in collection.candidates()), total, tokens, embed)
-    return total
 
 
 STAGES.register(

@@ -121,21 +121,14 @@ def generate(run: Run) -> dict[str, Any]:
         found = _questions(passages, write, fields, config.seed) if fields.answers else _queries(passages, write)
         return _judged(found, judges())
 
-    folder, size = run.folder / GENERATED, fields.shard_size
-    chosen = _chosen(collections(run), fields.collections)
-    return {item.name: _generate(item, folder / f"{item.name}.jsonl", size, make) for item in chosen}
-
-
-def _generate(
-    collection: Collection, path: Path, shard_size: int, make: Callable[[Sequence[Candidate]], Lines]
-) -> dict[str, Any]:
-    """Writes a collection's file; returns the counts."""
-    counts = passage_lines.write(path, collection, shard_size, make)
-    left_out = ", ".join(
-        f"{what} {counts[what]:,}" for what in (SHORT, TOLD, LOST, EMPTY, DUPLICATES, CUT) if what in counts
-    )
-    _log.info("%s: %d queries of %d passages; %s", path.name, counts[KEPT], counts["passages"], left_out)
-    return counts
+    chosen = list(_chosen(collections(run), fields.collections))
+    written = passage_lines.write_all(run.folder / GENERATED, chosen, fields.shard_size, make)
+    for name, counts in written.items():
+        left_out = ", ".join(
+            f"{what} {counts[what]:,}" for what in (SHORT, TOLD, LOST, EMPTY, DUPLICATES, CUT) if what in counts
+        )
+        _log.info("%s: %d queries of %d passages; %s", name, counts[KEPT], counts["passages"], left_out)
+    return written
 
 
 def _queries(passages: Sequence[Candidate], write: Write) -> Found:

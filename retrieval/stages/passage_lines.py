@@ -1,5 +1,6 @@
 """A file of lines about the passages of a collection, made shard by shard, so that what was cut off goes on."""
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from retrieval import files
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.runtime import hosts
-from retrieval.stages.collection import Collection
+from retrieval.stages.collection import Collection, repeated
 
 
 class Lines(NamedTuple):
@@ -21,6 +22,24 @@ class Lines(NamedTuple):
 
     lines: list[str]
     counts: Counter
+
+
+def write_all(
+    folder: Path, items: Sequence[Collection], shard_size: int, make: Callable[[Sequence[Candidate]], Lines]
+) -> dict[str, dict[str, Any]]:
+    """Writes `NAME.jsonl` of every collection; returns the counts by name. The arguments are those of `write`.
+
+    The file of a collection that has the passages of an earlier one is a copy.
+    """
+    counts, same = {}, repeated(items)
+    for item in items:
+        path = folder / f"{item.name}.jsonl"
+        if first := same.get(item.name):
+            counts[item.name] = counts[first.name]
+            hosts.on_first(functools.partial(files.copy, folder / f"{first.name}.jsonl", path))
+        else:
+            counts[item.name] = write(path, item, shard_size, make)
+    return counts
 
 
 def write(

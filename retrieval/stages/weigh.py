@@ -36,14 +36,12 @@ declare(
 
 def weigh(run: Run) -> dict[str, Any]:
     """Writes `term_weights/NAME.jsonl` for every collection; returns the counts of each."""
-    fields, counts = run.config.weigh, {}
+    fields = run.config.weigh
     weigher = functools.cache(lambda: _weigher(open_trained(run), fields))  # none where all is weighed
     make = functools.partial(_lines, weigh=lambda passages: weigher().weigh(passages))
-    for item in collections(run):
-        path = run.folder / FOLDER / f"{item.name}.jsonl"
-        counts[item.name] = passage_lines.write(path, item, fields.shard_size, make)
-        numbers = (f"{what} {number:,}" for what, number in counts[item.name].items())
-        _log.info("%s: %s", path.name, ", ".join(numbers))
+    counts = passage_lines.write_all(run.folder / FOLDER, collections(run), fields.shard_size, make)
+    for name, of_collection in counts.items():
+        _log.info("%s: %s", name, ", ".join(f"{what} {number:,}" for what, number in of_collection.items()))
     return counts
 
 
