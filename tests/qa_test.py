@@ -6,7 +6,7 @@ import logging
 import pytest
 from conftest import write
 
-from retrieval.data.sets import beir, qa
+from retrieval.data.sets import beir, qa, set_format
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
@@ -155,3 +155,18 @@ def test_a_sets_answers_round_trip(tmp_path):
 def test_a_set_without_passages(tmp_path):
     with pytest.raises(UserError, match="set 'qa' has no passage"):
         qa.read_set("qa", lambda: (), write(tmp_path / "q", NQ_OPEN))
+
+
+def test_each_further_file_of_questions_is_a_set(tmp_path):
+    form, folder = set_format.SETS["qa"], tmp_path
+    passages, first = write(folder / "psgs.tsv", PASSAGES), write(folder / "NQ-open.test.jsonl", NQ_OPEN)
+    value = f"{passages},{first},{write(folder / 'WQ.dev.json', WEB_QUESTIONS)}"
+    given = set_format.Given({"sets.qa_patterns": False}, folder / "none", folder)
+    read = list(form.read(value, given))
+    assert [each.name for each in read] == form.names(value) == ["qa", "qa-WQ"]
+    assert [set(each.answers) for each in read][1] == {"w1", "w2"}
+    assert [len(list(each.candidates)) for each in read] == [3, 3]
+    assert form.names(f"{passages},{first}") == ["qa"]
+    form.check_parts(value)
+    with pytest.raises(UserError, match="1 file, but two are needed"):
+        form.check_parts(str(passages))

@@ -1,5 +1,6 @@
 """A study: the order of its runs, what is skipped, what a failure stops, and folders of another table."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -16,6 +17,7 @@ from configs import bm25
 from configs.studies import pretraining_curves, pretraining_tasks, proqa, quadruplet, repbert, seed_encoder
 from retrieval import study
 from retrieval.data.corpora import tfds_source
+from retrieval.data.sets.set_format import SETS
 from retrieval.errors import UserError
 from retrieval.pipeline.records import made_from, read_record, write_record
 from retrieval.studies.claims import Cell
@@ -335,6 +337,7 @@ def test_proqas_study_and_its_report_agree(tmp_path):
         config = proqa.get_config(size)
         config.corpus, config.squad, config.clusters = "dump.xml", "squad.json", 7
         config.train_questions, config.test_questions = "train.jsonl", "test.jsonl"
+        config.validation_questions = "validation.jsonl"
         table = study.read_table(config, tmp_path / size)
         study.check_table(table)
         study.write_report(config, tmp_path, ())
@@ -343,7 +346,10 @@ def test_proqas_study_and_its_report_agree(tmp_path):
         run = table["proqa-1"].run.config
         assert set(table["proqa-1"].needs) == {"bm25", "writer", "corpus"} and run.cluster.count == 7
         assert run.pairs.files == str(tmp_path / size / "writer" / "generated" / "corpus.jsonl")
-        assert table["bm25"].run.config.sets.qa == "corpus,test.jsonl"
+        assert table["bm25"].run.config.sets.qa == "corpus,test.jsonl,validation.jsonl"
+        asked = table["reader-bm25-0"].run.config
+        assert (asked.spans.set, asked.answer.validation) == (proqa.TEST, "qa-validation")
+        assert SETS["qa"].names(table["bm25"].run.config.sets.qa) == [proqa.TEST, "qa-validation"]
         ict = table["ict-1"].run.config
         kept = ("steps", "batch_size", "groups", "learning_rate", "clip_norm", "warmup_ratio", "schedule_steps")
         assert [ict.train[name] for name in kept] == [run.train[name] for name in kept]
@@ -371,6 +377,18 @@ def test_a_study_shows_consistency_factors(tmp_path):
     (tmp_path / "run" / "stages" / "rerank.json").write_text(json.dumps({"details": {"consistency": [factors]}}))
     cell = Cell(("run",), "dense", "consistency with bm25@10", "pool", "test")
     assert Results(tmp_path, ["run"]).measure(cell).mean == 12.5
+
+
+def test_a_study_shows_what_training_logged(tmp_path):
+    (tmp_path / "run" / "metrics").mkdir(parents=True)
+    lines = [{"step": 20, "loss": 3.5, "accuracy": 0.25}, {"step": 40, "validation/RR": 0.5}]
+    (tmp_path / "run" / "metrics" / "train.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    results = Results(tmp_path, ["run"])
+    cell = Cell(("run",), "training", "accuracy", "batch", "step 20")
+    assert results.measure(cell).values == (25.0,)
+    assert results.measure(dataclasses.replace(cell, split="step 40")).values == (None,)
+    with pytest.raises(UserError, match=r"step 20, training, batch, step 20, loss: 3\.5 is not a fraction"):
+        results.measure(dataclasses.replace(cell, metric="loss"))
 
 
 def test_an_unfit_start_is_noticed_before_any_run():

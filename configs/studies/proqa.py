@@ -2,11 +2,13 @@
 
     python -m retrieval.study --config=configs/studies/proqa.py:local --workdir=runs/proqa_study \\
         --config.corpus=DUMP.xml.bz2 --config.squad=train-v1.1.json \\
-        --config.train_questions=NQ-open.train.jsonl --config.test_questions=NQ-open.dev.jsonl
+        --config.train_questions=NQ-open.train.jsonl --config.test_questions=NQ-open.dev.jsonl \\
+        --config.validation_questions=validation.jsonl
 
 A model learns from SQuAD to write questions of paragraphs, and writes those that the retrievers train on. They have as
 many steps and pairs a step as ICT has, which is ORQA's retriever. The readers learn from questions with answers, in the
-first paragraphs of BM25, of ORQA or of ProQA. Nothing is trained on the test questions.
+first paragraphs of BM25, of ORQA or of ProQA. The validation questions choose how much the reader's score counts beside
+the retriever's. Nothing is trained on them, or on the test questions.
 
 A seed draws the parameters, the batches and the clusters. The generated questions are the same for all seeds.
 Sizes: 'paper' (BERT-base, one accelerator or more) and 'local' (2 CPU cores).
@@ -55,10 +57,12 @@ def get_config(size: str = "local") -> ConfigDict:
     config.squad = ""  # files of SQuAD, separated by commas: a question is written for an answer as they show
     config.train_questions = ""  # files of questions with answers, for the readers
     config.test_questions = ""  # a file of questions with answers
+    config.validation_questions = ""  # another
+    config.validation_set = "qa-validation"  # its name as a set: 'qa-' and the file's name up to the first dot
     config.clusters = retriever.get_config(size).cluster.count  # of paragraphs, before small ones are merged
     config.parallel = 1  # runs at a time
     config.runs = ConfigDict(_table(config, size))
-    config.report = ConfigDict(_report())
+    config.report = ConfigDict(_report(size))
     return config
 
 
@@ -105,7 +109,10 @@ def _prepare(study: ConfigDict, size: str) -> ConfigDict:
 def _bm25(study: ConfigDict) -> ConfigDict:
     config = _asked(bm25.get_config("local"))
     config.stages, config.base = ("sets", "index", "evaluate", "report"), "corpus"
-    config.sets.pydocs, config.sets.qa = False, "corpus," + study.get_ref("test_questions")
+    config.sets.pydocs, config.sets.qa = (
+        False,
+        "corpus," + study.get_ref("test_questions") + "," + study.get_ref("validation_questions"),
+    )
     return config
 
 
@@ -172,13 +179,15 @@ def _at_checkpoint(size: str, seed: int, ninth: int) -> ConfigDict:
 def _reader(study: ConfigDict, size: str, base: str, system: str) -> ConfigDict:
     config = reader.get_config(size)
     config.stages, config.base = ("spans", "train", "answer", "report"), base
-    config.spans.update(questions=study.get_ref("train_questions"), system="exact" if system == "dense" else system)
-    config.answer.systems = (system,)
+    config.spans.update(
+        questions=study.get_ref("train_questions"), set=TEST, system="exact" if system == "dense" else system
+    )
+    config.answer.systems, config.answer.validation = (system,), study.get_ref("validation_set")
     return config
 
 
-def _report() -> dict[str, Any]:
-    """Tables and claims, as `retrieval.studies.claims` reads them."""
+def _report(size: str) -> dict[str, Any]:
+    """Tables, plots and claims, as `retrieval.studies.claims` reads them."""
     claims = [
         ("clusters beat batches at random (R@20)", "proqa", "plain"),
         ("generated questions beat ICT (R@20)", "plain", "ict"),
@@ -190,12 +199,17 @@ def _report() -> dict[str, Any]:
             "R@k: questions with an answer in the first k passages. EM: exact match by SQuAD's rule.",
             "The paper's R@k is of WebQuestions and its EM of NQ-open, over 12.5 million paragraphs of Wikipedia.",
         ],
-        "tables": [_retrieval(), _answers(), _settings()],
-        "plots": [],
+        "tables": [_retrieval(), _hardness(size), _answers(), _settings()],
+        "plots": [_plot_of_batches(size)],
         "claims": [
             *(dict(text=text, better=_recall(a, 20), worse=_recall(b, 20)) for text, a, b in claims),
             dict(text="ProQA's reader beats BM25's (EM)", better=_match("proqa"), worse=_match("bm25")),
             dict(text="one shared softmax beats one each (EM)", better=_match("bm25"), worse=_match("apart")),
+            dict(text="the same with the joint loss (EM)", better=_match("joint"), worse=_match("joint-apart")),
+            *(
+                dict(text=f"clustering {version} makes batches harder", better=before, worse=after)
+                for version, (before, after) in enumerate(_around_clusterings(size), 1)
+            ),
         ],
     }
 
@@ -226,6 +240,42 @@ def _retrieval() -> dict[str, Any]:
         for name, label in labels.items()
     ]
     return dict(title="Table 3: retrieval", header=["system", *(f"R@{k}" for k in CUTOFFS)], rows=rows)
+
+
+def _in_batch(name: str, step: int) -> dict[str, Any]:
+    """The accuracy in the batches of the steps up to one, since the line of the log before."""
+    runs = [f"{name}-{seed}" for seed in SEEDS]
+    return dict(runs=runs, system="training", metric="accuracy", dataset="batch", split=f"step {step}")
+
+
+def _around_clusterings(size: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """The accuracy of ProQA before each clustering, and after it."""
+    config = _proqa(size, 1)
+    every, logged = config.mine.refresh_every, config.loop.log_every
+    return [
+        (_in_batch("proqa", step // logged * logged), _in_batch("proqa", (step // logged + 2) * logged))
+        for step in range(every, config.train.steps - 2 * logged, every)
+    ]
+
+
+def _hardness(size: str) -> dict[str, Any]:
+    rows = [
+        parts.row([f"clustering {version}"], list(cells)) for version, cells in enumerate(_around_clusterings(size), 1)
+    ]
+    header = ["ProQA", "accuracy in the batch before", "after"]
+    return dict(title="How hard the batches of clusters are", header=header, rows=rows)
+
+
+def _plot_of_batches(size: str) -> dict[str, Any]:
+    config = _proqa(size)
+    every = -(-config.train.steps // (40 * config.loop.log_every)) * config.loop.log_every  # about 40 points
+    lines = [
+        dict(
+            label=label, points=[[step, _in_batch(name, step)] for step in range(every, config.train.steps + 1, every)]
+        )
+        for name, label in (("proqa", "batches of clusters"), ("plain", "batches at random"))
+    ]
+    return dict(title="Accuracy in the batch", x="step", y="accuracy, %", lines=lines)
 
 
 def _answers() -> dict[str, Any]:

@@ -185,7 +185,7 @@ def _read(folder: Path) -> dict[tuple, tuple[str, float]]:
     values = {}
     results = (_results(place / result_files.NAME) for place in result_files.folders(folder))
     others = (
-        _validations(folder),
+        _training(folder),
         _similarities(folder / "similarity.json"),
         _consistency(folder / "stages/rerank.json"),
     )
@@ -204,8 +204,11 @@ def _results(path: Path) -> Iterator[tuple[str, tuple, float]]:
         yield at, *_key_and_value(row, at)
 
 
-def _validations(folder: Path) -> Iterator[tuple[str, tuple, float]]:
-    """The scores of the validation questions, as ('training', 'validation', 'step 40', 'RR'), and 'best' of all."""
+def _training(folder: Path) -> Iterator[tuple[str, tuple, float]]:
+    """What training logged, as ('training', 'batch', 'step 40', 'accuracy').
+
+    Scores of the validation questions are ('training', 'validation', 'step 40', 'RR'), and 'best' of all.
+    """
     path, best = folder / "metrics" / "train.jsonl", {}
     for step, record in read_training(path):
         for name, value in record.items():
@@ -213,6 +216,8 @@ def _validations(folder: Path) -> Iterator[tuple[str, tuple, float]]:
                 metric = name.partition("/")[2]
                 yield f"{path}, step {step}", ("training", "validation", f"step {step}", metric), value
                 best[metric] = max(value, best.get(metric, value))
+            elif name != "step":
+                yield f"{path}, step {step}", ("training", "batch", f"step {step}", name), value
     yield from ((str(path), ("training", "validation", "best", metric), value) for metric, value in best.items())
 
 

@@ -295,23 +295,33 @@ declare(
 
 @register
 class OpenDomain(SetFormat):
-    """The format 'qa': questions over passages that nobody has judged."""
+    """The format 'qa': questions over passages that nobody has judged. Each further file of questions is a set, too."""
 
     name = "qa"
     what = "open-domain questions with answers (below), over DPR's passages or the run's corpus"
-    setting = "--config.sets.qa=psgs_w100.tsv,QUESTIONS or corpus,QUESTIONS"
+    setting = "--config.sets.qa=psgs_w100.tsv,QUESTIONS,… or corpus,QUESTIONS,…"
     example = "id⇥text⇥title"
     options = ("sets.qa_patterns",)
     is_judged = False
     parts = ("passages", "questions")
 
     def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
-        passages, questions = source_paths.split(value)
+        passages, *questions = source_paths.split(value)
         if passages == _CORPUS:
             read = functools.partial(open_domain.corpus_passages, given.corpus, f"config.sets.{self.name}={_CORPUS}")
         else:
             read = functools.partial(read_passages, Path(passages))
-        yield read_set(self.name, read, Path(questions), given.options["sets.qa_patterns"])
+        for name, path in zip(self.names(value), questions):
+            yield read_set(name, read, Path(path), given.options["sets.qa_patterns"])
+
+    def names(self, value: str) -> list[str]:
+        """'qa', and for each further file of questions 'qa-' and the beginning of its name."""
+        further = source_paths.split(value)[2:]
+        return [self.name, *(f"{self.name}-{Path(path).name.partition('.')[0]}" for path in further)]
+
+    def check_parts(self, value: str) -> None:
+        if len(source_paths.split(value)) < len(self.parts):
+            super().check_parts(value)
 
     def sources(self, value: str) -> list[str]:
         passages, *questions = source_paths.split(value) or [_CORPUS]
