@@ -5,6 +5,7 @@ import json
 import math
 import re
 import shutil
+import tracemalloc
 from collections import Counter
 
 import bm25s
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from retrieval.errors import UserError
+from retrieval.search import bm25
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.words import Words
 
@@ -181,3 +183,21 @@ def test_squad_gives_the_figures_measured_with_other_code(shared_data):
     hits = np.array([np.isin(found, list(gold[question])) for found, question in zip(rows, questions)])
     measured = [100 * hits[:, :k].any(axis=1).mean() for k in (1, 5, 10, 50, 100)]
     np.testing.assert_allclose(measured, [59.0, 77.8, 83.0, 90.9, 93.0], atol=2)
+
+
+def test_the_build_holds_few_bytes_a_word(monkeypatch):
+    """4 bytes for a weight and 8 for the result: what has 64 bits is of some passages at a time."""
+    counts, entries = bm25._Counts(), 0
+    for i in range(4000):
+        passage = {f"w{(i * 7 + j * 13) % 5000}": j % 3 + 1 for j in range(i % 5 and 200)}
+        counts.add_frequencies(passage.items())
+        entries += len(passage)
+    whole = counts.weights(0.9, 0.4)
+    monkeypatch.setattr(bm25, "_PART", 100)
+    tracemalloc.start()
+    in_parts = counts.weights(0.9, 0.4)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 16 * entries and in_parts.indices.dtype == np.int32
+    for name in ("data", "indices", "indptr"):
+        np.testing.assert_array_equal(getattr(in_parts, name), getattr(whole, name))

@@ -8,7 +8,7 @@ import array
 import dataclasses
 import itertools
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +23,7 @@ from retrieval.search.exact import no_results
 from retrieval.search.words import ENGLISH, Words
 
 _BATCH = 128
+_PART = 65_536  # passages whose weights are computed at a time
 _WEIGHTS, _VOCABULARY, _PARAMETERS = "weights.npz", "vocabulary.json", "parameters.json"
 _REMEDY = "--stage=index makes it again"
 
@@ -101,7 +102,7 @@ class Bm25Index:
             raise UserError(f"BM25: k1 is {k1} and b is {b}; k1 must be 0 or more and b between 0 and 1")
         if not counts.rows:
             raise UserError(f"BM25: none of the {len(counts)} texts has a word to search for")
-        return cls(_weights(counts.matrix(), k1, b), dict(counts.rows), parameters)
+        return cls(counts.weights(k1, b), dict(counts.rows), parameters)
 
     def save(self, folder: Path) -> None:
         """Writes the index and the checksums of its files, whole or not at all."""
@@ -206,6 +207,7 @@ class _Counts:
     def __init__(self) -> None:
         self.rows: defaultdict[str, int] = defaultdict()
         self.rows.default_factory = self.rows.__len__  # a new word gets the next number
+        # 8 bytes for every word of a passage, however often it is there. MS MARCO has some 250 million.
         self._words, self._counts, self._ends = array.array("i"), array.array("i"), array.array("q", [0])
 
     def __len__(self) -> int:
@@ -213,35 +215,42 @@ class _Counts:
 
     def add_text(self, words: Iterable[str]) -> None:
         """Adds a passage by its words, one after the other."""
-        self._words.extend(map(self.rows.__getitem__, words))
-        self._counts.extend(itertools.repeat(1, len(self._words) - len(self._counts)))
-        self._ends.append(len(self._words))
+        self._add(Counter(words))
 
     def add_frequencies(self, frequencies: Iterable[tuple[str, int]]) -> None:
         """Adds a passage by words and how often each counts; a word that comes again is added up."""
+        counts: Counter[str] = Counter()
         for word, count in frequencies:
-            self._words.append(self.rows[word])
-            self._counts.append(count)
+            counts[word] += count
+        self._add(counts)
+
+    def _add(self, counts: "Counter[str]") -> None:
+        self._words.extend(map(self.rows.__getitem__, counts))
+        self._counts.extend(counts.values())
         self._ends.append(len(self._words))
 
-    def matrix(self) -> Any:
-        """A sparse matrix [passages, words], float64."""
-        columns = (np.asarray(self._counts, np.float64), np.asarray(self._words), np.asarray(self._ends))
-        counts_NV: Any = scipy.sparse.csr_array(columns, shape=(len(self), len(self.rows)))
-        counts_NV.sum_duplicates()
-        return counts_NV
-
-
-def _weights(counts_NV: Any, k1: float, b: float) -> Any:
-    """Lucene's weights, float32 [words, passages]."""
-    length_N = counts_NV.sum(axis=1)
-    containing_V = np.bincount(counts_NV.indices, minlength=counts_NV.shape[1])
-    idf_V = np.log(1 + (len(length_N) - containing_V + 0.5) / (containing_V + 0.5)).astype(np.float32)
-    normalizer_N = k1 * (1 - b + b * length_N / length_N.mean())
-    passages = np.repeat(np.arange(len(length_N)), np.diff(counts_NV.indptr))
-    saturated = counts_NV.data / (normalizer_N[passages] + counts_NV.data)
-    columns = ((idf_V[counts_NV.indices] * saturated).astype(np.float32), counts_NV.indices, counts_NV.indptr)
-    return scipy.sparse.csr_array(columns, shape=counts_NV.shape).T.tocsr()
+    def weights(self, k1: float, b: float) -> Any:
+        """Lucene's weights, a sparse matrix float32 [words, passages]."""
+        # The arrays are this object's memory, not copies of it. What has 64 bits is of some passages at a time.
+        words, counts, ends = np.asarray(self._words), np.asarray(self._counts), np.asarray(self._ends)
+        parts = [slice(first, min(first + _PART, len(self))) for first in range(0, len(self), _PART)]
+        containing_V, length_N = np.zeros(len(self.rows), np.int64), np.zeros(len(self), np.int64)
+        for part in parts:
+            inner = slice(ends[part.start], ends[part.stop])
+            containing_V += np.bincount(words[inner], minlength=len(self.rows))
+            up_to = np.cumsum(np.append(0, counts[inner]))
+            length_N[part] = np.diff(up_to[ends[part.start : part.stop + 1] - ends[part.start]])
+        idf_V = np.log(1 + (len(self) - containing_V + 0.5) / (containing_V + 0.5)).astype(np.float32)
+        normalizer_N = k1 * (1 - b + b * length_N / length_N.mean())
+        weights = np.empty(len(words), np.float32)
+        for part in parts:
+            inner = slice(ends[part.start], ends[part.stop])
+            normalizer = np.repeat(normalizer_N[part], np.diff(ends[part.start : part.stop + 1]))
+            weights[inner] = idf_V[words[inner]] * (counts[inner] / (normalizer + counts[inner]))
+        if len(words) < np.iinfo(np.int32).max:
+            ends = ends.astype(np.int32)  # otherwise SciPy takes 64 bits for the numbers of words and passages, too
+        weights_NV: Any = scipy.sparse.csr_array((weights, words, ends), shape=(len(self), len(self.rows)))
+        return weights_NV.T.tocsr()
 
 
 def _read_weights(path: Path) -> scipy.sparse.csr_array:
