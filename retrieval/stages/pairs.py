@@ -13,7 +13,7 @@ from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import grouping, labelled_format, pair_shards
 from retrieval.data.labelled.labelled_format import LABELLED
 from retrieval.data.labelled.teacher_scores import TeacherScores
-from retrieval.data.sets import beir, nq_dev, splits
+from retrieval.data.sets import beir, msmarco, nq_dev, splits
 from retrieval.errors import UserError
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.stage_outputs import Run
@@ -33,7 +33,11 @@ declare(
     in_order=Field(False, SWITCH, "whether examples keep the order of pairs.files, each with its own negatives"),
     keep_lone=Field(False, SWITCH, "whether pairs without a hard negative are trained on beside others", was=False),
     pool=Field(100, whole(1), "hard negatives that a query keeps, to draw data.negatives from"),
-    teacher=Field("", TEXT, "JSON lines with a teacher's score of every pair; '': those of the stage teacher, if any"),
+    teacher=Field(
+        "",
+        TEXT,
+        "a teacher's score of every pair, JSON lines or a TREC run; '': those of the stage teacher, if any",
+    ),
 )
 
 
@@ -42,7 +46,7 @@ def write_pairs(run: Run) -> dict[str, Any]:
     config = run.config
     split_set = run.training.exists()
     vocabulary = run.load_vocabulary()
-    teacher = TeacherScores(path) if (path := run.teacher_scores) else None
+    teacher = TeacherScores(path, _query_texts(run)) if (path := run.teacher_scores) else None
     run.pairs.mkdir(exist_ok=True)
     with labelled_groups.opened(run, run.pairs) as (groups, counts):
         asked = _asked(run.sets, run.training)
@@ -89,6 +93,15 @@ def write_pairs(run: Run) -> dict[str, Any]:
     left_out = {what: number for what, number in counts.left_out.items() if number}
     queries = {"validation queries": held_out, "evaluated queries": evaluated, "left out": left_out}
     return statistics | queries | {"vocabulary": vocabulary.fingerprint}
+
+
+def _query_texts(run: Run) -> dict[str, str]:
+    """The texts of the ids that a TREC run may name: those of `config.pairs.queries` and of the set that is divided."""
+    path, of_set = run.config.pairs.queries, run.training / "queries.jsonl"
+    return {
+        **(msmarco.read_queries(Path(path)) if path else {}),
+        **(beir.read_queries(of_set) if of_set.exists() else {}),
+    }
 
 
 def inputs(run: Run) -> Sequence[Path]:

@@ -1,14 +1,17 @@
-"""A teacher's scores of labelled pairs, as JSON lines; shards of labelled examples carry them for distillation.
+"""A teacher's scores of labelled pairs, which shards of labelled examples carry for distillation. As JSON lines:
 
     {"query": "a question", "docid": "d7", "score": 3.25}
     {"query": "a question", "title": "", "text": "a text without an id", "score": -1.5}
 
-A document is named by the id that the labelled example gives it, or by its title and text.
+A document is named by the id that the labelled example gives it, or by its title and text. A TREC run of any system
+is a file of scores too: `query-id Q0 document-id rank score tag`.
 """
 
 import array
+import itertools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,8 @@ from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets import text_files
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
+
+_log = logging.getLogger(__name__)
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -41,24 +46,37 @@ def write(path: Path, scored: Iterable[tuple[str, Candidate, float]]) -> int:
 class TeacherScores:
     """The scores of a file: 12 bytes a pair, whatever the texts."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, queries: Mapping[str, str] | None = None):
         """Reads the file.
+
+        Args:
+          queries: id -> text, of a TREC run. What that says of other queries is left out, and counted in the log.
 
         Raises:
           UserError: it has no line; or one has no query, no document or no finite score, or contradicts another one.
         """
-        self._path = path
-        keys, scores = array.array("Q"), array.array("f")
-        for key, score, _ in _read(path):
+        self._path, self._queries = path, queries or {}
+        keys, scores, of_others = array.array("Q"), array.array("f"), 0
+        for key, score, _ in self._read():
+            if key is None:
+                of_others += 1
+                continue
             keys.append(key)
             scores.append(score)
+        if of_others:
+            _log.warning("%s: %d lines of queries that are not trained on, left out", path, of_others)
+        if not keys and of_others:
+            raise UserError(
+                f"{path}: a TREC run of other queries: its ids must be those of the set in config.split.set, or of "
+                "config.pairs.queries"
+            )
         if not keys:
             raise UserError(f'{path}: no score in it; {{"query": ..., "docid": ..., "score": ...}} is a line')
         order = np.argsort(np.asarray(keys), kind="stable")
         self._keys, self._scores = np.asarray(keys)[order], np.asarray(scores)[order]
         again = np.flatnonzero((self._keys[1:] == self._keys[:-1]) & (self._scores[1:] != self._scores[:-1]))
         if len(again):
-            raise UserError(f"{_place_of(path, int(order[again[0] + 1]))}: this pair has another score above; keep one")
+            raise UserError(f"{self._place_of(int(order[again[0] + 1]))}: this pair has another score above; keep one")
 
     def of(self, query: str, texts: Sequence[Candidate]) -> np.ndarray:
         """The scores of a query's documents, float32 [N].
@@ -88,6 +106,19 @@ class TeacherScores:
         if first:
             raise self._missing(*first, f" {missing} of {pairs} pairs have none.")
 
+    def _read(self) -> Iterator[tuple[int | None, float, str]]:
+        """The key of each pair, its score, and where it stands. The first line says what all are."""
+        is_run = None
+        for at, line in text_files.lines(self._path):
+            if is_run is None:
+                is_run = not line.lstrip().startswith("{")
+            yield *(_of_run(line, at, self._queries) if is_run else _of_json(line, at)), at
+
+    def _place_of(self, number: int) -> str:
+        """Where the pair of a number stands."""
+        places = (at for key, _, at in self._read() if key is not None)
+        return next(itertools.islice(places, number, None))
+
     def _missing(self, query: str, text: Candidate, counted: str) -> UserError:
         name = f"'{text.id}'" if text.id else f"without an id that begins '{(text.title or text.text)[:40]}'"
         return UserError(
@@ -107,24 +138,37 @@ class TeacherScores:
         return np.where(self._keys[places_N] == keys_N, self._scores[places_N], np.nan).astype(np.float32)
 
 
-def _read(path: Path) -> Iterator[tuple[int, float, str]]:
-    """The key of each pair, its score, and where it stands."""
-    for at, line in text_files.lines(path):
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{at}: not valid JSON ({error}); one object a line is needed") from error
-        if not isinstance(record, dict) or not {"docid", "text"} & record.keys():
-            raise UserError(
-                f'{at}: {{"query": ..., "docid": ..., "score": ...}} is needed, or "text" in place of an id'
-            )
-        query = text_files.string(record, "query", at)
-        if "docid" in record:
-            key = _key_of_id(query, text_files.string(record, "docid", at))
-        else:
-            title = text_files.string(record, "title", at, default="")
-            key = _key_of_text(query, title, text_files.string(record, "text", at))
-        yield key, _score(record.get("score"), at), at
+def _of_json(line: str, at: str) -> tuple[int, float]:
+    """The key of a pair and its score."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{at}: not valid JSON ({error}); one object a line is needed") from error
+    if not isinstance(record, dict) or not {"docid", "text"} & record.keys():
+        raise UserError(f'{at}: {{"query": ..., "docid": ..., "score": ...}} is needed, or "text" in place of an id')
+    query = text_files.string(record, "query", at)
+    if "docid" in record:
+        key = _key_of_id(query, text_files.string(record, "docid", at))
+    else:
+        title = text_files.string(record, "title", at, default="")
+        key = _key_of_text(query, title, text_files.string(record, "text", at))
+    return key, _score(record.get("score"), at)
+
+
+def _of_run(line: str, at: str, queries: Mapping[str, str]) -> tuple[int | None, float]:
+    """The same of a line of a TREC run; no key where its query is not one of ours."""
+    columns = line.split()
+    if len(columns) != 6:
+        raise UserError(
+            f"{at}: {len(columns)} columns; a teacher's scores are JSON lines, or a TREC run of 6 columns: query id, "
+            "Q0, document id, rank, score, tag"
+        )
+    try:
+        score = float(columns[4])
+    except ValueError as error:
+        raise UserError(f"{at}: the score is '{columns[4]}'; a number is needed") from error
+    query = queries.get(columns[0])
+    return None if query is None else _key_of_id(query, columns[2]), _score(score, at)
 
 
 def _score(value: Any, at: str) -> float:
@@ -139,8 +183,3 @@ def _key_of_id(query: str, id: str) -> int:
 
 def _key_of_text(query: str, title: str, text: str) -> int:
     return hashing.number(query, "text", title, text)
-
-
-def _place_of(path: Path, number: int) -> str:
-    """Where the pair of a number stands."""
-    return next(at for place, (_, _, at) in enumerate(_read(path)) if place == number)
