@@ -14,7 +14,7 @@ from support.tiny import execute
 from retrieval.api.own_search import OwnSearch
 from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Example
-from retrieval.data.sets import beir
+from retrieval.data.sets import beir, nq_dev
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
@@ -22,7 +22,7 @@ from retrieval.pipeline import preflight, runner
 from retrieval.pipeline.work_directory import Asked
 from retrieval.search import exact
 from retrieval.stage_outputs import Run
-from retrieval.stages import search
+from retrieval.stages import labelled_groups, search
 from retrieval.stages.collection import CORPUS
 
 ANIMALS = "fox dog owl hen cow pig rat elk emu yak ape bee ant cat fly gnu".split()
@@ -71,6 +71,14 @@ def test_its_passages_are_found_with_ids_and_texts(tmp_path, capsys):
     texts = list(beir.read_candidates(run.passages[0]))
     assert sorted(text.id for text in texts) == sorted(f"{side}{i}" for side in "pn" for i in range(len(ANIMALS)))
     assert (run.embeddings(CORPUS, "trained")).exists() and not (run.folder / "corpus").exists()
+
+
+def test_questions_of_nqs_dev_set_are_not_trained_on(tmp_path, monkeypatch):
+    run = make_run(tmp_path)
+    monkeypatch.setattr(nq_dev, "_known", lambda: {nq_dev.fingerprint("where is the owl")})
+    with labelled_groups.opened(run, tmp_path) as (groups, counts):
+        assert sorted(group.query for group in groups) == sorted(f"where is the {a}" for a in ANIMALS if a != "owl")
+        assert counts.left_out["queries of NQ's dev set, which everybody tests on"] == 1
 
 
 @pytest.fixture(scope="module")

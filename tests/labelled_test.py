@@ -216,6 +216,11 @@ def test_groups_ignore_line_order_and_keep_a_pool(tmp_path):
     assert [e.query for e in group(examples, tmp_path, seed=1)[0]] != [e.query for e in found]
     with grouping.grouped(examples, tmp_path, 3, Counts()) as groups:
         assert list(groups.after(2)) == found[2:]
+        counts = Counts()
+    with grouping.grouped(examples, tmp_path, 3, counts) as groups:
+        first = found[0].query
+        assert list(groups.without("first ones", lambda query: query == first).after(1)) == found[2:]
+    assert counts.queries == 4 and counts.left_out["first ones"] == 1
 
 
 def test_a_querys_positives_keep_the_order_of_lines(tmp_path):

@@ -10,14 +10,14 @@ from retrieval.config.fields import values_of
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import grouping, jsonl_pairs, labelled_format
 from retrieval.data.labelled.grouping import Counts, Example, Groups
-from retrieval.data.sets import beir, splits
+from retrieval.data.sets import beir, nq_dev, splits
 from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.stage_outputs import Run
 
 
 @contextlib.contextmanager
 def opened(run: Run, folder: Path) -> Iterator[tuple[Groups, Counts]]:
-    """The examples, with what is counted on the way.
+    """The examples, with what is counted on the way. Nobody trains on the questions of NQ's dev set.
 
     Args:
       folder: where temporary files may lie.
@@ -31,8 +31,8 @@ def opened(run: Run, folder: Path) -> Iterator[tuple[Groups, Counts]]:
     pool = config.pairs.pool
     if divides and run.negatives.exists():  # all that were mined
         pool = max(pool, run.holder("mine").config.mine.negatives)
-    with labelled_format.grouped(paths, settings(config), folder, pool, of_set) as examples:
-        yield examples
+    with labelled_format.grouped(paths, settings(config), folder, pool, of_set) as (groups, counts):
+        yield groups.without("queries of NQ's dev set, which everybody tests on", nq_dev.asks), counts
 
 
 def inputs(config: ConfigDict) -> Sequence[Path]:

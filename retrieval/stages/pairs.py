@@ -13,7 +13,7 @@ from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import grouping, labelled_format, pair_shards
 from retrieval.data.labelled.labelled_format import LABELLED
 from retrieval.data.labelled.teacher_scores import TeacherScores
-from retrieval.data.sets import beir, msmarco, nq_dev, splits
+from retrieval.data.sets import beir, msmarco, splits
 from retrieval.errors import UserError
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.stage_outputs import Run
@@ -51,7 +51,6 @@ def write_pairs(run: Run) -> dict[str, Any]:
     with labelled_groups.opened(run, run.pairs) as (groups, counts):
         asked = _asked(run.sets, run.training)
         evaluated = sum(splits.wording(group.query) in asked for group in groups)
-        of_nq = sum(nq_dev.asks(group.query) for group in groups)
         counts.log("pairs")
         lengths, looked_at = (config.data.query_length, config.data.document_length), findings.IN_A_RUN
         findings.warn("pairs", findings.of_labelled(list(itertools.islice(groups, looked_at)), lengths, vocabulary))
@@ -81,8 +80,6 @@ def write_pairs(run: Run) -> dict[str, Any]:
         share = f"{100 * behind / known:.0f} % of {known}, which is config.pairs.positives"
         _log.warning("pairs: left out %d %s (%s)", behind, what, share)
         counts.left_out[what] = behind
-    if of_nq:
-        _log.warning("pairs: %d queries are of NQ's dev set, which everybody tests on: leave them out", of_nq)
     if evaluated:
         _log.warning(
             "pairs: %d queries are also those of an evaluation set, or held out to validate on: what is measured there "

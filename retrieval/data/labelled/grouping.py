@@ -6,6 +6,7 @@ query, because a text that one line calls a negative may be a positive of the sa
 
 import collections
 import contextlib
+import copy
 import dataclasses
 import heapq
 import itertools
@@ -116,30 +117,43 @@ def of_set(value: RetrievalSet | Judged, rule: str, text_of: Callable[[str], Can
 class Groups:
     """Examples by query, in the order of a hash, as often as they are asked for. Made by `grouped`."""
 
-    def __init__(
-        self, sorter: Sorter, pool: int, counts: Counts, key: Callable[[Candidate], bytes | str], skip: int = 0
-    ):
+    def __init__(self, sorter: Sorter, pool: int, counts: Counts, key: Callable[[Candidate], bytes | str]):
         self._sorter = sorter
         self._pool = pool
         self._counts = counts
         self._key = key
-        self._skip = skip
+        self._skip = 0
+        self._leave_out: tuple[str, Callable[[str], bool]] | None = None
 
     def after(self, count: int) -> "Groups":
         """The same without the first `count` queries."""
-        return Groups(self._sorter, self._pool, self._counts, self._key, count)
+        groups = copy.copy(self)
+        groups._skip = count
+        return groups
+
+    def without(self, what: str, is_left_out: Callable[[str], bool]) -> "Groups":
+        """The same without the queries of which that is true. They are counted as `what`."""
+        groups = copy.copy(self)
+        groups._leave_out = what, is_left_out
+        return groups
 
     def __iter__(self) -> Iterator[Example]:
         return itertools.islice(self._all(), self._skip, None)
 
     def _all(self) -> Iterator[Example]:
-        excluded = self._counts.queries = 0
+        excluded = self._counts.queries = left_out = 0
+        what, is_left_out = self._leave_out or ("", None)
         for (_, query), records in itertools.groupby(self._sorter, key=operator.itemgetter(0, 1)):
+            if is_left_out and is_left_out(query):
+                left_out += 1
+                continue
             group, dropped = self._merge(query, [msgpack.unpackb(packed) for *_, packed in records])
             excluded += dropped
             self._counts.queries += 1
             yield group
         self._counts.left_out["negatives that are positives of their query"] = excluded
+        if what:
+            self._counts.left_out[what] = left_out
 
     def _merge(self, query: str, parts: Sequence[list]) -> tuple[Example, int]:
         """Texts and answers of all examples of a query, each once, and how many were called positive and negative."""
