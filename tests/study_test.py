@@ -359,6 +359,7 @@ def test_proqas_study_and_its_report_agree(tmp_path):
 def test_repberts_study_and_its_report_agree(tmp_path):
     config = repbert.get_config("local")
     config.corpus, config.sets, lists = "passages.jsonl", "pool", tmp_path / "x.trec"
+    config.squad, config.elsewhere = "squad.json", "nfcorpus"
     lists.touch()
     for name, systems in (("dev", repbert.DEV), ("dl", repbert.DL)):
         config[f"{name}_judgements"] = "queries.tsv,qrels.tsv"
@@ -369,6 +370,10 @@ def test_repberts_study_and_its_report_agree(tmp_path):
     report = json.loads((tmp_path / "study.json").read_text())
     assert {name for cell in report for name in cell["runs"]} <= set(table)
     assert table["reranker-dense-2"].needs == ("repbert-2", "ict-2")
+    assert table["distilled-1"].needs == ("questions-1", "ict-1", "reranker-bm25-1")
+    assert set(table["expanded-1"].needs) == {"repbert-1", "doc2query-1", "deepct-1"}
+    read = {name: table[name].run.config.sets.beir for name in ("questions-1", "distilled-1", "elsewhere-1")}
+    assert read == {"questions-1": "pool", "distilled-1": "pool", "elsewhere-1": "nfcorpus"}
 
 
 def test_a_study_shows_consistency_factors(tmp_path):

@@ -79,7 +79,7 @@ def _trained(study: ConfigDict) -> dict[str, ConfigDict]:
             f"repbert-{seed}": _repbert(seed),
             f"reranker-bm25-{seed}": _reranker(seed),
             f"reranker-dense-{seed}": _reranker_of_dense(study, seed),
-            **repbert_baselines.of_seed(study, seed, functools.partial(_divided, study=study, seed=seed)),
+            **repbert_baselines.of_seed(study, seed, functools.partial(_divided, study=study, seed=seed), _measured),
         }
         for config in of_seed.values():
             config.seed = seed
@@ -115,6 +115,11 @@ def _divided(config: ConfigDict, study: ConfigDict, seed: int) -> ConfigDict:
     config.sets.beir, config.split.set = study.get_ref("sets"), study.get_ref("pool")
     config.sets.unknown = "drop"  # a pool lacks passages that are judged elsewhere
     config.split.update(ratio=RATIO, seed=seed)
+    return _measured(config)
+
+
+def _measured(config: ConfigDict) -> ConfigDict:
+    """BM25's settings, and what is measured."""
     config.index.update(bm25_k1=0.82, bm25_b=0.68, bm25_also=(0.9, 0.4), bm25_stemmer="english", dense="exact")
     config.evaluate.update(depth=1000, metrics=METRICS)
     return config

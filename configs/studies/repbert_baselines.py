@@ -16,6 +16,7 @@ from retrieval.configs.studies import parts, zhan_2020
 
 SEEDS = (0, 1, 2)
 POOL, ELSEWHERE = "pool", "nfcorpus"  # the names of the sets
+Change = Callable[[ConfigDict], ConfigDict]
 WRITER = "writer"
 WORDS = ("bm25", "doc2query", "deepct")
 SYSTEMS = (*WORDS, "dense")
@@ -33,18 +34,19 @@ def writer(study: ConfigDict) -> ConfigDict:
     return config
 
 
-def of_seed(study: ConfigDict, seed: int, divided: Callable[[ConfigDict], ConfigDict]) -> dict[str, ConfigDict]:
+def of_seed(study: ConfigDict, seed: int, divided: Change, measured: Change) -> dict[str, ConfigDict]:
     """The runs of a seed, by name. They stand on `questions-…`, `ict-…`, `repbert-…` and `reranker-bm25-…`.
 
     Args:
-      divided: gives a config the sets, the division of the pool's questions, BM25's settings and the metrics.
+      divided: gives a config the sets and the division of the pool's questions, and what `measured` gives.
+      measured: gives a config BM25's settings and the metrics.
     """
     return {
         f"doc2query-{seed}": _expand(seed),
         f"deepct-{seed}": _weigh(seed),
         f"expanded-{seed}": _expanded(divided(towers.get_config("local")), seed),
         f"distilled-{seed}": _distilled(divided(towers.get_config("local")), seed),
-        f"elsewhere-{seed}": _elsewhere(divided(evaluate.get_config("local")), study, seed),
+        f"elsewhere-{seed}": _elsewhere(measured(evaluate.get_config("local")), study, seed),
     }
 
 
@@ -86,7 +88,7 @@ def _distilled(config: ConfigDict, seed: int) -> ConfigDict:
 
 def _elsewhere(config: ConfigDict, study: ConfigDict, seed: int) -> ConfigDict:
     """RepBERT and BM25 on a collection that nothing was trained on."""
-    config.base, config.sets.beir, config.split.set = f"repbert-{seed}", study.get_ref("elsewhere"), ""
+    config.base, config.sets.beir = f"repbert-{seed}", study.get_ref("elsewhere")
     config.index.bm25_also = ()
     config.fuse.update(systems=("bm25", "dense"), pairs=True)
     return config
