@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import json
+import math
 import os
 import subprocess
 import sys
@@ -396,3 +397,14 @@ def test_a_tunings_choices_fit_config_and_devices():
         {"train.batch_size": 16},
         {"train.batch_size": 64},
     ]
+
+
+def test_epochs_are_steps_where_the_data_is_there(tmp_path, monkeypatch, caplog, planned):
+    run, steps = Run(make_config(**{"train.epochs": 2.0}), tmp_path, REPOSITORY / "requirements.lock"), []
+    monkeypatch.setattr(plan, "make_plan", lambda config, *_: steps.append(config.train.steps) or planned)
+    plan.plan(run)
+    assert "config.train.epochs=2 is cannot be told yet, so hours are of 1000 steps" in caplog.text
+    WordPiece([*SPECIAL_TOKENS, "a"]).save(tmp_path / "corpus" / "vocab.txt")
+    monkeypatch.setattr(examples, "drawn", lambda *_: ({}, 330))
+    plan.plan(run)
+    assert steps == [1000, math.ceil(2 * 330 / 32)]

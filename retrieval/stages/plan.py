@@ -25,7 +25,7 @@ from retrieval.recipes import examples, train_state
 from retrieval.recipes.placement import bind, make_mesh, parameters_of
 from retrieval.recipes.recipe import abstract_model, check_recipe, recipe_of
 from retrieval.stage_outputs import Run
-from retrieval.stages import plan_devices, plan_tuning
+from retrieval.stages import plan_devices, plan_tuning, training_steps
 from retrieval.stages.plan_tuning import Outcome
 from retrieval.training import chips, collection_work, collectives, cycles, sharding, step_memory, work
 from retrieval.training.chips import Chip
@@ -177,7 +177,7 @@ def plan(run: Run) -> dict[str, Any]:
       UserError: the topology does not exist, libtpu is missing, the mesh does not divide the batch, or a device cannot
         hold the step; the message says what would make it fit.
     """
-    config, devices = run.config, plan_devices.of_topology(run.config.plan.topology)
+    config, devices = _with_steps(run), plan_devices.of_topology(run.config.plan.topology)
     if config.plan.tune:
         config = _tuned(config, run.vocab_size, devices, run.folder / plan_tuning.KEPT)
     result = make_plan(config, run.vocab_size, devices)
@@ -190,6 +190,24 @@ def plan(run: Run) -> dict[str, Any]:
     if result.fits is False:
         raise UserError(f"{_shortage(result)}; what would help:\n  " + "\n  ".join(advice(config, result)))
     return dict(rows)
+
+
+def _with_steps(run: Run) -> ConfigDict:
+    """The config with the steps that `train.epochs` is of the run's data; 1,000 where that is not there yet."""
+    if not run.config.train.epochs:
+        return run.config
+    try:
+        _, epoch = examples.drawn(run, run.load_vocabulary())
+        return training_steps.with_steps(run.config, epoch)
+    except UserError as error:
+        steps = 1000
+        _log.warning(
+            "plan: how many steps config.train.epochs=%g is cannot be told yet, so hours are of %d steps: %s",
+            *(run.config.train.epochs, steps, error),
+        )
+    config = run.config.copy_and_resolve_references()
+    config.train.steps = steps
+    return config
 
 
 def _tuned(config: ConfigDict, size: int, devices: Sequence[sharding.Device], kept: Path) -> ConfigDict:
