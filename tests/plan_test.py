@@ -403,7 +403,7 @@ def test_epochs_are_steps_where_the_data_is_there(tmp_path, monkeypatch, caplog,
     run, steps = Run(make_config(**{"train.epochs": 2.0}), tmp_path, REPOSITORY / "requirements.lock"), []
     monkeypatch.setattr(plan, "make_plan", lambda config, *_: steps.append(config.train.steps) or planned)
     plan.plan(run)
-    assert "config.train.epochs=2 is cannot be told yet, so hours are of 1000 steps" in caplog.text
+    assert "steps of config.train.epochs=2 are not known yet, so hours are of 1000 steps" in caplog.text
     WordPiece([*SPECIAL_TOKENS, "a"]).save(tmp_path / "corpus" / "vocab.txt")
     monkeypatch.setattr(examples, "drawn", lambda *_: ({}, 330))
     plan.plan(run)

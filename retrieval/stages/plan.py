@@ -202,7 +202,7 @@ def _with_steps(run: Run) -> ConfigDict:
     except UserError as error:
         steps = 1000
         _log.warning(
-            "plan: how many steps config.train.epochs=%g is cannot be told yet, so hours are of %d steps: %s",
+            "plan: the steps of config.train.epochs=%g are not known yet, so hours are of %d steps: %s",
             *(run.config.train.epochs, steps, error),
         )
     config = run.config.copy_and_resolve_references()
