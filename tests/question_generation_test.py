@@ -59,6 +59,15 @@ def test_the_longest_of_overlapping_answers_stays():
     assert chosen(text, [Span(0, 5), Span(6, 11)], 9, 0) == ["ab cd"]
 
 
+def test_the_best_answers_come_before_others():
+    text = "ab cd ef gh AB ij"
+    others = [Span(0, 2), Span(6, 8), Span(9, 11), Span(15, 17)]
+    best = [Span(3, 8), Span(6, 11), Span(12, 14), Span(15, 17)]
+    assert chosen(text, others, 2, 0, best) == ["ab", "cd ef"]  # the second overlaps the first; the third reads as "ab"
+    drawn = {tuple(chosen(text, others, 2, seed, best[:1])) for seed in range(20)}
+    assert drawn == {("ab", "cd ef"), ("cd ef", "gh"), ("cd ef", "ij")}
+
+
 @pytest.mark.skipif(importlib.util.find_spec("spacy") is not None, reason="spaCy is installed")
 def test_spacy_that_is_missing_is_one_sentence():
     with pytest.raises(UserError, match=r"answers=spacy needs the package spacy, which is not installed: pip install"):
@@ -176,7 +185,24 @@ def test_a_reranker_scores_what_is_written(tmp_path):
         list(expansions.read(tmp_path / "file"))
 
 
-def test_a_reader_needs_answers():
-    config = make_config("doc2query", **{"generate.reader": "runs/reader"})
-    with pytest.raises(UserError, match=r"generate\.reader=runs/reader looks for the answers of questions"):
+@pytest.mark.parametrize("field", ["reader", "proposer"])
+def test_a_reader_needs_answers(field):
+    config = make_config("doc2query", **{f"generate.{field}": "runs/reader"})
+    with pytest.raises(UserError, match=rf"generate\.{field}=runs/reader is for the answers of questions"):
         generate.check_settings(config)
+
+
+def test_proposed_answers_are_asked_for():
+    class Proposer:
+        def spans(self, passages):
+            return [[Span(passage.text.index("won"), passage.text.index("won") + 3)] for passage in passages]
+
+    fields = make_config("question_generation", **{"generate.queries": 1}).generate
+    asked = []
+
+    def write(sources):
+        asked.extend(source.title for source in sources)
+        return [[WrittenText("who?", -1.0, False)] for _ in sources]
+
+    generate._questions([Candidate("a", "", TEXT)], write, fields, 0, Proposer())
+    assert asked == ["won"]

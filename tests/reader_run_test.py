@@ -13,11 +13,14 @@ from support.tiny import execute, make_run
 
 import retrieval
 from retrieval import files
+from retrieval.data.answer_makers.answer_maker import chosen
 from retrieval.data.sets import beir, orqa_split
 from retrieval.errors import UserError
 from retrieval.evaluation.answer_choice import WEIGHTS
 from retrieval.pipeline import preflight, records
 from retrieval.pipeline.work_directory import Asked
+from retrieval.recipes import readers
+from retrieval.recipes.answer_proposer import AnswerProposer
 from retrieval.recipes.readers import OwnReader, open_reader
 from retrieval.recipes.written_judges import AnswerJudge
 from retrieval.search import encoding
@@ -244,3 +247,20 @@ def test_answers_of_many_questions_are_those_of_one(trained):
     expected = [one.spans(query, [passage], [0.0])[0].text for query, passage in zip(queries, passages)]
     assert AnswerJudge(trained, "").answers(queries, passages) == expected
     assert AnswerJudge(trained, "").answers([], []) == []
+
+
+def test_a_reader_without_questions_proposes_answers(trained, inputs, tmp_path):
+    changes = {"base": str(trained.folder), "corpus": "", "sets.squad": "", "stages": ("spans", "train")}
+    changes |= {"spans.asked": False, "spans.depth": 1, "data.paragraphs": 1, "train.select": False, "train.steps": 40}
+    run = reader(inputs, tmp_path / "run", **changes)
+    preflight.check(run, run.config.stages)
+    execute(run)
+    value = beir.read_folder(run.sets / "squad")
+    passages = list(value.candidates)
+    proposed = AnswerProposer(run, "").spans(passages)
+    taken = {text for passage, best in zip(passages, proposed) for text in chosen(passage.text, (), 2, 0, best)}
+    assert taken == {text for answers in value.answers.values() for text in answers.values}
+    with pytest.raises(UserError, match=r"config\.answer\.model: .* trains a reader without questions"):
+        readers.check(trained, str(run.folder), "config.answer.model")
+    with pytest.raises(UserError, match=r"trains a reader with questions: name one of config\.spans\.asked=False"):
+        AnswerProposer(run, str(trained.folder))

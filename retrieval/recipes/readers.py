@@ -60,8 +60,11 @@ def has_reader(run: Run, value: str) -> bool:
     return bool(value) or ("train" in trainer.stages and recipe_of(trainer).reads)
 
 
-def check(run: Run, value: str, field: str) -> None:
+def check(run: Run, value: str, field: str, asked: bool = True) -> None:
     """Checks that there is a reader, with a vocabulary that is its own.
+
+    Args:
+      asked: whether it is one of questions, or one that was trained without them.
 
     Raises:
       UserError: there is none.
@@ -72,16 +75,21 @@ def check(run: Run, value: str, field: str) -> None:
             f"{field}: {trainer.place} trains {recipe_of(trainer.config).label}; name the work directory of a reader "
             "(config.recipe=reader)"
         )
+    if trainer.holder("spans").config.spans.get("asked", True) != asked:
+        raise UserError(
+            f"{field}: {trainer.place} trains a reader {'without' if asked else 'with'} questions: name one of "
+            f"config.spans.asked={asked}"
+        )
     initial_parameters.check_vocabulary(trainer, trainer.folder, field)
 
 
-def open_reader(run: Run, value: str, field: str) -> Reader:
-    """The reader that a field names, as `inputs` has it.
+def open_reader(run: Run, value: str, field: str, asked: bool = True) -> Reader:
+    """The reader that a field names, as `check` has it.
 
     Raises:
       UserError: as `check`, or its parameters cannot be read.
     """
-    check(run, value, field)
+    check(run, value, field, asked)
     trainer = trained_in(run, value, field, "reader")
     vocabulary = trainer.load_vocabulary()
     config, model = initial_parameters.load_parameters(trainer.folder, len(vocabulary), run.config.mesh)

@@ -20,6 +20,7 @@ from retrieval.expansions import Expansion, to_line
 from retrieval.models.encoder_decoder import EncoderDecoder
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import published_writer, readers, rerankers, writer
+from retrieval.recipes.answer_proposer import PROPOSER, AnswerProposer
 from retrieval.recipes.published_writer import PublishedWriter
 from retrieval.recipes.trained_model import Trained, check_kind, open_trained
 from retrieval.recipes.writer import SAMPLE, WAYS, Decoding, Writer, WrittenText
@@ -76,6 +77,12 @@ declare(
         "what proposes answers to ask for; '': queries, no answers",
         was="",
     ),
+    proposer=Field(
+        "",
+        TEXT,
+        "work directory of a reader without questions, whose answers come before those of generate.answers; '': none",
+        was="",
+    ),
     least_words=Field(20, whole(0), "with answers: words of a passage that is asked about, at least", was=20),
     reader=Field("", TEXT, "work directory of a reader that must find the answer again (round trip); '': none", was=""),
     reranker=Field(
@@ -117,8 +124,15 @@ def generate(run: Run) -> dict[str, Any]:
             QueryJudge(run, reranker).scores if reranker else None,
         )
 
+    @functools.cache
+    def proposer() -> AnswerProposer | None:
+        return AnswerProposer(run, fields.proposer) if fields.proposer else None
+
     def make(passages: Sequence[Candidate]) -> Lines:
-        found = _questions(passages, write, fields, config.seed) if fields.answers else _queries(passages, write)
+        if fields.answers:
+            found = _questions(passages, write, fields, config.seed, proposer())
+        else:
+            found = _queries(passages, write)
         return _judged(found, judges())
 
     chosen = list(_chosen(collections(run), fields.collections))
@@ -148,7 +162,9 @@ def _queries(passages: Sequence[Candidate], write: Write) -> Found:
     return Found(kept, counts)
 
 
-def _questions(passages: Sequence[Candidate], write: Write, fields: ConfigDict, seed: int) -> Found:
+def _questions(
+    passages: Sequence[Candidate], write: Write, fields: ConfigDict, seed: int, proposer: AnswerProposer | None = None
+) -> Found:
     """The questions that are kept, each written of an answer and its passage.
 
     ProQA's filters leave out passages of few words, and questions that have their answer in them.
@@ -158,10 +174,11 @@ def _questions(passages: Sequence[Candidate], write: Write, fields: ConfigDict, 
     long = [passage for passage in passages if len(passage.text.split()) >= fields.least_words]
     counts[SHORT] = len(passages) - len(long)
     spans = MAKERS[fields.answers].spans([passage.text for passage in long])
+    proposed = proposer.spans(long) if proposer else itertools.repeat(())
     asked = [
         Candidate(f"{passage.id}\0{answer}", answer, passage.text)
-        for passage, found in zip(long, spans)
-        for answer in chosen(passage.text, found, fields.queries, seed)
+        for passage, found, best in zip(long, spans, proposed)
+        for answer in chosen(passage.text, found, fields.queries, seed, best)
     ]
     counts[PROPOSED] = len(asked)
     by_id = {passage.id: passage for passage in long}
@@ -238,11 +255,12 @@ def check_settings(config: ConfigDict) -> None:
       UserError: the settings do not fit each other.
     """
     writer.check(_decoding(config.generate, config.seed))
-    if config.generate.reader and not config.generate.answers:
-        raise UserError(
-            f"config.generate.reader={config.generate.reader} looks for the answers of questions, and queries have "
-            "none: set config.generate.answers, such as rules, or config.generate.reader=''"
-        )
+    for field in ("reader", "proposer"):
+        if (value := config.generate[field]) and not config.generate.answers:
+            raise UserError(
+                f"config.generate.{field}={value} is for the answers of questions, and queries have none: set "
+                f"config.generate.answers, such as rules, or config.generate.{field}=''"
+            )
 
 
 def check(run: Run) -> None:
@@ -255,6 +273,8 @@ def check(run: Run) -> None:
         MAKERS[name].check()
     if name := run.config.generate.reader:
         readers.check(run, name, READER)
+    if name := run.config.generate.proposer:
+        readers.check(run, name, PROPOSER, asked=False)
     if name := run.config.generate.reranker:
         rerankers.check(run, name, RERANKER)
     if folder := run.config.generate.model:
@@ -297,6 +317,7 @@ STAGES.register(
         inputs=lambda run: [
             *inputs(run.config.generate.model, run.vocabulary_inputs),
             *readers.inputs(run, run.config.generate.reader, READER),
+            *readers.inputs(run, run.config.generate.proposer, PROPOSER),
             *rerankers.inputs(run, run.config.generate.reranker, RERANKER),
         ],
         outputs=(GENERATED,),

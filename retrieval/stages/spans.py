@@ -45,6 +45,12 @@ declare(
         was="bm25",
     ),
     run=Field("", TEXT, "run file with the lists of the questions, in place of an index", was=""),
+    asked=Field(
+        True,
+        SWITCH,
+        "whether a row has its question; without them a reader learns what is asked for (generate.proposer)",
+        was=True,
+    ),
     gold=Field(
         True, SWITCH, "whether a judged passage that was not retrieved takes the place of the last one", was=True
     ),
@@ -81,7 +87,9 @@ def write_spans(run: Run) -> dict[str, Any]:
             lists = _searched(config.spans, source, name, questions, config.evaluate.depth)
         found = _retrieved(questions, lists, texts, config.spans.gold)
         lengths = RowLengths(config.data.query_length, config.data.document_length)
-        statistics = span_shards.write(found, vocabulary, folder, config.split.shards, lengths, config.spans.most)
+        statistics = span_shards.write(
+            found, vocabulary, folder, config.split.shards, lengths, config.spans.most, config.spans.asked
+        )
     files.remove_temporaries(folder)
     statistics |= {"left out": left_out, "vocabulary": vocabulary.fingerprint, **told}
     _tell(statistics)

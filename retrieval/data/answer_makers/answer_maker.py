@@ -43,17 +43,32 @@ class AnswerMaker:
 MAKERS: Table[AnswerMaker] = Table("maker of answers", "retrieval.data.answer_makers")
 
 
-def chosen(text: str, spans: Sequence[Span], most: int, seed: int) -> list[str]:
+def chosen(text: str, spans: Sequence[Span], most: int, seed: int, best: Sequence[Span] = ()) -> list[str]:
     """Some of the candidates of a text, in their order there.
 
     Of those that overlap the longest stays, and of those that read the same the first. Where there are more than
     `most`, a hash of text and seed draws.
+
+    Args:
+      best: candidates that come before all others, the first before the next.
     """
     kept: list[Span] = []
-    for span in sorted(spans, key=lambda span: (span.start - span.end, span.start)):
-        if all(span.end <= other.start or other.end <= span.start for other in kept):
+    for span in best:
+        if len(kept) < most and _stands_apart(span, kept):
             kept.append(span)
-    words = dict.fromkeys(text[start:end].strip() for start, end in sorted(kept))
-    different = list({word.casefold(): word for word in reversed([*filter(None, words)])}.values())[::-1]
-    drawn = sorted(different, key=lambda word: hashing.digest(str(seed), text, word))[:most]
-    return [word for word in different if word in drawn]
+    first = {text[start:end].strip().casefold() for start, end in kept}
+    for span in sorted(spans, key=lambda span: (span.start - span.end, span.start)):
+        if _stands_apart(span, kept):
+            kept.append(span)
+    different: dict[str, str] = {}
+    for start, end in sorted(kept):
+        if word := text[start:end].strip():
+            different.setdefault(word.casefold(), word)
+    drawn = sorted(
+        different.values(), key=lambda word: (word.casefold() not in first, hashing.digest(str(seed), text, word))
+    )
+    return [word for word in different.values() if word in drawn[:most]]
+
+
+def _stands_apart(span: Span, others: Sequence[Span]) -> bool:
+    return all(span.end <= other.start or other.end <= span.start for other in others)

@@ -50,18 +50,24 @@ class Matched(NamedTuple):
 
 
 def match(
-    vocabulary: Vocabulary, retrieved: Retrieved, lengths: RowLengths, most: int, counts: collections.Counter
+    vocabulary: Vocabulary,
+    retrieved: Retrieved,
+    lengths: RowLengths,
+    most: int,
+    counts: collections.Counter,
+    asked: bool = True,
 ) -> Matched:
     """Finds the answers in the paragraphs of a question.
 
     Args:
       most: spans that are kept, the first.
       counts: counts what is cut.
+      asked: whether the rows have the question.
 
     Raises:
       TooSlowError: a regular expression takes too long.
     """
-    question = reader_rows.question_tokens(vocabulary, retrieved.question, lengths)
+    question = reader_rows.question_tokens(vocabulary, retrieved.question if asked else "", lengths)
     rows = [reader_rows.row_of(vocabulary, question, paragraph, lengths) for paragraph in retrieved.paragraphs]
     spans = []
     for number, (row, paragraph) in enumerate(zip(rows, retrieved.paragraphs)):
@@ -83,6 +89,7 @@ def write(
     num_shards: int,
     lengths: RowLengths,
     most: int,
+    asked: bool = True,
 ) -> dict[str, Any]:
     """Writes a record for every question with an answer in its paragraphs, and `stats.json`; returns it.
 
@@ -90,6 +97,7 @@ def write(
 
     Args:
       most: spans of a question, at most.
+      asked: whether the rows have the questions.
 
     Raises:
       UserError: no question has an answer in its paragraphs.
@@ -101,7 +109,7 @@ def write(
         for retrieved in questions:
             why, found = WITHOUT, None
             try:
-                found = match(vocabulary, retrieved, lengths, most, counts)
+                found = match(vocabulary, retrieved, lengths, most, counts, asked)
             except TooSlowError:
                 why = SLOW
             if not (found and found.spans):
