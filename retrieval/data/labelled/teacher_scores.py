@@ -112,7 +112,8 @@ class TeacherScores:
         for at, line in text_files.lines(self._path):
             if is_run is None:
                 is_run = not line.lstrip().startswith("{")
-            yield *(_of_run(line, at, self._queries) if is_run else _of_json(line, at)), at
+            key, score = _of_run(line, at, self._queries) if is_run else _of_json(line, at)
+            yield key, score, at
 
     def _place_of(self, number: int) -> str:
         """Where the pair of a number stands."""
