@@ -20,6 +20,7 @@ from retrieval.data.corpora import tfds_source
 from retrieval.data.sets.set_format import SETS
 from retrieval.errors import UserError
 from retrieval.pipeline.records import made_from, read_record, write_record
+from retrieval.studies import run_table
 from retrieval.studies.claims import Cell
 from retrieval.studies.study_results import Results
 
@@ -80,10 +81,10 @@ def make_study(**runs):
 
 
 def do(config, folder, parallel=2, only=("*",)):
-    table = study.read_table(config, folder)
-    study.take_table(table, folder)
+    table = run_table.read_table(config, folder)
+    run_table.take_table(table, folder)
     reports = []
-    execution = study.Execution(study.select(table, only), parallel)
+    execution = study.Execution(run_table.select(table, only), parallel)
     execution.run(lambda: reports.append(1))
     path = folder / "order.txt"
     order = path.read_text().splitlines() if path.exists() else []
@@ -101,7 +102,7 @@ def test_a_run_comes_after_those_that_it_names(tmp_path, monkeypatch):
     assert not failed and sorted(order) == ["a", "b", "c", "d"]
     assert order[0] == "d" and order[-1] == "a"
     folder = tmp_path / "study"  # the same, written otherwise
-    assert study.finished(study.read_table(make_study(**CHAIN), folder)) == set(CHAIN)
+    assert run_table.finished(run_table.read_table(make_study(**CHAIN), folder)) == set(CHAIN)
     config = json.loads((folder / "a" / "config.json").read_text())
     assert (config["base"], config["train"]["init_from"]) == (str(folder / "b"), str(folder / "c"))
 
@@ -110,7 +111,7 @@ def test_finished_runs_are_skipped_and_new_ones_done(tmp_path):
     do(make_study(**CHAIN), tmp_path)
     assert do(make_study(**CHAIN), tmp_path) == ([], {})
     assert do(make_study(**CHAIN, e=("a", "")), tmp_path) == (["e"], {})
-    write_record(study.read_table(make_study(**CHAIN), tmp_path)["c"].run, "index", {"done": False, "inputs": {}})
+    write_record(run_table.read_table(make_study(**CHAIN), tmp_path)["c"].run, "index", {"done": False, "inputs": {}})
     assert do(make_study(**CHAIN, e=("a", "")), tmp_path) == (["c", "a", "e"], {})
 
 
@@ -125,7 +126,7 @@ def test_runs_on_a_remade_run_are_remade(tmp_path):
     assert do(config, tmp_path / "study", parallel=1) == (["a", "b"], {})
     squad.write_text("{ }")
     assert do(config, tmp_path / "study", parallel=1) == (["a", "b"], {})
-    a = study.read_table(config, tmp_path / "study")["a"].run
+    a = run_table.read_table(config, tmp_path / "study")["a"].run
     write_record(a, "sets", read_record(a, "sets") | {"outputs": {"corpus.jsonl": "made anew, by newer code"}})
     assert do(config, tmp_path / "study", parallel=1) == (["a", "b"], {})
     assert do(config, tmp_path / "study", parallel=1) == ([], {})
@@ -156,7 +157,7 @@ def test_an_equal_remake_leaves_dependent_runs_alone(tmp_path):
     squad.write_text("{}")
     config = make_study(a=("", ""), b=("a", ""))
     config.runs.a.sets.reqa, config.runs.b.stages = str(squad), ("train",)
-    table = study.read_table(config, tmp_path / "study")
+    table = run_table.read_table(config, tmp_path / "study")
     do(config, tmp_path / "study")
     made = read_record(table["a"].run, "sets") | {"outputs": {"sets/reqa/corpus.jsonl": "the same bytes"}}
     write_record(table["a"].run, "sets", made)
@@ -165,13 +166,13 @@ def test_an_equal_remake_leaves_dependent_runs_alone(tmp_path):
     finish(table["a"].run, "index")
     finish(table["b"].run, "train")
     os.utime(squad, (1, 1))  # a new date is nothing new
-    assert study.finished(table) == {"a", "b"}
+    assert run_table.finished(table) == {"a", "b"}
     squad.write_text("{ }")
-    assert study.finished(table) == set()
+    assert run_table.finished(table) == set()
     write_record(table["a"].run, "sets", made | {"inputs": made_from(table["a"].run, "sets")})
-    assert study.finished(table) == {"a", "b"}
+    assert run_table.finished(table) == {"a", "b"}
     (table["a"].run.sets / "reqa" / "corpus.jsonl").unlink()
-    assert study.finished(table) == set()  # it is done again, as the run by itself would be
+    assert run_table.finished(table) == set()  # it is done again, as the run by itself would be
 
 
 @pytest.mark.parametrize(
@@ -188,7 +189,7 @@ def test_all_sources_are_checked_before_the_first_run(tmp_path, monkeypatch, req
     Path("bad.json").write_text('{"data": 3}')
     config = make_study(a=("", ""), b=("a", ""))
     config.runs.b.sets.update(reqa=reqa, nq=nq)
-    table = study.read_table(config, tmp_path)
+    table = run_table.read_table(config, tmp_path)
     with pytest.raises(UserError, match=f"run 'b' of the study: {message}"):
         study.check_sources(config, table.values())
     study.check_sources(config, [table["a"]])
@@ -201,14 +202,14 @@ def test_too_large_a_batch_is_found_before_any_run(tmp_path, monkeypatch):
     config.runs.b.stages = ("train",)
     config.runs.b.data.rates.update(dict.fromkeys(config.runs.b.data.rates, 0.0) | dict(pairs=1.0))
     config.runs.b.train.batch_size = 2
-    study.check_sources(config, study.read_table(config, tmp_path / "study").values())
+    study.check_sources(config, run_table.read_table(config, tmp_path / "study").values())
     config.runs.b.train.batch_size = 2000
     with pytest.raises(UserError, match=r"run 'b' of the study: config\.split\.ratio=.* leaves \d+ labelled pairs to"):
-        study.check_sources(config, study.read_table(config, tmp_path / "study").values())
+        study.check_sources(config, run_table.read_table(config, tmp_path / "study").values())
     opened = []
     monkeypatch.setattr(tfds_source, "open_all", lambda sources, name: opened.append(sources))
     config.runs.a.sets.reqa = f"{squad},tfds:squad"  # which has more of them
-    study.check_sources(config, study.read_table(config, tmp_path / "study").values())
+    study.check_sources(config, run_table.read_table(config, tmp_path / "study").values())
     assert len(opened) == 1
 
 
@@ -260,8 +261,8 @@ def test_a_failure_stops_only_what_needs_it(corpus, reason, tmp_path):
 
 
 def test_an_interrupted_study_ends_when_its_runs_are_gone(tmp_path):
-    table = study.read_table(make_study(a=("", "", "slow"), b=("", "")), tmp_path)
-    study.take_table(table, tmp_path)
+    table = run_table.read_table(make_study(a=("", "", "slow"), b=("", "")), tmp_path)
+    run_table.take_table(table, tmp_path)
     execution = study.Execution(table, 2)
 
     def interrupt():
@@ -277,8 +278,8 @@ def test_an_interrupted_study_ends_when_its_runs_are_gone(tmp_path):
 
 def test_a_run_ends_with_its_study(tmp_path):
     """Of one that is killed nothing is left but pipes that are closed."""
-    table = study.read_table(make_study(a=("", "")), tmp_path)
-    study.take_table(table, tmp_path)
+    table = run_table.read_table(make_study(a=("", "")), tmp_path)
+    run_table.take_table(table, tmp_path)
     with start_run(table["a"], os.sched_getaffinity(0)) as process:
         process.stdin.close()
         assert process.wait(60) == 1
@@ -294,12 +295,12 @@ def test_only_some_runs_and_what_they_need(tmp_path):
 
 def test_a_circle():
     with pytest.raises(UserError, match="runs that need each other: a -> b -> a"):
-        study.read_table(make_study(a=("b", ""), b=("", "a")), Path("x"))
+        run_table.read_table(make_study(a=("b", ""), b=("", "a")), Path("x"))
 
 
 def test_a_folder_of_another_table_is_left_alone(tmp_path):
     do(make_study(**CHAIN), tmp_path)
-    run = study.read_table(make_study(**CHAIN), tmp_path)["d"].run
+    run = run_table.read_table(make_study(**CHAIN), tmp_path)["d"].run
     write_record(run, "prepare", {"done": True, "inputs": {}, "outputs": {}})
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
     changed = make_study(**(CHAIN | {"d": ("", "", "dump.xml")}))
@@ -324,8 +325,8 @@ def test_a_folder_of_another_table_is_left_alone(tmp_path):
 def test_the_studys_runs_and_its_report_agree(module, size, tmp_path):
     config = module.get_config(size)
     config.corpus, config.questions = "dump.xml", "passages.tsv,queries.tsv,qrels.tsv"
-    table = study.read_table(config, tmp_path)
-    study.check_table(table)
+    table = run_table.read_table(config, tmp_path)
+    run_table.check_table(table)
     study.write_report(config, tmp_path, ())  # checks every specification
     report = json.loads((tmp_path / "study.json").read_text())
     assert {name for cell in report for name in cell["runs"]} <= set(table)
@@ -338,8 +339,8 @@ def test_proqas_study_and_its_report_agree(tmp_path):
         config.corpus, config.squad, config.clusters = "dump.xml", "squad.json", 7
         config.train_questions, config.test_questions = "train.jsonl", "test.jsonl"
         config.validation_questions = "validation.jsonl"
-        table = study.read_table(config, tmp_path / size)
-        study.check_table(table)
+        table = run_table.read_table(config, tmp_path / size)
+        run_table.check_table(table)
         study.write_report(config, tmp_path, ())
         report = json.loads((tmp_path / "study.json").read_text())
         assert {name for cell in report for name in cell["runs"]} <= set(table)
@@ -364,8 +365,8 @@ def test_repberts_study_and_its_report_agree(tmp_path):
     for name, systems in (("dev", repbert.DEV), ("dl", repbert.DL)):
         config[f"{name}_judgements"] = "queries.tsv,qrels.tsv"
         config[f"{name}_runs"] = tuple(f"{system}={lists}" for system in systems)
-    table = study.read_table(config, tmp_path)
-    study.check_table(table)
+    table = run_table.read_table(config, tmp_path)
+    run_table.check_table(table)
     study.write_report(config, tmp_path, ())
     report = json.loads((tmp_path / "study.json").read_text())
     assert {name for cell in report for name in cell["runs"]} <= set(table)
@@ -401,7 +402,7 @@ def test_an_unfit_start_is_noticed_before_any_run():
     config.corpus, config.questions = "dump.xml", "squad.json"
     config.runs["s2-80-transformer-ict-l12-e512"].model.mlp_size = 640
     with pytest.raises(UserError, match=r"run 's2-80-tr.*\.mlp_size is 3072 there and 640 here"):
-        study.check_table(study.read_table(config, Path("x")))
+        run_table.check_table(run_table.read_table(config, Path("x")))
 
 
 def test_a_step_not_kept_is_noticed_before_any_run():
@@ -409,7 +410,7 @@ def test_a_step_not_kept_is_noticed_before_any_run():
     config.corpus, config.questions = "dump.xml", "squad.json"
     config.runs["tuned-all-2000-s1"].train.init_step = 3000
     with pytest.raises(UserError, match=r"'tuned-all-2000-s1'.* keeps no checkpoint of that step, but of 1000, 2000"):
-        study.check_table(study.read_table(config, Path("x")))
+        run_table.check_table(run_table.read_table(config, Path("x")))
 
 
 def test_pre_training_with_every_decoder_takes_the_same_compute():
@@ -441,7 +442,7 @@ def test_shared_pre_trainings_follow_from_the_starts_of_runs(tmp_path):
     config = make_study(**runs, opened=("/runs/old", ""))
     for name in ("pre", "scratch", "tuned", "mined", "bert"):
         config.runs[name].stages = ("train",)
-    found = study.pretrainings(study.read_table(config, tmp_path))
+    found = run_table.pretrainings(run_table.read_table(config, tmp_path))
     assert found.pop("opened") == "/runs/old"
     assert {name: origin for name, origin in found.items() if name != origin} == {
         "tuned": "pre",
