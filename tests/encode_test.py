@@ -297,6 +297,7 @@ def test_copied_shards_are_a_processs_own_and_stay(tmp_path):
     (tmp_path / "two").mkdir()
     kept = tmp_path / "two" / "candidates-00001-of-00003.npy"
     kept.write_bytes(b"is there")
+    (tmp_path / "two" / ".tmp-7-candidates-00000-of-00003.npy").write_bytes(b"half")
     encoding.copy(tmp_path / "one", tmp_path / "two", "candidates", len(TEXTS), 40)
     ours, theirs = contents(tmp_path / "two"), contents(tmp_path / "one")
     assert ours.pop(kept.name) == b"is there"

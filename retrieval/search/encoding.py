@@ -124,7 +124,9 @@ def copy(source: Path, folder: Path, name: str, total: int, shard_size: int) -> 
     """Copies a process's shards of a name that `encode` has written of as many texts; those that are there are kept."""
     count = max(1, -(-total // shard_size))
     for shard in shards_of(jax.process_index(), jax.process_count(), count):
-        if not (path := _path(folder, name, shard, count)).exists():
+        path = _path(folder, name, shard, count)
+        files.remove_temporaries(folder, f"{path.stem}.*")
+        if not path.exists():
             written = _path(source, name, shard, count)
             files.copy(_ids_path(written), _ids_path(path))
             files.copy(written, path)
