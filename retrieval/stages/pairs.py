@@ -46,7 +46,9 @@ def write_pairs(run: Run) -> dict[str, Any]:
     config = run.config
     split_set = run.training.exists()
     vocabulary = run.load_vocabulary()
-    teacher = TeacherScores(path, _query_texts(run)) if (path := run.teacher_scores) else None
+    teacher = (
+        TeacherScores(path, _query_texts(config.pairs.queries, run.training)) if (path := run.teacher_scores) else None
+    )
     run.pairs.mkdir(exist_ok=True)
     with labelled_groups.opened(run, run.pairs) as (groups, counts):
         asked = _asked(run.sets, run.training)
@@ -92,9 +94,9 @@ def write_pairs(run: Run) -> dict[str, Any]:
     return statistics | queries | {"vocabulary": vocabulary.fingerprint}
 
 
-def _query_texts(run: Run) -> dict[str, str]:
+def _query_texts(path: str, training: Path) -> dict[str, str]:
     """The texts of the ids that a TREC run may name: those of `config.pairs.queries` and of the set that is divided."""
-    path, of_set = run.config.pairs.queries, run.training / "queries.jsonl"
+    of_set = training / "queries.jsonl"
     return {
         **(msmarco.read_queries(Path(path)) if path else {}),
         **(beir.read_queries(of_set) if of_set.exists() else {}),

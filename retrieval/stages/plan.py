@@ -8,7 +8,7 @@ import dataclasses
 import json
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +177,8 @@ def plan(run: Run) -> dict[str, Any]:
       UserError: the topology does not exist, libtpu is missing, the mesh does not divide the batch, or a device cannot
         hold the step; the message says what would make it fit.
     """
-    config, devices = _with_steps(run), plan_devices.of_topology(run.config.plan.topology)
+    devices = plan_devices.of_topology(run.config.plan.topology)
+    config = _with_steps(run.config, lambda: examples.drawn(run, run.load_vocabulary())[1])
     if config.plan.tune:
         config = _tuned(config, run.vocab_size, devices, run.folder / plan_tuning.KEPT)
     result = make_plan(config, run.vocab_size, devices)
@@ -192,20 +193,23 @@ def plan(run: Run) -> dict[str, Any]:
     return dict(rows)
 
 
-def _with_steps(run: Run) -> ConfigDict:
-    """The config with the steps that `train.epochs` is of the run's data; 1,000 where that is not there yet."""
-    if not run.config.train.epochs:
-        return run.config
+def _with_steps(config: ConfigDict, epoch: Callable[[], int]) -> ConfigDict:
+    """The config with the steps that `train.epochs` is; 1,000 where the data that says so is not there yet.
+
+    Args:
+      epoch: gives the examples of one.
+    """
+    if not config.train.epochs:
+        return config
     try:
-        _, epoch = examples.drawn(run, run.load_vocabulary())
-        return training_steps.with_steps(run.config, epoch)
+        return training_steps.with_steps(config, epoch())
     except UserError as error:
         steps = 1000
         _log.warning(
             "plan: the steps of config.train.epochs=%g are not known yet, so hours are of %d steps: %s",
-            *(run.config.train.epochs, steps, error),
+            *(config.train.epochs, steps, error),
         )
-    config = run.config.copy_and_resolve_references()
+    config = config.copy_and_resolve_references()
     config.train.steps = steps
     return config
 
