@@ -49,6 +49,12 @@ def inputs(run: Run, value: str, field: str) -> Sequence[Path]:
     return (trained_in(run, value, field).own_record("train"),)
 
 
+def has_reranker(run: Run, value: str) -> bool:
+    """Whether a field names a reranker, or the run or its base trains one."""
+    trainer = run.holder("train").config
+    return bool(value) or ("train" in trainer.stages and recipe_of(trainer).reranks)
+
+
 def check(run: Run, value: str, field: str) -> None:
     """Checks that there is a reranker, with a vocabulary that is its own.
 

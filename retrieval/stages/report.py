@@ -1,13 +1,14 @@
 """The stage `report`: tables and plots of what a run found."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from retrieval import files
 from retrieval.config import fields
+from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.evaluation import display, result_files, run_report
 from retrieval.evaluation.run_report import Table
 from retrieval.pipeline.records import details, is_done, record_of
@@ -15,7 +16,7 @@ from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.search.index_kind import INDEXES
 from retrieval.stage_outputs import Run
 from retrieval.stages import report_questions, report_sets
-from retrieval.stages.collection import open_collection, set_names
+from retrieval.stages.collection import Collection, open_collection, set_names
 from retrieval.stages.evaluate import LEFT_OUT
 
 _log = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ def write_report(run: Run) -> None:
 
     They come from `results.json`, `per_query`, the metrics of training and the records.
     """
-    evaluated = details(run, "evaluate")
+    evaluated, trainer = details(run, "evaluate"), run.holder("train").config
     records = {name: record_of(run, name) for name in run.config.stages if is_done(run, name)}
     of_stages = {_corpus: "prepare", _sets: "sets", _indexes: "index", _searches: "evaluate", _plan: "plan"}
     tables = [table(told) for table, stage in of_stages.items() if (told := details(run, stage))]
@@ -41,13 +42,16 @@ def write_report(run: Run) -> None:
         _answered(details(run, "answer") or {}),
         *tables,
         *report_questions.questions(run.sets, run.holder("evaluate").folder),
-        *_texts(run),
+        *_texts(
+            [open_collection(run, name) for name in set_names(run.sets)],
+            run.load_vocabulary() if run.vocabulary else None,
+            (trainer.data.query_length, trainer.data.document_length) if "train" in trainer.stages else (),
+        ),
         _stages(records),
         _config(run.config),
     ]
     tables = [table for table in tables if table.rows or table.notes]
     corpus = run.holder("prepare").config.corpus
-    trainer = run.holder("train").config
     title = f"{run.folder.name}: {_systems(trainer, run.config)}{f' on {corpus}' if corpus else ''}"
     folder = run.holder("evaluate").folder
     results = files.read_json(folder / result_files.NAME)
@@ -161,21 +165,23 @@ def _stages(records: Mapping[str, Mapping[str, Any]]) -> Table:
     return Table("Stages", ["stage", "seconds", "peak memory (MB)"], rows, notes)
 
 
-def _texts(run: Run) -> Iterator[Table]:
-    """The lengths of each set's texts, in tokens where there are some, and a map where it was embedded."""
-    trained, vocabulary = run.holder("train").config, run.load_vocabulary() if run.vocabulary else None
-    reads = (trained.data.query_length, trained.data.document_length) if "train" in trained.stages else ()
+def _texts(sets: Iterable[Collection], vocabulary: Vocabulary | None, reads: Sequence[int]) -> Iterator[Table]:
+    """The lengths of each set's texts, in tokens where there are some, and a map where it was embedded.
+
+    Args:
+      reads: the tokens of queries and of documents that a model reads; empty without one.
+    """
 
     def measure(texts: list[str]) -> Iterator[int]:
         if vocabulary is None:
             return (len(text.split()) for text in texts)
         return (len(ids) + 2 for ids in vocabulary.encode_batch(texts))  # with [CLS] and [SEP]
 
-    for name in set_names(run.sets):
-        yield report_sets.lengths(run.sets / name, measure, "tokens" if vocabulary else "words", reads)
-        collection = open_collection(run, name)
+    for collection in sets:
+        folder = collection.files[0].parent
+        yield report_sets.lengths(folder, measure, "tokens" if vocabulary else "words", reads)
         if collection.has_embeddings():
-            yield from report_sets.map_of(run.sets / name, collection.embeddings())
+            yield from report_sets.map_of(folder, collection.embeddings())
 
 
 def _config(config: ConfigDict) -> Table:

@@ -14,7 +14,6 @@ from retrieval.pipeline import records, runner
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import rerankers
 from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers
-from retrieval.recipes.recipe import recipe_of
 from retrieval.stage_outputs import Run
 from retrieval.stages.collection import of_pairs
 
@@ -71,14 +70,8 @@ def check_reranker(run: Run) -> None:
     Raises:
       UserError: there is none, or it does not fit the config.
     """
-    if _has_reranker(run):
+    if rerankers.has_reranker(run, run.config.serve.reranker):
         rerankers.check(run, run.config.serve.reranker, _RERANKER)
-
-
-def _has_reranker(run: Run) -> bool:
-    """Whether a reranker is named, or the run or its base trains one."""
-    trainer = run.holder("train").config
-    return bool(run.config.serve.reranker) or ("train" in trainer.stages and recipe_of(trainer).reranks)
 
 
 def serve(run: Run) -> None:
@@ -98,7 +91,8 @@ def serve(run: Run) -> None:
     def open_service() -> Service:
         runner.check_read(run, "serve")
         own = OwnSearch(run, run.config.evaluate.depth)
-        reranker = PairReranker(run, fields.reranker, _RERANKER) if _has_reranker(run) else None
+        has_reranker = rerankers.has_reranker(run, fields.reranker)
+        reranker = PairReranker(run, fields.reranker, _RERANKER) if has_reranker else None
         answerer = answering.Answerer(run) if answering.has_answerer(run) else None
         return service_of(own, reranker, answerer, fields.batch)
 
