@@ -191,7 +191,8 @@ def train(
     window, guard = _Window(progress.steps), _Guard(settings)
     if not settings.steps:
         checkpointer.save(0, state, progress, validate and validate(state.params))
-    for step in tqdm.trange(first + 1, settings.steps + 1, desc="train", initial=first, mininterval=2):
+    steps, last = range(first + 1, settings.steps + 1), settings.steps
+    for step in tqdm.tqdm(steps, desc="train", initial=first, total=last, mininterval=2):
         if step == trace_from:
             jax.profiler.start_trace(settings.trace)
         if refresh and step > 1:
