@@ -14,7 +14,15 @@ from ml_collections import ConfigDict
 from support import toy_corpus
 
 from configs import bm25
-from configs.studies import pretraining_curves, pretraining_tasks, proqa, quadruplet, repbert, seed_encoder
+from configs.studies import (
+    pretraining_curves,
+    pretraining_tasks,
+    proqa,
+    quadruplet,
+    repbert,
+    seed_encoder,
+    seed_encoder_runs,
+)
 from retrieval import study
 from retrieval.data.corpora import tfds_source
 from retrieval.data.sets.set_format import SETS
@@ -414,14 +422,14 @@ def test_a_step_not_kept_is_noticed_before_any_run():
 
 
 def test_pre_training_with_every_decoder_takes_the_same_compute():
-    for size in seed_encoder.SIZES:
+    for size in seed_encoder_runs.SIZES:
         runs = seed_encoder.get_config(size).runs
         chosen = {
             name[4:-2]: config for name, config in runs.items() if name.startswith("pre-") and name.endswith("-0")
         }
         short = chosen.pop("short")
         assert short.train == chosen["weak"].train and short.data == chosen["bert"].data
-        totals = [config.train.steps * seed_encoder.cost(config) for config in chosen.values()]
+        totals = [config.train.steps * seed_encoder_runs.cost(config) for config in chosen.values()]
         assert max(totals) < 1.001 * min(totals), size
         assert len({config.train.batch_size for config in chosen.values()}) == 1
         decoders = {name: (c.model.decoder.layers, c.model.decoder.span) for name, c in chosen.items()}
