@@ -29,6 +29,7 @@ from retrieval.pipeline.stage import STAGES
 from retrieval.recipes import initial_parameters
 from retrieval.recipes.placement import parameters_of
 from retrieval.runtime import hosts
+from retrieval.runtime.agreement import Agreement
 from retrieval.runtime.hosts import EXIT_CODE
 from retrieval.stage_outputs import Run
 
@@ -358,9 +359,7 @@ class Service:
 def test_resumed_processes_agree_on_the_next_step(at, last):
     service, start = Service(), min(at)
     agreed = [threading.Event() for _ in at]
-    processes = [
-        hosts._Agreement(hosts._Pod(service, number, len(at)), event, start) for number, event in enumerate(agreed)
-    ]
+    processes = [Agreement(service, number, len(at), "key", event, start) for number, event in enumerate(agreed)]
     for process, steps in zip(processes, at):
         assert not any(process(step) for step in range(start + 1, steps + 1))
     processes[0].request()

@@ -26,11 +26,9 @@ from typing import Any, NoReturn
 from retrieval import terminal
 from retrieval.errors import UserError, first_line
 from retrieval.runtime import heartbeat
+from retrieval.runtime.agreement import A_MOMENT, FOREVER, Agreement
 
 EXIT_CODE = 75  # EX_TEMPFAIL: what the launch scripts start again
-
-# Milliseconds. A stage may take days; a process that dies ends the others.
-_FOREVER, _A_MOMENT = 1 << 40, 10_000
 
 # Seconds from SIGTERM to the end of the process, whatever it does: cloud machines are gone after 30.
 _GRACE = 25
@@ -79,7 +77,7 @@ class _Pod:
 
 
 _pod: _Pod | None = None
-_agreement: "_Agreement | None" = None
+_agreement: Agreement | None = None
 _stopping: threading.Event | None = None  # set when SIGTERM has come, while that is watched for
 _wakeup: int | None = None  # where a byte stands for a signal
 
@@ -162,7 +160,7 @@ def on_first(function: Callable[[], Any]) -> Any:
         return function()
     key = f"retrieval/{next(_pod.calls)}"
     with _waiting():
-        _pod.client.wait_at_barrier(f"{key}/all", _FOREVER)
+        _pod.client.wait_at_barrier(f"{key}/all", FOREVER)
     if _pod.process != 0:
         return _answer(key)
     try:
@@ -171,7 +169,7 @@ def on_first(function: Callable[[], Any]) -> Any:
         answer = {"error": str(error) or type(error).__name__, "preempted": isinstance(error, PreemptedError)}
         _joined().client.key_value_set(key, json.dumps(answer))
         # The service ends with this process: the others must have read it.
-        _quietly(_joined().client.wait_at_barrier, f"{key}/read", _A_MOMENT)
+        _quietly(_joined().client.wait_at_barrier, f"{key}/read", A_MOMENT)
         raise
     _joined().client.key_value_set(key, json.dumps({"result": result}))
     return result
@@ -180,9 +178,9 @@ def on_first(function: Callable[[], Any]) -> Any:
 def _answer(key: str) -> Any:
     """What the first process has to say to the others."""
     with _waiting():
-        answer = json.loads(_joined().client.blocking_key_value_get(key, _FOREVER))
+        answer = json.loads(_joined().client.blocking_key_value_get(key, FOREVER))
     if "error" in answer:
-        _quietly(_joined().client.wait_at_barrier, f"{key}/read", _A_MOMENT)
+        _quietly(_joined().client.wait_at_barrier, f"{key}/read", A_MOMENT)
         kind = PreemptedError if answer["preempted"] else UserError
         raise kind(f"the first host stopped: {answer['error']}")
     return answer["result"]
@@ -238,7 +236,7 @@ def watch(step: int = 0) -> Iterator[Callable[[int], bool]]:
     global _agreement, _stopping
     received = _stopping = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: received.set())
-    _agreement = _Agreement(_pod, received, step) if _pod is not None else None
+    _agreement = _agree(_pod, received, step) if _pod is not None else None
     try:
         yield _agreement or (lambda step: received.is_set())
     finally:
@@ -247,41 +245,17 @@ def watch(step: int = 0) -> Iterator[Callable[[int], bool]]:
         signal.signal(signal.SIGTERM, _ignore if received.is_set() else before)
 
 
+def _agree(pod: _Pod, received: threading.Event, step: int) -> Agreement:
+    def count_down() -> None:
+        if _wakeup is not None:  # for all, whoever the signal came to
+            os.write(_wakeup, bytes([signal.SIGTERM]))
+
+    return Agreement(pod.client, pod.process, pod.processes, f"retrieval/{next(pod.calls)}", received, step, count_down)
+
+
 def is_stopping() -> bool:
     """Whether SIGTERM has come to some process since `watch` began: for what waits in the midst of a step."""
     return _stopping is not None and _stopping.is_set()
-
-
-class _Agreement:
-    """The step after which all processes stop. It follows the last that any of them had come to at the news."""
-
-    def __init__(self, pod: _Pod, agreed: threading.Event, step: int):
-        self._pod = pod
-        self._key = f"retrieval/{next(pod.calls)}"
-        self._step, self._last = step, -1
-        self._lock = threading.Lock()
-        threading.Thread(target=self._agree, args=[agreed], daemon=True).start()
-
-    def __call__(self, step: int) -> bool:
-        with self._lock:  # while they agree, none goes on
-            self._step = step
-            return step == self._last
-
-    def request(self) -> None:
-        """Tells all processes that it is time; more than once is no more than once."""
-        _quietly(self._pod.client.key_value_set, f"{self._key}/notice", "", True)  # the service may be gone already
-
-    def _agree(self, agreed: threading.Event) -> None:
-        client, steps = self._pod.client, f"{self._key}/steps"
-        with contextlib.suppress(Exception):  # the pod has ended, or lost a process; others see to that
-            client.blocking_key_value_get(f"{self._key}/notice", _FOREVER)
-            with self._lock:
-                client.key_value_set(f"{steps}/{self._pod.process}", str(self._step))
-                others = range(self._pod.processes)
-                self._last = 1 + max(int(client.blocking_key_value_get(f"{steps}/{i}", _A_MOMENT)) for i in others)
-            agreed.set()
-            if _wakeup is not None:  # the countdown is for all, whoever the signal came to
-                os.write(_wakeup, bytes([signal.SIGTERM]))
 
 
 def leave(code: int, why: str = "") -> NoReturn:
@@ -336,7 +310,7 @@ def leave_after(error: Exception) -> NoReturn:
 def _listen(pod: _Pod) -> None:
     """Ends this process when another one does."""
     try:
-        process, code, why = json.loads(pod.client.blocking_key_value_get(_ENDED, _FOREVER))
+        process, code, why = json.loads(pod.client.blocking_key_value_get(_ENDED, FOREVER))
     except Exception as error:
         _lose(error)
         return
@@ -383,7 +357,7 @@ def _tell(code: int, why: str) -> None:
 
 def _all_leave() -> bool:
     with contextlib.suppress(Exception):
-        _joined().client.wait_at_barrier("retrieval/leaving", _A_MOMENT)
+        _joined().client.wait_at_barrier("retrieval/leaving", A_MOMENT)
         return True
     return False
 
