@@ -261,7 +261,7 @@ def no_file_above(size):
 
 
 def test_a_full_disk_spoils_no_checkpoint(tmp_path, monkeypatch):
-    monkeypatch.setattr(loop.tqdm, "trange", lambda first, last, **_: range(first, last))  # the limit is on stderr too
+    monkeypatch.setattr(loop.tqdm, "tqdm", lambda steps, **_: steps)  # the limit is on stderr too
     whole, _ = run(tmp_path / "whole", 20)
     folder = tmp_path / "checkpoints"
     run(folder, 20, stop=5)
