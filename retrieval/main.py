@@ -129,8 +129,8 @@ def program() -> None:
         del sys.argv[1]
         importlib.import_module(f"retrieval.{name}").program()
         return
-    command_line.run(main, manual)
+    command_line.run(main, manual, computes=True)
 
 
 if __name__ == "__main__":
-    command_line.run(main, manual)
+    command_line.run(main, manual, computes=True)

@@ -250,4 +250,4 @@ def _why(log: Path, said: int, status: int) -> str:
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    command_line.run(main, computes=True)

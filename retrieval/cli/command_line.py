@@ -18,7 +18,7 @@ from retrieval import terminal
 from retrieval.cli import config_files, flag_errors
 from retrieval.config import fields
 from retrieval.errors import UserError
-from retrieval.runtime import hosts, mirror, platforms
+from retrieval.runtime import hosts, large_pages, mirror, platforms
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "The experiment: NAME or NAME:local of configs/NAME.py, or a file."
@@ -96,20 +96,29 @@ def run(
     main: Callable[[Sequence[str]], int | None],
     manual: Callable[[], str] | None = None,
     has_flags: bool = True,
+    computes: bool = False,
 ) -> None:
     """Runs a command: a `UserError` becomes one message and exit status 2, a `PreemptedError` one and 75.
 
     Args:
       manual: what --help says, where that is more than the flags.
       has_flags: whether the arguments are those of `parse_flags`; otherwise the command gets them as they are.
+      computes: whether it is to have large pages of memory.
     """
+
+    def parse(argv: list[str]) -> list[str]:
+        rest = parse_flags(argv) if has_flags else _as_they_are(argv)
+        if computes:  # wrong flags are told before
+            large_pages.restart_with()
+        return rest
+
     if manual and {"--help", "-help", "-h"} & set(sys.argv[1:]):
         print(manual())
         return
     _set_up_logging()
     hosts.heed_sigterm()
     try:
-        app.run(main, flags_parser=parse_flags if has_flags else _as_they_are)
+        app.run(main, flags_parser=parse)
     except SystemExit as end:
         hosts.leave(int(end.code or 0))
     except hosts.PreemptedError as notice:

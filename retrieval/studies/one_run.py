@@ -9,4 +9,4 @@ from retrieval.runtime import hosts
 
 if __name__ == "__main__":
     hosts.end_with_input()
-    command_line.run(main)
+    command_line.run(main, computes=True)
