@@ -18,7 +18,7 @@ from absl import flags
 from absl import logging as absl_logging
 
 from benchmarks import contest
-from benchmarks.works import WORKS, Sizes
+from benchmarks.works import LABELLED, WORKS, Sizes
 from retrieval import files
 from retrieval.cli import command_line
 from retrieval.errors import UserError, unknown_name
@@ -35,6 +35,9 @@ _BATCH = flags.DEFINE_integer("batch", Sizes.large, "Pairs of the large batch, a
 _CHUNK = flags.DEFINE_integer("chunk", Sizes.chunk, "Of the large batch, pairs at a time.", lower_bound=1)
 _DOCUMENTS = flags.DEFINE_integer("documents", Sizes.documents, "Documents to encode.", lower_bound=1)
 _FILES = flags.DEFINE_integer("files", Sizes.files, "Files of articles to tokenise and cut.", lower_bound=1)
+_BEIR = flags.DEFINE_string("beir", None, f"The folder of a BEIR set, for {', '.join(LABELLED)}.")
+_STEPS = flags.DEFINE_integer("steps", Sizes.steps, "Steps of 'learning'.", lower_bound=4)
+_SEEDS = flags.DEFINE_integer("seeds", Sizes.seeds, "Seeds of 'learning'.", lower_bound=1)
 _RESUME = flags.DEFINE_integer("resume", Sizes.resume, "The step to start again from.", lower_bound=1)
 
 
@@ -43,13 +46,22 @@ def main(argv: Sequence[str]) -> None:
     absl_logging.set_verbosity(absl_logging.WARNING)
     jax.config.update("jax_platforms", "cpu")  # an accelerator is for the systems that are measured
     command_line.refuse_arguments(argv)
-    names = _WORKS.value or list(WORKS)
+    names = _WORKS.value or [name for name in WORKS if _BEIR.value or name not in LABELLED]
     for name in names:
         if name not in WORKS:
             raise unknown_name("work", name, WORKS)
     peer_python = _peer_python()
     run = _run()
-    sizes = Sizes(_BATCH.value, _CHUNK.value, _DOCUMENTS.value, _FILES.value, _RESUME.value)
+    sizes = Sizes(
+        _BATCH.value,
+        _CHUNK.value,
+        _DOCUMENTS.value,
+        _FILES.value,
+        _RESUME.value,
+        Path(_BEIR.value) if _BEIR.value else None,
+        _STEPS.value,
+        _SEEDS.value,
+    )
     results = []
     for name in names:
         load = os.getloadavg()[0]

@@ -11,9 +11,10 @@ import os
 import queue
 import resource
 import signal
+import statistics
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,14 @@ def _turns() -> Iterator[str]:
 def _end(*_: Any) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it may come twice
     sys.exit()
+
+
+def learned(scores: Sequence[float]) -> dict[str, float]:
+    """What the models of several seeds have learned; nothing where none was judged."""
+    if not scores:
+        return {}
+    deviation = statistics.stdev(scores) if len(scores) > 1 else 0.0
+    return {"nDCG@10": statistics.mean(scores), "deviation of nDCG@10": deviation}
 
 
 def reset_peak() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from benchmarks import config as benchmark
-from benchmarks import pairs
+from benchmarks import labelled, pairs
 from benchmarks.contest import System, Target, Work
 from benchmarks.ours import resume, training
 from retrieval import files
@@ -38,6 +38,9 @@ class Sizes:
       documents: to encode.
       files: of articles, to cut.
       resume: the step to start again from.
+      beir: the folder of a BEIR set to fine-tune on, with judgements to train on and to test with.
+      steps: of fine-tuning that is judged.
+      seeds: of the same.
     """
 
     large: int = 8192
@@ -45,6 +48,9 @@ class Sizes:
     documents: int = 1024
     files: int = 16
     resume: int = 100_000
+    beir: Path | None = None
+    steps: int = 390
+    seeds: int = 10
 
 
 def train_small(run: Run, sizes: Sizes) -> Work:
@@ -169,6 +175,26 @@ def protection(run: Run, sizes: Sizes) -> Work:
     return Work("ten steps and a checkpoint", systems, targets)
 
 
+def fine_tune(run: Run, sizes: Sizes) -> Work:
+    """Fine-tuning on labelled texts, a tiny model."""
+    return labelled.speed(_folder(run), _beir(sizes), _vocabulary(run), "L2 H128", steps=160)
+
+
+def fine_tune_small(run: Run, sizes: Sizes) -> Work:
+    """The same, a small one."""
+    return labelled.speed(_folder(run), _beir(sizes), _vocabulary(run), "L4 H256", steps=60)
+
+
+def fine_tune_base(run: Run, sizes: Sizes) -> Work:
+    """The same, one of BERT's size."""
+    return labelled.speed(_folder(run), _beir(sizes), _vocabulary(run), "L12 H768", steps=8)
+
+
+def learning(run: Run, sizes: Sizes) -> Work:
+    """What fine-tuning on labelled texts has taught."""
+    return labelled.learning(_folder(run), _beir(sizes), _vocabulary(run), sizes.steps, sizes.seeds)
+
+
 WORKS: Mapping[str, Callable[[Run, Sizes], Work]] = {
     "train-small": train_small,
     "train-base": train_base,
@@ -183,7 +209,13 @@ WORKS: Mapping[str, Callable[[Run, Sizes], Work]] = {
     "exact-long": exact_long,
     "start": start,
     "protection": protection,
+    "fine-tune": fine_tune,
+    "fine-tune-small": fine_tune_small,
+    "fine-tune-base": fine_tune_base,
+    "learning": learning,
 }
+
+LABELLED = ("fine-tune", "fine-tune-small", "fine-tune-base", "learning")  # those of --beir
 
 
 def write_pairs(run: Run, rows: int) -> Path:
@@ -266,6 +298,12 @@ def _packing(config: Mapping[str, Any], side: str, share: float) -> Packing:
     changed.data.pack.update(query=share, document=share)
     packing = recipe_of(changed).packing()
     return dataclasses.replace(packing, texts={side: packing.texts[side]})
+
+
+def _beir(sizes: Sizes) -> Path:
+    if sizes.beir is None:
+        raise UserError("--beir is missing: the folder of a set to fine-tune on, such as --beir=DATA/nfcorpus")
+    return sizes.beir
 
 
 def _theirs(run: Run, batch: int, chunk: int) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 """The works that are measured: that both sides do the same, and that ours run; not how fast anything is."""
 
+import dataclasses
 import importlib
 import json
 import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +15,14 @@ from conftest import REPOSITORY
 from ml_collections import ConfigDict
 from support import toy_corpus
 
-from benchmarks import pairs, run, worker, works
+from benchmarks import labelled, pairs, run, worker, works
 from benchmarks.config import get_config
 from benchmarks.ours import loss
+from benchmarks.peers import fine_tune as peer
 from benchmarks.works import Sizes
 from retrieval.cli import command_line
 from retrieval.errors import UserError
+from retrieval.evaluation.metrics import per_query
 from retrieval.pipeline import runner
 from retrieval.recipes.recipe import recipe_of
 from retrieval.stage_outputs import Run
@@ -45,7 +49,24 @@ def made(tmp_path_factory):
     runner.open_run(run)
     for stage in config.stages:
         runner.run_stage(run, stage)
+    write_beir(folder / "beir")
     return run
+
+
+def write_beir(folder: Path) -> None:
+    """Forty passages, each asked for by a word of its own; a half to train on, a half to test with."""
+    (folder / "qrels").mkdir(parents=True)
+    rows = [{"_id": f"d{i}", "title": f"about {i}", "text": f"word{i} and more of it"} for i in range(40)]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rows = [{"_id": f"q{i}", "text": f"where is word{i}"} for i in range(40)]
+    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for split, numbers in (("train", range(20)), ("test", range(20, 40))):
+        lines = ["query-id\tcorpus-id\tscore", *(f"q{i}\td{i}\t{i % 3}" for i in numbers)]
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+
+
+def sizes(made):
+    return dataclasses.replace(SIZES, beir=made.folder.parent / "beir", steps=4, seeds=1)
 
 
 @pytest.fixture(autouse=True)
@@ -123,7 +144,7 @@ def test_the_shares_are_the_smallest_that_fit(tmp_path):
 @pytest.mark.parametrize("name", sorted(works.WORKS))
 def test_both_sides_get_the_same_work(made, name, monkeypatch):
     monkeypatch.setattr(works.resume, "travel", lambda *_: None)
-    work = works.WORKS[name](made, SIZES)
+    work = works.WORKS[name](made, sizes(made))
     names = [system.name for system in work.systems]
     assert {target.against for target in work.targets} < set(names) and work.ours()
     theirs = (
@@ -153,12 +174,34 @@ def test_both_sides_get_the_same_work(made, name, monkeypatch):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["large-batch", "loss", "encode", "protection"])
-def test_ours_run(made, name):
-    for system in works.WORKS[name](made, SIZES).systems:
+@pytest.mark.parametrize("name", ["large-batch", "loss", "encode", "protection", "learning"])
+def test_ours_run(made, name, monkeypatch):
+    monkeypatch.setattr(works.labelled, "SIZES", {"L2 H128": MODEL})
+    monkeypatch.setattr(works.labelled, "_BATCH", 8)
+    for system in works.WORKS[name](made, sizes(made)).systems:
         if not system.is_peer:
             row = turn(system)
             assert row and all(value >= 0 for value in row.values())
+
+
+def test_labelled_pairs_are_those_of_the_training_split(tmp_path):
+    write_beir(tmp_path / "toy")
+    path = labelled.write_pairs(tmp_path, tmp_path / "toy")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(rows) == 13  # those of 20 whose grade is not 0
+    assert rows[0] == {"query": "where is word1", "title": "about 1", "text": "word1 and more of it"}
+    (tmp_path / "toy/qrels/train.tsv").rename(tmp_path / "toy/qrels/other.tsv")
+    with pytest.raises(UserError, match=r"no test\.tsv beside a train\.tsv or dev\.tsv; name another --beir"):
+        labelled.write_pairs(tmp_path, tmp_path / "toy")
+
+
+def test_the_peers_ndcg_is_that_of_our_evaluation():
+    grades, ids = {"a": 2, "b": 1, "c": 1, "e": 0}, ["a", "b", "c", "e", "x"]
+    hits = ["b", "x", "a", "e"]
+    ours = per_query(np.array([[ids.index(hit) for hit in hits]]), ["q"], ids, {"q": grades}, ["nDCG@10"])["nDCG@10"]
+    theirs = peer.ndcg([grades.get(hit, 0) for hit in hits], list(grades.values()))
+    assert theirs == pytest.approx(float(ours[0])) and 0 < theirs < 1
+    assert peer.ndcg([0, 0], [0, 0]) == 0
 
 
 @pytest.mark.parametrize(

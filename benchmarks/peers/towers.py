@@ -11,7 +11,13 @@ from transformers import BertConfig, BertModel, BertTokenizerFast
 
 
 def build(
-    sizes: Mapping[str, Any], vocabulary: Path, length: int, folder: Path, device: str = "cpu", **backend: Any
+    sizes: Mapping[str, Any],
+    vocabulary: Path,
+    length: int,
+    folder: Path,
+    device: str = "cpu",
+    seed: int = 0,
+    **backend: Any,
 ) -> SentenceTransformer:
     """A model of our `config.model`, whose tokeniser has our vocabulary.
 
@@ -19,7 +25,7 @@ def build(
       folder: gets the files of the model, which sentence-transformers wants to read it from.
       backend: further arguments of the Transformer module, such as its backend.
     """
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     tokenizer = BertTokenizerFast(vocab_file=str(vocabulary), do_lower_case=True, model_max_length=length)
     config = BertConfig(
         vocab_size=len(tokenizer),
