@@ -20,7 +20,6 @@ from retrieval import files
 from retrieval.errors import UserError
 from retrieval.runtime import hosts
 from retrieval.runtime.hosts import PreemptedError
-from retrieval.training import sharding
 from retrieval.training.checkpoint import Checkpointer, Resumable
 
 _log = logging.getLogger(__name__)

@@ -227,7 +227,7 @@ def _own_lanes(lanes: int, batch_size: int, sharding: jax.sharding.Sharding) -> 
 
 
 def _options() -> tf.data.Options:
-    """The lanes are what runs in parallel: a thread for each. Tuning them costs a fifth of the time and gains nothing."""
+    """The lanes run in parallel, a thread for each. Tuning them costs a fifth of the time and gains nothing."""
     options = tf.data.Options()
     options.autotune.enabled = False
     options.threading.private_threadpool_size = 1
