@@ -140,19 +140,12 @@ find_workdir() {
 
 # The arguments of a run on slices. Every host writes to the same place, and so does whatever comes after a restart.
 check_slices() {
-  local example=/mnt/BUCKET/RUN
-  ! has_one_host || example=gs://BUCKET/RUN
-  check_training "$example"
+  check_training gs://BUCKET/RUN
   case $workdir in
-    gs://?*) has_one_host || fail "--workdir=$workdir: several hosts cannot share a store; name a folder such as $example, with the bucket (gcsfuse) or a Filestore mounted on each, or take one slice of one host: ${one_host// /, }" ;;
+    gs://?*) ;;
     /*) say "warning: --workdir=$workdir must be a folder that all hosts share, and that outlives them" ;;
-    *) fail "--workdir=$workdir would be another folder on every host, deleted with it; name one such as $example" ;;
+    *) fail "--workdir=$workdir would be another folder on every host, deleted with it; name one such as gs://BUCKET/RUN" ;;
   esac
-}
-
-# By the types in `one_host`. The type of a TPU VM that is there already may not be told; retrieval.main sees what it has.
-has_one_host() {
-  [ -z "${options[type]}" ] || { [ "${options[slices]:-1}" -eq 1 ] && [[ " $one_host " = *" ${options[type]} "* ]]; }
 }
 
 # The tree of the last commit, packed into `archive`: what is run can be found again.

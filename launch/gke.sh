@@ -29,7 +29,6 @@ declare -A options=(
   [cluster]='' [name]='' [project]='' [zone]='' [type]='' [slices]=1 [image]='' [base-image]=python:3.11
   [retries]=10 [dry-run]=no
 )
-one_host="v4-8 v5p-8 v6e-1 v6e-4 tpu7x-2 tpu7x-8" # xpk takes two of four chips each for v5litepod-8 and v6e-8
 
 workload() {
   local verb=$1

@@ -21,7 +21,7 @@ launch/slurm.sh ACTION --name=NAME [options] [-- arguments of retrieval.main]
   --retries=N           how often the job is queued again after exit code 75 (100)
   --dry-run             only print the commands
 
-The repository, with its .venv, and --workdir must lie where all nodes see them.
+The repository, with its .venv, must lie where all nodes see it, and so must --workdir, unless it is on a store.
 END
 }
 
@@ -91,7 +91,6 @@ queue_again() {
 check_shared() {
   case $workdir in
     /tmp/* | /var/tmp/* | /dev/shm/*) fail "--workdir=$workdir is on one node; it must be where all nodes see it" ;;
-    *://*) [ "${options[nodes]}" -eq 1 ] || fail "--workdir=$workdir: several nodes cannot share a store; it must be a folder that all of them see" ;;
   esac
 }
 

@@ -37,7 +37,6 @@ declare -A options=(
   [name]='' [project]='' [zone]='' [type]='' [runtime]='' [spot]=no [timeout]=14400 [retries]=10
   [detach]=no [delete-after]=no [dry-run]=no
 )
-one_host="v2-8 v3-8 v4-8 v5litepod-1 v5litepod-4 v5litepod-8 v5p-8 v6e-1 v6e-4 v6e-8"
 restart_code=75 # EX_TEMPFAIL: retrieval.main saved what it had, because its machine is going away
 error_code=2    # wrong arguments: starting again would not help
 making=         # not empty while this call has a slice half made

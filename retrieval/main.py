@@ -32,7 +32,7 @@ _STAGE = flags.DEFINE_list(
 _QUERY = flags.DEFINE_string("query", "", "What --stage=search looks for.")
 _QUERIES = flags.DEFINE_string("queries", "", "A file of queries for --stage=search, one a line; - is standard input.")
 _JSON = flags.DEFINE_bool("json", False, "--stage=search prints JSON, one line a query.")
-_MULTIHOST = flags.DEFINE_bool("multihost", False, "This is one of the hosts of a pod, which share the work directory.")
+_MULTIHOST = flags.DEFINE_bool("multihost", False, "This is one of the hosts of a pod, which have one work directory.")
 
 
 def main(argv: Sequence[str]) -> None:
@@ -51,12 +51,7 @@ def main(argv: Sequence[str]) -> None:
         copy = mirror.copy_of(workdir)
         _run(workdir, copy.folder, copy)
         return
-    if hosts.count() > 1:
-        raise UserError(
-            f"--workdir={workdir}: {hosts.count()} hosts have a disk each, and none has what the others write; name a "
-            "folder on a disk that all of them share, such as the bucket mounted on each (gcsfuse, for gs://)"
-        )
-    with mirror.opened(workdir) as copy:
+    with mirror.opened_by_all(workdir) as copy:
         _run(workdir, copy.folder, copy)
 
 

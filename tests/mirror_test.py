@@ -205,14 +205,6 @@ def test_a_base_may_be_on_a_store(inputs, copied, tmp_path, machine):
     assert not [name for _, name in copied.log if "/index/" in name or "/embeddings/" in name]
 
 
-@pytest.mark.parametrize("field", ["base", "train.init_from"])
-def test_a_pod_cannot_read_a_store(inputs, copied, tmp_path, monkeypatch, field):
-    monkeypatch.setattr(hosts, "count", lambda: 2)
-    run = fine_tuning(inputs, "", tmp_path / "run", **{field: URL})
-    with pytest.raises(UserError, match=rf"config\.{field}={URL}: 2 hosts have a disk each"):
-        preflight.check(run, run.config.stages)
-
-
 def test_child_processes_have_the_same_scratch_folder(bucket, machine, tmp_path):
     mirror.set_scratch(tmp_path / "given")
     code = "from support import toy_store; from retrieval.runtime import mirror; print(mirror.Copy('toy://bucket/run').folder)"

@@ -8,7 +8,6 @@ import functools
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -19,31 +18,17 @@ import numpy as np
 import pytest
 from conftest import REPOSITORY
 from jax._src import distributed
-from ml_collections import ConfigDict
-from support import children, tiny
+from support import tiny
+from support.pods import SMALL, ending, environment, parameters, processes
 
 from configs import ict_bfs_wlp
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight, records
 from retrieval.pipeline.stage import STAGES
-from retrieval.recipes import initial_parameters
-from retrieval.recipes.placement import parameters_of
 from retrieval.runtime import hosts
 from retrieval.runtime.agreement import Agreement
 from retrieval.runtime.hosts import EXIT_CODE
 from retrieval.stage_outputs import Run
-
-SMALL = {
-    "data.lanes": 8,
-    "data.held_out": 0.1,
-    "model.dropout": 0.1,
-    "train.steps": 12,
-    "loop.log_every": 1,
-    "loop.checkpoint_every": 4,
-    "loop.validate_every": 6,
-    "loop.validate_queries": 8,
-    "loop.validate_candidates": 16,
-}
 
 
 def settings(folder, inputs, stages):
@@ -53,44 +38,10 @@ def settings(folder, inputs, stages):
     return [f"--workdir={folder}", f"--stage={stages}", *config]
 
 
-def environment(**variables):
-    return os.environ | {"XLA_FLAGS": children.XLA_FLAGS} | variables
-
-
 def pod(hosts, devices, folder, inputs, *arguments, stages="train"):
     """A started pod."""
     command = ["launch/local_pod.sh", str(hosts), str(devices), *arguments, "--", *settings(folder, inputs, stages)]
     return subprocess.Popen(command, cwd=REPOSITORY, env=environment(), stderr=subprocess.PIPE, text=True)
-
-
-def processes(command, hosts, devices=1):
-    """The processes of a pod, started by nobody who would kill the others when one fails."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    flags = f"{children.XLA_FLAGS} --xla_force_host_platform_device_count={devices}"
-    place = dict(JAX_PLATFORMS="cpu", JAX_COORDINATOR_ADDRESS=address, JAX_NUM_PROCESSES=str(hosts), XLA_FLAGS=flags)
-    return [
-        subprocess.Popen(
-            [sys.executable, *command],
-            cwd=REPOSITORY,
-            env=environment(**place, JAX_PROCESS_ID=str(i)),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for i in range(hosts)
-    ]
-
-
-@contextlib.contextmanager
-def ending(started):
-    """None of them outlives the test."""
-    try:
-        yield started
-    finally:
-        for process in started:
-            process.kill()
 
 
 def finish(process, timeout=600):
@@ -102,12 +53,6 @@ def metrics(folder):
     lines = [json.loads(line) for line in (folder / "metrics" / "train.jsonl").read_text().splitlines()]
     speed = ("_per_second", "input_wait")
     return [{n: v for n, v in line.items() if not n.endswith(speed)} for line in lines]
-
-
-def parameters(folder):
-    size = len((folder / "corpus" / "vocab.txt").read_text().splitlines())
-    config = ConfigDict(json.loads((folder / "config.json").read_text()))
-    return parameters_of(initial_parameters.load_parameters(folder, size, config.mesh)[1])
 
 
 @pytest.fixture(scope="module")

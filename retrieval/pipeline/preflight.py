@@ -14,7 +14,7 @@ from retrieval.errors import UserError, unknown_name
 from retrieval.pipeline import downloads, order, overrides
 from retrieval.pipeline.records import is_current
 from retrieval.pipeline.stage import STAGES
-from retrieval.pipeline.work_directory import CONFIG, WorkDirectory, check_kept_config, check_shared, kept_config
+from retrieval.pipeline.work_directory import CONFIG, WorkDirectory, check_kept_config, kept_config
 from retrieval.runtime import hosts, mirror
 
 
@@ -108,7 +108,6 @@ def _check_folders(run: WorkDirectory) -> None:
         check_kept_config(mirror.local(run.config.base), "config.base")
     for holder in run.chain:
         check_kept_config(holder.folder, "config.base")
-        check_shared("config.base", holder.config.get("base", ""))
 
 
 def _check_alone(run: WorkDirectory, names: Sequence[str]) -> None:

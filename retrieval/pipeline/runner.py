@@ -10,6 +10,7 @@ from typing import Any
 from retrieval import files
 from retrieval.config import fields
 from retrieval.errors import UserError
+from retrieval.pipeline import pods
 from retrieval.pipeline.records import (
     field_of,
     fitting,
@@ -96,6 +97,7 @@ def run_stage(run: WorkDirectory, name: str) -> None:
     """
     stage = STAGES[name]
     if stage.reads_only:
+        pods.fetch(run, name)
         check_read(run, name)
         stage.function(run)
         return
@@ -105,7 +107,13 @@ def run_stage(run: WorkDirectory, name: str) -> None:
         return
     _log.info("%s: started", name)
     began = time.perf_counter()
-    details = stage.function(run) if stage.everywhere else hosts.on_first(lambda: stage.function(run))
+    if stage.everywhere:
+        with pods.one_disk(run, name):
+            if run.copy and not hosts.is_first():
+                _verify_needs(run, name)  # what has been copied down
+            details = stage.function(run)
+    else:
+        details = hosts.on_first(lambda: stage.function(run))
     seconds = time.perf_counter() - began
     record = begun | {"done": True, "seconds": round(seconds, 1), "peak_memory_mb": _peak_memory_mb()}
     hosts.on_first(lambda: _finish(run, name, stage, record | {"details": details}))

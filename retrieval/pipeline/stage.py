@@ -35,6 +35,7 @@ class Stage:
       outputs: what it writes, below the work directory; deleted before it runs on other inputs or settings. The record
         keeps the SHA-256 of these files: they are verified before another stage reads them.
       leaves: what else it writes there, of which the record says nothing.
+      exchanged: those of `leaves` that the hosts of a pod read of each other's.
       sealed: by what `function` returned, the folders that it wrote with a manifest of their own. Of these the record
         keeps the sums of the manifests, and those who read them verify the rest.
       fixed: its settings cannot change within a work directory (the output is dear, and later stages build on it).
@@ -68,6 +69,7 @@ class Stage:
     fetch: Callable[[Any], None] = lambda run: None
     outputs: tuple[str, ...] = ()
     leaves: tuple[str, ...] = ()
+    exchanged: tuple[str, ...] = ()
     sealed: Callable[[Any, Any], Sequence[Path]] | None = None
     fixed: bool = False
     grows: tuple[str, ...] = ()

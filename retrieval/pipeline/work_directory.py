@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from retrieval import files
 from retrieval.config import fields
 from retrieval.errors import UserError
-from retrieval.runtime import hosts, mirror
+from retrieval.runtime import mirror
 from retrieval.runtime.mirror import Copy, Mirror
 from retrieval.runtime.store import is_url
 
@@ -157,19 +157,3 @@ def check_kept_config(folder: Path, field: str) -> None:
         raise UserError(f"{path}: not the config of a run; {remedy}")
     if "recipe" not in value:
         raise UserError(f"{path}: config.recipe is missing, for the run is of an older version; make it again")
-
-
-def check_shared(field: str, place: str) -> None:
-    """Checks that every host can read a folder: what is on a store is copied to the disk of one.
-
-    Args:
-      field: the field of the config that names it, for the error.
-
-    Raises:
-      UserError: it is on a store, and there are several hosts.
-    """
-    if hosts.count() > 1 and place and is_url(place):
-        raise UserError(
-            f"{field}={place}: {hosts.count()} hosts have a disk each; name a folder on a disk that all of them share, "
-            "such as the bucket mounted on each (gcsfuse, for gs://)"
-        )

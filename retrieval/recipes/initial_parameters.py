@@ -18,7 +18,7 @@ from retrieval.models import two_tower
 from retrieval.models.hugging_face import CONFIGS
 from retrieval.models.two_tower import TwoTower
 from retrieval.pipeline import records
-from retrieval.pipeline.work_directory import check_kept_config, check_shared, kept_config
+from retrieval.pipeline.work_directory import check_kept_config, kept_config
 from retrieval.recipes import bert_weights, train_state
 from retrieval.recipes.encoder_sizes import position_count, size_fields, take_positions
 from retrieval.recipes.placement import bind, local_mesh, parameters_of
@@ -70,13 +70,12 @@ def train_inputs(run: Run) -> Sequence[Path]:
 
 
 def check_start_folder(run: Run) -> None:
-    """Checks the config of the run that `train.init_from` names, and that all hosts can read it.
+    """Checks the config of the run that `train.init_from` names.
 
     Raises:
-      UserError: it is damaged, or on a store where there are several hosts.
+      UserError: it is damaged.
     """
     start = run.config.train.init_from
-    check_shared(_FIELD, start)
     if start and not bert_weights.folders(run.config):
         check_kept_config(mirror.local(start), _FIELD)
 
@@ -252,7 +251,7 @@ def load_parameters(folder: Path, vocab_size: int, mesh: ConfigDict, step: int =
     config.mesh = mesh
     model = abstract_model(config, vocab_size)
     like = train_state.abstract_state(config, model, local_mesh(config))
-    checkpointer = train_state.open_checkpoints(folder, config)
+    checkpointer = train_state.read_checkpoints(folder, config)
     trained = checkpointer.restore(like, step=step or checkpointer.best_step()).params
     checkpointer.close()
     return config, bind(model)(trained)

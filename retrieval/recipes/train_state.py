@@ -15,18 +15,40 @@ from ml_collections import ConfigDict
 
 from retrieval.recipes.placement import bind, is_stacked, parameters_of, shardings_of
 from retrieval.recipes.recipe import abstract_model, recipe_of
+from retrieval.runtime import hosts
 from retrieval.training import loop, memory, optimizer, work
 from retrieval.training.checkpoint import Checkpointer, Follower
 from retrieval.training.loop import TrainState
+from retrieval.training.pod_checkpoints import Checkpoints, Fetch, PodCheckpointer
 
 
-def open_checkpoints(folder: Path, config: ConfigDict, follower: Follower | None = None) -> Checkpointer:
-    """The checkpoints of a work directory; those that are saved are left to a follower to copy."""
+def read_checkpoints(folder: Path, config: ConfigDict) -> Checkpointer:
+    """The checkpoints of a work directory, for this host alone."""
+    keep, best, every = _kept(config)
+    named = config.loop.get("keep_steps", ())
+    return Checkpointer(folder / "checkpoints", keep, best, every, named=named, alone=True)
+
+
+def open_checkpoints(
+    folder: Path, config: ConfigDict, follower: Follower | None = None, fetch: Fetch | None = None
+) -> Checkpoints:
+    """The checkpoints that a run writes; those that are saved are left to a follower to copy.
+
+    Args:
+      fetch: brings what is copied to the other hosts of a pod, where each has a disk of its own.
+    """
+    place, named = folder / "checkpoints", config.loop.get("keep_steps", ())
+    if fetch and hosts.count() > 1:
+        return PodCheckpointer(place, *_kept(config), follower, fetch, named=named)
+    return Checkpointer(place, *_kept(config), follower, named=named)
+
+
+def _kept(config: ConfigDict) -> tuple[int, str, int]:
+    """How many checkpoints are kept, by which metric the best one, and of which multiple of steps the newest."""
     best = config.loop.best if config.loop.validate_every else ""
     mine: Any = config.get("mine", {})  # a model to start from may be older than the field
     every = mine.refresh_every if mine.get("refresh_lag") else 0  # what the second process of a refresh reads
-    named = config.loop.get("keep_steps", ())
-    return Checkpointer(folder / "checkpoints", config.loop.keep_checkpoints, best, every, follower, named=named)
+    return config.loop.keep_checkpoints, best, every
 
 
 def afresh(config: ConfigDict, state: TrainState, params: Any) -> TrainState:

@@ -21,7 +21,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from retrieval import terminal
 from retrieval.errors import UserError, first_line
@@ -77,6 +77,7 @@ class _Pod:
 
 
 _pod: _Pod | None = None
+_shared: "Shared | None" = None
 _agreement: Agreement | None = None
 _stopping: threading.Event | None = None  # set when SIGTERM has come, while that is watched for
 _wakeup: int | None = None  # where a byte stands for a signal
@@ -146,7 +147,62 @@ def count() -> int:
     return 1 if _pod is None else _pod.processes
 
 
+def number() -> int:
+    """Which of them this is; that of the first is 0."""
+    return 0 if _pod is None else _pod.process
+
+
+class Shared(Protocol):
+    """Files that hosts with a disk each exchange."""
+
+    def gather(self) -> None:
+        """Brings to the first process what the others have written."""
+
+    def spread(self) -> None:
+        """Brings to the others what the first has."""
+
+
+@contextlib.contextmanager
+def sharing(shared: Shared) -> Iterator[None]:
+    """In the block `on_first` works on files as if all hosts had one disk, and so does the first after it."""
+    global _shared
+    _shared = shared
+    try:
+        yield
+    finally:
+        _shared = None
+    shared.gather()
+
+
 def on_first(function: Callable[[], Any]) -> Any:
+    """As `tell_all`; where files are shared, the first has those of all, and then all have those of the first.
+
+    Raises:
+      UserError: as `tell_all`, or a file cannot be exchanged.
+    """
+    shared = _shared
+    if shared is None:
+        return tell_all(function)
+    shared.gather()
+    result = tell_all(function)
+    shared.spread()
+    return result
+
+
+def to_first(value: Any) -> list[Any]:
+    """In the first process the values of all, in their order, as they come back from JSON; in the others nothing."""
+    if _pod is None:
+        return [value]
+    key = f"retrieval/{next(_pod.calls)}"
+    if _pod.process != 0:
+        _pod.client.key_value_set(f"{key}/{_pod.process}", json.dumps(value))
+        return []
+    with _waiting():
+        keys = [f"{key}/{process}" for process in range(1, _pod.processes)]
+        return [value, *(json.loads(_pod.client.blocking_key_value_get(key, FOREVER)) for key in keys)]
+
+
+def tell_all(function: Callable[[], Any]) -> Any:
     """The result of `function`, which the first process alone calls, once all have come here.
 
     Returns:

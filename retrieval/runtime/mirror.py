@@ -20,6 +20,7 @@ from pathlib import Path
 
 from retrieval import files
 from retrieval.errors import UserError
+from retrieval.runtime import hosts
 from retrieval.runtime.lease import Lease
 from retrieval.runtime.store import Store, all_of, is_url
 
@@ -77,6 +78,22 @@ def opened(url: str) -> Iterator["Mirror"]:
         yield mirror
 
 
+@contextlib.contextmanager
+def opened_by_all(url: str) -> Iterator["Copy"]:
+    """The same for the hosts of a pod: the first has a `Mirror`, and each of the others a copy of its own.
+
+    Raises:
+      UserError: as `opened`.
+    """
+    with contextlib.ExitStack() as stack:
+        copies: list[Copy] = []
+        hosts.on_first(lambda: copies.append(stack.enter_context(opened(url))))
+        if not copies:
+            copies.append(Copy(url, f"host-{hosts.number()}"))
+            copies[0].bring([CONFIG, RECORDS])
+        yield copies[0]
+
+
 class Copy:
     """What a store has of a work directory, as far as it was asked for. Several processes may share the folder.
 
@@ -105,6 +122,42 @@ class Copy:
             fcntl.lockf(file, fcntl.LOCK_EX)  # until the file is closed
             self._bring(tops, sums or {})
 
+    def fetch(self, tops: Collection[str]) -> None:
+        """As `bring`, of a store that another process writes to meanwhile."""
+        self.__dict__.pop("_there", None)
+        self.bring(tops)
+
+    def give(self, names: Iterable[str]) -> None:
+        """Copies up files that another host is to have; they do not count before the record of their stage does.
+
+        Raises:
+          UserError: one cannot be written.
+        """
+        data, manifests = _apart(names)
+        for some in (data, manifests):
+            all_of(lambda name: self._store.upload(name, self.folder / name), some)
+        self._there.update(data, manifests)
+
+    def take(self, names: Collection[str]) -> None:
+        """Copies down files that another host has given.
+
+        Raises:
+          UserError: one cannot be read.
+        """
+        all_of(lambda name: self._store.download(name, self.folder / name), names)
+        self._there.update(names)
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Deletes files here."""
+        for name in names:
+            files.remove(self.folder / name)
+            _remove_empty((self.folder / name).parent)
+
+    def looks(self, tops: Iterable[str]) -> dict[str, tuple[int, int]]:
+        """Size and time of what the folder has of these, by name."""
+        stats = {name: (self.folder / name).stat() for name in self._here(tops)}
+        return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
+
     @functools.cached_property
     def _there(self) -> set[str]:
         """The names of what the store has."""
@@ -113,9 +166,7 @@ class Copy:
     def _bring(self, tops: Collection[str], sums: Mapping[str, str]) -> None:
         stored = {name for name in _whole(self._there) if _is_below(name, tops)}
         here = set(self._here(tops))
-        for name in here - stored:
-            files.remove(self.folder / name)
-            _remove_empty((self.folder / name).parent)
+        self.drop(here - stored)
         sums = {**sums, **self._sums_of_manifests(stored)}
         local_sums = files.checksums(self.folder, [self.folder / name for name in here & stored & sums.keys()])
         wanted = [name for name in stored if name not in local_sums or local_sums[name] != sums[name]]
@@ -163,6 +214,7 @@ class Mirror(Copy):
         self._write_state(whole)
         self.lease = Lease(self._store, self._owner)
         self._counts = self.lease.before == self._owner and whole
+        self._changing = threading.RLock()  # what the store has, which a `Follower` may change as well
         self._damaged: set[str] = set()  # sealed folders, which are copied up again once they are made again
 
     def open(self) -> None:
@@ -215,19 +267,19 @@ class Mirror(Copy):
           UserError: something cannot be written, or another run has taken over.
         """
         self.lease.renew()
-        mended = {folder for folder in self._damaged if self._is_good(folder)}
-        sealed = {name for name in _whole(self._there) if _is_below(name, _SEALED) and not _is_below(name, mended)}
-        here = _whole(self._here(tops))
-        data, manifests = _apart(name for name in here if name not in sealed)
-        all_of(self._put, data)
-        for name in reversed(manifests):
-            self._put(name)
-        self._damaged -= mended
-        kept = set(here)
-        data, manifests = _apart(name for name in self._there if _is_below(name, tops) and name not in kept)
-        for name in sorted(manifests):  # those of checkpoints before those of what they stand on
-            self._delete(name)
-        all_of(self._delete, data)
+        with self._changing:
+            self._up(tops)
+
+    def give(self, names: Iterable[str]) -> None:
+        """As that of a copy, if this run still has the lease."""
+        self.lease.renew()
+        with self._changing:
+            super().give(names)
+
+    def take(self, names: Collection[str]) -> None:
+        """As that of a copy."""
+        with self._changing:
+            super().take(names)
 
     @contextlib.contextmanager
     def following(self, tops: Collection[str]) -> Iterator["Follower"]:
@@ -259,6 +311,21 @@ class Mirror(Copy):
         except (UserError, OSError):  # the second of one that is replaced at this moment
             return False
         return True
+
+    def _up(self, tops: Collection[str]) -> None:
+        mended = {folder for folder in self._damaged if self._is_good(folder)}
+        sealed = {name for name in _whole(self._there) if _is_below(name, _SEALED) and not _is_below(name, mended)}
+        here = _whole(self._here(tops))
+        data, manifests = _apart(name for name in here if name not in sealed)
+        all_of(self._put, data)
+        for name in reversed(manifests):
+            self._put(name)
+        self._damaged -= mended
+        kept = set(here)
+        data, manifests = _apart(name for name in self._there if _is_below(name, tops) and name not in kept)
+        for name in sorted(manifests):  # those of checkpoints before those of what they stand on
+            self._delete(name)
+        all_of(self._delete, data)
 
     def _put(self, name: str) -> None:
         if self._store.upload(name, self.folder / name):  # or else it is an old checkpoint, and was deleted meanwhile

@@ -33,7 +33,7 @@ from retrieval.stages import turn, versions
 from retrieval.stages.refresh_kind import kind_of
 from retrieval.stages.turn import Turn
 from retrieval.stages.versions import Schedule, Versions
-from retrieval.training.checkpoint import Checkpointer
+from retrieval.training.pod_checkpoints import Checkpoints
 
 _log = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ class Refresh:
         vocabulary: Vocabulary,
         mesh: jax.sharding.Mesh,
         batches: Versions,
-        checkpoints: Checkpointer,
+        checkpoints: Checkpoints,
         turn: Turn | None = None,
     ):
         """Makes the refreshes of a run.

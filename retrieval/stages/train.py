@@ -26,7 +26,6 @@ from retrieval.recipes.packed_rows import with_rows
 from retrieval.recipes.placement import make_mesh, parameters_of, shardings_of
 from retrieval.recipes.recipe import abstract_model, check_recipe, recipe_of
 from retrieval.runtime import hosts
-from retrieval.runtime.mirror import Mirror
 from retrieval.stage_outputs import Run
 from retrieval.stages import findings, metric_writers, mine, refresh, training_steps, training_time, versions
 from retrieval.stages.collection import CORPUS, open_collection
@@ -95,8 +94,8 @@ def train(run: Run) -> dict[str, Any]:
     size = sum(leaf.size for leaf in jax.tree.leaves(like.params))
     _log.info("model: %.1f million parameters on %d devices", size / 1e6, mesh.size)
     drop_damaged(run.folder / "checkpoints")
-    with _copied_up(run.folder, run.mirror) as follower:
-        checkpointer = train_state.open_checkpoints(run.folder, config, follower)
+    with _copied_up(run) as follower:
+        checkpointer = train_state.open_checkpoints(run.folder, config, follower, run.copy and run.copy.fetch)
         resumed = checkpointer.latest_step() is not None
         if (tasks := unlabelled(config)) and not resumed:
             passages, length = open_collection(run, CORPUS).candidates, config.data.document_length
@@ -179,17 +178,14 @@ def _went_on(record: dict[str, Any] | None, steps_now: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def _copied_up(folder: Path, mirror: Mirror | None) -> Iterator[Follower | None]:
+def _copied_up(run: Run) -> Iterator[Follower | None]:
     """Where the work directory is on a store, copies checkpoints there as they come, and at the end bad batches."""
-    if not mirror:
-        yield None
-        return
     try:
-        with mirror.following(FOLLOWED) as follower:
+        with run.mirror.following(FOLLOWED) if run.mirror else contextlib.nullcontext() as follower:
             yield follower
     finally:
-        if (folder / BAD_BATCHES).exists():
-            mirror.up([BAD_BATCHES])
+        if run.copy:
+            run.copy.give(run.copy.looks([BAD_BATCHES]))
 
 
 def trained(folder: Path, details: dict[str, Any]) -> list[Path]:
@@ -329,6 +325,7 @@ STAGES.register(
         fetch=initial_parameters.fetch_start,
         wants=("sets",),
         leaves=(*FOLLOWED, BAD_BATCHES, "profile"),
+        exchanged=(versions.FOLDER,),
         sealed=lambda run, details: trained(run.folder, details),
         fixed=True,
         grows=("train.steps", "train.epochs"),

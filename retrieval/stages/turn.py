@@ -18,9 +18,8 @@ from retrieval.config.fields import Field, declare, whole
 from retrieval.errors import UserError
 from retrieval.evaluation.training_metrics import read_training
 from retrieval.runtime import hosts
-from retrieval.training import checkpoint
-from retrieval.training.checkpoint import Checkpointer
 from retrieval.training.loop import TrainState
+from retrieval.training.pod_checkpoints import Checkpoints
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +49,7 @@ class Turn:
         resumed: int,
         patience: int,
         measure: str,
-        checkpoints: Checkpointer,
+        checkpoints: Checkpoints,
         afresh: Callable[[TrainState, Any], TrainState],
     ):
         """Takes up the scores of the validations up to the step that the run goes on from.
@@ -87,11 +86,10 @@ class Turn:
         since = len(self._scores) - 1 - self._scores.index(max(self._scores))
         if since < self._patience:
             return state
-        self._checkpoints.wait()
         best = self._checkpoints.best_step()
         if best is None:  # the first validation has none yet, and a patience is at least 1
             return state
-        params = checkpoint.read(self._checkpoints.folder, best, state).params
+        params = self._checkpoints.restore(state, step=best).params
         hosts.on_first(lambda: files.write_json(self._path, {"step": step, "best step": best}))
         self.step = step
         _log.info(

@@ -22,6 +22,7 @@ from orbax.checkpoint.checkpoint_managers import (
     PreservationContext,
     PreservationPolicy,
 )
+from orbax.checkpoint.options import MultiprocessingOptions
 
 from retrieval import files
 from retrieval.errors import UserError, first_line
@@ -115,7 +116,8 @@ def read(folder: Path, step: int, like: Any) -> Any:
     path = (folder / str(step)).absolute()
     files.verify_manifest(path, f"delete {path} and the steps behind it, and train again")
     try:
-        return ocp.StandardCheckpointer().restore(path / "state", jax.tree.map(ocp.utils.to_shape_dtype_struct, like))
+        reader = ocp.StandardCheckpointer(multiprocessing_options=_this_process())
+        return reader.restore(path / "state", jax.tree.map(ocp.utils.to_shape_dtype_struct, like))
     except _UNREADABLE as error:
         raise UserError(f"{path}: not a checkpoint of this model: {error}") from error
 
@@ -145,6 +147,12 @@ class _Named(PreservationPolicy):
         return [saved.step in self.steps for saved in checkpoints]
 
 
+def _this_process() -> MultiprocessingOptions:
+    """Of an Orbax that waits for no other process."""
+    process = jax.process_index()
+    return MultiprocessingOptions(process, active_processes={process}, barrier_sync_key_prefix=f"process-{process}")
+
+
 class Checkpointer:
     """Saves in the background; keeps the newest `keep` steps and, by the metric named `best`, the best one."""
 
@@ -157,11 +165,13 @@ class Checkpointer:
         follower: Follower | None = None,
         *,
         named: Collection[int] = (),
+        alone: bool = False,
     ):
         """Keeps also the newest multiple of `every`, unless that is 0, and the `named` steps.
 
         Args:
           follower: copies what is saved.
+          alone: this process does it by itself, whatever others do.
         """
         policies: list[PreservationPolicy] = [LatestN(keep), _Named(frozenset(named))]
         if every:
@@ -177,7 +187,11 @@ class Checkpointer:
             todelete_subdir=_TRASH,
             cleanup_tmp_directories=True,
             async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
+            multiprocessing_options=_this_process() if alone else MultiprocessingOptions(),
+            create=not alone,
         )
+        if alone:
+            folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder.absolute()
         self._best = best
         self._follower = follower

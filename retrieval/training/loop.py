@@ -20,7 +20,8 @@ from retrieval import files
 from retrieval.errors import UserError
 from retrieval.runtime import hosts
 from retrieval.runtime.hosts import PreemptedError
-from retrieval.training.checkpoint import Checkpointer, Resumable
+from retrieval.training.checkpoint import Resumable
+from retrieval.training.pod_checkpoints import Checkpoints
 
 _log = logging.getLogger(__name__)
 
@@ -159,7 +160,7 @@ def train(
     state: TrainState,
     step_fn: Callable,
     progress: Progress,
-    checkpointer: Checkpointer,
+    checkpointer: Checkpoints,
     write_metrics: Callable[[int, dict[str, float]], None],
     settings: Settings,
     *,
@@ -234,7 +235,7 @@ def train(
     return state
 
 
-def _stop(step: int, state: TrainState, progress: Progress, checkpointer: Checkpointer) -> NoReturn:
+def _stop(step: int, state: TrainState, progress: Progress, checkpointer: Checkpoints) -> NoReturn:
     checkpointer.save(step, state, progress)
     checkpointer.wait()
     raise PreemptedError(f"interrupted after step {step}, which is saved: the same command goes on from there")

@@ -1,0 +1,271 @@
+"""Pods whose work directory is on a store: the hosts have a disk each. The long ones train whole pods:
+
+.venv/bin/python -m pytest -m long tests/pod_store_test.py
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import threading
+import time
+
+import jax
+import numpy as np
+import pytest
+from conftest import REPOSITORY
+from support import tiny, toy_store
+from support.pods import SMALL, ending, parameters, processes
+from support.run_results import metrics
+
+from retrieval import files
+from retrieval.errors import UserError
+from retrieval.runtime import hosts, mirror
+from retrieval.runtime.hosts import EXIT_CODE
+from retrieval.runtime.shared_folder import SharedFolder
+
+URL = "toy://bucket/run"
+STAGES = "prepare,sets,train,encode"
+
+
+@pytest.fixture
+def bucket(tmp_path):
+    return toy_store.bucket(tmp_path / "bucket")
+
+
+@contextlib.contextmanager
+def pod(count, devices, inputs, scratch, stages=STAGES, **changes):
+    """The started processes of a run on the store; each has a folder of its own in `scratch`, by its number."""
+    sources = {"corpus": inputs / "dump.xml", "sets.reqa": inputs / "squad.json", "sets.pydocs": False}
+    flags = tiny.as_flags(**SMALL | sources | changes)
+    command = ["-m", "support.on_toy_store", f"--workdir={URL}", f"--stage={stages}", f"--scratch={scratch}"]
+    path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests")])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", path)
+        started = processes([*command, "--config=configs/ict_bfs_wlp.py:local", *flags, "--multihost"], count, devices)
+    with ending(started):
+        yield started
+
+
+def finish(started):
+    """Exit codes, and what each process said."""
+    said = [None] * len(started)
+
+    def read(number):
+        said[number] = started[number].communicate(timeout=600)[1]
+
+    threads = [threading.Thread(target=read, args=[number]) for number in range(len(started))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [process.returncode for process in started], said
+
+
+def brought(tmp_path, monkeypatch, tops):
+    """What the store has, as a new machine gets it."""
+    monkeypatch.setenv("RETRIEVAL_SCRATCH", str(tmp_path / f"scratch-{time.monotonic_ns()}"))
+    copy = mirror.Copy(URL)
+    copy.bring(tops)
+    return copy.folder
+
+
+def contents(folder, tops):
+    paths = (path for top in tops for path in (folder / top).rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+TOPS = ("config.json", "stages", "corpus", "sets", "embeddings", "checkpoints", "metrics")
+
+
+class Threads:
+    """Hosts of one process, each a thread that knows its number."""
+
+    def __init__(self, count, monkeypatch):
+        self._count, self._barrier = count, threading.Barrier(count)
+        self._here, self._values = threading.local(), [None] * count
+        monkeypatch.setattr(hosts, "is_first", lambda: self.number() == 0)
+        for name in ("number", "to_first", "tell_all"):
+            monkeypatch.setattr(hosts, name, getattr(self, name))
+
+    def number(self):
+        return self._here.number
+
+    def to_first(self, value):
+        self._values[self.number()] = value
+        self._barrier.wait()
+        values = list(self._values) if self.number() == 0 else []
+        self._barrier.wait()
+        return values
+
+    def tell_all(self, function):
+        self._barrier.wait()
+        if self.number() == 0:
+            self._values[0] = function()
+        self._barrier.wait()
+        value = self._values[0]
+        self._barrier.wait()
+        return value
+
+    def run(self, function):
+        """What the function returned or raised, of each number."""
+        ends = [None] * self._count
+
+        def call(number):
+            self._here.number = number
+            try:
+                ends[number] = function(number)
+            except (UserError, threading.BrokenBarrierError) as error:
+                self._barrier.abort()
+                ends[number] = error
+
+        threads = [threading.Thread(target=call, args=[number]) for number in range(self._count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return ends
+
+
+@pytest.fixture
+def copies(bucket, tmp_path, monkeypatch):
+    monkeypatch.setenv("RETRIEVAL_SCRATCH", str(tmp_path / "scratch"))
+    return [mirror.Copy(URL, f"host-{number}") for number in range(3)]
+
+
+def write(copy, **texts):
+    for name, text in texts.items():
+        path = copy.folder / "made" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+
+
+def read(copy):
+    return {path.name: path.read_text() for path in sorted((copy.folder / "made").glob("*"))}
+
+
+def test_hosts_with_disks_of_their_own_exchange_what_they_write(bucket, copies, monkeypatch):
+    threads = Threads(3, monkeypatch)
+    for number, copy in enumerate(copies):
+        write(copy, **{f"part-{number}": f"of {number}", "same": f"by {number}", ".tmp-1": "not yet"})
+
+    def work(number):
+        shared = SharedFolder(copies[number], ["made"])
+        shared.gather()
+        if number == 0:
+            assert read(copies[0]).keys() == {".tmp-1", "part-0", "part-1", "part-2", "same"}
+            (copies[0].folder / "made" / "part-1").unlink()
+            write(copies[0], joined="all")
+        shared.spread()
+        write(copies[number], **{f"later-{number}": "more"})
+        shared.gather()
+
+    assert threads.run(work) == [None] * 3
+    both = {"part-0": "of 0", "part-2": "of 2", "same": "by 0", "joined": "all", ".tmp-1": "not yet"}
+    assert read(copies[0]) == both | {f"later-{number}": "more" for number in range(3)}
+    assert read(copies[2]) == both | {"later-2": "more"}
+    written = [name.rpartition("/")[2] for kind, name in bucket.log if kind == "write"]
+    assert sorted(written) == ["joined", "later-1", "later-2", "part-0", "part-1", "part-2", "same"]  # each once
+
+
+def test_a_file_that_changes_on_its_way_between_hosts_is_an_error(bucket, copies, monkeypatch):
+    threads = Threads(3, monkeypatch)
+    write(copies[2], part="of 2")
+    bucket.fails = lambda kind, name: bucket.path(name).write_text("another") and None if kind == "read" else None
+    ends = threads.run(lambda number: SharedFolder(copies[number], ["made"]).gather())
+    assert str(ends[0]).startswith(f"{URL}/made/part: not what another host wrote; see that nobody else")
+
+
+def test_a_pod_on_a_store_finishes_a_run(inputs, bucket, tmp_path, monkeypatch):
+    changes = {
+        "train.steps": 4,
+        "loop.validate_every": 2,
+        "mesh.fsdp": 2,
+        "encode.corpus": True,
+        "encode.shard_size": 8,
+    }
+    with pod(2, 1, inputs, tmp_path / "scratch", **changes) as started:
+        codes, said = finish(started)
+    assert codes == [0, 0], said
+    folder = brought(tmp_path, monkeypatch, TOPS)
+    for name in STAGES.split(","):
+        record = files.read_json(folder / "stages" / f"{name}.json")
+        assert record["done"]
+        files.verify_checksums(folder, record["outputs"], "none")
+    steps = sorted((folder / "checkpoints").iterdir())
+    for step in steps:
+        files.verify_manifest(step, "none")
+    assert [step.name for step in steps] == ["2", "4"] and len(metrics(folder)) == 6
+    shards = {path.name for path in (folder / "embeddings" / "corpus").rglob("candidates-*.npy")}
+    assert len(shards) > 3  # of both hosts
+
+
+def train_on(inputs, scratch, count=2, devices=4, **changes):
+    with pod(count, devices, inputs, scratch, **changes) as started:
+        codes, said = finish(started)
+    assert codes == [0] * count, said
+    return said
+
+
+def assert_same(folder, other):
+    jax.tree.map(np.testing.assert_array_equal, parameters(folder), parameters(other))
+    assert metrics(folder) == metrics(other)
+    ours, theirs = (contents(place, ("corpus", "sets", "embeddings")) for place in (folder, other))
+    assert ours == theirs
+
+
+@pytest.fixture(scope="module")
+def whole(inputs, tmp_path_factory):
+    """What the hosts of a pod write into a folder that they share."""
+    place = tmp_path_factory.mktemp("whole")
+    sources = {"corpus": inputs / "dump.xml", "sets.reqa": inputs / "squad.json", "sets.pydocs": False}
+    flags = tiny.as_flags(**SMALL | sources)
+    command = ["-m", "retrieval.main", f"--workdir={place}/run", f"--stage={STAGES}", "--multihost"]
+    with ending(processes([*command, "--config=configs/ict_bfs_wlp.py:local", *flags], 2, devices=4)) as started:
+        codes, said = finish(started)
+    assert codes == [0, 0], said
+    return place / "run"
+
+
+@pytest.mark.long
+def test_a_pod_on_a_store_writes_what_one_in_a_folder_does(inputs, whole, bucket, tmp_path, monkeypatch):
+    train_on(inputs, tmp_path / "scratch")
+    assert_same(brought(tmp_path, monkeypatch, TOPS), whole)
+
+
+def wait_for(path, process):
+    for _ in range(6000):
+        if path.exists():
+            return
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.05)
+    raise AssertionError(f"{path} does not come")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("landmark", ["checkpoints/4/manifest.json", "stages/encode.json"])
+@pytest.mark.parametrize("disks", ["the same disks", "empty disks"])
+def test_a_pod_on_a_store_goes_on_after_a_kill(victim, landmark, disks, inputs, whole, bucket, tmp_path, monkeypatch):
+    with pod(2, 4, inputs, tmp_path / "scratch") as started:
+        wait_for(bucket.path(f"bucket/run/{landmark}"), started[victim])
+        started[victim].send_signal(signal.SIGKILL)
+        codes, said = finish(started)
+    assert codes[1 - victim] == EXIT_CODE, said
+    if disks == "empty disks":
+        shutil.rmtree(tmp_path / "scratch")
+    train_on(inputs, tmp_path / "scratch")
+    assert_same(brought(tmp_path, monkeypatch, TOPS), whole)
+
+
+@pytest.mark.long
+def test_a_preempted_pod_on_a_store_saves_there(inputs, whole, bucket, tmp_path, monkeypatch):
+    with pod(2, 4, inputs, tmp_path / "scratch") as started:
+        wait_for(bucket.path("bucket/run/checkpoints/4/manifest.json"), started[0])
+        for process in started:
+            process.terminate()
+        codes, said = finish(started)
+    assert codes == [EXIT_CODE] * 2 and "is saved: the same command goes on" in said[0], said
+    shutil.rmtree(tmp_path / "scratch")
+    train_on(inputs, tmp_path / "scratch")
+    assert_same(brought(tmp_path, monkeypatch, TOPS), whole)

@@ -1,0 +1,14 @@
+"""`retrieval.main` for work directories under toy://, in a process of its own."""
+
+import sys
+
+from retrieval import main
+from retrieval.cli import command_line
+from retrieval.runtime import lease
+from support import toy_store
+
+if __name__ == "__main__":
+    toy_store.bucket()
+    lease._A_MOMENT = lease._VALID = 0
+    sys.argv[0] = "retrieval.main"
+    command_line.run(main.main)
