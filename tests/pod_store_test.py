@@ -34,15 +34,16 @@ def bucket(tmp_path):
 
 
 @contextlib.contextmanager
-def pod(count, devices, inputs, scratch, stages=STAGES, **changes):
-    """The started processes of a run on the store; each has a folder of its own in `scratch`, by its number."""
+def pod(count, devices, inputs, scratch, workdir=URL, stages=STAGES, config="ict_bfs_wlp", **changes):
+    """The started processes of a run; on the store each has a folder of its own in `scratch`, by its number."""
     sources = {"corpus": inputs / "dump.xml", "sets.reqa": inputs / "squad.json", "sets.pydocs": False}
     flags = tiny.as_flags(**SMALL | sources | changes)
-    command = ["-m", "support.on_toy_store", f"--workdir={URL}", f"--stage={stages}", f"--scratch={scratch}"]
+    command = ["-m", "support.on_toy_store", f"--workdir={workdir}", f"--stage={stages}", f"--scratch={scratch}"]
     path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests")])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", path)
-        started = processes([*command, "--config=configs/ict_bfs_wlp.py:local", *flags, "--multihost"], count, devices)
+        command += [f"--config=configs/{config}.py:local", f"--config.stages={tuple(stages.split(','))}", *flags]
+        started = processes([*command, "--multihost"], count, devices)
     with ending(started):
         yield started
 
@@ -218,12 +219,8 @@ def assert_same(folder, other):
 def whole(inputs, tmp_path_factory):
     """What the hosts of a pod write into a folder that they share."""
     place = tmp_path_factory.mktemp("whole")
-    sources = {"corpus": inputs / "dump.xml", "sets.reqa": inputs / "squad.json", "sets.pydocs": False}
-    flags = tiny.as_flags(**SMALL | sources)
-    command = ["-m", "retrieval.main", f"--workdir={place}/run", f"--stage={STAGES}", "--multihost"]
-    with ending(processes([*command, "--config=configs/ict_bfs_wlp.py:local", *flags], 2, devices=4)) as started:
-        codes, said = finish(started)
-    assert codes == [0, 0], said
+    toy_store.bucket(place / "bucket")
+    train_on(inputs, place, workdir=place / "run")
     return place / "run"
 
 
@@ -231,6 +228,36 @@ def whole(inputs, tmp_path_factory):
 def test_a_pod_on_a_store_writes_what_one_in_a_folder_does(inputs, whole, bucket, tmp_path, monkeypatch):
     train_on(inputs, tmp_path / "scratch")
     assert_same(brought(tmp_path, monkeypatch, TOPS), whole)
+
+
+REFRESHED = {
+    "config": "dpr_mined",
+    "stages": "prepare,sets,index,mine,pairs,train",
+    "data.lanes": 2,
+    "train.batch_size": 8,
+    "train.steps": 8,
+    "loop.checkpoint_every": 2,
+    "loop.validate_every": 4,
+    "split.ratio": 0.75,
+    "split.validation": 0.2,
+    "index.dense": "exact",
+    "mine.negatives": 4,
+    "mine.last": 8,
+    "mine.refresh_every": 2,
+}
+
+
+@pytest.mark.long
+def test_hosts_with_disks_of_their_own_train_on_the_same_negatives(inputs, bucket, tmp_path, monkeypatch):
+    train_on(inputs, tmp_path / "scratch", devices=1, workdir=tmp_path / "run", **REFRESHED)
+    train_on(inputs, tmp_path / "scratch", devices=1, **REFRESHED)
+    folder = brought(tmp_path, monkeypatch, ("config.json", "refreshed", "corpus", "checkpoints", "metrics"))
+    assert metrics(folder) == metrics(tmp_path / "run")
+    for ours, theirs in zip(
+        *(sorted((place / "refreshed").rglob("*.tfrecord")) for place in (folder, tmp_path / "run"))
+    ):
+        assert ours.read_bytes() == theirs.read_bytes()
+    jax.tree.map(np.testing.assert_array_equal, parameters(folder), parameters(tmp_path / "run"))
 
 
 def wait_for(path, process):
