@@ -435,6 +435,20 @@ def test_an_older_disk_gets_only_what_differs(bucket, machine):
     assert "bucket/run/checkpoints/8/state" in read and "bucket/run/checkpoints/6/state" not in read
 
 
+def test_what_hosts_have_exchanged_goes_up_once(bucket, machine):
+    with mirror.opened(URL) as copy:
+        for name, text in {"one": "1", "two": "2", "three": "3"}.items():
+            files.write_json(copy.folder / "made" / name, text)
+        copy.give(["made/one", "made/two"])
+        files.write_json(copy.folder / "made" / "two", "anew")
+        copy.up(["made"])
+        (copy.folder / "made" / "one").unlink()
+        copy.up(["made"])
+    written = [name.rpartition("/")[2] for kind, name in bucket.log if kind == "write" and "/made/" in name]
+    assert sorted(written) == ["one", "three", "three", "two", "two", "two"]
+    assert [name for name in bucket.names() if "/made/" in name] == ["bucket/run/made/three", "bucket/run/made/two"]
+
+
 def test_newer_records_of_another_machine_stay(bucket, machine):
     """A disk with the newest checkpoint has older records than the store all the same."""
     for name, value in (("one", 1), ("two", 2)):

@@ -155,8 +155,12 @@ class Copy:
 
     def looks(self, tops: Iterable[str]) -> dict[str, tuple[int, int]]:
         """Size and time of what the folder has of these, by name."""
-        stats = {name: (self.folder / name).stat() for name in self._here(tops)}
-        return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
+        found = {}
+        for name in self._here(tops):
+            with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                stat = (self.folder / name).stat()
+                found[name] = stat.st_size, stat.st_mtime_ns
+        return found
 
     @functools.cached_property
     def _there(self) -> set[str]:
@@ -215,6 +219,7 @@ class Mirror(Copy):
         self.lease = Lease(self._store, self._owner)
         self._counts = self.lease.before == self._owner and whole
         self._changing = threading.RLock()  # what the store has, which a `Follower` may change as well
+        self._exchanged: dict[str, tuple[int, int]] = {}  # what the store has of other hosts, or for them
         self._damaged: set[str] = set()  # sealed folders, which are copied up again once they are made again
 
     def open(self) -> None:
@@ -273,13 +278,16 @@ class Mirror(Copy):
     def give(self, names: Iterable[str]) -> None:
         """As that of a copy, if this run still has the lease."""
         self.lease.renew()
+        names = list(names)
         with self._changing:
             super().give(names)
+            self._exchanged |= self.looks(names)
 
     def take(self, names: Collection[str]) -> None:
         """As that of a copy."""
         with self._changing:
             super().take(names)
+            self._exchanged |= self.looks(names)
 
     @contextlib.contextmanager
     def following(self, tops: Collection[str]) -> Iterator["Follower"]:
@@ -316,7 +324,8 @@ class Mirror(Copy):
         mended = {folder for folder in self._damaged if self._is_good(folder)}
         sealed = {name for name in _whole(self._there) if _is_below(name, _SEALED) and not _is_below(name, mended)}
         here = _whole(self._here(tops))
-        data, manifests = _apart(name for name in here if name not in sealed)
+        there = sealed | {name for name, look in self._exchanged.items() if self.looks([name]).get(name) == look}
+        data, manifests = _apart(name for name in here if name not in there)
         all_of(self._put, data)
         for name in reversed(manifests):
             self._put(name)
@@ -334,6 +343,7 @@ class Mirror(Copy):
     def _delete(self, name: str) -> None:
         self._store.delete(name)
         self._there.discard(name)
+        self._exchanged.pop(name, None)
 
     def _write_state(self, whole: bool) -> None:
         files.write_json(self._state, {"owner": self._owner, "whole": whole})
