@@ -574,13 +574,6 @@ def test_in_a_pod(environment, says, answer, monkeypatch):
     check(Mistake("--multihost", says), *answer(typed("--multihost", answer.paths)), answer.paths)
 
 
-def test_in_a_pod_on_a_store(answer, monkeypatch):
-    monkeypatch.setattr(hosts, "count", lambda: 4)
-    says = ("--workdir=gs://bucket/run: 4 hosts", "a disk that all of them share")
-    mistake = Mistake("--workdir=gs://bucket/run", says)
-    check(mistake, *answer(typed(mistake.typed, answer.paths)), answer.paths)
-
-
 @pytest.mark.parametrize("mistake", WHOLE, ids=lambda mistake: mistake.typed)
 def test_in_a_process_of_its_own(mistake, inputs, tmp_path):
     paths = inputs | {"run": tmp_path / "run"}
