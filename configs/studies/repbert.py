@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 
 from retrieval.configs import ict, monobert, run_files
 from retrieval.configs import repbert as towers
-from retrieval.configs.studies import argument, parts, repbert_baselines, zhan_2020
+from retrieval.configs.studies import argument, parts, repbert_baselines, repbert_squad, zhan_2020
 from retrieval.configs.studies.repbert_baselines import SEEDS
 
 RATIO = 1722 / 2222  # 500 of the pool's questions are the test
@@ -41,7 +41,7 @@ def get_config(size: str = "local") -> ConfigDict:
     config.vocab = ""  # empty trains one on the corpus
     config.sets = ""  # BEIR folders, separated by commas
     config.pool = "pool"  # the one of them whose questions are divided
-    config.squad = ""  # files of SQuAD, for the model that expands passages
+    config.squad = ""  # files of SQuAD, for the model that expands passages, and to train on before the pool
     config.elsewhere = ""  # a BEIR folder that is a test alone, named nfcorpus
     config.dev_judgements, config.dl_judgements = "", ""  # queries and judgements of the published lists
     config.dev_runs, config.dl_runs = (), ()  # the lists: NAME=FILE
@@ -71,15 +71,21 @@ def _of_lists(study: ConfigDict, name: str) -> ConfigDict:
 
 
 def _trained(study: ConfigDict) -> dict[str, ConfigDict]:
-    runs = {"corpus": _prepare(study), repbert_baselines.WRITER: repbert_baselines.writer(study)}
+    runs = {
+        "corpus": _prepare(study),
+        repbert_baselines.WRITER: repbert_baselines.writer(study),
+        repbert_squad.SQUAD: repbert_squad.labels(study),
+    }
     for seed in SEEDS:
+        divided = functools.partial(_divided, study=study, seed=seed)
         of_seed = {
             f"questions-{seed}": _questions(study, seed),
             f"ict-{seed}": _pretrain(),
             f"repbert-{seed}": _repbert(seed),
             f"reranker-bm25-{seed}": _reranker(seed),
             f"reranker-dense-{seed}": _reranker_of_dense(study, seed),
-            **repbert_baselines.of_seed(study, seed, functools.partial(_divided, study=study, seed=seed), _measured),
+            **repbert_baselines.of_seed(study, seed, divided, _measured),
+            **repbert_squad.of_seed(seed, functools.partial(_reranker, seed), divided, _measured),
         }
         for config in of_seed.values():
             config.seed = seed
@@ -177,7 +183,7 @@ def _report() -> dict[str, Any]:
         ],
         "tables": [
             *(_first_stages(), _depths(), _published_depths(), _consistency()),
-            *(*_fusions(), *repbert_baselines.tables(METRICS)),
+            *(*_fusions(), *repbert_baselines.tables(METRICS), *repbert_squad.tables(METRICS, DEPTHS)),
         ],
         "plots": [_plot_of_depths(), _plot_of_consistency()],
         "claims": _claims(),
@@ -301,4 +307,5 @@ def _claims() -> list[dict[str, Any]]:
             worse=deep | {"over": shallow},
         ),
         *repbert_baselines.claims(),
+        *repbert_squad.claims(DEPTHS),
     ]

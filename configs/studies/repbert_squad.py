@@ -1,0 +1,147 @@
+"""More labels for `repbert.py`: RepBERT and rerankers that learn from SQuAD's questions before those of the pool.
+
+The pool has 1,722 questions to train on, SQuAD 87,599. A model learns from SQuAD with BM25's negatives. It goes on with
+the pool's questions from there.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from retrieval.configs import monobert
+from retrieval.configs import repbert as towers
+from retrieval.configs.studies import parts, zhan_2020
+from retrieval.configs.studies.repbert_baselines import POOL, SEEDS
+
+SQUAD = "squad"
+DL19 = "dl19"
+REPBERT, TAUGHT = "repbert-squad", "taught-squad"
+RERANKERS = {"reranker-squad-bm25": "bm25", "reranker-squad-dense": "dense"}
+Change = Callable[[ConfigDict], ConfigDict]
+
+
+def labels(study: ConfigDict) -> ConfigDict:
+    """SQuAD's questions, the paragraphs that answer them, and BM25's negatives."""
+    config = towers.get_config("local")
+    config.stages, config.base = ("sets", "index", "mine", "pairs"), "corpus"
+    config.sets.squad, config.split.set = study.get_ref("squad"), "squad"
+    config.split.update(ratio=0.99, validation=0.005)
+    config.index.update(bm25_k1=0.82, bm25_b=0.68, bm25_stemmer="english")
+    config.mine.last = 100
+    return config
+
+
+def of_seed(seed: int, reranker: Callable[[], ConfigDict], divided: Change, measured: Change) -> dict[str, ConfigDict]:
+    """The runs of a seed, by name. They stand on `questions-…` and `ict-…`.
+
+    Args:
+      reranker: makes the config of a reranker of the pool.
+      divided: gives a config the sets and the division of the pool's questions.
+      measured: gives a config BM25's settings and the metrics.
+    """
+    bm25, dense = (_on_the_pool(reranker(), seed) for _ in RERANKERS)
+    dense = divided(dense)
+    dense.stages = ("mine", "pairs", "train", "rerank", "report")
+    dense.mine.system, dense.rerank.trained_on = "exact", ("dense",)
+    return {
+        f"towers-squad-{seed}": _towers(seed),
+        f"{REPBERT}-{seed}": _repbert(seed, measured),
+        f"cross-squad-{seed}": _cross_encoder(seed),
+        **dict(zip((f"{name}-{seed}" for name in RERANKERS), (bm25, dense))),
+        f"{TAUGHT}-{seed}": _taught(divided(_repbert(seed, measured)), seed),
+    }
+
+
+def _towers(seed: int) -> ConfigDict:
+    config = towers.get_config("local")
+    config.stages, config.base = ("train",), SQUAD
+    config.train.update(init_from=f"ict-{seed}", steps=2000, learning_rate=3e-4)
+    return config
+
+
+def _repbert(seed: int, measured: Change) -> ConfigDict:
+    config = measured(towers.get_config("local"))
+    config.stages, config.base = ("train", "encode", "evaluate", "report"), f"questions-{seed}"
+    config.train.update(init_from=f"towers-squad-{seed}", steps=600, learning_rate=1e-4)
+    config.loop.update(checkpoint_every=200, validate_every=200)
+    config.fuse.update(systems=("bm25", "dense"), pairs=True)
+    return config
+
+
+def _cross_encoder(seed: int) -> ConfigDict:
+    """A reranker of SQuAD's paragraphs."""
+    config = monobert.get_config("local")
+    config.stages, config.base = ("train",), SQUAD
+    config.data.update(query_length=22, document_length=96)
+    config.train.update(init_from=f"ict-{seed}", steps=1500)
+    config.loop.update(checkpoint_every=500, validate_every=500)
+    return config
+
+
+def _on_the_pool(config: ConfigDict, seed: int) -> ConfigDict:
+    config.base = f"{REPBERT}-{seed}"
+    config.train.init_from = f"cross-squad-{seed}"
+    return config
+
+
+def _taught(config: ConfigDict, seed: int) -> ConfigDict:
+    """RepBERT again, from the same start; the reranker of BM25's negatives tells by how much a positive is better."""
+    config.stages = ("teacher", "pairs", "train", "encode", "evaluate", "report")
+    config.teacher.model = f"reranker-squad-bm25-{seed}"
+    config.train.loss = "margin_mse"
+    return config
+
+
+def _cell(name: str, system: str, metric: str, dataset: str = POOL) -> dict[str, Any]:
+    runs = [f"{name}-{seed}" for seed in SEEDS]
+    return dict(runs=runs, system=system, metric=metric, dataset=dataset, split="test")
+
+
+def tables(metrics: Sequence[str], depths: Sequence[int]) -> list[dict[str, Any]]:
+    """First stages and fused lists on both sets, and the rerankers by depth."""
+    systems = {"bm25": "BM25", "dense": "RepBERT", "interleave(bm25+dense)": "interleaved, BM25 first"}
+    systems |= {"interleave(dense+bm25)": "interleaved, RepBERT first", "weighted_sum(bm25+dense)": "weighted sum"}
+    first = [
+        dict(
+            title=f"SQuAD before the pool, {dataset}",
+            header=["system", *metrics],
+            rows=[
+                *(
+                    parts.row([label], [_cell(REPBERT, system, metric, dataset) for metric in metrics])
+                    for system, label in systems.items()
+                ),
+                parts.row(["RepBERT, taught by the reranker"], [_cell(TAUGHT, "dense", m, dataset) for m in metrics]),
+            ],
+        )
+        for dataset in (POOL, DL19)
+    ]
+    rows = [
+        parts.row(
+            [paper, negatives],
+            [_cell(name, f"{system}+rerank@{depth}", "RR@10") for depth in depths],
+            zhan_2020.TABLE_2[paper][:3] if negatives == "bm25" else (),
+        )
+        for system, paper in (("bm25", "BM25"), ("dense", "RepBERT"))
+        for name, negatives in RERANKERS.items()
+    ]
+    header = ["list", "negatives of", *(f"first {depth}" for depth in depths)]
+    return [*first, dict(title="SQuAD before the pool: RR@10 of rerankers by depth", header=header, rows=rows)]
+
+
+def claims(depths: Sequence[int]) -> list[dict[str, Any]]:
+    """That SQuAD helps, that reranking does, and that the negatives of the list do."""
+    more, fewer = _cell(REPBERT, "dense", "RR@10"), _cell("repbert", "dense", "RR@10")
+    taught = _cell(TAUGHT, "dense", "RR@10")
+    shallow, deep = depths[0], depths[-1]
+    reranked = _cell("reranker-squad-dense", f"dense+rerank@{shallow}", "RR@10")
+    lost = [
+        _cell(name, f"dense+rerank@{deep}", "RR@10") | {"over": _cell(name, f"dense+rerank@{shallow}", "RR@10")}
+        for name in RERANKERS
+    ]
+    return [
+        dict(text="SQuAD before the pool makes RepBERT better (ours)", better=more, worse=fewer),
+        dict(text=f"reranking RepBERT's first {shallow} makes the list better", better=reranked, worse=more),
+        dict(text="with SQuAD, the reranker of RepBERT's negatives loses less", better=lost[1], worse=lost[0]),
+        dict(text="with SQuAD, a reranker as the teacher makes RepBERT better (ours)", better=taught, worse=more),
+    ]
