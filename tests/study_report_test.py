@@ -442,3 +442,18 @@ def test_values_of_training_and_of_similarity(tmp_path):
     assert results.measure(Cell(system="training", split="best", **place)).values == (50.0,)
     place = dict(runs=("a",), system="trained", metric="cosine", dataset="corpus")
     assert [results.measure(Cell(split=f"{n} tokens", **place)).values for n in (16, 32)] == [(-12.5,), (100.0,)]
+
+
+def test_times_are_shown_as_they_are(tmp_path):
+    (tmp_path / "run").mkdir()
+    rows = [{"system": name, "dataset": "pool", "mean": mean} for name, mean in (("bm25", 3.25), ("dense", 120.5))]
+    (tmp_path / "run" / "latency.json").write_text(json.dumps(rows))
+    cells = [
+        [spec(["run"], "ms", system=name, dataset="pool", split="latency", paper=3400)] for name in ("bm25", "dense")
+    ]
+    times = table(
+        {"title": "t", "header": ["system", "ms"], "rows": [{"labels": ["x"], "cells": each} for each in cells]}
+    )
+    write_study(results_of(tmp_path), "s", [times], [])
+    text = (tmp_path / "study.md").read_text()
+    assert "| **3.25** (3400.00) |" in text and "| 120.50 (3400.00) |" in text

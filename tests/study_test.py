@@ -381,6 +381,7 @@ def test_repberts_study_and_its_report_agree(tmp_path):
     assert table["reranker-dense-2"].needs == ("repbert-2", "ict-2")
     assert table["distilled-1"].needs == ("questions-1", "ict-1", "reranker-bm25-1")
     assert set(table["expanded-1"].needs) == {"repbert-1", "doc2query-1", "deepct-1"}
+    assert table["latency"].needs == ("expanded-0", "reranker-bm25-0")
     assert table["taught-squad-1"].needs == ("questions-1", "towers-squad-1", "reranker-squad-bm25-1")
     assert table["reranker-squad-dense-2"].needs == ("repbert-squad-2", "cross-squad-2")
     read = {name: table[name].run.config.sets.beir for name in ("questions-1", "distilled-1", "elsewhere-1")}

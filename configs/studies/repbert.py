@@ -76,6 +76,7 @@ def _trained(study: ConfigDict) -> dict[str, ConfigDict]:
         repbert_baselines.WRITER: repbert_baselines.writer(study),
         repbert_squad.SQUAD: repbert_squad.labels(study),
     }
+    runs[repbert_baselines.LATENCY] = repbert_baselines.latency(study, _divided)
     for seed in SEEDS:
         divided = functools.partial(_divided, study=study, seed=seed)
         of_seed = {

@@ -10,6 +10,7 @@ from retrieval.evaluation.per_query import PerQuery
 
 RERANKED, ANSWERED = "reranked", "answered"
 NAME = "results.json"
+LATENCY = "latency.json"
 
 
 def folders(folder: Path) -> list[Path]:

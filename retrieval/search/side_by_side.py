@@ -19,6 +19,7 @@ class SideBySide:
 
     Attributes:
       systems: their names: `dense`, those of the indexes of words, and `hybrid`, as far as they are there.
+      first_words: the name of the index of words that is merged; '' where there is none.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class SideBySide:
         depth: results of each list that the hybrid merges, at least.
         """
         self._searches = ({DENSE: dense} if dense else {}) | dict(words)
-        self._first_words = next(iter(words), "")
+        self.first_words = next(iter(words), "")
         self._weight, self._depth = weight, depth
         self.systems = (*self._searches, *([HYBRID] if dense and words else []))
 
@@ -49,14 +50,14 @@ class SideBySide:
             if system not in self.systems:
                 raise unknown_name("system", system, self.systems)
         wanted = [system for system in self.systems if not systems or system in systems]
-        merged = {self._first_words, DENSE} if HYBRID in wanted else set()
+        merged = {self.first_words, DENSE} if HYBRID in wanted else set()
         lists = {
             name: search(queries, max(k, self._depth) if name in merged else k)
             for name, search in self._searches.items()
             if name in wanted or name in merged
         }
         if merged:
-            lists[HYBRID] = fusion.hybrid(lists[self._first_words], lists[DENSE], self._weight, k)
+            lists[HYBRID] = fusion.hybrid(lists[self.first_words], lists[DENSE], self._weight, k)
         return {system: _first(lists[system], k) for system in wanted}
 
 

@@ -12,7 +12,7 @@ from retrieval.search import encoding, windows
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, OF_WORDS, IndexKind, Options, SavedIndex, kinds_of_words
 from retrieval.search.side_by_side import SideBySide
 from retrieval.search.windows import Index
-from retrieval.stages.collection import TRAINED, Collection
+from retrieval.stages.collection import CORPUS, TRAINED, Collection
 
 
 def options_of(kind: IndexKind, config: ConfigDict) -> Options:
@@ -121,8 +121,8 @@ def open_all(
     kinds = kinds_of_words_of(collection, first)
     if not kinds:
         raise UserError(
-            f"{collection.indexed}: there is no index of the corpus: run the stages encode and index with "
-            "config.encode.corpus=True"
+            f"{collection.indexed}: there is no index of words: run the stages encode and index"
+            + (" with config.encode.corpus=True" if collection.name == CORPUS else "")
         )
     words = {kind.name: open_words(kind, collection, candidates).search for kind in kinds}
     if embed is None or not collection.has_embeddings():

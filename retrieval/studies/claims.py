@@ -8,6 +8,8 @@ from typing import Any
 
 from retrieval.errors import UserError, unknown_name
 
+MILLISECONDS = "ms"  # the metric of the split 'latency': as it is, not in percent, and less is better
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -16,7 +18,7 @@ class Cell:
     Attributes:
       runs: names of the runs, which differ by their seed alone, in the order of the seeds.
       system: 'bm25', 'dense', 'hybrid', 'untrained' ..., as in results.json; so are `metric`, `dataset` and `split`.
-      paper: what the paper gives for it, in percent.
+      paper: what the paper gives for it, in percent, or in milliseconds.
       over: of as many runs with the same seeds: the number is what this one's are above those, a gain.
     """
 
@@ -32,10 +34,15 @@ class Cell:
         at = f"cell {', '.join(self.key)}"
         if not self.runs or len(set(self.runs)) < len(self.runs):
             raise UserError(f"{at}: runs are {list(self.runs)}; name at least one run, and each once")
-        if self.paper is not None and not 0 <= self.paper <= 100:
-            raise UserError(f"{at}: the paper's value {self.paper} is no percentage")
+        if self.paper is not None and not 0 <= self.paper <= (math.inf if self.is_time else 100):
+            raise UserError(f"{at}: the paper's value {self.paper} is no {'time' if self.is_time else 'percentage'}")
         if self.over and len(self.over.runs) != len(self.runs):
             raise UserError(f"{at}: {len(self.runs)} runs over {len(self.over.runs)}; name one for each, of its seed")
+
+    @property
+    def is_time(self) -> bool:
+        """Whether it is in milliseconds."""
+        return self.metric == MILLISECONDS
 
     @property
     def key(self) -> tuple[str, str, str, str]:

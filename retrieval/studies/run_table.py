@@ -17,7 +17,7 @@ from retrieval.recipes import initial_parameters
 from retrieval.stage_outputs import Run
 
 _PATHS = (  # fields in which a run names another
-    *("base", "train.init_from", "teacher.model"),
+    *("base", "train.init_from", "teacher.model", "rerank.model"),
     *("pairs.files", "pairs.collection", "index.expansions", "index.term_weights"),
 )
 _QUESTIONS = ("sets", "mine", "pairs")  # stages that others are trained on the output of

@@ -98,13 +98,14 @@ def _n_line(n: int) -> list[str]:
 
 
 def _best(table: StudyTable, measured: Sequence[Sequence[Measurement]]) -> set[tuple[int, int]]:
-    """(row, column) of the highest value of each column and group, as shown. A value alone in its group is no best."""
-    groups = {}
+    """(row, column) of the best value of each column and group, as shown. A value alone in its group is no best."""
+    groups: dict[tuple[str, int], dict[tuple[int, int], float]] = {}
     for i, (row, values) in enumerate(zip(table.rows, measured)):
         label = row.labels[0] if len(row.labels) > 1 else ""
         for j, value in enumerate(values):
             if value.mean is not None:
-                groups.setdefault((label, j), {})[i, j] = round(value.mean, 2)
+                shown = round(value.mean, 2)
+                groups.setdefault((label, j), {})[i, j] = -shown if value.cell.is_time else shown
     return {
         place
         for group in groups.values()

@@ -12,7 +12,7 @@ from retrieval.errors import UserError
 from retrieval.evaluation import per_query, result_files, significance
 from retrieval.evaluation.training_metrics import read_training
 from retrieval.files import read_json
-from retrieval.studies.claims import Cell
+from retrieval.studies.claims import MILLISECONDS, Cell
 
 KEY = ("system", "dataset", "split", "metric")
 COSINE = "cosine"
@@ -23,7 +23,7 @@ _DIGITS = 6
 
 @dataclass(frozen=True)
 class Measurement:
-    """What the runs of a cell gave, in percent: a value for each of its runs, None where there is none."""
+    """What the runs of a cell gave, in percent or in milliseconds: a value for each run, None where there is none."""
 
     cell: Cell
     values: tuple[float | None, ...]
@@ -93,7 +93,7 @@ class Results:
         Raises:
           UserError: a results.json is not what `evaluate` writes, or the value asked for is not a fraction.
         """
-        values = tuple(self._percent(run, cell) for run in cell.runs)
+        values = tuple(self._value(run, cell) for run in cell.runs)
         if cell.over:
             values = tuple(_difference(*pair) for pair in zip(values, self.measure(cell.over).values))
         return Measurement(cell, values)
@@ -121,8 +121,10 @@ class Results:
             self._runs[run] = (run in self._done and _read(self.folder / run)) or None
         return self._runs[run]
 
-    def _percent(self, run: str, cell: Cell) -> float | None:
+    def _value(self, run: str, cell: Cell) -> float | None:
         at, value = (self._load(run) or {}).get(cell.key, ("", None))
+        if cell.is_time:
+            return value
         lowest = -1 if cell.metric == COSINE else 0
         if value is not None and not lowest <= round(value, _DIGITS) <= 1:
             raise UserError(
@@ -188,6 +190,7 @@ def _read(folder: Path) -> dict[tuple, tuple[str, float]]:
         _training(folder),
         _similarities(folder / "similarity.json"),
         _consistency(folder / "stages/rerank.json"),
+        _latency(folder / result_files.LATENCY),
     )
     for at, key, value in itertools.chain(*results, *others):
         if values.setdefault(key, (at, value))[1] != value:
@@ -234,6 +237,12 @@ def _consistency(path: Path) -> Iterator[tuple[str, tuple, float]]:
     for row in (record.get("details") or {}).get("consistency", ()):
         for depth, value in row["factors"].items():
             yield str(path), (row["system"], row["set"], "test", f"consistency with {row['trained on']}@{depth}"), value
+
+
+def _latency(path: Path) -> Iterator[tuple[str, tuple, float]]:
+    """How long a question takes, as ('bm25', SET, 'latency', 'ms'): the mean."""
+    for row in read_json(path) if path.is_file() else ():
+        yield str(path), (row["system"], row["dataset"], "latency", MILLISECONDS), row["mean"]
 
 
 def _key_and_value(row: Any, at: str) -> tuple[tuple[str, ...], float]:
