@@ -185,6 +185,18 @@ def test_remat_keeps_less_for_the_backward_pass():
     assert kept("full") < kept("dots") < kept("none")
 
 
+def test_remat_saves_memory_however_far_the_loop_is_unrolled():
+    text = from_ids(*batch((32,) * 8, 32))
+
+    def temporary(remat):
+        sizes = dict(num_layers=4, hidden_size=48, mlp_size=192, max_length=32, unroll=4)
+        graphdef, params = nnx.split(Transformer(dataclasses.replace(CONFIG, remat=remat, **sizes), rngs=nnx.Rngs(0)))
+        gradient = jax.grad(lambda params: nnx.merge(graphdef, params)(text, dropout_key=None).sum())
+        return jax.jit(gradient).lower(params).compile().memory_analysis().temp_size_in_bytes
+
+    assert temporary("full") < 0.8 * temporary("none")
+
+
 def test_bfloat16_computes_in_half_precision_on_float32_parameters(model):
     half = spread_parameters(Transformer(dataclasses.replace(CONFIG, dtype="bfloat16"), rngs=nnx.Rngs(0)))
     text = from_ids(*batch((8, 6), 8))

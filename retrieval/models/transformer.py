@@ -262,7 +262,9 @@ def through_layers(
     # Inside a loop nothing can be merged with the backward pass, which CSE prevention is there to prevent.
     step = jax.checkpoint(step, policy=_kept(config.remat), prevent_cse=False)
     given = (params, jnp.arange(config.num_layers), None if keys[0] is None else keys)
-    return jax.lax.scan(step, x_RLH, given, unroll=min(config.unroll, config.num_layers))[0]
+    # So the loop has to stay one: unrolled whole, the compiler would keep what is to be computed again.
+    most = config.num_layers if config.remat == "none" else max(1, config.num_layers // 2)
+    return jax.lax.scan(step, x_RLH, given, unroll=min(config.unroll, most))[0]
 
 
 class Linear(nnx.Linear):
