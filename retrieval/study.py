@@ -90,8 +90,9 @@ def check_sources(config: ConfigDict, entries: Sequence[Entry]) -> None:
                 prepare.check_settings(config_of_run)
                 prepare.check_files(config_of_run)
             if "sets" in config_of_run.stages:
-                sets.check(config_of_run, "prepare" in config_of_run.stages or bool(entry.needs))
-                for form, field, _ in sets.formats(config_of_run):
+                named, has_corpus = sets.formats(config_of_run), "prepare" in config_of_run.stages or bool(entry.needs)
+                sets.check(named, config_of_run.split.set, has_base=bool(config_of_run.base), has_corpus=has_corpus)
+                for form, field, _ in named:
                     value = preview(form.name, field)
                     if value and value.name == config_of_run.split.set:
                         _, training = splits.split(

@@ -1,9 +1,10 @@
 """Declared fields of a config, and what they may be."""
 
 import pytest
+from ml_collections import ConfigDict
 
 from retrieval.config import fields
-from retrieval.config.fields import Field, declare, one_of, whole
+from retrieval.config.fields import Field, declare, of_fields, one_of, whole
 from retrieval.errors import UserError
 
 
@@ -48,3 +49,10 @@ def test_the_defaults_fit():
 
 def _merged(old, new):
     return old | {name: _merged(old.get(name, {}), v) if isinstance(v, dict) else v for name, v in new.items()}
+
+
+def test_a_function_of_fields_gets_their_values():
+    config = ConfigDict({"mine": {"first": 1}, "data": {"negatives": 2}})
+    both = of_fields(lambda *values: values, "data.negatives", "mine")
+    assert both(config) == (2, config.mine)
+    assert of_fields(max, "mine.first") == of_fields(max, "mine.first") != of_fields(max, "mine")

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from conftest import REPOSITORY
-from ml_collections import ConfigDict
 
 from retrieval.api import own_search
 from retrieval.data.sets.beir import Judged
@@ -94,7 +93,7 @@ def test_every_collection_gets_an_index_for_the_target(run):
     ],
 )
 def test_before_encode_or_mine_it_is_of_words_alone(stages, needs):
-    assert index.needs(ConfigDict({"stages": tuple(stages.split())})) == needs
+    assert index.needs(tuple(stages.split())) == needs
 
 
 def test_what_is_tuned_on(run):
@@ -147,7 +146,7 @@ def test_an_index_from_outside_is_built_searched_and_mined(run, monkeypatch):
     assert "reversed" not in DENSE
     register(Plugin)
     run.config.index.dense, run.config.mine.system, run.config.index.tune_queries = "reversed", "reversed", 7
-    assert "reversed" in DENSE and mine.needs(run.config) == ("train", "encode", "index")
+    assert "reversed" in DENSE and mine.needs(run.config.mine.system) == ("train", "encode", "index")
     assert index.index(run)["large, dense"] == "reversed"
     assert [kind.name for kind in indexes.dense_kinds_of(open_collection(run, "large"))] == ["reversed"]
     queries = encoding.load(run.embeddings("large", TRAINED), "queries")[0]
@@ -174,7 +173,7 @@ def test_an_unsaved_outside_index_is_evaluated(run, monkeypatch):
     monkeypatch.setattr(INDEXES, "_entries", dict(INDEXES.items()))
     register(Unsaved)
     run.config.index.dense, run.config.mine.system, run.config.index.tune_queries = "few", "few", 4
-    assert mine.needs(run.config) == ("train", "encode", "index")
+    assert mine.needs(run.config.mine.system) == ("train", "encode", "index")
     index.index(run)
     few = run.index("tiny", "few")
     assert json.loads((few / "options.json").read_text()) == {"index.tune_queries": 4}
@@ -236,7 +235,7 @@ def test_an_outside_word_index_is_searched_and_mined(run, monkeypatch, capsys):
     register(Ids)
     run.config.index.dense, run.config.index.words = "exact", ("ids", "bm25")
     run.config.mine.system = "ids"
-    assert mine.needs(run.config) == ("index",)
+    assert mine.needs(run.config.mine.system) == ("index",)
     built = index.index(run)
     assert "document = id, 5,500 documents" in built["corpus, BM25 of ids"] and "corpus, BM25" in built
     towers = SimpleNamespace(encode_queries=lambda queries: np.ones((len(queries), 8), np.float32))

@@ -16,6 +16,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from configs import ict_bfs_wlp
+from retrieval.config import fields
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.pipeline import records, runner
@@ -264,11 +265,12 @@ def test_a_local_device_tells_its_memory_limit(planned):
 def test_advice_is_computed(planned):
     memory = Memory(state=8_000_000, arguments=8_000_000, temporaries=500_000, peak=8_500_000)
     config = make_config(**{"model.remat": "none"})
-    tips = list(plan.advice(config, toy(planned, memory=memory, data=8, fsdp=1)))
+    chunk_sizes = recipe_of(config).chunk_sizes(8)
+    tips = list(plan.advice(toy(planned, memory=memory, data=8, fsdp=1), "none", 0, chunk_sizes))
     assert tips[1].startswith("config.mesh.fsdp=8: parameters and optimizer state would take about 0.00 GiB")
     assert tips[0].startswith("config.model.remat=full") and tips[-1].startswith("more chips: 10 times as many")
     memory = Memory(state=100_000, arguments=100_000, temporaries=3_000_000, peak=3_100_000)
-    tips = list(plan.advice(config, toy(planned, memory=memory, data=8, fsdp=1)))
+    tips = list(plan.advice(toy(planned, memory=memory, data=8, fsdp=1), "none", 0, chunk_sizes))
     assert not any("fsdp=" in tip for tip in tips) and any(tip.startswith("config.train.chunk_size=8:") for tip in tips)
 
 
@@ -276,9 +278,10 @@ PACKED = {"data.pack.query": 0.5, "data.pack.document": 0.5, "data.lanes": 8, "t
 
 
 def test_a_collection_takes_towers_k_means_and_search():
-    config = make_config(**{"plan.passages": 1000, "mine.refresh_makes": "clusters"})
+    config = make_config()
     config.cluster.update(count=10, iterations=3, sample=20)
-    encode, search, k_means = plan._collection(config, 200)
+    model, length = abstract_model(config, 200), config.data.document_length
+    encode, search, k_means = plan._collection(1000, model, length, config.cluster)
     layer = 4 * 16 * 32 * 32 + 2 * 16 * 16 * 32 + 2 * 16 * 32 * 64
     assert encode.flops == pytest.approx(1000 * 2 * (2 * layer + 32 * 16), rel=0.02)
     assert search.flops == 2 * 1000 * 16 and search.bytes == 4 * 1000 * 16
@@ -376,7 +379,7 @@ def test_where_nothing_fits_the_smallest_is_taken(tmp_path):
 def test_a_tuned_plan_has_the_settings_it_names(tmp_path, monkeypatch, capsys):
     config = make_config(**{"plan.tune": True, "stages": ("plan",), "train.batch_size": 16})
     one = [[{"model.remat": "none"}], [{"train.chunk_size": 5}]]
-    monkeypatch.setattr(plan_tuning, "choices", lambda *_: one)
+    monkeypatch.setattr(plan_tuning, "choices", lambda *_, **__: one)
     monkeypatch.setattr(plan_tuning, "batches", lambda _: [])
     run = Run(config, tmp_path / "run", REPOSITORY / "requirements.lock")
     runner.open_run(run)
@@ -388,12 +391,14 @@ def test_a_tuned_plan_has_the_settings_it_names(tmp_path, monkeypatch, capsys):
 
 
 def test_a_tunings_choices_fit_config_and_devices():
-    tried = plan_tuning.choices(make_config(**{"train.batch_size": 32}), devices=8)
+    config = make_config(**{"train.batch_size": 32})
+    settings, chunk_sizes = fields.values_of(config, plan_tuning.FIELDS), recipe_of(config).chunk_sizes(8)
+    tried = plan_tuning.choices(settings, chunk_sizes, 32, config.model.num_layers, devices=8, packs=False)
     assert tried[0] == [{"model.remat": name} for name in ("none", "dots")]
     assert tried[1] == [{"train.chunk_size": size} for size in (8, 16)]
     assert tried[2] == [{"model.unroll": 2}] and tried[4] == []
     assert tried[3] == [{"mesh.fsdp": size} for size in (2, 4, 8)]
-    assert plan_tuning.batches(make_config(**{"train.batch_size": 32})) == [
+    assert plan_tuning.batches(32) == [
         {"train.batch_size": 16},
         {"train.batch_size": 64},
     ]

@@ -189,7 +189,7 @@ def test_a_reranker_scores_what_is_written(tmp_path):
 def test_a_reader_needs_answers(field):
     config = make_config("doc2query", **{f"generate.{field}": "runs/reader"})
     with pytest.raises(UserError, match=rf"generate\.{field}=runs/reader is for the answers of questions"):
-        generate.check_settings(config)
+        preflight.check_settings(config, ["generate"])
 
 
 def test_proposed_answers_are_asked_for():

@@ -42,18 +42,22 @@ class Faq(SetFormat):
             raise UserError(f"{path}: no tab")
 
 
+def check(config):
+    sets.check(sets.formats(config), config.split.set, has_base=False, has_corpus=False)
+
+
 def test_a_format_of_sets_is_one_class(tables, tmp_path):
     register(Faq)
     assert fields.declared()["sets.faq"].default == "" and "questions and answers" in fields.declared()["sets.faq"].help
     config = ict_bfs_wlp.get_config()
     config.sets.faq = str(tmp_path / "faq.tsv")
     with pytest.raises(UserError, match=r"faq\.tsv: no such file or folder, in config\.sets\.faq"):
-        sets.check(config, has_corpus=False)
+        check(config)
     (tmp_path / "faq.tsv").write_text("why")
     with pytest.raises(UserError, match=r"faq\.tsv: no tab"):
-        sets.check(config, has_corpus=False)
+        check(config)
     (tmp_path / "faq.tsv").write_text("why\tbecause\nwho\tme\n")
-    sets.check(config, has_corpus=False)
+    check(config)
     run = Run(config, tmp_path, REPOSITORY / "requirements.lock")
     assert sets.inputs(run) == [tmp_path / "faq.tsv"]
     assert sets.write_sets(run)["faq"]["queries"] == 2 and (tmp_path / "sets/faq/qrels/test.tsv").is_file()
@@ -68,7 +72,7 @@ def test_a_set_without_judgements_cannot_be_divided(tables, tmp_path):
     with pytest.raises(UserError, match=r"config\.evaluate\.depth=5 is too few results for the metric Answer@100"):
         evaluate.check(config)
     with pytest.raises(UserError, match=r"config\.split\.set=faq: no passage .* is known to be right"):
-        sets.check(config, has_corpus=False)
+        check(config)
 
 
 @pytest.mark.parametrize(("first", "line"), [("", "q|a"), ("{", '{"q": "a"}')])

@@ -6,11 +6,12 @@ Checks, `--help` and the reference page are made from the declarations. Who read
 """
 
 import copy
+import dataclasses
 import math
 import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from retrieval.errors import UserError, unknown_name
 
@@ -48,6 +49,8 @@ class Field(NamedTuple):
 
 _FIELDS: dict[str, Field] = {}
 
+Result = TypeVar("Result")
+
 
 def declare(group: str, **fields: Field) -> None:
     """Adds fields to a group, such as 'train' or 'model.decoder'; '' is the config itself.
@@ -75,6 +78,26 @@ def defaults() -> dict[str, Any]:
 def values_of(config: Any, names: Iterable[str]) -> dict[str, Any]:
     """The values that a config has for some fields, by their dotted names."""
     return {name: operator.attrgetter(name)(config) for name in names}
+
+
+@dataclasses.dataclass(frozen=True)
+class OfFields(Generic[Result]):
+    """A function of some fields or groups of a config, as a function of the config. Equal ones are one check."""
+
+    function: Callable[..., Result]
+    names: tuple[str, ...]
+
+    def __call__(self, config: Any) -> Result:
+        """What the function says of the values that the config has."""
+        return self.function(*values_of(config, self.names).values())
+
+
+def of_fields(function: Callable[..., Result], *names: str) -> OfFields[Result]:
+    """A function that takes the values of some fields or groups, in this order, for where one of a config is needed.
+
+    So `of_fields(check, "mine", "data.negatives")` calls `check(config.mine, config.data.negatives)`.
+    """
+    return OfFields(function, names)
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class Stage:
       read_everywhere: what it writes can only be read by all hosts of a pod together.
       of_model: its output is of one trained model. A stage reads no output of one model beside that of another.
       decides: by the config that it ran with, the fields whose values hold for all who read its output.
-      check_settings: refuse fields that do not fit each other.
+      check_settings: refuse fields that do not fit each other; `fields.of_fields` hands a check what it looks at alone.
       check_inputs: refuse what comes from outside, by its beginnings, before anything is copied from a store.
       check: refuse what it could make nothing of, before the first stage of the run begins. A check of any kind that
         several stages have runs once.

@@ -12,7 +12,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.config.fields import SHARE, SWITCH, TEXT, TEXTS, Field, declare, whole
+from retrieval.config.fields import SHARE, SWITCH, TEXT, TEXTS, Field, declare, of_fields, whole
 from retrieval.data.labelled import reader_rows
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Judged
@@ -27,7 +27,7 @@ from retrieval.runtime import hosts
 from retrieval.search import encoding
 from retrieval.stage_outputs import Run
 from retrieval.stages import evaluate, run_files
-from retrieval.stages.collection import set_names
+from retrieval.stages.collection import set_names, train_unless
 from retrieval.stages.rankings import Ranking, others
 from retrieval.stages.run_files import RunFile
 
@@ -281,15 +281,14 @@ def _metrics(read: _Read, ranked: Sequence[Sequence[Span]]) -> tuple[list[str], 
     return ids, {metric: np.array(of_metric) for metric, of_metric in values.items()}
 
 
-def check_settings(config: ConfigDict) -> None:
-    """Checks that there is a system, and passages enough.
+def check_systems(systems: Sequence[str]) -> None:
+    """Checks that there is a system, and none twice.
 
     Raises:
-      UserError: there is none, or there are too few.
+      UserError: there is none, or one is there twice.
     """
-    fields = config.answer
-    if not fields.systems or len(set(fields.systems)) != len(fields.systems):
-        raise UserError(f"config.answer.systems={tuple(fields.systems)}: name one or more, each once")
+    if not systems or len(set(systems)) != len(systems):
+        raise UserError(f"config.answer.systems={tuple(systems)}: name one or more, each once")
 
 
 def check(run: Run) -> None:
@@ -316,14 +315,14 @@ STAGES.register(
     "answer",
     Stage(
         answer,
-        check_settings=(check_settings,),
+        check_settings=(of_fields(check_systems, "answer.systems"),),
         check=(check,),
         reads="runs, a reader's checkpoint, texts of sets",
         writes="`answered/`: answers with their places, metrics, what the reader found",
         settings=("answer",),
         uses=("encode.batch_tokens",),
         needs=("sets", "evaluate"),
-        also=lambda config: () if config.answer.model else ("train",),
+        also=of_fields(train_unless, "answer.model"),
         texts_of=("sets",),
         inputs=lambda run: readers.inputs(run, run.config.answer.model, _MODEL),
         outputs=(FOLDER,),

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from ml_collections import ConfigDict
 
 from retrieval import files
+from retrieval.config.fields import of_fields
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate, Judged
 from retrieval.errors import UserError
@@ -125,7 +125,14 @@ def repeated(items: Sequence[Collection]) -> dict[str, Collection]:
     return found
 
 
-def of_pairs(config: ConfigDict) -> tuple[str, ...]:
+def _of_pairs(corpus: bool, base: str, stages: Sequence[str]) -> tuple[str, ...]:
     """`pairs`, where the passages of labelled examples stand in for a prepared corpus."""
-    stands_in = config.encode.corpus and not config.base and "prepare" not in config.stages
-    return ("pairs",) if stands_in else ()
+    return ("pairs",) if corpus and not base and "prepare" not in stages else ()
+
+
+of_pairs = of_fields(_of_pairs, "encode.corpus", "base", "stages")
+
+
+def train_unless(model: str) -> tuple[str, ...]:
+    """`train`, where the run's own model is meant, and not one that a field names."""
+    return () if model else ("train",)

@@ -122,7 +122,16 @@ def evaluate(run: Run) -> dict[str, Any]:
     Returns what the report says about the searches.
     """
     rows, notes, asked = [], {}, run.config.evaluate.metrics
-    search = _search(run.config, run.holder("index").config, (details(run, "train") or {}).get("step"))
+    search = _Search(
+        depth=run.config.evaluate.depth,
+        words=run.config.index.words,
+        dense=run.config.evaluate.dense,
+        options=functools.partial(indexes.options_of, config=run.holder("index").config),
+        step=(details(run, "train") or {}).get("step"),
+        unknown=run.config.runs.unknown,
+        of_files=frozenset(file.system for file in run_files.run_files(run.config.runs.files)),
+        fusing=fused.fusing(run.config.fuse),
+    )
     outside = _files_by_set(set_names(run.sets), run.config.runs.files, run.config.runs.set)
     divided, held_out = examples.split_set(run), functools.partial(examples.validation, run)
     for name, files_of_set in outside.items():
@@ -144,25 +153,6 @@ def evaluate(run: Run) -> dict[str, Any]:
         notes |= {f"{value.name}, {kind.system}": {LEFT_OUT: f"{kind.title} cannot be used here"} for kind in missing}
     files.write_json(run.folder / "results.json", rows)
     return notes
-
-
-def _search(config: ConfigDict, indexed: ConfigDict, step: int | None) -> _Search:
-    """How the config has every set searched.
-
-    Args:
-      indexed: the config of the run that has the indexes.
-      step: of training; None where nothing was trained.
-    """
-    return _Search(
-        depth=config.evaluate.depth,
-        words=config.index.words,
-        dense=config.evaluate.dense,
-        options=functools.partial(indexes.options_of, config=indexed),
-        step=step,
-        unknown=config.runs.unknown,
-        of_files=frozenset(file.system for file in run_files.run_files(config.runs.files)),
-        fusing=fused.fusing(config.fuse),
-    )
 
 
 def _files_by_set(names: Sequence[str], values: Sequence[str], own: str) -> dict[str, list[RunFile]]:

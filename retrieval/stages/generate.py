@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval.config.fields import NOT_NEGATIVE, POSITIVE, TEXT, TEXTS, Field, declare, one_of, whole
+from retrieval.config.fields import NOT_NEGATIVE, POSITIVE, TEXT, TEXTS, Field, declare, of_fields, one_of, whole
 from retrieval.data.answer_makers.answer_maker import MAKERS, chosen
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError, unknown_name
@@ -27,7 +27,7 @@ from retrieval.recipes.writer import SAMPLE, WAYS, Decoding, Writer, WrittenText
 from retrieval.recipes.written_judges import READER, RERANKER, AnswerJudge, QueryJudge
 from retrieval.stage_outputs import Run
 from retrieval.stages import passage_lines
-from retrieval.stages.collection import GENERATED, Collection, collections, of_pairs
+from retrieval.stages.collection import GENERATED, Collection, collections, of_pairs, train_unless
 from retrieval.stages.passage_lines import Lines
 
 _log = logging.getLogger(__name__)
@@ -248,15 +248,15 @@ def _chosen(collections_there: Sequence[Collection], names: Sequence[str]) -> It
         yield known[name]
 
 
-def check_settings(config: ConfigDict) -> None:
-    """Checks how queries are to be written.
+def check_settings(generate: ConfigDict, seed: int) -> None:
+    """Checks how queries are to be written, by the group `generate` of the config.
 
     Raises:
       UserError: the settings do not fit each other.
     """
-    writer.check(_decoding(config.generate, config.seed))
+    writer.check(_decoding(generate, seed))
     for field in ("reader", "proposer"):
-        if (value := config.generate[field]) and not config.generate.answers:
+        if (value := generate[field]) and not generate.answers:
             raise UserError(
                 f"config.generate.{field}={value} is for the answers of questions, and queries have none: set "
                 f"config.generate.answers, such as rules, or config.generate.{field}=''"
@@ -292,11 +292,6 @@ def check(run: Run) -> None:
         )
 
 
-def also(config: ConfigDict) -> tuple[str, ...]:
-    """`train`, unless a published model writes; and `pairs`, where its passages are the corpus."""
-    return (*of_pairs(config), *(() if config.generate.model else ("train",)))
-
-
 def inputs(model: str, vocabulary: Callable[[], Sequence[Path]]) -> Sequence[Path]:
     """The files of the published model; without one those of the vocabulary."""
     return published_writer.inputs(Path(model)) if model else vocabulary()
@@ -306,13 +301,13 @@ STAGES.register(
     "generate",
     Stage(
         generate,
-        check_settings=(check_settings,),
+        check_settings=(of_fields(check_settings, "generate", "seed"),),
         check=(check,),
         reads="checkpoint, sets, passages",
         writes="`generated/NAME.jsonl`: queries of the passages of each set",
         settings=("seed", "generate", "encode.corpus"),
         needs=("prepare", "sets"),
-        also=also,
+        also=lambda config: (*of_pairs(config), *train_unless(config.generate.model)),
         after=("train",),
         inputs=lambda run: [
             *inputs(run.config.generate.model, run.vocabulary_inputs),

@@ -74,14 +74,17 @@ class Mined(NamedTuple):
     counts: dict[str, Any]
 
 
-def check(config: ConfigDict) -> None:
+def check(taken: int, rule: ConfigDict) -> None:
     """Checks which results are to be negatives.
+
+    Args:
+      taken: negatives of an example in a batch.
+      rule: the group `mine` of the config.
 
     Raises:
       UserError: there are fewer of them than negatives, or a batch takes more negatives than are mined.
     """
-    check_drawn(config.data.negatives, config.mine.negatives)
-    rule = config.mine
+    check_drawn(taken, rule.negatives)
     if rule.first > rule.last:
         raise UserError(
             f"config.mine.first={rule.first} is behind config.mine.last={rule.last}: no result has such a rank; lower "

@@ -2,6 +2,7 @@
 
 import functools
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ from retrieval import files
 from retrieval.config.fields import TEXTS, Field, Kind, declare, one_of
 from retrieval.errors import UserError
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.search.index_kind import DENSE, EXACT, INDEXES, IndexKind, Options, Texts
+from retrieval.search.index_kind import DENSE, EXACT, IndexKind, Options, Texts
 from retrieval.stage_outputs import Run
 from retrieval.stages.collection import Collection, collections, of_pairs
-from retrieval.stages.indexes import of_words, options_of
+from retrieval.stages.indexes import Built, built_by
 
 _log = logging.getLogger(__name__)
 
@@ -35,8 +36,14 @@ def check(config: ConfigDict) -> None:
     Raises:
       UserError: one does not exist or is not of words, or its options do not fit.
     """
-    for kind in (*of_words(config), INDEXES[config.index.dense]):
-        kind.check(options_of(kind, config))
+    for kind, options in _all(config):
+        kind.check(options)
+
+
+def _all(config: ConfigDict) -> list[Built]:
+    """The kinds that a config names: those of words, and the dense one."""
+    words, dense = built_by(config)
+    return [*words, dense]
 
 
 def index(run: Run) -> dict[str, Any]:
@@ -44,37 +51,34 @@ def index(run: Run) -> dict[str, Any]:
 
     Before `encode` or `mine` in config.stages there are those of words alone.
     """
-    config, built = run.config, {}
+    words, dense = built_by(run.config)
+    has_dense = bool(needs(run.config.stages)) and _is_available(dense.kind)
+    built: dict[str, str] = {}
     folds_accents = functools.cache(lambda: run.vocabulary is None or run.load_vocabulary().folds_accents)
-    word_kinds = [(kind, options_of(kind, config)) for kind in of_words(config)]
-    dense = _where_available(INDEXES[config.index.dense]) if needs(config) else None
     for collection in collections(run):
-        for kind, options in word_kinds:
-            words = kind.build(
+        for kind, options in words:
+            index_of_words = kind.build(
                 Texts(collection.name, collection.candidates, folds_accents, collection.generated), options
             )
-            words.save(collection.index(kind.name))
-            built[f"{collection.name}, {kind.title}"] = words.description
-        if dense and collection.has_embeddings():
-            options = options_of(dense, config)
-            if description := _build_dense(dense, collection, options, config.evaluate.depth):
-                built[f"{collection.name}, dense"] = description
-                _log.info("%s: %s", collection.name, description)
+            index_of_words.save(collection.index(kind.name))
+            built[f"{collection.name}, {kind.title}"] = index_of_words.description
+        is_embedded = has_dense and collection.has_embeddings()
+        if is_embedded and (description := _build_dense(*dense, collection, run.config.evaluate.depth)):
+            built[f"{collection.name}, dense"] = description
+            _log.info("%s: %s", collection.name, description)
     return built
 
 
-def needs(config: ConfigDict) -> tuple[str, ...]:
+def needs(stages: Sequence[str]) -> tuple[str, ...]:
     """`encode`, unless config.stages has `index` before that or before `mine`: then it is of words alone."""
-    stages = list(config.stages)
-    place = stages.index("index") if "index" in stages else len(stages)
+    place = tuple(stages).index("index") if "index" in stages else len(stages)
     of_words = "encode" not in stages[:place] and {"encode", "mine"} & set(stages[place:])
     return () if of_words else ("encode",)
 
 
-def further_needs(config: ConfigDict) -> tuple[str, ...]:
+def further_needs(kinds: Sequence[Built]) -> tuple[str, ...]:
     """The stages that kinds of index read besides."""
-    kinds = (*of_words(config), INDEXES[config.index.dense])
-    return tuple(dict.fromkeys(stage for kind in kinds for stage in kind.stages(options_of(kind, config))))
+    return tuple(dict.fromkeys(stage for kind, options in kinds for stage in kind.stages(options)))
 
 
 def check_stages(run: Run) -> None:
@@ -83,7 +87,7 @@ def check_stages(run: Run) -> None:
     Raises:
       UserError: one is a stage neither of this run nor of its base.
     """
-    for stage in further_needs(run.config):
+    for stage in further_needs(_all(run.config)):
         if stage not in run.holder(stage).config.stages:
             raise UserError(
                 f"config.index.words={tuple(run.config.index.words)}: one is built from what the stage '{stage}' "
@@ -92,10 +96,9 @@ def check_stages(run: Run) -> None:
             )
 
 
-def inputs(config: ConfigDict) -> list[Path]:
-    """The files outside of the work directory that the indexes are built from."""
-    kinds = (*of_words(config), INDEXES[config.index.dense])
-    return [path for kind in kinds for path in kind.inputs(options_of(kind, config))]
+def inputs(kinds: Sequence[Built]) -> list[Path]:
+    """The files outside of the work directory that indexes are built from."""
+    return [path for kind, options in kinds for path in kind.inputs(options)]
 
 
 def written(folder: Path) -> list[Path]:
@@ -103,14 +106,15 @@ def written(folder: Path) -> list[Path]:
     return sorted(path.parent for path in (folder / "index").rglob(files.MANIFEST))
 
 
-def _where_available(kind: IndexKind) -> IndexKind | None:
-    if kind.available():
-        return kind
-    _log.warning("%s cannot be imported here: exact search serves instead", kind.title)
-    return None
+def _is_available(kind: IndexKind) -> bool:
+    """Whether a kind can be used here; if not, the log says what serves in its place."""
+    is_available = kind.available()
+    if not is_available:
+        _log.warning("%s cannot be imported here: exact search serves instead", kind.title)
+    return is_available
 
 
-def _build_dense(kind: IndexKind, collection: Collection, options: Options, depth: int) -> str:
+def _build_dense(kind: IndexKind, options: Options, collection: Collection, depth: int) -> str:
     """Builds and saves a dense index; returns its description.
 
     One that is not saved leaves a note of its options: stages that build it are then made anew when they change.
@@ -138,10 +142,10 @@ STAGES.register(
         writes="`index/`: ScaNN and BM25",
         settings=("index", "evaluate.depth", "encode.corpus"),
         needs=("prepare", "sets"),
-        also=lambda config: (*needs(config), *of_pairs(config), *further_needs(config)),
+        also=lambda config: (*needs(config.stages), *of_pairs(config), *further_needs(_all(config))),
         after=("encode", "generate"),
         texts_of=("sets",),
-        inputs=lambda run: [*inputs(run.config), *run.vocabulary_inputs()],
+        inputs=lambda run: [*inputs(_all(run.config)), *run.vocabulary_inputs()],
         outputs=("index",),
         sealed=lambda run, _: written(run.folder),
     ),

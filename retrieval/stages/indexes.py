@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -15,18 +16,27 @@ from retrieval.search.windows import Index
 from retrieval.stages.collection import CORPUS, TRAINED, Collection
 
 
+class Built(NamedTuple):
+    """A kind of index that is to be built, with the values of its options."""
+
+    kind: IndexKind
+    options: Options
+
+
 def options_of(kind: IndexKind, config: ConfigDict) -> Options:
     """The values of the fields that a kind has as its options."""
     return values_of(config, kind.options)
 
 
-def of_words(config: ConfigDict) -> list[IndexKind]:
-    """The kinds of index of words that a config names.
+def built_by(config: ConfigDict) -> tuple[list[Built], Built]:
+    """The kinds of index of words that a config names, and the dense one.
 
     Raises:
       UserError: one is no such kind, or is named twice.
     """
-    return kinds_of_words(config.index.words, lambda kind: options_of(kind, config))
+    words = kinds_of_words(config.index.words, lambda kind: options_of(kind, config))
+    dense = INDEXES[config.index.dense]
+    return [Built(kind, options_of(kind, config)) for kind in words], Built(dense, options_of(dense, config))
 
 
 def kinds_of_words_of(collection: Collection, first: Iterable[str]) -> list[IndexKind]:

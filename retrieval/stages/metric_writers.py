@@ -11,7 +11,6 @@ from types import ModuleType
 from typing import Protocol
 
 import numpy as np
-from ml_collections import ConfigDict
 
 from retrieval import files
 from retrieval.config.fields import TEXT, Field, declare
@@ -74,14 +73,14 @@ def open_writer(folder: Path, after: int, project: str, settings: str) -> Writer
     return _Several(writers)
 
 
-def check(config: ConfigDict) -> None:
-    """Checks that what the config asks for is installed.
+def check(project: str) -> None:
+    """Checks that Weights & Biases is installed where a project of it is named.
 
     Raises:
       UserError: it is not.
     """
-    if config.loop.wandb:
-        _import_wandb(config.loop.wandb)
+    if project:
+        _import_wandb(project)
 
 
 class _Several:

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.config.fields import SWITCH, Field, declare, one_of
+from retrieval.config.fields import SWITCH, Field, declare, of_fields, one_of
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets import beir
 from retrieval.errors import UserError
@@ -40,9 +39,9 @@ declare(
 )
 
 
-def needs(config: ConfigDict) -> tuple[str, ...]:
-    """The stages that make what is searched."""
-    kind = INDEXES.find(config.mine.system, "config.mine.system")
+def needs(system: str, field: str = "config.mine.system") -> tuple[str, ...]:
+    """The stages that make what is searched; `field` names the system."""
+    kind = INDEXES.find(system, field)
     if kind.of_words:
         return ("index",)
     return ("train", "encode") if kind.name == EXACT else ("train", "encode", "index")
@@ -56,7 +55,7 @@ def mine(run: Run) -> dict[str, Any]:
     """
     config, source, name = run.config, run.before("mine"), examples.divided_set(run)
     kind, mining = INDEXES[config.mine.system], hard_negatives.mining_of(config.mine, config.split.seed)
-    file, searched = run.sets / name / "corpus.jsonl", source.holder(needs(config)[-1])
+    file, searched = run.sets / name / "corpus.jsonl", source.holder(needs(kind.name)[-1])
     if _candidates(read_record(run, "sets"), name) != _candidates(read_record(searched, "sets"), name):
         raise UserError(
             f"{searched.folder}: its index is over other candidates than {file.parent}; use a config.base with the "
@@ -73,7 +72,7 @@ def mine(run: Run) -> dict[str, Any]:
             with (temporary / "negatives.jsonl").open("w", encoding="utf-8") as lines:
                 for example in hard_negatives.mined_examples(questions, candidates, mined.rows):
                     lines.write(_line(example))
-            provenance = _provenance(source, needs(config)[-1], kind, mining) | mined.counts
+            provenance = _provenance(source, needs(kind.name)[-1], kind, mining) | mined.counts
             files.write_json(temporary / "provenance.json", provenance)
     _log.info("mine: %d negatives of %d questions", mined.counts["negatives"], len(questions))
     return provenance
@@ -87,18 +86,18 @@ def check_index(run: Run) -> None:
     """
     system, source = run.config.mine.system, run.before("mine")
     kind = INDEXES.find(system, "config.mine.system")
-    for need in needs(run.config):
+    for need in needs(system):
         holder = source.holder(need)
         if need not in holder.config.stages:
             way = "put 'index' before 'mine' in config.stages" if kind.of_words else "use config.mine.system=bm25"
             raise UserError(
-                f"config.mine.system={system} is made by {' and '.join(needs(run.config))}, and '{need}' is no stage "
+                f"config.mine.system={system} is made by {' and '.join(needs(system))}, and '{need}' is no stage "
                 f"before 'mine': {way}, or set config.base to a run that has it"
             )
 
     config = run.config
     is_own = source.holder("index").folder == run.folder  # what a base has is looked at when it is read
-    if kind.of_words and is_own and kind not in indexes.of_words(config):
+    if kind.of_words and is_own and kind not in [built.kind for built in indexes.built_by(config)[0]]:
         raise UserError(
             f"config.mine.system={system}: no such index is built; it is none of "
             f"config.index.words={tuple(config.index.words)}: add it there"
@@ -201,14 +200,14 @@ STAGES.register(
     "mine",
     Stage(
         mine,
-        check_settings=(hard_negatives.check,),
+        check_settings=(of_fields(hard_negatives.check, "data.negatives", "mine"),),
         check_inputs=(check_index,),
         check=(check_questions,),
         reads="training questions, an index that is made before or is the base's",
         writes="`negatives/`: the questions with hard negatives, and where these are from",
         settings=("mine.system", *hard_negatives.SETTINGS),
         needs=("prepare", "sets"),
-        also=needs,
+        also=of_fields(needs, "mine.system"),
         looks_back=True,
         inputs=Run.vocabulary_inputs,
         outputs=("negatives",),

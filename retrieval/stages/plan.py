@@ -16,7 +16,7 @@ import jax
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.config.fields import SWITCH, TEXT, Field, declare, whole
+from retrieval.config.fields import SWITCH, TEXT, Field, declare, values_of, whole
 from retrieval.errors import UserError
 from retrieval.evaluation import display
 from retrieval.models.text import Text
@@ -189,7 +189,10 @@ def plan(run: Run) -> dict[str, Any]:
         dataclasses.asdict(result) | {"topology": config.plan.topology, "fits": result.fits, "seconds": result.seconds},
     )
     if result.fits is False:
-        raise UserError(f"{_shortage(result)}; what would help:\n  " + "\n  ".join(advice(config, result)))
+        tips = advice(
+            result, config.model.remat, config.train.chunk_size, recipe_of(config).chunk_sizes(result.devices)
+        )
+        raise UserError(f"{_shortage(result)}; what would help:\n  " + "\n  ".join(tips))
     return dict(rows)
 
 
@@ -234,8 +237,16 @@ def _tuned(config: ConfigDict, size: int, devices: Sequence[sharding.Device], ke
     of = json.dumps(
         [told, config.plan.topology, devices[0].device_kind, len(devices), size, jax.__version__], default=str
     )
-    tried = plan_tuning.choices(config, len(devices)), plan_tuning.batches(config)
-    tuning = plan_tuning.tune(measure, *tried, kept, of)
+    pack = config.data.pack
+    tried_fields = plan_tuning.choices(
+        values_of(config, plan_tuning.FIELDS),
+        recipe_of(config).chunk_sizes(len(devices)),
+        config.train.batch_size,
+        config.model.num_layers,
+        len(devices),
+        packs=bool(pack.query or pack.document),
+    )
+    tuning = plan_tuning.tune(measure, tried_fields, plan_tuning.batches(config.train.batch_size), kept, of)
     header = ["settings", "fits", "GiB of a device", "examples per second, times the first", ""]
     print(display.markdown(header, list(plan_tuning.rows(tuning))))
     print(f"\nthe fastest that fits: {plan_tuning.shown(tuning.best) or 'the config as it is'}\n")
@@ -263,6 +274,8 @@ def make_plan(
         memory, text = step_memory.compile_step(
             lowered, step_memory.bytes_of(state), step_memory.bytes_of(batch), step_memory.program_limit(devices[0])
         )
+    has_collection = config.plan.passages > 0 and recipe_of(config).has_towers
+    cluster = config.cluster if config.mine.refresh_makes == "clusters" else None
     return Plan(
         devices[0].device_kind,
         chip,
@@ -276,29 +289,39 @@ def make_plan(
         collectives.received(text, _chips(mesh.devices.flat)) if text else None,
         useful,
         cycles.estimated(text) if text else {},
-        _collection(config, size) if config.plan.passages and recipe_of(config).has_towers else (),
+        _collection(config.plan.passages, model, config.data.document_length, cluster) if has_collection else (),
     )
 
 
-def _collection(config: ConfigDict, size: int) -> tuple[collection_work.Task, ...]:
-    """What `plan.passages` of full length take; k-means where refreshes cluster them."""
-    count, cluster, model = config.plan.passages, config.cluster, abstract_model(config, size)
-    bound, ids = bind(model), jax.ShapeDtypeStruct((1, config.data.document_length), "int32")
+def _collection(count: int, model: Any, length: int, cluster: ConfigDict | None) -> tuple[collection_work.Task, ...]:
+    """What `plan.passages` of full length take; k-means where refreshes cluster them.
+
+    Args:
+      length: tokens of a passage.
+      cluster: the group of the config that says how they do.
+    """
+    bound, ids = bind(model), jax.ShapeDtypeStruct((1, length), "int32")
     encode = jax.make_jaxpr(lambda params, ids: bound(params).encode_documents(Text.from_ids(ids, 0 * ids), None))
     traced = encode(parameters_of(model), ids)
     E = traced.out_avals[0].shape[-1]
     tasks = collection_work.encode(count, work.of(traced).flops, E), collection_work.search(count, E)
-    if config.mine.refresh_makes != "clusters":
+    if cluster is None:
         return tasks
     return (*tasks, collection_work.k_means(count, E, cluster.count, cluster.iterations, cluster.sample))
 
 
-def advice(config: ConfigDict, plan: Plan) -> Iterator[str]:
-    """Settings that would make a step fit which does not, with what they would bring where that can be told."""
-    if config.model.remat != "full" and not config.train.chunk_size:
+def advice(plan: Plan, remat: str, chunk_size: int, possible_chunks: Sequence[int]) -> Iterator[str]:
+    """Settings that would make a step fit which does not, with what they would bring where that can be told.
+
+    Args:
+      remat: of `config.model`, as the plan has it.
+      chunk_size: the same of `config.train`.
+      possible_chunks: values that it may have on the plan's devices.
+    """
+    if remat != "full" and not chunk_size:
         yield "config.model.remat=full: of a layer only its input would be kept, and the rest computed again"
-    rows = config.train.chunk_size or config.train.batch_size  # that are computed at a time
-    chunk_sizes = [size for size in recipe_of(config).chunk_sizes(plan.devices) if size < rows]
+    rows = chunk_size or plan.batch_size  # that are computed at a time
+    chunk_sizes = [size for size in possible_chunks if size < rows]
     peak, room = plan.memory.peak, plan.room
     if peak is None or room is None:
         yield from _general_advice(plan, chunk_sizes)

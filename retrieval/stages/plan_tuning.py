@@ -9,12 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ml_collections import ConfigDict
-
 from retrieval import files
-from retrieval.config.fields import values_of
 from retrieval.models.transformer import REMAT
-from retrieval.recipes.recipe import recipe_of
 from retrieval.runtime import hosts
 
 _log = logging.getLogger(__name__)
@@ -24,6 +20,9 @@ _BATCH = "train.batch_size"
 _CHUNKS, _SHARED = 3, 8  # chunk sizes that are tried at most, and devices that share parameters at most
 _UNROLLED = (1, 2, 4)  # and all layers
 _REFUSAL = 120  # characters of a refusal that are shown
+
+# The fields whose values are tried in turn.
+FIELDS = ("model.remat", "train.chunk_size", "model.unroll", "mesh.fsdp")
 
 # Dotted fields of the config and their values.
 Settings = dict[str, Any]
@@ -70,26 +69,31 @@ class Tuning(NamedTuple):
         return next(outcome for settings, outcome in self.tried if settings == self.best)
 
 
-def choices(config: ConfigDict, devices: int) -> list[list[Settings]]:
-    """For each field, or fields that go together, what is tried beside the values of the config itself."""
-    chunks = [size for size in recipe_of(config).chunk_sizes(devices) if size < config.train.batch_size]
-    layers = config.model.num_layers
-    fields: dict[str, Sequence[Any]] = {
-        "model.remat": list(REMAT),
-        "train.chunk_size": [0, *chunks[-_CHUNKS:]],
-        "model.unroll": sorted({*(count for count in _UNROLLED if count <= layers), layers}),
-        "mesh.fsdp": [size for size in range(1, _SHARED + 1) if devices % size == 0],
-    }
-    own = values_of(config, fields)
-    alone = [[{name: value} for value in values if value != own[name]] for name, values in fields.items()]
-    packs = config.data.pack.query or config.data.pack.document
+def choices(
+    settings: Settings, possible_chunks: Sequence[int], batch_size: int, layers: int, devices: int, *, packs: bool
+) -> list[list[Settings]]:
+    """For each field, or fields that go together, what is tried beside the values of the config itself.
+
+    Args:
+      settings: the values of FIELDS in the config.
+      possible_chunks: values that `train.chunk_size` may have.
+      layers: of the model.
+      packs: whether texts are packed.
+    """
+    chunks = [size for size in possible_chunks if size < batch_size]
+    tried: tuple[Sequence[Any], ...] = (
+        list(REMAT),
+        [0, *chunks[-_CHUNKS:]],
+        sorted({*(count for count in _UNROLLED if count <= layers), layers}),
+        [size for size in range(1, _SHARED + 1) if devices % size == 0],
+    )
+    alone = [[{name: value} for value in values if value != settings[name]] for name, values in zip(FIELDS, tried)]
     unpacked: list[Settings] = [{"data.pack.query": 0.0, "data.pack.document": 0.0}] if packs else []
     return [*alone, unpacked]
 
 
-def batches(config: ConfigDict) -> list[Settings]:
+def batches(size: int) -> list[Settings]:
     """Half and twice the batch."""
-    size = config.train.batch_size
     return [{_BATCH: size // 2}, {_BATCH: 2 * size}]
 
 

@@ -9,7 +9,18 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from retrieval import extras
-from retrieval.config.fields import SHARE_BELOW, SWITCH, TEXTS, Field, Kind, declare, one_of, values_of, whole
+from retrieval.config.fields import (
+    SHARE_BELOW,
+    SWITCH,
+    TEXTS,
+    Field,
+    Kind,
+    declare,
+    of_fields,
+    one_of,
+    values_of,
+    whole,
+)
 from retrieval.data.corpora import corpus_kind, source_paths, sources
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.shards import prepared_corpus
@@ -88,14 +99,13 @@ def check_inputs(run: Run) -> None:
         check_files(run.config)
 
 
-def check_settings(config: ConfigDict) -> None:
+def _check_settings(corpus: str, prepare: ConfigDict) -> None:
     """Checks that the settings of the corpus fit each other.
 
     Raises:
       UserError: they do not.
     """
-    prepare = config.prepare
-    corpus_kind.kind_of(config.corpus)
+    corpus_kind.kind_of(corpus)
     for name in ("shortest_paragraph", "least_passage"):
         if prepare[name] > prepare.longest_passage:
             raise UserError(
@@ -110,6 +120,9 @@ def check_settings(config: ConfigDict) -> None:
                 f"config.prepare.beam_options: '{option}' is no flag: write it as --config.prepare.beam_options="
                 "\"('--region=europe-west4',)\""
             )
+
+
+check_settings = of_fields(_check_settings, "corpus", "prepare")
 
 
 def check_files(config: ConfigDict) -> None:

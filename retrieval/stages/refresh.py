@@ -62,9 +62,9 @@ declare(
 )
 
 
-def needs(config: ConfigDict) -> tuple[str, ...]:
-    """The stages that training reads besides its pairs."""
-    return kind_of(config).needs if config.mine.refresh_every else ()
+def needs(makes: str, every: int) -> tuple[str, ...]:
+    """The stages that training reads besides its pairs, by the fields of `config.mine` that begin with `refresh`."""
+    return kind_of(makes).needs if every else ()
 
 
 def check(config: ConfigDict) -> None:
@@ -73,7 +73,13 @@ def check(config: ConfigDict) -> None:
     Raises:
       UserError: it would not; or the next one would come before it; or as `RefreshKind.check`.
     """
-    mine, steps = config.mine, config.train.steps
+    _check_schedule(config.mine, config.train.steps, config.loop.validate_every)
+    if config.mine.refresh_every:
+        kind_of(config.mine.refresh_makes).check(config)
+
+
+def _check_schedule(mine: ConfigDict, steps: int, validate_every: int) -> None:
+    """Checks when refreshes come, by the group `mine` of the config."""
     if not mine.refresh_every:
         for field in ("refresh_lag", "refresh_env", "patience"):
             if mine[field]:
@@ -83,8 +89,7 @@ def check(config: ConfigDict) -> None:
                 )
         return
     if mine.patience:
-        turn.check(mine.patience, config.loop.validate_every, mine.refresh_lag)
-        kind_of(config).check(config)
+        turn.check(mine.patience, validate_every, mine.refresh_lag)
         return
     if mine.refresh_every >= steps:
         raise UserError(
@@ -102,7 +107,6 @@ def check(config: ConfigDict) -> None:
             f"{mine.refresh_every} steps would never be trained on in config.train.steps={steps}; lower one of them"
         )
     _check_environment(mine.refresh_env, every=mine.refresh_every, lag=mine.refresh_lag)
-    kind_of(config).check(config)
 
 
 def _check_environment(settings: Sequence[str], every: int, lag: int) -> None:
@@ -176,7 +180,7 @@ class Refresh:
             self._checkpoints.wait()  # the second process waits for one of them, which may have failed
             hosts.on_first(self._await)
         self._batches.turn_to(version)
-        told, numbers = kind_of(self._run.config).told(versions.statistics(self._run.folder, version))
+        told, numbers = kind_of(mine.refresh_makes).told(versions.statistics(self._run.folder, version))
         _log.info("step %d: %s, version %d", step, told, version)
         return numbers
 

@@ -117,10 +117,10 @@ declare(
 )
 
 
-def kind_of(config: ConfigDict) -> RefreshKind:
-    """The kind that a config names.
+def kind_of(name: str) -> RefreshKind:
+    """The kind that `config.mine.refresh_makes` names.
 
     Raises:
       UserError: there is none of that name.
     """
-    return REFRESHES.find(config.mine.refresh_makes, "config.mine.refresh_makes")
+    return REFRESHES.find(name, "config.mine.refresh_makes")

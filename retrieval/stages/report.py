@@ -52,7 +52,10 @@ def write_report(run: Run) -> None:
     ]
     tables = [table for table in tables if table.rows or table.notes]
     corpus = run.holder("prepare").config.corpus
-    title = f"{run.folder.name}: {_systems(trainer, run.config)}{f' on {corpus}' if corpus else ''}"
+    encoder = trainer.model.encoder if "train" in trainer.stages else ""
+    is_searched = "index" in run.config.stages or not run.config.runs.files
+    systems = _systems(encoder, run.config.index.words, is_searched)
+    title = f"{run.folder.name}: {systems}{f' on {corpus}' if corpus else ''}"
     folder = run.holder("evaluate").folder
     results = files.read_json(folder / result_files.NAME)
     for stage, place in (("rerank", result_files.RERANKED), ("answer", result_files.ANSWERED)):
@@ -63,12 +66,10 @@ def write_report(run: Run) -> None:
     _log.info("report: %s/report.html, and the same as report.md", run.place)
 
 
-def _systems(trainer: ConfigDict, config: ConfigDict) -> str:
-    """What was trained; without that what was searched."""
-    if "train" in trainer.stages:
-        return trainer.model.encoder
-    indexes = [INDEXES[name].title for name in config.index.words if name in INDEXES]
-    return ", ".join(indexes if "index" in config.stages or not config.runs.files else ["run files"])
+def _systems(encoder: str, words: Sequence[str], is_searched: bool) -> str:
+    """What was trained; without that what was searched: indexes of words, or run files alone."""
+    indexes = [INDEXES[name].title for name in words if name in INDEXES]
+    return encoder or ", ".join(indexes if is_searched else ["run files"])
 
 
 def _fused(evaluated: Details) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.config.fields import TEXT, TEXTS, Field, declare, whole, whole_numbers
+from retrieval.config.fields import TEXT, TEXTS, Field, declare, of_fields, whole, whole_numbers
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Judged
 from retrieval.data.sets.candidate_texts import CandidateTexts
@@ -27,7 +27,7 @@ from retrieval.runtime import hosts
 from retrieval.runtime.store import is_url
 from retrieval.stage_outputs import Run
 from retrieval.stages import evaluate, run_files
-from retrieval.stages.collection import set_names
+from retrieval.stages.collection import set_names, train_unless
 from retrieval.stages.rankings import Ranking, others
 from retrieval.stages.run_files import Lists, RunFile
 from retrieval.stages.scored_pairs import Scorer
@@ -88,13 +88,12 @@ def rerank(run: Run) -> dict[str, Any]:
     return hosts.on_first(lambda: _finish(folder, reranked, fields, run.config.evaluate.metrics))
 
 
-def check_settings(config: ConfigDict) -> None:
-    """Checks systems, depths and metrics.
+def check_settings(fields: ConfigDict) -> None:
+    """Checks systems, depths and metrics, which the group `rerank` of the config has.
 
     Raises:
       UserError: there is no system or no depth, or a metric is unknown.
     """
-    fields = config.rerank
     for name in ("systems", "depths"):
         if not fields[name]:
             raise UserError(f"config.rerank.{name}=() reranks nothing: name one or more")
@@ -134,11 +133,6 @@ def inputs(run: Run) -> Sequence[Path]:
     """The files that tell whether the reranker has changed."""
     model = run.config.rerank.model
     return () if is_system(model) else rerankers.inputs(run, model, _MODEL)
-
-
-def also(config: ConfigDict) -> tuple[str, ...]:
-    """`train`, where the run's own reranker is meant."""
-    return () if config.rerank.model else ("train",)
 
 
 def _runs(fields: ConfigDict, folder: Path, sets: Sequence[str]) -> dict[str, dict[str, RunFile]]:
@@ -356,14 +350,14 @@ STAGES.register(
     "rerank",
     Stage(
         rerank,
-        check_settings=(check_settings,),
+        check_settings=(of_fields(check_settings, "rerank"),),
         check=(check,),
         reads="runs, a reranker's checkpoint or folder, texts of sets",
         writes="`reranked/`: runs by depth, their metrics, the scores of all pairs",
         settings=("rerank", "evaluate.metrics", "data.query_length", "data.document_length", "model.dtype"),
         uses=("encode.batch_tokens",),
         needs=("sets", "evaluate"),
-        also=also,
+        also=of_fields(train_unless, "rerank.model"),
         texts_of=("sets",),
         inputs=inputs,
         outputs=(FOLDER,),

@@ -6,14 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from retrieval import terminal
 from retrieval.api import answering
 from retrieval.api.answering import Answer
 from retrieval.api.document_index import Hit
 from retrieval.api.own_search import OwnSearch
-from retrieval.config.fields import Field, declare, whole
+from retrieval.config.fields import Field, declare, of_fields, whole
 from retrieval.data.sets import text_files
 from retrieval.errors import UserError
 from retrieval.pipeline.stage import STAGES, Stage
@@ -32,16 +30,16 @@ _AROUND = 60  # characters that are shown on either side of an answer
 declare("search", k=Field(5, whole(1), "hits that --stage=search shows"))
 
 
-def check(config: ConfigDict) -> None:
-    """Checks the number of hits.
+def check_hits(k: int, depth: int, field: str = "config.search.k") -> None:
+    """Checks that no more hits are shown than are looked for; `field` is that of `k`.
 
     Raises:
-      UserError: it is more than are looked for.
+      UserError: there are more.
     """
-    if config.search.k > config.evaluate.depth:
+    if k > depth:
         raise UserError(
-            f"config.search.k={config.search.k}: no more than config.evaluate.depth={config.evaluate.depth} hits are "
-            "looked for; lower the first or raise the second"
+            f"{field}={k}: no more than config.evaluate.depth={depth} hits are looked for; lower the first or raise "
+            "the second"
         )
 
 
@@ -155,7 +153,7 @@ STAGES.register(
     "search",
     Stage(
         search,
-        check_settings=(check,),
+        check_settings=(of_fields(check_hits, "search.k", "evaluate.depth"),),
         check=(check_towers, answering.check),
         reads="a reader, indexes of the corpus, or of labelled examples",
         writes="prints hits for `--query`, `--queries`, or what is typed",

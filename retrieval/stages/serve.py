@@ -2,20 +2,18 @@
 
 import logging
 
-from ml_collections import ConfigDict
-
 from retrieval import extras, files
 from retrieval.api import answering
 from retrieval.api.own_search import OwnSearch
 from retrieval.api.reranking import PairReranker
-from retrieval.config.fields import POSITIVE, TEXT, TEXTS, Field, Kind, declare, whole
-from retrieval.errors import UserError
+from retrieval.config.fields import POSITIVE, TEXT, TEXTS, Field, Kind, declare, of_fields, whole
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import rerankers
 from retrieval.recipes.initial_parameters import TEXT_FIELDS, check_towers
 from retrieval.stage_outputs import Run
 from retrieval.stages.collection import of_pairs
+from retrieval.stages.search import check_hits
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +44,7 @@ declare(
 )
 
 
-def check(config: ConfigDict) -> None:
+def check(k: int, depth: int) -> None:
     """Checks that the server's packages are there, and the number of hits.
 
     Raises:
@@ -57,11 +55,7 @@ def check(config: ConfigDict) -> None:
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise extras.missing("--stage=serve", str(error.name), "serve") from error
-    if config.serve.k > config.evaluate.depth:
-        raise UserError(
-            f"config.serve.k={config.serve.k}: no more than config.evaluate.depth={config.evaluate.depth} hits are "
-            "looked for; lower the first or raise the second"
-        )
+    check_hits(k, depth, "config.serve.k")
 
 
 def check_reranker(run: Run) -> None:
@@ -117,7 +111,7 @@ STAGES.register(
     "serve",
     Stage(
         serve,
-        check_settings=(check,),
+        check_settings=(of_fields(check, "serve.k", "evaluate.depth"),),
         check=(check_towers, check_reranker, answering.check),
         reads="a reader, a reranker, indexes of the corpus, or of labelled examples",
         writes="answers over HTTP: a page, and JSON for programs",

@@ -107,22 +107,24 @@ def check_inputs(run: Run) -> None:
     Raises:
       UserError: as `check`, or what is read is wrong.
     """
-    check(run.config, run.prepares)
+    config = run.config
+    check(formats(config), config.split.set, has_base=bool(config.base), has_corpus=run.prepares)
     if run.prepares and not is_done(run, "prepare"):
-        for named in formats(run.config):
+        for named in formats(config):
             named.form.preview(named.value)
 
 
-def check(config: ConfigDict, has_corpus: bool) -> None:
-    """Checks the evaluation sets that a config names, in seconds.
+def check(named: Sequence[NamedSets], divided: str, *, has_base: bool, has_corpus: bool) -> None:
+    """Checks evaluation sets, in seconds.
 
     Args:
+      divided: the one that is divided for training, '' for none.
+      has_base: whether the run has a base, which may have sets too.
       has_corpus: whether there is a prepared corpus, or a stage that makes one.
 
     Raises:
       UserError: a file is missing or wrong, two sets have one name, or the set to divide cannot be divided.
     """
-    named = formats(config)
     for form, value, options in named:
         form.check(value, options, has_corpus)
     is_judged = [(name, form.is_judged) for form, value, _ in named for name in form.names(value)]
@@ -133,7 +135,7 @@ def check(config: ConfigDict, has_corpus: bool) -> None:
         raise UserError(
             f"an evaluation set is named '{CORPUS}', as the prepared corpus is: rename its folder or its file"
         )
-    _check_divided(config.split.set, dict(is_judged), has_base=bool(config.base))
+    _check_divided(divided, dict(is_judged), has_base)
 
 
 def has_answers(named: Sequence[NamedSets], name: str) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.config.fields import SWITCH, TEXT, Field, declare, one_of
+from retrieval.config.fields import SWITCH, TEXT, Field, declare, of_fields, one_of
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import span_shards
 from retrieval.data.labelled.reader_rows import RowLengths
@@ -22,7 +22,7 @@ from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import runs
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes.trained_model import open_trained
-from retrieval.search.index_kind import EXACT, INDEXES
+from retrieval.search.index_kind import INDEXES
 from retrieval.stage_outputs import Run
 from retrieval.stages import indexes, mine
 from retrieval.stages.collection import open_collection, set_names
@@ -221,14 +221,9 @@ def _tell(statistics: dict[str, Any]) -> None:
             _log.warning("spans: left out %d %s: they are not to be trained on", number, what)
 
 
-def needs(config: ConfigDict) -> tuple[str, ...]:
-    """The stages that make what is searched."""
-    if config.spans.run:
-        return ()
-    kind = INDEXES.find(config.spans.system, "config.spans.system")
-    if kind.of_words:
-        return ("index",)
-    return ("train", "encode") if kind.name == EXACT else ("train", "encode", "index")
+def needs(system: str, run_file: str) -> tuple[str, ...]:
+    """The stages that make what is searched; none where there is a run file."""
+    return () if run_file else mine.needs(system, "config.spans.system")
 
 
 def check(run: Run) -> None:
@@ -245,10 +240,11 @@ def check(run: Run) -> None:
         )
     for field in ("questions", "run"):
         source_paths.checked(f"config.spans.{field}", source_paths.split(config.spans[field]))
-    for need in needs(config):
+    needed = needs(config.spans.system, config.spans.run)
+    for need in needed:
         if need not in source.holder(need).config.stages:
             raise UserError(
-                f"config.spans.system={config.spans.system} is made by {' and '.join(needs(config))}, and '{need}' is "
+                f"config.spans.system={config.spans.system} is made by {' and '.join(needed)}, and '{need}' is "
                 "no stage before 'spans': add it there, set config.base to a run that has it, or name a run file in "
                 "config.spans.run"
             )
@@ -270,7 +266,7 @@ STAGES.register(
         writes="`spans/`: TFRecord shards of questions with paragraphs and the places of their answers",
         settings=("spans", "split", "sets.qa_patterns", "data.query_length", "data.document_length"),
         needs=("prepare", "sets"),
-        also=needs,
+        also=of_fields(needs, "spans.system", "spans.run"),
         looks_back=True,
         texts_of=("sets",),
         inputs=lambda run: [*inputs(run.config.spans), *run.vocabulary_inputs()],

@@ -8,9 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ml_collections import ConfigDict
-
-from retrieval.config.fields import TEXT, Field, declare, whole
+from retrieval.config.fields import TEXT, Field, declare, of_fields, whole
 from retrieval.data.labelled import teacher_scores
 from retrieval.data.labelled.grouping import Groups
 from retrieval.data.sets.beir import Candidate
@@ -57,13 +55,13 @@ def _pairs(groups: Groups) -> Iterator[tuple[int, Candidate]]:
             yield place, text
 
 
-def check_settings(config: ConfigDict) -> None:
+def check_model(model: str) -> None:
     """Checks that there is a teacher.
 
     Raises:
       UserError: there is none.
     """
-    if not config.teacher.model:
+    if not model:
         raise UserError(
             f"{_MODEL} is empty: name the work directory of a reranker, or the folder of a cross-encoder, whose scores "
             "are to be learned"
@@ -79,7 +77,7 @@ STAGES.register(
     "teacher",
     Stage(
         teach,
-        check_settings=(check_settings,),
+        check_settings=(of_fields(check_model, "teacher.model"),),
         check=(lambda run: rerankers.check(run, run.config.teacher.model, _MODEL),),
         reads="`training/`, `negatives/`, labelled examples, a reranker",
         writes="`teacher/scores.jsonl`: the reranker's score of every labelled pair",

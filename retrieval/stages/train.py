@@ -12,7 +12,7 @@ import jax
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.config.fields import NOT_NEGATIVE, Field, Kind, declare, whole
+from retrieval.config.fields import NOT_NEGATIVE, Field, Kind, declare, of_fields, whole
 from retrieval.data.examples.batches import Batches
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import Vocabulary
@@ -26,6 +26,7 @@ from retrieval.recipes.packed_rows import with_rows
 from retrieval.recipes.placement import make_mesh, parameters_of, shardings_of
 from retrieval.recipes.recipe import abstract_model, check_recipe, recipe_of
 from retrieval.runtime import hosts
+from retrieval.runtime.mirror import Copy, Mirror
 from retrieval.stage_outputs import Run
 from retrieval.stages import findings, metric_writers, mine, refresh, training_steps, training_time, versions
 from retrieval.stages.collection import CORPUS, open_collection
@@ -94,7 +95,7 @@ def train(run: Run) -> dict[str, Any]:
     size = sum(leaf.size for leaf in jax.tree.leaves(like.params))
     _log.info("model: %.1f million parameters on %d devices", size / 1e6, mesh.size)
     drop_damaged(run.folder / "checkpoints")
-    with _copied_up(run) as follower:
+    with _copied_up(run.copy) as follower:
         checkpointer = train_state.open_checkpoints(run.folder, config, follower, run.copy and run.copy.fetch)
         resumed = checkpointer.latest_step() is not None
         if (tasks := unlabelled(config)) and not resumed:
@@ -118,6 +119,7 @@ def train(run: Run) -> dict[str, Any]:
                     afresh = functools.partial(train_state.afresh, config)
                     rule = config.mine.patience, config.loop.best
                     turn = Turn(run.folder / versions.FOLDER, int(state.step), *rule, checkpointer, afresh)
+                trace_steps = training_steps.traced(config.profile.steps, config.train.steps)
                 anew = refresh.Refresh(run, vocabulary, mesh, remade, checkpointer, turn) if remade else None
                 loop.train(
                     state,
@@ -125,7 +127,7 @@ def train(run: Run) -> dict[str, Any]:
                     progress,
                     checkpointer,
                     recipe_of(config).watched(writer),
-                    _settings(config, run.folder),
+                    _settings(config.train.steps, config.loop, config.mine.refresh_every, trace_steps, run.folder),
                     validate=validate,
                     stops_at=stops_at,
                     cost=cost,
@@ -178,14 +180,14 @@ def _went_on(record: dict[str, Any] | None, steps_now: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def _copied_up(run: Run) -> Iterator[Follower | None]:
+def _copied_up(copy: Copy | None) -> Iterator[Follower | None]:
     """Where the work directory is on a store, copies checkpoints there as they come, and at the end bad batches."""
     try:
-        with run.mirror.following(FOLLOWED) if run.mirror else contextlib.nullcontext() as follower:
+        with copy.following(FOLLOWED) if isinstance(copy, Mirror) else contextlib.nullcontext() as follower:
             yield follower
     finally:
-        if run.copy:
-            run.copy.give(run.copy.looks([BAD_BATCHES]))
+        if copy:
+            copy.give(copy.looks([BAD_BATCHES]))
 
 
 def trained(folder: Path, details: dict[str, Any]) -> list[Path]:
@@ -193,16 +195,19 @@ def trained(folder: Path, details: dict[str, Any]) -> list[Path]:
     return [folder / "checkpoints" / str(details["step"])]
 
 
-def _settings(config: ConfigDict, folder: Path) -> loop.Settings:
+def _settings(
+    steps: int, fields: ConfigDict, refresh_every: int, trace_steps: tuple[int, int], folder: Path
+) -> loop.Settings:
+    """How the loop trains; `fields` are those of `config.loop`."""
     return loop.Settings(
-        steps=config.train.steps,
-        log_every=config.loop.log_every,
-        checkpoint_every=config.loop.checkpoint_every,
-        validate_every=config.loop.validate_every,
-        refresh_every=config.mine.refresh_every,
-        keep_steps=tuple(config.loop.keep_steps),
+        steps=steps,
+        log_every=fields.log_every,
+        checkpoint_every=fields.checkpoint_every,
+        validate_every=fields.validate_every,
+        refresh_every=refresh_every,
+        keep_steps=tuple(fields.keep_steps),
         bad_batches=folder / BAD_BATCHES,
-        trace_steps=training_steps.traced(config.profile.steps, config.train.steps),
+        trace_steps=trace_steps,
         trace=folder / "profile",
     )
 
@@ -241,7 +246,7 @@ def check_data(run: Run) -> None:
         _check_lanes(config.data.lanes, writer.config.split.shards, f"labelled {stage}, config.split.shards")
         mine.check_enough(run)
     if config.mine.refresh_every:
-        kind_of(config).check_run(run)
+        kind_of(config.mine.refresh_makes).check_run(run)
     if recipe_of(config).has_teacher and not writer.teacher_scores:
         raise UserError(
             f"config.train.loss={config.train.loss} learns from a teacher's scores, and the labelled pairs have none: "
@@ -296,10 +301,10 @@ STAGES.register(
         check_settings=(
             check_examples,
             check_recipe,
-            training_steps.check,
+            of_fields(training_steps.check, "train", "loop.keep_steps", "profile.steps", "mine.refresh_every"),
             initial_parameters.check_step,
             refresh.check,
-            metric_writers.check,
+            of_fields(metric_writers.check, "loop.wandb"),
             check_validation,
         ),
         check_inputs=(initial_parameters.check_start_folder,),
@@ -319,7 +324,10 @@ STAGES.register(
         ),
         uses=("encode.batch_tokens", "encode.shard_size"),
         needs=("prepare",),
-        also=lambda config: (recipe_of(config).examples_of, *refresh.needs(config)),
+        also=lambda config: (
+            recipe_of(config).examples_of,
+            *refresh.needs(config.mine.refresh_makes, config.mine.refresh_every),
+        ),
         after=tuple(_FILES),
         inputs=lambda run: [*initial_parameters.train_inputs(run), *run.vocabulary_inputs()],
         fetch=initial_parameters.fetch_start,

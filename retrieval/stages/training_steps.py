@@ -11,19 +11,23 @@ from retrieval.errors import UserError
 _log = logging.getLogger(__name__)
 
 
-def check(config: ConfigDict) -> None:
+def check(train: ConfigDict, keep_steps: Sequence[int], traced_steps: Sequence[int], refresh_every: int) -> None:
     """Checks what the config says about steps.
+
+    Args:
+      train: its group of that name.
+      traced_steps: of `config.profile`.
 
     Raises:
       UserError: no update would ever come, or there is no such trace, or the learning rate ends before the run.
     """
-    if not config.train.epochs:
-        _check_fields(config.train, config.loop.keep_steps)
-        traced(config.profile.steps, config.train.steps)
-    elif config.mine.refresh_every:
+    if not train.epochs:
+        _check_fields(train, keep_steps)
+        traced(traced_steps, train.steps)
+    elif refresh_every:
         raise UserError(
-            f"config.train.epochs={config.train.epochs:g} and config.mine.refresh_every={config.mine.refresh_every}: "
-            "refreshes are planned in steps: set config.train.steps, and config.train.epochs=0"
+            f"config.train.epochs={train.epochs:g} and config.mine.refresh_every={refresh_every}: refreshes are "
+            "planned in steps: set config.train.steps, and config.train.epochs=0"
         )
 
 

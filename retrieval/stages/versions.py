@@ -36,7 +36,7 @@ class Versions:
           UserError: it has fewer examples than a batch has rows, or the next ones will have.
         """
         folder = run.folder
-        kind_of(run.config).check_pairs(run.config, run.pairs)
+        kind_of(run.config.mine.refresh_makes).check_pairs(run.config, run.pairs)
 
         def make(version: int) -> examples.Batches:
             return examples.make_batches(
@@ -60,7 +60,8 @@ class Versions:
         """
         folder = folder_of(self._run.folder, version)
         files.verify_manifest(folder, "delete the newest checkpoint, and train again")
-        kind_of(self._run.config).check_version(self._run.pairs, folder, statistics(self._run.folder, version))
+        kind = kind_of(self._run.config.mine.refresh_makes)
+        kind.check_version(self._run.pairs, folder, statistics(self._run.folder, version))
         self._version, self._batches = version, self._make(version)
 
     def save(self, folder: Path) -> None:
@@ -115,7 +116,7 @@ def make(
     Raises:
       UserError: no batch would come of it.
     """
-    kind = kind_of(run.config)
+    kind = kind_of(run.config.mine.refresh_makes)
 
     def publish(write: Write) -> None:
         def publish_here() -> None:

@@ -5,6 +5,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -22,8 +23,22 @@ from retrieval.search import windows
 from retrieval.search.exact import ExactIndex
 from retrieval.stage_outputs import Run
 from retrieval.stages import hard_negatives, mine
-from retrieval.stages.hard_negatives import Mined, Question
+from retrieval.stages.hard_negatives import Mined, Mining, Question
 from retrieval.stages.refresh_kind import REFRESHES, Counts, Given, RefreshKind, Write
+
+
+class Layout(NamedTuple):
+    """How a version is written: as the stage `pairs` wrote version 0.
+
+    Attributes:
+      positives: labelled pairs of a question at most; 0: one for each positive.
+      least: labelled pairs of a version at least; 0 where batches have other examples, too.
+    """
+
+    seed: int
+    shards: int
+    positives: int
+    least: int
 
 
 class NegativesRefresh(RefreshKind):
@@ -47,7 +62,7 @@ class NegativesRefresh(RefreshKind):
                 f"config.train.loss={config.train.loss} learns from a teacher's scores, which negatives mined anew "
                 "would lack: set config.mine.refresh_every=0"
             )
-        hard_negatives.check(config)
+        hard_negatives.check(config.data.negatives, config.mine)
 
     def check_run(self, run: Run) -> None:
         """Checks that there are training questions to mine for."""
@@ -72,38 +87,38 @@ class NegativesRefresh(RefreshKind):
         Raises:
           UserError: no question has a negative, or too few for a batch.
         """
-        config, settings = run.config, run.holder("pairs").config
+        config, writer = run.config, run.holder("pairs").config
+        least = 0 if examples.unlabelled(config) else config.train.batch_size
+        layout = Layout(writer.split.seed, writer.split.shards, writer.pairs.positives, least)
         mining = hard_negatives.mining_of(config.mine, config.split.seed)
         file = run.sets / examples.divided_set(run) / "corpus.jsonl"
         with hard_negatives.open_questions(run.training, file, needs_answers=mining.answers) as (questions, candidates):
             drawn = hard_negatives.draw(questions, config.mine.refresh_share, config.split.seed, given.version)
             queries_QE, index = _embedded(config, given, drawn, candidates)
             mined = hard_negatives.mine(mining, drawn, candidates, index.search, queries_QE, given.version)
-            publish(self.writer(config, settings, given, drawn, candidates, mined))
+            publish(self.writer(layout, mining, given, drawn, candidates, mined))
 
     def writer(
         self,
-        config: ConfigDict,
-        settings: ConfigDict,
+        layout: Layout,
+        mining: Mining,
         given: Given,
         questions: Sequence[Question],
         candidates: CandidateTexts,
         mined: Mined,
     ) -> Write:
-        """What writes the version; `settings` is the config of the run whose stage `pairs` wrote version 0.
+        """What writes the version, of mined negatives.
 
         Raises:
           UserError: it would be too small for a batch.
         """
-        check_left(questions, mined.rows, settings.pairs.positives, least_of(config), config.mine.answers)
+        check_left(questions, mined.rows, layout, mining.answers)
         write = functools.partial(
             _write,
             mined=hard_negatives.mined_examples(questions, candidates, mined.rows),
             vocabulary=given.vocabulary,
-            pool=config.mine.negatives,
-            seed=settings.split.seed,
-            shards=settings.split.shards,
-            positives=settings.pairs.positives,
+            pool=mining.rule.count,
+            layout=layout,
         )
         return lambda folder: write(folder) or mined.counts
 
@@ -113,29 +128,22 @@ class NegativesRefresh(RefreshKind):
         return f"negatives of {counts['questions']} questions", numbers
 
 
-def least_of(config: ConfigDict) -> int:
-    """The labelled pairs of a version at least; 0 where batches have other examples, too."""
-    return 0 if examples.unlabelled(config) else config.train.batch_size
-
-
-def check_left(questions: Sequence[Question], rows: Sequence[np.ndarray], most: int, least: int, answers: bool) -> None:
+def check_left(questions: Sequence[Question], rows: Sequence[np.ndarray], layout: Layout, answers: bool) -> None:
     """Checks a version before it is written: what is there is taken as it is, by every start to come.
 
     Args:
       rows: of each question's negatives.
-      most: the labelled pairs of a question at most; 0: one for each positive.
-      least: those of all questions at least.
       answers: whether passages that hold an answer are left out.
 
     Raises:
       UserError: it is too small for a batch.
     """
     left = [question for question, negatives in zip(questions, rows) if len(negatives)]
-    pairs_left = sum(min(len(question.positives), most or len(question.positives)) for question in left)
-    if pairs_left < least:
+    pairs_left = sum(min(len(question.positives), layout.positives or len(question.positives)) for question in left)
+    if pairs_left < layout.least:
         raise UserError(
             f"of {len(questions)} training questions {len(left)} have a negative left, which are {pairs_left} labelled "
-            f"pairs and no batch of config.train.batch_size={least}: in a new --workdir, raise "
+            f"pairs and no batch of config.train.batch_size={layout.least}: in a new --workdir, raise "
             "config.mine.last or lower the margins of config.mine"
             + (", or set config.mine.answers=False" if answers else "")
         )
@@ -168,13 +176,11 @@ def _write(
     mined: Iterable[Example],
     vocabulary: Vocabulary,
     pool: int,
-    seed: int,
-    shards: int,
-    positives: int,
+    layout: Layout,
 ) -> None:
     """Writes a version as the stage `pairs` writes its shards."""
-    with grouping.grouped(mined, folder, pool, grouping.Counts(), seed=seed) as groups:
-        pair_shards.write_pairs(groups, vocabulary, folder, shards, positives)
+    with grouping.grouped(mined, folder, pool, grouping.Counts(), seed=layout.seed) as groups:
+        pair_shards.write_pairs(groups, vocabulary, folder, layout.shards, layout.positives)
 
 
 REFRESHES.register(NegativesRefresh.name, NegativesRefresh())

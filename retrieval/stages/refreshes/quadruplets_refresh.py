@@ -17,9 +17,9 @@ from retrieval.errors import UserError
 from retrieval.search.mining import Rule
 from retrieval.search.random_kind import RandomIndex
 from retrieval.stages import hard_negatives
-from retrieval.stages.hard_negatives import Mined, Question
+from retrieval.stages.hard_negatives import Mined, Mining, Question
 from retrieval.stages.refresh_kind import REFRESHES, Counts, Given, Write
-from retrieval.stages.refreshes.negatives_refresh import NegativesRefresh, check_left, least_of
+from retrieval.stages.refreshes.negatives_refresh import Layout, NegativesRefresh, check_left
 
 
 class QuadrupletsRefresh(NegativesRefresh):
@@ -39,22 +39,21 @@ class QuadrupletsRefresh(NegativesRefresh):
 
     def writer(
         self,
-        config: ConfigDict,
-        settings: ConfigDict,
+        layout: Layout,
+        mining: Mining,
         given: Given,
         questions: Sequence[Question],
         candidates: CandidateTexts,
         mined: Mined,
     ) -> Write:
         """As `NegativesRefresh.writer`."""
-        mining = hard_negatives.mining_of(config.mine, config.split.seed)
-        count = config.mine.negatives
+        count = mining.rule.count
         at_random = mining._replace(rule=Rule(count, first=1, last=count))
         texts = [question.text for question in questions]
         search = RandomIndex(len(candidates), mining.seed + given.version).search
         simple = hard_negatives.mine(at_random, questions, candidates, search, texts, given.version)
         rows = [np.concatenate(both) for both in zip(simple.rows, mined.rows)]
-        check_left(questions, rows, settings.pairs.positives, least_of(config), mining.answers)
+        check_left(questions, rows, layout, mining.answers)
         counts = {**mined.counts, "simple negatives": simple.counts["negatives"]}
 
         def write(folder: Path) -> Counts:
@@ -62,8 +61,8 @@ class QuadrupletsRefresh(NegativesRefresh):
                 _Examples(questions, candidates, rows),
                 given.vocabulary,
                 folder,
-                settings.split.shards,
-                settings.pairs.positives,
+                layout.shards,
+                layout.positives,
                 simple={question.text: len(rows) for question, rows in zip(questions, simple.rows)},
             )
             return counts
