@@ -21,8 +21,8 @@ from jax.sharding import PartitionSpec as P
 
 from retrieval import files
 from retrieval.errors import UserError
-from retrieval.runtime import hosts
-from retrieval.runtime.hosts import PreemptedError
+from retrieval.runtime import ending
+from retrieval.runtime.ending import PreemptedError
 from retrieval.training import loop
 from retrieval.training.checkpoint import Checkpointer, drop_damaged
 from retrieval.training.loop import Settings, TrainState
@@ -179,14 +179,14 @@ def test_a_refresh_is_done_again_when_a_run_resumes(tmp_path):
 
 def test_sigterm_asks_for_a_stop_while_watched():
     before = signal.getsignal(signal.SIGTERM)
-    with hosts.watch() as stops_at:
-        assert not stops_at(1) and not hosts.is_stopping()
+    with ending.watch() as stops_at:
+        assert not stops_at(1) and not ending.is_stopping()
     assert signal.getsignal(signal.SIGTERM) is before
     try:
-        with hosts.watch() as stops_at:
+        with ending.watch() as stops_at:
             for _ in range(2):
                 os.kill(os.getpid(), signal.SIGTERM)
-                assert stops_at(2) and hosts.is_stopping()
+                assert stops_at(2) and ending.is_stopping()
         os.kill(os.getpid(), signal.SIGTERM)  # it is about to end, and another notice must not disturb it
         # Python writes a traceback of a signal that is under way while SIG_IGN is set.
         assert callable(signal.getsignal(signal.SIGTERM))

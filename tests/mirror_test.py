@@ -28,7 +28,7 @@ from retrieval.pipeline.stage import STAGES
 from retrieval.recipes import initial_parameters
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.towers import Embedder, query_tokens
-from retrieval.runtime import hosts, lease, mirror
+from retrieval.runtime import ending, lease, mirror, store_copy
 from retrieval.runtime.mirror import Follower
 from retrieval.runtime.store import Store
 from retrieval.stage_outputs import Run
@@ -58,7 +58,7 @@ def machine(tmp_path, monkeypatch):
 
     def start(name):
         monkeypatch.setenv("RETRIEVAL_SCRATCH", str(tmp_path / name))
-        mirror.copy_of.cache_clear()
+        store_copy.copy_of.cache_clear()
 
     start("first")
     return start
@@ -206,11 +206,11 @@ def test_a_base_may_be_on_a_store(inputs, copied, tmp_path, machine):
 
 
 def test_child_processes_have_the_same_scratch_folder(bucket, machine, tmp_path):
-    mirror.set_scratch(tmp_path / "given")
-    code = "from support import toy_store; from retrieval.runtime import mirror; print(mirror.Copy('toy://bucket/run').folder)"
+    store_copy.set_scratch(tmp_path / "given")
+    code = "from support import toy_store; from retrieval.runtime import store_copy; print(store_copy.Copy('toy://bucket/run').folder)"
     path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests")])
     said = subprocess.check_output([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, text=True)
-    assert said.strip() == str(mirror.Copy(URL).folder) and said.startswith(str(tmp_path / "given"))
+    assert said.strip() == str(store_copy.Copy(URL).folder) and said.startswith(str(tmp_path / "given"))
 
 
 def test_a_search_brings_down_what_is_of_the_model(inputs, copied):
@@ -251,7 +251,7 @@ def test_a_preempted_runs_last_checkpoint_is_on_the_store(inputs, copied):
     copied.fails = preempt
     with mirror.opened(URL) as copy:
         run = make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES | {"train.steps": 500})
-        with pytest.raises(hosts.PreemptedError, match="which is saved"):
+        with pytest.raises(ending.PreemptedError, match="which is saved"):
             execute(run, copy, ["train"])
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     newest = max(int(name.split("/")[3]) for name in copied.names() if "/checkpoints/" in name)
@@ -262,7 +262,7 @@ def test_a_preempted_runs_last_checkpoint_is_on_the_store(inputs, copied):
 def test_a_command_on_a_store_needs_no_config_later(inputs, bucket, tmp_path, monkeypatch, caplog):
     sets = ["--config.sets.pydocs=False", f"--config.sets.reqa={inputs / 'squad.json'}"]
     stages = "--config.stages=('sets', 'index', 'evaluate', 'report')"
-    monkeypatch.setattr(hosts, "heed_sigterm", lambda: None)
+    monkeypatch.setattr(ending, "heed_sigterm", lambda: None)
     monkeypatch.setattr(command_line, "_set_up_logging", lambda: None)
     monkeypatch.chdir(REPOSITORY)
     caplog.set_level(logging.INFO, "retrieval")
@@ -498,7 +498,7 @@ def test_a_bad_batch_is_copied_to_the_store(inputs, copied, monkeypatch):
     with mirror.opened("toy://bucket/other") as copy, pytest.raises(UserError, match="step 3: loss"):
         execute(make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES, base=URL, stages=("train",)), copy)
     copied.log.clear()
-    again = mirror.Copy("toy://bucket/other")
+    again = store_copy.Copy("toy://bucket/other")
     again.bring(STAGES["train"].leaves)
     assert (again.folder / "bad_batches" / "step-3-host-0.npz").read_text() == "values"
 
@@ -506,7 +506,7 @@ def test_a_bad_batch_is_copied_to_the_store(inputs, copied, monkeypatch):
 def test_a_second_run_is_refused(bucket, machine, monkeypatch):
     monkeypatch.setattr(lease, "_VALID", 60)
     monkeypatch.setattr(lease, "_RENEWED_AFTER", 0.01)
-    monkeypatch.setattr(lease.hosts, "end", lambda *_: None)  # of the first, if it were not refused
+    monkeypatch.setattr(lease.ending, "end", lambda *_: None)  # of the first, if it were not refused
     with mirror.opened(URL):
         machine("second")
         with pytest.raises(
@@ -557,9 +557,9 @@ LOSES = """
 import sys, time
 from pathlib import Path
 from support import toy_store
-from retrieval.runtime import lease, mirror
+from retrieval.runtime import lease, mirror, store_copy
 lease._A_MOMENT, lease._RENEWED_AFTER = 0, 0.05
-mirror.set_scratch(Path(sys.argv[1]))
+store_copy.set_scratch(Path(sys.argv[1]))
 with mirror.opened("toy://bucket/run"):
     print(flush=True)
     time.sleep(60)

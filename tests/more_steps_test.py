@@ -14,6 +14,7 @@ from retrieval.pipeline import preflight, records, runner
 from retrieval.recipes import train_state
 from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model
+from retrieval.runtime.ending import PreemptedError
 from retrieval.stage_outputs import Run
 from retrieval.stages import train
 
@@ -84,7 +85,7 @@ def test_a_killed_run_ends_with_the_same_parameters(finished, tmp_path, monkeypa
     do = train.loop.train
     stopped = functools.partial(_stopped, do)
     monkeypatch.setattr(train.loop, "train", stopped)
-    with pytest.raises(train.hosts.PreemptedError):
+    with pytest.raises(PreemptedError):
         execute(cut, "train")
     monkeypatch.setattr(train.loop, "train", do)
     execute(cut, "train")

@@ -20,8 +20,8 @@ from support.run_results import metrics
 
 from retrieval import files
 from retrieval.errors import UserError
-from retrieval.runtime import hosts, mirror
-from retrieval.runtime.hosts import EXIT_CODE
+from retrieval.runtime import hosts, store_copy
+from retrieval.runtime.ending import EXIT_CODE
 from retrieval.runtime.shared_folder import SharedFolder
 
 URL = "toy://bucket/run"
@@ -66,7 +66,7 @@ def finish(started):
 def brought(tmp_path, monkeypatch, tops):
     """What the store has, as a new machine gets it."""
     monkeypatch.setenv("RETRIEVAL_SCRATCH", str(tmp_path / f"scratch-{time.monotonic_ns()}"))
-    copy = mirror.Copy(URL)
+    copy = store_copy.Copy(URL)
     copy.bring(tops)
     return copy.folder
 
@@ -131,7 +131,7 @@ class Threads:
 @pytest.fixture
 def copies(bucket, tmp_path, monkeypatch):
     monkeypatch.setenv("RETRIEVAL_SCRATCH", str(tmp_path / "scratch"))
-    return [mirror.Copy(URL, f"host-{number}") for number in range(3)]
+    return [store_copy.Copy(URL, f"host-{number}") for number in range(3)]
 
 
 def write(copy, **texts):

@@ -27,7 +27,7 @@ from retrieval.pipeline import preflight, records
 from retrieval.pipeline.stage import STAGES
 from retrieval.runtime import hosts
 from retrieval.runtime.agreement import Agreement
-from retrieval.runtime.hosts import EXIT_CODE
+from retrieval.runtime.ending import EXIT_CODE
 from retrieval.stage_outputs import Run
 
 
@@ -232,7 +232,7 @@ def test_one_processs_error_ends_the_others_with_its_message():
 
 SCRIPT = """
 import sys
-from retrieval.runtime import hosts
+from retrieval.runtime import ending, hosts
 from retrieval.errors import UserError
 
 hosts.connect()
@@ -243,7 +243,7 @@ try:
     hosts.on_first(fail)
 except UserError as error:
     print(error, flush=True)
-    hosts.leave(2)
+    ending.leave(2)
 """
 
 
@@ -324,7 +324,7 @@ def test_late_hosts_are_awaited_again_and_unknown_ones_refused(monkeypatch):
     monkeypatch.setattr(jax.config, "update", lambda *_: None)
     monkeypatch.setattr(hosts.heartbeat, "heard", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(jax.distributed, "initialize", join)
-    monkeypatch.setattr(hosts, "end", lambda code, why: sys.exit(f"{code} {why}"))
+    monkeypatch.setattr(hosts.ending, "end", lambda code, why: sys.exit(f"{code} {why}"))
     client = object()
     with pytest.raises(SystemExit, match="75 error: --multihost: not all hosts have joined: start all of them again"):
         hosts.connect()

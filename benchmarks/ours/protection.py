@@ -20,7 +20,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
     from retrieval.recipes import initial_parameters, train_state
     from retrieval.recipes.placement import bind
     from retrieval.recipes.recipe import abstract_model, recipe_of
-    from retrieval.runtime import hosts
+    from retrieval.runtime import ending
     from retrieval.training import checkpoint, loop, sharding
 
     config, mesh = ConfigDict(settings["config"]), training.one_device()
@@ -46,7 +46,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
 
         def run(state: Any, folder: Path) -> float:
             logged: list[float] = []  # the last step logs before it saves
-            with hosts.watch() as stops_at:
+            with ending.watch() as stops_at:
                 checkpointer, progress = checkpoint.Checkpointer(folder), loop.Progress(Given())
                 write = lambda *_: logged.append(time.perf_counter())  # noqa: E731
                 loop.train(state, step_fn, progress, checkpointer, write, when, stops_at=stops_at)

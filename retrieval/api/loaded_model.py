@@ -25,7 +25,7 @@ from retrieval.recipes.exported_towers import ExportedTowers
 from retrieval.recipes.placement import local_mesh, parameters_of
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.towers import Embedder
-from retrieval.runtime import hub, mirror
+from retrieval.runtime import hub, store_copy
 from retrieval.runtime.store import is_url
 from retrieval.search import encoding, fusion, windows
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, OF_WORDS, Embeddings, IndexKind, Texts
@@ -51,7 +51,7 @@ def load(path: str | Path) -> "Model":
     Raises:
       UserError: there is none, or the training has not ended.
     """
-    copy = mirror.copy_of(str(path)) if is_url(str(path)) else None
+    copy = store_copy.copy_of(str(path)) if is_url(str(path)) else None
     folder = copy.folder if copy else hub.path(str(path))
     if exported_towers.is_export(folder):
         return Model(exported_towers.read(folder, experiment.defaults()), str(path))

@@ -18,7 +18,7 @@ from retrieval import terminal
 from retrieval.cli import config_files, flag_errors
 from retrieval.config import fields
 from retrieval.errors import UserError
-from retrieval.runtime import hosts, large_pages, mirror, platforms
+from retrieval.runtime import ending, hosts, large_pages, platforms, store_copy
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", None, "The experiment: NAME or NAME:local of configs/NAME.py, or a file."
@@ -61,7 +61,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     if (WORKDIR.value or "").startswith("~"):  # which a shell expands at the beginning of a word alone
         raise UserError(f"--workdir={WORKDIR.value}: '~' is no folder here; write $HOME, or the whole path")
     if _SCRATCH.value:
-        mirror.set_scratch(Path(_SCRATCH.value))
+        store_copy.set_scratch(Path(_SCRATCH.value))
     if not overrides:
         return rest
     if CONFIG.value is None:
@@ -116,14 +116,14 @@ def run(
         print(manual())
         return
     _set_up_logging()
-    hosts.heed_sigterm()
+    ending.heed_sigterm()
     try:
         app.run(main, flags_parser=parse)
     except SystemExit as end:
-        hosts.leave(int(end.code or 0))
-    except hosts.PreemptedError as notice:
+        ending.leave(int(end.code or 0))
+    except ending.PreemptedError as notice:
         print(terminal.printable(str(notice)), file=sys.stderr)
-        hosts.leave(hosts.EXIT_CODE, str(notice))
+        ending.leave(ending.EXIT_CODE, str(notice))
     except UserError as error:
         _fail(str(error))
     except OSError as error:
@@ -133,7 +133,7 @@ def run(
             _fail(advice)
         if hosts.is_alone():
             raise
-        hosts.leave_after(error)
+        ending.leave_after(error)
 
 
 def _as_they_are(argv: list[str]) -> list[str]:
@@ -193,7 +193,7 @@ def _parse(argv: Sequence[str]) -> list[str]:
 def _kept(override: str) -> str:
     """The --config that stands for the config which the work directory keeps."""
     workdir = WORKDIR.value
-    if not workdir or not (mirror.local(workdir) / mirror.CONFIG).exists():
+    if not workdir or not (store_copy.local(workdir) / store_copy.CONFIG).exists():
         raise UserError(
             f"{override}: --config is missing, the experiment whose field is to be set, such as "
             "--config=configs/ict_bfs_wlp.py:local (it can be left out where --workdir has a config.json)"
@@ -268,4 +268,4 @@ def _explain(error: OSError) -> str:
 
 def _fail(message: str) -> NoReturn:
     print(terminal.printable(f"error: {message}"), file=sys.stderr, flush=True)
-    hosts.leave(2, message)
+    ending.leave(2, message)

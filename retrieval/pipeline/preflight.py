@@ -15,7 +15,7 @@ from retrieval.pipeline import downloads, order, overrides
 from retrieval.pipeline.records import is_current
 from retrieval.pipeline.stage import STAGES
 from retrieval.pipeline.work_directory import CONFIG, WorkDirectory, check_kept_config, kept_config
-from retrieval.runtime import hosts, mirror
+from retrieval.runtime import hosts, store_copy
 
 
 def check(run: WorkDirectory, names: Sequence[str], overridden: Collection[str] = ()) -> None:
@@ -105,7 +105,7 @@ def _check_folders(run: WorkDirectory) -> None:
         )
     check_kept_config(run.folder, "--workdir")
     if run.config.base:
-        check_kept_config(mirror.local(run.config.base), "config.base")
+        check_kept_config(store_copy.local(run.config.base), "config.base")
     for holder in run.chain:
         check_kept_config(holder.folder, "config.base")
 

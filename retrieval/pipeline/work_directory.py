@@ -14,9 +14,10 @@ from ml_collections import ConfigDict
 from retrieval import files
 from retrieval.config import fields
 from retrieval.errors import UserError
-from retrieval.runtime import mirror
-from retrieval.runtime.mirror import Copy, Mirror
+from retrieval.runtime import store_copy
+from retrieval.runtime.mirror import Mirror
 from retrieval.runtime.store import is_url
+from retrieval.runtime.store_copy import Copy
 
 CONFIG = "config.json"
 
@@ -60,10 +61,10 @@ class WorkDirectory:
         Raises:
           UserError: that is none.
         """
-        folder = mirror.local(value)
+        folder = store_copy.local(value)
         if not (folder / CONFIG).exists():
             raise UserError(f"{field}={value}: not a work directory (no config.json)")
-        return cls(kept_config(folder), folder, lock, copy=mirror.copy_of(value) if is_url(value) else None)
+        return cls(kept_config(folder), folder, lock, copy=store_copy.copy_of(value) if is_url(value) else None)
 
     @functools.cached_property
     def base(self) -> Self | None:

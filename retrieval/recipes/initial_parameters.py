@@ -24,7 +24,7 @@ from retrieval.recipes.encoder_sizes import position_count, size_fields, take_po
 from retrieval.recipes.placement import bind, local_mesh, parameters_of
 from retrieval.recipes.recipe import Recipe, abstract_model, build_model, recipe_of
 from retrieval.recipes.towers import build_towers
-from retrieval.runtime import mirror
+from retrieval.runtime import store_copy
 from retrieval.stage_outputs import Run
 from retrieval.training import checkpoint, sharding
 from retrieval.training.loop import TrainState
@@ -55,7 +55,7 @@ def train_inputs(run: Run) -> Sequence[Path]:
         return ()
     if weights := bert_weights.inputs(run.config):
         return weights
-    place = mirror.local(folder)
+    place = store_copy.local(folder)
     if not any((place / name).exists() for name in CONFIGS):
         why = "no config.json there" if place.exists() else "no such folder"
         raise UserError(
@@ -77,7 +77,7 @@ def check_start_folder(run: Run) -> None:
     """
     start = run.config.train.init_from
     if start and not bert_weights.folders(run.config):
-        check_kept_config(mirror.local(start), _FIELD)
+        check_kept_config(store_copy.local(start), _FIELD)
 
 
 def fetch_start(run: Run) -> None:
@@ -114,7 +114,7 @@ def check_start(run: Run) -> None:
     if bert_weights.folders(run.config):
         bert_weights.check(run.config, run.vocabulary)
         return
-    folder = mirror.local(start)
+    folder = store_copy.local(start)
     check_vocabulary(run, folder, _FIELD)
     check_sizes(run.config, kept_config(folder))
     if step := run.config.train.init_step:
@@ -298,7 +298,7 @@ def init_from(model: nnx.Module, config: ConfigDict, vocab_size: int) -> None:
     if bert_weights.folders(config):
         bert_weights.init(model, config)
         return
-    folder = mirror.local(config.train.init_from)
+    folder = store_copy.local(config.train.init_from)
     if not (folder / "config.json").exists():
         raise UserError(f"config.train.init_from={folder}: not a work directory (no config.json)")
     _, trained = load_parameters(folder, vocab_size, config.mesh, config.train.init_step)

@@ -20,7 +20,7 @@ from retrieval.pipeline import records
 from retrieval.recipes import bert_weights, initial_parameters
 from retrieval.recipes.pair_scores import Lengths
 from retrieval.recipes.recipe import recipe_of
-from retrieval.runtime import mirror
+from retrieval.runtime import store_copy
 from retrieval.stage_outputs import Run
 
 
@@ -90,7 +90,7 @@ def open_reranker(run: Run, value: str, field: str) -> Reranker:
 
 
 def _is_folder_of_weights(value: str) -> bool:
-    return is_bert(mirror.local(value))
+    return is_bert(store_copy.local(value))
 
 
 def trained_in(run: Run, value: str, field: str, what: str = "reranker") -> Run:

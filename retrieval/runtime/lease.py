@@ -16,7 +16,7 @@ from typing import Any
 
 from retrieval.errors import UserError
 from retrieval.files import LOCK
-from retrieval.runtime import hosts
+from retrieval.runtime import ending
 from retrieval.runtime.store import Store
 
 _log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class Lease:
                 self.renew()
             except UserError as error:
                 if isinstance(error, TakenError) or time.time() > self._until:
-                    hosts.end(2, f"error: {error}")
+                    ending.end(2, f"error: {error}")
 
     def _write(self, seconds: float) -> None:
         until = time.time() + seconds

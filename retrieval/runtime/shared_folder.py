@@ -10,7 +10,7 @@ from typing import Any
 from retrieval import files
 from retrieval.errors import UserError
 from retrieval.runtime import hosts
-from retrieval.runtime.mirror import Copy
+from retrieval.runtime.store_copy import Copy
 
 
 class SharedFolder:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from retrieval import files
 from retrieval.models.transformer import REMAT
-from retrieval.runtime import hosts
+from retrieval.runtime import ending
 
 _log = logging.getLogger(__name__)
 
@@ -121,8 +121,8 @@ def tune(
     def outcome_of(settings: Settings) -> Outcome:
         key = files.fingerprint([of, sorted(settings.items())])
         if key not in known:
-            if hosts.is_stopping():
-                raise hosts.PreemptedError(f"interrupted while tuning; {kept} has what was compiled")
+            if ending.is_stopping():
+                raise ending.PreemptedError(f"interrupted while tuning; {kept} has what was compiled")
             _log.info("plan: try %d of at most %d: %s", len(tried) + 1, most, shown(settings) or "as it is")
             known[key] = list(measure(settings))
             files.write_json(kept, known)

@@ -21,7 +21,7 @@ from retrieval.pipeline import preflight
 from retrieval.recipes import train_state
 from retrieval.recipes.recipe import abstract_model
 from retrieval.recipes.towers import Embedder
-from retrieval.runtime import hosts
+from retrieval.runtime import ending
 from retrieval.stage_outputs import Run
 from retrieval.stages import versions
 from retrieval.training import checkpoint, sharding
@@ -33,7 +33,7 @@ _POLL_SECONDS = 0.1
 
 def main(argv: Sequence[str]) -> None:
     """Makes the version that the last argument names, for the run of --workdir."""
-    hosts.end_with_input()
+    ending.end_with_input()
     absl_logging.set_verbosity(absl_logging.WARNING)
     folder, (lock, version) = Path(command_line.WORKDIR.value or ""), argv[1:]
     make(Run(preflight.read_config(folder), folder, Path(lock)), int(version))

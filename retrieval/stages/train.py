@@ -25,8 +25,9 @@ from retrieval.recipes.examples import check as check_examples
 from retrieval.recipes.packed_rows import with_rows
 from retrieval.recipes.placement import make_mesh, parameters_of, shardings_of
 from retrieval.recipes.recipe import abstract_model, check_recipe, recipe_of
-from retrieval.runtime import hosts
-from retrieval.runtime.mirror import Copy, Mirror
+from retrieval.runtime import ending, hosts
+from retrieval.runtime.mirror import Mirror
+from retrieval.runtime.store_copy import Copy
 from retrieval.stage_outputs import Run
 from retrieval.stages import findings, metric_writers, mine, refresh, training_steps, training_time, versions
 from retrieval.stages.collection import CORPUS, open_collection
@@ -111,7 +112,7 @@ def train(run: Run) -> dict[str, Any]:
                 state = checkpointer.restore(like, progress)
             step_fn = train_state.make_step(config, model)
             writer = metric_writers.open_writer(run.folder, int(state.step), config.loop.wandb, config.to_json())
-            with hosts.watch(int(state.step)) as stops_at:
+            with ending.watch(int(state.step)) as stops_at:
                 batch = abstract_batch(config, mesh)
                 cost = _cost(train_state.useful_flops(config, len(vocabulary), like, batch), mesh)
                 turn = None

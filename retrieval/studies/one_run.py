@@ -5,8 +5,8 @@ Its standard input is a pipe from the study.
 
 from retrieval.cli import command_line
 from retrieval.main import main
-from retrieval.runtime import hosts
+from retrieval.runtime import ending
 
 if __name__ == "__main__":
-    hosts.end_with_input()
+    ending.end_with_input()
     command_line.run(main, computes=True)

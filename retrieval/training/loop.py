@@ -19,7 +19,7 @@ import tqdm
 from retrieval import files
 from retrieval.errors import UserError
 from retrieval.runtime import hosts
-from retrieval.runtime.hosts import PreemptedError
+from retrieval.runtime.ending import PreemptedError
 from retrieval.training.checkpoint import Resumable
 from retrieval.training.pod_checkpoints import Checkpoints
 

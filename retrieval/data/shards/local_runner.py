@@ -26,7 +26,7 @@ import tqdm
 from retrieval import files, hashing
 from retrieval.data.shards.external_sort import Sorter
 from retrieval.errors import UserError
-from retrieval.runtime import hosts
+from retrieval.runtime import ending
 
 # Of a segment: the size of its tags' names, the number of buckets, the size of its runs. Of a run: where it begins.
 _HEADER, _PLACE = struct.Struct("<3Q"), struct.Struct("<Q")
@@ -71,7 +71,7 @@ def run_tasks(
                 f"{name}: a worker process was killed, most often for lack of memory; start again to go on where it "
                 "stopped, with fewer prepare.workers or more prepare.shards"
             ) from error
-        except hosts.PreemptedError:
+        except ending.PreemptedError:
             # There is no time to wait; what they write is whole or not.
             for worker in multiprocessing.active_children():
                 worker.kill()
