@@ -21,14 +21,10 @@ from jax._src import distributed
 from support import tiny
 from support.pods import SMALL, ending, environment, parameters, processes
 
-from configs import ict_bfs_wlp
 from retrieval.errors import UserError
-from retrieval.pipeline import preflight, records
-from retrieval.pipeline.stage import STAGES
 from retrieval.runtime import hosts
 from retrieval.runtime.agreement import Agreement
 from retrieval.runtime.ending import EXIT_CODE
-from retrieval.stage_outputs import Run
 
 
 def settings(folder, inputs, stages):
@@ -38,9 +34,10 @@ def settings(folder, inputs, stages):
     return [f"--workdir={folder}", f"--stage={stages}", *config]
 
 
-def pod(hosts, devices, folder, inputs, *arguments, stages="train"):
+def pod(hosts, devices, folder, inputs, *arguments, stages="train", more=()):
     """A started pod."""
-    command = ["launch/local_pod.sh", str(hosts), str(devices), *arguments, "--", *settings(folder, inputs, stages)]
+    of_pod = [str(hosts), str(devices), *arguments]
+    command = ["launch/local_pod.sh", *of_pod, "--", *settings(folder, inputs, stages), *more]
     return subprocess.Popen(command, cwd=REPOSITORY, env=environment(), stderr=subprocess.PIPE, text=True)
 
 
@@ -333,18 +330,12 @@ def test_late_hosts_are_awaited_again_and_unknown_ones_refused(monkeypatch):
         hosts.connect()
 
 
-def test_one_host_alone_reads_no_sharded_checkpoint(tmp_path, monkeypatch):
-    monkeypatch.setattr(hosts, "count", lambda: 2)
-    run = Run(ict_bfs_wlp.get_config("local"), tmp_path, tmp_path / "lock")
-    of_model = {"similarity", "search", "serve"}
-    for system, refused in (("bm25", of_model), ("exact", of_model | {"mine"})):
-        run.config.mine.system = system
-        for name in STAGES:
-            if name in refused:
-                with pytest.raises(UserError, match=f"'{name}' is the first host's .* 2 hosts .* --stage={name}"):
-                    preflight._check_alone(run, [name])
-            else:
-                preflight._check_alone(run, [name])
-    inputs = records.made_from(run, "mine")
-    records.write_record(run, "mine", {"done": True, "inputs": inputs})
-    preflight._check_alone(run, ["mine"])  # it will be skipped
+@pytest.mark.long
+def test_the_first_host_reads_a_checkpoint_while_the_others_wait(inputs, two_hosts, folder):
+    shutil.copytree(two_hosts / "checkpoints", folder / "checkpoints")
+    shutil.copy(two_hosts / "stages" / "train.json", folder / "stages")
+    stages = "sets,encode,index,mine,similarity,search"
+    query = ["--query=a river", "--config.split.set=reqa", "--config.mine.system=exact"]
+    code, said = finish(pod(2, 4, folder, inputs, stages=stages, more=query))
+    assert code == 0 and said.count("mine: done") == said.count("similarity: done") == 1, said
+    assert (folder / "negatives/negatives.jsonl").is_file() and (folder / "similarity.json").is_file()

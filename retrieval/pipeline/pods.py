@@ -21,7 +21,7 @@ def one_disk(run: WorkDirectory, name: str) -> Iterator[None]:
     Raises:
       UserError: a file cannot be copied, or is not what was written.
     """
-    fetch(run, name)
+    _fetch(run, name)
     if hosts.is_alone() or not run.copy:
         yield
         return
@@ -30,7 +30,7 @@ def one_disk(run: WorkDirectory, name: str) -> Iterator[None]:
         yield
 
 
-def fetch(run: WorkDirectory, name: str) -> None:
+def _fetch(run: WorkDirectory, name: str) -> None:
     """Copies down what a stage reads, to the other hosts than the first, which has it.
 
     What they have written of the stage is kept where the stage goes on with the same inputs.

@@ -12,10 +12,9 @@ from ml_collections import ConfigDict
 from retrieval.config import experiment
 from retrieval.errors import UserError, unknown_name
 from retrieval.pipeline import downloads, order, overrides
-from retrieval.pipeline.records import is_current
 from retrieval.pipeline.stage import STAGES
 from retrieval.pipeline.work_directory import CONFIG, WorkDirectory, check_kept_config, kept_config
-from retrieval.runtime import hosts, store_copy
+from retrieval.runtime import store_copy
 
 
 def check(run: WorkDirectory, names: Sequence[str], overridden: Collection[str] = ()) -> None:
@@ -37,8 +36,6 @@ def check(run: WorkDirectory, names: Sequence[str], overridden: Collection[str] 
         check_inputs(run)
     for name in names:
         STAGES[name].inputs(run)  # which says what is missing
-    if hosts.count() > 1:
-        _check_alone(run, names)
     downloads.bring(run, names)  # which may take long; what is to come reads more than configs and records
     for check_stage in _distinct(names, "check"):
         check_stage(run)
@@ -108,16 +105,3 @@ def _check_folders(run: WorkDirectory) -> None:
         check_kept_config(store_copy.local(run.config.base), "config.base")
     for holder in run.chain:
         check_kept_config(holder.folder, "config.base")
-
-
-def _check_alone(run: WorkDirectory, names: Sequence[str]) -> None:
-    """No stage that the first host does alone reads a checkpoint: that waits for all hosts, and they for the first."""
-    for name in names:
-        stage = STAGES[name]
-        read = (*stage.needs, *stage.also(run.config), *stage.needs_if_made, *stage.wants)
-        waits = any(STAGES[other].read_everywhere for other in read)
-        if waits and not stage.everywhere and (stage.always or not is_current(run, name)):
-            raise UserError(
-                f"stage '{name}' is the first host's alone and reads a checkpoint, which {hosts.count()} hosts can do "
-                f"only together: run it on one of them, without --multihost: --stage={name}"
-            )

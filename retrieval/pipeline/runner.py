@@ -97,9 +97,7 @@ def run_stage(run: WorkDirectory, name: str) -> None:
     """
     stage = STAGES[name]
     if stage.reads_only:
-        pods.fetch(run, name)
-        check_read(run, name)
-        stage.function(run)
+        hosts.on_first(lambda: _read(run, name))
         return
     begun = hosts.on_first(lambda: _begin(run, name))
     if begun is None:
@@ -118,6 +116,12 @@ def run_stage(run: WorkDirectory, name: str) -> None:
     record = begun | {"done": True, "seconds": round(seconds, 1), "peak_memory_mb": _peak_memory_mb()}
     hosts.on_first(lambda: _finish(run, name, stage, record | {"details": details}))
     _log.info("%s: done in %.0f s", name, seconds)
+
+
+def _read(run: WorkDirectory, name: str) -> None:
+    """Runs a stage that writes nothing."""
+    check_read(run, name)
+    STAGES[name].function(run)
 
 
 def check_read(run: WorkDirectory, name: str) -> None:

@@ -43,7 +43,6 @@ class Stage:
       reads_only: it writes nothing, not even its record: another process may write to the work directory meanwhile.
       always: it runs whenever it is asked for.
       everywhere: every host of a pod takes its part; otherwise the first does it all, and the others wait.
-      read_everywhere: what it writes can only be read by all hosts of a pod together.
       of_model: its output is of one trained model. A stage reads no output of one model beside that of another.
       decides: by the config that it ran with, the fields whose values hold for all who read its output.
       check_settings: refuse fields that do not fit each other; `fields.of_fields` hands a check what it looks at alone.
@@ -76,7 +75,6 @@ class Stage:
     reads_only: bool = False
     always: bool = False
     everywhere: bool = False
-    read_everywhere: bool = False
     of_model: bool = False
     decides: Callable[[ConfigDict], tuple[str, ...]] = lambda config: ()
     check_settings: tuple[Callable[[ConfigDict], None], ...] = ()

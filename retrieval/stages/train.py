@@ -339,7 +339,6 @@ STAGES.register(
         fixed=True,
         grows=("train.steps", "train.epochs"),
         everywhere=True,
-        read_everywhere=True,
         of_model=True,
         decides=initial_parameters.decided,
     ),
