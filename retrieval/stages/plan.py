@@ -27,10 +27,8 @@ from retrieval.recipes.recipe import abstract_model, check_recipe, recipe_of
 from retrieval.stage_outputs import Run
 from retrieval.stages import plan_devices, plan_tuning, training_steps
 from retrieval.stages.plan_tuning import Outcome
+from retrieval.stages.step_plan import Plan, gib
 from retrieval.training import chips, collection_work, collectives, cycles, sharding, step_memory, work
-from retrieval.training.chips import Chip
-from retrieval.training.step_memory import Memory
-from retrieval.training.work import Work
 
 _log = logging.getLogger(__name__)
 
@@ -42,132 +40,6 @@ declare(
     tune=Field(False, SWITCH, "whether remat, chunks, unroll, fsdp, packing and the batch are tried", was=False),
     passages=Field(0, whole(0), "passages that the plan also encodes, clusters and searches; 0: none", was=0),
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """A train step on some devices.
-
-    Attributes:
-      chip: None where it is not in the table of chips, such as a CPU.
-      work: of a device in a step.
-      received: bytes that a chip receives from others in a step, at least; None where no compiled step can be read.
-      useful: operations of a device if nothing were computed twice.
-      cycles: of a core in a step, by kind of operation, as the compiler estimates them; empty where it does not.
-      collection: what the passages of `plan.passages` take, on all devices.
-    """
-
-    kind: str
-    chip: Chip | None
-    data: int
-    fsdp: int
-    parameters: int
-    batch_size: int
-    steps: int
-    memory: Memory
-    work: Work
-    received: float | None
-    useful: float
-    cycles: dict[str, int]
-    collection: tuple[collection_work.Task, ...] = ()
-
-    @property
-    def devices(self) -> int:
-        """Devices as JAX counts them: of some chips each core is one."""
-        return self.data * self.fsdp
-
-    @property
-    def chips(self) -> int:
-        """Chips that the devices make up."""
-        return self.devices // self.chip.cores if self.chip else self.devices
-
-    @property
-    def hbm(self) -> int | None:
-        """Bytes that a device has, by its maker."""
-        return self.chip and self.chip.memory // self.chip.cores
-
-    @property
-    def room(self) -> int | None:
-        """Bytes of it that the step may take; what is set aside is known where a compiler or a device says so."""
-        return self.memory.limit or self.hbm
-
-    @property
-    def fits(self) -> bool | None:
-        """Whether a device can hold the step; None where its memory is not known."""
-        if self.memory.refusal:
-            return False
-        return None if self.room is None or self.memory.peak is None else self.memory.peak <= self.room
-
-    @property
-    def cost(self) -> float:
-        """Of an example: seconds by the compiler's estimate, or by the bounds; operations where the chip is unknown."""
-        total = sum(self.cycles.values())
-        if total and self.chip and self.chip.clock:
-            return total / self.chip.clock / self.batch_size
-        return max(self.seconds.values(), default=self.devices * self.work.flops) / self.batch_size
-
-    @property
-    def seconds(self) -> dict[str, float]:
-        """The least time of a step by what may limit it; empty where the chip is not known."""
-        if self.chip is None:
-            return {}
-        seconds = {
-            "matrix products": self.chip.cores * self.work.flops / self.chip.peak_flops,
-            "memory traffic": self.chip.cores * self.work.bytes / self.chip.bandwidth,
-        }
-        if self.chip.interconnect and self.received is not None:
-            seconds["traffic between chips"] = self.received / self.chip.interconnect
-        return seconds
-
-    def table(self) -> list[tuple[str, Any]]:
-        """Name and value, for people."""
-        cores = f", {self.chip.cores} per chip" if self.chip and self.chip.cores > 1 else ""
-        rows = [
-            ("devices", f"{self.devices} x {self.kind}{cores}"),
-            ("mesh", f"data {self.data} x fsdp {self.fsdp}"),
-            ("parameters", self.parameters),
-            ("a device: parameters and optimizer state", _gib(self.memory.state)),
-            ("a device: arguments of the step", _gib(self.memory.arguments)),
-            ("a device: temporaries", _gib(self.memory.temporaries)),
-            ("a device: peak", _gib(self.memory.peak)),
-            ("a device: memory", _gib(self.hbm)),
-            ("a device: memory that a program may use", _gib(self.memory.limit)),
-            ("fits", {True: "yes", False: "no", None: None}[self.fits]),
-            ("operations of a step", f"{self.devices * self.work.flops:.4g}"),
-            ("of these computed a second time", f"{1 - self.useful / self.work.flops:.1%}"),
-            ("a chip: bytes from other chips in a step, at least", _gb(self.received)),
-        ]
-        rows += [(f"a step at the peak of {name}", f"{seconds:.3f} s") for name, seconds in self.seconds.items()]
-        if self.seconds:
-            least = max(self.seconds.values())
-            hours = self.steps * least / 3600
-            rows += [
-                ("examples per second, at most", round(self.batch_size / least)),
-                (f"hours to step {self.steps:,}, at least", f"{hours:.1f}"),
-                ("chip-hours, at least", f"{self.chips * hours:,.0f}"),
-            ]
-        return [(name, value) for name, value in [*rows, *self._estimate(), *self._collection()] if value is not None]
-
-    def _collection(self) -> Iterator[tuple[str, str]]:
-        """Rows of what a collection takes; operations alone where the chip is not known."""
-        for task in self.collection:
-            if not self.chip:
-                yield f"operations {task.name}", f"{task.flops:.4g}"
-                continue
-            seconds = task.seconds(self.chip, self.chips)
-            hours = seconds / 3600
-            few = f"{seconds:.3g} s" if hours < 0.1 else f"{hours:.2f} hours, {self.chips * hours:,.1f} chip-hours"
-            yield f"{task.name}, at least", few
-
-    def _estimate(self) -> Iterator[tuple[str, str]]:
-        """Rows of what the compiler estimates; it knows no waiting, and nothing at the same time."""
-        total = sum(self.cycles.values())
-        if total and self.chip and self.chip.clock:
-            seconds = total / self.chip.clock
-            yield "a step by the compiler's estimate", f"{seconds:.3f} s"
-            for kind, count in self.cycles.items():
-                yield f"of it {kind}", f"{count / total:.1%}"
-            yield f"hours to step {self.steps:,} by the estimate", f"{self.steps * seconds / 3600:.1f}"
 
 
 def plan(run: Run) -> dict[str, Any]:
@@ -336,15 +208,15 @@ def _measured_advice(plan: Plan, peak: int, room: float, rows: int, chunk_sizes:
         enough = next((s for s in sizes if plan.memory.state * plan.fsdp / s + rest <= room), sizes[-1])
         state = plan.memory.state * plan.fsdp / enough
         yield (
-            f"config.mesh.fsdp={enough}: parameters and optimizer state would take about {_gib(state)} of a device in "
-            f"place of {_gib(plan.memory.state)}"
+            f"config.mesh.fsdp={enough}: parameters and optimizer state would take about {gib(state)} of a device in "
+            f"place of {gib(plan.memory.state)}"
         )
     smaller = [size for size in chunk_sizes if plan.memory.state + rest * size / rows <= room]
     if smaller:
         share = smaller[-1] / rows
         yield (
             f"config.train.chunk_size={smaller[-1]}: what depends on the rows that are computed at a time, now at most "
-            f"{_gib(rest)}, would be about {_gib(share * rest)}"
+            f"{gib(rest)}, would be about {gib(share * rest)}"
         )
     times = math.ceil(peak / room)
     yield (
@@ -371,7 +243,7 @@ def _shortage(plan: Plan) -> str:
     """What a step needs that does not fit, and what there is; in the compiler's words where it gives no numbers."""
     if plan.memory.peak is None:
         return f"the step does not fit, the compiler says: {plan.memory.refusal}"
-    return f"the step needs {_gib(plan.memory.peak)} on a device that has {_gib(plan.room)} for it"
+    return f"the step needs {gib(plan.memory.peak)} on a device that has {gib(plan.room)} for it"
 
 
 def _chips(devices: Iterable[sharding.Device]) -> list[int]:
@@ -383,14 +255,6 @@ def _chips(devices: Iterable[sharding.Device]) -> list[int]:
 
 def _platform(device: sharding.Device) -> str:
     return "cuda" if device.platform == "gpu" else device.platform
-
-
-def _gib(count: float | None) -> str | None:
-    return None if count is None else f"{count / 2**30:.2f} GiB"
-
-
-def _gb(count: float | None) -> str | None:
-    return None if count is None else f"{count / 1e9:.3g} GB"
 
 
 STAGES.register(
