@@ -40,14 +40,14 @@ def main(argv: Sequence[str]) -> None:
     written = [each for each in pairs if each.references]
     if not written:
         raise UserError(f"{asked.written}: none of its {len(pairs)} texts has a reference in {asked.references}")
-    found = scores(written, asked.as_is)
-    told = {"texts": len(written), "without a reference": len(pairs) - len(written)}
+    metrics_of_texts = scores(written, asked.as_is)
+    counts = {"texts": len(written), "without a reference": len(pairs) - len(written)}
     if asked.json:
-        files.write_text(asked.json, json.dumps(found | told, indent=2))
-    if told["without a reference"]:
+        files.write_text(asked.json, json.dumps(metrics_of_texts | counts, indent=2))
+    if counts["without a reference"]:
         _log.warning("%d of %d texts have no reference and are left out", len(pairs) - len(written), len(pairs))
-    row = [told["texts"], *(f"{100 * value:.2f}" for value in found.values())]
-    print(display.markdown(["texts", *found], [row]))
+    row = [counts["texts"], *(f"{100 * value:.2f}" for value in metrics_of_texts.values())]
+    print(display.markdown(["texts", *metrics_of_texts], [row]))
 
 
 def read(written: Path, references: Path) -> list[Written]:

@@ -113,12 +113,12 @@ def _check_labels(entry: Entry, runs: Mapping[str, Run], pairs: Mapping[str, int
     divides, labels = (run_table.holder(run, stage, runs) for stage in ("sets", "pairs"))
     if examples.unlabelled(run.config) or not (divides and labels) or labels.config.pairs.files:
         return
-    left, batch_size = pairs.get(str(divides.folder)), run.config.train.batch_size
-    if left is not None and left < batch_size:
+    labelled_pairs, batch_size = pairs.get(str(divides.folder)), run.config.train.batch_size
+    if labelled_pairs is not None and labelled_pairs < batch_size:
         raise UserError(
-            f"run '{entry.name}' of the study: config.split.ratio={divides.config.split.ratio} leaves {left} labelled "
-            f"pairs to train on, fewer than config.train.batch_size={batch_size}: give more questions, such as SQuAD's "
-            "train and dev files, or take a smaller batch"
+            f"run '{entry.name}' of the study: config.split.ratio={divides.config.split.ratio} leaves {labelled_pairs} "
+            f"labelled pairs to train on, fewer than config.train.batch_size={batch_size}: give more questions, "
+            "such as SQuAD's train and dev files, or take a smaller batch"
         )
 
 

@@ -315,7 +315,7 @@ def test_versions_that_no_checkpoint_belongs_to_are_deleted(tmp_path, lag, left)
     for version in range(1, 7):
         (tmp_path / "refreshed" / f"{version:05d}").mkdir(parents=True)
     (tmp_path / "refreshed" / ".DS_Store").write_text("")
-    versions.drop_unneeded(tmp_path, 7, versions.Schedule(3, 3, lag), kept=[9, 17])
+    versions.drop_unneeded(tmp_path, 7, versions.Schedule(3, 3, lag), checkpoint_steps=[9, 17])
     assert sorted(int(path.name) for path in (tmp_path / "refreshed").glob("0*")) == left
 
 

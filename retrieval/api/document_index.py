@@ -76,5 +76,5 @@ class DocumentIndex:
 
 def hits_of(documents: Sequence[Candidate], scores_K: np.ndarray, rows_K: np.ndarray) -> list[Hit]:
     """The hits of one query's list; none where its row is -1."""
-    found = [(documents[row], score) for score, row in zip(scores_K.tolist(), rows_K.tolist()) if row >= 0]
-    return [Hit(each.id, each.title, each.text, score, each.section) for each, score in found]
+    hits = [(documents[row], score) for score, row in zip(scores_K.tolist(), rows_K.tolist()) if row >= 0]
+    return [Hit(each.id, each.title, each.text, score, each.section) for each, score in hits]

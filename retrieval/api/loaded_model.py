@@ -171,10 +171,10 @@ class Model:
         if not query.strip():
             raise UserError("the query is empty")
         records = [hit._asdict() if isinstance(hit, Hit) else hit for hit in documents]
-        found = candidates(records)
-        scores = self._reranker.scores(query, found).tolist()
-        order = sorted(range(len(found)), key=lambda place: -scores[place])
-        best = ((found[place], scores[place]) for place in order)
+        passages = candidates(records)
+        scores = self._reranker.scores(query, passages).tolist()
+        order = sorted(range(len(passages)), key=lambda place: -scores[place])
+        best = ((passages[place], scores[place]) for place in order)
         return [Hit(each.id, each.title, each.text, score, each.section) for each, score in best]
 
     def answer(self, question: str, passages: Sequence[Document | Hit] | None = None, k: int = 1) -> list[Answer]:
@@ -195,8 +195,8 @@ class Model:
         else:
             records = [each._asdict() if isinstance(each, Hit) else each for each in passages]
             scores = [each.score if isinstance(each, Hit) else 0.0 for each in passages]
-            found = zip(candidates(records), scores, strict=True)
-            hits = [Hit(each.id, each.title, each.text, score, each.section) for each, score in found]
+            scored = zip(candidates(records), scores, strict=True)
+            hits = [Hit(each.id, each.title, each.text, score, each.section) for each, score in scored]
         return answerer.answers(question, hits, k)
 
     @functools.cached_property
@@ -239,8 +239,8 @@ class Model:
         downloads.bring(run, [_READS_THE_INDEXES])
         collection = open_collection(run, CORPUS)
         for each in kinds:
-            there = each.name in DENSE and not each.is_saved and collection.has_embeddings()
-            if not (there or collection.index(each.name).exists()):
+            is_built_now = each.name in DENSE and not each.is_saved and collection.has_embeddings()
+            if not (is_built_now or collection.index(each.name).exists()):
                 raise UserError(
                     f"{self._place}: the run has no index '{each.name}' of its corpus: run the stages encode and "
                     "index with config.encode.corpus=True, or give documents to index"

@@ -53,10 +53,10 @@ class OwnSearch:
           UserError: there is no such system.
         """
         # Always as many: exact search compiles a program for each number of results.
-        found = self._systems.search(queries, min(max(k, self._depth), len(self.texts)), systems)
+        results = self._systems.search(queries, min(max(k, self._depth), len(self.texts)), systems)
 
         def lists(query: int) -> dict[str, list[Hit]]:
-            firsts = {name: (scores[query, :k], rows[query, :k]) for name, (scores, rows) in found.items()}
+            firsts = {name: (scores[query, :k], rows[query, :k]) for name, (scores, rows) in results.items()}
             return {name: hits_of(self.texts, *first) for name, first in firsts.items()}
 
         return [lists(query) for query in range(len(queries))]

@@ -129,7 +129,7 @@ def run(
     except OSError as error:
         _fail(_explain(error))
     except Exception as error:
-        if advice := platforms.told(error):
+        if advice := platforms.explained(error):
             _fail(advice)
         if hosts.is_alone():
             raise
@@ -176,7 +176,7 @@ def _parse(argv: Sequence[str]) -> list[str]:
     except flags.UnrecognizedFlagError as error:
         raise flag_errors.unknown_flag(error.flagname) from error
     except flags.Error as error:
-        raise UserError(flag_errors.told(str(error))) from error
+        raise UserError(flag_errors.explained(str(error))) from error
     except UserError:
         raise
     except Exception as error:  # what a config file raises, which may be anything

@@ -57,7 +57,7 @@ def unknown_flag(name: str) -> UserError:
     )
 
 
-def told(message: str) -> str:
+def explained(message: str) -> str:
     """The message of a flag library, with what to write instead."""
     if missing := re.match(r"Missing value for flag (\S+)", message):
         return f"{missing[1]} has no value: write {missing[1]}={_EXAMPLES.get(missing[1], 'VALUE')}"

@@ -26,13 +26,13 @@ def of_impression(ranks_N: np.ndarray, clicked_N: np.ndarray) -> dict[str, float
     Args:
       clicked_N: bool; some are True and some are not.
     """
-    own, others = np.sort(ranks_N[clicked_N]), ranks_N[~clicked_N]
-    gains = 1 / np.log2(1 + np.arange(1, len(own) + 1))
-    before = (own[:, None] < others).sum()
+    clicked_ranks, others = np.sort(ranks_N[clicked_N]), ranks_N[~clicked_N]
+    gains = 1 / np.log2(1 + np.arange(1, len(clicked_ranks) + 1))
+    before = (clicked_ranks[:, None] < others).sum()
     return {
-        "AUC": before / (len(own) * len(others)),
-        "MRR": (1 / own).mean(),
-        **{f"nDCG@{k}": (1 / np.log2(1 + own[own <= k])).sum() / gains[:k].sum() for k in (5, 10)},
+        "AUC": before / (len(clicked_ranks) * len(others)),
+        "MRR": (1 / clicked_ranks).mean(),
+        **{f"nDCG@{k}": (1 / np.log2(1 + clicked_ranks[clicked_ranks <= k])).sum() / gains[:k].sum() for k in (5, 10)},
     }
 
 

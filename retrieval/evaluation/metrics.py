@@ -177,7 +177,7 @@ def cutoff(metric: str) -> int:
 
 
 def drop_self_matches(
-    scores_QK: np.ndarray, rows_QK: np.ndarray, query_ids: Iterable[str], own: Mapping[str, int]
+    scores_QK: np.ndarray, rows_QK: np.ndarray, query_ids: Iterable[str], row_of_query: Mapping[str, int]
 ) -> tuple[np.ndarray, np.ndarray]:
     """The run without the candidates that are the query itself; what follows moves up, and -1 fills the end.
 
@@ -185,9 +185,9 @@ def drop_self_matches(
 
     Args:
       scores_QK, rows_QK: as returned by a search.
-      own: query id -> row of the candidate that is the query itself, where there is one.
+      row_of_query: query id -> row of the candidate that is the query itself, where there is one.
     """
-    own_Q1 = np.array([[own.get(query, -1)] for query in query_ids], np.int32)
+    own_Q1 = np.array([[row_of_query.get(query, -1)] for query in query_ids], np.int32)
     own_QK = (rows_QK == own_Q1) & (rows_QK >= 0)
     order = np.argsort(own_QK, axis=1, kind="stable")
     scores_QK, rows_QK = np.where(own_QK, -np.inf, scores_QK), np.where(own_QK, -1, rows_QK)

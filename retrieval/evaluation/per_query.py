@@ -39,11 +39,13 @@ def path_of(folder: Path, dataset: str, split: str) -> Path:
     return folder / FOLDER / dataset / f"{split}.npz"
 
 
-def write(path: Path, queries: Sequence[str], found: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+def write(path: Path, queries: Sequence[str], by_system: Mapping[str, Mapping[str, np.ndarray]]) -> None:
     """Writes system -> metric -> values [Q]; every system has the same metrics."""
-    metrics = list(next(iter(found.values())))
-    values_SMQ = np.stack([[by_metric[name] for name in metrics] for by_metric in found.values()]).astype(np.float32)
-    names = {"queries": queries, "systems": list(found), "metrics": metrics}
+    metrics = list(next(iter(by_system.values())))
+    values_SMQ = np.stack([[by_metric[name] for name in metrics] for by_metric in by_system.values()]).astype(
+        np.float32
+    )
+    names = {"queries": queries, "systems": list(by_system), "metrics": metrics}
     encoded: dict[str, Any] = {name: np.char.encode(np.array(texts, np.str_), "utf-8") for name, texts in names.items()}
     with files.atomic(path) as temporary, open(temporary, "wb") as file:
         np.savez(file, values=values_SMQ, **encoded)

@@ -47,10 +47,10 @@ def scores(written: Sequence[Written], as_is: bool = False) -> dict[str, float]:
     bleu = (
         sacrebleu.BLEU(max_ngram_order=order, tokenize="none", smooth_method="none", force=True) for order in _ORDERS
     )
-    found = {f"BLEU-{each.max_ngram_order}": each.corpus_score(texts, references).score / 100 for each in bleu}
+    of_bleu = {f"BLEU-{each.max_ngram_order}": each.corpus_score(texts, references).score / 100 for each in bleu}
     rouge = rouge_scorer.RougeScorer(["rougeL"], tokenizer=_Spaces())
     best = (max(_f(rouge.score(text, each.text)["rougeL"]) for text in each.references) for each in written)
-    return found | {"ROUGE-L": statistics.mean(best)}
+    return of_bleu | {"ROUGE-L": statistics.mean(best)}
 
 
 class _Spaces:

@@ -82,9 +82,9 @@ def check_tensors(config: ConfigDict) -> None:
     Raises:
       UserError: a file is damaged, or a tensor is missing, left over or of another shape.
     """
-    if found := folders(config):
-        vocab_size = next(iter(found.values())).sizes["vocab_size"]
-        _load(found, parameters_of(abstract_model(config, vocab_size)))
+    if bert_folders := folders(config):
+        vocab_size = next(iter(bert_folders.values())).sizes["vocab_size"]
+        _load(bert_folders, parameters_of(abstract_model(config, vocab_size)))
 
 
 def init(model: nnx.Module, config: ConfigDict) -> None:
@@ -95,8 +95,8 @@ def init(model: nnx.Module, config: ConfigDict) -> None:
     nnx.update(model, state)
     for folder in dict.fromkeys(bert_folders.values()):
         started = [name for name in _TOWERS if hasattr(model, name) and bert_folders.get(name) is folder] or ["encoder"]
-        left = ", without its head of a masked language model" if folder.has_head and has_towers else ""
-        _log.info("%s: starts from %s%s", ", ".join(started), folder.path, left)
+        without = ", without its head of a masked language model" if folder.has_head and has_towers else ""
+        _log.info("%s: starts from %s%s", ", ".join(started), folder.path, without)
 
 
 def _load(bert_folders: Mapping[str, BertFolder], params: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,8 +141,10 @@ def _load_reranker(folder: BertFolder, params: Mapping[str, Any]) -> dict[str, A
     classes = params["classifier"]["bias"].shape[0]
     modules = ("pooler", "classifier") if folder.classes == classes else ("pooler",)
     head = folder.classifier({name: params[name] for name in modules}) or {}
-    if left := [name for name in ("pooler", "classifier") if name not in head]:
-        _log.warning("%s has no %s of a reranker of %d classes: at random", folder.path, " and no ".join(left), classes)
+    if missing := [name for name in ("pooler", "classifier") if name not in head]:
+        _log.warning(
+            "%s has no %s of a reranker of %d classes: at random", folder.path, " and no ".join(missing), classes
+        )
     return {**params, "encoder": folder.encoder(params["encoder"], published_ids(folder)), **head}
 
 

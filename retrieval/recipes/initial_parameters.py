@@ -139,16 +139,16 @@ def check_step(config: ConfigDict) -> None:
         )
 
 
-def check_kept(step: int, kept: Collection[int], folder: Path | str) -> None:
+def check_kept(step: int, steps: Collection[int], folder: Path | str) -> None:
     """Checks that a run keeps the checkpoint of a step.
 
     Raises:
       UserError: it does not.
     """
-    if step not in kept:
+    if step not in steps:
         raise UserError(
             f"config.train.init_step={step}: {folder} keeps no checkpoint of that step, but of "
-            f"{', '.join(map(str, sorted(kept))) or 'none'}: take one of these, or train with "
+            f"{', '.join(map(str, sorted(steps))) or 'none'}: take one of these, or train with "
             f"config.loop.keep_steps={step}, in another work directory"
         )
 

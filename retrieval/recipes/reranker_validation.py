@@ -76,9 +76,9 @@ def _lists(pool: LabelledPool, count: int) -> Iterator[list[int]]:
     words = Bm25Index.build([f"{c.title} {c.text}" for c in pool.candidates], "title + text")
     most = max(len(grades) for grades in pool.qrels.values())
     _, found_QK = words.search(list(pool.queries.values()), min(count + most, len(pool.candidates)))
-    for query, found in zip(pool.queries, found_QK.tolist()):
+    for query, result_rows in zip(pool.queries, found_QK.tolist()):
         relevant = [row_of[id] for id, grade in pool.qrels[query].items() if grade > 0]
-        yield [row for row in found if row >= 0 and row not in relevant][:count] + relevant
+        yield [row for row in result_rows if row >= 0 and row not in relevant][:count] + relevant
 
 
 def _rows(pool: LabelledPool, lists: list[list[int]], vocabulary: Vocabulary, lengths: Lengths) -> list[list[int]]:
@@ -87,6 +87,6 @@ def _rows(pool: LabelledPool, lists: list[list[int]], vocabulary: Vocabulary, le
     bodies = document_bodies(vocabulary, pool.candidates, lengths)
     return [
         joined(query, bodies[row], vocabulary.sep_id, lengths)
-        for query, found in zip(beginnings, lists)
-        for row in found
+        for query, of_query in zip(beginnings, lists)
+        for row in of_query
     ]

@@ -80,7 +80,7 @@ def make(run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh) -> Callable[
     embedder = Embedder(config, vocabulary, mesh)
     queries = list(pool.queries.values())
     rows = list(itertools.chain.from_iterable(pool.candidates.values()))
-    owners_W = windows.owners([id for id, own in pool.candidates.items() for _ in own])
+    owners_W = windows.owners([id for id, texts in pool.candidates.items() for _ in texts])
 
     def validate(params: Any) -> dict[str, float]:
         queries_QE = embedder.embed_rows(embedder.queries(params), queries)

@@ -99,8 +99,8 @@ class Mirror(Copy):
             damaged = [name for name in sealed if (self.folder / name).exists() and not self._is_good(name)]
             tops = [top for top in tops if not (self.folder / top).exists()] + damaged
         else:
-            kept = (files.LOCK, files.MIRROR, CONFIG, RECORDS, *tops)
-            for item in [item for item in self.folder.iterdir() if item.name not in kept]:
+            known = (files.LOCK, files.MIRROR, CONFIG, RECORDS, *tops)
+            for item in [item for item in self.folder.iterdir() if item.name not in known]:
                 files.remove(item)
         self._write_state(whole=False)
         self._bring(tops, sums or {})
@@ -178,14 +178,14 @@ class Mirror(Copy):
         mended = {folder for folder in self._damaged if self._is_good(folder)}
         sealed = {name for name in complete(self._there) if is_below(name, SEALED) and not is_below(name, mended)}
         here = complete(self._here(tops))
-        there = sealed | {name for name, look in self._exchanged.items() if self.looks([name]).get(name) == look}
-        data, manifests = apart(name for name in here if name not in there)
+        stored = sealed | {name for name, look in self._exchanged.items() if self.looks([name]).get(name) == look}
+        data, manifests = apart(name for name in here if name not in stored)
         all_of(self._put, data)
         for name in reversed(manifests):
             self._put(name)
         self._damaged -= mended
-        kept = set(here)
-        data, manifests = apart(name for name in self._there if is_below(name, tops) and name not in kept)
+        present = set(here)
+        data, manifests = apart(name for name in self._there if is_below(name, tops) and name not in present)
         for name in sorted(manifests):  # those of checkpoints before those of what they stand on
             self._delete(name)
         all_of(self._delete, data)
@@ -238,5 +238,5 @@ class Follower:
 
 def _newest(names: Iterable[str]) -> int:
     """The step of the newest finished checkpoint among what a place has, -1 where there is none."""
-    found = (re.fullmatch(rf"checkpoints/(\d+)/{re.escape(files.MANIFEST)}", name) for name in names)
-    return max((int(match[1]) for match in found if match), default=-1)
+    matches = (re.fullmatch(rf"checkpoints/(\d+)/{re.escape(files.MANIFEST)}", name) for name in names)
+    return max((int(match[1]) for match in matches if match), default=-1)

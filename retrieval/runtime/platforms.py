@@ -8,7 +8,7 @@ from types import TracebackType
 _STARTS = "jax._src.xla_bridge"
 
 
-def told(error: BaseException) -> str | None:
+def explained(error: BaseException) -> str | None:
     """What to tell people about an error, if JAX raised it because it cannot start a platform. None for others."""
     if not any(_is_of_start(cause.__traceback__) for cause in _causes(error)):
         return None

@@ -33,12 +33,12 @@ class SharedFolder:
           UserError: a file cannot be copied, or is not what was written.
         """
         self._look()
-        told: list[Mapping[str, str]] = hosts.to_first({} if hosts.is_first() else self._sums)
-        wanted: list[list[str]] = hosts.tell_all(lambda: self._wanted(told))
+        sums_of_hosts: list[Mapping[str, str]] = hosts.to_first({} if hosts.is_first() else self._sums)
+        wanted: list[list[str]] = hosts.tell_all(lambda: self._wanted(sums_of_hosts))
         self._copy.give(wanted[hosts.number()])
         hosts.to_first(None)  # it is there
         if hosts.is_first():
-            for names, sums in zip(wanted, told):
+            for names, sums in zip(wanted, sums_of_hosts):
                 self._take(names, sums)
                 self._stored |= {name: sums[name] for name in names}
         self._look()
@@ -59,10 +59,10 @@ class SharedFolder:
             self._take(lacking, sums)
         self._look()
 
-    def _wanted(self, told: list[Mapping[str, str]]) -> list[list[str]]:
+    def _wanted(self, sums_of_hosts: list[Mapping[str, str]]) -> list[list[str]]:
         """Of every host the names that no host before it has, and the first has not."""
         known, wanted = set(self._sums), []
-        for sums in told:
+        for sums in sums_of_hosts:
             wanted.append(sorted(sums.keys() - known))
             known |= sums.keys()
         return wanted

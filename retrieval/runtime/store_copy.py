@@ -117,12 +117,12 @@ class Copy:
 
     def looks(self, tops: Iterable[str]) -> dict[str, tuple[int, int]]:
         """Size and time of what the folder has of these, by name."""
-        found = {}
+        looks_of = {}
         for name in self._here(tops):
             with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
                 stat = (self.folder / name).stat()
-                found[name] = stat.st_size, stat.st_mtime_ns
-        return found
+                looks_of[name] = stat.st_size, stat.st_mtime_ns
+        return looks_of
 
     @functools.cached_property
     def _there(self) -> set[str]:
@@ -150,12 +150,12 @@ class Copy:
 
     def _here(self, tops: Iterable[str]) -> list[str]:
         """The names of what the folder has of these, one after the other, without what is being written."""
-        found = []
+        paths = []
         for top in tops:
             path = self.folder / top
             items = [path] if path.is_file() else [Path(at, file) for at, _, names in os.walk(path) for file in names]
-            found += [item.relative_to(self.folder).as_posix() for item in items]
-        return [name for name in found if not _UNFINISHED.search(name)]
+            paths += [item.relative_to(self.folder).as_posix() for item in items]
+        return [name for name in paths if not _UNFINISHED.search(name)]
 
 
 def _make_place(url: str, use: str) -> Path:

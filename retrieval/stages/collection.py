@@ -116,13 +116,13 @@ def repeated(items: Sequence[Collection]) -> dict[str, Collection]:
     by_size: dict[tuple[int, ...], list[Collection]] = {}
     for item in items:
         by_size.setdefault(tuple(path.stat().st_size for path in item.files), []).append(item)
-    found, first = {}, {}
+    earlier, first = {}, {}
     for alike in by_size.values():
         for item in alike if len(alike) > 1 else ():
             content = tuple(sum for path in item.files for sum in files.checksums(path.parent, [path]).values())
             if (same := first.setdefault(content, item)) is not item:
-                found[item.name] = same
-    return found
+                earlier[item.name] = same
+    return earlier
 
 
 def _of_pairs(corpus: bool, base: str, stages: Sequence[str]) -> tuple[str, ...]:

@@ -155,14 +155,14 @@ def evaluate(run: Run) -> dict[str, Any]:
     return notes
 
 
-def _files_by_set(names: Sequence[str], values: Sequence[str], own: str) -> dict[str, list[RunFile]]:
+def _files_by_set(names: Sequence[str], values: Sequence[str], set_name: str) -> dict[str, list[RunFile]]:
     """The run files of every set; one set has them all.
 
     Args:
       values: of `config.runs.files`, and `own` that of `config.runs.set`.
     """
     outside = run_files.run_files(values)
-    of = run_files.set_of(own, names) if outside else ""
+    of = run_files.set_of(set_name, names) if outside else ""
     return {name: outside if name == of else [] for name in names}
 
 
@@ -214,10 +214,10 @@ def _validation(held_out: _HeldOut, collection: Collection, value: Judged) -> Va
         embeddings_QE, ids = encoding.load(collection.embeddings(), "validation")
     queries, qrels = held_out(ids)  # those of a base may be more, or fewer
     is_candidate = not queries.keys().isdisjoint(value.candidates)
-    own = beir.own_rows(queries, collection.candidates()) if is_candidate else {}
+    own_rows = beir.own_rows(queries, collection.candidates()) if is_candidate else {}
     rows_of = {candidate: row for row, candidate in enumerate(value.candidates)}
     golds = [[rows_of[candidate] for candidate in qrels[id]] for id in queries]
-    return Validation(queries, embeddings_QE, golds, own, len(value.candidates))
+    return Validation(queries, embeddings_QE, golds, own_rows, len(value.candidates))
 
 
 def write_run(folder: Path, value: Judged, ranking: Ranking) -> None:

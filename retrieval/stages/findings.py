@@ -73,11 +73,11 @@ def _prepared(statistics: Mapping[str, Any] | None, tasks: Collection[str]) -> I
         return
     counts = statistics["counts"]
     passages = counts.get("passages", 0)
-    for task, told in statistics["tasks"].items():
+    for task, of_task in statistics["tasks"].items():
         if tasks and task not in tasks:
             continue
         what = f"pairs of {task.upper()}, of {passages:,} passages"
-        yield Finding("corpus", what, told["pairs"], None, told["pairs"] < _FEW * passages)
+        yield Finding("corpus", what, of_task["pairs"], None, of_task["pairs"] < _FEW * passages)
     for what in sorted(counts):
         if what.startswith(WITHOUT_PAIR):
             yield Finding("corpus", what, counts[what], passages)
@@ -141,7 +141,7 @@ def of_labelled(
 
 def _likely_positives(example: Example) -> int:
     positives = [shingles(text.text) for text in example.positives]
-    return sum(any(are_alike(shingles(text.text), own) for own in positives) for text in example.negatives)
+    return sum(any(are_alike(shingles(text.text), positive) for positive in positives) for text in example.negatives)
 
 
 def _whole(text: Candidate) -> str:

@@ -49,17 +49,17 @@ def inspect(run: Run) -> list[dict[str, Any]]:
     lengths = config.data.query_length, config.data.document_length
     sets = [run.sets / name for name in set_names(run.sets)]
     statistics = records.details(run, "prepare") if run.prepares else None
-    found = [
+    noted = [
         *findings.of_corpus(statistics, texts, lengths[1], vocabulary, config.seed),
         *(findings.of_labelled(examples, lengths, vocabulary) if examples else ()),
         *itertools.chain.from_iterable(_set(folder, examples, lengths[0], vocabulary) for folder in sets),
     ]
     header = ["about", "what", "number", "of", "%", ""]
-    print(display.markdown(header, [_row(finding) for finding in found], left=2))
-    findings.warn("inspect", found)
-    told = [finding._asdict() for finding in found]
-    files.write_json(run.folder / _NAME, told)
-    return told
+    print(display.markdown(header, [_row(finding) for finding in noted], left=2))
+    findings.warn("inspect", noted)
+    rows = [finding._asdict() for finding in noted]
+    files.write_json(run.folder / _NAME, rows)
+    return rows
 
 
 def _examples(opened: Callable[[Path], Any], most: int) -> list[Example]:

@@ -58,11 +58,11 @@ def write(
     count = -(-total // shard_size)
     folder.mkdir(parents=True, exist_ok=True)
     shards = [folder / f"{shard:05d}-of-{count:05d}.json" for shard in range(count)]
-    own = range(jax.process_index(), count, jax.process_count())
+    of_this_host = range(jax.process_index(), count, jax.process_count())
     passages = collection.candidates()
     for number, shard in enumerate(tqdm.tqdm(shards, desc=f"{path.parent.name} {path.stem}", mininterval=2)):
         members = list(itertools.islice(passages, shard_size))
-        if number in own and not shard.exists():
+        if number in of_this_host and not shard.exists():
             files.write_json(shard, make(members)._asdict())
     return hosts.on_first(lambda: {"passages": total, **_join(shards, path)})
 

@@ -89,7 +89,7 @@ def _with_steps(config: ConfigDict, epoch: Callable[[], int]) -> ConfigDict:
     return config
 
 
-def _tuned(config: ConfigDict, size: int, devices: Sequence[sharding.Device], kept: Path) -> ConfigDict:
+def _tuned(config: ConfigDict, size: int, devices: Sequence[sharding.Device], tried_before: Path) -> ConfigDict:
     """The config with the fastest settings that fit, which are printed with what else was tried."""
 
     def changed(settings: plan_tuning.Settings) -> ConfigDict:
@@ -99,15 +99,15 @@ def _tuned(config: ConfigDict, size: int, devices: Sequence[sharding.Device], ke
 
     def measure(settings: plan_tuning.Settings) -> Outcome:
         try:
-            found = make_plan(changed(settings), size, devices)
+            planned = make_plan(changed(settings), size, devices)
         except UserError as error:
             return Outcome(False, None, None, str(error))
-        return Outcome(found.fits, found.memory.peak, found.cost, found.memory.refusal)
+        return Outcome(planned.fits, planned.memory.peak, planned.cost, planned.memory.refusal)
 
     apart = ("plan", "loop", "stages")
-    told = {name: value for name, value in config.to_dict().items() if name not in apart}
+    values = {name: value for name, value in config.to_dict().items() if name not in apart}
     of = json.dumps(
-        [told, config.plan.topology, devices[0].device_kind, len(devices), size, jax.__version__], default=str
+        [values, config.plan.topology, devices[0].device_kind, len(devices), size, jax.__version__], default=str
     )
     pack = config.data.pack
     tried_fields = plan_tuning.choices(
@@ -118,7 +118,7 @@ def _tuned(config: ConfigDict, size: int, devices: Sequence[sharding.Device], ke
         len(devices),
         packs=bool(pack.query or pack.document),
     )
-    tuning = plan_tuning.tune(measure, tried_fields, plan_tuning.batches(config.train.batch_size), kept, of)
+    tuning = plan_tuning.tune(measure, tried_fields, plan_tuning.batches(config.train.batch_size), tried_before, of)
     header = ["settings", "fits", "GiB of a device", "examples per second, times the first", ""]
     print(display.markdown(header, list(plan_tuning.rows(tuning))))
     print(f"\nthe fastest that fits: {plan_tuning.shown(tuning.best) or 'the config as it is'}\n")

@@ -101,20 +101,20 @@ def tune(
     measure: Callable[[Settings], Outcome],
     tried_fields: Sequence[Sequence[Settings]],
     tried_batches: Sequence[Settings],
-    kept: Path,
+    path: Path,
     of: str,
 ) -> Tuning:
     """Tries settings, each once.
 
     Args:
       measure: plans the config with some settings.
-      kept: the file of what has been compiled.
+      path: the file of what has been compiled.
       of: tells the config and the devices: what was kept of others is not used.
 
     Raises:
       PreemptedError: the process was told to stop; what was compiled is kept.
     """
-    known: dict[str, Any] = files.read_json(kept) if kept.exists() else {}
+    known: dict[str, Any] = files.read_json(path) if path.exists() else {}
     most = 1 + sum(map(len, tried_fields)) + len(tried_batches)
     tried: list[tuple[Settings, Outcome]] = []
 
@@ -122,10 +122,10 @@ def tune(
         key = files.fingerprint([of, sorted(settings.items())])
         if key not in known:
             if ending.is_stopping():
-                raise ending.PreemptedError(f"interrupted while tuning; {kept} has what was compiled")
+                raise ending.PreemptedError(f"interrupted while tuning; {path} has what was compiled")
             _log.info("plan: try %d of at most %d: %s", len(tried) + 1, most, shown(settings) or "as it is")
             known[key] = list(measure(settings))
-            files.write_json(kept, known)
+            files.write_json(path, known)
         outcome = Outcome(*known[key])
         tried.append((settings, outcome))
         return outcome

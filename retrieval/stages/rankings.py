@@ -219,8 +219,8 @@ def search(value: Judged, depth: int, system: str, index: Any, queries: Any) -> 
 
 
 def others(
-    scores: np.ndarray, rows: np.ndarray, queries: Iterable[str], own: Mapping[str, int], depth: int
+    scores: np.ndarray, rows: np.ndarray, queries: Iterable[str], row_of_query: Mapping[str, int], depth: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The first `depth` results that are not the query itself."""
-    scores, rows = metrics.drop_self_matches(scores, rows, queries, own)
+    scores, rows = metrics.drop_self_matches(scores, rows, queries, row_of_query)
     return scores[:, :depth], rows[:, :depth]

@@ -180,8 +180,8 @@ class Refresh:
             self._checkpoints.wait()  # the second process waits for one of them, which may have failed
             hosts.on_first(self._await)
         self._batches.turn_to(version)
-        told, numbers = kind_of(mine.refresh_makes).told(versions.statistics(self._run.folder, version))
-        _log.info("step %d: %s, version %d", step, told, version)
+        words, numbers = kind_of(mine.refresh_makes).told(versions.statistics(self._run.folder, version))
+        _log.info("step %d: %s, version %d", step, words, version)
         return numbers
 
     def _begin(self, version: int, step: int, params: Any, when: Schedule) -> None:

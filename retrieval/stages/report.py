@@ -36,7 +36,9 @@ def write_report(run: Run) -> None:
     evaluated, trainer = details(run, "evaluate"), run.holder("train").config
     records = {name: record_of(run, name) for name in run.config.stages if is_done(run, name)}
     of_stages = {_corpus: "prepare", _sets: "sets", _indexes: "index", _searches: "evaluate", _plan: "plan"}
-    tables = [table(told) for table, stage in of_stages.items() if (told := details(run, stage))]
+    tables = [
+        table(details_of_stage) for table, stage in of_stages.items() if (details_of_stage := details(run, stage))
+    ]
     tables = [
         *_reranked(details(run, "rerank") or {}),
         _answered(details(run, "answer") or {}),
@@ -78,9 +80,9 @@ def _fused(evaluated: Details) -> list[tuple[str, str]]:
     return list(dict.fromkeys(pairs))
 
 
-def _reranked(told: Details) -> Iterator[Table]:
+def _reranked(reranked: Details) -> Iterator[Table]:
     """Metrics by depth, before and after reranking, and consistency factors."""
-    if table := told.get("depths"):
+    if table := reranked.get("depths"):
         names = list(table[0]["after"])
         header = ["set", "split", "system", "depth n", "R@n"]
         header += [cell for name in names for cell in (f"{name} before", f"{name} after")]
@@ -91,7 +93,7 @@ def _reranked(told: Details) -> Iterator[Table]:
         ]
         notes = "The first n results are reranked, and the rest is dropped (Zhan et al. 2020, Table 2 and Figure 1)."
         yield Table("Reranking by depth", header, rows, notes)
-    if factors := told.get("consistency"):
+    if factors := reranked.get("consistency"):
         depths = list(factors[0]["factors"])
         rows = [
             [row["set"], row["system"], row["trained on"], *(f"{row['factors'][depth]:.3f}" for depth in depths)]
@@ -102,12 +104,14 @@ def _reranked(told: Details) -> Iterator[Table]:
         yield Table("Consistency factor", header, rows, notes)
 
 
-def _answered(told: Details) -> Table:
+def _answered(answered: Details) -> Table:
     """What a reader's answers are from, and what it could not read."""
-    counts = list(dict.fromkeys(name for of in told.values() for name in of if name not in ("weight", "validation")))
+    counts = list(
+        dict.fromkeys(name for of in answered.values() for name in of if name not in ("weight", "validation"))
+    )
     header = ["set, system", "weight of the reader", "chosen on questions", *counts]
     rows = [
-        [name, of["weight"], of["validation"], *(of.get(count, 0) for count in counts)] for name, of in told.items()
+        [name, of["weight"], of["validation"], *(of.get(count, 0) for count in counts)] for name, of in answered.items()
     ]
     return Table("Answers", header, rows)
 

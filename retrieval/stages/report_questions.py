@@ -39,9 +39,9 @@ def questions(sets: Path, evaluated: Path) -> Iterator[Table]:
 
 def _table(about: str, folder: Path, evaluated: Path, values: PerQuery, system: str, metric: str) -> Table:
     """The questions of one set by one rule."""
-    own = values.of(system, metric) or {}
+    values_of_system = values.of(system, metric) or {}
     other = values.of("bm25", metric)
-    shown = dict(_chosen(own, other))
+    shown = dict(_chosen(values_of_system, other))
     runs = [system] if other is None else [system, "bm25"]
     hits = [_first_hits(evaluated / "runs" / folder.name / f"{name.replace(' ', '_')}.trec", shown) for name in runs]
     texts = _texts(folder / "corpus.jsonl", {hit for of in hits for hit in of.values()})
@@ -50,7 +50,7 @@ def _table(about: str, folder: Path, evaluated: Path, values: PerQuery, system: 
         [
             f"{kind}: {_cut(asked.get(id, id))}",
             *(texts.get(of.get(id, "")) for of in hits),
-            *(f"{100 * of[id]:.2f}" for of in (own, other) if of is not None),
+            *(f"{100 * of[id]:.2f}" for of in (values_of_system, other) if of is not None),
         ]
         for id, kind in shown.items()
     ]
@@ -59,14 +59,14 @@ def _table(about: str, folder: Path, evaluated: Path, values: PerQuery, system: 
     return Table(f"Questions of {about}", header, rows, notes, left=1 + len(runs))
 
 
-def _chosen(own: Mapping[str, float], other: Mapping[str, float] | None) -> Iterator[tuple[str, str]]:
+def _chosen(values: Mapping[str, float], other: Mapping[str, float] | None) -> Iterator[tuple[str, str]]:
     """Ids and why they are shown. The last reason of an id counts."""
-    ids = list(own)
-    values_Q = np.array([own[id] for id in ids])
+    ids = list(values)
+    values_Q = np.array([values[id] for id in ids])
     yield from ((ids[place], "worst") for place in np.argsort(values_Q, kind="stable")[:_SHOWN])
     if other is None:
         return
-    above_Q = values_Q - np.array([other.get(id, own[id]) for id in ids])
+    above_Q = values_Q - np.array([other.get(id, values[id]) for id in ids])
     for kind, sign in (("lost", 1), ("won", -1)):
         order = np.argsort(sign * above_Q, kind="stable")[:_SHOWN]
         yield from ((ids[place], kind) for place in order if sign * above_Q[place] < 0)
@@ -83,8 +83,8 @@ def _first_hits(path: Path, wanted: Collection[str]) -> dict[str, str]:
 
 def _texts(path: Path, wanted: Collection[str]) -> dict[str, str]:
     with CandidateTexts(path, wanted) as candidates:
-        found = {id: candidates[row] for id, row in candidates.row_of.items()}
-    return {id: _cut(f"{text.title}: {text.text}" if text.title else text.text) for id, text in found.items()}
+        texts = {id: candidates[row] for id, row in candidates.row_of.items()}
+    return {id: _cut(f"{text.title}: {text.text}" if text.title else text.text) for id, text in texts.items()}
 
 
 def _cut(text: str) -> str:

@@ -87,19 +87,21 @@ def map_of(folder: Path, embedded: Path) -> Iterator[Table]:
     asked = [asked[place] for place in _evenly(len(asked), _QUERIES)]
     if not asked:
         return
-    found, others = {}, []
+    answer_vectors, others = {}, []
     wanted, start = {answer for _, answer in asked}, 0
     shown = np.array(list(_evenly(len(encoding.load_ids(embedded, "candidates")), _OTHERS)))
     for shard_ids, shard_NE in encoding.shards(embedded, "candidates"):
         for id, row_E in zip(shard_ids, shard_NE):
             if id in wanted:
-                found.setdefault(id, row_E)  # of several windows the first
+                answer_vectors.setdefault(id, row_E)  # of several windows the first
         here = shown[(shown >= start) & (shown < start + len(shard_ids))] - start
         others.append(shard_NE[here])
         start += len(shard_ids)
-    asked = [(row, answer) for row, answer in asked if answer in found]
+    asked = [(row, answer) for row, answer in asked if answer in answer_vectors]
     points = Points(
-        queries_QE[[row for row, _ in asked]], np.stack([found[answer] for _, answer in asked]), np.concatenate(others)
+        queries_QE[[row for row, _ in asked]],
+        np.stack([answer_vectors[answer] for _, answer in asked]),
+        np.concatenate(others),
     )
     plot = Plot(f"map-{folder.name}", embedding_map.figure(f"{folder.name}: embeddings", points))
     note = (

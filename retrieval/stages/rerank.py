@@ -148,14 +148,14 @@ def _runs(fields: ConfigDict, folder: Path, sets: Sequence[str]) -> dict[str, di
     paths = {name: {path.stem: path for path in sorted((folder / name).glob("*.trec"))} for name in sets}
     wanted = [*fields.systems, *fields.trained_on, *([fields.model] if is_system(fields.model) else [])]
     for system in wanted:
-        if not any(_stem(system) in there for there in paths.values()):
-            known = [stem for there in paths.values() for stem in there]
+        if not any(_stem(system) in runs for runs in paths.values()):
+            known = [stem for runs in paths.values() for stem in runs]
             field = _MODEL if system == fields.model else "config.rerank"
             raise unknown_name(f"system in {field}, which has no run in {folder},", system, dict.fromkeys(known))
     return {
-        name: {system: RunFile(system, there[_stem(system)]) for system in wanted if _stem(system) in there}
-        for name, there in paths.items()
-        if any(_stem(system) in there for system in fields.systems)
+        name: {system: RunFile(system, runs[_stem(system)]) for system in wanted if _stem(system) in runs}
+        for name, runs in paths.items()
+        if any(_stem(system) in runs for system in fields.systems)
     }
 
 

@@ -59,17 +59,17 @@ def search(run: Run) -> None:
             "has none: add 'prepare' to config.stages with a dump in config.corpus, set config.pairs.files, or set "
             "config.base to a run that has one; in an evaluation set --stage=evaluate searches for its own queries"
         )
-    own, k = OwnSearch(run, run.config.evaluate.depth), run.config.search.k
+    searcher, k = OwnSearch(run, run.config.evaluate.depth), run.config.search.k
     reader = answering.Answerer(run) if answering.has_answerer(run) else None
     for several in queries:
-        for query, lists in zip(several, own.search(several, max(k, reader.paragraphs if reader else 0))):
+        for query, lists in zip(several, searcher.search(several, max(k, reader.paragraphs if reader else 0))):
             system = answering.system_that_is_read(lists)
             answer = next(iter(reader.answers(query, lists[system])), None) if reader else None
             shown = {system: hits[:k] for system, hits in lists.items()}
             if run.asked.as_json:
                 print(as_json(query, shown, answer, system), flush=True)
             else:
-                print(listed(shown, own.titles) + (said(answer) if answer else ""), flush=True)
+                print(listed(shown, searcher.titles) + (said(answer) if answer else ""), flush=True)
 
 
 def _queries(asked: Asked) -> Iterator[Sequence[str]]:
@@ -120,12 +120,12 @@ def listed(lists: Mapping[str, Sequence[Hit]], titles: Mapping[str, str]) -> str
     return "\n".join(lines)
 
 
-def hit(rank: int, found: Hit) -> str:
+def hit(rank: int, result: Hit) -> str:
     """Two lines for a terminal; what the passage holds cannot do anything to it."""
-    headings = " / ".join(part for part in (found.title, found.section) if part)
-    id, title, text = (terminal.one_line(part) for part in (found.id, headings, found.text))
+    headings = " / ".join(part for part in (result.title, result.section) if part)
+    id, title, text = (terminal.one_line(part) for part in (result.id, headings, result.text))
     text = text if len(text) <= _WIDTH else text[:_WIDTH].rsplit(" ", 1)[0] + " ..."
-    return f"{rank:3}. {found.score:9.4f}  [{id}]{title and '  '}{title}\n     {text}"
+    return f"{rank:3}. {result.score:9.4f}  [{id}]{title and '  '}{title}\n     {text}"
 
 
 def said(answer: Answer) -> str:
@@ -140,7 +140,7 @@ def said(answer: Answer) -> str:
 
 def as_json(query: str, lists: Mapping[str, Sequence[Hit]], answer: Answer | None = None, system: str = "") -> str:
     """One line of JSON: the query, the hits of each system, and the answer of a reader in those of one."""
-    hits = {system: [each._asdict() for each in found] for system, found in lists.items()}
+    hits = {system: [each._asdict() for each in results] for system, results in lists.items()}
     return json.dumps({"query": query, "systems": hits} | ({"answer": _told(answer, system)} if answer else {}))
 
 

@@ -84,11 +84,11 @@ def serve(run: Run) -> None:
 
     def open_service() -> Service:
         runner.check_read(run, "serve")
-        own = OwnSearch(run, run.config.evaluate.depth)
+        searcher = OwnSearch(run, run.config.evaluate.depth)
         has_reranker = rerankers.has_reranker(run, fields.reranker)
         reranker = PairReranker(run, fields.reranker, _RERANKER) if has_reranker else None
         answerer = answering.Answerer(run) if answering.has_answerer(run) else None
-        return service_of(own, reranker, answerer, fields.batch)
+        return service_of(searcher, reranker, answerer, fields.batch)
 
     def version() -> str | None:
         made = [records.read_record(where, name) for name, where in records.fitting(run, "serve")]

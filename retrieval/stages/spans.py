@@ -75,9 +75,9 @@ def write_spans(run: Run) -> dict[str, Any]:
     config, source = run.config, run.before(FOLDER)
     name = _set(config.spans.set or config.split.set, set_names(run.sets))
     if config.spans.questions:
-        read, told = _of_files(config.spans.questions, config.sets.qa_patterns)
+        read, counts = _of_files(config.spans.questions, config.sets.qa_patterns)
     else:
-        read, told = _of_set(run.training), {}
+        read, counts = _of_set(run.training), {}
     questions, left_out = _not_evaluated(read, run.sets)
     vocabulary, folder = run.load_vocabulary(), run.labelled(FOLDER)
     with CandidateTexts(run.sets / name / "corpus.jsonl", {id for each in questions for id in each.golds}) as texts:
@@ -85,13 +85,13 @@ def write_spans(run: Run) -> dict[str, Any]:
             lists = _of_run(Path(config.spans.run), questions, run.sets / name, config.spans.depth)
         else:
             lists = _searched(config.spans, source, name, questions, config.evaluate.depth)
-        found = _retrieved(questions, lists, texts, config.spans.gold)
+        retrieved = _retrieved(questions, lists, texts, config.spans.gold)
         lengths = RowLengths(config.data.query_length, config.data.document_length)
         statistics = span_shards.write(
-            found, vocabulary, folder, config.split.shards, lengths, config.spans.most, config.spans.asked
+            retrieved, vocabulary, folder, config.split.shards, lengths, config.spans.most, config.spans.asked
         )
     files.remove_temporaries(folder)
-    statistics |= {"left out": left_out, "vocabulary": vocabulary.fingerprint, **told}
+    statistics |= {"left out": left_out, "vocabulary": vocabulary.fingerprint, **counts}
     _tell(statistics)
     return statistics
 
@@ -131,15 +131,15 @@ def _of_files(paths: str, patterns: bool) -> tuple[list[_Question], dict[str, An
         queries, answers = qa.read_questions(Path(path), patterns)
         questions |= {text: _Question(id, text, answers[id]) for id, text in queries.items()}
     is_dev = orqa_split.is_held_out(list(questions))
-    kept = [question for question, held_out in zip(questions.values(), is_dev) if not held_out]
+    to_train_on = [question for question, held_out in zip(questions.values(), is_dev) if not held_out]
     name = orqa_split.nearest(len(questions))
     published = orqa_split.PUBLISHED[name]
     _log.info(
         "spans: ORQA's division: %d to train on, %d held out; published for %s: %d and %d",
-        *(len(kept), is_dev.sum(), name, published.train, published.dev),
+        *(len(to_train_on), is_dev.sum(), name, published.train, published.dev),
     )
-    division = {"train": len(kept), "dev": int(is_dev.sum()), "published": {name: published._asdict()}}
-    return kept, {"division": division}
+    division = {"train": len(to_train_on), "dev": int(is_dev.sum()), "published": {name: published._asdict()}}
+    return to_train_on, {"division": division}
 
 
 def _not_evaluated(questions: Sequence[_Question], sets: Path) -> tuple[list[_Question], dict[str, int]]:
@@ -150,18 +150,18 @@ def _not_evaluated(questions: Sequence[_Question], sets: Path) -> tuple[list[_Qu
         for query in beir.read_queries(sets / name / "queries.jsonl").values()
     }
     left_out = {"questions of evaluation sets": 0, "questions of NQ's dev set": 0}
-    kept = []
+    to_train_on = []
     for question in questions:
         if nq_dev.asks(question.text):
             left_out["questions of NQ's dev set"] += 1
         elif splits.wording(question.text) in asked:
             left_out["questions of evaluation sets"] += 1
         else:
-            kept.append(question)
-    if not kept:
+            to_train_on.append(question)
+    if not to_train_on:
         counted = ", ".join(f"{count} {what}" for what, count in left_out.items())
         raise UserError(f"stage 'spans': no question is left to train on, of {len(questions)}: {counted}")
-    return kept, left_out
+    return to_train_on, left_out
 
 
 def _searched(
@@ -198,12 +198,12 @@ def _retrieved(
     takes_gold: bool,
 ) -> Iterator[Retrieved]:
     for question, (scores_K, rows_K) in zip(questions, lists, strict=True):
-        found = [(row, score) for row, score in zip(rows_K.tolist(), scores_K.tolist()) if row >= 0]
+        passages = [(row, score) for row, score in zip(rows_K.tolist(), scores_K.tolist()) if row >= 0]
         golds = [texts.row_of[id] for id in question.golds if id in texts.row_of]
-        if takes_gold and golds and not {row for row, _ in found} & set(golds):
-            lowest = found[-1][1] if found else 0.0
-            found[max(0, len(rows_K) - 1) :] = [(golds[0], lowest)]
-        yield Retrieved(question.text, question.answers, [texts[row] for row, _ in found], [s for _, s in found])
+        if takes_gold and golds and not {row for row, _ in passages} & set(golds):
+            lowest = passages[-1][1] if passages else 0.0
+            passages[max(0, len(rows_K) - 1) :] = [(golds[0], lowest)]
+        yield Retrieved(question.text, question.answers, [texts[row] for row, _ in passages], [s for _, s in passages])
 
 
 def _tell(statistics: dict[str, Any]) -> None:

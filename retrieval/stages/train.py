@@ -141,8 +141,8 @@ def train(run: Run) -> dict[str, Any]:
     summary = {"parameters": size, "devices": mesh.size, "platform": jax.default_backend(), "step": step}
     epochs = {"epochs": config.train.epochs} if config.train.epochs else {}
     packed = {"packed": config.data.pack.to_dict()} if recipe_of(config).packing() and config.data.pack.auto else {}
-    told = {"vocabulary": vocabulary.fingerprint, "steps": config.train.steps, "went on from": went_on}
-    return summary | told | epochs | packed
+    origin = {"vocabulary": vocabulary.fingerprint, "steps": config.train.steps, "went on from": went_on}
+    return summary | origin | epochs | packed
 
 
 def _warn_of_corpus(

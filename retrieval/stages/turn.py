@@ -67,9 +67,9 @@ class Turn:
         """
         self._path, self._patience, self._measure = folder / _FILE, patience, measure
         self._checkpoints, self._afresh = checkpoints, afresh
-        told = files.read_json(self._path)["step"] if self._path.exists() else None
+        turned_at = files.read_json(self._path)["step"] if self._path.exists() else None
         # A run that was killed between this file and the checkpoint of the turn comes there again.
-        self.step = told if told is not None and told <= resumed else None
+        self.step = turned_at if turned_at is not None and turned_at <= resumed else None
         lines = read_training(folder.with_name("metrics") / "train.jsonl")
         name = f"validation/{measure}"
         self._scores = [record[name] for step, record in lines if name in record and step <= resumed]

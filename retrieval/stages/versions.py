@@ -141,18 +141,20 @@ def folder_of(folder: Path, version: int) -> Path:
     return folder / FOLDER / f"{version:05d}"
 
 
-def drop_unneeded(folder: Path, version: int, when: Schedule, kept: Collection[int]) -> None:
+def drop_unneeded(folder: Path, version: int, when: Schedule, checkpoint_steps: Collection[int]) -> None:
     """Deletes the versions that are of no more use when this one is to come.
 
     Args:
       when: versions are made.
-      kept: the steps of the checkpoints that a run may go on from.
+      checkpoint_steps: the steps of the checkpoints that a run may go on from.
     """
     place = folder / FOLDER
     files.remove_temporaries(place)
     # The batch of step s was of the newest version after step s - 1 - lag. While they lag, the next one may be there
     # already. The version before may be read by others at this moment.
-    needed = {version - 1, version} | {when.newest(step - 1 - behind) for step in kept for behind in (0, when.lag)}
+    needed = {version - 1, version} | {
+        when.newest(step - 1 - behind) for step in checkpoint_steps for behind in (0, when.lag)
+    }
     for path in place.glob("*"):
         if path.name.isdecimal() and int(path.name) not in needed:
             files.remove(path)

@@ -154,7 +154,7 @@ def _read(place: str, name: str) -> FinishedRun:
         stage: record for stage in config.stages if (record := records.read_own_record(run, stage)) and record["done"]
     }
     sets = of_stages.get("sets", {}).get("details") or {}
-    sizes = {dataset: told["candidates"] for dataset, told in sets.items() if "candidates" in told}
+    sizes = {dataset: counts["candidates"] for dataset, counts in sets.items() if "candidates" in counts}
     return FinishedRun(name, folder, rows, dict(fields.flatten(config.to_dict())), of_stages, sizes)
 
 
@@ -240,11 +240,11 @@ def _cost(runs: Sequence[FinishedRun]) -> Iterator[list[Any]]:
     """Rows: what was trained, and the seconds and the memory of each stage that the runs did themselves."""
     trained = [(run.records.get("train") or {}).get("details") or {} for run in runs]
     for name in ("parameters", "steps", "devices", "platform"):
-        if any(name in told for told in trained):
-            yield [name, *(told.get(name) for told in trained)]
+        if any(name in details for details in trained):
+            yield [name, *(details.get(name) for details in trained)]
     for stage in dict.fromkeys(stage for run in runs for stage in run.records):
-        told = [run.records.get(stage, {}) for run in runs]
-        yield [f"{stage}, seconds", *(of.get("seconds") for of in told)]
+        details = [run.records.get(stage, {}) for run in runs]
+        yield [f"{stage}, seconds", *(of.get("seconds") for of in details)]
     peaks = [max((record["peak_memory_mb"] for record in run.records.values()), default=None) for run in runs]
     yield ["peak memory (MB)", *peaks]
 

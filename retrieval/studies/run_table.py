@@ -70,8 +70,8 @@ def check_table(table: dict[str, Entry]) -> None:
             if start := trained.get(entry.run.config.train.init_from):
                 initial_parameters.check_sizes(entry.run.config, start)
                 if step := entry.run.config.train.init_step:
-                    kept = (*start.loop.keep_steps, start.train.steps)
-                    initial_parameters.check_kept(step, kept, entry.run.config.train.init_from)
+                    steps = (*start.loop.keep_steps, start.train.steps)
+                    initial_parameters.check_kept(step, steps, entry.run.config.train.init_from)
         except UserError as error:
             raise UserError(f"run '{entry.name}' of the study: {error}") from error
 

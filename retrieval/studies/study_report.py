@@ -221,8 +221,8 @@ def _missing_lines(cells: Sequence[Cell], results: Results) -> list[str]:
     """A line per run and what it lacks, in the order of the cells."""
     lacks = {}
     for cell in cells:
-        own = dataclasses.replace(cell, over=None)  # what it is over lacks is said of that one
-        for name, value in zip(cell.runs, results.measure(own).values):
+        alone = dataclasses.replace(cell, over=None)  # what it is over lacks is said of that one
+        for name, value in zip(cell.runs, results.measure(alone).values):
             if value is None:
                 rows = lacks.setdefault(name, {})
                 rows.setdefault(f"{cell.system}, {cell.dataset}, {cell.split}", {})[cell.metric] = None

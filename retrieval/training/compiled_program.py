@@ -35,15 +35,15 @@ class Instruction:
     @property
     def branches(self) -> list[str]:
         """The computations of a conditional, of which one runs."""
-        found = _BRANCHES.search(self.attributes)
-        assert found, f"a conditional without branches: {self.attributes}"
-        return _NAME.findall(" ".join(filter(None, found.groups())))
+        match = _BRANCHES.search(self.attributes)
+        assert match, f"a conditional without branches: {self.attributes}"
+        return _NAME.findall(" ".join(filter(None, match.groups())))
 
     def attribute(self, name: str) -> str:
         """The name or number that an attribute has."""
-        found = re.search(rf"\b{name}=(%?[\w.-]+)", self.attributes)
-        assert found, f"{self.name} has no {name}"
-        return found[1]
+        match = re.search(rf"\b{name}=(%?[\w.-]+)", self.attributes)
+        assert match, f"{self.name} has no {name}"
+        return match[1]
 
 
 @dataclasses.dataclass
@@ -56,14 +56,14 @@ class Computation:
     def input(self, instruction: Instruction | None, number: int) -> Instruction | None:
         """The instruction that gives an operand, without copies on the way; None where there is none."""
         inputs = instruction.inputs if instruction else []
-        found = self.instructions.get(inputs[number]) if number < len(inputs) else None
-        return self.input(found, 0) if found and found.opcode in _CARRIED else found
+        given = self.instructions.get(inputs[number]) if number < len(inputs) else None
+        return self.input(given, 0) if given and given.opcode in _CARRIED else given
 
     def constant(self, instruction: Instruction | None, number: int) -> int | None:
         """The operand, where it is a constant integer."""
-        found = self.input(instruction, number)
-        if found and found.opcode == "constant" and re.fullmatch(r"-?\d+", found.operands):
-            return int(found.operands)
+        operand = self.input(instruction, number)
+        if operand and operand.opcode == "constant" and re.fullmatch(r"-?\d+", operand.operands):
+            return int(operand.operands)
         return None
 
 
@@ -74,11 +74,11 @@ def read(text: str) -> dict[str, Computation]:
     for line in text.splitlines():
         if line.endswith("{") and line.startswith(("%", "ENTRY ")):
             current = computations[line.split()[0]] = Computation()
-        elif (found := _INSTRUCTION.match(line)) and (opcode := _OPCODE.search(found[3])):
-            rest = found[3]
-            one = Instruction(found[2], rest[: opcode.start()], opcode[1], opcode[2], rest[opcode.end() :])
+        elif (match := _INSTRUCTION.match(line)) and (opcode := _OPCODE.search(match[3])):
+            rest = match[3]
+            one = Instruction(match[2], rest[: opcode.start()], opcode[1], opcode[2], rest[opcode.end() :])
             current.instructions[one.name] = one
-            current.root = one if found[1] else current.root
+            current.root = one if match[1] else current.root
     return computations
 
 

@@ -112,9 +112,9 @@ def _mean_over_positives(
 
 
 def _backward(
-    temperature: float, block: int, mean: bool, span: int, kept: tuple, gradients: tuple
+    temperature: float, block: int, mean: bool, span: int, residuals: tuple, gradients: tuple
 ) -> tuple[Anchors, Candidates]:
-    anchors, candidates, normalizer_B, *of_mean = kept
+    anchors, candidates, normalizer_B, *of_mean = residuals
     scale_B1 = (gradients[0] / temperature)[:, None]
 
     def add(gradient_BE: jax.Array, given: tuple) -> tuple[jax.Array, jax.Array]:
@@ -181,7 +181,9 @@ def contain(list_XP: jax.Array, id_Y: jax.Array) -> jax.Array:
     def contain(part_XI: jax.Array) -> jax.Array:
         return (part_XI[:, None] == id_Y[:, None]).any(axis=2)
 
-    found_XY, _ = jax.lax.scan(lambda found, part: (found | contain(part), None), contain(parts_TXI[0]), parts_TXI[1:])
+    found_XY, _ = jax.lax.scan(
+        lambda contained, part: (contained | contain(part), None), contain(parts_TXI[0]), parts_TXI[1:]
+    )
     return found_XY
 
 

@@ -36,8 +36,8 @@ def estimated(text: str) -> dict[str, int]:
             elif one.opcode == "call":
                 for called in one.called:
                     add(called, times)
-            elif found := _CYCLES.search(one.attributes):
-                cycles[_kind(computations, one)] += times * int(found[1])
+            elif match := _CYCLES.search(one.attributes):
+                cycles[_kind(computations, one)] += times * int(match[1])
 
     add("ENTRY", 1)
     return dict(cycles.most_common())

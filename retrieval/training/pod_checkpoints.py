@@ -131,10 +131,12 @@ class _Files:
             folder = Path(name)
             data.save(folder)
             paths = [path for path in folder.rglob("*") if path.is_file()]
-            own = {path.relative_to(folder).as_posix(): base64.b64encode(path.read_bytes()).decode() for path in paths}
+            contents = {
+                path.relative_to(folder).as_posix(): base64.b64encode(path.read_bytes()).decode() for path in paths
+            }
         joined: dict[str, bytes] = {}
-        for told in _gathered(json.dumps(own).encode()):
-            joined |= {name: base64.b64decode(content) for name, content in json.loads(told).items()}
+        for of_host in _gathered(json.dumps(contents).encode()):
+            joined |= {name: base64.b64decode(content) for name, content in json.loads(of_host).items()}
         return cls(joined)
 
     def save(self, folder: Path) -> None:

@@ -119,8 +119,8 @@ def check_rules(params: Any, rules: Sequence[tuple[str, Sequence[str | None]]]) 
     names = [_name(path) for path, _ in jax.tree.leaves_with_path(params)]
     for pattern, _ in rules:
         if not any(re.search(pattern, name) for name in names):
-            found = near(pattern, {part for name in names for part in name.split("/")})
-            hint = f"did you mean {' or '.join(found)}? " if found else ""
+            similar = near(pattern, {part for name in names for part in name.split("/")})
+            hint = f"did you mean {' or '.join(similar)}? " if similar else ""
             raise UserError(f"config.mesh.rules: '{pattern}' is in no parameter's path; {hint}they are {listed(names)}")
 
 

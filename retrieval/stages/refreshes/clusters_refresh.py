@@ -80,9 +80,9 @@ class ClustersRefresh(RefreshKind):
     def check_pairs(self, config: ConfigDict, pairs: Path) -> None:
         """Checks that there are as many paragraphs as clusters, and as rows of a batch."""
         path = pairs / "stats.json"
-        there = files.read_json(path).get("paragraphs") if path.exists() else None  # older pairs do not tell
-        if there is not None:
-            _check_enough(there, config.cluster.count, _group_size(config.train))
+        count = files.read_json(path).get("paragraphs") if path.exists() else None  # older pairs do not tell
+        if count is not None:
+            _check_enough(count, config.cluster.count, _group_size(config.train))
 
     def check_version(self, pairs: Path, folder: Path, counts: Counts) -> None:
         """Checks that the clusters are of the run's pairs."""
@@ -108,17 +108,17 @@ class ClustersRefresh(RefreshKind):
         )
         seed = [config.seed, given.version]
         rule = kmeans.Rule(config.cluster.count, *(config.cluster[name] for name in kmeans.Rule._fields[1:]))
-        found = kmeans.cluster(embedding_NE, rule, seed, given.mesh)
-        cluster_N = cluster_order.merge_small(found.cluster_N, found.centroid_KE, size)
+        clusters = kmeans.cluster(embedding_NE, rule, seed, given.mesh)
+        cluster_N = cluster_order.merge_small(clusters.cluster_N, clusters.centroid_KE, size)
 
         def write(folder: Path) -> Counts:
             batches = config.mine.refresh_every * config.train.groups
             random = np.random.default_rng([*seed, _ORDER])
             rows_TG = ORDERS[config.cluster.batches](Clustered(cluster_N, paragraph_M), batches, size, random)
             pairs.write(folder, pair_M[rows_TG].reshape(-1, config.train.batch_size), config.data.lanes)
-            for name, values in _arrays(paragraphs.id_N, cluster_N, found.centroid_KE):
+            for name, values in _arrays(paragraphs.id_N, cluster_N, clusters.centroid_KE):
                 np.save(folder / f"{name}.npy", values, allow_pickle=False)
-            return _counts(found, cluster_N, paragraph_M) | {"seed": seed, "pairs": pairs.fingerprint}
+            return _counts(clusters, cluster_N, paragraph_M) | {"seed": seed, "pairs": pairs.fingerprint}
 
         publish(write)
 
@@ -182,15 +182,15 @@ def _arrays(id_N: np.ndarray, cluster_N: np.ndarray, centroid_KE: np.ndarray) ->
     yield from zip(ARRAYS, (id_N, cluster_N, centroid_KE))
 
 
-def _counts(found: kmeans.Clusters, cluster_N: np.ndarray, paragraph_M: np.ndarray) -> dict[str, Any]:
+def _counts(clusters: kmeans.Clusters, cluster_N: np.ndarray, paragraph_M: np.ndarray) -> dict[str, Any]:
     """What is told of the clusters; sizes are those of pairs."""
     size_K = np.bincount(cluster_N[paragraph_M])
     return {
         "paragraphs": len(cluster_N),
         "clusters": len(size_K),
-        "merged": int(len(np.unique(found.cluster_N)) - len(size_K)),
-        "iterations": len(found.inertia) - 1,
-        "inertia": found.inertia[-1],
+        "merged": int(len(np.unique(clusters.cluster_N)) - len(size_K)),
+        "iterations": len(clusters.inertia) - 1,
+        "inertia": clusters.inertia[-1],
         "least": int(size_K.min()),
         "most": int(size_K.max()),
     }

@@ -73,10 +73,10 @@ class NegativesRefresh(RefreshKind):
         statistics, share, batch_size = pairs / "stats.json", config.mine.refresh_share, config.train.batch_size
         if examples.unlabelled(config) or not statistics.exists():
             return
-        there = files.read_json(statistics)["pairs with negatives"]
-        if there >= batch_size > (left := round(share * there)):
+        trained_on = files.read_json(statistics)["pairs with negatives"]
+        if trained_on >= batch_size > (drawn := round(share * trained_on)):
             raise UserError(
-                f"config.mine.refresh_share={share} of {there} labelled pairs are {left}, fewer than "
+                f"config.mine.refresh_share={share} of {trained_on} labelled pairs are {drawn}, fewer than "
                 f"config.train.batch_size={batch_size}: training would end at the first refresh; raise the share, such "
                 "as to 1, or lower the batch"
             )
@@ -138,12 +138,14 @@ def check_left(questions: Sequence[Question], rows: Sequence[np.ndarray], layout
     Raises:
       UserError: it is too small for a batch.
     """
-    left = [question for question, negatives in zip(questions, rows) if len(negatives)]
-    pairs_left = sum(min(len(question.positives), layout.positives or len(question.positives)) for question in left)
+    with_negatives = [question for question, negatives in zip(questions, rows) if len(negatives)]
+    pairs_left = sum(
+        min(len(question.positives), layout.positives or len(question.positives)) for question in with_negatives
+    )
     if pairs_left < layout.least:
         raise UserError(
-            f"of {len(questions)} training questions {len(left)} have a negative left, which are {pairs_left} labelled "
-            f"pairs and no batch of config.train.batch_size={layout.least}: in a new --workdir, raise "
+            f"of {len(questions)} training questions {len(with_negatives)} have a negative left, which are "
+            f"{pairs_left} labelled pairs and no batch of config.train.batch_size={layout.least}: in a new --workdir, raise "
             "config.mine.last or lower the margins of config.mine"
             + (", or set config.mine.answers=False" if answers else "")
         )
@@ -165,7 +167,7 @@ def _embedded(
         cut = candidate_windows(config, vocabulary, [candidates[row] for row in rows])
         tokens = list(itertools.chain.from_iterable(cut))
         windows_WE[len(owners) : len(owners) + len(tokens)] = embedder.embed_rows(tower, tokens)
-        owners.extend(row for row, own in zip(rows, cut) for _ in own)
+        owners.extend(row for row, windows_of_text in zip(rows, cut) for _ in windows_of_text)
     index = ExactIndex(windows_WE[: len(owners)], mesh=given.mesh)
     return queries_QE, windows.over_candidates(index, np.asarray(owners))
 
