@@ -4,12 +4,13 @@ import json
 import shutil
 import sys
 
+import jax
 import numpy as np
 import pytest
 
 from retrieval import files
 from retrieval.errors import UserError
-from retrieval.search import scann, tuning
+from retrieval.search import exact, kmeans, scann, scann_tree, tuning
 from retrieval.search.exact import ExactIndex
 from retrieval.search.scann import ScannIndex, available
 
@@ -134,6 +135,45 @@ def test_built_twice_the_index_is_the_same(tmp_path):
         ScannIndex.build(embeddings).save(tmp_path / name)
     manifests = [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("first", "second")]
     assert manifests[0] == manifests[1] and len(manifests[0]) > 4
+
+
+@needs_scann
+def test_one_device_builds_the_same_index_as_eight(tmp_path, monkeypatch):
+    embeddings, _ = clustered(6_000, 1, dimensions=16)
+    for devices in (1, 8):
+        mesh = jax.make_mesh((devices,), ("rows",), devices=jax.devices()[:devices])
+        monkeypatch.setattr(scann_tree, "local_mesh", lambda mesh=mesh: mesh)
+        ScannIndex.build(embeddings).save(tmp_path / str(devices))
+    manifests = [(tmp_path / name / "manifest.json").read_text() for name in ("1", "8")]
+    assert manifests[0] == manifests[1]
+
+
+@needs_scann
+def test_its_partitions_are_those_of_our_kmeans(tmp_path):
+    embeddings, _ = clustered(6_000, 1, dimensions=16)
+    ScannIndex.build(embeddings).save(tmp_path / "index")
+    found = kmeans.cluster(embeddings, kmeans.Rule(155, iterations=12), [0], exact.local_mesh())
+    np.testing.assert_array_equal(np.load(tmp_path / "index" / "datapoint_to_token.npy"), found.cluster_N)
+    saved = (tmp_path / "index" / "serialized_partitioner.pb").read_bytes()
+    assert all(np.float64(centroid).tobytes() in saved for centroid in found.centroid_KE)
+
+
+@needs_scann
+def test_more_partitions_than_different_embeddings():
+    few = np.random.default_rng(0).normal(size=(40, 16)).astype(np.float32)
+    index = ScannIndex.build(few[np.arange(6_000) % 40])
+    scores, rows = index.search(few, 100)
+    expected = np.sort(few @ few.T, axis=1)[:, -1:]
+    np.testing.assert_allclose(scores, np.repeat(expected, 100, axis=1), rtol=1e-5)
+    assert (rows >= 0).all()
+
+
+@needs_scann
+def test_a_build_leaves_no_temporary_files(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    embeddings, queries = clustered(6_000, 5, dimensions=16)
+    index = ScannIndex.build(embeddings)
+    assert not list(tmp_path.iterdir()) and (index.search(queries, 3)[1] >= 0).all()
 
 
 @needs_scann

@@ -93,7 +93,7 @@ class ExactIndex:
             raise UserError("there are no candidates to search: the list of embeddings is empty")
         self._candidates, self._dimensions = embeddings_NE.shape
         self._batch_size = batch_size
-        self._layout = _Layout.of(self._candidates, mesh or _local_mesh())
+        self._layout = _Layout.of(self._candidates, mesh or local_mesh())
         self._embeddings = self._layout.place(embeddings_NE)
 
     def search(self, queries_QE: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -259,7 +259,8 @@ def _best(scores_BX: jax.Array, rows_BX: jax.Array, k: int) -> tuple[jax.Array, 
     return scores_BK, jnp.take_along_axis(rows_BX, places_BK, axis=1)
 
 
-def _local_mesh() -> jax.sharding.Mesh:
+def local_mesh() -> jax.sharding.Mesh:
+    """One axis over the devices of this process."""
     devices = jax.local_devices()
     return jax.make_mesh((len(devices),), ("rows",), devices=devices)
 
