@@ -118,7 +118,7 @@ def test_each_row_of_a_text_has_its_id(tmp_path):
     expected = [(id, part) for id, text in zip(IDS, TEXTS) for part in rows([text])[0]]
     assert ids == [id for id, _ in expected] == encoding.load_ids(tmp_path, "candidates") and len(ids) > 101
     np.testing.assert_array_equal(embeddings, [[sum(part), len(part), part[0]] for _, part in expected])
-    assert {len(set(encoding._read_ids(path))) for path in sorted(tmp_path.glob("*.npy"))} == {40, 21}
+    assert {len(set(encoding.read_ids(path))) for path in sorted(tmp_path.glob("*.npy"))} == {40, 21}
     whole = contents(tmp_path)
     (tmp_path / "candidates-00001-of-00003.npy").unlink()  # a run that was killed between the two files of a shard
     embed = Embed()

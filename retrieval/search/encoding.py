@@ -143,19 +143,19 @@ def load(folder: Path, name: str) -> tuple[np.ndarray, list[str]]:
     Raises:
       UserError: a shard is missing, damaged, of another size than the others, or holds NaN or infinity.
     """
-    paths = _paths(folder, name)
-    ids = [_read_ids(path) for path in paths]
+    paths = shard_paths(folder, name)
+    ids = [read_ids(path) for path in paths]
     ends = list(itertools.accumulate(map(len, ids), initial=0))
     embeddings_NE = None
     for path, start, end in zip(paths, ends, ends[1:]):
-        shard_NE = _read(path)
+        shard_NE = read_shard(path)
         if embeddings_NE is None:  # all at once: concatenated in the end, they would be there twice
             embeddings_NE = np.empty((ends[-1], shard_NE.shape[1]), np.float32)
         expected = (end - start, embeddings_NE.shape[1])
         if shard_NE.shape != expected:
             raise UserError(f"{path}: embeddings {shard_NE.shape} where {expected} belong; delete it and encode again")
         embeddings_NE[start:end] = shard_NE
-    assert embeddings_NE is not None, "`_paths` gives one or more"
+    assert embeddings_NE is not None, "`shard_paths` gives one or more"
     return embeddings_NE, list(itertools.chain.from_iterable(ids))
 
 
@@ -165,8 +165,8 @@ def shards(folder: Path, name: str) -> Iterator[tuple[list[str], np.ndarray]]:
     Raises:
       UserError: as `load`.
     """
-    for path in _paths(folder, name):
-        yield _read_ids(path), _read(path)
+    for path in shard_paths(folder, name):
+        yield read_ids(path), read_shard(path)
 
 
 def load_ids(folder: Path, name: str) -> list[str]:
@@ -175,7 +175,7 @@ def load_ids(folder: Path, name: str) -> list[str]:
     Raises:
       UserError: a shard is missing, or a list of ids is damaged.
     """
-    return list(itertools.chain.from_iterable(map(_read_ids, _paths(folder, name))))
+    return list(itertools.chain.from_iterable(map(read_ids, shard_paths(folder, name))))
 
 
 def encode_rows(
@@ -210,7 +210,7 @@ def _path(folder: Path, name: str, shard: int, count: int) -> Path:
     return folder / f"{name}-{shard:05d}-of-{count:05d}.npy"
 
 
-def _paths(folder: Path, name: str) -> list[Path]:
+def shard_paths(folder: Path, name: str) -> list[Path]:
     """The shards of a name, in order, all of which are there."""
     paths = sorted(folder.glob(f"{name}-*-of-*.npy"))
     if not paths or len(paths) != int(paths[0].stem.rpartition("-")[2]):
@@ -225,7 +225,7 @@ def _write(path: Path, ids: list[str], embeddings_NE: np.ndarray) -> None:
         np.save(file, embeddings_NE, allow_pickle=False)
 
 
-def _read(path: Path) -> np.ndarray:
+def read_shard(path: Path) -> np.ndarray:
     stored = files.read_array(path, "delete it and encode again")
     try:
         return finite_embeddings(stored, "stored")
@@ -239,7 +239,7 @@ def _ids_path(shard: Path) -> Path:
     return shard.with_suffix(".ids.json")
 
 
-def _read_ids(shard: Path) -> list[str]:
+def read_ids(shard: Path) -> list[str]:
     path = _ids_path(shard)
     ids = files.read_json(path)
     if not isinstance(ids, list) or not all(isinstance(id, str) for id in ids):

@@ -10,6 +10,7 @@ is ranked.
 
 import dataclasses
 import functools
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -56,7 +57,7 @@ class _Layout:
         """Rows of a device."""
         return self.tiles * self.rows
 
-    def place(self, embeddings_NE: np.ndarray) -> jax.Array:
+    def place(self, embeddings_NE: "Rows") -> jax.Array:
         """The embeddings and their padding on the devices; only the rows of this process's devices are read."""
         shape = (self.mesh.size * self.share, embeddings_NE.shape[1])
 
@@ -70,6 +71,17 @@ class _Layout:
         return jax.make_array_from_callback(shape, NamedSharding(self.mesh, P(self.mesh.axis_names)), rows)
 
 
+class Rows(Protocol):
+    """Embeddings [N, E] whose slices are arrays, such as those of a file that is read when it is asked for."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: slice, /) -> np.ndarray: ...
+
+
 class ExactIndex:
     """Every candidate's embedding on the devices of a mesh, compared with every query in float32.
 
@@ -78,9 +90,10 @@ class ExactIndex:
     On 2 CPU cores, 97,888 queries x 102,000 candidates x 128 dimensions, the best 100: about 40 s.
     """
 
-    def __init__(self, embeddings_NE: np.ndarray, batch_size: int = _QUERIES, mesh: jax.sharding.Mesh | None = None):
+    def __init__(self, embeddings_NE: Rows, batch_size: int = _QUERIES, mesh: jax.sharding.Mesh | None = None):
         """Args:
           embeddings_NE: float32; may be memory-mapped, and is then read once for its check and once for the devices.
+            What is no array checks its rows itself, and each process reads those of its own devices.
           batch_size: queries that are scored at once; calls of few queries have smaller batches.
           mesh: the rows are spread over all its axes; without one, over the devices of this process. Where it has
             devices of several processes, all of them build the index and make the same searches.
@@ -88,7 +101,8 @@ class ExactIndex:
         Raises:
           UserError: there are no candidates, or an embedding holds NaN or infinity.
         """
-        embeddings_NE = finite_embeddings(embeddings_NE, "candidate")
+        if isinstance(embeddings_NE, np.ndarray):
+            embeddings_NE = finite_embeddings(embeddings_NE, "candidate")
         if not len(embeddings_NE):
             raise UserError("there are no candidates to search: the list of embeddings is empty")
         self._candidates, self._dimensions = embeddings_NE.shape

@@ -19,12 +19,14 @@ from retrieval.evaluation.metrics import cutoff
 from retrieval.pipeline.records import details
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples
+from retrieval.runtime import hosts
 from retrieval.search import encoding
 from retrieval.search.index_kind import INDEXES, IndexKind, Options
 from retrieval.stage_outputs import Run
-from retrieval.stages import fused, indexes, rankings, run_files, sets
+from retrieval.stages import fused, indexes, rankings, run_files, sets, together
 from retrieval.stages.collection import Collection, open_collection, set_names
 from retrieval.stages.fused import Fusing
+from retrieval.stages.indexes import OpenExact
 from retrieval.stages.rankings import Ranking, Validation
 from retrieval.stages.run_files import Lists, RunFile
 
@@ -119,8 +121,14 @@ def check(config: ConfigDict) -> None:
 def evaluate(run: Run) -> dict[str, Any]:
     """Writes `runs/SET/SYSTEM.trec`, `per_query/SET/SPLIT.npz` and `results.json`.
 
+    In a pod the first host does, and all of them search the embeddings.
+
     Returns what the report says about the searches.
     """
+    return _evaluate(run, None) if hosts.is_alone() else together.lead(run, functools.partial(_evaluate, run))
+
+
+def _evaluate(run: Run, open_exact: OpenExact | None) -> dict[str, Any]:
     rows, notes, asked = [], {}, run.config.evaluate.metrics
     search = _Search(
         depth=run.config.evaluate.depth,
@@ -137,7 +145,7 @@ def evaluate(run: Run) -> dict[str, Any]:
     for name, files_of_set in outside.items():
         folder, collection = run.sets / name, open_collection(run, name)
         of_set = held_out if name == divided else None
-        value, lists = _rankings(beir.read_judged(folder), collection, files_of_set, search, of_set)
+        value, lists = _rankings(beir.read_judged(folder), collection, files_of_set, search, of_set, open_exact)
         if run.config.evaluate.runs:
             for ranking in lists:
                 write_run(run.folder / "runs" / value.name, value, ranking)
@@ -167,7 +175,12 @@ def _files_by_set(names: Sequence[str], values: Sequence[str], set_name: str) ->
 
 
 def _rankings(
-    value: Judged, collection: Collection, outside: Sequence[RunFile], search: _Search, held_out: _HeldOut | None
+    value: Judged,
+    collection: Collection,
+    outside: Sequence[RunFile],
+    search: _Search,
+    held_out: _HeldOut | None,
+    open_exact: OpenExact | None,
 ) -> tuple[Judged, list[Ranking]]:
     """The set with the candidates of run files, and the lists of every system, in the order of the tables.
 
@@ -186,6 +199,7 @@ def _rankings(
         step=search.step if collection.has_embeddings() else None,
         validation=validation,
         beside=search.dense,
+        open_exact=open_exact,
     )
     lists += [_outside(whole, each, search.depth) for each in read]
     if not lists:
@@ -333,5 +347,6 @@ STAGES.register(
         requires=("sets",),
         texts_of=("sets",),
         outputs=("runs", "per_query", "results.json"),
+        everywhere=True,
     ),
 )

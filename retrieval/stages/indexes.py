@@ -22,6 +22,9 @@ class Built(NamedTuple):
     kind: IndexKind
     options: Options
 
+OpenExact = Callable[[Collection, str], Index]
+"""Opens exact search over a collection's candidates, by the embeddings of one system."""
+
 
 def options_of(kind: IndexKind, config: ConfigDict) -> Options:
     """The values of the fields that a kind has as its options."""
@@ -94,6 +97,11 @@ def open_dense(kind: IndexKind, collection: Collection, options: Options, depth:
     saved = kind.load(folder)
     _check_count(folder, len(saved), len(ids))
     return windows.over_candidates(saved, windows.owners(ids))
+
+
+def open_exact(collection: Collection, system: str, depth: int) -> Index:
+    """Exact search over the candidates, by the embeddings of one system."""
+    return open_dense(INDEXES[EXACT], collection, {}, depth, system)
 
 
 def build_dense(kind: IndexKind, collection: Collection, options: Options, depth: int, system: str = TRAINED) -> Index:

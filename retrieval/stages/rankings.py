@@ -15,6 +15,7 @@ from retrieval.search.index_kind import EXACT, INDEXES, IndexKind, Options
 from retrieval.stages import indexes
 from retrieval.stages.collection import TRAINED, UNTRAINED, Collection
 from retrieval.stages.fused_weight import FEWEST, best_weight
+from retrieval.stages.indexes import OpenExact
 
 Among = Callable[[int, np.ndarray], np.ndarray]
 
@@ -85,6 +86,7 @@ def rank(
     step: int | None = None,
     validation: Validation | None = None,
     beside: Sequence[str] = (),
+    open_exact: OpenExact | None = None,
 ) -> list[Ranking]:
     """The ranked lists of every index of a set, and of the first one of words merged with exact search.
 
@@ -95,12 +97,14 @@ def rank(
       step: of training.
       validation: questions that choose the weight of the dense list.
       beside: names of further kinds of index of embeddings. They are built now, and not saved.
+      open_exact: opens exact search; without it that is this process's own.
 
     Raises:
       UserError: an index is damaged or older than the set, or two of them have one name.
     """
     depth = min(depth, len(value.candidates))
-    lists = list(_rank(value, collection, depth, words, options, step, validation, beside))
+    open_exact = open_exact or functools.partial(indexes.open_exact, depth=depth)
+    lists = list(_rank(value, collection, depth, words, options, step, validation, beside, open_exact))
     check_names(value.name, lists)
     return lists
 
@@ -125,6 +129,7 @@ def _rank(
     step: int | None,
     validation: Validation | None,
     beside: Sequence[str],
+    open_exact: OpenExact,
 ) -> Iterator[Ranking]:
     texts = list(value.queries.values())
 
@@ -146,9 +151,9 @@ def _rank(
     if not collection.has_embeddings():
         return
     if collection.has_embeddings(UNTRAINED):
-        untrained = ask("untrained", *_exact(value, collection, depth, UNTRAINED))
+        untrained = ask("untrained", *_exact(value, collection, open_exact, UNTRAINED))
         yield untrained._replace(on_validation=None, among=_Embedded(collection, UNTRAINED))
-    dense = ask(INDEXES[EXACT].system, *_exact(value, collection, depth, TRAINED), step)
+    dense = ask(INDEXES[EXACT].system, *_exact(value, collection, open_exact, TRAINED), step)
     yield dense._replace(among=_Embedded(collection, TRAINED))
     made, _ = indexes.dense_kinds_beside(collection, beside)
     for kind in (*indexes.dense_kinds_of(collection), *made):
@@ -187,11 +192,11 @@ class _Embedded:
         )
 
 
-def _exact(value: Judged, collection: Collection, depth: int, system: str) -> tuple[Any, np.ndarray]:
+def _exact(value: Judged, collection: Collection, open_exact: OpenExact, system: str) -> tuple[Any, np.ndarray]:
     """Exact search over a set's candidates, and the embeddings of its queries."""
     collection.check_embeddings(value, system)
     queries_QE, _ = encoding.load(collection.embeddings(system), "queries")
-    return indexes.open_dense(INDEXES[EXACT], collection, {}, depth, system), queries_QE
+    return open_exact(collection, system), queries_QE
 
 
 def _hybrid(words: Ranking, dense: Ranking, golds: Sequence[Sequence[int]], depth: int) -> Ranking:

@@ -1,0 +1,134 @@
+"""Exact search by several hosts, which each hold their share of the embeddings. The long one evaluates a whole pod:
+
+.venv/bin/python -m pytest -m long tests/together_test.py
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import REPOSITORY
+from support import tiny
+from support.pods import SMALL, ending, environment, processes
+
+from retrieval.errors import UserError
+from retrieval.search import encoding
+from retrieval.search.exact import ExactIndex
+from retrieval.search.stored_rows import StoredRows
+from retrieval.search.windows import WindowIndex, owners
+
+
+def write(folder, ids, embeddings, shard_size):
+    """Embeddings as the stage `encode` writes them."""
+    folder.mkdir(parents=True)
+    count = -(-len(ids) // shard_size)
+    for shard in range(count):
+        part = slice(shard * shard_size, (shard + 1) * shard_size)
+        encoding._write(folder / f"candidates-{shard:05d}-of-{count:05d}.npy", ids[part], embeddings[part])
+
+
+def collection(folder, candidates=700, most=1, shard_size=300):
+    """Candidates of one window or more, and queries."""
+    rng = np.random.default_rng(0)
+    ids = [str(number) for number in range(candidates) for _ in range(rng.integers(1, most + 1))]
+    embeddings = rng.integers(-2, 3, (len(ids), 6)).astype(np.float32)  # many ties
+    write(folder / "trained", ids, embeddings, shard_size)
+    return ids, embeddings, rng.integers(-2, 3, (9, 6)).astype(np.float32)
+
+
+@pytest.mark.parametrize("rows", [slice(0, 0), slice(0, 700), slice(299, 301), slice(300, 600), slice(650, 900)])
+def test_stored_rows_are_those_of_the_whole(tmp_path, rows):
+    _, embeddings, _ = collection(tmp_path)
+    stored = StoredRows(tmp_path / "trained", "candidates")
+    assert stored.shape == (700, 6) and len(stored) == 700
+    np.testing.assert_array_equal(stored[rows], embeddings[rows])
+
+
+def test_a_host_reads_the_shards_of_its_rows_alone(tmp_path):
+    _, embeddings, queries = collection(tmp_path)
+    stored = StoredRows(tmp_path / "trained", "candidates")
+    (tmp_path / "trained" / "candidates-00002-of-00003.npy").write_bytes(b"damaged")
+    np.testing.assert_array_equal(stored[10:600], embeddings[10:600])
+    with pytest.raises(UserError, match=r"candidates-00002-of-00003\.npy: damaged"):
+        ExactIndex(stored).search(queries, 3)
+
+
+def test_a_shard_of_another_size_is_refused(tmp_path):
+    collection(tmp_path)
+    np.save(tmp_path / "trained" / "candidates-00001-of-00003.npy", np.zeros((300, 5), np.float32))
+    with pytest.raises(UserError, match=r"00001-of-00003.npy: embeddings \(300, 5\) where \(300, 6\) belong"):
+        StoredRows(tmp_path / "trained", "candidates")[:]
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+import numpy as np
+from retrieval.errors import UserError
+from retrieval.runtime import hosts
+from retrieval.stages import together
+
+hosts.connect()
+folder = Path(sys.argv[1])
+there = SimpleNamespace(name="toy", embeddings=lambda system: folder / system)
+together.open_collection = lambda run, name: there
+together._AT_ONCE = 4
+
+def work(open_exact):
+    found = open_exact(there, "trained").search(np.load(folder / "queries.npy"), 50)
+    np.savez(folder / "found.npz", *found)
+    return {"queries": len(found[0])}
+
+def fail(open_exact):
+    raise UserError("no such set")
+
+print(together.lead(None, work), flush=True)
+try:
+    together.lead(None, fail)
+except UserError as error:
+    print(error, flush=True)
+hosts.leave(0)
+"""
+
+
+def test_two_hosts_find_what_one_finds(tmp_path):
+    ids, embeddings, queries = collection(tmp_path, most=3)
+    np.save(tmp_path / "queries.npy", queries)
+    with ending(processes(["-c", SCRIPT, str(tmp_path)], 2, devices=2)) as started:
+        said = [process.communicate(timeout=100) for process in started]
+    assert [[line for line in out.splitlines() if "[Gloo]" not in line] for out, _ in said] == [
+        ["{'queries': 9}", "no such set"],
+        ["{'queries': 9}", "the first host stopped: no such set"],
+    ], said
+    found = np.load(tmp_path / "found.npz")
+    for ours, expected in zip(found.values(), WindowIndex(ExactIndex(embeddings), owners(ids)).search(queries, 50)):
+        np.testing.assert_array_equal(ours, expected)
+
+
+@pytest.mark.long
+def test_a_pod_evaluates_as_one_host(inputs, tmp_path):
+    sources = {"corpus": inputs / "dump.xml", "sets.reqa": inputs / "squad.json", "sets.pydocs": False}
+    flags = ["--config=configs/ict_bfs_wlp.py:local", *tiny.as_flags(**SMALL, **sources)]
+    command = ["-m", "retrieval.main", *flags, "--stage=prepare,sets,train,encode,index"]
+    subprocess.run(
+        [sys.executable, *command, f"--workdir={tmp_path / 'one'}"], cwd=REPOSITORY, env=environment(), check=True
+    )
+    shutil.copytree(tmp_path / "one", tmp_path / "pod")
+    command = ["-m", "retrieval.main", *flags, "--stage=evaluate"]
+    subprocess.run(
+        [sys.executable, *command, f"--workdir={tmp_path / 'one'}"], cwd=REPOSITORY, env=environment(), check=True
+    )
+    with ending(processes([*command, f"--workdir={tmp_path / 'pod'}", "--multihost"], 2, devices=4)) as started:
+        for process in started:
+            _, said = process.communicate(timeout=600)
+            assert process.returncode == 0, said
+    runs = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one" / "runs").rglob("*.trec"))
+    assert {path.stem for path in runs} >= {"bm25", "dense", "untrained", "hybrid"}
+    for path in runs:
+        assert (tmp_path / "pod" / path).read_bytes() == (tmp_path / "one" / path).read_bytes(), path
+    one, pod = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("one", "pod"))
+    assert len(one) > 10 and [row | {"seconds": 0} for row in one] == [row | {"seconds": 0} for row in pod]
