@@ -111,8 +111,8 @@ def test_a_written_folder_replaces_the_old_one(tmp_path):
 
 
 def test_failed_write_leaves_the_old_folder(folder):
-    bad = RetrievalSet("tiny", EXPECTED.queries, [*EXPECTED.candidates, Candidate("a b", "", "")], EXPECTED.qrels)
-    with pytest.raises(UserError, match=r"'a b'.*white space"):
+    bad = RetrievalSet("tiny", EXPECTED.queries, [*EXPECTED.candidates, Candidate("a\tb", "", "")], EXPECTED.qrels)
+    with pytest.raises(UserError, match=r"'a\\tb'.*a tab or a line break"):
         beir.write_folder(folder, bad)
     assert beir.read_folder(folder) == EXPECTED
     assert [p.name for p in folder.parent.iterdir()] == ["tiny"]
@@ -121,7 +121,7 @@ def test_failed_write_leaves_the_old_folder(folder):
 BAD = {
     "bad JSON": ("corpus.jsonl", b'{"_id": "1", "text": ""}\n{"_id": ', ["corpus.jsonl, line 2", "not valid JSON"]),
     "no _id": ("corpus.jsonl", b'{"id": "1", "text": ""}\n', ["corpus.jsonl, line 1", "'_id' is missing"]),
-    "white space in an _id": ("queries.jsonl", b'{"_id": "a\\u00a0b", "text": ""}\n', ["line 1", "white space"]),
+    "a line break in an _id": ("queries.jsonl", b'{"_id": "a\\nb", "text": ""}\n', ["line 1", "a line break"]),
     "a repeated _id": (
         "queries.jsonl",
         b'{"_id": "1", "text": "a"}\n\n{"_id": 1, "text": "a"}\n',

@@ -23,6 +23,7 @@ SHARED = tuple(
         "extras",
         "files",
         "hashing",
+        "identifiers",
         "libraries",
         "registry",
         "runtime",

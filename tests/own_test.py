@@ -35,7 +35,7 @@ def documents(tmp_path_factory):
     for number, word in enumerate(WORDS):
         parts = [f"The {word} of part {part} has number {number}. It is {word} again, in {part}." for part in range(4)]
         text = "\n\n".join(f"## Part {part}\n\n{text}" for part, text in enumerate(parts))
-        (folder / "docs" / f"{word}.md").write_text(f"# {word}\n\nAll of {word} is here. Read on.\n\n{text}\n")
+        (folder / "docs" / f"my {word}.md").write_text(f"# {word}\n\nAll of {word} is here. Read on.\n\n{text}\n")
     lines = [{"query": f"home of the {word}", "positives": [f"The {word} is at home."]} for word in WORDS]
     lines += [{"query": f"only {word}", "positives": [f"{word} shines"]} for word in ("x1", "x2", "x3", "x4", "x5")]
     (folder / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

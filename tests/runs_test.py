@@ -21,6 +21,15 @@ def test_the_file_is_what_trec_expects(tmp_path):
     assert [(doc.query_id, doc.doc_id) for doc in docs] == [("q1", "d"), ("q1", "a"), ("q1", "b"), ("q2", "c")]
 
 
+def test_blanks_of_ids_are_quoted_and_read_back(tmp_path):
+    queries, candidates = ["q1", "q 2", "q3"], ["a", "my notes.md:0", "c", "日\u3000本"]
+    write_run(tmp_path / "x.trec", queries, candidates, SCORES, ROWS, "x")
+    assert "q1 Q0 my%20notes.md:0 3 " in (tmp_path / "x.trec").read_text()
+    scores, rows = read_run(tmp_path / "x.trec", lines, queries, candidates)
+    np.testing.assert_array_equal(scores[:2], SCORES[:2])
+    np.testing.assert_array_equal(rows[:2], ROWS[:2])
+
+
 def test_what_is_written_is_read_bit_for_bit(tmp_path):
     rng = np.random.default_rng(0)
     queries, candidates = [f"q{n}" for n in range(50)], [f"d{n}" for n in range(90)]
@@ -46,8 +55,8 @@ def test_what_is_written_is_read_bit_for_bit(tmp_path):
     [
         ({"tag": "my system"}, "tag 'my system'"),
         ({"tag": ""}, "tag ''"),
-        ({"query_ids": ["q1", "q 2", "q3"]}, "query id 'q 2'"),
-        ({"candidate_ids": ["a", "b", "c\n", "d"]}, "candidate id"),
+        ({"query_ids": ["q1", "q 2", "q%202"]}, "query id 'q%202'"),
+        ({"candidate_ids": ["a", "b", "", "d"]}, "candidate id"),
         ({"scores_QK": np.where(ROWS == 2, np.nan, SCORES)}, "query 'q2' has a score of NaN or infinity"),
         ({"scores_QK": np.where(ROWS == 3, np.inf, SCORES)}, "query 'q1' has a score of NaN or infinity"),
     ],

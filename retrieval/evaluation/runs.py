@@ -1,7 +1,11 @@
-"""Ranked lists as TREC run files: `query-id Q0 candidate-id rank score tag` per line, ranks from 1."""
+"""Ranked lists as TREC run files: `query-id Q0 candidate-id rank score tag` per line, ranks from 1.
+
+Blanks in an id are written as in an address: `my notes.md` is `my%20notes.md`.
+"""
 
 import array
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +14,7 @@ import numpy as np
 
 from retrieval.errors import UserError
 from retrieval.files import atomic
+from retrieval.identifiers import in_run_file
 
 # Columns of a line -> what they are.
 _FORMS = {6: "query id, Q0, candidate id, rank, score, tag", 3: "query id, candidate id, rank (MS MARCO)"}
@@ -39,16 +44,16 @@ def write_run(
       tag: the name of the system.
 
     Raises:
-      UserError: an id or the tag is empty or has white space in it, or a score is NaN or infinite.
+      UserError: an id is empty or is another one as a run file has it, the tag is empty or has white space, or a
+        score is NaN or infinite.
     """
     if scores_QK.shape != rows_QK.shape or len(rows_QK) != len(query_ids):
         raise ValueError(f"scores {scores_QK.shape}, rows {rows_QK.shape}, {len(query_ids)} queries do not match")
     if (scores_QK[:, 1:] > scores_QK[:, :-1]).any():
         raise ValueError("the scores of a run rise with the rank")
-    for kind, names in (("query id", query_ids), ("candidate id", candidate_ids), ("tag", [tag])):
-        bad = next((name for name in names if len(name.split()) != 1 or name != name.strip()), None)
-        if bad is not None:
-            raise UserError(f"{kind} {bad!r}: a TREC run file cannot hold names that are empty or have white space")
+    if tag.split() != [tag]:
+        raise UserError(f"tag {tag!r}: a TREC run file cannot hold names that are empty or have white space")
+    query_ids, candidate_ids = _names(query_ids, "query"), _names(candidate_ids, "candidate")
     bad_scores = np.argwhere((rows_QK >= 0) & ~np.isfinite(scores_QK))
     if len(bad_scores):
         raise UserError(f"query '{query_ids[bad_scores[0][0]]}' has a score of NaN or infinity; the run is not written")
@@ -147,6 +152,15 @@ def _results(lines: Iterable[tuple[str, str]]) -> Iterator[_Result]:
             yield _Result(at, fields[0], fields[1], rank, float(-rank))
 
 
+def _names(ids: Sequence[str], kind: str) -> Sequence[str]:
+    """Ids as a run file has them, each once."""
+    names = list(map(in_run_file, ids))
+    twice = names != list(ids) and next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice or not all(names):
+        raise UserError(f"the {kind} id {twice or ''!r}: a TREC run file cannot tell it from another; rename it")
+    return names
+
+
 def _rank(text: str, at: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise UserError(f"{at}: the rank '{text}' is not a whole number from 0 on")
@@ -164,8 +178,8 @@ def _score(text: str, at: str) -> float:
 
 
 def _numbered(results: Iterable[_Result], query_ids: Sequence[str], candidate_ids: Sequence[str]) -> _Numbered:
-    queries = {id: number for number, id in enumerate(query_ids)}
-    rows = {id: number for number, id in enumerate(candidate_ids)}
+    queries = {in_run_file(id): number for number, id in enumerate(query_ids)}
+    rows = {in_run_file(id): number for number, id in enumerate(candidate_ids)}
     query, row, rank, score = (array.array(code) for code in "iiif")
     for result in results:
         query.append(_known(queries, result.query, "query", result.at))

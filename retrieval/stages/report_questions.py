@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from retrieval.evaluation import per_query
 from retrieval.evaluation.metrics import is_share
 from retrieval.evaluation.per_query import PerQuery
 from retrieval.evaluation.run_report import Table
+from retrieval.identifiers import in_run_file
 
 _SHOWN = 5  # questions of a kind
 _CHARACTERS = 160  # of a text
@@ -73,17 +75,19 @@ def _chosen(values: Mapping[str, float], other: Mapping[str, float] | None) -> I
 
 
 def _first_hits(path: Path, wanted: Collection[str]) -> dict[str, str]:
-    """Question -> its first candidate; nothing where the run wrote no lists."""
+    """Question -> its first candidate as run files have it; nothing where the run wrote no lists."""
     if not path.is_file():
         return {}
+    asked = {in_run_file(id): id for id in wanted}
     with path.open(encoding="utf-8") as file:
         fields = (line.split() for line in file)
-        return {of[0]: of[2] for of in fields if of[3] == "1" and of[0] in wanted}
+        return {asked[of[0]]: of[2] for of in fields if of[3] == "1" and of[0] in asked}
 
 
 def _texts(path: Path, wanted: Collection[str]) -> dict[str, str]:
-    with CandidateTexts(path, wanted) as candidates:
-        texts = {id: candidates[row] for id, row in candidates.row_of.items()}
+    """Texts of the candidates that run files name so."""
+    with CandidateTexts(path, {*wanted, *map(unquote, wanted)}) as candidates:
+        texts = {in_run_file(id): candidates[row] for id, row in candidates.row_of.items()}
     return {id: _cut(f"{text.title}: {text.text}" if text.title else text.text) for id, text in texts.items()}
 
 

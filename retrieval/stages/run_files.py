@@ -13,6 +13,7 @@ from retrieval.data.sets import text_files
 from retrieval.data.sets.beir import Judged
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import runs
+from retrieval.identifiers import in_run_file
 
 _log = logging.getLogger(__name__)
 
@@ -98,8 +99,8 @@ def read(files: Sequence[RunFile], value: Judged, unknown: str) -> tuple[Judged,
     more_queries: list[str] = []
     if unknown == ALLOW:
         queries, candidates = runs.ids_in_runs([file.path for file in files], text_files.lines)
-        of_set = set(value.candidates)
-        more_queries = [id for id in queries if id not in value.queries]
+        of_set, asked = set(map(in_run_file, value.candidates)), set(map(in_run_file, value.queries))
+        more_queries = [id for id in queries if id not in asked]
         more = [id for id in candidates if id not in of_set]
         if more:
             _log.warning("set %s: run files name %d candidates that it has not", value.name, len(more))

@@ -22,6 +22,7 @@ from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets import text_files
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
+from retrieval.identifiers import in_run_file
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +56,8 @@ class TeacherScores:
         Raises:
           UserError: it has no line; or one has no query, no document or no finite score, or contradicts another one.
         """
-        self._path, self._queries = path, queries or {}
+        self._path = path
+        self._queries = {in_run_file(id): text for id, text in (queries or {}).items()}
         keys, scores, of_others = array.array("Q"), array.array("f"), 0
         for key, score, _ in self._read():
             if key is None:
@@ -179,7 +181,7 @@ def _score(value: Any, at: str) -> float:
 
 
 def _key_of_id(query: str, id: str) -> int:
-    return hashing.number(query, "id", id)
+    return hashing.number(query, "id", in_run_file(id))
 
 
 def _key_of_text(query: str, title: str, text: str) -> int:

@@ -14,6 +14,7 @@ no qrels: what is retrieved is then judged by them.
 import dataclasses
 import itertools
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -34,6 +35,7 @@ DROP_ALL = f"config.{UNKNOWN}={DROP}"
 # What is counted where judgements are dropped.
 OUTSIDE, RELEVANT_OUTSIDE = "judgements outside of the candidates, left out", "of these relevant"
 _HEADER = ["query-id", "corpus-id", "score"]
+_ON_ONE_LINE = re.compile(r"[^\t\n\r\v\f]+")  # what a qrels file can hold; run files quote blanks
 _HIGHEST_GRADE = 1_000_000  # the metrics count with 32 bits
 
 declare(
@@ -126,8 +128,8 @@ def read_folder(folder: Path, unknown: str = REFUSE) -> RetrievalSet:
       unknown: what is done with judgements of candidates that the set lacks: REFUSE, or DROP.
 
     Raises:
-      UserError: a file is missing or broken, an id is missing, repeated or has white space, a judgement or an answer
-        names an unknown query or candidate, or there is none of either; with the file and the line.
+      UserError: a file is missing or broken, an id is missing, repeated or has a tab or a line break, a judgement or an
+        answer names an unknown query or candidate, or there is none of either; with the file and the line.
     """
     folder = Path(folder)
     candidates = list(read_candidates(_either(folder, "corpus.jsonl")))
@@ -324,7 +326,10 @@ def _candidate(id: str, record: Any, at: str) -> Candidate:
 def _id(record: Any, at: str) -> str:
     if isinstance(record, dict) and type(record.get("_id")) is int:
         return str(record["_id"])
-    return check_id(text_files.string(record, "_id", at), "_id", at)
+    id = text_files.string(record, "_id", at)
+    if not id.strip() or not _ON_ONE_LINE.fullmatch(id):
+        raise UserError(f"{at}: the _id {id!r} is empty, or has a tab or a line break; rename it")
+    return id
 
 
 def _read_qrels(
