@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 # Characters of a list of names, and of what a library says: a message is to be read at a glance.
 _LONGEST, _SAID = 400, 300
@@ -26,6 +27,18 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
     meant = near(name, known)
     hint = f"did you mean {' or '.join(meant)}? " if meant else ""
     return UserError(f"unknown {kind} '{name}': {hint}known: {listed(known)}")
+
+
+def no_path(path: Path, field: str, words: Sequence[str] = ()) -> UserError:
+    """An error for a path in a field that leads nowhere, with the nearest name beside it.
+
+    Args:
+      words: what the field takes besides paths.
+    """
+    names = [str(path.parent / item.name) for item in path.parent.iterdir()] if path.parent.is_dir() else []
+    hint = near(str(path), [*names, *words])
+    remedy = f"did you mean {hint[0]}?" if hint else "look at the path, and from where it counts"
+    return UserError(f"{path}: no such file or folder, in {field}; {remedy}")
 
 
 def near(name: str, known: Iterable[str]) -> list[str]:

@@ -194,6 +194,7 @@ def test_a_glob_names_files_and_their_ids(folder):
         ),
         ("a.jsonl", '{"text": ["x"]}\n', r"a\.jsonl, line 1: 'text' is list, where a text belongs"),
         ("a.csv", "id,text\n1,x,y\n", r"a\.csv, line 2: 3 columns, and the first row has 2"),
+        ("a.csv", 'id,text\n1,"x\n2,y\n', r"a\.csv, line 3: unexpected end of data; mend the row"),
         ("a.parquet", "no parquet", r"a\.parquet: no whole Parquet file"),
     ],
 )
@@ -227,3 +228,53 @@ def test_two_records_of_one_id_are_refused(tmp_path):
     source = sources.open_source(str(tmp_path / "a.jsonl"), OPTIONS, tmp_path)
     with pytest.raises(UserError, match="two pages of the corpus have the id '1'"):
         prepared_corpus.prepare(source, tmp_path / "corpus", Settings(None, 200, 1, Limits(64, 8, 2)))
+
+
+def test_links_to_folders_are_read_once(tmp_path, caplog):
+    docs, outside = tmp_path / "docs", tmp_path / "outside"
+    (docs / "a").mkdir(parents=True)
+    outside.mkdir()
+    (docs / "a" / "one.md").write_text("# One\n\nFirst text.\n")
+    (outside / "two.md").write_text("# Two\n\nSecond text.\n")
+    (docs / "a" / "loop").symlink_to("..")
+    (docs / "again").symlink_to("a")
+    (docs / "link.md").symlink_to("a/one.md")
+    (docs / "out").symlink_to(outside)
+    (docs / "gone.md").symlink_to("nowhere.md")
+    found, _, counts = read(docs)
+    assert sorted(found) == ["a/one.md", "out/two.md"]
+    assert counts["pages dropped: links that lead nowhere"] == 1 and "gone.md: left out" in caplog.text
+
+
+def test_windows_files_are_read_or_left_out(tmp_path, caplog):
+    (tmp_path / "marked.txt").write_bytes("Größe. Zwei.".encode("utf-16"))
+    (tmp_path / "marked.html").write_bytes('<meta charset="utf-16"><p>Größe.</p>'.encode("utf-16"))
+    (tmp_path / "unmarked.txt").write_bytes("Größe. Zwei.".encode("utf-16-le").replace(b"\xf6", b"o"))
+    (tmp_path / "nul.txt").write_text("Much text has one zero\0 byte by accident.")
+    found, _, counts = read(tmp_path)
+    assert sorted(found) == ["marked.html", "marked.txt", "nul.txt"]
+    assert outline(found["marked.txt"]) == [("", ["Größe. Zwei."])] and outline(found["marked.html"]) == [
+        ("", ["Größe."])
+    ]
+    assert counts["pages dropped: not UTF-8"] == 1 and "unmarked.txt: left out" in caplog.text
+
+
+def test_a_file_that_is_no_gzip_is_read_as_it_is(tmp_path):
+    (tmp_path / "a.txt.gz").write_text("No gzip.")
+    (tmp_path / "b.jsonl.gz").write_text('{"id": "b", "text": "None either."}\n')
+    found, _, _ = read(tmp_path)
+    assert sorted(found) == ["a.txt.gz", "b"]
+
+
+def test_a_form_around_a_page_keeps_its_text(tmp_path):
+    (tmp_path / "a.html").write_text(
+        "<form><p>All of the page.</p><label>Name</label><select><option>x</option></select><button>Go</button></form>"
+    )
+    found, _, _ = read(tmp_path)
+    assert outline(found["a.html"]) == [("", ["All of the page.", "Name"])]
+
+
+def test_spreadsheets_write_semicolons(tmp_path):
+    (tmp_path / "a.csv").write_text('\ufeffid;title;text\nä 1;T;"One; two."\n', encoding="utf-8")
+    found, _, _ = read(tmp_path / "a.csv")
+    assert outline(found["ä 1"]) == [("", ["One; two."])] and found["ä 1"].title == "T"

@@ -10,6 +10,7 @@ A format is one file of `documents/`, or of a plugin:
             return Outline("", [Block(line) for line in text.splitlines()])
 """
 
+import codecs
 import dataclasses
 import itertools
 import logging
@@ -27,6 +28,7 @@ from retrieval.registry import Table
 _log = logging.getLogger(__name__)
 
 _MOST_BYTES = 64 << 20  # of a file that is one document
+_ZEROS = 20  # where one character in so many is a zero byte, a file is no text
 
 declare(
     "documents",
@@ -109,11 +111,16 @@ class DocumentFormat:
             _log.warning("%s: left out, for it is not UTF-8 (%s); convert it to UTF-8", path, error)
             yield Dropped(id, "not UTF-8")
             return
+        if _ZEROS * text.count("\0") > len(text):
+            _log.warning("%s: left out, for it has zero bytes as UTF-16 has or no text; convert it to UTF-8", path)
+            yield Dropped(id, "not UTF-8")
+            return
         yield Document(id, title_of(id), text, self.name)
 
     def decode(self, data: bytes) -> str:
-        """The text of a file."""
-        return data.decode("utf-8-sig")
+        """The text of a file: UTF-8, or UTF-16 that begins with a byte order mark, as Windows writes it."""
+        is_utf_16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        return data.decode("utf-16" if is_utf_16 else "utf-8-sig")
 
     def outline(self, text: str, id: str) -> Outline:
         """What a text holds: here its paragraphs, with empty lines between them.

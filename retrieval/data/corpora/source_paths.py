@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from retrieval.data.corpora import tfds_source
-from retrieval.errors import UserError, near
+from retrieval.errors import UserError, no_path
 
 
 def split(value: str) -> list[str]:
@@ -53,12 +53,7 @@ def checked(
 
 def _check_path(path: Path, field: str, of_folders: bool | None, words: Sequence[str]) -> None:
     if not path.exists():
-        names = [str(path.parent / item.name) for item in path.parent.iterdir()] if path.parent.is_dir() else []
-        hint = near(str(path), [*names, *words])
-        raise UserError(
-            f"{path}: no such file or folder, in {field}; "
-            + (f"did you mean {hint[0]}?" if hint else "look at the path, and from where it counts")
-        )
+        raise no_path(path, field, words)
     if of_folders is not None and path.is_dir() != of_folders:
         kinds = ("folders", "a file") if of_folders else ("files, separated by commas", "a folder")
         raise UserError(f"{path}: {kinds[1]}, but {field} takes {kinds[0]}")

@@ -70,13 +70,11 @@ def decoded(line: bytes, at: str) -> str:
 
 
 def is_gzip(path: Path) -> bool:
-    """Whether a file is compressed: its name ends in .gz, or it begins as a gzip does.
+    """Whether a file is compressed: it begins as a gzip does, whatever its name is.
 
     Raises:
       OSError: it cannot be read.
     """
-    if Path(path).suffix == ".gz":
-        return True
     with open(path, "rb") as file:
         return file.read(2) == _GZIP
 

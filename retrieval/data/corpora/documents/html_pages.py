@@ -14,9 +14,9 @@ _ENDS_PARAGRAPH = {
     *("figure", "hr", "li", "main", "ol", "p", "pre", "section", "summary", "table", "tbody", "tr", "ul"),
     *_HEADINGS,
 }
-_APART = {"td", "th", "option", "button"}  # words on both sides of their ends are not one
-# What is not the text of a page: programs, and what every page of a site repeats.
-_HIDDEN = {"script", "style", "noscript", "template", "svg", "nav", "footer", "aside", "form", "select"}
+_APART = {"td", "th", "label"}  # words on both sides of their ends are not one
+# What is not the text of a page: programs, controls, and what every page of a site repeats. A form may hold all of it.
+_HIDDEN = {"script", "style", "noscript", "template", "svg", "nav", "footer", "aside", "select", "textarea", "button"}
 _CHARSET = re.compile(rb"""<meta[^>]{0,200}?charset\s*=\s*["']?\s*([\w.:-]{1,40})""", re.IGNORECASE)
 
 
@@ -32,8 +32,8 @@ class HtmlPages(DocumentFormat):
     def decode(self, data: bytes) -> str:
         """As the page says that it is encoded, or UTF-8."""
         charset = _CHARSET.search(data[:2048])
-        is_utf_8 = data.startswith(codecs.BOM_UTF8) or not charset
-        return data.decode("utf-8-sig" if is_utf_8 or not charset else charset[1].decode("ascii"))
+        has_mark = data.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        return super().decode(data) if has_mark or not charset else data.decode(charset[1].decode("ascii"))
 
     def outline(self, text: str, id: str) -> Outline:
         """The blocks of a page, without what every page of a site repeats."""

@@ -16,7 +16,7 @@ _ROW = ("id", "text")  # the columns of a collection.tsv
 
 @register
 class SeparatedValues(DocumentFormat):
-    """Commas and quotes in CSV; in TSV tabs alone, and quotes are letters like others."""
+    """Commas or semicolons, and quotes, in CSV; in TSV tabs alone, and quotes are letters like others."""
 
     name = "csv"
     what = "CSV or TSV, a document each, with named columns; or MS MARCO's collection.tsv"
@@ -28,7 +28,10 @@ class SeparatedValues(DocumentFormat):
         csv.field_size_limit(_LONGEST_FIELD)
         has_tabs = path.name.lower().removesuffix(".gz").endswith(".tsv")
         lines = _lines(path)
-        reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if has_tabs else csv.reader(lines)
+        first = next(lines, "")
+        lines = itertools.chain([first], lines)
+        by_tabs = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+        reader = by_tabs if has_tabs else csv.reader(lines, delimiter=_delimiter(first), strict=True)
         rows = _rows(path, reader)
         _, names = next(rows, ("", []))
         if has_tabs and len(names) == len(_ROW) and not (names_text(names) or any(fields.values())):
@@ -40,6 +43,11 @@ class SeparatedValues(DocumentFormat):
             if len(row) != len(names):
                 raise UserError(f"{at}: {len(row)} columns, and the first row has {len(names)}; mend the row")
             yield chosen.document(dict(zip(names, row)), at, f"{id}#{number}", self.name)
+
+
+def _delimiter(first: str) -> str:
+    """What stands between columns: spreadsheets write `;` where `,` is in numbers."""
+    return ";" if ";" in first and "," not in first else ","
 
 
 def _rows(path: Path, reader: Iterable[list[str]]) -> Iterator[tuple[str, list[str]]]:

@@ -49,6 +49,11 @@ class OwnDocuments(CorpusKind):
     def read(self, parts: Sequence[str], options: Options, lock: Path) -> Iterator[Any]:
         """The documents of all files, in the order of their paths."""
         paths, others = _files(parts)
+        broken = [path for path in others if not path.exists()]
+        for path in broken:
+            _log.warning("%s: left out, for this link leads nowhere; mend or remove it", path)
+        yield from (Dropped(str(path), "links that lead nowhere") for path in broken)
+        others = [path for path in others if path.exists()]
         kinds = Counter(path.suffix.lower() or "no ending" for path in others)
         if kinds:
             told = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common(10))
@@ -71,18 +76,35 @@ def _documents(path: Path, id: str, options: Options) -> Iterator[Any]:
 
 
 def _files(parts: Sequence[str]) -> tuple[list[Path], list[Path]]:
-    """The files of known formats, and those of others, each once and in order. Hidden ones are passed over."""
+    """The files of known formats, and others or broken links, each once and in order. Hidden ones are passed over."""
     places = [Path(place) for part in parts for place in (sorted(glob.glob(part, recursive=True)) or [part])]
     below = [path for place in places for path in (sorted(_below(place)) if place.is_dir() else [place])]
-    there = [path for path in dict.fromkeys(below) if path.is_file()]
-    known = [path for path in there if format_of(path)]
-    return known, [path for path in there if not format_of(path)]
+    there = _leads_elsewhere([path for path in dict.fromkeys(below) if path.is_file() or path.is_symlink()])
+    known = [path for path in there if path.is_file() and format_of(path)]
+    return known, sorted(set(there).difference(known))
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    for top, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (Path(top, name) for name in names if not name.startswith("."))
+    """All files. Links to folders are followed last, and a folder is read once: a link may lead to its own parent."""
+    seen: set[str] = set()
+    places = [str(folder)]
+    for place in places:  # which grows
+        for top, folders, names in os.walk(place):
+            if (real := os.path.realpath(top)) in seen:
+                folders.clear()
+                continue
+            seen.add(real)
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            below = [os.path.join(top, name) for name in folders]
+            places.extend(path for path in below if os.path.islink(path))
+            yield from (Path(top, name) for name in names if not name.startswith("."))
+
+
+def _leads_elsewhere(paths: Sequence[Path]) -> list[Path]:
+    """The paths without links to others of them."""
+    links = {path: path.resolve() for path in paths if path.is_symlink()}
+    own = {path.resolve() for path in paths if path not in links} if links else set()
+    return [path for path in paths if links.get(path) not in own]
 
 
 def _base(paths: Sequence[Path]) -> Path:
