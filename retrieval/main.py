@@ -58,18 +58,21 @@ def main(argv: Sequence[str]) -> None:
 def _run(workdir: str, folder: Path, copy: store_copy.Copy | None = None) -> None:
     """Runs the stages in a folder, which may be the local one of a work directory on a store."""
     # Worker processes import this file: they must not have to import JAX and TensorFlow with it.
-    from retrieval.config.experiment import load_plugins
-    from retrieval.pipeline import preflight
+    from retrieval.config import experiment
+
+    config = command_line.CONFIG.value or _config_of(folder, workdir)
+    hosts.on_first(lambda: experiment.check_early(config))  # before imports that take a second
+    from retrieval.pipeline import overrides, preflight
     from retrieval.pipeline.runner import check_run, run_stage, take_run
     from retrieval.pipeline.work_directory import Asked
     from retrieval.stage_outputs import Run
 
-    config = command_line.CONFIG.value or _config_of(folder, workdir)
     names = _stages(config)
+    overrides.settle(config, command_line.overridden())
     asked = Asked(_QUERY.value, _QUERIES.value, _JSON.value)
     run = Run(config, folder, LOCK, asked, copy)
     hosts.on_first(lambda: preflight.check(run, names, command_line.overridden()))
-    load_plugins(config.plugins)  # on every host
+    experiment.load_plugins(config.plugins)  # on every host
     hosts.on_first(lambda: check_run(run) if _only_read(names) else take_run(run))
     for name in names:
         run_stage(run, name)

@@ -104,6 +104,16 @@ def test_a_field_is_set_in_a_kept_config(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "config.json").read_text()) == before
 
 
+def test_steps_that_are_set_count_before_a_configs_epochs(monkeypatch, caplog):
+    monkeypatch.chdir(REPOSITORY)
+    for arguments, epochs in ((["--config.train.steps=7"], 0), ([], 30), (["--config.train.epochs=2"], 2)):
+        parse("--config=own:local", *arguments)
+        with caplog.at_level("INFO", logger="retrieval"):
+            overrides.settle(flags.FLAGS.config, command_line.overridden())
+        assert flags.FLAGS.config.train.epochs == epochs
+    assert caplog.text.count("config.train.steps=7 is set, so config.train.epochs=30") == 1
+
+
 def refusal(base, *arguments, stages, names=()):
     """What is said of fields that are set in the shell for a run on `base`, which is written; None for nothing."""
     base.folder.mkdir(exist_ok=True)

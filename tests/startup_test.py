@@ -46,6 +46,10 @@ def warm(tmp_path_factory):
         (["--config=dpt"], 2, "did you mean --config=configs/dpr.py"),
         (["--config=dpr", "--wordkir=x"], 2, "did you mean --workdir"),
         (["--config=dpr"], 2, "--workdir is missing"),
+        (["--config=dpr", "--workdir=/tmp/x", "--config.train.steps=-3"], 2, "a whole number of at least 0 is needed"),
+        (["--config=dpr", "--workdir=/tmp/x", "--config.train.loss=nil"], 2, "unknown loss in config.train.loss 'nil'"),
+        (["--config=own", "--workdir=/tmp/x", "--config.corpus=/no/docs"], 2, "no such file or folder, in config.corp"),
+        (["--config=own", "--workdir=/tmp/x", "--config.sets.beir=no/set"], 2, "no/set: no such file or folder"),
     ],
 )
 def test_a_mistake_is_told_without_heavy_imports(warm, arguments, code, told):
@@ -67,6 +71,18 @@ def test_kept_defaults_are_those_that_are_declared(warm):
     kept = {name: fields.with_tuples(value) for name, value in json.loads(path.read_text())["value"].items()}
     house = {name: field.default for name, field in fields.declared().items() if name in kept}
     assert kept == house and all(type(value) is type(house[name]) for name, value in kept.items())
+
+
+def test_kept_kinds_fit_what_is_declared(warm):
+    experiment.load_fields()
+    (path,) = warm.glob("retrieval/*/kinds.json")
+    kept = {name: fields.kind_of(data) for name, data in json.loads(path.read_text())["value"].items()}
+    values = ("", "x", "in_batch_softmax", 0, 1, -1, 0.5, 2.5, True, (), (1, 2), (0,), ("a",), None, 1e30, "2x2")
+    for name, kind in kept.items():
+        declared = fields.declared()[name].kind
+        assert kind.needed == declared.needed
+        assert [kind.fits(value) for value in values] == [declared.fits(value) for value in values], name
+    assert len(kept) > 0.8 * len(fields.declared())
 
 
 def test_a_changed_source_remakes_the_cache(tmp_path, monkeypatch):

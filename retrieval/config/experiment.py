@@ -2,12 +2,13 @@
 
 import importlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from retrieval.config import fields, source_cache
-from retrieval.errors import UserError, first_line, unknown_name
+from retrieval.errors import UserError, first_line, no_path, unknown_name
 
 
 def defaults(plugins: Sequence[str] = ()) -> ConfigDict:
@@ -39,6 +40,36 @@ def check(config: ConfigDict) -> None:
     fields.check(config.to_dict())
 
 
+def check_early(config: ConfigDict) -> None:
+    """`check`, as far as the kinds of the fields are known without imports; and that paths lead somewhere.
+
+    Raises:
+      UserError: a field has a value that it may not have, or a path leads nowhere.
+    """
+    if fields.declared() or config.get("plugins"):  # a plugin may add names to a table
+        return
+    given = dict(fields.flatten(config.to_dict()))
+    for path, data in source_cache.cached("kinds", _kinds).items():
+        kind = fields.kind_of(data)
+        if path in given:
+            fields.check_value(path, given[path], kind)
+        if path in given and kind is fields.PATHS:
+            _check_paths(path, given[path])
+
+
+def _kinds() -> dict[str, Any]:
+    load_fields()
+    kept = {path: fields.as_data(field.kind) for path, field in fields.declared().items()}
+    return {path: data for path, data in kept.items() if data}
+
+
+def _check_paths(field: str, value: str) -> None:
+    """Raises `UserError` where a part can be nothing but a path, and is not there."""
+    for part in value.split(","):
+        if "/" in part and not set(":*?[=") & set(part) and not Path(part).exists():
+            raise no_path(Path(part), f"config.{field}")
+
+
 def sized(size: str, **makers: Callable[[], ConfigDict]) -> ConfigDict:
     """The config of one size of an experiment, such as 'paper' or 'local'.
 
@@ -60,6 +91,7 @@ def _house_defaults() -> dict[str, Any]:
 
 def _declared() -> dict[str, Any]:
     load_fields()
+    source_cache.cached("kinds", _kinds)  # else the second command would have to wait too
     return fields.defaults()
 
 

@@ -10,7 +10,7 @@ import dataclasses
 import math
 import operator
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from retrieval.errors import UserError, unknown_name
@@ -23,11 +23,13 @@ class Kind(NamedTuple):
       needed: in words, for the error: 'a whole number of at least 1'.
       fits: whether a value is one.
       names: of a field that names an entry of a table, the names that it may have; what they are is `needed`.
+      made: the function of this module that makes one, and its arguments: `as_data` keeps these.
     """
 
     needed: str
     fits: Callable[[Any], bool]
     names: Collection[str] | None = None
+    made: tuple = ()
 
 
 class Field(NamedTuple):
@@ -39,12 +41,14 @@ class Field(NamedTuple):
       help: a line.
       was: of a field that came later, the value that does what all versions before it did; None where there is none. It
         stays as it is, whatever becomes of the default: the work directories of those versions mean it.
+      in_place_of: another field that this one, where it is not 0, keeps from being read.
     """
 
     default: Any
     kind: Kind
     help: str
     was: Any = None
+    in_place_of: str = ""
 
 
 _FIELDS: dict[str, Field] = {}
@@ -198,12 +202,13 @@ def one_of(what: str, names: Collection[str], *others: str) -> Kind:
     Args:
       others: names that are accepted beside these, such as ''.
     """
-    return Kind(what, lambda value: value in names or value in others, names)
+    return Kind(what, lambda value: value in names or value in others, names, ("one_of", what, names, *others))
 
 
 def whole(least: int) -> Kind:
     """A whole number."""
-    return Kind(f"a whole number of at least {least}", lambda value: type(value) is int and value >= least)
+    needed = f"a whole number of at least {least}"
+    return Kind(needed, lambda value: type(value) is int and value >= least, made=("whole", least))
 
 
 def number(needed: str, fits: Callable[[float], bool]) -> Kind:
@@ -216,6 +221,7 @@ def _of_texts(value: Any) -> bool:
 
 
 TEXT = Kind("a text", lambda value: isinstance(value, str))
+PATHS = Kind("a text", TEXT.fits)  # files or folders to read, with commas between several
 SWITCH = Kind("True or False", lambda value: isinstance(value, bool))
 TUPLE = Kind("a tuple", lambda value: isinstance(value, tuple | list))
 TEXTS = Kind("a tuple of texts, such as \"('one', 'two')\"", _of_texts)
@@ -231,7 +237,8 @@ SHARE_BETWEEN = number("a share between 0 and 1, such as 0.1", lambda value: 0 <
 
 def matching(needed: str, pattern: str) -> Kind:
     """A text that a regular expression matches from its beginning to its end."""
-    return Kind(needed, lambda value: isinstance(value, str) and bool(re.fullmatch(pattern, value)))
+    made = ("matching", needed, pattern)
+    return Kind(needed, lambda value: isinstance(value, str) and bool(re.fullmatch(pattern, value)), made=made)
 
 
 def whole_numbers(needed: str, least: int, counts: Collection[int] = ()) -> Kind:
@@ -241,4 +248,26 @@ def whole_numbers(needed: str, least: int, counts: Collection[int] = ()) -> Kind
         is_right = isinstance(value, tuple | list) and all(type(item) is int and item >= least for item in value)
         return is_right and (not counts or len(value) in counts)
 
-    return Kind(needed, fits)
+    return Kind(needed, fits, made=("whole_numbers", needed, least, counts))
+
+
+_CONSTANTS = {
+    **{"TEXT": TEXT, "PATHS": PATHS, "SWITCH": SWITCH, "TUPLE": TUPLE, "TEXTS": TEXTS, "SEED": SEED},
+    **{"POSITIVE": POSITIVE, "NOT_NEGATIVE": NOT_NEGATIVE, "SHARE": SHARE, "SHARE_ABOVE": SHARE_ABOVE},
+    **{"SHARE_BELOW": SHARE_BELOW, "SHARE_BETWEEN": SHARE_BETWEEN},
+}
+_MAKERS: dict[str, Callable[..., Kind]] = {maker.__name__: maker for maker in (one_of, whole, matching, whole_numbers)}
+
+
+def as_data(kind: Kind) -> list | None:
+    """A kind for JSON; None for one with a condition of its own."""
+    name = next((name for name, constant in _CONSTANTS.items() if constant is kind), None)
+    if name or not kind.made:
+        return [name] if name else None
+    return [list(part) if isinstance(part, Collection) and not isinstance(part, str) else part for part in kind.made]
+
+
+def kind_of(data: Sequence[Any]) -> Kind:
+    """The kind that `as_data` wrote."""
+    maker, *arguments = data
+    return _MAKERS[maker](*arguments) if maker in _MAKERS else _CONSTANTS[maker]

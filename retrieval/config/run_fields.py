@@ -1,6 +1,6 @@
 """The fields of a run as such: its seed, its stages, and where its corpus, vocabulary and other outputs come from."""
 
-from retrieval.config.fields import SEED, TEXT, TEXTS, Field, declare
+from retrieval.config.fields import PATHS, SEED, TEXTS, Field, declare
 
 declare(
     "",
@@ -8,12 +8,14 @@ declare(
     stages=Field((), TEXTS, "stages of the run"),
     corpus=Field(
         "",
-        TEXT,
+        PATHS,
         "pydocs, MediaWiki exports, tfds:wikipedia/CONFIG, or documents: files, folders and patterns, with commas",
     ),
-    base=Field("", TEXT, "work directory of a run whose outputs serve for the stages that are not listed"),
+    base=Field("", PATHS, "work directory of a run whose outputs serve for the stages that are not listed"),
     vocab=Field(
-        "", TEXT, "BERT's vocab.txt, RoBERTa's or XLM-R's tokenizer.json, or a folder; '': one is trained on the corpus"
+        "",
+        PATHS,
+        "BERT's vocab.txt, RoBERTa's or XLM-R's tokenizer.json, or a folder; '': one is trained on the corpus",
     ),
     plugins=Field(
         (), TEXTS, "modules to import first, which add losses, formats, fields, such as ('my_package.losses',)"

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from ml_collections import ConfigDict
 
+from retrieval.config import experiment, fields
 from retrieval.errors import UserError
 from retrieval.pipeline.records import get_field
 from retrieval.pipeline.stage import STAGES
@@ -14,17 +15,28 @@ from retrieval.pipeline.work_directory import WorkDirectory
 _log = logging.getLogger(__name__)
 
 
-def check(run: WorkDirectory, names: Collection[str], fields: Collection[str]) -> None:
+def settle(config: ConfigDict, set_fields: Collection[str]) -> None:
+    """Puts a field to 0 that would keep one which was set in the shell from being read."""
+    experiment.load_fields()
+    for path, field in fields.declared().items():
+        if field.in_place_of in set_fields and path not in set_fields and get_field(config, path):
+            given = get_field(config, field.in_place_of)
+            told = (field.in_place_of, given, path, get_field(config, path))
+            _log.info("config.%s=%s is set, so config.%s=%g of the experiment does not count", *told)
+            config.update_from_flattened_dict({path: 0.0})
+
+
+def check(run: WorkDirectory, names: Collection[str], set_fields: Collection[str]) -> None:
     """Checks that a stage of this run reads each field, where one of the base would read another value of its own.
 
     Args:
       names: the stages that are asked for.
-      fields: what was set in the shell.
+      set_fields: what was set in the shell.
 
     Raises:
       UserError: only the base would read it.
     """
-    for field in fields:
+    for field in set_fields:
         _check_decided(run, names, field)
         readers = _readers(field)
         if {*run.config.stages, *names} & set(readers):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from retrieval import files
-from retrieval.config.fields import SWITCH, TEXT, Field, declare, one_of, whole
+from retrieval.config.fields import PATHS, SWITCH, TEXT, Field, declare, one_of, whole
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import grouping, labelled_format, pair_shards
 from retrieval.data.labelled.labelled_format import LABELLED
@@ -23,11 +23,11 @@ _log = logging.getLogger(__name__)
 
 declare(
     "pairs",
-    files=Field("", TEXT, "files of labelled examples, separated by commas"),
+    files=Field("", PATHS, "files of labelled examples, separated by commas"),
     format=Field("", one_of("format", LABELLED, ""), "format of all of them; '': each is recognised"),
-    queries=Field("", TEXT, "TSV file with the queries of triples of ids"),
+    queries=Field("", PATHS, "TSV file with the queries of triples of ids"),
     collection=Field(
-        "", TEXT, "passages: TSV of triples of ids; corpus.jsonl, or a corpus's folder, of format generated"
+        "", PATHS, "passages: TSV of triples of ids; corpus.jsonl, or a corpus's folder, of format generated"
     ),
     positives=Field(0, whole(0), "positives of a query that are trained on, the first; 0: all"),
     in_order=Field(False, SWITCH, "whether examples keep the order of pairs.files, each with its own negatives"),

@@ -10,7 +10,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval import files
-from retrieval.config.fields import SWITCH, TEXT, Field, declare, of_fields, one_of
+from retrieval.config.fields import PATHS, SWITCH, TEXT, Field, declare, of_fields, one_of
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import span_shards
 from retrieval.data.labelled.reader_rows import RowLengths
@@ -35,7 +35,7 @@ _PART = 5_000  # questions whose lists are held at a time
 declare(
     "spans",
     questions=Field(
-        "", TEXT, "files of questions with answers to train on, as sets.qa takes them; '': split.set's", was=""
+        "", PATHS, "files of questions with answers to train on, as sets.qa takes them; '': split.set's", was=""
     ),
     set=Field("", TEXT, "evaluation set whose passages are read; '': split.set, or the only one", was=""),
     system=Field(
@@ -44,7 +44,7 @@ declare(
         "index that retrieves: bm25, or with the base's model exact or scann",
         was="bm25",
     ),
-    run=Field("", TEXT, "run file with the lists of the questions, in place of an index", was=""),
+    run=Field("", PATHS, "run file with the lists of the questions, in place of an index", was=""),
     asked=Field(
         True,
         SWITCH,

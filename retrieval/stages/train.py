@@ -61,7 +61,9 @@ _KEPT = Kind(
 declare(
     "train",
     steps=Field(100_000, whole(0), "batches; an update comes every train.accumulation of them; 0: none"),
-    epochs=Field(0.0, NOT_NEGATIVE, "the length in place of train.steps: times all examples; 0: train.steps", was=0.0),
+    epochs=Field(
+        0.0, NOT_NEGATIVE, "the length in place of train.steps: times all examples; 0: train.steps", 0.0, "train.steps"
+    ),
     batch_size=Field(8192, whole(1), "examples of a batch, on all devices"),
     accumulation=Field(1, whole(1), "batches whose gradients make one update"),
     chunk_size=Field(0, whole(0), "examples that a tower takes at a time: less memory, more time; 0: all"),

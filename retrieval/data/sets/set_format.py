@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retrieval.config.fields import TEXT, Field, Kind, declare
+from retrieval.config.fields import PATHS, Field, Kind, declare
 from retrieval.data.corpora import source_paths
 from retrieval.data.sets.beir import RetrievalSet
 from retrieval.errors import UserError
@@ -63,7 +63,7 @@ class SetFormat:
     setting: str
     example: str
     default: Any = ""
-    kind: Kind = TEXT
+    kind: Kind = PATHS
     options: Sequence[str] = ()
     is_judged: bool = True
     of_folders: bool = False
