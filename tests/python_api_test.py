@@ -102,6 +102,29 @@ def test_a_folder_is_cut_into_passages(model, tmp_path):
     assert len(index) > 2 and hit.id.startswith("a.md:") and hit.title == "Owls"
 
 
+def test_what_a_folder_loses_is_told(model, tmp_path, caplog):
+    (tmp_path / "a b.txt").write_text("the red fox sleeps the red fox sleeps.")
+    (tmp_path / "short.txt").write_text("owl")
+    (tmp_path / "photo.png").write_text("no text")
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
+    index = model.index(tmp_path, kind="bm25")
+    assert [hit.id for hit in index.search("fox")] == ["a b.txt:0"]
+    for told in ("files of other kinds: .png: 1", "not UTF-8: 1", "documents without a passage (too short): 1"):
+        assert told in caplog.messages[-1]
+    for name in ("c.jsonl", "d.jsonl"):
+        (tmp_path / name).write_text('{"id": 1, "text": "the red fox sleeps the red fox sleeps"}\n')
+    with pytest.raises(UserError, match="two documents have the id '1'"):
+        model.index(tmp_path)
+    (tmp_path / "report.pdf").write_bytes(b"%PDF")
+    with pytest.raises(UserError, match=r"or documents, whose names end in \.csv"):
+        model.index(tmp_path / "report.pdf")
+
+
+def test_a_record_without_an_id_has_its_place(model):
+    index = model.index([{"text": "owl", "id": None}, {"text": "fox", "_id": None}], kind="bm25")
+    assert [hit.id for hit in index.search("fox")] == ["1"]
+
+
 def test_threads_get_what_one_gets(model):
     index, queries = model.index(DOCUMENTS), [f"where is the {animal}" for animal in toy_corpus.ANIMALS[:6]]
     expected, found = index.search_batch(queries), {}
@@ -129,7 +152,13 @@ def test_threads_get_what_one_gets(model):
         (lambda m: m.index(["a"], kind="exac"), "unknown kind of index 'exac': did you mean exact"),
         (lambda m: m.index("no/such/folder"), "no/such/folder"),
         (lambda m: m.index(["a"]).search(" "), "query 0 is empty"),
-        (lambda m: m.index(["a"]).search("a", k=0), "k=0: at least 1"),
+        (lambda m: m.index(["a"]).search("a", k=0), "k=0: a whole number of at least 1"),
+        (lambda m: m.index(["a"]).search("a", k="3"), "k='3': a whole number of at least 1"),
+        (lambda m: m.encode_queries(["a", None]), "query 1: a text is needed, not None"),
+        (lambda m: m.encode_queries(["\ud800"]), "query 0 has half of a surrogate pair"),
+        (lambda m: m.index([{"text": "a", "title": "\udc00"}]), "document 0 has half of a surrogate pair"),
+        (lambda m: m.index(["a"]).search(7), "query 0: a text is needed, not 7"),
+        (lambda m: m.index(["a"], kind="bm25_also"), r"config.index.bm25_also=\(\): give the index"),
         (lambda m: m.index(["a"]).search_batch("a"), "takes a list of queries"),
         (lambda m: retrieval.load("no/such/run"), "no/such/run: neither the work directory of a run"),
     ],

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from retrieval.api.document_texts import checked_text
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.search.side_by_side import HYBRID, Search, SideBySide
@@ -64,10 +65,10 @@ class DocumentIndex:
         if isinstance(queries, str):
             raise UserError("search_batch takes a list of queries; for one query call search")
         for place, query in enumerate(queries):
-            if not isinstance(query, str) or not query.strip():
-                raise UserError(f"query {place} is empty or no text; leave it out")
-        if k < 1:
-            raise UserError(f"k={k}: at least 1 is needed")
+            if not checked_text(query, f"query {place}").strip():
+                raise UserError(f"query {place} is empty; leave it out")
+        if not isinstance(k, int | np.integer) or k < 1:
+            raise UserError(f"k={k!r}: a whole number of at least 1 is needed")
         if not queries:
             return []
         scores_QK, rows_QK = self._systems.search(queries, min(k, len(self)), [self._system])[self._system]

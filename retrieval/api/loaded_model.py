@@ -10,7 +10,7 @@ import numpy as np
 
 from retrieval.api.answering import Answer, Answerer, has_answerer
 from retrieval.api.document_index import DocumentIndex, Hit
-from retrieval.api.document_texts import Document, candidates, read_passages
+from retrieval.api.document_texts import Document, candidates, checked_text, read_passages
 from retrieval.api.reranking import PairReranker
 from retrieval.config import experiment
 from retrieval.data.corpora.passages import Limits
@@ -116,7 +116,8 @@ class Model:
         self._check_towers()
         if isinstance(queries, str):
             raise UserError("encode_queries takes a list of texts; write [query]")
-        return self._embed(self._queries, towers.query_tokens(self._config, self._vocabulary, list(queries)))
+        texts = [checked_text(query, f"query {place}") for place, query in enumerate(queries)]
+        return self._embed(self._queries, towers.query_tokens(self._config, self._vocabulary, texts))
 
     def encode_documents(self, documents: Sequence[Document]) -> np.ndarray:
         """Embeddings of documents, float32 [N, E]; of long ones that of the beginning.
@@ -168,7 +169,7 @@ class Model:
         Raises:
           UserError: the run has no reranker, or a document is none.
         """
-        if not query.strip():
+        if not checked_text(query, "the query").strip():
             raise UserError("the query is empty")
         records = [hit._asdict() if isinstance(hit, Hit) else hit for hit in documents]
         passages = candidates(records)
@@ -187,7 +188,7 @@ class Model:
         Raises:
           UserError: the run has no reader, or no index of passages of its own where none are given.
         """
-        if not question.strip():
+        if not checked_text(question, "the question").strip():
             raise UserError("the question is empty")
         answerer = self._answerer
         if passages is None:
@@ -256,6 +257,7 @@ class Model:
 
     def _built(self, kind: IndexKind, texts: Sequence[Candidate]) -> Search:
         options = indexes.options_of(kind, self._config)
+        kind.check(options)
         if kind.name in OF_WORDS:
             folds_accents = functools.partial(getattr, self._vocabulary, "folds_accents")
             return kind.build(Texts("documents", lambda: iter(texts), folds_accents), options).search
