@@ -22,6 +22,7 @@ class Built(NamedTuple):
     kind: IndexKind
     options: Options
 
+
 OpenExact = Callable[[Collection, str], Index]
 """Opens exact search over a collection's candidates, by the embeddings of one system."""
 

@@ -145,8 +145,8 @@ def check_left(questions: Sequence[Question], rows: Sequence[np.ndarray], layout
     if pairs_left < layout.least:
         raise UserError(
             f"of {len(questions)} training questions {len(with_negatives)} have a negative left, which are "
-            f"{pairs_left} labelled pairs and no batch of config.train.batch_size={layout.least}: in a new --workdir, raise "
-            "config.mine.last or lower the margins of config.mine"
+            f"{pairs_left} labelled pairs and no batch of config.train.batch_size={layout.least}: in a new --workdir, "
+            "raise config.mine.last or lower the margins of config.mine"
             + (", or set config.mine.answers=False" if answers else "")
         )
 
