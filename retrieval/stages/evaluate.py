@@ -167,7 +167,8 @@ def _files_by_set(names: Sequence[str], values: Sequence[str], set_name: str) ->
     """The run files of every set; one set has them all.
 
     Args:
-      values: of `config.runs.files`, and `own` that of `config.runs.set`.
+      values: of `config.runs.files`.
+      set_name: of `config.runs.set`.
     """
     outside = run_files.run_files(values)
     of = run_files.set_of(set_name, names) if outside else ""
