@@ -138,31 +138,6 @@ def test_what_is_ours_may_not_be_missing(system):
         contest.hold(Work("made up", (system("ours", "ours", [], needs="no_such_peer"),), ()), 1, None)
 
 
-def test_the_table():
-    result = {
-        "title": "sums",
-        "systems": {"ours": {"sums/s": {"median": 1500.4, "lowest": 20.0, "highest": 3000.0}}},
-        "ratios": [
-            {
-                "ours": "ours",
-                "measure": "sums/s",
-                "against": "peer",
-                "to_reach": 1.5,
-                "at_most": False,
-                "values": [1500.4, 0.5],
-                "ratio": {"median": 1.6, "lowest": 1.0, "highest": 2.0},
-                "processor_ratio": 0.75,
-                "reached": True,
-            }
-        ],
-        "missing": {},
-    }
-    assert contest.table([result])[2:] == [
-        "| sums | ours | peer | sums/s | 1,500 | 0.5 | **1.60** | 1.00 | 2.00 | 1.5 ✓ | 0.75 |"
-    ]
-    assert contest.details([result])[2:] == ["| sums | ours | sums/s | 1,500 | 20 | 3,000 |"]
-
-
 @pytest.mark.parametrize("python", ["/no/such/python", "/bin/false"])
 def test_an_interpreter_that_is_none(python):
     with pytest.raises(UserError, match=rf"--peer_python={python}: not a Python that runs .*benchmarks/README\.md"):

@@ -42,14 +42,6 @@ def test_counts_vary_as_of_coins(axes):
     assert abs(spread - 1) < 5 * (2 / counts.size) ** 0.5
 
 
-def test_runs_of_bits_are_as_frequent_as_of_coins():
-    """Of 8 neighbours each of the 256 patterns comes as often as chance has it."""
-    patterns = np.packbits(mask(11, 0.5).reshape(-1, 8)).astype(int)
-    counts = np.bincount(patterns, minlength=256)
-    expected = len(patterns) / 256
-    assert abs((((counts - expected) ** 2) / expected).sum() - 255) < 5 * (2 * 255) ** 0.5
-
-
 def test_no_key_or_no_rate_changes_nothing():
     x = jnp.arange(6.0).reshape(2, 3)
     assert dropout(x, 0.5, None) is x and dropout(x, 0, jax.random.key(0)) is x

@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from retrieval.data.sets.text_files import lines
 from retrieval.errors import UserError
-from retrieval.evaluation.runs import ids_in_runs, read_run
 from retrieval.search import fusion
 from retrieval.search.fusion import hybrid, interleave, reciprocal_rank, weighted_sum
 
@@ -141,17 +139,3 @@ def test_bad_arguments_of_fusions():
     for weights in ([1], [1, -1], [1, np.nan], [0, 0], [1, np.inf]):
         with pytest.raises(UserError, match="give each a number of 0 or more"):
             weighted_sum([a, a], weights, 3)
-
-
-def test_fusions_of_published_runs_equal_loops_over_lists(shared_data):
-    """20 queries of MS MARCO, the first 1,000 of BM25, monoBERT and monoT5."""
-    paths = [shared_data / "msmarco" / "rerank_runs" / f"run.{name}.tsv" for name in ("bm25", "monobert", "monot5")]
-    ids = ids_in_runs(paths, lines)
-    runs = [tuple(part[:20] for part in read_run(path, lines, *ids)) for path in paths]
-    lists = list(zip(*(results(rows) for _, rows in runs)))
-    assert {len(ranked) for query in lists for ranked in query} == {1000}
-    for chosen in ([0, 1], [1, 0], [0, 1, 2]):
-        part = [runs[number] for number in chosen]
-        parts = [[ranked[number] for number in chosen] for ranked in lists]
-        assert results(interleave(part, 1000)[1]) == [interleaved(ranked, 1000) for ranked in parts]
-        assert results(reciprocal_rank(part, 1000)[1]) == [by_reciprocal_ranks(ranked, 1000, 60) for ranked in parts]

@@ -59,21 +59,6 @@ def test_what_was_left_in_the_buffers_is_not_counted(monkeypatch):
     assert input_speed._round(batches, {}, None, rows=8, seconds=10)["input"] == pytest.approx(8)
 
 
-def test_the_table_has_a_row_for_every_measure():
-    spread = {"median": 1234.5, "lowest": 1.0, "highest": 2.0}
-    result = {"settings": {"rows": 16, "lanes": 4}, "seconds_to_first_batch": 1.5, "input": spread, "ratio": spread}
-    assert input_speed.table(result).splitlines() == [
-        "rows 16, lanes 4",
-        "",
-        "|  | median | lowest | highest |",
-        "|---|---:|---:|---:|",
-        "| the input alone, examples/s | 1,234 | 1 | 2 |",
-        "| input / trainer | 1234.5 | 1.0 | 2.0 |",
-        "",
-        "The first batch came after 1.5 s.",
-    ]
-
-
 def test_a_folder_without_a_corpus(tmp_path):
     flags.FLAGS.unparse_flags()
     arguments = [f"--config={REPOSITORY}/configs/ict_bfs_wlp.py:local", f"--workdir={tmp_path}", "--notrainer"]

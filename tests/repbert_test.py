@@ -93,14 +93,6 @@ def test_the_loss_equals_the_authors_on_any_mesh(model, batch):
     assert 0 < np.mean(active) < 1
 
 
-def test_the_loss_of_rows_is_torchs():
-    torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
-    scores, positives = RANDOM.normal(size=(12, 12)), np.arange(12) < np.arange(12)[:, None] % 4
-    targets = np.where(positives, np.arange(12), -1)
-    expected = torch.nn.MultiLabelMarginLoss()(torch.tensor(scores), torch.tensor(targets))
-    assert margin_loss(scores, positives) == pytest.approx(float(expected))
-
-
 def test_token_types_tell_queries_from_documents(model):
     ids = texts(4)
     zeros = np.zeros_like(ids)

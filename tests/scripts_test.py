@@ -1,6 +1,5 @@
 """Corpora without capitals and full stops as in English: Japanese, Arabic, Hindi and transcribed speech."""
 
-import dataclasses
 import itertools
 import json
 
@@ -117,15 +116,6 @@ def test_words_keep_their_letters(corpus):
     assert vocabulary.decode(vocabulary.encode(text)).replace(" ", "") == (
         text if name in kept else text.replace("أ", "ا")
     ).replace(" ", "")
-
-
-def test_beam_counts_the_same(tmp_path_factory):
-    name, folder, tmp_path = "japanese", tmp_path_factory.mktemp("local"), tmp_path_factory.mktemp("beam")
-    statistics = prepared_corpus.prepare(source(name), folder, SETTINGS)
-    settings = dataclasses.replace(SETTINGS, runner="DirectRunner", vocabulary=vocabularies.find(folder))
-    assert prepared_corpus.prepare(source(name), tmp_path, settings) == statistics
-    written = sorted(path.name for path in folder.glob("*-*-of-*"))
-    assert [(tmp_path / path).read_bytes() for path in written] == [(folder / path).read_bytes() for path in written]
 
 
 def test_losses_are_counted_and_told(tmp_path):

@@ -51,8 +51,3 @@ def test_every_client_asks_and_is_counted():
 def test_an_answer_that_is_none_ends_the_measurement():
     with pytest.raises((UserError, ExceptionGroup), match="does not answer"):
         asyncio.run(measure(503, []))
-
-
-def test_the_table_has_a_row_per_client_count():
-    measured = [{"clients": 32, "load_before": 0.25, **serving_speed.summary([1.0, 2.0, 3.0], 0.5)}]
-    assert serving_speed.table(measured)[2] == "| 32 | 2.0 | 2.8 | 3.0 | 6.0 | 0.2 |"
