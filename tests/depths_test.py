@@ -9,7 +9,7 @@ from retrieval.data.sets.text_files import lines
 from retrieval.errors import UserError
 from retrieval.evaluation.depths import by_depth, consistency_factor, reranked
 from retrieval.evaluation.metrics import evaluate
-from retrieval.evaluation.runs import ids_in_runs, read_run
+from retrieval.evaluation.runs import read_run
 
 QUERIES, CANDIDATES = [f"q{n}" for n in range(20)], [f"d{n}" for n in range(30)]
 
@@ -113,13 +113,3 @@ def test_tied_scores_keep_their_ranks(official, tmp_path):
     expected = official.compute_metrics_from_files(str(tmp_path / "qrels"), str(tmp_path / "run.tsv"))
     _, rows = read_run(tmp_path / "run.trec", lines, ["1", "2"], ids)
     assert evaluate(rows, ["1", "2"], ids, qrels, ["RR@10"])["RR@10"] == expected["MRR @10"] == 1 / 8
-
-
-# What others measured on the runs of TREC DL 2019.
-@pytest.fixture(scope="module")
-def published(shared_data):
-    """Path of each run of DL 2019, and the ids in all of them."""
-    folder = shared_data / "msmarco" / "passage_pool"
-    paths = {path.name.partition(".")[0]: path for path in sorted((folder / "runs").glob("*.dl19.trec"))}
-    assert len(paths) == 6
-    return paths, ids_in_runs(paths.values(), lines)

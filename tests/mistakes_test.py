@@ -27,7 +27,7 @@ from retrieval.config.fields import declared
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.stage import STAGES
-from retrieval.runtime import hosts
+from retrieval.runtime import ending
 from retrieval.stage_outputs import Run
 
 LINES, COLUMNS = 5, 120
@@ -112,8 +112,6 @@ FLAGS = mistakes(
   config.train.steps is missing | config.experiment.defaults()
 --workdir={oldest}
   {oldest}/config.json: config.recipe is missing | of an older version | make it again
---workdir={damaged} --config.train.steps=5
-  {damaged}/config.json: not valid JSON | --workdir
 --workdir={finished} --config.train.steps=5
   {finished} is the work directory of another config | config.train.steps: 600 there, 5 now
 $TASKS --workdir={run}
@@ -137,8 +135,6 @@ FIELDS = mistakes(
   'config.data.batch_size' | did you mean | config.train.batch_size
 --config.train=5
   config.train is a group of fields | config.train.batch_size
---config.train.learning_rate=fast
-  --config.train.learning_rate=fast | a number is needed
 --config.stages=train,encode
   config.stages=train,encode | ('train', 'encode')
 --config.train.accumulation=1000
@@ -151,16 +147,10 @@ FIELDS = mistakes(
   config.train.batch_size=4 | number of devices, 8 | take 8
 --config.train.chunk_size=48
   config.train.chunk_size=48 | batch_size=128 | take 32 or 64
---config.mesh.fsdp=3
-  config.mesh.fsdp=3 | 8 devices | take 2 or 4
 --config.mesh.rules="(('tokn_embedding', ('fsdp', None)),)"
   config.mesh.rules | 'tokn_embedding' | did you mean | token_embedding
 --config.data.rates.ict=0 --config.data.rates.bfs=0 --config.data.rates.wlp=0
   config.data.rates | known: bfs, | config.data.rates.ict=1
---config.data.rates.pairs=1
-  'pairs' has no example | config.split.set | config.data.rates.pairs=0
---config.train.loss=triplet
-  config.train.loss=triplet | config.data.negatives=1
 --config.data.pack.query=0.5 --config.data.pack.document=0.5
   config.data.lanes=4 | number of devices, 8 | take 8
 --config.prepare.least_passage=200
@@ -185,8 +175,6 @@ $BM25,report --config.sets.beir={beir} --config.stages="('sets', 'report')"
   stage 'report' reads what stage 'evaluate' writes | no run has that | --stage=evaluate,report
 --workdir={finished} --stage=similarity --config.similarity.lengths=512
   config.similarity.lengths=(512,) | config.data.document_length=96
---config=configs/mlm.py:local --workdir={run} --config.model.encoder=bow_mlp
-  config.model.encoder is 'bow_mlp' | config.model.encoder=transformer
 """
 )
 
@@ -210,12 +198,8 @@ $DUMP --config.sets.reqa={none.json}
   {none.json}: not one question with an answer | name a file of SQuAD
 $DUMP --config.sets.reqa={cut.json.gz}
   {cut.json.gz} | cannot be read | copy or download it again
-$DUMP --config.sets.reqa=tfds:squda
-  unknown TFDS data set 'squda' | did you mean squad
 $DUMP --config.sets.beir=tfds:scifact
   tfds:scifact: no such file or folder | config.sets.beir
-$DUMP,tfds:wikipedia
-  tfds:wikipedia as a Wikipedia of TensorFlow Datasets | prepare one kind in a run
 $MIXED --stage=encode
   config.base={other_words} | trained with another vocabulary than {mixed}/corpus/vocab.txt
 $DUMP --config.sets.beir={folder}
@@ -252,8 +236,6 @@ $ALONE --config.mine.answers=True --config.sets.beir={beir} --config.split.set=b
   config.sets.qa={nq.jsonl}: 1 file, but two are needed, of passages, questions
 $OLDER --config.stages="('mine', 'pairs')"
   'mine' would read what stage 'index' made in {older_index} before | again in {older_index}: --stage=encode,index
-$REQA --config.vocab={nowhere}
-  config.vocab: no stage of this run reads it, but 'prepare' | of the base, {finished} | add 'prepare'
 --config=configs/reqa.py:local --workdir={run} --config.base={nowhere} --config.sets.reqa={squad.json}
   config.base={nowhere} | not a work directory
 --config=configs/reqa.py:local --workdir={circle_a} --config.base={circle_b}
@@ -271,8 +253,6 @@ $REQA $BERT
   config.train.init_from={bert} | another vocabulary than {finished}/corpus/vocab.txt | --config.vocab={bert}
 $LABELLED --config.vocab={vocab.txt} --config.data.negatives=0 --config.data.rates.ict=1
   task 'ict' is drawn from a prepared corpus | config.base | config.data.rates.ict=0
-$REQA --config.train.init_from={bert_without}
-  {bert_without}: no weights there | model.safetensors
 $REQA --config.train.init_from={bert_relative}
   {bert_relative}/config.json: position_embedding_type is 'relative_key' | 'absolute'
 --config.model.embed_dim=0 --config.model.encoder=bow_mlp
@@ -324,22 +304,16 @@ def test_a_value_that_a_field_cannot_have(needed, given, answer):
 # Found only by the work itself, which is the first to read so far.
 IN_A_STAGE = mistakes(
     r"""
-$BM25 --config.sets.beir={bad_grade}
-  {bad_grade}/qrels/test.tsv, line 2 | 'high' is not an integer | write 1
 $BM25 --config.sets.beir={same_ids}
   {same_ids}/corpus.jsonl, line 2 | 'd1' is there twice | must be distinct
 $BM25 --config.sets.labelled={bad_dpr.json}
   {bad_dpr.json}, record 1, positive_ctxs 1 | 'text' is missing or not a string
-$BM25 --config.sets.qa={ids.tsv},{trec.tsv}
-  {trec.tsv}, line 2 | 'a(' is no regular expression | mend it, or drop it
 $BM25 --config.sets.reqa={squad.json} --config.split.set=reqa --config.split.ratio=0.01
   config.split.ratio=0.01 | 0 train | choose others, or a larger set
 $BM25 --config.sets.reqa={squad.json} --config.sets.distractors=10
   config.sets.distractors=10 | a prepared corpus
 --workdir={finished_corpus} --stage=train --config.data.lanes=8 --config.train.batch_size=4096
   150 examples | config.train.batch_size=4096 | a smaller batch
---workdir={indexed} --stage=search --query=zip
-  {indexed} | no index of the corpus | encode.corpus=True
 """
 )
 
@@ -357,8 +331,6 @@ $TASKS --workdir={run} --config.corpus=pydocs
   run 's0-1-bm25' of the study: unknown set | config.questions | of the study: empty
 $SEEDS --workdir={run} --config.corpus=pydocs --config.questions={folder}/squad.jsn
   run 's0-10-search' of the study: {folder}/squad.jsn: no such file | did you mean {folder}/squad.json
-$TASKS --workdir={folder}/.. --config.corpus=pydocs --config.questions={squad.json} --only=corpus
-  holds runs of another table | not a run of this study | use another --workdir
 """
 )
 
@@ -392,19 +364,14 @@ def inputs(tmp_path_factory):
     texts = {
         "empty": "",
         "text.txt": "Nothing but words.\n",
-        "page.html": "<html><body>Not found</body></html>",
         "array.json": "[]",
         "none.json": '{"data": []}',
         "ids.tsv": "1\t2\t3\n",
         "nq.jsonl": '{"question": "q", "answer": ["a"]}\n',
-        "trec.tsv": "1\tfactoid\tq\ta\n2\tfactoid\tr\ta(\n",
         "dpr.json": '[{"question": "q", "positive_ctxs": [{"text": "a"}]}]',
         "bad_dpr.json": '[{"question": "q", "positive_ctxs": [{"text": 3}]}]',
-        "bad.jsonl": '{"query": "q", "positive": "a"}\n{"query": "q"}\n',
         "vocab.txt": "\n".join(lines),
-        "twice.txt": "\n".join([*lines, "fox"]),
         "raises.py": "def get_config():\n    return undefined\n",
-        "no_size.py": "def get_config():\n    return None\n",
         "typo.py": config_file("config.train.batchsize = 5"),
         "lacks.py": config_file("del config.train.steps"),
     }
@@ -433,25 +400,18 @@ def write_sets(folder):
     bad = {
         "beir": {},
         "two/beir": {},
-        "two/corpus": {},
-        "unjudged": {"qrels/test.tsv": None},
-        "bad_grade": {"qrels/test.tsv": "query-id\tcorpus-id\tscore\nq1\td1\thigh\n"},
-        "bad_query": {"qrels/test.tsv": "query-id\tcorpus-id\tscore\nq9\td1\t1\n"},
-        "bad_line": {"corpus.jsonl": '{"_id": "d1", "text": "one"}\n{"_id"\n'},
         "same_ids": {"corpus.jsonl": '{"_id": "d1", "text": "one"}\n{"_id": "d1", "text": "two"}\n'},
     }
     for name, changes in bad.items():
         for path, text in (good | changes).items():
             (folder / name / path).parent.mkdir(parents=True, exist_ok=True)
-            if text is not None:
-                (folder / name / path).write_text(text)
+            (folder / name / path).write_text(text)
 
 
 def write_bert(folder):
     """A folder of weights, and those with one mistake each."""
     bert = shutil.copytree(REPOSITORY / "tests" / "golden" / "bert", folder / "bert")
     (bert / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, *(f"w{number}" for number in range(45))]))
-    (shutil.copytree(bert, folder / "bert_without") / "model.safetensors").unlink()
     config = json.loads((bert / "config.json").read_text()) | {"position_embedding_type": "relative_key"}
     (shutil.copytree(bert, folder / "bert_relative") / "config.json").write_text(json.dumps(config))
 
@@ -461,7 +421,6 @@ def write_runs(root, folder):
     words = (folder / "vocab.txt").read_text()
     finished(root / "finished", words, "prepare", "sets", "train")
     finished(root / "finished_corpus", words, "prepare", "sets")
-    finished(root / "indexed", words, "prepare", "sets", "train", "encode", "index")
     run = finished(root / "older_index", words, "prepare", "sets", "train", "encode", "index")
     records.write_record(run, "sets", records.read_record(run, "sets") | {"outputs": {"sets/pydocs": "another sum"}})
     finished(root / "other_words", words.replace("fox", "fax"), "prepare", "train")
@@ -474,7 +433,7 @@ def write_runs(root, folder):
     older = json.loads((root / "finished" / "config.json").read_text())
     del older["data"]["pack"]
     oldest = {name: value for name, value in older.items() if name != "recipe"}
-    texts = {"damaged": "{", "array": "[]", "older": json.dumps(older), "oldest": json.dumps(oldest)}
+    texts = {"array": "[]", "oldest": json.dumps(oldest)}
     for name, text in texts.items():
         (root / name).mkdir()
         (root / name / "config.json").write_text(text)
@@ -514,7 +473,7 @@ def typed(arguments, paths):
 def answer(inputs, tmp_path, monkeypatch, capsys):
     """What a command says in the end, of which the first stage must not begin."""
     monkeypatch.chdir(REPOSITORY)
-    monkeypatch.setattr(hosts, "heed_sigterm", lambda: None)  # a thread for each would stay
+    monkeypatch.setattr(ending, "heed_sigterm", lambda: None)  # a thread for each would stay
 
     def call(words, command=main, may_begin=False):
         if not may_begin:
