@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from support.devices import assert_same_on_any_mesh
 
 from retrieval.models.bow import BowConfig, BowMlp
 from retrieval.models.text import Text
@@ -49,14 +48,3 @@ def test_packed_texts_have_the_same_embeddings():
     )
     model = build()
     np.testing.assert_allclose(model(packed, dropout_key=None), embed(model, IDS)[:3], atol=1e-6)
-
-
-def test_embeddings_and_gradients_are_the_same_on_any_mesh():
-    graphdef, params = nnx.split(build())
-    ids = np.random.default_rng(0).integers(0, 10, (16, 7)).astype(np.int32)
-
-    def loss(params, ids):
-        embedding = nnx.merge(graphdef, params)(Text.from_ids(ids, jnp.zeros_like(ids)), dropout_key=None)
-        return jnp.sin(embedding).mean(), embedding
-
-    assert_same_on_any_mesh(jax.value_and_grad(loss, has_aux=True), params, ids)

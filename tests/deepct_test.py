@@ -9,7 +9,6 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from support.devices import assert_same_on_any_mesh
 
 from retrieval.data.labelled.term_weights import targets, term_frequencies, term_recall, words
 from retrieval.data.tokenizers.vocab import WordPiece
@@ -130,17 +129,6 @@ def test_the_loss_is_the_mean_square_of_first_pieces():
     grad = jax.grad(lambda weights: term_regression(weights, TARGETS, COUNTS)[0].mean())(weights)
     np.testing.assert_allclose(grad, 2 * COUNTS * (weights - TARGETS) / COUNTS.sum(), atol=1e-6)
     assert not term_regression(weights, TARGETS, 0 * COUNTS)[0].any()
-
-
-def test_loss_and_gradients_are_the_same_on_any_mesh():
-    graphdef, params = nnx.split(DeepCT(CONFIG, rngs=nnx.Rngs(0)))
-
-    def loss(params, batch):
-        text, target, counts = batch
-        values, metrics = term_regression(nnx.merge(graphdef, params)(text, None), target, counts)
-        return values.mean(), (values, metrics)
-
-    assert_same_on_any_mesh(jax.value_and_grad(loss, has_aux=True), params, (passages(), TARGETS, COUNTS))
 
 
 def test_weights_are_learnt():

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from support.devices import assert_same_on_any_mesh
 
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.text import Text
@@ -55,14 +54,3 @@ def test_the_output_layer_is_the_token_embedding():
     model.encoder.token_embedding.embedding[...] = model.encoder.token_embedding.embedding[...].at[unseen].add(1)
     changed = np.abs(model(text(IDS), jnp.asarray(POSITIONS), None) - before)[0] > 1e-6
     np.testing.assert_array_equal(np.flatnonzero(changed.any(axis=0)), [unseen])
-
-
-def test_logits_and_gradients_are_the_same_on_any_mesh():
-    graphdef, params = nnx.split(build())
-
-    def loss(params, batch):
-        ids, positions = batch
-        logits = nnx.merge(graphdef, params)(text(ids), positions, jax.random.key(0))
-        return jnp.sin(logits).mean(), logits
-
-    assert_same_on_any_mesh(jax.value_and_grad(loss, has_aux=True), params, (IDS, POSITIONS), atol=2e-5)

@@ -104,12 +104,3 @@ def test_no_array_of_pairs_is_held():
 
     compiled = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(query, document).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < 1.9e6
-
-
-def test_half_precision_embeddings_are_compared_in_float32():
-    query, document, ids, positive = batch()
-    half = [jnp.asarray(x, jnp.bfloat16) for x in (query, document)]
-    loss, _ = multi_label_margin(*half, ids, positive)
-    assert loss.dtype == jnp.float32
-    expected, _, _ = by_loops(*(np.asarray(x, np.float32) for x in half), ids, positive)
-    np.testing.assert_allclose(loss, expected, rtol=1e-5, atol=1e-5)
