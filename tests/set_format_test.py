@@ -59,7 +59,7 @@ def test_a_format_of_sets_is_one_class(tables, tmp_path):
     (tmp_path / "faq.tsv").write_text("why\tbecause\nwho\tme\n")
     check(config)
     run = Run(config, tmp_path, REPOSITORY / "requirements.lock")
-    assert sets.inputs(run) == [tmp_path / "faq.tsv"]
+    assert sets.inputs(sets.formats(config)) == [tmp_path / "faq.tsv"]
     assert sets.write_sets(run)["faq"]["queries"] == 2 and (tmp_path / "sets/faq/qrels/test.tsv").is_file()
 
 

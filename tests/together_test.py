@@ -69,13 +69,13 @@ from pathlib import Path
 from types import SimpleNamespace
 import numpy as np
 from retrieval.errors import UserError
-from retrieval.runtime import hosts
+from retrieval.runtime import ending, hosts
 from retrieval.stages import together
 
 hosts.connect()
 folder = Path(sys.argv[1])
 there = SimpleNamespace(name="toy", embeddings=lambda system: folder / system)
-together.open_collection = lambda run, name: there
+embeddings_of = lambda name, system: folder / system
 together._AT_ONCE = 4
 
 def work(open_exact):
@@ -86,12 +86,12 @@ def work(open_exact):
 def fail(open_exact):
     raise UserError("no such set")
 
-print(together.lead(None, work), flush=True)
+print(together.lead(embeddings_of, work), flush=True)
 try:
-    together.lead(None, fail)
+    together.lead(embeddings_of, fail)
 except UserError as error:
     print(error, flush=True)
-hosts.leave(0)
+ending.leave(0)
 """
 
 

@@ -125,7 +125,9 @@ def evaluate(run: Run) -> dict[str, Any]:
 
     Returns what the report says about the searches.
     """
-    return _evaluate(run, None) if hosts.is_alone() else together.lead(run, functools.partial(_evaluate, run))
+    return (
+        _evaluate(run, None) if hosts.is_alone() else together.lead(run.embeddings, functools.partial(_evaluate, run))
+    )
 
 
 def _evaluate(run: Run, open_exact: OpenExact | None) -> dict[str, Any]:

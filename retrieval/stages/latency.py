@@ -58,7 +58,9 @@ def latency(run: Run) -> list[dict[str, Any]]:
         raise UserError(f"--stage=latency: {run.place} has no evaluation set, so no questions: name one in config.sets")
     fields, indexed = run.config.latency, run.holder("index").config
     options_of = functools.partial(indexes.options_of, config=indexed)
-    embed = _query_tower(run) if any(each.has_embeddings() for each in collections) else None
+    trained = recipe_of(run.holder("train").config)
+    is_embedded = not (trained.reranks or trained.reads) and any(each.has_embeddings() for each in collections)
+    embed = of_run(run).encode_queries if is_embedded else None
     reranker = PairReranker(run, run.config.rerank.model, _MODEL) if fields.reranked else None
     rows = []
     for collection in collections:
@@ -93,12 +95,6 @@ def milliseconds(ask: Ask, questions: Sequence[str]) -> Mapping[str, float]:
     values = 1000 * np.array(seconds)
     told = {"mean": values.mean(), "median": np.median(values), "p99": np.percentile(values, 99)}
     return {"questions": len(questions), **{name: round(float(value), 3) for name, value in told.items()}}
-
-
-def _query_tower(run: Run) -> Callable[[Sequence[str]], np.ndarray] | None:
-    """What embeds questions; None where the run trains a model that embeds nothing."""
-    recipe = recipe_of(run.holder("train").config)
-    return None if recipe.reranks or recipe.reads else of_run(run).encode_queries
 
 
 def _systems(

@@ -103,10 +103,9 @@ def _query_texts(path: str, training: Path) -> dict[str, str]:
     }
 
 
-def inputs(run: Run) -> Sequence[Path]:
-    """The files of labelled examples, those with the texts of their ids, and that of a teacher's scores."""
-    teacher = source_paths.existing([Path(path) for path in [run.config.pairs.teacher] if path])
-    return [*labelled_groups.inputs(run.config), *teacher, *run.vocabulary_inputs()]
+def teacher_inputs(path: str) -> Sequence[Path]:
+    """The file of a teacher's scores, if `config.pairs.teacher` names one."""
+    return source_paths.existing([Path(path)]) if path else ()
 
 
 def check_inputs(run: Run) -> None:
@@ -169,7 +168,11 @@ STAGES.register(
         writes="`pairs/`: TFRecord shards of labelled examples; `pairs/validation/`; `pairs/passages.jsonl`",
         settings=("split", "pairs", "sets.mind_split"),
         needs=("prepare", "sets", "mine", "teacher"),
-        inputs=inputs,
+        inputs=lambda run: [
+            *labelled_groups.inputs(run.config),
+            *teacher_inputs(run.config.pairs.teacher),
+            *run.vocabulary_inputs(),
+        ],
         outputs=("pairs",),
     ),
 )

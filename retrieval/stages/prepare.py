@@ -82,11 +82,11 @@ def prepare_corpus(run: Run) -> dict[str, Any]:
     return statistics
 
 
-def inputs(run: Run) -> Sequence[Path]:
+def inputs(corpus: str, vocab: str, lock: Path) -> Sequence[Path]:
     """The files that `prepare` reads."""
-    kind, parts = corpus_kind.kind_of(run.config.corpus)
-    paths = kind.inputs(parts, run.lock)
-    return [*paths, *source_paths.existing(vocabularies.files(vocabularies.named(run.config.vocab)))]
+    kind, parts = corpus_kind.kind_of(corpus)
+    paths = kind.inputs(parts, lock)
+    return [*paths, *source_paths.existing(vocabularies.files(vocabularies.named(vocab)))]
 
 
 def check_inputs(run: Run) -> None:
@@ -152,7 +152,7 @@ STAGES.register(
             *(f"prepare.{name}" for name in ("shards", "vocab_size", "held_out", "longest_passage", "lower_case")),
             *(f"prepare.{name}" for name in ("shortest_paragraph", "least_passage", "across_sections", "vocab_kind")),
         ),
-        inputs=inputs,
+        inputs=lambda run: inputs(run.config.corpus, run.config.vocab, run.lock),
         outputs=("corpus",),
         fixed=True,
     ),

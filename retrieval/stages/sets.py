@@ -86,10 +86,10 @@ def write_sets(run: Run) -> dict[str, Any]:
     return sizes
 
 
-def inputs(run: Run) -> Sequence[Path]:
-    """The files that `sets` reads."""
-    paths = [form.inputs(value, options) for form, value, options in formats(run.config)]
-    return [*source_paths.existing(list(itertools.chain.from_iterable(paths))), *run.vocabulary_inputs()]
+def inputs(named: Sequence[NamedSets]) -> Sequence[Path]:
+    """The files that evaluation sets are read from."""
+    paths = [form.inputs(value, options) for form, value, options in named]
+    return source_paths.existing(list(itertools.chain.from_iterable(paths)))
 
 
 def formats(config: ConfigDict) -> list[NamedSets]:
@@ -194,7 +194,7 @@ STAGES.register(
         settings=("sets", "split", "pairs.format"),
         uses=("pairs.queries", "pairs.collection"),
         needs=("prepare",),
-        inputs=inputs,
+        inputs=lambda run: [*inputs(formats(run.config)), *run.vocabulary_inputs()],
         outputs=("sets", "training"),
     ),
 )

@@ -1,7 +1,7 @@
 """The stage `similarity`: how alike random texts of the corpus are to the trained encoder, and to the untrained one."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -38,17 +38,19 @@ declare(
 )
 
 
-def check(run: Run) -> None:
-    """Checks the lengths.
+def check(lengths: Sequence[int], longest: int) -> None:
+    """Checks the lengths of texts.
+
+    Args:
+      longest: tokens of a document that the model was trained with.
 
     Raises:
       UserError: the encoder takes no text of one of them.
     """
-    longest = run.holder("train").config.data.document_length
-    if max(run.config.similarity.lengths, default=0) > longest:
+    if max(lengths, default=0) > longest:
         raise UserError(
-            f"config.similarity.lengths={tuple(run.config.similarity.lengths)}: no text is longer than "
-            f"config.data.document_length={longest} of the model; take shorter ones"
+            f"config.similarity.lengths={tuple(lengths)}: no text is longer than config.data.document_length={longest} "
+            "of the model; take shorter ones"
         )
 
 
@@ -117,7 +119,10 @@ STAGES.register(
     "similarity",
     Stage(
         similarity,
-        check=(check, check_towers),
+        check=(
+            lambda run: check(run.config.similarity.lengths, run.holder("train").config.data.document_length),
+            check_towers,
+        ),
         reads="checkpoint, passages",
         writes="`similarity.json`; prints how alike random texts are to the encoder, by length",
         uses=("seed", "data.document_length"),

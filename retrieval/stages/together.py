@@ -1,6 +1,7 @@
 """Exact search by all hosts of a pod: the first one asks, and each holds its share of the embeddings on its devices."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,17 +13,19 @@ from retrieval.search import encoding, windows
 from retrieval.search.exact import ExactIndex, matching_queries, no_results
 from retrieval.search.stored_rows import StoredRows
 from retrieval.search.windows import Index
-from retrieval.stage_outputs import Run
-from retrieval.stages.collection import Collection, open_collection
+from retrieval.stages.collection import Collection
 from retrieval.stages.indexes import OpenExact
+
+# The folder of the embeddings of a collection, by its name, by a system.
+EmbeddingsOf = Callable[[str, str], Path]
 
 # Queries that go to the other hosts at once.
 _AT_ONCE = 8192
 
 
-def lead(run: Run, work: Callable[[OpenExact], Any]) -> Any:
+def lead(embeddings_of: EmbeddingsOf, work: Callable[[OpenExact], Any]) -> Any:
     """`work(open_exact)` in the first process; the others search with it. All get what it returns, as JSON."""
-    share = _Share(run)
+    share = _Share(embeddings_of)
 
     def led(give: orders.Give) -> Any:
         def open_exact(collection: Collection, system: str) -> Index:
@@ -37,8 +40,8 @@ def lead(run: Run, work: Callable[[OpenExact], Any]) -> Any:
 class _Share:
     """What a host has: indexes over the embeddings of a collection, one a system, in which its rows are its own."""
 
-    def __init__(self, run: Run):
-        self._run, self._of = run, ""
+    def __init__(self, embeddings_of: EmbeddingsOf):
+        self._embeddings_of, self._of = embeddings_of, ""
         self._indexes: dict[str, ExactIndex] = {}
         self._mesh = jax.make_mesh((jax.device_count(),), ("rows",))
 
@@ -55,7 +58,7 @@ class _Share:
         """Takes this host's rows; those of another collection are no longer needed. Returns the dimensions."""
         if name != self._of:
             self._of, self._indexes = name, {}
-        rows = StoredRows(open_collection(self._run, name).embeddings(system), "candidates")
+        rows = StoredRows(self._embeddings_of(name, system), "candidates")
         self._indexes[system] = ExactIndex(rows, mesh=self._mesh)
         return rows.shape[1]
 
