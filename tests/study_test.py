@@ -321,6 +321,16 @@ def test_a_folder_of_another_table_is_left_alone(tmp_path):
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
 
 
+def agreeing(config, folder):
+    """The table of a study, whose report names no other runs."""
+    table = run_table.read_table(config, folder)
+    run_table.check_table(table)
+    study.write_report(config, folder, ())  # checks every specification
+    report = json.loads((folder / "study.json").read_text())
+    assert {name for cell in report for name in cell["runs"]} <= set(table)
+    return table
+
+
 @pytest.mark.parametrize(
     ("module", "size"),
     [
@@ -333,11 +343,7 @@ def test_a_folder_of_another_table_is_left_alone(tmp_path):
 def test_the_studys_runs_and_its_report_agree(module, size, tmp_path):
     config = module.get_config(size)
     config.corpus, config.questions = "dump.xml", "passages.tsv,queries.tsv,qrels.tsv"
-    table = run_table.read_table(config, tmp_path)
-    run_table.check_table(table)
-    study.write_report(config, tmp_path, ())  # checks every specification
-    report = json.loads((tmp_path / "study.json").read_text())
-    assert {name for cell in report for name in cell["runs"]} <= set(table)
+    table = agreeing(config, tmp_path)
     assert {need for entry in table.values() for need in entry.needs} <= set(table)
 
 
@@ -347,11 +353,7 @@ def test_proqas_study_and_its_report_agree(tmp_path):
         config.corpus, config.squad, config.clusters = "dump.xml", "squad.json", 7
         config.train_questions, config.test_questions = "train.jsonl", "test.jsonl"
         config.validation_questions = "validation.jsonl"
-        table = run_table.read_table(config, tmp_path / size)
-        run_table.check_table(table)
-        study.write_report(config, tmp_path, ())
-        report = json.loads((tmp_path / "study.json").read_text())
-        assert {name for cell in report for name in cell["runs"]} <= set(table)
+        table = agreeing(config, tmp_path / size)
         run = table["proqa-1"].run.config
         assert set(table["proqa-1"].needs) == {"bm25", "writer", "corpus"} and run.cluster.count == 7
         assert run.pairs.files == str(tmp_path / size / "writer" / "generated" / "corpus.jsonl")
@@ -373,11 +375,7 @@ def test_repberts_study_and_its_report_agree(tmp_path):
     for name, systems in (("dev", repbert.DEV), ("dl", repbert.DL)):
         config[f"{name}_judgements"] = "queries.tsv,qrels.tsv"
         config[f"{name}_runs"] = tuple(f"{system}={lists}" for system in systems)
-    table = run_table.read_table(config, tmp_path)
-    run_table.check_table(table)
-    study.write_report(config, tmp_path, ())
-    report = json.loads((tmp_path / "study.json").read_text())
-    assert {name for cell in report for name in cell["runs"]} <= set(table)
+    table = agreeing(config, tmp_path)
     assert table["reranker-dense-2"].needs == ("repbert-2", "ict-2")
     assert table["distilled-1"].needs == ("questions-1", "ict-1", "reranker-bm25-1")
     assert set(table["expanded-1"].needs) == {"repbert-1", "doc2query-1", "deepct-1"}
