@@ -196,7 +196,7 @@ def test_without_its_index_it_says_what_makes_one(tmp_path):
     run = make_run(tmp_path, **{"encode.corpus": False})
     execute(run)
     assert not run.embeddings(CORPUS, "trained").exists()
-    with pytest.raises(UserError, match=r"no index of the corpus: run the stages encode and index with config\.encode"):
+    with pytest.raises(UserError, match=r"no index of words: run the stages encode and index with config\.encode"):
         execute(run, "search")
 
 
