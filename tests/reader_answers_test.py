@@ -1,6 +1,7 @@
 """What a reader gives: places in texts, spans of rows, which of them is the answer, and whether it is right."""
 
 import collections
+import json
 import math
 import re
 import time
@@ -222,6 +223,16 @@ def test_nqs_dev_questions_are_known(shared_data):
     assert len(questions) == 3610 and all(map(nq_dev.asks, questions.values()))
     first = next(iter(questions.values()))
     assert nq_dev.asks(f" {first.upper()} ") and not nq_dev.asks(f"{first} twice")
+
+
+def test_questions_of_squad_without_an_answer_are_counted(tmp_path):
+    asked = {"id": "1", "question": "who?", "answers": [{"text": "Ann", "answer_start": 0}]}
+    impossible = {"id": "2", "question": "why?", "answers": [], "is_impossible": True}
+    paragraph = {"context": "Ann came.", "qas": [asked, impossible]}
+    (tmp_path / "dev.json").write_text(json.dumps({"data": [{"title": "T", "paragraphs": [paragraph]}]}))
+    value = squad.read(tmp_path / "dev.json")
+    assert list(value.queries.values()) == ["who?"]
+    assert value.left_out == {"questions without an answer, left out": 1}
 
 
 def test_squad_is_read_with_its_paragraphs(shared_data):

@@ -18,14 +18,14 @@ Crime
 Identify organizations < that > participate.
 <narr> Narrative: long
 </top>
-<top> <num>302</num> <title>Topic:  Polio  </title> <dom>Domain: x</dom> </top>
+<top> <num>302</num> <title>Topic:  Polio &amp; law  </title> <dom>Domain: x</dom> </top>
 """
 
 
 @pytest.mark.parametrize("name", ["topics.txt", "topics.txt.gz"])
 def test_topics(tmp_path, name):
     path = write(tmp_path / name, "\ufeff" + TOPICS.replace("\n", "\r\n"))
-    assert trec.read_queries(path) == {"301": "International Organized Crime", "302": "Polio"}
+    assert trec.read_queries(path) == {"301": "International Organized Crime", "302": "Polio & law"}
 
 
 def test_topics_as_lines(tmp_path):

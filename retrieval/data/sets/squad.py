@@ -26,11 +26,13 @@ def read(asked: Path | str, more: Sequence[Path | str] = ()) -> beir.RetrievalSe
     qrels: dict[str, dict[str, int]] = {}
     found: dict[str, list[str]] = {}
     candidates: dict[str, Candidate] = {}
+    without = 0
     for number, path in enumerate([asked, *more]):
         for paragraph in reqa.paragraphs(path):
             id = hashing.digest(paragraph.text).hex()
             candidates[id] = Candidate(id, "", paragraph.text)
             for question, placed in paragraph.questions if not number else ():
+                without += not placed
                 if placed:
                     query = hashing.digest(question).hex()
                     queries[query] = question
@@ -39,7 +41,8 @@ def read(asked: Path | str, more: Sequence[Path | str] = ()) -> beir.RetrievalSe
     if not queries:
         raise UserError(f"{asked}: not one question with an answer; name a file of SQuAD")
     known = {query: of_texts(texts) for query, texts in found.items()}
-    return beir.RetrievalSet("squad", queries, list(candidates.values()), {RULE: qrels}, known)
+    left_out = {"questions without an answer, left out": without} if without else {}
+    return beir.RetrievalSet("squad", queries, list(candidates.values()), {RULE: qrels}, known, left_out)
 
 
 @register

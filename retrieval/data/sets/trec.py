@@ -6,6 +6,7 @@ judgements    lines of query id, iteration (not read), candidate id and grade, w
 """
 
 import collections
+import html
 import logging
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -169,7 +170,7 @@ def _tagged(text: str) -> dict[str, str]:
     _, *parts = _TAG.split(text)
     fields: dict[str, str] = {}
     for tag, value in zip(parts[::2], parts[1::2]):
-        if value := " ".join(_LABEL.sub("", value, count=1).split()):
+        if value := " ".join(html.unescape(_LABEL.sub("", value, count=1)).split()):
             fields.setdefault(tag.lower(), value)
     return fields
 
