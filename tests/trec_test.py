@@ -36,7 +36,7 @@ def test_topics_as_lines(tmp_path):
     ("text", "message"),
     [
         (TOPICS.replace("302", ""), r"line 11: the topic has no <num>"),
-        (TOPICS.replace("Polio", ""), r"line 11: the topic has no <title>"),
+        (TOPICS.replace("Polio &amp; law", ""), r"line 11: the topic has no <title>"),
         (TOPICS.replace("302", "301"), r"line 11: the number '301' is there twice"),
         (TOPICS.replace("302", "3 2"), r"line 11: the number '3 2' is empty or has white space"),
         ("<topic number='1'>", r"topics\.txt: no topic in it; <top> <num> Number: 1"),
