@@ -139,6 +139,9 @@ def test_settings_that_change_a_bases_stage_are_refused(tmp_path, caplog):
     with caplog.at_level("INFO", logger="retrieval"):
         assert not refused("--config.mine.system=exact")  # no run of the chain has the stage
     assert "config.mine.system: no stage of this run reads it, only --stage=mine would" in caplog.text
+    base.config.stages = ("pairs", "encode")
+    assert not refused("--config.vocab=v.txt") and "config.vocab" not in caplog.text  # all read it then
+    base.config.stages = ("prepare", "pairs", "encode")
     assert not refused("--config.encode.corpus=False", "--config.model.dropout=0.2", "--config.split.seed=7")
     assert refused("--config.encode.untrained=False") and refused("--config.encode.corpus=False", stages="('train',)")
     assert not refused("--config.encode.shard_size=7", stages="('train',)")

@@ -14,6 +14,8 @@ from retrieval.pipeline.work_directory import WorkDirectory
 
 _log = logging.getLogger(__name__)
 
+_READ_BY_ALL = ("vocab",)  # where no stage of the chain prepares a corpus
+
 
 def settle(config: ConfigDict, set_fields: Collection[str]) -> None:
     """Puts a field to 0 that would keep one which was set in the shell from being read."""
@@ -41,7 +43,7 @@ def check(run: WorkDirectory, names: Collection[str], set_fields: Collection[str
         readers = _readers(field)
         if {*run.config.stages, *names} & set(readers):
             continue
-        if readers and all(run.holder(name) is run for name in readers):
+        if readers and field not in _READ_BY_ALL and all(run.holder(name) is run for name in readers):
             _log.info("config.%s: no stage of this run reads it, only --stage=%s would", field, ",".join(readers))
         for name in readers:
             holder = run.holder(name)
