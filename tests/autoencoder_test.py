@@ -10,6 +10,7 @@ import optax
 import pytest
 from flax import nnx
 from support.devices import assert_same_on_any_mesh
+from support.modules import one_text_per_row, spread
 
 from retrieval.errors import UserError
 from retrieval.models.autoencoder import (
@@ -22,7 +23,6 @@ from retrieval.models.autoencoder import (
     following,
     unmasked,
 )
-from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
 from retrieval.training.losses import token_cross_entropy
 
@@ -30,18 +30,6 @@ CONFIG = TransformerConfig(vocab_size=30, num_layers=1, hidden_size=8, num_heads
 RANDOM = np.random.default_rng(0)
 IDS = RANDOM.integers(1, 30, (8, 10)).astype(np.int32)
 POSITIONS = np.stack([RANDOM.permutation(10)[:3] for _ in range(8)]).astype(np.int32)
-
-
-def spread(module):
-    """The module with parameters that are all far from 0 and 1."""
-    random = np.random.default_rng(1)
-    state = nnx.state(module, nnx.Param)
-    nnx.update(module, jax.tree.map(lambda x: x + jnp.asarray(random.normal(0, 0.5, x.shape), jnp.float32), state))
-    return module
-
-
-def one_text_per_row(ids):
-    return Text.from_ids(jnp.asarray(ids), jnp.zeros_like(ids))
 
 
 def decode_by_loops(params, tokens, cls, decoder):

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from flax import nnx
 from safetensors.numpy import load_file, save_file
-from support.tiny_pairs import CONFIG, pairs, scores, spread
+from support.modules import spread
+from support.tiny_pairs import CONFIG, pairs, scores
 
 from retrieval.errors import UserError
 from retrieval.models.cross_encoder import CrossEncoder

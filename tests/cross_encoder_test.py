@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support.tiny_pairs import CONFIG, IDS, TYPES, pairs, scores, spread
+from support.modules import spread
+from support.tiny_pairs import CONFIG, IDS, TYPES, pairs, scores
 
 from retrieval.errors import UserError
 from retrieval.models.cross_encoder import CrossEncoder

@@ -11,11 +11,12 @@ import optax
 import pytest
 from flax import nnx
 from support.devices import assert_same_on_any_mesh
+from support.modules import one_text_per_row as rows
+from support.modules import spread
 
 from retrieval.errors import UserError
 from retrieval.models.decoding import Ends, beam_search, greedy, sample
 from retrieval.models.encoder_decoder import EncoderDecoder, WriterConfig, teacher_forced
-from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
 from retrieval.training.losses import token_cross_entropy
 
@@ -32,18 +33,6 @@ RANDOM = np.random.default_rng(0)
 IDS = np.where(np.arange(6) < np.array([6, 3, 1, 6, 5, 2, 6, 0])[:, None], RANDOM.integers(1, V, (8, 6)), 0)
 IDS = IDS.astype(np.int32)
 TEXTS = RANDOM.integers(1, V, (8, 5)).astype(np.int32)
-
-
-def spread(module, size=0.5):
-    """The module with parameters that are all far from 0 and 1."""
-    random = np.random.default_rng(1)
-    state = nnx.state(module, nnx.Param)
-    nnx.update(module, jax.tree.map(lambda x: x + jnp.asarray(random.normal(0, size, x.shape), jnp.float32), state))
-    return module
-
-
-def rows(ids):
-    return Text.from_ids(jnp.asarray(ids), jnp.zeros_like(ids))
 
 
 @pytest.fixture(scope="module", params=["write", "copy"])
@@ -270,7 +259,10 @@ def test_loss_gradients_and_texts_are_mesh_independent(model):
         return jax.value_and_grad(loss)(params), texts
 
     assert_same_on_any_mesh(
-        everything, params, (rows(IDS), jnp.asarray(TEXTS), jax.random.split(jax.random.key(0), 8)), atol=2e-5
+        everything,
+        params,
+        (rows(IDS), jnp.asarray(TEXTS), jax.random.split(jax.random.key(0), 8)),
+        atol=2e-5,
     )
 
 

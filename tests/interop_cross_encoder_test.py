@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support.tiny_pairs import spread
+from support.modules import spread
 
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import tokenizer_files

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from support.modules import one_text_per_row, spread
 
 from retrieval.models.mlm import MaskedLanguageModel
-from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
 
 CONFIG = TransformerConfig(vocab_size=30, num_layers=1, hidden_size=8, num_heads=2, mlp_size=12, max_length=10)
@@ -19,22 +19,14 @@ POSITIONS = RANDOM.integers(0, 10, (8, 3)).astype(np.int32)
 
 def build():
     """A model whose parameters are all far from 0 and 1."""
-    model = MaskedLanguageModel(CONFIG, rngs=nnx.Rngs(0))
-    random = np.random.default_rng(1)
-    state = nnx.state(model, nnx.Param)
-    nnx.update(model, jax.tree.map(lambda x: x + jnp.asarray(random.normal(0, 0.5, x.shape), jnp.float32), state))
-    return model
-
-
-def text(ids):
-    return Text.from_ids(jnp.asarray(ids), jnp.zeros_like(ids))
+    return spread(MaskedLanguageModel(CONFIG, rngs=nnx.Rngs(0)))
 
 
 def test_logits_are_berts_at_masked_positions():
     model = build()
-    hidden = np.asarray(model.encoder(text(IDS), dropout_key=None), np.float64)
+    hidden = np.asarray(model.encoder(one_text_per_row(IDS), dropout_key=None), np.float64)
     p = jax.tree.map(lambda x: np.asarray(x, np.float64), nnx.to_pure_dict(nnx.state(model)))
-    logits = model(text(IDS), jnp.asarray(POSITIONS), None)
+    logits = model(one_text_per_row(IDS), jnp.asarray(POSITIONS), None)
     assert logits.shape == (8, 3, 30) and logits.dtype == jnp.float32
     for row in range(8):
         for column, position in enumerate(POSITIONS[row]):
@@ -49,8 +41,8 @@ def test_the_output_layer_is_the_token_embedding():
     model = build()
     tables = [leaf for leaf in jax.tree.leaves(nnx.state(model)) if leaf.shape == (30, 8)]
     assert len(tables) == 1
-    before = model(text(IDS), jnp.asarray(POSITIONS), None)
+    before = model(one_text_per_row(IDS), jnp.asarray(POSITIONS), None)
     unseen = next(token for token in range(1, 30) if token not in IDS[:1])
     model.encoder.token_embedding.embedding[...] = model.encoder.token_embedding.embedding[...].at[unseen].add(1)
-    changed = np.abs(model(text(IDS), jnp.asarray(POSITIONS), None) - before)[0] > 1e-6
+    changed = np.abs(model(one_text_per_row(IDS), jnp.asarray(POSITIONS), None) - before)[0] > 1e-6
     np.testing.assert_array_equal(np.flatnonzero(changed.any(axis=0)), [unseen])

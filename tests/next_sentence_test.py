@@ -11,6 +11,7 @@ import tensorflow as tf
 from conftest import REPOSITORY
 from flax import nnx
 from safetensors.numpy import load_file
+from support.modules import spread
 from support.tiny import execute, make_run
 
 from retrieval.data.examples.features import NextSentenceConverter
@@ -116,10 +117,7 @@ def test_a_corpus_without_pairs_is_refused(counts, message):
 
 def test_both_losses_are_those_of_the_formula():
     sizes = TransformerConfig(vocab_size=30, num_layers=1, hidden_size=8, num_heads=2, mlp_size=12, max_length=10)
-    model = NextSentenceModel(sizes, rngs=nnx.Rngs(0))
-    random = np.random.default_rng(1)
-    state = nnx.state(model, nnx.Param)
-    nnx.update(model, jax.tree.map(lambda x: x + jnp.asarray(random.normal(0, 0.5, x.shape), jnp.float32), state))
+    model, random = spread(NextSentenceModel(sizes, rngs=nnx.Rngs(0))), np.random.default_rng(1)
     ids = random.integers(5, 30, (4, 10)).astype(np.int32)
     types = (np.arange(10) > 4).astype(np.int32) + 0 * ids
     batch = {"text": ids, "text_types": types, "is_random": np.array([[0], [1], [1], [0]])}

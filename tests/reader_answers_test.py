@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from flax import nnx
-from support.tiny_pairs import CONFIG, spread
+from support.modules import spread
+from support.tiny_pairs import CONFIG
 
 from retrieval.data.examples.tasks import spans_task
 from retrieval.data.labelled import span_shards

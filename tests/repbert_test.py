@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.sharding import SingleDeviceSharding
 from support.devices import assert_same_on_any_mesh
-from support.tiny_pairs import spread
+from support.modules import spread
 
 from configs import repbert
 from retrieval.data.examples import feature_lengths, features

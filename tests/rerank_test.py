@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from conftest import REPOSITORY
 from flax import nnx
+from support.modules import spread
 from support.tiny import execute
 from support.tiny_pairs import scores as score_alone
-from support.tiny_pairs import spread
 
 from configs import bm25, run_files
 from retrieval.api.reranking import PairReranker

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from conftest import write as write_file
 from flax import nnx
+from support.modules import spread
 from support.tiny import execute, make_run
-from support.tiny_pairs import spread
 
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.labelled.teacher_scores import TeacherScores, write

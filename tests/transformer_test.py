@@ -10,6 +10,7 @@ import pytest
 from flax import nnx
 from jax.sharding import PartitionSpec as P
 from support.devices import assert_same_on_any_mesh
+from support.modules import spread
 
 from retrieval.errors import UserError
 from retrieval.models.text import Text
@@ -19,14 +20,6 @@ CONFIG = TransformerConfig(
     vocab_size=50, num_layers=2, hidden_size=12, num_heads=3, mlp_size=20, max_length=16, dropout=0.1
 )
 RANDOM = np.random.default_rng(0)
-
-
-def spread_parameters(model, seed=1):
-    """Large random values for every parameter, biases too, so that each of them matters."""
-    random = np.random.default_rng(seed)
-    state = nnx.state(model, nnx.Param)
-    nnx.update(model, jax.tree.map(lambda x: x + jnp.asarray(random.normal(0, 0.5, x.shape), jnp.float32), state))
-    return model
 
 
 def batch(lengths, length):
@@ -47,7 +40,7 @@ def encode(model, text, key=None):
 
 @pytest.fixture(scope="module")
 def model():
-    return spread_parameters(Transformer(CONFIG, rngs=nnx.Rngs(0)))
+    return spread(Transformer(CONFIG, rngs=nnx.Rngs(0)))
 
 
 def bert(params, ids, types, heads):
@@ -157,7 +150,7 @@ def test_memory_and_loop_settings_change_no_value(model, setting):
     """Hidden states, and the gradients that dropout's masks are a part of."""
     text, other = (
         from_ids(*batch((8, 6), 8)),
-        spread_parameters(Transformer(dataclasses.replace(CONFIG, **setting), rngs=nnx.Rngs(0))),
+        spread(Transformer(dataclasses.replace(CONFIG, **setting), rngs=nnx.Rngs(0))),
     )
 
     def gradient(model):
@@ -198,7 +191,7 @@ def test_remat_saves_memory_however_far_the_loop_is_unrolled():
 
 
 def test_bfloat16_computes_in_half_precision_on_float32_parameters(model):
-    half = spread_parameters(Transformer(dataclasses.replace(CONFIG, dtype="bfloat16"), rngs=nnx.Rngs(0)))
+    half = spread(Transformer(dataclasses.replace(CONFIG, dtype="bfloat16"), rngs=nnx.Rngs(0)))
     text = from_ids(*batch((8, 6), 8))
     hidden = encode(half, text)
     assert hidden.dtype == jnp.bfloat16
@@ -214,7 +207,7 @@ def test_gradients_of_bfloat16_are_those_of_float32():
 
     def gradient(dtype):
         config = dataclasses.replace(CONFIG, num_layers=1, max_length=64, dtype=dtype)
-        graphdef, params = nnx.split(spread_parameters(Transformer(config, rngs=nnx.Rngs(0))))
+        graphdef, params = nnx.split(spread(Transformer(config, rngs=nnx.Rngs(0))))
 
         def loss(params):
             return (nnx.merge(graphdef, params)(text, dropout_key=None) @ readout).mean()
@@ -230,7 +223,7 @@ def test_gradients_of_bfloat16_are_those_of_float32():
 
 def test_hidden_states_and_gradients_are_mesh_independent():
     model = Transformer(dataclasses.replace(CONFIG, num_layers=1), rngs=nnx.Rngs(0))
-    graphdef, params = nnx.split(spread_parameters(model))
+    graphdef, params = nnx.split(spread(model))
     ids, types = batch(range(1, 17), 16)
 
     def loss(params, batch):

@@ -1,6 +1,7 @@
 """The same computation on one device, without a mesh, and on eight."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -19,3 +20,14 @@ def assert_same_on_any_mesh(function, params, batch, atol=1e-5):
     for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(actual), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=atol, err_msg=str(path))
     return expected
+
+
+def assert_loss_same_on_any_mesh(loss, scale, batch):
+    """`loss(scale, batch)` gives (value, others): all of it, and its gradients by the scale and by what are no ids."""
+    step = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True, allow_int=True)
+
+    def without_integers(scale, batch):
+        values, (scale_grad, batch_grad) = step(scale, batch)
+        return values, scale_grad, [g for g, x in zip(batch_grad, batch) if jnp.issubdtype(x.dtype, jnp.floating)]
+
+    assert_same_on_any_mesh(without_integers, scale, batch)

@@ -1,6 +1,5 @@
 """A tiny cross-encoder and pairs for it."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -13,14 +12,6 @@ _RANDOM = np.random.default_rng(0)
 _LENGTHS = np.array([10, 4, 7, 9, 5, 10, 6, 8])[:, None]
 IDS = np.where(np.arange(10) < _LENGTHS, _RANDOM.integers(1, 30, (8, 10)), 0).astype(np.int32)
 TYPES = np.where(np.arange(10) < _LENGTHS, np.arange(10) > 3, 0).astype(np.int32)
-
-
-def spread(module, size=0.5):
-    """The module with parameters that are all far from 0 and 1."""
-    random = np.random.default_rng(1)
-    state = nnx.state(module, nnx.Param)
-    nnx.update(module, jax.tree.map(lambda x: x + jnp.asarray(random.normal(0, size, x.shape), jnp.float32), state))
-    return module
 
 
 def pairs(rows=slice(None), length=10):
