@@ -58,6 +58,18 @@ def test_a_mistake_is_told_without_heavy_imports(warm, arguments, code, told):
     assert not modules & HEAVY
 
 
+def test_help_ends_quietly_with_its_reader(warm):
+    command = f"{sys.executable} -m retrieval.main --help | true"
+    result = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command}"],
+        cwd=REPOSITORY,
+        env={**os.environ, "XDG_CACHE_HOME": str(warm)},
+        capture_output=True,
+        text=True,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+
+
 def test_fields_and_tables_load_without_tensorflow(tmp_path):
     script = "from retrieval.config import experiment; experiment.load_fields()"
     code, text, modules = modules_of(tmp_path, "-c", script)

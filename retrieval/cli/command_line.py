@@ -1,5 +1,6 @@
 """What the commands share: flags, and errors in the words of people who type them."""
 
+import contextlib
 import errno
 import logging
 import os
@@ -113,7 +114,10 @@ def run(
         return rest
 
     if manual and {"--help", "-help", "-h"} & set(sys.argv[1:]):
-        print(manual())
+        with contextlib.suppress(BrokenPipeError):  # of a reader that has seen enough, such as `head`
+            print(manual(), flush=True)
+            return
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python would say it at the end
         return
     _set_up_logging()
     ending.heed_sigterm()
