@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from jax.sharding import Mesh
 
 from retrieval.errors import UserError
 from retrieval.registry import Table
+from retrieval.search.exact import Rows
 
 Options = Mapping[str, Any]
 
@@ -61,6 +63,23 @@ class Embeddings(NamedTuple):
     depth: int
 
 
+class Share(NamedTuple):
+    """What a host of a pod builds its part of an index from.
+
+    Attributes:
+      rows: the embeddings [W, E] of all windows; a host reads those that it needs.
+      contents: as of the whole index, but for the embeddings, of which there are none.
+      number, count: of this host, and how many there are.
+      mesh: of the devices of all hosts.
+    """
+
+    rows: Rows
+    contents: Embeddings
+    number: int
+    count: int
+    mesh: Mesh
+
+
 class SavedIndex(Protocol):
     """An index that can be written to a folder."""
 
@@ -97,6 +116,7 @@ class IndexKind:
       is_saved: whether the stage `index` builds and saves it. Otherwise it is built when it is searched. One of words
         is always saved.
       options: the fields of the config that its methods get, as dotted names.
+      least_of_shard: rows that a host has at least where the hosts of a pod build a shard each; 0: they never do.
     """
 
     name: str
@@ -105,6 +125,7 @@ class IndexKind:
     of_words: bool = False
     is_saved: bool = True
     options: Sequence[str] = ()
+    least_of_shard: int = 0
 
     def available(self) -> bool:
         """Whether it can be used on this machine; where it cannot, the reason is logged."""
@@ -140,6 +161,22 @@ class IndexKind:
           UserError: there are no candidates, a text without any word among them, or an embedding that is not finite.
         """
         raise NotImplementedError(f"the kind of index '{self.name}' has no build()")
+
+    def build_share(self, share: Share, options: Options) -> SavedIndex:
+        """Builds a host's shard of the index. All hosts do it at once.
+
+        Raises:
+          UserError: as `build`.
+        """
+        raise NotImplementedError(f"the kind of index '{self.name}' is not built in shards")
+
+    def load_share(self, folder: Path, number: int, count: int) -> Any:
+        """Loads a host's part of an index in shards: an `Index` whose rows are those of the whole.
+
+        Raises:
+          UserError: a shard is missing, or damaged.
+        """
+        raise NotImplementedError(f"the kind of index '{self.name}' is not built in shards")
 
     def load(self, folder: Path) -> SavedIndex:
         """Loads what `save` wrote.

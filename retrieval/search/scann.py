@@ -17,17 +17,15 @@ from typing import Any
 import numpy as np
 
 from retrieval import extras
-from retrieval.config.fields import SHARE_ABOVE, Field, declare, whole
 from retrieval.errors import UserError
 from retrieval.files import atomic, read_array, read_json, verify_manifest, write_json, write_manifest
-from retrieval.search import scann_tree, tuning, windows
+from retrieval.search import scann_tree, tuning
 from retrieval.search.exact import finite_embeddings, matching_queries, no_results
-from retrieval.search.index_kind import Embeddings, IndexKind, Options, register
 from retrieval.search.tuning import Sample, Setting
 
 _log = logging.getLogger(__name__)
 
-_BRUTE_FORCE_BELOW = 5_000
+BRUTE_FORCE_BELOW = 5_000
 _PARAMETERS = "parameters.json"
 _ASSETS = "scann_assets.pbtxt"
 _PICKLE = "scann_docids.pkl"
@@ -35,12 +33,6 @@ _PICKLE = "scann_docids.pkl"
 
 # What tuning chooses from: shares of the partitions, and exact scores per result.
 _LEAVES, _DEPTHS = 40, (1, 2, 3, 5, 10, 20, 50)
-
-declare(
-    "index",
-    recall_target=Field(0.99, SHARE_ABOVE, "share of the exact best evaluate.depth that ScaNN has to find"),
-    tune_queries=Field(1000, whole(1), "queries that ScaNN is tuned on"),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +82,7 @@ class ScannIndex:
         candidates, dimensions = embeddings_NE.shape
         if not candidates:
             raise UserError("there are no candidates to search: the list of embeddings is empty")
-        partitions = 1 if candidates < _BRUTE_FORCE_BELOW else round(2 * math.sqrt(candidates))
+        partitions = 1 if candidates < BRUTE_FORCE_BELOW else round(2 * math.sqrt(candidates))
         parameters = _Parameters(candidates, dimensions, partitions, leaves=partitions, reordered=_DEPTHS[-1], k=1)
         scann = _import_scann()
         if partitions == 1:
@@ -236,25 +228,3 @@ def _import_scann() -> ModuleType:
     from scann.scann_ops.py import scann_ops_pybind
 
     return scann_ops_pybind
-
-
-@register
-class Scann(IndexKind):
-    """The kind 'scann', tuned on queries like those that will come."""
-
-    name, title, system = "scann", "ScaNN", "dense (ScaNN)"
-    options = ("index.tune_queries", "index.recall_target")
-
-    def available(self) -> bool:
-        return available()
-
-    def build(self, contents: Embeddings, options: Options) -> ScannIndex:
-        tree = ScannIndex.build(contents.embeddings_WE)
-        if tree.is_exact:
-            return tree
-        k = windows.at_first(contents.depth, np.bincount(contents.owners_W).max())
-        sample = tuning.draw(contents.embeddings_WE, contents.queries(), options["index.tune_queries"], k)
-        return tree.tuned(sample, options["index.recall_target"])
-
-    def load(self, folder: Path) -> ScannIndex:
-        return ScannIndex.load(folder)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from retrieval.search.exact import ExactIndex, matching_queries
+from retrieval.search.exact import ExactIndex, Rows, matching_queries
 
 _log = logging.getLogger(__name__)
 
@@ -48,11 +48,14 @@ class Sample(NamedTuple):
         return recalls(self.exact_SK, _without(self.own_S, rows_SX, k))
 
 
-def draw(embeddings_NE: np.ndarray, queries_QE: np.ndarray, count: int, k: int) -> Sample:
+def draw(embeddings_NE: Rows, queries_QE: np.ndarray, count: int, k: int, exact: ExactIndex | None = None) -> Sample:
     """`count` (1 or more) of the queries, always the same ones, and their exact results.
 
     Of fewer than a hundred queries nothing could be learnt. Candidates serve in their place: they are nearer to each
     other than to a query, so what suffices for them may not for queries.
+
+    Args:
+      exact: exact search over the embeddings, where there is one already.
 
     Raises:
       UserError: the queries have another size than the candidates, or one holds NaN.
@@ -65,9 +68,9 @@ def draw(embeddings_NE: np.ndarray, queries_QE: np.ndarray, count: int, k: int) 
     else:
         _log.warning("%d queries are too few to tune an index for: candidates serve as queries", len(queries_QE))
         own_S = _choose(generator, len(embeddings_NE), count)
-        queries_SE = embeddings_NE[own_S]
+        queries_SE = np.concatenate([embeddings_NE[row : row + 1] for row in own_S])
     k = min(k, len(embeddings_NE) - 1)
-    _, rows_SX = ExactIndex(embeddings_NE).search(queries_SE, k + 1)
+    _, rows_SX = (exact or ExactIndex(embeddings_NE)).search(queries_SE, k + 1)
     return Sample(queries_SE, _without(own_S, rows_SX, k), own_S)
 
 

@@ -23,10 +23,10 @@ from retrieval.runtime import hosts
 from retrieval.search import encoding
 from retrieval.search.index_kind import INDEXES, IndexKind, Options
 from retrieval.stage_outputs import Run
-from retrieval.stages import fused, indexes, rankings, run_files, sets, together
+from retrieval.stages import fused, indexes, pod_search, rankings, run_files, sets
 from retrieval.stages.collection import Collection, open_collection, set_names
 from retrieval.stages.fused import Fusing
-from retrieval.stages.indexes import OpenExact
+from retrieval.stages.indexes import Together
 from retrieval.stages.rankings import Ranking, Validation
 from retrieval.stages.run_files import Lists, RunFile
 
@@ -125,12 +125,12 @@ def evaluate(run: Run) -> dict[str, Any]:
 
     Returns what the report says about the searches.
     """
-    return (
-        _evaluate(run, None) if hosts.is_alone() else together.lead(run.embeddings, functools.partial(_evaluate, run))
-    )
+    if hosts.is_alone():
+        return _evaluate(run, None)
+    return pod_search.lead(run.embeddings, run.index, functools.partial(_evaluate, run))
 
 
-def _evaluate(run: Run, open_exact: OpenExact | None) -> dict[str, Any]:
+def _evaluate(run: Run, together: Together | None) -> dict[str, Any]:
     rows, notes, asked = [], {}, run.config.evaluate.metrics
     search = _Search(
         depth=run.config.evaluate.depth,
@@ -147,7 +147,7 @@ def _evaluate(run: Run, open_exact: OpenExact | None) -> dict[str, Any]:
     for name, files_of_set in outside.items():
         folder, collection = run.sets / name, open_collection(run, name)
         of_set = held_out if name == divided else None
-        value, lists = _rankings(beir.read_judged(folder), collection, files_of_set, search, of_set, open_exact)
+        value, lists = _rankings(beir.read_judged(folder), collection, files_of_set, search, of_set, together)
         if run.config.evaluate.runs:
             for ranking in lists:
                 write_run(run.folder / "runs" / value.name, value, ranking)
@@ -183,7 +183,7 @@ def _rankings(
     outside: Sequence[RunFile],
     search: _Search,
     held_out: _HeldOut | None,
-    open_exact: OpenExact | None,
+    together: Together | None,
 ) -> tuple[Judged, list[Ranking]]:
     """The set with the candidates of run files, and the lists of every system, in the order of the tables.
 
@@ -202,7 +202,7 @@ def _rankings(
         step=search.step if collection.has_embeddings() else None,
         validation=validation,
         beside=search.dense,
-        open_exact=open_exact,
+        together=together,
     )
     lists += [_outside(whole, each, search.depth) for each in read]
     if not lists:

@@ -6,14 +6,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval import files
 from retrieval.config.fields import TEXTS, Field, Kind, declare, one_of
 from retrieval.errors import UserError
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.search.index_kind import DENSE, EXACT, IndexKind, Options, Texts
+from retrieval.runtime import hosts
+from retrieval.search import encoding, scann_shards, windows
+from retrieval.search.index_kind import DENSE, EXACT, Embeddings, IndexKind, Options, Share, Texts
+from retrieval.search.stored_rows import StoredRows
 from retrieval.stage_outputs import Run
+from retrieval.stages import pod_search
 from retrieval.stages.collection import Collection, collections, of_pairs
 from retrieval.stages.indexes import Built, built_by
 
@@ -49,7 +54,8 @@ def _all(config: ConfigDict) -> list[Built]:
 def index(run: Run) -> dict[str, Any]:
     """Builds the indexes of words and, where there are embeddings, the dense one, for every collection.
 
-    Before `encode` or `mine` in config.stages there are those of words alone.
+    Before `encode` or `mine` in config.stages there are those of words alone. In a pod the first host builds all but
+    large dense indexes, of which each builds a shard.
     """
     words, dense = built_by(run.config)
     has_dense = bool(needs(run.config.stages)) and _is_available(dense.kind)
@@ -57,15 +63,18 @@ def index(run: Run) -> dict[str, Any]:
     folds_accents = functools.cache(lambda: run.vocabulary is None or run.load_vocabulary().folds_accents)
     for collection in collections(run):
         for kind, options in words:
-            index_of_words = kind.build(
-                Texts(collection.name, collection.candidates, folds_accents, collection.generated), options
-            )
-            index_of_words.save(collection.index(kind.name))
-            built[f"{collection.name}, {kind.title}"] = index_of_words.description
-        is_embedded = has_dense and collection.has_embeddings()
-        if is_embedded and (description := _build_dense(*dense, collection, run.config.evaluate.depth)):
-            built[f"{collection.name}, dense"] = description
-            _log.info("%s: %s", collection.name, description)
+            texts = Texts(collection.name, collection.candidates, folds_accents, collection.generated)
+            description = hosts.tell_all(functools.partial(_build_words, kind, collection, texts, options))
+            built[f"{collection.name}, {kind.title}"] = description
+        if has_dense and collection.has_embeddings():
+            if _is_shared(dense.kind, collection):
+                description = _build_shard(*dense, collection, run.config.evaluate.depth)
+            else:
+                build = functools.partial(_build_dense, *dense, collection, run.config.evaluate.depth)
+                description = hosts.tell_all(build)
+            if description:
+                built[f"{collection.name}, dense"] = description
+                _log.info("%s: %s", collection.name, description)
     return built
 
 
@@ -107,15 +116,45 @@ def written(folder: Path) -> list[Path]:
 
 
 def _is_available(kind: IndexKind) -> bool:
-    """Whether a kind can be used here; if not, the log says what serves in its place."""
-    is_available = kind.available()
+    """Whether all hosts can use a kind; if not, the log says what serves in its place."""
+    there = hosts.to_first(kind.available())
+    is_available = hosts.tell_all(lambda: all(there))
     if not is_available:
         _log.warning("%s cannot be imported here: exact search serves instead", kind.title)
     return is_available
 
 
+def _build_words(kind: IndexKind, collection: Collection, texts: Texts, options: Options) -> str:
+    """Builds and saves an index of words; returns its description."""
+    words = kind.build(texts, options)
+    words.save(collection.index(kind.name))
+    return words.description
+
+
+def _is_shared(kind: IndexKind, collection: Collection) -> bool:
+    """Whether each host of a pod builds a shard: where none of them would be very small."""
+    if hosts.is_alone() or not kind.least_of_shard:
+        return False
+    rows = len(encoding.load_ids(collection.embeddings(), "candidates"))
+    return rows >= kind.least_of_shard * hosts.count()
+
+
+def _build_shard(kind: IndexKind, options: Options, collection: Collection, depth: int) -> str:
+    """Builds and saves this host's shard of a dense index; returns the description of the whole."""
+    folder, number, count = collection.index(kind.name), hosts.number(), hosts.count()
+    owners_W = windows.owners(encoding.load_ids(collection.embeddings(), "candidates"))
+    contents = Embeddings(np.zeros((0, 0), np.float32), owners_W, collection.query_embeddings, depth)
+    rows = StoredRows(collection.embeddings(), "candidates")
+    hosts.on_first(lambda: files.remove(folder))  # from here on they compute together
+    shard = kind.build_share(Share(rows, contents, number, count, pod_search.mesh_of_all()), options)
+    shard.save(scann_shards.shard_path(folder, number, count))
+    built = hosts.to_first([len(shard), shard.description])
+    hosts.on_first(lambda: scann_shards.write_list(folder, [rows for rows, _ in built]))
+    return hosts.tell_all(lambda: f"{count} shards, one a host, the first of them: {built[0][1]}")
+
+
 def _build_dense(kind: IndexKind, options: Options, collection: Collection, depth: int) -> str:
-    """Builds and saves a dense index; returns its description.
+    """Builds and saves a dense index; returns its description, or "" where none is saved.
 
     One that is not saved leaves a note of its options: stages that build it are then made anew when they change.
     """
@@ -147,6 +186,7 @@ STAGES.register(
         texts_of=("sets",),
         inputs=lambda run: [*inputs(_all(run.config)), *run.vocabulary_inputs()],
         outputs=("index",),
+        everywhere=True,
         sealed=lambda run, _: written(run.folder),
     ),
 )

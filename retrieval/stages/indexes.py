@@ -23,8 +23,8 @@ class Built(NamedTuple):
     options: Options
 
 
-OpenExact = Callable[[Collection, str], Index]
-"""Opens exact search over a collection's candidates, by the embeddings of one system."""
+Together = Callable[[IndexKind, Collection, str], Index | None]
+"""Opens an index over the embeddings by one system that all hosts search; None where this one searches alone."""
 
 
 def options_of(kind: IndexKind, config: ConfigDict) -> Options:
@@ -78,7 +78,7 @@ def open_words(kind: IndexKind, collection: Collection, candidates: int | None =
         )
     index = kind.load(folder)
     if candidates is not None:
-        _check_count(folder, len(index), candidates)
+        check_count(folder, len(index), candidates)
     return index
 
 
@@ -96,13 +96,8 @@ def open_dense(kind: IndexKind, collection: Collection, options: Options, depth:
         return build_dense(kind, collection, options, depth, system)
     folder, ids = collection.index(kind.name), encoding.load_ids(collection.embeddings(), "candidates")
     saved = kind.load(folder)
-    _check_count(folder, len(saved), len(ids))
+    check_count(folder, len(saved), len(ids))
     return windows.over_candidates(saved, windows.owners(ids))
-
-
-def open_exact(collection: Collection, system: str, depth: int) -> Index:
-    """Exact search over the candidates, by the embeddings of one system."""
-    return open_dense(INDEXES[EXACT], collection, {}, depth, system)
 
 
 def build_dense(kind: IndexKind, collection: Collection, options: Options, depth: int, system: str = TRAINED) -> Index:
@@ -150,7 +145,12 @@ def open_all(
     return SideBySide(words, lambda queries, k: index.search(embed(queries), k), depth=depth)
 
 
-def _check_count(folder: Path, indexed: int, texts: int) -> None:
+def check_count(folder: Path, indexed: int, texts: int) -> None:
+    """Checks that an index is over as many texts as there are.
+
+    Raises:
+      UserError: it is over another number.
+    """
     if indexed != texts:
         raise UserError(
             f"{folder}: older than what it was made from, over {indexed} texts where there are {texts} now; "

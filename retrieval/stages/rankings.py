@@ -15,7 +15,7 @@ from retrieval.search.index_kind import EXACT, INDEXES, IndexKind, Options
 from retrieval.stages import indexes
 from retrieval.stages.collection import TRAINED, UNTRAINED, Collection
 from retrieval.stages.fused_weight import FEWEST, best_weight
-from retrieval.stages.indexes import OpenExact
+from retrieval.stages.indexes import Together
 
 Among = Callable[[int, np.ndarray], np.ndarray]
 
@@ -86,7 +86,7 @@ def rank(
     step: int | None = None,
     validation: Validation | None = None,
     beside: Sequence[str] = (),
-    open_exact: OpenExact | None = None,
+    together: Together | None = None,
 ) -> list[Ranking]:
     """The ranked lists of every index of a set, and of the first one of words merged with exact search.
 
@@ -97,14 +97,20 @@ def rank(
       step: of training.
       validation: questions that choose the weight of the dense list.
       beside: names of further kinds of index of embeddings. They are built now, and not saved.
-      open_exact: opens exact search; without it that is this process's own.
+      together: opens what all hosts of a pod search.
 
     Raises:
       UserError: an index is damaged or older than the set, or two of them have one name.
     """
     depth = min(depth, len(value.candidates))
-    open_exact = open_exact or functools.partial(indexes.open_exact, depth=depth)
-    lists = list(_rank(value, collection, depth, words, options, step, validation, beside, open_exact))
+
+    def open_dense(kind: IndexKind, system: str = TRAINED) -> Any:
+        shared = together(kind, collection, system) if together else None
+        if shared is not None:
+            return shared
+        return indexes.open_dense(kind, collection, {} if kind.name == EXACT else options(kind), depth, system)
+
+    lists = list(_rank(value, collection, depth, words, options, step, validation, beside, open_dense))
     check_names(value.name, lists)
     return lists
 
@@ -129,7 +135,7 @@ def _rank(
     step: int | None,
     validation: Validation | None,
     beside: Sequence[str],
-    open_exact: OpenExact,
+    open_dense: Callable[..., Any],
 ) -> Iterator[Ranking]:
     texts = list(value.queries.values())
 
@@ -151,13 +157,13 @@ def _rank(
     if not collection.has_embeddings():
         return
     if collection.has_embeddings(UNTRAINED):
-        untrained = ask("untrained", *_exact(value, collection, open_exact, UNTRAINED))
+        untrained = ask("untrained", *_exact(value, collection, open_dense, UNTRAINED))
         yield untrained._replace(on_validation=None, among=_Embedded(collection, UNTRAINED))
-    dense = ask(INDEXES[EXACT].system, *_exact(value, collection, open_exact, TRAINED), step)
+    dense = ask(INDEXES[EXACT].system, *_exact(value, collection, open_dense, TRAINED), step)
     yield dense._replace(among=_Embedded(collection, TRAINED))
     made, _ = indexes.dense_kinds_beside(collection, beside)
     for kind in (*indexes.dense_kinds_of(collection), *made):
-        index = (indexes.build_dense if kind in made else indexes.open_dense)(kind, collection, options(kind), depth)
+        index = indexes.build_dense(kind, collection, options(kind), depth) if kind in made else open_dense(kind)
         ranking = ask(kind.system_of(index), index, encoding.load(collection.embeddings(), "queries")[0], step)
         yield ranking._replace(recall=float(tuning.recalls(dense.rows, ranking.rows).mean()))
     if first:
@@ -192,11 +198,13 @@ class _Embedded:
         )
 
 
-def _exact(value: Judged, collection: Collection, open_exact: OpenExact, system: str) -> tuple[Any, np.ndarray]:
+def _exact(
+    value: Judged, collection: Collection, open_dense: Callable[..., Any], system: str
+) -> tuple[Any, np.ndarray]:
     """Exact search over a set's candidates, and the embeddings of its queries."""
     collection.check_embeddings(value, system)
     queries_QE, _ = encoding.load(collection.embeddings(system), "queries")
-    return open_exact(collection, system), queries_QE
+    return open_dense(INDEXES[EXACT], system), queries_QE
 
 
 def _hybrid(words: Ranking, dense: Ranking, golds: Sequence[Sequence[int]], depth: int) -> Ranking:

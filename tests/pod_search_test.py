@@ -1,6 +1,6 @@
 """Exact search by several hosts, which each hold their share of the embeddings. The long one evaluates a whole pod:
 
-.venv/bin/python -m pytest -m long tests/together_test.py
+.venv/bin/python -m pytest -m long tests/pod_search_test.py
 """
 
 import json
@@ -15,8 +15,9 @@ from support import tiny
 from support.pods import SMALL, ending, environment, processes
 
 from retrieval.errors import UserError
-from retrieval.search import encoding
+from retrieval.search import encoding, scann, tuning
 from retrieval.search.exact import ExactIndex
+from retrieval.search.scann_shards import ScannShards
 from retrieval.search.stored_rows import StoredRows
 from retrieval.search.windows import WindowIndex, owners
 
@@ -70,25 +71,26 @@ from types import SimpleNamespace
 import numpy as np
 from retrieval.errors import UserError
 from retrieval.runtime import ending, hosts
-from retrieval.stages import together
+from retrieval.search.index_kind import INDEXES
+from retrieval.stages import pod_search
 
 hosts.connect()
 folder = Path(sys.argv[1])
 there = SimpleNamespace(name="toy", embeddings=lambda system: folder / system)
-embeddings_of = lambda name, system: folder / system
-together._AT_ONCE = 4
+places = lambda name, system: folder / system, lambda name, kind: folder / kind
+pod_search._AT_ONCE = 4
 
-def work(open_exact):
-    found = open_exact(there, "trained").search(np.load(folder / "queries.npy"), 50)
+def work(together):
+    found = together(INDEXES["exact"], there, "trained").search(np.load(folder / "queries.npy"), 50)
     np.savez(folder / "found.npz", *found)
     return {"queries": len(found[0])}
 
-def fail(open_exact):
+def fail(together):
     raise UserError("no such set")
 
-print(together.lead(embeddings_of, work), flush=True)
+print(pod_search.lead(*places, work), flush=True)
 try:
-    together.lead(embeddings_of, fail)
+    pod_search.lead(*places, fail)
 except UserError as error:
     print(error, flush=True)
 ending.leave(0)
@@ -107,6 +109,74 @@ def test_two_hosts_find_what_one_finds(tmp_path):
     found = np.load(tmp_path / "found.npz")
     for ours, expected in zip(found.values(), WindowIndex(ExactIndex(embeddings), owners(ids)).search(queries, 50)):
         np.testing.assert_array_equal(ours, expected)
+
+
+SHARDS = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+import numpy as np
+from retrieval.cli import command_line
+from retrieval.runtime import hosts
+from retrieval.search.index_kind import INDEXES
+from retrieval.stages import index, pod_search
+
+folder, task = Path(sys.argv[1]), sys.argv.pop(2)
+queries = np.load(folder / "queries.npy")
+there = SimpleNamespace(
+    name="toy",
+    embeddings=lambda system="trained": folder / system,
+    index=lambda kind: folder / kind,
+    query_embeddings=lambda: queries[:200],
+)
+places = lambda name, system: folder / system, lambda name, kind: folder / kind
+scann = INDEXES["scann"]
+
+def work(together):
+    found = together(scann, there, "trained").search(queries[200:], 20)
+    np.savez(folder / "found.npz", *found)
+
+def main(_):
+    hosts.connect()
+    if task == "build":
+        assert index._is_shared(scann, there)
+        options = {"index.tune_queries": 200, "index.recall_target": 0.95}
+        print(index._build_shard(scann, there, options, 20), flush=True)
+    pod_search.lead(*places, work)
+    ending.leave(0)
+
+sys.argv.pop()
+command_line.run(main)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not scann.available(), reason="ScaNN cannot be imported here")
+def test_two_hosts_build_and_search_a_shard_each(tmp_path):
+    rng = np.random.default_rng(0)
+    points = (rng.normal(size=(150, 24))[rng.integers(0, 150, 12_500)] + 0.7 * rng.normal(size=(12_500, 24))).astype(
+        "f4"
+    )
+    embeddings, queries = points[:12_000], points[12_000:]
+    write(tmp_path / "trained", list(map(str, range(12_000))), embeddings, 5000)
+    np.save(tmp_path / "queries.npy", queries)
+
+    def pod(task):
+        with ending(processes(["-c", SHARDS, str(tmp_path), task], 2, devices=2)) as started:
+            said = [process.communicate(timeout=200) for process in started]
+        return [process.returncode for process in started], said
+
+    codes, said = pod("build")
+    assert codes == [0, 0] and all("2 shards, one a host" in out for out, _ in said), said
+    found = np.load(tmp_path / "found.npz")
+    whole = ScannShards.load(tmp_path / "scann").search(queries[200:], 20)
+    for ours, expected in zip(found.values(), whole):
+        np.testing.assert_array_equal(ours, expected)
+    exact = ExactIndex(embeddings).search(queries[200:], 20)[1]
+    assert tuning.recalls(exact, found["arr_1"]).mean() >= 0.94
+    shutil.rmtree(tmp_path / "scann" / "shard-00001-of-00002")
+    codes, said = pod("search")
+    assert codes == [2, 2] and all("00001-of-00002: this shard of the index is missing" in err for _, err in said), said
 
 
 @pytest.mark.long

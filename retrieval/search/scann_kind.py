@@ -1,0 +1,60 @@
+"""The kind of index 'scann', tuned on queries like those that will come; the hosts of a pod build a shard each."""
+
+from pathlib import Path
+
+import numpy as np
+
+from retrieval.config.fields import SHARE_ABOVE, Field, declare, whole
+from retrieval.search import scann, scann_shards, tuning, windows
+from retrieval.search.exact import ExactIndex
+from retrieval.search.index_kind import Embeddings, IndexKind, Options, SavedIndex, Share, register
+from retrieval.search.scann import ScannIndex
+from retrieval.search.scann_shards import ScannShards
+
+declare(
+    "index",
+    recall_target=Field(0.99, SHARE_ABOVE, "share of the exact best evaluate.depth that ScaNN has to find"),
+    tune_queries=Field(1000, whole(1), "queries that ScaNN is tuned on"),
+)
+
+
+@register
+class Scann(IndexKind):
+    """ScaNN."""
+
+    name, title, system = "scann", "ScaNN", "dense (ScaNN)"
+    options = ("index.tune_queries", "index.recall_target")
+    least_of_shard = scann.BRUTE_FORCE_BELOW
+
+    def available(self) -> bool:
+        return scann.available()
+
+    def build(self, contents: Embeddings, options: Options) -> ScannIndex:
+        tree = ScannIndex.build(contents.embeddings_WE)
+        if tree.is_exact:
+            return tree
+        sample = tuning.draw(
+            contents.embeddings_WE, contents.queries(), options["index.tune_queries"], _results(contents)
+        )
+        return tree.tuned(sample, options["index.recall_target"])
+
+    def build_share(self, share: Share, options: Options) -> ScannIndex:
+        """Tuned to find the target's share of those of the exact results that it has."""
+        exact = ExactIndex(share.rows, mesh=share.mesh)
+        queries_QE = share.contents.queries()
+        sample = tuning.draw(share.rows, queries_QE, options["index.tune_queries"], _results(share.contents), exact)
+        del exact
+        rows = scann_shards.rows_of(share.number, share.count, len(share.rows))
+        tree, own = ScannIndex.build(share.rows[rows]), scann_shards.sample_of(sample, rows)
+        return tree.tuned(own, options["index.recall_target"]) if len(own.queries_SE) else tree
+
+    def load(self, folder: Path) -> SavedIndex:
+        return ScannShards.load(folder) if scann_shards.is_in_shards(folder) else ScannIndex.load(folder)
+
+    def load_share(self, folder: Path, number: int, count: int) -> ScannShards:
+        return ScannShards.load(folder, slice(number, None, count))
+
+
+def _results(contents: Embeddings) -> int:
+    """For how many windows it is tuned."""
+    return windows.at_first(contents.depth, np.bincount(contents.owners_W).max())

@@ -1,0 +1,134 @@
+"""Search by all hosts of a pod: the first one asks. In exact search each holds its share of the embeddings on its
+devices, and of an index in shards each has some.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from retrieval.runtime import hosts, orders
+from retrieval.search import encoding, scann_shards, windows
+from retrieval.search.exact import ExactIndex, matching_queries, no_results
+from retrieval.search.index_kind import EXACT, INDEXES, IndexKind
+from retrieval.search.stored_rows import StoredRows
+from retrieval.search.windows import Index
+from retrieval.stages import indexes
+from retrieval.stages.collection import Collection
+from retrieval.stages.indexes import Together
+
+FolderOf = Callable[[str, str], Path]
+
+# Queries that go to the other hosts at once.
+_AT_ONCE = 8192
+
+
+def lead(embeddings_of: FolderOf, index_of: FolderOf, work: Callable[[Together], Any]) -> Any:
+    """`work(together)` in the first process; the others search with it. All get what it returns, as JSON.
+
+    Args:
+      embeddings_of: the folder of the embeddings of a collection, by its name, by a system.
+      index_of: that of the index of a collection, of a kind.
+    """
+    part = _Part(embeddings_of, index_of)
+
+    def led(give: orders.Give) -> Any:
+        def together(kind: IndexKind, collection: Collection, system: str) -> Index | None:
+            if kind.name != EXACT and not scann_shards.is_in_shards(collection.index(kind.name)):
+                return None
+            ids = encoding.load_ids(collection.embeddings(system), "candidates")
+            if kind.name != EXACT:
+                folder = collection.index(kind.name)
+                indexes.check_count(folder, sum(scann_shards.counts(folder)), len(ids))
+            asked = _Asked(part, give, [collection.name, kind.name, system])
+            return windows.over_candidates(asked, windows.owners(ids))
+
+        return work(together)
+
+    return orders.lead(led, part.obey)
+
+
+def mesh_of_all() -> jax.sharding.Mesh:
+    """One axis over the devices of all hosts."""
+    return jax.make_mesh((jax.device_count(),), ("rows",))
+
+
+class _PartIndex(Protocol):
+    """What a host has of an index."""
+
+    def search(self, queries_QE: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """What all hosts find, in each of them; they call it together."""
+        ...
+
+
+class _Shards:
+    """A host's shards of an index."""
+
+    def __init__(self, own: Index):
+        self._own = own
+
+    def search(self, queries_QE: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        found = self._own.search(queries_QE, k)
+        scores_HQK, rows_HQK = map(multihost_utils.process_allgather, found)
+        return scann_shards.merge(list(zip(scores_HQK, rows_HQK)), len(queries_QE), k)
+
+
+class _Part:
+    """A host's parts of the indexes over a collection."""
+
+    def __init__(self, embeddings_of: FolderOf, index_of: FolderOf):
+        self._embeddings_of, self._index_of, self._of = embeddings_of, index_of, ""
+        self._open: dict[tuple[str, ...], _PartIndex] = {}
+
+    def obey(self, order: Sequence[Any]) -> None:
+        """Does what the first process asks for."""
+        what, place, *arguments = order
+        if what == "open":
+            self.open(place)
+        else:
+            shape, k = arguments
+            self.search(place, np.zeros(shape, np.float32), k)
+
+    def open(self, place: Sequence[str]) -> int:
+        """Takes this host's part; those of another collection are no longer needed. Returns the dimensions.
+
+        Args:
+          place: the collection, the kind of index, and the system whose embeddings it is over.
+        """
+        name, kind, system = place
+        if name != self._of:
+            self._of, self._open = name, {}
+        rows = StoredRows(self._embeddings_of(name, system), "candidates")
+        self._open[name, kind, system] = (
+            ExactIndex(rows, mesh=mesh_of_all())
+            if kind == EXACT
+            else _Shards(INDEXES[kind].load_share(self._index_of(name, kind), hosts.number(), hosts.count()))
+        )
+        return rows.shape[1]
+
+    def search(self, place: Sequence[str], queries_QE: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """What all hosts find, in each of them; the queries are those of the first."""
+        return self._open[tuple(place)].search(multihost_utils.broadcast_one_to_all(queries_QE), k)
+
+
+class _Asked:
+    """An index in the first process: every search is one of all hosts."""
+
+    def __init__(self, part: _Part, give: orders.Give, place: Sequence[str]):
+        self._part, self._give, self._place = part, give, place
+        give(["open", place])
+        self._dimensions = part.open(place)
+
+    def search(self, queries_QE: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """As that of the index of one host."""
+        queries_QE = matching_queries(queries_QE, self._dimensions)
+        found = [no_results(0, k)]
+        for start in range(0, len(queries_QE), _AT_ONCE):
+            part_QE = queries_QE[start : start + _AT_ONCE]
+            self._give(["search", self._place, part_QE.shape, k])
+            found.append(self._part.search(self._place, part_QE, k))
+        scores, rows = zip(*found)
+        return np.concatenate(scores), np.concatenate(rows)
