@@ -10,6 +10,7 @@ from flax import nnx
 from retrieval.arrays import reshape_rows
 from retrieval.models.text import Text, first
 from retrieval.models.transformer import INIT, Transformer, TransformerConfig, dropout, split
+from retrieval.models.two_tower import TwoTower
 
 PAIR_SIZE = 256  # of a span's representation (Lee et al. 2019)
 _NORM_EPSILON = 1e-5
@@ -20,15 +21,27 @@ class SpanReader(nnx.Module):
     """An encoder; a score of each token as the first and as the last of an answer, or one of each span.
 
     Whole spans are scored as ORQA does (Lee et al. 2019, section 5.2): w . LayerNorm(relu(W_s h_first + W_e h_last)).
-    Where paragraphs are selected, a linear unit on BERT's pooled output scores each (Karpukhin et al. 2020).
+    Where paragraphs are selected, a linear unit on BERT's pooled output scores each (Karpukhin et al. 2020). Where the
+    question tower of its retriever is trained too, a reader has that tower.
     """
 
-    def __init__(self, config: TransformerConfig, *, widths: int = 0, selects: bool = False, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        config: TransformerConfig,
+        *,
+        widths: int = 0,
+        selects: bool = False,
+        retriever: TwoTower | None = None,
+        rngs: nnx.Rngs,
+    ):
         """Args:
         widths: tokens of the longest span, where whole spans are scored; 0: their ends are.
         selects: whether paragraphs have a score.
+        retriever: the question tower, as a model of one tower.
         """
         self.widths = widths
+        if retriever:
+            self.retriever = retriever
         self.encoder = Transformer(config, rngs=rngs)
         size = config.hidden_size
         if widths:

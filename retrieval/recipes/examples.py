@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval import files
@@ -45,8 +46,12 @@ def register_tasks(
         files.read_json(statistics) if run.prepares or statistics.exists() else {"tasks": {}},
         pairs if (pairs / "stats.json").exists() else None,
     )
-    has_teacher = recipe_of(config).has_teacher
-    if has_teacher and stored.labelled and not files.read_json(stored.labelled / "stats.json").get("has teacher"):
+    recipe = recipe_of(config)
+    if (
+        recipe.has_teacher
+        and stored.labelled
+        and not files.read_json(stored.labelled / "stats.json").get("has teacher")
+    ):
         raise UserError(
             f"{stored.labelled}: config.train.loss={config.train.loss} learns from a teacher's scores, and these pairs "
             "have none: make them with config.pairs.teacher, or with the stage 'teacher'"
@@ -60,7 +65,7 @@ def register_tasks(
         held_out=config.data.held_out,
         validation=validation,
         negatives=config.data.negatives,
-        optional=[*(["positive_ids"] if positives else []), *(["teacher"] if has_teacher else [])],
+        optional=[*(["positive_ids"] if positives else []), *recipe.optional],
         skip_empty=config.data.skip_empty,
         prefixes=Prefixes.of(config.data, vocabulary),
     )
@@ -110,8 +115,13 @@ def make_batches(
       UserError: the data has fewer examples than a batch has rows, or none for a lane.
     """
     arguments, epoch = drawn(run, vocabulary, pairs, version)
-    packing = recipe_of(run.config).packing()
-    return Batches(**arguments, sharding=sharding.batch_sharding(mesh), packing=packing, epoch=epoch)
+    recipe = recipe_of(run.config)
+    packing, folder = recipe.packing(), run.labelled(recipe.examples_of)
+    tables = {
+        name: (numbers, np.load(folder / f"{numbers}.npy", mmap_mode="r"))
+        for name, (numbers, _) in recipe.tables.items()
+    }
+    return Batches(**arguments, sharding=sharding.batch_sharding(mesh), packing=packing, epoch=epoch, tables=tables)
 
 
 def drawn(run: Run, vocabulary: Vocabulary, pairs: Path | None = None, version: int = 0) -> tuple[dict[str, Any], int]:
@@ -153,6 +163,7 @@ def abstract_batch(config: ConfigDict, mesh: jax.sharding.Mesh) -> dict[str, jax
         lanes=config.data.lanes,
         sharding=sharding.batch_sharding(mesh),
         packing=recipe.packing(),
+        tables=recipe.tables,
     )
 
 

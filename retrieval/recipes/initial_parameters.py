@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -223,14 +223,20 @@ def check_vocabulary(run: Run, folder: Path, field: str) -> None:
         )
 
 
-def initial_state(config: ConfigDict, vocab_size: int, like: TrainState) -> TrainState:
+def initial_state(
+    config: ConfigDict, vocab_size: int, like: TrainState, begin: Callable[[nnx.Module], None] = lambda model: None
+) -> TrainState:
     """The state before the first step, where `like` has it.
 
     To be called without a mesh: then the parameters are whole on one device before they are spread, and on no other.
+
+    Args:
+      begin: gives a model further parameters to start from, as `Recipe.begin`.
     """
     model = build_model(config, vocab_size)
     if config.train.init_from:
         init_from(model, config, vocab_size)
+    begin(model)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, like)
     params = jax.tree.map(lambda leaf, to: sharding.place(np.asarray(leaf), to), parameters_of(model), shardings.params)
     create = functools.partial(TrainState.create, optimizer=train_state.make_optimizer(config))

@@ -143,6 +143,24 @@ class Recipe(abc.ABC):
         """Whether examples have a teacher's scores."""
         return False
 
+    @property
+    def retrieves(self) -> bool:
+        """Whether the question tower of a retriever is trained too, as `question_tower` has it."""
+        return False
+
+    @property
+    def optional(self) -> Sequence[str]:
+        """The optional features that examples have because the loss reads them."""
+        return ["teacher"] if self.has_teacher else []
+
+    @property
+    def tables(self) -> Mapping[str, tuple[str, int]]:
+        """Fields of a batch that are rows of a table: name -> the field with their numbers, and the size of a row.
+
+        The stage that writes the examples writes the table beside them, FIELD.npy of the field with the numbers.
+        """
+        return {}
+
     def check_chunks(self, devices: int) -> None:
         """Checks `train.chunk_size`.
 

@@ -23,13 +23,15 @@ from retrieval.evaluation.answer_choice import Span
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import readers
 from retrieval.recipes.readers import Reader, SpanFinder
+from retrieval.recipes.rerankers import trained_in
 from retrieval.runtime import hosts
 from retrieval.search import encoding
 from retrieval.stage_outputs import Run
-from retrieval.stages import evaluate, run_files
+from retrieval.stages import evaluate, run_files, tuned_lists
 from retrieval.stages.collection import set_names, train_unless
 from retrieval.stages.rankings import Ranking, others
-from retrieval.stages.run_files import RunFile
+from retrieval.stages.run_files import Lists, RunFile
+from retrieval.stages.tuned_lists import TUNED
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +43,10 @@ WITHOUT, CUT, READ = "questions without an answer", "paragraphs cut to a row", "
 declare(
     "answer",
     systems=Field(
-        ("bm25",), TEXTS, "systems whose first passages are read, as tables name them; runs.files too", was=("bm25",)
+        ("bm25",),
+        TEXTS,
+        "systems whose first passages are read, as tables name them; runs.files too; tuned: by its own question tower",
+        was=("bm25",),
     ),
     model=Field("", TEXT, "work directory of a reader; '': the run's own, or its base's", was=""),
     paragraphs=Field(5, whole(1), "passages of a question that are read", was=5),
@@ -73,16 +78,24 @@ class _Read(NamedTuple):
 
 def answer(run: Run) -> dict[str, Any]:
     """Writes `answered/`: `SET/SYSTEM.jsonl`, `results.json` and `per_query/`; returns weights and counts."""
-    fields, folder = run.config.answer, run.folder / FOLDER
-    found = _runs(fields.systems, run.holder("evaluate").folder / "runs", set_names(run.sets))
+    fields, folder, names = run.config.answer, run.folder / FOLDER, set_names(run.sets)
+    systems = [system for system in fields.systems if system != TUNED]
+    found = _runs(systems, run.holder("evaluate").folder / "runs", names)
+    trainer = _trainer(run)
+    tuned = tuned_lists.collections(trainer, names) if TUNED in fields.systems else {}
     reader = readers.open_reader(run, fields.model, _MODEL)
     finder = SpanFinder(reader, fields.spans)
     sizes = {"shard_size": fields.shard_size, "batch_tokens": run.config.encode.batch_tokens}
     counts: dict[str, collections.Counter] = {}
     read: list[_Read] = []
-    for name, of_set in found.items():
+    for name in [name for name in names if name in found or name in tuned]:
         counts[name] = collections.Counter()
-        read += _read_set(run.sets / name, of_set, reader, finder, folder / "spans" / name, fields, sizes, counts[name])
+        judged = beir.read_judged(run.sets / name)
+        value, lists = run_files.read(found.get(name, ()), judged, run_files.ALLOW)
+        if name in tuned:
+            lists.append(tuned_lists.search(trainer, reader, tuned[name], judged, fields.paragraphs))
+        place = run.sets / name, folder / "spans" / name
+        read += _read_set(*place, value, lists, reader, finder, fields, sizes, counts[name])
     weights = _weights(read, fields)
     return hosts.on_first(lambda: _finish(folder, run.sets, read, weights, fields.sums, counts))
 
@@ -108,10 +121,11 @@ def _runs(systems: Sequence[str], folder: Path, sets: Sequence[str]) -> dict[str
 
 def _read_set(
     folder: Path,
-    systems: Sequence[RunFile],
+    store: Path,
+    value: Judged,
+    lists: Sequence[Lists],
     reader: Reader,
     finder: SpanFinder,
-    store: Path,
     fields: ConfigDict,
     sizes: Mapping[str, int],
     counts: collections.Counter,
@@ -121,10 +135,10 @@ def _read_set(
     Args:
       folder: of the set.
       store: where what the reader says is kept.
+      lists: of the systems.
       fields: of `config.answer`.
       sizes: of files and batches.
     """
-    value, lists = run_files.read(systems, beir.read_judged(folder), run_files.ALLOW)
     first = [others(each.scores, each.rows, value.queries, value.own, fields.paragraphs) for each in lists]
     pairs = sorted(
         {(q, row) for _, rows_QK in first for q, rows in enumerate(rows_QK.tolist()) for row in rows if row >= 0}
@@ -291,24 +305,46 @@ def check_systems(systems: Sequence[str]) -> None:
         raise UserError(f"config.answer.systems={tuple(systems)}: name one or more, each once")
 
 
+def fetch(run: Run) -> None:
+    """Copies down what the reader's question tower searches, where that is on a store."""
+    if TUNED in run.config.answer.systems:
+        tuned_lists.fetch(_trainer(run))
+
+
+def inputs(run: Run) -> list[Path]:
+    """The records of the reader, and of the embeddings that its question tower searches."""
+    own = list(readers.inputs(run, run.config.answer.model, _MODEL))
+    return [*own, *tuned_lists.inputs(_trainer(run))] if TUNED in run.config.answer.systems else own
+
+
+def _trainer(run: Run) -> Run:
+    """The run that trained the reader."""
+    return trained_in(run, run.config.answer.model, _MODEL, "reader")
+
+
 def check(run: Run) -> None:
     """Checks that there is a reader, and runs to read.
 
     Raises:
       UserError: there is none, or the runs are too short.
     """
-    evaluated, paragraphs = run.holder("evaluate").config, run.config.answer.paragraphs
+    fields, evaluated = run.config.answer, run.holder("evaluate").config
+    readers.check(run, fields.model, _MODEL)
+    if TUNED in fields.systems:
+        tuned_lists.check(_trainer(run))
+        if len(fields.systems) == 1:
+            return
     if "evaluate" not in evaluated.stages or not evaluated.evaluate.runs:
         raise UserError(
             "stage 'answer' reads the runs that the stage 'evaluate' writes: add 'evaluate' to config.stages, with "
             "config.evaluate.runs=True, or name a run that has it in config.base"
         )
-    if evaluated.evaluate.depth < paragraphs:
+    if evaluated.evaluate.depth < fields.paragraphs:
         raise UserError(
-            f"config.answer.paragraphs={paragraphs}, but runs have config.evaluate.depth={evaluated.evaluate.depth} "
+            f"config.answer.paragraphs={fields.paragraphs}, but runs have "
+            f"config.evaluate.depth={evaluated.evaluate.depth} "
             "results: raise that, or read fewer"
         )
-    readers.check(run, run.config.answer.model, _MODEL)
 
 
 STAGES.register(
@@ -323,8 +359,9 @@ STAGES.register(
         uses=("encode.batch_tokens",),
         needs=("sets", "evaluate"),
         also=of_fields(train_unless, "answer.model"),
+        fetch=fetch,
         texts_of=("sets",),
-        inputs=lambda run: readers.inputs(run, run.config.answer.model, _MODEL),
+        inputs=inputs,
         outputs=(FOLDER,),
         everywhere=True,
     ),

@@ -24,8 +24,9 @@ from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes.trained_model import open_trained
 from retrieval.search.index_kind import INDEXES
 from retrieval.stage_outputs import Run
-from retrieval.stages import indexes, mine
+from retrieval.stages import early_candidates, indexes, mine
 from retrieval.stages.collection import open_collection, set_names
+from retrieval.stages.early_candidates import EarlyCandidates
 
 _log = logging.getLogger(__name__)
 
@@ -82,14 +83,24 @@ def write_spans(run: Run) -> dict[str, Any]:
     vocabulary, folder = run.load_vocabulary(), run.labelled(FOLDER)
     with CandidateTexts(run.sets / name / "corpus.jsonl", {id for each in questions for id in each.golds}) as texts:
         if config.spans.run:
-            lists = _of_run(Path(config.spans.run), questions, run.sets / name, config.spans.depth)
+            lists = _of_run(Path(config.spans.run), questions, run.sets / name, _deep(config.spans))
         else:
             lists = _searched(config.spans, source, name, questions, config.evaluate.depth)
-        retrieved = _retrieved(questions, lists, texts, config.spans.gold)
+        early = _early(config.spans, source, name, texts, questions)
+        retrieved = _retrieved(questions, lists, texts, config.spans.depth, config.spans.gold, early)
         lengths = RowLengths(config.data.query_length, config.data.document_length)
         statistics = span_shards.write(
-            retrieved, vocabulary, folder, config.split.shards, lengths, config.spans.most, config.spans.asked
+            retrieved,
+            vocabulary,
+            folder,
+            config.split.shards,
+            lengths,
+            config.spans.most,
+            config.spans.asked,
+            config.spans.early,
         )
+        if early:
+            statistics["embeddings"] = early.write(folder / span_shards.CANDIDATES)
     files.remove_temporaries(folder)
     statistics |= {"left out": left_out, "vocabulary": vocabulary.fingerprint, **counts}
     _tell(statistics)
@@ -177,9 +188,25 @@ def _searched(
     texts = [question.text for question in questions]
     asked: Any = texts if kind.of_words else mine.embedded(open_trained(source), source.holder("train").folder, texts)
     options_of = functools.partial(indexes.options_of, config=source.holder("index").config)
-    search = mine.open_search(kind, open_collection(source, name), options_of, deepest)
+    deep = _deep(fields)
+    search = mine.open_search(kind, open_collection(source, name), options_of, max(deep, deepest))
     for start in range(0, len(texts), _PART):
-        yield from zip(*search(asked[start : start + _PART], fields.depth))
+        yield from zip(*search(asked[start : start + _PART], deep))
+
+
+def _deep(fields: ConfigDict) -> int:
+    """Passages of a question that are looked for."""
+    return max(fields.depth, fields.early)
+
+
+def _early(
+    fields: ConfigDict, source: Run, name: str, texts: CandidateTexts, questions: Sequence[_Question]
+) -> EarlyCandidates | None:
+    """What keeps the candidates that the question tower is trained with; None where it is not."""
+    if not fields.early:
+        return None
+    asked = [question.text for question in questions]
+    return EarlyCandidates(source.holder("train"), open_collection(source, name), texts, asked)
 
 
 def _of_run(
@@ -195,15 +222,20 @@ def _retrieved(
     questions: Sequence[_Question],
     lists: Iterator[tuple[np.ndarray, np.ndarray]],
     texts: CandidateTexts,
+    depth: int,
     takes_gold: bool,
+    early: EarlyCandidates | None,
 ) -> Iterator[Retrieved]:
-    for question, (scores_K, rows_K) in zip(questions, lists, strict=True):
-        passages = [(row, score) for row, score in zip(rows_K.tolist(), scores_K.tolist()) if row >= 0]
+    for number, (question, (scores_K, rows_K)) in enumerate(zip(questions, lists, strict=True)):
+        deep = [(row, score) for row, score in zip(rows_K.tolist(), scores_K.tolist()) if row >= 0]
+        passages, known = deep[:depth], question.answers
         golds = [texts.row_of[id] for id in question.golds if id in texts.row_of]
         if takes_gold and golds and not {row for row, _ in passages} & set(golds):
             lowest = passages[-1][1] if passages else 0.0
-            passages[max(0, len(rows_K) - 1) :] = [(golds[0], lowest)]
-        yield Retrieved(question.text, question.answers, [texts[row] for row, _ in passages], [s for _, s in passages])
+            passages[max(0, min(depth, len(rows_K)) - 1) :] = [(golds[0], lowest)]
+        rows = list(dict.fromkeys(row for row, _ in passages + deep))[: len(rows_K)]  # those that are read come first
+        compared = functools.partial(early.of, number, known, rows) if early else None
+        yield Retrieved(question.text, known, [texts[row] for row, _ in passages], [s for _, s in passages], compared)
 
 
 def _tell(statistics: dict[str, Any]) -> None:
@@ -211,7 +243,15 @@ def _tell(statistics: dict[str, Any]) -> None:
     _log.info(
         "spans: %d questions, %.2f places of answers each", statistics["questions"], statistics["spans per question"]
     )
-    counted = (span_shards.WITHOUT, span_shards.SLOW, span_shards.CUT, span_shards.BEHIND, span_shards.MORE)
+    counted = (
+        span_shards.WITHOUT,
+        span_shards.SLOW,
+        span_shards.CUT,
+        span_shards.BEHIND,
+        span_shards.MORE,
+        span_shards.DEEP,
+        span_shards.FEWER,
+    )
     for what in counted:
         if number := statistics.get(what):
             first = statistics["first"].get(what)
@@ -221,9 +261,10 @@ def _tell(statistics: dict[str, Any]) -> None:
             _log.warning("spans: left out %d %s: they are not to be trained on", number, what)
 
 
-def needs(system: str, run_file: str) -> tuple[str, ...]:
-    """The stages that make what is searched; none where there is a run file."""
-    return () if run_file else mine.needs(system, "config.spans.system")
+def needs(system: str, run_file: str, early: int) -> tuple[str, ...]:
+    """The stages that make what is searched, which is none where there is a run file, and the question tower's."""
+    searched = () if run_file else mine.needs(system, "config.spans.system")
+    return tuple(dict.fromkeys((*searched, *(("train", "encode") if early else ()))))
 
 
 def check(run: Run) -> None:
@@ -233,6 +274,8 @@ def check(run: Run) -> None:
       UserError: there are none.
     """
     config, source = run.config, run.before(FOLDER)
+    if config.spans.early:
+        early_candidates.check(source, config.spans.early, config.spans.depth)
     if not (config.spans.questions or run.holder("sets").config.split.set):
         raise UserError(
             "stage 'spans' needs questions with answers: set config.split.set to an evaluation set that has them, such "
@@ -240,7 +283,7 @@ def check(run: Run) -> None:
         )
     for field in ("questions", "run"):
         source_paths.checked(f"config.spans.{field}", source_paths.split(config.spans[field]))
-    needed = needs(config.spans.system, config.spans.run)
+    needed = needs(config.spans.system, config.spans.run, config.spans.early)
     for need in needed:
         if need not in source.holder(need).config.stages:
             raise UserError(
@@ -266,7 +309,7 @@ STAGES.register(
         writes="`spans/`: TFRecord shards of questions with paragraphs and the places of their answers",
         settings=("spans", "split", "sets.qa_patterns", "data.query_length", "data.document_length"),
         needs=("prepare", "sets"),
-        also=of_fields(needs, "spans.system", "spans.run"),
+        also=of_fields(needs, "spans.system", "spans.run", "spans.early"),
         looks_back=True,
         texts_of=("sets",),
         inputs=lambda run: [*inputs(run.config.spans), *run.vocabulary_inputs()],

@@ -19,7 +19,7 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, divisors
 from retrieval.pipeline.records import is_done, read_own_record
 from retrieval.pipeline.stage import STAGES, Stage
-from retrieval.recipes import bert_weights, initial_parameters, train_state
+from retrieval.recipes import bert_weights, initial_parameters, question_tower, train_state
 from retrieval.recipes.examples import abstract_batch, labelled, make_batches, unlabelled
 from retrieval.recipes.examples import check as check_examples
 from retrieval.recipes.packed_rows import with_rows
@@ -106,7 +106,8 @@ def train(run: Run) -> dict[str, Any]:
             statistics = run.corpus / "stats.json"
             hosts.on_first(lambda: _warn_of_corpus(statistics, passages(), vocabulary, length, config.seed, tasks))
         went_on = _went_on(read_own_record(run, "train"), config.train.steps)
-        state = like if resumed else initial_parameters.initial_state(config, len(vocabulary), like)
+        begin = question_tower.starter(run)
+        state = like if resumed else initial_parameters.initial_state(config, len(vocabulary), like, begin)
         with jax.set_mesh(mesh):
             validate = recipe_of(config).validation(run, vocabulary, mesh) if config.loop.validate_every else None
             progress = loop.Progress(batches)
@@ -257,6 +258,12 @@ def check_data(run: Run) -> None:
         )
 
 
+def fetch(run: Run) -> None:
+    """Copies down what parameters start from, where that is on a store."""
+    initial_parameters.fetch_start(run)
+    question_tower.fetch(run)
+
+
 def check_model(run: Run) -> None:
     """Checks that devices, batches and parameters fit each other, and what the parameters start from.
 
@@ -268,6 +275,7 @@ def check_model(run: Run) -> None:
     config, mesh = run.config, make_mesh(run.config)
     abstract_batch(config, mesh)
     recipe_of(config).check_chunks(mesh.size)
+    question_tower.check(run)
     if config.mesh.rules:
         params = parameters_of(abstract_model(config, run.vocab_size))
         shardings_of(params, config, mesh)
@@ -321,6 +329,7 @@ STAGES.register(
             "model",
             "train",
             "encode.windows",
+            "spans.early",
             *refresh.SETTINGS,
             *dict.fromkeys(field for kind in REFRESHES.values() for field in kind.settings),
             *(f"loop.{name}" for name in _VALIDATION),
@@ -333,7 +342,7 @@ STAGES.register(
         ),
         after=tuple(_FILES),
         inputs=lambda run: [*initial_parameters.train_inputs(run), *run.vocabulary_inputs()],
-        fetch=initial_parameters.fetch_start,
+        fetch=fetch,
         wants=("sets",),
         leaves=(*FOLLOWED, BAD_BATCHES, "profile"),
         exchanged=(versions.FOLDER,),

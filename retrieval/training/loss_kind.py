@@ -45,6 +45,7 @@ class Loss:
       takes_positives: from its options, whether it takes the ids of a query's known positives, `positive_ids` [B, P].
         A batch has them only where some query has more than one.
       selects: from its options, whether it trains a reader's head that scores paragraphs.
+      retrieves: from its options, whether it trains the question tower of a reader's retriever.
       of_cosines: whether it compares directions alone. Search ranks by inner products, so embeddings need length 1.
       neutral: of options, the values that only leave something out. They may stay set for a loss that lacks the option.
       check: refuses options that do not fit each other.
@@ -59,6 +60,7 @@ class Loss:
     of_cosines: bool = False
     takes_positives: Callable[[Options], bool] = lambda options: False
     selects: Callable[[Options], bool] = lambda options: False
+    retrieves: Callable[[Options], bool] = lambda options: False
     neutral: Mapping[str, Collection[Any]] = dataclasses.field(default_factory=dict)
     check: Callable[[Options], None] = lambda options: None
 

@@ -37,12 +37,15 @@ class Batches:
         sharding: jax.sharding.Sharding,
         packing: Packing | None = None,
         epoch: int = 0,
+        tables: Mapping[str, tuple[str, np.ndarray]] | None = None,
     ):
         """Args are those of `seqio.get_dataset`, the global batch size, and the sharding of a batch.
 
         Args:
           packing: of each lane; None for one text per row.
           epoch: the examples that all tasks have together, which `epoch` says to others.
+          tables: further fields of a batch, by name: the field with row numbers, and the table [M, E] whose rows these
+            are. It may be memory-mapped. A number of -1 gives zeros.
 
         Raises:
           UserError: lanes, batch size, hosts or devices do not divide each other.
@@ -50,6 +53,7 @@ class Batches:
         _check(batch_size, lanes, sharding, packing)
         self.epoch = epoch
         self._sharding = sharding
+        self._tables = tables or {}
         self._lanes: list[Lane] = []
         for number in _own_lanes(lanes, batch_size, sharding):
             lane = _opened(task, lengths, converter, number, lanes, batch_size // lanes, seed)
@@ -61,6 +65,7 @@ class Batches:
     def __next__(self) -> dict[str, jax.Array]:
         parts = [next(lane) for lane in self._lanes]
         local = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        local |= {name: _rows_of(table, local[numbers]) for name, (numbers, table) in self._tables.items()}
         return {name: jax.make_array_from_process_local_data(self._sharding, values) for name, values in local.items()}
 
     def save(self, folder: Path) -> None:
@@ -76,6 +81,11 @@ class Batches:
         """
         for lane in self._lanes:
             lane.restore(folder)
+
+
+def _rows_of(table_ME: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """The rows of a table, [..., E]; zeros for a number of -1."""
+    return np.where(numbers[..., None] < 0, 0, table_ME[np.maximum(numbers, 0)])
 
 
 def first_of_a_lane(
@@ -191,8 +201,12 @@ def abstract(
     lanes: int,
     sharding: jax.sharding.Sharding,
     packing: Packing | None = None,
+    tables: Mapping[str, tuple[str, int]] | None = None,
 ) -> dict[str, jax.ShapeDtypeStruct]:
     """The shapes and types of the batches that `Batches` gives with the same arguments, without any data.
+
+    Args:
+      tables: as `Batches` has it, float32, with the size of a row in place of the table.
 
     Raises:
       UserError: lanes, batch size or devices do not divide each other.
@@ -206,6 +220,10 @@ def abstract(
     }
     if packing and (packed := packing.pack(part)):  # texts without a token always fit
         part, _ = packed
+    part |= {
+        name: np.broadcast_to(np.float32(0), (*part[numbers].shape, size))
+        for name, (numbers, size) in (tables or {}).items()
+    }
     return {
         name: jax.ShapeDtypeStruct((lanes * len(values), *values.shape[1:]), values.dtype, sharding=sharding)
         for name, values in part.items()

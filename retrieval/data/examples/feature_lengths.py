@@ -38,10 +38,15 @@ def terms_lengths(text: int) -> dict[str, int]:
     return dict.fromkeys(("text", "targets", "counts"), text)
 
 
-def span_lengths(row: int, paragraphs: int, spans: int, retrieved: int) -> dict[str, int]:
+def span_lengths(
+    row: int, paragraphs: int, spans: int, retrieved: int, question: int = 0, candidates: int = 0
+) -> dict[str, int]:
     """The lengths that tasks of readers and their converter take.
 
     Args:
       retrieved: scores of the retriever.
+      question: tokens of a question as its tower takes it, where that is trained too.
+      candidates: that this tower is trained with; 0: it is not.
     """
-    return {"pair": row, "paragraph": paragraphs, "spans": spans, "retrieved": retrieved}
+    lengths = {"pair": row, "paragraph": paragraphs, "spans": spans, "retrieved": retrieved}
+    return lengths | ({"question": question, "candidates": candidates, "holds": candidates} if candidates else {})

@@ -223,7 +223,8 @@ class SpansConverter(seqio.FeatureConverter):
 
     pair_types [[0 0 0 1 1 1 1 1]]   inside [[0 0 0 0 0 1 1 0]]
 
-    `inside` has the tokens between the last two [SEP] of a row.
+    `inside` has the tokens between the last two [SEP] of a row. Where the question tower is trained too, `question`,
+    `candidates` and `holds` stay as they are.
     """
 
     TASK_FEATURES = {
@@ -235,10 +236,13 @@ class SpansConverter(seqio.FeatureConverter):
     MODEL_FEATURES = TASK_FEATURES | {"pair_types": _Spec(tf.int32, rank=2), "inside": _Spec(tf.int32, rank=2)}
     PACKING_FEATURE_DTYPES: Mapping[str, tf.dtypes.DType] = {}
 
-    def __init__(self, sep_id: int):
-        """The argument is the id of [SEP]."""
+    def __init__(self, sep_id: int, candidates: bool = False):
+        """Args are the id of [SEP], and whether examples have what the question tower is trained with."""
         super().__init__(pack=False, apply_length_check=False)
         self._sep_id = sep_id
+        self._more = {name: _Spec(tf.int32) for name in ("question", "candidates", "holds") if candidates}
+        self.TASK_FEATURES = {**self.TASK_FEATURES, **self._more}
+        self.MODEL_FEATURES = {**self.MODEL_FEATURES, **self._more}
 
     def get_model_feature_lengths(self, task_feature_lengths: Mapping[str, int]) -> Mapping[str, int]:
         """Rows have the task's lengths."""
@@ -259,6 +263,7 @@ class SpansConverter(seqio.FeatureConverter):
                 "spans": tf.ensure_shape(example["spans"], [S, 3]),
                 "paragraph": tf.ensure_shape(example["paragraph"], [K]),
                 "retrieved": tf.ensure_shape(example["retrieved"], [N]),
+                **{name: tf.ensure_shape(example[name], [task_feature_lengths[name]]) for name in self._more},
             }
 
         return ds.map(convert)

@@ -83,6 +83,7 @@ KINDS.register(
             "paragraph": Feature(),
             "retrieved": Feature("float32"),
         },
+        {"question": Feature(), "candidates": Feature(), "holds": Feature()},
     ),
 )
 _MASKED = {name: Feature() for name in ("text", "positions", "labels")}

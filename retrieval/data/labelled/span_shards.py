@@ -5,12 +5,18 @@ A record is a question:
     rows, row_lengths    token ids of the rows of its paragraphs, as `reader_rows` makes them, one after the other
     spans                paragraph, first and last token in its row, of every matched span, one after the other
     retrieved            the retriever's score of each paragraph, best first
+
+Where the question tower is to be trained too, also (Xiong et al. 2020, equation 3):
+
+    question             token ids of the question, as that tower takes it
+    candidates           rows of CANDIDATES, the embeddings of paragraphs: its own paragraphs, then those behind them
+    holds                places among these candidates of those that hold an answer
 """
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,17 +35,32 @@ from retrieval.time_limit import TooSlowError
 
 STEM = "spans"
 PATTERN = f"{STEM}-*.tfrecord"
+CANDIDATES = "candidates.npy"  # float32 [M, E], beside the shards
 WITHOUT, SLOW = "questions without an answer in their paragraphs", "questions whose pattern takes too long"
 CUT, BEHIND, MORE = "paragraphs cut to a row", "spans behind the cut", "spans beyond the first of a question"
+DEEP, FEWER = "questions with an answer behind their paragraphs alone", "questions with fewer candidates than asked for"
+
+
+class Compared(NamedTuple):
+    """What the question tower is trained with: its tokens, rows of embeddings, and the places of those that hold."""
+
+    question: Sequence[int]
+    candidates: Sequence[int]
+    holds: Sequence[int]
 
 
 class Retrieved(NamedTuple):
-    """A question with its answers, and what a retriever found: paragraphs and their scores, best first."""
+    """A question with its answers, and what a retriever found: paragraphs and their scores, best first.
+
+    Attributes:
+      compared: gives what the question tower is trained with, where it is; raises TooSlowError as `match`.
+    """
 
     question: str
     answers: Answers
     paragraphs: Sequence[Candidate]
     scores: Sequence[float]
+    compared: Callable[[], Compared] | None = None
 
 
 class Matched(NamedTuple):
@@ -90,14 +111,17 @@ def write(
     lengths: RowLengths,
     most: int,
     asked: bool = True,
+    deep: int = 0,
 ) -> dict[str, Any]:
     """Writes a record for every question with an answer in its paragraphs, and `stats.json`; returns it.
 
-    The records stand in the order of a hash. What is left out is counted, and of questions the first is named.
+    Where a question has candidates, an answer in one of them is enough. The records stand in the order of a hash. What
+    is left out is counted, and of questions the first is named.
 
     Args:
       most: spans of a question, at most.
       asked: whether the rows have the questions.
+      deep: candidates that a question should have, 0 for none.
 
     Raises:
       UserError: no question has an answer in its paragraphs.
@@ -107,12 +131,13 @@ def write(
 
     def records() -> Iterator[tuple[bytes, bytes]]:
         for retrieved in questions:
-            why, found = WITHOUT, None
+            why, found, compared = WITHOUT, None, None
             try:
                 found = match(vocabulary, retrieved, lengths, most, counts, asked)
+                compared = retrieved.compared() if retrieved.compared else None
             except TooSlowError:
-                why = SLOW
-            if not (found and found.spans):
+                why, found = SLOW, None
+            if not (found and (found.spans or (compared and compared.holds))):
                 counts[why] += 1
                 first.setdefault(why, retrieved.question)
                 continue
@@ -120,7 +145,12 @@ def write(
             counts["spans"] += len(found.spans)
             counts["paragraphs"] += len(found.rows)
             counts["paragraphs with an answer"] += len({paragraph for paragraph, *_ in found.spans})
-            yield hashing.digest(retrieved.question), _record(found, retrieved.scores)
+            if compared:
+                counts[DEEP] += not found.spans
+                counts[FEWER] += len(compared.candidates) < deep
+                counts["candidates"] += len(compared.candidates)
+                counts["candidates with an answer"] += len(compared.holds)
+            yield hashing.digest(retrieved.question), _record(found, retrieved.scores, compared)
 
     folder.mkdir(parents=True, exist_ok=True)
     with Sorter(folder) as in_order_of_hash:
@@ -144,11 +174,12 @@ def write(
     return statistics
 
 
-def _record(found: Matched, scores: Sequence[float]) -> bytes:
+def _record(found: Matched, scores: Sequence[float], compared: Compared | None) -> bytes:
     columns = {
         "rows": [id for row in found.rows for id in row.ids],
         "row_lengths": [len(row.ids) for row in found.rows],
         "spans": [value for span in found.spans for value in span],
+        **(compared._asdict() if compared else {}),
     }
     features = {name: tf.train.Feature(int64_list=tf.train.Int64List(value=values)) for name, values in columns.items()}
     features["retrieved"] = tf.train.Feature(float_list=tf.train.FloatList(value=list(scores)))

@@ -96,17 +96,30 @@ def found(answers_Q: Sequence[Answers | None], rows_QK: np.ndarray, text: Callab
     Raises:
       UserError: a regular expression takes too long.
     """
+    holding, found_QK = finder(text), np.zeros(rows_QK.shape, bool)
+    for answers, rows_K, found_K in zip(answers_Q, rows_QK, found_QK, strict=True):
+        if answers:
+            rows = [row for row in np.unique(rows_K).tolist() if row >= 0]
+            found_K[:] = np.isin(rows_K, holding(answers, rows))
+    return found_QK
+
+
+def finder(text: Callable[[int], str]) -> Callable[[Answers, Collection[int]], list[int]]:
+    """A function that says which of some rows hold an answer of a question, one question after the other.
+
+    Args:
+      text: as in `found`.
+    """
     words_of = functools.lru_cache(_HELD)(lambda row: words(text(row)))
     plain_of = functools.lru_cache(_HELD)(lambda row: unicodedata.normalize("NFD", text(row)))
-    found_QK = np.zeros(rows_QK.shape, bool)
-    for answers, rows_K, found_K in zip(answers_Q, rows_QK, found_QK, strict=True):
-        rows = [row for row in np.unique(rows_K).tolist() if row >= 0]
-        if answers and answers.are_patterns:
-            found_K[:] = np.isin(rows_K, _matched(answers.values, rows, plain_of))
-        elif answers:
-            wanted = [tokens for value in answers.values if (tokens := words(value)).strip()]
-            found_K[:] = np.isin(rows_K, [row for row in rows if any(value in words_of(row) for value in wanted)])
-    return found_QK
+
+    def holding(answers: Answers, rows: Collection[int]) -> list[int]:
+        if answers.are_patterns:
+            return _matched(answers.values, rows, plain_of)
+        wanted = [tokens for value in answers.values if (tokens := words(value)).strip()]
+        return [row for row in rows if any(value in words_of(row) for value in wanted)]
+
+    return holding
 
 
 def places(answers: Answers, text: str) -> list[tuple[int, int]]:
@@ -149,7 +162,7 @@ def _decomposed(text: str) -> tuple[str, Sequence[tuple[int, int]]]:
     return "".join(parts), origins
 
 
-def _matched(patterns: Collection[str], rows: Sequence[int], text: Callable[[int], str]) -> list[int]:
+def _matched(patterns: Collection[str], rows: Collection[int], text: Callable[[int], str]) -> list[int]:
     compiled = [_compiled(pattern, "") for pattern in patterns]
     texts = {row: text(row) for row in rows}  # before the clock runs: a disk may be slow
     with time_limit(_SECONDS, f"in the passages of a question {_too_slow(patterns)}"):

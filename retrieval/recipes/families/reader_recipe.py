@@ -16,10 +16,12 @@ from retrieval.libraries import seqio
 from retrieval.models.span_reader import SpanReader
 from retrieval.models.transformer import TransformerConfig
 from retrieval.models.warm_start import copy_encoder
+from retrieval.recipes import question_tower
 from retrieval.recipes.batch_fields import text_of, token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES, Recipe, copy_parameters, encoder_of
+from retrieval.training.candidates import inner_products
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import LOSSES, SPAN_PAIRS, SPANS
 
@@ -31,7 +33,15 @@ declare(
     "spans",
     depth=Field(5, whole(1), "paragraphs of a question that are kept, those that are retrieved first", was=5),
     most=Field(32, whole(1), "places of answers that a question keeps, the first", was=32),
+    early=Field(
+        0,
+        whole(0),
+        "candidates of a question that its tower is trained with (train.early), such as 5000; 0: none",
+        was=0,
+    ),
 )
+_CANDIDATES = "candidates"
+_KEY = 3  # of the question tower's dropout, beside the reader's
 
 
 class ReaderRecipe(Recipe):
@@ -55,7 +65,13 @@ class ReaderRecipe(Recipe):
         widths = config.model.answer_tokens if loss.compares == SPAN_PAIRS else 0
         sizes = TransformerConfig(**encoder_sizes(config, vocab_size))
         selects = loss.selects(self.loss_options())
-        return SpanReader(sizes, widths=widths, selects=selects, rngs=nnx.Rngs(config.seed))
+        retriever = question_tower.build(config, vocab_size) if self.retrieves else None
+        return SpanReader(sizes, widths=widths, selects=selects, retriever=retriever, rngs=nnx.Rngs(config.seed))
+
+    @property
+    def retrieves(self) -> bool:
+        """As `Recipe.retrieves`."""
+        return LOSSES[self.config.train.loss].retrieves(self.loss_options())
 
     def check(self) -> None:
         """As `Recipe.check`; a Transformer reads, of rows that are not packed and have room for a paragraph."""
@@ -85,6 +101,11 @@ class ReaderRecipe(Recipe):
                 f"config.data.paragraphs={data.paragraphs} are more than config.spans.depth={config.spans.depth}, "
                 "which are kept of a question: lower the first or raise the second"
             )
+        if self.retrieves and config.spans.early < config.spans.depth:
+            raise UserError(
+                f"config.train.early=True trains the question tower with config.spans.early={config.spans.early} "
+                f"candidates: set that to {config.spans.depth} (config.spans.depth) or more, such as 5000"
+            )
 
     def takes_encoder(self, other: Any) -> bool:
         """From another reader it takes everything."""
@@ -101,13 +122,25 @@ class ReaderRecipe(Recipe):
     def lengths(self, positives: int = 0) -> dict[str, int]:
         """Rows are as long as documents."""
         data, spans = self.config.data, self.config.spans
-        return feature_lengths.span_lengths(data.document_length, data.paragraphs, spans.most, spans.depth)
+        of_tower = (data.query_length, spans.early) if self.retrieves else ()
+        return feature_lengths.span_lengths(data.document_length, data.paragraphs, spans.most, spans.depth, *of_tower)
+
+    @property
+    def optional(self) -> list[str]:
+        """As `Recipe.optional`."""
+        return ["question", _CANDIDATES, "holds"] if self.retrieves else []
+
+    @property
+    def tables(self) -> dict[str, tuple[str, int]]:
+        """The embeddings of candidates."""
+        model = self.config.model
+        return {"embedding": (_CANDIDATES, model.embed_dim or model.hidden_size)} if self.retrieves else {}
 
     def converter(self, sep_id: int, positives: int = 0) -> seqio.FeatureConverter:
         """As `Recipe.converter`."""
         from retrieval.data.examples.features import SpansConverter
 
-        return SpansConverter(sep_id)
+        return SpansConverter(sep_id, self.retrieves)
 
     def objective(self, bound: Callable[[Any], Any]) -> Objective:
         """The loss that the config names, of all rows of a batch."""
@@ -115,8 +148,12 @@ class ReaderRecipe(Recipe):
 
         def of_batch(params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> Any:
             B, K = batch["paragraph"].shape
-            scores = bound(gather(params))(text_of(batch, "pair"), key)
+            model = bound(gather(params))
+            scores = model(text_of(batch, "pair"), key)
             scores = {name: reshape_rows(values, B, K, *values.shape[1:]) for name, values in scores.items()}
+            if self.retrieves:
+                question_BE = model.retriever.encode_queries(text_of(batch, "question"), jax.random.fold_in(key, _KEY))
+                scores["retriever"] = inner_products(question_BE, batch["embedding"])
             loss_B, metrics = loss(scores, batch)
             return loss_B, metrics | {"tokens": token_count(batch["pair"], B)}
 

@@ -8,11 +8,13 @@ A reader gives scores by name, float32:
     start, end   [B, K, L]; of a token as the first and as the last of an answer
     select       [B, K]; of a paragraph, where the loss has that head trained
     pairs        [B, K, L, W]; of the span of w + 1 tokens from a token on, in place of `start` and `end`
+    retriever    [B, N]; of the candidates by the question tower, where that is trained too
 
 A batch has `spans` int32 [B, S, 3], the paragraph, first and last token of every matched span, -1 where there is none;
 `inside` [B, K, L], 1 for the tokens of paragraphs; `retrieved` float32 [B, N], the retriever's scores, -inf where there
 are fewer; `paragraph` [B, K], the place of each paragraph among the candidates. A question without a matched span has
-no span loss: it is 0.
+no span loss: it is 0. Where the question tower is trained, N is larger than K, `candidates` int32 [B, N] is -1 where
+there are fewer, and `holds` [B, N] is 1 for those that hold an answer.
 """
 
 from collections.abc import Mapping
@@ -23,7 +25,7 @@ import jax.numpy as jnp
 from retrieval.arrays import reshape_rows
 from retrieval.config.fields import SWITCH, Field, declare
 from retrieval.errors import UserError
-from retrieval.training.loss_kind import LOSSES, SPAN_PAIRS, SPANS, Batch, Loss, Metrics, Options
+from retrieval.training.loss_kind import LOSSES, SPAN_PAIRS, SPANS, TEMPERATURE, Batch, Loss, Metrics, Options
 
 _NEVER = -1e30  # in place of -inf, whose gradients are NaN
 
@@ -32,6 +34,12 @@ declare(
     shared_norm=Field(True, SWITCH, "span_likelihood: whether a question's paragraphs share one softmax", was=True),
     joint=Field(False, SWITCH, "span_likelihood: whether spans count by their paragraph's retrieval score", was=False),
     select=Field(False, SWITCH, "span_likelihood: whether a head that reranks paragraphs is trained too", was=False),
+    early=Field(
+        False,
+        SWITCH,
+        "whether a reader's question tower is trained too, on the first spans.early candidates",
+        was=False,
+    ),
 )
 
 
@@ -42,8 +50,10 @@ def span_likelihood(
     shared_norm: bool = True,
     joint: bool = False,
     select: bool = False,
+    early: bool = False,
+    temperature: float = 1.0,
 ) -> tuple[jax.Array, Metrics]:
-    """-log of the probability of all matched spans (Xiong et al. 2020, equations 2 and 4; settings of Table 4).
+    """-log of the probability of all matched spans (Xiong et al. 2020, equations 2 to 4; settings of Table 4).
 
     P(span) = P_start(first) * P_end(last).
 
@@ -53,20 +63,41 @@ def span_likelihood(
       joint: whether each span's probability is multiplied by that of its paragraph: the softmax of the retriever's
         scores over all N candidates.
       select: whether -log of the mass that `select` puts on paragraphs with a matched span is added.
+      early: whether the question tower is trained too, as `early_loss` has it. `joint` takes its scores then.
+      temperature: the retriever's scores are divided by it.
 
     Returns:
-      The loss [B], and what `_found` says.
+      The loss [B], and what `_found` and `early_loss` say.
     """
     start_BKL, end_BKL = (_log_softmax(scores[name], batch["inside"], shared_norm) for name in ("start", "end"))
     spans_BS3, is_span_BS = batch["spans"], batch["spans"][:, :, 0] >= 0
     log_BS = _at(start_BKL, spans_BS3[:, :, [0, 1]]) + _at(end_BKL, spans_BS3[:, :, [0, 2]])
     if joint:
-        log_BS += _at(_of_retriever(jax.nn.log_softmax(_finite(batch["retrieved"])), batch), spans_BS3[:, :, [0]])
+        retriever_BN = jax.nn.log_softmax(_retriever(scores, batch, temperature))
+        log_BS += _at(_of_retriever(retriever_BN, batch), spans_BS3[:, :, [0]])
     loss_B = _negative_log_sum(log_BS, is_span_BS)
     if select:
         chosen_BK = jax.nn.log_softmax(_of_paragraphs(scores["select"], batch["inside"]))
         loss_B += _negative_log_sum(chosen_BK, _holds(spans_BS3, chosen_BK.shape[1]))
-    return loss_B, _found(start_BKL, spans_BS3)
+    early_B, more = early_loss(scores, batch, temperature) if early else (0.0, {})
+    return loss_B + early_B, _found(start_BKL, spans_BS3) | more
+
+
+def early_loss(scores: Mapping[str, jax.Array], batch: Batch, temperature: float = 1.0) -> tuple[jax.Array, Metrics]:
+    """-log of the probability of the candidates that hold an answer, a softmax over all N (Xiong et al., equation 3).
+
+    It is 0 where none holds one.
+
+    Returns:
+      The loss [B], and each [B]:
+      'early': the same.
+      'retriever@1': 1 where the candidate with the highest score holds an answer.
+    """
+    retriever_BN, holds_BN = _retriever(scores, batch, temperature), batch["holds"] > 0
+    loss_B = _negative_log_sum(jax.nn.log_softmax(retriever_BN), holds_BN)
+    best_B1 = retriever_BN.argmax(axis=1)[:, None]
+    is_right_B = jnp.take_along_axis(holds_BN, best_B1, axis=1)[:, 0]
+    return loss_B, {"early": loss_B, "retriever@1": is_right_B.astype(jnp.float32)}
 
 
 def dpr_reader(scores: Mapping[str, jax.Array], batch: Batch) -> tuple[jax.Array, Metrics]:
@@ -90,23 +121,29 @@ def dpr_reader(scores: Mapping[str, jax.Array], batch: Batch) -> tuple[jax.Array
     return loss_B + _negative_log_sum(log_BS, is_own_BS), _found(start_BKL, spans_BS3)
 
 
-def orqa_reader(scores: Mapping[str, jax.Array], batch: Batch) -> tuple[jax.Array, Metrics]:
+def orqa_reader(
+    scores: Mapping[str, jax.Array], batch: Batch, *, early: bool = False, temperature: float = 1.0
+) -> tuple[jax.Array, Metrics]:
     """-log of the matched spans among all spans of all paragraphs (Lee et al. 2019, sections 3 and 6).
 
     A span's score is the reader's plus its paragraph's of the retriever. Spans longer than W tokens are none.
 
+    Args:
+      early, temperature: as `span_likelihood` has them.
+
     Returns:
-      The loss [B], and what `_found` says.
+      The loss [B], and what `_found` and `early_loss` say.
     """
     spans_BS3, pairs_BKLW = batch["spans"], scores["pairs"].astype(jnp.float32)
     W = pairs_BKLW.shape[3]
-    total_BKLW = pairs_BKLW + _of_retriever(_finite(batch["retrieved"]), batch)[:, :, None, None]
+    total_BKLW = pairs_BKLW + _of_retriever(_retriever(scores, batch, temperature), batch)[:, :, None, None]
     log_BKLW = _normalised(jnp.where(inside_pairs(batch["inside"], W), total_BKLW, _NEVER))
     longer_BS = spans_BS3[:, :, 2] - spans_BS3[:, :, 1]
     is_span_BS = (spans_BS3[:, :, 0] >= 0) & (longer_BS < W)
     places_BS3 = jnp.stack([spans_BS3[:, :, 0], spans_BS3[:, :, 1], jnp.minimum(longer_BS, W - 1)], axis=2)
     loss_B = _negative_log_sum(_at(log_BKLW, places_BS3), is_span_BS)
-    return loss_B, _found(log_BKLW.max(axis=3), spans_BS3)
+    early_B, more = early_loss(scores, batch, temperature) if early else (0.0, {})
+    return loss_B + early_B, _found(log_BKLW.max(axis=3), spans_BS3) | more
 
 
 def inside_pairs(inside_BKL: jax.Array, widths: int) -> jax.Array:
@@ -137,8 +174,13 @@ def _of_retriever(score_BN: jax.Array, batch: Batch) -> jax.Array:
     return jnp.take_along_axis(score_BN, batch["paragraph"], axis=1)
 
 
-def _finite(score: jax.Array) -> jax.Array:
-    return jnp.maximum(score.astype(jnp.float32), _NEVER)
+def _retriever(scores: Mapping[str, jax.Array], batch: Batch, temperature: float) -> jax.Array:
+    """Scores of the candidates [B, N]: those of the question tower, or those that the retriever gave."""
+    if "retriever" in scores:
+        score_BN = jnp.where(batch["candidates"] >= 0, scores["retriever"].astype(jnp.float32), _NEVER)
+    else:
+        score_BN = jnp.maximum(batch["retrieved"].astype(jnp.float32), _NEVER)
+    return score_BN / temperature if temperature != 1 else score_BN
 
 
 def _at(values: jax.Array, places_BSD: jax.Array) -> jax.Array:
@@ -194,8 +236,9 @@ LOSSES.register(
         span_likelihood,
         SPANS,
         "all matched spans of a question's paragraphs (ProQA)",
-        options=("train.shared_norm", "train.joint", "train.select"),
+        options=("train.shared_norm", "train.joint", "train.select", "train.early", TEMPERATURE),
         selects=lambda options: options["train.select"],
+        retrieves=lambda options: options["train.early"],
         check=_check,
     ),
 )
@@ -205,5 +248,11 @@ LOSSES.register(
 )
 LOSSES.register(
     "orqa_reader",
-    Loss(orqa_reader, SPAN_PAIRS, "all spans with their retrieval scores (ORQA)", options=()),
+    Loss(
+        orqa_reader,
+        SPAN_PAIRS,
+        "all spans with their retrieval scores (ORQA)",
+        options=("train.early", TEMPERATURE),
+        retrieves=lambda options: options["train.early"],
+    ),
 )

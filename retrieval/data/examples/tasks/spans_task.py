@@ -23,6 +23,11 @@ def _features() -> Mapping[str, Any]:
     return {name: tf.io.FixedLenSequenceFeature([], dtype, allow_missing=True) for name, dtype in dtypes.items()}
 
 
+def _compared() -> Mapping[str, Any]:
+    names = ("question", "candidates", "holds")
+    return {name: tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True) for name in names}
+
+
 @register
 class AnswerSpans(TaskKind):
     """The rows of some paragraphs, and where in them the answers stand."""
@@ -32,7 +37,7 @@ class AnswerSpans(TaskKind):
     what = "how often questions with retrieved paragraphs are drawn: a reader"
     kind = "spans"
     is_labelled = True
-    shards = Shards(span_shards.PATTERN, _features)
+    shards = Shards(span_shards.PATTERN, _features, _compared)
     options = {
         "paragraphs": Field(5, whole(1), "paragraphs of a question that a reader is trained on", was=5),
         "draw": Field(
@@ -75,7 +80,7 @@ def example(record: Record, order: tf.Tensor, lengths: Mapping[str, int]) -> Rec
     """The first paragraphs of an order, and the spans in them, numbered as they stand in the example.
 
     Where there are fewer paragraphs, or spans, or scores, than an example has room for, the rest is empty: rows of
-    zeros, spans of -1, scores of -inf.
+    zeros, spans of -1, scores of -inf. So it is with candidates: rows of -1. `holds` becomes a 1 for each that does.
     """
     K, length, S, N = (lengths[name] for name in ("paragraph", "pair", "spans", "retrieved"))
     ragged: Any = tf.RaggedTensor  # whose constructors the stubs lack
@@ -93,4 +98,16 @@ def example(record: Record, order: tf.Tensor, lengths: Mapping[str, int]) -> Rec
         "spans": tf.pad(kept, empty, constant_values=-1),
         "paragraph": tf.maximum(chosen, 0),
         "retrieved": tf.pad(scores, [[0, N - tf.size(scores)]], constant_values=-float("inf")),
+        **(_of_tower(record, lengths) if "candidates" in lengths else {}),
+    }
+
+
+def _of_tower(record: Record, lengths: Mapping[str, int]) -> Record:
+    """What the question tower is trained with."""
+    N, question = lengths["candidates"], record["question"][: lengths["question"]]
+    candidates = record["candidates"][:N]
+    return {
+        "question": tf.pad(question, [[0, lengths["question"] - tf.size(question)]]),
+        "candidates": tf.pad(candidates, [[0, N - tf.size(candidates)]], constant_values=-1),
+        "holds": tf.cast(tf.reduce_any(tf.range(N)[:, None] == record["holds"][None], axis=1), tf.int32),
     }

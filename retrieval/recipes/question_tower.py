@@ -1,0 +1,135 @@
+"""The question tower of a reader: that of the towers which embedded its paragraphs, trained on with the reader.
+
+Paragraphs keep their embeddings (Xiong et al. 2020, section 3.4; Lee et al. 2019, section 6).
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from retrieval.data.tokenizers.vocab import Vocabulary
+from retrieval.errors import UserError
+from retrieval.models.span_reader import SpanReader
+from retrieval.models.text import Text
+from retrieval.models.two_tower import TwoTower
+from retrieval.recipes import initial_parameters
+from retrieval.recipes.encoder_sizes import size_fields, take_positions
+from retrieval.recipes.placement import bind, gather, local_mesh, parameters_of, shardings_of
+from retrieval.recipes.recipe import copy_parameters, recipe_of
+from retrieval.recipes.towers import build_towers, query_tokens, token_types
+from retrieval.search.encoding import encode_rows
+from retrieval.stage_outputs import Run
+from retrieval.training import sharding
+
+_HEAD = ("embed_dim", "embed_norm", "pooling", "normalize", "token_types")
+
+
+def build(config: ConfigDict, vocab_size: int) -> TwoTower:
+    """An untrained tower with the sizes of a reader's config, and positions for its questions."""
+    config = config.copy_and_resolve_references()
+    config.data.document_length = config.data.query_length
+    config.model.positions, config.model.tied = 0, True
+    return build_towers(config, vocab_size)
+
+
+def towers_of(run: Run) -> Run:
+    """The run with the towers that embedded the paragraphs of a reader's run: the base of the stage `spans`."""
+    return run.holder("spans").before("spans").holder("train")
+
+
+def fetch(run: Run) -> None:
+    """Copies down the parameters of the towers, where a run trains the question tower on and these are on a store."""
+    if recipe_of(run.config).retrieves and (copy := towers_of(run).copy):
+        copy.bring(["checkpoints"])
+
+
+def check_towers(towers: Run, field: str) -> None:
+    """Checks that a run has two towers whose paragraphs are one embedding each.
+
+    Raises:
+      UserError: it has not.
+    """
+    if "train" not in towers.config.stages or not recipe_of(towers.config).has_towers:
+        raise UserError(
+            f"{field} takes the question tower and the embeddings of paragraphs of config.base, and {towers.place} has "
+            "no towers: name a run that has, such as one of configs/proqa.py"
+        )
+
+
+def check(run: Run) -> None:
+    """Checks that a run that is to train the question tower on can do so.
+
+    Raises:
+      UserError: there is none, or it has other sizes than the reader, or too few candidates were kept.
+    """
+    if not recipe_of(run.config).retrieves:
+        return
+    spans, config = run.holder("spans"), run.config
+    kept = spans.config.spans.get("early", 0)
+    if kept < config.spans.early:
+        raise UserError(
+            f"config.spans.early={config.spans.early}: {spans.place} keeps {kept} candidates of a question: take no "
+            "more than that, or make the spans anew"
+        )
+    towers = towers_of(run)
+    check_towers(towers, "config.train.early=True")
+    theirs, ours = _fields(towers.config), _fields(config)
+    for field, value in ours.items():
+        if value != theirs[field]:
+            raise UserError(
+                f"config.train.early=True: the question tower of {towers.place} has config.{field}={theirs[field]}, "
+                f"and here that is {value}: set it to the same"
+            )
+    if towers.config.data.query_length > config.data.query_length:
+        raise UserError(
+            f"config.data.query_length={config.data.query_length}: the question tower of {towers.place} takes "
+            f"{towers.config.data.query_length} tokens of a question: set it to so many or more"
+        )
+
+
+def _fields(config: ConfigDict) -> dict[str, object]:
+    return size_fields(config) | {f"model.{name}": config.model.get(name) for name in _HEAD}
+
+
+def starter(run: Run) -> Callable[[Any], None]:
+    """What gives a reader the question tower that its paragraphs were retrieved with; nothing to other models."""
+    return functools.partial(_start, run) if recipe_of(run.config).retrieves else lambda model: None
+
+
+def _start(run: Run, model: SpanReader) -> None:
+    towers = towers_of(run)
+    initial_parameters.check_vocabulary(run, towers.folder, "config.base")
+    _, trained = initial_parameters.load_parameters(towers.folder, len(run.load_vocabulary()), run.config.mesh)
+    take_positions(trained, run.config.data.query_length)
+    copy_parameters(trained.query_tower, model.retriever.query_tower)
+
+
+def embedded(
+    model: SpanReader, towers: ConfigDict, reader: ConfigDict, vocabulary: Vocabulary, texts: Sequence[str]
+) -> np.ndarray:
+    """Questions to embeddings [Q, E] by the question tower of a reader, on this host's devices.
+
+    Args:
+      towers: the config of the towers that it is from: they say how a question is tokenised.
+      reader: the config of the reader.
+    """
+    mesh = local_mesh(reader)
+    bound, params = bind(model), parameters_of(model)
+    everywhere, rows = sharding.replicated(mesh), sharding.batch_sharding(mesh)
+    with jax.set_mesh(mesh):
+        placed = jax.device_put(params, shardings_of(params, reader, mesh))
+    compiled = jax.jit(
+        lambda params, text: jax.reshard(bound(gather(params)).retriever.encode_queries(text, None), everywhere)
+    )
+
+    def embed(ids_BL: np.ndarray) -> np.ndarray:
+        text = (sharding.place(x, rows) for x in (ids_BL, token_types(ids_BL, vocabulary.sep_id)))
+        with jax.set_mesh(mesh):
+            return np.asarray(compiled(placed, Text.from_ids(*text)))
+
+    tokens = query_tokens(towers, vocabulary, texts)
+    return encode_rows(tokens, embed, reader.encode.batch_tokens, towers.data.query_length, mesh.size)

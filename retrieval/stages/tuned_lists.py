@@ -1,0 +1,90 @@
+"""The system 'tuned': what a reader's own question tower retrieves, among the embeddings that it was trained with.
+
+Its scores are inner products divided by `train.temperature`, as its loss compared them.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from retrieval.data.sets.beir import Judged
+from retrieval.errors import UserError
+from retrieval.recipes import question_tower
+from retrieval.recipes.readers import Reader
+from retrieval.search.index_kind import EXACT, INDEXES
+from retrieval.stage_outputs import Run
+from retrieval.stages import indexes
+from retrieval.stages.collection import Collection, open_collection
+from retrieval.stages.rankings import others
+from retrieval.stages.run_files import Lists
+
+TUNED = "tuned"
+
+
+def collections(trainer: Run, names: Sequence[str]) -> dict[str, Collection]:
+    """The sets by name whose passages the reader's towers have embedded.
+
+    Args:
+      trainer: the run that trained the reader.
+
+    Raises:
+      UserError: there is none.
+    """
+    source = _source(trainer)
+    found = {name: open_collection(source, name) for name in names}
+    found = {name: collection for name, collection in found.items() if collection.has_embeddings()}
+    if not found:
+        raise UserError(
+            f"system '{TUNED}': {source.holder('encode').place} has embedded none of the sets {', '.join(names)}: name "
+            "a base with the same sets, or another system in config.answer.systems"
+        )
+    return found
+
+
+def search(trainer: Run, reader: Reader, collection: Collection, value: Judged, depth: int) -> Lists:
+    """The first candidates of every query of a set, without the query itself.
+
+    Raises:
+      UserError: the embeddings are of other candidates.
+    """
+    collection.check_embeddings(value)
+    towers = question_tower.towers_of(trainer).config
+    queries_QE = question_tower.embedded(
+        reader.model, towers, reader.config, reader.vocabulary, list(value.queries.values())
+    )
+    deep = min(depth + bool(value.own), len(value.candidates))
+    index = indexes.open_dense(INDEXES[EXACT], collection, {}, deep)
+    scores_QK, rows_QK = index.search(queries_QE, deep)
+    scores_QK, rows_QK = others(scores_QK, rows_QK, value.queries, value.own, depth)
+    temperature = np.float32(reader.config.train.temperature)
+    return Lists(TUNED, scores_QK / temperature, rows_QK, 0, int((rows_QK[:, 0] < 0).sum()))
+
+
+def inputs(trainer: Run) -> list[Path]:
+    """What tells whether the embeddings have changed."""
+    return [_source(trainer).holder("encode").own_record("encode")]
+
+
+def fetch(trainer: Run) -> None:
+    """Copies down the embeddings, where these are on a store."""
+    if copy := _source(trainer).holder("encode").copy:
+        copy.bring(["embeddings"])
+
+
+def _source(trainer: Run) -> Run:
+    """The run as the reader's stage `spans` saw it."""
+    return trainer.holder("spans").before("spans")
+
+
+def check(trainer: Run) -> None:
+    """Checks that a reader has a question tower.
+
+    Raises:
+      UserError: it has none.
+    """
+    if not trainer.config.train.get("early"):
+        raise UserError(
+            f"config.answer.systems names '{TUNED}', what a reader's own question tower retrieves, and {trainer.place} "
+            "trains none: set config.train.early=True there, or name another system"
+        )
