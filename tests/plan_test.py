@@ -23,7 +23,7 @@ from retrieval.pipeline import records, runner
 from retrieval.recipes import examples, train_state
 from retrieval.recipes.recipe import abstract_model, recipe_of
 from retrieval.stage_outputs import Run
-from retrieval.stages import plan, plan_devices, plan_tuning
+from retrieval.stages import plan, plan_collection, plan_devices, plan_tuning
 from retrieval.training import chips, sharding, step_memory, work
 from retrieval.training.chips import Chip
 from retrieval.training.step_memory import Memory
@@ -278,10 +278,17 @@ PACKED = {"data.pack.query": 0.5, "data.pack.document": 0.5, "data.lanes": 8, "t
 
 
 def test_a_collection_takes_towers_k_means_and_search():
-    config = make_config()
+    config = make_config(**{"plan.passages": 1000, "mine.refresh_makes": "clusters"})
     config.cluster.update(count=10, iterations=3, sample=20)
-    model, length = abstract_model(config, 200), config.data.document_length
-    encode, search, k_means = plan._collection(1000, model, length, config.cluster)
+    parts = plan_collection.parts(config, 200, jax.devices(), TOY)
+    encode, search, k_means = (part.task for part in parts)
+    # The embeddings of all, and of the sample; a device of a host of eight has an eighth of those that it searches.
+    assert [part.host for part in parts[1:]] == [4 * 16 * 1000, 4 * 16 * (1000 + 200)]
+    assert parts[1].device == 4 * 16 * 1000 // 8 and all(part.device > 0 for part in parts)
+    names = [name for part in parts for name, _ in part.rows(TOY, 8)]
+    assert (
+        len(names) == len(set(names)) and "k-means of 1,000 x 16 in 10 clusters, 3 iterations, a device: peak" in names
+    )
     layer = 4 * 16 * 32 * 32 + 2 * 16 * 16 * 32 + 2 * 16 * 32 * 64
     assert encode.flops == pytest.approx(1000 * 2 * (2 * layer + 32 * 16), rel=0.02)
     assert search.flops == 2 * 1000 * 16 and search.bytes == 4 * 1000 * 16

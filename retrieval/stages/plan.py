@@ -19,16 +19,16 @@ from retrieval import files
 from retrieval.config.fields import SWITCH, TEXT, Field, declare, values_of, whole
 from retrieval.errors import UserError
 from retrieval.evaluation import display
-from retrieval.models.text import Text
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples, train_state
-from retrieval.recipes.placement import bind, make_mesh, parameters_of
+from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model, check_recipe, recipe_of
 from retrieval.stage_outputs import Run
-from retrieval.stages import plan_devices, plan_tuning, training_steps
+from retrieval.stages import plan_collection, plan_devices, plan_tuning, training_steps
+from retrieval.stages.plan_collection import gib
 from retrieval.stages.plan_tuning import Outcome
-from retrieval.stages.step_plan import Plan, gib
-from retrieval.training import chips, collection_work, collectives, cycles, sharding, step_memory, work
+from retrieval.stages.step_plan import Plan
+from retrieval.training import chips, collectives, cycles, sharding, step_memory, work
 
 _log = logging.getLogger(__name__)
 
@@ -142,12 +142,11 @@ def make_plan(
         traced = train_state.make_step(config, model).trace(state, batch)
         useful = train_state.useful_flops(config, size, state, batch)
         _log.info("plan: compiling for %d devices, which takes minutes for a large model", mesh.size)
-        lowered = traced.lower(lowering_platforms=(_platform(devices[0]),))
+        lowered = traced.lower(lowering_platforms=(plan_devices.platform(devices[0]),))
         memory, text = step_memory.compile_step(
             lowered, step_memory.bytes_of(state), step_memory.bytes_of(batch), step_memory.program_limit(devices[0])
         )
     has_collection = config.plan.passages > 0 and recipe_of(config).has_towers
-    cluster = config.cluster if config.mine.refresh_makes == "clusters" else None
     return Plan(
         devices[0].device_kind,
         chip,
@@ -161,25 +160,8 @@ def make_plan(
         collectives.received(text, _chips(mesh.devices.flat)) if text else None,
         useful,
         cycles.estimated(text) if text else {},
-        _collection(config.plan.passages, model, config.data.document_length, cluster) if has_collection else (),
+        plan_collection.parts(config, size, devices, chip) if has_collection else (),
     )
-
-
-def _collection(count: int, model: Any, length: int, cluster: ConfigDict | None) -> tuple[collection_work.Task, ...]:
-    """What `plan.passages` of full length take; k-means where refreshes cluster them.
-
-    Args:
-      length: tokens of a passage.
-      cluster: the group of the config that says how they do.
-    """
-    bound, ids = bind(model), jax.ShapeDtypeStruct((1, length), "int32")
-    encode = jax.make_jaxpr(lambda params, ids: bound(params).encode_documents(Text.from_ids(ids, 0 * ids), None))
-    traced = encode(parameters_of(model), ids)
-    E = traced.out_avals[0].shape[-1]
-    tasks = collection_work.encode(count, work.of(traced).flops, E), collection_work.search(count, E)
-    if cluster is None:
-        return tasks
-    return (*tasks, collection_work.k_means(count, E, cluster.count, cluster.iterations, cluster.sample))
 
 
 def advice(plan: Plan, remat: str, chunk_size: int, possible_chunks: Sequence[int]) -> Iterator[str]:
@@ -251,10 +233,6 @@ def _chips(devices: Iterable[sharding.Device]) -> list[int]:
     places = [getattr(device, "coords", None) for device in devices]
     known = {place: number for number, place in enumerate(dict.fromkeys(map(str, places)))}
     return list(range(len(places))) if None in places else [known[str(place)] for place in places]
-
-
-def _platform(device: sharding.Device) -> str:
-    return "cuda" if device.platform == "gpu" else device.platform
 
 
 STAGES.register(

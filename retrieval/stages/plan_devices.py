@@ -49,3 +49,8 @@ def of_topology(topology: str) -> Sequence[sharding.Device]:
             f"config.plan.topology={topology}: {error}; chips have to be as they are sold, such as "
             f"{name}:{'2x2x4' if name in ('v4', 'v5p') else '4x8'}"
         ) from error
+
+
+def platform(device: sharding.Device) -> str:
+    """The name by which JAX lowers a program for a device."""
+    return "cuda" if device.platform == "gpu" else device.platform

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from retrieval.training import collection_work
+from retrieval.stages.plan_collection import Part, gib
 from retrieval.training.chips import Chip
 from retrieval.training.step_memory import Memory
 from retrieval.training.work import Work
@@ -35,7 +35,7 @@ class Plan:
     received: float | None
     useful: float
     cycles: dict[str, int]
-    collection: tuple[collection_work.Task, ...] = ()
+    collection: tuple[Part, ...] = ()
 
     @property
     def devices(self) -> int:
@@ -114,16 +114,10 @@ class Plan:
             ]
         return [(name, value) for name, value in [*rows, *self._estimate(), *self._collection()] if value is not None]
 
-    def _collection(self) -> Iterator[tuple[str, str]]:
-        """Rows of what a collection takes; operations alone where the chip is not known."""
-        for task in self.collection:
-            if not self.chip:
-                yield f"operations {task.name}", f"{task.flops:.4g}"
-                continue
-            seconds = task.seconds(self.chip, self.chips)
-            hours = seconds / 3600
-            few = f"{seconds:.3g} s" if hours < 0.1 else f"{hours:.2f} hours, {self.chips * hours:,.1f} chip-hours"
-            yield f"{task.name}, at least", few
+    def _collection(self) -> Iterator[tuple[str, str | None]]:
+        """Rows of what a collection takes."""
+        for part in self.collection:
+            yield from part.rows(self.chip, self.chips)
 
     def _estimate(self) -> Iterator[tuple[str, str]]:
         """Rows of what the compiler estimates; it knows no waiting, and nothing at the same time."""
@@ -134,11 +128,6 @@ class Plan:
             for kind, count in self.cycles.items():
                 yield f"of it {kind}", f"{count / total:.1%}"
             yield f"hours to step {self.steps:,} by the estimate", f"{self.steps * seconds / 3600:.1f}"
-
-
-def gib(count: float | None) -> str | None:
-    """Bytes as people read them."""
-    return None if count is None else f"{count / 2**30:.2f} GiB"
 
 
 def _gb(count: float | None) -> str | None:
