@@ -10,7 +10,7 @@ from conftest import write
 
 from retrieval.data.labelled import dpr, grouping, json_array, jsonl_pairs
 from retrieval.data.labelled.grouping import Counts, Example
-from retrieval.data.sets import beir, msmarco
+from retrieval.data.sets import answers, beir, msmarco
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
@@ -70,6 +70,31 @@ ROWS = [
 def test_the_fields_of_json_lines(tmp_path, row):
     path = write(tmp_path / "x.jsonl", b"\xef\xbb\xbf" + json.dumps(row).encode() + b"\r\n\r\n")
     assert list(jsonl_pairs.read(path, Counts())) == [Example("q", texts("a", "b"), texts("c"))]
+
+
+def test_dprs_lists_have_gold_passages_or_those_with_an_answer(tmp_path):
+    ctxs = [
+        {"title": "", "text": "a", "hasanswer": True},
+        {"title": "", "text": "b", "hasanswer": True, "isgold": True},
+    ]
+    rows = [
+        {"question": "q", "answers": ["x", "y"], "ctxs": [*ctxs, {"title": "", "text": "c", "hasanswer": False}]},
+        {"question": "r", "answers": ["x"], "ctxs": ctxs[:1]},
+        {"question": "none", "answers": ["x"], "ctxs": [{"title": "", "text": "c"}]},
+    ]
+    path, counts = write(tmp_path / "x.jsonl", "\n".join(map(json.dumps, rows))), Counts()
+    found = list(jsonl_pairs.read(path, counts))
+    assert found == [Example("q", texts("b"), texts("a", "c"), ("x", "y")), Example("r", texts("a"), (), ("x",))]
+    assert counts.left_out == {"examples without a positive": 1} and jsonl_pairs.has_answers(path)
+    assert not jsonl_pairs.has_answers(write(tmp_path / "y.jsonl", json.dumps(ROWS[0])))
+
+
+def test_nqs_gold_set_has_an_answer_in_every_passage(shared_data):
+    path = shared_data / "qa" / "nq_open_oracle" / "nq-open-oracle.jsonl.gz"
+    groups = list(jsonl_pairs.read(path, Counts()))
+    found = grouping.evaluation_set("gold", groups)
+    assert (len(found.queries), len(found.candidates), len(found.answers)) == (2655, 2600, 2655)
+    assert all(answers.places(answers.of_texts(group.answers), group.positives[0].text) for group in groups)
 
 
 def test_json_lines_with_ids_several_negatives_and_empty_texts(tmp_path):

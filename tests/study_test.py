@@ -28,6 +28,8 @@ from retrieval.data.corpora import tfds_source
 from retrieval.data.sets.set_format import SETS
 from retrieval.errors import UserError
 from retrieval.pipeline.records import made_from, read_record, write_record
+from retrieval.recipes import question_tower
+from retrieval.recipes.recipe import recipe_of
 from retrieval.studies import run_table
 from retrieval.studies.claims import Cell
 from retrieval.studies.study_results import Results
@@ -358,6 +360,14 @@ def test_proqas_study_and_its_report_agree(tmp_path):
         assert set(table["proqa-1"].needs) == {"bm25", "writer", "corpus"} and run.cluster.count == 7
         assert run.pairs.files == str(tmp_path / size / "writer" / "generated" / "corpus.jsonl")
         assert table["bm25"].run.config.sets.qa == "corpus,test.jsonl,validation.jsonl"
+        joint, towers = table["reader-joint-1"], table["proqa-1"].run.config
+        assert joint.needs == ("reader-proqa-1",) and joint.run.config.answer.sets == "qa,qa-validation"
+        for name in ("reader-proqa-1", "reader-joint-1", "reader-orqa-1"):
+            config = table[name].run.config
+            assert config.train.early and config.spans.early and config.train.temperature == towers.train.temperature
+            assert question_tower._fields(config) == question_tower._fields(towers)
+            recipe_of(config).check()
+        assert not table["reader-bm25-1"].run.config.train.early
         asked = table["reader-bm25-0"].run.config
         assert (asked.spans.set, asked.answer.validation) == (proqa.TEST, "qa-validation")
         assert SETS["qa"].names(table["bm25"].run.config.sets.qa) == [proqa.TEST, "qa-validation"]

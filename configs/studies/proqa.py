@@ -3,12 +3,17 @@
     python -m retrieval.study --config=configs/studies/proqa.py:local --workdir=runs/proqa_study \\
         --config.corpus=DUMP.xml.bz2 --config.squad=train-v1.1.json \\
         --config.train_questions=NQ-open.train.jsonl --config.test_questions=NQ-open.dev.jsonl \\
-        --config.validation_questions=validation.jsonl
+        --config.validation_questions=validation.jsonl --config.squad_test=dev-v1.1.json,train-v1.1.json \\
+        --config.gold=nq-open-oracle.jsonl.gz
 
 A model learns from SQuAD to write questions of paragraphs, and writes those that the retrievers train on. They have as
 many steps and pairs a step as ICT has, which is ORQA's retriever. The readers learn from questions with answers, in the
-first paragraphs of BM25, of ORQA or of ProQA. The validation questions choose how much the reader's score counts beside
+first paragraphs of BM25, of ORQA or of ProQA. With the last two the question tower is trained too, by the early loss,
+and retrieves the paragraphs that are read. The validation questions choose how much the reader's score counts beside
 the retriever's. Nothing is trained on them, or on the test questions.
+
+Two further sets are for evaluation alone: SQuAD's questions over the paragraphs of all its files, and NQ's questions
+over their gold passages.
 
 A seed draws the parameters, the batches and the clusters. The generated questions are the same for all seeds.
 Sizes: 'paper' (BERT-base, one accelerator or more) and 'local' (2 CPU cores).
@@ -25,18 +30,21 @@ from retrieval.configs.studies import argument, parts, xiong_2020
 SEEDS = (0, 1, 2)
 CUTOFFS = (5, 10, 20)
 TEST = "qa"  # the set of the test questions
+SQUAD, GOLD = "squad", "nq-open-oracle"  # further sets; the second has the name of its file
+OTHERS = {SQUAD: "SQuAD (open)", GOLD: "NQ's gold passages"}
 NINTHS = (5, 7)  # checkpoints of the retriever without clusters, of 9
 
 
 class Size(NamedTuple):
-    """What a size changes: steps of the writer, of a retriever and of a reader."""
+    """What a size changes: steps of the writer, of a retriever and of a reader, and candidates of the early loss."""
 
     writer: int
     retriever: int
     reader: int
+    early: int
 
 
-SIZES = {"paper": Size(20_000, 90_000, 40_000), "local": Size(1500, 1800, 600)}
+SIZES = {"paper": Size(20_000, 90_000, 40_000, 5000), "local": Size(1500, 1800, 600, 200)}
 
 # Table 4: how the readers differ.
 READERS: dict[str, tuple[str, dict[str, bool]]] = {
@@ -58,6 +66,8 @@ def get_config(size: str = "local") -> ConfigDict:
     config.train_questions = ""  # files of questions with answers, for the readers
     config.test_questions = ""  # a file of questions with answers
     config.validation_questions = ""  # another
+    config.squad_test = ""  # files of SQuAD: the questions of the first, over the paragraphs of all; '': no such set
+    config.gold = ""  # questions with their gold passages, a file named nq-open-oracle; '': no such set
     config.validation_set = "qa-validation"  # its name as a set: 'qa-' and the file's name up to the first dot
     config.clusters = retriever.get_config(size).cluster.count  # of paragraphs, before small ones are merged
     config.parallel = 1  # runs at a time
@@ -84,8 +94,10 @@ def _table(study: ConfigDict, size: str) -> dict[str, ConfigDict]:
         of_seed[f"reader-orqa-{seed}"] = orqa
         for name, (_, changes) in READERS.items():
             if changes:
-                other = _reader(study, size, "bm25", "bm25")
+                other = _reader(study, size, f"reader-proqa-{seed}", "dense")
+                other.stages = other.stages[1:]  # on the paragraphs of that reader
                 other.train.update(changes)
+                other.answer.sets = f"{TEST}," + study.get_ref("validation_set")
                 of_seed[f"reader-{name}-{seed}"] = other
         for config in of_seed.values():
             config.seed = seed
@@ -113,6 +125,7 @@ def _bm25(study: ConfigDict) -> ConfigDict:
         False,
         "corpus," + study.get_ref("test_questions") + "," + study.get_ref("validation_questions"),
     )
+    config.sets.squad, config.sets.labelled = study.get_ref("squad_test"), study.get_ref("gold")
     return config
 
 
@@ -183,7 +196,19 @@ def _reader(study: ConfigDict, size: str, base: str, system: str) -> ConfigDict:
         questions=study.get_ref("train_questions"), set=TEST, system="exact" if system == "dense" else system
     )
     config.answer.systems, config.answer.validation = (system,), study.get_ref("validation_set")
+    if system == "dense":
+        _train_question_tower(config, size)
     return config
+
+
+def _train_question_tower(config: ConfigDict, size: str) -> None:
+    """The early loss, with a question tower as `_retriever` has it."""
+    towers = _retriever(retriever.get_config(size), size)
+    config.spans.early, config.train.early = SIZES[size].early, True
+    config.train.temperature = towers.train.temperature
+    for name in ("embed_dim", "embed_norm", "pooling", "normalize", "token_types"):
+        config.model[name] = towers.model[name]
+    config.answer.systems = ("tuned",)
 
 
 def _report(size: str) -> dict[str, Any]:
@@ -199,12 +224,12 @@ def _report(size: str) -> dict[str, Any]:
             "R@k: questions with an answer in the first k passages. EM: exact match by SQuAD's rule.",
             "The paper's R@k is of WebQuestions and its EM of NQ-open, over 12.5 million paragraphs of Wikipedia.",
         ],
-        "tables": [_retrieval(), _hardness(size), _answers(), _settings()],
+        "tables": [_retrieval(), *map(_retrieval_of, OTHERS), _hardness(size), _answers(), _settings()],
         "plots": [_plot_of_batches(size)],
         "claims": [
             *(dict(text=text, better=_recall(a, 20), worse=_recall(b, 20)) for text, a, b in claims),
             dict(text="ProQA's reader beats BM25's (EM)", better=_match("proqa"), worse=_match("bm25")),
-            dict(text="one shared softmax beats one each (EM)", better=_match("bm25"), worse=_match("apart")),
+            dict(text="one shared softmax beats one each (EM)", better=_match("proqa"), worse=_match("apart")),
             dict(text="the same with the joint loss (EM)", better=_match("joint"), worse=_match("joint-apart")),
             *(
                 dict(text=f"clustering {version} makes batches harder", better=before, worse=after)
@@ -214,32 +239,40 @@ def _report(size: str) -> dict[str, Any]:
     }
 
 
-def _recall(name: str, k: int) -> dict[str, Any]:
+def _recall(name: str, k: int, dataset: str = TEST) -> dict[str, Any]:
     system = "bm25" if name == "bm25" else "dense"
     runs = ["bm25"] if name == "bm25" else [f"{name}-{seed}" for seed in SEEDS]
-    return dict(runs=runs, system=system, metric=f"Answer@{k}", dataset=TEST, split="answers")
+    return dict(runs=runs, system=system, metric=f"Answer@{k}", dataset=dataset, split="answers")
 
 
-def _match(name: str) -> dict[str, Any]:
-    system = "dense" if name in ("proqa", "orqa") else "bm25"
+def _match(name: str, dataset: str = TEST) -> dict[str, Any]:
+    system = "bm25" if name == "bm25" else "tuned"
     runs = [f"reader-{name}-{seed}" for seed in SEEDS]
-    return dict(runs=runs, system=f"{system}+reader", metric="EM", dataset=TEST, split="read")
+    return dict(runs=runs, system=f"{system}+reader", metric="EM", dataset=dataset, split="read")
+
+
+RETRIEVERS = {
+    "bm25": "BM25",
+    "ict": "ICT, ORQA's retriever",
+    "plain-5": "ProQA without clusters, 5 of 9 parts of the steps",
+    "plain-7": "ProQA without clusters, 7 of 9 parts",
+    "plain": "ProQA without clusters",
+    "proqa": "ProQA",
+}
 
 
 def _retrieval() -> dict[str, Any]:
-    labels = {
-        "bm25": "BM25",
-        "ict": "ICT, ORQA's retriever",
-        "plain-5": "ProQA without clusters, 5 of 9 parts of the steps",
-        "plain-7": "ProQA without clusters, 7 of 9 parts",
-        "plain": "ProQA without clusters",
-        "proqa": "ProQA",
-    }
     rows = [
         parts.row([label], [_recall(name, k) for k in CUTOFFS], xiong_2020.TABLE_3.get(name, ()))
-        for name, label in labels.items()
+        for name, label in RETRIEVERS.items()
     ]
     return dict(title="Table 3: retrieval", header=["system", *(f"R@{k}" for k in CUTOFFS)], rows=rows)
+
+
+def _retrieval_of(dataset: str) -> dict[str, Any]:
+    """The same on another set, which the paper has not."""
+    rows = [parts.row([label], [_recall(name, k, dataset) for k in CUTOFFS]) for name, label in RETRIEVERS.items()]
+    return dict(title=f"Retrieval: {OTHERS[dataset]}", header=["system", *(f"R@{k}" for k in CUTOFFS)], rows=rows)
 
 
 def _in_batch(name: str, step: int) -> dict[str, Any]:
@@ -279,17 +312,22 @@ def _plot_of_batches(size: str) -> dict[str, Any]:
 
 
 def _answers() -> dict[str, Any]:
+    of = {
+        "bm25": ("BM25 and a reader", xiong_2020.SPARSE),
+        "orqa": ("ORQA: ICT and its reader", xiong_2020.TABLE_1["orqa"]),
+        "proqa": ("ProQA", xiong_2020.TABLE_1["proqa"]),
+    }
     rows = [
-        parts.row(["BM25 and a reader"], [_match("bm25")], (xiong_2020.SPARSE,)),
-        parts.row(["ORQA: ICT and its reader"], [_match("orqa")], (xiong_2020.TABLE_1["orqa"],)),
-        parts.row(["ProQA"], [_match("proqa")], (xiong_2020.TABLE_1["proqa"],)),
+        parts.row([label], [_match(name, dataset) for dataset in (TEST, *OTHERS)], (paper,))
+        for name, (label, paper) in of.items()
     ]
-    return dict(title="Tables 1 and 2: answers", header=["system", "EM"], rows=rows)
+    header = ["system", "EM", *(f"EM, {title}" for title in OTHERS.values())]
+    return dict(title="Tables 1 and 2: answers", header=header, rows=rows)
 
 
 def _settings() -> dict[str, Any]:
     rows = [
-        parts.row([label], [_match("bm25" if name == "alone" else name)], (xiong_2020.TABLE_4[name],))
+        parts.row([label], [_match("proqa" if name == "alone" else name)], (xiong_2020.TABLE_4[name],))
         for name, (label, _) in READERS.items()
     ]
-    return dict(title="Table 4: the reader's loss, on BM25's passages", header=["setting", "EM"], rows=rows)
+    return dict(title="Table 4: the reader's loss, on ProQA's passages", header=["setting", "EM"], rows=rows)

@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from retrieval import files
 from retrieval.config.fields import SHARE, SWITCH, TEXT, TEXTS, Field, declare, of_fields, whole
+from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import reader_rows
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Judged
@@ -48,6 +49,7 @@ declare(
         "systems whose first passages are read, as tables name them; runs.files too; tuned: by its own question tower",
         was=("bm25",),
     ),
+    sets=Field("", TEXT, "evaluation sets whose questions are answered, separated by commas; '': all", was=""),
     model=Field("", TEXT, "work directory of a reader; '': the run's own, or its base's", was=""),
     paragraphs=Field(5, whole(1), "passages of a question that are read", was=5),
     weight=Field(1.0, SHARE, "weight of the reader's score; that of the retriever has the rest", was=1.0),
@@ -78,7 +80,8 @@ class _Read(NamedTuple):
 
 def answer(run: Run) -> dict[str, Any]:
     """Writes `answered/`: `SET/SYSTEM.jsonl`, `results.json` and `per_query/`; returns weights and counts."""
-    fields, folder, names = run.config.answer, run.folder / FOLDER, set_names(run.sets)
+    fields, folder = run.config.answer, run.folder / FOLDER
+    names = _sets(source_paths.split(fields.sets), set_names(run.sets))
     systems = [system for system in fields.systems if system != TUNED]
     found = _runs(systems, run.holder("evaluate").folder / "runs", names)
     trainer = _trainer(run)
@@ -98,6 +101,18 @@ def answer(run: Run) -> dict[str, Any]:
         read += _read_set(*place, value, lists, reader, finder, fields, sizes, counts[name])
     weights = _weights(read, fields)
     return hosts.on_first(lambda: _finish(folder, run.sets, read, weights, fields.sums, counts))
+
+
+def _sets(wanted: Sequence[str], names: Sequence[str]) -> list[str]:
+    """The sets whose questions are answered.
+
+    Raises:
+      UserError: one is not there.
+    """
+    for name in wanted:
+        if name not in names:
+            raise unknown_name("set in config.answer.sets", name, names)
+    return [name for name in names if name in wanted or not wanted]
 
 
 def _runs(systems: Sequence[str], folder: Path, sets: Sequence[str]) -> dict[str, list[RunFile]]:

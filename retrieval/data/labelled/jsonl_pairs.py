@@ -3,8 +3,10 @@
     {"query": ..., "positives": [...], "negatives": [...]}                      also "pos" and "neg"
     {"anchor": ..., "positive": ..., "negative": ..., "negative_2": ...}        sentence-transformers
     {"query": ..., "positive_passages": [...], "negative_passages": [...]}      Tevatron
+    {"question": ..., "answers": [...], "ctxs": [...]}                          what DPR's retriever writes
 
-A text is a string or {"docid": ..., "title": ..., "text": ...}; a field has one text or an array of them.
+A text is a string or {"docid": ..., "title": ..., "text": ...}; a field has one text or an array of them. Of `ctxs`
+those with "isgold" are positives; where a line has none, those with "hasanswer".
 """
 
 import json
@@ -23,6 +25,7 @@ _QUERY = ("query", "anchor", "question")
 _POSITIVE = ("positive", "positives", "pos", "positive_passages")
 _NEGATIVE = re.compile(r"negatives?|neg|negative_passages|negative_\d+")
 _ID_FIELDS = ("docid", "_id", "id")
+_LISTED, _MARKS = "ctxs", ("isgold", "hasanswer")
 
 
 def read(path: Path, counts: Counts) -> Iterator[Example]:
@@ -39,6 +42,10 @@ def read(path: Path, counts: Counts) -> Iterator[Example]:
         if not isinstance(record, dict):
             raise UserError(f'{at}: not a JSON object; one like {{"query": ..., "positive": ...}} is needed')
         query = text_files.string(record, _one(record, _QUERY, at), at)
+        if _LISTED in record:
+            if labelled := example(query, *_listed(record, at), at, counts, _answers(record, at)):
+                yield labelled
+            continue
         positives = _texts(record, _one(record, _POSITIVE, at), at)
         fields = [field for field in record if _NEGATIVE.fullmatch(field) and record[field] is not None]
         negatives = [text for field in fields for text in _texts(record, field, at)]
@@ -53,6 +60,32 @@ def _one(record: dict[str, Any], names: Sequence[str], at: str) -> str:
         wrong = f"has both '{given[0]}' and '{given[1]}'" if given else "has no field for it"
         raise UserError(f"{at}: one of {', '.join(names)} is needed, and the line {wrong}")
     return given[0]
+
+
+def _listed(record: dict[str, Any], at: str) -> tuple[list[Candidate], list[Candidate]]:
+    """The positives and the negatives of a list of DPR's."""
+    texts = _texts(record, _LISTED, at)
+    values = record[_LISTED] if isinstance(record[_LISTED], list) else [record[_LISTED]]
+    marks = next((mark for mark in _MARKS if any(isinstance(v, dict) and v.get(mark) for v in values)), _MARKS[0])
+    are_positive = [isinstance(value, dict) and bool(value.get(marks)) for value in values]
+    return (
+        [text for text, positive in zip(texts, are_positive) if positive],
+        [text for text, positive in zip(texts, are_positive) if not positive],
+    )
+
+
+def _answers(record: dict[str, Any], at: str) -> Sequence[str]:
+    return text_files.strings(record, "answers", at) if record.get("answers") is not None else ()
+
+
+def has_answers(path: Path) -> bool:
+    """Whether the first question of a file is a list of DPR's with answers."""
+    _, line = next(text_files.lines(path), ("", "{}"))
+    try:
+        record = json.loads(line)
+    except ValueError:  # which `read` tells
+        return False
+    return isinstance(record, dict) and _LISTED in record and bool(record.get("answers"))
 
 
 def _texts(record: dict[str, Any], field: str, at: str) -> list[Candidate]:
@@ -73,10 +106,13 @@ class JsonLines(LabelledFormat):
     """The format 'jsonl'."""
 
     name = "jsonl"
-    what = "JSON lines: lists, sentence-transformers' fields, or Tevatron's"
+    what = "JSON lines: lists, sentence-transformers' fields, Tevatron's, or DPR's `ctxs`"
     setting = "--config.pairs.files=FILE.jsonl,…"
     example = '{"anchor": "q", "positive": "a", "negative": "b"}'
     first = "{"
 
     def read(self, path: Path, counts: Counts, settings: Settings, folder: Path, pool: int) -> Iterator[Example]:
         return read(path, counts)
+
+    def has_answers(self, path: Path) -> bool:
+        return has_answers(path)
