@@ -98,7 +98,7 @@ def test_repeats_are_joined_and_questions_without_answers_left_out(tmp_path, cap
         ("q\t['\\ud800']\n", r"line 1: the field 'answers\[0\]' has half of a surrogate pair"),
         ("q\t['a']\nq\t['a']\tmore\n", r"line 2: 3 fields, expected 2 between tabs: question, list of answers"),
         ("q\t['a']\n\"q\t['a']\nmore\n", r"line 2: .* are the quotation marks of its fields closed"),
-        ('{"question": "q"}', r"line 1: the field 'answer' is missing or not an array of texts"),
+        ('{"question": "q"}', r"line 1: no question of NQ-open, a line such as .* SQuAD's go into config\.sets\.squad"),
         ('{"question": "q", "answer": ["a", 1]}', r"line 1: the field 'answer\[1\]' is missing or not a string"),
         ('[{"qId": "1", "qText": "q"}]', r"record 1: the field 'answers' is missing"),
         (WEB_QUESTIONS.replace("w2", "w1"), r"record 2: the question id 'w1' is there twice"),

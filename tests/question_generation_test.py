@@ -114,8 +114,8 @@ def test_short_passages_and_told_answers_are_left_out():
     assert list(told.values()) == [1, 3, 1, 1] and counts[generate.KEPT] == 1
 
 
-def write_file(path, *documents):
-    path.write_text("".join(expansions.to_line(expansions.Expansion(id, f"q {id}", -1.0, "a")) for id in documents))
+def write_file(path, *documents, answer="p"):
+    path.write_text("".join(expansions.to_line(expansions.Expansion(id, f"q {id}", -1.0, answer)) for id in documents))
 
 
 def test_generated_questions_find_their_passages(tmp_path):
@@ -127,6 +127,9 @@ def test_generated_questions_find_their_passages(tmp_path):
     settings = {"format": "generated", "collection": str(tmp_path)}
     found = {query: [text.text for text in texts] for query, texts in examples(path, **settings).items()}
     assert found == {"q b": ["p b"], "q d": ["p d"]}
+    write_file(path, "b", answer="not there")
+    with labelled_format.grouped([path], Settings("", "", "", 0)._replace(**settings), tmp_path, 9) as (groups, counts):
+        assert not list(groups) and counts.left_out["questions whose answer is not in their passage"] == 1
     write_file(path, "b", "x")
     with pytest.raises(UserError, match=r"the passage 'x' is not in .*, or stands before another one there"):
         examples(path, **settings)

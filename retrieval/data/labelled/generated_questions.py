@@ -39,7 +39,10 @@ class GeneratedQuestions(LabelledFormat):
                     "there: name the passages that the questions were written of in config.pairs.collection"
                 )
             for line in written:
-                yield Example(line.text, (passage,))
+                if line.answer in passage.text:
+                    yield Example(line.text, (passage,))
+                else:
+                    counts.leave_out("questions whose answer is not in their passage", f"{path}, '{line.text}'")
 
     def check(self, path: Path, settings: Settings) -> None:
         if not settings.collection:

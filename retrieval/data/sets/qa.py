@@ -36,6 +36,7 @@ _log = logging.getLogger(__name__)
 
 _CORPUS = "corpus"  # stands for the passages of the run's corpus
 _JSON = ("{", "[")
+_NQ_OPEN = '{"question": "q", "answer": ["a", "b"]}'
 _PASSAGE_FIELDS = ["id", "text", "title"]
 
 
@@ -161,6 +162,11 @@ def _nq_open(path: Path, are_patterns: bool) -> Iterator[Record]:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise UserError(f"{at}: not valid JSON ({error}); one object a line is needed") from error
+        if not isinstance(record, dict) or not isinstance(record.get("answer"), list):
+            raise UserError(
+                f"{at}: no question of NQ-open, a line such as {_NQ_OPEN}; is it a file of another data set? "
+                "SQuAD's go into config.sets.squad, labelled examples into config.sets.labelled"
+            )
         values = text_files.strings(record, "answer", at)
         yield _record(at, "", text_files.string(record, "question", at), values, are_patterns)
 
@@ -262,7 +268,7 @@ QUESTIONS.register(
     QuestionFormat(
         "NQ-open, JSON lines",
         "NQ-open.dev.jsonl",
-        '{"question": "q", "answer": ["a", "b"]}',
+        _NQ_OPEN,
         lambda first, line: first == "{",
         _nq_open,
     ),

@@ -17,7 +17,8 @@ RULE = "test"
 def read(asked: Path | str, more: Sequence[Path | str] = ()) -> beir.RetrievalSet:
     """The set 'squad': the questions of one file, over the distinct paragraphs of all.
 
-    A question that is asked of several paragraphs has them all, and all its answers. Ids come from the texts.
+    A question that is asked of several paragraphs has them all, and all its answers. Ids come from the texts. Of
+    questions without an answer that stands in their paragraph `left_out` says how many there were.
 
     Raises:
       UserError: as `reqa.paragraphs`, or there is no question with an answer.
