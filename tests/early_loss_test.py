@@ -299,6 +299,19 @@ def test_a_tower_that_cannot_be_trained_is_refused(towers, tmp_path, changes, me
         preflight.check(run, run.config.stages)
 
 
+def test_readers_share_the_candidates_of_one_run(trained, towers, tmp_path):
+    """Whose candidates are of the towers, while each reader trains a question tower of its own."""
+    changes = {"base": str(trained.folder), "stages": ("train", "answer"), "train.joint": False, "train.steps": 1}
+    run = reader(towers, tmp_path / "run", **changes)
+    preflight.check(run, run.config.stages)
+    execute(run)
+    (line,) = [line for line in outcome(run)[1] if "early" in line]
+    assert line["early"] == next(line["early"] for line in outcome(trained)[1] if "early" in line)
+    with pytest.raises(UserError, match="keeps 6 candidates of a question: take no more than that"):
+        more = reader(towers, tmp_path / "more", **changes | {"spans.early": 7})
+        preflight.check(more, more.config.stages)
+
+
 def test_a_base_without_towers_is_refused(towers, tmp_path):
     inputs, base = towers
     words = make_run("bm25", inputs, tmp_path / "words", base=str(base.folder), corpus="", stages=("index",))

@@ -105,8 +105,8 @@ def _check_model(run: WorkDirectory, name: str) -> None:
     stage = STAGES[name]
     seen = run.before(name) if stage.looks_back else run
     for need, holder in fitting(run, name):
-        if holder.folder == run.folder:
-            continue  # what a stage of this run looks back at is of the base on purpose
+        if holder.folder == run.folder or STAGES[need].looks_back:
+            continue  # what a stage looks back at is of the model before on purpose
         for below, theirs in needs(holder, need):
             ours = seen.holder(below)
             if STAGES[below].of_model and below in theirs.config.stages and ours.folder != theirs.folder:
