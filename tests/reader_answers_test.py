@@ -29,6 +29,7 @@ from retrieval.evaluation import exact_match
 from retrieval.evaluation.answer_choice import WEIGHTS, Span, best_weight, ranked
 from retrieval.models.span_reader import SpanReader
 from retrieval.models.text import Text
+from retrieval.time_limit import TooSlowError
 
 PIECES = "the of in a red fox zurich 1895 1943 old dr . ( ) , ##s jose o ' neil cafe live what who".split()
 VOCABULARY = WordPiece([*SPECIAL_TOKENS, *PIECES])
@@ -102,6 +103,22 @@ def test_what_cannot_be_trained_on_is_counted_and_named(tmp_path, monkeypatch):
     assert told[span_shards.CUT] == 2 and told[span_shards.BEHIND] > 0 and told[span_shards.MORE] > 0
     with pytest.raises(UserError, match="no question has an answer in its paragraphs, of 1"):
         shards(tmp_path / "none", questions[1:2])
+
+
+def test_a_pattern_that_is_slow_in_a_candidate_leaves_out_its_question_alone(tmp_path):
+    def slow():
+        raise TooSlowError("too slow")
+
+    known, scores = answers.of_texts(["fox"]), [2.0, 1.0]
+    behind = lambda: span_shards.Compared([2, 3], [0, 1, 2], [2])  # noqa: E731
+    questions = [
+        Retrieved("slow", known, PARAGRAPHS, scores, slow),
+        Retrieved("behind", answers.of_texts(["nowhere"]), PARAGRAPHS, scores, behind),
+        Retrieved("none", known, PARAGRAPHS[:0], [], lambda: span_shards.Compared([2, 3], [], [])),
+    ]
+    told, records = shards(tmp_path, questions)
+    assert told["first"] == {span_shards.SLOW: "slow", span_shards.WITHOUT: "none"} and len(records) == 1
+    assert told[span_shards.DEEP] == 1 and told["candidates with an answer"] == 1
 
 
 def test_examples_have_the_paragraphs_that_are_drawn(tmp_path):
