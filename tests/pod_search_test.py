@@ -117,7 +117,7 @@ from pathlib import Path
 from types import SimpleNamespace
 import numpy as np
 from retrieval.cli import command_line
-from retrieval.runtime import hosts
+from retrieval.runtime import ending, hosts
 from retrieval.search.index_kind import INDEXES
 from retrieval.stages import index, pod_search
 
@@ -141,7 +141,7 @@ def main(_):
     if task == "build":
         assert index._is_shared(scann, there)
         options = {"index.tune_queries": 200, "index.recall_target": 0.95}
-        print(index._build_shard(scann, there, options, 20), flush=True)
+        print(index._build_shard(scann, options, there, 20), flush=True)
     pod_search.lead(*places, work)
     ending.leave(0)
 
