@@ -125,11 +125,12 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}: not valid JSON ({error})") from error
 
 
-def read_array(path: Path, remedy: str) -> "np.ndarray":
+def read_array(path: Path, remedy: str, mapped: bool = False) -> "np.ndarray":
     """Reads a .npy file of numbers or strings; nothing in it is unpickled.
 
     Args:
       remedy: what to do about an error, the end of its message.
+      mapped: whether it stays on the disk, and parts of it are read where they are asked for.
 
     Raises:
       UserError: the file is none.
@@ -137,7 +138,7 @@ def read_array(path: Path, remedy: str) -> "np.ndarray":
     import numpy as np  # late, like all that worker processes of `prepare` can do without
 
     with _telling_damage(path, remedy):
-        array = np.load(path, allow_pickle=False)
+        array = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
         if not isinstance(array, np.ndarray):
             raise ValueError("several arrays where one belongs")
         return array

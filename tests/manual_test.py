@@ -75,7 +75,7 @@ def test_a_line_of_a_format_is_recognised_and_read(name, tmp_path):
     path.write_text(LABELLED[name].example.replace("⇥", "\t"))
     queries.write_text("1000094\tq\n")
     news = "".join(f"{id}\tnews\tsub\t{title}\t\t\t[]\t[]\n" for id, title in (("N1", "q"), ("N3", "a"), ("N4", "b")))
-    passage = '{"_id": "d7", "title": "", "text": "p"}\n'
+    passage = '{"_id": "d7", "title": "", "text": "p, an answer"}\n'
     collection.write_text({"mind": news, "generated": passage}.get(name, "5399011\ta\n4239068\tb\n"))
     texts = {"id_triples": (str(queries), str(collection))} | dict.fromkeys(
         ("mind", "generated"), ("", str(collection))

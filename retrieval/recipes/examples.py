@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from ml_collections import ConfigDict
 
 from retrieval import files
@@ -118,7 +117,10 @@ def make_batches(
     recipe = recipe_of(run.config)
     packing, folder = recipe.packing(), run.labelled(recipe.examples_of)
     tables = {
-        name: (numbers, np.load(folder / f"{numbers}.npy", mmap_mode="r"))
+        name: (
+            numbers,
+            files.read_array(folder / f"{numbers}.npy", f"--stage={recipe.examples_of} makes it", mapped=True),
+        )
         for name, (numbers, _) in recipe.tables.items()
     }
     return Batches(**arguments, sharding=sharding.batch_sharding(mesh), packing=packing, epoch=epoch, tables=tables)
