@@ -1,5 +1,6 @@
 """MIND: news and impressions as a set, as labelled examples, and as pages to rank."""
 
+import datetime
 import json
 
 import numpy as np
@@ -16,6 +17,7 @@ from retrieval.data.tokenizers.vocab import SEPARATOR, SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.evaluation import impressions
 from retrieval.stage_outputs import Run
+from retrieval.stages.impressions import _predictions as predictions
 
 WORDS = "fox dog owl hen cow pig rat elk".split()
 NEWS = "".join(
@@ -94,6 +96,7 @@ def test_a_special_token_parts_a_historys_titles():
         (("7", "U", "2019-11-14", "N1", "N2-1"), "line 7: the time '2019-11-14' is not written as"),
         (("7", "U", "N1", "N2-1"), "line 7: 4 columns, and behaviors.tsv of MIND has 5"),
         (("1", "U", "11/14/2019 9:00:00 AM", "N1", "N2-1"), "line 7: the impression id '1' is there twice"),
+        (("", "U", "11/14/2019 9:00:00 AM", "N1", "N2-1"), "line 7: the impression id '' is empty"),
     ],
 )
 def test_broken_impressions_end_with_file_and_line(files, tmp_path, row, message):
@@ -116,6 +119,43 @@ def test_broken_news_end_with_file_and_line(files, tmp_path, line, message):
         file.write(line + "\n")
     with pytest.raises(UserError, match=message):
         read_set(files, tmp_path)
+
+
+def hidden(rows):
+    """Rows as the official test half has them: nobody is told what was clicked."""
+    return "".join("\t".join((*row[:4], row[4].replace("-1", "").replace("-0", ""))) + "\n" for row in rows)
+
+
+def test_pages_with_hidden_clicks_are_asked_and_not_judged(files, tmp_path, caplog):
+    files[1].write_text(hidden(ROWS))
+    value = read_set(files, tmp_path)
+    assert list(value.queries) == ["4", "5", "6"] and value.qrels == {}
+    assert "ranked and not measured" in caplog.text
+    with files[1].open("a") as file:
+        file.write("\t".join(("7", *ROWS[0][1:])) + "\n")
+    with pytest.raises(UserError, match=r"line 7: 'N2-1' says whether it was clicked, and the first line does not"):
+        read_set(files, tmp_path)
+
+
+def test_what_is_left_out_says_where_the_first_stands(files, tmp_path, caplog):
+    read_set(files, tmp_path)
+    assert f"1 unknown news on pages, the first at {files[1]}, line 2" in caplog.text
+    assert f"1 clicks of histories on unknown news, the first at {files[1]}, line 2" in caplog.text
+
+
+def test_a_prediction_file_has_each_page_and_all_news_on_it():
+    def page(id, shown, clicked, known):
+        return mind.Impression(id, "U", datetime.datetime(2019, 11, 14), (), shown, clicked, known)
+
+    pages = [
+        page("1", ("N1", "N2"), (True, False), (True, False, True)),
+        page("2", ("N1", "N2"), (False, False), (True, True)),  # no click: not asked
+        page("3", (), (), (False,)),
+        page("4", ("N1", "N2"), (), (True, True)),
+    ]
+    assert [item.is_asked for item in pages] == [True, False, False, True]
+    scores = {"1": np.array([0.1, 0.2]), "4": np.array([0.3, 0.7])}
+    assert list(predictions(pages, scores)) == ["1 [2,3,1]", "2 [1,2]", "3 [1]", "4 [2,1]"]
 
 
 def brute_force(ranks, clicked):
@@ -178,6 +218,16 @@ def test_a_run_ranks_the_pages_of_the_set(files, tmp_path):
     assert {"popularity", "most recent", "bm25", "dense"} <= systems
     parts = {row["impressions of"]: row["count"] for row in rows if row["system"] == "dense"}
     assert parts == {"all": 2, "cold users": 1, "no history": 1, "cold news": 1}
-    assert (run.folder / "impressions" / "popularity.txt").read_text() == "4 [2,3,1]\n5 [1,2]\n"
-    assert (run.folder / "impressions" / "most_recent.txt").read_text() == "4 [2,1,3]\n5 [2,1]\n"
+    assert (run.folder / "impressions" / "popularity.txt").read_text() == "4 [2,3,1]\n5 [1,2]\n6 [1,2]\n"
+    assert (run.folder / "impressions" / "most_recent.txt").read_text() == "4 [2,1,3]\n5 [2,1]\n6 [1,2]\n"
     assert "± " in (run.folder / "impressions" / "impressions.md").read_text()
+
+    (tmp_path / "test.tsv").write_text(hidden(ROWS))
+    changes |= {"sets.mind": f"{files[0]},{tmp_path / 'test.tsv'}", "sets.mind_split": "", "base": str(run.folder)}
+    changes |= {"pairs.files": "", "pairs.collection": ""}  # those of the base tell what is popular
+    changes["stages"] = ("sets", "encode", "index", "impressions")
+    asked = Run(tiny.make_config("mind", **tiny.CHEAP | changes), tmp_path / "asked", REPOSITORY / "requirements.lock")
+    execute(asked)
+    lines = (asked.folder / "impressions" / "dense.txt").read_text().splitlines()
+    assert [line.split()[0] for line in lines] == ["1", "2", "3", "4", "5", "6"]
+    assert "there are predictions, and no metrics" in (asked.folder / "impressions" / "impressions.md").read_text()

@@ -52,27 +52,47 @@ def rank_impressions(run: Run) -> dict[str, Any]:
     config = run.holder("sets").config.sets
     news, behaviors = map(Path, source_paths.split(config.mind))
     trained_on = _trained_on(run.holder("pairs").config.pairs.files, behaviors)
-    shown, history = _read(news, behaviors, trained_on, config.mind_split)
+    pages, history = _read(news, behaviors, trained_on, config.mind_split)
+    shown = [page for page in pages if page.is_asked]
     collection = open_collection(run, _SET)
-    value = beir.read_judged(run.sets / _SET)
+    value = _read_set(run.sets / _SET)
     if list(value.queries) != [impression.id for impression in shown]:
         raise UserError(
             f"{run.sets / _SET}: made of other impressions than config.sets.mind has now; --stage=sets first"
         )
     rows = []
     for system, scorer in _systems(collection, value, history, run.config.index.words):
-        ranks = [impressions.ranks(scores_N) for scores_N in scorer(shown)]
-        lines = (impressions.prediction_line(item.id, of) for item, of in zip(shown, ranks))
+        scores = list(scorer(shown))
+        lines = _predictions(pages, {item.id: of for item, of in zip(shown, scores)})
         name = system.replace(" ", "_")
         files.write_text(run.folder / "impressions" / f"{name}.txt", "".join(f"{line}\n" for line in lines))
-        rows += list(_rows(system, shown, ranks, history))
+        measured = [(item, impressions.ranks(of)) for item, of in zip(shown, scores) if item.is_judged]
+        rows += list(_rows(system, measured, history))
     files.write_json(run.folder / "impressions" / "impressions.json", rows)
     files.write_text(run.folder / "impressions" / "impressions.md", _markdown(rows))
     return {"impressions": len(shown), "users before": len(history.users)}
 
 
+def _read_set(folder: Path) -> beir.Judged:
+    """Queries and candidates of the set. It has no judgements where the clicks are hidden, and they are not needed."""
+    ids = [candidate.id for candidate in beir.read_candidates(folder / "corpus.jsonl")]
+    return beir.Judged(folder.name, beir.read_queries(folder / "queries.jsonl"), ids, {}, {})
+
+
+def _predictions(pages: Sequence[Impression], scores: Mapping[str, np.ndarray]) -> Iterator[str]:
+    """The lines of a prediction file: one for each page, which ranks all that was on it, as the official program asks.
+
+    News that news.tsv does not have come last. A page that is not asked for keeps its order.
+    """
+    for page in pages:
+        scores_N = np.full(len(page.known), -np.inf)
+        if page.id in scores:
+            scores_N[list(page.known)] = scores[page.id]
+        yield impressions.prediction_line(page.id, impressions.ranks(scores_N))
+
+
 def _read(news_path: Path, behaviors: Path, trained_on: Iterable[Path], time: str) -> tuple[list[Impression], History]:
-    """The impressions of the set, and what those before them tell.
+    """The impressions of the test, those too that are not asked for, and what those before them tell.
 
     Args:
       trained_on: other files of impressions, which count as before the test.
@@ -86,7 +106,7 @@ def _read(news_path: Path, behaviors: Path, trained_on: Iterable[Path], time: st
             is_test = path == behaviors and mind.is_of_set(impression, time)
             for id in impression.shown:
                 history.first[id] = min(impression.time, history.first.get(id, impression.time))
-            if is_test and impression.is_judged:
+            if is_test:
                 shown.append(impression)
             if path != behaviors or (time and mind.is_before(impression, time)):
                 history.users.add(impression.user)
@@ -98,7 +118,7 @@ def _trained_on(labelled: str, behaviors: Path) -> Iterator[Path]:
     """Of the files in `pairs.files`, those of other impressions."""
     for path in map(Path, source_paths.split(labelled)):
         _, line = next(text_files.lines(path), ("", ""))
-        if path != behaviors and mind.is_behavior(line):
+        if path.resolve() != behaviors.resolve() and mind.is_behavior(line):
             yield path
 
 
@@ -157,9 +177,14 @@ def _by_embeddings(folder: Path, row_of: Mapping[str, int]) -> Scorer:
     return score
 
 
-def _rows(system: str, shown: Sequence[Impression], ranks: Sequence[np.ndarray], history: History) -> Iterator[dict]:
-    """The metrics over all impressions, and over those of users and of news that were not seen before."""
-    measured = [impressions.of_impression(of, np.array(item.clicked)) for item, of in zip(shown, ranks)]
+def _rows(system: str, ranked: Sequence[tuple[Impression, np.ndarray]], history: History) -> Iterator[dict]:
+    """The metrics over all impressions, and over those of users and of news that were not seen before.
+
+    Args:
+      ranked: judged impressions, each with the ranks of what was shown.
+    """
+    shown = [item for item, _ in ranked]
+    measured = [impressions.of_impression(of, np.array(item.clicked)) for item, of in ranked]
     parts = {
         "all": [True] * len(shown),
         "cold users": [item.user not in history.users for item in shown],
@@ -182,6 +207,8 @@ def _markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         + [f"{100 * value['value']:.2f} ± {100 * value['plus_minus']:.2f}" for value in row["metrics"].values()]
         for row in rows
     ]
+    if not rows:
+        return "# MIND\n\nThe clicks are hidden: there are predictions, and no metrics.\n"
     introduction = (
         "In percent, with 95 % intervals over impressions. Cold users have no impression before the test; cold news "
         "were not clicked before it."

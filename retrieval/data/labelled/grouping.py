@@ -61,6 +61,10 @@ class Counts:
     def log(self, name: str) -> None:
         """Says what was read, by the name of where it was read, and what was left out."""
         _log.info("%s: %d examples of %d queries", name, self.examples, self.queries)
+        self.log_left_out(name)
+
+    def log_left_out(self, name: str) -> None:
+        """Says what was left out, by the name of where it was read."""
         for what, number in self.left_out.items():
             if number:
                 first = f", the first at {self.first[what]}" if what in self.first else ""

@@ -1,6 +1,5 @@
 """Impressions of MIND as labelled examples: a user's history, the news that were clicked, and those that were not."""
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,22 +20,20 @@ class MindClicks(LabelledFormat):
 
     def read(self, path: Path, counts: Counts, settings: Settings, folder: Path, pool: int) -> Iterator[Example]:
         news = mind.read_news(Path(settings.collection))
-        left_out: Counter = Counter()
-        for impression in mind.read_behaviors(path, news, left_out):
+        for impression in mind.read_behaviors(path, news, counts):
             at = f"{path}, impression '{impression.id}'"
             if not mind.is_before(impression, settings.until):
-                left_out["impressions of the evaluation set"] += 1
+                counts.leave_out("impressions of the evaluation set", at)
             elif not impression.history:
-                left_out["impressions of users without a history"] += 1
+                counts.leave_out("impressions of users without a history", at)
             elif not any(impression.clicked):
-                left_out["impressions without a click"] += 1
+                counts.leave_out("impressions without a click", at)
             else:
                 sides = ([], [])
                 for id, clicked in zip(impression.shown, impression.clicked):
                     sides[not clicked].append(news[id])
                 if made := example(mind.history_of(impression, news), *sides, at, counts):
                     yield made
-        counts.left_out.update(left_out)
 
     def recognises(self, path: Path, line: str, settings: Settings) -> bool:
         return mind.is_behavior(line)

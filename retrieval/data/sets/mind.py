@@ -2,6 +2,7 @@
 
     news.tsv        news id, category, sub-category, title, abstract, URL, entities of title and of abstract
     behaviors.tsv   impression id, user, time, ids of the news that the user clicked before, news shown with -1 or -0
+                    (-1: clicked). The official test half has none of these labels; its first line tells
 
 A query is a user's history: the titles that they clicked, with `SEPARATOR` between them. The newest is first, so that a
 cut loses the oldest (Lu et al. 2021, section 4.4). A candidate is a news article, its title and its abstract.
@@ -10,13 +11,13 @@ cut loses the oldest (Lu et al. 2021, section 4.4). A candidate is a news articl
 import datetime
 import logging
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from retrieval.config.fields import Field, Kind, declare
 from retrieval.data.corpora.source_paths import split
+from retrieval.data.labelled.grouping import Counts
 from retrieval.data.sets import beir, text_files
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
@@ -38,8 +39,9 @@ class Impression(NamedTuple):
 
     Attributes:
       history: ids of the news that the user clicked before, the oldest first.
-      shown: ids of the news on the page, in the order of the file.
-      clicked: of each of these, whether it was clicked.
+      shown: ids of the news on the page that `read_news` has, in the order of the file.
+      clicked: of each of these, whether it was clicked; empty where the file does not tell.
+      known: of each of the news on the page, whether it is one of `shown`.
     """
 
     id: str
@@ -48,6 +50,12 @@ class Impression(NamedTuple):
     history: tuple[str, ...]
     shown: tuple[str, ...]
     clicked: tuple[bool, ...]
+    known: tuple[bool, ...]
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether the page is to be ranked: it is judged, or its clicks are hidden."""
+        return self.is_judged or bool(self.shown and not self.clicked)
 
     @property
     def is_judged(self) -> bool:
@@ -94,7 +102,7 @@ def read_news(path: Path) -> dict[str, Candidate]:
     return news
 
 
-def read_behaviors(path: Path, news: Mapping[str, Candidate], counts: Counter | None = None) -> Iterator[Impression]:
+def read_behaviors(path: Path, news: Mapping[str, Candidate], counts: Counts | None = None) -> Iterator[Impression]:
     """The impressions of a file, one after the other.
 
     Args:
@@ -103,19 +111,25 @@ def read_behaviors(path: Path, news: Mapping[str, Candidate], counts: Counter | 
     Raises:
       UserError: a line is not of MIND; with the line.
     """
-    counts = Counter() if counts is None else counts
+    counts = Counts() if counts is None else counts
     seen: set[str] = set()
+    is_labelled: bool | None = None  # the first line tells
     for at, line in text_files.lines(path):
         id, user, time, history, shown = _fields(line, at)
-        if id in seen:
+        if beir.check_id(id, "impression id", at) in seen:
             raise UserError(f"{at}: the impression id '{id}' is there twice; ids must be distinct")
         seen.add(id)
-        known = tuple(item for item in history.split() if item in news)
-        counts["clicks of histories on unknown news"] += len(history.split()) - len(known)
-        pages = [(item, clicked) for item, clicked in _shown(shown, at) if item in news]
-        counts["unknown news on pages"] += len(shown.split()) - len(pages)
-        items, clicks = tuple(item for item, _ in pages), tuple(clicked for _, clicked in pages)
-        yield Impression(id, user, _time(time, at), known, items, clicks)
+        if is_labelled is None:
+            is_labelled = any(map(_SHOWN.fullmatch, shown.split()))
+        page = list(_labelled(shown, at) if is_labelled else _unlabelled(shown, at))
+        known = tuple(item in news for item, _ in page)
+        for _ in range(known.count(False)):
+            counts.leave_out("unknown news on pages", at)
+        # The ids of `news` themselves: millions of impressions name the same ones.
+        of_page = [(news[item].id, clicked) for item, clicked in page if item in news]
+        items = tuple(item for item, _ in of_page)
+        clicks = tuple(clicked for _, clicked in of_page) if is_labelled else ()
+        yield Impression(id, user, _time(time, at), _known(history, news, counts, at), items, clicks, known)
 
 
 def is_behavior(line: str) -> bool:
@@ -153,24 +167,28 @@ class Mind(SetFormat):
 
     def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
         news_path, behaviors = map(Path, split(value))
-        news, counts = read_news(news_path), Counter()
-        queries, qrels, shown = {}, {}, {}
+        news, counts = read_news(news_path), Counts()
+        queries, qrels, shown, without_history = {}, {}, {}, 0
         for impression in read_behaviors(behaviors, news, counts):
+            at = f"impression '{impression.id}'"
             if not is_of_set(impression, given.options[SPLIT]):
-                counts["impressions before config.sets.mind_split, which are trained on"] += 1
-            elif not impression.is_judged:
-                counts["impressions without a click, or with nothing else"] += 1
+                counts.leave_out("impressions before config.sets.mind_split, which are trained on", at)
+            elif not impression.is_asked:
+                counts.leave_out("impressions without a click, or with nothing else", at)
             else:
-                counts["impressions without a history, which stay"] += not impression.history
+                without_history += not impression.history
                 queries[impression.id] = history_of(impression, news)
-                qrels[impression.id] = {id: 1 for id, hit in zip(impression.shown, impression.clicked) if hit}
                 shown |= dict.fromkeys(impression.shown)
-        for what, number in counts.items():
-            if number:
-                _log.warning("%s: %d %s", behaviors, number, what)
+            if impression.id in queries and impression.is_judged:
+                qrels[impression.id] = {id: 1 for id, hit in zip(impression.shown, impression.clicked) if hit}
+        counts.log_left_out(str(behaviors))
+        if without_history:
+            _log.info("%s: %d impressions without a history, which stay", behaviors, without_history)
         if not queries:
             raise UserError(f"{behaviors}: no impression is left to evaluate; look at config.sets.mind_split")
-        yield RetrievalSet(self.name, queries, [news[id] for id in shown], {"test": qrels})
+        if not qrels:
+            _log.warning("%s: does not tell what was clicked, so pages are ranked and not measured", behaviors)
+        yield RetrievalSet(self.name, queries, [news[id] for id in shown], {"test": qrels} if qrels else {})
 
     def check_path(self, path: Path, options: Options) -> None:
         at, line = next(text_files.lines(path), (str(path), ""))
@@ -194,10 +212,30 @@ def _time(text: str, at: str) -> datetime.datetime:
         raise UserError(f"{at}: the time '{text}' is not written as 11/14/2019 9:05:58 AM; mend the line") from None
 
 
-def _shown(text: str, at: str) -> Iterator[tuple[str, bool]]:
+def _known(history: str, news: Mapping[str, Candidate], counts: Counts, at: str) -> tuple[str, ...]:
+    """The ids of a history, without those that `news` has not, which are counted."""
+    for item in (ids := history.split()):
+        if item not in news:
+            counts.leave_out("clicks of histories on unknown news", at)
+    return tuple(news[item].id for item in ids if item in news)
+
+
+def _items(text: str, at: str) -> list[str]:
     if not text.strip():
         raise UserError(f"{at}: no news was shown; the last column lists them, such as N3-1 N4-0")
-    for item in text.split():
+    return text.split()
+
+
+def _unlabelled(text: str, at: str) -> Iterator[tuple[str, bool]]:
+    """The news of a page, as if none had been clicked."""
+    for item in _items(text, at):
+        if _SHOWN.fullmatch(item):
+            raise UserError(f"{at}: '{item}' says whether it was clicked, and the first line does not; split the file")
+        yield item, False
+
+
+def _labelled(text: str, at: str) -> Iterator[tuple[str, bool]]:
+    for item in _items(text, at):
         if not (match := _SHOWN.fullmatch(item)):
             raise UserError(f"{at}: '{item}' does not say whether it was clicked: N3-1 or N3-0 is needed")
         yield match[1], match[2] == "1"
