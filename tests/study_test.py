@@ -349,6 +349,22 @@ def test_the_studys_runs_and_its_report_agree(module, size, tmp_path):
     assert {need for entry in table.values() for need in entry.needs} <= set(table)
 
 
+def test_the_gain_of_quadruplets_is_parted_into_negatives_and_loss():
+    report = quadruplet.get_config("local").report.to_dict()
+    (gains,) = [table for table in report["tables"] if table["title"] == "Where the gain comes from: 5 %"]
+    whole, negatives, loss = ([(cell["runs"], cell["over"]["runs"]) for cell in row["cells"]] for row in gains["rows"])
+    assert [(a, d) for (a, _), (_, d) in zip(loss, negatives)] == whole  # the parts begin and end as the whole does
+    assert [d for _, d in loss] == [a for a, _ in negatives] and whole[0][0][0] == "quadruplet-5-s0"
+    assert gains["rows"][0]["cells"][0]["paper"] == 5.15
+
+
+def test_each_seed_of_quadruplets_is_tested_over_its_questions():
+    claims = quadruplet.get_config("local").report.to_dict()["claims"]
+    alone = [claim for claim in claims if len(claim["better"]["runs"]) == len(claim["worse"]["runs"]) == 1]
+    assert len(alone) == len(quadruplet.SHARES) * len(quadruplet.GAINS) * len(quadruplet.SEEDS)
+    assert all(claim["better"]["runs"][0][-2:] == claim["worse"]["runs"][0][-2:] for claim in alone)
+
+
 def test_proqas_study_and_its_report_agree(tmp_path):
     for size in proqa.SIZES:
         config = proqa.get_config(size)
