@@ -432,6 +432,26 @@ def test_a_study_shows_what_training_logged(tmp_path):
         results.measure(dataclasses.replace(cell, metric="loss"))
 
 
+def test_validation_chooses_among_rivals_and_the_test_does_not(tmp_path):
+    place = {"system": "dense", "dataset": "reqa", "split": "pair", "metric": "R@10", "queries": 9}
+    for name, chosen, value in (("a", 0.5, 0.9), ("b", 0.75, 0.125)):
+        (tmp_path / name / "metrics").mkdir(parents=True)
+        line = {"step": 1, "validation/Success@10": chosen}
+        (tmp_path / name / "metrics" / "train.jsonl").write_text(json.dumps(line))
+        (tmp_path / name / "results.json").write_text(json.dumps([place | {"value": value}]))
+    cell = Cell(("a",), "dense", "R@10", "reqa", "pair", rivals=(("b",),), chosen_by="Success@10")
+    assert Results(tmp_path, ["a", "b"]).measure(cell).values == (12.5,)
+    assert Results(tmp_path, ["a"]).measure(cell).values == (None,)  # not all are done
+
+
+def test_the_row_of_chosen_margins_has_all_six():
+    config = quadruplet.get_config("local")
+    (table, *_) = config.report.to_dict()["tables"]
+    (row,) = [row for row in table["rows"] if row["labels"] == ["QuadrupletBERT, margin by validation"]]
+    for run, rivals in zip(row["cells"][0]["runs"], row["cells"][0]["rivals"], strict=True):
+        assert sorted(config.runs[name].train.margin for name in (run, *rivals)) == [0, 0.1, 0.2, 1, 1.5, 2]
+
+
 def test_an_unfit_start_is_noticed_before_any_run():
     config = pretraining_tasks.get_config("paper")
     config.corpus, config.questions = "dump.xml", "squad.json"

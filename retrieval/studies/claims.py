@@ -20,6 +20,8 @@ class Cell:
       system: 'bm25', 'dense', 'hybrid', 'untrained' ..., as in results.json; so are `metric`, `dataset` and `split`.
       paper: what the paper gives for it, in percent, or in milliseconds.
       over: of as many runs with the same seeds: the number is what this one's are above those, a gain.
+      rivals: for each run, others of its seed; the one whose validation is best gives the value. For tables alone.
+      chosen_by: the metric of validation that chooses among them.
     """
 
     runs: tuple[str, ...]
@@ -29,6 +31,8 @@ class Cell:
     split: str
     paper: float | None = None
     over: "Cell | None" = None
+    rivals: tuple[tuple[str, ...], ...] = ()
+    chosen_by: str = ""
 
     def __post_init__(self):
         at = f"cell {', '.join(self.key)}"
@@ -38,6 +42,8 @@ class Cell:
             raise UserError(f"{at}: the paper's value {self.paper} is no {'time' if self.is_time else 'percentage'}")
         if self.over and len(self.over.runs) != len(self.runs):
             raise UserError(f"{at}: {len(self.runs)} runs over {len(self.over.runs)}; name one for each, of its seed")
+        if self.rivals and (len(self.rivals) != len(self.runs) or not self.chosen_by):
+            raise UserError(f"{at}: rivals need a list for each of the {len(self.runs)} runs, and chosen_by a metric")
 
     @property
     def is_time(self) -> bool:
@@ -185,10 +191,16 @@ def _cell(spec: Any, at: str) -> Cell:
     values = _fields(Cell, spec, at)
     runs = tuple(_text(run, place) for place, run in _items(values.pop("runs"), f"{at}, run"))
     paper, over = values.pop("paper"), values.pop("over")
+    rivals = tuple(
+        tuple(_text(run, place) for place, run in _items(runs, place))
+        for place, runs in _items(values.pop("rivals"), f"{at}, rivals")
+    )
     over = over and _cell(over, f"{at}, over")
     texts = {name: _text(value, f"{at}, {name}") for name, value in values.items()}
     try:
-        return Cell(runs, **texts, paper=None if paper is None else _number(paper, f"{at}, paper"), over=over)
+        return Cell(
+            runs, **texts, paper=None if paper is None else _number(paper, f"{at}, paper"), over=over, rivals=rivals
+        )
     except UserError as error:
         raise UserError(f"{at}: {error}") from error
 

@@ -93,7 +93,7 @@ class Results:
         Raises:
           UserError: a results.json is not what `evaluate` writes, or the value asked for is not a fraction.
         """
-        values = tuple(self._value(run, cell) for run in cell.runs)
+        values = tuple(self._value(run, cell) for run in self._chosen(cell))
         if cell.over:
             values = tuple(_difference(*pair) for pair in zip(values, self.measure(cell.over).values))
         return Measurement(cell, values)
@@ -115,6 +115,16 @@ class Results:
         read = result_files.of_queries(self.folder / cell.runs[0], cell.dataset, cell.split)
         measured = (values.of(cell.system, cell.metric) for values in read)
         return next((values for values in measured if values is not None), None)
+
+    def _chosen(self, cell: Cell) -> Iterator[str]:
+        """The run that gives each value: of rivals the best by validation, the first of equals; '' where one lacks."""
+        if not cell.rivals:
+            yield from cell.runs
+        for run, rivals in zip(cell.runs, cell.rivals):
+            key = ("training", "validation", "best", cell.chosen_by)
+            found = {name: (self._load(name) or {}).get(key) for name in (run, *rivals)}
+            scores = {name: value[1] for name, value in found.items() if value is not None}
+            yield max(scores, key=lambda name: scores[name]) if len(scores) == len(found) else ""
 
     def _load(self, run: str) -> dict[tuple, tuple[str, float]] | None:
         if run not in self._runs:
