@@ -61,7 +61,8 @@ def _run(workdir: str, folder: Path, copy: store_copy.Copy | None = None) -> Non
     from retrieval.config import experiment
 
     config = command_line.CONFIG.value or _config_of(folder, workdir)
-    hosts.on_first(lambda: experiment.check_early(config))  # before imports that take a second
+    is_new = not (folder / "config.json").exists()
+    hosts.on_first(lambda: experiment.check_early(config, is_new))  # before imports that take a second
     from retrieval.pipeline import overrides, preflight
     from retrieval.pipeline.runner import check_run, run_stage, take_run
     from retrieval.pipeline.work_directory import Asked

@@ -58,6 +58,23 @@ def test_a_mistake_is_told_without_heavy_imports(warm, arguments, code, told):
     assert not modules & HEAVY
 
 
+def test_finished_stages_do_without_their_files(warm):
+    script = """
+from ml_collections import ConfigDict
+from retrieval.config import experiment
+for is_new, base in ((False, ""), (True, "."), (True, "no/base"), (True, "")):
+    try:
+        experiment.check_early(ConfigDict({"corpus": "no/dump.xml", "base": base}), is_new)
+        print("right")
+    except Exception as error:
+        print(error)
+"""
+    code, text, _ = modules_of(warm, "-c", script)
+    told = text.splitlines()
+    assert code == 0 and told[:2] == ["right", "right"], text
+    assert "no/base: no such file or folder, in config.base" in told[2] and "in config.corpus" in told[3]
+
+
 def test_help_ends_quietly_with_its_reader(warm):
     command = f"{sys.executable} -m retrieval.main --help | true"
     result = subprocess.run(

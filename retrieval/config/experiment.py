@@ -40,8 +40,12 @@ def check(config: ConfigDict) -> None:
     fields.check(config.to_dict())
 
 
-def check_early(config: ConfigDict) -> None:
+def check_early(config: ConfigDict, is_new: bool) -> None:
     """`check`, as far as the kinds of the fields are known without imports; and that paths lead somewhere.
+
+    Args:
+      is_new: whether nothing is done yet. What is done does without the files that it was made from, and so does a run
+        with a base: of them only the stages know which they read.
 
     Raises:
       UserError: a field has a value that it may not have, or a path leads nowhere.
@@ -53,7 +57,7 @@ def check_early(config: ConfigDict) -> None:
         kind = fields.kind_of(data)
         if path in given:
             fields.check_value(path, given[path], kind)
-        if path in given and kind is fields.PATHS:
+        if path in given and kind is fields.PATHS and is_new and (path == "base" or not config.get("base")):
             _check_paths(path, given[path])
 
 
