@@ -240,9 +240,12 @@ def test_links_to_folders_are_read_once(tmp_path, caplog):
     (docs / "again").symlink_to("a")
     (docs / "link.md").symlink_to("a/one.md")
     (docs / "out").symlink_to(outside)
+    for name in ("b.md", "c.md"):
+        (docs / name).symlink_to(tmp_path / "three.md")
+    (tmp_path / "three.md").write_text("# Three\n\nThird text.\n")
     (docs / "gone.md").symlink_to("nowhere.md")
     found, _, counts = read(docs)
-    assert sorted(found) == ["a/one.md", "out/two.md"]
+    assert sorted(found) == ["a/one.md", "b.md", "out/two.md"]
     assert counts["pages dropped: links that lead nowhere"] == 1 and "gone.md: left out" in caplog.text
 
 

@@ -101,10 +101,17 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def _leads_elsewhere(paths: Sequence[Path]) -> list[Path]:
-    """The paths without links to others of them."""
+    """The paths without links to others of them; of several links to one file the first."""
     links = {path: path.resolve() for path in paths if path.is_symlink()}
-    own = {path.resolve() for path in paths if path not in links} if links else set()
-    return [path for path in paths if links.get(path) not in own]
+    read = {path.resolve() for path in paths if path not in links} if links else set()
+    there = []
+    for path in paths:
+        target = links.get(path)
+        if target not in read:
+            there.append(path)
+        if target and target.exists():  # of links that lead nowhere each is told
+            read.add(target)
+    return there
 
 
 def _base(paths: Sequence[Path]) -> Path:
