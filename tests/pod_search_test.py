@@ -3,10 +3,12 @@
 .venv/bin/python -m pytest -m long tests/pod_search_test.py
 """
 
+import gc
 import json
 import shutil
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from retrieval.search.exact import ExactIndex
 from retrieval.search.scann_shards import ScannShards
 from retrieval.search.stored_rows import StoredRows
 from retrieval.search.windows import WindowIndex, owners
+from retrieval.stages import pod_search
 
 
 def write(folder, ids, embeddings, shard_size):
@@ -62,6 +65,21 @@ def test_a_shard_of_another_size_is_refused(tmp_path):
     np.save(tmp_path / "trained" / "candidates-00001-of-00003.npy", np.zeros((300, 5), np.float32))
     with pytest.raises(UserError, match=r"00001-of-00003.npy: embeddings \(300, 5\) where \(300, 6\) belong"):
         StoredRows(tmp_path / "trained", "candidates")[:]
+
+
+def test_embeddings_of_one_system_are_on_the_devices_at_a_time(tmp_path):
+    _, embeddings, queries = collection(tmp_path)
+    shutil.copytree(tmp_path / "trained", tmp_path / "untrained")
+    part = pod_search._Part(lambda name, system: tmp_path / system, lambda name, kind: tmp_path / kind)
+    part.open(["toy", "exact", "untrained"])
+    first = weakref.ref(part._open["toy", "exact", "untrained"])
+    part.open(["toy", "exact", "trained"])
+    gc.collect()
+    assert first() is None
+    for found, expected in zip(
+        part.search(["toy", "exact", "trained"], queries, 900), ExactIndex(embeddings).search(queries, 900)
+    ):
+        np.testing.assert_array_equal(found, expected)
 
 
 SCRIPT = """

@@ -80,7 +80,7 @@ class _Part:
     """A host's parts of the indexes over a collection."""
 
     def __init__(self, embeddings_of: FolderOf, index_of: FolderOf):
-        self._embeddings_of, self._index_of, self._of = embeddings_of, index_of, ""
+        self._embeddings_of, self._index_of, self._of = embeddings_of, index_of, ("", "")
         self._open: dict[tuple[str, ...], _PartIndex] = {}
 
     def obey(self, order: Sequence[Any]) -> None:
@@ -93,14 +93,14 @@ class _Part:
             self.search(place, np.zeros(shape, np.float32), k)
 
     def open(self, place: Sequence[str]) -> int:
-        """Takes this host's part; those of another collection are no longer needed. Returns the dimensions.
+        """Takes this host's part; those of other embeddings are no longer needed. Returns the dimensions.
 
         Args:
           place: the collection, the kind of index, and the system whose embeddings it is over.
         """
         name, kind, system = place
-        if name != self._of:
-            self._of, self._open = name, {}
+        if (name, system) != self._of:
+            self._of, self._open = (name, system), {}
         rows = StoredRows(self._embeddings_of(name, system), "candidates")
         self._open[name, kind, system] = (
             ExactIndex(rows, mesh=mesh_of_all())
