@@ -2,6 +2,8 @@
 
 import itertools
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +24,7 @@ from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.readers import open_reader
 from retrieval.search import encoding
 from retrieval.stages import tuned_lists
+from retrieval.stages.early_candidates import EarlyCandidates
 from retrieval.training import loop
 from retrieval.training.candidates import inner_products
 from retrieval.training.loss_kind import LOSSES
@@ -221,6 +224,45 @@ def test_a_batch_has_the_first_candidates_and_which_hold_an_answer(trained, towe
         np.testing.assert_array_equal(found, shard[rows])
         np.testing.assert_array_equal(holds, [bool(answers.places(known[id], passages[row].text)) for row in best])
     assert 0 < batch["holds"].mean() < 1
+
+
+def of_shards(folder, ids, passages) -> tuple[np.ndarray, Any, Any]:
+    """A collection whose embeddings are in shards of three rows."""
+    embeddings = np.arange(2 * len(ids), dtype=np.float32).reshape(len(ids), 2)
+    count = -(-len(ids) // 3)
+    for shard in range(count):
+        part = slice(3 * shard, 3 * shard + 3)
+        encoding._write(folder / f"candidates-{shard:05d}-of-{count:05d}.npy", ids[part], embeddings[part])
+    candidates = [beir.Candidate(id, "", f"text of {id}") for id in passages]
+    collection = SimpleNamespace(embeddings=lambda: folder, candidates=lambda: candidates, files=("corpus.jsonl",))
+    return embeddings, collection, candidates
+
+
+def test_candidates_are_numbered_as_they_come_first(towers, tmp_path):
+    ids = list("abcdefgh")
+    embeddings, collection, texts = of_shards(tmp_path, ids, ids)
+    early = EarlyCandidates(towers[1], collection, texts, ["of what?", "of which?"])
+    first = early.of(0, answers.of_texts(["b", "of h"]), [7, 0, 1])
+    second = early.of(1, answers.of_texts(["text"]), [4, 7, 3])
+    assert first.candidates == [0, 1, 2] and first.holds == [0, 2]
+    assert second.candidates == [3, 0, 4] and second.holds == [0, 1, 2]
+    assert early.write(tmp_path / span_shards.CANDIDATES) == 5
+    np.testing.assert_array_equal(np.load(tmp_path / span_shards.CANDIDATES), embeddings[[7, 0, 1, 4, 3]])
+
+
+@pytest.mark.parametrize(
+    ("embedded", "passages", "message"),
+    [
+        ("aabcd", "abcd", "has several windows of a passage"),
+        ("abdc", "abcd", "embedding 3 is not of passage 3 of corpus.jsonl"),
+        ("abc", "abcd", "embedding 4 is not of passage 4"),
+        ("abcde", "abcd", "embedding 5 is not of passage 5"),
+    ],
+)
+def test_embeddings_of_other_passages_are_refused(towers, tmp_path, embedded, passages, message):
+    _, collection, texts = of_shards(tmp_path, list(embedded), list(passages))
+    with pytest.raises(UserError, match=message):
+        EarlyCandidates(towers[1], collection, texts, [])
 
 
 def open_before(run):

@@ -16,6 +16,7 @@ class StoredRows:
 
     Attributes:
       shape: N and E.
+      ends: 0, and the row behind the last one of each shard.
     """
 
     def __init__(self, folder: Path, name: str):
@@ -26,10 +27,10 @@ class StoredRows:
         """
         self._paths = encoding.shard_paths(folder, name)
         counts = [len(encoding.read_ids(path)) for path in self._paths]
-        self._ends = list(itertools.accumulate(counts, initial=0))
+        self.ends = list(itertools.accumulate(counts, initial=0))
         # Several devices of a host ask for rows of one shard, one after the other.
         self._shard = functools.lru_cache(1)(encoding.read_shard)
-        self.shape: tuple[int, int] = (self._ends[-1], self._shard(self._paths[0]).shape[1])
+        self.shape: tuple[int, int] = (self.ends[-1], self._shard(self._paths[0]).shape[1])
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -42,15 +43,15 @@ class StoredRows:
         """
         start, stop, _ = rows.indices(len(self))
         parts = [np.zeros((0, self.shape[1]), np.float32)]
-        for number in range(bisect.bisect_right(self._ends, start) - 1, len(self._paths)):
-            first, end = self._ends[number], self._ends[number + 1]
+        for number in range(bisect.bisect_right(self.ends, start) - 1, len(self._paths)):
+            first, end = self.ends[number], self.ends[number + 1]
             if first >= stop:
                 break
             parts.append(self._whole(number)[max(start - first, 0) : min(stop, end) - first])
         return np.concatenate(parts)
 
     def _whole(self, number: int) -> np.ndarray:
-        path, expected = self._paths[number], (self._ends[number + 1] - self._ends[number], self.shape[1])
+        path, expected = self._paths[number], (self.ends[number + 1] - self.ends[number], self.shape[1])
         shard_NE = self._shard(path)
         if shard_NE.shape != expected:
             raise UserError(f"{path}: embeddings {shard_NE.shape} where {expected} belong; delete it and encode again")

@@ -20,6 +20,7 @@ from retrieval.errors import UserError
 from retrieval.recipes import question_tower
 from retrieval.recipes.towers import query_tokens
 from retrieval.search import encoding
+from retrieval.search.stored_rows import StoredRows
 from retrieval.stage_outputs import Run
 from retrieval.stages.collection import Collection
 
@@ -37,7 +38,7 @@ class EarlyCandidates:
         Raises:
           UserError: the embeddings are of other passages, or of several windows of one.
         """
-        self._embeddings_NE = _embeddings(collection)
+        self._folder = _checked(collection)
         self._tokens = query_tokens(towers.config, towers.load_vocabulary(), questions)
         self._holding = answers.finder(lambda row: texts[row].text)
         self._number_N = np.full(len(texts), -1, np.int32)
@@ -60,16 +61,21 @@ class EarlyCandidates:
         return int(self._number_N[row])
 
     def write(self, path: Path) -> int:
-        """Writes the embeddings, float32 [M, E], in the order of their numbers; returns M."""
-        with files.atomic(path) as temporary, temporary.open("wb") as file:
-            np.save(file, self._embeddings_NE[np.asarray(self._rows, np.int64)], allow_pickle=False)
-        return len(self._rows)
+        """Writes the embeddings, float32 [M, E], in the order of their numbers; returns M. One shard is in memory."""
+        stored, rows_M = StoredRows(self._folder, "candidates"), np.asarray(self._rows, np.int64)
+        with files.atomic(path) as temporary:
+            written_ME = np.lib.format.open_memmap(temporary, "w+", np.float32, (len(rows_M), stored.shape[1]))
+            for first, end in itertools.pairwise(stored.ends):
+                is_here_M = (first <= rows_M) & (rows_M < end)
+                written_ME[is_here_M] = stored[first:end][rows_M[is_here_M] - first]
+            written_ME.flush()
+        return len(rows_M)
 
 
-def _embeddings(collection: Collection) -> np.ndarray:
-    """The embeddings of a collection's candidates, a row for each."""
+def _checked(collection: Collection) -> Path:
+    """The folder of the embeddings of a collection's candidates, a row for each."""
     folder = collection.embeddings()
-    embeddings_NE, ids = encoding.load(folder, "candidates")
+    ids = encoding.load_ids(folder, "candidates")
     if len(set(ids)) < len(ids):
         raise UserError(
             f"{FIELD}: {folder} has several windows of a passage, and the question tower is trained with one "
@@ -81,7 +87,7 @@ def _embeddings(collection: Collection) -> np.ndarray:
                 f"{FIELD}: {folder}: embedding {number} is not of passage {number} of {collection.files[0]}: name in "
                 "config.base a run that has encoded this set"
             )
-    return embeddings_NE
+    return folder
 
 
 def check(run: Run, early: int, depth: int) -> None:
