@@ -58,6 +58,10 @@ def test_a_host_reads_the_shards_of_its_rows_alone(tmp_path):
     np.testing.assert_array_equal(stored[10:600], embeddings[10:600])
     with pytest.raises(UserError, match=r"candidates-00002-of-00003\.npy: damaged"):
         ExactIndex(stored).search(queries, 3)
+    (tmp_path / "trained" / "candidates-00001-of-00003.npy").write_bytes(b"damaged")
+    stored = StoredRows(tmp_path / "trained", "candidates")
+    np.save(tmp_path / "trained" / "candidates-00002-of-00003.npy", embeddings[600:])
+    np.testing.assert_array_equal(stored[600:], embeddings[600:])
 
 
 def test_a_shard_of_another_size_is_refused(tmp_path):

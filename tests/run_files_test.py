@@ -233,3 +233,12 @@ def test_published_numbers_of_dl_2019(tmp_path, shared_data, name, ndcg):
     execute(run, "sets", "evaluate")
     (value,) = values(run, "nDCG@10").values()
     assert round(value, 4) == ndcg
+
+
+def test_ids_with_blanks_are_those_of_the_set(tmp_path):
+    value = Judged("toy", {"q 0": "red fox"}, ["my notes.md", "b"], {}, {"test": {"q 0": {"my notes.md": 1}}})
+    path = write(tmp_path / "x.trec", ("q%200", "b", 1, 2.0), ("q%200", "my%20notes.md", 2, 1.0))
+    for unknown in (reader.REFUSE, reader.ALLOW):
+        whole, (lists,) = reader.read([reader.RunFile("x", path)], value, unknown)
+        assert whole.candidates == value.candidates and (lists.left_out, lists.without) == (0, 0)
+        assert lists.rows.tolist() == [[1, 0]]

@@ -1,6 +1,7 @@
 """ScaNN in shards against one index, and shards that are missing."""
 
 import shutil
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,6 +36,16 @@ def test_what_a_shard_does_not_find_comes_last():
     lists = [(np.array([[3, -np.inf]]), np.array([[4, -1]])), (np.array([[-2, -np.inf]]), np.array([[0, -1]]))]
     scores, rows = merge(lists, 1, 4)
     assert rows.tolist() == [[4, 0, -1, -1]] and scores.tolist() == [[3, -2, -np.inf, -np.inf]]
+
+
+def test_rows_that_a_shard_lacks_stay_none():
+    class Short:
+        def search(self, queries, k):
+            return np.array([[2.0, -np.inf]], np.float32), np.array([[0, -1]], np.int32)
+
+    shards: Any = [Short(), Short()]
+    scores, rows = ScannShards(shards, [0, 5]).search(np.zeros((1, 2)), 4)
+    assert rows.tolist() == [[0, 5, -1, -1]] and scores.tolist() == [[2, 2, -np.inf, -np.inf]]
 
 
 def test_shards_have_all_rows_once():
