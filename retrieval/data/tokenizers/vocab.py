@@ -220,10 +220,16 @@ class WordPiece(Vocabulary):
             raise UserError("cannot train a vocabulary: the corpus holds no word")
         alphabet = _alphabet(characters(words), size // 4)
         # The library numbers the pieces in the order of a randomly seeded hash map, and breaks ties by these numbers:
-        # only with every one-character piece numbered beforehand do equal texts give equal vocabularies.
+        # only with every one-character piece numbered beforehand do equal texts give equal vocabularies. The same map
+        # decides which of equally frequent characters it drops; those of `initial_alphabet` it never drops.
         pieces = [*SPECIAL_TOKENS, *sorted(alphabet), *(f"##{c}" for c in sorted(alphabet))]
         trainer = trainers.WordPieceTrainer(
-            vocab_size=size, min_frequency=2, limit_alphabet=len(alphabet), special_tokens=pieces, show_progress=False
+            vocab_size=size,
+            min_frequency=2,
+            limit_alphabet=len(alphabet),
+            initial_alphabet=alphabet,
+            special_tokens=pieces,
+            show_progress=False,
         )
         tokenizer.train_from_iterator((f"{w} " * words[w] for w in sorted(words)), trainer)
         ids = tokenizer.get_vocab()
