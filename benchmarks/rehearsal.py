@@ -7,6 +7,7 @@ Each stage of --kill is started with `--stage=` behind the command, killed (SIGK
 again until it ends. A stage that ends before is not killed, and the table says so. 0 kills nothing.
 """
 
+import argparse
 import os
 import resource
 import signal
@@ -17,25 +18,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from absl import flags
-
 from benchmarks import measure, memory
 from retrieval import files
 from retrieval.cli import command_line
 from retrieval.errors import UserError
 
-_OUT = flags.DEFINE_string("out", None, "The JSON file that is written after each stage.")
-_KILL = flags.DEFINE_list("kill", [], "Stages, each with the seconds after which it is killed: STAGE=SECONDS.")
-
 
 def main(argv: Sequence[str]) -> None:
     """Runs the stages, and prints a table."""
-    if not _OUT.value or not _KILL.value or len(argv) < 2:
-        raise UserError("--out, --kill=STAGE=SECONDS,... and, behind --, the command of a run are needed")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.rehearsal", usage="%(prog)s --out --kill -- COMMAND")
+    parser.add_argument("--out", type=Path, required=True, help="the JSON file that is written after each stage")
+    parser.add_argument("--kill", required=True, help="STAGE=SECONDS,...: when each stage is killed; 0: never")
+    parser.add_argument("command", nargs="+", help="the command of a run, behind --")
+    given = parser.parse_args(argv[1:])
     measured: dict[str, Any] = {}
-    for stage, seconds in _kills(_KILL.value).items():
-        measured[stage] = rehearse([*argv[1:], f"--stage={stage}"], seconds)
-        files.write_json(Path(_OUT.value), measured)
+    for stage, seconds in _kills(given.kill).items():
+        measured[stage] = rehearse([*given.command, f"--stage={stage}"], seconds)
+        files.write_json(given.out, measured)
     print("\n".join(table(measured)))
 
 
@@ -73,11 +72,11 @@ def table(measured: Mapping[str, Any]) -> list[str]:
     return measure.markdown(header, rows)
 
 
-def _kills(values: Sequence[str]) -> dict[str, float]:
+def _kills(value: str) -> dict[str, float]:
     try:
-        return {stage: float(seconds) for stage, seconds in (value.split("=") for value in values)}
+        return {stage: float(seconds) for stage, seconds in (pair.split("=") for pair in value.split(","))}
     except ValueError as error:
-        raise UserError(f"--kill={','.join(values)}: expected STAGE=SECONDS,STAGE=SECONDS") from error
+        raise UserError(f"--kill={value}: expected STAGE=SECONDS,STAGE=SECONDS") from error
 
 
 def _start(command: Sequence[str], kill_after: float) -> dict[str, Any]:
@@ -102,4 +101,4 @@ def _processor_seconds() -> float:
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    command_line.run(main, has_flags=False)

@@ -81,6 +81,22 @@ def test_every_collection_gets_an_index_for_the_target(run):
         assert dense_index(run, name).description == built[f"{name}, dense"]
 
 
+def test_a_stage_cut_off_goes_on_behind_its_last_index(run, monkeypatch):
+    """BM25 of all collections was built, and one of them has been damaged since."""
+    run.config.stages = ("sets", "index", "encode", "evaluate")
+    whole, build, built = index.index(run), Bm25Kind.build, []
+    damaged = run.index("tiny", "bm25")
+    largest = max(damaged.iterdir(), key=lambda path: path.stat().st_size)
+    largest.write_bytes(largest.read_bytes()[:-1] + b"?")
+
+    def counted(kind, texts, options):
+        built.append(texts.name)
+        return build(kind, texts, options)
+
+    monkeypatch.setattr(Bm25Kind, "build", counted)
+    assert index.index(run) == whole and built == ["tiny"]
+
+
 @pytest.mark.parametrize(
     ("stages", "needs"),
     [

@@ -126,9 +126,28 @@ def _is_available(kind: IndexKind) -> bool:
 
 def _build_words(kind: IndexKind, collection: Collection, texts: Texts, options: Options) -> str:
     """Builds and saves an index of words; returns its description."""
+    folder = collection.index(kind.name)
+    if there := _finished_before(kind, folder):
+        return there
     words = kind.build(texts, options)
-    words.save(collection.index(kind.name))
+    words.save(folder)
     return words.description
+
+
+def _finished_before(kind: IndexKind, folder: Path) -> str:
+    """The description of an index that this stage had saved before it was cut off; "" where there is none.
+
+    What was made with other settings, or of other inputs, was deleted when the stage began.
+    """
+    if not (folder / files.MANIFEST).exists():
+        return ""
+    try:
+        description = kind.load(folder).description
+    except UserError as error:
+        _log.warning("%s; it is built again", error)
+        return ""
+    _log.info("%s: built before the stage was cut off", folder.name)
+    return description
 
 
 def _is_shared(kind: IndexKind, collection: Collection) -> bool:
@@ -160,6 +179,8 @@ def _build_dense(kind: IndexKind, options: Options, collection: Collection, dept
     """
     folder = collection.index(kind.name)
     if kind.is_saved:
+        if there := _finished_before(kind, folder):
+            return there
         index = kind.build(collection.contents(depth), options)
         index.save(folder)
         return index.description
