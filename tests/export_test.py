@@ -100,7 +100,7 @@ def test_an_export_is_loaded_from_python(made, written, request):
         ("modules.json", "Normalize", "Router", "it has a module Router"),
         ("modules.json", "Pooling", "Dense", "no Transformer with a Pooling"),
         ("modules.json", "[", '{"a": [', "modules.json: not valid JSON"),
-        ("1_Pooling/config.json", "cls", "max", "pooling_mode is 'max'; one of cls, mean is needed"),
+        ("1_Pooling/config.json", "cls", "max", "it pools by max; one of cls, mean is needed"),
         ("2_Dense/config.json", "Identity", "Tanh", "a layer with .*Tanh, which our towers lack"),
         ("2_Dense/config.json", '"out_features": 8', '"out_features": 9', "weights are not those of its config"),
         ("sentence_bert_config.json", "40", '"long"', "max_seq_length is 'long', where a value of type int belongs"),

@@ -39,6 +39,17 @@ def test_rows_begin_with_the_prefix(title, text):
     assert query_row(np.array(ids(text), np.int32), 24, specials).numpy().tolist() == query
 
 
+@pytest.mark.parametrize("prefix", ["", "a dog: "])
+@pytest.mark.parametrize("title", ["", "fox dog", "fox " * 30])
+def test_a_joined_title_is_the_beginning_of_its_text(title, prefix):
+    prefixes = Prefixes.of({"document_prefix": prefix, "titles": "joined"}, VOCABULARY)
+    expected = VOCABULARY.single(ids(f"{prefix}{title} the dog"), 24)
+    assert prefixes.document_rows(VOCABULARY, ids(title), ids("the dog"), 24) == [expected]
+    in_training = (np.array(ids(part), np.int32) for part in (title, "the dog"))
+    row = document_row(*in_training, 24, Specials.of(VOCABULARY, prefixes))
+    assert row.numpy().tolist() == expected
+
+
 def test_every_window_of_a_long_text_has_the_prefix():
     prefix = ids(TEXTS["document_prefix"])
     windows = Prefixes((), tuple(prefix)).document_rows(VOCABULARY, [], ids("the dog sep " * 12), 16, most=9)

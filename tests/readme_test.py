@@ -41,6 +41,7 @@ SIZES = {
     "runs/pairs": as_flags(**OF_BERT, **SHORT, **{"data.document_length": 20, "train.batch_size": 8}),
     "runs/wiki": as_flags(**SHORT),
     "runs/nfcorpus": [],
+    "runs/published": [],
     "shared/paper": as_flags(**CHEAP, **SHORT),
 }
 
@@ -67,7 +68,7 @@ def numbers(place):
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A folder with `DATA` and `BERT`, for the commands."""
+    """A folder with `DATA`, `BERT` and `MODEL`, for the commands."""
     home = tmp_path_factory.mktemp("home")
     (home / "configs").symlink_to(REPOSITORY / "configs")
     (home / "DATA" / "docs").mkdir(parents=True)
@@ -85,7 +86,15 @@ def home(tmp_path_factory):
     write_beir(data / "nfcorpus")
     words = [*toy_corpus.COLOURS, *toy_corpus.ANIMALS, "the", "lives", "grass"]
     bert = shutil.copytree(REPOSITORY / "tests" / "golden" / "bert", home / "BERT")
-    for folder in (bert, data):
+    model = shutil.copytree(bert, home / "MODEL")
+    modules = [
+        {"path": path, "type": f"models.{kind}"} for path, kind in (("", "Transformer"), ("1_Pooling", "Pooling"))
+    ]
+    (model / "modules.json").write_text(json.dumps(modules))
+    (model / "1_Pooling").mkdir()
+    (model / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    (model / "sentence_bert_config.json").write_text('{"max_seq_length": 20}')
+    for folder in (bert, model, data):
         WordPiece([*SPECIAL_TOKENS, *words, *(f"w{i}" for i in range(45 - len(words)))]).save(folder / "vocab.txt")
     return home
 
@@ -135,6 +144,7 @@ def execute(arguments):
         ("runs/pairs", "report.md"),
         ("runs/wiki", "export/README.md"),
         ("runs/nfcorpus", "report.md"),
+        ("runs/published", "report.md"),
     ],
 )
 def test_the_commands_of_a_run(place, written, run, home):

@@ -1,6 +1,6 @@
 """What a run trains and validates on: the config's tasks, batches of their examples, and labelled questions."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,19 @@ def _check_vocabulary(run: Run, vocabulary: Vocabulary, stage: str) -> None:
         )
 
 
+class NoBatches(Iterator[dict[str, jax.Array]]):
+    """In place of batches, where parameters are taken as they are: there are none, and no position in them."""
+
+    def __next__(self) -> dict[str, jax.Array]:
+        raise StopIteration
+
+    def save(self, folder: Path) -> None:
+        """Writes nothing."""
+
+    def restore(self, folder: Path) -> None:
+        """Reads nothing."""
+
+
 def make_batches(
     run: Run, vocabulary: Vocabulary, mesh: jax.sharding.Mesh, pairs: Path | None = None, version: int = 0
 ) -> Batches:
@@ -180,6 +193,8 @@ def check(config: ConfigDict) -> None:
     _check_kinds(config, recipe)
     if not recipe.has_towers and (name := next((name for name in prefixes.NAMES if config.data[name]), "")):
         raise UserError(f"config.data.{name}={config.data[name]}: only towers have prefixes; set it to ''")
+    if not recipe.has_towers and config.data.titles != prefixes.PAIR:
+        raise UserError(f"config.data.titles={config.data.titles}: only towers join them; set it to {prefixes.PAIR}")
     batch_size, lanes = config.train.batch_size, config.data.lanes
     if batch_size % lanes:
         raise UserError(

@@ -25,6 +25,7 @@ _MODULES = "modules.json"
 # The prompts of documents, in the order in which sentence-transformers looks for one.
 _DOCUMENT_PROMPTS = (DOCUMENT, "passage", "corpus")
 _IDENTITY = "Identity"
+_POOLING = "pooling_mode_"
 _PATH = re.compile(r"(\d_\w+)?", re.ASCII)
 _T = TypeVar("_T")
 
@@ -40,7 +41,7 @@ class ExportedTowers(NamedTuple):
     params: dict[str, Any]
 
 
-class _Tower(NamedTuple):
+class Tower(NamedTuple):
     """One tower's folder.
 
     Attributes:
@@ -70,6 +71,20 @@ def read(folder: Path, config: ConfigDict) -> ExportedTowers:
       UserError: a file is missing or damaged, or it is a model that ours cannot be.
     """
     config = config.copy_and_resolve_references()
+    query, document = set_sizes(folder, config)
+    vocabulary = bert_weights.vocabulary_of(document.bert)
+    shapes = parameters_of(nnx.eval_shape(lambda: build_towers(config, len(vocabulary))))
+    towers = {"query_tower": query, "document_tower": document}
+    params = {name: _parameters(towers[name], shape) for name, shape in shapes.items()}
+    return ExportedTowers(config, vocabulary, params)
+
+
+def set_sizes(folder: Path, config: ConfigDict) -> tuple[Tower, Tower]:
+    """Sets the fields of the model, the lengths and the prefixes to those of an export; its two towers.
+
+    Raises:
+      UserError: as `read`.
+    """
     is_apart = (folder / QUERY / _MODULES).is_file()
     query, document = (_open(folder / name) for name in (QUERY, DOCUMENT)) if is_apart else [_open(folder)] * 2
     if query.model != document.model:
@@ -79,11 +94,7 @@ def read(folder: Path, config: ConfigDict) -> ExportedTowers:
     config.data.query_length, config.data.document_length = lengths
     config.data.query_prefix, config.data.document_prefix = _prompts(folder)
     config.model.positions = query.bert.sizes["max_length"]
-    vocabulary = bert_weights.vocabulary_of(document.bert)
-    shapes = parameters_of(nnx.eval_shape(lambda: build_towers(config, len(vocabulary))))
-    towers = {"query_tower": query, "document_tower": document}
-    params = {name: _parameters(towers[name], shape) for name, shape in shapes.items()}
-    return ExportedTowers(config, vocabulary, params)
+    return query, document
 
 
 def _prompts(folder: Path) -> list[str]:
@@ -98,15 +109,13 @@ def _prompts(folder: Path) -> list[str]:
     return texts
 
 
-def _open(folder: Path) -> _Tower:
+def _open(folder: Path) -> Tower:
     kinds = dict(_modules(folder))
     if unknown := kinds.keys() - {"Transformer", "Pooling", "Dense", "LayerNorm", "Normalize"}:
         raise UserError(f"{folder / _MODULES}: it has a module {min(unknown)}, which our towers do not have")
     if not {"Transformer", "Pooling"} <= kinds.keys():
         raise UserError(f"{folder / _MODULES}: no Transformer with a Pooling behind it, as our towers are")
-    bert, pooling = BertFolder.open(folder), _value(kinds["Pooling"] / "config.json", "pooling_mode", str)
-    if pooling not in POOLINGS:
-        raise UserError(f"{kinds['Pooling']}: pooling_mode is {pooling!r}; one of {', '.join(POOLINGS)} is needed")
+    bert, pooling = BertFolder.open(folder), _pooling(kinds["Pooling"] / "config.json")
     sizes = {name: value for name, value in bert.sizes.items() if name not in ("vocab_size", "max_length")}
     model = {"pooling": pooling, "normalize": "Normalize" in kinds, "embed_norm": "LayerNorm" in kinds, "embed_dim": 0}
     if "Dense" in kinds:
@@ -116,7 +125,20 @@ def _open(folder: Path) -> _Tower:
         model["embed_dim"] = _value(kinds["Dense"] / "config.json", "out_features", int)
     lengths = folder / "sentence_bert_config.json"
     length = _value(lengths, "max_seq_length", int)
-    return _Tower(bert, kinds, model | sizes, length, _value(lengths, "query_length", int, length))
+    return Tower(bert, kinds, model | sizes, length, _value(lengths, "query_length", int, length))
+
+
+def _pooling(path: Path) -> str:
+    """Older folders have a switch for each way of pooling, newer ones the name of one."""
+    record = files.read_json(path)
+    record = record if isinstance(record, dict) else {}
+    switched = [name for name, value in record.items() if name.startswith(_POOLING) and value is True]
+    names = [str(record["pooling_mode"])] if "pooling_mode" in record else [name.split("_")[2] for name in switched]
+    if len(names) != 1 or names[0] not in POOLINGS:
+        raise UserError(
+            f"{path}: it pools by {' and '.join(names) or 'nothing'}; one of {', '.join(POOLINGS)} is needed"
+        )
+    return names[0]
 
 
 def _modules(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -139,7 +161,7 @@ def _value(path: Path, name: str, kind: type[_T], default: _T | None = None) -> 
     return value
 
 
-def _parameters(tower: _Tower, shapes: Mapping[str, Any]) -> dict[str, Any]:
+def _parameters(tower: Tower, shapes: Mapping[str, Any]) -> dict[str, Any]:
     params = {"encoder": tower.bert.encoder(shapes["encoder"], bert_weights.published_ids(tower.bert))}
     for name, kind, prefix in (("projection", "Dense", "linear."), ("norm", "LayerNorm", "norm.")):
         if name in shapes:

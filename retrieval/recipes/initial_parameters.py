@@ -11,6 +11,7 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
+from retrieval.config import fields
 from retrieval.config.fields import TEXT, Field, declare, whole
 from retrieval.data.tokenizers import prefixes, vocabularies
 from retrieval.errors import UserError
@@ -34,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 _FIELD = "config.train.init_from"
 # Of `config.data`, what says how towers take texts.
-TEXT_FIELDS = ("query_length", "document_length", *prefixes.NAMES)
+TEXT_FIELDS = ("query_length", "document_length", *prefixes.NAMES, "titles")
 
 declare(
     "train",
@@ -291,7 +292,7 @@ def of_towers(run: Run) -> ConfigDict:
     config = run.config.copy_and_resolve_references()
     config.recipe, config.model = trained.recipe, trained.model
     for name in TEXT_FIELDS:
-        config.data[name] = trained.data.get(name, "")  # a run may be older than prefixes
+        config.data[name] = trained.data.get(name, fields.declared()[f"data.{name}"].was)  # a run may be older
     return config
 
 

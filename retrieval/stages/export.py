@@ -225,7 +225,7 @@ def _card(
         datasets=[name for names in trained_on.values() for name in names],
         data=[f"{what}: {', '.join(map(display.inline, names))}" for what, names in {**trained_on, **start}.items()],
         notes=[
-            *(_notes_of_reranker(*lengths) if reranks else _notes_of_towers(*lengths, tied=trained.model.tied)),
+            *(_notes_of_reranker(*lengths) if reranks else _notes_of_towers(*lengths, trained)),
             *(f"`encode_{side}` puts {text!r} before each text." for side, text in _prompts(trained.data).items()),
             *_notes(vocabulary, trained.model.dtype),
         ],
@@ -263,17 +263,22 @@ def _names(value: Any) -> list[str]:
     ]
 
 
-def _notes_of_towers(query_length: int, document_length: int, *, tied: bool) -> list[str]:
+def _notes_of_towers(query_length: int, document_length: int, trained: ConfigDict) -> list[str]:
     lengths = (
         f"Queries are cut to {query_length} tokens and documents to {document_length}, [CLS] and [SEP] among them."
     )
-    if tied and query_length != document_length:
+    if trained.model.tied and query_length != document_length:
         lengths += " One tower serves both, so this needs sentence-transformers 6 or newer, and `encode_query`."
-    return [
-        lengths,
+    titles = [
         "A document with a title is the pair (title, text), one without is the text alone: an empty title is not the "
         "same.",
         "Of a document that is too long the longer of title and text is cut, then both.",
+    ]
+    if trained.data.get("titles") == prefixes.JOINED:
+        titles = ["A document with a title is the title, a space and the text."]
+    return [
+        lengths,
+        *titles,
         "`AutoModel` loads the encoder alone. Its pooler is of zeros: there is none.",
     ]
 

@@ -20,7 +20,7 @@ from retrieval.errors import UserError, divisors
 from retrieval.pipeline.records import is_done, read_own_record
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import bert_weights, initial_parameters, question_tower, train_state
-from retrieval.recipes.examples import abstract_batch, labelled, make_batches, unlabelled
+from retrieval.recipes.examples import NoBatches, abstract_batch, labelled, make_batches, unlabelled
 from retrieval.recipes.examples import check as check_examples
 from retrieval.recipes.packed_rows import with_rows
 from retrieval.recipes.placement import make_mesh, parameters_of, shardings_of
@@ -88,7 +88,7 @@ def train(run: Run) -> dict[str, Any]:
     refreshes = config.mine.refresh_every > 0
     # Before the model, for what may be wrong with the data.
     remade = Versions(run, vocabulary, mesh) if refreshes else None
-    batches = remade or make_batches(run, vocabulary, mesh)
+    batches = remade or (make_batches(run, vocabulary, mesh) if _draws(run) else NoBatches())
     if isinstance(batches, Batches) and config.train.epochs:
         config = training_steps.with_steps(config, batches.epoch)
         training_time.warn_of_days(config, lambda: len(vocabulary), mesh)
@@ -146,6 +146,15 @@ def train(run: Run) -> dict[str, Any]:
     packed = {"packed": config.data.pack.to_dict()} if recipe_of(config).packing() and config.data.pack.auto else {}
     origin = {"vocabulary": vocabulary.fingerprint, "steps": config.train.steps, "went on from": went_on}
     return summary | origin | epochs | packed
+
+
+def _draws(run: Run) -> bool:
+    """Whether there are examples: a run that takes parameters as they are may have none."""
+    config, stage = run.config, recipe_of(run.config).examples_of
+    if config.train.steps or config.train.epochs:
+        return True
+    writes = stage in run.holder(stage).config.stages if labelled(config) else True
+    return writes and (run.prepares or run.corpus.exists() or not unlabelled(config))
 
 
 def _warn_of_corpus(
@@ -229,7 +238,7 @@ def check_data(run: Run) -> None:
     Raises:
       UserError: there will not.
     """
-    if is_done(run, "train"):
+    if is_done(run, "train") or not _draws(run):
         return
     config, stage = run.config, recipe_of(run.config).examples_of
     given, writer = labelled(config), run.holder(stage)

@@ -55,6 +55,8 @@ def query_row(ids: tf.Tensor, length: int, specials: Specials) -> tf.Tensor:
 def document_row(title: tf.Tensor, text: tf.Tensor, length: int, specials: Specials) -> tf.Tensor:
     """The first of `Prefixes.document_rows` in TensorFlow."""
     prefix = specials.prefixes.document
+    if specials.prefixes.joined:
+        return single(tf.concat([tf.constant(prefix, text.dtype), title, text], 0), length, specials)
     if not prefix:
         return pair(title, text, length, specials)
     return tf.cond(

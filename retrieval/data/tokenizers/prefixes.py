@@ -1,12 +1,13 @@
 """Prefixes: what stands before every query and before every document, such as 'query: ' (E5, Wang et al. 2022).
 
 A document with a title has it before the title, as sentence-transformers puts a prompt before the first of two texts.
+How a title stands before its text is said here, too.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from retrieval.config.fields import Field, Kind, declare
+from retrieval.config.fields import Field, Kind, declare, one_of
 from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
 from retrieval.errors import UserError
 
@@ -16,18 +17,29 @@ KIND = Kind(
     lambda value: isinstance(value, str) and (not value or bool(value.strip() and value.endswith(" "))),
 )
 NAMES = ("query_prefix", "document_prefix")
+PAIR, JOINED = "pair", "joined"
 declare(
     "data",
     query_prefix=Field("", KIND, "what stands before every query, such as 'query: '; its tokens count", was=""),
     document_prefix=Field("", KIND, "what stands before every document, in front of its title", was=""),
+    titles=Field(
+        PAIR,
+        one_of("way of titles", (PAIR, JOINED)),
+        "how a title stands before its text: pair, with a [SEP] between them, or joined, as one text",
+        was=PAIR,
+    ),
 )
 
 
 class Prefixes(NamedTuple):
-    """Their token ids."""
+    """Attributes:
+    query, document: their token ids.
+    joined: whether a title and its text are one text, not a pair.
+    """
 
     query: tuple[int, ...] = ()
     document: tuple[int, ...] = ()
+    joined: bool = False
 
     @classmethod
     def of(cls, data: Mapping[str, Any], vocabulary: Vocabulary) -> "Prefixes":
@@ -42,7 +54,9 @@ class Prefixes(NamedTuple):
                 "config.data.query_prefix and config.data.document_prefix are for BERT's word pieces, and this "
                 "vocabulary has others: leave them empty"
             )
-        return cls(*(tuple(vocabulary.encode(text)) for text in texts))
+        joined = data.get("titles", PAIR) == JOINED
+        query, document = (tuple(vocabulary.encode(text)) for text in texts)
+        return cls(query, document, joined)
 
     def query_row(self, vocabulary: Vocabulary, ids: Sequence[int], length: int) -> list[int]:
         """`[CLS] prefix query [SEP]`, cut to `length` tokens."""
@@ -51,7 +65,12 @@ class Prefixes(NamedTuple):
     def document_rows(
         self, vocabulary: Vocabulary, title: Sequence[int], text: Sequence[int], length: int, most: int = 1
     ) -> list[list[int]]:
-        """`[CLS] prefix title [SEP] text [SEP]`, or `[CLS] prefix text [SEP]`: `Vocabulary.windows` with the prefix."""
+        """`[CLS] prefix title [SEP] text [SEP]`, or `[CLS] prefix text [SEP]`: `Vocabulary.windows` with the prefix.
+
+        Joined, the title is the beginning of the text.
+        """
+        if self.joined:
+            title, text = (), [*title, *text]
         if title or not self.document:
             return vocabulary.windows([*self.document, *title] if title else title, text, length, most)
         rows = vocabulary.windows([], text, length - len(self.document), most)

@@ -1,0 +1,63 @@
+"""A published model as it is: nothing is trained. `sentence-transformers` loads such a folder.
+
+    python -m retrieval.main --config=published:hf:sentence-transformers/all-MiniLM-L6-v2 --workdir=runs/minilm \\
+        --config.sets.beir=DATA/nfcorpus
+
+The argument is a folder, or a model of Hugging Face's hub. Sizes, lengths, pooling and prompts are the model's own; all
+can be changed. A title and its text are one text, as BEIR's benchmark has them: `data.titles=pair` is for models that
+read pairs, such as the exports of this program.
+
+To search your own documents with it, and serve them, prepare them first:
+
+    python -m retrieval.main --config=published:hf:sentence-transformers/all-MiniLM-L6-v2 --workdir=runs/docs \\
+        --config.corpus=DATA/docs --config.stages="('prepare','train','encode','index')" --config.encode.corpus=True
+    python -m retrieval.main --workdir=runs/docs --stage=search --query="how do I read a zip archive"
+"""
+
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from retrieval.config.experiment import defaults
+
+
+def get_config(model: str = "") -> ConfigDict:
+    """The stages that evaluate a model.
+
+    Args:
+      model: a folder of sentence-transformers, or hf:NAME@REVISION.
+
+    Raises:
+      UserError: it is none, or it has layers behind its pooling that ours would not start from.
+    """
+    config = defaults()
+    config.stages = ("sets", "train", "encode", "index", "evaluate", "report")
+    config.vocab = config.train.init_from = model
+    config.data.rates.pairs = 1.0
+    config.data.update(held_out=0.0, lanes=8, titles="joined")
+    config.train.update(steps=0, batch_size=16)
+    config.loop.validate_every = 0
+    config.prepare.update(shards=8, held_out=0.0)
+    config.encode.update(untrained=False, corpus=False, batch_tokens=16_384)
+    if model:
+        _set_sizes(model, config)
+    return config
+
+
+def _set_sizes(model: str, config: ConfigDict) -> None:
+    from retrieval.errors import UserError
+    from retrieval.recipes import exported_towers
+    from retrieval.runtime import hub
+
+    folder: Path = hub.path(model)
+    if not exported_towers.is_export(folder):
+        raise UserError(
+            f"--config=published:{model}: no modules.json there; a folder of sentence-transformers is needed"
+        )
+    exported_towers.set_sizes(folder, config)
+    if config.model.embed_dim or config.model.embed_norm:
+        raise UserError(
+            f"--config=published:{model}: it has a layer behind its pooling, and a run starts from the encoder alone; "
+            "retrieval.load of Python reads all of it"
+        )
+    config.model.token_types = "texts"
