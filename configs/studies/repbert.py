@@ -11,7 +11,8 @@ The runs `published-*` read other people's lists and train nothing: `--only='pub
 DL 2019 are named BM25, BM25+RM3, TAS-B, ADA2, RepLLaMA and SPLADE++. In the others a share of the questions of the BEIR
 folder `config.pool` is trained on and the rest is the test; further folders of `config.sets` are tests as a whole.
 
-A seed draws the pre-training, the division of the questions, and the order of the batches.
+A seed draws the pre-training, the division of the questions, and the order of the batches. The runs `*-published-*`
+start from a published encoder in place of a pre-training: `--only='*-published-*'` needs none of the others.
 """
 
 import functools
@@ -21,7 +22,7 @@ from ml_collections import ConfigDict
 
 from retrieval.configs import ict, monobert, run_files
 from retrieval.configs import repbert as towers
-from retrieval.configs.studies import argument, parts, repbert_baselines, repbert_squad, zhan_2020
+from retrieval.configs.studies import argument, parts, repbert_baselines, repbert_published, repbert_squad, zhan_2020
 from retrieval.configs.studies.repbert_baselines import SEEDS
 
 RATIO = 1722 / 2222  # 500 of the pool's questions are the test
@@ -42,6 +43,7 @@ def get_config(size: str = "local") -> ConfigDict:
     config.sets = ""  # BEIR folders, separated by commas
     config.pool = "pool"  # the one of them whose questions are divided
     config.squad = ""  # files of SQuAD, for the model that expands passages, and to train on before the pool
+    config.encoder = repbert_published.ENCODER  # or its folder: a published encoder that further rows start from
     config.elsewhere = ""  # a BEIR folder that is a test alone, named nfcorpus
     config.dev_judgements, config.dl_judgements = "", ""  # queries and judgements of the published lists
     config.dev_runs, config.dl_runs = (), ()  # the lists: NAME=FILE
@@ -87,6 +89,7 @@ def _trained(study: ConfigDict) -> dict[str, ConfigDict]:
             f"reranker-dense-{seed}": _reranker_of_dense(study, seed),
             **repbert_baselines.of_seed(study, seed, divided, _measured),
             **repbert_squad.of_seed(seed, functools.partial(_reranker, seed), divided, _measured),
+            **repbert_published.of_seed(study, seed, divided),
         }
         for config in of_seed.values():
             config.seed = seed
@@ -185,6 +188,7 @@ def _report() -> dict[str, Any]:
         "tables": [
             *(_first_stages(), _depths(), _published_depths(), _consistency()),
             *(*_fusions(), *repbert_baselines.tables(METRICS), *repbert_squad.tables(METRICS, DEPTHS)),
+            *repbert_published.tables(METRICS),
         ],
         "plots": [_plot_of_depths(), _plot_of_consistency()],
         "claims": _claims(),
@@ -309,4 +313,5 @@ def _claims() -> list[dict[str, Any]]:
         ),
         *repbert_baselines.claims(),
         *repbert_squad.claims(DEPTHS),
+        *repbert_published.claims(),
     ]
