@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import socket
+import tempfile
 import zipfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -50,6 +51,17 @@ def atomic(path: Path) -> Iterator[Path]:
     except BaseException:
         remove(temporary)
         raise
+
+
+@contextlib.contextmanager
+def scratch(folder: Path | None = None) -> Iterator[Path]:
+    """Yields a folder that is deleted afterwards, below `folder`; by default where the system has temporary files.
+
+    What a kill leaves below `folder` is removed by `remove_temporaries`. Of the system's nobody knows, and embeddings
+    of millions of texts may fill its disk.
+    """
+    with tempfile.TemporaryDirectory(prefix=f"{_TEMPORARY}{os.getpid()}-", dir=folder) as name:
+        yield Path(name)
 
 
 def copy(source: Path, path: Path) -> None:

@@ -105,3 +105,13 @@ def test_a_file_is_reread_when_size_or_time_changes(tmp_path, monkeypatch):
 
 def test_unknown_names_are_answered_with_the_nearest():
     assert str(unknown_name("task", "itc", ["ict", "bfs"])) == "unknown task 'itc': did you mean ict? known: bfs, ict"
+
+
+def test_what_a_kill_leaves_of_a_scratch_folder_is_removed(tmp_path):
+    with files.scratch(tmp_path) as folder:
+        assert folder.parent == tmp_path and folder.is_dir()
+        left = tmp_path / folder.name.replace("-", "-of-another-process-", 1)
+        left.mkdir()
+    assert list(tmp_path.iterdir()) == [left]
+    files.remove_temporaries(tmp_path)
+    assert not list(tmp_path.iterdir())

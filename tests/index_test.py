@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from conftest import REPOSITORY
 
+from retrieval import files
 from retrieval.api import own_search
 from retrieval.data.sets.beir import Judged
 from retrieval.errors import UserError
@@ -70,8 +71,12 @@ def dense_index(run, name):
 
 
 @needs_scann
-def test_every_collection_gets_an_index_for_the_target(run):
+def test_every_collection_gets_an_index_for_the_target(run, monkeypatch):
+    scratch, used = files.scratch, []
+    monkeypatch.setattr(files, "scratch", lambda folder: [used.append(folder), scratch(folder)][1])
     built = index.index(run)
+    # What a kill leaves there is removed by the next start: in the system's folder it would stay.
+    assert set(used) == {run.index(name, "scann").parent for name in ("large", CORPUS)}
     target = r"for recall@20 0.99 (0.9"
     assert target in built["large, dense"] and target in built["corpus, dense"]
     assert "brute force, 40 candidates" in built["tiny, dense"]

@@ -55,12 +55,14 @@ class Embeddings(NamedTuple):
       owners_W: the candidate of each window.
       queries: gives embeddings [Q, E] of queries like those that will come, to tune the index on; Q may be 0.
       depth: results that a query will ask for.
+      scratch: an existing folder for large files that are needed for a moment, as `files.scratch` takes it.
     """
 
     embeddings_WE: np.ndarray
     owners_W: np.ndarray
     queries: Callable[[], np.ndarray]
     depth: int
+    scratch: Path | None = None
 
 
 class Share(NamedTuple):

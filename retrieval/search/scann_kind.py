@@ -30,13 +30,12 @@ class Scann(IndexKind):
         return scann.available()
 
     def build(self, contents: Embeddings, options: Options) -> ScannIndex:
-        tree = ScannIndex.build(contents.embeddings_WE)
-        if tree.is_exact:
-            return tree
-        sample = tuning.draw(
-            contents.embeddings_WE, contents.queries(), options["index.tune_queries"], _results(contents)
-        )
-        return tree.tuned(sample, options["index.recall_target"])
+        embeddings_WE, scratch = contents.embeddings_WE, contents.scratch
+        if len(embeddings_WE) < scann.BRUTE_FORCE_BELOW:
+            return ScannIndex.build(embeddings_WE, scratch)
+        # First, for exact search and ScaNN hold all embeddings once more, each for itself.
+        sample = tuning.draw(embeddings_WE, contents.queries(), options["index.tune_queries"], _results(contents))
+        return ScannIndex.build(embeddings_WE, scratch).tuned(sample, options["index.recall_target"])
 
     def build_share(self, share: Share, options: Options) -> ScannIndex:
         """Tuned to find the target's share of those of the exact results that it has."""
@@ -45,7 +44,8 @@ class Scann(IndexKind):
         sample = tuning.draw(share.rows, queries_QE, options["index.tune_queries"], _results(share.contents), exact)
         del exact
         rows = scann_shards.rows_of(share.number, share.count, len(share.rows))
-        tree, own = ScannIndex.build(share.rows[rows]), scann_shards.sample_of(sample, rows)
+        tree = ScannIndex.build(share.rows[rows], share.contents.scratch)
+        own = scann_shards.sample_of(sample, rows)
         return tree.tuned(own, options["index.recall_target"]) if len(own.queries_SE) else tree
 
     def load(self, folder: Path) -> SavedIndex:

@@ -4,13 +4,13 @@ ScaNN's own k-means starts with k-means++ on one thread, which takes most of a b
 seed. So it gets finished partitions, in the files of a saved index that lacks all else, and makes the rest of them.
 """
 
-import tempfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from retrieval import files
 from retrieval.search import kmeans
 from retrieval.search.exact import local_mesh
 
@@ -21,25 +21,25 @@ _DIMENSIONS_PER_CODE, _THRESHOLD = 2, 0.2
 _PARTITIONER, _PARTITION_OF, _DATASET = "serialized_partitioner.pb", "datapoint_to_token.npy", "dataset.npy"
 
 
-def build(scann: ModuleType, embeddings_NE: np.ndarray, partitions: int, reordered: int) -> Any:
+def build(
+    scann: ModuleType, embeddings_NE: np.ndarray, partitions: int, reordered: int, scratch: Path | None = None
+) -> Any:
     """A ScaNN searcher of inner products: partitions, anisotropic hashing, exact scores.
-
-    The embeddings are on the disk for a moment, in the folder for temporary files (`TMPDIR`).
 
     Args:
       scann: its Python module.
       reordered: exact scores of a query that does not say how many it wants.
+      scratch: an existing folder that takes the embeddings for a moment, as `files.scratch`.
     """
     rule = kmeans.Rule(partitions, _ITERATIONS, sample=-(-_SAMPLE // partitions))
     clusters = kmeans.cluster(embeddings_NE, rule, [0], local_mesh())
-    with tempfile.TemporaryDirectory(prefix="retrieval-scann-") as name:
-        folder = Path(name)
+    with files.scratch(scratch) as folder:
         (folder / "scann_config.pb").write_bytes(_config(scann, embeddings_NE, partitions, reordered))
         (folder / _PARTITIONER).write_bytes(_partitioner(clusters.centroid_KE))
         np.save(folder / _PARTITION_OF, clusters.cluster_N, allow_pickle=False)
         np.save(folder / _DATASET, embeddings_NE, allow_pickle=False)
         (folder / "scann_assets.pbtxt").write_text(_assets())
-        return scann.load_searcher(name)
+        return scann.load_searcher(str(folder))
 
 
 def _config(scann: ModuleType, embeddings_NE: np.ndarray, partitions: int, reordered: int) -> bytes:

@@ -134,6 +134,12 @@ def _build_words(kind: IndexKind, collection: Collection, texts: Texts, options:
     return words.description
 
 
+def _scratch(folder: Path) -> Path:
+    """The folder that an index's own lies in, which may not be there yet."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    return folder.parent
+
+
 def _finished_before(kind: IndexKind, folder: Path) -> str:
     """The description of an index that this stage had saved before it was cut off; "" where there is none.
 
@@ -162,7 +168,7 @@ def _build_shard(kind: IndexKind, options: Options, collection: Collection, dept
     """Builds and saves this host's shard of a dense index; returns the description of the whole."""
     folder, number, count = collection.index(kind.name), hosts.number(), hosts.count()
     owners_W = windows.owners(encoding.load_ids(collection.embeddings(), "candidates"))
-    contents = Embeddings(np.zeros((0, 0), np.float32), owners_W, collection.query_embeddings, depth)
+    contents = Embeddings(np.zeros((0, 0), np.float32), owners_W, collection.query_embeddings, depth, _scratch(folder))
     rows = StoredRows(collection.embeddings(), "candidates")
     hosts.on_first(lambda: files.remove(folder))  # from here on they compute together
     shard = kind.build_share(Share(rows, contents, number, count, pod_search.mesh_of_all()), options)
@@ -181,7 +187,7 @@ def _build_dense(kind: IndexKind, options: Options, collection: Collection, dept
     if kind.is_saved:
         if there := _finished_before(kind, folder):
             return there
-        index = kind.build(collection.contents(depth), options)
+        index = kind.build(collection.contents(depth)._replace(scratch=_scratch(folder)), options)
         index.save(folder)
         return index.description
     if kind.name != EXACT:  # which is always there
