@@ -38,6 +38,7 @@ def get_config(model: str = "") -> ConfigDict:
     config.train.update(steps=0, batch_size=16)
     config.loop.validate_every = 0
     config.prepare.update(shards=8, held_out=0.0)
+    config.fuse.dense_weight = 0.5  # the default is for towers that are weaker than BM25
     config.encode.update(untrained=False, corpus=False, batch_tokens=16_384)
     if model:
         _set_sizes(model, config)

@@ -70,6 +70,18 @@ def dense_index(run, name):
     return indexes.open_dense_there(open_collection(run, name), options_of, run.config.evaluate.depth)
 
 
+def test_the_dense_list_of_a_hybrid_has_the_weight_asked_for(run):
+    index.index(run)
+    collection, options = open_collection(run, "tiny"), functools.partial(indexes.options_of, config=run.config)
+    vectors, _ = encoding.load(run.embeddings("tiny", TRAINED), "queries")
+    found = {}
+    for weight in (0.0, 1.0):
+        opened = indexes.open_all(collection, ("bm25",), options, lambda queries: vectors[:1], 40, weight=weight)
+        found[weight] = opened.search(["some words"], 5)
+    assert found[1.0]["hybrid"][1].tolist() == found[1.0]["dense"][1].tolist()
+    assert found[0.0]["hybrid"][1].tolist() == found[0.0]["bm25"][1].tolist() != found[1.0]["hybrid"][1].tolist()
+
+
 @needs_scann
 def test_every_collection_gets_an_index_for_the_target(run, monkeypatch):
     scratch, used = files.scratch, []

@@ -103,3 +103,15 @@ def test_a_model_without_towers_joins_no_titles():
     config.data.titles = "joined"
     with pytest.raises(UserError, match=r"config\.data\.titles=joined: only towers join them"):
         preflight.check_settings(config, ("train",))
+
+
+def test_a_published_model_has_the_same_say_as_bm25(model, tmp_path):
+    run = run_of(model, tmp_path)
+    noted = files.read_json(run.folder / "stages" / "evaluate.json")["details"]["set, hybrid"]
+    assert noted["weights"] == [0.5, 0.5] and not noted["validation"]
+    loaded = retrieval.load(run.folder)
+    scores = [
+        [hit.score for hit in loaded.index(JOINED, kind="hybrid", **given).search("a fox", k=3)]
+        for given in ({}, {"weight": 0.5}, {"weight": 0.1})
+    ]
+    assert scores[0] == scores[1] != scores[2]

@@ -27,7 +27,7 @@ from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.towers import Embedder
 from retrieval.runtime import hub, store_copy
 from retrieval.runtime.store import is_url
-from retrieval.search import encoding, fusion, windows
+from retrieval.search import encoding, windows
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, OF_WORDS, Embeddings, IndexKind, Texts
 from retrieval.search.side_by_side import HYBRID, Search
 from retrieval.stage_outputs import Run
@@ -132,7 +132,7 @@ class Model:
         self,
         documents: Sequence[Document] | str | Path | None = None,
         kind: str = EXACT,
-        weight: float = fusion.DENSE_WEIGHT,
+        weight: float | None = None,
     ) -> DocumentIndex:
         """An index of documents that can be searched.
 
@@ -141,7 +141,7 @@ class Model:
             passages that the run itself has indexed.
           kind: of index: 'exact' and 'scann' are of embeddings, 'bm25' is of words. 'hybrid' merges the run's first
             index of words with exact search.
-          weight: of the embeddings in a hybrid.
+          weight: of the embeddings in a hybrid; by default `fuse.dense_weight` of the run.
 
         Raises:
           UserError: there is no document, or no such kind.
@@ -149,16 +149,17 @@ class Model:
         self._check_towers()
         if kind != HYBRID and kind not in INDEXES:
             raise unknown_name("kind of index", kind, [*INDEXES, HYBRID])
+        of_dense: float = self._config.fuse.dense_weight if weight is None else weight
         kinds = [INDEXES[name] for name in ((self._config.index.words[0], EXACT) if kind == HYBRID else (kind,))]
         if documents is None:
-            return self._of_run(self._run, kinds, weight)
+            return self._of_run(self._run, kinds, of_dense)
         if isinstance(documents, str | Path):
             texts = list(read_passages(Path(documents), self._vocabulary, self._limits()))
         else:
             texts = candidates(documents)
         if not texts:
             raise UserError("there is no document to index")
-        return DocumentIndex(texts, {each.name: self._built(each, texts) for each in kinds}, weight)
+        return DocumentIndex(texts, {each.name: self._built(each, texts) for each in kinds}, of_dense)
 
     def rerank(self, query: str, documents: Sequence[Document | Hit]) -> list[Hit]:
         """Documents in the order of the reranker's scores, best first.
@@ -215,7 +216,9 @@ class Model:
         words = [INDEXES[name] for name in self._run.holder("index").config.index.words[:1]]
         if not (words or self._has_towers):
             raise UserError(f"{self._place}: the run has no index of its passages: give passages to read")
-        return self._of_run(self._run, [*words, *([INDEXES[EXACT]] if self._has_towers else [])], fusion.DENSE_WEIGHT)
+        return self._of_run(
+            self._run, [*words, *([INDEXES[EXACT]] if self._has_towers else [])], self._config.fuse.dense_weight
+        )
 
     @functools.cached_property
     def _reranker(self) -> PairReranker:

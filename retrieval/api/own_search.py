@@ -39,7 +39,8 @@ class OwnSearch:
         self.model = of_run(run) if collection.has_embeddings() else None
         embed = self.model.encode_queries if self.model else None
         options_of = functools.partial(indexes.options_of, config=config)
-        self._systems = indexes.open_all(collection, config.index.words, options_of, embed, depth, len(self.texts))
+        sizes, weight = (depth, len(self.texts)), run.config.fuse.dense_weight
+        self._systems = indexes.open_all(collection, config.index.words, options_of, embed, *sizes, weight)
         titles = {DENSE: DENSE, HYBRID: "merged"}
         self.titles = {name: titles.get(name) or INDEXES[name].title for name in self._systems.systems}
         folds = run.vocabulary is None or run.load_vocabulary().folds_accents

@@ -71,6 +71,7 @@ class _Search(NamedTuple):
       step: of training; None where nothing was trained.
       unknown: what is done about candidates in run files that a set lacks.
       of_files: systems that have a run file.
+      weight: of the dense list in the hybrid, where no validation questions choose it.
     """
 
     depth: int
@@ -81,6 +82,7 @@ class _Search(NamedTuple):
     unknown: str
     of_files: frozenset[str]
     fusing: Fusing
+    weight: float
 
 
 # From ids to these held-out questions, and the candidates that answer them.
@@ -141,6 +143,7 @@ def _evaluate(run: Run, together: Together | None) -> dict[str, Any]:
         unknown=run.config.runs.unknown,
         of_files=frozenset(file.system for file in run_files.run_files(run.config.runs.files)),
         fusing=fused.fusing(run.config.fuse),
+        weight=run.config.fuse.dense_weight,
     )
     outside = _files_by_set(set_names(run.sets), run.config.runs.files, run.config.runs.set)
     divided, held_out = examples.split_set(run), functools.partial(examples.validation, run)
@@ -203,6 +206,7 @@ def _rankings(
         validation=validation,
         beside=search.dense,
         together=together,
+        weight=search.weight,
     )
     lists += [_outside(whole, each, search.depth) for each in read]
     if not lists:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval.config.fields import NOT_NEGATIVE, SWITCH, TEXTS, Field, Kind, declare
+from retrieval.config.fields import NOT_NEGATIVE, SHARE, SWITCH, TEXTS, Field, Kind, declare
 from retrieval.errors import UserError, unknown_name
 from retrieval.search import fusion
 from retrieval.stages.fused_weight import FEWEST, best_weight
@@ -37,6 +37,12 @@ declare(
     methods=Field(METHODS, _METHODS, "interleave (RepBERT, equation 6), reciprocal_rank, weighted_sum (min-max)"),
     constant=Field(60.0, NOT_NEGATIVE, "constant of reciprocal_rank: how little the first ranks stand out"),
     weights=Field((), _WEIGHTS, "of weighted_sum, one a system; (): validation questions choose, or all count alike"),
+    dense_weight=Field(
+        fusion.DENSE_WEIGHT,
+        SHARE,
+        "weight of the dense list in the hybrid, where no validation questions choose it",
+        was=fusion.DENSE_WEIGHT,
+    ),
 )
 
 

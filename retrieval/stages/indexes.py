@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from retrieval.config.fields import values_of
 from retrieval.errors import UserError
-from retrieval.search import encoding, windows
+from retrieval.search import encoding, fusion, windows
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, OF_WORDS, IndexKind, Options, SavedIndex, kinds_of_words
 from retrieval.search.side_by_side import SideBySide
 from retrieval.search.windows import Index
@@ -119,6 +119,7 @@ def open_all(
     embed: Callable[[Sequence[str]], np.ndarray] | None,
     depth: int,
     candidates: int | None = None,
+    weight: float = fusion.DENSE_WEIGHT,
 ) -> SideBySide:
     """All indexes of a collection side by side; the first one of words is merged with the dense one.
 
@@ -128,6 +129,7 @@ def open_all(
       embed: queries to embeddings [Q, E]; without it the embeddings are not searched.
       depth: results that a query will ask for.
       candidates: how many the collection has, where that is known.
+      weight: of the dense list in the hybrid.
 
     Raises:
       UserError: there is no index of words, or one is damaged or over another number of texts.
@@ -142,7 +144,7 @@ def open_all(
     if embed is None or not collection.has_embeddings():
         return SideBySide(words, depth=depth)
     index = open_dense_there(collection, options_of, depth)
-    return SideBySide(words, lambda queries, k: index.search(embed(queries), k), depth=depth)
+    return SideBySide(words, lambda queries, k: index.search(embed(queries), k), weight, depth)
 
 
 def check_count(folder: Path, indexed: int, texts: int) -> None:

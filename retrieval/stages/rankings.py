@@ -87,6 +87,7 @@ def rank(
     validation: Validation | None = None,
     beside: Sequence[str] = (),
     together: Together | None = None,
+    weight: float = fusion.DENSE_WEIGHT,
 ) -> list[Ranking]:
     """The ranked lists of every index of a set, and of the first one of words merged with exact search.
 
@@ -98,6 +99,7 @@ def rank(
       validation: questions that choose the weight of the dense list.
       beside: names of further kinds of index of embeddings. They are built now, and not saved.
       together: opens what all hosts of a pod search.
+      weight: of the dense list, where no questions choose it.
 
     Raises:
       UserError: an index is damaged or older than the set, or two of them have one name.
@@ -110,7 +112,7 @@ def rank(
             return shared
         return indexes.open_dense(kind, collection, {} if kind.name == EXACT else options(kind), depth, system)
 
-    lists = list(_rank(value, collection, depth, words, options, step, validation, beside, open_dense))
+    lists = list(_rank(value, collection, depth, words, options, step, validation, beside, open_dense, weight))
     check_names(value.name, lists)
     return lists
 
@@ -136,6 +138,7 @@ def _rank(
     validation: Validation | None,
     beside: Sequence[str],
     open_dense: Callable[..., Any],
+    weight: float,
 ) -> Iterator[Ranking]:
     texts = list(value.queries.values())
 
@@ -167,7 +170,7 @@ def _rank(
         ranking = ask(kind.system_of(index), index, encoding.load(collection.embeddings(), "queries")[0], step)
         yield ranking._replace(recall=float(tuning.recalls(dense.rows, ranking.rows).mean()))
     if first:
-        yield _hybrid(first, dense, validation.golds if validation else (), depth)
+        yield _hybrid(first, dense, validation.golds if validation else (), depth, weight)
 
 
 def _by_words(index: Any, candidates: int, texts: Sequence[str], number: int, rows_K: np.ndarray) -> np.ndarray:
@@ -207,8 +210,10 @@ def _exact(
     return open_dense(INDEXES[EXACT], system), queries_QE
 
 
-def _hybrid(words: Ranking, dense: Ranking, golds: Sequence[Sequence[int]], depth: int) -> Ranking:
-    weight, validation = fusion.DENSE_WEIGHT, 0
+def _hybrid(
+    words: Ranking, dense: Ranking, golds: Sequence[Sequence[int]], depth: int, weight: float = fusion.DENSE_WEIGHT
+) -> Ranking:
+    validation = 0
     if len(golds) >= FEWEST and words.on_validation and dense.on_validation:
         by_words, by_dense = words.on_validation(), dense.on_validation()
         weight = best_weight(lambda weight: fusion.hybrid(by_words, by_dense, weight, depth)[1], golds)

@@ -121,6 +121,7 @@ STAGES.register(
             "model",
             *(f"data.{name}" for name in TEXT_FIELDS),
             "evaluate.depth",
+            "fuse.dense_weight",
             "encode.windows",
             "answer",
         ),
