@@ -30,6 +30,16 @@ def test_blanks_of_ids_are_quoted_and_read_back(tmp_path):
     np.testing.assert_array_equal(rows[:2], ROWS[:2])
 
 
+@pytest.mark.parametrize("line", ["a%20b Q0 a 1 2 x", "q1 Q0 c%20d 1 2 x"])
+def test_a_name_of_two_ids_is_refused(tmp_path, line):
+    path, queries, candidates = tmp_path / "x.trec", ["q1", "a b", "a%20b"], ["a", "c d", "c%20d"]
+    path.write_text("q1 Q0 a 1 2 x\n")
+    read_run(path, lines, queries, candidates)  # which names neither
+    path.write_text(f"q0 Q0 a 1 2 x\n{line}\n")
+    with pytest.raises(UserError, match=r"x\.trec, line 2: two ids of the set are the (query|candidate) '[ac]%20[bd]'"):
+        read_run(path, lines, ["q0", *queries], candidates)
+
+
 def test_what_is_written_is_read_bit_for_bit(tmp_path):
     rng = np.random.default_rng(0)
     queries, candidates = [f"q{n}" for n in range(50)], [f"d{n}" for n in range(90)]

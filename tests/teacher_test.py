@@ -98,6 +98,18 @@ def test_a_trec_run_is_a_teacher(tmp_path, caplog):
             TeacherScores(other, {"1": "q"})
 
 
+def test_ids_that_a_run_cannot_tell_apart_have_no_score(tmp_path):
+    path = tmp_path / "bm25.trec"
+    path.write_text("1 Q0 d%201 1 3 tag\nq%202 Q0 d1 1 3 tag\n")
+    with pytest.raises(UserError, match="line 2: two ids are the query 'q%202' in a run file"):
+        TeacherScores(path, {"1": "q", "q 2": "r", "q%202": "s"})
+    scores = TeacherScores(path, {"1": "q"})
+    texts = [Candidate(id, "", "x") for id in ("d 1", "d%201")]
+    assert scores.of("q", texts[:1]).tolist() == [3]
+    with pytest.raises(UserError, match="documents of the query 'q' differ in a blank and %20 alone"):
+        scores.of("q", texts)
+
+
 @pytest.fixture(scope="module")
 def mined(inputs, tmp_path_factory):
     """The toy questions with BM25's negatives."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from retrieval.errors import UserError
 from retrieval.files import atomic
-from retrieval.identifiers import in_run_file
+from retrieval.identifiers import SEVERAL, in_run_file, numbered
 
 # Columns of a line -> what they are.
 _FORMS = {6: "query id, Q0, candidate id, rank, score, tag", 3: "query id, candidate id, rank (MS MARCO)"}
@@ -82,8 +82,9 @@ def read_run(
       results, or none. MS MARCO's form has no scores: minus the rank stands for them.
 
     Raises:
-      UserError: the file has no result, or a line is not a result, names an unknown id, repeats a rank or a candidate,
-        leaves a rank out, or has a score that is NaN, infinite or better than that of the rank before.
+      UserError: the file has no result, or a line is not a result, names an unknown id or one that may be either of
+        two, repeats a rank or a candidate, leaves a rank out, or has a score that is NaN, infinite or better than that
+        of the rank before.
     """
     results = _numbered(_results(lines(path)), query_ids, candidate_ids)
     if not len(results.query):
@@ -178,8 +179,7 @@ def _score(text: str, at: str) -> float:
 
 
 def _numbered(results: Iterable[_Result], query_ids: Sequence[str], candidate_ids: Sequence[str]) -> _Numbered:
-    queries = {in_run_file(id): number for number, id in enumerate(query_ids)}
-    rows = {in_run_file(id): number for number, id in enumerate(candidate_ids)}
+    queries, rows = numbered(query_ids), numbered(candidate_ids)
     query, row, rank, score = (array.array(code) for code in "iiif")
     for result in results:
         query.append(_known(queries, result.query, "query", result.at))
@@ -193,6 +193,10 @@ def _known(ids: Mapping[str, int], id: str, kind: str, at: str) -> int:
     number = ids.get(id)
     if number is None:
         raise UnknownIdError(f"{at}: the {kind} '{id}' is unknown; is the run of another collection?")
+    if number == SEVERAL:
+        raise UserError(
+            f"{at}: two ids of the set are the {kind} '{id}' in a run file, which has %20 for a blank; rename one"
+        )
     return number
 
 

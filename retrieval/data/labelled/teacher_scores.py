@@ -22,7 +22,7 @@ from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets import text_files
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
-from retrieval.identifiers import in_run_file
+from retrieval.identifiers import SEVERAL, in_run_file, numbered
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class TeacherScores:
           UserError: it has no line; or one has no query, no document or no finite score, or contradicts another one.
         """
         self._path = path
-        self._queries = {in_run_file(id): text for id, text in (queries or {}).items()}
+        self._queries = _by_name(queries or {})
         keys, scores, of_others = array.array("Q"), array.array("f"), 0
         for key, score, _ in self._read():
             if key is None:
@@ -132,6 +132,12 @@ class TeacherScores:
     def _find(self, query: str, texts: Sequence[Candidate]) -> np.ndarray:
         """The scores [N], NaN where there is none."""
         by_text = self._of_keys([_key_of_text(query, text.title, text.text) for text in texts])
+        ids = {text.id for text in texts}
+        if len(set(map(in_run_file, ids))) < len(ids):
+            raise UserError(
+                f"{self._path}: documents of the query '{query}' differ in a blank and %20 alone: {sorted(ids)}; "
+                "rename one"
+            )
         by_id = self._of_keys([_key_of_id(query, text.id) for text in texts])
         return np.where(np.isnan(by_id), by_text, by_id)
 
@@ -158,7 +164,13 @@ def _of_json(line: str, at: str) -> tuple[int, float]:
     return key, _score(record.get("score"), at)
 
 
-def _of_run(line: str, at: str, queries: Mapping[str, str]) -> tuple[int | None, float]:
+def _by_name(queries: Mapping[str, str]) -> dict[str, str | None]:
+    """Texts of queries by their ids as run files have them; None where two ids are one there."""
+    texts = list(queries.values())
+    return {name: None if row == SEVERAL else texts[row] for name, row in numbered(queries).items()}
+
+
+def _of_run(line: str, at: str, queries: Mapping[str, str | None]) -> tuple[int | None, float]:
     """The same of a line of a TREC run; no key where its query is not one of ours."""
     columns = line.split()
     if len(columns) != 6:
@@ -170,8 +182,12 @@ def _of_run(line: str, at: str, queries: Mapping[str, str]) -> tuple[int | None,
         score = float(columns[4])
     except ValueError as error:
         raise UserError(f"{at}: the score is '{columns[4]}'; a number is needed") from error
-    query = queries.get(columns[0])
-    return None if query is None else _key_of_id(query, columns[2]), _score(score, at)
+    query = queries.get(columns[0], "")
+    if query is None:
+        raise UserError(
+            f"{at}: two ids are the query '{columns[0]}' in a run file, which has %20 for a blank; rename one"
+        )
+    return None if columns[0] not in queries else _key_of_id(query, columns[2]), _score(score, at)
 
 
 def _score(value: Any, at: str) -> float:
