@@ -249,6 +249,35 @@ def test_links_to_folders_are_read_once(tmp_path, caplog):
     assert counts["pages dropped: links that lead nowhere"] == 1 and "gone.md: left out" in caplog.text
 
 
+@pytest.mark.parametrize(
+    "corpus, again",
+    [
+        ("docs", 0),
+        ("docs,docs/sub", 1),
+        ("docs/sub,docs", 1),
+        ("docs,{here}/docs", 2),
+        ("docs/**/*.md,docs", 2),
+        ("docs,aside", 2),
+        ("aside,docs", 2),
+        ("docs,far/link", 1),
+    ],
+)
+def test_a_file_that_is_named_twice_is_read_once(tmp_path, monkeypatch, caplog, corpus, again):
+    monkeypatch.chdir(tmp_path)
+    for name in ("docs/sub/b.md", "docs/a.md", "far/c.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"# {name}\n\nSome text.\n")
+    (tmp_path / "aside").symlink_to("docs")
+    (tmp_path / "far" / "link").symlink_to("../docs/sub")
+    found, _, counts = read(corpus.format(here=tmp_path))
+    assert sorted(article.title for article in found.values()) == ["docs/a.md", "docs/sub/b.md"]
+    assert counts["pages read"] == 2
+    told = f"{again} files are named or linked more than once; each is read once"
+    assert (told in caplog.text) == bool(again)
+    if "far" not in corpus:  # the folder that all ids count from is the one of the documents
+        assert set(found) == {"a.md", "sub/b.md"}
+
+
 def test_windows_files_are_read_or_left_out(tmp_path, caplog):
     (tmp_path / "marked.txt").write_bytes("Größe. Zwei.".encode("utf-16"))
     (tmp_path / "marked.html").write_bytes('<meta charset="utf-16"><p>Größe.</p>'.encode("utf-16"))

@@ -163,15 +163,17 @@ def test_a_corpus_without_a_passage_is_an_error(tmp_path):
         prepared_corpus.prepare(empty, tmp_path, settings)
 
 
-def test_ids_of_several_dumps_are_told_apart(tmp_path):
-    """Two snapshots of one wiki give the same page the same id."""
+def test_ids_of_several_dumps_are_told_apart(tmp_path, caplog):
+    """Two snapshots of one wiki give the same page the same id; the same file is one snapshot."""
     text = "The red fox lives in the forest. It eats grass and leaves in the summer. It sleeps in the winter."
     for name in ("2007", "2015"):
         revision = f"<revision><id>1</id><text>{text} {name}.</text></revision>"
         page = f"<page><title>Fox</title><ns>0</ns><id>7</id>{revision}</page>"
         (tmp_path / f"{name}.xml").write_text(f"<mediawiki>{page}</mediawiki>", encoding="utf-8")
-    source = sources.open_source(f"{tmp_path / '2007.xml'},{tmp_path / '2015.xml'},", {}, tmp_path / "no.lock")
-    prepared_corpus.prepare(source, tmp_path / "corpus", SETTINGS)
+    again = f"{tmp_path / '2007.xml'},{tmp_path}/../{tmp_path.name}/2007.xml"
+    source = sources.open_source(f"{again},{tmp_path / '2015.xml'},", {}, tmp_path / "no.lock")
+    statistics = prepared_corpus.prepare(source, tmp_path / "corpus", SETTINGS)
+    assert statistics["counts"]["pages read"] == 2 and "1 dumps are named again; each is read once" in caplog.text
     read = [json.loads(line) for path in (tmp_path / "corpus").glob("passages-*.jsonl") for line in path.open()]
     assert {item["_id"]: item["text"][-5:] for item in read} == {"7:0": "2007.", "1-7:0": "2015."}
 

@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from retrieval.data.corpora import source_paths
 from retrieval.data.corpora.articles import Dropped
@@ -36,19 +36,21 @@ class OwnDocuments(CorpusKind):
         """Each part has a file of a known format, and the first record of each file of records can be read."""
         source_paths.checked("config.corpus", [part for part in parts if not _is_pattern(part)], of_folders=None)
         for part in parts:
-            if not _files([part])[0]:
+            if not _files([part]).known:
                 raise UserError(f"{part}: no document, in config.corpus; the names of documents end in {endings()}")
-        for path in _files(parts)[0]:
+        for path in _files(parts).known:
             next(_documents(path, path.name, options), None)
 
     def inputs(self, parts: Sequence[str], lock: Path) -> Sequence[Path]:
         """The files of known formats."""
         source_paths.existing([Path(part) for part in parts if not _is_pattern(part)])
-        return _files(parts)[0]
+        return _files(parts).known
 
     def read(self, parts: Sequence[str], options: Options, lock: Path) -> Iterator[Any]:
         """The documents of all files, in the order of their paths."""
-        paths, others = _files(parts)
+        paths, others, again = _files(parts)
+        if again:
+            _log.warning("the corpus: %d files are named or linked more than once; each is read once", again)
         broken = [path for path in others if not path.exists()]
         for path in broken:
             _log.warning("%s: left out, for this link leads nowhere; mend or remove it", path)
@@ -75,13 +77,26 @@ def _documents(path: Path, id: str, options: Options) -> Iterator[Any]:
     return form.read(path, id, fields)
 
 
-def _files(parts: Sequence[str]) -> tuple[list[Path], list[Path]]:
-    """The files of known formats, and others or broken links, each once and in order. Hidden ones are passed over."""
-    places = [Path(place) for part in parts for place in (sorted(glob.glob(part, recursive=True)) or [part])]
-    below = [path for place in places for path in (sorted(_below(place)) if place.is_dir() else [place])]
-    there = _leads_elsewhere([path for path in dict.fromkeys(below) if path.is_file() or path.is_symlink()])
+class _Found(NamedTuple):
+    """The files of known formats, others and broken links, in order; and how many of all were named or linked again."""
+
+    known: list[Path]
+    others: list[Path]
+    again: int
+
+
+def _files(parts: Sequence[str]) -> _Found:
+    """The files that the parts name, each once. Hidden ones are passed over."""
+    named = [path for part in parts for path in dict.fromkeys(_of_part(part))]
+    there, again = _each_once(named)
     known = [path for path in there if path.is_file() and format_of(path)]
-    return known, sorted(set(there).difference(known))
+    return _Found(known, sorted(set(there).difference(known)), again)
+
+
+def _of_part(part: str) -> Iterator[Path]:
+    for place in map(Path, sorted(glob.glob(part, recursive=True)) or [part]):
+        below = sorted(_below(place)) if place.is_dir() else [place]
+        yield from (path for path in below if path.is_file() or path.is_symlink())
 
 
 def _below(folder: Path) -> Iterator[Path]:
@@ -100,18 +115,20 @@ def _below(folder: Path) -> Iterator[Path]:
             yield from (Path(top, name) for name in names if not name.startswith("."))
 
 
-def _leads_elsewhere(paths: Sequence[Path]) -> list[Path]:
-    """The paths without links to others of them; of several links to one file the first."""
-    links = {path: path.resolve() for path in paths if path.is_symlink()}
-    read = {path.resolve() for path in paths if path not in links} if links else set()
-    there = []
-    for path in paths:
-        target = links.get(path)
-        if target not in read:
-            there.append(path)
-        if target and target.exists():  # of links that lead nowhere each is told
-            read.add(target)
-    return there
+def _each_once(paths: Sequence[Path]) -> tuple[list[Path], int]:
+    """One path of each file, the first that has no link in it if there is one; and how many files had several."""
+    folders = {folder: os.path.realpath(folder) for folder in {path.parent for path in paths}}
+    links = {path for path in paths if path.is_symlink()}
+    first: dict[str, Path] = {}
+    again: set[str] = set()
+    for path in sorted(paths, key=lambda path: (path in links, folders[path.parent] != os.path.abspath(path.parent))):
+        real = os.path.join(folders[path.parent], path.name)
+        if path in links and path.exists():  # of links that lead nowhere each is told
+            real = os.path.realpath(path)
+        again |= {real} & first.keys()
+        first.setdefault(real, path)
+    kept = set(first.values())
+    return [path for path in dict.fromkeys(paths) if path in kept], len(again)
 
 
 def _base(paths: Sequence[Path]) -> Path:

@@ -1,6 +1,7 @@
 """MediaWiki exports as a corpus."""
 
 import dataclasses
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from retrieval.data.corpora import document_format, source_paths, wikipedia, wik
 from retrieval.data.corpora.corpus_kind import CorpusKind, Options, register
 from retrieval.data.corpora.wikipedia import Page
 from retrieval.errors import UserError
+
+_log = logging.getLogger(__name__)
 
 _SUFFIXES = (".xml", ".xml.bz2", ".xml.gz", ".bz2")
 
@@ -37,14 +40,25 @@ class Dumps(CorpusKind):
 
     def inputs(self, parts: Sequence[str], lock: Path) -> Sequence[Path]:
         """The files."""
-        return source_paths.existing(list(map(Path, parts)))
+        return source_paths.existing(_each_once(parts))
 
     def read(self, parts: Sequence[str], options: Options, lock: Path) -> Iterator[Any]:
         """The pages of all files. Two dumps may use one id for two pages: ids of the second file begin with '1-'."""
-        for number, path in enumerate(map(Path, parts)):
+        paths = _each_once(parts)
+        if again := len(parts) - len(paths):
+            _log.warning("the corpus: %d dumps are named again; each is read once", again)
+        for number, path in enumerate(paths):
             for page in wikipedia.read_pages(path):
                 yield dataclasses.replace(page, id=f"{number}-{page.id}") if number and isinstance(page, Page) else page
 
     def parse(self, page: Any, options: Options) -> Sequence[Any]:
         """An article of wikitext."""
         return wikitext.parse(page)
+
+
+def _each_once(parts: Sequence[str]) -> list[Path]:
+    """The files, each by the first of its paths."""
+    first: dict[Path, Path] = {}
+    for path in map(Path, parts):
+        first.setdefault(path.resolve(), path)
+    return list(first.values())
