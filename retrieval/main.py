@@ -62,13 +62,13 @@ def _run(workdir: str, folder: Path, copy: store_copy.Copy | None = None) -> Non
 
     config = command_line.CONFIG.value or _config_of(folder, workdir)
     is_new = not (folder / "config.json").exists()
-    hosts.on_first(lambda: experiment.check_early(config, is_new))  # before imports that take a second
+    names = _stages(config)
+    hosts.on_first(lambda: experiment.check_early(config, is_new, names))  # before imports that take a second
     from retrieval.pipeline import overrides, preflight
     from retrieval.pipeline.runner import check_run, run_stage, take_run
     from retrieval.pipeline.work_directory import Asked
     from retrieval.stage_outputs import Run
 
-    names = _stages(config)
     overrides.settle(config, command_line.overridden())
     asked = Asked(_QUERY.value, _QUERIES.value, _JSON.value)
     run = Run(config, folder, LOCK, asked, copy)

@@ -58,21 +58,23 @@ def test_a_mistake_is_told_without_heavy_imports(warm, arguments, code, told):
     assert not modules & HEAVY
 
 
-def test_finished_stages_do_without_their_files(warm):
+def test_only_files_that_a_stage_will_read_are_missed(warm):
     script = """
 from ml_collections import ConfigDict
 from retrieval.config import experiment
-for is_new, base in ((False, ""), (True, "."), (True, "no/base"), (True, "")):
+for is_new, base, stage in (
+    (False, "", "prepare"), (True, ".", "prepare"), (True, "", "sets"), (True, "no/base", "sets"), (True, "", "prepare")
+):
     try:
-        experiment.check_early(ConfigDict({"corpus": "no/dump.xml", "base": base}), is_new)
+        experiment.check_early(ConfigDict({"corpus": "no/dump.xml", "base": base}), is_new, ["train", stage])
         print("right")
     except Exception as error:
         print(error)
 """
     code, text, _ = modules_of(warm, "-c", script)
     told = text.splitlines()
-    assert code == 0 and told[:2] == ["right", "right"], text
-    assert "no/base: no such file or folder, in config.base" in told[2] and "in config.corpus" in told[3]
+    assert code == 0 and told[:3] == ["right"] * 3, text
+    assert "no/base: no such file or folder, in config.base" in told[3] and "in config.corpus" in told[4]
 
 
 def test_help_ends_quietly_with_its_reader(warm):

@@ -19,7 +19,7 @@ from retrieval.data.corpora.document_format import DOCUMENTS
 from retrieval.data.labelled.labelled_format import LABELLED
 from retrieval.data.sets.qa import QUESTIONS
 from retrieval.data.sets.set_format import all_sets
-from retrieval.pipeline.stage import STAGES
+from retrieval.pipeline.stage import STAGES, readers_of
 from retrieval.training.loss_kind import LOSSES, Loss
 
 FOLDER = REPOSITORY / "docs" / "reference"
@@ -37,7 +37,7 @@ def fields_page() -> str:
     """Every field of a config."""
     experiment.load_fields()
     rows = (
-        (f"`{path}`", f"`{field.default!r}`", _needed(field.kind), field.help, ", ".join(_readers(path)))
+        (f"`{path}`", f"`{field.default!r}`", _needed(field.kind), field.help, ", ".join(readers_of(path)))
         for path, field in sorted(fields.declared().items())
     )
     return _page(
@@ -163,15 +163,6 @@ def _needed(kind: fields.Kind) -> str:
 
 def _needs(loss: Loss) -> str:
     return ", ".join(["hard negatives"] * loss.needs_negatives + ["a teacher's scores"] * loss.needs_teacher)
-
-
-def _readers(path: str) -> list[str]:
-    """The stages that name a field, or a group that it is in, among their settings."""
-    return [
-        name
-        for name, stage in STAGES.items()
-        if any(f"{path}.".startswith(f"{group}.") for group in (*stage.settings, *stage.uses))
-    ]
 
 
 if __name__ == "__main__":

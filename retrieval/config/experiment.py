@@ -1,7 +1,7 @@
 """What an experiment's file, `configs/NAME.py`, is made of: the defaults of all fields, and its sizes."""
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,8 @@ from ml_collections import ConfigDict
 
 from retrieval.config import fields, source_cache
 from retrieval.errors import UserError, first_line, no_path, unknown_name
+
+_OF_RUNS = ("base", "vocab")  # paths that a run reads whatever its stages are
 
 
 def defaults(plugins: Sequence[str] = ()) -> ConfigDict:
@@ -40,12 +42,13 @@ def check(config: ConfigDict) -> None:
     fields.check(config.to_dict())
 
 
-def check_early(config: ConfigDict, is_new: bool) -> None:
+def check_early(config: ConfigDict, is_new: bool, stages: Collection[str]) -> None:
     """`check`, as far as the kinds of the fields are known without imports; and that paths lead somewhere.
 
     Args:
       is_new: whether nothing is done yet. What is done does without the files that it was made from, and so does a run
         with a base: of them only the stages know which they read.
+      stages: those that are to run. What none of them reads may be missing.
 
     Raises:
       UserError: a field has a value that it may not have, or a path leads nowhere.
@@ -57,14 +60,25 @@ def check_early(config: ConfigDict, is_new: bool) -> None:
         kind = fields.kind_of(data)
         if path in given:
             fields.check_value(path, given[path], kind)
-        if path in given and kind is fields.PATHS and is_new and (path == "base" or not config.get("base")):
-            _check_paths(path, given[path])
+    if is_new:
+        for path, readers in source_cache.cached("readers", _readers_of_paths).items():
+            reads = path in _OF_RUNS or not set(stages).isdisjoint(readers)
+            if path in given and reads and (path == "base" or not config.get("base")):
+                _check_paths(path, given[path])
 
 
 def _kinds() -> dict[str, Any]:
     load_fields()
     kept = {path: fields.as_data(field.kind) for path, field in fields.declared().items()}
     return {path: data for path, data in kept.items() if data}
+
+
+def _readers_of_paths() -> dict[str, list[str]]:
+    """Fields that name files or folders -> the stages that read them."""
+    from retrieval.pipeline.stage import readers_of
+
+    load_fields()
+    return {path: readers_of(path) for path, field in fields.declared().items() if field.kind is fields.PATHS}
 
 
 def _check_paths(field: str, value: str) -> None:
@@ -96,6 +110,7 @@ def _house_defaults() -> dict[str, Any]:
 def _declared() -> dict[str, Any]:
     load_fields()
     source_cache.cached("kinds", _kinds)  # else the second command would have to wait too
+    source_cache.cached("readers", _readers_of_paths)
     return fields.defaults()
 
 

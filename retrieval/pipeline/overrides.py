@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from retrieval.config import experiment, fields
 from retrieval.errors import UserError
 from retrieval.pipeline.records import get_field
-from retrieval.pipeline.stage import STAGES
+from retrieval.pipeline.stage import STAGES, is_among, readers_of
 from retrieval.pipeline.work_directory import WorkDirectory
 
 _log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ def check(run: WorkDirectory, names: Collection[str], set_fields: Collection[str
     """
     for field in set_fields:
         _check_decided(run, names, field)
-        readers = _readers(field)
+        readers = readers_of(field)
         if {*run.config.stages, *names} & set(readers):
             continue
         if readers and field not in _READ_BY_ALL and all(run.holder(name) is run for name in readers):
@@ -58,9 +58,9 @@ def _check_decided(run: WorkDirectory, names: Collection[str], field: str) -> No
     """A base's stage has decided some fields for all who read its output, such as the sizes of a trained model."""
     for name, stage in STAGES.items():
         holder = run.holder(name)
-        if holder is run or name not in holder.config.stages or not _is_among(stage.decides(holder.config), field):
+        if holder is run or name not in holder.config.stages or not is_among(stage.decides(holder.config), field):
             continue
-        reads_itself = any(asked in names for asked in _readers(field) if not _reads_output(asked, name))
+        reads_itself = any(asked in names for asked in readers_of(field) if not _reads_output(asked, name))
         if not reads_itself and _value(holder.config, field) != _value(run.config, field):
             raise UserError(
                 f"config.{field}: stage '{name}' of {holder.place} ran with another value, and what it made is used as "
@@ -68,21 +68,11 @@ def _check_decided(run: WorkDirectory, names: Collection[str], field: str) -> No
             )
 
 
-def _readers(field: str) -> list[str]:
-    """The stages that read a field."""
-    return [name for name, stage in STAGES.items() if _is_among((*stage.settings, *stage.uses), field)]
-
-
 def _reads_output(name: str, of: str) -> bool:
     """Whether a stage reads what another one makes, directly or not, or is that one."""
     stage = STAGES[name]
     read = (*stage.needs, *stage.needs_if_made, *stage.wants)
     return name == of or any(_reads_output(other, of) for other in read if other in STAGES)
-
-
-def _is_among(fields: Collection[str], field: str) -> bool:
-    """Whether a field, or a group that it is in, is one of these."""
-    return any(f"{field}.".startswith(f"{other}.") for other in fields)
 
 
 def _value(config: ConfigDict, field: str) -> str:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import graphlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +112,13 @@ class StageTable(Table[Stage]):
 
 
 STAGES = StageTable("stage", "retrieval.stages")
+
+
+def readers_of(field: str) -> list[str]:
+    """The stages that name a field, or a group that it is in, among what they read."""
+    return [name for name, stage in STAGES.items() if is_among((*stage.settings, *stage.uses), field)]
+
+
+def is_among(fields: Collection[str], field: str) -> bool:
+    """Whether a field, or a group that it is in, is one of these."""
+    return any(f"{field}.".startswith(f"{other}.") for other in fields)
