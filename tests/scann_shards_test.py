@@ -93,6 +93,18 @@ def test_shards_find_what_one_index_finds(built):
 
 
 @needs_scann
+def test_a_shard_with_few_of_the_queries_is_searched_whole(caplog):
+    """Rows lie by their direction: only 40 queries have a result in the second half."""
+    rng = np.random.default_rng(0)
+    angles = np.sort(rng.uniform(0, np.pi, ROWS)), np.append(rng.uniform(0, 1.4, 260), rng.uniform(2, 3, 40))
+    rows, queries = (np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32) for angle in angles)
+    contents, mesh = Embeddings(rows[:0], np.arange(ROWS), lambda: queries, K), ExactIndex(rows[:9])._layout.mesh
+    shard = INDEXES["scann"].build_share(Share(rows, contents, 1, 2, mesh), OPTIONS)
+    assert "155 partitions, 155 of them searched" in shard.description
+    assert "ScaNN, shard 1: 40 queries are too few to tune it for: all is searched" in caplog.text
+
+
+@needs_scann
 def test_a_host_searches_its_own_shards(built, tmp_path):
     _, shards, _, queries = built
     whole = ScannShards(shards, firsts(shards))

@@ -50,6 +50,28 @@ def test_tuned_recall_is_two_errors_above_target():
     assert choose(spread, LEAVES, [10], cost, 0.83) == Choice(Setting(32, 10), pytest.approx(0.84), False)
 
 
+def test_queries_weigh_as_much_as_they_have_results():
+    """Of 20 results of one query all are found, of the other's one none: 20 of 21, not half."""
+    exact = np.full((2, 20), -1)
+    exact[0], exact[1, 0] = np.arange(20), 30
+    sample = tuning.Sample(np.zeros((2, 1)), exact, np.full(2, -1))
+    assert sample.weights.tolist() == [1, 1 / 20]
+    found = sample.recalls(lambda queries, k: (None, np.tile(np.arange(20), (2, 1))))
+    choice = choose(lambda setting: found, [1], [10], cost, 0.5, sample.weights)
+    assert choice.recall == pytest.approx(20 / 21)
+
+
+def test_the_margin_of_a_weighted_mean_is_that_of_repeated_draws():
+    rng = np.random.default_rng(0)
+    weights = rng.integers(1, 21, (2000, 400)) / 20
+    values = rng.binomial(20, 0.7 + 0.2 * weights) / 20
+    means = (values * weights).sum(1) / weights.sum(1)
+    spread = 2 * means.std()
+    for share, enough in ((1.1, True), (0.9, False)):
+        choice = choose(lambda _: values[0], [1], [10], cost, means[0] - share * spread, weights[0])
+        assert choice.enough == enough
+
+
 def test_bisection_measures_few_settings():
     measured = []
     leaves = list(range(1, 1001))

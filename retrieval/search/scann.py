@@ -112,6 +112,7 @@ class ScannIndex:
             depths=sorted({min(k * depth, parameters.candidates) for depth in _DEPTHS}),
             cost=parameters.cost,
             target=target,
+            weights_S=sample.weights,
         )
         if not choice.enough:
             _log.warning(

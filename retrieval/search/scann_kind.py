@@ -1,5 +1,6 @@
 """The kind of index 'scann', tuned on queries like those that will come; the hosts of a pod build a shard each."""
 
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ from retrieval.search.exact import ExactIndex
 from retrieval.search.index_kind import Embeddings, IndexKind, Options, SavedIndex, Share, register
 from retrieval.search.scann import ScannIndex
 from retrieval.search.scann_shards import ScannShards
+
+_log = logging.getLogger(__name__)
 
 declare(
     "index",
@@ -38,15 +41,21 @@ class Scann(IndexKind):
         return ScannIndex.build(embeddings_WE, scratch).tuned(sample, options["index.recall_target"])
 
     def build_share(self, share: Share, options: Options) -> ScannIndex:
-        """Tuned to find the target's share of those of the exact results that it has."""
+        """Tuned to find the target's share of those of the exact results that it has; of too few queries, untuned."""
         exact = ExactIndex(share.rows, mesh=share.mesh)
         queries_QE = share.contents.queries()
-        sample = tuning.draw(share.rows, queries_QE, options["index.tune_queries"], _results(share.contents), exact)
+        count, results = options["index.tune_queries"], _results(share.contents)
+        sample = tuning.draw(share.rows, queries_QE, count, results, exact)
         del exact
         rows = scann_shards.rows_of(share.number, share.count, len(share.rows))
         tree = ScannIndex.build(share.rows[rows], share.contents.scratch)
         own = scann_shards.sample_of(sample, rows)
-        return tree.tuned(own, options["index.recall_target"]) if len(own.queries_SE) else tree
+        if (queries := len(own.queries_SE)) < tuning.fewest(count):
+            _log.warning(
+                "ScaNN, shard %d: %d queries are too few to tune it for: all is searched", share.number, queries
+            )
+            return tree
+        return tree.tuned(own, options["index.recall_target"])
 
     def load(self, folder: Path) -> SavedIndex:
         return ScannShards.load(folder) if scann_shards.is_in_shards(folder) else ScannIndex.load(folder)

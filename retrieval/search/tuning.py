@@ -41,11 +41,26 @@ class Sample(NamedTuple):
     exact_SK: np.ndarray
     own_S: np.ndarray
 
+    @property
+    def weights(self) -> np.ndarray:
+        """The share of the whole's recall that each query has, 1 for the largest.
+
+        A shard of an index may have one of a query's exact results, or all. It is right as often as the merged lists
+        need where it finds enough of all those results together.
+        """
+        counts_S = (self.exact_SK >= 0).sum(axis=1)
+        return counts_S / counts_S.max()
+
     def recalls(self, search: Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
         """The share [S] of the exact results that `search` finds; a query that is a candidate does not find itself."""
         k = self.exact_SK.shape[1]
         _, rows_SX = search(self.queries_SE, k + int((self.own_S >= 0).any()))
         return recalls(self.exact_SK, _without(self.own_S, rows_SX, k))
+
+
+def fewest(count: int) -> int:
+    """How many queries say enough, where so many are asked for."""
+    return min(count, _FEWEST)
 
 
 def draw(embeddings_NE: Rows, queries_QE: np.ndarray, count: int, k: int, exact: ExactIndex | None = None) -> Sample:
@@ -61,7 +76,7 @@ def draw(embeddings_NE: Rows, queries_QE: np.ndarray, count: int, k: int, exact:
       UserError: the queries have another size than the candidates, or one holds NaN.
     """
     generator = np.random.default_rng(0)
-    if len(queries_QE) >= min(count, _FEWEST):
+    if len(queries_QE) >= fewest(count):
         queries_QE = matching_queries(queries_QE, embeddings_NE.shape[1])
         chosen_S = _choose(generator, len(queries_QE), count)
         queries_SE, own_S = queries_QE[chosen_S], np.full(len(chosen_S), -1)
@@ -80,21 +95,23 @@ def choose(
     depths: Sequence[int],
     cost: Callable[[Setting], float],
     target: float,
+    weights_S: np.ndarray | None = None,
 ) -> Choice:
-    """The cheapest setting whose mean recall lies two standard errors above the target, or else the dearest.
+    """The cheapest setting whose (weighted) mean recall lies two standard errors above the target, or else the dearest.
 
     Args:
       measure: the recall of every query of a sample.
       leaves, depths: numbers of partitions and of candidates to choose from, ascending; recall grows with the first, so
         for every depth the least number that is enough is found by bisection.
       cost: what a setting costs, ascending in both.
+      weights_S: of the queries, in place of equal ones.
     """
 
     @functools.cache
     def measured(setting: Setting) -> Choice:
         recalls_S = measure(setting)
-        margin = 2 * recalls_S.std() / np.sqrt(len(recalls_S))
-        return Choice(setting, float(recalls_S.mean()), bool(recalls_S.mean() - margin >= target))
+        recall, error = _mean(recalls_S, np.ones(len(recalls_S)) if weights_S is None else weights_S)
+        return Choice(setting, recall, recall - 2 * error >= target)
 
     best = None
     for depth in depths:
@@ -111,6 +128,13 @@ def recalls(exact_QK: np.ndarray, approximate_QK: np.ndarray) -> np.ndarray:
     if len(exact_QK) != len(approximate_QK):
         raise ValueError(f"{len(exact_QK)} exact lists and {len(approximate_QK)} approximate ones")
     return np.array([np.isin(exact[exact >= 0], rows).mean() for exact, rows in zip(exact_QK, approximate_QK)])
+
+
+def _mean(values_S: np.ndarray, weights_S: np.ndarray) -> tuple[float, float]:
+    """A weighted mean and its standard error (of a ratio: Cochran 1977, Sampling Techniques, section 6.3)."""
+    mean = (values_S * weights_S).sum() / weights_S.sum()
+    deviations_S = (values_S - mean) * weights_S / weights_S.mean()
+    return float(mean), float(np.sqrt((deviations_S**2).mean()) / np.sqrt(len(values_S)))
 
 
 def _choose(generator: np.random.Generator, number: int, count: int) -> np.ndarray:
