@@ -84,9 +84,21 @@ def test_dprs_lists_have_gold_passages_or_those_with_an_answer(tmp_path):
     ]
     path, counts = write(tmp_path / "x.jsonl", "\n".join(map(json.dumps, rows))), Counts()
     found = list(jsonl_pairs.read(path, counts))
-    assert found == [Example("q", texts("b"), texts("a", "c"), ("x", "y")), Example("r", texts("a"), (), ("x",))]
-    assert counts.left_out == {"examples without a positive": 1} and jsonl_pairs.has_answers(path)
+    assert found == [Example("q", texts("b"), texts("c"), ("x", "y")), Example("r", texts("a"), (), ("x",))]
+    left_out = {"examples without a positive": 1, "negatives that hold an answer": 1}
+    assert counts.left_out == left_out and jsonl_pairs.has_answers(path)
     assert not jsonl_pairs.has_answers(write(tmp_path / "y.jsonl", json.dumps(ROWS[0])))
+
+
+def test_dprs_negatives_hold_no_answer(tmp_path):
+    marked = [{"text": "a", "has_answer": True}, {"text": "b", "has_answer": False}, {"text": "c"}]
+    rows = [
+        {"question": "q", "positive_ctxs": [{"text": "p"}], "hard_negative_ctxs": marked, "negative_ctxs": marked[:1]},
+        {"question": "r", "positive_ctxs": [{"text": "p"}], "hard_negative_ctxs": marked[:1], "negative_ctxs": marked},
+    ]
+    path, counts = write(tmp_path / "x.json", json.dumps(rows)), Counts()
+    assert [group.negatives for group in dpr.read(path, counts)] == [texts("b", "c")] * 2
+    assert counts.left_out == {"negatives that hold an answer": 3}
 
 
 def test_nqs_gold_set_has_an_answer_in_every_passage(shared_data):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from retrieval.data.labelled import json_array
-from retrieval.data.labelled.grouping import Counts, Example, example, text_id
+from retrieval.data.labelled.grouping import HOLDS_ANSWER, Counts, Example, example, holds_answer, text_id
 from retrieval.data.labelled.labelled_format import LabelledFormat, Settings, register
 from retrieval.data.sets import text_files
 from retrieval.data.sets.beir import Candidate
@@ -24,7 +24,7 @@ def read(path: Path, counts: Counts) -> Iterator[Example]:
     """The questions of a file (.json or .json.gz), one after the other.
 
     Negatives are the `hard_negative_ctxs`, where there are none the `negative_ctxs`, as in DPR's own training.
-    Questions without a positive, which DPR's files have, are left out and counted.
+    Questions without a positive, which DPR's files have, are left out and counted; so are negatives with "hasanswer".
 
     Raises:
       UserError: the file is not such an array, or a field is missing or of another kind; with the record.
@@ -32,8 +32,8 @@ def read(path: Path, counts: Counts) -> Iterator[Example]:
     for at, record in json_array.read(path):
         question = text_files.string(record, "question", at)
         positives = _contexts(record, "positive_ctxs", at)
-        hard = _contexts(record, "hard_negative_ctxs", at, optional=True)
-        negatives = hard or _contexts(record, "negative_ctxs", at, optional=True)
+        hard = _negatives(record, "hard_negative_ctxs", at, counts)
+        negatives = hard or _negatives(record, "negative_ctxs", at, counts)
         answers = text_files.strings(record, "answers", at) if record.get("answers") is not None else ()
         if labelled := example(question, positives, negatives, at, counts, answers):
             yield labelled
@@ -46,6 +46,15 @@ def has_answers(path: Path) -> bool:
       UserError: as `read`.
     """
     return any(record.get("answers") for _, record in itertools.islice(json_array.read(path), 1))
+
+
+def _negatives(record: dict[str, Any], field: str, at: str, counts: Counts) -> list[Candidate]:
+    """Those that the file does not say to hold an answer."""
+    texts = _contexts(record, field, at, optional=True)
+    hold = [holds_answer(value) for value in record.get(field) or ()]
+    for _ in range(sum(hold)):
+        counts.leave_out(HOLDS_ANSWER, at)
+    return [text for text, holds in zip(texts, hold) if not holds]
 
 
 def _contexts(record: dict[str, Any], field: str, at: str, optional: bool = False) -> list[Candidate]:

@@ -28,6 +28,11 @@ from retrieval.errors import UserError
 _log = logging.getLogger(__name__)
 
 
+# A passage that holds an answer, and is none of the positives that a file names, is no negative either.
+HOLDS_ANSWER = "negatives that hold an answer"
+_ANSWER_MARKS = ("hasanswer", "has_answer")
+
+
 class Example(NamedTuple):
     """A query and what is known about texts; the id of a text is empty where its file gives none.
 
@@ -91,6 +96,11 @@ def example(
         counts.leave_out("examples without a positive", at)
         return None
     return Example(query, *with_text, tuple(answers))
+
+
+def holds_answer(record: Mapping[str, Any]) -> bool:
+    """Whether DPR's retriever says of a passage that it holds an answer of its question."""
+    return any(bool(record.get(mark)) for mark in _ANSWER_MARKS)
 
 
 def text_id(record: Mapping[str, Any], fields: Iterable[str], at: str) -> str:

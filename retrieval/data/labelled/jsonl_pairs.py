@@ -6,7 +6,8 @@
     {"question": ..., "answers": [...], "ctxs": [...]}                          what DPR's retriever writes
 
 A text is a string or {"docid": ..., "title": ..., "text": ...}; a field has one text or an array of them. Of `ctxs`
-those with "isgold" are positives; where a line has none, those with "hasanswer".
+those with "isgold" are positives; where a line has none, those with "hasanswer". A passage that holds an answer is no
+negative of its question.
 """
 
 import json
@@ -15,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from retrieval.data.labelled.grouping import Counts, Example, example, text_id
+from retrieval.data.labelled.grouping import HOLDS_ANSWER, Counts, Example, example, holds_answer, text_id
 from retrieval.data.labelled.labelled_format import LabelledFormat, Settings, register
 from retrieval.data.sets import text_files
 from retrieval.data.sets.beir import Candidate
@@ -25,7 +26,7 @@ _QUERY = ("query", "anchor", "question")
 _POSITIVE = ("positive", "positives", "pos", "positive_passages")
 _NEGATIVE = re.compile(r"negatives?|neg|negative_passages|negative_\d+")
 _ID_FIELDS = ("docid", "_id", "id")
-_LISTED, _MARKS = "ctxs", ("isgold", "hasanswer")
+_LISTED, _GOLD = "ctxs", "isgold"
 
 
 def read(path: Path, counts: Counts) -> Iterator[Example]:
@@ -43,7 +44,7 @@ def read(path: Path, counts: Counts) -> Iterator[Example]:
             raise UserError(f'{at}: not a JSON object; one like {{"query": ..., "positive": ...}} is needed')
         query = text_files.string(record, _one(record, _QUERY, at), at)
         if _LISTED in record:
-            if labelled := example(query, *_listed(record, at), at, counts, _answers(record, at)):
+            if labelled := example(query, *_listed(record, at, counts), at, counts, _answers(record, at)):
                 yield labelled
             continue
         positives = _texts(record, _one(record, _POSITIVE, at), at)
@@ -62,16 +63,20 @@ def _one(record: dict[str, Any], names: Sequence[str], at: str) -> str:
     return given[0]
 
 
-def _listed(record: dict[str, Any], at: str) -> tuple[list[Candidate], list[Candidate]]:
+def _listed(record: dict[str, Any], at: str, counts: Counts) -> tuple[list[Candidate], list[Candidate]]:
     """The positives and the negatives of a list of DPR's."""
     texts = _texts(record, _LISTED, at)
     values = record[_LISTED] if isinstance(record[_LISTED], list) else [record[_LISTED]]
-    marks = next((mark for mark in _MARKS if any(isinstance(v, dict) and v.get(mark) for v in values)), _MARKS[0])
-    are_positive = [isinstance(value, dict) and bool(value.get(marks)) for value in values]
-    return (
-        [text for text, positive in zip(texts, are_positive) if positive],
-        [text for text, positive in zip(texts, are_positive) if not positive],
-    )
+    are_gold = [isinstance(value, dict) and bool(value.get(_GOLD)) for value in values]
+    hold_answer = [isinstance(value, dict) and holds_answer(value) for value in values]
+    are_positive = are_gold if any(are_gold) else hold_answer
+    negatives: list[Candidate] = []
+    for text, is_positive, holds in zip(texts, are_positive, hold_answer):
+        if holds and not is_positive:
+            counts.leave_out(HOLDS_ANSWER, at)
+        elif not is_positive:
+            negatives.append(text)
+    return [text for text, is_positive in zip(texts, are_positive) if is_positive], negatives
 
 
 def _answers(record: dict[str, Any], at: str) -> Sequence[str]:
