@@ -94,13 +94,16 @@ import numpy as np
 from retrieval.errors import UserError
 from retrieval.runtime import ending, hosts
 from retrieval.search.index_kind import INDEXES
-from retrieval.stages import pod_search
+from retrieval.stages import pod_search, tuned_lists
 
 hosts.connect()
 folder = Path(sys.argv[1])
 there = SimpleNamespace(name="toy", embeddings=lambda system: folder / system)
 places = lambda name, system: folder / system, lambda name, kind: folder / kind
 pod_search._AT_ONCE = 4
+
+def say(what):
+    print(">", what, flush=True)  # Gloo says something too
 
 def work(together):
     found = together(INDEXES["exact"], there, "trained").search(np.load(folder / "queries.npy"), 50)
@@ -110,13 +113,36 @@ def work(together):
 def fail(together):
     raise UserError("no such set")
 
-print(pod_search.lead(*places, work), flush=True)
+def embedded(*arguments):
+    say("embedded")
+    return np.load(folder / "queries.npy")
+
+say(pod_search.lead(*places, work))
+source = SimpleNamespace(embeddings=places[0], index=places[1], config=None)
+tuned_lists._source = tuned_lists.question_tower.towers_of = lambda run: source
+tuned_lists.question_tower.embedded = embedded
+reader = SimpleNamespace(model=None, vocabulary=None, config=SimpleNamespace(train=SimpleNamespace(temperature=0.5)))
+value = SimpleNamespace(queries=dict.fromkeys("abcdefghi", ""), candidates=range(700), own={"c": 3, "i": 650})
+there.check_embeddings = lambda value: None
+lists = tuned_lists.search(source, reader, there, value, 20)
+np.savez(folder / f"tuned-{hosts.number()}.npz", lists.scores, lists.rows)
 try:
     pod_search.lead(*places, fail)
 except UserError as error:
-    print(error, flush=True)
+    say(error)
 ending.leave(0)
 """
+
+
+def check_tuned(folder, alone):
+    """What a reader's question tower retrieves is in both hosts what one finds: two queries are candidates."""
+    scores, rows = alone
+    keep = rows != np.array([[{2: 3, 8: 650}.get(query, -1)] for query in range(9)])
+    expected = [np.stack([values[q][keep[q]][:20] for q in range(9)]) for values in (scores * 2, rows)]
+    for host in range(2):
+        for ours, theirs in zip(np.load(folder / f"tuned-{host}.npz").values(), expected):
+            np.testing.assert_array_equal(ours, theirs)
+            assert ours.dtype == theirs.dtype
 
 
 def test_two_hosts_find_what_one_finds(tmp_path):
@@ -124,10 +150,11 @@ def test_two_hosts_find_what_one_finds(tmp_path):
     np.save(tmp_path / "queries.npy", queries)
     with ending(processes(["-c", SCRIPT, str(tmp_path)], 2, devices=2)) as started:
         said = [process.communicate(timeout=100) for process in started]
-    assert [[line for line in out.splitlines() if "[Gloo]" not in line] for out, _ in said] == [
-        ["{'queries': 9}", "no such set"],
+    assert [[line[2:] for line in out.splitlines() if line.startswith("> ")] for out, _ in said] == [
+        ["{'queries': 9}", "embedded", "no such set"],
         ["{'queries': 9}", "the first host stopped: no such set"],
     ], said
+    check_tuned(tmp_path, WindowIndex(ExactIndex(embeddings), owners(ids)).search(queries, 21))
     found = np.load(tmp_path / "found.npz")
     for ours, expected in zip(found.values(), WindowIndex(ExactIndex(embeddings), owners(ids)).search(queries, 50)):
         np.testing.assert_array_equal(ours, expected)

@@ -51,6 +51,22 @@ def lead(embeddings_of: FolderOf, index_of: FolderOf, work: Callable[[Together],
     return orders.lead(led, part.obey)
 
 
+def to_all(
+    embeddings_of: FolderOf, index_of: FolderOf, search: Callable[[Together], tuple[np.ndarray, np.ndarray]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The scores and rows [Q, K] that `search(together)` finds in the first process, in all of them."""
+    found: list[np.ndarray] = []
+
+    def led(together: Together) -> Sequence[int]:
+        found.extend(search(together))
+        return found[0].shape
+
+    shape = tuple(lead(embeddings_of, index_of, led))
+    scores_QK, rows_QK = found or (np.zeros(shape, np.float32), np.zeros(shape, np.int32))
+    scores_QK, rows_QK = multihost_utils.broadcast_one_to_all((scores_QK, rows_QK))
+    return np.asarray(scores_QK), np.asarray(rows_QK)
+
+
 def mesh_of_all() -> jax.sharding.Mesh:
     """One axis over the devices of all hosts."""
     return jax.make_mesh((jax.device_count(),), ("rows",))

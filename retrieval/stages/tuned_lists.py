@@ -12,10 +12,12 @@ from retrieval.data.sets.beir import Judged
 from retrieval.errors import UserError
 from retrieval.recipes import question_tower
 from retrieval.recipes.readers import Reader
+from retrieval.runtime import hosts
 from retrieval.search.index_kind import EXACT, INDEXES
 from retrieval.stage_outputs import Run
-from retrieval.stages import indexes
-from retrieval.stages.collection import Collection, open_collection
+from retrieval.stages import indexes, pod_search
+from retrieval.stages.collection import TRAINED, Collection, open_collection
+from retrieval.stages.indexes import Together
 from retrieval.stages.rankings import others
 from retrieval.stages.run_files import Lists
 
@@ -45,18 +47,25 @@ def collections(trainer: Run, names: Sequence[str]) -> dict[str, Collection]:
 def search(trainer: Run, reader: Reader, collection: Collection, value: Judged, depth: int) -> Lists:
     """The first candidates of every query of a set, without the query itself.
 
+    In a pod the first host embeds the queries, each host has its share of the candidates, and all get the lists.
+
     Raises:
       UserError: the embeddings are of other candidates.
     """
     collection.check_embeddings(value)
     towers = question_tower.towers_of(trainer).config
-    queries_QE = question_tower.embedded(
-        reader.model, towers, reader.config, reader.vocabulary, list(value.queries.values())
-    )
-    deep = min(depth + bool(value.own), len(value.candidates))
-    index = indexes.open_dense(INDEXES[EXACT], collection, {}, deep)
-    scores_QK, rows_QK = index.search(queries_QE, deep)
-    scores_QK, rows_QK = others(scores_QK, rows_QK, value.queries, value.own, depth)
+
+    def found(together: Together | None) -> tuple[np.ndarray, np.ndarray]:
+        queries_QE = question_tower.embedded(
+            reader.model, towers, reader.config, reader.vocabulary, list(value.queries.values())
+        )
+        deep, exact = min(depth + bool(value.own), len(value.candidates)), INDEXES[EXACT]
+        shared = together(exact, collection, TRAINED) if together else None
+        index = indexes.open_dense(exact, collection, {}, deep) if shared is None else shared
+        return others(*index.search(queries_QE, deep), value.queries, value.own, depth)
+
+    source = _source(trainer)
+    scores_QK, rows_QK = found(None) if hosts.is_alone() else pod_search.to_all(source.embeddings, source.index, found)
     temperature = np.float32(reader.config.train.temperature)
     return Lists(TUNED, scores_QK / temperature, rows_QK, 0, int((rows_QK[:, 0] < 0).sum()))
 
