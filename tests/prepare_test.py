@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,12 +14,15 @@ from conftest import REPOSITORY, run_here
 from support import toy_corpus
 from support.tiny import SETTINGS
 
+from configs import bm25
 from retrieval.data.corpora import passages, sources
 from retrieval.data.corpora.articles import Redirect
 from retrieval.data.shards import local_runner, prepared_corpus, shard_steps
 from retrieval.data.shards.external_sort import Sorter
 from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.errors import UserError
+from retrieval.stage_outputs import Run
+from retrieval.stages import prepare
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -163,6 +167,39 @@ def test_a_corpus_without_a_passage_is_an_error(tmp_path):
         prepared_corpus.prepare(empty, tmp_path, settings)
 
 
+@pytest.mark.parametrize(
+    "mib, changes, expected",
+    [
+        (0.01, {}, 1),
+        (3.5, {}, 2),
+        (5, {}, 4),
+        (40, {"prepare.shards": 24}, 24),
+        (7, {"prepare.shards": 24}, 6),
+        (0.01, {"prepare.shard_size": 0.0}, 1024),
+        (0.01, {"prepare.shard_size": 0.0, "prepare.shards": 3}, 3),
+    ],
+)
+def test_small_corpora_have_fewer_shards(tmp_path, monkeypatch, mib, changes, expected):
+    """Two files of a folder, whose sizes count together."""
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).touch()
+        os.truncate(tmp_path / name, int(mib * 2**19))
+    config = bm25.get_config()
+    config.update_from_flattened_dict({"corpus": str(tmp_path), **changes})
+    run, taken = Run(config, tmp_path / "run", tmp_path / "no.lock"), []
+    monkeypatch.setattr(prepared_corpus, "prepare", lambda *given: taken.append(given[2]) or {"problems": []})
+    prepare.prepare_corpus(run)
+    assert taken[0].num_shards == prepare.shards_of(run) == expected
+
+
+def test_a_corpus_without_a_size_has_all_shards(tmp_path):
+    (tmp_path / "lock").write_text("a==1")
+    for corpus in ("pydocs", "tfds:wikipedia/20230601.en"):
+        config = bm25.get_config()
+        config.corpus = corpus
+        assert prepare.number_of_shards(config, tmp_path / "lock") == 1024
+
+
 def test_ids_of_several_dumps_are_told_apart(tmp_path, caplog):
     """Two snapshots of one wiki give the same page the same id; the same file is one snapshot."""
     text = "The red fox lives in the forest. It eats grass and leaves in the summer. It sleeps in the winter."
@@ -173,7 +210,8 @@ def test_ids_of_several_dumps_are_told_apart(tmp_path, caplog):
     again = f"{tmp_path / '2007.xml'},{tmp_path}/../{tmp_path.name}/2007.xml"
     source = sources.open_source(f"{again},{tmp_path / '2015.xml'},", {}, tmp_path / "no.lock")
     statistics = prepared_corpus.prepare(source, tmp_path / "corpus", SETTINGS)
-    assert statistics["counts"]["pages read"] == 2 and "1 dumps are named again; each is read once" in caplog.text
+    assert statistics["shards"] == SETTINGS.num_shards and statistics["counts"]["pages read"] == 2
+    assert "1 dumps are named again; each is read once" in caplog.text
     read = [json.loads(line) for path in (tmp_path / "corpus").glob("passages-*.jsonl") for line in path.open()]
     assert {item["_id"]: item["text"][-5:] for item in read} == {"7:0": "2007.", "1-7:0": "2015."}
 

@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 
 from retrieval import extras
 from retrieval.config.fields import (
+    NOT_NEGATIVE,
     SHARE_BELOW,
     SWITCH,
     TEXTS,
@@ -27,7 +28,7 @@ from retrieval.data.shards import prepared_corpus
 from retrieval.data.shards.shard_steps import LOCAL
 from retrieval.data.tokenizers import vocabularies
 from retrieval.errors import UserError
-from retrieval.pipeline.records import is_done
+from retrieval.pipeline.records import details, is_done
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.stage_outputs import Run
 
@@ -44,6 +45,14 @@ declare(
     beam_options=Field((), TEXTS, "flags for Beam, such as ('--region=europe-west4',)"),
     workers=Field(2, whole(1), "processes of the local runner"),
     shards=Field(1024, whole(1), "files of each kind that the corpus is written to"),
+    shard_size=Field(
+        0.0,
+        NOT_NEGATIVE,
+        "MiB of the corpus's files for a shard at least: of few there are fewer shards, whose number divides "
+        "prepare.shards; 0: always so many",
+        was=0.0,
+        in_place_of="prepare.shards",
+    ),
     vocab_size=Field(30522, whole(100), "tokens of a vocabulary that is trained on the corpus"),
     lower_case=Field(True, SWITCH, "whether such a vocabulary is uncased: lower case, no accents", was=True),
     vocab_kind=Field(
@@ -68,7 +77,7 @@ def prepare_corpus(run: Run) -> dict[str, Any]:
         vocab_size=config.prepare.vocab_size,
         lower_case=config.prepare.lower_case,
         vocab_kind=config.prepare.vocab_kind,
-        num_shards=config.prepare.shards,
+        num_shards=number_of_shards(config, run.lock),
         limits=Limits(limits.longest_passage, limits.shortest_paragraph, limits.least_passage, limits.across_sections),
         runner=config.prepare.runner,
         beam_options=tuple(config.prepare.beam_options),
@@ -80,6 +89,32 @@ def prepare_corpus(run: Run) -> dict[str, Any]:
     for problem in statistics["problems"]:
         _log.warning("the corpus: %s", problem)
     return statistics
+
+
+def number_of_shards(config: ConfigDict, lock: Path) -> int:
+    """How many shards the corpus of a config is written to: `prepare.shards`, or fewer of a small corpus.
+
+    Raises:
+      UserError: a file of the corpus is missing.
+    """
+    most, least = config.prepare.shards, config.prepare.shard_size
+    if not least:
+        return most
+    kind, parts = corpus_kind.kind_of(config.corpus)
+    if (size := kind.size(parts, lock)) is None:
+        return most
+    enough = min(most, max(1, int(size / (least * 2**20))))
+    return max(count for count in range(1, enough + 1) if most % count == 0)
+
+
+def shards_of(run: Run) -> int:
+    """How many shards the corpus that a run reads has, or will have.
+
+    Raises:
+      UserError: a file of a corpus that is yet to be prepared is missing.
+    """
+    told = details(run, "prepare") or {}
+    return told.get("shards") or number_of_shards(run.holder("prepare").config, run.lock)
 
 
 def inputs(corpus: str, vocab: str, lock: Path) -> Sequence[Path]:
@@ -149,6 +184,7 @@ STAGES.register(
             "corpus",
             "vocab",
             "documents",
+            "prepare.shard_size",
             *(f"prepare.{name}" for name in ("shards", "vocab_size", "held_out", "longest_passage", "lower_case")),
             *(f"prepare.{name}" for name in ("shortest_paragraph", "least_passage", "across_sections", "vocab_kind")),
         ),

@@ -29,7 +29,7 @@ from retrieval.runtime import ending, hosts
 from retrieval.runtime.mirror import Mirror
 from retrieval.runtime.store_copy import Copy
 from retrieval.stage_outputs import Run
-from retrieval.stages import findings, metric_writers, mine, refresh, training_steps, training_time, versions
+from retrieval.stages import findings, metric_writers, mine, prepare, refresh, training_steps, training_time, versions
 from retrieval.stages.collection import CORPUS, open_collection
 from retrieval.stages.refresh_kind import REFRESHES, kind_of
 from retrieval.stages.turn import Turn
@@ -253,8 +253,7 @@ def check_data(run: Run) -> None:
                 f"task '{others[0]}' is drawn from a prepared corpus, and no stage prepares one: add 'prepare' to "
                 f"config.stages, set config.base to a run that has it, or config.data.rates.{others[0]}=0"
             )
-        shards = run.holder("prepare").config.prepare.shards
-        _check_lanes(config.data.lanes, shards, "the corpus, config.prepare.shards")
+        _check_lanes(config.data.lanes, prepare.shards_of(run), "the corpus, config.prepare.shards")
     if given:  # a refresh writes as many as the stage
         _check_lanes(config.data.lanes, writer.config.split.shards, f"labelled {stage}, config.split.shards")
         mine.check_enough(run)

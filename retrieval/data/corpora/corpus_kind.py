@@ -50,6 +50,10 @@ class CorpusKind:
         """
         return ()
 
+    def size(self, parts: Sequence[str], lock: Path) -> int | None:
+        """Bytes of the corpus, as its files have them; None where they say nothing about it."""
+        return sum(path.stat().st_size for path in self.inputs(parts, lock)) or None
+
     def read(self, parts: Sequence[str], options: Options, lock: Path) -> Iterator[Any]:
         """The pages, one after the other; `Redirect`, `Dropped` and `Broken` among them are passed on.
 

@@ -49,7 +49,7 @@ def prepare(source: Source, folder: Path, settings: Settings) -> dict[str, Any]:
     if not counts["passages"]:
         raise UserError(f"no passage came out of the corpus: {dict(counts)}")
     shutil.rmtree(folder / "work", ignore_errors=True)
-    statistics = _statistics(counts)
+    statistics = _statistics(counts) | {"shards": settings.num_shards}
     files.write_json(folder / "stats.json", statistics)
     return statistics
 

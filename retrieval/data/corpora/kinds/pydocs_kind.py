@@ -33,6 +33,10 @@ class Pydocs(CorpusKind):
         """The file that pins the packages."""
         return source_paths.existing([lock])
 
+    def size(self, parts: Sequence[str], lock: Path) -> None:
+        """Not that of the file."""
+        return None
+
     def read(self, parts: Sequence[str], options: Options, lock: Path) -> Iterator[Any]:
         """The modules."""
         return pydocs.read_pages(lock)
