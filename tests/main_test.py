@@ -114,6 +114,23 @@ def test_steps_that_are_set_count_before_a_configs_epochs(monkeypatch, caplog):
     assert caplog.text.count("config.train.steps=7 is set, so config.train.epochs=30") == 1
 
 
+def test_a_corpus_that_is_set_has_no_held_out_docstrings(monkeypatch, caplog):
+    monkeypatch.chdir(REPOSITORY)
+    for arguments, has_set in (
+        (["--config.corpus=docs"], False),
+        ([], True),
+        (["--config.corpus=pydocs"], True),
+        (["--config.corpus=docs", "--config.sets.pydocs=True"], True),  # which is refused
+    ):
+        parse("--config=bert:local", *arguments)
+        with caplog.at_level("INFO", logger="retrieval"):
+            overrides.settle(flags.FLAGS.config, command_line.overridden())
+        assert flags.FLAGS.config.sets.pydocs is has_set
+    assert (
+        caplog.text.count("config.corpus=docs is set, so config.sets.pydocs=True of the experiment does not count") == 1
+    )
+
+
 def refusal(base, *arguments, stages, names=()):
     """What is said of fields that are set in the shell for a run on `base`, which is written; None for nothing."""
     base.folder.mkdir(exist_ok=True)

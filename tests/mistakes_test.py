@@ -188,7 +188,7 @@ FILES = mistakes(
   {empty}: the file is empty | config.corpus
 --config.sets.pydocs=False --config.corpus={array.json}
   {array.json} | expected a MediaWiki export | or documents, whose names end in .csv
---config.corpus={dump.xml}
+--config.sets.pydocs=True --config.corpus={dump.xml}
   config.sets.pydocs | config.corpus=pydocs | --config.sets.pydocs=False
 $DUMP --config.vocab={text.txt}
   {text.txt} | [PAD] | a BERT vocab.txt

@@ -18,14 +18,26 @@ _READ_BY_ALL = ("vocab",)  # where no stage of the chain prepares a corpus
 
 
 def settle(config: ConfigDict, set_fields: Collection[str]) -> None:
-    """Puts a field to 0 that would keep one which was set in the shell from being read."""
+    """Puts fields of the experiment to their defaults that do not go with those which were set in the shell.
+
+    Such a field would keep one of these from being read, or makes no sense beside its value.
+    """
     experiment.load_fields()
     for path, field in fields.declared().items():
-        if field.in_place_of in set_fields and path not in set_fields and get_field(config, path):
-            given = get_field(config, field.in_place_of)
-            told = (field.in_place_of, given, path, get_field(config, path))
-            _log.info("config.%s=%s is set, so config.%s=%g of the experiment does not count", *told)
-            config.update_from_flattened_dict({path: 0.0})
+        other = "" if path in set_fields else _set_instead(config, field, set_fields)
+        if other and (value := get_field(config, path)):
+            told = f"{value:g}" if isinstance(value, float) else value
+            given = get_field(config, other)
+            _log.info("config.%s=%s is set, so config.%s=%s of the experiment does not count", other, given, path, told)
+            config.update_from_flattened_dict({path: field.default})
+
+
+def _set_instead(config: ConfigDict, field: fields.Field, set_fields: Collection[str]) -> str:
+    """The field that was set in the shell and with which another does not go; '' where there is none."""
+    if field.in_place_of in set_fields:
+        return field.in_place_of
+    other, value = field.goes_with or ("", None)
+    return other if other in set_fields and get_field(config, other) != value else ""
 
 
 def check(run: WorkDirectory, names: Collection[str], set_fields: Collection[str]) -> None:

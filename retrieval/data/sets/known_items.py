@@ -21,6 +21,7 @@ class KnownItems(SetFormat):
     default = False
     kind = SWITCH
     options = ("corpus", "prepare.held_out")
+    goes_with = ("corpus", "pydocs")
 
     def read(self, value: bool, given: Given) -> Iterator[RetrievalSet]:
         paths = sources.article_files(given.corpus)

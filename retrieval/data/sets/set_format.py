@@ -55,6 +55,7 @@ class SetFormat:
       of_folders: whether the field takes folders instead of files.
       tfds: the data set of TFDS that the field takes too.
       parts: what each file is, where the field takes so many files of different kinds.
+      goes_with: the field and its value without which there is no such set.
       came_later: whether work directories without the field have just none of these sets. Set it for a new format.
     """
 
@@ -69,6 +70,7 @@ class SetFormat:
     of_folders: bool = False
     tfds: str = ""
     parts: Sequence[str] = ()
+    goes_with: tuple[str, Any] | None = None
     came_later: bool = False
 
     def read(self, value: Any, given: Given) -> Iterator[RetrievalSet]:
@@ -151,7 +153,11 @@ def register(kind: type[SetFormat]) -> type[SetFormat]:
         "sets",
         **{
             form.name: Field(
-                form.default, form.kind, f"{form.what}: {form.setting}", was=form.default if form.came_later else None
+                form.default,
+                form.kind,
+                f"{form.what}: {form.setting}",
+                was=form.default if form.came_later else None,
+                goes_with=form.goes_with,
             )
         },
     )
