@@ -18,7 +18,9 @@ STAGES = ("prepare", "sets", "train", "encode", "index")
 @pytest.fixture(scope="module")
 def trained(inputs, tmp_path_factory):
     """A run with embeddings and an index of words of its set."""
-    run = make_run("ict_bfs_wlp", inputs, tmp_path_factory.mktemp("latency") / "run", **CHEAP)
+    run = make_run(
+        "ict_bfs_wlp", inputs, tmp_path_factory.mktemp("latency") / "run", **CHEAP | {"index.bm25_also": (0.9, 0.4)}
+    )
     execute(run, *STAGES)
     return run
 
@@ -30,6 +32,7 @@ def test_every_system_of_a_set_has_its_time(trained, capsys):
     assert [(row["system"], row["dataset"], row["questions"]) for row in rows] == [
         ("dense", "reqa", 5),
         ("bm25", "reqa", 5),
+        ("bm25 (0.9, 0.4)", "reqa", 5),
         ("hybrid", "reqa", 5),
     ]
     assert all(0 < row["median"] <= row["p99"] and row["results"] <= trained.config.evaluate.depth for row in rows)
@@ -48,7 +51,7 @@ def test_a_question_is_asked_alone_and_timed(trained, monkeypatch):
     monkeypatch.setattr(Bm25Index, "search", slow)
     trained.config.latency.questions = 3
     execute(trained, "latency")
-    _, words, _ = json.loads((trained.folder / "latency.json").read_text())
+    _, words, _, _ = json.loads((trained.folder / "latency.json").read_text())
     assert set(asked) == {1} and words["median"] >= 20
 
 

@@ -19,6 +19,7 @@ class SideBySide:
 
     Attributes:
       systems: their names: `dense`, those of the indexes of words, and `hybrid`, as far as they are there.
+      in_tables: what tables call a system, where that is not its name here.
       first_words: the name of the index of words that is merged; '' where there is none.
     """
 
@@ -28,6 +29,7 @@ class SideBySide:
         dense: Search | None = None,
         weight: float = fusion.DENSE_WEIGHT,
         depth: int = 100,
+        in_tables: Mapping[str, str] | None = None,
     ):
         """Args:
         words: by the name of their kind; the first is merged with the dense one.
@@ -37,6 +39,7 @@ class SideBySide:
         """
         self._searches = ({DENSE: dense} if dense else {}) | dict(words)
         self.first_words = next(iter(words), "")
+        self.in_tables = dict(in_tables or {})
         self._weight, self._depth = weight, depth
         self.systems = (*self._searches, *([HYBRID] if dense and words else []))
 

@@ -140,11 +140,13 @@ def open_all(
             f"{collection.indexed}: there is no index of words: run the stages encode and index"
             + (" with config.encode.corpus=True" if collection.name == CORPUS else "")
         )
-    words = {kind.name: open_words(kind, collection, candidates).search for kind in kinds}
+    opened = {kind.name: open_words(kind, collection, candidates) for kind in kinds}
+    words = {name: index.search for name, index in opened.items()}
+    in_tables = {kind.name: kind.system_of(opened[kind.name]) for kind in kinds}
     if embed is None or not collection.has_embeddings():
-        return SideBySide(words, depth=depth)
+        return SideBySide(words, depth=depth, in_tables=in_tables)
     index = open_dense_there(collection, options_of, depth)
-    return SideBySide(words, lambda queries, k: index.search(embed(queries), k), weight, depth)
+    return SideBySide(words, lambda queries, k: index.search(embed(queries), k), weight, depth, in_tables)
 
 
 def check_count(folder: Path, indexed: int, texts: int) -> None:

@@ -100,9 +100,10 @@ def milliseconds(ask: Ask, questions: Sequence[str]) -> Mapping[str, float]:
 def _systems(
     systems: SideBySide, depth: int, reranker: PairReranker | None, collection: Collection, reranked: int
 ) -> Iterator[tuple[str, Ask]]:
-    """Each system, and what asks it a question; the reranker with the first index of words before it."""
+    """Each system as tables name it, and what asks it a question; the reranker after the first index of words."""
+    names = {name: systems.in_tables.get(name, name) for name in systems.systems}
     for name in systems.systems:
-        yield name, lambda question, name=name: systems.search([question], depth, [name])
+        yield names[name], lambda question, name=name: systems.search([question], depth, [name])
     if reranker is None:
         return
     texts, first = RowTexts(collection.files), systems.first_words
@@ -111,7 +112,7 @@ def _systems(
         (rows_K,) = systems.search([question], min(reranked, len(texts)), [first])[first][1]
         return reranker.scores(question, [texts[row] for row in rows_K.tolist() if row >= 0])
 
-    yield f"{first}+rerank@{reranked}", rerank
+    yield f"{names[first]}+rerank@{reranked}", rerank
 
 
 STAGES.register(
