@@ -15,6 +15,7 @@ from support.refreshed_runs import assert_same, cut_off, outcome
 from support.tiny import execute, make_run
 
 from retrieval import files
+from retrieval.api.answering import Answerer
 from retrieval.data.labelled import span_shards
 from retrieval.data.sets import answers, beir, qa
 from retrieval.errors import UserError
@@ -301,6 +302,12 @@ def test_answers_come_from_what_the_tuned_tower_retrieves(trained):
         open_before(trained), towers, read.config, read.vocabulary, list(judged.queries.values())
     )
     assert not np.allclose(of_before, queries_QE)
+
+
+def test_a_reader_says_which_tower_found_its_passages(trained, caplog):
+    with caplog.at_level("INFO", logger="retrieval"):
+        Answerer(trained)
+    assert "the reader trained its question tower too; passages are found with that of the embeddings" in caplog.text
 
 
 def test_a_run_that_was_cut_off_ends_with_the_same_bits(trained, towers, tmp_path, monkeypatch):

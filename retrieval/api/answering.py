@@ -1,5 +1,6 @@
 """Answers of a trained reader in passages that were found."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -10,6 +11,8 @@ from retrieval.recipes import readers
 from retrieval.recipes.readers import OwnReader
 from retrieval.search.side_by_side import HYBRID
 from retrieval.stage_outputs import Run
+
+_log = logging.getLogger(__name__)
 
 _READER = "config.answer.model"
 
@@ -40,7 +43,13 @@ class Answerer:
         """
         fields = run.config.answer
         self.paragraphs, self._weight, self._sums = fields.paragraphs, fields.weight, fields.sums
-        self._reader = OwnReader(readers.open_reader(run, fields.model, _READER), fields.spans)
+        reader = readers.open_reader(run, fields.model, _READER)
+        self._reader = OwnReader(reader, fields.spans)
+        if reader.config.train.get("early"):
+            _log.info(
+                "the reader trained its question tower too; passages are found with that of the embeddings: "
+                "--stage=answer with --config.answer.systems=\"('tuned',)\" searches with the reader's"
+            )
 
     def answers(self, question: str, hits: Sequence[Hit], k: int = 1) -> list[Answer]:
         """The best `k` answers in the first `paragraphs` hits, fewer where there are fewer spans."""
