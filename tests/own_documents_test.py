@@ -102,6 +102,53 @@ def test_links_are_at_their_words_and_lead_to_documents(folder):
         assert (link.target, paragraph.text[link.start : link.end]) == (target, words)
 
 
+NOTES = {
+    "Home.md": "See [[plan]], [[Red Fox|the fox]] and [[deep/Idea#Why]]. Also [[Idea]], [[nothing here]], [[Home]].",
+    "animals/Red Fox.md": "To [[HOME.md|start]][[Plan#Now|, now]]; `[[Plan]]` is code, [[of](../plan.md)] is none.",
+    "plan.md": """A | B
+--|--
+[[Red Fox\\|fox]] | ![[picture.png]]x
+
+[[x]](Home.md), [[ref]] and \\[[Home]].
+
+[ref]: Home.md""",
+    "deep/idea.md": "Nested [[1,2],[3]] stays. [[#Why]] is here.",
+    "other/Idea.md": "No link.",
+}
+
+
+def test_names_in_brackets_are_links_to_notes_anywhere(tmp_path):
+    for name, text in NOTES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found, _, _ = read(tmp_path)
+    texts, links_of = {}, {}
+    for id, article in found.items():
+        paragraphs = [paragraph for section in article.sections for paragraph in section.paragraphs]
+        texts[id] = [paragraph.text for paragraph in paragraphs]
+        links_of[id] = [(each.text[link.start : link.end], link.target) for each in paragraphs for link in each.links]
+    assert texts == {
+        "Home.md": ["See plan, the fox and deep/Idea > Why. Also Idea, nothing here, Home."],
+        "animals/Red Fox.md": ["To start, now; [[Plan]] is code, [of] is none."],
+        "plan.md": ["A B", "fox x", "[x], [ref] and [[Home]]."],
+        "deep/idea.md": ["Nested [[1,2],[3]] stays. Why is here."],
+        "other/Idea.md": ["No link."],
+    }
+    assert links_of == {
+        "Home.md": [
+            ("plan", "plan.md"),
+            ("the fox", "animals/Red Fox.md"),
+            ("deep/Idea > Why", "deep/idea.md"),
+            ("Idea", "[[Idea]]"),
+            ("nothing here", "[[nothing here]]"),
+        ],
+        "animals/Red Fox.md": [("start", "Home.md"), (", now", "plan.md"), ("of", "plan.md")],
+        "plan.md": [("fox", "animals/Red Fox.md"), ("[x]", "Home.md"), ("ref", "Home.md")],
+        "deep/idea.md": [],
+        "other/Idea.md": [],
+    }
+
+
 @pytest.mark.parametrize(
     ("address", "base", "target"),
     [

@@ -64,12 +64,14 @@ class Document:
       id: the path of its file below the corpus, or what its record says.
       title: what it is called unless it says so itself.
       format: the name of its format.
+      named: files that it links to by name, by what the links say.
     """
 
     id: str
     title: str
     text: str
     format: str
+    named: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -85,12 +87,14 @@ class DocumentFormat:
       what: what people call it.
       suffixes: how the names of its files end, in lower case.
       example: a line of it, with ⇥ for a tab.
+      has_names: whether its files link to each other by name, `[[Note]]`, wherever they lie.
     """
 
     name: str
     what: str
     suffixes: tuple[str, ...]
     example: str
+    has_names: bool = False
 
     def read(self, path: Path, id: str, fields: Mapping[str, str]) -> Iterator[Document | Dropped]:
         """The documents of a file: here the file is one.
@@ -130,9 +134,13 @@ class DocumentFormat:
         """
         return Outline("", [Block(one_line(part)) for part in _paragraphs(text)])
 
+    def outline_of(self, document: Document) -> Outline:
+        """What a document holds, for a format that looks at more than its text."""
+        return self.outline(document.text, document.id)
+
     def parse(self, document: Document) -> Iterator[Article | Redirect | Dropped]:
         """The article of a document, after the other addresses by which links may name it."""
-        outline = self.outline(document.text, document.id)
+        outline = self.outline_of(document)
         sections = list(_sections(outline.blocks))
         if not any(section.paragraphs for section in sections):
             yield Dropped(document.id, "documents without a text")

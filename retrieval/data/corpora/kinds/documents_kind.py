@@ -1,5 +1,6 @@
 """One's own documents as a corpus: files, folders and patterns."""
 
+import dataclasses
 import glob
 import logging
 import os
@@ -11,7 +12,8 @@ from typing import Any, NamedTuple
 from retrieval.data.corpora import source_paths
 from retrieval.data.corpora.articles import Dropped
 from retrieval.data.corpora.corpus_kind import CorpusKind, Options, register
-from retrieval.data.corpora.document_format import DOCUMENTS, endings, format_of
+from retrieval.data.corpora.document_format import DOCUMENTS, Document, endings, format_of
+from retrieval.data.corpora.note_links import Notes
 from retrieval.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -62,12 +64,26 @@ class OwnDocuments(CorpusKind):
             _log.warning("the corpus: %d files of other kinds are left out: %s", len(others), told)
         yield from (Dropped(str(path), f"files of other kinds: {path.suffix.lower()}") for path in others)
         base = _base(paths)
-        for path in paths:
-            yield from _documents(path, path.absolute().relative_to(base).as_posix(), options)
+        ids = {path: path.absolute().relative_to(base).as_posix() for path in paths}
+        notes = Notes(id for path, id in ids.items() if _has_names(path))
+        for path, id in ids.items():
+            documents = _documents(path, id, options)
+            yield from (_with_names(item, notes) for item in documents) if _has_names(path) else documents
 
     def parse(self, page: Any, options: Options) -> Sequence[Any]:
         """The article of a document."""
         return list(DOCUMENTS[page.format].parse(page))
+
+
+def _has_names(path: Path) -> bool:
+    return bool((form := format_of(path)) and form.has_names)
+
+
+def _with_names(item: Document | Dropped, notes: Notes) -> Document | Dropped:
+    """A document with the notes that it links to by name."""
+    if isinstance(item, Dropped) or "[[" not in item.text:
+        return item
+    return dataclasses.replace(item, named=notes.named_in(item.text))
 
 
 def _documents(path: Path, id: str, options: Options) -> Iterator[Any]:
