@@ -43,7 +43,7 @@ def rehearse(command: Sequence[str], kill_after: float) -> dict[str, Any]:
 
     Returns:
       "killed": seconds until the kill, and "resumed": those of the second start. Without a kill there is "whole" alone.
-      "processor": seconds of all cores. "peak_mb": the memory of all processes at a time, the larger of both starts.
+      "processor": seconds of all cores. "peak_mib": the memory of all processes at a time, the larger of both starts.
 
     Raises:
       UserError: it fails.
@@ -57,7 +57,7 @@ def rehearse(command: Sequence[str], kill_after: float) -> dict[str, Any]:
         result = {"killed": first["seconds"], "resumed": starts[-1]["seconds"]}
     return result | {
         "processor": round(_processor_seconds() - before, 1),
-        "peak_mb": max(start["peak_mb"] for start in starts),
+        "peak_mib": max(start["peak_mib"] for start in starts),
     }
 
 
@@ -67,8 +67,8 @@ def table(measured: Mapping[str, Any]) -> list[str]:
     for stage, values in measured.items():
         killed = "no" if "whole" in values else f"after {values['killed']:,.0f} s"
         seconds = values["whole"] if "whole" in values else values["resumed"]
-        rows.append([stage, killed, f"{seconds:,.0f}", f"{values['processor']:,.0f}", f"{values['peak_mb']:,.0f}"])
-    header = ["stage", "killed", "then, s", "processor time of both, s", "peak of all processes, MB"]
+        rows.append([stage, killed, f"{seconds:,.0f}", f"{values['processor']:,.0f}", f"{values['peak_mib']:,.0f}"])
+    header = ["stage", "killed", "then, s", "processor time of both, s", "peak of all processes, MiB"]
     return measure.markdown(header, rows)
 
 
@@ -91,7 +91,7 @@ def _start(command: Sequence[str], kill_after: float) -> dict[str, Any]:
     killed = process.returncode == -signal.SIGKILL
     if process.returncode and not (killed and kill_after):
         raise UserError(f"'{' '.join(command)}' ended with status {process.returncode}")
-    return {"seconds": round(time.perf_counter() - began, 1), "killed": killed, "peak_mb": peaks.together // 1024}
+    return {"seconds": round(time.perf_counter() - began, 1), "killed": killed, "peak_mib": peaks.together // 1024}
 
 
 def _processor_seconds() -> float:

@@ -47,7 +47,7 @@ def test_a_larger_collection_is_read_as_ms_marcos(tmp_path):
 
 def test_a_stage_is_killed_once_and_resumed(tmp_path):
     found = rehearsal.rehearse([sys.executable, "-c", SLOW_ONCE, str(tmp_path / "mark")], 2)
-    assert 2 <= found["killed"] < 30 and found["resumed"] < 30 and found["peak_mb"] > 0
+    assert 2 <= found["killed"] < 30 and found["resumed"] < 30 and found["peak_mib"] > 0
     assert "| encode | after 2 s |" in rehearsal.table({"encode": found | {"killed": 2.0}})[2]
 
 
