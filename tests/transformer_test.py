@@ -131,7 +131,8 @@ def test_every_dropout_has_a_mask_of_its_own(monkeypatch, model):
         jax.debug.callback(lambda data: keys.append(tuple(data.tolist())), jax.random.key_data(key))
         return x
 
-    monkeypatch.setattr("retrieval.models.transformer.dropout", recorded)
+    for module in ("transformer", "attention"):
+        monkeypatch.setattr(f"retrieval.models.{module}.dropout", recorded)
     model(from_ids(*batch((8,), 8)), dropout_key=jax.random.key(0))
     jax.effects_barrier()
     assert len(keys) == len(set(keys)) == 1 + 3 * CONFIG.num_layers

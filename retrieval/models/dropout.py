@@ -21,11 +21,19 @@ def dropout(x_R: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     """
     if key is None or rate == 0:
         return x_R
-    rows_R = jax.random.bits(key, x_R.shape[:1], jnp.uint32, out_sharding=_of_rows(x_R))
-    keeps_R = _mixed(_places(x_R.shape[1:]) ^ rows_R.reshape(-1, *[1] * (x_R.ndim - 1))) >= jnp.uint32(
-        round(rate * 2**32)
-    )
+    keeps_R = kept(row_keys(x_R, key), x_R.shape, rate)
     return jnp.where(keeps_R, x_R * (1 / (1 - rate)), 0).astype(x_R.dtype)
+
+
+def row_keys(x_R: jax.Array, key: jax.Array) -> jax.Array:
+    """A key of its own for each row, uint32 [R], where the rows are."""
+    return jax.random.bits(key, x_R.shape[:1], jnp.uint32, out_sharding=_of_rows(x_R))
+
+
+def kept(rows_R: jax.Array, shape: tuple[int, ...], rate: float) -> jax.Array:
+    """Which values of an array [R, ...] dropout keeps, by the keys of its rows."""
+    places = _places(shape[1:]) ^ rows_R.reshape(-1, *[1] * (len(shape) - 1))
+    return _mixed(places) >= jnp.uint32(round(rate * 2**32))
 
 
 def split(key: jax.Array | None, count: int) -> jax.Array | list[None]:

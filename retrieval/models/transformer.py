@@ -19,6 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 from retrieval.config.fields import POSITIVE, SHARE_BELOW, Field, declare, number, one_of, whole
 from retrieval.errors import UserError, multiples, unknown_name
+from retrieval.models.attention import attend
 from retrieval.models.dropout import dropout, split
 from retrieval.models.gelu import gelu
 from retrieval.models.text import Text, lookup, same_text
@@ -217,14 +218,8 @@ class Attention(nnx.Module):
           mask_R1LM: what each token sees, at least one of them; [R, 1, 1, M] where all see the same.
         """
         query_RNDL = self._heads(self.query, x_RLH)
-        score_RNLM = jnp.einsum("rndl,rndm->rnlm", query_RNDL, key_RNDM, preferred_element_type=jnp.float32)
-        score_RNLM = jnp.where(mask_R1LM, score_RNLM / query_RNDL.shape[2] ** 0.5, -jnp.inf)
-        # Every token sees itself, padding sees padding: no row of the softmax is empty, and none is NaN.
-        power_RNLM = jnp.exp(score_RNLM - jax.lax.stop_gradient(score_RNLM.max(axis=-1, keepdims=True)))
-        weight_RNLM = dropout(power_RNLM.astype(x_RLH.dtype), self.config.attention_rate, dropout_key)
-        seen_RNDL = jnp.einsum("rnlm,rndm->rndl", weight_RNLM, value_RNDM, preferred_element_type=jnp.float32)
-        # The softmax divides what was seen, not the weights: those are many times as many.
-        seen_RNDL = (seen_RNDL / power_RNLM.sum(axis=-1)[:, :, None]).astype(x_RLH.dtype)
+        rate = self.config.attention_rate
+        seen_RNDL = attend(query_RNDL, key_RNDM, value_RNDM, mask_R1LM, rate, dropout_key)
         return self.output(seen_RNDL.reshape(x_RLH.shape[0], -1, x_RLH.shape[1]).swapaxes(1, 2))
 
     def _heads(self, layer: "Linear", x_RLH: jax.Array) -> jax.Array:
