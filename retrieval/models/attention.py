@@ -60,8 +60,9 @@ def stored(
     JAX's own reads the scores in float32, and each of its products takes their exponentials once more. On a TPU v5e
     that made a tenth of the paper's step, by the compiler's estimate.
     """
-    rows_R = row_keys(query_RNDL, dropout_key) if dropout_key is not None and rate else None
-    return _stored(query_RNDL, key_RNDM, value_RNDM, mask_R1LM, rows_R, rate)
+    if dropout_key is None or rate == 0:
+        return _stored(query_RNDL, key_RNDM, value_RNDM, mask_R1LM, None, 0.0)
+    return _stored(query_RNDL, key_RNDM, value_RNDM, mask_R1LM, row_keys(query_RNDL, dropout_key), rate)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
@@ -87,23 +88,23 @@ def _forward(
     power_RNLM = _powers(query_RNDL, key_RNDM, mask_R1LM)
     # Their sum stays in the same barrier: the compiler then makes it as it makes the powers.
     power_RNLM, total_RNL = _made_once((power_RNLM.astype(query_RNDL.dtype), power_RNLM.sum(axis=-1)))
-    seen_RNDL = _seen(_left(power_RNLM, rows_R, rate), value_RNDM, total_RNL)
+    # What dropout scales up is not the weights, but what was seen, which is less.
+    seen_RNDL = _seen(_left(power_RNLM, rows_R, rate), value_RNDM, total_RNL * (1 - rate))
     return seen_RNDL, (query_RNDL, key_RNDM, value_RNDM, rows_R, power_RNLM, total_RNL, seen_RNDL)
 
 
 def _backward(rate: float, residuals: tuple, gradient_RNDL: jax.Array) -> tuple:
     query_RNDL, key_RNDM, value_RNDM, rows_R, power_RNLM, total_RNL, seen_RNDL = residuals
     dtype = query_RNDL.dtype
-    gradient_RNDL = gradient_RNDL.astype(jnp.float32) / total_RNL[:, :, None]
+    gradient_RNDL = _made_once(gradient_RNDL).astype(jnp.float32) / total_RNL[:, :, None]
     of_total_RNL = -(gradient_RNDL * seen_RNDL).sum(axis=2)
-    gradient_RNDL = gradient_RNDL.astype(dtype)
+    gradient_RNDL = (gradient_RNDL / (1 - rate)).astype(dtype)
     of_value_RNDM = jnp.einsum("rnlm,rndl->rndm", _left(power_RNLM, rows_R, rate), gradient_RNDL)
     of_power_RNLM = jnp.einsum("rndl,rndm->rnlm", gradient_RNDL, value_RNDM, preferred_element_type=jnp.float32)
     of_power_RNLM = _left(of_power_RNLM, rows_R, rate) + of_total_RNL[..., None]
-    of_score_RNLM = power_RNLM * of_power_RNLM / query_RNDL.shape[2] ** 0.5
-    of_score_RNLM = _made_once(of_score_RNLM.astype(dtype))
-    of_query_RNDL = jnp.einsum("rnlm,rndm->rndl", of_score_RNLM, key_RNDM)
-    of_key_RNDM = jnp.einsum("rnlm,rndl->rndm", of_score_RNLM, query_RNDL)
+    of_score_RNLM = _made_once((power_RNLM * of_power_RNLM).astype(dtype))
+    of_query_RNDL = jnp.einsum("rnlm,rndm->rndl", of_score_RNLM, _scaled(key_RNDM))
+    of_key_RNDM = jnp.einsum("rnlm,rndl->rndm", of_score_RNLM, _scaled(query_RNDL))
     return of_query_RNDL, of_key_RNDM, of_value_RNDM, None, None
 
 
@@ -125,10 +126,13 @@ def _seen(weight_RNLM: jax.Array, value_RNDM: jax.Array, total_RNL: jax.Array) -
 
 
 def _left(x_RNLM: jax.Array, rows_R: jax.Array | None, rate: float) -> jax.Array:
-    """What dropout leaves, as `dropout` does it, by the keys of the rows; None: all."""
-    if rows_R is None:
-        return x_RNLM
-    return jnp.where(kept(rows_R, x_RNLM.shape, rate), x_RNLM * (1 / (1 - rate)), 0).astype(x_RNLM.dtype)
+    """What dropout leaves, by the keys of the rows, and does not scale up; None: all."""
+    return x_RNLM if rows_R is None else jnp.where(kept(rows_R, x_RNLM.shape, rate), x_RNLM, 0)
+
+
+def _scaled(x_RNDL: jax.Array) -> jax.Array:
+    """Divided by the root of the head's size, as scores are."""
+    return (x_RNDL.astype(jnp.float32) / x_RNDL.shape[2] ** 0.5).astype(x_RNDL.dtype)
 
 
 def _made_once(tree: Any) -> Any:
