@@ -53,3 +53,10 @@ def test_operations_of_a_loop_count_with_each_turn():
 
 def test_a_program_without_estimates_has_none():
     assert cycles.estimated(PROGRAM.replace("estimated_cycles", "other")) == {}
+
+
+def test_kernels_without_an_estimate_are_counted_with_each_turn():
+    kernel = '%kernel.1 = f32[8,8]{1,0} custom-call(%x), custom_call_target="tpu_custom_call"'
+    program = PROGRAM.replace("  %copy.1 =", f"  {kernel}\n  %copy.1 =")
+    assert cycles.kernels(program) == 12 and cycles.kernels(PROGRAM) == 0
+    assert cycles.estimated(program) == cycles.estimated(PROGRAM)

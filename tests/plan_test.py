@@ -155,6 +155,17 @@ def test_times(planned):
     assert table["hours to step 3,600, at least"] == "0.0" and table["a device: memory"] == "0.00 GiB"
 
 
+def test_an_estimate_says_which_kernels_it_leaves_out(planned):
+    chip = dataclasses.replace(TOY, clock=1e9)
+    whole = dataclasses.replace(toy(planned), chip=chip, cycles={"copies": 10**9})
+    without = dataclasses.replace(whole, kernels=24)
+    assert whole.cost == 1 / 32 and without.cost == 0.006 / 32  # in place of the estimate, the bound
+    name = "calls of kernels (fused attention) that it leaves out"
+    assert name not in dict(whole.table()) and "hours to step 3,600 by the estimate" in dict(whole.table())
+    assert dict(without.table())[name] == "24: a step takes longer"
+    assert "hours to step 3,600 by the estimate" not in dict(without.table())
+
+
 def test_the_chips_are_told_by_their_kind():
     class Device:
         device_kind = "TPU v3"

@@ -19,8 +19,10 @@ from jax.sharding import PartitionSpec as P
 
 from retrieval.config.fields import POSITIVE, SHARE_BELOW, Field, declare, number, one_of, whole
 from retrieval.errors import UserError, multiples, unknown_name
+from retrieval.models import fused_attention
 from retrieval.models.attention import attend
 from retrieval.models.dropout import dropout, split
+from retrieval.models.fused_attention import FORMS, Segments
 from retrieval.models.gelu import gelu
 from retrieval.models.text import Text, lookup, same_text
 
@@ -72,6 +74,7 @@ class TransformerConfig:
       attention_dropout: rate on attention probabilities; -1: as `dropout`.
       dtype: 'float32' or 'bfloat16', of the computation; parameters, sums with biases, softmax and LayerNorm are
         always float32.
+      attention: a name in `FORMS`; where the devices have no kernel for it, it is plain.
       remat: a name in `REMAT`: memory of training for time.
       unroll: layers in one turn of the loop over layers; all of them give the fastest program, and the longest to
         compile.
@@ -88,6 +91,7 @@ class TransformerConfig:
     dropout: float = 0.1
     attention_dropout: float = -1
     dtype: str = "float32"
+    attention: str = "plain"
     remat: str = "none"
     unroll: int = 1
     pre_norm: bool = False
@@ -105,8 +109,16 @@ class TransformerConfig:
             raise unknown_name("dtype", self.dtype, DTYPES)
         if self.remat not in REMAT:
             raise unknown_name("remat", self.remat, REMAT)
+        if self.attention not in FORMS:
+            raise unknown_name("form of attention", self.attention, FORMS)
+        fused_attention.check(self.attention, self.dtype, self.head_size, self.attention_rate)
         if self.num_layers < 1 or self.unroll < 1:
             raise UserError(f"transformer: num_layers {self.num_layers} and unroll {self.unroll} must be at least 1")
+
+    @property
+    def head_size(self) -> int:
+        """The size of a head's vectors."""
+        return self.hidden_size // self.num_heads
 
     @property
     def attention_rate(self) -> float:
@@ -149,8 +161,9 @@ class Transformer(nnx.Module):
         x_RLH += lookup(self.type_embedding.embedding[...], types_RL)
         x_RLH = x_RLH if config.pre_norm else self.embedding_norm(x_RLH)
         x_RLH = dropout(x_RLH.astype(config.dtype), config.dropout, keys[0])
-        mask_R1LM = same_text(text)[:, None]
-        x_RLH = through_layers(self.layers, config, x_RLH, keys[1:], lambda layer, x, _, key: layer(x, mask_R1LM, key))
+        kernel = fused_attention.kernel_for(config.attention, config.dtype, config.head_size, config.attention_rate)
+        sees = Segments(text.segments_RL, kernel) if kernel else same_text(text)[:, None]
+        x_RLH = through_layers(self.layers, config, x_RLH, keys[1:], lambda layer, x, _, key: layer(x, sees, key))
         return self.final_norm(x_RLH).astype(config.dtype) if config.pre_norm else x_RLH
 
 
@@ -165,9 +178,9 @@ class Layer(nnx.Module):
         self.mlp_out = dense(config.mlp_size, config.hidden_size, config, rngs)
         self.mlp_norm = layer_norm(config, rngs)
 
-    def __call__(self, x_RLH: jax.Array, mask_R1LM: jax.Array, dropout_key: jax.Array | None) -> jax.Array:
+    def __call__(self, x_RLH: jax.Array, sees: jax.Array | Segments, dropout_key: jax.Array | None) -> jax.Array:
         probability_key, *keys = split(dropout_key, 3)
-        x_RLH = self._add(x_RLH, lambda x: self.attention(x, mask_R1LM, probability_key), self.attention_norm, keys[0])
+        x_RLH = self._add(x_RLH, lambda x: self.attention(x, sees, probability_key), self.attention_norm, keys[0])
         return self._add(x_RLH, self._mlp, self.mlp_norm, keys[1])
 
     def _mlp(self, x_RLH: jax.Array) -> jax.Array:
@@ -197,8 +210,8 @@ class Attention(nnx.Module):
         self.value = dense(config.hidden_size, config.hidden_size, config, rngs)
         self.output = dense(config.hidden_size, config.hidden_size, config, rngs)
 
-    def __call__(self, x_RLH: jax.Array, mask_R1LM: jax.Array, dropout_key: jax.Array | None) -> jax.Array:
-        return self.attend(x_RLH, *self.keys_and_values(x_RLH), mask_R1LM, dropout_key)
+    def __call__(self, x_RLH: jax.Array, sees: jax.Array | Segments, dropout_key: jax.Array | None) -> jax.Array:
+        return self.attend(x_RLH, *self.keys_and_values(x_RLH), sees, dropout_key)
 
     def keys_and_values(self, x_RMH: jax.Array) -> tuple[jax.Array, jax.Array]:
         """What tokens offer to those that attend to them, both [R, N, D, M]."""
@@ -209,17 +222,19 @@ class Attention(nnx.Module):
         x_RLH: jax.Array,
         key_RNDM: jax.Array,
         value_RNDM: jax.Array,
-        mask_R1LM: jax.Array,
+        sees: jax.Array | Segments,
         dropout_key: jax.Array | None,
     ) -> jax.Array:
         """Attention of the tokens `x` to those with these keys and values.
 
         Args:
-          mask_R1LM: what each token sees, at least one of them; [R, 1, 1, M] where all see the same.
+          sees: whom each token sees, a mask as `attention.attend` has it; or the segments of a row and their kernel.
         """
         query_RNDL = self._heads(self.query, x_RLH)
-        rate = self.config.attention_rate
-        seen_RNDL = attend(query_RNDL, key_RNDM, value_RNDM, mask_R1LM, rate, dropout_key)
+        if isinstance(sees, Segments):
+            seen_RNDL = fused_attention.attend(query_RNDL, key_RNDM, value_RNDM, sees)
+        else:
+            seen_RNDL = attend(query_RNDL, key_RNDM, value_RNDM, sees, self.config.attention_rate, dropout_key)
         return self.output(seen_RNDL.reshape(x_RLH.shape[0], -1, x_RLH.shape[1]).swapaxes(1, 2))
 
     def _heads(self, layer: "Linear", x_RLH: jax.Array) -> jax.Array:

@@ -41,6 +41,7 @@ def encoder_sizes(config: ConfigDict, vocab_size: int) -> dict[str, Any]:
         layer_norm_epsilon=model.layer_norm_epsilon,
         dropout=model.dropout,
         attention_dropout=model.attention_dropout,
+        attention=model.get("attention", "plain"),  # an older run has no such field
         dtype=model.dtype,
         remat=model.remat,
         unroll=model.unroll,

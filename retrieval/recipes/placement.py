@@ -7,13 +7,20 @@ import jax
 from flax import nnx
 from ml_collections import ConfigDict
 
+from retrieval.models import fused_attention
 from retrieval.models.transformer import gathered
 from retrieval.training import sharding
 
 
 def make_mesh(config: ConfigDict, devices: Sequence[sharding.Device] | None = None) -> jax.sharding.Mesh:
-    """The config's mesh, of all devices or of those given."""
-    return sharding.make_mesh(config.mesh.fsdp, devices)
+    """The config's mesh, of all devices or of those given.
+
+    Raises:
+      UserError: `mesh.fsdp` does not divide the devices, or they have no kernel for attention that is to be fused.
+    """
+    mesh = sharding.make_mesh(config.mesh.fsdp, devices)
+    fused_attention.check_device(config.model.attention, mesh.devices.flat[0])
+    return mesh
 
 
 def local_mesh(config: ConfigDict) -> jax.sharding.Mesh:

@@ -15,6 +15,7 @@ from retrieval.data.examples.packing import Packing, Rows, rows_for
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, multiples
 from retrieval.libraries import seqio
+from retrieval.models import fused_attention
 from retrieval.registry import Table
 from retrieval.stage_outputs import Run
 from retrieval.training import loss_kind
@@ -245,13 +246,17 @@ def check_encoder(model: ConfigDict) -> None:
     """Checks the sizes of an encoder.
 
     Raises:
-      UserError: its heads do not divide its size.
+      UserError: its heads do not divide its size, or no kernel computes its attention, which is to be fused.
     """
-    if model.encoder == "transformer" and model.hidden_size % model.num_heads:
+    if model.encoder != "transformer":
+        return
+    if model.hidden_size % model.num_heads:
         raise UserError(
             f"config.model.hidden_size={model.hidden_size} is not a multiple of config.model.num_heads="
             f"{model.num_heads}: take {multiples(model.hidden_size, model.num_heads)}"
         )
+    rate = model.dropout if model.attention_dropout == -1 else model.attention_dropout
+    fused_attention.check(model.attention, model.dtype, model.hidden_size // model.num_heads, rate)
 
 
 def encoder_of(trained: Any) -> Any:

@@ -160,6 +160,7 @@ def make_plan(
         collectives.received(text, _chips(mesh.devices.flat)) if text else None,
         useful,
         cycles.estimated(text) if text else {},
+        cycles.kernels(text) if text else 0,
         plan_collection.parts(config, size, devices, chip) if has_collection else (),
     )
 

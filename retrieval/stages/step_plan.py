@@ -20,6 +20,7 @@ class Plan:
       received: bytes that a chip receives from others in a step, at least; None where no compiled step can be read.
       useful: operations of a device if nothing were computed twice.
       cycles: of a core in a step, by kind of operation, as the compiler estimates them; empty where it does not.
+      kernels: calls of kernels in a step, which `cycles` leaves out.
       collection: what the passages of `plan.passages` take, on all devices.
     """
 
@@ -35,6 +36,7 @@ class Plan:
     received: float | None
     useful: float
     cycles: dict[str, int]
+    kernels: int = 0
     collection: tuple[Part, ...] = ()
 
     @property
@@ -66,9 +68,12 @@ class Plan:
 
     @property
     def cost(self) -> float:
-        """Of an example: seconds by the compiler's estimate, or by the bounds; operations where the chip is unknown."""
+        """Of an example: seconds by the compiler's estimate, or by the bounds; operations where the chip is unknown.
+
+        An estimate without the step's kernels is none.
+        """
         total = sum(self.cycles.values())
-        if total and self.chip and self.chip.clock:
+        if total and self.chip and self.chip.clock and not self.kernels:
             return total / self.chip.clock / self.batch_size
         return max(self.seconds.values(), default=self.devices * self.work.flops) / self.batch_size
 
@@ -125,9 +130,12 @@ class Plan:
         if total and self.chip and self.chip.clock:
             seconds = total / self.chip.clock
             yield "a step by the compiler's estimate", f"{seconds:.3f} s"
+            if self.kernels:
+                yield "calls of kernels (fused attention) that it leaves out", f"{self.kernels}: a step takes longer"
             for kind, count in self.cycles.items():
                 yield f"of it {kind}", f"{count / total:.1%}"
-            yield f"hours to step {self.steps:,} by the estimate", f"{self.steps * seconds / 3600:.1f}"
+            if not self.kernels:
+                yield f"hours to step {self.steps:,} by the estimate", f"{self.steps * seconds / 3600:.1f}"
 
 
 def _gb(count: float | None) -> str | None:

@@ -35,6 +35,8 @@ def _equation(equation: Any) -> Work:
     inner = [of(value) for value in _programs(equation.params)]
     if equation.primitive.name == "cond":
         return max(inner)
+    if equation.primitive.name == "pallas_call":
+        return _kernel(equation, inner)
     if inner:
         return _sum(inner * equation.params.get("length", 1))
     ins, outs = ([variable.aval for variable in side] for side in (equation.invars, equation.outvars))
@@ -44,6 +46,13 @@ def _equation(equation: Any) -> Work:
     operand, out = _shard(ins[0]), _shard(outs[0])
     flops = 2.0 * math.prod(out) * math.prod(operand[axis] for axis in contracted)
     return Work(flops, _bytes(ins + outs))
+
+
+def _kernel(equation: Any, inner: list[Work]) -> Work:
+    """That of a kernel, whose program runs at each place of its grid; from memory come its operands alone."""
+    steps = math.prod(equation.params["grid_mapping"].grid)
+    avals = [variable.aval for variable in (*equation.invars, *equation.outvars)]
+    return Work(steps * _sum(inner).flops, _bytes(avals))
 
 
 def _bytes(avals: list[Any]) -> int:

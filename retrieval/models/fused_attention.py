@@ -1,0 +1,166 @@
+"""Attention by a kernel of the chip, which keeps the scores in fast memory: they are never written out.
+
+On TPUs from v5e on it is JAX's splash attention (Pallas), on GPUs that of cuDNN. Values and gradients are those of
+`attention.plain` to within bfloat16. The kernels have no dropout on the weights.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from retrieval.config.fields import Field, declare, one_of
+from retrieval.errors import UserError
+
+# Queries, keys and values [R, N, D, L] and segments [R, L] to what each token sees [R, N, D, L].
+Kernel: TypeAlias = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
+
+FORMS = ("auto", "plain", "fused")
+_LANES = 128  # tokens: the kernels take rows of a multiple
+_BLOCKS = (512, 384, 256, 128)  # tokens that a kernel holds at a time: the most that divide a row
+_HEAD_SIZE = 64  # or a multiple
+_OLDER_TPUS = ("TPU v2", "TPU v3", "TPU v4")
+
+declare(
+    "model",
+    attention=Field(
+        "auto",
+        one_of("form of attention", FORMS),
+        "plain; fused: a kernel of the chip, which has no dropout on attention; auto: fused where both fit",
+        was="plain",
+    ),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Segments:
+    """Tokens of a row see those with the same number; and the kernel that attends so."""
+
+    ids_RL: jax.Array
+    kernel: Kernel
+
+
+def check(form: str, dtype: str, head_size: int, rate: float) -> None:
+    """Checks that a kernel can compute attention that is to be fused.
+
+    Args:
+      rate: of dropout on attention's weights.
+
+    Raises:
+      UserError: it cannot.
+    """
+    if form == "fused" and (reason := _refusal(dtype, head_size, rate)):
+        raise UserError(f"config.model.attention=fused: {reason}")
+
+
+def check_device(form: str, device: Any) -> None:
+    """Checks that a device has a kernel, where attention is to be fused.
+
+    Raises:
+      UserError: it has none.
+    """
+    if form == "fused" and _kernel_of(device) is None:
+        raise UserError(
+            f"config.model.attention=fused: no kernel for a device of kind '{device.device_kind}' (TPUs have one from "
+            "v5e on, GPUs from compute capability 8.0 on): set it to auto"
+        )
+
+
+def kernel_for(form: str, dtype: str, head_size: int, rate: float) -> Kernel | None:
+    """The kernel of the devices that a program is traced for; None where attention is to be plain."""
+    if form == "plain" or _refusal(dtype, head_size, rate):
+        return None
+    return _kernel_of(jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0])
+
+
+def attend(query_RNDL: jax.Array, key_RNDL: jax.Array, value_RNDL: jax.Array, segments: Segments) -> jax.Array:
+    """What each token sees of its row, [R, N, D, L]."""
+    L = query_RNDL.shape[3]
+    padding = -L % _LANES
+
+    def padded(x: jax.Array, value: int = 0) -> jax.Array:
+        return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, padding)], constant_values=value)
+
+    heads = map(padded, (query_RNDL, key_RNDL, value_RNDL))
+    # What fills a row up sees itself alone: no row of a softmax is empty.
+    return _on_own_rows(segments.kernel)(*heads, padded(segments.ids_RL, -1))[..., :L]
+
+
+def splash(
+    query_RNDL: jax.Array,
+    key_RNDL: jax.Array,
+    value_RNDL: jax.Array,
+    segments_RL: jax.Array,
+    interpret: bool = False,
+) -> jax.Array:
+    """The kernel of TPUs; `interpret` runs it on a CPU, slowly."""
+    from jax.experimental.pallas.ops.tpu import splash_attention as tpu
+
+    _, N, D, L = query_RNDL.shape
+    block = next(size for size in _BLOCKS if L % size == 0)
+    layout = tpu.QKVLayout.SEQ_MINOR  # as the heads are: nothing is transposed
+    sizes = tpu.BlockSizes(
+        block_q=block,
+        block_kv=block,
+        block_q_dkv=block,
+        block_kv_dkv=block,
+        use_fused_bwd_kernel=True,
+        q_layout=layout,
+        k_layout=layout,
+        v_layout=layout,
+    )
+    mask = tpu.MultiHeadMask([tpu.FullMask((L, L))] * N)
+    row = tpu.make_splash_mha(mask, block_sizes=sizes, head_shards=1, q_seq_shards=1, interpret=interpret)
+    scaled_RNDL = (query_RNDL.astype(jnp.float32) / D**0.5).astype(query_RNDL.dtype)
+    heads = (x.swapaxes(2, 3) for x in (scaled_RNDL, key_RNDL, value_RNDL))
+    seen_RNLD = jax.vmap(lambda *given: row(*given[:3], tpu.SegmentIds(given[3], given[3])))(*heads, segments_RL)
+    return seen_RNLD.swapaxes(2, 3)
+
+
+def cudnn(
+    query_RNDL: jax.Array,
+    key_RNDL: jax.Array,
+    value_RNDL: jax.Array,
+    segments_RL: jax.Array,
+    implementation: Literal["cudnn", "xla"] = "cudnn",
+) -> jax.Array:
+    """The kernel of GPUs; `implementation="xla"` says the same without it."""
+    mask_R1LM = (segments_RL[:, :, None] == segments_RL[:, None])[:, None]
+    heads = (x.transpose(0, 3, 1, 2) for x in (query_RNDL, key_RNDL, value_RNDL))
+    seen_RLND = jax.nn.dot_product_attention(*heads, mask=mask_R1LM, implementation=implementation)
+    return seen_RLND.transpose(0, 2, 3, 1)
+
+
+def _refusal(dtype: str, head_size: int, rate: float) -> str:
+    """Why no kernel computes such attention; empty where one does."""
+    if rate:
+        return f"kernels have no dropout on attention, which is {rate}: set config.model.attention_dropout=0 or auto"
+    if dtype != "bfloat16":
+        return f"kernels compute in bfloat16, and config.model.dtype is {dtype}: set it to bfloat16, or auto"
+    if head_size % _HEAD_SIZE:
+        return f"kernels take heads of a multiple of {_HEAD_SIZE}, and these have {head_size}: set it to auto"
+    return ""
+
+
+def _kernel_of(device: Any) -> Kernel | None:
+    """The kernel that a device has; it may be one of an abstract mesh, which knows its kind alone."""
+    if device.platform == "tpu":
+        return None if device.device_kind in _OLDER_TPUS else splash
+    if device.platform in ("gpu", "cuda"):
+        return cudnn if float(jax.local_devices()[0].compute_capability) >= 8 else None
+    return None
+
+
+def _on_own_rows(kernel: Kernel) -> Kernel:
+    """The kernel on the rows that each device has: a compiler cannot share a kernel out by itself."""
+    if jax.sharding.get_abstract_mesh().empty:
+        return kernel
+
+    def call(*given: jax.Array) -> jax.Array:
+        rows = P(*jax.typeof(given[0]).sharding.spec[:1])
+        return jax.shard_map(kernel, in_specs=(rows,) * 4, out_specs=rows, check_vma=False)(*given)
+
+    return call

@@ -1,0 +1,146 @@
+"""Fused attention: the kernels give what plain attention gives, are taken where they fit, and are refused elsewhere."""
+
+import dataclasses
+import functools
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from support.devices import assert_same_on_any_mesh
+from support.modules import spread
+
+from configs import ict_bfs_wlp
+from retrieval.errors import UserError
+from retrieval.models import attention, fused_attention
+from retrieval.models.text import Text
+from retrieval.models.transformer import Transformer, TransformerConfig
+from retrieval.recipes import placement
+from retrieval.recipes.recipe import check_encoder
+from retrieval.training import work
+
+RANDOM = np.random.default_rng(0)
+INTERPRETED = functools.partial(fused_attention.splash, interpret=True)
+WITHOUT_CUDNN = functools.partial(fused_attention.cudnn, implementation="xla")
+
+
+def packed(L):
+    """Segments of a row of one text, of two with padding behind them, and of padding alone; int32 [3, L]."""
+    segments = np.ones((3, L), np.int32)
+    segments[1, L // 3 :], segments[1, L // 2 :], segments[2] = 2, 0, 0
+    return segments
+
+
+def value_and_gradients(attend, shape, dtype=jnp.float32):
+    """What tokens see, and the gradients by queries, keys and values of a readout of it."""
+    *given, readout = np.random.default_rng(1).normal(size=(4, *shape)).astype(np.float32)
+
+    def loss(given):
+        seen = attend(*(x.astype(dtype) for x in given)).astype(jnp.float32)
+        return (seen * readout).sum(), seen
+
+    (_, seen), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(tuple(given))
+    return seen, *gradients
+
+
+@pytest.mark.parametrize(("kernel", "L"), [(INTERPRETED, 128), (INTERPRETED, 150), (WITHOUT_CUDNN, 150)])
+def test_kernels_give_what_plain_attention_gives(kernel, L):
+    """Of packed texts, padding and empty rows; rows of 150 are filled up to 256."""
+    segments = packed(L)
+    mask, shape = (segments[:, :, None] == segments[:, None])[:, None], (3, 2, 64, L)
+    expected = value_and_gradients(lambda *given: attention.plain(*given, mask, 0.0, None), shape)
+    sees = fused_attention.Segments(jnp.asarray(segments), kernel)
+    found = value_and_gradients(lambda *given: fused_attention.attend(*given, sees), shape)
+    for wanted, one in zip(expected, found, strict=True):
+        np.testing.assert_allclose(one, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_devices_attend_to_their_own_rows():
+    segments = np.repeat(packed(128), 3, axis=0)[:8]
+    shape = (8, 1, 64, 128)
+
+    def gradients(_, batch):
+        sees = fused_attention.Segments(batch[3], WITHOUT_CUDNN)
+        return jax.grad(lambda given: jnp.sin(fused_attention.attend(*given, sees)).mean())(batch[:3])
+
+    assert_same_on_any_mesh(gradients, {}, (*RANDOM.normal(size=(3, *shape)).astype(np.float32), segments))
+
+
+CONFIG = TransformerConfig(50, 1, 128, 2, 64, 16, dropout=0.1, attention_dropout=0.0, dtype="bfloat16")
+
+
+def hidden_states(config):
+    ids = np.where(np.arange(16) < np.array([[16], [5], [0]]), 7, 0).astype(np.int32)
+    model = spread(Transformer(config, rngs=nnx.Rngs(0)))
+    hidden = nnx.jit(lambda model, text: model(text, dropout_key=jax.random.key(0)))
+    return np.asarray(hidden(model, Text.from_ids(jnp.asarray(ids), 0 * jnp.asarray(ids))), np.float32)
+
+
+def test_a_transformer_takes_the_kernel_where_there_is_one(monkeypatch):
+    plain = hidden_states(CONFIG)
+    auto = dataclasses.replace(CONFIG, attention="auto")
+    np.testing.assert_array_equal(hidden_states(auto), plain)  # a CPU has none
+    calls = []
+
+    def kernel(*given):
+        calls.append(given)
+        return WITHOUT_CUDNN(*given)
+
+    monkeypatch.setattr(fused_attention, "_kernel_of", lambda device: kernel)
+    found = hidden_states(auto)
+    assert calls[0][0].shape == (3, 2, 64, 128)
+    calls.clear()
+    assert np.abs(found - plain).max() < 0.2 and np.abs(found - plain).mean() < 0.01
+    for other in ({"attention_dropout": -1.0}, {"dtype": "float32"}, {"num_heads": 4}, {"attention": "plain"}):
+        hidden_states(dataclasses.replace(auto, **other))
+    assert not calls
+
+
+@pytest.mark.parametrize(
+    ("platform", "kind", "name"),
+    [("tpu", "TPU v3", ""), ("tpu", "TPU v4", ""), ("tpu", "TPU v5 lite", "splash"), ("tpu", "TPU v6 lite", "splash")],
+)
+def test_tpus_have_a_kernel_from_v5e_on(platform, kind, name):
+    device = types.SimpleNamespace(platform=platform, device_kind=kind)
+    assert getattr(fused_attention._kernel_of(device), "__name__", "") == name
+
+
+@pytest.mark.parametrize(("capability", "name"), [("7.5", ""), ("8.0", "cudnn"), ("10.0", "cudnn")])
+def test_gpus_have_a_kernel_from_ampere_on(monkeypatch, capability, name):
+    device = types.SimpleNamespace(platform="gpu", device_kind="a GPU", compute_capability=capability)
+    monkeypatch.setattr(jax, "local_devices", lambda: [device])
+    assert getattr(fused_attention._kernel_of(device), "__name__", "") == name
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dropout": 0.1}, r"no dropout on attention, which is 0\.1: set config\.model\.attention_dropout=0"),
+        ({"dtype": "float32"}, r"config\.model\.dtype is float32: set it to bfloat16"),
+        ({"num_heads": 4}, "a multiple of 64, and these have 32"),
+    ],
+)
+def test_fused_attention_that_no_kernel_computes_is_refused(changes, message):
+    model = ict_bfs_wlp.get_config("local").model
+    model.update({"attention": "fused", "dtype": "bfloat16"} | changes)
+    with pytest.raises(UserError, match=message):
+        check_encoder(model)
+
+
+def test_fused_attention_needs_devices_with_a_kernel():
+    config = ict_bfs_wlp.get_config("local")
+    config.model.update(attention="fused", dtype="bfloat16")
+    with pytest.raises(UserError, match=r"fused: no kernel for a device of kind 'cpu' .*: set it to auto"):
+        placement.make_mesh(config)
+
+
+def test_the_work_of_a_kernel_is_that_of_its_products():
+    L, shape = 256, (2, 2, 64, 256)
+    given = [jax.ShapeDtypeStruct(shape, jnp.bfloat16)] * 3 + [jax.ShapeDtypeStruct((2, L), jnp.int32)]
+    counted = work.of(jax.make_jaxpr(fused_attention.splash)(*given).jaxpr)
+    product = 2 * 2 * 2 * L * L * 64
+    assert counted.flops == 2 * product
+    heads = 4 * 2 * np.prod(shape)  # queries, keys, values and what is seen, two bytes each
+    assert heads < counted.bytes < 3 * heads
