@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 from support.devices import assert_same_on_any_mesh
 from support.modules import spread
 
@@ -136,11 +138,18 @@ def test_fused_attention_needs_devices_with_a_kernel():
         placement.make_mesh(config)
 
 
-def test_the_work_of_a_kernel_is_that_of_its_products():
-    L, shape = 256, (2, 2, 64, 256)
-    given = [jax.ShapeDtypeStruct(shape, jnp.bfloat16)] * 3 + [jax.ShapeDtypeStruct((2, L), jnp.int32)]
-    counted = work.of(jax.make_jaxpr(fused_attention.splash)(*given).jaxpr)
-    product = 2 * 2 * 2 * L * L * 64
-    assert counted.flops == 2 * product
-    heads = 4 * 2 * np.prod(shape)  # queries, keys, values and what is seen, two bytes each
+def test_the_work_of_a_kernel_is_that_of_its_products_on_a_device():
+    L, shape = 256, (8, 2, 64, 256)
+    mesh = jax.make_mesh((4, 2), ("data", "fsdp"))
+    rows = NamedSharding(mesh, P(("data", "fsdp")))
+    head = jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=rows)
+    segments = jax.ShapeDtypeStruct((8, L), jnp.int32, sharding=rows)
+
+    def attend(query, key, value, segments):
+        return fused_attention.attend(query, key, value, fused_attention.Segments(segments, fused_attention.splash))
+
+    with jax.set_mesh(mesh):
+        counted = work.of(jax.jit(attend).trace(head, head, head, segments).jaxpr)
+    assert counted.flops == 2 * (2 * 2 * L * L * 64)  # a row of a device, two products of two heads
+    heads = 4 * 2 * 2 * 64 * L  # queries, keys, values and what is seen, two bytes each
     assert heads < counted.bytes < 3 * heads

@@ -60,7 +60,8 @@ def _bytes(avals: list[Any]) -> int:
 
 
 def _shard(aval: Any) -> tuple[int, ...]:
-    return aval.sharding.shard_shape(aval.shape)
+    is_shard = aval.sharding.mesh.manual_axes  # inside a shard_map
+    return aval.shape if is_shard else aval.sharding.shard_shape(aval.shape)
 
 
 def _sum(works: Iterable[Work]) -> Work:
