@@ -362,6 +362,23 @@ def test_a_plan_needs_a_tpu_that_exists(tmp_path):
     assert done.stderr.rpartition("START")[2].split() == []
 
 
+@needs_libtpu
+def test_a_plan_for_a_v5e_has_kernels_for_fused_attention():
+    code = (
+        "import sys; sys.path.insert(0, 'tests')\n"
+        "import plan_test as t\n"
+        "t.os.environ['XLA_FLAGS'] = ''\n"
+        "devices = t.plan_devices.of_topology('v5e:2x2')\n"
+        "config = t.make_config(**{'model.hidden_size': 128, 'model.dtype': 'bfloat16', 'model.attention': 'fused'})\n"
+        "result = t.plan.make_plan(config, 300, devices)\n"
+        "print(result.kernels, result.cost == max(result.seconds.values()) / 32)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, env=os.environ)
+    assert done.returncode == 0, done.stderr[-2000:]
+    # Two towers of two layers: forward, once more for the backward pass, and that.
+    assert done.stdout.split()[-2:] == [str(2 * 2 * 3), "True"]
+
+
 def test_a_tuning_takes_the_fastest_setting_that_fits(tmp_path):
     """Each field with the best values of those before it; what is faster and does not fit is not taken."""
     costs = {"a": {1: 0.5, 2: 0.4}, "b": {1: 0.9, 2: 1.1}}
