@@ -69,6 +69,6 @@ def test_backward_reads_scores_in_the_type_of_activations(dtype):
     """In bfloat16 it would otherwise read and exponentiate them in float32."""
     given = tuple(jnp.asarray(x, dtype) for x in (QUERY, KEY, VALUE))
     mask = same(packed())
-    _, pullback = jax.vjp(lambda *given: attention.attend(*given, mask, 0.25, jax.random.key(0)), *given)
+    _, pullback = jax.vjp(lambda q, k, v: attention.attend(q, k, v, mask, 0.25, jax.random.key(0)), *given)
     large = {leaf.dtype for leaf in jax.tree.leaves(pullback) if leaf.shape == (R, N, L, L) and leaf.dtype != bool}
     assert large == {jnp.dtype(dtype)}

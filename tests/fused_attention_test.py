@@ -52,9 +52,9 @@ def test_kernels_give_what_plain_attention_gives(kernel, L):
     """Of packed texts, padding and empty rows; rows of 150 are filled up to 256."""
     segments = packed(L)
     mask, shape = (segments[:, :, None] == segments[:, None])[:, None], (3, 2, 64, L)
-    expected = value_and_gradients(lambda *given: attention.plain(*given, mask, 0.0, None), shape)
+    expected = value_and_gradients(lambda q, k, v: attention.plain(q, k, v, mask, 0.0, None), shape)
     sees = fused_attention.Segments(jnp.asarray(segments), kernel)
-    found = value_and_gradients(lambda *given: fused_attention.attend(*given, sees), shape)
+    found = value_and_gradients(lambda q, k, v: fused_attention.attend(q, k, v, sees), shape)
     for wanted, one in zip(expected, found, strict=True):
         np.testing.assert_allclose(one, wanted, rtol=1e-4, atol=1e-4)
 
@@ -65,7 +65,7 @@ def test_devices_attend_to_their_own_rows():
 
     def gradients(_, batch):
         sees = fused_attention.Segments(batch[3], WITHOUT_CUDNN)
-        return jax.grad(lambda given: jnp.sin(fused_attention.attend(*given, sees)).mean())(batch[:3])
+        return jax.grad(lambda q, k, v: jnp.sin(fused_attention.attend(q, k, v, sees)).mean(), (0, 1, 2))(*batch[:3])
 
     assert_same_on_any_mesh(gradients, {}, (*RANDOM.normal(size=(3, *shape)).astype(np.float32), segments))
 

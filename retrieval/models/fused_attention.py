@@ -84,9 +84,10 @@ def attend(query_RNDL: jax.Array, key_RNDL: jax.Array, value_RNDL: jax.Array, se
     def padded(x: jax.Array, value: int = 0) -> jax.Array:
         return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, padding)], constant_values=value)
 
-    heads = map(padded, (query_RNDL, key_RNDL, value_RNDL))
+    query_RNDL, key_RNDL, value_RNDL = map(padded, (query_RNDL, key_RNDL, value_RNDL))
     # What fills a row up sees itself alone: no row of a softmax is empty.
-    return _on_own_rows(segments.kernel)(*heads, padded(segments.ids_RL, -1))[..., :L]
+    ids_RL = padded(segments.ids_RL, -1)
+    return _on_own_rows(segments.kernel)(query_RNDL, key_RNDL, value_RNDL, ids_RL)[..., :L]
 
 
 def splash(
@@ -116,7 +117,7 @@ def splash(
     row = tpu.make_splash_mha(mask, block_sizes=sizes, head_shards=1, q_seq_shards=1, interpret=interpret)
     scaled_RNDL = (query_RNDL.astype(jnp.float32) / D**0.5).astype(query_RNDL.dtype)
     heads = (x.swapaxes(2, 3) for x in (scaled_RNDL, key_RNDL, value_RNDL))
-    seen_RNLD = jax.vmap(lambda *given: row(*given[:3], tpu.SegmentIds(given[3], given[3])))(*heads, segments_RL)
+    seen_RNLD: Any = jax.vmap(row)(*heads, tpu.SegmentIds(segments_RL, segments_RL))
     return seen_RNLD.swapaxes(2, 3)
 
 
