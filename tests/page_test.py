@@ -27,6 +27,7 @@ pytestmark = pytest.mark.skipif(not BROWSER, reason="no chromium: launch/browser
 
 WORDS = Words()
 NASTY = '<img src=x onerror="window.ran = 1"><script>window.ran = 1</script> owl'
+GONE = "net::ERR_CONNECTION_REFUSED"
 TWIN = "the owl sees at night and sleeps by day in the old oak tree of the park"
 
 
@@ -90,7 +91,7 @@ def visit(browser, address):
 
         yield visit
         assert asked and all(url.startswith((address, "data:")) for url in asked), asked
-        assert [text for text in wrong if "status of 400" not in text] == []
+        assert [text for text in wrong if "status of 400" not in text and GONE not in text] == []
 
 
 def test_a_typed_query_shows_lists_side_by_side(visit):
@@ -104,7 +105,9 @@ def test_a_typed_query_shows_lists_side_by_side(visit):
     first = page.locator("#system-bm25 li").first
     assert len(tops) == 1 and first.locator("mark").all_inner_texts() == ["owl"]
     assert "Owls\n" in first.inner_text() and "At night" in first.inner_text() and "birds.md:0" in first.inner_text()
-    assert "ms to search" in page.inner_text("#status") and "ms to rerank" in page.inner_text("#status")
+    assert "embeddings and words merged" in page.inner_text("#system-hybrid")
+    page.wait_for_selector("#status:has-text('ms to rerank')")
+    assert "ms to search" in page.inner_text("#status")
     assert page.url.endswith("/?q=the+owl") and page.title() == "the owl – search"
 
 
@@ -145,10 +148,60 @@ def test_an_address_is_shared_and_the_way_back_works(visit):
     assert page.input_value("#query") == "owl"
 
 
-def test_what_is_wrong_is_said_on_the_page(visit):
-    page = visit(f"/?q={'x' * 51}")
+def test_every_query_that_was_sent_is_one_way_back(visit):
+    page = visit()
+    for query in ("owl", "stone"):
+        page.fill("#query", query)
+        page.wait_for_function("query => location.search === `?q=${query}`", arg=query)  # searched while typing
+        page.press("#query", "Enter")
+        page.press("#query", "Enter")
+    page.go_back()
+    assert page.input_value("#query") == "owl" and page.url.endswith("/?q=owl")
+    page.go_back()
+    assert page.input_value("#query") == "" and page.url.endswith("/")
+
+
+@pytest.mark.parametrize("length", [51, 20_000])
+def test_a_query_that_is_too_long_is_refused_and_shows_no_earlier_hits(visit, length):
+    page = visit("/?q=owl")
+    page.wait_for_selector("#system-dense mark")
+    page.fill("#query", "🦉" * length)
+    page.press("#query", "Enter")
     page.wait_for_selector("#status.wrong")
-    assert page.inner_text("#status") == "'query' has 51 characters, and at most 50 are read"
+    assert page.inner_text("#status") == f"'query' has {length} characters, and at most 50 are read"
+    assert page.locator("main section").count() == 0 and page.url.endswith("/?q=owl")
+
+
+def test_a_server_that_is_gone_is_said_and_comes_back(visit):
+    page = visit("/?q=owl")
+    page.wait_for_selector("#system-dense mark")
+    page.route("**/api/*", lambda route: route.abort("connectionrefused"))
+    page.fill("#query", "an owl")
+    page.press("#query", "Enter")
+    page.wait_for_selector("#status.wrong")
+    assert page.inner_text("#status").startswith("the server does not answer")
+    assert page.locator("main section").count() == 0
+    page.unroute("**/api/*")
+    page.press("#query", "Enter")
+    page.wait_for_selector("#system-dense mark")
+
+
+def test_what_is_read_again_shows_no_earlier_hits(visit):
+    page = visit("/?q=owl")
+    page.wait_for_selector("#system-reranked li")
+    page.route("**/api/search*systems=reranked*", lambda route: route.abort("connectionrefused"))
+    page.fill("#query", "an owl")
+    page.press("#query", "Enter")
+    page.wait_for_selector("#status.wrong")
+    assert page.locator("#system-reranked li").count() == 0 and page.locator("#system-dense li").count() == 3
+
+
+def test_what_is_typed_while_the_page_loads_is_kept(visit):
+    page = visit()
+    page.route("**/page.js", lambda route: (page.fill("#query", "owl"), route.continue_()))
+    page.goto(page.url + "?q=stone", wait_until="commit")
+    page.wait_for_selector("#system-dense mark")
+    assert page.input_value("#query") == "owl"
 
 
 def test_the_keyboard_is_enough(visit):
@@ -171,6 +224,24 @@ def test_the_keyboard_is_enough(visit):
     assert place() == "query" and page.input_value("#query") == "owl"
 
 
+def test_the_hit_under_the_keyboard_is_never_behind_the_box(visit):
+    page = visit("/?q=owl", viewport={"width": 1280, "height": 380})
+    page.wait_for_selector("#system-dense li:nth-child(3)")
+    for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowUp", "ArrowUp"):
+        page.keyboard.press(key)
+        top = page.evaluate("document.activeElement.getBoundingClientRect().top")
+        assert top >= page.evaluate("document.querySelector('header').getBoundingClientRect().bottom"), key
+
+
+def test_a_list_is_one_touch_away_on_a_phone(visit):
+    page = visit("/?q=owl", viewport={"width": 360, "height": 740})
+    page.wait_for_selector("#system-reranked li")
+    assert page.locator("#jumps button").all_inner_texts() == ["dense", "BM25", "hybrid", "reranked"]
+    page.click("#jumps button:has-text('hybrid')")
+    place, bar = page.locator("#system-hybrid").bounding_box(), page.locator("#jumps").bounding_box()
+    assert bar["y"] == 0 and bar["height"] <= place["y"] < 200
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_is_readable_on_a_phone_day_and_night(visit, scheme):
     page = visit("/?q=owl", viewport={"width": 360, "height": 740}, color_scheme=scheme)
@@ -180,6 +251,9 @@ def test_it_is_readable_on_a_phone_day_and_night(visit, scheme):
     assert boxes[0]["y"] < boxes[1]["y"] < boxes[2]["y"] and boxes[0]["width"] > 300
     for element in ("body", "mark", ".place", "button"):
         assert contrast(page, element) >= 4.5, element
+    page.fill("#query", "x" * 51)
+    page.wait_for_selector("#status.wrong")
+    assert contrast(page, "#status") >= 4.5
 
 
 def contrast(page, element):

@@ -4,14 +4,23 @@
 const box = document.getElementById("query");
 const lists = document.getElementById("lists");
 const status = document.getElementById("status");
+const jumps = document.getElementById("jumps");
 const HITS = 10, PAUSE = 150; // hits of a list; milliseconds without a key before a search
 
 const AROUND = 200; // characters of the passage on either side of an answer
+const MEANING = {
+  dense: "passages with the nearest embeddings: there always are some",
+  bm25: "passages that share words with the query",
+  hybrid: "embeddings and words merged",
+  reranked: "the best hits, each read again together with the query",
+};
 
 let systems = {};
+let characters = Infinity; // of a query, at most
 let answers = false; // whether the run has a reader
 let turn = 0; // counts searches: an answer to an earlier one is dropped
 let timer = 0;
+let kept = true; // whether the query of this address has been sent: then the next one gets an entry of its own
 
 function element(name, className, text) {
   const made = document.createElement(name);
@@ -25,6 +34,10 @@ function pieces(parent, marked) {
   return parent;
 }
 
+function named(hit) {
+  return hit.title ? `${hit.id} · ${hit.title}` : hit.id;
+}
+
 function item(hit, alike) {
   const made = element("li");
   made.tabIndex = -1;
@@ -35,7 +48,7 @@ function item(hit, alike) {
   if (alike.length) {
     const folded = element("details");
     folded.append(element("summary", "", `${alike.length} more nearly the same`));
-    for (const other of alike) folded.append(element("p", "", `${other.id} · ${other.title}`));
+    for (const other of alike) folded.append(element("p", "", named(other)));
     made.append(folded);
   }
   return made;
@@ -46,17 +59,29 @@ function column(system) {
   if (!made) {
     made = element("section");
     made.id = `system-${system}`;
-    made.append(element("h2", "", systems[system]), element("ol"));
+    made.append(element("h2", "", systems[system]), element("p", "place", MEANING[system]), element("ol"));
     lists.append(made);
+    const jump = element("button", "", systems[system]);
+    jump.type = "button";
+    jump.addEventListener("click", () => made.scrollIntoView());
+    jumps.append(jump);
   }
   return made.querySelector("ol");
+}
+
+function clear() {
+  lists.replaceChildren();
+  jumps.replaceChildren();
+  showAnswer(null);
 }
 
 function show(found) {
   for (const [system, hits] of Object.entries(found)) {
     const firsts = hits.filter((hit, place) => hit.alike === place);
     const items = firsts.map((hit) => item(hit, hits.filter((other) => other !== hit && hits[other.alike] === hit)));
-    column(system).replaceChildren(...(items.length ? items : [element("li", "place", "No passage matches the query.")]));
+    const list = column(system);
+    list.removeAttribute("aria-busy");
+    list.replaceChildren(...(items.length ? items : [element("li", "place", "No passage matches the query.")]));
   }
 }
 
@@ -69,13 +94,15 @@ function showAnswer(found) {
   const text = [...hit.text];
   const before = text.slice(Math.max(0, start - AROUND), start).join(""), after = text.slice(end, end + AROUND).join("");
   const around = pieces(element("p", "text"), [[`…${before}`, false], [answer, true], [`${after}…`, false]]);
-  place.replaceChildren(element("p", "title", answer), around, element("p", "place", `${hit.id} · ${hit.title}`));
+  place.replaceChildren(element("p", "title", answer), around, element("p", "place", named(hit)));
 }
 
 async function ask(address) {
-  const answer = await fetch(address);
-  const value = await answer.json();
-  if (!answer.ok) throw new Error(value.error);
+  const answer = await fetch(address).catch(() => {
+    throw new Error("the server does not answer: it has been stopped, or the network is gone");
+  });
+  const value = await answer.json().catch(() => ({})); // a server that refuses what it cannot read sends no JSON
+  if (!answer.ok) throw new Error(value.error || `the server refuses this query (${answer.status})`);
   return value;
 }
 
@@ -84,47 +111,78 @@ function say(text, wrong = false) {
   status.classList.toggle("wrong", wrong);
 }
 
+async function load() {
+  if (Object.keys(systems).length) return;
+  const health = await ask("/api/health");
+  systems = health.systems;
+  answers = health.answer;
+  characters = health.limits.characters;
+  document.getElementById("passages").textContent = `${health.passages.toLocaleString()} passages`;
+}
+
+function asked(query, names) {
+  return ask(`/api/search?${new URLSearchParams({ query, k: HITS, details: 1, systems: names.join(",") })}`);
+}
+
 async function search() {
   const query = box.value.trim(), mine = ++turn;
   document.title = query ? `${query} – search` : "Search";
-  if (!query) {
-    lists.replaceChildren();
-    showAnswer(null);
-    say("");
-    return;
-  }
-  const asked = (names) => `/api/search?${new URLSearchParams({ query, k: HITS, details: 1, systems: names.join(",") })}`;
-  const quick = Object.keys(systems).filter((name) => name !== "reranked");
-  const began = performance.now();
   try {
-    const found = await ask(asked(quick));
-    if (mine !== turn) return;
-    show(found.systems);
-    showAnswer(null); // that of the query before
-    const whole = performance.now() - began;
-    say(`${found.milliseconds.toFixed(1)} ms to search, ${whole.toFixed(1)} ms with the way here and back`);
-    if ("reranked" in systems) {
-      const reranked = await ask(asked(["reranked"]));
-      if (mine !== turn) return;
-      show(reranked.systems);
-      say(`${status.textContent}; ${reranked.milliseconds.toFixed(0)} ms to rerank`);
-    }
-    if (!answers) return;
-    const read = await ask(`/api/answer?${new URLSearchParams({ query })}`);
-    if (mine !== turn) return;
-    showAnswer(read.answers[0]);
-    say(`${status.textContent}; ${read.milliseconds.toFixed(0)} ms to read`);
+    await load();
+    if (mine === turn) await searchQuick(query, mine);
+    if (mine === turn && query) await searchSlow(query, mine);
   } catch (error) {
-    if (mine === turn) say(error.message, true);
+    if (mine !== turn) return;
+    systems = {}; // a server that has been started again may have others
+    document.querySelector("[aria-busy]")?.removeAttribute("aria-busy");
+    say(error.message, true);
   }
 }
 
-function remember(push) {
-  const address = box.value.trim() ? `/?${new URLSearchParams({ q: box.value.trim() })}` : "/";
-  history[push ? "pushState" : "replaceState"](null, "", address);
+async function searchQuick(query, mine) {
+  const length = [...query].length, began = performance.now();
+  try {
+    if (length > characters) throw new Error(`'query' has ${length} characters, and at most ${characters} are read`);
+    const found = query && (await asked(query, Object.keys(systems).filter((name) => name !== "reranked")));
+    if (mine !== turn) return;
+    showAnswer(null); // that of the query before
+    if (!query) return clear(), say("");
+    show(found.systems);
+    const whole = performance.now() - began;
+    say(`${found.milliseconds.toFixed(1)} ms to search, ${whole.toFixed(1)} ms with the way here and back`);
+  } catch (error) {
+    if (mine === turn) clear(); // hits of an earlier query are no answer to this one
+    throw error;
+  }
+}
+
+async function searchSlow(query, mine) {
+  if ("reranked" in systems) {
+    column("reranked").replaceChildren();
+    column("reranked").setAttribute("aria-busy", "true");
+    const reranked = await asked(query, ["reranked"]);
+    if (mine !== turn) return;
+    show(reranked.systems);
+    say(`${status.textContent}; ${reranked.milliseconds.toFixed(0)} ms to rerank`);
+  }
+  if (!answers) return;
+  const read = await ask(`/api/answer?${new URLSearchParams({ query })}`);
+  if (mine !== turn) return;
+  showAnswer(read.answers[0]);
+  say(`${status.textContent}; ${read.milliseconds.toFixed(0)} ms to read`);
+}
+
+// What is typed is one entry of the browser's history, however often it was searched before it was sent.
+function remember(sent) {
+  const query = box.value.trim(), address = query ? `/?${new URLSearchParams({ q: query })}` : "/";
+  const here = location.pathname + location.search;
+  // No server reads an address that is too long.
+  if (address !== here && [...query].length <= characters) history[kept ? "pushState" : "replaceState"](null, "", address);
+  kept = sent || (kept && address === here);
 }
 
 function recall() {
+  kept = true;
   box.value = new URLSearchParams(location.search).get("q") || "";
   search();
 }
@@ -134,8 +192,10 @@ function move(columns, rows) {
   const at = all.findIndex((items) => items.includes(document.activeElement));
   const from = at < 0 ? [0, -1] : [at, all[at].indexOf(document.activeElement)];
   const to = all[Math.min(Math.max(from[0] + columns, 0), all.length - 1)] || [];
-  if (from[1] + rows < 0) box.focus();
-  else to[Math.min(from[1] + rows, to.length - 1)]?.focus();
+  const hit = to[Math.min(from[1] + rows, to.length - 1)];
+  if (from[1] + rows < 0) return box.focus();
+  hit?.focus({ preventScroll: true }); // which may scroll it behind the header
+  hit?.scrollIntoView({ block: "nearest" });
 }
 
 const STEPS = { ArrowDown: [0, 1], ArrowUp: [0, -1], ArrowRight: [1, 0], ArrowLeft: [-1, 0] };
@@ -161,9 +221,5 @@ document.querySelector("form").addEventListener("submit", (event) => {
 });
 addEventListener("popstate", recall);
 
-ask("/api/health").then((health) => {
-  systems = health.systems;
-  answers = health.answer;
-  document.getElementById("passages").textContent = `${health.passages.toLocaleString()} passages`;
-  recall();
-}).catch((error) => say(error.message, true));
+if (box.value) search(); // typed while the page was loading
+else recall();
