@@ -1,5 +1,6 @@
 """The server's answers, asked of a made-up run: what it promises to programs, to browsers and about strangers."""
 
+import dataclasses
 import json
 import re
 import signal
@@ -71,6 +72,14 @@ def test_systems_are_chosen_and_details_asked_for(asked):
     assert [hit["alike"] for hit in hits] == [0, 1, 2]
     assert hits[0]["marked"]["text"] == [[f"0 {NASTY} the owl", True]]
     assert hits[0]["marked"]["title"] == [["Owls", False]]
+
+
+def test_what_several_lists_share_is_marked_once():
+    texts = []
+    service = dataclasses.replace(made(), marked=lambda query, given: texts.extend(given) or marked(query, given))
+    answer = client(service).get("/api/search", params={"q": "owl", "k": 3, "details": 1}).json()["systems"]
+    assert answer["dense"] == answer["bm25"] and answer["dense"][2]["marked"]["text"] == [[f"2 {NASTY} the owl", True]]
+    assert len(texts) == len(set(texts)) == 5  # three texts, a title and a section
 
 
 def test_a_query_that_matches_nothing_has_empty_lists(asked):

@@ -13,11 +13,12 @@ def marked(text: str, wanted: Collection[str], words: Words) -> list[tuple[str, 
       words: what counts as a word, and as the same word: 'Größen' may be 'große'.
     """
     places = list(spans(text))
-    found = words.of(text[start:end] for start, end in places)
+    runs = dict.fromkeys(text[start:end] for start, end in places)  # many words of a text come again
+    found = {run for run, of_run in zip(runs, words.of(runs)) if any(word in wanted for word in of_run)}
     pieces: list[tuple[str, bool]] = []
     done = 0
-    for (start, end), of_span in zip(places, found):
-        if any(word in wanted for word in of_span):
+    for start, end in places:
+        if text[start:end] in found:
             if start > done:
                 pieces.append((text[done:start], False))
             pieces.append((text[max(start, done) : end], True))  # pairs of letters overlap

@@ -140,10 +140,14 @@ def _of_identifiers(text: str, known: _Runs) -> Iterator[str]:
 
 def spans(text: str) -> Iterator[tuple[int, int]]:
     """Where in a text its words can be: runs of letters; in scripts without spaces, pairs of neighbouring letters."""
+    if text.isascii():
+        yield from (run.span() for run in _ASCII_RUN.finditer(text))
+        return
     for run in _RUN.finditer(text):
         for part in _PART.finditer(text, *run.span()):
-            letters = [letter.span() for letter in _LETTER.finditer(text, *part.span())]
-            if _STARTS_UNSPACED.match(part[0]) and len(letters) > 1:
+            is_unspaced = _STARTS_UNSPACED.match(part[0])
+            letters = [letter.span() for letter in _LETTER.finditer(text, *part.span())] if is_unspaced else []
+            if len(letters) > 1:
                 yield from ((first[0], last[1]) for first, last in pairwise(letters))
             else:
                 yield part.span()

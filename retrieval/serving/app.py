@@ -5,7 +5,7 @@ import functools
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -176,8 +176,7 @@ class _Server:
 def _answer(service: Service, query: _Query, lists: dict[str, list[Hit]]) -> bytes:
     systems = {name: [hit._asdict() for hit in lists[name][: query.k]] for name in query.systems}
     if query.details:
-        for hits in systems.values():
-            _add_details(service, query.text, hits)
+        _add_details(service, query.text, systems.values())
     milliseconds = round((time.perf_counter() - query.came) * 1000, 2)
     return _written({"query": query.text, "milliseconds": milliseconds, "systems": systems})
 
@@ -195,12 +194,14 @@ def _answered(service: Service, query: str, k: int, came: float) -> bytes:
     return _written({"query": query, "milliseconds": milliseconds, "system": system, "answers": answers})
 
 
-def _add_details(service: Service, query: str, hits: list[dict[str, Any]]) -> None:
+def _add_details(service: Service, query: str, lists: Collection[list[dict[str, Any]]]) -> None:
     parts = ("title", "section", "text")
-    marked = iter(service.marked(query, [hit[part] for hit in hits for part in parts]))
-    for hit, first in zip(hits, first_alike([hit["text"] for hit in hits])):
-        hit["marked"] = {part: next(marked) for part in parts}
-        hit["alike"] = first
+    texts = list(dict.fromkeys(hit[part] for hits in lists for hit in hits for part in parts))  # lists share hits
+    marked = dict(zip(texts, service.marked(query, texts)))
+    for hits in lists:
+        for hit, first in zip(hits, first_alike([hit["text"] for hit in hits])):
+            hit["marked"] = {part: marked[hit[part]] for part in parts}
+            hit["alike"] = first
 
 
 async def _of(future: "Future[Any]") -> Any:
