@@ -16,6 +16,7 @@ from playwright.sync_api import sync_playwright
 
 from retrieval.api.answering import Answer
 from retrieval.api.document_index import Hit
+from retrieval.evaluation import report_page
 from retrieval.search.marks import marked
 from retrieval.search.words import Words
 from retrieval.serving import app
@@ -270,3 +271,11 @@ def brightness(colour):
     parts = [int(part) / 255 for part in colour.removeprefix("rgb(").removesuffix(")").split(", ")]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear))
+
+
+def test_a_number_of_a_report_and_its_p_value_stay_on_one_line(browser):
+    page, row = browser.new_page(viewport={"width": 800, "height": 600}), "| +14.29 (p = 1.000) " * 9
+    page.set_content(report_page.page("T", [f"{'| a ' * 9}|\n{'| ---: ' * 9}|\n{row}|"]))
+    assert page.locator("td").first.bounding_box()["height"] < 40
+    assert page.evaluate("document.documentElement.scrollWidth") <= 800  # the table scrolls, and not the page
+    page.close()

@@ -231,3 +231,9 @@ def test_figures_have_names_below_and_no_step_twice():
     assert names.get_window_extent().y1 < axes.get_tightbbox().y0
     left, right = axes.get_xlim()
     assert [place for place in axes.xaxis.get_majorticklocs() if left <= place <= right] == [9]
+
+
+def test_what_was_left_out_of_a_corpus_is_a_table_and_problems_stand_out():
+    told = {"tasks": {}, "counts": {"articles": 94, "links dropped": 19}, "problems": ["dump.xml: cut off"]}
+    notes, counts = report._corpus(told).notes, report._counts(told)
+    assert notes == "**problem**: dump.xml: cut off" and counts.rows == [("articles", 94), ("links dropped", 19)]

@@ -32,6 +32,7 @@ table {{ border-collapse: collapse; font-size: .875rem; font-variant-numeric: ta
 th, td {{ padding: .3rem .75rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top;
   overflow-wrap: normal; max-width: 26rem; }}
 td[style*="left"] {{ min-width: 8rem; }}
+td[style*="right"] {{ white-space: nowrap; }}
 svg {{ display: block; max-width: 100%; height: auto; margin: 1rem 0; }}
 svg text {{ fill: currentColor; }}
 </style>

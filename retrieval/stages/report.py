@@ -35,7 +35,14 @@ def write_report(run: Run) -> None:
     """
     evaluated, trainer = details(run, "evaluate"), run.holder("train").config
     records = {name: record_of(run, name) for name in run.config.stages if is_done(run, name)}
-    of_stages = {_corpus: "prepare", _sets: "sets", _indexes: "index", _searches: "evaluate", _plan: "plan"}
+    of_stages = {
+        _corpus: "prepare",
+        _counts: "prepare",
+        _sets: "sets",
+        _indexes: "index",
+        _searches: "evaluate",
+        _plan: "plan",
+    }
     tables = [
         table(details_of_stage) for table, stage in of_stages.items() if (details_of_stage := details(run, stage))
     ]
@@ -121,10 +128,13 @@ def _corpus(statistics: Details) -> Table:
         [task.upper(), t["pairs"], t["tokens"], t["query_tokens"], t["document_tokens"]]
         for task, t in statistics["tasks"].items()
     ]
-    notes = [f"{display.inline(name)}: {count:,}" for name, count in statistics["counts"].items()]
-    notes += [f"**problem**: {display.inline(problem)}" for problem in statistics["problems"]]
+    notes = [f"**problem**: {display.inline(problem)}" for problem in statistics["problems"]]
     header = ["task", "pairs", "tokens", "tokens per query", "tokens per document"]
     return Table("Corpus (as Table 1 of Chang et al. 2020)", header, rows, "; ".join(notes))
+
+
+def _counts(statistics: Details) -> Table:
+    return Table("Corpus: what was read, and what was left out", ["", "count"], list(statistics["counts"].items()))
 
 
 def _sets(sizes: Details) -> Table:
@@ -158,7 +168,7 @@ def _listed(value: Any) -> Any:
 
 
 def _plan(planned: Details) -> Table:
-    return Table("Plan of training", ["", "plan"], list(map(list, planned.items())))
+    return Table("Plan of training", ["", "plan"], list(map(list, planned.items())), left=2)
 
 
 def _stages(records: Mapping[str, Mapping[str, Any]]) -> Table:
