@@ -181,6 +181,25 @@ def test_a_run_from_python_is_the_program(tmp_path, capfd):
         retrieval.run("bm25", tmp_path / "other", {"sets.bier": "x"}, quiet=True)
 
 
+def test_a_bar_of_progress_is_one_line_and_the_log_stands_below(monkeypatch, capfd, tmp_path):
+    program = """import logging, sys, tqdm
+from retrieval.cli import command_line
+command_line._set_up_logging()
+for step in tqdm.tqdm(range(3), desc="train", mininterval=0):
+    logging.getLogger("retrieval.x").info("step %s", step)
+sys.stderr.buffer.write(b"caf\\xe9\\n")"""
+    popen = subprocess.Popen
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda command, **options: popen([sys.executable, "-c", program], **options)
+    )
+    retrieval.run("bm25", tmp_path)
+    lines = capfd.readouterr().out.removesuffix("\n").split("\n")
+    shown = [line.rpartition("\r")[2] for line in lines]
+    assert [line.partition(" ")[2] for line in shown[:3]] == ["step 0", "step 1", "step 2"]
+    assert shown[3].startswith("train: 100%") and shown[4:] == ["caf\ufffd"]
+    assert "train:  33%" in lines[1]
+
+
 def toy_set(folder):
     (folder / "toy" / "qrels").mkdir(parents=True)
     for name, text in (("corpus", "the red fox"), ("queries", "red fox")):

@@ -1,5 +1,6 @@
 """A run from Python: `retrieval.run` does what `python -m retrieval.main` does, in a process of its own."""
 
+import io
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -68,12 +69,12 @@ def run(
     command += [f"--config.{name}={_written(value)}" for name, value in (overrides or {}).items()]
     command += [f"--stage={','.join(stages)}"] if stages else []
     lines: list[str] = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         try:
-            for line in _lines(process):
-                lines = [*lines[-20:], line]
+            for line, is_passing in _lines(process):
+                lines = lines if is_passing else [*lines[-20:], line]
                 if not quiet:
-                    print(line)
+                    print(line, end="\r" if is_passing else "\n", flush=True)
         except BaseException:
             process.terminate()  # it saves where it is, and the same call goes on from there
             process.wait()
@@ -86,10 +87,13 @@ def run(
     return FinishedRun(Path(workdir))
 
 
-def _lines(process: subprocess.Popen) -> Iterator[str]:
+def _lines(process: subprocess.Popen) -> Iterator[tuple[str, bool]]:
+    """What the program writes, and whether the next line takes its place, as the states of a bar of progress do."""
     assert process.stdout
-    for line in process.stdout:
-        yield line.rstrip("\n").rpartition("\r")[2]  # of a bar of progress the last state
+    for line in io.TextIOWrapper(process.stdout, encoding="utf-8", errors="replace", newline=""):
+        text = line.rstrip("\r\n")
+        if text or line.endswith("\n"):
+            yield text, not line.endswith("\n")
 
 
 def _written(value: Any) -> str:

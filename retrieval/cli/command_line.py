@@ -248,11 +248,21 @@ def _check_field(config: ConfigDict, field: str) -> None:
 
 
 def _set_up_logging() -> None:
-    handler = logging.StreamHandler()
+    handler = _Handler()
     handler.setFormatter(_Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     logger = logging.getLogger("retrieval")
     logger.handlers, logger.propagate = [handler], False
     logger.setLevel(logging.INFO)
+
+
+class _Handler(logging.StreamHandler):
+    """Messages stand on lines of their own: a bar of progress gives way, and comes again below."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        library = sys.modules.get("tqdm")
+        has_bars = library and getattr(library.tqdm, "_instances", ())
+        with library.tqdm.external_write_mode(self.stream) if has_bars else contextlib.nullcontext():
+            super().emit(record)
 
 
 class _Formatter(logging.Formatter):
