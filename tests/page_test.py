@@ -39,7 +39,7 @@ def search(queries, k, systems):
 
 
 def pieces(query, texts):
-    return [marked(text, {word for words in WORDS.of([query]) for word in words}, WORDS) for text in texts]
+    return marked(texts, {word for words in WORDS.of([query]) for word in words}, WORDS)
 
 
 def rerank(query, documents):

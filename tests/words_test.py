@@ -78,7 +78,7 @@ def test_an_identifier_finds_the_passage_that_names_it():
 )
 def test_what_a_query_matches_is_marked(text, query, marks):
     settings = Words(stemmer="english" if query == "a cat" else "none")
-    pieces = marked(text, set(words(query, settings)), settings)
+    pieces, _ = marked([text, "another cat"], set(words(query, settings)), settings)
     assert [piece for piece, matched in pieces if matched] == marks
     assert "".join(piece for piece, _ in pieces) == text and all(piece for piece, _ in pieces)
 

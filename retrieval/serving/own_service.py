@@ -26,7 +26,7 @@ def service_of(own: OwnSearch, reranker: PairReranker | None, answerer: Answerer
 
     def marked_pieces(query: str, texts: Sequence[str]) -> list[list[tuple[str, bool]]]:
         wanted = {word for words in own.words.of([query]) for word in words}
-        return [marked(text, wanted, own.words) for text in texts]
+        return marked(texts, wanted, own.words)
 
     def scores(query: str, documents: Sequence[Document]) -> np.ndarray:
         assert reranker, "otherwise nobody asks"
