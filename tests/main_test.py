@@ -380,6 +380,27 @@ def test_a_bases_output_of_other_texts_is_refused(tmp_path, monkeypatch, stages)
             runner.run_stage(run, reader)
 
 
+def test_a_model_of_a_base_reads_texts_that_it_has_not_learnt_from(tmp_path, stages):
+    source = tmp_path / "corpus.jsonl"
+    stages.clear()
+    stages |= {
+        "prepare": copying(source, "corpus"),
+        "train": copying(source, "towers", needs=("prepare",), fixed=True),
+        "search": copying(
+            source, "hits", needs=("prepare",), needs_if_made=("train",), texts_of=("prepare",), always=True
+        ),
+    }
+    base, run = (make_run(tmp_path / name) for name in ("base", "run"))
+    base.config.stages = ("prepare", "train")
+    run.config.stages, run.config.base = ("prepare", "search"), str(base.folder)
+    for each, text in ((base, "one"), (run, "another")):
+        source.write_text(text)
+        runner.open_run(each)
+        for name in each.config.stages:
+            runner.run_stage(each, name)
+    assert records.is_done(run, "search")
+
+
 def test_queries_and_passages_have_the_same_towers(tmp_path, monkeypatch, stages):
     source = tmp_path / "corpus.jsonl"
     source.write_text("one")

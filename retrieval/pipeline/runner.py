@@ -248,8 +248,10 @@ def _refuse_outdated(run: WorkDirectory, name: str) -> None:
 
 
 def _refuse_other_texts(run: WorkDirectory, name: str) -> None:
-    """What a base made of its own sets, or of its own corpus, says nothing of this run's."""
+    """What a base made of its own sets or corpus says nothing of this run's. Its model may have learnt elsewhere."""
     for need, holder in fitting(run, name) if STAGES[name].texts_of else ():
+        if STAGES[need].fixed:
+            continue
         for below, theirs in needs(holder, need) if holder.folder != run.folder else ():
             ours = run.holder(below)
             if below not in STAGES[name].texts_of or ours.folder == theirs.folder:
