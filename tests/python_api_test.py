@@ -142,6 +142,7 @@ def test_threads_get_what_one_gets(model):
     [
         (lambda m: m.encode_queries("one"), "takes a list of texts"),
         (lambda m: m.encode_documents("one"), "this is one text"),
+        (lambda m: m.index({"a": "one text"}), "this is one record"),
         (lambda m: m.encode_documents([3]), "document 0: a text or a record with a 'text' is needed, not 3"),
         (lambda m: m.index([{"title": "t"}]), "document 0: a text or a record"),
         (

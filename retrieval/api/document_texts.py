@@ -28,8 +28,9 @@ def candidates(documents: Sequence[Document]) -> list[Candidate]:
     Raises:
       UserError: one is neither, or two have one id; with its place.
     """
-    if isinstance(documents, str):
-        raise UserError("a list of texts or records is needed, and this is one text; write [text]")
+    if isinstance(documents, str | Mapping):
+        one = "text" if isinstance(documents, str) else "record"
+        raise UserError(f"a list of texts or records is needed, and this is one {one}; write [{one}]")
     made = [_candidate(document, place) for place, document in enumerate(documents)]
     seen: set[str] = set()
     for place, candidate in enumerate(made):
