@@ -131,6 +131,8 @@ FIELDS = mistakes(
     r"""
 --config.trian.steps=5
   'config.trian' | did you mean config.train
+--config.model.layers=1
+  'config.model.layers': did you mean config.model.num_layers or
 --config.data.batch_size=5
   'config.data.batch_size' | did you mean | config.train.batch_size
 --config.train=5

@@ -71,7 +71,9 @@ def explained(message: str) -> str:
 def unknown_field(config: ConfigDict, parent: Any, names: Sequence[str], depth: int) -> UserError:
     """For a field that is not in its group `parent`: it may be in another, or the parent no group."""
     field, path = ".".join(["config", *names]), ".".join(["config", *names[:depth]])
-    meant = [known for known in _fields(config) if f".{known}".endswith(f".{names[-1]}")]
+    beside = parent.keys() if isinstance(parent, ConfigDict) else ()
+    meant = [".".join([*names[:depth], name]) for name in beside if names[-1] in name.split("_")]  # layers: num_layers
+    meant += [known for known in _fields(config) if f".{known}".endswith(f".{names[-1]}")]
     if meant and depth == len(names) - 1:
         return UserError(f"unknown field '{field}': did you mean {' or '.join(f'config.{m}' for m in meant[:3])}?")
     if not isinstance(parent, ConfigDict):
