@@ -369,7 +369,7 @@ def test_a_query_of_ones_own(finished, tmp_path, capsys):
     run = dataclasses.replace(finished, folder=shutil.copytree(finished.folder, tmp_path / "run"))
     execute(dataclasses.replace(run, asked=Asked("What does the Red fox eat?")), "search")
     output = capsys.readouterr().out
-    assert [line for line in output.splitlines() if line in ("dense", "BM25", "merged")] == ["dense", "BM25", "merged"]
+    assert [line for line in output.splitlines() if line in ("dense", "BM25", "hybrid")] == ["dense", "BM25", "hybrid"]
     first = output.split("\nBM25\n")[1].splitlines()
     assert first[0].startswith("  1.") and "Red fox" in first[0] + first[1]
     with pytest.raises(UserError, match="needs a query"):

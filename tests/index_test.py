@@ -276,7 +276,7 @@ def test_an_outside_word_index_is_searched_and_mined(run, monkeypatch, capsys):
     search.search(dataclasses.replace(run, asked=Asked("number77 or number99")))
     said = capsys.readouterr().out.split("\n\n")[-4:]
     dense, ids, bm25, merged = (part.strip().splitlines() for part in said)
-    assert [part[0] for part in (dense, ids, bm25, merged)] == ["dense", "BM25 of ids", "BM25", "merged"]
+    assert [part[0] for part in (dense, ids, bm25, merged)] == ["dense", "BM25 of ids", "BM25", "hybrid"]
     assert "[77]" in ids[1] and "[99]" in ids[3] and len(ids) == 5
     assert bm25[1:] == ["  nothing: no passage matches the query"]
     assert "[77]" in merged[1]

@@ -64,7 +64,7 @@ def test_its_passages_are_found_with_ids_and_texts(tmp_path, capsys):
     preflight.check(run, ["search"])
     execute(run, "search")
     told = capsys.readouterr().out
-    assert "\ndense\n" in told and "\nBM25\n" in told and "\nmerged\n" in told
+    assert "\ndense\n" in told and "\nBM25\n" in told and "\nhybrid\n" in told
     words = told.partition("\nBM25\n")[2].splitlines()
     assert "[p2]  the owl" in words[0] and words[1].strip() == "the owl lives"
     assert "[n3]" in words[2] and words[3].strip() == "tale of the owl"

@@ -158,7 +158,7 @@ def test_the_commands_of_a_run_that_is_searched(place, run, capsys):
     (searched,) = (number for number in numbers(place) if "--stage=search" in COMMANDS[number])
     run(searched)
     said = capsys.readouterr().out
-    assert all(f"\n{system}\n" in said for system in ("dense", "merged")) and "\n  5. " in said
+    assert all(f"\n{system}\n" in said for system in ("dense", "hybrid")) and "\n  5. " in said
 
 
 def test_the_command_of_a_server(run, monkeypatch):

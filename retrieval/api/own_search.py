@@ -9,7 +9,6 @@ from retrieval.data.sets.row_texts import RowTexts
 from retrieval.search import bm25_kind, exact
 from retrieval.search.bm25_kind import Bm25
 from retrieval.search.index_kind import INDEXES, Texts
-from retrieval.search.side_by_side import DENSE, HYBRID
 from retrieval.stage_outputs import Run
 from retrieval.stages import indexes
 from retrieval.stages.collection import CORPUS, open_collection
@@ -41,8 +40,7 @@ class OwnSearch:
         options_of = functools.partial(indexes.options_of, config=config)
         sizes, weight = (depth, len(self.texts)), run.config.fuse.dense_weight
         self._systems = indexes.open_all(collection, config.index.words, options_of, embed, *sizes, weight)
-        titles = {DENSE: DENSE, HYBRID: "merged"}
-        self.titles = {name: titles.get(name) or INDEXES[name].title for name in self._systems.systems}
+        self.titles = {name: INDEXES[name].title if name in INDEXES else name for name in self._systems.systems}
         folds = run.vocabulary is None or run.load_vocabulary().folds_accents
         contents, kind = Texts(CORPUS, collection.candidates, lambda: folds), INDEXES[Bm25.name]
         self.words = bm25_kind.words(contents, options_of(kind))

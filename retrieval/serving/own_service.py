@@ -11,7 +11,6 @@ from retrieval.api.document_texts import Document, candidates
 from retrieval.api.own_search import OwnSearch
 from retrieval.api.reranking import PairReranker
 from retrieval.search.marks import marked
-from retrieval.search.side_by_side import HYBRID
 from retrieval.serving.service import Service
 
 _WORD = "warm"
@@ -33,10 +32,9 @@ def service_of(own: OwnSearch, reranker: PairReranker | None, answerer: Answerer
         return reranker.scores(query, candidates(documents))
 
     encode = {"query": own.model.encode_queries, "document": own.model.encode_documents} if own.model else {}
-    titles = {name: "hybrid" if name == HYBRID else title for name, title in own.titles.items()}
     own.compile(batch)
     parts: dict[str, Any] = {"rerank": scores if reranker else None}
     if answerer:
         answerer.answers(_WORD, [Hit("", "", _WORD, 0.0)])
         parts |= {"answer": answerer.answers, "paragraphs": answerer.paragraphs}
-    return Service(titles, len(own.texts), own.search, marked_pieces, encode, **parts)
+    return Service(own.titles, len(own.texts), own.search, marked_pieces, encode, **parts)
