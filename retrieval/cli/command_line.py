@@ -259,9 +259,8 @@ class _Handler(logging.StreamHandler):
     """Messages stand on lines of their own: a bar of progress gives way, and comes again below."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        library = sys.modules.get("tqdm")
-        has_bars = library and getattr(library.tqdm, "_instances", ())
-        with library.tqdm.external_write_mode(self.stream) if has_bars else contextlib.nullcontext():
+        bar: Any = getattr(sys.modules.get("tqdm"), "tqdm", None)  # not imported for this alone
+        with bar.external_write_mode(self.stream) if getattr(bar, "_instances", ()) else contextlib.nullcontext():
             super().emit(record)
 
 
