@@ -9,10 +9,10 @@ const HITS = 10, PAUSE = 150; // hits of a list; milliseconds without a key befo
 
 const AROUND = 200; // characters of the passage on either side of an answer
 const MEANING = {
-  dense: "passages with the nearest embeddings: there always are some",
+  dense: "nearest embeddings; never empty",
   bm25: "passages that share words with the query",
   hybrid: "embeddings and words merged",
-  reranked: "the best hits, each read again together with the query",
+  reranked: "best hits, read again with the query",
 };
 
 let systems = {};
@@ -93,7 +93,8 @@ function showAnswer(found) {
   // The server counts characters, and this language counts halves of some.
   const text = [...hit.text];
   const before = text.slice(Math.max(0, start - AROUND), start).join(""), after = text.slice(end, end + AROUND).join("");
-  const around = pieces(element("p", "text"), [[`…${before}`, false], [answer, true], [`${after}…`, false]]);
+  const around = pieces(element("p", "text"), [[`${start > AROUND ? "…" : ""}${before}`, false], [answer, true],
+    [`${after}${end + AROUND < text.length ? "…" : ""}`, false]]);
   place.replaceChildren(element("p", "title", answer), around, element("p", "place", named(hit)));
 }
 
