@@ -67,6 +67,7 @@ def test_helpers_of_configs_are_not_among_the_configs(capsys):
             "liu_2021",
             "lu_2021",
             "repbert_baselines",
+            "repbert_published",
             "repbert_squad",
             "seed_encoder_runs",
             "xiong_2020",
