@@ -216,9 +216,8 @@ class Model:
         words = [INDEXES[name] for name in self._run.holder("index").config.index.words[:1]]
         if not (words or self._has_towers):
             raise UserError(f"{self._place}: the run has no index of its passages: give passages to read")
-        return self._of_run(
-            self._run, [*words, *([INDEXES[EXACT]] if self._has_towers else [])], self._config.fuse.dense_weight
-        )
+        kinds = [*words, *([INDEXES[EXACT]] if self._has_towers else [])]
+        return self._of_run(self._run, kinds, self._run.config.fuse.dense_weight)
 
     @functools.cached_property
     def _reranker(self) -> PairReranker:
