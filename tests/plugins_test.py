@@ -139,7 +139,10 @@ CHECKS = {
 }
 
 
-@pytest.mark.parametrize("about", CHECKS)
+_LONG = ("hardest", "adapted")
+
+
+@pytest.mark.parametrize("about", [pytest.param(n, marks=pytest.mark.long) if n in _LONG else n for n in CHECKS])
 def test_the_example_runs(lab, about):
     code, said = run(lab, *command(about))
     assert code == 0, said

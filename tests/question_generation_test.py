@@ -137,6 +137,7 @@ def test_generated_questions_find_their_passages(tmp_path):
         examples(path, format="generated")
 
 
+@pytest.mark.long
 def test_towers_train_on_questions_that_a_run_wrote(inputs, prepared, tmp_path):
     """From SQuAD to questions of the corpus, and from these to towers."""
     changes = {"base": str(prepared), "corpus": "", "sets.reqa": "", "loop.validate_every": 0}
