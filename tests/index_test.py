@@ -21,6 +21,7 @@ from retrieval.search import encoding, scann
 from retrieval.search.bm25_kind import Bm25Kind
 from retrieval.search.exact import ExactIndex
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, IndexKind, register
+from retrieval.search.scann_kind import Scann
 from retrieval.stage_outputs import Run
 from retrieval.stages import evaluate, index, indexes, mine, rankings, report, search
 from retrieval.stages.collection import CORPUS, TRAINED, open_collection
@@ -68,6 +69,13 @@ def dense_index(run, name):
     """What the stage `search` asks."""
     options_of = functools.partial(indexes.options_of, config=run.config)
     return indexes.open_dense_there(open_collection(run, name), options_of, run.config.evaluate.depth)
+
+
+@needs_scann
+def test_a_dense_index_that_was_built_is_not_built_again(run, monkeypatch):
+    whole = index.index(run)
+    monkeypatch.setattr(Scann, "build", lambda *_: pytest.fail("built again"))
+    assert index.index(run) == whole
 
 
 def test_the_dense_list_of_a_hybrid_has_the_weight_asked_for(run):
