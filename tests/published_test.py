@@ -86,6 +86,8 @@ def test_what_ours_would_not_start_from_is_refused(model, tmp_path):
         published.get_config(str(tmp_path))
     with pytest.raises(UserError, match="it pools by max; one of cls, mean is needed"):
         published.get_config(str(with_older_pooling(model, mean_tokens=False, max_tokens=True)))
+    with pytest.raises(UserError, match="it pools by mean_sqrt_len; one of cls, mean is needed"):
+        published.get_config(str(with_older_pooling(model, mean_tokens=False, mean_sqrt_len_tokens=True)))
     with pytest.raises(UserError, match="it pools by cls and mean"):
         published.get_config(str(with_older_pooling(model, cls_token=True)))
     with_layer = exported.export(exported.work_directory(tmp_path / "other"))

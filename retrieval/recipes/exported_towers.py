@@ -133,7 +133,8 @@ def _pooling(path: Path) -> str:
     record = files.read_json(path)
     record = record if isinstance(record, dict) else {}
     switched = [name for name, value in record.items() if name.startswith(_POOLING) and value is True]
-    names = [str(record["pooling_mode"])] if "pooling_mode" in record else [name.split("_")[2] for name in switched]
+    ways = [name.removeprefix(_POOLING).removesuffix("_tokens").removesuffix("_token") for name in switched]
+    names = [str(record["pooling_mode"])] if "pooling_mode" in record else ways
     if len(names) != 1 or names[0] not in POOLINGS:
         raise UserError(
             f"{path}: it pools by {' and '.join(names) or 'nothing'}; one of {', '.join(POOLINGS)} is needed"
