@@ -95,11 +95,6 @@ class ScannIndex:
     def __len__(self) -> int:
         return self._parameters.candidates
 
-    @property
-    def is_exact(self) -> bool:
-        """Whether the collection is so small that all of it is searched: there is nothing to tune."""
-        return self._parameters.partitions == 1
-
     def tuned(self, sample: Sample, target: float) -> "ScannIndex":
         """The same index with the cheapest setting that reaches the recall `target` on a sample of queries.
 
