@@ -175,7 +175,7 @@ def test_a_query_that_is_too_long_is_refused_and_shows_no_earlier_hits(visit, le
 
 def test_a_server_that_is_gone_is_said_and_comes_back(visit):
     page = visit("/?q=owl")
-    page.wait_for_selector("#system-dense mark")
+    page.wait_for_selector("#status:has-text('ms to read')")  # nothing of this query is under way any more
     page.route("**/api/*", lambda route: route.abort("connectionrefused"))
     page.fill("#query", "an owl")
     page.press("#query", "Enter")
