@@ -31,6 +31,7 @@ SEEDS = (0, 1, 2)
 CUTOFFS = (5, 10, 20)
 TEST = "qa"  # the set of the test questions
 SQUAD, GOLD = "squad", "nq-open-oracle"  # further sets; the second has the name of its file
+WRITTEN = "writer/generated/corpus.jsonl"
 OTHERS = {SQUAD: "SQuAD (open)", GOLD: "NQ's gold passages"}
 NINTHS = (5, 7)  # checkpoints of the retriever without clusters, of 9
 
@@ -63,6 +64,7 @@ def get_config(size: str = "local") -> ConfigDict:
     config.corpus = ""  # a dump, or documents
     config.vocab = ""  # empty trains one on the corpus
     config.squad = ""  # files of SQuAD, separated by commas: a question is written for an answer as they show
+    config.generated = WRITTEN  # the questions that the retrievers train on; of another file, no writer is needed
     config.train_questions = ""  # files of questions with answers, for the readers
     config.test_questions = ""  # a file of questions with answers
     config.validation_questions = ""  # another
@@ -82,11 +84,11 @@ def _table(study: ConfigDict, size: str) -> dict[str, ConfigDict]:
     for seed in SEEDS:
         of_seed = {
             f"ict-{seed}": _ict(size),
-            f"proqa-{seed}": _proqa(size, study.get_ref("clusters")),
-            f"plain-{seed}": _proqa(size),
+            f"proqa-{seed}": _proqa(study, size, study.get_ref("clusters")),
+            f"plain-{seed}": _proqa(study, size),
         }
         for ninth in NINTHS:
-            of_seed[f"plain-{ninth}-{seed}"] = _at_checkpoint(size, seed, ninth)
+            of_seed[f"plain-{ninth}-{seed}"] = _at_checkpoint(study, size, seed, ninth)
         for name, base, system in (("bm25", "bm25", "bm25"), ("proqa", f"proqa-{seed}", "dense")):
             of_seed[f"reader-{name}-{seed}"] = _reader(study, size, base, system)
         orqa = _reader(study, size, f"ict-{seed}", "dense")
@@ -166,23 +168,28 @@ def _ict(size: str) -> ConfigDict:
     return config
 
 
-def _proqa(size: str, clusters: Any = None) -> ConfigDict:
+def _proqa(study: ConfigDict, size: str, clusters: Any = None) -> ConfigDict:
     """The retriever, with so many clusters or without."""
     config = _retriever(retriever.get_config(size), size)
     config.stages, config.base = ("pairs", "train", "encode", "evaluate", "report"), "bm25"
-    config.pairs.update(files="writer/generated/corpus.jsonl", collection="corpus/corpus")
+    config.pairs.files, config.pairs.collection = study.get_ref("generated"), "corpus/corpus"
     if clusters is not None:
         config.cluster.count = clusters
-        config.mine.refresh_every = min(config.mine.refresh_every, config.train.steps // 4)
+        config.mine.refresh_every = _steps_of_clusters(size)
     else:
         config.mine.refresh_every = 0
         config.loop.keep_steps = tuple(config.train.steps * ninth // 9 for ninth in NINTHS)
     return config
 
 
-def _at_checkpoint(size: str, seed: int, ninth: int) -> ConfigDict:
+def _steps_of_clusters(size: str) -> int:
+    """How many steps batches come from the same clusters."""
+    return min(retriever.get_config(size).mine.refresh_every, SIZES[size].retriever // 4)
+
+
+def _at_checkpoint(study: ConfigDict, size: str, seed: int, ninth: int) -> ConfigDict:
     """The retriever without clusters, as it was earlier."""
-    config = _proqa(size)
+    config = _proqa(study, size)
     config.stages, config.base = ("train", "encode", "evaluate", "report"), f"plain-{seed}"
     config.train.update(init_from=f"plain-{seed}", init_step=config.train.steps * ninth // 9, steps=0)
     config.loop.keep_steps = ()
@@ -283,11 +290,11 @@ def _in_batch(name: str, step: int) -> dict[str, Any]:
 
 def _around_clusterings(size: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """The accuracy of ProQA before each clustering, and after it."""
-    config = _proqa(size, 1)
-    every, logged = config.mine.refresh_every, config.loop.log_every
+    steps, logged = SIZES[size].retriever, retriever.get_config(size).loop.log_every
+    every = _steps_of_clusters(size)
     return [
         (_in_batch("proqa", step // logged * logged), _in_batch("proqa", (step // logged + 2) * logged))
-        for step in range(every, config.train.steps - 2 * logged, every)
+        for step in range(every, steps - 2 * logged, every)
     ]
 
 
@@ -300,12 +307,10 @@ def _hardness(size: str) -> dict[str, Any]:
 
 
 def _plot_of_batches(size: str) -> dict[str, Any]:
-    config = _proqa(size)
-    every = -(-config.train.steps // (40 * config.loop.log_every)) * config.loop.log_every  # about 40 points
+    steps, logged = SIZES[size].retriever, retriever.get_config(size).loop.log_every
+    every = -(-steps // (40 * logged)) * logged  # about 40 points
     lines = [
-        dict(
-            label=label, points=[[step, _in_batch(name, step)] for step in range(every, config.train.steps + 1, every)]
-        )
+        dict(label=label, points=[[step, _in_batch(name, step)] for step in range(every, steps + 1, every)])
         for name, label in (("proqa", "batches of clusters"), ("plain", "batches at random"))
     ]
     return dict(title="Accuracy in the batch", x="step", y="accuracy, %", lines=lines)
