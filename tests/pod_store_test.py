@@ -177,6 +177,7 @@ def test_a_file_that_changes_on_its_way_between_hosts_is_an_error(bucket, copies
     assert str(ends[0]).startswith(f"{URL}/made/part: not what another host wrote; see that nobody else")
 
 
+@pytest.mark.long
 def test_a_pod_on_a_store_finishes_a_run(inputs, bucket, tmp_path, monkeypatch):
     changes = {
         "train.steps": 4,

@@ -43,6 +43,7 @@ def test_every_module_is_on_a_page():
         assert path.name == "__init__.py" or f"::: {name}\n" in listed, name
 
 
+@pytest.mark.long  # launch/docs.sh builds it on every commit
 def test_the_site_builds_without_a_warning(tmp_path):
     mkdocs = shutil.which("mkdocs", path=f"{REPOSITORY / '.venv' / 'docs' / 'bin'}:{os.environ['PATH']}")
     if not mkdocs:
