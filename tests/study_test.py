@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import jax.numpy as jnp
 import pytest
 from conftest import REPOSITORY
 from ml_collections import ConfigDict
@@ -33,6 +34,7 @@ from retrieval.recipes.recipe import recipe_of
 from retrieval.studies import run_table
 from retrieval.studies.claims import Cell
 from retrieval.studies.study_results import Results
+from retrieval.training.objectives.in_batch_softmax import in_batch_softmax
 
 # Stands for retrieval.main: writes down that it ran, and fails where the config says so.
 WORKER = """
@@ -391,6 +393,24 @@ def test_proqas_study_and_its_report_agree(tmp_path):
         kept = ("steps", "batch_size", "groups", "learning_rate", "clip_norm", "warmup_ratio", "schedule_steps")
         assert [ict.train[name] for name in kept] == [run.train[name] for name in kept]
         assert ict.model.to_dict() == run.model.to_dict()
+
+
+def test_proqas_study_trains_on_questions_that_one_has(tmp_path):
+    config = proqa.get_config("local")
+    config.corpus, config.generated = "dump.xml", str(tmp_path / "questions.jsonl")
+    config.test_questions = config.validation_questions = "test.jsonl"
+    table = run_table.read_table(config, tmp_path / "study")
+    assert set(table["proqa-1"].needs) == {"bm25", "corpus"}
+    assert table["plain-0"].run.config.pairs.files == str(tmp_path / "questions.jsonl")
+
+
+def test_proqas_study_shows_what_its_loss_measures():
+    claims = proqa.get_config("local").report.to_dict()["claims"]
+    asked = {
+        claim[side]["metric"] for claim in claims for side in ("better", "worse") if claim[side]["dataset"] == "batch"
+    }
+    pairs = jnp.eye(2)
+    assert asked and asked <= in_batch_softmax(pairs, pairs[:, None], jnp.arange(2)[:, None], None)[1].keys()
 
 
 def test_repberts_study_and_its_report_agree(tmp_path):

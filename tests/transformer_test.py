@@ -12,9 +12,11 @@ from jax.sharding import PartitionSpec as P
 from support.devices import assert_same_on_any_mesh
 from support.modules import spread
 
+from retrieval.configs import laptop
 from retrieval.errors import UserError
 from retrieval.models.text import Text
 from retrieval.models.transformer import Transformer, TransformerConfig
+from retrieval.recipes.encoder_sizes import encoder_sizes
 
 CONFIG = TransformerConfig(
     vocab_size=50, num_layers=2, hidden_size=12, num_heads=3, mlp_size=20, max_length=16, dropout=0.1
@@ -146,7 +148,7 @@ def test_parameters_start_like_berts():
     assert not np.asarray(model.layers.mlp_in.bias[...]).any()
 
 
-@pytest.mark.parametrize("setting", [{"remat": "dots"}, {"remat": "full"}, {"unroll": 2}])
+@pytest.mark.parametrize("setting", [{"remat": "dots"}, {"remat": "full"}, {"unroll": 2}, {"unroll": 0}])
 def test_memory_and_loop_settings_change_no_value(model, setting):
     """Hidden states, and the gradients that dropout's masks are a part of."""
     text, other = (
@@ -179,16 +181,25 @@ def test_remat_keeps_less_for_the_backward_pass():
     assert kept("full") < kept("dots") < kept("none")
 
 
+def test_a_larger_encoder_keeps_less_by_itself():
+    tiny, larger = laptop.defaults(), laptop.defaults()
+    larger.model.update(num_layers=4, hidden_size=256, num_heads=4)
+    assert [encoder_sizes(config, 30)["remat"] for config in (tiny, larger)] == ["none", "dots"]
+    larger.model.remat = "full"
+    assert encoder_sizes(larger, 30)["remat"] == "full"
+
+
 def test_remat_saves_memory_however_far_the_loop_is_unrolled():
     text = from_ids(*batch((32,) * 8, 32))
 
-    def temporary(remat):
-        sizes = dict(num_layers=4, hidden_size=48, mlp_size=192, max_length=32, unroll=4)
+    def temporary(remat, unroll=4):
+        sizes = dict(num_layers=8, hidden_size=48, mlp_size=192, max_length=32, unroll=unroll)
         graphdef, params = nnx.split(Transformer(dataclasses.replace(CONFIG, remat=remat, **sizes), rngs=nnx.Rngs(0)))
         gradient = jax.grad(lambda params: nnx.merge(graphdef, params)(text, dropout_key=None).sum())
         return jax.jit(gradient).lower(params).compile().memory_analysis().temp_size_in_bytes
 
     assert temporary("full") < 0.8 * temporary("none")
+    assert temporary("dots", unroll=0) < 0.8 * temporary("dots")
 
 
 def test_bfloat16_computes_in_half_precision_on_float32_parameters(model):

@@ -285,7 +285,7 @@ def _retrieval_of(dataset: str) -> dict[str, Any]:
 def _in_batch(name: str, step: int) -> dict[str, Any]:
     """The accuracy in the batches of the steps up to one, since the line of the log before."""
     runs = [f"{name}-{seed}" for seed in SEEDS]
-    return dict(runs=runs, system="training", metric="accuracy", dataset="batch", split=f"step {step}")
+    return dict(runs=runs, system="training", metric="recall@1", dataset="batch", split=f"step {step}")
 
 
 def _around_clusterings(size: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:

@@ -38,6 +38,9 @@ REMAT = {
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,  # products with weights, not attention
     "full": jax.checkpoint_policies.nothing_saveable,  # a layer's input alone
 }
+AUTO = "auto"
+# A larger encoder, in layers times hidden size, is trained at least as fast on a CPU with `dots`, in much less memory.
+_SMALL = 512
 
 _SHARE_OR_SAME = number("a number of at least 0 and below 1, or -1", lambda value: 0 <= value < 1 or value == -1)
 
@@ -54,8 +57,16 @@ declare(
         -1.0, _SHARE_OR_SAME, "the same of attention's probabilities; -1: as `model.dropout`", was=-1.0
     ),
     dtype=Field("bfloat16", one_of("dtype", DTYPES), "number format of activations; parameters are float32"),
-    remat=Field("full", one_of("remat", REMAT), "what backward computes again: none, dots (all but products) or full"),
-    unroll=Field(1, whole(1), "layers in one turn of the loop over layers: more run faster and compile longer"),
+    remat=Field(
+        "full",
+        one_of("remat", REMAT, AUTO),
+        "what backward computes again: none, dots (all but products) or full; auto: dots, or none of a tiny model",
+    ),
+    unroll=Field(
+        1,
+        whole(0),
+        "layers in one turn of the loop over layers; 0: one where backward computes again, else up to four",
+    ),
     positions=Field(0, whole(0), "positions of the encoder, for later runs on longer texts; 0: the longest text's"),
 )
 
@@ -76,8 +87,8 @@ class TransformerConfig:
         always float32.
       attention: a name in `FORMS`; where the devices have no kernel for it, it is plain.
       remat: a name in `REMAT`: memory of training for time.
-      unroll: layers in one turn of the loop over layers; all of them give the fastest program, and the longest to
-        compile.
+      unroll: layers in one turn of the loop over layers. More compile longer. With 0 it is one where the backward pass
+        computes again, for more would keep more, and up to four elsewhere.
     """
 
     vocab_size: int
@@ -112,8 +123,10 @@ class TransformerConfig:
         if self.attention not in FORMS:
             raise unknown_name("form of attention", self.attention, FORMS)
         fused_attention.check(self.attention, self.dtype, self.head_size, self.attention_rate)
-        if self.num_layers < 1 or self.unroll < 1:
-            raise UserError(f"transformer: num_layers {self.num_layers} and unroll {self.unroll} must be at least 1")
+        if self.num_layers < 1 or self.unroll < 0:
+            raise UserError(
+                f"transformer: num_layers {self.num_layers} must be at least 1, and unroll {self.unroll} at least 0"
+            )
 
     @property
     def head_size(self) -> int:
@@ -124,6 +137,13 @@ class TransformerConfig:
     def attention_rate(self) -> float:
         """The rate of dropout on attention probabilities."""
         return self.dropout if self.attention_dropout == -1 else self.attention_dropout
+
+
+def remat_for(remat: str, num_layers: int, hidden_size: int) -> str:
+    """The name in `REMAT` that a config means for an encoder of such a size."""
+    if remat != AUTO:
+        return remat
+    return "none" if num_layers * hidden_size <= _SMALL else "dots"
 
 
 class Transformer(nnx.Module):
@@ -274,7 +294,8 @@ def through_layers(
     given = (params, jnp.arange(config.num_layers), None if keys[0] is None else keys)
     # So the loop has to stay one: unrolled whole, the compiler would keep what is to be computed again.
     most = config.num_layers if config.remat == "none" else max(1, config.num_layers // 2)
-    return jax.lax.scan(step, x_RLH, given, unroll=min(config.unroll, most))[0]
+    unroll = config.unroll or (4 if config.remat == "none" else 1)
+    return jax.lax.scan(step, x_RLH, given, unroll=min(unroll, most))[0]
 
 
 class Linear(nnx.Linear):

@@ -8,6 +8,8 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
+from retrieval.models.transformer import remat_for
+
 
 def longest_text(config: ConfigDict) -> int:
     """The most tokens that a text has, query or document."""
@@ -43,7 +45,7 @@ def encoder_sizes(config: ConfigDict, vocab_size: int) -> dict[str, Any]:
         attention_dropout=model.attention_dropout,
         attention=model.get("attention", "plain"),  # an older run has no such field
         dtype=model.dtype,
-        remat=model.remat,
+        remat=remat_for(model.remat, model.num_layers, model.hidden_size),
         unroll=model.unroll,
     )
 

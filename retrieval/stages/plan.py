@@ -19,6 +19,7 @@ from retrieval import files
 from retrieval.config.fields import SWITCH, TEXT, Field, declare, values_of, whole
 from retrieval.errors import UserError
 from retrieval.evaluation import display
+from retrieval.models.transformer import remat_for
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples, train_state
 from retrieval.recipes.placement import make_mesh
@@ -111,7 +112,8 @@ def _tuned(config: ConfigDict, size: int, devices: Sequence[sharding.Device], tr
     )
     pack = config.data.pack
     tried_fields = plan_tuning.choices(
-        values_of(config, plan_tuning.FIELDS),
+        values_of(config, plan_tuning.FIELDS)
+        | {"model.remat": remat_for(config.model.remat, config.model.num_layers, config.model.hidden_size)},
         recipe_of(config).chunk_sizes(len(devices)),
         config.train.batch_size,
         config.model.num_layers,

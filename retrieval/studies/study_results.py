@@ -218,7 +218,7 @@ def _results(path: Path) -> Iterator[tuple[str, tuple, float]]:
 
 
 def _training(folder: Path) -> Iterator[tuple[str, tuple, float]]:
-    """What training logged, as ('training', 'batch', 'step 40', 'accuracy').
+    """What training logged, as ('training', 'batch', 'step 40', 'recall@1').
 
     Scores of the validation questions are ('training', 'validation', 'step 40', 'RR'), and 'best' of all.
     """
