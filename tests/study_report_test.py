@@ -1,6 +1,7 @@
 """Tables, plots and claims of a study, against values worked out by hand."""
 
 import copy
+import dataclasses
 import json
 import math
 
@@ -142,6 +143,14 @@ def test_missing_runs_of_plots_and_claims_are_told_once(tmp_path):
     write_study(results_of(tmp_path), "S", [one], [curve], claims=claims)
     said = "- a: no dense, reqa, pair: Success@5, Success@10; no hybrid, reqa, pair: Success@1\n- gone: not done\n"
     assert (tmp_path / "study.md").read_text().endswith(f"## Missing\n\n{said}")
+
+
+def test_a_run_that_lacks_many_rows_is_told_by_some(tmp_path):
+    write_run(tmp_path, "a", {"Success@1": 0.1})
+    points = [(step, dataclasses.replace(cell(["a"]), split=f"step {step}")) for step in range(9)]
+    write_study(results_of(tmp_path), "S", [], [Plot("P", "step", "%", (Line("l", tuple(points)),))])
+    last = (tmp_path / "study.md").read_text().splitlines()[-1]
+    assert last.startswith("- a: no dense, reqa, step 0: Success@1; no") and last.endswith("; and 5 rows more")
 
 
 def test_split_dataset_and_system_tell_rows_apart(tmp_path):

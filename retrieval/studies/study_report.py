@@ -28,6 +28,7 @@ _OUTCOMES = (
     "questions, which is about these two models alone, and corrected by itself."
 )
 _BARS = "Error bars: one standard deviation over the runs of a point, where there are several."
+_LACKS = 4  # rows that a run lacks, of which so many are told
 _COLOURS, _MARKERS, _STYLES = 10, "os^Dv<>Pp*hX", ("-", "--", "-.", ":")
 
 
@@ -230,7 +231,9 @@ def _missing_lines(cells: Sequence[Cell], results: Results) -> list[str]:
 
 
 def _join(rows: dict[str, dict[str, None]]) -> str:
-    return "no " + "; no ".join(f"{place}: {', '.join(metrics)}" for place, metrics in rows.items())
+    lacks = [f"no {place}: {', '.join(metrics)}" for place, metrics in rows.items()]
+    more = [f"and {len(lacks) - _LACKS} rows more"] if len(lacks) > _LACKS else []
+    return "; ".join(lacks[:_LACKS] + more)
 
 
 def _records(tables: Sequence[StudyTable], results: Results) -> Iterator[dict[str, Any]]:
