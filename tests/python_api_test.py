@@ -102,6 +102,14 @@ def test_a_folder_is_cut_into_passages(model, tmp_path):
     assert len(index) > 2 and hit.id.startswith("a.md:") and hit.title == "Owls"
 
 
+def test_a_path_may_begin_at_home(run, monkeypatch):
+    home = run.folder.parent
+    monkeypatch.setenv("HOME", str(home))
+    (home / "docs").mkdir()
+    (home / "docs" / "owl.md").write_text("# Owls\n\nAn owl sees at night.\n")
+    assert retrieval.load("~/run").index("~/docs", kind="bm25").search("owl")[0].title == "Owls"
+
+
 def test_what_a_folder_loses_is_told(model, tmp_path, caplog):
     (tmp_path / "a b.txt").write_text("the red fox sleeps the red fox sleeps.")
     (tmp_path / "short.txt").write_text("owl")

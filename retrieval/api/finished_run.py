@@ -1,6 +1,7 @@
 """A run from Python: `retrieval.run` does what `python -m retrieval.main` does, in a process of its own."""
 
 import io
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -65,6 +66,7 @@ def run(
       UserError: bad input; with the program's own message.
       RuntimeError: it ended otherwise; the log has the reason.
     """
+    workdir = os.path.expanduser(workdir)
     command = [sys.executable, "-m", "retrieval.main", f"--config={config}", f"--workdir={workdir}"]
     command += [f"--config.{name}={_written(value)}" for name, value in (overrides or {}).items()]
     command += [f"--stage={','.join(stages)}"] if stages else []

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,10 +52,11 @@ def load(path: str | Path) -> "Model":
     Raises:
       UserError: there is none, or the training has not ended.
     """
-    copy = store_copy.copy_of(str(path)) if is_url(str(path)) else None
-    folder = copy.folder if copy else hub.path(str(path))
+    path = os.path.expanduser(path)
+    copy = store_copy.copy_of(path) if is_url(path) else None
+    folder = copy.folder if copy else hub.path(path)
     if exported_towers.is_export(folder):
-        return Model(exported_towers.read(folder, experiment.defaults()), str(path))
+        return Model(exported_towers.read(folder, experiment.defaults()), path)
     if not (folder / preflight.CONFIG).exists() or is_bert(folder):
         raise UserError(
             f"{path}: neither the work directory of a run (it has no {preflight.CONFIG}) nor an export of towers; name "
@@ -154,7 +156,7 @@ class Model:
         if documents is None:
             return self._of_run(self._run, kinds, of_dense)
         if isinstance(documents, str | Path):
-            texts = list(read_passages(Path(documents), self._vocabulary, self._limits()))
+            texts = list(read_passages(Path(documents).expanduser(), self._vocabulary, self._limits()))
         else:
             texts = candidates(documents)
         if not texts:
