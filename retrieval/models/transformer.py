@@ -39,7 +39,7 @@ REMAT = {
     "full": jax.checkpoint_policies.nothing_saveable,  # a layer's input alone
 }
 AUTO = "auto"
-# A larger encoder, in layers times hidden size, is trained at least as fast on a CPU with `dots`, in much less memory.
+# A larger encoder, in layers times hidden size, trains about as fast on a CPU with `dots`, in much less memory.
 _SMALL = 512
 
 _SHARE_OR_SAME = number("a number of at least 0 and below 1, or -1", lambda value: 0 <= value < 1 or value == -1)
