@@ -1,9 +1,11 @@
 """`import retrieval`: load a run, encode, index one's own documents, search, and run an experiment."""
 
 import json
+import math
 import subprocess
 import sys
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -133,6 +135,11 @@ def test_a_record_without_an_id_has_its_place(model):
     assert [hit.id for hit in index.search("fox")] == ["1"]
 
 
+def test_empty_cells_of_pandas_are_no_words(model):
+    records = [{"text": "owl", "id": math.nan, "title": math.nan}, {"text": "fox", "id": "f", "title": None}]
+    assert [(hit.id, hit.title) for hit in model.index(records, kind="bm25").search("owl")] == [("0", "")]
+
+
 def test_threads_get_what_one_gets(model):
     index, queries = model.index(DOCUMENTS), [f"where is the {animal}" for animal in toy_corpus.ANIMALS[:6]]
     expected, found = index.search_batch(queries), {}
@@ -152,6 +159,7 @@ def test_threads_get_what_one_gets(model):
         (lambda m: m.encode_documents("one"), "this is one text"),
         (lambda m: m.index({"a": "one text"}), "this is one record"),
         (lambda m: m.encode_documents([3]), "document 0: a text or a record with a 'text' is needed, not 3"),
+        (lambda m: m.index(types.SimpleNamespace(columns=["text"])), "this is a table; write documents.to_dict"),
         (lambda m: m.index([{"title": "t"}]), "document 0: a text or a record"),
         (
             lambda m: m.index([{"id": 1, "text": "a"}, {"id": "1", "text": "b"}]),

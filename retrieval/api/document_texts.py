@@ -31,6 +31,11 @@ def candidates(documents: Sequence[Document]) -> list[Candidate]:
     if isinstance(documents, str | Mapping):
         one = "text" if isinstance(documents, str) else "record"
         raise UserError(f"a list of texts or records is needed, and this is one {one}; write [{one}]")
+    if hasattr(documents, "columns"):  # a loop over a table of pandas has the names of its columns
+        raise UserError(
+            "a list of texts or records is needed, and this is a table; write documents.to_dict('records') with "
+            "pandas, to_dicts() with polars, to_pylist() with Arrow"
+        )
     made = [_candidate(document, place) for place, document in enumerate(documents)]
     seen: set[str] = set()
     for place, candidate in enumerate(made):
@@ -89,7 +94,12 @@ def _candidate(document: Document, place: int) -> Candidate:
         return Candidate(str(place), "", checked_text(document, f"document {place}"))
     if not isinstance(document, Mapping) or not isinstance(document.get("text"), str):
         raise UserError(f"document {place}: a text or a record with a 'text' is needed, not {document!r}"[:300])
-    id = next((document[name] for name in _IDS if document.get(name) is not None), place)
-    title, section = (str(document.get(name) or "") for name in ("title", "section"))
+    id = next((document[name] for name in _IDS if not _is_missing(document.get(name))), place)
+    title, section = ("" if _is_missing(value := document.get(name)) else str(value) for name in ("title", "section"))
     text = checked_text(document["text"], f"document {place}")
     return Candidate(str(id), checked_text(title, f"document {place}"), text, section)
+
+
+def _is_missing(value: object) -> bool:
+    """Whether a field of a record is empty: pandas writes NaN there, which does not equal itself."""
+    return value is None or value != value
