@@ -133,6 +133,8 @@ FIELDS = mistakes(
   'config.trian' | did you mean config.train
 --config.model.layers=1
   'config.model.layers': did you mean config.model.num_layers or
+--config.train.step=5
+  'config.train.step': did you mean config.train.steps or
 --config.data.batch_size=5
   'config.data.batch_size' | did you mean | config.train.batch_size
 --config.train=5

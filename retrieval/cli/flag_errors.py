@@ -1,5 +1,6 @@
 """Mistakes in flags, in the words of people who type them: the nearest name, and what to write instead."""
 
+import difflib
 import re
 import traceback
 from collections.abc import Sequence
@@ -71,11 +72,14 @@ def explained(message: str) -> str:
 def unknown_field(config: ConfigDict, parent: Any, names: Sequence[str], depth: int) -> UserError:
     """For a field that is not in its group `parent`: it may be in another, or the parent no group."""
     field, path = ".".join(["config", *names]), ".".join(["config", *names[:depth]])
-    beside = parent.keys() if isinstance(parent, ConfigDict) else ()
-    meant = [".".join([*names[:depth], name]) for name in beside if names[-1] in name.split("_")]  # layers: num_layers
+    beside = list(parent.keys()) if isinstance(parent, ConfigDict) else []
+    alike = difflib.get_close_matches(names[-1], beside, n=1, cutoff=0.85)  # step: steps
+    alike += [name for name in beside if names[-1] in name.split("_")]  # layers: num_layers
+    meant = [".".join([*names[:depth], name]) for name in alike]
     meant += [known for known in _fields(config) if f".{known}".endswith(f".{names[-1]}")]
     if meant and depth == len(names) - 1:
-        return UserError(f"unknown field '{field}': did you mean {' or '.join(f'config.{m}' for m in meant[:3])}?")
+        hints = [f"config.{name}" for name in dict.fromkeys(meant)]
+        return UserError(f"unknown field '{field}': did you mean {' or '.join(hints[:3])}?")
     if not isinstance(parent, ConfigDict):
         return UserError(f"unknown field '{field}': {path} has no fields; set it as --{path}=VALUE")
     return unknown_name("field", f"{path}.{names[depth]}", _prefixed(names[:depth], parent.keys()))
