@@ -151,6 +151,12 @@ def test_answers_of_real_files_survive_the_conversion(shared_data, name):
             assert holds("before and after", answer) == brute_force("before and after", answer)
 
 
+def test_every_pattern_of_both_editions_is_read(shared_data):
+    folder = shared_data / "qa" / "curatedtrec_2180"
+    counts = [len(qa.read_questions(path)[0]) for path in sorted(folder.glob("large2180-*.tsv"))]
+    assert counts == [693, 1473]  # one and six questions are there twice
+
+
 def test_the_patterns_of_curated_trec(shared_data):
     """Each alternative that is only words is found as it stands, where alternatives are all that there is."""
     _, found = qa.read_questions(shared_data / "qa" / "curatedtrec" / "large2470-test.tsv")

@@ -14,7 +14,7 @@ from retrieval.errors import UserError
 DPR = 'who was \'he\'\t[\'Bob\', "O\'Hara"]\n"the ""one""?"\t"[\'a ""b""\']"\n'
 NQ_OPEN = '{"question": "q 1", "answer": ["a", "b"]}\n\n{"question": "q 2", "answer": ["\\u00e9"]}\n'
 WEB_QUESTIONS = '[{"qId": "w1", "answers": ["a"], "qText": "q 1"},\n {"qId": "w2", "answers": ["b"], "qText": "q 2"}]'
-CURATED_TREC = '1\tfactoid\tHow "tall"?\t"6,?\\s*m"|x\n20\tfactoid\tWho?\tA\\.? B\n'
+CURATED_TREC = '1\tfactoid\tHow "tall"?\t"6,?\\s*m"|x\n20\tfactoid\tWho?\tA\\.? B\n3\tfactoid\tIn?\ta|b\\\tc\n'
 PASSAGES = 'id\ttext\ttitle\n1\t"Aaron ""the"" first"\tAaron\n2\t"two\nlines"\t"A ""b"""\n3\tplain\t\n'
 
 
@@ -25,7 +25,7 @@ PASSAGES = 'id\ttext\ttitle\n1\t"Aaron ""the"" first"\tAaron\n2\t"two\nlines"\t"
         (DPR, {"who was 'he'": ("Bob", "O'Hara"), 'the "one"?': ('a "b"',)}),
         (NQ_OPEN, {"q 1": ("a", "b"), "q 2": ("é",)}),
         (WEB_QUESTIONS, {"q 1": ("a",), "q 2": ("b",)}),
-        (CURATED_TREC, {'How "tall"?': ('"6,?\\s*m"|x',), "Who?": ("A\\.? B",)}),
+        (CURATED_TREC, {'How "tall"?': ('"6,?\\s*m"|x',), "Who?": ("A\\.? B",), "In?": ("a|b\\\tc",)}),
     ],
     ids=["dpr", "nq_open", "web_questions", "curated_trec"],
 )
@@ -73,7 +73,7 @@ def test_texts_with_signs_do_not_look_like_patterns(tmp_path, caplog):
 
 def test_ids_are_the_files_or_those_of_the_questions(tmp_path):
     assert list(qa.read_questions(write(tmp_path / "w", WEB_QUESTIONS))[0]) == ["w1", "w2"]
-    assert list(qa.read_questions(write(tmp_path / "t", CURATED_TREC))[0]) == ["1", "20"]
+    assert list(qa.read_questions(write(tmp_path / "t", CURATED_TREC))[0]) == ["1", "20", "3"]
     (one,) = qa.read_questions(write(tmp_path / "a", "q\t['a']\n"))[0]
     (two,) = qa.read_questions(write(tmp_path / "b", '{"question": "q", "answer": ["b"]}'))[0]
     assert one == two
@@ -100,6 +100,7 @@ def test_repeats_are_joined_and_questions_without_answers_left_out(tmp_path, cap
         ("q\t['a']\n\"q\t['a']\nmore\n", r"line 2: .* are the quotation marks of its fields closed"),
         ('{"question": "q"}', r"line 1: no question of NQ-open, a line such as .* SQuAD's go into config\.sets\.squad"),
         ('{"question": "q", "answer": ["a", 1]}', r"line 1: the field 'answer\[1\]' is missing or not a string"),
+        ('[{"question": "q", "positive_ctxs": []}]', r"record 1: that is an example of DPR .* config\.sets\.labelled"),
         ('[{"qId": "1", "qText": "q"}]', r"record 1: the field 'answers' is missing"),
         (WEB_QUESTIONS.replace("w2", "w1"), r"record 2: the question id 'w1' is there twice"),
         ("1\tfactoid\tq\ta(\n", r"line 1: 'a\(' is no regular expression"),
@@ -119,6 +120,12 @@ def test_passages_of_dpr(tmp_path):
     assert found == [*expected, Candidate("3", "", "plain")]
 
 
+def test_a_passage_may_be_a_whole_document(tmp_path):
+    text = "word " * 40_000  # more than Python's own limit of a field
+    (found,) = qa.read_passages(write(tmp_path / "psgs.tsv", f"id\ttext\ttitle\n1\t{text}\tt\n"))
+    assert found.text == text
+
+
 def test_passages_of_others(tmp_path):
     corpus = write(tmp_path / "corpus.jsonl", '{"_id": "d", "title": "T", "text": "words"}\n')
     assert list(qa.read_passages(corpus)) == [Candidate("d", "T", "words")]
@@ -131,6 +138,7 @@ def test_passages_of_others(tmp_path):
         (PASSAGES.splitlines()[0], r"psgs\.tsv: no passage in it; lines of id, text, title"),
         (PASSAGES + "4\ta\n", r"line 6: 2 fields, expected 3 between tabs: id, text, title"),
         (PASSAGES + "1\ta\tb\n", r"line 6: its passage id is there twice"),
+        (PASSAGES + "4\ta\rb\tc\n", r"line 6: new-line .*; end its lines with a line feed"),
         (PASSAGES + '4\t"a\tb\n5\ta\tb\n', r"line 6: unexpected end of data; are the quotation marks"),
     ],
 )

@@ -3,8 +3,9 @@
 questions    DPR's nq-test.qa.csv and pyserini's topics: question, tab, Python list of answers
              NQ-open: lines of {"question": ..., "answer": [...]}
              WebQuestions: one array of {"qId": ..., "qText": ..., "answers": [...]}
-             CuratedTREC: question number, kind, question and a regular expression, with tabs between them; DPR and
-             DrQA have its expressions in files that look like DPR's questions and NQ-open
+             CuratedTREC: question number, kind, question and a regular expression, with tabs between them. A tab
+             behind a backslash belongs to the expression. DPR and DrQA have its expressions in files that look like
+             DPR's questions and NQ-open
 passages     DPR's psgs_w100.tsv: id, text and title, with tabs between them and below a line with these names;
              BEIR's corpus.jsonl, or MS MARCO's collection.tsv
 """
@@ -15,6 +16,7 @@ import csv
 import functools
 import json
 import logging
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -38,6 +40,9 @@ _CORPUS = "corpus"  # stands for the passages of the run's corpus
 _JSON = ("{", "[")
 _NQ_OPEN = '{"question": "q", "answer": ["a", "b"]}'
 _PASSAGE_FIELDS = ["id", "text", "title"]
+_TREC_FIELDS = ("question number", "kind", "question", "regular expression")
+_BARE_TAB = re.compile(r"(?<!\\)\t")
+_LONGEST_FIELD = (1 << 31) - 1  # of a C long on every system; Python's own is 131,072, and a document may be longer
 
 
 class Record(NamedTuple):
@@ -173,6 +178,11 @@ def _nq_open(path: Path, are_patterns: bool) -> Iterator[Record]:
 
 def _web_questions(path: Path, are_patterns: bool) -> Iterator[Record]:
     for at, record in json_array.read(path):
+        if isinstance(record, dict) and "positive_ctxs" in record:
+            raise UserError(
+                f"{at}: that is an example of DPR with its passages; such files go into config.sets.labelled or "
+                "config.pairs.files"
+            )
         values = text_files.strings(record, "answers", at)
         yield _record(
             at, text_files.string(record, "qId", at), text_files.string(record, "qText", at), values, are_patterns
@@ -185,11 +195,11 @@ def _dpr_questions(path: Path, are_patterns: bool) -> Iterator[Record]:
 
 
 def _curated_trec(path: Path) -> Iterator[Record]:
-    names = ("question number", "kind", "question", "regular expression")
+    names = ", ".join(_TREC_FIELDS)
     for at, line in text_files.lines(path):
-        fields = line.split("\t")
-        if len(fields) != len(names):
-            raise UserError(f"{at}: {len(fields)} fields, expected {len(names)} between tabs: {', '.join(names)}")
+        fields = _BARE_TAB.split(line)
+        if len(fields) != len(_TREC_FIELDS):
+            raise UserError(f"{at}: {len(fields)} fields, expected {len(_TREC_FIELDS)} between tabs: {names}")
         id, _, question, pattern = fields
         beir.check_id(id, "question number", at)
         yield _record(at, id, question, [pattern], are_patterns=True)
@@ -236,15 +246,19 @@ def _quoted_rows(path: Path, names: Iterable[str]) -> Iterator[tuple[str, list[s
     lines = (
         text_files.decoded(line, f"{path}, line {number}") for number, line in enumerate(text_files.byte_lines(path), 1)
     )
+    csv.field_size_limit(_LONGEST_FIELD)
     reader = csv.reader((f"{line}\n" for line in lines), delimiter="\t", strict=True)
     while True:
         at = f"{path}, line {reader.line_num + 1}"
         try:
             fields = next(reader, None)
         except csv.Error as error:
-            raise UserError(
-                f"{at}: {error}; are the quotation marks of its fields closed, and doubled within?"
-            ) from error
+            remedy = (
+                "end its lines with a line feed, and leave no carriage return within"
+                if "new-line" in str(error)
+                else "are the quotation marks of its fields closed, and doubled within?"
+            )
+            raise UserError(f"{at}: {error}; {remedy}") from error
         if fields is None:
             return
         if fields and len(fields) != len(names):
@@ -289,7 +303,7 @@ QUESTIONS.register(
         "CuratedTREC, TSV with regular expressions",
         "large2470-test.tsv",
         "1⇥factoid⇥q⇥Mt\\.? Everest",
-        lambda first, line: first not in _JSON and _columns(line) == 4,
+        lambda first, line: first not in _JSON and len(_BARE_TAB.split(line)) == len(_TREC_FIELDS),
         lambda path, are_patterns: _curated_trec(path),
     ),
 )
