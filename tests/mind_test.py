@@ -17,6 +17,7 @@ from retrieval.data.tokenizers.vocab import SEPARATOR, SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.evaluation import impressions
 from retrieval.stage_outputs import Run
+from retrieval.stages.impressions import _in_percent
 from retrieval.stages.impressions import _predictions as predictions
 
 WORDS = "fox dog owl hen cow pig rat elk".split()
@@ -186,6 +187,11 @@ def test_metrics_equal_the_official_formulas():
         assert found == pytest.approx(expected) and list(found) == list(impressions.METRICS)
 
 
+def test_a_single_impression_has_no_interval():
+    assert impressions.mean_with_interval([0.5]) == (0.5, None)
+    assert _in_percent(0.5, None) == "50.00" and _in_percent(0.5, 0.125) == "50.00 ± 12.50"
+
+
 def test_equal_scores_keep_the_order_of_the_page():
     assert impressions.ranks(np.array([0.0, 2.0, 0.0, -np.inf])).tolist() == [2, 1, 3, 4]
 
@@ -231,3 +237,8 @@ def test_a_run_ranks_the_pages_of_the_set(files, tmp_path):
     lines = (asked.folder / "impressions" / "dense.txt").read_text().splitlines()
     assert [line.split()[0] for line in lines] == ["1", "2", "3", "4", "5", "6"]
     assert "there are predictions, and no metrics" in (asked.folder / "impressions" / "impressions.md").read_text()
+
+
+@pytest.mark.parametrize(("value", "fits"), [("2019-11-14T12:00", True), ("2019-11-14T12:00Z", False), (7, False)])
+def test_a_time_to_divide_by_has_no_zone(value, fits):
+    assert mind._is_time(value) == fits

@@ -36,11 +36,12 @@ def of_impression(ranks_N: np.ndarray, clicked_N: np.ndarray) -> dict[str, float
     }
 
 
-def mean_with_interval(values: Sequence[float]) -> tuple[float, float]:
-    """The mean, and half the width of its 95 % interval (normal, over impressions)."""
+def mean_with_interval(values: Sequence[float]) -> tuple[float, float | None]:
+    """The mean, and half the width of its 95 % interval (normal, over impressions), which one value has not."""
     values_I = np.asarray(values, float)
-    error = values_I.std(ddof=1) / np.sqrt(len(values_I)) if len(values_I) > 1 else np.nan
-    return float(values_I.mean()), float(1.96 * error)
+    if len(values_I) == 1:
+        return float(values_I[0]), None
+    return float(values_I.mean()), float(1.96 * values_I.std(ddof=1) / np.sqrt(len(values_I)))
 
 
 def prediction_line(id: str, ranks_N: np.ndarray) -> str:
@@ -48,6 +49,6 @@ def prediction_line(id: str, ranks_N: np.ndarray) -> str:
     return f"{id} [{','.join(map(str, ranks_N))}]"
 
 
-def table(per_impression: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float]]:
+def table(per_impression: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float | None]]:
     """Metric -> mean and interval over impressions."""
     return {name: mean_with_interval([metrics[name] for metrics in per_impression]) for name in METRICS}

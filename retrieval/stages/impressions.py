@@ -204,7 +204,7 @@ def _markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     header = ["system", "impressions of", "how many", *impressions.METRICS]
     cells = [
         [row["system"], row["impressions of"], row["count"]]
-        + [f"{100 * value['value']:.2f} ± {100 * value['plus_minus']:.2f}" for value in row["metrics"].values()]
+        + [_in_percent(**value) for value in row["metrics"].values()]
         for row in rows
     ]
     if not rows:
@@ -214,6 +214,11 @@ def _markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         "were not clicked before it."
     )
     return f"# MIND\n\n{introduction}\n\n{display.markdown(header, cells, left=2)}\n"
+
+
+def _in_percent(value: float, plus_minus: float | None) -> str:
+    """A metric with its interval, which a single impression has not."""
+    return f"{100 * value:.2f}" + ("" if plus_minus is None else f" ± {100 * plus_minus:.2f}")
 
 
 def inputs(mind: str, pair_files: str) -> Sequence[Path]:

@@ -65,7 +65,8 @@ class Impression(NamedTuple):
 
 def _is_time(value: object) -> bool:
     try:
-        return value == "" or bool(isinstance(value, str) and datetime.datetime.fromisoformat(value))
+        # MIND's own times have no zone, and one with a zone cannot be compared to them.
+        return value == "" or bool(isinstance(value, str) and datetime.datetime.fromisoformat(value).tzinfo is None)
     except ValueError:
         return False
 
@@ -74,7 +75,7 @@ declare(
     "sets",
     mind_split=Field(
         "",
-        Kind("'' or a time such as 2019-11-14 or 2019-11-14T12:00", _is_time),
+        Kind("'' or a time without a zone, such as 2019-11-14 or 2019-11-14T12:00", _is_time),
         "MIND: impressions from that time on are the set, those before it are trained on; '': all are both",
     ),
 )
