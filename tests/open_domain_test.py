@@ -42,3 +42,11 @@ def test_a_draw_depends_on_the_seed_alone():
 def test_a_corpus_that_is_too_small():
     with pytest.raises(UserError, match=r"config\.sets\.distractors=5: the corpus has only 4"):
         extend(reqa(), PASSAGES, 5, seed=0)
+
+
+def test_a_passage_of_the_set_or_with_a_query_gives_no_pair():
+    asked = RetrievalSet(
+        "s", {"q0": "Cats purr."}, [Candidate("c0", "", PASSAGES[1].text)], {"test": {"q0": {"c0": 1}}}
+    )
+    (drawn,) = [c.title for c in list(extend(asked, PASSAGES, 2, seed=0).candidates)[1:] if c.title != "Dogs bark."]
+    assert drawn == "The answer is here."

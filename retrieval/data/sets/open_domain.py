@@ -3,7 +3,7 @@
 import dataclasses
 import heapq
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from retrieval import hashing
@@ -17,14 +17,17 @@ def extend(value: RetrievalSet, passages: Iterable[Candidate], count: int, seed:
     """The set with `count` more candidates: (sentence, passage) pairs of a corpus that are not among its own.
 
     They are drawn by a hash of seed and id, in one pass over the corpus that holds `count` of them in memory. Pairs
-    with a sentence of the set are left out: they might be right answers that nobody has judged. A draw of fewer is the
-    beginning of a draw of more.
+    with a sentence of the set are left out: they might be right answers that nobody has judged. So are all pairs of a
+    passage that is a candidate, or that has a query as a sentence. A draw of fewer is the beginning of a draw of more.
 
     Raises:
       UserError: the corpus has fewer.
     """
-    known = {candidate.title for candidate in value.candidates}
-    fresh = (pair for pair in _pairs(passages) if pair.title not in known)
+    known, texts = set[str](), set[bytes]()
+    for candidate in value.candidates:
+        known.add(candidate.title)
+        texts.add(hashing.digest(candidate.text))
+    fresh = (pair for pair in _pairs(passages, set(value.queries.values()), texts) if pair.title not in known)
     drawn = heapq.nsmallest(count, fresh, key=lambda pair: (hashing.digest(f"{seed} {pair.id}"), pair.id))
     if len(drawn) < count:
         raise UserError(
@@ -61,8 +64,11 @@ def title_key(title: str) -> str:
     return " ".join(title.replace("_", " ").split()).casefold()
 
 
-def _pairs(passages: Iterable[Candidate]) -> Iterator[Candidate]:
+def _pairs(passages: Iterable[Candidate], queries: Collection[str], known: Collection[bytes]) -> Iterator[Candidate]:
+    """The pairs of passages that have no query as a sentence, and whose text is not known, by its digest."""
     for passage in passages:
         sentence_texts = dict.fromkeys(passage.text[start:end] for start, end in sentences.split(passage.text))
+        if hashing.digest(passage.text) in known or any(sentence in queries for sentence in sentence_texts):
+            continue
         for number, sentence in enumerate(sentence_texts):
             yield Candidate(f"corpus:{passage.id}-{number}", sentence, passage.text)
