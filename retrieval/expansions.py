@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from retrieval.data.sets import text_files
 from retrieval.errors import UserError
 
 _DIGITS = 4  # of a log-probability: the rest depends on the machine
@@ -48,15 +49,7 @@ def read(path: Path) -> Iterator[Expansion]:
     Raises:
       UserError: there is no such file, or a line is not what it should be.
     """
-    try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    yield _expansion(line, f"{path}, line {number}")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); --stage=generate writes such a file") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 ({error.reason}); write it as JSON lines in UTF-8") from error
+    yield from (_expansion(line, at) for at, line in text_files.lines(path))
 
 
 def _expansion(line: str, at: str) -> Expansion:

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from retrieval.data.sets import beir
+from retrieval.data.sets import beir, beir_folders
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.errors import UserError
@@ -190,6 +190,20 @@ def test_empty_queries_and_odd_or_zero_grades_are_refused(folder):
     queries.write_text(QUERIES.replace('"not judged"', '" \\n"'))
     with pytest.raises(UserError, match=r"queries\.jsonl, line 3: the query 'q3' is empty"):
         beir.read_queries(queries)
+
+
+def test_queries_that_nobody_judges_are_counted(folder, caplog):
+    beir.read_folder(folder)
+    assert "set tiny: 1 queries without a judgement or an answer, left out" in caplog.text
+
+
+def test_judgements_and_answers_may_be_gzipped_too(folder):
+    (folder / "qrels" / "test.tsv").rename(folder / "qrels" / "test.tsv.gz")
+    (folder / "qrels" / "._test.tsv").write_bytes(b"\x00\x05\x16\x07\xff")  # a Mac's
+    (folder / "answers.jsonl.gz").write_bytes(gzip.compress(ANSWERS.encode()))
+    beir_folders.BeirFolders().check_path(folder, {})
+    value = beir.read_folder(folder)
+    assert value.qrels == EXPECTED.qrels and value.answers == {"q1": Answers(("a|b",), True)}
 
 
 def test_gzip_is_told_by_its_content(folder):

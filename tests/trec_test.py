@@ -67,6 +67,8 @@ def test_judgements_of_other_candidates_are_dropped_and_counted(tmp_path):
     value = trec.read_set("t", *paths, beir.DROP)
     assert value.qrels == {"test": {"301": {"d1": 1, "d2": 0}, "302": {"d2": -1, "d3": 3}}}
     assert value.left_out == {beir.OUTSIDE: 2, beir.RELEVANT_OUTSIDE: 1}
+    lost = collection(tmp_path, qrels=QRELS + "303 0 d7 2\n")
+    assert trec.read_set("t", *lost, beir.DROP).left_out == {beir.OUTSIDE: 1, beir.RELEVANT_OUTSIDE: 1, beir.LOST: 1}
     only_outside = collection(tmp_path, qrels="301 0 d7 2\n")
     with pytest.raises(UserError, match="no judgement is of a candidate in"):
         trec.read_set("t", *only_outside, beir.DROP)

@@ -14,6 +14,7 @@ no qrels: what is retrieved is then judged by them.
 import dataclasses
 import itertools
 import json
+import logging
 import re
 import sys
 from collections import Counter
@@ -28,12 +29,15 @@ from retrieval.data.sets import text_files
 from retrieval.data.sets.answers import Answers
 from retrieval.errors import UserError
 
+_log = logging.getLogger(__name__)
+
 ANSWERS = "answers.jsonl"
 REFUSE, DROP = "refuse", "drop"
 UNKNOWN = "sets.unknown"  # the field with the two
 DROP_ALL = f"config.{UNKNOWN}={DROP}"
 # What is counted where judgements are dropped.
 OUTSIDE, RELEVANT_OUTSIDE = "judgements outside of the candidates, left out", "of these relevant"
+LOST = "queries that lose all their judgements so, left out"
 _HEADER = ["query-id", "corpus-id", "score"]
 _ON_ONE_LINE = re.compile(r"[^\t\n\r\v\f]+")  # what a qrels file can hold; run files quote blanks
 _HIGHEST_GRADE = 1_000_000  # the metrics count with 32 bits
@@ -135,6 +139,8 @@ def read_folder(folder: Path, unknown: str = REFUSE) -> RetrievalSet:
     candidates = list(read_candidates(_either(folder, "corpus.jsonl")))
     dropped = Counter() if unknown == DROP else None
     queries, qrels, answers = _read_judgements(folder, {candidate.id for candidate in candidates}, dropped)
+    if without := len(read_queries(_either(folder, "queries.jsonl"))) - len(queries):
+        _log.warning("set %s: %d queries without a judgement or an answer, left out", folder.resolve().name, without)
     return RetrievalSet(folder.resolve().name, queries, candidates, qrels, answers, dropped or {})
 
 
@@ -277,23 +283,39 @@ def _read_judgements(
       dropped: counts judgements of unknown candidates, which are an error without it.
     """
     queries = read_queries(_either(folder, "queries.jsonl"))
-    paths = sorted(folder.glob("qrels/*.tsv"))
-    answers = read_answers(folder / ANSWERS) if (folder / ANSWERS).is_file() else {}
+    paths, of_answers = judgement_files(folder), answers_file(folder)
+    answers = read_answers(of_answers) if of_answers else {}
     if not (paths or answers):
         raise UserError(f"{folder / 'qrels'}: no .tsv file with relevance judgements, and no {ANSWERS} beside it")
     if unknown := next((id for id in answers if id not in queries), None):
-        raise UserError(f"{folder / ANSWERS}: the query '{unknown}' is not in queries.jsonl; add it there, or drop it")
-    qrels = {path.stem: _read_qrels(path, queries, candidates, dropped) for path in paths}
+        raise UserError(f"{of_answers}: the query '{unknown}' is not in queries.jsonl; add it there, or drop it")
+    qrels = {rule: _read_qrels(path, queries, candidates, dropped) for rule, path in paths.items()}
     known = {id: found for id, found in answers.items() if found.values}
     kept = set().union(*qrels.values()) if qrels else known.keys()
     judged = {id: text for id, text in queries.items() if id in kept}
     return judged, qrels, {id: known[id] for id in judged if id in known}
 
 
+def judgement_files(folder: Path) -> dict[str, Path]:
+    """Rule -> the file of its judgements, of a BEIR folder."""
+    found = [*folder.glob("qrels/*.tsv.gz"), *folder.glob("qrels/*.tsv")]
+    # Beside a file, a Mac leaves one with what it knows of it: '._test.tsv'.
+    rules = {path.name.partition(".tsv")[0]: path for path in found if not path.name.startswith(".")}
+    return dict(sorted(rules.items()))
+
+
+def answers_file(folder: Path) -> Path | None:
+    """The file of answers of a BEIR folder, where there is one."""
+    return _plain_or_gzip(folder, ANSWERS)
+
+
+def _plain_or_gzip(folder: Path, name: str) -> Path | None:
+    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
+
+
 def _either(folder: Path, name: str) -> Path:
-    for path in (folder / name, folder / f"{name}.gz"):
-        if path.is_file():
-            return path
+    if path := _plain_or_gzip(folder, name):
+        return path
     raise UserError(f"{folder}: neither {name} nor {name}.gz is there; a BEIR folder has one of them")
 
 

@@ -32,9 +32,9 @@ class BeirFolders(SetFormat):
                 raise UserError(
                     f"{path}: neither {name} nor {name}.gz is there; a folder of config.sets.beir has one of them"
                 )
-        if not (any((path / "qrels").glob("*.tsv")) or (path / beir.ANSWERS).is_file()):
+        if not (beir.judgement_files(path) or beir.answers_file(path)):
             raise UserError(f"{path / 'qrels'}: no .tsv file with relevance judgements, such as test.tsv")
 
     def has_answers(self, name: str, value: str, options: Options) -> bool:
         folders = map(Path, split(value))
-        return any(path.resolve().name == name and (path / beir.ANSWERS).is_file() for path in folders)
+        return any(path.resolve().name == name and beir.answers_file(path) for path in folders)

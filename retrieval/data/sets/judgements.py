@@ -31,13 +31,14 @@ class Judgements(SetFormat):
     def read(self, value, given):
         queries, judgements = map(Path, split(value))
         topics = trec.read_queries(queries)
-        qrels = {query: grades for query, (_, grades) in trec.read_qrels(judgements).items() if query in topics}
+        judged = trec.read_qrels(judgements)
+        qrels = {query: grades for query, (_, grades) in judged.items() if query in topics}
         if not qrels:
             raise UserError(f"{judgements}: none of its queries is in {queries}; are the ids written alike?")
         beir.check_relevant(qrels.values(), judgements)
-        if len(topics) > len(qrels):
-            _log.warning("set %s: %d queries without a judgement", self.name, len(topics) - len(qrels))
+        for what, of in (("judged queries that are not asked", judged), ("queries without a judgement", topics)):
+            if len(of) > len(qrels):
+                _log.warning("set %s: %d %s", self.name, len(of) - len(qrels), what)
         asked = {id: text for id, text in topics.items() if id in qrels}
-        judged = dict.fromkeys(id for query in asked for id in qrels[query])
-        candidates = [Candidate(id, "", "") for id in judged]
+        candidates = [Candidate(id, "", "") for id in dict.fromkeys(id for query in asked for id in qrels[query])]
         yield RetrievalSet(self.name, asked, candidates, {"test": qrels})

@@ -63,8 +63,10 @@ def read_set(name: str, candidates: Path, queries: Path, judgements: Path, unkno
                 f"{beir.DROP_ALL} leaves such judgements out"
             )
         known = {query: _inside(grades, wanted, dropped) for query, grades in known.items()}
-        known = {query: grades for query, grades in known.items() if grades}
-        if not known:
+        inside = {query: grades for query, grades in known.items() if grades}
+        if len(inside) < len(known):
+            dropped[beir.LOST] += len(known) - len(inside)
+        if not (known := inside):
             raise UserError(
                 f"{judgements}: no judgement is of a candidate in {candidates}; are they of one collection?"
             )
