@@ -24,6 +24,7 @@ from retrieval.recipes.answer_proposer import AnswerProposer
 from retrieval.recipes.readers import OwnReader, open_reader
 from retrieval.recipes.written_judges import AnswerJudge
 from retrieval.search import encoding
+from retrieval.stages import answer
 
 STAGES = ("prepare", "sets", "index", "spans", "train", "evaluate", "answer", "report")
 CHANGES = {
@@ -208,6 +209,22 @@ def test_other_readers_are_trained_and_answer(trained, inputs, tmp_path, loss):
     assert all(line["answers"] for line in answers_of(run).values())
     told = records.details(run, "answer")["squad, bm25"]
     assert told["validation"] == len(answers_of(run)) and told["weight"] in WEIGHTS
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"answer.validation": "sqad"}, r"set in config\.answer\.validation 'sqad': did you mean squad"),
+        ({"answer.validation": "squad", "answer.sets": "qa"}, r"config\.answer\.sets leaves that set out"),
+    ],
+)
+def test_the_validation_set_is_looked_at_before_passages_are_read(
+    trained, inputs, tmp_path, monkeypatch, changes, message
+):
+    monkeypatch.setattr(answer, "set_names", lambda sets: ["squad", "qa"])
+    base = {"base": str(trained.folder), "stages": ("answer",), "corpus": "", "sets.squad": "", "split.set": ""}
+    with pytest.raises(UserError, match=message):
+        answer.answer(reader(inputs, tmp_path / "run", **base, **changes))
 
 
 def test_an_index_over_other_passages_is_refused(trained, inputs, tmp_path):

@@ -281,6 +281,7 @@ def test_another_run_scores_the_pairs_that_it_has(toy, tmp_path, caplog):
     [
         ({"rerank.depths": (2, 500)}, r"config\.evaluate\.depth=100 results: raise that to 500"),
         ({"rerank.measures": ("MRR",)}, "unknown metric 'MRR'"),
+        ({"rerank.measures": ("Answer@20",)}, r"config\.rerank\.measures: Answer@20 looks for answers in texts"),
         ({"rerank.model": ""}, "no reranker, for no stage trains one here"),
         ({"evaluate.runs": False}, "with config.evaluate.runs=True"),
         ({"data.document_length": 17}, r"a model of 16 positions, and config\.data\.document_length=17"),

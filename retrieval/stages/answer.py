@@ -82,6 +82,8 @@ def answer(run: Run) -> dict[str, Any]:
     """Writes `answered/`: `SET/SYSTEM.jsonl`, `results.json` and `per_query/`; returns weights and counts."""
     fields, folder = run.config.answer, run.folder / FOLDER
     names = _sets(source_paths.split(fields.sets), set_names(run.sets))
+    if fields.validation:
+        _check_validation(fields.validation, names, run.sets)
     systems = [system for system in fields.systems if system != TUNED]
     found = _runs(systems, run.holder("evaluate").folder / "runs", names)
     trainer = _trainer(run)
@@ -113,6 +115,29 @@ def _sets(wanted: Sequence[str], names: Sequence[str]) -> list[str]:
         if name not in names:
             raise unknown_name("set in config.answer.sets", name, names)
     return [name for name in names if name in wanted or not wanted]
+
+
+def _check_validation(name: str, names: Sequence[str], sets: Path) -> None:
+    """Checks the set that is to choose the weight, before all its passages are read.
+
+    Args:
+      names: of the sets whose questions are answered.
+
+    Raises:
+      UserError: it is not among them, or has no answers.
+    """
+    if name not in names:
+        left_out = name in set_names(sets)
+        raise (
+            UserError(f"config.answer.validation={name}: config.answer.sets leaves that set out; name it there too")
+            if left_out
+            else unknown_name("set in config.answer.validation", name, names)
+        )
+    if not beir.answers_file(sets / name):
+        raise UserError(
+            f"config.answer.validation={name}: its questions have no answers: name a set that has some, or set "
+            "config.answer.weight"
+        )
 
 
 def _runs(systems: Sequence[str], folder: Path, sets: Sequence[str]) -> dict[str, list[RunFile]]:

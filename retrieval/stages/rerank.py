@@ -19,8 +19,7 @@ from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Judged
 from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.errors import UserError, unknown_name
-from retrieval.evaluation import depths, result_files
-from retrieval.evaluation.metrics import check_name
+from retrieval.evaluation import depths, metrics, result_files
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import rerankers
 from retrieval.runtime import hosts
@@ -99,8 +98,11 @@ def check_settings(fields: ConfigDict) -> None:
             raise UserError(f"config.rerank.{name}=() reranks nothing: name one or more")
         if len(set(fields[name])) != len(fields[name]):
             raise UserError(f"config.rerank.{name}={tuple(fields[name])}: one is there twice; leave it out")
-    for measure in fields.measures:
-        check_name(measure)
+    if by_answers := metrics.by_kind(fields.measures)[1]:
+        raise UserError(
+            f"config.rerank.measures: {by_answers[0]} looks for answers in texts, and rerank measures by judgements: "
+            "take another metric"
+        )
 
 
 def check(run: Run) -> None:
