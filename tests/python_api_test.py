@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import subprocess
 import sys
 import threading
@@ -140,6 +141,21 @@ def test_empty_cells_of_pandas_are_no_words(model):
     assert [(hit.id, hit.title) for hit in model.index(records, kind="bm25").search("owl")] == [("0", "")]
 
 
+def test_queries_may_be_any_list(model):
+    index, queries = model.index(DOCUMENTS), ["the owl", "the fox"]
+    expected = index.search_batch(queries)
+    assert index.search_batch(np.array(queries)) == index.search_batch(query for query in queries) == expected
+
+
+def test_an_index_of_older_passages_is_refused(run, tmp_path):
+    copy = tmp_path / "run"
+    shutil.copytree(run.folder, copy)
+    path = copy / "pairs" / "passages.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
+    with pytest.raises(UserError, match=r"passages\.jsonl"):
+        retrieval.load(copy).index(kind="exact")
+
+
 def test_threads_get_what_one_gets(model):
     index, queries = model.index(DOCUMENTS), [f"where is the {animal}" for animal in toy_corpus.ANIMALS[:6]]
     expected, found = index.search_batch(queries), {}
@@ -177,6 +193,10 @@ def test_threads_get_what_one_gets(model):
         (lambda m: m.index(["a"]).search(7), "query 0: a text is needed, not 7"),
         (lambda m: m.index(["a"], kind="bm25_also"), r"config.index.bm25_also=\(\): give the index"),
         (lambda m: m.index(["a"]).search_batch("a"), "takes a list of queries"),
+        (lambda m: m.index(["a"], kind="hybrid", weight=30), "weight=30: a number from 0 to 1 is needed"),
+        (lambda m: m.index(["a"], kind="hybrid", weight="0.5"), "weight='0.5': a number from 0 to 1 is needed"),
+        (lambda m: m.rerank("q", "red apple"), "this is one text"),
+        (lambda m: m.rerank("q", {"text": "red apple"}), "this is one record"),
         (lambda m: retrieval.load("no/such/run"), "no/such/run: neither the work directory of a run"),
     ],
 )
@@ -231,5 +251,5 @@ def test_lists_that_are_not_full_end_where_they_end():
 
     from retrieval.data.sets.beir import Candidate
 
-    index = DocumentIndex([Candidate("a", "", "x"), Candidate("b", "", "y")], {"toy": search}, 0.5)
+    index = DocumentIndex([Candidate("a", "", "x"), Candidate("b", "", "y")], {"toy": search}, 0.5, 100)
     assert [hit.id for hit in index.search("q")] == ["b"]

@@ -10,8 +10,6 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.search.side_by_side import HYBRID, Search, SideBySide
 
-_DEPTH = 100  # of each list that a hybrid merges, at least
-
 
 class Hit(NamedTuple):
     """A document that was found. A higher score is better; scores of different kinds of index do not compare.
@@ -29,16 +27,17 @@ class Hit(NamedTuple):
 class DocumentIndex:
     """Documents, and one or two indexes over them. Two are merged: words first, then embeddings."""
 
-    def __init__(self, documents: Sequence[Candidate], searchers: Mapping[str, Search], weight: float):
+    def __init__(self, documents: Sequence[Candidate], searchers: Mapping[str, Search], weight: float, depth: int):
         """Args:
         searchers: by the name of their kind.
         weight: of the second list, where there are two.
+        depth: results of each of two lists that are merged; where more are asked for, as many as that.
         """
         self.kind = " + ".join(searchers)
         self._documents = documents
         (first, search), *others = searchers.items()
         self._system = HYBRID if others else first
-        dense, depth = others[0][1] if others else None, min(_DEPTH, len(documents))
+        dense, depth = others[0][1] if others else None, min(depth, len(documents))
         self._systems = SideBySide({first: search}, dense, weight, depth)
 
     def __len__(self) -> int:
@@ -64,6 +63,7 @@ class DocumentIndex:
         """
         if isinstance(queries, str):
             raise UserError("search_batch takes a list of queries; for one query call search")
+        queries = list(queries)
         for place, query in enumerate(queries):
             if not checked_text(query, f"query {place}").strip():
                 raise UserError(f"query {place} is empty; leave it out")

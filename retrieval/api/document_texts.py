@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from retrieval.data.corpora import articles, corpus_kind, passages, sources
@@ -22,20 +22,29 @@ _NOT_LEFT_OUT = ("pages read", "redirects")  # of what reading counts
 _log = logging.getLogger(__name__)
 
 
-def candidates(documents: Sequence[Document]) -> list[Candidate]:
-    """Texts and records as candidates. A record has a 'text', and may have a 'title' and an 'id'.
+def check_list(documents: object) -> None:
+    """Checks that documents are a list of them: in a loop a text has letters, and a record or a table names.
 
     Raises:
-      UserError: one is neither, or two have one id; with its place.
+      UserError: they are one text, one record or a table.
     """
     if isinstance(documents, str | Mapping):
         one = "text" if isinstance(documents, str) else "record"
         raise UserError(f"a list of texts or records is needed, and this is one {one}; write [{one}]")
-    if hasattr(documents, "columns"):  # a loop over a table of pandas has the names of its columns
+    if hasattr(documents, "columns"):
         raise UserError(
             "a list of texts or records is needed, and this is a table; write documents.to_dict('records') with "
             "pandas, to_dicts() with polars, to_pylist() with Arrow"
         )
+
+
+def candidates(documents: Iterable[Document]) -> list[Candidate]:
+    """Texts and records as candidates. A record has a 'text', and may have a 'title' and an 'id'.
+
+    Raises:
+      UserError: they are no list, one is neither, or two have one id; with its place.
+    """
+    check_list(documents)
     made = [_candidate(document, place) for place, document in enumerate(documents)]
     seen: set[str] = set()
     for place, candidate in enumerate(made):

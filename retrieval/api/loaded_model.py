@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import numbers
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 
 from retrieval.api.answering import Answer, Answerer, has_answerer
 from retrieval.api.document_index import DocumentIndex, Hit
-from retrieval.api.document_texts import Document, candidates, checked_text, read_passages
+from retrieval.api.document_texts import Document, candidates, check_list, checked_text, read_passages
 from retrieval.api.reranking import PairReranker
 from retrieval.config import experiment
 from retrieval.data.corpora.passages import Limits
@@ -19,7 +20,7 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.row_texts import RowTexts
 from retrieval.errors import UserError, unknown_name
 from retrieval.models.hugging_face import is_bert
-from retrieval.pipeline import downloads, preflight
+from retrieval.pipeline import downloads, preflight, runner
 from retrieval.recipes import exported_towers, initial_parameters, towers
 from retrieval.recipes.encoder_sizes import longest_text
 from retrieval.recipes.exported_towers import ExportedTowers
@@ -151,6 +152,8 @@ class Model:
         self._check_towers()
         if kind != HYBRID and kind not in INDEXES:
             raise unknown_name("kind of index", kind, [*INDEXES, HYBRID])
+        if weight is not None and not (isinstance(weight, numbers.Real) and 0 <= weight <= 1):
+            raise UserError(f"weight={weight!r}: a number from 0 to 1 is needed")
         of_dense: float = self._config.fuse.dense_weight if weight is None else weight
         kinds = [INDEXES[name] for name in ((self._config.index.words[0], EXACT) if kind == HYBRID else (kind,))]
         if documents is None:
@@ -161,7 +164,8 @@ class Model:
             texts = candidates(documents)
         if not texts:
             raise UserError("there is no document to index")
-        return DocumentIndex(texts, {each.name: self._built(each, texts) for each in kinds}, of_dense)
+        built = {each.name: self._built(each, texts) for each in kinds}
+        return DocumentIndex(texts, built, of_dense, self._merged)
 
     def rerank(self, query: str, documents: Sequence[Document | Hit]) -> list[Hit]:
         """Documents in the order of the reranker's scores, best first.
@@ -174,6 +178,7 @@ class Model:
         """
         if not checked_text(query, "the query").strip():
             raise UserError("the query is empty")
+        check_list(documents)
         records = [hit._asdict() if isinstance(hit, Hit) else hit for hit in documents]
         passages = candidates(records)
         scores = self._reranker.scores(query, passages).tolist()
@@ -197,6 +202,8 @@ class Model:
         if passages is None:
             hits = self._own_passages.search(question, answerer.paragraphs)
         else:
+            check_list(passages)
+            passages = list(passages)
             records = [each._asdict() if isinstance(each, Hit) else each for each in passages]
             scores = [each.score if isinstance(each, Hit) else 0.0 for each in passages]
             scored = zip(candidates(records), scores, strict=True)
@@ -242,6 +249,7 @@ class Model:
         if run is None:
             raise UserError(f"{self._place}: an export, which has no passages of its own: give documents to index")
         downloads.bring(run, [_READS_THE_INDEXES])
+        runner.check_read(run, _READS_THE_INDEXES)
         collection = open_collection(run, CORPUS)
         for each in kinds:
             is_built_now = each.name in DENSE and not each.is_saved and collection.has_embeddings()
@@ -257,7 +265,12 @@ class Model:
             else:
                 options = indexes.options_of(each, self._config)
                 opened[each.name] = self._of_texts(indexes.open_dense(each, collection, options, _DEPTH).search)
-        return DocumentIndex(RowTexts(collection.files), opened, weight)
+        return DocumentIndex(RowTexts(collection.files), opened, weight, self._merged)
+
+    @property
+    def _merged(self) -> int:
+        """How many results of each list a hybrid merges: as many as the stage `search` does."""
+        return (self._run.config if self._run else self._config).evaluate.depth
 
     def _built(self, kind: IndexKind, texts: Sequence[Candidate]) -> Search:
         options = indexes.options_of(kind, self._config)
