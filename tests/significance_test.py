@@ -19,7 +19,7 @@ def test_students_t_is_scipys(n):
 
 
 def test_values_without_spread():
-    assert (significance.p_value([0.5, 0.5]), significance.p_value([0.0, 0.0])) == (0, 1)
+    assert (significance.p_value([0.5, 0.5]), significance.p_value([0.0, 0.0])) == (None, 1)
 
 
 def test_holm_by_hand():

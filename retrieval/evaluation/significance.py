@@ -19,11 +19,15 @@ def margin(values: Sequence[float]) -> float:
     return float(special.stdtrit(len(values) - 1, 1 - LEVEL / 2)) * _error(values)
 
 
-def p_value(values: Sequence[float]) -> float:
-    """The two-sided p-value of Student's t that the mean of at least two values is 0."""
+def p_value(values: Sequence[float]) -> float | None:
+    """The two-sided p-value of Student's t that the mean of at least two values is 0.
+
+    None where all are equal and not 0. Shares of a few hundred questions are equal by chance, as coarse as they are: how
+    much they spread is then not known.
+    """
     mean, error = statistics.mean(values), _error(values)
     if error == 0:
-        return 0.0 if mean else 1.0
+        return None if mean else 1.0
     return 2 * float(special.stdtr(len(values) - 1, -abs(mean) / error))
 
 

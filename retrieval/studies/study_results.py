@@ -52,7 +52,8 @@ class Comparison(NamedTuple):
     Attributes:
       difference: the mean over pre-trainings; None where no seed has both cells.
       margin: half of its 95 % confidence interval, by Student's t for pairs; None for fewer than two pre-trainings.
-      p_value: of the same test; for a single run of each cell, of the randomisation test over its questions.
+      p_value: of the same test; for a single run of each cell, of the randomisation test over its questions. None,
+        and no margin either, where all differences are equal and not 0.
       pretrainings: how many there are; a run that starts from scratch counts as one.
       questions: how many the randomisation test had; 0 where it was not made.
       shared: whether a run starts from a pre-training: a single one is then one draw of it.
@@ -101,7 +102,7 @@ class Results:
     def origins(self, cell: Cell, place: int) -> set[str]:
         """The pre-trainings that a value of a cell rests on; of BM25, which learns nothing, the run itself."""
         run = cell.runs[place]
-        origins = {run if cell.system.startswith(BM25) else self._origins.get(run, run)}
+        origins = {run if _is_bm25(cell.system) else self._origins.get(run, run)}
         return origins | self.origins(cell.over, place) if cell.over else origins
 
     def per_query(self, cell: Cell) -> dict[str, float] | None:
@@ -162,12 +163,19 @@ def compare(results: Results, a: Cell, b: Cell) -> Comparison:
     ]
     mean, count = round(statistics.mean(means), _DIGITS), len(means)
     if count > 1:
-        return Comparison(mean, round(significance.margin(means), _DIGITS), significance.p_value(means), count)
+        p_value = significance.p_value(means)
+        margin = None if p_value is None else round(significance.margin(means), _DIGITS)
+        return Comparison(mean, margin, p_value, count)
     runs = {cell.runs[place] for cell in _with_over(a, b) for place in differences}
     shared = not set().union(*rests_on.values()) <= runs
     over = per_query.differences(results.per_query(a) or {}, results.per_query(b) or {})
     p_value = significance.randomisation(over) if len(over) else None
     return Comparison(mean, None, p_value, count, len(over), shared)
+
+
+def _is_bm25(system: str) -> bool:
+    """Whether a system is BM25 alone, such as 'bm25 (0.9, 0.4)': one with a '+' has a reranker or a second list."""
+    return system.startswith(BM25) and "+" not in system
 
 
 def _with_over(*cells: Cell) -> Iterator[Cell]:
