@@ -9,6 +9,7 @@ is named for each run. The command reads, and writes nothing but the files of --
 
 import argparse
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from absl import logging as absl_logging
 
 from retrieval import files
 from retrieval.cli import command_line
+
+# Not those of a name such as 'bm25 (0.9, 0.4)'.
+_COMMAS = re.compile(r",(?![^(]*\))")
 
 
 def main(argv: Sequence[str]) -> None:
@@ -25,7 +29,7 @@ def main(argv: Sequence[str]) -> None:
     from retrieval.evaluation.report_page import page
     from retrieval.studies import run_comparison
 
-    comparison = run_comparison.compare(asked.runs, [name for name in asked.systems.split(",") if name])
+    comparison = run_comparison.compare(asked.runs, [name for name in _COMMAS.split(asked.systems) if name])
     tables = run_comparison.tables(comparison)
     if asked.html:
         parts = [*tables, *run_comparison.curves(comparison.runs)]

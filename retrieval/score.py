@@ -20,6 +20,7 @@ from absl import logging as absl_logging
 
 from retrieval import expansions, files
 from retrieval.cli import command_line
+from retrieval.data.sets import text_files
 from retrieval.errors import UserError
 from retrieval.evaluation import display
 from retrieval.evaluation.written_texts import Written, scores
@@ -56,7 +57,10 @@ def read(written: Path, references: Path) -> list[Written]:
     Raises:
       UserError: a file is missing or damaged, or text files have different numbers of lines.
     """
-    if written.suffix == ".jsonl":
+    kinds = [_is_json_lines(path) for path in (written, references)]
+    if kinds[0] != kinds[1]:
+        raise UserError(f"{written} and {references}: one is .jsonl, and one is not; write both in one form")
+    if kinds[0]:
         by_document: dict[tuple[str, str], list[str]] = {}
         for each in expansions.read(references):
             by_document.setdefault((each.document, each.answer), []).append(each.text)
@@ -70,11 +74,13 @@ def read(written: Path, references: Path) -> list[Written]:
     return [Written(text, [reference]) for text, reference in zip(ours, theirs)]
 
 
+def _is_json_lines(path: Path) -> bool:
+    return path.name.removesuffix(".gz").endswith(".jsonl")
+
+
 def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 ({error.reason}); write it as one text a line in UTF-8") from error
+    """The lines of a text, empty ones too: only a line feed ends one, for texts may hold other ends of lines."""
+    return [text_files.decoded(line, f"{path}, line {n}") for n, line in enumerate(text_files.byte_lines(path), 1)]
 
 
 def program() -> None:

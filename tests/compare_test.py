@@ -55,6 +55,11 @@ def test_named_systems_are_compared_across_runs(runs):
     assert (found.system, found.over_system, found.difference) == ("dense", "bm25", 0.375)
 
 
+def test_a_systems_name_may_have_a_comma(runs):
+    with pytest.raises(UserError, match=r"'bm25 \(0\.9, 0\.4\)'"):
+        compare.main(["compare", *runs, "--systems=bm25 (0.9, 0.4),dense"])
+
+
 def test_the_command_shows_tables_and_writes_a_page(runs, tmp_path, capsys):
     page, numbers = tmp_path / "page.html", tmp_path / "numbers.json"
     compare.main(["compare", *runs, f"--html={page}", f"--json={numbers}"])

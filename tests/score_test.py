@@ -54,6 +54,18 @@ def test_questions_are_compared_with_those_of_their_answer(packages, tmp_path, c
     assert "| 2 |" in capsys.readouterr().out and "1 of 3 texts have no reference" in caplog.text
 
 
+def test_only_a_line_feed_ends_a_text(tmp_path):
+    one, two = tmp_path / "one.txt", tmp_path / "two.txt"
+    one.write_text("a\u2028b\r\n\nc\n", encoding="utf-8")
+    two.write_text("d\x85\n\ne\fe\n", encoding="utf-8")
+    pairs = [Written("a\u2028b", ["d\x85"]), Written("", [""]), Written("c", ["e\fe"])]
+    assert score.read(one, two) == pairs
+    lines = tmp_path / "two.jsonl"
+    lines.write_text('{"_id": "d", "text": "a"}\n')
+    with pytest.raises(UserError, match=r"one is \.jsonl, and one is not"):
+        score.read(one, lines)
+
+
 def test_what_cannot_be_scored_is_refused(tmp_path, monkeypatch):
     one, two = tmp_path / "one.txt", tmp_path / "two.txt"
     one.write_text("a\n")

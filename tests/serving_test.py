@@ -293,6 +293,20 @@ def test_a_newer_state_takes_over_once_it_is_whole(caplog):
     assert sum("damaged" in record.message for record in caplog.records) <= 1
 
 
+def test_what_is_no_mistake_of_a_user_is_tried_again(caplog):
+    opened = iter([made(found), OSError(24, "too many open files"), made(found, passages=8)])
+
+    def open_next():
+        if isinstance(service := next(opened), OSError):
+            raise service
+        return service
+
+    versions = iter("abb")
+    current = Current(open_next, lambda: next(versions))
+    assert [current.refresh(), current.refresh()] == [False, True] and current.service.passages == 8
+    assert "too many open files" in caplog.text
+
+
 def test_a_port_that_is_taken_is_one_sentence():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

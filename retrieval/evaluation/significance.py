@@ -22,8 +22,8 @@ def margin(values: Sequence[float]) -> float:
 def p_value(values: Sequence[float]) -> float | None:
     """The two-sided p-value of Student's t that the mean of at least two values is 0.
 
-    None where all are equal and not 0. Shares of a few hundred questions are equal by chance, as coarse as they are: how
-    much they spread is then not known.
+    None where all are equal and not 0. Shares of a few hundred questions are coarse, and may be equal by chance. Then
+    their spread is not known.
     """
     mean, error = statistics.mean(values), _error(values)
     if error == 0:

@@ -59,14 +59,21 @@ class Current:
         self._ended = threading.Event()
 
     def refresh(self) -> bool:
-        """Opens a newer state where there is one, and says whether it did. One that cannot be read is told once."""
+        """Opens a newer state where there is one, and says whether it did.
+
+        One that cannot be read is told once. After an error of another kind, such as too little memory for both, it is
+        tried again.
+        """
+        before = self._at
         try:
             version = self._version()
-            if version is None or version == self._at:
+            if version is None or version == before:
                 return False
             self._at = version
             self.service = self._open()
-        except UserError as error:
+        except Exception as error:
+            if not isinstance(error, UserError):
+                self._at = before
             _log.warning("a newer index is there and cannot be served, so the older one still is: %s", error)
             return False
         _log.info("a newer index is served now: %s passages", f"{self.service.passages:,}")
