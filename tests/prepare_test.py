@@ -15,8 +15,8 @@ from support import toy_corpus
 from support.tiny import SETTINGS
 
 from configs import bm25
-from retrieval.data.corpora import passages, sources
-from retrieval.data.corpora.articles import Redirect
+from retrieval.data.corpora import articles, passages, sources
+from retrieval.data.corpora.articles import Article, Paragraph, Redirect, Section
 from retrieval.data.shards import local_runner, prepared_corpus, shard_steps
 from retrieval.data.shards.external_sort import Sorter
 from retrieval.data.tokenizers.vocab import WordPiece
@@ -109,6 +109,19 @@ def test_beam_writes_the_same_bytes(corpus, tmp_path):
         assert local == beam and (budget < 1 << 30) == (
             len(local) < len(list(prepared_corpus._sample_texts(tmp_path, 1 << 30)))
         )
+
+
+@pytest.mark.parametrize("paragraphs", [1, 400])
+def test_a_vocabulary_is_trained_on_books_too(tmp_path, paragraphs):
+    """Of few articles, each larger than what is read, some part is taken whatever their names are."""
+    for name in "abcdef":
+        text = "\n\n".join("many words of a long book " * (48_000 // paragraphs) for _ in range(paragraphs))
+        article = Article(name, name, (Section("", 1, tuple(map(Paragraph, text.split("\n\n")))),), name)
+        (tmp_path / name / "articles").mkdir(parents=True)
+        line = articles.to_json(article) + "\n"
+        (tmp_path / name / "articles" / "articles-00000-of-00001.jsonl").write_text(line)
+        sampled = sum(map(len, prepared_corpus._sample_texts(tmp_path / name, 400_000)))
+        assert 200_000 < sampled <= (2_000_000 if paragraphs == 1 else 800_000)
 
 
 @pytest.mark.long

@@ -13,6 +13,7 @@ The same functions run under two runners: worker processes on this machine (`loc
 
 import collections
 import itertools
+import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,7 @@ from retrieval.errors import UserError
 
 # Shares above which something is a problem: of the tokens, that are cut off; of the passages, that ICT has no query of.
 _MOST_CUT, _MOST_ALONE = 0.01, 0.5
+_BOOK = 1 << 20  # characters of an article that is a book
 
 
 def prepare(source: Source, folder: Path, settings: Settings) -> dict[str, Any]:
@@ -75,13 +77,33 @@ def _vocabulary(folder: Path, settings: Settings) -> None:
 def _sample_texts(folder: Path, budget: int) -> Iterator[str]:
     """Paragraphs of one in n articles, about `budget` characters in all: enough to count word pieces by.
 
-    A hash chooses them: runners write articles in other orders.
+    A hash chooses them: runners write articles in other orders. Of books, which are few, it chooses paragraphs. Where
+    it chooses nothing, as of one endless paragraph, the beginning of one article is taken.
     """
     every = max(1, sum(path.stat().st_size for path in sources.article_files(folder)) // budget)
     lines = itertools.chain.from_iterable(map(sources.read_articles, sources.article_files(folder)))
-    for item in lines:
-        if isinstance(item, Article) and hashing.number(item.id) % every == 0:
-            yield from (paragraph.text for section in item.sections for paragraph in section.paragraphs)
+    first, chosen = (math.inf, ""), False
+    for article in (item for item in lines if isinstance(item, Article)):
+        texts = [paragraph.text for section in article.sections for paragraph in section.paragraphs]
+        number = hashing.number(article.id)
+        first = min(first, (number, article.id)) if texts else first
+        if sum(map(len, texts)) > _BOOK:
+            texts = [text for place, text in enumerate(texts) if hashing.number(article.id, str(place)) % every == 0]
+        elif number % every:
+            continue
+        chosen |= bool(texts)
+        yield from texts
+    if not chosen:
+        yield from _beginning(folder, first[1], budget)
+
+
+def _beginning(folder: Path, id: str, budget: int) -> Iterator[str]:
+    """The first paragraphs of an article, up to so many characters."""
+    for item in itertools.chain.from_iterable(map(sources.read_articles, sources.article_files(folder))):
+        if isinstance(item, Article) and item.id == id:
+            for text in (paragraph.text for section in item.sections for paragraph in section.paragraphs):
+                yield text[: max(0, budget)]
+                budget -= len(text)
 
 
 def _statistics(counts: collections.Counter) -> dict[str, Any]:
