@@ -1,6 +1,7 @@
 """Markdown: a file is a document. Headings begin sections, and links between files of the corpus are kept."""
 
 import functools
+import itertools
 import re
 from collections.abc import Mapping
 from urllib.parse import quote
@@ -17,6 +18,7 @@ from retrieval.data.corpora.documents import html_pages
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
 _REFERENCE = re.compile(r"\[([^\[\]]+)\]")
 _NAMED = "named"  # in the parser's environment
+_QUOTED = re.compile(r"""(["'])(.*?)\1\s*(?:#.*)?$""")
 _TITLE = re.compile(r"^title:[ \t]*(\S.*)$", re.MULTILINE)
 
 
@@ -44,9 +46,22 @@ def _outline(text: str, id: str, named: Mapping[str, str]) -> Outline:
     text = text.replace("\r\n", "\n")
     front = _FRONT_MATTER.match(text)
     body = text[front.end() :] if front else text
-    outline = html_pages.outline(_parser().render(body, {_NAMED: named}), id)
-    title = _TITLE.search(front[1]) if front else None
-    return Outline(title[1].strip().strip("\"'") if title else outline.title, outline.blocks)
+    html = _parser().render(body, {_NAMED: named})
+    return html_pages.outline(html, id, is_prose=True, title=_title(front[1]) if front else "")
+
+
+def _title(front: str) -> str:
+    """The title of a front matter: a plain or a quoted text, or a block of lines (YAML's `>` and `|`)."""
+    found = _TITLE.search(front)
+    if not found:
+        return ""
+    value = found[1].strip()
+    if value[0] in ">|":
+        lines = itertools.takewhile(lambda line: line[:1] in (" ", "\t", ""), front[found.end() :].split("\n")[1:])
+        return " ".join(" ".join(lines).split())
+    if quoted := _QUOTED.match(value):
+        return quoted[2]
+    return value.partition(" #")[0].rstrip()
 
 
 @functools.cache

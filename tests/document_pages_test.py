@@ -1,0 +1,85 @@
+"""What pages of HTML and Markdown say of themselves: their encoding, their title, and tags that people write about."""
+
+import pytest
+
+from retrieval.data.corpora.documents.html_pages import HtmlPages
+from retrieval.data.corpora.documents.markdown_pages import MarkdownPages
+
+HTML, MARKDOWN = HtmlPages(), MarkdownPages()
+
+
+def shown(form, text):
+    outline = form.outline(text, "a")
+    return outline.title, [f"{'#' * block.level} {block.text}".strip() for block in outline.blocks]
+
+
+@pytest.mark.parametrize(
+    ("charset", "codec", "text"),
+    [
+        ("iso-8859-1", "cp1252", "It’s a “café”"),  # as browsers read it
+        ("iso-8859-1", "utf-8", "café"),  # what it says is out of date
+        ("utf-16", "ascii", "plain"),
+        ("unicode", "utf-8", "café"),
+        ("gb2312", "gbk", "朱镕基"),
+        ("windows-1251", "cp1251", "Привет"),
+        ("iso-2022-jp", "iso2022_jp", "日本"),
+    ],
+)
+def test_a_page_is_read_as_browsers_read_it(charset, codec, text):
+    page = f'<meta charset="{charset}"><p>'.encode() + text.encode(codec)
+    assert HTML.decode(page).endswith(f"<p>{text}")
+    assert (
+        HTML.decode(b"<?xml version='1.0' encoding='%s'?><p>" % charset.encode() + text.encode(codec))[-1] == text[-1]
+    )
+
+
+@pytest.mark.parametrize("charset", ["", "utf-8", "undefined", "no-such"])
+def test_a_page_of_no_known_encoding_is_refused(charset):
+    with pytest.raises((UnicodeError, LookupError)):
+        HTML.decode(f"<meta charset='{charset}'>".encode() + b"\xe9")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Use <select> here.\n\nMore.\n\n## End\n\nIt.", ("", ["Use <select> here.", "More.", "## End", "It."])),
+        ("A List<Button> and a Foo<Select>.\n\nMore.", ("", ["A List<Button> and a Foo<Select>.", "More."])),
+        ("Put it in <title>.\n\nMore.", ("", ["Put it in <title>.", "More."])),
+        ("Add a <script> tag.\n\n# H", ("H", ["Add a <script> tag."])),
+        ("A <nav>menu</nav> is hidden.", ("", ["A is hidden."])),
+    ],
+)
+def test_a_tag_in_prose_hides_nothing(text, expected):
+    assert shown(MARKDOWN, text) == expected
+
+
+@pytest.mark.parametrize(
+    ("page", "expected"),
+    [
+        ("<nav class=x><ul><li>menu</ul><p>The page.", ["menu", "The page."]),
+        ("<p>a</p><script>var x = 1; // cut off", ["a"]),
+        ("<p>a <select><option>1</select> b</p><footer>f<p>rest", ["a b", "f", "rest"]),
+    ],
+)
+def test_what_is_never_closed_hides_nothing_but_programs(page, expected):
+    assert shown(HTML, page) == ("", expected)
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "expected"),
+    [
+        (MARKDOWN, "## How to reset\n\nHold it.", ("How to reset", ["Hold it."])),
+        (MARKDOWN, "Words.\n\n## Later\n\nMore.", ("", ["Words.", "## Later", "More."])),
+        (MARKDOWN, "---\ntitle: T\n---\n## Refunds\n\nTen days.", ("T", ["## Refunds", "Ten days."])),
+        (MARKDOWN, "---\ntitle: T\n---\n# T\n\nTen days.", ("T", ["Ten days."])),
+        (MARKDOWN, "---\ntitle: T\n---\n# Other\n\nTen days.", ("T", ["# Other", "Ten days."])),
+        (MARKDOWN, '---\ntitle: "My: page" # note\n---\nx', ("My: page", ["x"])),
+        (MARKDOWN, "---\ntitle: It's # note\n---\nx", ("It's", ["x"])),
+        (MARKDOWN, "---\ntitle: >-\n  A long\n  title\nx: 1\n---\nx", ("A long title", ["x"])),
+        (HTML, "<title>KB</title><h2>How</h2><p>Hold it.", ("KB", ["## How", "Hold it."])),
+        (HTML, "<h1>Annual report<br>2019</h1><p>x", ("Annual report 2019", ["x"])),
+        (HTML, "<title>KB</title><h2><div>Cost</div></h2><p>x", ("KB", ["## Cost", "x"])),
+    ],
+)
+def test_titles_and_headings_are_those_of_the_page(form, text, expected):
+    assert shown(form, text) == expected
