@@ -3,6 +3,8 @@
 import collections
 import gzip
 import json
+import os
+import unicodedata
 
 import pytest
 
@@ -226,6 +228,34 @@ def test_files_without_utf_8_are_left_out(tmp_path, caplog):
     assert "bad.txt: left out" in caplog.text
 
 
+def test_the_first_text_keeps_its_heading(tmp_path):
+    (tmp_path / "a.md").write_text("# A\n\n# On Windows\n\nRun it.\n\n# On a Mac\n\nDrag it.")
+    found, _, _ = read(tmp_path)
+    assert outline(found["a.md"]) == [("On Windows", ["Run it."]), ("On a Mac", ["Drag it."])]
+
+
+def test_names_that_no_record_can_hold_are_left_out(tmp_path, caplog):
+    (tmp_path / "a.txt").write_text("Good.")
+    (tmp_path / os.fsdecode(b"caf\xe9.txt")).write_text("Lost.")
+    found, _, counts = read(tmp_path)
+    assert list(found) == ["a.txt"] and counts["pages dropped: files whose name is not UTF-8"] == 1
+    assert "caf\ufffd.txt: left out, for its name is not UTF-8" in caplog.text
+
+
+def test_names_are_alike_however_their_letters_are_written(tmp_path):
+    (tmp_path / unicodedata.normalize("NFD", "café.md")).write_text("# Café\n\nWords.")
+    (tmp_path / "b.md.gz").write_bytes(gzip.compress("[it](café.md), [self](b.md)".encode()))
+    found, addresses, _ = read(tmp_path)
+    assert set(found) == {"café.md", "b.md.gz"} and addresses["b.md"] == addresses["b"] == "b.md.gz"
+    assert found["b.md.gz"].sections[0].paragraphs[0].links[0].target == "café.md"
+
+
+def test_speech_keeps_its_lines_and_prose_does_not(tmp_path):
+    (tmp_path / "a.txt").write_text("so um we  went down\nto the store\n\nA line\nand another.")
+    found, _, _ = read(tmp_path)
+    assert outline(found["a.txt"]) == [("", ["so um we went down\nto the store", "A line and another."])]
+
+
 def test_a_glob_names_files_and_their_ids(folder):
     found, _, _ = read(f"{folder}/**/*.md")
     assert sorted(found) == ["README.md", "guide/start.md"]
@@ -243,6 +273,9 @@ def test_a_glob_names_files_and_their_ids(folder):
         ("a.csv", "id,text\n1,x,y\n", r"a\.csv, line 2: 3 columns, and the first row has 2"),
         ("a.csv", 'id,text\n1,"x\n2,y\n', r"a\.csv, line 3: unexpected end of data; mend the row"),
         ("a.parquet", "no parquet", r"a\.parquet: no whole Parquet file"),
+        ("a.jsonl", '{"text": "\\ud83d"}', r"a\.jsonl, line 1: the field 'text' has half of a surrogate pair"),
+        ("a.tsv", "question\tanswer\nHow?\tso\n", r"line 1: no field text, .*, but question, answer: name"),
+        ("a.tsv", f"d1\turl\tT\t{'word ' * 99}\n", r"but d1, url, T, (word ){8}: name"),
     ],
 )
 def test_broken_records_end_with_file_and_line(tmp_path, name, text, message):
@@ -351,6 +384,16 @@ def test_a_form_around_a_page_keeps_its_text(tmp_path):
     )
     found, _, _ = read(tmp_path)
     assert outline(found["a.html"]) == [("", ["All of the page.", "Name"])]
+
+
+def test_a_line_for_spreadsheets_and_an_empty_file_are_passed_over(tmp_path):
+    (tmp_path / "a.csv").write_text("sep=;\nid;text\n1;One, two.\n")
+    (tmp_path / "empty.csv").write_text("")
+    found, _, counts = read(tmp_path)
+    assert outline(found["1"]) == [("", ["One, two."])] and counts["pages dropped: files without a row"] == 1
+    (tmp_path / "a.csv").write_text("sep=;\nid;text\n1;One;two\n")
+    with pytest.raises(UserError, match=r"a\.csv, line 3: 3 columns"):
+        read(tmp_path / "a.csv")
 
 
 def test_spreadsheets_write_semicolons(tmp_path):

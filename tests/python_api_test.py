@@ -105,6 +105,15 @@ def test_a_folder_is_cut_into_passages(model, tmp_path):
     assert len(index) > 2 and hit.id.startswith("a.md:") and hit.title == "Owls"
 
 
+@pytest.mark.parametrize("name", ["docs [old]", "Smith, John.txt"])
+def test_a_path_may_have_brackets_and_commas(model, tmp_path, name):
+    place = tmp_path / name
+    if not place.suffix:
+        place.mkdir()
+    (place if place.suffix else place / "a.txt").write_text("An owl sees at night.")
+    assert len(model.index(place, kind="bm25")) == 1
+
+
 def test_a_path_may_begin_at_home(run, monkeypatch):
     home = run.folder.parent
     monkeypatch.setenv("HOME", str(home))

@@ -1,5 +1,6 @@
 """Documents as people give them: texts, records, files and folders."""
 
+import functools
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -75,13 +76,13 @@ def read_passages(path: Path, vocabulary: Vocabulary, limits: Limits) -> Iterato
     Raises:
       UserError: there is no document there, a record is broken, or two have one id.
     """
-    if not any(path.parent.glob(path.name)):
+    if not path.exists() and not any(path.parent.glob(path.name)):
         raise no_path(path, "documents")
-    kind, parts = corpus_kind.kind_of(str(path))
+    kind, parts = corpus_kind.kind_of_parts([str(path)])
     kind.check(parts, _NO_FIELDS)
-    source = sources.open_source(str(path), _NO_FIELDS, Path())
+    pages, parse = kind.read(parts, _NO_FIELDS, Path()), functools.partial(kind.parse, options=_NO_FIELDS)
     seen, left_out = set(), Counter()
-    for tag, what, value in sources.parse_pages(source.read(), source.parse):
+    for tag, what, value in sources.parse_pages(pages, parse):
         if tag == shard_steps.COUNT:
             left_out[what] += value
             continue

@@ -77,13 +77,17 @@ def register(kind: type[CorpusKind]) -> type[CorpusKind]:
     return kind
 
 
-def kind_of(corpus: str) -> tuple[CorpusKind, list[str]]:
+def kind_of(corpus: str) -> tuple[CorpusKind, Sequence[str]]:
     """The kind of a corpus, and its parts.
 
     Raises:
       UserError: there is none, or parts of several kinds.
     """
-    parts = [part for part in corpus.split(",") if part]
+    return kind_of_parts([part for part in corpus.split(",") if part])
+
+
+def kind_of_parts(parts: Sequence[str]) -> tuple[CorpusKind, Sequence[str]]:
+    """The same of its parts, which may have commas in them."""
     if not parts:
         settings = "; ".join(f"{kind.setting} ({kind.what})" for kind in CORPORA.values())
         raise UserError(f"config.corpus is not set. It takes {settings}")
@@ -92,8 +96,8 @@ def kind_of(corpus: str) -> tuple[CorpusKind, list[str]]:
     for part, kind in kinds.items():
         if kind is not first:
             raise UserError(
-                f"config.corpus={corpus}: {parts[0]} is read as {first.what}, and {part} as {kind.what}; prepare one "
-                "kind in a run"
+                f"config.corpus={','.join(parts)}: {parts[0]} is read as {first.what}, and {part} as {kind.what}; "
+                "prepare one kind in a run"
             )
     return first, parts
 

@@ -19,15 +19,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from retrieval.config.fields import TEXT, Field, declare
-from retrieval.data.corpora import links
+from retrieval.data.corpora import links, sentences
 from retrieval.data.corpora.articles import Article, Dropped, Link, Paragraph, Redirect, Section
 from retrieval.data.sets import text_files
-from retrieval.errors import UserError, near
+from retrieval.errors import UserError, listed, near
 from retrieval.registry import Table
 
 _log = logging.getLogger(__name__)
 
 _MOST_BYTES = 64 << 20  # of a file that is one document
+_SHOWN = 40  # characters of a field's name in an error: it may be the text of a row
 _ZEROS = 20  # where one character in so many is a zero byte, a file is no text
 
 declare(
@@ -111,7 +112,7 @@ class DocumentFormat:
             return
         try:
             text = self.decode(b"".join(text_files.byte_pieces(path, 1 << 20)))
-        except (UnicodeDecodeError, LookupError) as error:
+        except (UnicodeError, LookupError) as error:
             _log.warning("%s: left out, for it is not UTF-8 (%s); convert it to UTF-8", path, error)
             yield Dropped(id, "not UTF-8")
             return
@@ -132,7 +133,7 @@ class DocumentFormat:
         Args:
           id: the path of the document, from which relative links count.
         """
-        return Outline("", [Block(one_line(part)) for part in _paragraphs(text)])
+        return Outline("", [Block(_flowing(part)) for part in _paragraphs(text)])
 
     def outline_of(self, document: Document) -> Outline:
         """What a document holds, for a format that looks at more than its text."""
@@ -191,6 +192,8 @@ class Columns(NamedTuple):
         for name, value in zip(self, values):
             if value is not None and not isinstance(value, str | int):
                 raise UserError(f"{at}: '{name}' is {type(value).__name__}, where a text belongs; mend the record")
+            if isinstance(value, str):
+                text_files.refuse_surrogates(value, name, at)
         own_id, title, text = ("" if value is None else str(value) for value in values)
         return Document(own_id or id, title, text, form)
 
@@ -213,13 +216,18 @@ def columns(there: Iterable[str], fields: Mapping[str, str], at: str) -> Columns
             hint = near(wanted, names)
             raise UserError(
                 f"{at}: no field '{wanted}', which config.documents.{what} names; "
-                + (f"did you mean {hint[0]}?" if hint else f"there are {', '.join(names) or 'none'}")
+                + (
+                    f"did you mean {hint[0]}?"
+                    if hint
+                    else f"there are {listed(name[:_SHOWN] for name in names) or 'none'}"
+                )
             )
         chosen[what] = wanted or next((name for name in usual if name in names), "")
     if not chosen["text"]:
         raise UserError(
             f"{at}: no field {', '.join(_USUAL['text'][:-1])} or {_USUAL['text'][-1]}, but "
-            f"{', '.join(names) or 'none at all'}: name the one of the text, --config.documents.text=NAME"
+            f"{listed(name[:_SHOWN] for name in names) or 'none at all'}: name the one of the text, "
+            "--config.documents.text=NAME; of CSV and TSV the first row has the names"
         )
     return Columns(**chosen)
 
@@ -227,6 +235,16 @@ def columns(there: Iterable[str], fields: Mapping[str, str], at: str) -> Columns
 def one_line(text: str) -> str:
     """A text without line breaks, and with one blank where there are several."""
     return " ".join(text.split())
+
+
+def _flowing(paragraph: str) -> str:
+    """A paragraph as one line. Lines of a long one without a full stop, such as transcribed speech, are kept apart.
+
+    They are all that tells where its sentences end (`sentences.split`).
+    """
+    if sentences.has_mark(paragraph):
+        return one_line(paragraph)
+    return "\n".join(one_line(line) for line in paragraph.splitlines())
 
 
 def title_of(id: str) -> str:
@@ -261,5 +279,5 @@ def _sections(blocks: Iterable[Block]) -> Iterator[Section]:
 def _with_lead(sections: Sequence[Section]) -> tuple[Section, ...]:
     """The sections, with the first one that has a text as the lead: BFS asks with its sentences."""
     first = next(number for number, section in enumerate(sections) if section.paragraphs)
-    lead = dataclasses.replace(sections[first], heading="", level=1)
+    lead = dataclasses.replace(sections[first], level=1)
     return (lead, *sections[first + 1 :])

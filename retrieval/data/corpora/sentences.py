@@ -54,6 +54,7 @@ _SIGNS = "".join(c for c in map(chr, range(0x0E00, 0x3100)) if unicodedata.categ
 _ONE_WORD = re.compile(f"(?:[{_UNSPACED}][{_SIGNS}]*+){{1,2}}+|[^\\s{_UNSPACED}]++")
 _LINE = re.compile(r"\S.*")
 _LAST_MARK = re.compile(f"[{_STOPS}．.?!…][{_CLOSERS}]{{0,6}}(?:\\[[^\\[\\]]{{1,30}}\\]){{0,6}}\\Z")
+_ANY_MARK = re.compile(f"[{_STOPS}．.?!…]")
 # Characters of a text that is too short to tell that it has no capitals: a note or an item of a list may have none.
 _SHORT = 240
 _ENDS = re.compile(r"[^\W\d_]{3,}[.?!…]{1,3}\s+\S")
@@ -115,6 +116,11 @@ def split(text: str, one_case: bool | None = None) -> list[tuple[int, int]]:
     if all(end - start < 2 * _LONGEST_UNMARKED for start, end in spans):
         return spans
     return [piece for start, end in spans for piece in _pieces(text, start, end, one_case)]
+
+
+def has_mark(text: str) -> bool:
+    """Whether there is a mark in a text that may end a sentence."""
+    return _ANY_MARK.search(text) is not None
 
 
 def is_of_one_case(text: str) -> bool:

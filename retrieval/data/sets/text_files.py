@@ -107,8 +107,7 @@ def string(record: Any, field: str, at: str, default: str | None = None) -> str:
     value = default if value is None else value
     if not isinstance(value, str):
         raise UserError(f"{at}: the field '{field}' is missing or not a string")
-    if not value.isascii():
-        _refuse_surrogates(value, field, at)
+    refuse_surrogates(value, field, at)
     return value
 
 
@@ -121,6 +120,20 @@ def strings(record: Any, field: str, at: str) -> list[str]:
     return [string({name: value}, name, at) for name, value in zip(names, values)]
 
 
+def refuse_surrogates(value: str, field: str, at: str) -> None:
+    """Checks a field that was read at `at`.
+
+    Raises:
+      UserError: it has half of a surrogate pair, which UTF-8 cannot hold.
+    """
+    if value.isascii():
+        return
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UserError(f"{at}: the field '{field}' has half of a surrogate pair ({error})") from error
+
+
 def _parts(path: Path, cut: Callable[[IO[bytes] | gzip.GzipFile], Iterator[bytes]]) -> Iterator[bytes]:
     """What `cut` makes of the open file."""
     try:
@@ -130,10 +143,3 @@ def _parts(path: Path, cut: Callable[[IO[bytes] | gzip.GzipFile], Iterator[bytes
         raise UserError(f"{path}: no such file") from error
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read ({error}); copy or download it again") from error
-
-
-def _refuse_surrogates(value: str, field: str, at: str) -> None:
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise UserError(f"{at}: the field '{field}' has half of a surrogate pair ({error})") from error

@@ -30,5 +30,7 @@ class ParquetRows(DocumentFormat):
                     for record in batch.to_pylist():
                         number += 1
                         yield chosen.document(record, f"{path}, row {number}", f"{id}#{number}", self.name)
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path}: a text is not UTF-8 ({error}); write the file again") from error
         except (pyarrow.ArrowException, OSError) as error:
             raise UserError(f"{path}: no whole Parquet file ({first_line(error)}); copy it again") from error

@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from retrieval.data.sets import text_files
 from retrieval.errors import UserError
 
 _LONGEST_FIELD = 1 << 30  # Python's own limit, 128 KiB, is less than many documents
+_DECLARED = re.compile(r"sep=(.)\s*")  # a line that spreadsheets write before the names
 _ROW = ("id", "text")  # the columns of a collection.tsv
 
 
@@ -29,12 +31,17 @@ class SeparatedValues(DocumentFormat):
         has_tabs = path.name.lower().removesuffix(".gz").endswith(".tsv")
         lines = _lines(path)
         first = next(lines, "")
-        lines = itertools.chain([first], lines)
+        declared = None if has_tabs else _DECLARED.fullmatch(first)
+        lines = lines if declared else itertools.chain([first], lines)
         by_tabs = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
-        reader = by_tabs if has_tabs else csv.reader(lines, delimiter=_delimiter(first), strict=True)
-        rows = _rows(path, reader)
+        delimiter = declared[1] if declared else _delimiter(first)
+        reader = by_tabs if has_tabs else csv.reader(lines, delimiter=delimiter, strict=True)
+        rows = _rows(path, reader, before=bool(declared))
         _, names = next(rows, ("", []))
-        if has_tabs and len(names) == len(_ROW) and not (names_text(names) or any(fields.values())):
+        if not names:
+            yield Dropped(id, "files without a row")
+            return
+        if has_tabs and _is_of_collection(names) and not (names_text(names) or any(fields.values())):
             rows, names = itertools.chain([(f"{path}, line 1", names)], rows), _ROW
             chosen = Columns("id", "", "text")
         else:
@@ -45,23 +52,28 @@ class SeparatedValues(DocumentFormat):
             yield chosen.document(dict(zip(names, row)), at, f"{id}#{number}", self.name)
 
 
+def _is_of_collection(row: list[str]) -> bool:
+    """Whether a row is an id and a text, and not the names of two columns, such as question and answer."""
+    return len(row) == len(_ROW) and len(row[0].split()) == 1 and len(row[1].split()) > 1
+
+
 def _delimiter(first: str) -> str:
     """What stands between columns: spreadsheets write `;` where `,` is in numbers."""
     return ";" if ";" in first and "," not in first else ","
 
 
-def _rows(path: Path, reader: Iterable[list[str]]) -> Iterator[tuple[str, list[str]]]:
-    """The rows that are not empty, each after the place where it ends."""
+def _rows(path: Path, reader: Iterable[list[str]], before: int) -> Iterator[tuple[str, list[str]]]:
+    """The rows that are not empty, each after the place where it ends; `before` lines are not among those read."""
     rows = iter(reader)
     while True:
         try:
             row = next(rows, None)
         except csv.Error as error:
-            raise UserError(f"{path}, line {getattr(rows, 'line_num', 0)}: {error}; mend the row") from error
+            raise UserError(f"{path}, line {before + getattr(rows, 'line_num', 0)}: {error}; mend the row") from error
         if row is None:
             return
         if row:
-            yield f"{path}, line {getattr(rows, 'line_num', 0)}", row
+            yield f"{path}, line {before + getattr(rows, 'line_num', 0)}", row
 
 
 def _lines(path: Path) -> Iterator[str]:

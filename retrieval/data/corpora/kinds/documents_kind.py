@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from unicodedata import normalize
 
 from retrieval.data.corpora import source_paths
 from retrieval.data.corpora.articles import Dropped
@@ -55,16 +56,20 @@ class OwnDocuments(CorpusKind):
             _log.warning("the corpus: %d files are named or linked more than once; each is read once", again)
         broken = [path for path in others if not path.exists()]
         for path in broken:
-            _log.warning("%s: left out, for this link leads nowhere; mend or remove it", path)
-        yield from (Dropped(str(path), "links that lead nowhere") for path in broken)
-        others = [path for path in others if path.exists()]
+            _log.warning("%s: left out, for this link leads nowhere; mend or remove it", _shown(path))
+        yield from (Dropped(_shown(path), "links that lead nowhere") for path in broken)
+        odd = [path for path in others if path.exists() and not _is_utf_8(path)]
+        for path in odd:
+            _log.warning("%s: left out, for its name is not UTF-8; give it another", _shown(path))
+        yield from (Dropped(_shown(path), "files whose name is not UTF-8") for path in odd)
+        others = [path for path in others if path.exists() and _is_utf_8(path)]
         kinds = Counter(path.suffix.lower() or "no ending" for path in others)
         if kinds:
             told = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common(10))
             _log.warning("the corpus: %d files of other kinds are left out: %s", len(others), told)
         yield from (Dropped(str(path), f"files of other kinds: {path.suffix.lower()}") for path in others)
         base = _base(paths)
-        ids = {path: path.absolute().relative_to(base).as_posix() for path in paths}
+        ids = {path: normalize("NFC", path.absolute().relative_to(base).as_posix()) for path in paths}
         notes = Notes(id for path, id in ids.items() if _has_names(path))
         for path, id in ids.items():
             documents = _documents(path, id, options)
@@ -105,12 +110,23 @@ def _files(parts: Sequence[str]) -> _Found:
     """The files that the parts name, each once. Hidden ones are passed over."""
     named = [path for part in parts for path in dict.fromkeys(_of_part(part))]
     there, again = _each_once(named)
-    known = [path for path in there if path.is_file() and format_of(path)]
+    known = [path for path in there if path.is_file() and format_of(path) and _is_utf_8(path)]
     return _Found(known, sorted(set(there).difference(known)), again)
 
 
+def _is_utf_8(path: Path) -> bool:
+    """Whether the name of a file is: it becomes an id, and no record could hold another."""
+    return _shown(path) == str(path)
+
+
+def _shown(path: Path) -> str:
+    """A path as it can be written: what is not UTF-8 in it becomes a sign."""
+    return os.fsencode(path).decode("utf-8", errors="replace")
+
+
 def _of_part(part: str) -> Iterator[Path]:
-    for place in map(Path, sorted(glob.glob(part, recursive=True)) or [part]):
+    places = [part] if Path(part).exists() else sorted(glob.glob(part, recursive=True))
+    for place in map(Path, places or [part]):
         below = sorted(_below(place)) if place.is_dir() else [place]
         yield from (path for path in below if path.is_file() or path.is_symlink())
 
