@@ -40,7 +40,7 @@ def _paper() -> ConfigDict:
     config.model.update(embed_dim=128, dropout=0.1)
     config.train.update(steps=90_000, batch_size=640, groups=8, learning_rate=1e-5, clip_norm=5.0)
     # No warm-up, and as good as no decay: the learning rate is constant.
-    config.train.update(warmup_ratio=0.0, schedule_steps=100_000_000, weight_decay=0.0)
+    config.train.update(warmup_ratio=0.0, schedule_steps=100_000_000, weight_decay=0.0, adam_epsilon=1e-8)
     config.mine.refresh_every = 20_000
     config.loop.update(checkpoint_every=5000, validate_every=5000)
     config.plan.passages = 12_494_770  # of the paper's corpus, for --stage=plan

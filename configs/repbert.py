@@ -25,6 +25,7 @@ def get_config(size: str = "paper") -> ConfigDict:
     config.data.update(query_length=22, negatives=1)  # 20 word pieces, [CLS] and [SEP]
     config.model.update(embed_dim=0, pooling="mean", tied=True, normalize=False, token_types="sides")
     config.train.update(loss="multi_label_margin", temperature=1.0)
+    config.evaluate.update(depth=1000, metrics=("RR@10", "R@1000"))
     return config
 
 
