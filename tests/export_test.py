@@ -115,6 +115,19 @@ def test_an_export_that_is_damaged_is_one_sentence(folder, tmp_path, file, old, 
         retrieval.load(copy)
 
 
+@pytest.mark.parametrize("titles", ["pair", "joined"])
+def test_titles_are_read_as_they_were_trained(tmp_path, titles):
+    made = exported.work_directory(tmp_path / "run", **{"data.titles": titles})
+    folder = exported.export(made)
+    assert read(folder / "config_sentence_transformers.json")["titles"] == titles
+    documents = [{"title": each.title, "text": each.text} for each in exported.DOCUMENTS]
+    of_run, of_export = (retrieval.load(place).encode_documents(documents) for place in (made.folder, folder))
+    np.testing.assert_allclose(of_export, of_run, atol=1e-5)
+    (folder / "config_sentence_transformers.json").unlink()  # a model of others saw one text
+    of_others = retrieval.load(folder).encode_documents(documents)
+    assert np.allclose(of_others, of_run, atol=1e-5) == (titles == "joined")
+
+
 def test_tied_towers_are_exported_as_one_folder(tied_folder):
     assert modules(tied_folder) == [("", "Transformer"), ("1_Pooling", "Pooling")]
     assert {path.name for path in tied_folder.iterdir() if path.is_dir()} == {"1_Pooling"}

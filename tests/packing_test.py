@@ -138,7 +138,7 @@ def test_a_saved_position_gives_the_same_batches(tmp_path):
         for name in expected:
             np.testing.assert_array_equal(actual[name], expected[name])
     (tmp_path / "lane-00007.waiting.npz").unlink()
-    with pytest.raises(UserError, match=r"waiting\.npz is missing; was the run started with another data\.pack"):
+    with pytest.raises(UserError, match=r"waiting\.npz is missing: the run began without packed rows"):
         again.restore(tmp_path)
 
 

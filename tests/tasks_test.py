@@ -219,6 +219,15 @@ def test_a_position_of_other_lanes_is_refused(corpus, tmp_path):
         batches(corpus, name, lanes=4).restore(tmp_path)
 
 
+def test_a_position_of_packed_rows_is_refused_without_them(corpus, tmp_path):
+    """They are left out by themselves where the devices do not divide the lanes."""
+    name = register(corpus, ict=1.0)
+    batches(corpus, name, lanes=2).save(tmp_path)
+    (tmp_path / "lane-00000.waiting.npz").touch()
+    with pytest.raises(UserError, match=r"began with packed rows, .* does not divide config\.data\.lanes"):
+        batches(corpus, name, lanes=2).restore(tmp_path)
+
+
 @pytest.mark.parametrize("rates", [{"bfs": 1.0}, {"ict": 1e-9, "bfs": 1.0}])
 def test_every_epoch_draws_every_passage_once_with_another_sentence(corpus, rates):
     """Also where a task begins in the middle of a file, since another begins at its start."""

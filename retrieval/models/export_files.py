@@ -30,6 +30,7 @@ QUERY, DOCUMENT = "query", "document"
 # The scores of a search are inner products, of normalised embeddings too.
 _MODEL = {"model_type": "SentenceTransformer", "similarity_fn_name": "dot"}
 CONFIG = "config_sentence_transformers.json"
+TITLES = "titles"  # the libraries pass over it
 _MODULES = "sentence_transformers.sentence_transformer.modules"
 
 
@@ -42,12 +43,14 @@ def write_tower(
     query_length: int | None = None,
     prompts: Mapping[str, str] = {},
     default_prompt: str = DOCUMENT,
+    titles: str = "",
 ) -> None:
     """Writes a tower, but for its tokenizer, into a folder that is there.
 
     Args:
       prompts: what stands before queries and before documents, where there is something.
       default_prompt: that of a text of which nobody says what it is.
+      titles: how the title of a document was read, `data.titles`; our own loader looks for it.
       normalize: whether embeddings are given length 1.
       length: tokens that a text is cut to.
       query_length: tokens that a query is cut to, where that is another number.
@@ -70,14 +73,14 @@ def write_tower(
         kinds.append("Normalize")
         (folder / _path(kinds)).mkdir()
         files.write_json(folder / _path(kinds) / "config.json", {})
-    _write_modules(folder, kinds, prompts, default_prompt)
+    _write_modules(folder, kinds, prompts, default_prompt, titles)
 
 
-def write_router(folder: Path, prompts: Mapping[str, str] = {}) -> None:
+def write_router(folder: Path, prompts: Mapping[str, str] = {}, titles: str = "") -> None:
     """Writes what makes one model of the towers in the folders `query` and `document` below `folder`.
 
     Args:
-      prompts: as `write_tower` has them.
+      prompts, titles: as `write_tower` has them.
     """
     routes = {route: _modules_of(folder / route, route) for route in (QUERY, DOCUMENT)}
     router = {
@@ -86,7 +89,7 @@ def write_router(folder: Path, prompts: Mapping[str, str] = {}) -> None:
         "parameters": {"default_route": DOCUMENT, "allow_empty_key": True},
     }
     files.write_json(folder / "router_config.json", router)
-    _write_modules(folder, ["Router"], prompts, DOCUMENT)
+    _write_modules(folder, ["Router"], prompts, DOCUMENT, titles)
 
 
 def _lengths(length: int, query_length: int | None) -> dict[str, int]:
@@ -128,7 +131,9 @@ def write_tensors(folder: Path, tensors: dict[str, np.ndarray]) -> None:
     (folder / "model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
 
 
-def _write_modules(folder: Path, kinds: Sequence[str], prompts: Mapping[str, str], default_prompt: str) -> None:
+def _write_modules(
+    folder: Path, kinds: Sequence[str], prompts: Mapping[str, str], default_prompt: str, titles: str
+) -> None:
     """`modules.json`, and the prompts: the first module lies in the folder itself, others in a folder of their own."""
     modules = [
         {"idx": i, "name": str(i), "path": _path(kinds[: i + 1]) if i else "", "type": f"{_MODULES}.{kind}"}
@@ -136,7 +141,8 @@ def _write_modules(folder: Path, kinds: Sequence[str], prompts: Mapping[str, str
     ]
     files.write_json(folder / "modules.json", modules)
     default = default_prompt if default_prompt in prompts else None
-    files.write_json(folder / CONFIG, {**_MODEL, "prompts": dict(prompts), "default_prompt_name": default})
+    own = {TITLES: titles} if titles else {}
+    files.write_json(folder / CONFIG, {**_MODEL, "prompts": dict(prompts), "default_prompt_name": default, **own})
 
 
 def _modules_of(folder: Path, route: str) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from retrieval.data.tokenizers import prefixes
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.models import tensor_files
-from retrieval.models.export_files import CONFIG, DOCUMENT, QUERY
+from retrieval.models.export_files import CONFIG, DOCUMENT, QUERY, TITLES
 from retrieval.models.hugging_face import BertFolder
 from retrieval.models.two_tower import POOLINGS
 from retrieval.recipes import bert_weights
@@ -80,7 +80,7 @@ def read(folder: Path, config: ConfigDict) -> ExportedTowers:
 
 
 def set_sizes(folder: Path, config: ConfigDict) -> tuple[Tower, Tower]:
-    """Sets the fields of the model, the lengths and the prefixes to those of an export; its two towers.
+    """Sets the fields of the model, the lengths, the prefixes and the titles to those of an export; its two towers.
 
     Raises:
       UserError: as `read`.
@@ -93,8 +93,19 @@ def set_sizes(folder: Path, config: ConfigDict) -> tuple[Tower, Tower]:
     lengths = (query.length if is_apart else query.query_length), document.length
     config.data.query_length, config.data.document_length = lengths
     config.data.query_prefix, config.data.document_prefix = _prompts(folder)
+    config.data.titles = _titles(folder)
     config.model.positions = query.bert.sizes["max_length"]
     return query, document
+
+
+def _titles(folder: Path) -> str:
+    """How titles were read. Folders of others don't say: their models saw one text, with the title in it."""
+    path = folder / CONFIG
+    record = files.read_json(path) if path.is_file() else {}
+    titles = record.get(TITLES, prefixes.JOINED) if isinstance(record, dict) else None
+    if titles not in (prefixes.PAIR, prefixes.JOINED):
+        raise UserError(f"{path}: {TITLES} is {titles!r}, and {prefixes.PAIR} or {prefixes.JOINED} is needed")
+    return titles
 
 
 def _prompts(folder: Path) -> list[str]:

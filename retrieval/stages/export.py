@@ -65,6 +65,7 @@ def export(run: Run) -> dict[str, Any]:
             query_length=config.data.query_length,
             document_length=config.data.document_length,
             prompts=_prompts(config.data),
+            titles=config.data.get("titles", prefixes.PAIR),
         )
         kind = {"tied": config.model.tied}
 
@@ -163,8 +164,9 @@ def _write_towers(
     query_length: int,
     document_length: int,
     prompts: Mapping[str, str],
+    titles: str,
 ) -> None:
-    write = functools.partial(folders.write_tower, normalize=towers.normalize, prompts=prompts)
+    write = functools.partial(folders.write_tower, normalize=towers.normalize, prompts=prompts, titles=titles)
     query_tower: Any = towers.query_tower  # of BERT's kind: `check` lets no other pass
     if not hasattr(towers, "document_tower"):  # they are tied
         write(folder, query_tower, length=document_length, query_length=query_length)
@@ -179,7 +181,7 @@ def _write_towers(
         (folder / name).mkdir()
         write(folder / name, tower, length=length, default_prompt=name)
         _write_tokenizer(folder / name, tower, vocabulary, length)
-    folders.write_router(folder, prompts)
+    folders.write_router(folder, prompts, titles)
 
 
 def _prompts(data: ConfigDict) -> dict[str, str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from retrieval.data.examples.packing import Arrays, Lane, PackedLane, Packing
+from retrieval.data.examples.packing import WAITING, Arrays, Lane, PackedLane, Packing
 from retrieval.errors import UserError, first_line, multiples
 from retrieval.libraries import seqio, tf
 
@@ -52,7 +52,7 @@ class Batches:
         """
         _check(batch_size, lanes, sharding, packing)
         self.epoch = epoch
-        self._sharding = sharding
+        self._sharding, self._is_packed = sharding, packing is not None
         self._tables = tables or {}
         self._lanes: list[Lane] = []
         for number in _own_lanes(lanes, batch_size, sharding):
@@ -77,8 +77,13 @@ class Batches:
         """Goes back to a saved position.
 
         Raises:
-          UserError: the folder holds no position for one of the lanes.
+          UserError: the folder holds no position for one of the lanes, or what waits for room in packed rows.
         """
+        if not self._is_packed and any(folder.glob(f"*{WAITING}")):
+            raise UserError(
+                f"{folder}: the run began with packed rows, and here a text has a row of its own, by another "
+                "config.data.pack or on a number of devices that does not divide config.data.lanes; go on as it began"
+            )
         for lane in self._lanes:
             lane.restore(folder)
 

@@ -23,6 +23,7 @@ from retrieval.errors import UserError
 
 Arrays = dict[str, np.ndarray]
 
+WAITING = ".waiting.npz"  # how the names of files end that have examples without room
 # Chance alone makes a batch's worth or two wait. So many are a sign that more tokens are drawn than the rows hold.
 _MOST_WAITING = 16
 
@@ -224,11 +225,14 @@ class PackedLane:
         """
         self._lane.restore(folder)
         if not self._file(folder).exists():
-            raise UserError(f"{self._file(folder)} is missing; was the run started with another data.pack?")
+            raise UserError(
+                f"{self._file(folder)} is missing: the run began without packed rows, with another config.data.pack or "
+                "on a number of devices that does not divide config.data.lanes; go on as it began"
+            )
         self._waiting = files.read_arrays(self._file(folder), "delete the checkpoint and train again")
 
     def _file(self, folder: Path) -> Path:
-        return folder / f"{self.name}.waiting.npz"
+        return folder / f"{self.name}{WAITING}"
 
 
 def _place(
