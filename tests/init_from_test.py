@@ -11,7 +11,7 @@ from conftest import REPOSITORY
 from flax import nnx
 from safetensors.numpy import load_file, save_file
 
-from configs import ict, mlm, seed_encoder
+from configs import ict, mlm, question_generation, seed_encoder
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.files import fingerprint, write_json
@@ -302,3 +302,16 @@ def test_a_model_of_shorter_texts_takes_the_first_positions(tmp_path, monkeypatc
     if kind == "autoencoder":
         ours, theirs = (each.decoder.position_embedding.embedding[...] for each in (model, trained))
         np.testing.assert_array_equal(ours, theirs[:16])
+
+
+@pytest.mark.parametrize(
+    ("config", "field", "value"),
+    [(question_generation, "data.query_length", 24), (seed_encoder, "model.decoder.layers", 5)],
+)
+def test_other_sizes_of_a_head_are_said_before_the_run(config, field, value):
+    start, ours = config.get_config("local"), config.get_config("local")
+    initial_parameters.check_sizes(ours, start)
+    with ours.unlocked():
+        ours.update_from_flattened_dict({field: value})
+    with pytest.raises(UserError, match=r"a model of other sizes .*" + field.removesuffix(".layers")):
+        initial_parameters.check_sizes(ours, start)

@@ -228,6 +228,12 @@ $MINED --config.data.negatives=50
   config.data.negatives=50 | config.mine.negatives=20, so | twice | raise the second
 $MINED --config.mine.refresh_every=300
   config.mine.refresh_every=300 | config.train.steps=300
+$REFRESHED --config.recipe=reranker --config.train.loss=class_cross_entropy --config.train.temperature=1.0
+  config.mine.refresh_every=100 | a reranker has none | config.mine.refresh_every=0
+$REFRESHED --config.pairs.keep_lone=True
+  config.pairs.keep_lone=True and config.mine.refresh_every=100 | one of the two
+$MINED --config.pairs.keep_lone=True --config.train.loss=multi_label_margin
+  config.pairs.keep_lone=True | config.train.loss=multi_label_margin | second one
 $REFRESHED --config.mine.refresh_lag=100
   config.mine.refresh_lag=100 | config.mine.refresh_every=100 | lower the first
 $LAGGED --config.mine.refresh_env="('LD_PRELOAD=evil.so',)"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from support.tiny import CHEAP, execute, make_run
 
+from configs import dpr
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight, records, runner
 from retrieval.recipes import train_state
@@ -16,7 +17,7 @@ from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model
 from retrieval.runtime.ending import PreemptedError
 from retrieval.stage_outputs import Run
-from retrieval.stages import train
+from retrieval.stages import train, training_steps
 
 CHANGES = CHEAP | {
     "train.learning_rate": 1e-2,
@@ -116,3 +117,18 @@ def test_an_unfinished_run_keeps_its_steps(finished, tmp_path):
     records.write_record(run, "train", records.read_record(run, "train") | {"done": False})
     with pytest.raises(UserError, match=r"config\.train\.steps: 4 there, 8 now"):
         runner.check_run(run)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"steps": 127, "accumulation": 64}, ["one update alone", "the last 63 batches make no whole update"]),
+        ({"steps": 1, "warmup_ratio": 0.0}, []),
+        ({"steps": 128, "accumulation": 64}, []),
+    ],
+)
+def test_batches_that_change_nothing_are_told(caplog, changes, said):
+    config = dpr.get_config("local")
+    config.train.update(changes)
+    training_steps.warn(config.train)
+    assert len(caplog.records) == len(said) and all(words in caplog.text for words in said)

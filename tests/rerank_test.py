@@ -284,6 +284,7 @@ def test_another_run_scores_the_pairs_that_it_has(toy, tmp_path, caplog):
         ({"rerank.measures": ("Answer@20",)}, r"config\.rerank\.measures: Answer@20 looks for answers in texts"),
         ({"rerank.model": ""}, "no reranker, for no stage trains one here"),
         ({"evaluate.runs": False}, "with config.evaluate.runs=True"),
+        ({"data.query_length": 15}, r"=15 leaves no room for a document: set config\.data\.query_length=4 at most"),
         ({"data.document_length": 17}, r"a model of 16 positions, and config\.data\.document_length=17"),
     ],
 )

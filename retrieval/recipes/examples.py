@@ -203,9 +203,10 @@ def check(config: ConfigDict) -> None:
         )
     if config.data.negatives and (others := unlabelled(config)):
         fitting = [name for name, task in TASKS.items() if task.is_labelled and task.kind == recipe.kind]
+        alone = f"config.data.rates.{' or '.join(fitting)}=1 and config.data.rates.{others[0]}=0"
         raise UserError(
-            f"config.data.negatives={config.data.negatives}: only labelled examples have hard negatives: set it to 0, "
-            f"or train on them alone, config.data.rates.{' or '.join(fitting)}=1 and config.data.rates.{others[0]}=0"
+            f"config.data.negatives={config.data.negatives}: only labelled examples have hard negatives: set it to 0"
+            + (f", or train on them alone, {alone}" if fitting else "")
         )
     recipe.packing()
 

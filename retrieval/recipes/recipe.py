@@ -36,7 +36,7 @@ class Recipe(abc.ABC):
       sides: the fields of a batch that hold texts -> 'query' or 'document', whose lengths and packing they have.
       gives: what its model gives to the loss that `train.loss` names, as `loss_kind` has it; empty where it has a loss
         of its own.
-      head: the fields of `config.model` that the model has beside those of its encoder.
+      head: the fields of the config on which the sizes depend of what the model has beside its encoder.
     """
 
     kind: ClassVar[str]

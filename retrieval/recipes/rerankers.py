@@ -121,6 +121,13 @@ def _check_folder(folder: BertFolder, config: ConfigDict, field: str) -> None:
                 f"{field}={folder.path}: a model of {longest} positions, and config.data.{name}={config.data[name]}: "
                 f"set config.data.{name}={longest} at most"
             )
+    query, row = config.data.query_length, config.data.document_length
+    if row < query + 2:
+        raise UserError(
+            f"{field}={folder.path}: config.data.document_length={row} is of query and document together, and "
+            f"config.data.query_length={query} leaves no room for a document: set config.data.query_length="
+            f"{max(1, row // 2)} at most"
+        )
     bert_weights.vocabulary_of(folder)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from retrieval import files
-from retrieval.config.fields import PATHS, SWITCH, TEXT, Field, declare, one_of, whole
+from retrieval.config.fields import PATHS, SWITCH, TEXT, Field, declare, of_fields, one_of, whole
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import grouping, labelled_format, pair_shards
 from retrieval.data.labelled.labelled_format import LABELLED
@@ -39,6 +39,9 @@ declare(
         "a teacher's score of every pair, JSON lines or a TREC run; '': those of the stage teacher, if any",
     ),
 )
+
+
+_COUNTS_COPIES = "multi_label_margin"  # the loss of which every known positive of a batch is a term
 
 
 def write_pairs(run: Run) -> dict[str, Any]:
@@ -130,6 +133,28 @@ def check_inputs(run: Run) -> None:
             labelled_format.check(path, labelled_groups.settings(config))
 
 
+def check_lone(keep_lone: bool, loss: str, negatives_anew: int) -> None:
+    """Checks that pairs without a hard negative can be kept: the place of the negative has a copy of the positive.
+
+    Args:
+      loss: of the training.
+      negatives_anew: the steps from one mining of negatives to the next; 0 for none.
+
+    Raises:
+      UserError: they cannot.
+    """
+    if keep_lone and loss == _COUNTS_COPIES:
+        raise UserError(
+            f"config.pairs.keep_lone=True: config.train.loss={loss} would count the copy of a positive as a second "
+            "one: set config.pairs.keep_lone=False, or take another loss"
+        )
+    if keep_lone and negatives_anew:
+        raise UserError(
+            f"config.pairs.keep_lone=True and config.mine.refresh_every={negatives_anew}: what is mined anew has no "
+            "pairs without a negative; set one of the two back"
+        )
+
+
 def check_order(divided_set: str, positives: int) -> None:
     """Checks that nothing asks for another order than that of the files.
 
@@ -163,6 +188,7 @@ STAGES.register(
     Stage(
         write_pairs,
         check_inputs=(check_inputs,),
+        check_settings=(of_fields(check_lone, "pairs.keep_lone", "train.loss", "mine.refresh_every"),),
         check=(Run.check_vocabulary,),
         reads="`training/`, `negatives/`, labelled examples of any format",
         writes="`pairs/`: TFRecord shards of labelled examples; `pairs/validation/`; `pairs/passages.jsonl`",

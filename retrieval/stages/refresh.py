@@ -88,6 +88,7 @@ def _check_schedule(mine: ConfigDict, steps: int, validate_every: int) -> None:
                     "from one to the next, or leave it out"
                 )
         return
+    _check_environment(mine.refresh_env, every=mine.refresh_every, lag=mine.refresh_lag)
     if mine.patience:
         turn.check(mine.patience, validate_every, mine.refresh_lag)
         return
@@ -106,7 +107,6 @@ def _check_schedule(mine: ConfigDict, steps: int, validate_every: int) -> None:
             f"config.mine.refresh_lag={mine.refresh_lag}: what is made after config.mine.refresh_every="
             f"{mine.refresh_every} steps would never be trained on in config.train.steps={steps}; lower one of them"
         )
-    _check_environment(mine.refresh_env, every=mine.refresh_every, lag=mine.refresh_lag)
 
 
 def _check_environment(settings: Sequence[str], every: int, lag: int) -> None:

@@ -123,6 +123,7 @@ def train(run: Run) -> dict[str, Any]:
                     afresh = functools.partial(train_state.afresh, config)
                     rule = config.mine.patience, config.loop.best
                     turn = Turn(run.folder / versions.FOLDER, int(state.step), *rule, checkpointer, afresh)
+                training_steps.warn(config.train)
                 trace_steps = training_steps.traced(config.profile.steps, config.train.steps)
                 anew = refresh.Refresh(run, vocabulary, mesh, remade, checkpointer, turn) if remade else None
                 loop.train(

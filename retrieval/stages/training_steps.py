@@ -48,6 +48,22 @@ def with_steps(config: ConfigDict, epoch: int) -> ConfigDict:
     return config
 
 
+def warn(train: ConfigDict) -> None:
+    """Tells the log which batches change nothing, by the group `train` of the config."""
+    updates, rest = divmod(train.steps, train.accumulation)
+    if updates == 1 and train.warmup_ratio and not train.schedule_steps:
+        _log.warning(
+            "train: one update alone, and the rate of the first is 0 (config.train.warmup_ratio=%g): nothing changes",
+            train.warmup_ratio,
+        )
+    if updates and rest:
+        _log.warning(
+            "train: the last %d batches make no whole update of config.train.accumulation=%d, and change nothing",
+            rest,
+            train.accumulation,
+        )
+
+
 def traced(asked: Sequence[int], last: int) -> tuple[int, int]:
     """The first and the last step of the trace, 0 and 0 for none.
 

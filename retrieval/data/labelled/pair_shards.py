@@ -64,8 +64,9 @@ def write_pairs(
         example gets a record, with the example's own negatives, in this order; `groups` tells the known positives.
         Examples of queries that are not in `groups` are left out.
       teacher: the scores of all pairs, if records are to have them.
-      keep_lone: whether a record without a negative has its positive in that place. A copy of the positive counts in no
-        loss of its query, so the record is trained on with the documents of other queries alone.
+      keep_lone: whether a record without a negative has its positive in that place. Where documents of a query
+        are told apart by their ids, a copy of the positive counts in no loss of its query. So the record is trained on
+        with the documents of other queries alone.
       simple: query -> how many of its negatives, the first ones, are simple; the others are hard.
 
     Raises:

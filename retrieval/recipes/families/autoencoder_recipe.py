@@ -32,12 +32,17 @@ class AutoencoderRecipe(MlmRecipe):
     """MLM, and the text written again. Examples, lengths and packing are MLM's."""
 
     label = "an autoencoder"
+    head = ("model.decoder",)
 
     def build(self, vocab_size: int) -> Autoencoder:
         """A masked language model and its decoder."""
         self.check()
         sizes = TransformerConfig(**encoder_sizes(self.config, vocab_size))
         return Autoencoder(sizes, DecoderConfig(**self.config.model.decoder), rngs=nnx.Rngs(self.config.seed))
+
+    def takes_encoder(self, other: Any) -> bool:
+        """From another autoencoder it takes everything."""
+        return not isinstance(other, AutoencoderRecipe)
 
     def objective(self, bound: Callable[[Any], Any]) -> Objective:
         """MLM and reconstruction, added up (Lu et al. 2021, equation 10), and the divergence of a latent variable."""

@@ -46,7 +46,7 @@ class RerankerRecipe(PairRecipe):
     label = "a reranker"
     reranks = True
     sides = {"pair": "document"}
-    head = ("classes",)
+    head = ("model.classes",)
     gives = (SCORES, CLASSES)
 
     def build(self, vocab_size: int) -> CrossEncoder:

@@ -48,7 +48,7 @@ class Seq2SeqRecipe(Recipe):
     kind = "generation"
     label = "a model that writes"
     sides = {}
-    head = ("writer",)
+    head = ("model.writer", "data.query_length")
 
     def build(self, vocab_size: int) -> EncoderDecoder:
         """An encoder-decoder. It writes `data.query_length` - 1 tokens at most: the start token is not written."""

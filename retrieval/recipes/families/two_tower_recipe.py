@@ -36,7 +36,7 @@ class TwoTowerRecipe(PairRecipe):
     has_towers = True
     sides = {"query": "query", "document": "document"}
     gives = (EMBEDDINGS, SCORES)
-    head = ("embed_dim", "embed_norm", "tied")
+    head = ("model.embed_dim", "model.embed_norm", "model.tied")
 
     def build(self, vocab_size: int) -> TwoTower:
         """Two towers, which may share their parameters."""

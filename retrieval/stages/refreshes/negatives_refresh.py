@@ -57,6 +57,11 @@ class NegativesRefresh(RefreshKind):
                 f"config.mine.refresh_every={every} mines hard negatives, and config.data.negatives=0 takes none: set "
                 "config.data.negatives=1 or more, or config.mine.refresh_every=0"
             )
+        if not recipe_of(config).has_towers:
+            raise UserError(
+                f"config.mine.refresh_every={every} mines with the embeddings of the model as it is, and "
+                f"{recipe_of(config).label} has none: set config.mine.refresh_every=0"
+            )
         if recipe_of(config).has_teacher:
             raise UserError(
                 f"config.train.loss={config.train.loss} learns from a teacher's scores, which negatives mined anew "
