@@ -133,12 +133,13 @@ def test_the_newest_revision_counts(tmp_path):
         ("AT&amp;T", "AT&T"),
         ("ßa", "ßa"),
         ("a\u00a0b\u200e", "A b"),
+        ("ათენი", "ათენი"),  # Georgian titles have no capitals
         ("", ""),
     ],
 )
 def test_titles_have_one_spelling(title, expected):
-    assert normalize_title(title, first_letter=True) == expected
-    assert normalize_title(expected, first_letter=True) == expected
+    assert normalize_title(title, SITE) == expected
+    assert normalize_title(expected, SITE) == expected
 
 
 # Cuts and what is no XML: `hostile_test`.
@@ -215,6 +216,29 @@ def test_real_dumps_read_as_their_raw_xml_says(shared_data):
     assert raw.count("<redirect ") == 100
     pages = [r for r in records if isinstance(r, Page)]
     assert len(pages) == 106 and all(p.text == text[p.title] for p in pages)
+
+
+@pytest.mark.parametrize("language", ["tr", "en"])
+def test_the_capital_of_i_is_that_of_the_language(tmp_path, language):
+    text = export(page("ilçe", "t")).replace("xml:lang='en'", f"xml:lang='{language}'")
+    (only,) = read_pages(write(tmp_path / "d.xml", text))
+    assert only.title == {"tr": "İlçe", "en": "Ilçe"}[language]
+
+
+@pytest.mark.parametrize(
+    ("element", "text", "target"),
+    [
+        ("<redirect />", "#تحويل [[بيت|x]]", "بيت"),
+        ("<redirect />", "#AUTRE_MOT [[Maison#Toit]]", "Maison"),  # whatever the word is
+        ('<redirect title="House" />', "#REDIRECT [[Other]]", "House"),
+        ("", "#YÖNLENDİRME [[Ev]]", "Ev"),
+        ("", "#AUTRE_MOT [[Maison]]", None),
+    ],
+)
+def test_a_redirect_leads_where_the_export_or_its_text_says(tmp_path, element, text, target):
+    one = page("A", text).replace("<revision>", f"{element}<revision>", 1)
+    (record,) = read_pages(write(tmp_path / "d.xml", export(one)))
+    assert (record.target if isinstance(record, Redirect) else None) == target
 
 
 def test_a_case_sensitive_wiki_keeps_small_letters(tmp_path):

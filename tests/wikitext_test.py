@@ -239,9 +239,7 @@ def test_real_dumps_leave_no_markup(shared_data):
 def raw_links(page: Page) -> list[str]:
     """Targets of the links in running text by a plain regular expression, which is enough for this simple dump."""
     body = page.text.partition("\n== See also ==\n")[0]
-    targets = [
-        normalize_title(m.partition("|")[0], first_letter=True) for m in re.findall(r"\[\[([^\[\]{}]+)\]\]", body)
-    ]
+    targets = [normalize_title(m.partition("|")[0], SITE) for m in re.findall(r"\[\[([^\[\]{}]+)\]\]", body)]
     return [t for t in targets if t != page.title]
 
 

@@ -24,5 +24,5 @@ def check(result: Article | Dropped, source: str, literal: bool) -> None:
             assert end <= link.start < link.end <= len(paragraph.text), source
             anchor, end = paragraph.text[link.start : link.end], link.end
             assert anchor == anchor.strip(), source
-            assert link.target and link.target == normalize_title(link.target, first_letter=True), source
+            assert link.target and link.target == normalize_title(link.target, SITE), source
             assert not re.search(r"[\[\]{}|<>#\n]", link.target), source

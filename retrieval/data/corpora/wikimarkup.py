@@ -232,7 +232,7 @@ class _Renderer:
     def _target(self, name: str) -> str:
         """The title of the article that a link names, empty where it names none or its own page."""
         name = urllib.parse.unquote(name.partition("#")[0]) if "%" in name else name.partition("#")[0]
-        title = normalize_title(name, self._page.site.first_letter)
+        title = normalize_title(name, self._page.site)
         if title == self._page.title or len(title.encode()) > _LONGEST_TITLE or _NO_TITLE.search(title):
             return ""
         return title

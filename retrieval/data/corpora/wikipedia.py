@@ -37,10 +37,14 @@ _HIDDEN_KEYS = {"6", "14"}  # files and categories
 
 _REDIRECT = re.compile(
     r"\s*+#\s*+(?:redirect|redirection|redirección|redireccion|weiterleitung|rinvia|redirecionamento|doorverwijzing"
-    r"|patrz|przekieruj|omdirigering|перенаправление|перенапр|пренасочване|виж|перенаправлення|転送|重定向)"
+    r"|patrz|przekieruj|omdirigering|перенаправление|перенапр|пренасочване|виж|перенаправлення|転送|重定向|넘겨주기"
+    r"|تحويل|تغییر[ _‌]?مسیر|הפניה|yönlendi̇?rme|ανακατευθυνση|đổi|přesměruj|ohjaus|uudelleenohjaus|átirányítás)"
     r"\s*+:?\s*+\[\[([^\[\]|\n]+)",
     re.IGNORECASE,
 )
+_FIRST_LINK = re.compile(r"[^\[\n]{0,40}\[\[([^\[\]|\n]+)")  # behind a word for 'redirect' that is not above
+_DOTTED = ("tr", "az", "kaa")  # languages in which i and ı are two letters, with capitals of their own
+_UNUSED = ("\u1c90", "\u1cbf")  # Georgian capitals, with which no title begins
 _INVISIBLE = re.compile("[\u200e\u200f\u202a-\u202e]")
 
 
@@ -51,12 +55,14 @@ class Site:
     Attributes:
       namespaces: names of all namespaces but the main one, in lower case.
       first_letter: whether titles begin with a capital letter whatever a link says.
+      dotted: whether the capital of i is İ.
       hidden: names of the namespaces whose links are not shown where they stand (files, categories), in lower case.
     """
 
     namespaces: frozenset[str]
     first_letter: bool
     hidden: frozenset[str] = frozenset()
+    dotted: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,14 +80,15 @@ class Page:
         return len(self.text)
 
 
-def normalize_title(title: str, first_letter: bool) -> str:
+def normalize_title(title: str, site: Site) -> str:
     """The one spelling of a title, whichever way a link writes it. It is empty if the title is too long to be one."""
     if len(title) > _LONGEST_NAME:  # the normal form takes time that is quadratic in the length
         return ""
     title = entities.unescape(title)
     title = " ".join(_INVISIBLE.sub("", unicodedata.normalize("NFC", title)).replace("_", " ").split())
-    capital = title[:1].upper()
-    return capital + title[1:] if first_letter and len(capital) == 1 else title
+    capital = "İ" if site.dotted and title[:1] == "i" else title[:1].upper()
+    has_capital = len(capital) == 1 and not _UNUSED[0] <= capital <= _UNUSED[1]
+    return capital + title[1:] if site.first_letter and has_capital else title
 
 
 def read_pages(path: Path, max_bytes: int = 2 * _MEBIBYTE) -> Iterator[Page | Redirect | Dropped | Broken]:
@@ -186,6 +193,8 @@ class _Export:
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         if not self._elements and name != "mediawiki":
             raise UserError(f"{self._path}: the first element is <{name}>; expected a MediaWiki export (<mediawiki>)")
+        if not self._elements:
+            self._site = dataclasses.replace(self._site, dotted=attributes.get("xml:lang") in _DOTTED)
         self._elements.append(name)
         if len(self._elements) > _MOST_LEVELS:
             raise expat.ExpatError(f"elements are nested more than {_MOST_LEVELS} deep")
@@ -229,18 +238,18 @@ class _Export:
                 raise expat.ExpatError(f"more than {_MOST_NAMESPACES} namespaces")
         hidden = frozenset(name for name, key in self._names.items() if key in _HIDDEN_KEYS)
         first_letter = text != "case-sensitive" if leaf == "siteinfo/case" else self._site.first_letter
-        self._site = Site(frozenset(self._names), first_letter, hidden)
+        self._site = Site(frozenset(self._names), first_letter, hidden, self._site.dotted)
 
     def _record(self) -> Page | Redirect | Dropped:
         page, site = self._page, self._site
-        title = normalize_title(page.get(_TITLE, ""), site.first_letter)
+        title = normalize_title(page.get(_TITLE, ""), site)
         text = page.get(_TEXT, "")
         if self._in_other_namespace(title):
             return Dropped(title, "other namespace")
         if not title:
             return Dropped(title, "no title")
-        if target := page.get("page/redirect") or ((match := _REDIRECT.match(text)) and match[1]):
-            return Redirect(title, normalize_title(target.partition("#")[0].lstrip(" :"), site.first_letter))
+        if target := _redirected(page.get("page/redirect"), text):
+            return Redirect(title, normalize_title(target.partition("#")[0].lstrip(" :"), site))
         if page.get("too large"):
             return Dropped(title, "too large")
         if page.get("page/revision/model", "wikitext") != "wikitext":
@@ -256,3 +265,13 @@ class _Export:
             return self._page["page/ns"].strip() != "0"
         prefix, colon, _ = title.partition(":")
         return bool(colon) and prefix.strip().lower() in self._site.namespaces
+
+
+def _redirected(named: str | None, text: str) -> str:
+    """The title that a page leads on to, or ''.
+
+    Args:
+      named: what the export says of it: None without <redirect>, and '' where that names no title, as in old exports.
+    """
+    pattern = _REDIRECT if named is None else _FIRST_LINK
+    return named or ((match := pattern.match(text)) and match[1]) or ""
