@@ -63,20 +63,27 @@ def test_reads_a_folder_without_its_texts(folder):
 
 
 ANSWERS = '{"_id": "q3", "answers": ["a", "a b", ""]}\n{"_id": "q1", "patterns": ["a|b"]}\n'
+TEXTS = ANSWERS.replace('"patterns"', '"answers"')
 
 
 def test_answers_are_those_of_the_judged_queries(folder):
-    (folder / "answers.jsonl").write_text(ANSWERS + '{"_id": "q2", "answers": [""]}\n')  # one that is none
+    (folder / "answers.jsonl").write_text(TEXTS + '{"_id": "q2", "answers": [""]}\n')  # one that is none
     for value in (beir.read_folder(folder), beir.read_judged(folder)):
-        assert value.queries == EXPECTED.queries and value.answers == {"q1": Answers(("a|b",), True)}
+        assert value.queries == EXPECTED.queries and value.answers == {"q1": Answers(("a|b",))}
+
+
+def test_patterns_and_answers_are_not_mixed(folder):
+    (folder / "answers.jsonl").write_text(ANSWERS)
+    with pytest.raises(UserError, match=r"answers\.jsonl, line 2: patterns and answers are in one file"):
+        beir.read_folder(folder)
 
 
 def test_without_judgements_queries_are_those_with_answers(folder):
-    (folder / "answers.jsonl").write_text(ANSWERS + '{"_id": "q2", "answers": []}\n')
+    (folder / "answers.jsonl").write_text(TEXTS + '{"_id": "q2", "answers": []}\n')
     (folder / "qrels" / "test.tsv").unlink()
     for value in (beir.read_folder(folder), beir.read_judged(folder)):
         assert value.queries == {"q1": "a", "q3": "not judged"} and value.qrels == {}
-        assert value.answers == {"q1": Answers(("a|b",), True), "q3": Answers(("a", "a b"))}
+        assert value.answers == {"q1": Answers(("a|b",)), "q3": Answers(("a", "a b"))}
 
 
 def test_header_is_optional_and_windows_files_are_read(folder):
@@ -200,7 +207,7 @@ def test_queries_that_nobody_judges_are_counted(folder, caplog):
 def test_judgements_and_answers_may_be_gzipped_too(folder):
     (folder / "qrels" / "test.tsv").rename(folder / "qrels" / "test.tsv.gz")
     (folder / "qrels" / "._test.tsv").write_bytes(b"\x00\x05\x16\x07\xff")  # a Mac's
-    (folder / "answers.jsonl.gz").write_bytes(gzip.compress(ANSWERS.encode()))
+    (folder / "answers.jsonl.gz").write_bytes(gzip.compress(ANSWERS.splitlines()[1].encode()))
     beir_folders.BeirFolders().check_path(folder, {})
     value = beir.read_folder(folder)
     assert value.qrels == EXPECTED.qrels and value.answers == {"q1": Answers(("a|b",), True)}

@@ -22,7 +22,7 @@ from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import build_model
 from retrieval.search import encoding, scann
 from retrieval.stage_outputs import Run
-from retrieval.stages import export, train
+from retrieval.stages import export, findings, train
 from retrieval.training import sharding
 
 
@@ -261,8 +261,9 @@ def test_fine_tuning_on_half_of_the_questions(inputs, pretrained, tmp_path):
     assert "Table 2" in (folder / "report.md").read_text()
 
 
-def test_fine_tuning_on_labelled_files_with_hard_negatives(inputs, pretrained, tmp_path, caplog):
+def test_fine_tuning_on_labelled_files_with_hard_negatives(inputs, pretrained, tmp_path, caplog, monkeypatch):
     """Files of two formats; their queries are held out to validate on, and one is also an evaluation set."""
+    monkeypatch.setattr(findings, "IN_A_RUN", 15)  # fewer than there are: the share held out is of all
     animals = [toy_corpus.title(i) for i in range(40)]
     rows = [(f"What is {name}?", f"It is a {name}.", f"It is a {animals[i - 7]}.") for i, name in enumerate(animals)]
     fields = ("anchor", "positive", "negative")

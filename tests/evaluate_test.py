@@ -87,6 +87,23 @@ def test_few_questions_choose_no_weight(count, weight):
     assert chosen_weight(queries, *lists, ["a", "b", "gold"]) == weight
 
 
+def of_articles(qrels, articles):
+    value = Judged("toy", {"q0": "a", "q1": "b"}, ["d0", "d1"], {}, qrels, articles=articles)
+    lists = [Ranking("bm25", np.ones((2, 1)), np.array([[0], [1]]), 0)]
+    return {each.split: each.queries for each in evaluate.by_articles(value, lists)}
+
+
+def test_articles_are_those_of_every_rule():
+    qrels = {"dev": {"q0": {"d0": 1}}, "test": {"q1": {"d1": 1}}}
+    assert of_articles(qrels, ["A", "B"]) == {"article": ["q0", "q1"]}
+    reqa = {"pair": {"q0": {"d0": 1}}, "sentence": {"q0": {"d1": 1}, "q1": {"d1": 1}}}
+    assert of_articles(reqa, ["A", "B"]) == {"article": ["q0"]}
+
+
+def test_where_no_right_passage_has_an_article_nothing_is_measured():
+    assert of_articles({"test": {"q0": {"d0": 1}}}, ["", "B"]) == {}
+
+
 def test_encoded_validation_questions_choose_the_weight(tmp_path):
     """By a base, for another config.loop.validate_queries."""
     queries, judged = {f"q{i}": f"question {i}" for i in range(5)}, {f"q{i}": {"c": 1} for i in range(5)}

@@ -162,7 +162,7 @@ def test_towers_train_on_questions_that_a_run_wrote(inputs, prepared, tmp_path):
 def kept_questions(*answers):
     passage = Candidate("a", "", "p")
     kept = [(passage, expansions.Expansion("a", f"q {answer}", -1.0, answer)) for answer in answers]
-    return generate.Found(kept, generate.Counter({generate.KEPT: len(kept)}))
+    return generate.Found(kept, generate.Counter({generate.KEPT: len(kept)}), [False] * len(kept))
 
 
 def test_a_reader_has_to_find_the_answer_again():

@@ -1,5 +1,6 @@
 """Run files of other systems: read for a set, evaluated beside its own systems, and fused."""
 
+import dataclasses
 import json
 
 import pytest
@@ -84,6 +85,8 @@ def test_unknown_ids_are_refused_or_counted(tmp_path, caplog):
     assert lists.rows.tolist() == [[3, 0, 4], [-1, -1, -1]] and lists.scores[0].tolist() == [9.5, 4, 4]
     assert (lists.left_out, lists.without) == (1, 1) and "names 2 candidates" not in caplog.text
     assert "name 2 candidates that it has not" in caplog.text and "1 queries have no result" in caplog.text
+    of_articles = dataclasses.replace(VALUE, articles=["A", "", "B"])
+    assert reader.read(files, of_articles, "allow")[0].articles == ["A", "", "B", "", ""]
     other = write(tmp_path / "y.trec", ("q9", "d1", 1, 3))
     with pytest.raises(UserError, match=r"y\.trec: no result for any query of set 'toy'"):
         reader.read([reader.RunFile("y", other)], VALUE, "allow")
@@ -164,10 +167,13 @@ def test_every_two_systems_are_fused(tmp_path, folder):
     ("changes", "message"),
     [
         ({"fuse.systems": ("bm25", "other"), "fuse.weights": (1.0,)}, "one weight for each"),
+        ({"runs.set": "other", "runs.files": ("{x.trec}",)}, "unknown set in config.runs.set 'other'"),
         ({"fuse.methods": ("average",)}, "some of interleave, reciprocal_rank, weighted_sum"),
     ],
 )
-def test_what_cannot_be_fused_is_said_before_the_run(tmp_path, folder, changes, message):
+def test_what_cannot_be_evaluated_is_said_before_the_run(tmp_path, folder, changes, message):
+    if "runs.files" in changes:
+        changes |= {"runs.files": (str(write(tmp_path / "x.trec", ("q0", "d1", 1, 3))),)}
     run = make_run(tmp_path / "run", folder, bm25.get_config(), **changes)
     with pytest.raises(UserError, match=message):
         preflight.check(run, run.config.stages)

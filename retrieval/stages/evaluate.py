@@ -96,7 +96,9 @@ def check(config: ConfigDict) -> None:
       UserError: a metric is unknown or there twice, or looks deeper than `config.evaluate.depth`; a file is missing; a
         dense index is none; or what is to be fused does not fit.
     """
-    run_files.run_files(config.runs.files)
+    names_of_sets = [name for named in sets.formats(config) for name in named.form.names(named.value)]
+    if run_files.run_files(config.runs.files) and names_of_sets and not config.base:
+        run_files.set_of(config.runs.set, names_of_sets)
     fused.fusing(config.fuse)
     for name in config.evaluate.dense:
         if INDEXES.find(name, "config.evaluate.dense").of_words:
@@ -291,10 +293,14 @@ def by_articles(value: Judged, lists: Sequence[Ranking]) -> Iterator[Scores]:
     """Whether a result is of the right article, and whether the right passage comes first among those of its article.
 
     The first tells of finding the topic, the second of finding the passage. The second takes all scores of an article,
-    so it is measured for some of the questions, and for systems that have such scores.
+    so it is measured for some of the questions, and for systems that have such scores. Nothing is measured where no
+    right passage has an article that is known.
     """
-    rule = next(iter(value.qrels.values()), {})
-    asked = articles.Asked.of(value.queries, value.candidates, value.articles, rule)
+    rules = [value.qrels[reqa.PAIR]] if reqa.PAIR in value.qrels else value.qrels.values()
+    judged = {query: grades for rule in rules for query, grades in rule.items()}
+    asked = articles.Asked.of(value.queries, value.candidates, value.articles, judged)
+    if not asked.queries:
+        return
     ids = [asked.queries[place] for place in asked.some(_WITHIN)]
     for ranking in lists:
         yield Scores(ranking, "article", asked.queries, asked.found(ranking.rows, HITS))

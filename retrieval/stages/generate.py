@@ -54,10 +54,11 @@ Write = Callable[[Sequence[Candidate]], list[list[WrittenText]]]
 
 
 class Found(NamedTuple):
-    """What was written of some passages and is kept, each text with its passage, and what was counted."""
+    """What was kept, each text with its passage; what was counted; and which of the texts were cut."""
 
     kept: Sequence[tuple[Candidate, Expansion]]
     counts: Counter
+    cut: Sequence[bool]
 
 
 class Judges(NamedTuple):
@@ -147,7 +148,7 @@ def generate(run: Run) -> dict[str, Any]:
 
 def _queries(passages: Sequence[Candidate], write: Write) -> Found:
     """The texts that are kept."""
-    kept, counts = [], Counter(dict.fromkeys((WRITTEN, KEPT, EMPTY, DUPLICATES, CUT), 0))
+    kept, cut, counts = [], [], Counter(dict.fromkeys((WRITTEN, KEPT, EMPTY, DUPLICATES, CUT), 0))
     for passage, texts in zip(passages, write(passages)):
         seen: set[str] = set()
         for text in texts:
@@ -157,9 +158,9 @@ def _queries(passages: Sequence[Candidate], write: Write) -> Found:
                 continue
             seen.add(text.text)
             counts[KEPT] += 1
-            counts[CUT] += text.is_cut
+            cut.append(text.is_cut)
             kept.append((passage, Expansion(passage.id, text.text, text.log_probability)))
-    return Found(kept, counts)
+    return Found(kept, counts, cut)
 
 
 def _questions(
@@ -170,7 +171,7 @@ def _questions(
     ProQA's filters leave out passages of few words, and questions that have their answer in them.
     """
     kinds = (PROPOSED, SHORT, TOLD, WRITTEN, KEPT, EMPTY, DUPLICATES, CUT)
-    kept, counts = [], Counter(dict.fromkeys(kinds, 0))
+    kept, cut, counts = [], [], Counter(dict.fromkeys(kinds, 0))
     long = [passage for passage in passages if len(passage.text.split()) >= fields.least_words]
     counts[SHORT] = len(passages) - len(long)
     spans = MAKERS[fields.answers].spans([passage.text for passage in long])
@@ -201,20 +202,21 @@ def _questions(
             continue
         seen.add((document, question))
         counts[KEPT] += 1
-        counts[CUT] += text.is_cut
+        cut.append(text.is_cut)
         kept.append((by_id[document], Expansion(document, text.text, text.log_probability, source.title)))
-    return Found(kept, counts)
+    return Found(kept, counts, cut)
 
 
 def _judged(found: Found, judges: Judges) -> Lines:
     """A line for each text that its judges keep."""
-    kept, counts = list(found.kept), found.counts
+    kept, cut, counts = list(found.kept), list(found.cut), found.counts
     if judges.answers:
         answers = judges.answers([text.text for _, text in kept], [passage for passage, _ in kept])
         right = [normalised(answer) == normalised(text.answer) for answer, (_, text) in zip(answers, kept)]
         counts[LOST] = len(kept) - sum(right)
         counts[KEPT] -= counts[LOST]
-        kept = list(itertools.compress(kept, right))
+        kept, cut = list(itertools.compress(kept, right)), list(itertools.compress(cut, right))
+    counts[CUT] = sum(cut)
     scores: Sequence[float | None] = [None] * len(kept)
     if judges.scores:
         scores = judges.scores([text.text for _, text in kept], [passage for passage, _ in kept]).tolist()

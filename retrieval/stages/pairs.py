@@ -57,9 +57,10 @@ def write_pairs(run: Run) -> dict[str, Any]:
         asked = _asked(run.sets, run.training)
         evaluated = sum(splits.wording(group.query) in asked for group in groups)
         counts.log("pairs")
+        queries = counts.queries  # of the whole pass: a shorter one counts anew
         lengths, looked_at = (config.data.query_length, config.data.document_length), findings.IN_A_RUN
         findings.warn("pairs", findings.of_labelled(list(itertools.islice(groups, looked_at)), lengths, vocabulary))
-        held_out = 0 if split_set else splits.held_out(counts.queries, config.split.validation)
+        held_out = 0 if split_set else splits.held_out(queries, config.split.validation)
         if teacher:
             teacher.check(groups.after(held_out))
         if held_out:
@@ -93,8 +94,8 @@ def write_pairs(run: Run) -> dict[str, Any]:
         )
     files.remove_temporaries(run.pairs)
     left_out = {what: number for what, number in counts.left_out.items() if number}
-    queries = {"validation queries": held_out, "evaluated queries": evaluated, "left out": left_out}
-    return statistics | queries | {"vocabulary": vocabulary.fingerprint}
+    of_queries = {"validation queries": held_out, "evaluated queries": evaluated, "left out": left_out}
+    return statistics | of_queries | {"vocabulary": vocabulary.fingerprint}
 
 
 def _query_texts(path: str, training: Path) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """What a collection of passages takes on planned devices: encoding, k-means and exact search, time and memory of each.
 
-Programs are compiled as the train step is. A host of the pod encodes and searches with its own devices; k-means takes
-all of them.
+Programs are compiled as the train step is. A host of the pod encodes with its own devices; k-means and exact search
+take all of them, and each has its share of the passages.
 """
 
 import dataclasses
@@ -66,7 +66,8 @@ def parts(config: ConfigDict, size: int, devices: Sequence[sharding.Device], chi
     encoded = Part(
         collection_work.encode(count, flops, E), memory, 4 * config.encode.shard_size * E, seconds and seconds * times
     )
-    found = Part(collection_work.search(count, E), 4 * count * E // len(own), 4 * count * E)
+    share = 4 * count * E // len(devices)
+    found = Part(collection_work.search(count, E), share, share * len(own))
     if config.mine.refresh_makes != "clusters":
         return encoded, found
     return encoded, found, _k_means(config, E, devices, chip)

@@ -54,7 +54,7 @@ def write_report(run: Run) -> None:
         *_texts(
             [open_collection(run, name) for name in set_names(run.sets)],
             run.load_vocabulary() if run.vocabulary else None,
-            (trainer.data.query_length, trainer.data.document_length) if "train" in trainer.stages else (),
+            _read_lengths(trainer, run.holder("encode").config.encode.windows) if "train" in trainer.stages else (),
         ),
         _stages(records),
         _config(run.config),
@@ -180,11 +180,17 @@ def _stages(records: Mapping[str, Mapping[str, Any]]) -> Table:
     return Table("Stages", ["stage", "seconds", "peak memory (MB)"], rows, notes)
 
 
+def _read_lengths(trained: ConfigDict, windows: int) -> tuple[int, ...]:
+    """The tokens that a model reads of a query, and of a candidate where that has one window."""
+    lengths = trained.data.query_length, trained.data.document_length
+    return lengths if windows == 1 else lengths[:1]
+
+
 def _texts(sets: Iterable[Collection], vocabulary: Vocabulary | None, reads: Sequence[int]) -> Iterator[Table]:
     """The lengths of each set's texts, in tokens where there are some, and a map where it was embedded.
 
     Args:
-      reads: the tokens of queries and of documents that a model reads; empty without one.
+      reads: the tokens of queries and of documents that a model reads, as far as there is such a number.
     """
 
     def measure(texts: list[str]) -> Iterator[int]:

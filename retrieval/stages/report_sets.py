@@ -27,7 +27,7 @@ def lengths(folder: Path, measure: Measure, unit: str, longest: Sequence[int] = 
     Args:
       folder: of the set, as BEIR's.
       unit: of the lengths, such as tokens.
-      longest: what a model reads of a query and of a candidate; longer ones are cut.
+      longest: what a model reads of a query and of a candidate, of which longer ones are cut; the second may lack.
     """
     queries = itertools.islice(beir.read_queries(folder / "queries.jsonl").values(), IN_A_RUN)
     texts = itertools.islice(beir.read_candidates(folder / "corpus.jsonl"), IN_A_RUN)
@@ -42,7 +42,7 @@ def lengths(folder: Path, measure: Measure, unit: str, longest: Sequence[int] = 
             name,
             len(sizes_N),
             *(f"{np.quantile(sizes_N, share):,.0f}" for share in (0.5, 0.95, 1.0)),
-            f"{100 * (sizes_N > cuts[name]).mean():.1f} % to {cuts[name]:,}" if cuts else None,
+            f"{100 * (sizes_N > cuts[name]).mean():.1f} % to {cuts[name]:,}" if name in cuts else None,
         ]
         for name, sizes_N in sizes.items()
     ]
@@ -58,7 +58,7 @@ def _lengths_plot(name: str, unit: str, sizes: dict[str, np.ndarray], cuts: dict
     for (kind, sizes_N), color in zip(sizes.items(), ("C0", "C1")):
         ordered_N = np.sort(np.maximum(sizes_N, 1))
         axes.step(ordered_N, 100 * np.arange(1, len(ordered_N) + 1) / len(ordered_N), color=color, label=kind)
-        if cuts:
+        if kind in cuts:
             axes.axvline(cuts[kind], color=color, linestyle=":", label=f"{kind} are cut at {cuts[kind]:,}")
     most = max([1, *cuts.values(), *(int(sizes_N.max()) for sizes_N in sizes.values())])
     powers = [1 << power for power in range(most.bit_length() + 1)]

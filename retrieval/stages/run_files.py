@@ -104,7 +104,8 @@ def read(files: Sequence[RunFile], value: Judged, unknown: str) -> tuple[Judged,
         more = [id for id in candidates if id not in of_set]
         if more:
             _log.warning("set %s: run files name %d candidates that it has not", value.name, len(more))
-        value = dataclasses.replace(value, candidates=[*value.candidates, *more])
+        known = [*value.articles, *[""] * len(more)] if value.articles else []
+        value = dataclasses.replace(value, candidates=[*value.candidates, *more], articles=known)
     query_ids, count = [*value.queries, *more_queries], len(value.queries)
     lists = []
     for file in files:

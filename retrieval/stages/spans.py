@@ -20,6 +20,7 @@ from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import runs
+from retrieval.identifiers import in_run_file
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes.trained_model import open_trained
 from retrieval.search.index_kind import INDEXES
@@ -138,9 +139,19 @@ def _of_files(paths: str, patterns: bool) -> tuple[list[_Question], dict[str, An
       patterns: whether the answers are regular expressions.
     """
     questions: dict[str, _Question] = {}
+    ids: dict[str, str] = {}
+    again = 0
     for path in source_paths.split(paths):
         queries, answers = qa.read_questions(Path(path), patterns)
-        questions |= {text: _Question(id, text, answers[id]) for id, text in queries.items()}
+        for id, text in queries.items():
+            before = questions.get(text, _Question(id, text, answers[id]))
+            values = dict.fromkeys(before.answers.values + answers[id].values)
+            again += text in questions
+            questions[text] = before._replace(answers=before.answers._replace(values=tuple(values)))
+            if ids.setdefault(before.id, text) != text:
+                raise UserError(f"{path}: the question id '{id}' is of another question in another file; make it new")
+    if again:
+        _log.warning("spans: %d questions are there again in another file, and have the answers of both", again)
     is_dev = orqa_split.is_held_out(list(questions))
     to_train_on = [question for question, held_out in zip(questions.values(), is_dev) if not held_out]
     name = orqa_split.nearest(len(questions))
@@ -212,10 +223,19 @@ def _early(
 def _of_run(
     path: Path, questions: Sequence[_Question], folder: Path, depth: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The same, of a run file."""
+    """The same, of a run file, which may have lists of questions that are not trained on."""
     candidates = [candidate.id for candidate in beir.read_candidates(folder / "corpus.jsonl")]
-    scores_QK, rows_QK = runs.read_run(path, text_files.lines, [question.id for question in questions], candidates)
-    yield from zip(scores_QK[:, :depth], rows_QK[:, :depth])
+    ids = [question.id for question in questions]
+    asked = set(map(in_run_file, ids))
+    others = [id for id in runs.ids_in_runs([path], text_files.lines)[0] if id not in asked]
+    scores_QK, rows_QK = runs.read_run(path, text_files.lines, [*ids, *others], candidates)
+    without = int((rows_QK[: len(ids), 0] < 0).sum())
+    for number, what in ((len(others), "are of questions that are not trained on"), (without, "questions have none")):
+        if number:
+            _log.warning("%s: lists: %d %s", path, number, what)
+    if without == len(ids):
+        raise UserError(f"{path}: no list of any question that is trained on; is it the run of other questions?")
+    yield from zip(scores_QK[: len(ids), :depth], rows_QK[: len(ids), :depth])
 
 
 def _retrieved(

@@ -220,14 +220,20 @@ def read_answers(path: Path) -> dict[str, Answers]:
     """The answers of an answers.jsonl by query id.
 
     Raises:
-      UserError: as `read_folder`, or a pattern is no regular expression.
+      UserError: as `read_folder`, a pattern is no regular expression, or some lines have patterns and others answers.
     """
-    return {
-        id: answer.of_patterns(text_files.strings(record, "patterns", at), at)
-        if "patterns" in record
-        else answer.of_texts(text_files.strings(record, "answers", at))
-        for id, record, at in _records(path)
-    }
+    found: dict[str, Answers] = {}
+    for id, record, at in _records(path):
+        found[id] = (
+            answer.of_patterns(text_files.strings(record, "patterns", at), at)
+            if "patterns" in record
+            else answer.of_texts(text_files.strings(record, "answers", at))
+        )
+        if found[id].are_patterns != next(iter(found.values())).are_patterns:
+            raise UserError(
+                f"{at}: patterns and answers are in one file; make two sets of it, for each is its own metric"
+            )
+    return found
 
 
 def write_candidates(path: Path, candidates: Iterable[Candidate]) -> None:
