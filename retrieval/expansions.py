@@ -9,15 +9,17 @@ A file has a line for each text, those of a document one after the other:
 and document. Files of others may do without these and `log_probability`.
 """
 
+import gzip
 import json
 import math
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from retrieval.data.sets import text_files
 from retrieval.errors import UserError
 
+_GZIP = b"\x1f\x8b"  # its first bytes
 _DIGITS = 4  # of a log-probability: the rest depends on the machine
 
 
@@ -49,7 +51,17 @@ def read(path: Path) -> Iterator[Expansion]:
     Raises:
       UserError: there is no such file, or a line is not what it should be.
     """
-    yield from (_expansion(line, at) for at, line in text_files.lines(path))
+    try:
+        with path.open("rb") as file:
+            is_gzip = file.read(2) == _GZIP
+        with gzip.open(path) if is_gzip else path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield _expansion(line.decode("utf-8-sig"), f"{path}, line {number}")
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path}: cannot be read ({error}); --stage=generate writes such a file") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 ({error.reason}); write it as JSON lines in UTF-8") from error
 
 
 def _expansion(line: str, at: str) -> Expansion:

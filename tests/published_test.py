@@ -31,7 +31,16 @@ def with_older_pooling(folder, **switches):
 @pytest.fixture
 def model(tmp_path):
     changes = {"model.embed_dim": 0, "model.pooling": "mean", "data.query_length": 40}
-    return with_older_pooling(exported.export(exported.work_directory(tmp_path / "trained", **changes)))
+    folder = with_older_pooling(exported.export(exported.work_directory(tmp_path / "trained", **changes)))
+    return with_titles(folder, {})  # which only our own exports have
+
+
+def with_titles(folder, titles):
+    """The folder with what it says of titles."""
+    record = json.loads((folder / "config_sentence_transformers.json").read_text())
+    record = {name: value for name, value in record.items() if name != "titles"} | titles
+    files.write_json(folder / "config_sentence_transformers.json", record)
+    return folder
 
 
 def run_of(folder, path, **changes):
@@ -68,7 +77,7 @@ def test_titles_can_be_pairs(model, tmp_path):
     run = run_of(model, tmp_path, **{"data.titles": "pair"})
     found, _ = encoding.load(run.embeddings("set", "trained"), "candidates")
     pairs = [{"title": title, "text": text} for _, title, text in TEXTS]
-    assert np.allclose(found, retrieval.load(model).encode_documents(pairs), atol=1e-6)
+    assert np.allclose(found, retrieval.load(with_titles(model, {"titles": "pair"})).encode_documents(pairs), atol=1e-6)
 
 
 def test_a_model_comes_from_the_hub(model, tmp_path, monkeypatch):
