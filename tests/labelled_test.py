@@ -247,7 +247,8 @@ def test_a_querys_positive_is_never_its_negative(tmp_path):
 
 def test_groups_ignore_line_order_and_keep_a_pool(tmp_path):
     examples = [Example(f"q{i % 5}", texts("gold"), texts(f"n{i}")) for i in range(50)]
-    found, _ = group(examples, tmp_path, pool=3)
+    found, counts = group(examples, tmp_path, pool=3)
+    assert counts.left_out["negatives beyond the 3 that a query keeps"] == 5 * (10 - 3)
     shuffled, _ = group(random.Random(0).sample(examples, 50), tmp_path, pool=3)
     assert found == shuffled and [len(e.negatives) for e in found] == [3] * 5
     assert [e.query for e in group(examples, tmp_path, seed=1)[0]] != [e.query for e in found]

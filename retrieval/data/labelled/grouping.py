@@ -155,22 +155,28 @@ class Groups:
         return itertools.islice(self._all(), self._skip, None)
 
     def _all(self) -> Iterator[Example]:
-        excluded = self._counts.queries = left_out = 0
+        excluded = behind = self._counts.queries = left_out = 0
         what, is_left_out = self._leave_out or ("", None)
         for (_, query), records in itertools.groupby(self._sorter, key=operator.itemgetter(0, 1)):
             if is_left_out and is_left_out(query):
                 left_out += 1
                 continue
-            group, dropped = self._merge(query, [msgpack.unpackb(packed) for *_, packed in records])
+            group, dropped, not_drawn = self._merge(query, [msgpack.unpackb(packed) for *_, packed in records])
             excluded += dropped
+            behind += not_drawn
             self._counts.queries += 1
             yield group
         self._counts.left_out["negatives that are positives of their query"] = excluded
+        if behind:
+            self._counts.left_out[f"negatives beyond the {self._pool} that a query keeps"] = behind
         if what:
             self._counts.left_out[what] = left_out
 
-    def _merge(self, query: str, parts: Sequence[list]) -> tuple[Example, int]:
-        """Texts and answers of all examples of a query, each once, and how many were called positive and negative."""
+    def _merge(self, query: str, parts: Sequence[list]) -> tuple[Example, int, int]:
+        """Texts and answers of all examples of a query, each once.
+
+        With them comes how many were called positive and negative, and how many negatives the query does not keep.
+        """
         positives, negatives = (
             {self._key(text): text for part in parts for text in itertools.starmap(Candidate, part[side])}
             for side in (0, 1)
@@ -180,7 +186,7 @@ class Groups:
         drawn = heapq.nsmallest(self._pool, kept, key=lambda key: (hashing.digest(query, str(key)), key))
         answers = dict.fromkeys(text for *_, texts in parts for text in texts)
         merged = Example(query, tuple(positives.values()), tuple(kept[key] for key in drawn), tuple(answers))
-        return merged, len(negatives) - len(kept)
+        return merged, len(negatives) - len(kept), len(kept) - len(drawn)
 
 
 @contextlib.contextmanager
