@@ -4,6 +4,8 @@ import difflib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from retrieval import terminal
+
 # Characters of a list of names, and of what a library says: a message is to be read at a glance.
 _LONGEST, _SAID = 400, 300
 
@@ -26,7 +28,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
     known = sorted(known)
     meant = near(name, known)
     hint = f"did you mean {' or '.join(meant)}? " if meant else ""
-    return UserError(f"unknown {kind} '{name}': {hint}known: {listed(known)}")
+    return UserError(f"unknown {kind} '{terminal.one_line(name)}': {hint}known: {listed(known)}")
 
 
 def no_path(path: Path, field: str, words: Sequence[str] = ()) -> UserError:
