@@ -67,8 +67,9 @@ def test_a_typed_query_needs_passages(run, tmp_path):
 
 def dense_index(run, name):
     """What the stage `search` asks."""
-    options_of = functools.partial(indexes.options_of, config=run.config)
-    return indexes.open_dense_there(open_collection(run, name), options_of, run.config.evaluate.depth)
+    collection = open_collection(run, name)
+    kind = indexes.dense_kind_there(collection)
+    return indexes.open_dense(kind, collection, indexes.options_of(kind, run.config), run.config.evaluate.depth)
 
 
 @needs_scann
@@ -76,6 +77,9 @@ def test_a_dense_index_that_was_built_is_not_built_again(run, monkeypatch):
     whole = index.index(run)
     monkeypatch.setattr(Scann, "build", lambda *_: pytest.fail("built again"))
     assert index.index(run) == whole
+    options_of = functools.partial(indexes.options_of, config=run.config)
+    opened = indexes.open_all(open_collection(run, "large"), ("bm25",), options_of, lambda texts: texts, 20)
+    assert opened.in_tables == {"bm25": "bm25", "dense": "dense (ScaNN)"}  # tables tell it from exact search
 
 
 def test_the_dense_list_of_a_hybrid_has_the_weight_asked_for(run):

@@ -8,6 +8,7 @@ from conftest import REPOSITORY
 from support.tiny import CHEAP, execute, make_config, make_run
 
 from retrieval.errors import UserError
+from retrieval.search import scann
 from retrieval.search.bm25 import Bm25Index
 from retrieval.stage_outputs import Run
 from retrieval.stages import latency
@@ -30,7 +31,7 @@ def test_every_system_of_a_set_has_its_time(trained, capsys):
     execute(trained, "latency")
     rows = json.loads((trained.folder / "latency.json").read_text())
     assert [(row["system"], row["dataset"], row["questions"]) for row in rows] == [
-        ("dense", "reqa", 5),
+        ("dense (ScaNN)" if scann.available() else "dense", "reqa", 5),
         ("bm25", "reqa", 5),
         ("bm25 (0.9, 0.4)", "reqa", 5),
         ("hybrid", "reqa", 5),

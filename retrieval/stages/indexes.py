@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from retrieval.config.fields import values_of
 from retrieval.errors import UserError
-from retrieval.search import encoding, fusion, windows
+from retrieval.search import encoding, fusion, side_by_side, windows
 from retrieval.search.index_kind import DENSE, EXACT, INDEXES, OF_WORDS, IndexKind, Options, SavedIndex, kinds_of_words
 from retrieval.search.side_by_side import SideBySide
 from retrieval.search.windows import Index
@@ -106,10 +106,9 @@ def build_dense(kind: IndexKind, collection: Collection, options: Options, depth
     return windows.over_candidates(kind.build(contents, options), contents.owners_W)
 
 
-def open_dense_there(collection: Collection, options_of: Callable[[IndexKind], Options], depth: int) -> Index:
-    """The dense index that a collection has and that can be used here, or exact search where there is none."""
-    kind = next(iter(dense_kinds_of(collection)), INDEXES[EXACT])
-    return open_dense(kind, collection, options_of(kind), depth)
+def dense_kind_there(collection: Collection) -> IndexKind:
+    """The kind of the dense index that a collection has and that can be used here, or exact search without one."""
+    return next(iter(dense_kinds_of(collection)), INDEXES[EXACT])
 
 
 def open_all(
@@ -145,7 +144,9 @@ def open_all(
     in_tables = {kind.name: kind.system_of(opened[kind.name]) for kind in kinds}
     if embed is None or not collection.has_embeddings():
         return SideBySide(words, depth=depth, in_tables=in_tables)
-    index = open_dense_there(collection, options_of, depth)
+    kind = dense_kind_there(collection)
+    index = open_dense(kind, collection, options_of(kind), depth)
+    in_tables[side_by_side.DENSE] = kind.system_of(index)
     return SideBySide(words, lambda queries, k: index.search(embed(queries), k), weight, depth, in_tables)
 
 
