@@ -134,11 +134,11 @@ def test_the_page_shows_tags_as_text_and_loads_nothing(tmp_path):
     script = "<script>alert(1)</script>"
     write_losses(tmp_path, [{"step": 1, "loss": 2.0}, {"step": 1, "validation/RR": 0.5}])
     write_questions(tmp_path, script)
-    tables = list(report_questions.questions(tmp_path / "sets", tmp_path))
+    (table,) = report_questions.questions(tmp_path / "sets", tmp_path)
     hits = ["one: first text", None]  # of dense and of BM25, which wrote no list
-    assert tables[0].rows == [[f"lost: {script}", *hits, "0.00", "50.00"], ["won: b", *hits, "100.00", "50.00"]]
+    assert table.rows == [[f"lost: {script}", *hits, "0.00", "50.00"], ["won: b", *hits, "100.00", "50.00"]]
     results = [result(system, f"Success@{k}", k / 10) for system in (script, "bm25") for k in (1, 5)]
-    write_report(tmp_path, script, results, tables, tmp_path)
+    write_report(tmp_path, script, results, [table], tmp_path)
     text = (tmp_path / "report.html").read_text()
     assert "<script" not in text and text.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 4
     assert text.count("<svg") == 3 and "Success@k, %" in text and "validation/RR" in text
@@ -188,7 +188,8 @@ def write_questions(folder, first):
         folder / "sets" / "squad", beir.RetrievalSet("squad", {"q1": first, "q2": "b"}, candidates, judged)
     )
     values = {"dense": {"RR": np.array([0.0, 1.0])}, "bm25": {"RR": np.array([0.5, 0.5])}}
-    per_query.write(per_query.path_of(folder, "squad", "test"), ["q1", "q2"], values)
+    for rule in ("test", "within-article"):  # of the second no run file has the lists
+        per_query.write(per_query.path_of(folder, "squad", rule), ["q1", "q2"], values)
     (folder / "runs" / "squad").mkdir(parents=True)
     (folder / "runs" / "squad" / "dense.trec").write_text(
         "q1 Q0 d1 1 2 dense\nq1 Q0 d2 2 1 dense\nq2 Q0 d1 1 1 dense\n"

@@ -18,6 +18,7 @@ _SHOWN = 5  # questions of a kind
 _CHARACTERS = 160  # of a text
 _METRICS = ("RR", "nDCG@10", "RR@10")  # those that tell places apart, the first that was measured
 _SYSTEMS = ("dense", "hybrid", "trained")
+_OWN_LISTS = "within-article"  # a rule that ranks the passages of an article alone, which no run file holds
 
 
 def questions(sets: Path, evaluated: Path) -> Iterator[Table]:
@@ -29,7 +30,7 @@ def questions(sets: Path, evaluated: Path) -> Iterator[Table]:
     """
     for path in sorted((evaluated / per_query.FOLDER).glob("*/*.npz")):
         folder, values = sets / path.parent.name, per_query.read(path)
-        if not values or not (folder / "corpus.jsonl").is_file():
+        if not values or path.stem == _OWN_LISTS or not (folder / "corpus.jsonl").is_file():
             continue
         systems = [name for name in values.systems if name != "bm25"]
         metrics = list(filter(is_share, values.metrics))
