@@ -45,6 +45,8 @@ def atomic(path: Path) -> Iterator[Path]:
         yield temporary
         _sync_all(temporary)
         if path.is_dir():
+            if not temporary.is_dir():
+                raise UserError(f"{path}: a folder is there, and a file is to be written; give it another name")
             remove(path)
         os.replace(temporary, path)
         _sync(path.parent)

@@ -44,6 +44,14 @@ def test_a_folder_is_replaced_whole(tmp_path):
     assert [p.name for p in path.iterdir()] == ["c"]
 
 
+def test_no_file_takes_the_place_of_a_folder(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "results.json").touch()
+    with pytest.raises(UserError, match="run: a folder is there, and a file is to be written; give it another name"):
+        files.write_json(tmp_path / "run", {})
+    assert [p.name for p in tmp_path.rglob("*")] == ["run", "results.json"]
+
+
 def test_what_a_kill_leaves_behind_is_removed(tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / ".tmp-123-x.npy").touch()
