@@ -115,6 +115,27 @@ def test_interleaving_is_that_of_the_paper():
     np.testing.assert_allclose(scores, [[1, 1 / 2, 1 / 4]])
 
 
+def test_equal_sums_are_ordered_by_row():
+    """Rows 7, 9 and 10 have 0.2 each, by other runs; in float32 these would not be equal."""
+    scored = [
+        ([0, 9, 5, 7], [3, 2, 1, 0]),
+        ([11, 1, 2, 3, 4, 7], [3, 2, 2, 1, 1, 0]),
+        ([10, 7, 3, 2, 11], [3, 3, 3, 1, 0]),
+    ]
+    width = max(len(rows) for rows, _ in scored)
+    runs = [
+        (
+            np.array([[*scores, *[-np.inf] * (width - len(rows))]], np.float32),
+            np.array([[*rows, *[-1] * (width - len(rows))]]),
+        )
+        for rows, scores in scored
+    ]
+    scores, rows = weighted_sum(runs, (0.3, 0.5, 0.2), 12)
+    of_row = dict(zip(rows[0].tolist(), scores[0].tolist()))
+    assert of_row[7] == of_row[9] == of_row[10]
+    assert [row for row in rows[0] if row in (7, 9, 10)] == [7, 9, 10]
+
+
 @pytest.mark.parametrize("k", [3, 40])
 def test_fusions_of_three_runs_equal_loops_over_lists(k, monkeypatch):
     monkeypatch.setattr(fusion, "_BATCH", 7)

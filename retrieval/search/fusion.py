@@ -115,6 +115,7 @@ def _scaled(scores: np.ndarray, end: float) -> np.ndarray:
     Args:
       end: the highest score that a list may end with which is not full.
     """
+    scores = scores.astype(np.float64)
     is_result = np.isfinite(scores)
     last = np.where(is_result, scores, end).min(axis=1, keepdims=True)
     scores = np.where(is_result, scores, 0)
