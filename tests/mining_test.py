@@ -76,6 +76,16 @@ def test_as_a_naive_loop(rule):
             assert mined.rank_Q[query] == (ranks[0] if ranks else 0)
 
 
+def test_results_of_equal_text_are_counted_down_to_the_last_rank():
+    """Rows 1 and 3 have the text of the positive 0, and row 5 that of row 4; row 8 would be the fourth negative."""
+    texts_N = np.array([7, 7, 1, 7, 2, 2, 3, 4, 4], np.uint64)
+    rows_QK = np.array([[1, 0, 2, 3, 4, 5, 6, 8, 7]])
+    lists = (np.zeros(rows_QK.shape, np.float32), rows_QK, [[0]], [[]], texts_N)
+    assert [drawn(lists, Rule(9, first=1, last=last)).equal for last in (1, 2, 3, 4, 9)] == [1, 2, 3, 3, 4]
+    whole = drawn(lists, Rule(9, first=1, last=9))
+    assert whole.left_Q[0] + whole.equal + 1 == rows_QK.size
+
+
 def test_what_the_margins_leave_out_is_counted():
     lists = draw_lists(np.random.default_rng(0))
     free, strict = (drawn(lists, rule, (0, 0)) for rule in (Rule(30, 1, 25), RULES[2]))

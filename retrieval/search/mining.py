@@ -36,6 +36,7 @@ class Drawn(NamedTuple):
       rank_Q: of the best positive in the whole list without the query itself, from 1 on; 0 where it has none.
       too_close: results in the range of ranks that the margins left out, of all queries.
       answered: further ones that are left out because they hold an answer.
+      equal: results down to the last rank that have the text of a positive, or of a better result, under another id.
     """
 
     rows: list[np.ndarray]
@@ -43,6 +44,7 @@ class Drawn(NamedTuple):
     rank_Q: np.ndarray
     too_close: int
     answered: int
+    equal: int
 
 
 def mine(
@@ -72,7 +74,8 @@ def mine(
       start: the number of the first query, where they come in parts.
       answered_QK: whether a result holds an answer of its query, and so is none of its negatives; by default none does.
     """
-    drawn, left_Q, rank_Q, too_close, answered = [], np.zeros(len(rows_QK), int), np.zeros(len(rows_QK), int), 0, 0
+    drawn, left_Q, rank_Q = [], np.zeros(len(rows_QK), int), np.zeros(len(rows_QK), int)
+    too_close, answered, equal = 0, 0, 0
     answered_QK = np.zeros(rows_QK.shape, bool) if answered_QK is None else answered_QK
     lists = zip(scores_QK, rows_QK, answered_QK, positives, others, strict=True)
     for query, (scores_K, rows_K, answered_K, golds, out) in enumerate(lists):
@@ -80,7 +83,10 @@ def mine(
         scores_K, answered_K, rows_K = (values_K[is_result_K] for values_K in (scores_K, answered_K, rows_K))
         is_gold_K = np.isin(texts_N[rows_K], texts_N[np.asarray(list(golds), int)])
         rank_Q[query] = is_gold_K.argmax() + 1 if is_gold_K.any() else 0
-        in_range = _distinct(texts_N, rows_K, ~is_gold_K)[rule.first - 1 : rule.last]
+        distinct = _distinct(texts_N, rows_K, ~is_gold_K)[: rule.last]
+        reach = distinct[-1] + 1 if len(distinct) == rule.last else len(rows_K)
+        equal += reach - len(distinct) - int(np.isin(rows_K[:reach], list(golds)).sum())
+        in_range = distinct[rule.first - 1 :]
         far = in_range[scores_K[in_range] <= _ceiling(scores_K[is_gold_K], rule)]
         unanswered = far[~answered_K[far]]
         left_Q[query] = len(unanswered)
@@ -88,7 +94,7 @@ def mine(
         answered += len(far) - len(unanswered)
         order = np.random.default_rng([*seed, start + query]).permutation(len(unanswered))
         drawn.append(rows_K[unanswered[np.sort(order[: rule.count])]])
-    return Drawn(drawn, left_Q, rank_Q, too_close, answered)
+    return Drawn(drawn, left_Q, rank_Q, too_close, answered, equal)
 
 
 def _distinct(texts_N: np.ndarray, rows_K: np.ndarray, chosen_K: np.ndarray) -> np.ndarray:

@@ -251,6 +251,7 @@ def _counts(mining: Mining, questions: Sequence[Question], candidates: int, part
         "negatives": sum(len(row) for part in parts for row in part.rows),
         "questions with fewer": len(short),
         "questions without any": int((left_Q == 0).sum()),
+        "results of equal text": sum(part.equal for part in parts),
         "results too close to the positive": sum(part.too_close for part in parts),
         **({"results with an answer": sum(part.answered for part in parts)} if mining.answers else {}),
         "RR": round(float(np.mean(found_Q / np.maximum(rank_Q, 1))), 6),

@@ -21,6 +21,9 @@ from retrieval.stages.hard_negatives import Mined, Mining, Question
 from retrieval.stages.refresh_kind import REFRESHES, Counts, Given, Write
 from retrieval.stages.refreshes.negatives_refresh import Layout, NegativesRefresh, check_left
 
+# What is told of simple negatives too.
+_SIMPLE = ("negatives", "results of equal text", "results with an answer")
+
 
 class QuadrupletsRefresh(NegativesRefresh):
     """As 'negatives', with simple negatives before the hard ones."""
@@ -54,7 +57,7 @@ class QuadrupletsRefresh(NegativesRefresh):
         simple = hard_negatives.mine(at_random, questions, candidates, search, texts, given.version)
         rows = [np.concatenate(both) for both in zip(simple.rows, mined.rows)]
         check_left(questions, rows, layout, mining.answers)
-        counts = {**mined.counts, "simple negatives": simple.counts["negatives"]}
+        counts = mined.counts | {f"simple {name}": simple.counts[name] for name in _SIMPLE if name in simple.counts}
 
         def write(folder: Path) -> Counts:
             pair_shards.write_pairs(
