@@ -9,17 +9,16 @@ A file has a line for each text, those of a document one after the other:
 and document. Files of others may do without these and `log_probability`.
 """
 
-import gzip
 import json
-import math
-import zlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from retrieval import text_files
 from retrieval.errors import UserError
 
-_GZIP = b"\x1f\x8b"  # its first bytes
+_LARGEST = sys.float_info.max  # JSON has greater numbers, and others that are none
 _DIGITS = 4  # of a log-probability: the rest depends on the machine
 
 
@@ -51,17 +50,8 @@ def read(path: Path) -> Iterator[Expansion]:
     Raises:
       UserError: there is no such file, or a line is not what it should be.
     """
-    try:
-        with path.open("rb") as file:
-            is_gzip = file.read(2) == _GZIP
-        with gzip.open(path) if is_gzip else path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    yield _expansion(line.decode("utf-8-sig"), f"{path}, line {number}")
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path}: cannot be read ({error}); --stage=generate writes such a file") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 ({error.reason}); write it as JSON lines in UTF-8") from error
+    for at, line in text_files.lines(path):
+        yield _expansion(line, at)
 
 
 def _expansion(line: str, at: str) -> Expansion:
@@ -75,8 +65,10 @@ def _expansion(line: str, at: str) -> Expansion:
         ) from error
     if not all(isinstance(value, str) for value in (document, text, answer)):
         raise UserError(f"{at}: '_id', 'text' and 'answer' must be texts")
-    if log is not None and (type(log) not in (int, float) or not log <= 0):
+    for name, value in (("_id", document), ("text", text), ("answer", answer)):
+        text_files.refuse_surrogates(value, name, at)
+    if log is not None and (type(log) not in (int, float) or not -_LARGEST <= log <= 0):
         raise UserError(f"{at}: log_probability is {log!r}; a number of at most 0 is needed")
-    if score is not None and (type(score) not in (int, float) or not math.isfinite(score)):
+    if score is not None and (type(score) not in (int, float) or not abs(score) <= _LARGEST):
         raise UserError(f"{at}: score is {score!r}; a number is needed")
     return Expansion(document, text, log, answer, score)

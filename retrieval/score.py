@@ -18,9 +18,8 @@ from pathlib import Path
 
 from absl import logging as absl_logging
 
-from retrieval import expansions, files
+from retrieval import expansions, files, text_files
 from retrieval.cli import command_line
-from retrieval.data.sets import text_files
 from retrieval.errors import UserError
 from retrieval.evaluation import display
 from retrieval.evaluation.written_texts import Written, scores

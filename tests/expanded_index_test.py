@@ -107,10 +107,19 @@ def test_queries_of_low_scores_are_left_out(tmp_path):
     [
         ("doc2query", ['{"_id": "d0", "text": "x"}', "whale"], r"toy\.jsonl, line 2: not a text of a document"),
         ("doc2query", ['{"_id": "e0", "text": "x"}'], r"none of its 1 lines is of a passage of 'toy'"),
+        ("doc2query", ['{"_id": "d0", "text": "x", "score": 1' + "0" * 400 + "}"], r"line 1: score is 10+; a number"),
+        ("doc2query", ['{"_id": "d0", "text": "x", "log_probability": NaN}'], r"line 1: log_probability is nan; a"),
         ("deepct", ['{"_id": "d0", "text": "x"}'], r"toy\.jsonl, line 1: not the words of a passage"),
-        ("deepct", ['{"_id": "d0", "frequencies": {"x": 0}}'], r"line 1: the word 'x' counts 0 times"),
+        (
+            "deepct",
+            ['{"_id": "d0", "frequencies": {"x": 0}}'],
+            r"line 1: the word 'x' counts 0 times; a whole number from 1 to 2147483647 is needed",
+        ),
+        ("deepct", ['{"_id": "d0", "frequencies": {"x": 3000000000}}'], r"the word 'x' counts 3000000000 times"),
+        ("deepct", ['{"_id": "d0", "contents": "\\ud800"}'], r"line 1: the field '_id or a word' has half of a surr"),
+        ("doc2query", ['{"_id": "d0", "text": "\\ud800"}'], r"line 1: the field 'text' has half of a surrogate pair"),
         ("deepct", ['{"_id": "d0", "contents": "x"}'] * 2, r"passage 'd0' has 2 lines; keep one"),
-        ("deepct", ["\udcff"], r"toy\.jsonl: cannot be read .*JSON lines in UTF-8 are needed"),
+        ("deepct", ["\udcff"], r"toy\.jsonl, line 1: not UTF-8 .*; convert the file to UTF-8"),
     ],
 )
 def test_files_that_cannot_be_right(tmp_path, kind, lines, message):

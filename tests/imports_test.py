@@ -28,6 +28,7 @@ SHARED = tuple(
         "registry",
         "runtime",
         "terminal",
+        "text_files",
         "time_limit",
     )
 )

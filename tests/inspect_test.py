@@ -9,10 +9,13 @@ from conftest import REPOSITORY
 from support import tiny
 from support.tiny import execute, make_run
 
+from retrieval.data.sets.beir import Candidate
+from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.search import alike, languages, near_duplicates
 from retrieval.stage_outputs import Run
+from retrieval.stages.text_sizes import TextSizes
 
 WORDS = [f"word{number}" for number in range(60)]
 TEXT = "the owl sees at night and sleeps by day in the old oak tree of the park"
@@ -71,6 +74,40 @@ def test_labelled_examples_are_looked_at_before_training(labelled, capsys, caplo
     assert "inspect: set test: queries that are trained on: 1 of 2" in caplog.text
     execute(labelled, "pairs")
     assert f"pairs: labelled examples: {likely}: 1 of 3" in caplog.text
+
+
+def test_a_test_query_that_is_trained_on_late_is_found(labelled, capsys):
+    run = Run(labelled.config.copy_and_resolve_references(), labelled.folder, REPOSITORY / "requirements.lock")
+    run.config.inspect.texts = 1
+    lines = (labelled.folder.parent / "train.jsonl").read_text().splitlines()
+    late = labelled.folder.parent / "late.jsonl"
+    late.write_text("\n".join([*lines[1:], lines[0]]) + "\n")
+    run.config.pairs.files = str(late)
+    execute(run, "inspect")
+    seen = found(run)
+    assert seen["labelled examples", "queries"] == (1, None, False)
+    assert seen["set test", "queries that are trained on"] == (1, 2, True)
+    assert seen["set test", "relevant passages that are positives of training"] == (1, 2, False)
+
+
+@pytest.mark.parametrize(
+    ("data", "sizes"),
+    [
+        ({"titles": "pair"}, (3, [6, 4])),
+        ({"titles": "joined"}, (3, [5, 4])),
+        ({"titles": "pair", "query_prefix": "where ", "document_prefix": "word1 word2 "}, (4, [8, 6])),
+    ],
+)
+def test_sizes_are_those_of_the_rows_that_towers_read(labelled, data, sizes):
+    vocabulary, texts = (
+        labelled.load_vocabulary(),
+        [Candidate("1", "word1", "word2 word3"), Candidate("2", "", "a owl")],
+    )
+    counts = TextSizes.of({"query_length": 99, "document_length": 99, **data}, vocabulary)
+    rows = Prefixes.of(data, vocabulary)
+    assert counts.of_queries(["owl"]) == [len(rows.query_row(vocabulary, vocabulary.encode("owl"), 99))] == [sizes[0]]
+    whole = [rows.document_rows(vocabulary, *map(vocabulary.encode, (t.title, t.text)), 99)[0] for t in texts]
+    assert counts.of_documents(texts) == list(map(len, whole)) == sizes[1]
 
 
 def test_a_corpus_is_looked_at(inputs, tmp_path, capsys):

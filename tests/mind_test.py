@@ -200,6 +200,7 @@ def test_a_run_ranks_the_pages_of_the_set(files, tmp_path):
     with files[1].open("a") as file:  # more to train on
         file.writelines(f"1{i}\tV{i}\t11/12/2019 9:00:00 AM\tN{i}\tN0-1 N7-0\n" for i in range(1, 7))
         file.writelines(f"2{i}\tW{i}\t11/12/2019 9:00:00 AM\tN{i} N0\tN0-1 N7-0\n" for i in range(1, 7))
+        file.write("30\tX\t1/1/0001 1:05:58 AM\tN1\tN2-1 N7-0\n")  # local time has no such year everywhere
     WordPiece([*SPECIAL_TOKENS, *WORDS, "the", "of", "a"]).save(tmp_path / "vocab.txt")
     changes = {
         "vocab": str(tmp_path / "vocab.txt"),

@@ -198,6 +198,8 @@ def test_records_of_json_lines_csv_and_parquet_are_documents(tmp_path):
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     (tmp_path / "c.csv").write_text('_id,title,text\nd1,T,"First.\n\nSecond."\nd2,,Alone.\n')
     parquet.write_table(pyarrow.Table.from_pylist(RECORDS), tmp_path / "d.parquet")
+    (tmp_path / "e.jsonl").write_bytes(lines.encode("utf-16"))
+    (tmp_path / "f.csv.gz").write_bytes(gzip.compress((tmp_path / "c.csv").read_text().encode("utf-16")))
     for path in sorted(tmp_path.iterdir()):
         found, _, _ = read(path)
         assert {id: (article.title, outline(article)) for id, article in found.items()} == EXPECTED, path
@@ -272,6 +274,7 @@ def test_a_glob_names_files_and_their_ids(folder):
         ("a.jsonl", '{"text": ["x"]}\n', r"a\.jsonl, line 1: 'text' is list, where a text belongs"),
         ("a.csv", "id,text\n1,x,y\n", r"a\.csv, line 2: 3 columns, and the first row has 2"),
         ("a.csv", 'id,text\n1,"x\n2,y\n', r"a\.csv, line 3: unexpected end of data; mend the row"),
+        ("a.csv", "text,id,text\na,b,c\n", r"a\.csv, line 1: two columns are called 'text'; give one another name"),
         ("a.parquet", "no parquet", r"a\.parquet: no whole Parquet file"),
         ("a.jsonl", '{"text": "\\ud83d"}', r"a\.jsonl, line 1: the field 'text' has half of a surrogate pair"),
         ("a.tsv", "question\tanswer\nHow?\tso\n", r"line 1: no field text, .*, but question, answer: name"),
@@ -282,6 +285,14 @@ def test_broken_records_end_with_file_and_line(tmp_path, name, text, message):
     (tmp_path / name).write_text(text)
     with pytest.raises(UserError, match=message):
         read(tmp_path / name)
+
+
+def test_half_a_character_of_utf_16_is_an_error(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes('{"text": "x"}\n'.encode("utf-16")[:-1])
+    with pytest.raises(
+        UserError, match=r"a\.jsonl: not UTF-16, whose mark it begins with .* convert the file to UTF-8"
+    ):
+        read(tmp_path / "a.jsonl")
 
 
 def test_an_unknown_field_is_named_with_near_ones(tmp_path):

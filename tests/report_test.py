@@ -150,7 +150,7 @@ def test_the_page_shows_tags_as_text_and_loads_nothing(tmp_path):
 def test_reports_tell_cut_lengths_and_map_right_answers(tmp_path):
     write_questions(tmp_path, "one two three")
     folder, embedded = tmp_path / "sets" / "squad", tmp_path / "embeddings"
-    table = report_sets.lengths(folder, lambda texts: [len(text.split()) for text in texts], "words", (2, 9))
+    table = report_sets.lengths(folder, None, (2, 9))
     assert table.rows == [["queries", 2, "2", "3", "3", "50.0 % to 2"], ["candidates", 2, "2", "3", "3", "0.0 % to 9"]]
     write_embeddings(embedded)
     (shown,) = report_sets.map_of(folder, embedded)

@@ -13,8 +13,9 @@ from support.tiny import execute
 from support.tiny_pairs import scores as score_alone
 
 from configs import bm25, run_files
+from retrieval import text_files
 from retrieval.api.reranking import PairReranker
-from retrieval.data.sets import beir, text_files
+from retrieval.data.sets import beir
 from retrieval.data.tokenizers import tokenizer_files
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError

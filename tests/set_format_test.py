@@ -4,11 +4,12 @@ import pytest
 from conftest import REPOSITORY
 
 from configs import ict_bfs_wlp
+from retrieval import text_files
 from retrieval.config import experiment, fields
 from retrieval.data.labelled import labelled_format
 from retrieval.data.labelled.grouping import example
 from retrieval.data.labelled.labelled_format import LABELLED, LabelledFormat, Settings
-from retrieval.data.sets import qa, text_files
+from retrieval.data.sets import qa
 from retrieval.data.sets.answers import of_texts
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.data.sets.set_format import SETS, SetFormat, register

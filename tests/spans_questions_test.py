@@ -32,6 +32,16 @@ def test_a_question_of_two_files_has_the_answers_of_both(tmp_path, caplog):
     assert "1 questions are there again in another file" in caplog.text and counts["division"]["train"] == 2
 
 
+@pytest.mark.parametrize("names", ["trec.tsv,nq.jsonl", "nq.jsonl,trec.tsv"])
+def test_texts_and_patterns_of_one_question_are_refused(tmp_path, names):
+    (tmp_path / "nq.jsonl").write_text(json.dumps({"question": "who wrote it", "answer": ["C++ ("]}) + "\n")
+    (tmp_path / "trec.tsv").write_text("1\tsource\twho wrote it\tNob.*y\n")
+    with pytest.raises(
+        UserError, match="answers of the question 'who wrote it' are regular expressions in one file of"
+    ):
+        spans._of_files(",".join(str(tmp_path / name) for name in names.split(",")), False)
+
+
 def test_two_questions_of_one_id_are_refused(tmp_path):
     for name in ("a", "b"):
         (tmp_path / f"{name}.json").write_text(json.dumps([{"qId": "w1", "qText": f"of {name}", "answers": ["x"]}]))

@@ -11,12 +11,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from retrieval import text_files
 from retrieval.config.fields import NOT_NEGATIVE, SHARE, TEXT, Field, declare
 from retrieval.errors import UserError
 from retrieval.search import passage_files
 from retrieval.search.bm25 import Bm25Index
 from retrieval.search.bm25_kind import WORDS, Bm25Kind, words
 from retrieval.search.index_kind import Options, Texts, register
+
+_MOST = (1 << 31) - 1  # that the index holds
 
 declare(
     "index",
@@ -56,13 +59,8 @@ def read(path: Path) -> Iterator[tuple[str, dict[str, int]]]:
     Raises:
       UserError: the file cannot be read, or a line is not what it should be.
     """
-    try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    yield _passage(line, f"{path}, line {number}")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); JSON lines in UTF-8 are needed") from error
+    for at, line in text_files.lines(path):
+        yield _passage(line, at)
 
 
 def _passage(line: str, at: str) -> tuple[str, dict[str, int]]:
@@ -77,7 +75,10 @@ def _passage(line: str, at: str) -> tuple[str, dict[str, int]]:
         ) from error
     if not isinstance(id, str):
         raise UserError(f"{at}: the _id must be a text")
+    text_files.refuse_surrogates(" ".join([id, *frequencies]), "_id or a word", at)
     for word, count in frequencies.items():
-        if type(count) is not int or count < 1:
-            raise UserError(f"{at}: the word '{word}' counts {count!r} times; a whole number of 1 or more is needed")
+        if type(count) is not int or not 1 <= count <= _MOST:
+            raise UserError(
+                f"{at}: the word '{word}' counts {count!r} times; a whole number from 1 to {_MOST} is needed"
+            )
     return id, frequencies

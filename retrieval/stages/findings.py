@@ -9,10 +9,10 @@ from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.shards.shard_steps import WITHOUT_PAIR
-from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.search import languages, near_duplicates
 from retrieval.search.alike import are_alike, shingles
 from retrieval.search.words import stop_words_by_language
+from retrieval.stages.text_sizes import TextSizes
 
 _log = logging.getLogger(__name__)
 
@@ -48,8 +48,7 @@ def warn(stage: str, findings: Iterable[Finding]) -> None:
 def of_corpus(
     statistics: Mapping[str, Any] | None,
     texts: Sequence[Candidate],
-    length: int,
-    vocabulary: Vocabulary | None,
+    sizes: TextSizes | None,
     seed: int,
     tasks: Collection[str] = (),
 ) -> Iterator[Finding]:
@@ -58,13 +57,13 @@ def of_corpus(
     Args:
       statistics: what `prepare` counted.
       texts: its first passages.
-      length: tokens of a document.
+      sizes: counts their tokens; None where there is no vocabulary.
       tasks: whose pairs are counted; all where there are none.
     """
     yield from _prepared(statistics, tasks)
     yield from _texts("passages", texts, seed)
-    if vocabulary:
-        yield from cut_off("passages", map(_whole, texts), length, vocabulary)
+    if sizes:
+        yield from cut_off("passages", sizes.of_documents(texts), sizes.document_length)
 
 
 def _prepared(statistics: Mapping[str, Any] | None, tasks: Collection[str]) -> Iterator[Finding]:
@@ -108,9 +107,8 @@ def _languages(about: str, texts: Sequence[str]) -> Iterator[Finding]:
         yield Finding(about, f"language, guessed by script and stop words: {name}", count, len(texts))
 
 
-def cut_off(about: str, texts: Iterable[str], longest: int, vocabulary: Vocabulary) -> Iterator[Finding]:
-    """How many texts are cut to a length, and how many tokens that loses; [CLS] and [SEP] count."""
-    sizes = [len(ids) + 2 for ids in vocabulary.encode_batch(list(texts))]
+def cut_off(about: str, sizes: Sequence[int], longest: int) -> Iterator[Finding]:
+    """How many texts of these many tokens are cut to a length, and how many tokens that loses."""
     if not sizes:
         return
     cut, lost = sum(size > longest for size in sizes), sum(max(0, size - longest) for size in sizes)
@@ -118,10 +116,12 @@ def cut_off(about: str, texts: Iterable[str], longest: int, vocabulary: Vocabula
     yield Finding(about, f"tokens behind the first {longest}", lost, sum(sizes), lost > _CUT * sum(sizes))
 
 
-def of_labelled(
-    examples: Sequence[Example], lengths: tuple[int, int], vocabulary: Vocabulary | None
-) -> Iterator[Finding]:
-    """Labelled queries, their texts, and negatives that are likely to be positives."""
+def of_labelled(examples: Sequence[Example], sizes: TextSizes | None) -> Iterator[Finding]:
+    """Labelled queries, their texts, and negatives that are likely to be positives.
+
+    Args:
+      sizes: counts their tokens; None where there is no vocabulary.
+    """
     about = "labelled examples"
     positives = sum(len(example.positives) for example in examples)
     negatives = sum(len(example.negatives) for example in examples)
@@ -132,17 +132,14 @@ def of_labelled(
         likely = sum(map(_likely_positives, examples))
         what = "hard negatives nearly the same as a positive of their query: likely no negatives"
         yield Finding(about, what, likely, negatives, likely > 0)
-    if vocabulary:
-        yield from cut_off("labelled queries", (example.query for example in examples), lengths[0], vocabulary)
-        texts = (_whole(text) for example in examples for text in example.positives)
-        yield from cut_off("labelled positives", texts, lengths[1], vocabulary)
+    if sizes:
+        queries = sizes.of_queries(example.query for example in examples)
+        yield from cut_off("labelled queries", queries, sizes.query_length)
+        documents = sizes.of_documents(text for example in examples for text in example.positives)
+        yield from cut_off("labelled positives", documents, sizes.document_length)
     yield from _languages("labelled queries", [example.query for example in examples])
 
 
 def _likely_positives(example: Example) -> int:
     positives = [shingles(text.text) for text in example.positives]
     return sum(any(are_alike(shingles(text.text), positive) for positive in positives) for text in example.negatives)
-
-
-def _whole(text: Candidate) -> str:
-    return f"{text.title} {text.text}".strip()

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from retrieval import files
+from retrieval import files, text_files
 from retrieval.data.corpora import source_paths
-from retrieval.data.sets import beir, mind, text_files
+from retrieval.data.sets import beir, mind
 from retrieval.data.sets.mind import Impression
 from retrieval.errors import UserError
 from retrieval.evaluation import display, impressions
@@ -129,7 +129,10 @@ def _systems(
     yield "popularity", lambda shown: (np.array([history.clicks[id] for id in item.shown], float) for item in shown)
     yield (
         "most recent",
-        lambda shown: (np.array([history.first[id].timestamp() for id in item.shown]) for item in shown),
+        lambda shown: (
+            np.array([(history.first[id] - datetime.datetime.min).total_seconds() for id in item.shown])
+            for item in shown
+        ),
     )
     row_of = {id: row for row, id in enumerate(value.candidates)}
     texts = list(value.queries.values())
@@ -244,7 +247,7 @@ STAGES.register(
         check=(check,),
         reads="a set of MIND, its embeddings and indexes",
         writes="`impressions/`: predictions, metrics of each system",
-        settings=("sets.mind", "sets.mind_split"),
+        settings=("sets.mind", "sets.mind_split", "pairs.files"),
         needs=("sets", "encode", "index"),
         texts_of=("sets",),
         also=lambda config: ("pairs",) if config.pairs.files else (),

@@ -3,17 +3,16 @@
 import itertools
 import logging
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from retrieval import files
+from retrieval import files, hashing
 from retrieval.config.fields import Field, declare, whole
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Example
 from retrieval.data.sets import beir, splits
-from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 from retrieval.evaluation import display
 from retrieval.pipeline import records
@@ -22,6 +21,7 @@ from retrieval.stage_outputs import Run
 from retrieval.stages import findings, labelled_groups
 from retrieval.stages.collection import CORPUS, open_collection, set_names
 from retrieval.stages.findings import Finding, cut_off
+from retrieval.stages.text_sizes import TextSizes
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +31,17 @@ declare(
     "inspect",
     texts=Field(20_000, whole(1), "passages and labelled queries that --stage=inspect looks at, the first", was=20_000),
 )
+
+
+class _Learnt(NamedTuple):
+    """Labelled examples: the first, and digests of all queries and positives, 32 bytes each."""
+
+    first: list[Example]
+    wordings: set[bytes]
+    positives: set[bytes]
+
+
+_NOTHING = _Learnt([], set(), set())
 
 
 def inspect(run: Run) -> list[dict[str, Any]]:
@@ -43,16 +54,16 @@ def inspect(run: Run) -> list[dict[str, Any]]:
     vocabulary = run.load_vocabulary() if run.vocabulary else None
     texts = list(itertools.islice(open_collection(run, CORPUS).candidates(), most)) if run.passages else []
     is_labelled = bool(source_paths.split(config.pairs.files)) or run.training.exists()
-    examples = _examples(lambda folder: labelled_groups.opened(run, folder), most) if is_labelled else []
-    if not (texts or examples):
+    learnt = _learnt(lambda folder: labelled_groups.opened(run, folder), most) if is_labelled else _NOTHING
+    if not (texts or learnt.first):
         raise UserError(f"--stage=inspect: {run.place} has neither a prepared corpus nor labelled examples to look at")
-    lengths = config.data.query_length, config.data.document_length
+    sizes = TextSizes.of(config.data, vocabulary) if vocabulary else None
     sets = [run.sets / name for name in set_names(run.sets)]
     statistics = records.details(run, "prepare") if run.prepares else None
     noted = [
-        *findings.of_corpus(statistics, texts, lengths[1], vocabulary, config.seed),
-        *(findings.of_labelled(examples, lengths, vocabulary) if examples else ()),
-        *itertools.chain.from_iterable(_set(folder, examples, lengths[0], vocabulary) for folder in sets),
+        *findings.of_corpus(statistics, texts, sizes, config.seed),
+        *(findings.of_labelled(learnt.first, sizes) if learnt.first else ()),
+        *itertools.chain.from_iterable(_set(folder, learnt, sizes) for folder in sets),
     ]
     header = ["about", "what", "number", "of", "%", ""]
     print(display.markdown(header, [_row(finding) for finding in noted], left=2))
@@ -62,30 +73,37 @@ def inspect(run: Run) -> list[dict[str, Any]]:
     return rows
 
 
-def _examples(opened: Callable[[Path], Any], most: int) -> list[Example]:
-    """The first labelled queries, each with its positives and negatives."""
+def _learnt(opened: Callable[[Path], Any], most: int) -> _Learnt:
+    """Reads all labelled queries: a test query may be the last of them."""
+    first: list[Example] = []
+    wordings, positives = set[bytes](), set[bytes]()
     with tempfile.TemporaryDirectory() as folder, opened(Path(folder)) as (groups, _):
-        return list(itertools.islice(groups, most))
+        for example in groups:
+            if len(first) < most:
+                first.append(example)
+            wordings.add(_wording(example.query))
+            positives.update(map(grouping.digest, example.positives))
+    return _Learnt(first, wordings, positives)
 
 
-def _set(
-    folder: Path, examples: Sequence[Example], query_length: int, vocabulary: Vocabulary | None
-) -> Iterator[Finding]:
+def _wording(query: str) -> bytes:
+    return hashing.digest(splits.wording(query))
+
+
+def _set(folder: Path, learnt: _Learnt, sizes: TextSizes | None) -> Iterator[Finding]:
     """What an evaluation set has in common with the labelled examples, and how many of its queries are cut."""
     about = f"set {folder.name}"
     value = beir.read_judged(folder)
     queries = list(value.queries.values())
-    if vocabulary:
-        yield from cut_off(f"{about}, queries", queries, query_length, vocabulary)
-    if not examples:
+    if sizes:
+        yield from cut_off(f"{about}, queries", sizes.of_queries(queries), sizes.query_length)
+    if not learnt.first:
         return
-    trained = {splits.wording(example.query) for example in examples}
-    asked = sum(splits.wording(query) in trained for query in queries)
+    asked = sum(_wording(query) in learnt.wordings for query in queries)
     yield Finding(about, "queries that are trained on", asked, len(queries), asked > 0)
     relevant = {id for qrels in value.qrels.values() for grades in qrels.values() for id, g in grades.items() if g > 0}
-    positives = {grouping.digest(text) for example in examples for text in example.positives}
     candidates = beir.read_candidates(folder / "corpus.jsonl")
-    known = sum(text.id in relevant and grouping.digest(text) in positives for text in candidates)
+    known = sum(text.id in relevant and grouping.digest(text) in learnt.positives for text in candidates)
     yield Finding(about, "relevant passages that are positives of training", known, len(relevant))
 
 

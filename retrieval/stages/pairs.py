@@ -18,6 +18,7 @@ from retrieval.errors import UserError
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.stage_outputs import Run
 from retrieval.stages import findings, labelled_groups
+from retrieval.stages.text_sizes import TextSizes
 
 _log = logging.getLogger(__name__)
 
@@ -58,8 +59,8 @@ def write_pairs(run: Run) -> dict[str, Any]:
         evaluated = sum(splits.wording(group.query) in asked for group in groups)
         counts.log("pairs")
         queries = counts.queries  # of the whole pass: a shorter one counts anew
-        lengths, looked_at = (config.data.query_length, config.data.document_length), findings.IN_A_RUN
-        findings.warn("pairs", findings.of_labelled(list(itertools.islice(groups, looked_at)), lengths, vocabulary))
+        looked_at = list(itertools.islice(groups, findings.IN_A_RUN))
+        findings.warn("pairs", findings.of_labelled(looked_at, TextSizes.of(config.data, vocabulary)))
         held_out = 0 if split_set else splits.held_out(queries, config.split.validation)
         if teacher:
             teacher.check(groups.after(held_out))

@@ -8,7 +8,6 @@ from ml_collections import ConfigDict
 
 from retrieval import files
 from retrieval.config import fields
-from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.evaluation import display, result_files, run_report
 from retrieval.evaluation.run_report import Table
 from retrieval.pipeline.records import details, is_done, record_of
@@ -18,6 +17,7 @@ from retrieval.stage_outputs import Run
 from retrieval.stages import report_questions, report_sets
 from retrieval.stages.collection import Collection, open_collection, set_names
 from retrieval.stages.evaluate import LEFT_OUT
+from retrieval.stages.text_sizes import TextSizes
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ def write_report(run: Run) -> None:
         *report_questions.questions(run.sets, run.holder("evaluate").folder),
         *_texts(
             [open_collection(run, name) for name in set_names(run.sets)],
-            run.load_vocabulary() if run.vocabulary else None,
+            TextSizes.of(trainer.data, run.load_vocabulary()) if run.vocabulary else None,
             _read_lengths(trainer, run.holder("encode").config.encode.windows) if "train" in trainer.stages else (),
         ),
         _stages(records),
@@ -186,21 +186,16 @@ def _read_lengths(trained: ConfigDict, windows: int) -> tuple[int, ...]:
     return lengths if windows == 1 else lengths[:1]
 
 
-def _texts(sets: Iterable[Collection], vocabulary: Vocabulary | None, reads: Sequence[int]) -> Iterator[Table]:
+def _texts(sets: Iterable[Collection], sizes: TextSizes | None, reads: Sequence[int]) -> Iterator[Table]:
     """The lengths of each set's texts, in tokens where there are some, and a map where it was embedded.
 
     Args:
       reads: the tokens of queries and of documents that a model reads, as far as there is such a number.
     """
 
-    def measure(texts: list[str]) -> Iterator[int]:
-        if vocabulary is None:
-            return (len(text.split()) for text in texts)
-        return (len(ids) + 2 for ids in vocabulary.encode_batch(texts))  # with [CLS] and [SEP]
-
     for collection in sets:
         folder = collection.files[0].parent
-        yield report_sets.lengths(folder, measure, "tokens" if vocabulary else "words", reads)
+        yield report_sets.lengths(folder, sizes, reads)
         if collection.has_embeddings():
             yield from report_sets.map_of(folder, collection.embeddings())
 

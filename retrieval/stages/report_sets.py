@@ -1,7 +1,7 @@
 """What a report shows of the texts of evaluation sets: how long they are, and a map of their embeddings."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,28 +13,26 @@ from retrieval.evaluation.report_page import Plot
 from retrieval.evaluation.run_report import Table
 from retrieval.search import encoding
 from retrieval.stages.findings import IN_A_RUN
+from retrieval.stages.text_sizes import TextSizes
 
 _TICKS = 10  # of the lengths, at most
 _QUERIES, _OTHERS = 150, 1000  # of a map: more hide each other
 
-# Texts to the tokens that each of them has.
-Measure = Callable[[list[str]], Iterable[int]]
 
-
-def lengths(folder: Path, measure: Measure, unit: str, longest: Sequence[int] = ()) -> Table:
+def lengths(folder: Path, tokens: TextSizes | None, longest: Sequence[int] = ()) -> Table:
     """How long the first queries and candidates of a set are.
 
     Args:
       folder: of the set, as BEIR's.
-      unit: of the lengths, such as tokens.
+      tokens: counts them; None where there is no vocabulary, and words are counted.
       longest: what a model reads of a query and of a candidate, of which longer ones are cut; the second may lack.
     """
-    queries = itertools.islice(beir.read_queries(folder / "queries.jsonl").values(), IN_A_RUN)
-    texts = itertools.islice(beir.read_candidates(folder / "corpus.jsonl"), IN_A_RUN)
-    sizes = {
-        "queries": np.array(list(measure(list(queries)))),
-        "candidates": np.array(list(measure([f"{text.title} {text.text}".strip() for text in texts]))),
-    }
+    queries = list(itertools.islice(beir.read_queries(folder / "queries.jsonl").values(), IN_A_RUN))
+    texts = list(itertools.islice(beir.read_candidates(folder / "corpus.jsonl"), IN_A_RUN))
+    unit = "tokens" if tokens else "words"
+    of_words = [[len(text.split()) for text in queries], [len(f"{text.title} {text.text}".split()) for text in texts]]
+    counted = [tokens.of_queries(queries), tokens.of_documents(texts)] if tokens else of_words
+    sizes = {name: np.array(of_texts) for name, of_texts in zip(("queries", "candidates"), counted)}
     cuts = dict(zip(sizes, longest))
     sizes = {name: sizes_N for name, sizes_N in sizes.items() if len(sizes_N)}
     rows = [

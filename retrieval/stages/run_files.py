@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from retrieval import text_files
 from retrieval.config.fields import TEXT, TEXTS, Field, declare, one_of
-from retrieval.data.sets import text_files
 from retrieval.data.sets.beir import Judged
 from retrieval.errors import UserError, unknown_name
 from retrieval.evaluation import runs

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from retrieval import files
+from retrieval import files, text_files
 from retrieval.config.fields import PATHS, SWITCH, TEXT, Field, declare, of_fields, one_of
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import span_shards
 from retrieval.data.labelled.reader_rows import RowLengths
 from retrieval.data.labelled.span_shards import Retrieved
-from retrieval.data.sets import beir, nq_dev, orqa_split, qa, splits, text_files
+from retrieval.data.sets import beir, nq_dev, orqa_split, qa, splits
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.candidate_texts import CandidateTexts
 from retrieval.errors import UserError, unknown_name
@@ -145,6 +145,11 @@ def _of_files(paths: str, patterns: bool) -> tuple[list[_Question], dict[str, An
         queries, answers = qa.read_questions(Path(path), patterns)
         for id, text in queries.items():
             before = questions.get(text, _Question(id, text, answers[id]))
+            if before.answers.are_patterns != answers[id].are_patterns:
+                raise UserError(
+                    f"{path}: the answers of the question '{text[:80]}' are regular expressions in one file of "
+                    "config.spans.questions, and texts in another; leave one of the files out"
+                )
             values = dict.fromkeys(before.answers.values + answers[id].values)
             again += text in questions
             questions[text] = before._replace(answers=before.answers._replace(values=tuple(values)))

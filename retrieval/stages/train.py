@@ -15,7 +15,6 @@ from retrieval import files
 from retrieval.config.fields import NOT_NEGATIVE, Field, Kind, declare, of_fields, whole
 from retrieval.data.examples.batches import Batches
 from retrieval.data.sets.beir import Candidate
-from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, divisors
 from retrieval.pipeline.records import is_done, read_own_record
 from retrieval.pipeline.stage import STAGES, Stage
@@ -32,6 +31,7 @@ from retrieval.stage_outputs import Run
 from retrieval.stages import findings, metric_writers, mine, prepare, refresh, training_steps, training_time, versions
 from retrieval.stages.collection import CORPUS, open_collection
 from retrieval.stages.refresh_kind import REFRESHES, kind_of
+from retrieval.stages.text_sizes import TextSizes
 from retrieval.stages.turn import Turn
 from retrieval.stages.versions import Versions
 from retrieval.training import chips, loop, sharding
@@ -102,9 +102,9 @@ def train(run: Run) -> dict[str, Any]:
         checkpointer = train_state.open_checkpoints(run.folder, config, follower, run.copy and run.copy.fetch)
         resumed = checkpointer.latest_step() is not None
         if (tasks := unlabelled(config)) and not resumed:
-            passages, length = open_collection(run, CORPUS).candidates, config.data.document_length
+            passages, sizes = open_collection(run, CORPUS).candidates, TextSizes.of(config.data, vocabulary)
             statistics = run.corpus / "stats.json"
-            hosts.on_first(lambda: _warn_of_corpus(statistics, passages(), vocabulary, length, config.seed, tasks))
+            hosts.on_first(lambda: _warn_of_corpus(statistics, passages(), sizes, config.seed, tasks))
         went_on = _went_on(read_own_record(run, "train"), config.train.steps)
         begin = question_tower.starter(run)
         state = like if resumed else initial_parameters.initial_state(config, len(vocabulary), like, begin)
@@ -159,22 +159,16 @@ def _draws(run: Run) -> bool:
 
 
 def _warn_of_corpus(
-    statistics: Path,
-    passages: Iterator[Candidate],
-    vocabulary: Vocabulary,
-    length: int,
-    seed: int,
-    tasks: Sequence[str],
+    statistics: Path, passages: Iterator[Candidate], sizes: TextSizes, seed: int, tasks: Sequence[str]
 ) -> None:
     """Tells the log what is likely to be a mistake in the passages that training is about to read.
 
     Args:
-      length: tokens of a document that its tower sees.
       tasks: those that draw from the passages.
     """
     texts = list(itertools.islice(passages, findings.IN_A_RUN))
     counts = files.read_json(statistics)
-    findings.warn("train", findings.of_corpus(counts, texts, length, vocabulary, seed, tasks))
+    findings.warn("train", findings.of_corpus(counts, texts, sizes, seed, tasks))
 
 
 def _went_on(record: dict[str, Any] | None, steps_now: int) -> list[int]:

@@ -18,10 +18,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from retrieval import text_files
 from retrieval.config.fields import TEXT, Field, declare
 from retrieval.data.corpora import links, sentences
 from retrieval.data.corpora.articles import Article, Dropped, Link, Paragraph, Redirect, Section
-from retrieval.data.sets import text_files
 from retrieval.errors import UserError, listed, near
 from retrieval.registry import Table
 
@@ -207,7 +207,7 @@ def columns(there: Iterable[str], fields: Mapping[str, str], at: str) -> Columns
     """Finds the fields of a document among those of a record.
 
     Raises:
-      UserError: there is no text, or not the field that the config names.
+      UserError: there is no text, or not the field that the config names, or two fields have that name.
     """
     names = list(there)
     chosen = {}
@@ -229,6 +229,8 @@ def columns(there: Iterable[str], fields: Mapping[str, str], at: str) -> Columns
             f"{listed(name[:_SHOWN] for name in names) or 'none at all'}: name the one of the text, "
             "--config.documents.text=NAME; of CSV and TSV the first row has the names"
         )
+    if twice := [name for name in chosen.values() if name and names.count(name) > 1]:
+        raise UserError(f"{at}: two columns are called '{twice[0]}'; give one another name")
     return Columns(**chosen)
 
 

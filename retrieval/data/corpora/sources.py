@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from retrieval import text_files
 from retrieval.data.corpora import articles, corpus_kind
 from retrieval.data.corpora.articles import Article, Broken, Dropped, KnownItem, Redirect
 from retrieval.data.corpora.corpus_kind import Options
-from retrieval.data.sets import text_files
 from retrieval.data.shards import shard_steps
 
 

@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from retrieval import hashing
+from retrieval import hashing, text_files
 from retrieval.data.sets import answers as answer
-from retrieval.data.sets import text_files
 from retrieval.data.sets.beir import Candidate, Judged, RetrievalSet
 from retrieval.data.shards.external_sort import Sorter
 from retrieval.errors import UserError

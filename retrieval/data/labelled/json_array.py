@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from retrieval.data.sets import text_files
+from retrieval import text_files
 from retrieval.errors import UserError
 
 _LARGEST = 1 << 28  # characters of an element

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from retrieval import text_files
 from retrieval.data.labelled import grouping
 from retrieval.data.labelled.grouping import Counts, Example, Groups
-from retrieval.data.sets import mind, text_files
+from retrieval.data.sets import mind
 from retrieval.data.sets.set_format import Options
 from retrieval.errors import UserError
 from retrieval.registry import Table

@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from retrieval import files, hashing
+from retrieval import files, hashing, text_files
 from retrieval.data.labelled.grouping import Example
-from retrieval.data.sets import text_files
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.identifiers import SEVERAL, in_run_file, numbered

@@ -22,10 +22,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from retrieval import files
+from retrieval import files, text_files
 from retrieval.config.fields import Field, declare, one_of
 from retrieval.data.sets import answers as answer
-from retrieval.data.sets import text_files
 from retrieval.data.sets.answers import Answers
 from retrieval.errors import UserError
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from retrieval import text_files
 from retrieval.data.labelled import grouping
-from retrieval.data.sets import text_files
 from retrieval.data.sets.beir import Candidate
 
 

@@ -15,10 +15,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from retrieval import text_files
 from retrieval.config.fields import Field, Kind, declare
 from retrieval.data.corpora.source_paths import split
 from retrieval.data.labelled.grouping import Counts
-from retrieval.data.sets import beir, text_files
+from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
 from retrieval.data.tokenizers.vocab import SEPARATOR

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from retrieval import hashing
+from retrieval import hashing, text_files
 from retrieval.data.labelled.grouping import Counts, Example, example, grouped
-from retrieval.data.sets import beir, text_files
+from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 

@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from retrieval import text_files
 from retrieval.data.corpora import entities, tfds_source
 from retrieval.data.corpora.source_paths import split
-from retrieval.data.sets import beir, reqa, text_files
+from retrieval.data.sets import beir, reqa
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
 from retrieval.errors import UserError
 

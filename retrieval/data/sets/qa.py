@@ -22,12 +22,12 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from retrieval import hashing
+from retrieval import hashing, text_files
 from retrieval.config.fields import SWITCH, Field, declare
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import json_array
 from retrieval.data.sets import answers as answer
-from retrieval.data.sets import beir, msmarco, open_domain, text_files, trec
+from retrieval.data.sets import beir, msmarco, open_domain, trec
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import Candidate, RetrievalSet, Stream
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register

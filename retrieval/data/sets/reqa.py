@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from retrieval import hashing
+from retrieval import hashing, text_files
 from retrieval.config.fields import SWITCH, Field, declare
 from retrieval.data.corpora import sentences, tfds_source
 from retrieval.data.corpora.source_paths import split
-from retrieval.data.sets import beir, open_domain, text_files
+from retrieval.data.sets import beir, open_domain
 from retrieval.data.sets.answers import of_texts
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
 from retrieval.errors import UserError

@@ -12,8 +12,9 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
+from retrieval import text_files
 from retrieval.data.corpora.source_paths import split
-from retrieval.data.sets import beir, msmarco, text_files
+from retrieval.data.sets import beir, msmarco
 from retrieval.data.sets.beir import Candidate, RetrievalSet, Stream
 from retrieval.data.sets.set_format import Given, SetFormat, register
 from retrieval.errors import UserError

@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from retrieval import text_files
 from retrieval.data.corpora.articles import Dropped
 from retrieval.data.corpora.document_format import Document, DocumentFormat, columns, register
-from retrieval.data.sets import text_files
 from retrieval.errors import UserError
 
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from retrieval import text_files
 from retrieval.data.corpora.articles import Dropped
 from retrieval.data.corpora.document_format import Columns, Document, DocumentFormat, columns, names_text, register
-from retrieval.data.sets import text_files
 from retrieval.errors import UserError
 
 _LONGEST_FIELD = 1 << 30  # Python's own limit, 128 KiB, is less than many documents

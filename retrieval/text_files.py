@@ -2,11 +2,12 @@
 
 import codecs
 import gzip
+import io
 import re
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from retrieval.errors import UserError
 
@@ -15,16 +16,16 @@ _INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*")
 
 
 def byte_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file, or of what it holds where it is a gzip, whatever its name.
+    """The lines of a file, or of what it holds where it is a gzip, whatever its name; UTF-16 is made UTF-8.
 
     Raises:
-      UserError: it is missing, unreadable or a broken gzip.
+      UserError: it is missing, unreadable, a broken gzip or broken UTF-16.
     """
-    yield from _parts(path, iter)
+    yield from _parts(path, _lines)
 
 
 def byte_pieces(path: Path, size: int) -> Iterator[bytes]:
-    """As `byte_lines`, in pieces of at most `size` bytes, wherever lines end.
+    """As `byte_lines`, in pieces of at most `size` bytes, wherever lines end, and as they are in the file.
 
     Raises:
       UserError: as `byte_lines`.
@@ -134,11 +135,22 @@ def refuse_surrogates(value: str, field: str, at: str) -> None:
         raise UserError(f"{at}: the field '{field}' has half of a surrogate pair ({error})") from error
 
 
-def _parts(path: Path, cut: Callable[[IO[bytes] | gzip.GzipFile], Iterator[bytes]]) -> Iterator[bytes]:
+def _lines(file: IO[bytes]) -> Iterator[bytes]:
+    """Lines in UTF-8; those of a file that begins with the mark of UTF-16, as spreadsheets write it, too."""
+    is_utf_16 = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    file.seek(0)
+    yield from (line.encode() for line in io.TextIOWrapper(file, "utf-16", newline="\n")) if is_utf_16 else file
+
+
+def _parts(path: Path, cut: Callable[[IO[bytes]], Iterator[bytes]]) -> Iterator[bytes]:
     """What `cut` makes of the open file."""
     try:
         with gzip.open(path) if is_gzip(path) else open(path, "rb") as file:
-            yield from cut(file)
+            yield from cut(cast(IO[bytes], file))
+    except UnicodeError as error:
+        raise UserError(
+            f"{path}: not UTF-16, whose mark it begins with ({error}); convert the file to UTF-8"
+        ) from error
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file") from error
     except (OSError, EOFError, zlib.error) as error:
