@@ -140,13 +140,31 @@ def test_what_a_folder_loses_is_told(model, tmp_path, caplog):
         model.index(tmp_path / "report.pdf")
 
 
+def test_columns_are_those_that_the_run_or_the_call_names(run, tmp_path):
+    (tmp_path / "tickets.csv").write_text(
+        "text,description\n" + f"{'the red fox sleeps ' * 3},{'the owl sees at night ' * 3}\n"
+    )
+    named = retrieval.load(run.folder)
+    assert named.index(tmp_path / "tickets.csv", kind="bm25").search("fox")
+    by_call = named.index(tmp_path / "tickets.csv", kind="bm25", fields={"text": "description"})
+    assert by_call.search("owl") and not by_call.search("fox")
+    shutil.copytree(run.folder, tmp_path / "run")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    config["documents"]["text"] = "description"
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    assert retrieval.load(tmp_path / "run").index(tmp_path / "tickets.csv", kind="bm25").search("owl")
+
+
 def test_a_record_without_an_id_has_its_place(model):
     index = model.index([{"text": "owl", "id": None}, {"text": "fox", "_id": None}], kind="bm25")
     assert [hit.id for hit in index.search("fox")] == ["1"]
 
 
 def test_empty_cells_of_pandas_are_no_words(model):
-    records = [{"text": "owl", "id": math.nan, "title": math.nan}, {"text": "fox", "id": "f", "title": None}]
+    records = [
+        {"text": "owl", "id": math.nan, "title": type("NAType", (), {})()},
+        {"text": "fox", "id": "f", "title": None},
+    ]
     assert [(hit.id, hit.title) for hit in model.index(records, kind="bm25").search("owl")] == [("0", "")]
 
 
@@ -198,12 +216,30 @@ def test_threads_get_what_one_gets(model):
         (lambda m: m.index(["a"]).search("a", k="3"), "k='3': a whole number of at least 1"),
         (lambda m: m.encode_queries(["a", None]), "query 1: a text is needed, not None"),
         (lambda m: m.encode_queries(["\ud800"]), "query 0 has half of a surrogate pair"),
-        (lambda m: m.index([{"text": "a", "title": "\udc00"}]), "document 0 has half of a surrogate pair"),
+        (lambda m: m.index([{"text": "a", "title": "\udc00"}]), "document 0: 'title' has half of a surrogate pair"),
         (lambda m: m.index(["a"]).search(7), "query 0: a text is needed, not 7"),
         (lambda m: m.index(["a"], kind="bm25_also"), r"config.index.bm25_also=\(\): give the index"),
         (lambda m: m.index(["a"]).search_batch("a"), "takes a list of queries"),
         (lambda m: m.index(["a"], kind="hybrid", weight=30), "weight=30: a number from 0 to 1 is needed"),
         (lambda m: m.index(["a"], kind="hybrid", weight="0.5"), "weight='0.5': a number from 0 to 1 is needed"),
+        (lambda m: m.index(["a"]).search("a", k=True), "k=True: a whole number of at least 1"),
+        (lambda m: m.index(["a"], kind=None), "unknown kind of index 'None'"),
+        (lambda m: m.index(5), "a list of texts or records is needed, not 5"),
+        (lambda m: m.encode_documents(None), "a list of texts or records is needed, not None"),
+        (
+            lambda m: m.index("an owl sees at night. " * 99),
+            r"^'an owl .*…' is no path \(.*\); for one text write \[text\]",
+        ),
+        (lambda m: m.index(""), "the path of the documents is empty; write '.'"),
+        (lambda m: m.index([{"text": "a", "title": False}]), "document 0: 'title' is False, where a text belongs"),
+        (lambda m: m.index([{"text": "a", "id": ["1"]}]), r"document 0: 'id' is \['1'\], where a text belongs"),
+        (lambda m: m.index([{"text": "a", "id": "1"}, "b"]), "the id '1' is there twice; .* none the place is one"),
+        (lambda m: m.index(["a"], kind="deepct"), "config.index.term_weights=: a file is needed"),
+        (
+            lambda m: m.index(kind="deepct"),
+            "no index 'deepct' of its corpus: add it to config.index.words, and run the",
+        ),
+        (lambda m: m.index("a.csv", fields={"body": "x"}), "unknown field of a document 'body'"),
         (lambda m: m.rerank("q", "red apple"), "this is one text"),
         (lambda m: m.rerank("q", {"text": "red apple"}), "this is one record"),
         (lambda m: retrieval.load("no/such/run"), "no/such/run: neither the work directory of a run"),

@@ -67,12 +67,21 @@ class DocumentIndex:
         for place, query in enumerate(queries):
             if not checked_text(query, f"query {place}").strip():
                 raise UserError(f"query {place} is empty; leave it out")
-        if not isinstance(k, int | np.integer) or k < 1:
-            raise UserError(f"k={k!r}: a whole number of at least 1 is needed")
+        check_count(k)
         if not queries:
             return []
         scores_QK, rows_QK = self._systems.search(queries, min(k, len(self)), [self._system])[self._system]
         return [hits_of(self._documents, *lists) for lists in zip(scores_QK, rows_QK)]
+
+
+def check_count(k: object) -> None:
+    """Checks how many results are asked for.
+
+    Raises:
+      UserError: it is no whole number, or below 1.
+    """
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+        raise UserError(f"k={k!r}: a whole number of at least 1 is needed")
 
 
 def hits_of(documents: Sequence[Candidate], scores_K: np.ndarray, rows_K: np.ndarray) -> list[Hit]:

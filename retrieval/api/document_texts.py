@@ -2,8 +2,9 @@
 
 import functools
 import logging
+import numbers
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from retrieval.data.corpora import articles, corpus_kind, passages, sources
@@ -12,12 +13,12 @@ from retrieval.data.corpora.passages import Limits
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.shards import shard_steps
 from retrieval.data.tokenizers.vocab import Vocabulary
-from retrieval.errors import UserError, no_path
+from retrieval.errors import UserError, no_path, unknown_name
 
 Document = str | Mapping[str, str]
 
 _IDS = ("id", "_id")
-_NO_FIELDS = {"documents.id": "", "documents.title": "", "documents.text": ""}
+_FIELDS = ("id", "title", "text")
 _NOT_LEFT_OUT = ("pages read", "redirects")  # of what reading counts
 
 _log = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ def check_list(documents: object) -> None:
     """Checks that documents are a list of them: in a loop a text has letters, and a record or a table names.
 
     Raises:
-      UserError: they are one text, one record or a table.
+      UserError: they are one text, one record, a table, or nothing to loop over.
     """
     if isinstance(documents, str | Mapping):
         one = "text" if isinstance(documents, str) else "record"
@@ -37,6 +38,8 @@ def check_list(documents: object) -> None:
             "a list of texts or records is needed, and this is a table; write documents.to_dict('records') with "
             "pandas, to_dicts() with polars, to_pylist() with Arrow"
         )
+    if not isinstance(documents, Iterable):
+        raise UserError(f"a list of texts or records is needed, not {documents!r}"[:300])
 
 
 def candidates(documents: Iterable[Document]) -> list[Candidate]:
@@ -50,7 +53,10 @@ def candidates(documents: Iterable[Document]) -> list[Candidate]:
     seen: set[str] = set()
     for place, candidate in enumerate(made):
         if candidate.id in seen:
-            raise UserError(f"document {place}: the id '{candidate.id}' is there twice; ids must be distinct")
+            raise UserError(
+                f"document {place}: the id '{candidate.id}' is there twice; ids must be distinct, and where there is "
+                "none the place is one"
+            )
         seen.add(candidate.id)
     return made
 
@@ -68,19 +74,25 @@ def checked_text(text: object, what: str) -> str:
     return text
 
 
-def read_passages(path: Path, vocabulary: Vocabulary, limits: Limits) -> Iterator[Candidate]:
+def read_passages(path: Path, vocabulary: Vocabulary, limits: Limits, fields: Mapping[str, str]) -> Iterator[Candidate]:
     """The passages of the documents of a file or a folder, as the stage `prepare` cuts them.
 
     What is left out is counted in the log.
 
+    Args:
+      fields: the names that records have for 'id', 'title' and 'text', where they are not the usual ones.
+
     Raises:
-      UserError: there is no document there, a record is broken, or two have one id.
+      UserError: there is no document there, a record is broken, two have one id, or a field is none of the three.
     """
-    if not path.exists() and not any(path.parent.glob(path.name)):
+    if unknown := next((name for name in fields if name not in _FIELDS), None):
+        raise unknown_name("field of a document", unknown, _FIELDS)
+    if not _is_there(path):
         raise no_path(path, "documents")
+    options = {f"documents.{name}": fields.get(name, "") for name in _FIELDS}
     kind, parts = corpus_kind.kind_of_parts([str(path)])
-    kind.check(parts, _NO_FIELDS)
-    pages, parse = kind.read(parts, _NO_FIELDS, Path()), functools.partial(kind.parse, options=_NO_FIELDS)
+    kind.check(parts, options)
+    pages, parse = kind.read(parts, options, Path()), functools.partial(kind.parse, options=options)
     seen, left_out = set(), Counter()
     for tag, what, value in sources.parse_pages(pages, parse):
         if tag == shard_steps.COUNT:
@@ -99,17 +111,38 @@ def read_passages(path: Path, vocabulary: Vocabulary, limits: Limits) -> Iterato
         _log.warning("%s: %s", path, "; ".join(told))
 
 
+def _is_there(path: Path) -> bool:
+    """Whether there is such a file, a folder, or what a pattern fits.
+
+    Raises:
+      UserError: it can be no path: a text was given.
+    """
+    try:
+        return path.exists() or any(path.parent.glob(path.name))
+    except OSError as error:
+        raise UserError(f"'{str(path)[:60]}…' is no path ({error.strerror}); for one text write [text]") from error
+
+
 def _candidate(document: Document, place: int) -> Candidate:
     if isinstance(document, str):
         return Candidate(str(place), "", checked_text(document, f"document {place}"))
     if not isinstance(document, Mapping) or not isinstance(document.get("text"), str):
         raise UserError(f"document {place}: a text or a record with a 'text' is needed, not {document!r}"[:300])
-    id = next((document[name] for name in _IDS if not _is_missing(document.get(name))), place)
-    title, section = ("" if _is_missing(value := document.get(name)) else str(value) for name in ("title", "section"))
     text = checked_text(document["text"], f"document {place}")
-    return Candidate(str(id), checked_text(title, f"document {place}"), text, section)
+    id, title, section = (_value(document, names, place) for names in (_IDS, ("title",), ("section",)))
+    return Candidate(id or str(place), title, text, section)
+
+
+def _value(document: Mapping[str, object], names: Sequence[str], place: int) -> str:
+    """The first of some fields of a record that is there, a text or a number; '' where none is."""
+    name = next((name for name in names if not _is_missing(document.get(name))), "")
+    value = document[name] if name else ""
+    if isinstance(value, bool) or not isinstance(value, str | numbers.Number):
+        raise UserError(f"document {place}: '{name}' is {value!r}, where a text belongs"[:300])
+    return checked_text(str(value), f"document {place}: '{name}'")
 
 
 def _is_missing(value: object) -> bool:
-    """Whether a field of a record is empty: pandas writes NaN there, which does not equal itself."""
-    return value is None or value != value
+    """Whether a field of a record is empty: pandas has NaN there, which does not equal itself, or values of its own."""
+    is_nan = isinstance(value, numbers.Real) and value != value
+    return value is None or is_nan or type(value).__name__ in ("NAType", "NaTType")

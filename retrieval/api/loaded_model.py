@@ -4,14 +4,15 @@ import functools
 import itertools
 import numbers
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from ml_collections import ConfigDict
 
 from retrieval.api.answering import Answer, Answerer, has_answerer
-from retrieval.api.document_index import DocumentIndex, Hit
+from retrieval.api.document_index import DocumentIndex, Hit, check_count
 from retrieval.api.document_texts import Document, candidates, check_list, checked_text, read_passages
 from retrieval.api.reranking import PairReranker
 from retrieval.config import experiment
@@ -136,6 +137,7 @@ class Model:
         documents: Sequence[Document] | str | Path | None = None,
         kind: str = EXACT,
         weight: float | None = None,
+        fields: Mapping[str, str] | None = None,
     ) -> DocumentIndex:
         """An index of documents that can be searched.
 
@@ -145,21 +147,26 @@ class Model:
           kind: of index: 'exact' and 'scann' are of embeddings, 'bm25' is of words. 'hybrid' merges the run's first
             index of words with exact search.
           weight: of the embeddings in a hybrid; by default `fuse.dense_weight` of the run.
+          fields: what the records of a file call 'id', 'title' and 'text'; by default `documents` of the run.
 
         Raises:
           UserError: there is no document, or no such kind.
         """
         self._check_towers()
-        if kind != HYBRID and kind not in INDEXES:
-            raise unknown_name("kind of index", kind, [*INDEXES, HYBRID])
+        if kind not in (*INDEXES, HYBRID):
+            raise unknown_name("kind of index", str(kind), [*INDEXES, HYBRID])
         if weight is not None and not (isinstance(weight, numbers.Real) and 0 <= weight <= 1):
             raise UserError(f"weight={weight!r}: a number from 0 to 1 is needed")
         of_dense: float = self._config.fuse.dense_weight if weight is None else weight
-        kinds = [INDEXES[name] for name in ((self._config.index.words[0], EXACT) if kind == HYBRID else (kind,))]
+        of_index = self._run.holder("index").config if self._run and documents is None else self._config
+        kinds = [INDEXES[name] for name in ((of_index.index.words[0], EXACT) if kind == HYBRID else (kind,))]
         if documents is None:
             return self._of_run(self._run, kinds, of_dense)
         if isinstance(documents, str | Path):
-            texts = list(read_passages(Path(documents).expanduser(), self._vocabulary, self._limits()))
+            if not str(documents):
+                raise UserError("the path of the documents is empty; write '.' for the current folder")
+            path, names = Path(documents).expanduser(), fields or self._of_prepare.documents
+            texts = list(read_passages(path, self._vocabulary, self._limits(), names))
         else:
             texts = candidates(documents)
         if not texts:
@@ -194,10 +201,11 @@ class Model:
             `config.answer.paragraphs` count. By default the run's own passages are searched.
 
         Raises:
-          UserError: the run has no reader, or no index of passages of its own where none are given.
+          UserError: the run has no reader, or no index of passages of its own where none are given; or k is below 1.
         """
         if not checked_text(question, "the question").strip():
             raise UserError("the question is empty")
+        check_count(k)
         answerer = self._answerer
         if passages is None:
             hits = self._own_passages.search(question, answerer.paragraphs)
@@ -254,9 +262,12 @@ class Model:
         for each in kinds:
             is_built_now = each.name in DENSE and not each.is_saved and collection.has_embeddings()
             if not (is_built_now or collection.index(each.name).exists()):
+                way = (
+                    "add it to config.index.words, and run the stage" if each.of_words else "run the stages encode and"
+                )
                 raise UserError(
-                    f"{self._place}: the run has no index '{each.name}' of its corpus: run the stages encode and "
-                    "index with config.encode.corpus=True, or give documents to index"
+                    f"{self._place}: the run has no index '{each.name}' of its corpus: {way} index with "
+                    "config.encode.corpus=True, or give documents to index"
                 )
         opened: dict[str, Search] = {}
         for each in kinds:
@@ -275,6 +286,7 @@ class Model:
     def _built(self, kind: IndexKind, texts: Sequence[Candidate]) -> Search:
         options = indexes.options_of(kind, self._config)
         kind.check(options)
+        kind.inputs(options)
         if kind.name in OF_WORDS:
             folds_accents = functools.partial(getattr, self._vocabulary, "folds_accents")
             return kind.build(Texts("documents", lambda: iter(texts), folds_accents), options).search
@@ -300,7 +312,11 @@ class Model:
             return encoding.encode_few(tokens, tower, longest, self._devices)
         return encoding.encode_rows(tokens, tower, self._config.encode.batch_tokens, longest, self._devices)
 
+    @property
+    def _of_prepare(self) -> ConfigDict:
+        return self._run.holder("prepare").config if self._run else self._config
+
     def _limits(self) -> Limits:
-        prepare = (self._run.holder("prepare").config if self._run else self._config).prepare
+        prepare = self._of_prepare.prepare
         names = ("longest_passage", "shortest_paragraph", "least_passage", "across_sections")
         return Limits(*(prepare[name] for name in names))
