@@ -18,7 +18,7 @@ from retrieval.configs.fine_tuning import on_labelled_examples
 
 
 def get_config(size: str = "paper") -> ConfigDict:
-    """BERT-base with histories of 512 tokens, or 'local', for a model of `mlm.py:local`."""
+    """BERT-base with histories of 512 tokens, or 'local', for a model of `mlm.py:local` with `data.document_length=128`."""
     config = on_labelled_examples(sized(size, paper=_paper, local=_local))
     config.stages = ("sets", "pairs", "train", "encode", "index", "impressions")
     config.data.negatives = 4
@@ -31,7 +31,7 @@ def _paper() -> ConfigDict:
     config = defaults()
     config.data.update(query_length=512, document_length=128)
     config.model.embed_dim = 0
-    config.train.update(steps=20_000, batch_size=128, learning_rate=1e-5)
+    config.train.update(steps=20_000, batch_size=128, learning_rate=2e-5)
     config.loop.update(log_every=50, checkpoint_every=1000, validate_every=1000)
     return config
 

@@ -8,6 +8,8 @@
 
 At the size of a laptop, on SQuAD's paragraphs, from the encoder of a masked language model:
 
+    python -m retrieval.main --config=mlm:local --workdir=runs/mlm --config.data.document_length=192 \\
+        --config.stages="('prepare', 'train')"
     python -m retrieval.main --config=configs/reader.py:local --workdir=runs/reader --config.base=runs/mlm \\
         --config.train.init_from=runs/mlm --config.sets.squad=train-v1.1.json --config.split.set=squad
 """

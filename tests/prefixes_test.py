@@ -90,5 +90,7 @@ def test_byte_pairs_and_models_without_towers_have_none():
     config = dpr.get_config("local")
     config.data.update(TEXTS)
     byte_pairs = vocabularies.load(REPOSITORY / "tests" / "golden" / "byte_pairs")
-    with pytest.raises(UserError, match="for BERT's word pieces, and this vocabulary has others"):
+    with pytest.raises(
+        UserError, match=r"config\.data\.query_prefix: this vocabulary has other tokens at the beginning"
+    ):
         towers.query_tokens(config, byte_pairs, ["fox"])

@@ -11,6 +11,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from retrieval.data.tokenizers import tokenizer_files, vocabularies
 from retrieval.data.tokenizers.byte_pairs import SPECIAL_TOKENS
+from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.data.tokenizers.unigram import Unigram
 from retrieval.errors import UserError
 
@@ -70,6 +71,17 @@ def test_pieces_are_those_of_the_library(pieces, folder):
     assert vocabulary.decode(vocabulary.encode(TEXTS[2])) == TEXTS[2]
     published = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
     assert [published[id][0] for id in vocabulary.published_ids] == vocabulary.tokens
+
+
+def test_a_prefix_and_a_text_are_one_text(folder):
+    vocabulary = vocabularies.load(folder)
+    prefixes = Prefixes.of({"query_prefix": "The owl: ", "document_prefix": "猫头鹰 "}, vocabulary)
+    for text in texts():
+        whole, ids = vocabulary.encode(f"The owl: {text}"), vocabulary.encode(text)
+        assert prefixes.query_row(vocabulary, ids, 99) == vocabulary.single(whole, 99)
+        assert prefixes.document_rows(vocabulary, [], ids, 99) == [
+            vocabulary.single(vocabulary.encode(f"猫头鹰 {text}"), 99)
+        ]
 
 
 def test_a_special_token_in_a_text_is_text(folder):

@@ -227,7 +227,7 @@ def columns(there: Iterable[str], fields: Mapping[str, str], at: str) -> Columns
         raise UserError(
             f"{at}: no field {', '.join(_USUAL['text'][:-1])} or {_USUAL['text'][-1]}, but "
             f"{listed(name[:_SHOWN] for name in names) or 'none at all'}: name the one of the text, "
-            "--config.documents.text=NAME or in Python fields={'text': NAME}; of CSV and TSV the first row has the names"
+            "--config.documents.text=NAME or in Python fields={'text': NAME}; of CSV and TSV the first row has names"
         )
     if twice := [name for name in chosen.values() if name and names.count(name) > 1]:
         raise UserError(f"{at}: two columns are called '{twice[0]}'; give one another name")

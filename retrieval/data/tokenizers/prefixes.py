@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from retrieval.config.fields import Field, Kind, declare, one_of
-from retrieval.data.tokenizers.vocab import Vocabulary, WordPiece
+from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
 
 # Without the space its last word could be of one piece with the first of the text.
@@ -18,6 +18,7 @@ KIND = Kind(
 )
 NAMES = ("query_prefix", "document_prefix")
 PAIR, JOINED = "pair", "joined"
+_WORD = "1"  # a token of every vocabulary, if only the unknown one
 declare(
     "data",
     query_prefix=Field("", KIND, "what stands before every query, such as 'query: '; its tokens count", was=""),
@@ -46,16 +47,10 @@ class Prefixes(NamedTuple):
         """The prefixes of the group `data` of a config; one of an older version has none.
 
         Raises:
-          UserError: there is one, and the vocabulary has no word pieces: others begin a text unlike what follows.
+          UserError: there is one, and the vocabulary begins a text unlike what follows, as byte pairs do.
         """
-        texts = [data.get(name, "") for name in NAMES]
-        if any(texts) and not isinstance(vocabulary, WordPiece):
-            raise UserError(
-                "config.data.query_prefix and config.data.document_prefix are for BERT's word pieces, and this "
-                "vocabulary has others: leave them empty"
-            )
         joined = data.get("titles", PAIR) == JOINED
-        query, document = (tuple(vocabulary.encode(text)) for text in texts)
+        query, document = (_ids(data.get(name, ""), vocabulary, name) for name in NAMES)
         return cls(query, document, joined)
 
     def query_row(self, vocabulary: Vocabulary, ids: Sequence[int], length: int) -> list[int]:
@@ -75,6 +70,17 @@ class Prefixes(NamedTuple):
             return vocabulary.windows([*self.document, *title] if title else title, text, length, most)
         rows = vocabulary.windows([], text, length - len(self.document), most)
         return [[row[0], *self.document, *row[1:]] for row in rows]
+
+
+def _ids(prefix: str, vocabulary: Vocabulary, name: str) -> tuple[int, ...]:
+    """The tokens of a prefix. Its last space belongs to what follows: pieces of SentencePiece begin with theirs."""
+    ids = vocabulary.encode(prefix.rstrip()) if prefix else []
+    if prefix and vocabulary.encode(prefix + _WORD) != [*ids, *vocabulary.encode(_WORD)]:
+        raise UserError(
+            f"config.data.{name}: this vocabulary has other tokens at the beginning of a text than behind a prefix, as "
+            "byte pairs have: leave it empty"
+        )
+    return tuple(ids)
 
 
 NONE = Prefixes()
