@@ -184,6 +184,17 @@ def test_real_collections(shared_data, name, candidates, queries, judgements):
     assert sizes == (candidates, queries, judgements)
 
 
+def test_a_header_may_have_capitals_and_no_other_order(folder):
+    qrels, expected = folder / "qrels" / "test.tsv", beir.read_folder(folder)
+    qrels.write_text(QRELS.replace("query-id", "Query-ID").replace("score", "score "))
+    assert beir.read_folder(folder).qrels == expected.qrels
+    qrels.write_text(QRELS.replace("query-id\tcorpus-id", "corpus-id\tquery-id"))
+    with pytest.raises(
+        UserError, match=r"line 1: the columns corpus-id, .* must be query-id, corpus-id, score, in this"
+    ):
+        beir.read_folder(folder)
+
+
 def test_empty_queries_and_odd_or_zero_grades_are_refused(folder):
     qrels, queries = folder / "qrels" / "test.tsv", folder / "queries.jsonl"
     for grade in ("1_0", "\u0661", "0x1"):

@@ -67,6 +67,14 @@ def test_tokens_of_an_answer_give_back_its_characters():
         assert row.characters_of(*row.tokens_of(start, end)) == (start, end)
 
 
+def test_an_answer_keeps_the_accents_behind_its_last_letter():
+    text = "the foxe\u0301 and the fox\u0302\u0301."
+    ids, places = VOCABULARY.encode_with_places(text)
+    assert ids == VOCABULARY.encode(text)
+    held = [text[start:end] for start, end in places]
+    assert "".join(held) == text.replace(" ", "") and "x\u0302\u0301" in held[-2]
+
+
 def test_the_paragraph_is_between_the_last_two_separators():
     sep = VOCABULARY.sep_id
     rows = np.array([[2, 7, sep, 8, 8, sep, 0], [2, 7, sep, 9, sep, 8, sep], [2, 7, sep, sep, 0, 0, 0]])

@@ -365,8 +365,11 @@ def _read_qrels(
     qrels: dict[str, dict[str, int]] = {}
     for at, line in text_files.lines(path):
         fields = line.split("\t")
-        if not qrels and fields == _HEADER:
+        names = [field.strip().lower() for field in fields]
+        if not qrels and names == _HEADER:
             continue
+        if set(names) == set(_HEADER):
+            raise UserError(f"{at}: the columns {', '.join(names)} must be {', '.join(_HEADER)}, in this order")
         query, candidate, score = _judgement(fields, at)
         if query not in queries:
             raise UserError(f"{at}: the query '{query}' is not in queries.jsonl; add it there, or drop the line")

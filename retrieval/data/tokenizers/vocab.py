@@ -3,6 +3,7 @@
 import itertools
 import os
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -90,9 +91,13 @@ class Vocabulary:
         return self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
 
     def encode_with_places(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """`encode`, and where in `text` each token stands: its first character, and the one behind its last."""
+        """`encode`, and where in `text` each token stands: its first character, and the one behind its last.
+
+        Accents behind a token that an uncased vocabulary drops are the token's.
+        """
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
-        return encoding.ids, encoding.offsets
+        begins = [*(start for start, _ in encoding.offsets[1:]), len(text)]
+        return encoding.ids, [(start, _behind(text, end, most)) for (start, end), most in zip(encoding.offsets, begins)]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text with the word pieces joined; special tokens are left out."""
@@ -145,6 +150,13 @@ class Vocabulary:
             special_tokens=[(cls, self.cls_id), (sep, self.sep_id)],
         )
         return tokenizer.to_str(pretty=True)
+
+
+def _behind(text: str, end: int, most: int) -> int:
+    """The place behind the accents at `end`, at most `most`."""
+    while end < most and unicodedata.category(text[end]) == "Mn":
+        end += 1
+    return end
 
 
 class WordPiece(Vocabulary):
