@@ -193,9 +193,11 @@ def test_the_plans_vocabulary_is_the_runs(tmp_path):
         _ = Run(make_config(vocab=str(tmp_path / "vocab.txt")), tmp_path / "other", lock).vocab_size
 
 
-def run_stage(folder, monkeypatch, result):
-    """The stage in an empty work directory, with a plan that is made already."""
+def run_stage(folder, monkeypatch, result, seconds=0.5):
+    """The stage in an empty work directory, with a plan that is made already, and no step that is run."""
     monkeypatch.setattr(plan, "make_plan", lambda config, size, devices: result)
+    if seconds:
+        monkeypatch.setattr(plan.step_time, "measure", lambda *_: seconds)
     run = Run(make_config(), folder / "run", REPOSITORY / "requirements.lock")
     runner.open_run(run)
     runner.run_stage(run, "plan")
@@ -208,6 +210,38 @@ def test_the_plan_is_shown_and_in_the_record(tmp_path, monkeypatch, capsys, plan
     assert "| parameters |" in shown and "8 x cpu" in shown and "fits" not in shown  # the memory of a CPU is not known
     saved = json.loads((run.folder / "plan.json").read_text())
     assert saved["parameters"] == records.details(run, "plan")["parameters"] and saved["fits"] is None
+
+
+def test_a_step_is_run_on_the_devices_here(tmp_path, monkeypatch, capsys, planned):
+    monkeypatch.setattr(plan.training_time, "operations_per_second", lambda devices: 1e12)
+    run_stage(tmp_path / "run", monkeypatch, planned, seconds=None)
+    saved, shown = json.loads((tmp_path / "run" / "run" / "plan.json").read_text()), capsys.readouterr().out
+    assert saved["rate"] == 1e12 and 0 < saved["measured"] < 60
+    assert f"| a step here, measured | {saved['measured']:.3f} s |" in shown
+    assert f"| hours to step 1,000 here | {1000 * saved['measured'] / 3600:.1f} |" in shown
+    monkeypatch.setattr(plan.training_time, "operations_per_second", lambda devices: 1.0)
+    run_stage(tmp_path / "slow", monkeypatch, planned, seconds=None)
+    assert json.loads((tmp_path / "slow" / "run" / "plan.json").read_text())["measured"] is None
+    shown = capsys.readouterr().out
+    assert "| hours to step 1,000, at least |" in shown and "measured" not in shown
+
+
+def test_a_plan_has_the_rows_that_the_data_would_be_packed_in(tmp_path, monkeypatch, caplog, planned):
+    run, seen = Run(make_config(**{"data.pack.auto": True}), tmp_path, REPOSITORY / "requirements.lock"), []
+    monkeypatch.setattr(plan, "_timed", lambda planned, *_: planned)
+    monkeypatch.setattr(plan, "make_plan", lambda config, *_: seen.append(config.data.pack.document) or planned)
+    plan.plan(run)
+    assert "config.data.pack.auto chooses rows by data that is not there" in caplog.text
+    WordPiece([*SPECIAL_TOKENS, "a"]).save(tmp_path / "corpus" / "vocab.txt")
+
+    def chosen(run, vocabulary, devices):
+        packed = Run(run.config.copy_and_resolve_references(), run.folder, REPOSITORY / "requirements.lock")
+        packed.config.data.pack.document = 0.5
+        return packed
+
+    monkeypatch.setattr(plan, "with_rows", chosen)
+    plan.plan(run)
+    assert seen == [0.0, 0.5]
 
 
 def test_an_unfit_plan_says_what_would_help(tmp_path, monkeypatch, capsys, planned):
@@ -296,7 +330,7 @@ def test_a_collection_takes_towers_k_means_and_search():
     # The embeddings of all, and of the sample; a device of a host of eight has an eighth of those that it searches.
     assert [part.host for part in parts[1:]] == [4 * 16 * 1000, 4 * 16 * (1000 + 200)]
     assert parts[1].device == 4 * 16 * 1000 // 8 and all(part.device > 0 for part in parts)
-    names = [name for part in parts for name, _ in part.rows(TOY, 8)]
+    names = [name for part in parts for name, _ in part.rows(TOY, 8, None)]
     assert (
         len(names) == len(set(names)) and "k-means of 1,000 x 16 in 10 clusters, 3 iterations, a device: peak" in names
     )
@@ -441,6 +475,7 @@ def test_a_tunings_choices_fit_config_and_devices():
 
 def test_epochs_are_steps_where_the_data_is_there(tmp_path, monkeypatch, caplog, planned):
     run, steps = Run(make_config(**{"train.epochs": 2.0}), tmp_path, REPOSITORY / "requirements.lock"), []
+    monkeypatch.setattr(plan, "_timed", lambda planned, *_: planned)
     monkeypatch.setattr(plan, "make_plan", lambda config, *_: steps.append(config.train.steps) or planned)
     plan.plan(run)
     assert "steps of config.train.epochs=2 are not known yet, so hours are of 1000 steps" in caplog.text

@@ -22,10 +22,11 @@ from retrieval.evaluation import display
 from retrieval.models.transformer import remat_for
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import examples, train_state
+from retrieval.recipes.packed_rows import with_rows
 from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model, check_recipe, recipe_of
 from retrieval.stage_outputs import Run
-from retrieval.stages import plan_collection, plan_devices, plan_tuning, training_steps
+from retrieval.stages import plan_collection, plan_devices, plan_tuning, step_time, training_steps, training_time
 from retrieval.stages.plan_collection import gib
 from retrieval.stages.plan_tuning import Outcome
 from retrieval.stages.step_plan import Plan
@@ -33,6 +34,7 @@ from retrieval.training import chips, collectives, cycles, sharding, step_memory
 
 _log = logging.getLogger(__name__)
 
+_LONGEST = 20.0  # seconds of a step that is run to see how long it takes
 _ROOM = 0.9  # the share of the memory that advice fills: its estimates are rough
 
 declare(
@@ -51,10 +53,13 @@ def plan(run: Run) -> dict[str, Any]:
         hold the step; the message says what would make it fit.
     """
     devices = plan_devices.of_topology(run.config.plan.topology)
+    run = _packed(run, len(devices))
     config = _with_steps(run.config, lambda: examples.drawn(run, run.load_vocabulary())[1])
     if config.plan.tune:
         config = _tuned(config, run.vocab_size, devices, run.folder / plan_tuning.KEPT)
     result = make_plan(config, run.vocab_size, devices)
+    if not config.plan.topology:
+        result = _timed(result, config, run.vocab_size, devices)
     rows = result.table()
     print(display.markdown(["plan", config.plan.topology or "the devices here"], rows))
     files.write_json(
@@ -67,6 +72,28 @@ def plan(run: Run) -> dict[str, Any]:
         )
         raise UserError(f"{_shortage(result)}; what would help:\n  " + "\n  ".join(tips))
     return dict(rows)
+
+
+def _packed(run: Run, devices: int) -> Run:
+    """The run with the packed rows that `data.pack.auto` chooses, where the data that says so is there."""
+    if not run.config.data.pack.auto:
+        return run
+    try:
+        return with_rows(run, run.load_vocabulary(), devices)
+    except UserError as error:
+        _log.warning(
+            "plan: config.data.pack.auto chooses rows by data that is not there, so each text has one: %s", error
+        )
+        return run
+
+
+def _timed(planned: Plan, config: ConfigDict, size: int, devices: Sequence[sharding.Device]) -> Plan:
+    """The plan with what the devices here do in a second at most, and how long a step takes if that is not long."""
+    rate = training_time.operations_per_second(devices)
+    planned = dataclasses.replace(planned, rate=rate)
+    if planned.fits is False or planned.devices * planned.work.flops > _LONGEST * rate:
+        return planned
+    return dataclasses.replace(planned, measured=step_time.measure(config, size, devices))
 
 
 def _with_steps(config: ConfigDict, epoch: Callable[[], int]) -> ConfigDict:
@@ -243,7 +270,7 @@ STAGES.register(
     Stage(
         plan,
         check_settings=(examples.check, check_recipe),
-        reads="the config alone",
+        reads="the config; lengths of the data for `data.pack.auto`",
         writes="`plan.json`; prints what a train step takes on `plan.topology`",
         uses=("seed", "recipe", "vocab", "prepare.vocab_size", "data", "model", "train"),
         leaves=("plan.json", plan_tuning.KEPT),

@@ -37,10 +37,16 @@ class Part:
     host: int = 0
     estimate: float | None = None
 
-    def rows(self, chip: Chip | None, chips: int) -> Iterator[tuple[str, str | None]]:
-        """Name and value, for people; operations alone where the chip is not known."""
+    def rows(self, chip: Chip | None, chips: int, rate: float | None) -> Iterator[tuple[str, str | None]]:
+        """Name and value, for people.
+
+        Args:
+          rate: operations a second of all devices, for a chip that is not known; None: operations alone are told.
+        """
         if chip:
             yield f"{self.task.name}, at least", _time(self.task.seconds(chip, chips), chips)
+        elif rate:
+            yield f"{self.task.name}, at least", _time(self.task.flops / rate, chips)
         else:
             yield f"operations {self.task.name}", f"{self.task.flops:.4g}"
         if self.estimate:

@@ -22,6 +22,8 @@ class Plan:
       cycles: of a core in a step, by kind of operation, as the compiler estimates them; empty where it does not.
       kernels: calls of kernels in a step, which `cycles` leaves out.
       collection: what the passages of `plan.passages` take, on all devices.
+      rate: operations a second of the devices at hand together, at most; None where the plan is for others.
+      measured: seconds of a step on them; None where it was not run.
     """
 
     kind: str
@@ -38,6 +40,8 @@ class Plan:
     cycles: dict[str, int]
     kernels: int = 0
     collection: tuple[Part, ...] = ()
+    rate: float | None = None
+    measured: float | None = None
 
     @property
     def devices(self) -> int:
@@ -79,9 +83,9 @@ class Plan:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """The least time of a step by what may limit it; empty where the chip is not known."""
+        """The least time of a step by what may limit it; empty where neither the chip nor a rate is known."""
         if self.chip is None:
-            return {}
+            return {"matrix products": self.devices * self.work.flops / self.rate} if self.rate else {}
         seconds = {
             "matrix products": self.chip.cores * self.work.flops / self.chip.peak_flops,
             "memory traffic": self.chip.cores * self.work.bytes / self.chip.bandwidth,
@@ -117,12 +121,20 @@ class Plan:
                 (f"hours to step {self.steps:,}, at least", f"{hours:.1f}"),
                 ("chip-hours, at least", f"{self.chips * hours:,.0f}"),
             ]
-        return [(name, value) for name, value in [*rows, *self._estimate(), *self._collection()] if value is not None]
+        rows += [*self._estimate(), *self._measured(), *self._collection()]
+        return [(name, value) for name, value in rows if value is not None]
+
+    def _measured(self) -> Iterator[tuple[str, str]]:
+        """Rows of a step that was run here."""
+        if self.measured:
+            yield "a step here, measured", f"{self.measured:.3f} s"
+            yield "examples per second here", f"{self.batch_size / self.measured:,.0f}"
+            yield f"hours to step {self.steps:,} here", f"{self.steps * self.measured / 3600:.1f}"
 
     def _collection(self) -> Iterator[tuple[str, str | None]]:
         """Rows of what a collection takes."""
         for part in self.collection:
-            yield from part.rows(self.chip, self.chips)
+            yield from part.rows(self.chip, self.chips, self.rate)
 
     def _estimate(self) -> Iterator[tuple[str, str]]:
         """Rows of what the compiler estimates; it knows no waiting, and nothing at the same time."""
