@@ -53,8 +53,9 @@ def main(argv: Sequence[str]) -> int:
         raise UserError("--config is missing, or not that of a study: configs/studies/pretraining_tasks.py:local")
     if not workdir:
         raise UserError("--workdir is missing: the folder to write to, such as --workdir=runs/tasks")
-    if type(config.parallel) is not int or config.parallel < 1:
-        raise UserError(f"config.parallel={config.parallel}: a whole number of at least 1 is needed, of runs at a time")
+    parallel = config.get("parallel")
+    if type(parallel) is not int or parallel < 1:
+        raise UserError(f"config.parallel={parallel}: a whole number of at least 1 is needed, of runs at a time")
     if is_url(workdir):
         raise UserError(
             f"--workdir={workdir}: the runs of a study share a folder, which must be on a disk; a run by itself may be "
@@ -62,10 +63,11 @@ def main(argv: Sequence[str]) -> int:
         )
     table = run_table.read_table(config, Path(workdir))
     run_table.check_table(table)
+    read_report(config).check_runs(table)
     chosen, done = run_table.select(table, _ONLY.value), run_table.finished(table)
     check_sources(config, [entry for name, entry in chosen.items() if name not in done])
     run_table.take_table(table, Path(workdir))
-    execution = Execution(chosen, config.parallel)
+    execution = Execution(chosen, parallel)
     execution.run(lambda: _try_report(config, Path(workdir), done | execution.done))
     write_report(config, Path(workdir), done | execution.done)
     for name, reason in execution.failed.items():
@@ -200,15 +202,19 @@ class _Running:
 
 def write_report(config: ConfigDict, folder: Path, done: Collection[str]) -> None:
     """Writes `study.md`, `study.json` and `plots/` from the results of the runs that are done."""
-    spec = json.loads(config.report.to_json())
-    study_report.write_study(
-        Results(folder, done, run_table.pretrainings(run_table.read_table(config, folder))),
-        spec["title"],
-        [claims.table(table) for table in spec["tables"]],
-        [claims.plot(plot) for plot in spec["plots"]],
-        claims=[claims.claim(claim) for claim in spec["claims"]],
-        preamble=spec["preamble"],
-    )
+    origins = run_table.pretrainings(run_table.read_table(config, folder))
+    study_report.write_study(Results(folder, done, origins), read_report(config))
+
+
+def read_report(config: ConfigDict) -> claims.Report:
+    """What the study's config says to show.
+
+    Raises:
+      UserError: it says nothing, or something in it is missing, unknown or does not fit.
+    """
+    if not isinstance(spec := config.get("report"), ConfigDict):
+        raise UserError("config.report is missing: give the study one, with title, preamble, tables, plots and claims")
+    return claims.report(json.loads(spec.to_json()))
 
 
 def _try_report(config: ConfigDict, folder: Path, done: Collection[str]) -> None:

@@ -1,26 +1,29 @@
 """Runs side by side: `retrieval compare`."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 from support.tiny import make_config
 
-from retrieval import compare
+from retrieval import LOCK, compare
 from retrieval.errors import UserError
 from retrieval.evaluation import per_query, significance
+from retrieval.pipeline import preflight, records
+from retrieval.stage_outputs import Run
 from retrieval.studies import run_comparison
 
 QUESTIONS = ["q1", "q2", "q3", "q4"]
 
 
-def write_run(folder, dense, dataset="squad", **changes):
+def write_run(folder, dense, dataset="squad", questions=QUESTIONS, **changes):
     """A work directory with the results of two systems on four questions."""
     folder.mkdir()
     config = make_config("ict_bfs_wlp", **changes)
     (folder / "config.json").write_text(config.to_json())
     values = {"bm25": {"RR": np.full(4, 0.5)}, "dense": {"RR": np.array(dense)}}
-    per_query.write(per_query.path_of(folder, dataset, "test"), QUESTIONS, values)
+    per_query.write(per_query.path_of(folder, dataset, "test"), questions, values)
     rows = [
         {"system": system, "dataset": dataset, "split": "test", "metric": "RR", "value": float(of["RR"].mean())}
         | {"queries": 4, "seconds": 1.0, "step": 3 if system == "dense" else None}
@@ -70,6 +73,57 @@ def test_the_command_shows_tables_and_writes_a_page(runs, tmp_path, capsys):
     told = json.loads(numbers.read_text())
     assert told["settings"] == {"train.steps": {"a": 4, "b": 9}} and len(told["results"]) == 4
     assert told["differences"][0]["difference"] == 0.625
+
+
+def test_candidates_of_a_bases_sets_are_counted(tmp_path, capsys):
+    for name, count in (("base", 9), ("a", 7)):
+        folder = write_run(tmp_path / name, [0.0, 0.5, 0.5, 0.0], stages=("sets", "evaluate"))
+        run = Run(preflight.read_config(tmp_path / name), tmp_path / name, LOCK)
+        details = {"squad": {"candidates": count}}
+        records.write_record(run, "sets", {"done": True, "details": details, "seconds": 1, "peak_memory_mb": 1})
+    base = str(tmp_path / "base")
+    b = write_run(tmp_path / "b", [1.0, 0.5, 1.0, 1.0], stages=("evaluate",), base=base)
+    compare.main(["compare", folder, b])
+    assert "**The sets differ**: candidates: 7 in a, 9 in b." in capsys.readouterr().out
+    shutil.rmtree(base)
+    compare.main(["compare", folder, b])
+    assert "The sets differ" not in capsys.readouterr().out
+
+
+def test_what_has_no_difference_is_told(runs, tmp_path, capsys):
+    a = runs[0]
+    asked = write_run(tmp_path / "asked", [0.0, 0, 0, 1], questions=["x1", "x2", "x3", "x4"])
+    older = write_run(tmp_path / "older", [1.0, 1, 1, 0])
+    shutil.rmtree(tmp_path / "older" / "per_query")
+    other = write_run(tmp_path / "other", [0.5, 0.5, 0.5, 0.5])
+    for places, systems, reason in (
+        ([a, asked], "", "asked over a: no question in common"),
+        ([a, older], "", "older over a: older has no values of single questions; evaluate it again"),
+        ([older, a], "", "a over older: older has no values of single questions; evaluate it again"),
+        ([a, other], "bm25,dense", "other over a: all values are the same"),
+        ([a, asked], "dense,bm25", "asked over a: no question in common"),
+    ):
+        compare.main(["compare", *places, f"--systems={systems}", f"--json={tmp_path / 'numbers.json'}"])
+        assert f"**Not tested**: {reason}." in capsys.readouterr().out
+        told = json.loads((tmp_path / "numbers.json").read_text())
+        assert not told["differences"] and told["untested"][0]["reason"] in reason
+    found = run_comparison.compare([a, runs[1], asked])
+    assert [each.run for each in found.differences] == ["b"] and [each.run for each in found.untested] == ["asked"]
+
+
+def test_a_set_that_the_first_run_lacks_is_told(runs, tmp_path):
+    first, other = write_run(tmp_path / "first", [0.0, 0, 0, 0], dataset="nq"), tmp_path / "b"
+    rows = json.loads((tmp_path / "b" / "results.json").read_text())
+    (other / "results.json").write_text(json.dumps([*rows, rows[1] | {"dataset": "nq", "system": "hybrid"}]))
+    found = run_comparison.compare([first, *runs]).untested
+    assert {(each.run, each.dataset, each.reason) for each in found} == {
+        ("a", "nq", "a has no results of this set"),
+        ("b", "nq", "b has no values of single questions; evaluate it again"),
+        ("a", "squad", "first has no results of this set"),
+        ("b", "squad", "first has no results of this set"),
+    }
+    (named,) = run_comparison.compare([first, runs[1]], ["dense", "bm25"]).untested
+    assert named.reason == "b has no results of bm25"
 
 
 def test_what_cannot_be_compared_is_refused(runs, tmp_path):

@@ -12,8 +12,7 @@ import scipy.stats
 from retrieval.errors import UserError
 from retrieval.evaluation import per_query, significance
 from retrieval.studies import study_report
-from retrieval.studies.claims import Cell, Line, Plot, Row, StudyTable, claim, plot, table
-from retrieval.studies.study_report import write_study
+from retrieval.studies.claims import Cell, Line, Plot, Report, Row, StudyTable, claim, plot, table
 from retrieval.studies.study_results import Results, compare
 
 LEGEND = (
@@ -23,6 +22,10 @@ LEGEND = (
 )
 OUTCOMES = study_report._OUTCOMES + "\n"
 THREE, OTHER = ("mlm-0", "mlm-1", "mlm-2"), ("ict-0", "ict-1", "ict-2")
+
+
+def write_study(results, title, tables, plots, claims=(), preamble=()):
+    study_report.write_study(results, Report(title, *map(tuple, (preamble, tables, plots, claims))))
 
 
 def results_of(folder):
@@ -143,6 +146,38 @@ def test_missing_runs_of_plots_and_claims_are_told_once(tmp_path):
     write_study(results_of(tmp_path), "S", [one], [curve], claims=claims)
     said = "- a: no dense, reqa, pair: Success@5, Success@10; no hybrid, reqa, pair: Success@1\n- gone: not done\n"
     assert (tmp_path / "study.md").read_text().endswith(f"## Missing\n\n{said}")
+
+
+def test_a_cell_names_runs_of_the_study():
+    one = cell(["a"], over=cell(["b"]), rivals=(("c",),), chosen_by="RR")
+    named = Report("S", (), (), (Plot("P", "k", "%", (Line("l", ((1, one),)),)),), ())
+    named.check_runs("abc")
+    for known in ("ab", "ac", "bc"):
+        with pytest.raises(UserError, match=r"unknown run in cell dense, reqa, pair, Success@1 of config\.report"):
+            named.check_runs(known)
+
+
+def test_a_lacking_rival_is_told_by_its_name(tmp_path):
+    """The run whose place it takes has everything."""
+    for name in ("a", "b"):
+        (tmp_path / name / "metrics").mkdir(parents=True)
+        line = {"step": 1, "validation/RR": 0.5 if name == "a" else 0.75}
+        (tmp_path / name / "metrics" / "train.jsonl").write_text(json.dumps(line))
+    write_run(tmp_path, "a", {"Success@1": 0.1})
+    one = cell(["a"], rivals=(("b", "gone"),), chosen_by="RR")
+    for rivals, told, missing in (
+        ((("b", "gone"),), "- gone: not done\n", ["gone"]),
+        ((("b",),), "- b: no dense, reqa, pair: Success@1\n", ["b"]),
+    ):
+        rows = (Row(("ICT",), (dataclasses.replace(one, rivals=rivals),)),)
+        write_study(results_of(tmp_path), "S", [StudyTable("T", ("task", "R@1"), rows)], [])
+        assert (tmp_path / "study.md").read_text().endswith(f"## Missing\n\n{told}")
+        assert json.loads((tmp_path / "study.json").read_text())[0]["missing"] == missing
+        (tmp_path / "study.md").unlink()
+    (tmp_path / "b" / "metrics" / "train.jsonl").unlink()
+    write_run(tmp_path, "b", {"Success@1": 0.1})
+    write_study(results_of(tmp_path), "S", [StudyTable("T", ("task", "R@1"), rows)], [])
+    assert (tmp_path / "study.md").read_text().endswith("\n- b: no training, validation, best: RR\n")
 
 
 def test_a_run_that_lacks_many_rows_is_told_by_some(tmp_path):

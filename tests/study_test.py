@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import pytest
@@ -25,6 +26,7 @@ from configs.studies import (
     seed_encoder_runs,
 )
 from retrieval import study
+from retrieval.cli import command_line
 from retrieval.data.corpora import tfds_source
 from retrieval.data.sets.set_format import SETS
 from retrieval.errors import UserError
@@ -225,12 +227,86 @@ def test_too_large_a_batch_is_found_before_any_run(tmp_path, monkeypatch):
     assert len(opened) == 1
 
 
+def make_report(names):
+    """A table with a row for each run."""
+    cells = [dict(runs=[name], system="bm25", metric="RR", dataset="reqa", split="pair") for name in names]
+    rows = [dict(labels=[name], cells=[one]) for name, one in zip(names, cells)]
+    tables = [dict(title="T", header=["run", "RR"], rows=rows, notes="")]
+    return ConfigDict(dict(title="S", preamble=[], tables=tables, plots=[], claims=[]))
+
+
+def run_program(config, folder, only=("*",)):
+    with pytest.MonkeyPatch.context() as patch:
+        for module, flag, value in (
+            (command_line, "CONFIG", config),
+            (command_line, "WORKDIR", str(folder)),
+            (study, "_ONLY", list(only)),
+        ):
+            patch.setattr(module, flag, SimpleNamespace(value=value))
+        return study.main(["study"])
+
+
+def make_program(**runs):
+    config = make_study(**runs)
+    config.parallel, config.report = 1, make_report(runs)
+    return config
+
+
+def without(config, field):
+    del config[field]
+
+
+WRONG = {
+    "config.parallel=None": lambda config: without(config, "parallel"),
+    "config.report is missing": lambda config: without(config, "report"),
+    "not that of a study": lambda config: without(config, "runs"),
+    r"run 'a' of the study: config\.base is missing": lambda config: without(config.runs.a, "base"),
+    "config.report has no plots": lambda config: without(config.report, "plots"),
+    "header 3 columns": lambda config: config.report.tables[0].update(header=["run", "RR", "R@1"]),
+    r"unknown run in cell bm25, reqa, pair, RR of config\.report 'aa': did you mean a": lambda config: config.update(
+        report=make_report(["a", "aa"])
+    ),
+    "two tables or two plots of the study are named 'T'": lambda config: config.report.update(
+        tables=2 * list(config.report.tables)
+    ),
+}
+
+
+@pytest.mark.parametrize("said", WRONG)
+def test_a_wrong_study_is_refused_before_any_run(said, tmp_path):
+    config = make_program(a=("", ""), b=("a", ""))
+    WRONG[said](config)
+    with pytest.raises(UserError, match=said):
+        run_program(config, tmp_path / "study")
+    assert not (tmp_path / "study").exists()
+
+
+def test_a_choice_of_no_runs_is_refused(tmp_path):
+    with pytest.raises(UserError, match="--only is empty"):
+        run_program(make_program(a=("", "")), tmp_path / "study", only=())
+    assert not (tmp_path / "study").exists()
+
+
+def test_a_finished_study_does_without_its_sources(tmp_path):
+    squad, folder = tmp_path / "squad.json", tmp_path / "study"
+    toy_corpus.write_squad(squad)
+    config = make_program(a=("", ""), b=("a", ""))
+    config.runs.a.sets.reqa = str(squad)
+    assert run_program(config, folder) == 0
+    squad.unlink()
+    for name in ("study.md", "order.txt"):
+        (folder / name).unlink()
+    assert run_program(config, folder) == 0
+    assert (folder / "study.md").exists() and not (folder / "order.txt").exists()
+    a = run_table.read_table(config, folder)["a"].run
+    write_record(a, "sets", read_record(a, "sets") | {"outputs": {"corpus.jsonl": "made anew"}})
+    with pytest.raises(UserError, match=r"run 'a' of the study: .*squad\.json: no such file"):
+        run_program(config, folder)
+
+
 def test_unfinished_runs_show_no_results(tmp_path):
     config = make_study(a=("", ""), b=("", ""))
-    cells = [dict(runs=[name], system="bm25", metric="RR", dataset="reqa", split="pair") for name in "ab"]
-    rows = [dict(labels=[name], cells=[one]) for name, one in zip("ab", cells)]
-    tables = [dict(title="T", header=["run", "RR"], rows=rows, notes="")]
-    config.report = ConfigDict(dict(title="S", preamble=[], tables=tables, plots=[], claims=[]))
+    config.report = make_report("ab")
     for name in "ab":
         (tmp_path / name).mkdir()
         row = dict(system="bm25", metric="RR", dataset="reqa", split="pair", value=0.5)
@@ -329,9 +405,8 @@ def agreeing(config, folder):
     """The table of a study, whose report names no other runs."""
     table = run_table.read_table(config, folder)
     run_table.check_table(table)
-    study.write_report(config, folder, ())  # checks every specification
-    report = json.loads((folder / "study.json").read_text())
-    assert {name for cell in report for name in cell["runs"]} <= set(table)
+    study.read_report(config).check_runs(table)
+    study.write_report(config, folder, ())
     return table
 
 

@@ -131,10 +131,14 @@ def _to_make_before(run: WorkDirectory, name: str, names: Collection[str]) -> se
         if not is_own or (STAGES[need].fixed and is_done(run, need)):
             continue
         before = _to_make_before(run, need, names)
-        stays = has_settings(run, need) and record_of(run, need)["inputs"]["stages"] == _made(run, need)
-        if before or not stays or (need in names and not is_current(run, need)):
+        if before or not stays(run, need) or (need in names and not is_current(run, need)):
             chosen |= before | {need}
     return chosen
+
+
+def stays(run: WorkDirectory, name: str) -> bool:
+    """`is_current` without a look at files from outside of the work directories, which may have gone."""
+    return has_settings(run, name) and record_of(run, name)["inputs"]["stages"] == _made(run, name)
 
 
 def has_settings(run: WorkDirectory, name: str) -> bool:

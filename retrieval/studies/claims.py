@@ -2,11 +2,12 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from retrieval.errors import UserError, unknown_name
+from retrieval.evaluation import display
 
 MILLISECONDS = "ms"  # the metric of the split 'latency': as it is, not in percent, and less is better
 
@@ -54,6 +55,12 @@ class Cell:
     def key(self) -> tuple[str, str, str, str]:
         """What names its row in results.json."""
         return self.system, self.dataset, self.split, self.metric
+
+    @property
+    def all_runs(self) -> list[str]:
+        """The runs that its value may come from, those of rivals and of what it is over too."""
+        rivals = (name for names in self.rivals for name in names)
+        return [*self.runs, *rivals, *(self.over.all_runs if self.over else ())]
 
 
 @dataclass(frozen=True)
@@ -129,6 +136,65 @@ class Claim:
     text: str
     better: Cell
     worse: Cell
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that a study shows.
+
+    Attributes:
+      title: the first heading.
+      preamble: paragraphs below the title.
+      claims: shown after the tables, with what our numbers say to each.
+    """
+
+    title: str
+    preamble: tuple[str, ...]
+    tables: tuple[StudyTable, ...]
+    plots: tuple[Plot, ...]
+    claims: tuple[Claim, ...]
+
+    def __post_init__(self):
+        plots = [display.file_name(plot.title).lower() for plot in self.plots]
+        for names in ([table.title for table in self.tables], plots):
+            if twice := [name for name in names if names.count(name) > 1]:
+                raise UserError(f"two tables or two plots of the study are named '{twice[0]}'; rename one")
+
+    @property
+    def cells(self) -> list[Cell]:
+        """Those of the tables, of the claims and of the plots."""
+        return [
+            *(cell for table in self.tables for row in table.rows for cell in row.cells),
+            *(cell for claim in self.claims for cell in (claim.better, claim.worse)),
+            *(cell for plot in self.plots for line in plot.lines for _, cell in line.points),
+        ]
+
+    def check_runs(self, known: Collection[str]) -> None:
+        """Checks that cells name runs of the study.
+
+        Raises:
+          UserError: one names another.
+        """
+        for cell in self.cells:
+            for name in cell.all_runs:
+                if name not in known:
+                    raise unknown_name(f"run in cell {', '.join(cell.key)} of config.report", name, known)
+
+
+def report(spec: Mapping) -> Report:
+    """A report from plain data, with all of its fields.
+
+    Raises:
+      UserError: as `table`, or two tables or two plots have one name.
+    """
+    values = _fields(Report, spec, "config.report")
+    return Report(
+        _text(values["title"], "config.report.title"),
+        tuple(_text(text, place) for place, text in _items(values["preamble"], "config.report.preamble")),
+        tuple(table(one) for _, one in _items(values["tables"], "config.report.tables")),
+        tuple(plot(one) for _, one in _items(values["plots"], "config.report.plots")),
+        tuple(claim(one) for _, one in _items(values["claims"], "config.report.claims")),
+    )
 
 
 def table(spec: Mapping) -> StudyTable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,7 +37,7 @@ class FinishedRun(NamedTuple):
       rows: of results.json, and of those of its further stages.
       fields: its config, by dotted names.
       records: of its own finished stages.
-      candidates: how many each evaluation set has, where that is known.
+      candidates: how many each evaluation set has, its own or its base's, where that is known.
     """
 
     name: str
@@ -62,11 +63,22 @@ class Difference(NamedTuple):
     p_value: float
 
 
+class Untested(NamedTuple):
+    """Two runs of which a set gives no difference, and why."""
+
+    dataset: str
+    split: str
+    run: str
+    over: str
+    reason: str
+
+
 class Comparison(NamedTuple):
-    """Runs and their differences."""
+    """Runs, their differences, and what has none."""
 
     runs: Sequence[FinishedRun]
     differences: Sequence[Difference]
+    untested: Sequence[Untested]
 
 
 def compare(places: Sequence[str], systems: Sequence[str] = ()) -> Comparison:
@@ -95,7 +107,7 @@ def compare(places: Sequence[str], systems: Sequence[str] = ()) -> Comparison:
     for run, system in zip(runs, systems):
         if system not in (measured := {row["system"] for row in run.rows}):
             raise unknown_name(f"system in {run.name}", system, measured)
-    return Comparison(runs, list(_differences(runs, systems)))
+    return Comparison(runs, *_tests(runs, systems))
 
 
 def tables(comparison: Comparison) -> list[str]:
@@ -107,6 +119,9 @@ def tables(comparison: Comparison) -> list[str]:
         of_set = [each for each in comparison.differences if (each.dataset, each.split) == (dataset, split)]
         if of_set:
             shown += [_differences_table(of_set), _NOTE]
+        for each in comparison.untested:
+            if (each.dataset, each.split) == (dataset, split):
+                shown.append(f"**Not tested**: {display.inline(f'{each.run} over {each.over}: {each.reason}')}.")
         sizes = {run.name: run.candidates[dataset] for run in runs if dataset in run.candidates}
         if len(set(sizes.values())) > 1:
             counts = ", ".join(f"{size:,} in {name}" for name, size in sizes.items())
@@ -132,6 +147,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "runs": [{"name": run.name, "folder": str(run.folder)} for run in runs],
         "results": [{"run": run.name, **row} for run in runs for row in run.rows],
         "differences": [each._asdict() for each in comparison.differences],
+        "untested": [each._asdict() for each in comparison.untested],
         "settings": {name: dict(zip([run.name for run in runs], of)) for name, of in differing_fields(runs).items()},
     }
 
@@ -153,8 +169,11 @@ def _read(place: str, name: str) -> FinishedRun:
     of_stages = {
         stage: record for stage in config.stages if (record := records.read_own_record(run, stage)) and record["done"]
     }
-    sets = of_stages.get("sets", {}).get("details") or {}
-    sizes = {dataset: counts["candidates"] for dataset, counts in sets.items() if "candidates" in counts}
+    sets = of_stages.get("sets")
+    with contextlib.suppress(UserError):  # a base that is gone, without which the rest can still be compared
+        sets = sets or records.read_record(run, "sets")
+    counted = ((sets or {}).get("details") or {}).items()
+    sizes = {dataset: counts["candidates"] for dataset, counts in counted if "candidates" in counts}
     return FinishedRun(name, folder, rows, dict(fields.flatten(config.to_dict())), of_stages, sizes)
 
 
@@ -189,15 +208,22 @@ def _results_table(runs: Sequence[FinishedRun], dataset: str, split: str) -> str
     return display.markdown(["Run", "System", "Step", "Queries", *metrics], rows, left=2)
 
 
-def _differences(runs: Sequence[FinishedRun], systems: Sequence[str]) -> Iterator[Difference]:
+def _tests(runs: Sequence[FinishedRun], systems: Sequence[str]) -> tuple[list[Difference], list[Untested]]:
     """Each later run against the first; p-values are corrected over those of a set and rule."""
     first, *others = runs
     named = [(system, systems[0]) for system in systems[1:]] or [None] * len(others)
+    differences, untested = [], []
     for dataset, split in _shared(runs):
-        of_runs = zip(others, named)
-        tested = [each for other, names in of_runs for each in _tested(other, first, dataset, split, names)]
+        tested: list[Difference] = []
+        for other, names in zip(others, named):
+            if found := list(_tested(other, first, dataset, split, names)):
+                tested += found
+            else:
+                reason = _why_untested(other, first, dataset, split, names)
+                untested.append(Untested(dataset, split, other.name, first.name, reason))
         corrected = significance.holm([each.p_value for each in tested])
-        yield from (each._replace(p_value=p_value) for each, p_value in zip(tested, corrected))
+        differences += (each._replace(p_value=p_value) for each, p_value in zip(tested, corrected))
+    return differences, untested
 
 
 def _tested(
@@ -218,6 +244,24 @@ def _tested(
                     mean, p_value = float(differences_Q.mean()), significance.randomisation(differences_Q)
                     of = (dataset, split, metric, run.name, system, over.name, other)
                     yield Difference(*of, len(differences_Q), mean, p_value)
+
+
+def _why_untested(run: FinishedRun, over: FinishedRun, dataset: str, split: str, names: tuple[str, str] | None) -> str:
+    """Why `_tested` gives nothing: the first thing that a run lacks, or that the two have not in common."""
+    of_runs = []
+    for each, name in zip((run, over), names or ("", "")):
+        systems = {row["system"] for row in each.rows if (row["dataset"], row["split"]) == (dataset, split)}
+        if not systems or (name and name not in systems):
+            return f"{each.name} has no results of {name or 'this set'}"
+        read = result_files.of_queries(each.folder, dataset, split)
+        of_runs.append([values for values in read if not name or name in values.systems])
+        if not of_runs[-1]:
+            return f"{each.name} has no values of single questions; evaluate it again"
+    for what, kind in (("question", "queries"), ("metric", "metrics"), *([] if names else [("system", "systems")])):
+        a, b = ({name for values in read for name in getattr(values, kind)} for read in of_runs)
+        if not a & b:
+            return f"no {what} in common"
+    return "all values are the same"
 
 
 def _paired(a: Mapping[str, float] | None, b: Mapping[str, float] | None) -> np.ndarray:

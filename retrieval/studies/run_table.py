@@ -1,8 +1,9 @@
 """The runs of a study: read from its config, checked before any of them, and found done or not in their folders."""
 
+import contextlib
 import fnmatch
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,10 +40,13 @@ def read_table(config: ConfigDict, folder: Path) -> dict[str, Entry]:
     is named in `base` and `train.init_from`, and what it wrote in the fields of `_PATHS`: 'RUN/generated/corpus.jsonl'.
 
     Raises:
-      UserError: runs need each other in a circle.
+      UserError: a field of a run is missing, unknown or has a value that it may not have, or runs need each other in a
+        circle.
     """
     entries, folder = {}, folder.absolute()
     for name in config.runs:
+        with _of_run(name):
+            experiment.check(config.runs[name])
         run_config = ConfigDict(config.runs[name].to_dict())  # references to the study's fields become values
         paths = {field: path for field, path in values_of(run_config, _PATHS).items() if path}
         named = {field: path for field, path in paths.items() if path.partition("/")[0] in config.runs}
@@ -59,21 +63,18 @@ def check_table(table: dict[str, Entry]) -> None:
     """Checks the config of every run: the last one of a study starts after days.
 
     Raises:
-      UserError: a field of a run has a value that it may not have, or that does not fit another field, or the run that
-        its parameters are to start from.
+      UserError: a field of a run has a value that does not fit another field, or the run that its parameters are to
+        start from.
     """
     trained = {str(entry.run.folder): entry.run.config for entry in table.values()}
     for entry in table.values():
-        try:
-            experiment.check(entry.run.config)
+        with _of_run(entry.name):
             preflight.check_settings(entry.run.config, entry.run.config.stages)
             if start := trained.get(entry.run.config.train.init_from):
                 initial_parameters.check_sizes(entry.run.config, start)
                 if step := entry.run.config.train.init_step:
                     steps = (*start.loop.keep_steps, start.train.steps)
                     initial_parameters.check_kept(step, steps, entry.run.config.train.init_from)
-        except UserError as error:
-            raise UserError(f"run '{entry.name}' of the study: {error}") from error
 
 
 def holder(run: Run | None, stage: str, runs: Mapping[str, Run]) -> Run | None:
@@ -156,15 +157,24 @@ def _is_finished(run: Run) -> bool:
     path = run.folder / "config.json"
     if not path.exists() or files.read_json(path) != json.loads(run.config.to_json()):
         return False
-    return all(records.is_current(run, stage) and records.is_written(run, stage) for stage in run.config.stages)
+    return all(_is_current(run, stage) and records.is_written(run, stage) for stage in run.config.stages)
+
+
+def _is_current(run: Run, stage: str) -> bool:
+    try:
+        return records.is_current(run, stage)
+    except (UserError, OSError):  # a file from outside has gone: what is done does without it
+        return records.stays(run, stage)
 
 
 def select(table: dict[str, Entry], patterns: Sequence[str]) -> dict[str, Entry]:
     """The runs that a pattern names, and those that they need.
 
     Raises:
-      UserError: a pattern names no run.
+      UserError: a pattern names no run, or there is none.
     """
+    if not patterns:
+        raise UserError("--only is empty: name runs or patterns of them, --only='a,b*', or leave the flag out")
     chosen: set[str] = set()
     for pattern in patterns:
         names = fnmatch.filter(table, pattern)
@@ -175,6 +185,15 @@ def select(table: dict[str, Entry], patterns: Sequence[str]) -> dict[str, Entry]
         if name in chosen:
             chosen.update(table[name].needs)
     return {name: entry for name, entry in table.items() if name in chosen}
+
+
+@contextlib.contextmanager
+def _of_run(name: str) -> Iterator[None]:
+    """Errors say which run they are about."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"run '{name}' of the study: {error}") from error
 
 
 def _add(entries: dict[str, Entry], name: str, path: tuple[str, ...], ordered: dict[str, Entry]) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from retrieval.errors import UserError
 from retrieval.evaluation import display, significance
 from retrieval.files import write_json, write_text
 from retrieval.libraries import figures
-from retrieval.studies.claims import Cell, Claim, Plot, StudyTable
+from retrieval.studies.claims import Cell, Claim, Plot, Report, StudyTable
 from retrieval.studies.study_results import KEY, Comparison, Measurement, Results, compare
 
 _LEGEND = (
@@ -32,54 +30,30 @@ _LACKS = 4  # rows that a run lacks, of which so many are told
 _COLOURS, _MARKERS, _STYLES = 10, "os^Dv<>Pp*hX", ("-", "--", "-.", ":")
 
 
-def write_study(
-    results: Results,
-    title: str,
-    tables: Sequence[StudyTable],
-    plots: Sequence[Plot],
-    *,
-    claims: Sequence[Claim] = (),
-    preamble: Sequence[str] = (),
-) -> None:
+def write_study(results: Results, report: Report) -> None:
     """Writes `study.md`, `study.json` and `plots/*.png` into the folder of the study.
 
     A run that is not done, or without a row that a cell asks for, is listed under 'Missing'. A plot without any point
     is left out. The same input gives the same bytes. study.json has an object for every cell of the tables. It has the
     values in the order of the runs, mean, standard deviation and the paper's value, in percent.
 
-    Args:
-      results: of the runs of the study.
-      title: the first heading.
-      claims: shown after the tables, with what our numbers say to each.
-      preamble: paragraphs below the title.
-
     Raises:
-      UserError: two tables or two plots have one name, or a results.json is not what `evaluate` writes.
+      UserError: a results.json is not what `evaluate` writes.
     """
-    _check_names([table.title for table in tables])
-    _check_names([display.file_name(plot.title).lower() for plot in plots])
     folder = results.folder
-    parts = [f"# {title}", *preamble, _LEGEND]
-    for table in tables:
+    parts = [f"# {report.title}", *report.preamble, _LEGEND]
+    for table in report.tables:
         parts += _table_section(table, results)
-    if claims:
-        parts += _claims_section(claims, results)
-    figures = {plot.title: figure for plot in plots if (figure := _figure(plot, results))}
-    cells = [*_table_cells(tables), *_claim_cells(claims), *_plot_cells(plots)]
-    cells += [cell.over for cell in cells if cell.over]
-    missing, records = _missing_lines(cells, results), list(_records(tables, results))
+    if report.claims:
+        parts += _claims_section(report.claims, results)
+    figures = {plot.title: figure for plot in report.plots if (figure := _figure(plot, results))}
+    missing, records = _missing_lines(report.cells, results), list(_records(report.tables, results))
     if figures:
         parts += ["## Plots", *(display.save(folder, figure, name) for name, figure in figures.items()), _BARS]
     if missing:
         parts += ["## Missing", "\n".join(missing)]
     write_json(folder / "study.json", records)
     write_text(folder / "study.md", "\n\n".join(parts) + "\n")
-
-
-def _check_names(names: Sequence[str]) -> None:
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise UserError(f"two tables or two plots of the study are named '{twice[0]}'; rename one")
 
 
 def _table_section(table: StudyTable, results: Results) -> list[str]:
@@ -130,7 +104,7 @@ def _text(value: Measurement, n: int, bold: bool = False) -> display.Markup:
 
 
 def _claims_section(claims: Sequence[Claim], results: Results) -> list[str]:
-    runs = max(len(cell.runs) for cell in _claim_cells(claims))
+    runs = max(len(cell.runs) for claim in claims for cell in (claim.better, claim.worse))
     compared = [compare(results, claim.better, claim.worse) for claim in claims]
     header = ["Claim", "Higher, it says", "Lower, it says", "Difference", "n", "p", "p (Holm)", "Outcome"]
     rows = []
@@ -206,27 +180,12 @@ def _draw(axes: Any, number: int, label: str, points: Sequence[tuple[float, Meas
     )
 
 
-def _table_cells(tables: Sequence[StudyTable]) -> list[Cell]:
-    return [cell for table in tables for row in table.rows for cell in row.cells]
-
-
-def _claim_cells(claims: Sequence[Claim]) -> list[Cell]:
-    return [cell for claim in claims for cell in (claim.better, claim.worse)]
-
-
-def _plot_cells(plots: Sequence[Plot]) -> list[Cell]:
-    return [cell for plot in plots for line in plot.lines for _, cell in line.points]
-
-
 def _missing_lines(cells: Sequence[Cell], results: Results) -> list[str]:
     """A line per run and what it lacks, in the order of the cells."""
     lacks = {}
     for cell in cells:
-        alone = dataclasses.replace(cell, over=None)  # what it is over lacks is said of that one
-        for name, value in zip(cell.runs, results.measure(alone).values):
-            if value is None:
-                rows = lacks.setdefault(name, {})
-                rows.setdefault(f"{cell.system}, {cell.dataset}, {cell.split}", {})[cell.metric] = None
+        for name, (*place, metric) in results.lacking(cell):
+            lacks.setdefault(name, {}).setdefault(", ".join(place), {})[metric] = None
     return [f"- {name}: " + (_join(rows) if results.has(name) else "not done") for name, rows in lacks.items()]
 
 
@@ -251,5 +210,5 @@ def _records(tables: Sequence[StudyTable], results: Results) -> Iterator[dict[st
                     "mean": value.mean,
                     "standard_deviation": value.deviation,
                     "paper": cell.paper,
-                    "missing": [name for name, present in zip(cell.runs, value.values) if present is None],
+                    "missing": list(dict.fromkeys(name for name, _ in results.lacking(cell))),
                 }

@@ -16,6 +16,7 @@ from retrieval.studies.claims import MILLISECONDS, Cell
 
 KEY = ("system", "dataset", "split", "metric")
 COSINE = "cosine"
+_VALIDATED = ("training", "validation", "best")  # system, dataset and split of what chooses among rivals
 BM25 = "bm25"  # also the beginning of the names of a second one
 # Values have six digits in results.json, so what lies beyond is the noise of adding floats.
 _DIGITS = 6
@@ -99,6 +100,16 @@ class Results:
             values = tuple(_difference(*pair) for pair in zip(values, self.measure(cell.over).values))
         return Measurement(cell, values)
 
+    def lacking(self, cell: Cell) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """What values of a cell are missing for: runs, each with the key of a row that it lacks."""
+        for place, chosen in enumerate(self._chosen(cell)):
+            names, key = (chosen,), cell.key
+            if not chosen:
+                names, key = (cell.runs[place], *cell.rivals[place]), (*_VALIDATED, cell.chosen_by)
+            yield from ((name, key) for name in names if key not in (self._load(name) or {}))
+        if cell.over:
+            yield from self.lacking(cell.over)
+
     def origins(self, cell: Cell, place: int) -> set[str]:
         """The pre-trainings that a value of a cell rests on; of BM25, which learns nothing, the run itself."""
         run = cell.runs[place]
@@ -122,7 +133,7 @@ class Results:
         if not cell.rivals:
             yield from cell.runs
         for run, rivals in zip(cell.runs, cell.rivals):
-            key = ("training", "validation", "best", cell.chosen_by)
+            key = (*_VALIDATED, cell.chosen_by)
             found = {name: (self._load(name) or {}).get(key) for name in (run, *rivals)}
             scores = {name: value[1] for name, value in found.items() if value is not None}
             yield max(scores, key=lambda name: scores[name]) if len(scores) == len(found) else ""
