@@ -61,16 +61,25 @@ def _memory(pid: int) -> tuple[int, int]:
     except OSError:
         return 0, 0
     fields = dict(line.split(":", 1) for line in lines)
-    return tuple(int(fields.get(name, "0 kB").split()[0]) for name in ("VmRSS", "VmHWM"))
+    resident, peak = (int(fields.get(name, "0 kB").split()[0]) for name in ("VmRSS", "VmHWM"))
+    return resident, peak
 
 
 def main(command: Sequence[str]) -> int:
     """Runs a command, prints its time and its peaks, and returns its exit status."""
+    usage = "python -m benchmarks.memory COMMAND ..."
     if not command:
-        print("error: a command is missing: python -m benchmarks.memory COMMAND ...", file=sys.stderr)
+        print(f"error: a command is missing: {usage}", file=sys.stderr)
         return 2
+    if command[0] in ("-h", "--help"):
+        print(__doc__)
+        return 0
     began = time.perf_counter()
-    process = subprocess.Popen(command)
+    try:
+        process = subprocess.Popen(command)
+    except OSError as error:
+        print(f"error: {command[0]}: {error.strerror}; a program is needed: {usage}", file=sys.stderr)
+        return 2
     peaks = watch(process)
     megabytes = ", ".join(f"{name} {kilobytes / 1024:,.0f} MiB" for name, kilobytes in peaks._asdict().items())
     print(f"{time.perf_counter() - began:.1f} s, peak memory: {megabytes}", file=sys.stderr)

@@ -10,6 +10,7 @@ after `--pause` milliseconds. Prints a table and writes --results.
 import asyncio
 import contextlib
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -33,8 +34,9 @@ _CLIENTS = flags.DEFINE_list("clients", ["1", "8", "32"], "How many clients ask 
 _PAUSE = flags.DEFINE_float("pause", 0, "Milliseconds between an answer and the client's next question.", lower_bound=0)
 _SECONDS = flags.DEFINE_float("seconds", 10, "Of each measurement, after 2 that are not counted.", lower_bound=0.1)
 _SYSTEMS = flags.DEFINE_string("systems", "hybrid", "What is asked for, with commas; '' is all.")
-_PORT = flags.DEFINE_integer("server_port", 8190, "The port of the server.")
+_PORT = flags.DEFINE_integer("server_port", 8190, "The port of the server.", lower_bound=1, upper_bound=65535)
 
+_HOST = "127.0.0.1"
 _WARM, _START = 2.0, 300.0  # seconds
 
 
@@ -46,9 +48,11 @@ def main(argv: Sequence[str]) -> None:
     if not command_line.WORKDIR.value or not paths:
         raise UserError("--workdir: a work directory with evaluation sets is needed, whose queries are asked")
     queries = [text for path in paths for text in beir.read_queries(path).values()]
-    measured = []
+    if not queries:
+        raise UserError(f"{folder}/sets: the evaluation sets have no queries; make them with --stage=sets")
+    numbers, measured = _numbers_of_clients(), []
     with _server(folder):
-        for clients in map(int, _CLIENTS.value):
+        for clients in numbers:
             load = os.getloadavg()[0]
             result = asyncio.run(_ask(queries, clients))
             measured.append({"clients": clients, "load_before": round(load, 2), **result})
@@ -74,11 +78,23 @@ def summary(milliseconds: Sequence[float], seconds: float) -> dict[str, float]:
     return {**found, "per_second": round(len(milliseconds) / seconds, 1), "answers": len(milliseconds)}
 
 
+def _numbers_of_clients() -> list[int]:
+    given = _CLIENTS.value
+    if not given or not all(each.isdecimal() and int(each) for each in given):
+        raise UserError(f"--clients={','.join(given)}: whole numbers of 1 or more are needed, such as --clients=1,8,32")
+    return list(map(int, given))
+
+
 @contextlib.contextmanager
 def _server(folder: Path) -> Iterator[None]:
-    """A server of a process of its own."""
+    """A server of a process of its own, at a port where no other answers: that one would be measured."""
+    port = _PORT.value
+    try:
+        socket.create_server((_HOST, port)).close()
+    except OSError as error:
+        raise UserError(f"--server_port={port}: {os.strerror(error.errno or 0)}; give a port that is free") from error
     command = [sys.executable, "-m", "retrieval.main", f"--workdir={folder}", "--stage=serve"]
-    process = subprocess.Popen([*command, f"--config.serve.port={_PORT.value}"])
+    process = subprocess.Popen([*command, f"--config.serve.port={port}"])
     try:
         until = time.monotonic() + _START
         while not _answers():
@@ -93,7 +109,7 @@ def _server(folder: Path) -> Iterator[None]:
 
 def _answers() -> bool:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{_PORT.value}/api/health", timeout=60) as answer:
+        with urllib.request.urlopen(f"http://{_HOST}:{_PORT.value}/api/health", timeout=60) as answer:
             return answer.status == 200
     except OSError:
         return False
@@ -103,13 +119,14 @@ async def _ask(queries: Sequence[str], clients: int) -> dict[str, float]:
     """All clients, until the time is over; those of the first seconds are not counted."""
     began = time.perf_counter()
     count_from, until = began + _WARM, began + _WARM + _SECONDS.value
-    times = await asyncio.gather(*(_client(queries[start::clients], count_from, until) for start in range(clients)))
+    asked = [queries[start % len(queries) :: clients] for start in range(clients)]
+    times = await asyncio.gather(*(_client(own, count_from, until) for own in asked))
     return summary([each for client in times for each in client], _SECONDS.value)
 
 
 async def _client(queries: Sequence[str], count_from: float, until: float) -> list[float]:
     """The milliseconds of one client's answers, on one connection."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", _PORT.value)
+    reader, writer = await asyncio.open_connection(_HOST, _PORT.value)
     systems = f"&systems={urllib.parse.quote(_SYSTEMS.value)}" if _SYSTEMS.value else ""
     times, turn = [], 0
     while (began := time.perf_counter()) < until:

@@ -341,6 +341,31 @@ def test_links_to_folders_are_read_once(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
+    ("corpus", "expected"),
+    [
+        ("**/*.md", ["a/one.md", "b/two [x].md", "top.md"]),
+        ("./**/*.md", ["a/one.md", "b/two [x].md", "top.md"]),
+        ("{here}/**/*.md", ["a/one.md", "b/two [x].md", "top.md"]),
+        ("**", ["a/one.md", "b/two [x].md", "top.md"]),
+        ("**/up/**/t*.md", ["b/two [x].md", "top.md"]),
+        ("a/**/up/top.md", ["top.md"]),
+        ("**/aside/*.md", ["one.md"]),
+        ("**/.kept/*", ["kept.md"]),
+    ],
+)
+def test_a_pattern_ends_where_links_lead_to_parents(tmp_path, monkeypatch, corpus, expected):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a/one.md", "b/two [x].md", "top.md", ".kept/kept.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("# One\n\nSome text.\n")
+    for folder in "ab":
+        (tmp_path / folder / "up").symlink_to("..")
+    (tmp_path / "b" / "aside").symlink_to("../a")
+    found, _, counts = read(corpus.format(here=tmp_path))
+    assert sorted(name.rpartition("up/")[2] for name in found) == expected and counts["pages read"] == len(expected)
+
+
+@pytest.mark.parametrize(
     "corpus, again",
     [
         ("docs", 0),

@@ -22,12 +22,12 @@ def answers(status, asked):
     return answer
 
 
-async def measure(status, asked):
+async def measure(status, asked, queries=("a b", "c"), clients=2):
     server = await asyncio.start_server(answers(status, asked), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     serving_speed.flags.FLAGS(["x", f"--server_port={port}", "--seconds=0.1", "--systems=dense,bm25"])
     async with server:
-        return await serving_speed._ask(["a b", "c"], clients=2)
+        return await serving_speed._ask(queries, clients)
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +46,12 @@ def test_every_client_asks_and_is_counted():
     }
     assert 2 <= result["p50"] <= result["p90"] <= result["p99"]
     assert 2 <= result["answers"] <= len(asked) and result["per_second"] == round(result["answers"] / 0.1, 1)
+
+
+def test_more_clients_than_queries_share_them():
+    asked = []
+    asyncio.run(measure(200, asked, clients=5))
+    assert len({line.split()[1] for line in asked[:5]}) == 2
 
 
 def test_an_answer_that_is_none_ends_the_measurement():

@@ -21,6 +21,7 @@ from starlette.testclient import TestClient
 
 from retrieval.api.answering import Answer
 from retrieval.api.document_index import Hit
+from retrieval.api.document_texts import candidates
 from retrieval.errors import UserError
 from retrieval.serving import app, guard, page, server
 from retrieval.serving.batching import Batcher, BusyError
@@ -101,6 +102,17 @@ def test_hits_are_reranked_where_there_is_a_reranker():
     assert [hit["id"] for hit in lists["reranked"]] == ["p19", "p18"]
 
 
+def test_hits_are_taken_back_as_they_were_given():
+    given = []
+    service = made(rerank=lambda query, documents: given.extend(documents) or np.zeros(len(documents), np.float32))
+    asking = client(service, Limits())
+    hits = asking.get("/api/search?q=owl&k=2&systems=bm25&details=1").json()["systems"]["bm25"]
+    assert {"score", "marked", "alike"} < hits[0].keys()
+    assert len(asking.post("/api/rerank", json={"query": "owl", "documents": hits}).json()["results"]) == 2
+    assert [each.id for each in candidates(given)] == ["p0", "p1"]
+    assert asking.post("/api/encode", json={"texts": hits, "kind": "document"}).json()["dimensions"] == 2
+
+
 def test_a_reader_answers_in_the_first_hits():
     def answers(query, hits, k):
         return [Answer("owl", 2.0 - rank, hit, 4, 7) for rank, hit in enumerate(hits[:k])]
@@ -143,6 +155,8 @@ def test_a_reader_answers_in_the_first_hits():
         ("/api/encode", {"texts": []}, 400, "'texts' is missing or no list"),
         ("/api/encode", {"texts": ["a"] * 3}, 400, "'texts' has 3 texts, and at most 2"),
         ("/api/encode", {"texts": ["a", " "]}, 400, r"'texts\[1\].text' is missing or no text"),
+        ("/api/encode", {"texts": [{"title": "a"}]}, 400, r"'texts\[0\].text' is missing or no text"),
+        ("/api/encode", {"texts": [{"text": "a", "section": 3}]}, 400, r"'texts\[0\].section' is missing or no text"),
         ("/api/encode", {"texts": ["a"], "kind": "passage"}, 400, "unknown kind 'passage'"),
         ("/api/encode", {"texts": [{"text": "a"}]}, 400, "queries are texts"),
         ("/api/rerank", {"query": "a", "documents": ["b"]}, 404, r"no reranker: .*--config\.serve\.reranker"),

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from retrieval.errors import UserError, unknown_name
 
 _JSON = "application/json"
+_READ = ("id", "_id", "title", "section", "text")  # of a record; one that is a hit has more, such as its score
 
 
 class Limits(NamedTuple):
@@ -134,7 +135,7 @@ def names(value: Any, name: str, known: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def texts(value: Any, name: str, limits: Limits) -> list[Any]:
-    """Texts, or records with a 'text'.
+    """Texts, or records with a 'text', such as hits.
 
     Raises:
       UserError: it is no list, one is blank or too long, or there are too many.
@@ -145,7 +146,8 @@ def texts(value: Any, name: str, limits: Limits) -> list[Any]:
         raise UserError(f"'{name}' has {len(value)} texts, and at most {limits.texts} are read at a time")
     for place, each in enumerate(value):
         parts = each if isinstance(each, dict) else {"text": each}
-        for part, content in parts.items():
-            if part == "text" or content:
-                text(str(content) if part in ("id", "_id") else content, f"{name}[{place}].{part}"[:100], limits.body)
+        for part in _READ:
+            content = parts.get(part)
+            if content or part == "text":
+                text(str(content) if part in ("id", "_id") else content, f"{name}[{place}].{part}", limits.body)
     return value

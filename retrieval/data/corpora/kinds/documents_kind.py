@@ -125,16 +125,37 @@ def _shown(path: Path) -> str:
 
 
 def _of_part(part: str) -> Iterator[Path]:
-    places = [part] if Path(part).exists() else sorted(glob.glob(part, recursive=True))
+    places = [part] if Path(part).exists() else sorted(set(_matching(part)))
     for place in map(Path, places or [part]):
         below = sorted(_below(place)) if place.is_dir() else [place]
         yield from (path for path in below if path.is_file() or path.is_symlink())
 
 
+def _matching(pattern: str) -> Iterator[str]:
+    """The files and folders that match. `**` is each folder once, where that of `glob` follows a link to a parent."""
+    names = pattern.split("/")
+    if "**" not in names:
+        yield from glob.glob(pattern)
+        return
+    place = names.index("**")
+    top, rest = "/".join([*names[:place], ""]), "/".join(names[place + 1 :])
+    for start in glob.glob(top) if top else [os.curdir]:
+        for folder, _ in _walk(start) if rest else [(start, [])]:  # with no rest it is all that is below
+            yield from _matching(os.path.join(glob.escape(folder), rest))
+
+
 def _below(folder: Path) -> Iterator[Path]:
-    """All files. Links to folders are followed last, and a folder is read once: a link may lead to its own parent."""
+    """All files."""
+    return (Path(top, name) for top, names in _walk(str(folder)) for name in names)
+
+
+def _walk(folder: str) -> Iterator[tuple[str, list[str]]]:
+    """All folders and the names of their files, without those that are hidden.
+
+    Links to folders are followed last, and a folder is read once: a link may lead to its own parent.
+    """
     seen: set[str] = set()
-    places = [str(folder)]
+    places = [folder]
     for place in places:  # which grows
         for top, folders, names in os.walk(place):
             if (real := os.path.realpath(top)) in seen:
@@ -144,7 +165,7 @@ def _below(folder: Path) -> Iterator[Path]:
             folders[:] = [name for name in folders if not name.startswith(".")]
             below = [os.path.join(top, name) for name in folders]
             places.extend(path for path in below if os.path.islink(path))
-            yield from (Path(top, name) for name in names if not name.startswith("."))
+            yield top, [name for name in names if not name.startswith(".")]
 
 
 def _each_once(paths: Sequence[Path]) -> tuple[list[Path], int]:
