@@ -60,7 +60,8 @@ def _run(workdir: str, folder: Path, copy: store_copy.Copy | None = None) -> Non
     # Worker processes import this file: they must not have to import JAX and TensorFlow with it.
     from retrieval.config import experiment
 
-    config = command_line.CONFIG.value or _config_of(folder, workdir)
+    given = command_line.CONFIG.value
+    config = _config_of(folder, workdir) if given is None else given
     is_new = not (folder / "config.json").exists()
     names = _stages(config)
     hosts.on_first(lambda: experiment.check_early(config, is_new, names))  # before imports that take a second

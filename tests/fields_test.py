@@ -13,11 +13,13 @@ def own_fields(monkeypatch):
     monkeypatch.setattr(fields, "_FIELDS", {})
     declare("", seed=Field(0, fields.SEED, "the seed of everything random"))
     declare("train.adam", beta=Field(0.9, fields.SHARE, "decay"))
+    declare("pairs", files=Field("", fields.PATHS, "examples"), names=Field((), fields.TEXTS, "their names"))
     declare("train", loss=Field("triplet", one_of("loss", {"triplet": 1}), "what is minimised"))
 
 
 def test_defaults_are_nested():
-    assert fields.nested(fields.defaults()) == {"seed": 0, "train": {"adam": {"beta": 0.9}, "loss": "triplet"}}
+    groups = {"pairs": {"files": "", "names": ()}, "train": {"adam": {"beta": 0.9}, "loss": "triplet"}}
+    assert fields.nested(fields.defaults()) == {"seed": 0, **groups}
 
 
 def test_a_field_is_declared_once():
@@ -34,6 +36,8 @@ def test_a_field_is_declared_once():
         ({"seed": 0}, "config.train.adam.beta is missing"),
         ({"train": {"adam": {"beta": "x"}}}, "config.train.adam.beta=x: a number from 0 to 1 is needed"),
         ({"train": {"loss": "triple"}}, r"unknown loss in config.train.loss 'triple': did you mean triplet\?"),
+        ({"pairs": {"files": "caf\udce9"}}, r"config.pairs.files=caf\\udce9: this is not UTF-8, or has half"),
+        ({"pairs": {"names": ("a", "\ud800")}}, r"config.pairs.names=\('a', '\\ud800'\): this is not UTF-8"),
         ({"train": {"loss": 3}}, "config.train.loss=3: a text is needed"),
     ],
 )

@@ -3,6 +3,8 @@
 import dataclasses
 import io
 import json
+import os
+import re
 import time
 
 import numpy as np
@@ -124,8 +126,35 @@ def test_queries_are_typed_at_a_prompt(searched, monkeypatch, capsys):
 
 
 def test_queries_come_from_standard_input(searched, monkeypatch, capsys):
-    monkeypatch.setattr(search.sys, "stdin", io.StringIO("the owl\n\nthe fox\n"))
-    assert ask(searched, capsys, queries="-", as_json=True).count('"query"') == 2
+    monkeypatch.setattr(search.sys, "stdin", io.TextIOWrapper(io.BytesIO("der Uhu\n\nthe café\n".encode()), "ascii"))
+    asked = [json.loads(line)["query"] for line in ask(searched, capsys, queries="-", as_json=True).splitlines()]
+    assert asked == ["der Uhu", "the café"]
+
+
+def test_a_line_of_standard_input_is_named(searched, monkeypatch, capsys):
+    monkeypatch.setattr(search.sys, "stdin", io.TextIOWrapper(io.BytesIO(b"the owl\ncaf\xe9\n")))
+    with pytest.raises(UserError, match="standard input, line 2: not UTF-8"):
+        ask(searched, capsys, queries="-")
+    assert "[p2]" in capsys.readouterr().out
+
+
+def test_each_list_stands_below_its_query(searched, tmp_path, capsys):
+    (tmp_path / "queries.txt").write_text("where is the owl\nthe\tfox\x1b[31m\n")
+    said = ask(searched, capsys, queries=str(tmp_path / "queries.txt"))
+    assert re.findall("(?m)^query: .*$", said) == ["query: where is the owl", r"query: the fox\x1b[31m"]
+    assert said.startswith("\nquery: where is the owl\n\ndense\n") and "\n\nquery: the" in said
+    assert "query: " not in ask(searched, capsys, query="where is the owl")
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_search_ends_quietly_with_its_reader(searched, tmp_path, monkeypatch, as_json):
+    (tmp_path / "queries.txt").write_text("the owl\n" * 3)
+    reads, writes = os.pipe()
+    os.close(reads)
+    with open(writes, "w") as gone, monkeypatch.context() as patch:
+        patch.setattr(search.sys, "stdout", gone)
+        asked = Asked("", str(tmp_path / "queries.txt"), as_json)
+        runner.run_stage(dataclasses.replace(searched, asked=asked), "search")
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from retrieval.cli import command_line, config_files
 from retrieval.errors import UserError
 from retrieval.pipeline import overrides, preflight, records, runner
 from retrieval.pipeline.stage import STAGES, Stage
+from retrieval.runtime import ending
 from retrieval.stage_outputs import Run
 
 CONFIG = f"--config={REPOSITORY}/configs/ict_bfs_wlp.py:local"
@@ -37,13 +38,15 @@ def parse(*arguments):
         ["--config", "dpr:local"],
         ["-config=configs/dpr.py:local"],
         ["--config=dpr:local", "--config.train.steps=7"],
+        ["--config.train.steps=7", "--config=dpr:local"],
+        ["-config.train.steps", "7", "--config", "dpr:local"],
     ],
 )
 def test_a_config_is_found_by_its_name(arguments, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
     parse(*arguments)
     config, expected = flags.FLAGS.config, dpr.get_config("local")
-    expected.train.steps = 7 if len(arguments) > 1 and "steps" in arguments[1] else expected.train.steps
+    expected.train.steps = 7 if "steps" in " ".join(arguments) else expected.train.steps
     assert config.to_dict() == expected.to_dict()
 
 
@@ -177,6 +180,18 @@ def test_towers_of_the_base_stay_as_trained(tmp_path):
     base.config.recipe = "mlm"
     base.config.data.rates = dict.fromkeys(base.config.data.rates, 0.0) | dict(mlm=1.0)
     assert not refused("--config.model.pooling=cls")  # its encoder is put into towers of this run's
+
+
+def test_ctrl_c_is_one_sentence(monkeypatch, capsys):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ending, "heed_sigterm", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["main"])
+    forget_flags()
+    with pytest.raises(SystemExit) as end:
+        command_line.run(interrupted)
+    assert end.value.code == 130 and capsys.readouterr().err == f"{ending.INTERRUPTED}\n"
 
 
 def test_a_full_disk_is_named():

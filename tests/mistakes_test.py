@@ -106,6 +106,18 @@ FLAGS = mistakes(
   'locl' | did you mean local?
 --config={raises.py} --workdir={run}
   {raises.py}, line 2 | NameError | mend that file
+--config={nothing.py} --workdir={finished}
+  {nothing.py}: get_config() returned nothing; return a ConfigDict
+--config={nothing.py} --workdir={run} --config.seed=1
+  {nothing.py}: get_config() returned nothing; return a ConfigDict
+--config={void.py} --workdir={finished}
+  {void.py}: get_config() returned an empty ConfigDict; return a ConfigDict
+--config={dict.py} --workdir={finished}
+  {dict.py}: get_config() returned a dict; return a ConfigDict
+--config={opens.py} --workdir={run}
+  {opens.py}: [Errno 2] No such file or directory: 'sizes.json'; mend that file
+--config={half.py} --workdir={run}
+  config.corpus=caf\udce9: this is not UTF-8, or has half of a surrogate pair | rename a file of that name
 --config={typo.py} --workdir={run}
   'config.train.batchsize' | did you mean config.train.batch_size
 --config={lacks.py} --workdir={run}
@@ -169,6 +181,8 @@ FIELDS = mistakes(
   'bm25' is built twice; name it once
 --config.evaluate.depth=10
   config.evaluate.depth=10 | Success@100 | at least 100
+--config.serve.host=
+  config.serve.host='' | an address such as 127.0.0.1 is needed
 --config.evaluate.metrics=RR@10,R@100
   config.evaluate.metrics | "('RR@10', 'R@1000')"
 --stage=export
@@ -248,6 +262,8 @@ $OLDER --config.stages="('mine', 'pairs')"
   'mine' would read what stage 'index' made in {older_index} before | again in {older_index}: --stage=encode,index
 --config=configs/reqa.py:local --workdir={run} --config.base={nowhere} --config.sets.reqa={squad.json}
   config.base={nowhere} | not a work directory
+--config=configs/reqa.py:local --workdir={run} --config.base=elsewhere --config.sets.reqa={squad.json}
+  config.base=elsewhere: not a work directory | /elsewhere, for the path counts from the current folder | name that of
 --config=configs/reqa.py:local --workdir={circle_a} --config.base={circle_b}
   leads back to | take another base
 $REQA --config.train.init_from=bert-base-uncased
@@ -382,6 +398,11 @@ def inputs(tmp_path_factory):
         "bad_dpr.json": '[{"question": "q", "positive_ctxs": [{"text": 3}]}]',
         "vocab.txt": "\n".join(lines),
         "raises.py": "def get_config():\n    return undefined\n",
+        "nothing.py": "def get_config():\n    config = {}\n",
+        "void.py": "from ml_collections import ConfigDict as get_config\n",
+        "dict.py": "def get_config():\n    return {'seed': 1}\n",
+        "opens.py": "def get_config():\n    return open('sizes.json')\n",
+        "half.py": config_file(r"config.corpus = 'caf\udce9'"),
         "typo.py": config_file("config.train.batchsize = 5"),
         "lacks.py": config_file("del config.train.steps"),
     }

@@ -4,8 +4,10 @@ import dataclasses
 import functools
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -250,7 +252,8 @@ def _die(output):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_workers_end_with_their_parent(tmp_path):
+def sleeping(folder):
+    """The command of a process whose two workers say that they work, and go on."""
     code = f"""
 if __name__ == "__main__":
     import sys
@@ -258,10 +261,28 @@ if __name__ == "__main__":
     from pathlib import Path
     from support import children
     from retrieval.data.shards import local_runner
-    tasks = [(Path({str(tmp_path)!r}) / str(number), ()) for number in range(2)]
+    tasks = [(Path({str(folder)!r}) / str(number), ()) for number in range(2)]
     local_runner.run_tasks("sleep", tasks, children.tell_and_sleep, workers=2)
 """
-    with subprocess.Popen([sys.executable, "-c", code], cwd=REPOSITORY, stdout=subprocess.PIPE) as parent:
+    return [sys.executable, "-c", code]
+
+
+def test_ctrl_c_ends_workers_without_a_word(tmp_path):
+    both = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
+    with subprocess.Popen(sleeping(tmp_path), cwd=REPOSITORY, **both) as parent:
+        while len(children := Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()) < 3:
+            time.sleep(0.01)  # one looks after semaphores, two are workers
+        for child in children:
+            os.kill(int(child), signal.SIGINT)
+        for _ in range(2):
+            assert parent.stdout.readline() == b"working\n"
+        os.killpg(parent.pid, signal.SIGINT)  # as a terminal does
+        said = parent.communicate(timeout=30)[1].decode()
+    assert said.count("Traceback") == 1 and "run_tasks" in said and "Process" not in said
+
+
+def test_workers_end_with_their_parent(tmp_path):
+    with subprocess.Popen(sleeping(tmp_path), cwd=REPOSITORY, stdout=subprocess.PIPE) as parent:
         for _ in range(2):
             assert parent.stdout.readline() == b"working\n"
         parent.kill()

@@ -11,11 +11,13 @@ import types
 import numpy as np
 import pytest
 from conftest import REPOSITORY
-from support import tiny, toy_corpus
+from support import tiny, toy_corpus, toy_store
 from support.tiny import execute
 
 import retrieval
+from retrieval.api import loaded_model
 from retrieval.api.document_index import DocumentIndex
+from retrieval.api.finished_run import FinishedRun
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.search import encoding
@@ -280,6 +282,53 @@ sys.stderr.buffer.write(b"caf\\xe9\\n")"""
     assert [line.partition(" ")[2] for line in shown[:3]] == ["step 0", "step 1", "step 2"]
     assert shown[3].startswith("train: 100%") and shown[4:] == ["caf\ufffd"]
     assert "train:  33%" in lines[1]
+
+
+@pytest.fixture
+def command(monkeypatch, capfd):
+    """The arguments of the program that `retrieval.run` starts, which ends at once."""
+    popen, says = subprocess.Popen, "import json, sys; print(json.dumps(sys.argv[1:]))"
+
+    def arguments(*given, **named):
+        retrieval.run(*given, **named)
+        return json.loads(capfd.readouterr().out)
+
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda command, **options: popen([sys.executable, "-c", says, *command[3:]], **options)
+    )
+    return arguments
+
+
+def test_one_stage_needs_no_list(command):
+    assert command("dpr", "run", stages="evaluate")[2:] == ["--stage=evaluate"]
+    assert command("dpr", "run", stages=["encode", "index"])[2:] == ["--stage=encode,index"]
+
+
+def test_overrides_of_numpy_are_plain_values(command):
+    values = {"a": np.int64(2), "b": [np.int64(2), np.str_("x")], "c": np.array([1, 2]), "d": np.float64(0.5), "e": "x"}
+    flags = [f"--config.{flag}" for flag in ("a=2", "b=(2, 'x')", "c=(1, 2)", "d=0.5", "e=x")]
+    assert command("dpr", "run", values)[2:] == flags
+
+
+@pytest.mark.parametrize("value", ["a\0b", "caf\udce9", "\ud800"])
+def test_what_no_command_can_hold_is_refused(value):
+    with pytest.raises(UserError, match=r"override 'corpus': .* has a NUL or half of a surrogate pair"):
+        retrieval.run("dpr", "run", {"corpus": value})
+
+
+def test_a_finished_run_is_read_from_its_store(tmp_path, monkeypatch, command):
+    monkeypatch.setenv("RETRIEVAL_SCRATCH", str(tmp_path / "scratch"))
+    bucket, url = toy_store.bucket(tmp_path / "bucket"), "toy://bucket/finished"
+    bucket.path("bucket/finished/config.json").write_text("{}")
+    done = FinishedRun(url)
+    assert (done.results, done.report) == ([], "") and command("dpr", url)[1] == f"--workdir={url}"
+    for value in (0.5, 0.75):  # the second time by another run
+        bucket.path("bucket/finished/results.json").write_text(json.dumps([{"value": value}]))
+        bucket.path("bucket/finished/report.md").write_text(f"RR@10: {value}")
+        assert done.results == [{"value": value}] and done.report == f"RR@10: {value}"
+    monkeypatch.setattr(loaded_model, "load", lambda path: path)
+    assert done.load() == url and repr(done) == f"FinishedRun({url})"
+    assert isinstance(retrieval.run("dpr", url).workdir, str)
 
 
 def toy_set(folder):

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,15 +11,22 @@ from typing import Any
 
 from retrieval import files
 from retrieval.errors import UserError
+from retrieval.runtime import store_copy
+from retrieval.runtime.store import is_url
 
 _ERROR = "error: "  # how the program begins what is wrong
 _BAD_INPUT = 2
+_UNSAYABLE = re.compile(r"[\0\ud800-\udfff]")  # what no command can have in a field
 
 
 class FinishedRun:
-    """A run whose stages have ended. A notebook shows its report."""
+    """A run whose stages have ended. A notebook shows its report.
 
-    def __init__(self, workdir: Path):
+    Attributes:
+      workdir: its folder; where that is on a store, the address.
+    """
+
+    def __init__(self, workdir: str | Path):
         self.workdir = workdir
 
     def __repr__(self) -> str:
@@ -30,36 +38,45 @@ class FinishedRun:
     @property
     def results(self) -> list[dict[str, Any]]:
         """The rows of `results.json`, for pandas or `datasets`; empty where nothing was evaluated."""
-        path = self.workdir / "results.json"
+        path = self._brought("results.json") / "results.json"
         return files.read_json(path) if path.exists() else []
 
     @property
     def report(self) -> str:
         """`report.md`, '' where there is none."""
-        path = self.workdir / "report.md"
+        path = self._brought("report.md") / "report.md"
         return path.read_text(encoding="utf-8") if path.exists() else ""
 
     def load(self) -> Any:
         """The trained model, as `retrieval.load`."""
         from retrieval.api.loaded_model import load
 
+        self._brought(store_copy.CONFIG, store_copy.RECORDS)
         return load(self.workdir)
+
+    def _brought(self, *names: str) -> Path:
+        """The folder with these files or folders as they are now, be it on a store."""
+        if not is_url(str(self.workdir)):
+            return Path(self.workdir)
+        copy = store_copy.copy_of(str(self.workdir))
+        copy.fetch(names)
+        return copy.folder
 
 
 def run(
     config: str,
     workdir: str | Path,
     overrides: Mapping[str, Any] | None = None,
-    stages: Sequence[str] = (),
+    stages: str | Sequence[str] = (),
     quiet: bool = False,
 ) -> FinishedRun:
     """Runs an experiment to its end, or goes on with one that was cut off.
 
     Args:
       config: as --config takes it: 'dpr:local', or the path of a file.
-      workdir: the folder to write to.
+      workdir: the folder to write to, or its address on an object store.
       overrides: dotted fields and their values, such as {'train.steps': 100}.
-      stages: the stages to run instead of those of the config.
+      stages: the stages to run instead of those of the config, or one.
       quiet: whether to keep the log back.
 
     Raises:
@@ -68,8 +85,8 @@ def run(
     """
     workdir = os.path.expanduser(workdir)
     command = [sys.executable, "-m", "retrieval.main", f"--config={config}", f"--workdir={workdir}"]
-    command += [f"--config.{name}={_written(value)}" for name, value in (overrides or {}).items()]
-    command += [f"--stage={','.join(stages)}"] if stages else []
+    command += [_flag(name, value) for name, value in (overrides or {}).items()]
+    command += [f"--stage={stages if isinstance(stages, str) else ','.join(stages)}"] if stages else []
     lines: list[str] = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         try:
@@ -86,7 +103,7 @@ def run(
         raise UserError("\n".join(lines[start:]).removeprefix(_ERROR))
     if process.returncode:
         raise RuntimeError(f"the run ended with {process.returncode}:\n" + "\n".join(lines))
-    return FinishedRun(Path(workdir))
+    return FinishedRun(workdir if is_url(workdir) else Path(workdir))
 
 
 def _lines(process: subprocess.Popen) -> Iterator[tuple[str, bool]]:
@@ -98,6 +115,20 @@ def _lines(process: subprocess.Popen) -> Iterator[tuple[str, bool]]:
             yield text, not line.endswith("\n")
 
 
-def _written(value: Any) -> str:
-    """A value as the shell has it."""
-    return repr(tuple(value)) if isinstance(value, list | tuple) else str(value)
+def _flag(name: str, value: Any) -> str:
+    """The argument that sets a field, as the shell has it.
+
+    Raises:
+      UserError: no command can hold it.
+    """
+    flag = f"--config.{name}={_plain(value)}"
+    if _UNSAYABLE.search(flag):
+        raise UserError(f"override {name!r}: {value!r} has a NUL or half of a surrogate pair in it; leave that out")
+    return flag
+
+
+def _plain(value: Any) -> Any:
+    """A value of Python itself; of NumPy's, the same without its type."""
+    if isinstance(value, list | tuple):
+        return tuple(map(_plain, value))
+    return _plain(value.tolist()) if hasattr(value, "tolist") else value

@@ -34,7 +34,10 @@ _SCRATCH = flags.DEFINE_string(
 # Stands for --config where a work directory keeps its own: a file that takes the work directory as its argument.
 _KEPT = Path(__file__).parent / "workdir_config.py"
 
+_CONFIG = re.compile(r"--?config(=|$)")
 _OVERRIDE = re.compile(r"--?(no)?config\.")
+
+_CTRL_C = 130  # what a shell gives for a program that SIGINT ends
 
 # Flags that have one value.
 _ONCE = ("config", "workdir", "scratch", "stage", "query", "queries", "only")
@@ -53,7 +56,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     Raises:
       UserError: no config, a config that does not load, an unknown field or flag, or a value of the wrong type.
     """
-    argv = _with_files(argv)
+    argv = _with_config_first(_with_files(argv))
     overrides = [argument for argument in argv if _OVERRIDE.match(argument)]
     plain = [argument for argument in argv if argument not in overrides]
     _refuse_twice(plain, _ONCE)
@@ -99,7 +102,7 @@ def run(
     has_flags: bool = True,
     computes: bool = False,
 ) -> None:
-    """Runs a command: a `UserError` becomes one message and exit status 2, a `PreemptedError` one and 75.
+    """Runs a command: a `UserError` becomes one message and exit status 2, a `PreemptedError` one and 75, Ctrl-C 130.
 
     Args:
       manual: what --help says, where that is more than the flags.
@@ -114,10 +117,8 @@ def run(
         return rest
 
     if manual and {"--help", "-help", "-h"} & set(sys.argv[1:]):
-        with contextlib.suppress(BrokenPipeError):  # of a reader that has seen enough, such as `head`
+        with terminal.while_read():
             print(manual(), flush=True)
-            return
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python would say it at the end
         return
     _set_up_logging()
     ending.heed_sigterm()
@@ -128,6 +129,9 @@ def run(
     except ending.PreemptedError as notice:
         print(terminal.printable(str(notice)), file=sys.stderr)
         ending.leave(ending.EXIT_CODE, str(notice))
+    except KeyboardInterrupt:
+        print(ending.INTERRUPTED, file=sys.stderr)
+        ending.leave(_CTRL_C, ending.INTERRUPTED)
     except UserError as error:
         _fail(str(error))
     except OSError as error:
@@ -157,6 +161,13 @@ def _with_files(argv: Sequence[str]) -> list[str]:
         elif place + 1 < len(words):
             words[place + 1] = config_files.expanded(words[place + 1])
     return words
+
+
+def _with_config_first(argv: Sequence[str]) -> list[str]:
+    """The arguments with --config before those that set its fields, as ml_collections needs them."""
+    place = next((place for place, word in enumerate(argv) if _CONFIG.match(word)), 0)
+    end = place + (1 if "=" in argv[place] else 2)
+    return [*argv[:1], *argv[place:end], *argv[1:place], *argv[end:]] if place else list(argv)
 
 
 def _refuse_twice(argv: Sequence[str], names: Sequence[str]) -> None:
@@ -189,8 +200,8 @@ def _parse(argv: Sequence[str]) -> list[str]:
         raise UserError(f"{_config_flag(argv)}: {flag_errors.where(error)}; mend that file, or take another") from error
     finally:
         sys.argv = given
-    if not isinstance(CONFIG.value, ConfigDict | None):  # for a missing file the library gives an object that raises
-        raise flag_errors.no_config(_config_flag(argv))
+    if flags.FLAGS[CONFIG.name].present and not (isinstance(CONFIG.value, ConfigDict) and CONFIG.value):
+        raise flag_errors.unfit_config(_config_flag(argv), CONFIG.value)
     return rest
 
 
@@ -226,7 +237,7 @@ def _load_plugins(plain: Sequence[str], overrides: Sequence[str]) -> None:
 
 def _config_flag(argv: Sequence[str]) -> str:
     """The argument that names the config, as it was written."""
-    places = [place for place, argument in enumerate(argv) if re.match("--?config(=|$)", argument)]
+    places = [place for place, argument in enumerate(argv) if _CONFIG.match(argument)]
     if not places:
         return "--config"
     return argv[places[-1]] if "=" in argv[places[-1]] else f"--config={''.join(argv[places[-1] + 1 :][:1])}"

@@ -17,8 +17,8 @@ _EXAMPLES = {"--config": "configs/ict_bfs_wlp.py:local", "--workdir": "runs/quic
 
 
 def no_config(flag: str) -> UserError:
-    """For a file that is missing, or no config."""
-    path = Path(flag.partition("=")[2].partition(":")[0])
+    """For a file that is missing, or has no `get_config`."""
+    path = _path(flag)
     if path.is_file():
         return UserError(f"{flag}: no get_config in it; take a config such as configs/ict_bfs_wlp.py:local")
     known = list(config_files.described())
@@ -26,6 +26,16 @@ def no_config(flag: str) -> UserError:
     meant = [names[name] for name in near(path.stem, names)]
     hint = f"did you mean --config={' or '.join(meant)}? " if meant else ""
     return UserError(f"{flag}: no such file; {hint}known: {listed(known)}")
+
+
+def unfit_config(flag: str, value: Any) -> UserError:
+    """For a file whose `get_config` returns something else than a config that has fields."""
+    try:
+        getattr(value, "keys", None)
+    except OSError as error:  # the library's stand-in for a config that could not be read, of any attribute
+        return UserError(f"{flag}: {error.__cause__}; mend that file") if _path(flag).is_file() else no_config(flag)
+    returned = "nothing" if value is None else f"{'a' if value else 'an empty'} {type(value).__name__}"
+    return UserError(f"{flag}: get_config() returned {returned}; return a ConfigDict with the fields of an experiment")
 
 
 def where(error: Exception) -> str:
@@ -65,7 +75,7 @@ def explained(message: str) -> str:
     if broken := re.match(r"flag (--config=.*?): ", message):  # with the stack trace of the config file
         return f"{broken[1]}: {message.strip().splitlines()[-1].strip()}; mend that file, or take another"
     if wrong := re.match(r"flag (--(config\.)?(\S*?)=(.*?)): ", message):
-        return f"{wrong[1]}: {_needed(wrong[3] if wrong[2] else '')}"
+        return f"{wrong[1]}: {_needed(wrong[3]) if wrong[2] else _taken(wrong[3])}"
     return message.partition("\n")[0]
 
 
@@ -91,10 +101,21 @@ def group(field: str, values: ConfigDict) -> UserError:
     return UserError(f"config.{field} is a group of fields; set one of {listed(names)}")
 
 
+def _taken(name: str) -> str:
+    """What the value of a flag that is no field has to be."""
+    parser = flags.FLAGS[name].parser
+    if not isinstance(parser, flags.IntegerParser | flags.FloatParser):
+        return "True or False is needed"
+    kind = "a whole number" if isinstance(parser, flags.IntegerParser) else "a number"
+    if parser.upper_bound is not None:
+        return f"{kind} from {parser.lower_bound} to {parser.upper_bound} is needed"
+    return f"{kind} is needed" if parser.lower_bound is None else f"{kind} of {parser.lower_bound} or more is needed"
+
+
 def _needed(field: str) -> str:
-    """What the value of a field has to be, by what it is without the flag; without a field, that of a switch."""
-    value: Any = flags.FLAGS["config"].value if field else True
-    for name in field.split(".") if field else []:
+    """What the value of a field has to be, by what it is without the flag."""
+    value: Any = flags.FLAGS["config"].value
+    for name in field.split("."):
         value = value[name]
     if isinstance(value, bool):
         return "True or False is needed"
@@ -113,3 +134,8 @@ def _fields(config: ConfigDict, prefix: str = "") -> list[str]:
 
 def _prefixed(parents: Sequence[str], names: Sequence[str]) -> list[str]:
     return [".".join(["config", *parents, name]) for name in names]
+
+
+def _path(flag: str) -> Path:
+    """The file that --config=FILE:ARGUMENT names."""
+    return Path(flag.partition("=")[2].partition(":")[0])

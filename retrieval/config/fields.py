@@ -7,12 +7,14 @@ Checks, `--help` and the reference page are made from the declarations. Who read
 
 import copy
 import dataclasses
+import json
 import math
 import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from retrieval import terminal
 from retrieval.errors import UserError, unknown_name
 
 
@@ -184,9 +186,16 @@ def check_value(path: str, value: Any, kind: Kind) -> None:
             raise UserError(f"config.{path}={value!r}: a text is needed, the name of a {kind.needed}")
         if not kind.fits(value):
             raise unknown_name(f"{kind.needed} in config.{path}", value, kind.names)
-    elif not kind.fits(value):
-        shown = value if isinstance(value, str) and value else repr(value)
+    shown = value if isinstance(value, str) and value else repr(value)
+    if not kind.fits(value):
         raise UserError(f"config.{path}={shown}: {kind.needed} is needed")
+    try:
+        json.dumps(value, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"config.{path}={terminal.printable(shown)}: this is not UTF-8, or has half of a surrogate pair, and no "
+            "config.json can hold it; write it in UTF-8, and rename a file of that name"
+        ) from error
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -63,7 +63,9 @@ class WorkDirectory:
         """
         folder = store_copy.local(value)
         if not (folder / CONFIG).exists():
-            raise UserError(f"{field}={value}: not a work directory (no config.json)")
+            tried = folder.absolute()
+            where = "" if tried == folder else f" in {tried}, for the path counts from the current folder"
+            raise UserError(f"{field}={value}: not a work directory (no config.json{where}); name that of a run")
         return cls(kept_config(folder), folder, lock, copy=store_copy.copy_of(value) if is_url(value) else None)
 
     @functools.cached_property

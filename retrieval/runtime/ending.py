@@ -23,6 +23,7 @@ from retrieval.runtime.agreement import A_MOMENT, FOREVER, Agreement
 from retrieval.runtime.pod import Pod
 
 EXIT_CODE = 75  # EX_TEMPFAIL: what the launch scripts start again
+INTERRUPTED = "interrupted: what was finished is kept, and the same command goes on from there"
 
 # Seconds after which a process that says nothing counts as dead, and the others end.
 SILENCE = 40
@@ -244,7 +245,7 @@ def _ignore(*_: Any) -> None:
 
 def _interrupt(*_: Any) -> None:
     signal.signal(signal.SIGTERM, _ignore)
-    raise PreemptedError("interrupted: what was finished is kept, and the same command goes on from there")
+    raise PreemptedError(INTERRUPTED)
 
 
 def _forget_sigterm() -> None:

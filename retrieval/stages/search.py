@@ -60,15 +60,17 @@ def search(run: Run) -> None:
         )
     searcher, k = OwnSearch(run, run.config.evaluate.depth), run.config.search.k
     reader = answering.Answerer(run) if answering.has_answerer(run) else None
-    for several in queries:
-        for query, lists in zip(several, searcher.search(several, max(k, reader.paragraphs if reader else 0))):
-            system = answering.system_that_is_read(lists)
-            answer = next(iter(reader.answers(query, lists[system])), None) if reader else None
-            shown = {system: hits[:k] for system, hits in lists.items()}
-            if run.asked.as_json:
-                print(as_json(query, shown, answer, system), flush=True)
-            else:
-                print(listed(shown, searcher.titles) + (said(answer) if answer else ""), flush=True)
+    with terminal.while_read():
+        for several in queries:
+            for query, lists in zip(several, searcher.search(several, max(k, reader.paragraphs if reader else 0))):
+                system = answering.system_that_is_read(lists)
+                answer = next(iter(reader.answers(query, lists[system])), None) if reader else None
+                shown = {system: hits[:k] for system, hits in lists.items()}
+                if run.asked.as_json:
+                    print(as_json(query, shown, answer, system), flush=True)
+                else:
+                    heading = f"\nquery: {terminal.one_line(query)}\n" if run.asked.queries else ""
+                    print(heading + listed(shown, searcher.titles) + (said(answer) if answer else ""), flush=True)
 
 
 def _queries(asked: Asked) -> Iterator[Sequence[str]]:
@@ -82,7 +84,9 @@ def _queries(asked: Asked) -> Iterator[Sequence[str]]:
     if asked.query.strip():
         return iter([[asked.query]])
     if asked.queries == _STANDARD_INPUT:
-        return ([line.strip()] for line in sys.stdin if line.strip())
+        lines = enumerate(sys.stdin.buffer, 1)
+        texts = (text_files.decoded(line, f"standard input, line {number}").strip() for number, line in lines)
+        return ([text] for text in texts if text)
     if asked.queries:
         lines = [text.strip() for _, text in text_files.lines(Path(asked.queries))]
         if not lines:
@@ -130,11 +134,11 @@ def hit(rank: int, result: Hit) -> str:
 def said(answer: Answer) -> str:
     """The answer for a terminal, with the text around its place."""
     start, end, text = answer.start, answer.end, answer.hit.text
-    parts = text[max(0, start - _AROUND) : start], answer.text, text[end : end + _AROUND]
-    before, middle, after = (terminal.one_line(part) for part in parts)
-    id = terminal.one_line(answer.hit.id)
-    place = f"[{id}], characters {start} to {end}: ...{before}>>{middle}<<{after}..."
-    return f"\n\nanswer\n  {answer.score:12.4f}  {middle}\n     {place}"
+    before = ("..." if start > _AROUND else "") + text[max(0, start - _AROUND) : start]
+    after = text[end : end + _AROUND] + ("..." if end + _AROUND < len(text) else "")
+    id, around = terminal.one_line(answer.hit.id), terminal.one_line(f"{before}>>{answer.text}<<{after}")
+    place = f"[{id}], characters {start} to {end}: {around}"
+    return f"\n\nanswer\n  {answer.score:12.4f}  {terminal.one_line(answer.text)}\n     {place}"
 
 
 def as_json(query: str, lists: Mapping[str, Sequence[Hit]], answer: Answer | None = None, system: str = "") -> str:

@@ -6,7 +6,7 @@ from retrieval import extras, files
 from retrieval.api import answering
 from retrieval.api.own_search import OwnSearch
 from retrieval.api.reranking import PairReranker
-from retrieval.config.fields import POSITIVE, TEXT, TEXTS, Field, Kind, declare, of_fields, whole
+from retrieval.config.fields import POSITIVE, TEXT, TEXTS, Field, Kind, declare, matching, of_fields, whole
 from retrieval.pipeline import records, runner
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import rerankers
@@ -20,12 +20,13 @@ _log = logging.getLogger(__name__)
 _LOOK = 2.0  # seconds between two looks for a newer index
 _RERANKER = "config.serve.reranker"
 
+_HOST = matching("an address such as 127.0.0.1", r"\S+")  # an empty one would be all addresses of this machine
 _PORT = Kind("a whole number from 0 to 65535", lambda value: type(value) is int and 0 <= value < 1 << 16)
 declare(
     "serve",
     host=Field(
         "127.0.0.1",
-        TEXT,
+        _HOST,
         "address to listen at; others reach the server at 0.0.0.0, or an address of theirs",
         was="127.0.0.1",
     ),

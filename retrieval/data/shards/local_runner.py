@@ -8,12 +8,14 @@ those of a bucket need to fit in memory. The values of one key do.
 
 import collections
 import concurrent.futures
+import contextlib
 import io
 import itertools
 import json
 import multiprocessing
 import operator
 import os
+import signal
 import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -62,7 +64,8 @@ def run_tasks(
                 if output.exists():
                     progress.update()
                     continue
-                pending.add(pool.submit(function, output, *arguments))
+                with _deaf_to_ctrl_c():  # which may start a worker
+                    pending.add(pool.submit(function, output, *arguments))
                 if len(pending) > 2 * workers:
                     progress.update(_collect(pending, concurrent.futures.FIRST_COMPLETED))
             progress.update(_collect(pending, concurrent.futures.ALL_COMPLETED))
@@ -71,13 +74,23 @@ def run_tasks(
                 f"{name}: a worker process was killed, most often for lack of memory; start again to go on where it "
                 "stopped, with fewer prepare.workers or more prepare.shards"
             ) from error
-        except ending.PreemptedError:
+        except (ending.PreemptedError, KeyboardInterrupt):
             # There is no time to wait; what they write is whole or not.
             for worker in multiprocessing.active_children():
                 worker.kill()
             raise
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """A process that starts inside never hears Ctrl-C: its parent does too, and ends it."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _end_with_parent() -> None:
