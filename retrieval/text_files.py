@@ -25,12 +25,21 @@ def byte_lines(path: Path) -> Iterator[bytes]:
 
 
 def byte_pieces(path: Path, size: int) -> Iterator[bytes]:
-    """As `byte_lines`, in pieces of at most `size` bytes, wherever lines end, and as they are in the file.
+    """As `byte_lines`, in pieces of at most `size` characters, wherever lines end.
 
     Raises:
       UserError: as `byte_lines`.
     """
-    yield from _parts(path, lambda file: iter(lambda: file.read(size), b""))
+    yield from _parts(path, lambda file: _pieces(file, size))
+
+
+def whole(path: Path) -> bytes:
+    """All bytes of a file, or of what it holds where it is a gzip, as they are.
+
+    Raises:
+      UserError: as `byte_lines`, but for UTF-16.
+    """
+    return b"".join(_parts(path, lambda file: iter(lambda: file.read(1 << 20), b"")))
 
 
 def lines(path: Path) -> Iterator[tuple[str, str]]:
@@ -136,10 +145,22 @@ def refuse_surrogates(value: str, field: str, at: str) -> None:
 
 
 def _lines(file: IO[bytes]) -> Iterator[bytes]:
-    """Lines in UTF-8; those of a file that begins with the mark of UTF-16, as spreadsheets write it, too."""
+    text = _utf_16(file)
+    yield from (line.encode() for line in text) if text else file
+
+
+def _pieces(file: IO[bytes], size: int) -> Iterator[bytes]:
+    if text := _utf_16(file):
+        yield from (piece.encode() for piece in iter(lambda: text.read(size), ""))
+    else:
+        yield from iter(lambda: file.read(size), b"")
+
+
+def _utf_16(file: IO[bytes]) -> io.TextIOWrapper | None:
+    """The text of a file that begins with the mark of UTF-16, as spreadsheets write it; None for another one."""
     is_utf_16 = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
     file.seek(0)
-    yield from (line.encode() for line in io.TextIOWrapper(file, "utf-16", newline="\n")) if is_utf_16 else file
+    return io.TextIOWrapper(file, "utf-16", newline="\n") if is_utf_16 else None
 
 
 def _parts(path: Path, cut: Callable[[IO[bytes]], Iterator[bytes]]) -> Iterator[bytes]:

@@ -188,6 +188,9 @@ def test_a_header_may_have_capitals_and_no_other_order(folder):
     qrels, expected = folder / "qrels" / "test.tsv", beir.read_folder(folder)
     qrels.write_text(QRELS.replace("query-id", "Query-ID").replace("score", "score "))
     assert beir.read_folder(folder).qrels == expected.qrels
+    qrels.write_text(QRELS + QRELS)
+    with pytest.raises(UserError, match="line 5: a second header, as of files that were joined; drop the line"):
+        beir.read_folder(folder)
     qrels.write_text(QRELS.replace("query-id\tcorpus-id", "corpus-id\tquery-id"))
     with pytest.raises(
         UserError, match=r"line 1: the columns corpus-id, .* must be query-id, corpus-id, score, in this"

@@ -10,9 +10,11 @@ from support import tiny
 from retrieval import files
 from retrieval.data.examples.tasks import deepct_task
 from retrieval.data.labelled.term_weights import targets
+from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight
+from retrieval.recipes.passage_batches import cut, rows_of
 from retrieval.stages import passage_lines
 
 PIECES = "what eat ##s eats eating gr ##ass ##land ##lands fox the red foxes ?".split()
@@ -67,6 +69,13 @@ def test_labels_are_the_words_of_the_query(text, query, asked):
     np.testing.assert_array_equal(counts, expected[1])
 
 
+def test_passages_that_no_row_holds_are_counted():
+    passages = [Candidate("", title, "fox " * 5) for title in ("", "red", "red red")]
+    for length in (7, 8, 9, 10):
+        rows = rows_of(VOCABULARY, passages, 99)
+        assert cut(VOCABULARY, passages, length) == sum(len(row) > length for row in rows)
+
+
 def test_words_that_queries_ask_for_get_more(trained):
     """Every toy query names its animal; none has 'grass', 'leaves' or 'nobody'."""
     lines = (trained.folder / "term_weights" / "reqa.jsonl").read_text().splitlines()
@@ -77,6 +86,7 @@ def test_words_that_queries_ask_for_get_more(trained):
     )
     assert named > 20 and named > 3 * np.mean([own.get("leaves", 0) for own in words])
     counts = files.read_json(trained.record("weigh"))["details"]["reqa"]
+    assert counts["passages longer than the model reads"] == 0
     assert counts["passages"] == len(records) and counts["words kept"] == sum(map(len, words))
 
 

@@ -8,6 +8,7 @@ import tracemalloc
 import pytest
 from conftest import write
 
+from retrieval import text_files
 from retrieval.data.labelled import dpr, grouping, json_array, jsonl_pairs
 from retrieval.data.labelled.grouping import Counts, Example
 from retrieval.data.sets import answers, beir, msmarco
@@ -145,6 +146,14 @@ def test_an_array_is_read_in_pieces_of_any_size(tmp_path, monkeypatch):
         path = write(tmp_path / "x.json", "\ufeff" + json.dumps(records, indent=indent, ensure_ascii=False))
         found = list(json_array.read(path))
         assert [value for _, value in found] == records and found[7][0] == f"{path}, record 8"
+
+
+def test_an_array_and_lines_may_be_utf_16(tmp_path):
+    (tmp_path / "x.json").write_bytes(json.dumps([{"a": "é"}, {"a": "日"}], ensure_ascii=False).encode("utf-16"))
+    assert [value for _, value in json_array.read(tmp_path / "x.json")] == [{"a": "é"}, {"a": "日"}]
+    (tmp_path / "x.jsonl").write_bytes((json.dumps(ROWS[0], ensure_ascii=False) + "\n").encode("utf-16"))
+    assert list(jsonl_pairs.read(tmp_path / "x.jsonl", Counts()))
+    assert text_files.first_character(tmp_path / "x.json") == "["
 
 
 def test_an_array_takes_the_memory_of_a_record(tmp_path):

@@ -206,6 +206,7 @@ def test_regular_expressions_are_counted_both_ways():
     assert score("Sept 5", "sept(ember)?", "x") == (1, 1)
     assert score("in Sept", "sept(ember)?") == (0, 1)
     assert score("May", "sept(ember)?") == (0, 0) and score("", ".*") == (0, 0)
+    assert score("Cafe\u0301", "caf\xe9") == score("caf\xe9", "cafe\u0301") == score("caf\xe9", "caf.$") == (1, 1)
 
 
 def test_a_pattern_that_never_ends_is_told(monkeypatch):

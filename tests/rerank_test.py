@@ -25,9 +25,11 @@ from retrieval.models.cross_encoder_folder import write_cross_encoder
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
 from retrieval.pipeline import preflight, records
+from retrieval.recipes import rerankers
 from retrieval.recipes.written_judges import QueryJudge
 from retrieval.search import encoding
 from retrieval.stage_outputs import Run
+from retrieval.stages.scored_pairs import Scorer
 
 
 def make_run(folder, config, **changes):
@@ -262,6 +264,15 @@ def test_a_killed_run_ends_with_the_same_bytes(toy, cross_encoder, tmp_path, mon
     monkeypatch.setattr(encoding, "_write", write)
     execute(run, "rerank")
     assert contents(run.folder) == contents(whole.folder)
+
+
+def test_seconds_are_of_the_pairs_that_this_process_scores(toy, cross_encoder, tmp_path):
+    run = with_model(tmp_path / "run", toy, cross_encoder[0])
+    scorer = Scorer(run.config, rerankers.open_reranker(run, run.config.rerank.model, "config.rerank.model"), 2)
+    pairs, text = [(0, "one"), (0, "two"), (0, "three")], lambda words: beir.Candidate("", "", words)
+    first, again = (scorer.score(tmp_path / "scores", ["a query"], pairs, 3, text) for _ in range(2))
+    assert first.seconds > 0 and again.seconds is None
+    np.testing.assert_array_equal(first.values, again.values)
 
 
 def test_another_run_scores_the_pairs_that_it_has(toy, tmp_path, caplog):

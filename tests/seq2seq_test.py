@@ -283,6 +283,13 @@ def test_the_model_of_a_base_writes_too(trained, inputs, tmp_path):
     assert len({record["_id"] for record in generated(run)}) == len(generated(run)) > 5
 
 
+def test_lengths_that_the_writer_does_not_take_are_refused(trained, inputs, tmp_path):
+    changes = {"stages": ("generate",), "base": str(trained.folder), "data.document_length": 40}
+    run = make_run(inputs, tmp_path / "run", **changes)
+    with pytest.raises(UserError, match=r"config\.data\.document_length=40: the model of .* writes with 48"):
+        preflight.check(run, ("generate",))
+
+
 @pytest.mark.parametrize("is_named", [True, False])
 def test_bm25_over_expanded_passages_stands_beside_bm25(trained, inputs, tmp_path, is_named):
     """As the experiment's second command has it; what the base wrote need not be named."""

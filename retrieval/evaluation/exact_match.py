@@ -6,6 +6,7 @@ from the first character of the answer on; the data's README, that it fits anywh
 """
 
 import collections
+import functools
 import re
 import string
 import unicodedata
@@ -19,6 +20,7 @@ EM, F1, REGEX, REGEX_ANYWHERE = "EM", "F1", "RegexEM", "RegexAnywhere"
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_FORMS = (str, functools.partial(unicodedata.normalize, "NFD"))
 _SECONDS = 5.0  # for the expressions of a question on a few words, which take microseconds
 
 
@@ -68,12 +70,13 @@ def _by_patterns(answer: str, patterns: Sequence[str], question: str) -> tuple[f
     with time_limit(_SECONDS, message), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a later Python might read '[[' otherwise
         try:
-            compiled = [re.compile(pattern, flags) for pattern in patterns]
+            compiled = [re.compile(form(pattern), flags) for form in _FORMS for pattern in patterns]
         except (re.error, OverflowError, RecursionError) as error:
             raise UserError(
                 f"the question '{question}' has an answer that is no regular expression: {error}"
             ) from error
+        texts = [form(answer) for form in _FORMS for _ in patterns]  # as it is, and as training looked for it
         return (
-            float(any(pattern.match(answer) for pattern in compiled)),
-            float(any(pattern.search(answer) for pattern in compiled)),
+            float(any(pattern.match(text) for pattern, text in zip(compiled, texts))),
+            float(any(pattern.search(text) for pattern, text in zip(compiled, texts))),
         )

@@ -41,14 +41,17 @@ class PublishedWriter:
             ) from error
         self._length = min(length, getattr(self._model.config, "max_position_embeddings", length))
 
+    def cut(self, passages: Sequence[Candidate]) -> int:
+        """As `Writer.cut`."""
+        return sum(len(self._tokenizer(_source(passage))["input_ids"]) > self._length for passage in passages)
+
     def write(self, passages: Sequence[Candidate]) -> list[list[WrittenText]]:
         """As `Writer.write`."""
         with self._torch.inference_mode():
             return [self._write(passage) for passage in passages]
 
     def _write(self, passage: Candidate) -> list[WrittenText]:
-        text = f"{passage.title} {passage.text}".strip()
-        source = self._tokenizer(text, truncation=True, max_length=self._length, return_tensors="pt")
+        source = self._tokenizer(_source(passage), truncation=True, max_length=self._length, return_tensors="pt")
         source = {name: source[name] for name in ("input_ids", "attention_mask")}
         self._torch.manual_seed(hashing.number(str(self._decoding.seed), passage.id) >> 1)
         ids_WT = self._model.generate(**source, **self._options())
@@ -114,3 +117,7 @@ def _import(name: str) -> Any:
         raise UserError(
             f"config.generate.model needs {name} ({first_line(error)}): {extras.install('generate')}"
         ) from error
+
+
+def _source(passage: Candidate) -> str:
+    return f"{passage.title} {passage.text}".strip()

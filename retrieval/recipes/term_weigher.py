@@ -13,7 +13,7 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.models.deepct import DeepCT
 from retrieval.models.text import Text
-from retrieval.recipes.passage_batches import batches, rows_of
+from retrieval.recipes.passage_batches import batches, cut, rows_of
 from retrieval.recipes.placement import bind, gather, local_mesh, parameters_of, shardings_of
 from retrieval.recipes.towers import token_types
 from retrieval.training import sharding
@@ -44,6 +44,10 @@ class TermWeigher:
             return jax.reshard(bound(gather(params))(text, None), everywhere)
 
         self._weigh: Callable[..., jax.Array] = functools.partial(weigh, params)
+
+    def cut(self, passages: Sequence[Candidate]) -> int:
+        """How many passages are longer than the model reads: words behind that get no weight."""
+        return cut(self._vocabulary, passages, self._length)
 
     def weigh(self, passages: Sequence[Candidate]) -> list[dict[str, int]]:
         """The frequencies of each passage's words, for `Bm25Index.from_frequencies`."""

@@ -19,7 +19,7 @@ from retrieval.errors import UserError
 from retrieval.models.decoding import Ends, Written, beam_search, greedy, sample
 from retrieval.models.encoder_decoder import EncoderDecoder
 from retrieval.models.text import Text
-from retrieval.recipes.passage_batches import batches, rows_of
+from retrieval.recipes.passage_batches import batches, cut, rows_of
 from retrieval.recipes.placement import bind, gather, local_mesh, parameters_of, shardings_of
 from retrieval.recipes.towers import token_types
 from retrieval.training import sharding
@@ -91,6 +91,10 @@ class Writer:
             return jax.tree.map(lambda leaf: jax.reshard(leaf, everywhere), written)
 
         self._write: Callable[..., Written] = functools.partial(write, params)
+
+    def cut(self, passages: Sequence[Candidate]) -> int:
+        """How many passages are longer than the model reads."""
+        return cut(self._vocabulary, passages, self._length)
 
     def write(self, passages: Sequence[Candidate]) -> list[list[WrittenText]]:
         """The texts of each passage, in the order in which the model gives them."""

@@ -134,13 +134,16 @@ def generate(run: Run) -> dict[str, Any]:
             found = _questions(passages, write, fields, config.seed, proposer())
         else:
             found = _queries(passages, write)
+        found.counts[passage_lines.LONG] = writer_of_run().cut(passages)
         return _judged(found, judges())
 
     chosen = list(_chosen(collections(run), fields.collections))
     written = passage_lines.write_all(run.folder / GENERATED, chosen, fields.shard_size, make)
     for name, counts in written.items():
         left_out = ", ".join(
-            f"{what} {counts[what]:,}" for what in (SHORT, TOLD, LOST, EMPTY, DUPLICATES, CUT) if what in counts
+            f"{what} {counts[what]:,}"
+            for what in (passage_lines.LONG, SHORT, TOLD, LOST, EMPTY, DUPLICATES, CUT)
+            if what in counts
         )
         _log.info("%s: %d queries of %d passages; %s", name, counts[KEPT], counts["passages"], left_out)
     return written
@@ -285,6 +288,12 @@ def check(run: Run) -> None:
     run.check_vocabulary()
     check_kind(run, "generation", "stage 'generate' needs a model that writes", "seq2seq")
     trained = run.holder("train").config
+    for name in ("query_length", "document_length"):
+        if run.config.data[name] != trained.data[name]:
+            raise UserError(
+                f"config.data.{name}={run.config.data[name]}: the model of {run.holder('train').place} writes with "
+                f"{trained.data[name]}, with which it was trained; set that"
+            )
     most = trained.data.query_length - 1
     if run.config.generate.tokens > most:
         raise UserError(

@@ -234,10 +234,16 @@ def check(run: Run) -> None:
     """Checks that there is a set of impressions.
 
     Raises:
-      UserError: there is none.
+      UserError: there is none, or the base has learnt from other impressions than `pairs.files` names.
     """
     if not run.holder("sets").config.sets.mind:
         raise UserError("stage 'impressions' ranks MIND's: set config.sets.mind=news.tsv,behaviors.tsv")
+    learnt, files_here = run.holder("pairs"), run.config.pairs.files
+    if files_here and learnt.folder != run.folder and learnt.config.pairs.files != files_here:
+        raise UserError(
+            f"config.pairs.files={files_here}: the impressions that {learnt.place} has learnt from tell what is "
+            f"popular, {learnt.config.pairs.files}; leave the field out"
+        )
 
 
 STAGES.register(

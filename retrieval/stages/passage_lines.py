@@ -16,6 +16,8 @@ from retrieval.errors import UserError
 from retrieval.runtime import hosts
 from retrieval.stages.collection import Collection, repeated
 
+LONG = "passages longer than the model reads"
+
 
 class Lines(NamedTuple):
     """The lines of some passages, each with its end, and what was counted."""

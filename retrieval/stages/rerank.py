@@ -233,8 +233,8 @@ def _scores_of(other: Lists, lists: Sequence[Lists]) -> tuple[list[np.ndarray], 
 
 def _by_model(
     corpus: Path, store: Path, value: Judged, scorer: Scorer, lists: Sequence[Lists]
-) -> tuple[list[np.ndarray], float]:
-    """A model's scores of all lists, and the seconds that a pair takes."""
+) -> tuple[list[np.ndarray], float | None]:
+    """A model's scores of all lists, and the seconds that a pair takes, as `Scores` has them."""
     N = len(value.candidates)
     keys_P = np.unique(np.concatenate([_keys(each.rows, N) for each in lists]))
     with CandidateTexts(corpus) as texts:

@@ -17,10 +17,10 @@ from retrieval.search import encoding
 
 
 class Scores(NamedTuple):
-    """The scores [P] of pairs, and the seconds that one takes."""
+    """The scores [P] of pairs, and the seconds that one takes; None where an earlier process has scored all."""
 
     values: np.ndarray
-    seconds: float
+    seconds: float | None
 
 
 class Scorer:
@@ -63,11 +63,18 @@ class Scorer:
                 for (query, _), body in zip(members, bodies)
             ]
 
+        scored = 0
+
+        def counted(members: Sequence[tuple[int, Any]]) -> list[list[list[int]]]:
+            nonlocal scored
+            scored += len(members)
+            return tokens(members)
+
         began = time.perf_counter()
         texts = ((str(query), (query, document)) for query, document in pairs)
         options = {"longest": lengths.row, "multiple": self._mesh.size, **self._sizes}
-        encoding.encode(folder, "pairs", texts, total, tokens, self._score, **options)
+        encoding.encode(folder, "pairs", texts, total, counted, self._score, **options)
         seconds = time.perf_counter() - began
         hosts.on_first(lambda: None)  # from here on the files of all hosts are there
         scores_P1, _ = encoding.load(folder, "pairs")
-        return Scores(scores_P1[:, 0], seconds / max(1, total))
+        return Scores(scores_P1[:, 0], seconds / scored if scored else None)

@@ -45,7 +45,7 @@ def teach(run: Run) -> dict[str, Any]:
         scored = ((queries[place], text, float(score)) for (place, text), score in zip(_pairs(groups), scores_P))
         hosts.on_first(lambda: teacher_scores.write(folder / "scores.jsonl", scored))
     _log.info("teacher: %d pairs of %d queries", total, len(queries))
-    return {"pairs": total, "queries": len(queries), "seconds per pair": round(seconds, 6)}
+    return {"pairs": total, "queries": len(queries), "seconds per pair": seconds and round(seconds, 6)}
 
 
 def _pairs(groups: Groups) -> Iterator[tuple[int, Candidate]]:

@@ -38,20 +38,21 @@ def weigh(run: Run) -> dict[str, Any]:
     """Writes `term_weights/NAME.jsonl` for every collection; returns the counts of each."""
     fields = run.config.weigh
     weigher = functools.cache(lambda: _weigher(open_trained(run), fields))  # none where all is weighed
-    make = functools.partial(_lines, weigh=lambda passages: weigher().weigh(passages))
+    make = functools.partial(_lines, weigher=weigher)
     counts = passage_lines.write_all(run.folder / FOLDER, collections(run), fields.shard_size, make)
     for name, of_collection in counts.items():
         _log.info("%s: %s", name, ", ".join(f"{what} {number:,}" for what, number in of_collection.items()))
     return counts
 
 
-def _lines(passages: Sequence[Candidate], weigh: Callable[[Sequence[Candidate]], list[dict[str, int]]]) -> Lines:
-    frequencies = weigh(passages)
+def _lines(passages: Sequence[Candidate], weigher: Callable[[], TermWeigher]) -> Lines:
+    frequencies = weigher().weigh(passages)
     lines = [
         json.dumps({"_id": passage.id, "frequencies": words}, ensure_ascii=False) + "\n"
         for passage, words in zip(passages, frequencies)
     ]
-    return Lines(lines, Counter({KEPT: sum(map(len, frequencies)), WITHOUT: sum(not words for words in frequencies)}))
+    without, long = sum(not words for words in frequencies), weigher().cut(passages)
+    return Lines(lines, Counter({KEPT: sum(map(len, frequencies)), WITHOUT: without, passage_lines.LONG: long}))
 
 
 def _weigher(trained: Trained, fields: ConfigDict) -> TermWeigher:

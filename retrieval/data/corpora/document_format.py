@@ -111,7 +111,7 @@ class DocumentFormat:
             yield Dropped(id, f"files of more than {_MOST_BYTES >> 20} MiB")
             return
         try:
-            text = self.decode(b"".join(text_files.byte_pieces(path, 1 << 20)))
+            text = self.decode(text_files.whole(path))
         except (UnicodeError, LookupError) as error:
             _log.warning("%s: left out, for it is not UTF-8 (%s); convert it to UTF-8", path, error)
             yield Dropped(id, "not UTF-8")

@@ -368,6 +368,8 @@ def _read_qrels(
         names = [field.strip().lower() for field in fields]
         if not qrels and names == _HEADER:
             continue
+        if names == _HEADER:
+            raise UserError(f"{at}: a second header, as of files that were joined; drop the line")
         if set(names) == set(_HEADER):
             raise UserError(f"{at}: the columns {', '.join(names)} must be {', '.join(_HEADER)}, in this order")
         query, candidate, score = _judgement(fields, at)
