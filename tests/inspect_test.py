@@ -62,7 +62,7 @@ def test_labelled_examples_are_looked_at_before_training(labelled, capsys, caplo
     execute(labelled, "inspect")
     seen, said = found(labelled), capsys.readouterr().out
     likely = "hard negatives nearly the same as a positive of their query: likely no negatives"
-    assert seen["labelled examples", "queries"] == (4, None, False)
+    assert seen["labelled examples", "queries looked at"] == (4, None, False)
     assert seen["labelled examples", "pairs of a query and a positive"] == (4, None, False)
     assert seen["labelled examples", likely] == (1, 3, True)
     assert seen["labelled queries", "cut to 16 tokens"] == (1, 4, True)
@@ -85,7 +85,7 @@ def test_a_test_query_that_is_trained_on_late_is_found(labelled, capsys):
     run.config.pairs.files = str(late)
     execute(run, "inspect")
     seen = found(run)
-    assert seen["labelled examples", "queries"] == (1, None, False)
+    assert seen["labelled examples", "queries looked at"] == (1, None, False)
     assert seen["set test", "queries that are trained on"] == (1, 2, True)
     assert seen["set test", "relevant passages that are positives of training"] == (1, 2, False)
 
@@ -141,6 +141,13 @@ def test_near_duplicates_are_those_of_comparing_all_pairs():
         texts += [" ".join(words), texts[place].upper()]
     texts += ["", "one", "one"]
     assert near_duplicates.first_alike(texts) == alike.first_alike(texts)
+
+
+@pytest.mark.parametrize(("first", "count"), [("一", 5000), ("ก", 44), ("あ", 80)])
+def test_scripts_without_spaces_have_near_duplicates(first, count):
+    letters = [chr(ord(first) + int(place)) for place in np.random.default_rng(0).integers(count, size=80)]
+    text, other = "".join(letters), "".join(letters[:20] + letters[19:20] + letters[21:])
+    assert alike.first_alike([text, other, text[::-1]]) == [0, 0, 2]
 
 
 @pytest.mark.parametrize(

@@ -230,6 +230,29 @@ def test_files_without_utf_8_are_left_out(tmp_path, caplog):
     assert "bad.txt: left out" in caplog.text
 
 
+def test_files_that_hold_no_record_are_counted(tmp_path):
+    (tmp_path / "a.csv").write_text("id,text\n")
+    (tmp_path / "b.jsonl").write_text("\n\n")
+    (tmp_path / "c.txt").write_text("Words.")
+    _, _, counts = read(tmp_path)
+    assert counts["pages dropped: files without a record"] == 2
+
+
+def test_a_folder_that_cannot_be_listed_is_an_error(tmp_path, monkeypatch):
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "a.txt").write_text("Words.")
+    real = os.scandir
+
+    def scandir(path):
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(UserError, match=r"closed: cannot be read \(Permission denied\), and is in config\.corpus"):
+        read(tmp_path)
+
+
 def test_the_first_text_keeps_its_heading(tmp_path):
     (tmp_path / "a.md").write_text("# A\n\n# On Windows\n\nRun it.\n\n# On a Mac\n\nDrag it.")
     found, _, _ = read(tmp_path)
@@ -275,6 +298,7 @@ def test_a_glob_names_files_and_their_ids(folder):
         ("a.csv", "id,text\n1,x,y\n", r"a\.csv, line 2: 3 columns, and the first row has 2"),
         ("a.csv", 'id,text\n1,"x\n2,y\n', r"a\.csv, line 3: unexpected end of data; mend the row"),
         ("a.csv", "text,id,text\na,b,c\n", r"a\.csv, line 1: two columns are called 'text'; give one another name"),
+        ("a.jsonl", '{"id": "a\\tb", "text": "x"}', r"a\.jsonl, line 1: the id 'a\\tb' has '\\t', which files of"),
         ("a.parquet", "no parquet", r"a\.parquet: no whole Parquet file"),
         ("a.jsonl", '{"text": "\\ud83d"}', r"a\.jsonl, line 1: the field 'text' has half of a surrogate pair"),
         ("a.tsv", "question\tanswer\nHow?\tso\n", r"line 1: no field text, .*, but question, answer: name"),
@@ -426,7 +450,7 @@ def test_a_line_for_spreadsheets_and_an_empty_file_are_passed_over(tmp_path):
     (tmp_path / "a.csv").write_text("sep=;\nid;text\n1;One, two.\n")
     (tmp_path / "empty.csv").write_text("")
     found, _, counts = read(tmp_path)
-    assert outline(found["1"]) == [("", ["One, two."])] and counts["pages dropped: files without a row"] == 1
+    assert outline(found["1"]) == [("", ["One, two."])] and counts["pages dropped: files without a record"] == 1
     (tmp_path / "a.csv").write_text("sep=;\nid;text\n1;One;two\n")
     with pytest.raises(UserError, match=r"a\.csv, line 3: 3 columns"):
         read(tmp_path / "a.csv")

@@ -1,16 +1,20 @@
 """Texts that are nearly the same: most of their runs of three words are shared."""
 
-import re
 from collections.abc import Sequence
 
-_WORD = re.compile(r"\w+")
+from retrieval.search.words import spans
+
 _RUN = 3  # words that are compared together
 LEAST = 0.8  # share of these that two texts have in common, of all that either has (Jaccard)
 
 
 def shingles(text: str) -> frozenset[tuple[str, ...]]:
-    """The runs of three words of a text, in lower case; of a shorter text the whole."""
-    words = _WORD.findall(text.lower())
+    """The runs of three words of a text, in lower case; of a shorter text the whole.
+
+    In scripts without spaces a word is two neighbouring letters.
+    """
+    text = text.lower()
+    words = [text[start:end] for start, end in spans(text)]
     return frozenset(tuple(words[place : place + _RUN]) for place in range(max(1, len(words) - _RUN + 1)))
 
 

@@ -125,7 +125,7 @@ def of_labelled(examples: Sequence[Example], sizes: TextSizes | None) -> Iterato
     about = "labelled examples"
     positives = sum(len(example.positives) for example in examples)
     negatives = sum(len(example.negatives) for example in examples)
-    yield Finding(about, "queries", len(examples))
+    yield Finding(about, "queries looked at", len(examples))
     yield Finding(about, "pairs of a query and a positive", positives)
     yield Finding(about, "hard negatives", negatives)
     if negatives:

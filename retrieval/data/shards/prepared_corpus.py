@@ -15,7 +15,7 @@ import collections
 import itertools
 import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +46,13 @@ def prepare(source: Source, folder: Path, settings: Settings) -> dict[str, Any]:
     else:
         from retrieval.data.shards import beam_pipeline as pipeline
     counts = pipeline.write_articles(source, folder, settings)
-    _vocabulary(folder, settings)
+    _vocabulary(folder, settings, counts)
     counts.update(pipeline.write_shards(folder, settings))  # not +=, which forgets what is 0
     if not counts["passages"]:
-        raise UserError(f"no passage came out of the corpus: {dict(counts)}")
+        raise UserError(
+            f"no passage came out of config.corpus ({_told(counts)}): give longer texts, or lower "
+            f"config.prepare.least_passage={settings.limits.least}"
+        )
     shutil.rmtree(folder / "work", ignore_errors=True)
     statistics = _statistics(counts) | {"shards": settings.num_shards}
     files.write_json(folder / "stats.json", statistics)
@@ -63,12 +66,20 @@ def _remove_articles_of(folder: Path, names: str) -> None:
             files.remove(path)
 
 
-def _vocabulary(folder: Path, settings: Settings) -> None:
+def _told(counts: Mapping[str, int]) -> str:
+    """What was counted of the pages, for errors."""
+    return ", ".join(f"{what} {count:,}" for what, count in sorted(counts.items()) if count) or "no page was read"
+
+
+def _vocabulary(folder: Path, settings: Settings, counts: Mapping[str, int]) -> None:
     if settings.vocabulary is not None:
         vocabulary = vocabularies.load(settings.vocabulary)
     elif not vocabularies.find(folder):
         kind = vocabularies.TRAINED[settings.vocab_kind]
-        vocabulary = kind.train(_sample_texts(folder, budget=16 << 20), settings.vocab_size, settings.lower_case)
+        try:
+            vocabulary = kind.train(_sample_texts(folder, budget=16 << 20), settings.vocab_size, settings.lower_case)
+        except UserError as error:
+            raise UserError(f"config.corpus: {error} ({_told(counts)})") from error
     else:
         return
     vocabulary.save(folder / vocabulary.FILE)

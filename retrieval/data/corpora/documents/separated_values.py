@@ -39,7 +39,6 @@ class SeparatedValues(DocumentFormat):
         rows = _rows(path, reader, before=bool(declared))
         _, names = next(rows, ("", []))
         if not names:
-            yield Dropped(id, "files without a row")
             return
         if has_tabs and _is_of_collection(names) and not (names_text(names) or any(fields.values())):
             rows, names = itertools.chain([(f"{path}, line 1", names)], rows), _ROW

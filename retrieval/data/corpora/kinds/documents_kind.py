@@ -95,7 +95,12 @@ def _documents(path: Path, id: str, options: Options) -> Iterator[Any]:
     form = format_of(path)
     assert form, "`_files` gives those of known formats"
     fields: Mapping[str, str] = {name.rpartition(".")[2]: options[name] for name in _FIELDS}
-    return form.read(path, id, fields)
+    is_empty = True
+    for item in form.read(path, id, fields):
+        is_empty = False
+        yield item
+    if is_empty:
+        yield Dropped(id, "files without a record")
 
 
 class _Found(NamedTuple):
@@ -157,7 +162,7 @@ def _walk(folder: str) -> Iterator[tuple[str, list[str]]]:
     seen: set[str] = set()
     places = [folder]
     for place in places:  # which grows
-        for top, folders, names in os.walk(place):
+        for top, folders, names in os.walk(place, onerror=_refuse):
             if (real := os.path.realpath(top)) in seen:
                 folders.clear()
                 continue
@@ -166,6 +171,10 @@ def _walk(folder: str) -> Iterator[tuple[str, list[str]]]:
             below = [os.path.join(top, name) for name in folders]
             places.extend(path for path in below if os.path.islink(path))
             yield top, [name for name in names if not name.startswith(".")]
+
+
+def _refuse(error: OSError) -> None:
+    raise UserError(f"{error.filename}: cannot be read ({error.strerror}), and is in config.corpus; let it be read")
 
 
 def _each_once(paths: Sequence[Path]) -> tuple[list[Path], int]:
