@@ -18,7 +18,7 @@ from retrieval.configs.fine_tuning import on_labelled_examples
 
 
 def get_config(size: str = "paper") -> ConfigDict:
-    """BERT-base with histories of 512 tokens, or 'local', for a model of `mlm.py:local` with documents of 128 tokens."""
+    """BERT-base with histories of 512 tokens, or 'local', for a model of `mlm:local` with documents of 128 tokens."""
     config = on_labelled_examples(sized(size, paper=_paper, local=_local))
     config.stages = ("sets", "pairs", "train", "encode", "index", "impressions")
     config.data.negatives = 4

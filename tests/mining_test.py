@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from retrieval.errors import UserError
 from retrieval.search.mining import Rule, mine
 from retrieval.stages import hard_negatives
 from retrieval.stages.hard_negatives import Mining, Question
@@ -145,6 +146,16 @@ class Texts(list):
 
     blank = ()
     keys_N = np.arange(2, dtype=np.uint64)
+
+
+def test_no_negative_at_all_is_an_error_unless_lone_questions_stay():
+    questions, mining = [Question("q0", "who?", [0, 1], [0, 1], [])], Mining(Rule(2, 1, 2), answers=False, seed=0)
+    lists = np.zeros((1, 2), np.float32), np.arange(2, dtype=np.int32)[None]
+    arguments = mining, questions, Texts("ab"), lambda queries, k: lists, ["who?"]
+    with pytest.raises(UserError, match=r"no question has a negative left, from 'q0' \(who\?\) on"):
+        hard_negatives.mine(*arguments)
+    mined = hard_negatives.mine(*arguments, keeps_lone=True)
+    assert [row.tolist() for row in mined.rows] == [[]] and mined.counts["questions without any"] == 1
 
 
 def test_questions_without_a_negative_are_counted_in_the_log(caplog):

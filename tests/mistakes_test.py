@@ -287,6 +287,8 @@ $REQA --stage=prepare
   stage 'prepare' is one of the base | run it there
 --config=ict_bfs_wlp:local --workdir={run} --config.base={finished} --stage=sets,encode
   config.stages has 'prepare' | config.base={finished} | --config.stages="('sets', 'encode')"
+--config=own:local_pairs --workdir={run} --config.sets.labelled={run}
+  stage 'index' reads what 'pairs' writes | set config.base
 --stage=train,prepare
   'train' comes before 'prepare' | --stage=prepare,train
 --stage=search --query=zip

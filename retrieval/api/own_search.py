@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from retrieval.api.document_index import Hit, hits_of
 from retrieval.api.loaded_model import of_run
 from retrieval.data.sets.row_texts import RowTexts
+from retrieval.errors import UserError
 from retrieval.search import bm25_kind, exact
 from retrieval.search.bm25_kind import Bm25
 from retrieval.search.index_kind import INDEXES, Texts
@@ -31,8 +32,14 @@ class OwnSearch:
           depth: results of each list that the hybrid merges, and most that are asked for.
 
         Raises:
-          UserError: the run has no index of its corpus, or a damaged one.
+          UserError: the run has no passages, no index of them, or a damaged one.
         """
+        if not (run.prepares or run.passages):
+            raise UserError(
+                f"a search looks among the passages of a prepared corpus or of labelled examples, and {run.place} has "
+                "none: add 'prepare' to config.stages with a dump in config.corpus, set config.pairs.files, or set "
+                "config.base to a run that has one; in an evaluation set --stage=evaluate searches for its own queries"
+            )
         collection, config = open_collection(run, CORPUS), run.holder("index").config
         self.texts, self._depth = RowTexts(collection.files), depth
         self.model = of_run(run) if collection.has_embeddings() else None

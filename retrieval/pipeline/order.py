@@ -28,17 +28,12 @@ def check(run: WorkDirectory, names: Sequence[str]) -> None:
         if run.holder(name) is not run:
             place = run.holder(name).place
             raise UserError(f"stage '{name}' is one of the base, {place}: run it there, or add it to config.stages")
+        if need := _later(run, names, place):
+            raise _out_of_order(run, names, name, need)
         for need, holder in needs(run, name):
             is_own = holder.folder == run.folder
-            is_seen = holder is run or need in holder.config.stages  # by a stage that looks back
-            later = is_own and is_seen and need in names[place + 1 :] and need not in names[:place]
             made = is_own and need in names[:place]
             missing = need in holder.config.stages and not made and not is_done(holder, need)
-            if later:
-                raise UserError(
-                    f"stage '{name}' comes before '{need}', whose output it reads: "
-                    f"--stage={','.join(stage for stage in STAGES if stage in names)}"
-                )
             if need in STAGES[name].requires and need not in (*holder.config.stages, *names[:place]):
                 _refuse_absent(run, name, need)
             if missing and is_own:
@@ -51,6 +46,26 @@ def check(run: WorkDirectory, names: Sequence[str]) -> None:
                 _check_settings(run, names, name, need)
         _check_outdated(run, names, place)
         _check_model(run, name)
+
+
+def _later(run: WorkDirectory, names: Sequence[str], place: int) -> str | None:
+    """A stage behind the one at `place` whose output that reads."""
+    for need, holder in needs(run, names[place]):
+        is_seen = holder is run or need in holder.config.stages  # by a stage that looks back
+        if holder.folder == run.folder and is_seen and need in names[place + 1 :] and need not in names[:place]:
+            return need
+    return None
+
+
+def _out_of_order(run: WorkDirectory, names: Sequence[str], name: str, need: str) -> UserError:
+    """For a stage before one whose output it reads. Where no order will do, one of the two is to come from a base."""
+    order = [stage for stage in STAGES if stage in names]
+    if any(_later(run, order, place) for place in range(len(order))):
+        return UserError(
+            f"stage '{name}' reads what '{need}' writes, and each waits for the other: set config.base to a run that "
+            "has a corpus, or leave one of them out of config.stages"
+        )
+    return UserError(f"stage '{name}' comes before '{need}', whose output it reads: --stage={','.join(order)}")
 
 
 def _refuse_absent(run: WorkDirectory, name: str, need: str) -> None:

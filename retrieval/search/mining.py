@@ -84,7 +84,7 @@ def mine(
         is_gold_K = np.isin(texts_N[rows_K], texts_N[np.asarray(list(golds), int)])
         rank_Q[query] = is_gold_K.argmax() + 1 if is_gold_K.any() else 0
         distinct = _distinct(texts_N, rows_K, ~is_gold_K)[: rule.last]
-        reach = distinct[-1] + 1 if len(distinct) == rule.last else len(rows_K)
+        reach = int(distinct[-1]) + 1 if len(distinct) == rule.last else len(rows_K)
         equal += reach - len(distinct) - int(np.isin(rows_K[:reach], list(golds)).sum())
         in_range = distinct[rule.first - 1 :]
         far = in_range[scores_K[in_range] <= _ceiling(scores_K[is_gold_K], rule)]

@@ -187,6 +187,7 @@ def mine(
     search: Callable[[Any, int], tuple[np.ndarray, np.ndarray]],
     queries: Any,
     version: int = 0,
+    keeps_lone: bool = False,
 ) -> Mined:
     """The negatives of the questions.
 
@@ -196,9 +197,10 @@ def mine(
       search: that of an index over the candidates.
       queries: the questions as the index takes them, a list or an array.
       version: of the draw.
+      keeps_lone: whether questions without a negative are trained on, so that all may have none.
 
     Raises:
-      UserError: no question has a negative.
+      UserError: no question has a negative, and they are not kept.
     """
     rule = mining.rule
     # Positives and what is no result are taken out of a list that still has to be long enough.
@@ -223,11 +225,18 @@ def mine(
             answered_QK=answered_QK,
         )
         parts.append(drawn)
-    return Mined([row for part in parts for row in part.rows], _counts(mining, questions, len(candidates), parts))
+    counts = _counts(mining, questions, len(candidates), parts)
+    if not counts["negatives"] and not keeps_lone:
+        raise UserError(
+            f"no question has a negative left, from '{questions[0].id}' ({questions[0].text}) on: raise "
+            f"config.mine.last={rule.last}, or lower config.mine.first={rule.first} and the margins"
+            + (", or set config.mine.answers=False" if mining.answers else "")
+        )
+    return Mined([row for part in parts for row in part.rows], counts)
 
 
 def _counts(mining: Mining, questions: Sequence[Question], candidates: int, parts: Sequence[Drawn]) -> dict[str, Any]:
-    """What is counted of all questions; a warning where some have fewer negatives, an error where all have none."""
+    """What is counted of all questions; a warning where some have fewer negatives."""
     rule = mining.rule
     left_Q = np.concatenate([part.left_Q for part in parts])
     rank_Q = np.concatenate([part.rank_Q for part in parts])
@@ -237,12 +246,6 @@ def _counts(mining: Mining, questions: Sequence[Question], candidates: int, part
         _log.warning(
             "%d of %d questions have fewer than %d negatives left, and %d none; the first is '%s' with %d: %s",
             *(len(short), len(questions), rule.count, (left_Q == 0).sum(), first.id, left_Q[short[0]], first.text),
-        )
-    if not left_Q.any():
-        raise UserError(
-            f"no question has a negative left, from '{questions[0].id}' ({questions[0].text}) on: raise "
-            f"config.mine.last={rule.last}, or lower config.mine.first={rule.first} and the margins"
-            + (", or set config.mine.answers=False" if mining.answers else "")
         )
     found_Q = rank_Q > 0
     return {

@@ -51,7 +51,7 @@ def mine(run: Run) -> dict[str, Any]:
     """Writes `negatives/`: `negatives.jsonl` and `provenance.json`; returns what that says.
 
     Raises:
-      UserError: the index is over other candidates, or leaves no negative.
+      UserError: the index is over other candidates, or leaves no negative and `pairs.keep_lone` is off.
     """
     config, source, name = run.config, run.before("mine"), examples.divided_set(run)
     kind, mining = INDEXES[config.mine.system], hard_negatives.mining_of(config.mine, config.split.seed)
@@ -66,7 +66,7 @@ def mine(run: Run) -> dict[str, Any]:
         queries = texts if kind.of_words else embedded(open_trained(source), source.holder("train").folder, texts)
         options_of = functools.partial(indexes.options_of, config=source.holder("index").config)
         search = open_search(kind, open_collection(source, name), options_of, config.evaluate.depth)
-        mined = hard_negatives.mine(mining, questions, candidates, search, queries)
+        mined = hard_negatives.mine(mining, questions, candidates, search, queries, keeps_lone=config.pairs.keep_lone)
         with files.atomic(run.negatives) as temporary:
             temporary.mkdir()
             with (temporary / "negatives.jsonl").open("w", encoding="utf-8") as lines:

@@ -52,12 +52,6 @@ def search(run: Run) -> None:
       UserError: there is no query, or the corpus has not been indexed.
     """
     queries = _queries(run.asked)
-    if not (run.prepares or run.passages):
-        raise UserError(
-            f"--stage=search looks among the passages of a prepared corpus or of labelled examples, and {run.place} "
-            "has none: add 'prepare' to config.stages with a dump in config.corpus, set config.pairs.files, or set "
-            "config.base to a run that has one; in an evaluation set --stage=evaluate searches for its own queries"
-        )
     searcher, k = OwnSearch(run, run.config.evaluate.depth), run.config.search.k
     reader = answering.Answerer(run) if answering.has_answerer(run) else None
     with terminal.while_read():
