@@ -34,11 +34,13 @@ def warn_of_days(config: ConfigDict, vocab_size: Callable[[], int], mesh: jax.sh
     devices: Sequence[sharding.Device] = mesh.devices.flatten().tolist()
     rate = operations_per_second(devices)
     if operations > _DAY * rate:
+        is_packed = data.pack.query or data.pack.document
+        less = " (less where config.data.pack.auto packs short texts)" if data.pack.auto and not is_packed else ""
         _log.warning(
-            "train: %d steps are %.2g operations, and %d devices here (%s) do %.2g a second at most: %s days or more; "
-            "a size for one machine is --config=NAME:local, and config.train.steps counts the steps",
+            "train: %d steps are %.2g operations, and %d devices here (%s) do %.2g a second at most: %s days or more%s"
+            "; a size for one machine is --config=NAME:local, and config.train.steps counts the steps",
             *(train.steps, operations, len(devices), devices[0].device_kind, rate),
-            f"{operations / rate / _DAY:,.0f}",
+            *(f"{operations / rate / _DAY:,.0f}", less),
         )
 
 
