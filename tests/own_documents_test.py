@@ -262,8 +262,9 @@ def test_the_first_text_keeps_its_heading(tmp_path):
 def test_names_that_no_record_can_hold_are_left_out(tmp_path, caplog):
     (tmp_path / "a.txt").write_text("Good.")
     (tmp_path / os.fsdecode(b"caf\xe9.txt")).write_text("Lost.")
+    (tmp_path / "b\tc.txt").write_text("Lost.")
     found, _, counts = read(tmp_path)
-    assert list(found) == ["a.txt"] and counts["pages dropped: files whose name is not UTF-8"] == 1
+    assert list(found) == ["a.txt"] and counts["pages dropped: files whose name cannot be an id"] == 2
     assert "caf\ufffd.txt: left out, for its name is not UTF-8" in caplog.text
 
 

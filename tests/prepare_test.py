@@ -256,7 +256,9 @@ def sleeping(folder):
     """The command of a process whose two workers say that they work, and go on."""
     code = f"""
 if __name__ == "__main__":
+    import signal
     import sys
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # where tests run in the background it is ignored
     sys.path.insert(0, {str(Path(__file__).parent)!r})
     from pathlib import Path
     from support import children

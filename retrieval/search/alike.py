@@ -1,9 +1,11 @@
 """Texts that are nearly the same: most of their runs of three words are shared."""
 
+import re
 from collections.abc import Sequence
 
 from retrieval.search.words import spans
 
+_WORD = re.compile(r"\w+")
 _RUN = 3  # words that are compared together
 LEAST = 0.8  # share of these that two texts have in common, of all that either has (Jaccard)
 
@@ -14,7 +16,7 @@ def shingles(text: str) -> frozenset[tuple[str, ...]]:
     In scripts without spaces a word is two neighbouring letters.
     """
     text = text.lower()
-    words = [text[start:end] for start, end in spans(text)]
+    words = _WORD.findall(text) if text.isascii() else [text[start:end] for start, end in spans(text)]
     return frozenset(tuple(words[place : place + _RUN]) for place in range(max(1, len(words) - _RUN + 1)))
 
 

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 _MOST_BYTES = 64 << 20  # of a file that is one document
 _SHOWN = 40  # characters of a field's name in an error: it may be the text of a row
-_NOT_IN_IDS = "\t\n\r\v\f"  # they end a field or a line of the files that name documents
+NOT_IN_IDS = "\t\n\r\v\f"  # they end a field or a line of the files that name documents
 _ZEROS = 20  # where one character in so many is a zero byte, a file is no text
 
 declare(
@@ -196,7 +196,7 @@ class Columns(NamedTuple):
             if isinstance(value, str):
                 text_files.refuse_surrogates(value, name, at)
         own_id, title, text = ("" if value is None else str(value) for value in values)
-        if broken := next((sign for sign in own_id if sign in _NOT_IN_IDS), ""):
+        if broken := next((sign for sign in own_id if sign in NOT_IN_IDS), ""):
             raise UserError(f"{at}: the id {own_id!r} has {broken!r}, which files of results cannot hold; rename it")
         return Document(own_id or id, title, text, form)
 

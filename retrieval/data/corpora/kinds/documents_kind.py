@@ -13,7 +13,7 @@ from unicodedata import normalize
 from retrieval.data.corpora import source_paths
 from retrieval.data.corpora.articles import Dropped
 from retrieval.data.corpora.corpus_kind import CorpusKind, Options, register
-from retrieval.data.corpora.document_format import DOCUMENTS, Document, endings, format_of
+from retrieval.data.corpora.document_format import DOCUMENTS, NOT_IN_IDS, Document, endings, format_of
 from retrieval.data.corpora.note_links import Notes
 from retrieval.errors import UserError
 
@@ -58,11 +58,13 @@ class OwnDocuments(CorpusKind):
         for path in broken:
             _log.warning("%s: left out, for this link leads nowhere; mend or remove it", _shown(path))
         yield from (Dropped(_shown(path), "links that lead nowhere") for path in broken)
-        odd = [path for path in others if path.exists() and not _is_utf_8(path)]
+        odd = [path for path in others if path.exists() and not _can_be_id(path)]
         for path in odd:
-            _log.warning("%s: left out, for its name is not UTF-8; give it another", _shown(path))
-        yield from (Dropped(_shown(path), "files whose name is not UTF-8") for path in odd)
-        others = [path for path in others if path.exists() and _is_utf_8(path)]
+            _log.warning(
+                "%s: left out, for its name is not UTF-8, or has a tab or a line break; give it another", _shown(path)
+            )
+        yield from (Dropped(_shown(path), "files whose name cannot be an id") for path in odd)
+        others = [path for path in others if path.exists() and _can_be_id(path)]
         kinds = Counter(path.suffix.lower() or "no ending" for path in others)
         if kinds:
             told = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common(10))
@@ -115,13 +117,13 @@ def _files(parts: Sequence[str]) -> _Found:
     """The files that the parts name, each once. Hidden ones are passed over."""
     named = [path for part in parts for path in dict.fromkeys(_of_part(part))]
     there, again = _each_once(named)
-    known = [path for path in there if path.is_file() and format_of(path) and _is_utf_8(path)]
+    known = [path for path in there if path.is_file() and format_of(path) and _can_be_id(path)]
     return _Found(known, sorted(set(there).difference(known)), again)
 
 
-def _is_utf_8(path: Path) -> bool:
-    """Whether the name of a file is: it becomes an id, and no record could hold another."""
-    return _shown(path) == str(path)
+def _can_be_id(path: Path) -> bool:
+    """Whether the name of a file is UTF-8 on one line: it becomes an id, and no record could hold another."""
+    return _shown(path) == str(path) and not any(sign in str(path) for sign in NOT_IN_IDS)
 
 
 def _shown(path: Path) -> str:
