@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from retrieval import text_files
 from retrieval.errors import UserError
 
-_LARGEST = sys.float_info.max  # JSON has greater numbers, and others that are none
+_LARGEST = sys.float_info.max  # JSON may hold greater numbers, and NaN
 _DIGITS = 4  # of a log-probability: the rest depends on the machine
 
 

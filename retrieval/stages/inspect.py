@@ -34,7 +34,7 @@ declare(
 
 
 class _Learnt(NamedTuple):
-    """Labelled examples: the first, and digests of all queries and positives, 32 bytes each."""
+    """Labelled examples: the first, and digests of all queries and positives, 8 bytes each."""
 
     first: list[Example]
     wordings: set[bytes]
