@@ -18,7 +18,7 @@ import logging
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -365,13 +365,9 @@ def _read_qrels(
     qrels: dict[str, dict[str, int]] = {}
     for at, line in text_files.lines(path):
         fields = line.split("\t")
-        names = [field.strip().lower() for field in fields]
-        if not qrels and names == _HEADER:
+        if fields[-1].strip().lower() in _HEADER:
+            _check_header(fields, at, is_first=not qrels)
             continue
-        if names == _HEADER:
-            raise UserError(f"{at}: a second header, as of files that were joined; drop the line")
-        if set(names) == set(_HEADER):
-            raise UserError(f"{at}: the columns {', '.join(names)} must be {', '.join(_HEADER)}, in this order")
         query, candidate, score = _judgement(fields, at)
         if query not in queries:
             raise UserError(f"{at}: the query '{query}' is not in queries.jsonl; add it there, or drop the line")
@@ -391,6 +387,14 @@ def _read_qrels(
         raise UserError(f"{path}: no judgement{outside} in it, so no query is left to evaluate")
     check_relevant(qrels.values(), path)
     return qrels
+
+
+def _check_header(fields: Sequence[str], at: str, is_first: bool) -> None:
+    names = [field.strip().lower() for field in fields]
+    if names != _HEADER:
+        raise UserError(f"{at}: the columns {', '.join(names)} must be {', '.join(_HEADER)}, in this order")
+    if not is_first:
+        raise UserError(f"{at}: a second header, as of files that were joined; drop the line")
 
 
 def _judgement(fields: list[str], at: str) -> tuple[str, str, int]:
