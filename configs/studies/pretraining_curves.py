@@ -13,8 +13,9 @@ It differs from `pretraining_tasks.py` where that could not show the paper's cla
 - The mixture is trained with and without the correction by log Q, and in larger batches.
 - Questions are about articles of the corpus. The open questions, if there are any, have no judgements, but answers.
 
-Every row has a pre-training of its own for each seed. Sizes: 'local' (2 CPU cores: days, which may come in parts with
-`--only='*-s0'`) and 'gpu' (one accelerator; it has not been run). A crossing of two curves is what the claims ask for.
+Every row has a pre-training of its own for each seed. Sizes: 'short' (2 CPU cores: some hours for each seed), 'local'
+(2 CPU cores: days) and 'gpu' (one accelerator; it has not been run). The first two may come in parts, as with
+`--only='*-s0'`. A crossing of two curves is what the claims ask for.
 """
 
 from collections.abc import Callable
@@ -79,6 +80,7 @@ class Size(NamedTuple):
 
 
 SIZES = {
+    "short": Size((500, 1000, 2000), 128, 128, {}, (200, 128, 5e-4)),
     "local": Size((1000, 2000, 5000, 10_000, 20_000), 128, 128, {}, (200, 128, 5e-4)),
     "gpu": Size(
         (2000, 5000, 10_000, 20_000, 50_000),
