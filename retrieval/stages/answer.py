@@ -28,10 +28,10 @@ from retrieval.recipes.rerankers import trained_in
 from retrieval.runtime import hosts
 from retrieval.search import encoding
 from retrieval.stage_outputs import Run
-from retrieval.stages import evaluate, run_files, tuned_lists
+from retrieval.stages import evaluate, evaluated_runs, run_files, tuned_lists
 from retrieval.stages.collection import set_names, train_unless
 from retrieval.stages.rankings import Ranking, others
-from retrieval.stages.run_files import Lists, RunFile
+from retrieval.stages.run_files import Lists
 from retrieval.stages.tuned_lists import TUNED
 
 _log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ def answer(run: Run) -> dict[str, Any]:
     if fields.validation:
         _check_validation(fields.validation, names, run.sets)
     systems = [system for system in fields.systems if system != TUNED]
-    found = _runs(systems, run.holder("evaluate").folder / "runs", names)
+    found = evaluated_runs.by_set(run, names, dict.fromkeys(systems, "answer.systems"))
     trainer = _trainer(run)
     tuned = tuned_lists.collections(trainer, names) if TUNED in fields.systems else {}
     reader = readers.open_reader(run, fields.model, _MODEL)
@@ -96,7 +96,7 @@ def answer(run: Run) -> dict[str, Any]:
     for name in [name for name in names if name in found or name in tuned]:
         counts[name] = collections.Counter()
         judged = beir.read_judged(run.sets / name)
-        value, lists = run_files.read(found.get(name, ()), judged, run_files.ALLOW)
+        value, lists = run_files.read([*found.get(name, {}).values()], judged, run_files.ALLOW)
         if name in tuned:
             lists.append(tuned_lists.search(trainer, reader, tuned[name], judged, fields.paragraphs))
         place = run.sets / name, folder / "spans" / name
@@ -138,25 +138,6 @@ def _check_validation(name: str, names: Sequence[str], sets: Path) -> None:
             f"config.answer.validation={name}: its questions have no answers: name a set that has some, or set "
             "config.answer.weight"
         )
-
-
-def _runs(systems: Sequence[str], folder: Path, sets: Sequence[str]) -> dict[str, list[RunFile]]:
-    """The runs of systems, by set.
-
-    Raises:
-      UserError: a system has no run.
-    """
-    paths = {name: {path.stem: path for path in sorted((folder / name).glob("*.trec"))} for name in sets}
-    known = dict.fromkeys(stem for there in paths.values() for stem in there)
-    for system in systems:
-        if system.replace(" ", "_") not in known:
-            raise unknown_name(f"system in config.answer.systems, which has no run in {folder},", system, known)
-    wanted = {system: system.replace(" ", "_") for system in systems}
-    runs = {
-        name: [RunFile(system, there[stem]) for system, stem in wanted.items() if stem in there]
-        for name, there in paths.items()
-    }
-    return {name: of_set for name, of_set in runs.items() if of_set}
 
 
 def _read_set(
@@ -368,23 +349,13 @@ def check(run: Run) -> None:
     Raises:
       UserError: there is none, or the runs are too short.
     """
-    fields, evaluated = run.config.answer, run.holder("evaluate").config
+    fields = run.config.answer
     readers.check(run, fields.model, _MODEL)
     if TUNED in fields.systems:
         tuned_lists.check(_trainer(run))
         if len(fields.systems) == 1:
             return
-    if "evaluate" not in evaluated.stages or not evaluated.evaluate.runs:
-        raise UserError(
-            "stage 'answer' reads the runs that the stage 'evaluate' writes: add 'evaluate' to config.stages, with "
-            "config.evaluate.runs=True, or name a run that has it in config.base"
-        )
-    if evaluated.evaluate.depth < fields.paragraphs:
-        raise UserError(
-            f"config.answer.paragraphs={fields.paragraphs}, but runs have "
-            f"config.evaluate.depth={evaluated.evaluate.depth} "
-            "results: raise that, or read fewer"
-        )
+    evaluated_runs.check(run, "answer", fields.paragraphs, f"answer.paragraphs={fields.paragraphs}")
 
 
 STAGES.register(

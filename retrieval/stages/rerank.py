@@ -18,14 +18,14 @@ from retrieval.config.fields import TEXT, TEXTS, Field, declare, of_fields, whol
 from retrieval.data.sets import beir
 from retrieval.data.sets.beir import Judged
 from retrieval.data.sets.candidate_texts import CandidateTexts
-from retrieval.errors import UserError, unknown_name
+from retrieval.errors import UserError
 from retrieval.evaluation import depths, metrics, result_files
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import rerankers
 from retrieval.runtime import hosts
 from retrieval.runtime.store import is_url
 from retrieval.stage_outputs import Run
-from retrieval.stages import evaluate, run_files
+from retrieval.stages import evaluate, evaluated_runs, run_files
 from retrieval.stages.collection import set_names, train_unless
 from retrieval.stages.rankings import Ranking, others
 from retrieval.stages.run_files import Lists, RunFile
@@ -73,9 +73,9 @@ def rerank(run: Run) -> dict[str, Any]:
 
     Returns the tables of the report: metrics by depth, and consistency factors.
     """
-    fields, evaluated = run.config.rerank, run.holder("evaluate")
-    runs = _runs(fields, evaluated.folder / "runs", set_names(run.sets))
-    of_files = {file.system for file in run_files.run_files(evaluated.config.runs.files)}
+    fields = run.config.rerank
+    runs = _runs(run, fields)
+    of_files = {file.system for file in run_files.run_files(run.holder("evaluate").config.runs.files)}
     scorer = None
     if not is_system(fields.model):
         scorer = Scorer(run.config, rerankers.open_reranker(run, fields.model, _MODEL), fields.shard_size)
@@ -111,17 +111,8 @@ def check(run: Run) -> None:
     Raises:
       UserError: there is none, or the runs are too short.
     """
-    evaluated, deepest = run.holder("evaluate").config, max(run.config.rerank.depths)
-    if "evaluate" not in evaluated.stages or not evaluated.evaluate.runs:
-        raise UserError(
-            "stage 'rerank' reads the runs that the stage 'evaluate' writes: add 'evaluate' to config.stages, with "
-            "config.evaluate.runs=True, or name a run that has it in config.base"
-        )
-    if evaluated.evaluate.depth < deepest:
-        raise UserError(
-            f"config.rerank.depths={tuple(run.config.rerank.depths)}, but runs have config.evaluate.depth="
-            f"{evaluated.evaluate.depth} results: raise that to {deepest}, or take smaller depths"
-        )
+    wanted = tuple(run.config.rerank.depths)
+    evaluated_runs.check(run, "rerank", max(wanted), f"rerank.depths={wanted}")
     if not is_system(run.config.rerank.model):
         rerankers.check(run, run.config.rerank.model, _MODEL)
 
@@ -137,32 +128,19 @@ def inputs(run: Run) -> Sequence[Path]:
     return () if is_system(model) else rerankers.inputs(run, model, _MODEL)
 
 
-def _runs(fields: ConfigDict, folder: Path, sets: Sequence[str]) -> dict[str, dict[str, RunFile]]:
+def _runs(run: Run, fields: ConfigDict) -> dict[str, dict[str, RunFile]]:
     """Of every set that has a run of a system which is to be reranked: the system -> its run.
 
     Args:
       fields: of `config.rerank`.
-      folder: of the runs, one folder a set.
 
     Raises:
       UserError: no set has a run of a system.
     """
-    paths = {name: {path.stem: path for path in sorted((folder / name).glob("*.trec"))} for name in sets}
-    wanted = [*fields.systems, *fields.trained_on, *([fields.model] if is_system(fields.model) else [])]
-    for system in wanted:
-        if not any(_stem(system) in runs for runs in paths.values()):
-            known = [stem for runs in paths.values() for stem in runs]
-            field = _MODEL if system == fields.model else "config.rerank"
-            raise unknown_name(f"system in {field}, which has no run in {folder},", system, dict.fromkeys(known))
-    return {
-        name: {system: RunFile(system, runs[_stem(system)]) for system in wanted if _stem(system) in runs}
-        for name, runs in paths.items()
-        if any(_stem(system) in runs for system in fields.systems)
-    }
-
-
-def _stem(system: str) -> str:
-    return system.replace(" ", "_")
+    wanted = {fields.model: "rerank.model"} if is_system(fields.model) else {}
+    wanted |= dict.fromkeys(fields.trained_on, "rerank.trained_on") | dict.fromkeys(fields.systems, "rerank.systems")
+    runs = evaluated_runs.by_set(run, set_names(run.sets), wanted)
+    return {name: of_set for name, of_set in runs.items() if any(system in of_set for system in fields.systems)}
 
 
 def _rerank_set(
