@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
+from retrieval.models.transformer import remat_for
 from retrieval.recipes.placement import bind, is_stacked, parameters_of, shardings_of
 from retrieval.recipes.recipe import abstract_model, recipe_of
 from retrieval.runtime import hosts
@@ -85,8 +86,17 @@ def make_step(config: ConfigDict, model: nnx.Module) -> Callable:
     return loop.make_step(recipe_of(config).objective(bind(model)), make_optimizer(config), config.seed)
 
 
-def useful_flops(config: ConfigDict, vocab_size: int, state: TrainState, batch: Mapping[str, Any]) -> float:
-    """Operations of a device in a step, if nothing were computed twice; state and batch may be shapes."""
+def useful_flops(
+    config: ConfigDict, vocab_size: int, state: TrainState, batch: Mapping[str, Any], step: Callable | None = None
+) -> float:
+    """Operations of a device in a step, if nothing were computed twice; state and batch may be shapes.
+
+    Args:
+      step: the config's own, if it is about to be run: where it computes nothing twice, it is traced once for both.
+    """
+    model = config.model
+    if step and not config.train.chunk_size and remat_for(model.remat, model.num_layers, model.hidden_size) == "none":
+        return work.of(step.trace(state, batch).jaxpr).flops
     once = config.copy_and_resolve_references()
     once.model.remat, once.train.chunk_size = "none", 0
     return work.of(make_step(once, abstract_model(once, vocab_size)).trace(state, batch).jaxpr).flops

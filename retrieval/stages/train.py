@@ -117,7 +117,7 @@ def train(run: Run) -> dict[str, Any]:
             writer = metric_writers.open_writer(run.folder, int(state.step), config.loop.wandb, config.to_json())
             with ending.watch(int(state.step)) as stops_at:
                 batch = abstract_batch(config, mesh)
-                cost = _cost(train_state.useful_flops(config, len(vocabulary), like, batch), mesh)
+                cost = _cost(train_state.useful_flops(config, len(vocabulary), like, batch, step_fn), mesh)
                 turn = None
                 if config.mine.patience:
                     afresh = functools.partial(train_state.afresh, config)
