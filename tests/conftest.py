@@ -1,6 +1,7 @@
 """Eight CPU devices for every test, and the place of the optional real data."""
 
 import atexit
+import gc
 import gzip
 import os
 import pathlib
@@ -78,3 +79,10 @@ def pools():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local_runner, "run_tasks", run_here)
         yield
+
+
+def pytest_collection_finish():
+    """What is imported by now stays, so the collector need not look at it whenever a traced program goes."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 50)
