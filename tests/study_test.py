@@ -413,7 +413,7 @@ def agreeing(config, folder):
 @pytest.mark.parametrize(
     ("module", "size"),
     [
-        *((pretraining_curves, size) for size in ("gpu", "local")),
+        *((pretraining_curves, size) for size in ("gpu", "local", "short")),
         *((quadruplet, size) for size in ("local", "paper,nq")),
         *((pretraining_tasks, size) for size in ("gpu", "local", "paper,nq")),
         *((seed_encoder, size) for size in ("gpu", "local", "paper,msmarco")),
