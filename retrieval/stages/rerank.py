@@ -39,7 +39,12 @@ _MODEL = "config.rerank.model"
 declare(
     "rerank",
     systems=Field(("bm25",), TEXTS, "systems whose runs are reranked, as tables name them; those of runs.files too"),
-    model=Field("", TEXT, "work directory of a reranker, folder of a cross-encoder, or a system whose scores count"),
+    model=Field(
+        "",
+        TEXT,
+        "work directory of a reranker, which reads at its own lengths, folder of a cross-encoder, or a system whose "
+        "scores count",
+    ),
     depths=Field((5, 10, 50, 500, 1000), whole_numbers("a tuple of depths, such as 10,100", 1), "results to rerank"),
     measures=Field(("RR@10",), TEXTS, "metrics of the table by depth, beside recall"),
     trained_on=Field((), TEXTS, "systems that the reranker's negatives are from, for the consistency factor"),
