@@ -417,6 +417,13 @@ def test_a_model_of_a_base_reads_texts_that_it_has_not_learnt_from(tmp_path, sta
     assert records.is_done(run, "search")
 
 
+def test_what_only_reads_needs_no_permission_to_write(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    for stages, told in ((["search"], "which has not run"), (["search", "report"], "no permission to write")):
+        with pytest.raises(UserError, match=told):
+            preflight.check(make_run(tmp_path), stages)
+
+
 def test_queries_and_passages_have_the_same_towers(tmp_path, monkeypatch, stages):
     source = tmp_path / "corpus.jsonl"
     source.write_text("one")

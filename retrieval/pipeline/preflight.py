@@ -28,7 +28,7 @@ def check(run: WorkDirectory, names: Sequence[str], overridden: Collection[str] 
     """
     experiment.check(run.config)
     _check_names(run, names)
-    _check_folders(run)
+    _check_folders(run, is_read=all(STAGES[name].reads_only for name in names))
     order.check(run, names)
     overrides.check(run, names, overridden)
     check_settings(run.config, names)
@@ -84,8 +84,8 @@ def _check_names(run: WorkDirectory, names: Sequence[str]) -> None:
         raise UserError(f"config.stages is empty: name the stages to run, --stage=A,B; known: {', '.join(STAGES)}")
 
 
-def _check_folders(run: WorkDirectory) -> None:
-    """The work directory can be made and written to, and it and those that it stands on have whole configs."""
+def _check_folders(run: WorkDirectory, is_read: bool) -> None:
+    """The work directory can be made and written to, or is only read; it and its bases have whole configs."""
     if strange := set("*?[") & set(str(run.folder)):
         raise UserError(
             f"--workdir={run.folder}: '{min(strange)}' stands for other characters where files are looked for; name a "
@@ -96,7 +96,7 @@ def _check_folders(run: WorkDirectory) -> None:
         place = place.parent
     if not place.is_dir():
         raise UserError(f"--workdir={run.folder}: {place} is a file, where a folder belongs; use another --workdir")
-    if not os.access(place, os.W_OK):
+    if not (is_read or os.access(place, os.W_OK)):
         raise UserError(
             f"--workdir={run.folder}: no permission to write to {place}; use another --workdir, or change its mode"
         )
