@@ -173,6 +173,11 @@ def test_what_cannot_be_answered_is_one_sentence(asked, path, body, status, mess
     assert "\n" not in answer.json()["error"] and "default-src 'none'" in answer.headers["content-security-policy"]
 
 
+def test_only_the_head_of_an_answer_may_be_asked_for(asked):
+    answers = [asked.head(path) for path in ("/api/search?q=owl", "/api/health")]
+    assert [(answer.status_code, answer.content) for answer in answers] == [(200, b"")] * 2
+
+
 def test_a_form_of_another_site_is_not_read(asked):
     """A browser sends such a body without asking first."""
     answer = asked.post("/api/search", content=b'{"query": "a"}', headers={"content-type": "text/plain"})

@@ -44,7 +44,7 @@ class RefusedError(Exception):
 
 
 async def fields_of(request: Request, known: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """The fields of a request: of its address for GET, otherwise of its body, a JSON object.
+    """The fields of a request: for POST of its body, a JSON object, otherwise of its address.
 
     Args:
       known: the fields that there are, with their defaults.
@@ -53,7 +53,7 @@ async def fields_of(request: Request, known: Mapping[str, Any], limits: Limits) 
       RefusedError: the body is too long, or no JSON object.
       UserError: there is no such field.
     """
-    given = dict(request.query_params) if request.method == "GET" else await _body(request, limits.body)
+    given = await _body(request, limits.body) if request.method == "POST" else dict(request.query_params)
     for name in given:
         if name not in known:
             raise unknown_name("field", name, known)
