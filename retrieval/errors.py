@@ -31,16 +31,19 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
     return UserError(f"unknown {kind} '{terminal.one_line(name)}': {hint}known: {listed(known)}")
 
 
-def no_path(path: Path, field: str, words: Sequence[str] = ()) -> UserError:
-    """An error for a path in a field that leads nowhere, with the nearest name beside it.
+def no_path(path: Path, field: str = "", words: Sequence[str] = ()) -> UserError:
+    """An error for a path that leads nowhere, with the nearest name beside it.
 
     Args:
+      field: that has the path, where that is known.
       words: what the field takes besides paths.
     """
     names = [str(path.parent / item.name) for item in path.parent.iterdir()] if path.parent.is_dir() else []
     hint = near(str(path), [*names, *words])
     remedy = f"did you mean {hint[0]}?" if hint else "look at the path, and from where it counts"
-    return UserError(f"{path}: no such file or folder, in {field}; {remedy}")
+    if path.parts[:1] == ("~",):  # which a shell expands at the beginning of a word alone
+        remedy = "'~' is no folder here; write $HOME, or the whole path"
+    return UserError(f"{path}: no such file or folder{f', in {field}' if field else ''}; {remedy}")
 
 
 def near(name: str, known: Iterable[str]) -> list[str]:

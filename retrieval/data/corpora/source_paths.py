@@ -26,7 +26,7 @@ def existing(paths: Sequence[Path]) -> Sequence[Path]:
     """
     for path in paths:
         if not path.exists():
-            raise UserError(f"{path}: no such file or folder")
+            raise no_path(path)
     return paths
 
 
