@@ -90,7 +90,10 @@ def _stages(config: ConfigDict) -> Sequence[str]:
     names = _STAGE.value or listed
     given = [flag.name for flag in (_QUERY, _QUERIES, _JSON) if flag.value]
     if given and "search" not in names:
-        raise UserError(f"--{given[0]} is what --stage=search looks for: add --stage=search, or leave --{given[0]} out")
+        raise UserError(
+            f"--{given[0]} is what --stage=search looks for, and the stages here are {', '.join(names)}: add "
+            f"--stage=search, or leave --{given[0]} out"
+        )
     return names
 
 

@@ -134,6 +134,8 @@ $QUICK --config.train.steps=5 --config.seed=1 --noconfig.model.tied --config.tra
   --workdir=~/run | write $HOME
 $QUICK --query=zip
   --query | add --stage=search
+$QUICK --stage=serach --query=zip
+  --query | the stages here are serach: add --stage=search
 $QUICK --stage=trian
   unknown stage 'trian' | did you mean train
 """
