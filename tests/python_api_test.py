@@ -197,10 +197,18 @@ def test_threads_get_what_one_gets(model):
         assert [hit.id for hit in found[query]] == [hit.id for hit in hits]
 
 
+class Table(list):
+    """A loop over it goes over the names of its columns."""
+
+    columns = property(list)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda m: m.encode_queries("one"), "takes a list of texts"),
+        (lambda m: m.encode_queries({"query": "one"}), "takes a list of texts"),
+        (lambda m: m.encode_queries(Table(["query"])), "takes a list of texts"),
         (lambda m: m.encode_documents("one"), "this is one text"),
         (lambda m: m.index({"a": "one text"}), "this is one record"),
         (lambda m: m.encode_documents([3]), "document 0: a text or a record with a 'text' is needed, not 3"),
@@ -222,6 +230,8 @@ def test_threads_get_what_one_gets(model):
         (lambda m: m.index(["a"]).search(7), "query 0: a text is needed, not 7"),
         (lambda m: m.index(["a"], kind="bm25_also"), r"config.index.bm25_also=\(\): give the index"),
         (lambda m: m.index(["a"]).search_batch("a"), "takes a list of queries"),
+        (lambda m: m.index(["a"]).search_batch({"a": "b"}), "takes a list of queries"),
+        (lambda m: m.index(["a"]).search_batch(None), "takes a list of queries"),
         (lambda m: m.index(["a"], kind="hybrid", weight=30), "weight=30: a number from 0 to 1 is needed"),
         (lambda m: m.index(["a"], kind="hybrid", weight="0.5"), "weight='0.5': a number from 0 to 1 is needed"),
         (lambda m: m.index(["a"]).search("a", k=True), "k=True: a whole number of at least 1"),

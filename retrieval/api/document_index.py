@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from retrieval.api.document_texts import checked_text
+from retrieval.api.document_texts import checked_text, is_list
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError
 from retrieval.search.side_by_side import HYBRID, Search, SideBySide
@@ -59,9 +59,9 @@ class DocumentIndex:
         """`search` for many queries at once.
 
         Raises:
-          UserError: as `search`, or it is one text.
+          UserError: as `search`, or it is no list.
         """
-        if isinstance(queries, str):
+        if not is_list(queries):
             raise UserError("search_batch takes a list of queries; for one query call search")
         queries = list(queries)
         for place, query in enumerate(queries):

@@ -24,6 +24,11 @@ _NOT_LEFT_OUT = ("pages read", "redirects")  # of what reading counts
 _log = logging.getLogger(__name__)
 
 
+def is_list(texts: object) -> bool:
+    """Whether a loop over something goes over its texts, not over the names of a record or of a table's columns."""
+    return isinstance(texts, Iterable) and not (isinstance(texts, str | Mapping) or hasattr(texts, "columns"))
+
+
 def check_list(documents: object) -> None:
     """Checks that documents are a list of them: in a loop a text has letters, and a record or a table names.
 

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from retrieval.api.answering import Answer, Answerer, has_answerer
 from retrieval.api.document_index import DocumentIndex, Hit, check_count
-from retrieval.api.document_texts import Document, candidates, check_list, checked_text, read_passages
+from retrieval.api.document_texts import Document, candidates, check_list, checked_text, is_list, read_passages
 from retrieval.api.reranking import PairReranker
 from retrieval.config import experiment
 from retrieval.data.corpora.passages import Limits
@@ -118,8 +118,10 @@ class Model:
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
         """Embeddings of queries, float32 [Q, E]."""
         self._check_towers()
-        if isinstance(queries, str):
-            raise UserError("encode_queries takes a list of texts; write [query]")
+        if not is_list(queries):
+            raise UserError(
+                "encode_queries takes a list of texts; write [query], or of a table table['query'].tolist()"
+            )
         texts = [checked_text(query, f"query {place}") for place, query in enumerate(queries)]
         return self._embed(self._queries, towers.query_tokens(self._config, self._vocabulary, texts))
 
