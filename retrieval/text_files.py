@@ -12,6 +12,9 @@ from typing import IO, Any, cast
 from retrieval.errors import UserError
 
 _GZIP = b"\x1f\x8b"  # its first bytes (RFC 1952), which are not UTF-8
+_PACKED = re.compile(  # what files begin with that are packed in another way, and no text
+    rb"(?P<bzip2>BZh[1-9]1A)|(?P<xz>\xfd7zXZ)|(?P<zstd>\x28\xb5\x2f\xfd)|(?P<zip>PK\x03\x04)|(?P<_7z>7z\xbc\xaf\x27)"
+)
 _INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*")
 
 
@@ -19,7 +22,7 @@ def byte_lines(path: Path) -> Iterator[bytes]:
     """The lines of a file, or of what it holds where it is a gzip, whatever its name; UTF-16 is made UTF-8.
 
     Raises:
-      UserError: it is missing, unreadable, a broken gzip or broken UTF-16.
+      UserError: it is missing, unreadable, a broken gzip or broken UTF-16, or packed in another way.
     """
     yield from _parts(path, _lines)
 
@@ -37,7 +40,7 @@ def whole(path: Path) -> bytes:
     """All bytes of a file, or of what it holds where it is a gzip, as they are.
 
     Raises:
-      UserError: as `byte_lines`, but for UTF-16.
+      UserError: as `byte_lines`, but for UTF-16 and other packing.
     """
     return b"".join(_parts(path, lambda file: iter(lambda: file.read(1 << 20), b"")))
 
@@ -158,8 +161,12 @@ def _pieces(file: IO[bytes], size: int) -> Iterator[bytes]:
 
 def _utf_16(file: IO[bytes]) -> io.TextIOWrapper | None:
     """The text of a file that begins with the mark of UTF-16, as spreadsheets write it; None for another one."""
-    is_utf_16 = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    beginning = file.read(6)
     file.seek(0)
+    if packed := _PACKED.match(beginning):
+        way = (packed.lastgroup or "").strip("_")
+        raise UserError(f"{file.name}: packed by {way}; of packed files only gzip is read: unpack it")
+    is_utf_16 = beginning.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     return io.TextIOWrapper(file, "utf-16", newline="\n") if is_utf_16 else None
 
 

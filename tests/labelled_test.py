@@ -1,7 +1,9 @@
 """Labelled examples of every format: what is read, what is left out and counted, what is refused and where."""
 
+import bz2
 import itertools
 import json
+import lzma
 import random
 import tracemalloc
 
@@ -154,6 +156,15 @@ def test_an_array_and_lines_may_be_utf_16(tmp_path):
     (tmp_path / "x.jsonl").write_bytes((json.dumps(ROWS[0], ensure_ascii=False) + "\n").encode("utf-16"))
     assert list(jsonl_pairs.read(tmp_path / "x.jsonl", Counts()))
     assert text_files.first_character(tmp_path / "x.json") == "["
+
+
+@pytest.mark.parametrize("beginning", [bz2.compress(b"a"), lzma.compress(b"a"), b"\x28\xb5\x2f\xfd\x04", b"PK\x03\x04"])
+def test_what_is_packed_otherwise_is_called_so(tmp_path, beginning):
+    path = tmp_path / "x"
+    path.write_bytes(beginning + b"\xff\n")
+    for read in (jsonl_pairs.read, dpr.read):
+        with pytest.raises(UserError, match=r"/x: packed by (bzip2|xz|zstd|zip); .* only gzip is read: unpack it"):
+            list(read(path, Counts()))
 
 
 def test_an_array_takes_the_memory_of_a_record(tmp_path):
