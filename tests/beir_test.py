@@ -46,7 +46,7 @@ def test_judgements_of_other_candidates_are_refused_or_counted(folder):
         beir.read_folder(folder)
     value = beir.read_folder(folder, beir.DROP)
     assert (value.queries, value.qrels) == (EXPECTED.queries, EXPECTED.qrels)
-    assert value.left_out == {beir.OUTSIDE: 3, beir.RELEVANT_OUTSIDE: 2}
+    assert value.left_out == {beir.OUTSIDE: 3, beir.RELEVANT_OUTSIDE: 2, beir.LOST: 1}
     (folder / "qrels" / "test.tsv").write_text(lines, encoding="utf-8")
     with pytest.raises(UserError, match="no judgement of a candidate of the set in it"):
         beir.read_folder(folder, beir.DROP)

@@ -363,6 +363,7 @@ def _read_qrels(
     path: Path, queries: Collection[str], candidates: Collection[str], dropped: Counter[str] | None
 ) -> dict[str, dict[str, int]]:
     qrels: dict[str, dict[str, int]] = {}
+    with_unknown: set[str] = set()  # queries with a judgement of an unknown candidate
     for at, line in text_files.lines(path):
         fields = line.split("\t")
         if fields[-1].strip().lower() in _HEADER:
@@ -379,6 +380,7 @@ def _read_qrels(
                 )
             dropped[OUTSIDE] += 1
             dropped[RELEVANT_OUTSIDE] += score > 0
+            with_unknown.add(query)
             continue
         if qrels.setdefault(query, {}).setdefault(candidate, score) != score:
             raise UserError(f"{at}: query '{query}' and candidate '{candidate}' are judged twice, and differently")
@@ -386,6 +388,8 @@ def _read_qrels(
         outside = " of a candidate of the set" if dropped else ""
         raise UserError(f"{path}: no judgement{outside} in it, so no query is left to evaluate")
     check_relevant(qrels.values(), path)
+    if dropped is not None and (lost := len(with_unknown - qrels.keys())):
+        dropped[LOST] += lost
     return qrels
 
 
