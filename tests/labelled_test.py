@@ -65,6 +65,7 @@ ROWS = [
     {"query": "q", "positives": ["a", "b"], "negatives": ["c"]},
     {"query": "q", "pos": ["a", "b"], "neg": ["c"], "prompt": "other fields mean nothing"},
     {"anchor": "q", "positive": ["a", "b"], "negative": "c"},
+    {"query": "q", "positives": ["a", "b"], "hard_negatives": ["c"]},
     {"question": "q", "positive_passages": [{"text": "a"}, {"text": "b"}], "negative_passages": [{"text": "c"}]},
 ]
 

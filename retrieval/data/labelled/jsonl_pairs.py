@@ -1,6 +1,6 @@
 """Labelled queries as JSON lines, with the field names that people use:
 
-    {"query": ..., "positives": [...], "negatives": [...]}                      also "pos" and "neg"
+    {"query": ..., "positives": [...], "negatives": [...]}                      also "pos", "neg", "hard_negatives"
     {"anchor": ..., "positive": ..., "negative": ..., "negative_2": ...}        sentence-transformers
     {"query": ..., "positive_passages": [...], "negative_passages": [...]}      Tevatron
     {"question": ..., "answers": [...], "ctxs": [...]}                          what DPR's retriever writes
@@ -24,7 +24,7 @@ from retrieval.errors import UserError
 
 _QUERY = ("query", "anchor", "question")
 _POSITIVE = ("positive", "positives", "pos", "positive_passages")
-_NEGATIVE = re.compile(r"negatives?|neg|negative_passages|negative_\d+")
+_NEGATIVE = re.compile(r"(hard_)?(negatives?|neg)(_passages|_\d+)?")
 _ID_FIELDS = ("docid", "_id", "id")
 _LISTED, _GOLD = "ctxs", "isgold"
 
