@@ -196,6 +196,11 @@ def test_list_items_of_nothing_but_links_are_left_out():
         ("X", "{{School disambiguation}}", "disambiguation"),
         ("X", "{{пояснение}}", "disambiguation"),
         ("X (disambiguation)", "text", "disambiguation"),
+        ("X", "'''X''' steht für:\n* [[A]], ein Ort\n{{Begriffsklärung}}", "disambiguation"),
+        ("水星", "可以指：\n* [[A]]，一颗行星\n{{消歧义}}", "disambiguation"),
+        ("Меркурий (значения)", "text", "disambiguation"),
+        ("Liste der Orte in X", "text", "list"),
+        ("東京都の市町村一覧", "text", "list"),
         ("List of X", "text", "list"),
         ("Index of X articles", "text", "list"),
         ("X", "See:\n* [[One thing]]\n* [[Another thing]], [[and more]]", "list"),
@@ -212,7 +217,17 @@ def test_why_pages_are_dropped(title, text, reason):
     assert parsed(text, title) == Dropped(title, reason)
 
 
-@pytest.mark.parametrize("text", ["Word{{disambiguation needed}} x", "{{Distinguish|y}} x", "{{about|disambig}} x"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Word{{disambiguation needed}} x",
+        "{{Distinguish|y}} x",
+        "{{about|disambig}} x",
+        "{{Zie dp|y}} x",
+        "{{Begriffsklärungshinweis|y}} x",
+        "{{значения|y}} x",
+    ],
+)
 def test_what_only_looks_like_a_disambiguation(text):
     assert isinstance(parsed(text), Article)
     assert isinstance(parsed(text, "Listing of x"), Article)

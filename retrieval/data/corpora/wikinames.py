@@ -76,13 +76,28 @@ SHOWN_TEMPLATES = {
 MEASURES = frozenset({"convert", "cvt"})
 MEASURE_WORDS = _words("to and or by x × - – +/- ± , *")
 
+# What other wikis than the English one call a disambiguation, in a template or behind a title.
+_AMBIGUOUS = (
+    "begriffsklärung|homonymie|desambiguación|desambiguação|desambiguació|desambig|disambigua|disambiguasi|dp"
+    "|doorverwijspagina|ujednoznacznienie|förgrening|flertydig|peker|täsmennyssivu"
+    "|rozcestník|egyért|egyértelműsítő lap|dezambiguizare|anlam ayrımı|định hướng|trang định hướng|αποσαφήνιση"
+    "|неоднозначность|неоднозначність|пояснение|פירושונים|توضيح|صفحة توضيح|ابهام‌زدایی"
+    "|बहुविकल्पी|बहुविकल्पी शब्द|দ্ব্যর্থতা নিরসন|aimai|曖昧さ回避|消歧义|消歧義|消歧义页|消歧義頁|동음이의"
+)
 DISAMBIGUATION = re.compile(
     r"\{\{\s*+(?:[\w -]{0,40}?disambig(?:uation)?(?:[ -]cleanup| page)?|[\w -]{0,20}?(?:hn|geo-?|num|school|church|road"
-    r"|station|hospital|callsign|mil-unit-)dis(?:-cleanup)?|disamb|dab|dis|mathdab|4cc|пояснение)\s*[|}]",
+    r"|station|hospital|callsign|mil-unit-)dis(?:-cleanup)?|disamb|dab|dis|mathdab|4cc|"
+    rf"{_AMBIGUOUS})\s*[|}}]",
     re.IGNORECASE,
 )
-DISAMBIGUATION_TITLE = re.compile(r"\((?:disambiguation|пояснение)\)$", re.IGNORECASE)
-LIST_TITLE = re.compile(r"(?:lists? of|index of|outline of|списък на|списък с) ", re.IGNORECASE)
+DISAMBIGUATION_TITLE = re.compile(
+    rf"\((?:disambiguation|olika betydelser|andre betydninger|значения|значення|{_AMBIGUOUS})\)$", re.IGNORECASE
+)
+LIST_TITLE = re.compile(
+    r"(?:lists? of|index of|outline of|списък на|списък с|liste? (?:der|des|von|de)|lista (?:de|di|över)|lijst van"
+    r"|список) |.*(?:列表|一覧|목록)$",
+    re.IGNORECASE,
+)
 
 # Sections that point elsewhere rather than say something, by language.
 _POINTERS = {
