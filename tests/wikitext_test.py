@@ -123,6 +123,19 @@ def outline(text: str) -> list[tuple[str, int, list[str]]]:
     return [(s.heading, s.level, [p.text for p in s.paragraphs]) for s in parsed(text).sections]
 
 
+def test_of_words_in_several_scripts_the_first_are_shown():
+    text = "俗称-{zh-hans:电脑; zh-hant:[[電腦]]}-。-{A|zh-cn:硬件;zh-tw:硬體}-，-{R|東京}-，-{中国}-"
+    assert plain(text) == "俗称电脑。硬件，東京，中国"
+    assert plain("前-{H|zh-cn:甲;zh-tw:乙}-后") == "前后"
+    assert plain("{|\n|-\n| a\n|}- b, x-{{y}}-z") == "- b, x--z"
+
+
+def test_wide_parentheses_go_with_what_they_held():
+    assert (
+        plain("計算機（{{lang-en|computer}}）は、東京（とうきょう、{{IPA|x}}）に") == "計算機は、東京（とうきょう）に"
+    )
+
+
 def test_sections_come_from_headings():
     text = "lead\n== A [[b|'''B''']] &amp; {{x}} ==\na\n=== C<ref>x</ref>===\n* c\n==== D ====\n= E =\ne == e\n== x ="
     assert (

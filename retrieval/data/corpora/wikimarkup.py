@@ -55,11 +55,16 @@ _STRAY_PIPE = re.compile(f"(^|[{HOLE}{CLOSE}])[ \\t]*\\|+(?=[^\\W\\d_]{{2}}[^|\\
 _REST_OF_BRACKET = re.compile(r"\{\{+|\}\}+|\[\[+|\]\]+|\{\||\|\}")
 ITEM = re.compile(r"[*#:;]+")
 
+# Words of a wiki in several scripts, as the Chinese: '-{zh-hans:电脑; zh-hant:電腦}-', of which the first are taken,
+# and '-{as they are}-'. Flags before a bar say whether they are shown (A, R) or not (H, T, -).
+_VARIANTS = re.compile(r"-\{(?![{|])(?:([A-Z;-]*)\|)?([^{}]*)\}-")
+_FIRST_VARIANT = re.compile(r"\s*[a-z]{2,3}(?:-[a-z]+)*\s*:(?!//)\s*([^;]*)")
+
 # What is left around a hole: the inside of a parenthesis, or a space or comma before other punctuation.
-_AROUND = f"[ ,;:–{HOLE}]{{0,8}}"
-_EMPTY_PARENTHESES = re.compile(f"\\({_AROUND}{HOLE}{_AROUND}\\)")
-_AFTER_PARENTHESIS = re.compile(f"(?<=\\(){_AROUND}{HOLE}{_AROUND}")
-_BEFORE_PARENTHESIS = re.compile(f"{_AROUND}{HOLE}{_AROUND}(?=\\))")
+_AROUND = f"[ ,;:–，、；：{HOLE}]{{0,8}}"
+_EMPTY_PARENTHESES = re.compile(f"[(（]{_AROUND}{HOLE}{_AROUND}[)）]")
+_AFTER_PARENTHESIS = re.compile(f"(?<=[(（]){_AROUND}{HOLE}{_AROUND}")
+_BEFORE_PARENTHESIS = re.compile(f"{_AROUND}{HOLE}{_AROUND}(?=[)）])")
 _AT_START = re.compile(f"^[ ,;:.{HOLE}]{{0,8}}{HOLE}[ ,;:.{HOLE}]{{0,8}}")
 _BEFORE_POINT = re.compile(f"[ ,;:]{{0,3}}{HOLE}[ {HOLE}]{{0,8}}(?=[.,;:!?])")
 # What was apart must not become a bracket of two.
@@ -72,7 +77,7 @@ class TooHardError(Exception):
 
 def render(page: Page) -> tuple[str, list[str]]:
     """The marked text of a page, and the titles that its links point to, by number."""
-    text = _INDENTED_TABLE.sub("", _without_tags(_CONTROL.sub("", page.text)))
+    text = _INDENTED_TABLE.sub("", _without_tags(_VARIANTS.sub(_variant, _CONTROL.sub("", page.text))))
     _refuse_hard(text)
     try:
         code = mwparserfromhell.parse(text, skip_style_tags=True)
@@ -94,6 +99,13 @@ def one_line(marked: str) -> str:
     marked = _BEFORE_POINT.sub("", marked)
     marked = _BETWEEN_BRACKETS.sub(" ", marked)
     return " ".join(marked.replace(HOLE, "").split())
+
+
+def _variant(words: re.Match[str]) -> str:
+    if words[1] and set(words[1]) & set("HT-"):
+        return ""
+    first = _FIRST_VARIANT.match(words[2])
+    return first[1].strip() if first else words[2]
 
 
 def _without_tags(text: str) -> str:
