@@ -91,6 +91,8 @@ def test_dprs_lists_have_gold_passages_or_those_with_an_answer(tmp_path):
     assert found == [Example("q", texts("b"), texts("c"), ("x", "y")), Example("r", texts("a"), (), ("x",))]
     left_out = {"examples without a positive": 1, "negatives that hold an answer": 1}
     assert counts.left_out == left_out and jsonl_pairs.has_answers(path)
+    array, counts = write(tmp_path / "x.json", json.dumps(rows)), Counts()  # which is what the retriever writes
+    assert list(dpr.read(array, counts)) == found and counts.left_out == left_out
     assert not jsonl_pairs.has_answers(write(tmp_path / "y.jsonl", json.dumps(ROWS[0])))
 
 

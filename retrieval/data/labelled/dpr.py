@@ -2,7 +2,8 @@
 
     {"question": ..., "answers": [...], "positive_ctxs": [...], "negative_ctxs": [...], "hard_negative_ctxs": [...]}
 
-whose contexts are {"title": ..., "text": ..., "passage_id" or "psg_id": ...}.
+whose contexts are {"title": ..., "text": ..., "passage_id" or "psg_id": ...}; or what its retriever writes,
+whose `ctxs` are those of `jsonl_pairs`.
 """
 
 import itertools
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from retrieval import text_files
-from retrieval.data.labelled import json_array
+from retrieval.data.labelled import json_array, jsonl_pairs
 from retrieval.data.labelled.grouping import HOLDS_ANSWER, Counts, Example, example, holds_answer, text_id
 from retrieval.data.labelled.labelled_format import LabelledFormat, Settings, register
 from retrieval.data.sets.beir import Candidate
@@ -31,9 +32,12 @@ def read(path: Path, counts: Counts) -> Iterator[Example]:
     """
     for at, record in json_array.read(path):
         question = text_files.string(record, "question", at)
-        positives = _contexts(record, "positive_ctxs", at)
-        hard = _negatives(record, "hard_negative_ctxs", at, counts)
-        negatives = hard or _negatives(record, "negative_ctxs", at, counts)
+        if jsonl_pairs.LISTED in record:
+            positives, negatives = jsonl_pairs.listed(record, at, counts)
+        else:
+            positives = _contexts(record, "positive_ctxs", at)
+            hard = _negatives(record, "hard_negative_ctxs", at, counts)
+            negatives = hard or _negatives(record, "negative_ctxs", at, counts)
         answers = text_files.strings(record, "answers", at) if record.get("answers") is not None else ()
         if labelled := example(question, positives, negatives, at, counts, answers):
             yield labelled

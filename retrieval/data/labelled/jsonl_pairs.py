@@ -26,7 +26,7 @@ _QUERY = ("query", "anchor", "question")
 _POSITIVE = ("positive", "positives", "pos", "positive_passages")
 _NEGATIVE = re.compile(r"(hard_)?(negatives?|neg)(_passages|_\d+)?")
 _ID_FIELDS = ("docid", "_id", "id")
-_LISTED, _GOLD = "ctxs", "isgold"
+LISTED, _GOLD = "ctxs", "isgold"
 
 
 def read(path: Path, counts: Counts) -> Iterator[Example]:
@@ -43,8 +43,8 @@ def read(path: Path, counts: Counts) -> Iterator[Example]:
         if not isinstance(record, dict):
             raise UserError(f'{at}: not a JSON object; one like {{"query": ..., "positive": ...}} is needed')
         query = text_files.string(record, _one(record, _QUERY, at), at)
-        if _LISTED in record:
-            if labelled := example(query, *_listed(record, at, counts), at, counts, _answers(record, at)):
+        if LISTED in record:
+            if labelled := example(query, *listed(record, at, counts), at, counts, _answers(record, at)):
                 yield labelled
             continue
         positives = _texts(record, _one(record, _POSITIVE, at), at)
@@ -63,10 +63,14 @@ def _one(record: dict[str, Any], names: Sequence[str], at: str) -> str:
     return given[0]
 
 
-def _listed(record: dict[str, Any], at: str, counts: Counts) -> tuple[list[Candidate], list[Candidate]]:
-    """The positives and the negatives of a list of DPR's."""
-    texts = _texts(record, _LISTED, at)
-    values = record[_LISTED] if isinstance(record[_LISTED], list) else [record[_LISTED]]
+def listed(record: dict[str, Any], at: str, counts: Counts) -> tuple[list[Candidate], list[Candidate]]:
+    """The positives and the negatives of a record with `ctxs`, which was read at `at`.
+
+    Raises:
+      UserError: a text is of another kind.
+    """
+    texts = _texts(record, LISTED, at)
+    values = record[LISTED] if isinstance(record[LISTED], list) else [record[LISTED]]
     are_gold = [isinstance(value, dict) and bool(value.get(_GOLD)) for value in values]
     hold_answer = [isinstance(value, dict) and holds_answer(value) for value in values]
     are_positive = are_gold if any(are_gold) else hold_answer
@@ -90,7 +94,7 @@ def has_answers(path: Path) -> bool:
         record = json.loads(line)
     except ValueError:  # which `read` tells
         return False
-    return isinstance(record, dict) and _LISTED in record and bool(record.get("answers"))
+    return isinstance(record, dict) and LISTED in record and bool(record.get("answers"))
 
 
 def _texts(record: dict[str, Any], field: str, at: str) -> list[Candidate]:
