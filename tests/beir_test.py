@@ -168,6 +168,11 @@ def test_missing_folder_and_file(tmp_path):
         next(beir.read_candidates(tmp_path / "no.jsonl"))
 
 
+def test_a_folder_of_folders_is_told_of_its_parts(folder):
+    with pytest.raises(UserError, match=f"neither corpus.jsonl .* name the folders in it, such as {folder}"):
+        beir_folders.BeirFolders().check_path(folder.parent, {})
+
+
 # Documents as the data's README gives them; queries and judgements as `cut | sort -u | wc -l` counts them.
 @pytest.mark.parametrize(
     ("name", "candidates", "queries", "judgements"),

@@ -223,7 +223,7 @@ $DUMP --config.sets.beir=tfds:scifact
 $MIXED --stage=encode
   config.base={other_words} | trained with another vocabulary than {mixed}/corpus/vocab.txt
 $DUMP --config.sets.beir={folder}
-  {folder}: neither corpus.jsonl | a folder of config.sets.beir
+  {folder}: neither corpus.jsonl | in config.sets.beir; name the folders in it
 $DUMP --config.sets.beir={beir},{folder}/two/beir
   two evaluation sets are named 'beir' | rename
 $REQA --config.split.set=requa

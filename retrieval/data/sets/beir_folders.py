@@ -29,9 +29,9 @@ class BeirFolders(SetFormat):
     def check_path(self, path: Path, options: Options) -> None:
         for name in ("corpus.jsonl", "queries.jsonl"):
             if not any((path / f"{name}{ending}").is_file() for ending in ("", ".gz")):
-                raise UserError(
-                    f"{path}: neither {name} nor {name}.gz is there; a folder of config.sets.beir has one of them"
-                )
+                parts = sorted(found.parent for found in path.glob(f"*/{name}*"))  # CQADupStack has twelve
+                remedy = f"name the folders in it, such as {parts[0]}" if parts else "a folder of it has one of them"
+                raise UserError(f"{path}: neither {name} nor {name}.gz is there, in config.sets.beir; {remedy}")
         if not (beir.judgement_files(path) or beir.answers_file(path)):
             raise UserError(f"{path / 'qrels'}: no .tsv file with relevance judgements, such as test.tsv")
 
