@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from retrieval.data.sets import beir, beir_folders
+from retrieval.data.sets import beir, beir_folders, relevance
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.errors import UserError
@@ -44,12 +44,12 @@ def test_judgements_of_other_candidates_are_refused_or_counted(folder):
     (folder / "qrels" / "test.tsv").write_text(QRELS + lines, encoding="utf-8")
     with pytest.raises(UserError, match=r"line 5: the candidate 'd9' .* or drop all such lines with config\.sets\.unk"):
         beir.read_folder(folder)
-    value = beir.read_folder(folder, beir.DROP)
+    value = beir.read_folder(folder, relevance.DROP)
     assert (value.queries, value.qrels) == (EXPECTED.queries, EXPECTED.qrels)
-    assert value.left_out == {beir.OUTSIDE: 3, beir.RELEVANT_OUTSIDE: 2, beir.LOST: 1}
+    assert value.left_out == {relevance.OUTSIDE: 3, relevance.RELEVANT_OUTSIDE: 2, relevance.LOST: 1}
     (folder / "qrels" / "test.tsv").write_text(lines, encoding="utf-8")
     with pytest.raises(UserError, match="no judgement of a candidate of the set in it"):
-        beir.read_folder(folder, beir.DROP)
+        beir.read_folder(folder, relevance.DROP)
 
 
 def test_reads_a_folder_without_its_texts(folder):

@@ -5,7 +5,7 @@ import logging
 import pytest
 from conftest import write
 
-from retrieval.data.sets import beir, trec
+from retrieval.data.sets import beir, relevance, trec
 from retrieval.errors import UserError
 
 TOPICS = """
@@ -64,14 +64,18 @@ def test_judgements_of_other_candidates_are_dropped_and_counted(tmp_path):
     paths = collection(tmp_path, qrels=QRELS + "301 0 d7 2\n302 0 d8 0\n")
     with pytest.raises(UserError, match=r"line 8: the candidate 'd7' is not in .*config\.sets\.unknown=drop leaves"):
         trec.read_set("t", *paths)
-    value = trec.read_set("t", *paths, beir.DROP)
+    value = trec.read_set("t", *paths, relevance.DROP)
     assert value.qrels == {"test": {"301": {"d1": 1, "d2": 0}, "302": {"d2": -1, "d3": 3}}}
-    assert value.left_out == {beir.OUTSIDE: 2, beir.RELEVANT_OUTSIDE: 1}
+    assert value.left_out == {relevance.OUTSIDE: 2, relevance.RELEVANT_OUTSIDE: 1}
     lost = collection(tmp_path, qrels=QRELS + "303 0 d7 2\n")
-    assert trec.read_set("t", *lost, beir.DROP).left_out == {beir.OUTSIDE: 1, beir.RELEVANT_OUTSIDE: 1, beir.LOST: 1}
+    assert trec.read_set("t", *lost, relevance.DROP).left_out == {
+        relevance.OUTSIDE: 1,
+        relevance.RELEVANT_OUTSIDE: 1,
+        relevance.LOST: 1,
+    }
     only_outside = collection(tmp_path, qrels="301 0 d7 2\n")
     with pytest.raises(UserError, match="no judgement is of a candidate in"):
-        trec.read_set("t", *only_outside, beir.DROP)
+        trec.read_set("t", *only_outside, relevance.DROP)
 
 
 def test_a_sets_texts_stay_on_disk(tmp_path, caplog):

@@ -18,38 +18,20 @@ import logging
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from retrieval import files, text_files
-from retrieval.config.fields import Field, declare, one_of
 from retrieval.data.sets import answers as answer
+from retrieval.data.sets import relevance
 from retrieval.data.sets.answers import Answers
 from retrieval.errors import UserError
 
 _log = logging.getLogger(__name__)
 
 ANSWERS = "answers.jsonl"
-REFUSE, DROP = "refuse", "drop"
-UNKNOWN = "sets.unknown"  # the field with the two
-DROP_ALL = f"config.{UNKNOWN}={DROP}"
-# What is counted where judgements are dropped.
-OUTSIDE, RELEVANT_OUTSIDE = "judgements outside of the candidates, left out", "of these relevant"
-LOST = "queries that lose all their judgements so, left out"
-_HEADER = ["query-id", "corpus-id", "score"]
 _ON_ONE_LINE = re.compile(r"[^\t\n\r\v\f]+")  # what a qrels file can hold; run files quote blanks
-_HIGHEST_GRADE = 1_000_000  # the metrics count with 32 bits
-
-declare(
-    "sets",
-    unknown=Field(
-        REFUSE,
-        one_of("way with judgements of unknown candidates", (REFUSE, DROP)),
-        "judgements of candidates that a set lacks, in sets.beir, trec and msmarco: refuse, or drop and count",
-        was=REFUSE,
-    ),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,14 +103,14 @@ class Judged:
     articles: list[str] = dataclasses.field(default_factory=list)
 
 
-def read_folder(folder: Path, unknown: str = REFUSE) -> RetrievalSet:
+def read_folder(folder: Path, unknown: str = relevance.REFUSE) -> RetrievalSet:
     """Reads a BEIR folder; its name is the folder's own.
 
     As in BEIR, queries that no rule judges are left out. Without a rule, those without an answer are. A judgement may
     be zero or negative (not relevant).
 
     Args:
-      unknown: what is done with judgements of candidates that the set lacks: REFUSE, or DROP.
+      unknown: what is done with judgements of candidates that the set lacks: `relevance.REFUSE`, or `relevance.DROP`.
 
     Raises:
       UserError: a file is missing or broken, an id is missing, repeated or has a tab or a line break, a judgement or an
@@ -136,7 +118,7 @@ def read_folder(folder: Path, unknown: str = REFUSE) -> RetrievalSet:
     """
     folder = Path(folder)
     candidates = list(read_candidates(_either(folder, "corpus.jsonl")))
-    dropped = Counter() if unknown == DROP else None
+    dropped = Counter() if unknown == relevance.DROP else None
     queries, qrels, answers = _read_judgements(folder, {candidate.id for candidate in candidates}, dropped)
     if without := len(read_queries(_either(folder, "queries.jsonl"))) - len(queries):
         _log.warning("set %s: %d queries without a judgement or an answer, left out", folder.resolve().name, without)
@@ -177,7 +159,7 @@ def write_folder(folder: Path, value: RetrievalSet) -> None:
         _write_records(temporary / "queries.jsonl", ({"_id": id, "text": text} for id, text in value.queries.items()))
         for rule, qrels in value.qrels.items():
             rows = [f"{query}\t{id}\t{grade}" for query, grades in qrels.items() for id, grade in grades.items()]
-            text = "\n".join(["\t".join(_HEADER), *rows]) + "\n"
+            text = "\n".join(["\t".join(relevance.HEADER), *rows]) + "\n"
             (temporary / "qrels" / f"{rule}.tsv").write_text(text, encoding="utf-8")
         if value.answers:
             _write_records(temporary / ANSWERS, itertools.starmap(_answer_record, value.answers.items()))
@@ -252,33 +234,6 @@ def check_id(id: str, name: str, at: str) -> str:
     return id
 
 
-def grade(text: str, at: str) -> int:
-    """The grade of a judgement.
-
-    Raises:
-      UserError: it is not an integer, or too large for what counts with it.
-    """
-    try:
-        value = text_files.integer(text)
-    except ValueError as error:
-        raise UserError(f"{at}: the score '{text}' is not an integer; write 1 for relevant") from error
-    if abs(value) > _HIGHEST_GRADE:
-        raise UserError(f"{at}: the score '{text}' is out of range, it may be {_HIGHEST_GRADE} at most")
-    return value
-
-
-def check_relevant(judgements: Iterable[Mapping[str, int]], path: Path) -> None:
-    """Checks that the grades of some query by candidate have one above 0.
-
-    Raises:
-      UserError: they have none, so every metric would be 0.
-    """
-    if not any(grade > 0 for grades in judgements for grade in grades.values()):
-        raise UserError(
-            f"{path}: no grade of the queries that are asked is above 0, so nothing is relevant; write 1 for relevant"
-        )
-
-
 def _read_judgements(
     folder: Path, candidates: Collection[str], dropped: Counter[str] | None = None
 ) -> tuple[dict[str, str], dict, dict[str, Answers]]:
@@ -294,7 +249,7 @@ def _read_judgements(
         raise UserError(f"{folder / 'qrels'}: no .tsv file with relevance judgements, and no {ANSWERS} beside it")
     if unknown := next((id for id in answers if id not in queries), None):
         raise UserError(f"{of_answers}: the query '{unknown}' is not in queries.jsonl; add it there, or drop it")
-    qrels = {rule: _read_qrels(path, queries, candidates, dropped) for rule, path in paths.items()}
+    qrels = {rule: relevance.read(path, queries, candidates, dropped) for rule, path in paths.items()}
     known = {id: found for id, found in answers.items() if found.values}
     kept = set().union(*qrels.values()) if qrels else known.keys()
     judged = {id: text for id, text in queries.items() if id in kept}
@@ -357,54 +312,6 @@ def _id(record: Any, at: str) -> str:
     if not id.strip() or not _ON_ONE_LINE.fullmatch(id):
         raise UserError(f"{at}: the _id {id!r} is empty, or has a tab or a line break; rename it")
     return id
-
-
-def _read_qrels(
-    path: Path, queries: Collection[str], candidates: Collection[str], dropped: Counter[str] | None
-) -> dict[str, dict[str, int]]:
-    qrels: dict[str, dict[str, int]] = {}
-    with_unknown: set[str] = set()  # queries with a judgement of an unknown candidate
-    for at, line in text_files.lines(path):
-        fields = line.split("\t")
-        if fields[-1].strip().lower() in _HEADER:
-            _check_header(fields, at, is_first=not qrels)
-            continue
-        query, candidate, score = _judgement(fields, at)
-        if query not in queries:
-            raise UserError(f"{at}: the query '{query}' is not in queries.jsonl; add it there, or drop the line")
-        if candidate not in candidates:
-            if dropped is None:
-                raise UserError(
-                    f"{at}: the candidate '{candidate}' is not in corpus.jsonl; add it there, drop the line, or drop "
-                    f"all such lines with {DROP_ALL}"
-                )
-            dropped[OUTSIDE] += 1
-            dropped[RELEVANT_OUTSIDE] += score > 0
-            with_unknown.add(query)
-            continue
-        if qrels.setdefault(query, {}).setdefault(candidate, score) != score:
-            raise UserError(f"{at}: query '{query}' and candidate '{candidate}' are judged twice, and differently")
-    if not qrels:
-        outside = " of a candidate of the set" if dropped else ""
-        raise UserError(f"{path}: no judgement{outside} in it, so no query is left to evaluate")
-    check_relevant(qrels.values(), path)
-    if dropped is not None and (lost := len(with_unknown - qrels.keys())):
-        dropped[LOST] += lost
-    return qrels
-
-
-def _check_header(fields: Sequence[str], at: str, is_first: bool) -> None:
-    names = [field.strip().lower() for field in fields]
-    if names != _HEADER:
-        raise UserError(f"{at}: the columns {', '.join(names)} must be {', '.join(_HEADER)}, in this order")
-    if not is_first:
-        raise UserError(f"{at}: a second header, as of files that were joined; drop the line")
-
-
-def _judgement(fields: list[str], at: str) -> tuple[str, str, int]:
-    if len(fields) != 3:
-        raise UserError(f"{at}: {len(fields)} fields, expected 3 between tabs: {', '.join(_HEADER)}")
-    return fields[0], fields[1], grade(fields[2], at)
 
 
 def _candidate_record(candidate: Candidate) -> dict[str, Any]:

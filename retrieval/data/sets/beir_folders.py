@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from retrieval.data.corpora.source_paths import split
-from retrieval.data.sets import beir
+from retrieval.data.sets import beir, relevance
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
 from retrieval.errors import UserError
 
@@ -18,10 +18,10 @@ class BeirFolders(SetFormat):
     setting = "--config.sets.beir=FOLDER,…"
     example = '{"_id": "d1", "title": "T", "text": "words"}'
     of_folders = True
-    options = (beir.UNKNOWN,)
+    options = (relevance.UNKNOWN,)
 
     def read(self, value: str, given: Given) -> Iterator[beir.RetrievalSet]:
-        yield from (beir.read_folder(Path(folder), given.options[beir.UNKNOWN]) for folder in split(value))
+        yield from (beir.read_folder(Path(folder), given.options[relevance.UNKNOWN]) for folder in split(value))
 
     def names(self, value: str) -> list[str]:
         return [Path(folder).resolve().name for folder in split(value)]

@@ -10,7 +10,7 @@ import logging
 from pathlib import Path
 
 from retrieval.data.corpora.source_paths import split
-from retrieval.data.sets import beir, trec
+from retrieval.data.sets import relevance, trec
 from retrieval.data.sets.beir import Candidate, RetrievalSet
 from retrieval.data.sets.set_format import SetFormat, register
 from retrieval.errors import UserError
@@ -35,7 +35,7 @@ class Judgements(SetFormat):
         qrels = {query: grades for query, (_, grades) in judged.items() if query in topics}
         if not qrels:
             raise UserError(f"{judgements}: none of its queries is in {queries}; are the ids written alike?")
-        beir.check_relevant(qrels.values(), judgements)
+        relevance.check_relevant(qrels.values(), judgements)
         for what, of in (("judged queries that are not asked", judged), ("queries without a judgement", topics)):
             if len(of) > len(qrels):
                 _log.warning("set %s: %d %s", self.name, len(of) - len(qrels), what)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from retrieval import text_files
 from retrieval.data.corpora.source_paths import split
-from retrieval.data.sets import beir, msmarco
+from retrieval.data.sets import beir, msmarco, relevance
 from retrieval.data.sets.beir import Candidate, RetrievalSet, Stream
 from retrieval.data.sets.set_format import Given, SetFormat, register
 from retrieval.errors import UserError
@@ -25,7 +25,9 @@ _TAG = re.compile(r"</?(\w+)>")
 _LABEL = re.compile(r"^\s*(number|topic|title)\s*:", re.IGNORECASE)
 
 
-def read_set(name: str, candidates: Path, queries: Path, judgements: Path, unknown: str = beir.REFUSE) -> RetrievalSet:
+def read_set(
+    name: str, candidates: Path, queries: Path, judgements: Path, unknown: str = relevance.REFUSE
+) -> RetrievalSet:
     """A test collection with one rule of relevance, 'test'; a grade above 0 is relevant.
 
     The candidates are not held in memory. They are read once to be checked, and again when they are asked for.
@@ -33,7 +35,7 @@ def read_set(name: str, candidates: Path, queries: Path, judgements: Path, unkno
     asked. Candidates without a text are counted and stay.
 
     Args:
-      unknown: what is done with judgements of candidates that the set lacks: `beir.REFUSE`, or `beir.DROP`.
+      unknown: what is done with judgements of candidates that the set lacks: `relevance.REFUSE`, or `relevance.DROP`.
 
     Raises:
       UserError: one of the files is not what it should be, a judgement is of an unknown candidate, or no query is left
@@ -46,7 +48,7 @@ def read_set(name: str, candidates: Path, queries: Path, judgements: Path, unkno
             f"{judgements}: none of its {len(qrels)} queries is in {queries}, so no query is left to evaluate; are the "
             "ids written alike?"
         )
-    beir.check_relevant(known.values(), judgements)
+    relevance.check_relevant(known.values(), judgements)
     left_out = collections.Counter({"judged queries that are not asked": len(qrels) - len(known)})
     left_out["queries without a judgement"] = len(topics) - len(known)
     wanted = {id: at for query in known for id, at in qrels[query][0].items()}
@@ -58,20 +60,20 @@ def read_set(name: str, candidates: Path, queries: Path, judgements: Path, unkno
     dropped = collections.Counter[str]()
     if wanted:
         id, at = next(iter(wanted.items()))
-        if unknown != beir.DROP:
+        if unknown != relevance.DROP:
             raise UserError(
                 f"{at}: the candidate '{id}' is not in {candidates}; are the judgements of another collection? "
-                f"{beir.DROP_ALL} leaves such judgements out"
+                f"{relevance.DROP_ALL} leaves such judgements out"
             )
         known = {query: _inside(grades, wanted, dropped) for query, grades in known.items()}
         inside = {query: grades for query, grades in known.items() if grades}
         if len(inside) < len(known):
-            dropped[beir.LOST] += len(known) - len(inside)
+            dropped[relevance.LOST] += len(known) - len(inside)
         if not (known := inside):
             raise UserError(
                 f"{judgements}: no judgement is of a candidate in {candidates}; are they of one collection?"
             )
-        beir.check_relevant(known.values(), judgements)
+        relevance.check_relevant(known.values(), judgements)
     for what, number in left_out.items():
         if number:
             _log.warning("set %s: %d %s", name, number, what)
@@ -83,8 +85,8 @@ def read_set(name: str, candidates: Path, queries: Path, judgements: Path, unkno
 def _inside(grades: Mapping[str, int], outside: Collection[str], dropped: collections.Counter[str]) -> dict[str, int]:
     """The grades of candidates that the set has; the others are counted."""
     lost = [grade for id, grade in grades.items() if id in outside]
-    dropped[beir.OUTSIDE] += len(lost)
-    dropped[beir.RELEVANT_OUTSIDE] += sum(grade > 0 for grade in lost)
+    dropped[relevance.OUTSIDE] += len(lost)
+    dropped[relevance.RELEVANT_OUTSIDE] += sum(grade > 0 for grade in lost)
     return {id: grade for id, grade in grades.items() if id not in outside}
 
 
@@ -146,7 +148,7 @@ def read_qrels(path: Path) -> dict[str, tuple[dict[str, str], dict[str, int]]]:
         places, grades = qrels.setdefault(query, ({}, {}))
         again += id in grades
         places.setdefault(id, at)
-        if (grade := beir.grade(text, at)) != grades.setdefault(id, grade):
+        if (grade := relevance.grade(text, at)) != grades.setdefault(id, grade):
             raise UserError(f"{at}: query '{query}' and candidate '{id}' are judged twice, and differently; drop one")
     if again:
         _log.warning("%s: %d judgements are there again", path, again)
@@ -187,11 +189,11 @@ class TrecFiles(SetFormat):
     setting = "--config.sets.trec=corpus.jsonl,topics.txt,qrels.txt"
     example = "<top> <num> Number: 301 <title> organized crime <desc> … </top>"
     parts = ("passages", "queries", "qrels")
-    options = (beir.UNKNOWN,)
+    options = (relevance.UNKNOWN,)
 
     def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
         candidates, queries, judgements = map(Path, split(value))
-        yield read_set(self.name, candidates, queries, judgements, given.options[beir.UNKNOWN])
+        yield read_set(self.name, candidates, queries, judgements, given.options[relevance.UNKNOWN])
 
 
 @register

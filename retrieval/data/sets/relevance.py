@@ -1,0 +1,111 @@
+"""Relevance judgements: their grades, the qrels files of BEIR, and what becomes of judgements of unknown candidates."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from retrieval import text_files
+from retrieval.config.fields import Field, declare, one_of
+from retrieval.errors import UserError
+
+REFUSE, DROP = "refuse", "drop"
+UNKNOWN = "sets.unknown"  # the field with the two
+DROP_ALL = f"config.{UNKNOWN}={DROP}"
+# What is counted where judgements are dropped.
+OUTSIDE, RELEVANT_OUTSIDE = "judgements outside of the candidates, left out", "of these relevant"
+LOST = "queries that lose all their judgements so, left out"
+HEADER = ["query-id", "corpus-id", "score"]
+_HIGHEST_GRADE = 1_000_000  # the metrics count with 32 bits
+
+declare(
+    "sets",
+    unknown=Field(
+        REFUSE,
+        one_of("way with judgements of unknown candidates", (REFUSE, DROP)),
+        "judgements of candidates that a set lacks, in sets.beir, trec and msmarco: refuse, or drop and count",
+        was=REFUSE,
+    ),
+)
+
+
+def read(
+    path: Path, queries: Collection[str], candidates: Collection[str], dropped: Counter[str] | None
+) -> dict[str, dict[str, int]]:
+    """Query id -> candidate id -> grade, of a qrels file of BEIR.
+
+    Args:
+      dropped: counts judgements of unknown candidates, which are an error without it.
+
+    Raises:
+      UserError: the file is broken, or a line names an unknown query or candidate; with the line.
+    """
+    qrels: dict[str, dict[str, int]] = {}
+    with_unknown: set[str] = set()  # queries with a judgement of an unknown candidate
+    for at, line in text_files.lines(path):
+        fields = line.split("\t")
+        if fields[-1].strip().lower() in HEADER:
+            _check_header(fields, at, is_first=not qrels)
+            continue
+        query, candidate, score = _judgement(fields, at)
+        if query not in queries:
+            raise UserError(f"{at}: the query '{query}' is not in queries.jsonl; add it there, or drop the line")
+        if candidate not in candidates:
+            if dropped is None:
+                raise UserError(
+                    f"{at}: the candidate '{candidate}' is not in corpus.jsonl; add it there, drop the line, or drop "
+                    f"all such lines with {DROP_ALL}"
+                )
+            dropped[OUTSIDE] += 1
+            dropped[RELEVANT_OUTSIDE] += score > 0
+            with_unknown.add(query)
+            continue
+        if qrels.setdefault(query, {}).setdefault(candidate, score) != score:
+            raise UserError(f"{at}: query '{query}' and candidate '{candidate}' are judged twice, and differently")
+    if not qrels:
+        outside = " of a candidate of the set" if dropped else ""
+        raise UserError(f"{path}: no judgement{outside} in it, so no query is left to evaluate")
+    check_relevant(qrels.values(), path)
+    if dropped is not None and (lost := len(with_unknown - qrels.keys())):
+        dropped[LOST] += lost
+    return qrels
+
+
+def grade(text: str, at: str) -> int:
+    """The grade of a judgement.
+
+    Raises:
+      UserError: it is not an integer, or too large for what counts with it.
+    """
+    try:
+        value = text_files.integer(text)
+    except ValueError as error:
+        raise UserError(f"{at}: the score '{text}' is not an integer; write 1 for relevant") from error
+    if abs(value) > _HIGHEST_GRADE:
+        raise UserError(f"{at}: the score '{text}' is out of range, it may be {_HIGHEST_GRADE} at most")
+    return value
+
+
+def check_relevant(judgements: Iterable[Mapping[str, int]], path: Path) -> None:
+    """Checks that the grades of some query by candidate have one above 0.
+
+    Raises:
+      UserError: they have none, so every metric would be 0.
+    """
+    if not any(grade > 0 for grades in judgements for grade in grades.values()):
+        raise UserError(
+            f"{path}: no grade of the queries that are asked is above 0, so nothing is relevant; write 1 for relevant"
+        )
+
+
+def _check_header(fields: Sequence[str], at: str, is_first: bool) -> None:
+    names = [field.strip().lower() for field in fields]
+    if names != HEADER:
+        raise UserError(f"{at}: the columns {', '.join(names)} must be {', '.join(HEADER)}, in this order")
+    if not is_first:
+        raise UserError(f"{at}: a second header, as of files that were joined; drop the line")
+
+
+def _judgement(fields: list[str], at: str) -> tuple[str, str, int]:
+    if len(fields) != 3:
+        raise UserError(f"{at}: {len(fields)} fields, expected 3 between tabs: {', '.join(HEADER)}")
+    return fields[0], fields[1], grade(fields[2], at)
