@@ -127,7 +127,7 @@ def test_failed_write_leaves_the_old_folder(folder):
 
 BAD = {
     "bad JSON": ("corpus.jsonl", b'{"_id": "1", "text": ""}\n{"_id": ', ["corpus.jsonl, line 2", "not valid JSON"]),
-    "no _id": ("corpus.jsonl", b'{"id": "1", "text": ""}\n', ["corpus.jsonl, line 1", "'_id' is missing"]),
+    "no _id": ("corpus.jsonl", b'{"id": "1", "text": ""}\n', ["corpus.jsonl, line 1", "'_id' is missing; rename"]),
     "a line break in an _id": ("queries.jsonl", b'{"_id": "a\\nb", "text": ""}\n', ["line 1", "a line break"]),
     "a repeated _id": (
         "queries.jsonl",

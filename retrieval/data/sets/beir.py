@@ -308,6 +308,9 @@ def _candidate(id: str, record: Any, at: str) -> Candidate:
 def _id(record: Any, at: str) -> str:
     if isinstance(record, dict) and type(record.get("_id")) is int:
         return str(record["_id"])
+    if not isinstance(record, dict) or "_id" not in record:  # as in corpora of MIRACL or MS MARCO v2
+        needed = '{"_id": "d1", "title": "T", "text": "words"}'
+        raise UserError(f"{at}: the field '_id' is missing; rename the fields to those of {needed}")
     id = text_files.string(record, "_id", at)
     if not id.strip() or not _ON_ONE_LINE.fullmatch(id):
         raise UserError(f"{at}: the _id {id!r} is empty, or has a tab or a line break; rename it")
