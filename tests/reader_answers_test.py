@@ -255,12 +255,16 @@ def test_nqs_dev_questions_are_known(shared_data):
 def test_questions_of_squad_without_an_answer_in_place_are_counted(tmp_path):
     questions = [("who?", "fox", 4), ("what?", "eagle", 4), ("when?", "fox", 0)]
     asked = [{"id": q, "question": q, "answers": [{"text": a, "answer_start": at}]} for q, a, at in questions]
+    asked[0]["answers"].append({"text": "The wolf", "answer_start": 0})
     asked.append({"id": "4", "question": "why?", "answers": [], "is_impossible": True})
     paragraph = {"context": "The fox.", "qas": asked}
     (tmp_path / "x.json").write_text(json.dumps({"data": [{"title": "", "paragraphs": [paragraph]}]}))
     found = squad.read(tmp_path / "x.json")
     assert list(found.queries.values()) == ["who?", "when?"] and len(found.answers) == 2
-    assert found.left_out == {"questions without an answer, left out": 2}
+    assert found.left_out == {
+        "answers without a sure place in their paragraph, left out": 2,  # an eagle and a wolf
+        "questions without an answer, left out": 2,
+    }
 
 
 def test_squad_is_read_with_its_paragraphs(shared_data):

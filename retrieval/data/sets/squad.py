@@ -1,5 +1,6 @@
 """SQuAD v1.1 (Rajpurkar et al. 2016) as open-domain questions: all paragraphs are candidates, one is judged right."""
 
+import collections
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -18,7 +19,8 @@ def read(asked: Path | str, more: Sequence[Path | str] = ()) -> beir.RetrievalSe
     """The set 'squad': the questions of one file, over the distinct paragraphs of all.
 
     A question that is asked of several paragraphs has them all, and all its answers. Ids come from the texts. Of
-    questions without an answer that stands in their paragraph `left_out` says how many there were.
+    answers without a sure place in their paragraph, and of questions that have no other, `left_out` says how many there
+    were.
 
     Raises:
       UserError: as `reqa.paragraphs`, or there is no question with an answer.
@@ -27,13 +29,16 @@ def read(asked: Path | str, more: Sequence[Path | str] = ()) -> beir.RetrievalSe
     qrels: dict[str, dict[str, int]] = {}
     found: dict[str, list[str]] = {}
     candidates: dict[str, Candidate] = {}
-    without = 0
+    left_out = collections.Counter[str]()
     for number, path in enumerate([asked, *more]):
         for paragraph in reqa.paragraphs(path):
             id = hashing.digest(paragraph.text).hex()
             candidates[id] = Candidate(id, "", paragraph.text)
-            for question, placed in paragraph.questions if not number else ():
-                without += not placed
+            if number:
+                continue
+            left_out["answers without a sure place in their paragraph, left out"] += paragraph.lost
+            for question, placed in paragraph.questions:
+                left_out["questions without an answer, left out"] += not placed
                 if placed:
                     query = hashing.digest(question).hex()
                     queries[query] = question
@@ -42,8 +47,7 @@ def read(asked: Path | str, more: Sequence[Path | str] = ()) -> beir.RetrievalSe
     if not queries:
         raise UserError(f"{asked}: not one question with an answer; name a file of SQuAD")
     known = {query: of_texts(texts) for query, texts in found.items()}
-    left_out = {"questions without an answer, left out": without} if without else {}
-    return beir.RetrievalSet("squad", queries, list(candidates.values()), {RULE: qrels}, known, left_out)
+    return beir.RetrievalSet("squad", queries, list(candidates.values()), {RULE: qrels}, known, +left_out)
 
 
 @register
