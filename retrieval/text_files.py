@@ -15,6 +15,7 @@ _GZIP = b"\x1f\x8b"  # its first bytes (RFC 1952), which are not UTF-8
 _PACKED = re.compile(  # what files begin with that are packed in another way, and no text
     rb"(?P<bzip2>BZh[1-9]1A)|(?P<xz>\xfd7zXZ)|(?P<zstd>\x28\xb5\x2f\xfd)|(?P<zip>PK\x03\x04)|(?P<_7z>7z\xbc\xaf\x27)"
 )
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*")
 
 
@@ -82,14 +83,13 @@ def decoded(line: bytes, at: str) -> str:
     return text if text.strip() else ""
 
 
-def is_gzip(path: Path) -> bool:
-    """Whether a file is compressed: it begins as a gzip does, whatever its name is.
+def is_plain(path: Path) -> bool:
+    """Whether `byte_lines` gives the bytes of a file as they are, for it is neither a gzip nor UTF-16.
 
     Raises:
       OSError: it cannot be read.
     """
-    with open(path, "rb") as file:
-        return file.read(2) == _GZIP
+    return _beginning(path) not in (_GZIP, *_UTF_16)
 
 
 def required(text: str, name: str, at: str) -> str:
@@ -166,14 +166,19 @@ def _utf_16(file: IO[bytes]) -> io.TextIOWrapper | None:
     if packed := _PACKED.match(beginning):
         way = (packed.lastgroup or "").strip("_")
         raise UserError(f"{file.name}: packed by {way}; of packed files only gzip is read: unpack it")
-    is_utf_16 = beginning.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    is_utf_16 = beginning.startswith(_UTF_16)
     return io.TextIOWrapper(file, "utf-16", newline="\n") if is_utf_16 else None
+
+
+def _beginning(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(2)
 
 
 def _parts(path: Path, cut: Callable[[IO[bytes]], Iterator[bytes]]) -> Iterator[bytes]:
     """What `cut` makes of the open file."""
     try:
-        with gzip.open(path) if is_gzip(path) else open(path, "rb") as file:
+        with gzip.open(path) if _beginning(path) == _GZIP else open(path, "rb") as file:
             yield from cut(cast(IO[bytes], file))
     except UnicodeError as error:
         raise UserError(

@@ -211,11 +211,12 @@ COLLECTION = "p1\tone\n\np2\t\u2028two\x85\rand\np3\tthree\n"
 QUERIES = "1\tfirst?\n2\tsecond?\n"
 
 
-@pytest.mark.parametrize("name", ["collection.tsv", "collection.tsv.gz"])
+@pytest.mark.parametrize("name", ["collection.tsv", "collection.tsv.gz", "collection.utf-16"])
 def test_triples_of_ids(tmp_path, name):
     """Of the lines of a query one example is made, with the texts of its ids."""
     triples = write(tmp_path / "ids.tsv", "1\tp1\tp2\n2\tp2\tp3\n1\tp3\tp2\n1\tp1\tp3\n")
-    queries, collection = write(tmp_path / "q.tsv", QUERIES), write(tmp_path / name, COLLECTION)
+    data = COLLECTION.encode("utf-16" if name.endswith("utf-16") else "utf-8")
+    queries, collection = write(tmp_path / "q.tsv", QUERIES), write(tmp_path / name, data)
     counts = Counts()
     found = msmarco.read_id_triples(triples, queries, collection, tmp_path, 9, counts)
     second, first = Candidate("p2", "", "\u2028two\x85\rand"), Candidate("p1", "", "one")

@@ -137,7 +137,7 @@ class Distinct:
 class Passages:
     """Passages or documents by id, read from the disk when they are asked for; to be used in a `with` statement.
 
-    What is compressed is unpacked into a temporary file without a name.
+    What is compressed, or UTF-16, is written as plain UTF-8 into a temporary file without a name.
     """
 
     def __init__(self, path: Path, folder: Path):
@@ -154,7 +154,7 @@ class Passages:
         self._digests, self._places = np.asarray(digests)[order], np.asarray(places)[order]
 
     def __enter__(self) -> "Passages":
-        if not text_files.is_gzip(self._path):
+        if text_files.is_plain(self._path):
             self._file = self._path.open("rb")
             return self
         self._file = tempfile.TemporaryFile(dir=self._folder)
