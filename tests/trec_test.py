@@ -28,6 +28,11 @@ def test_topics(tmp_path, name):
     assert trec.read_queries(path) == {"301": "International Organized Crime", "302": "Polio & law"}
 
 
+def test_topics_may_share_a_line_and_have_marked_letters(tmp_path):
+    text = "<top><num>1</num><title>a</title></top> <top><num>2</num><title>H<sub>2</sub>O in <B>b</B></title></top>"
+    assert trec.read_queries(write(tmp_path / "t.txt", text)) == {"1": "a", "2": "H2O in b"}
+
+
 def test_topics_as_lines(tmp_path):
     assert trec.read_queries(write(tmp_path / "t.txt", "19\twhat < is\n20\twho\n")) == {"19": "what < is", "20": "who"}
 

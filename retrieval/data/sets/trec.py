@@ -22,6 +22,7 @@ from retrieval.errors import UserError
 _log = logging.getLogger(__name__)
 
 _TAG = re.compile(r"</?(\w+)>")
+_OF_LETTERS = re.compile(r"</?(?:b|i|u|em|strong|sub|sup)>", re.IGNORECASE)  # within a title: 'H<sub>2</sub>O'
 _LABEL = re.compile(r"^\s*(number|topic|title)\s*:", re.IGNORECASE)
 
 
@@ -161,9 +162,9 @@ def _topics(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     """(where it begins, tag -> what follows it up to the next tag) of each topic; of equal tags the first counts."""
     began, block = "", []
     for at, line in text_files.lines(path):
-        before, begins, rest = line.partition("<top>")
+        before, *topics = line.split("<top>")
         block.append(before)
-        if begins:
+        for rest in topics:
             if began:
                 yield began, _tagged("\n".join(block))
             began, block = at, [rest]
@@ -172,7 +173,7 @@ def _topics(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _tagged(text: str) -> dict[str, str]:
-    _, *parts = _TAG.split(text)
+    _, *parts = _TAG.split(_OF_LETTERS.sub("", text))
     fields: dict[str, str] = {}
     for tag, value in zip(parts[::2], parts[1::2]):
         if value := " ".join(html.unescape(_LABEL.sub("", value, count=1)).split()):
