@@ -130,6 +130,10 @@ def test_of_words_in_several_scripts_the_first_are_shown():
     assert plain("{|\n|-\n| a\n|}- b, x-{{y}}-z") == "- b, x--z"
 
 
+def test_categories_of_a_chinese_or_japanese_page_are_not_shown():
+    assert plain("水。[[分类:水]][[分類:水|*]][[カテゴリ:水]][[文件:水.svg|缩略图|水]]") == "水。"
+
+
 def test_wide_parentheses_go_with_what_they_held():
     assert (
         plain("計算機（{{lang-en|computer}}）は、東京（とうきょう、{{IPA|x}}）に") == "計算機は、東京（とうきょう）に"

@@ -9,8 +9,9 @@ def _words(text: str, separator: str | None = None) -> frozenset[str]:
     return frozenset(text.split(separator))
 
 
-# English names are understood by every wiki, whatever it calls its namespaces.
-HIDDEN_NAMESPACES = frozenset({"file", "image", "category"})
+# English names are understood by every wiki, whatever it calls its namespaces. The Chinese and the Japanese one go by
+# these in their exports, and their pages have others.
+HIDDEN_NAMESPACES = _words("file image category 分类 分類 文件 档案 檔案 图像 圖像 カテゴリ 画像")
 NAMESPACES = HIDDEN_NAMESPACES | {"media", "special", "talk", "timedtext"}
 NAMESPACES |= {
     name + talk
