@@ -28,6 +28,7 @@ pytestmark = pytest.mark.skipif(not BROWSER, reason="no chromium: launch/browser
 
 WORDS = Words()
 NASTY = '<img src=x onerror="window.ran = 1"><script>window.ran = 1</script> owl'
+MOST = 5  # hits of a list, fewer than the page would show
 GONE = "net::ERR_CONNECTION_REFUSED"
 TWIN = "the owl sees at night and sleeps by day in the old oak tree of the park"
 
@@ -56,7 +57,7 @@ def address():
     """A server of made-up hits, in a thread."""
     titles = {"dense": "dense", "bm25": "BM25", "hybrid": "hybrid"}
     service = Service(titles, 4321, search, pieces, {}, rerank, answers, 2)
-    application = app.make_app(lambda: service, Limits(characters=50), ("127.0.0.1",))
+    application = app.make_app(lambda: service, Limits(k=MOST, characters=50), ("127.0.0.1",))
     listening = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(application, log_config=None, lifespan="off", access_log=False))
     thread = threading.Thread(target=lambda: server.run(sockets=[listening]))
@@ -93,6 +94,13 @@ def visit(browser, address):
         yield visit
         assert asked and all(url.startswith((address, "data:")) for url in asked), asked
         assert [text for text in wrong if "status of 400" not in text and GONE not in text] == []
+
+
+def test_the_page_asks_for_no_more_hits_than_may_be(visit):
+    page = visit()
+    with page.expect_response(lambda response: "/api/search" in response.url) as answer:
+        page.fill("#query", "owl")
+    assert answer.value.status == 200 and f"k={MOST}&" in answer.value.url
 
 
 def test_a_typed_query_shows_lists_side_by_side(visit):

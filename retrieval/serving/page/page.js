@@ -5,7 +5,7 @@ const box = document.getElementById("query");
 const lists = document.getElementById("lists");
 const status = document.getElementById("status");
 const jumps = document.getElementById("jumps");
-const HITS = 10, PAUSE = 150; // hits of a list; milliseconds without a key before a search
+const HITS = 10, PAUSE = 150; // hits of a list, at most; milliseconds without a key before a search
 
 const AROUND = 200; // characters of the passage on either side of an answer
 const MEANING = {
@@ -17,6 +17,7 @@ const MEANING = {
 
 let systems = {};
 let characters = Infinity; // of a query, at most
+let k = HITS; // of a list; the server may give fewer
 let answers = false; // whether the run has a reader
 let turn = 0; // counts searches: an answer to an earlier one is dropped
 let timer = 0;
@@ -118,11 +119,12 @@ async function load() {
   systems = health.systems;
   answers = health.answer;
   characters = health.limits.characters;
+  k = Math.min(HITS, health.limits.k);
   document.getElementById("passages").textContent = `${health.passages.toLocaleString()} passages`;
 }
 
 function asked(query, names) {
-  return ask(`/api/search?${new URLSearchParams({ query, k: HITS, details: 1, systems: names.join(",") })}`);
+  return ask(`/api/search?${new URLSearchParams({ query, k, details: 1, systems: names.join(",") })}`);
 }
 
 async function search() {
