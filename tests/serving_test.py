@@ -178,6 +178,11 @@ def test_only_the_head_of_an_answer_may_be_asked_for(asked):
     assert [(answer.status_code, answer.content) for answer in answers] == [(200, b"")] * 2
 
 
+def test_an_address_gives_a_field_once(asked):
+    answer = asked.get("/api/search?query=owl&systems=bm25&systems=dense")
+    assert answer.status_code == 400 and "'systems' is there twice" in answer.json()["error"]
+
+
 def test_a_form_of_another_site_is_not_read(asked):
     """A browser sends such a body without asking first."""
     answer = asked.post("/api/search", content=b'{"query": "a"}', headers={"content-type": "text/plain"})

@@ -1,11 +1,13 @@
 """What may be asked: limits, and requests that are read or refused with a sentence."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from starlette.requests import Request
 
+from retrieval import terminal
 from retrieval.errors import UserError, unknown_name
 
 _JSON = "application/json"
@@ -51,13 +53,22 @@ async def fields_of(request: Request, known: Mapping[str, Any], limits: Limits) 
 
     Raises:
       RefusedError: the body is too long, or no JSON object.
-      UserError: there is no such field.
+      UserError: there is no such field, or the address has one twice.
     """
-    given = await _body(request, limits.body) if request.method == "POST" else dict(request.query_params)
+    given = await _body(request, limits.body) if request.method == "POST" else _of_address(request)
     for name in given:
         if name not in known:
             raise unknown_name("field", name, known)
     return {**known, **given}
+
+
+def _of_address(request: Request) -> dict[str, str]:
+    counts = Counter(name for name, _ in request.query_params.multi_items())
+    if twice := next((name for name, count in counts.items() if count > 1), ""):
+        raise UserError(
+            f"'{terminal.one_line(twice)[:100]}' is there twice: leave one out; between names of a list are commas"
+        )
+    return dict(request.query_params)
 
 
 async def _body(request: Request, longest: int) -> dict[str, Any]:
