@@ -185,6 +185,10 @@ FIELDS = mistakes(
   config.evaluate.depth=10 | Success@100 | at least 100
 --config.serve.host=
   config.serve.host='' | an address such as 127.0.0.1 is needed
+--config.serve.hosts=search.example.org,other.example.org
+  config.serve.hosts=('search.example.org,other.example.org',): a tuple of names without a port
+--config.serve.hosts=https://search.example.org
+  config.serve.hosts=('https://search.example.org',): a tuple of names without a port
 --config.evaluate.metrics=RR@10,R@100
   config.evaluate.metrics | "('RR@10', 'R@1000')"
 --stage=export

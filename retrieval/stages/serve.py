@@ -1,6 +1,7 @@
 """The stage `serve`: a server that answers queries over the corpus, with a page for a browser."""
 
 import logging
+import re
 
 from retrieval import extras, files
 from retrieval.api import answering
@@ -21,6 +22,12 @@ _LOOK = 2.0  # seconds between two looks for a newer index
 _RERANKER = "config.serve.reranker"
 
 _HOST = matching("an address such as 127.0.0.1", r"\S+")  # an empty one would be all addresses of this machine
+# As requests have them: of ASCII (xn--...), without a scheme; or the digits of an address of IPv6.
+_NAME = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f.]*:[0-9A-Fa-f.:]*:[0-9A-Fa-f.]*")
+_HOSTS = Kind(
+    "a tuple of names without a port, such as \"('search.example.org',)\", or ()",
+    lambda value: TEXTS.fits(value) and all(map(_NAME.fullmatch, value)),
+)
 _PORT = Kind("a whole number from 0 to 65535", lambda value: type(value) is int and 0 <= value < 1 << 16)
 declare(
     "serve",
@@ -31,7 +38,7 @@ declare(
         was="127.0.0.1",
     ),
     port=Field(8080, _PORT, "port to listen at; 0: any that is free", was=8080),
-    hosts=Field((), TEXTS, "names that requests may ask for; (): this machine's at 127.0.0.1, elsewhere any", was=()),
+    hosts=Field((), _HOSTS, "names that requests may ask for; (): this machine's at 127.0.0.1, elsewhere any", was=()),
     reranker=Field(
         "", TEXT, "a work directory or a cross-encoder's folder; '': the run's own reranker, if any", was=""
     ),
