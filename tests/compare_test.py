@@ -131,6 +131,7 @@ def test_what_cannot_be_compared_is_refused(runs, tmp_path):
     for places, systems, said in (
         (runs[:1], [], "two runs or more are compared"),
         ([runs[0], f"{runs[0]}/"], [], "one run is there twice"),
+        ([runs[0], f"{runs[1]}/../a"], [], "one run is there twice"),
         ([runs[0], other], [], r"share no evaluation set \(a: squad; other: nq\)"),
         ([runs[0], str(tmp_path)], [], r"no work directory of a run, for it has no config\.json"),
         (runs, ["dense"], "--systems has 1 names for 2 runs"),
@@ -138,6 +139,10 @@ def test_what_cannot_be_compared_is_refused(runs, tmp_path):
     ):
         with pytest.raises(UserError, match=said):
             run_comparison.compare(places, systems)
+    for changed in ('[{"system": "dense"}]', '["dense"]', "{}"):
+        (tmp_path / "b" / "results.json").write_text(changed)
+        with pytest.raises(UserError, match=r"b/results\.json: not a list of results"):
+            run_comparison.compare(runs)
     (tmp_path / "b" / "results.json").unlink()
     with pytest.raises(UserError, match=r"the run has no results; .* --stage=evaluate makes them"):
         run_comparison.compare(runs)

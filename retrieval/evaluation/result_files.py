@@ -5,12 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from retrieval import files
+from retrieval.errors import UserError
 from retrieval.evaluation import per_query
 from retrieval.evaluation.per_query import PerQuery
 
 RERANKED, ANSWERED = "reranked", "answered"
 NAME = "results.json"
 LATENCY = "latency.json"
+_FIELDS = {"system", "dataset", "split", "metric", "value", "queries", "step"}  # of a row, at least
 
 
 def folders(folder: Path) -> list[Path]:
@@ -19,8 +21,16 @@ def folders(folder: Path) -> list[Path]:
 
 
 def rows(folder: Path) -> list[Mapping]:
-    """The rows of every results.json of a run."""
-    return [row for place in folders(folder) for row in files.read_json(place / NAME)]
+    """The rows of every results.json of a run.
+
+    Raises:
+      UserError: a file is damaged, or somebody has changed it to something else.
+    """
+    read = [(place / NAME, files.read_json(place / NAME)) for place in folders(folder)]
+    for path, value in read:
+        if not isinstance(value, list) or not all(isinstance(row, Mapping) and row.keys() >= _FIELDS for row in value):
+            raise UserError(f"{path}: not a list of results; its stage makes it again (evaluate, rerank or answer)")
+    return [row for _, value in read for row in value]
 
 
 def of_queries(folder: Path, dataset: str, split: str) -> list[PerQuery]:

@@ -94,7 +94,7 @@ def compare(places: Sequence[str], systems: Sequence[str] = ()) -> Comparison:
     """
     if len(places) < 2:
         raise UserError("two runs or more are compared: retrieval compare runs/a runs/b")
-    if len({place.rstrip("/") for place in places}) < len(places):
+    if len({place.rstrip("/") if is_url(place) else str(Path(place).resolve()) for place in places}) < len(places):
         raise UserError(f"one run is there twice: {' '.join(places)}; leave it out")
     last = [place.rstrip("/").rpartition("/")[2] for place in places]
     names = last if len(set(last)) == len(last) else [place.rstrip("/") for place in places]
