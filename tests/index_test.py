@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import importlib
 import json
+import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -24,7 +25,7 @@ from retrieval.search.index_kind import DENSE, EXACT, INDEXES, IndexKind, regist
 from retrieval.search.scann_kind import Scann
 from retrieval.stage_outputs import Run
 from retrieval.stages import evaluate, index, indexes, mine, rankings, report, search
-from retrieval.stages.collection import CORPUS, TRAINED, open_collection
+from retrieval.stages.collection import CORPUS, TRAINED, collections, open_collection
 
 needs_scann = pytest.mark.skipif(not scann.available(), reason="ScaNN cannot be imported here")
 
@@ -55,6 +56,13 @@ def run(tmp_path):
         write_collection(run, path, name, RNG.normal(size=(candidates, 8)), RNG.normal(size=(queries, 8)))
     write_collection(run, run.corpus / "passages-0.jsonl", CORPUS, RNG.normal(size=(5500, 8)))
     return run
+
+
+def test_a_run_that_leaves_everything_out_says_so(run, caplog):
+    shutil.rmtree(run.sets)
+    assert [each.name for each in collections(run)] == [CORPUS] and not caplog.messages
+    run.config.encode.corpus = False
+    assert collections(run) == [] and "config.encode.corpus=False leaves the corpus out" in caplog.text
 
 
 def test_a_typed_query_needs_passages(run, tmp_path):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from retrieval.errors import UserError
 from retrieval.search import encoding, windows
 from retrieval.search.index_kind import Embeddings
 from retrieval.stage_outputs import Run
+
+_log = logging.getLogger(__name__)
 
 CORPUS = "corpus"  # the name of the collection of all passages, beside those of the sets
 GENERATED = "generated"  # the folder of what the stage `generate` writes
@@ -104,8 +107,12 @@ def open_collection(run: Run, name: str) -> Collection:
 
 def collections(run: Run) -> list[Collection]:
     """The evaluation sets, and the corpus where it is to be searched."""
-    corpus = [CORPUS] if run.passages and run.config.encode.corpus else []
-    return [open_collection(run, name) for name in (*set_names(run.sets), *corpus)]
+    names = [*set_names(run.sets), *([CORPUS] if run.passages and run.config.encode.corpus else [])]
+    if run.passages and not names:
+        _log.warning(
+            "there is no evaluation set, and config.encode.corpus=False leaves the corpus out: nothing is read"
+        )
+    return [open_collection(run, name) for name in names]
 
 
 def repeated(items: Sequence[Collection]) -> dict[str, Collection]:
