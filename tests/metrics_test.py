@@ -83,6 +83,7 @@ def test_answers_among_the_first():
     "name, message",
     [
         ("Succes@1", "unknown metric 'Succes': did you mean Success"),
+        ("('RR@10'", r"unknown metric '\('RR@10''"),
         ("ndcg@10", "unknown metric 'ndcg'.*nDCG"),
         ("Success@0", "as in Success@10"),
         ("R@1.5", "as in R@10"),

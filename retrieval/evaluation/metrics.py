@@ -242,8 +242,8 @@ def _by_answers(name: str) -> AnswerMetric:
 
 
 def _base(name: str) -> str:
-    """The metric without its cutoff: 'nDCG' of 'nDCG@10'."""
-    return re.split(r"\W", name, maxsplit=1)[0]
+    """The metric without its cutoff: 'nDCG' of 'nDCG@10'; all of a name that begins as none does, such as '(RR'."""
+    return re.split(r"\W", name, maxsplit=1)[0] or name
 
 
 def parse(name: str) -> ir_measures.Measure:
