@@ -33,6 +33,17 @@ def test_topics_may_share_a_line_and_have_marked_letters(tmp_path):
     assert trec.read_queries(write(tmp_path / "t.txt", text)) == {"1": "a", "2": "H2O in b"}
 
 
+def test_topics_as_xml(tmp_path):
+    """As TREC-COVID and the Web Track write them."""
+    covid = '<topics task="COVID" batch="5">\n  <topic number="1">\n    <query>coronavirus origin</query>\n'
+    covid += "    <question>what is its\n origin</question>\n  </topic>\n"
+    web = '  <topic number="2" type="faceted"><query>a &amp; b</query><description>c</description></topic>\n</topics>'
+    text = f'<?xml version="1.0" encoding="UTF-8"?>\n{covid}{web}\n'
+    assert trec.read_queries(write(tmp_path / "t.xml", text)) == {"1": "coronavirus origin", "2": "a & b"}
+    text = '<TOP lang="en"><NUM>3</NUM><TITLE>C</TITLE></TOP>'
+    assert trec.read_queries(write(tmp_path / "t.sgml", text)) == {"3": "C"}
+
+
 def test_topics_as_lines(tmp_path):
     assert trec.read_queries(write(tmp_path / "t.txt", "19\twhat < is\n20\twho\n")) == {"19": "what < is", "20": "who"}
 
@@ -44,7 +55,9 @@ def test_topics_as_lines(tmp_path):
         (TOPICS.replace("Polio &amp; law", ""), r"line 11: the topic has no <title>"),
         (TOPICS.replace("302", "301"), r"line 11: the number '301' is there twice"),
         (TOPICS.replace("302", "3 2"), r"line 11: the number '3 2' is empty or has white space"),
-        ("<topic number='1'>", r"topics\.txt: no topic in it; <top> <num> Number: 1"),
+        ("<topic number='1'>", r"line 1: the topic has no <title>"),
+        ("<topic><query>a</query></topic>", r"line 1: the topic has no <num>"),
+        ("<topics>", r"topics\.txt: no topic in it; <top> <num> Number: 1"),
         (b"<top>\n\xff", r"topics\.txt, line 2: not UTF-8"),
     ],
 )

@@ -1,7 +1,8 @@
 """Test collections of TREC and MS MARCO: three files, of candidates, of queries and of judgements, plain or .gz.
 
 candidates    lines of id and text with a tab between them, or BEIR's corpus.jsonl
-queries       lines of id and text with a tab between them, or TREC topics: <top> <num> Number: 301 <title> ...
+queries       lines of id and text with a tab between them, or TREC topics: <top> <num> Number: 301 <title> ..., or as
+              XML: <topic number="1"> <query> ...
 judgements    lines of query id, iteration (not read), candidate id and grade, with tabs or blanks between them
 """
 
@@ -21,6 +22,8 @@ from retrieval.errors import UserError
 
 _log = logging.getLogger(__name__)
 
+_TOPIC = re.compile(r"<top(?:ic)?(\s[^<>]*)?>", re.IGNORECASE)
+_NUMBER = re.compile(r"""\bnumber\s*=\s*["']([^"']*)["']""", re.IGNORECASE)
 _TAG = re.compile(r"</?(\w+)>")
 _OF_LETTERS = re.compile(r"</?(?:b|i|u|em|strong|sub|sup)>", re.IGNORECASE)  # within a title: 'H<sub>2</sub>O'
 _LABEL = re.compile(r"^\s*(number|topic|title)\s*:", re.IGNORECASE)
@@ -110,7 +113,7 @@ def read_queries(path: Path) -> dict[str, str]:
 
 
 def read_topics(path: Path) -> dict[str, str]:
-    """The number and the title of each topic: what TREC calls a short query.
+    """The number and the title of each topic: what TREC calls a short query. In XML it is the <query>.
 
     Tags may be closed or not, and "Number:" or "Topic:" may stand before what they hold.
 
@@ -119,6 +122,8 @@ def read_topics(path: Path) -> dict[str, str]:
     """
     topics: dict[str, str] = {}
     for at, fields in _topics(path):
+        if "query" in fields:
+            fields.setdefault("title", fields["query"])
         for name in ("num", "title"):
             if not fields.get(name):
                 raise UserError(f"{at}: the topic has no <{name}>, or nothing in it; write one, or drop the topic")
@@ -162,12 +167,13 @@ def _topics(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     """(where it begins, tag -> what follows it up to the next tag) of each topic; of equal tags the first counts."""
     began, block = "", []
     for at, line in text_files.lines(path):
-        before, *topics = line.split("<top>")
+        before, *topics = _TOPIC.split(line)
         block.append(before)
-        for rest in topics:
+        for attributes, rest in zip(topics[::2], topics[1::2]):
             if began:
                 yield began, _tagged("\n".join(block))
-            began, block = at, [rest]
+            number = _NUMBER.search(attributes or "")
+            began, block = at, [f"<num>{number[1]}</num>" if number else "", rest]
     if began:
         yield began, _tagged("\n".join(block))
 
@@ -186,7 +192,7 @@ class TrecFiles(SetFormat):
     """The format 'trec': three files."""
 
     name = "trec"
-    what = "TREC: passages or documents (TSV as MS MARCO's, or BEIR's corpus.jsonl), topics (SGML or TSV), qrels"
+    what = "TREC: passages or documents (TSV as MS MARCO's, or BEIR's corpus.jsonl), topics (SGML, XML or TSV), qrels"
     setting = "--config.sets.trec=corpus.jsonl,topics.txt,qrels.txt"
     example = "<top> <num> Number: 301 <title> organized crime <desc> … </top>"
     parts = ("passages", "queries", "qrels")
