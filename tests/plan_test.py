@@ -473,6 +473,15 @@ def test_a_tunings_choices_fit_config_and_devices():
     ]
 
 
+def test_a_run_that_trains_nothing_is_told_so(tmp_path, monkeypatch, caplog, planned):
+    monkeypatch.setattr(plan, "_timed", lambda planned, *_: planned)
+    monkeypatch.setattr(plan, "make_plan", lambda *_: planned)
+    for stages, is_told in ((("train",), False), (("index",), True)):
+        caplog.clear()
+        plan.plan(Run(make_config(stages=stages), tmp_path, REPOSITORY / "requirements.lock"))
+        assert ("the run trains nothing" in caplog.text) == is_told
+
+
 def test_epochs_are_steps_where_the_data_is_there(tmp_path, monkeypatch, caplog, planned):
     run, steps = Run(make_config(**{"train.epochs": 2.0}), tmp_path, REPOSITORY / "requirements.lock"), []
     monkeypatch.setattr(plan, "_timed", lambda planned, *_: planned)

@@ -53,6 +53,8 @@ def plan(run: Run) -> dict[str, Any]:
         hold the step; the message says what would make it fit.
     """
     devices = plan_devices.of_topology(run.config.plan.topology)
+    if "train" not in run.config.stages:
+        _log.warning("plan: config.stages has no 'train': the run trains nothing, and this is what training would take")
     run = _packed(run, len(devices))
     config = _with_steps(run.config, lambda: examples.drawn(run, run.load_vocabulary())[1])
     if config.plan.tune:
