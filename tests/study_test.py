@@ -414,7 +414,7 @@ def agreeing(config, folder):
     ("module", "size"),
     [
         *((pretraining_curves, size) for size in ("gpu", "local", "short")),
-        *((quadruplet, size) for size in ("local", "paper,nq")),
+        *((quadruplet, size) for size in ("local", "paper,nq", "short")),
         *((pretraining_tasks, size) for size in ("gpu", "local", "paper,nq")),
         *((seed_encoder, size) for size in ("gpu", "local", "paper,msmarco")),
     ],

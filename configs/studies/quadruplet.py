@@ -5,7 +5,8 @@
 
 `corpus` has the documents that BERT is pre-trained on, with masked tokens and next-sentence prediction. The paper takes
 the text of the questions' set.
-Sizes: 'paper' (BERT-base, one accelerator or more) and 'local' (2 CPU cores). ',nq' after it takes Natural Questions.
+Sizes: 'paper' (BERT-base, one accelerator or more), 'local' (2 CPU cores) and 'short' (the same, with fewer steps).
+',nq' after it takes Natural Questions.
 
 The paper compares its loss with hard negatives to the triplet loss without them. The controls here are the triplet loss
 with the same hard negatives, alone or beside simple ones, and in-batch softmax without and with them.
@@ -41,6 +42,7 @@ class Size(NamedTuple):
 SIZES = {
     "paper": Size("paper", {"5": 4000, "80": 11_000}, 20_000),
     "local": Size("local", {"5": 600, "80": 1500}, 2000),
+    "short": Size("local", {"5": 400, "80": 600}, 1000),
 }
 
 
