@@ -14,34 +14,22 @@ import pytest
 from conftest import REPOSITORY
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from support.toy_plan import TOY, make_config
 
-from configs import ict_bfs_wlp
 from retrieval.config import fields
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.errors import UserError
 from retrieval.pipeline import records, runner
 from retrieval.recipes import examples, train_state
 from retrieval.recipes.recipe import abstract_model, recipe_of
+from retrieval.search.index_kind import Cost
 from retrieval.stage_outputs import Run
-from retrieval.stages import plan, plan_collection, plan_devices, plan_tuning
+from retrieval.stages import plan, plan_devices, plan_indexes, plan_tuning
 from retrieval.training import chips, sharding, step_memory, work
-from retrieval.training.chips import Chip
 from retrieval.training.step_memory import Memory
 from retrieval.training.work import Work
 
 needs_libtpu = pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="needs the package libtpu")
-TOY = Chip("toy", "cpu", 2, peak_flops=1e9, memory=2 * 2**20, bandwidth=1e8, interconnect=1e7)
-
-
-def make_config(**changes):
-    config = ict_bfs_wlp.get_config("local")
-    config.prepare.vocab_size = 200
-    config.data.update(query_length=8, document_length=16)
-    config.model.update(num_layers=2, hidden_size=32, num_heads=2, mlp_size=64, embed_dim=16)
-    config.model.update(unroll=1, remat="full", dropout=0.0, pooling="cls", tied=False)
-    config.train.update(batch_size=32, steps=1000)
-    config.update_from_flattened_dict(changes)
-    return config
 
 
 @pytest.fixture(scope="module")
@@ -322,24 +310,11 @@ def test_advice_is_computed(planned):
 PACKED = {"data.pack.query": 0.5, "data.pack.document": 0.5, "data.lanes": 8, "train.batch_size": 64}
 
 
-def test_a_collection_takes_towers_k_means_and_search():
-    config = make_config(**{"plan.passages": 1000, "mine.refresh_makes": "clusters"})
-    config.cluster.update(count=10, iterations=3, sample=20)
-    parts = plan_collection.parts(config, 200, jax.devices(), TOY)
-    encode, search, k_means = (part.task for part in parts)
-    # The embeddings of all, and of the sample; a device of a host of eight has an eighth of those that it searches.
-    assert [part.host for part in parts[1:]] == [4 * 16 * 1000, 4 * 16 * (1000 + 200)]
-    assert parts[1].device == 4 * 16 * 1000 // 8 and all(part.device > 0 for part in parts)
-    names = [name for part in parts for name, _ in part.rows(TOY, 8, None)]
-    assert (
-        len(names) == len(set(names)) and "k-means of 1,000 x 16 in 10 clusters, 3 iterations, a device: peak" in names
-    )
-    layer = 4 * 16 * 32 * 32 + 2 * 16 * 16 * 32 + 2 * 16 * 32 * 64
-    assert encode.flops == pytest.approx(1000 * 2 * (2 * layer + 32 * 16), rel=0.02)
-    assert search.flops == 2 * 1000 * 16 and search.bytes == 4 * 1000 * 16
-    # 200 points for three iterations, with distances and sums, and the distances of all; float32 is six products.
-    assert k_means.flops == 6 * 2 * 16 * 10 * (2 * 3 * 200 + 1000)
-    assert k_means.seconds(TOY, 4) == k_means.flops / 1e9 / 4
+def test_a_plan_says_what_a_server_holds(planned):
+    index = plan_indexes.PlannedIndex("toy", 10, Cost(1.0, 3 * 2.0**30, 2.0**30))
+    shown = dict(dataclasses.replace(planned, indexes=(index, index), parameters=2**28).table())
+    assert shown["to serve, a host: towers and indexes"] == "3.00 GiB"
+    assert shown["toy of 10 passages, a host: peak of the build"] == "3.00 GiB"
 
 
 @pytest.mark.parametrize("size", [4, 8, 16])

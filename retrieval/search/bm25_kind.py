@@ -3,13 +3,14 @@
 A kind of one's own that indexes other words of a passage inherits from `Bm25Kind`.
 """
 
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
 from retrieval.config.fields import NOT_NEGATIVE, SHARE, SWITCH, Field, Kind, declare, one_of
 from retrieval.errors import UserError
 from retrieval.search.bm25 import Bm25Index
-from retrieval.search.index_kind import IndexKind, Options, Passage, Texts, register
+from retrieval.search.index_kind import Cost, IndexKind, Options, Passage, Planned, Texts, register
 from retrieval.search.words import STEMMERS, STOP_WORDS, Words
 
 ACCENTS = ("vocabulary", "fold", "keep")
@@ -35,6 +36,9 @@ declare(
         False, SWITCH, "whether a name such as zipfile.ZipFile is a word as a whole too, and in parts", was=False
     ),
 )
+
+# Of an entry, a distinct word of a passage: at the peak of a build, as docs/scale.md measured it, and in the index.
+_BYTES_BUILDING, _BYTES_HELD = 27, 8
 
 WORDS = ("index.bm25_stop_words", "index.bm25_stemmer", "index.bm25_accents", "index.bm25_identifiers")
 
@@ -66,6 +70,15 @@ class Bm25Kind(IndexKind):
         k1, b = self.parameters(options)
         texts = self.texts(contents, options)
         return Bm25Index.build(texts, self.document, k1, b, words(contents, options))
+
+    def cost(self, planned: Planned, options: Options) -> Cost | None:
+        if planned.sample is None:
+            return None
+        began = time.perf_counter()
+        index = self.build(planned.sample, options)
+        times = planned.passages / len(index)
+        entries = times * index.entries
+        return Cost(times * (time.perf_counter() - began), _BYTES_BUILDING * entries, _BYTES_HELD * entries)
 
     def load(self, folder: Path) -> Bm25Index:
         return Bm25Index.load(folder)

@@ -85,12 +85,12 @@ class ScannIndex:
         candidates, dimensions = embeddings_NE.shape
         if not candidates:
             raise UserError("there are no candidates to search: the list of embeddings is empty")
-        partitions = 1 if candidates < BRUTE_FORCE_BELOW else round(2 * math.sqrt(candidates))
-        parameters = _Parameters(candidates, dimensions, partitions, leaves=partitions, reordered=_DEPTHS[-1], k=1)
+        count = partitions(candidates)
+        parameters = _Parameters(candidates, dimensions, count, leaves=count, reordered=_DEPTHS[-1], k=1)
         scann = _import_scann()
-        if partitions == 1:
+        if count == 1:
             return cls(scann.builder(embeddings_NE, 1, "dot_product").score_brute_force().build(), parameters)
-        return cls(scann_tree.build(scann, embeddings_NE, partitions, parameters.reordered, scratch), parameters)
+        return cls(scann_tree.build(scann, embeddings_NE, count, parameters.reordered, scratch), parameters)
 
     def __len__(self) -> int:
         return self._parameters.candidates
@@ -189,6 +189,11 @@ class ScannIndex:
         rows_QK[:, :wanted] = np.where(missing, -1, found.astype(np.int32))
         order = np.lexsort((np.where(rows_QK < 0, np.iinfo(np.int32).max, rows_QK), -scores_QK), axis=1)
         return np.take_along_axis(scores_QK, order, axis=1), np.take_along_axis(rows_QK, order, axis=1)
+
+
+def partitions(candidates: int) -> int:
+    """Of so many candidates; 1: they are searched by brute force."""
+    return 1 if candidates < BRUTE_FORCE_BELOW else round(2 * math.sqrt(candidates))
 
 
 def _check_assets(folder: Path) -> None:

@@ -31,8 +31,7 @@ def build(
       reordered: exact scores of a query that does not say how many it wants.
       scratch: an existing folder that takes the embeddings for a moment, as `files.scratch`.
     """
-    rule = kmeans.Rule(partitions, _ITERATIONS, sample=-(-_SAMPLE // partitions))
-    clusters = kmeans.cluster(embeddings_NE, rule, [0], local_mesh())
+    clusters = partition(embeddings_NE, partitions)
     with files.scratch(scratch) as folder:
         (folder / "scann_config.pb").write_bytes(_config(scann, embeddings_NE, partitions, reordered))
         (folder / _PARTITIONER).write_bytes(_partitioner(clusters.centroid_KE))
@@ -40,6 +39,21 @@ def build(
         np.save(folder / _DATASET, embeddings_NE, allow_pickle=False)
         (folder / "scann_assets.pbtxt").write_text(_assets())
         return scann.load_searcher(str(folder))
+
+
+def partition(embeddings_NE: np.ndarray, partitions: int) -> kmeans.Clusters:
+    """The partitions of the embeddings, as many as asked for."""
+    return kmeans.cluster(embeddings_NE, _rule(partitions), [0], local_mesh())
+
+
+def distances(N: int, partitions: int) -> int:
+    """How many distances `partition` takes for N embeddings, one iteration counted as two: it adds points up, too."""
+    rule = _rule(partitions)
+    return (2 * rule.iterations * min(N, rule.sample * partitions) + N) * partitions
+
+
+def _rule(partitions: int) -> kmeans.Rule:
+    return kmeans.Rule(partitions, _ITERATIONS, sample=-(-_SAMPLE // partitions))
 
 
 def _config(scann: ModuleType, embeddings_NE: np.ndarray, partitions: int, reordered: int) -> bytes:

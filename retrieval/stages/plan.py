@@ -26,7 +26,15 @@ from retrieval.recipes.packed_rows import with_rows
 from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model, check_recipe, recipe_of
 from retrieval.stage_outputs import Run
-from retrieval.stages import plan_collection, plan_devices, plan_tuning, step_time, training_steps, training_time
+from retrieval.stages import (
+    plan_collection,
+    plan_devices,
+    plan_indexes,
+    plan_tuning,
+    step_time,
+    training_steps,
+    training_time,
+)
 from retrieval.stages.plan_collection import gib
 from retrieval.stages.plan_tuning import Outcome
 from retrieval.stages.step_plan import Plan
@@ -35,13 +43,14 @@ from retrieval.training import chips, collectives, cycles, sharding, step_memory
 _log = logging.getLogger(__name__)
 
 _LONGEST = 20.0  # seconds of a step that is run to see how long it takes
+_BATCH = 2.0  # the same of a batch that is encoded
 _ROOM = 0.9  # the share of the memory that advice fills: its estimates are rough
 
 declare(
     "plan",
     topology=Field("", TEXT, "TPU topology to compile for, such as v5e:4x8 or v4:2x2x4; '': the devices here"),
     tune=Field(False, SWITCH, "whether remat, chunks, unroll, fsdp, packing and the batch are tried", was=False),
-    passages=Field(0, whole(0), "passages that the plan also encodes, clusters and searches; 0: none", was=0),
+    passages=Field(0, whole(0), "passages that the plan also encodes, clusters, indexes and searches; 0: none", was=0),
 )
 
 
@@ -62,6 +71,10 @@ def plan(run: Run) -> dict[str, Any]:
     result = make_plan(config, run.vocab_size, devices)
     if not config.plan.topology:
         result = _timed(result, config, run.vocab_size, devices)
+    if result.collection:
+        result = dataclasses.replace(
+            result, indexes=plan_indexes.indexes(run, plan_collection.dimensions(config, run.vocab_size))
+        )
     rows = result.table()
     print(display.markdown(["plan", config.plan.topology or "the devices here"], rows))
     files.write_json(
@@ -93,6 +106,9 @@ def _timed(planned: Plan, config: ConfigDict, size: int, devices: Sequence[shard
     """The plan with what the devices here do in a second at most, and how long a step takes if that is not long."""
     rate = training_time.operations_per_second(devices)
     planned = dataclasses.replace(planned, rate=rate)
+    if planned.collection:
+        collection = plan_collection.timed(planned.collection, config, size, devices, _BATCH * rate)
+        planned = dataclasses.replace(planned, collection=collection)
     if planned.fits is False or planned.devices * planned.work.flops > _LONGEST * rate:
         return planned
     return dataclasses.replace(planned, measured=step_time.measure(config, size, devices))
@@ -272,7 +288,7 @@ STAGES.register(
     Stage(
         plan,
         check_settings=(examples.check, check_recipe),
-        reads="the config; lengths of the data for `data.pack.auto`",
+        reads="the config; lengths of the data for `data.pack.auto`, some texts for `plan.passages`",
         writes="`plan.json`; prints what a train step takes on `plan.topology`",
         uses=("seed", "recipe", "vocab", "prepare.vocab_size", "data", "model", "train"),
         leaves=("plan.json", plan_tuning.KEPT),

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from retrieval.stages.plan_collection import Part, gib
+from retrieval.stages.plan_indexes import PlannedIndex
 from retrieval.training.chips import Chip
 from retrieval.training.step_memory import Memory
 from retrieval.training.work import Work
@@ -22,6 +23,7 @@ class Plan:
       cycles: of a core in a step, by kind of operation, as the compiler estimates them; empty where it does not.
       kernels: calls of kernels in a step, which `cycles` leaves out.
       collection: what the passages of `plan.passages` take, on all devices.
+      indexes: what its indexes take on a host.
       rate: operations a second of the devices at hand together, at most; None where the plan is for others.
       measured: seconds of a step on them; None where it was not run.
     """
@@ -40,6 +42,7 @@ class Plan:
     cycles: dict[str, int]
     kernels: int = 0
     collection: tuple[Part, ...] = ()
+    indexes: tuple[PlannedIndex, ...] = ()
     rate: float | None = None
     measured: float | None = None
 
@@ -135,6 +138,11 @@ class Plan:
         """Rows of what a collection takes."""
         for part in self.collection:
             yield from part.rows(self.chip, self.chips, self.rate)
+        for index in self.indexes:
+            yield from index.rows()
+        if self.indexes:
+            held = 4 * self.parameters + sum(index.cost.held for index in self.indexes)
+            yield "to serve, a host: towers and indexes", gib(held)
 
     def _estimate(self) -> Iterator[tuple[str, str]]:
         """Rows of what the compiler estimates; it knows no waiting, and nothing at the same time."""

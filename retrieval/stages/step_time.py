@@ -2,7 +2,8 @@
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,7 +14,7 @@ from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model
 from retrieval.training import sharding
 
-_STEPS = 3  # behind a first one, which is compiled
+_CALLS = 3  # behind a first one, which is compiled
 
 
 def measure(config: ConfigDict, size: int, devices: Sequence[sharding.Device]) -> float:
@@ -27,12 +28,22 @@ def measure(config: ConfigDict, size: int, devices: Sequence[sharding.Device]) -
         lambda leaf: sharding.place(np.ones(leaf.shape, leaf.dtype), leaf.sharding),
         examples.abstract_batch(config, mesh),
     )
-    seconds = []
     with jax.set_mesh(mesh):
         step = train_state.make_step(config, model)
-        for _ in range(_STEPS + 1):
-            began = time.perf_counter()
+
+        def one_step() -> Any:
+            nonlocal state
             state, metrics = step(state, batch)
-            jax.block_until_ready((state, metrics))
-            seconds.append(time.perf_counter() - began)
+            return state, metrics
+
+        return median_seconds(one_step)
+
+
+def median_seconds(function: Callable[[], Any]) -> float:
+    """How long a function takes that gives arrays, the median of three calls behind a first one."""
+    seconds = []
+    for _ in range(_CALLS + 1):
+        began = time.perf_counter()
+        jax.block_until_ready(function())
+        seconds.append(time.perf_counter() - began)
     return statistics.median(seconds[1:])

@@ -17,7 +17,7 @@ class Task(NamedTuple):
     Attributes:
       name: in words.
       flops: operations of all chips together.
-      bytes: that all chips together read, beside the model.
+      bytes: that all chips together read, beside the model; of a query, with it.
     """
 
     name: str
@@ -32,6 +32,11 @@ class Task(NamedTuple):
 def encode(N: int, flops: float, E: int) -> Task:
     """Every passage through a tower, which takes so many operations for one."""
     return Task(f"to encode {N:,} passages", N * flops, 4.0 * N * E)
+
+
+def query(flops: float, bytes: float) -> Task:
+    """A query alone through its tower, whose products take so many operations, and read and write so many bytes."""
+    return Task("a query through its tower", flops, bytes)
 
 
 def k_means(N: int, E: int, K: int, iterations: int, sample: int) -> Task:

@@ -1,0 +1,107 @@
+"""What a plan says of a collection: its towers, its indexes and its search, by small ones and by hand."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from conftest import REPOSITORY
+from support.toy_plan import TOY, make_config
+
+from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
+from retrieval.search.index_kind import INDEXES, Planned
+from retrieval.stage_outputs import Run
+from retrieval.stages import plan_collection, plan_indexes
+
+
+def test_a_collection_takes_towers_k_means_and_search():
+    config = make_config(**{"plan.passages": 1000, "mine.refresh_makes": "clusters"})
+    config.cluster.update(count=10, iterations=3, sample=20)
+    parts = plan_collection.parts(config, 200, jax.devices(), TOY)
+    encode, query, search, k_means = (part.task for part in parts)
+    # The embeddings of all, and of the sample; a device of a host of eight has an eighth of those that it searches.
+    assert [part.host for part in parts[2:]] == [4 * 16 * 1000, 4 * 16 * (1000 + 200)]
+    assert parts[2].device == 4 * 16 * 1000 // 8 and all(part.device > 0 for part in (parts[0], *parts[2:]))
+    names = [name for part in parts for name, _ in part.rows(TOY, 8, None)]
+    assert (
+        len(names) == len(set(names)) and "k-means of 1,000 x 16 in 10 clusters, 3 iterations, a device: peak" in names
+    )
+    layer = 4 * 16 * 32 * 32 + 2 * 16 * 16 * 32 + 2 * 16 * 32 * 64
+    assert encode.flops == pytest.approx(1000 * 2 * (2 * layer + 32 * 16), rel=0.02)
+    once = 4 * 8 * 32 * 32 + 2 * 8 * 8 * 32 + 2 * 8 * 32 * 64
+    assert query.flops == pytest.approx(2 * (2 * once + 32 * 16), rel=0.02)
+    assert query.bytes > 4 * 2 * (4 * 32 * 32 + 2 * 32 * 64)  # all matrices of the layers, and what passes them
+    name = "a query through its tower, at least"  # on one chip, whatever their number
+    assert {dict(parts[1].rows(TOY, chips, None))[name] for chips in (1, 8)} == {f"{query.bytes / 1e8:.3g} s"}
+    assert search.flops == 2 * 1000 * 16 and search.bytes == 4 * 1000 * 16
+    # 200 points for three iterations, with distances and sums, and the distances of all; float32 is six products.
+    assert k_means.flops == 6 * 2 * 16 * 10 * (2 * 3 * 200 + 1000)
+    assert k_means.seconds(TOY, 4) == k_means.flops / 1e9 / 4
+
+
+def test_a_collection_is_encoded_here_to_see_how_long_it_takes(monkeypatch):
+    config = make_config(**{"plan.passages": 1000, "encode.batch_tokens": 512})
+    parts, batches = plan_collection.parts(config, 200, jax.devices(), None), []
+
+    def seconds(call):
+        assert np.isfinite(call()).all()
+        batches.append(len(call()))
+        return 0.5
+
+    monkeypatch.setattr(plan_collection.step_time, "median_seconds", seconds)
+    encoded, asked, found = plan_collection.timed(parts, config, 200, jax.devices(), 1e12)
+    assert batches == [32, 8]  # of documents so many tokens, of queries one a device
+    assert (encoded.measured, asked.measured, found) == (1000 / 32 * 0.5, 0.5, parts[2])
+    few = plan_collection.timed(parts, config, 200, jax.devices(), 17 * encoded.task.flops / 1000)
+    assert batches[2:] == [16, 8] and few[0].measured == 1000 / 16 * 0.5
+    none = plan_collection.timed(parts, config, 200, jax.devices(), 1.0)
+    assert none == parts and len(batches) == 4
+
+
+def a_set(folder, count):
+    """A run whose stage `sets` wrote a set of so many passages."""
+    run = Run(make_config(**{"plan.passages": 10 * count}), folder / "run", REPOSITORY / "requirements.lock")
+    texts = [{"_id": f"d{i}", "title": "", "text": f"word{i % 7} and word{i % 11}"} for i in range(count)]
+    (run.sets / "toy").mkdir(parents=True)
+    (run.sets / "toy" / "corpus.jsonl").write_text("".join(json.dumps(text) + "\n" for text in texts))
+    WordPiece([*SPECIAL_TOKENS, "a"]).save(run.corpus / "vocab.txt")
+    return run
+
+
+def test_indexes_are_planned_by_small_ones(tmp_path, monkeypatch):
+    monkeypatch.setattr(plan_indexes, "_SAMPLE", 77)
+    run = a_set(tmp_path, 154)
+    run.config.index.update(dense="exact", bm25_also=(0.9, 0.4))
+    bm25, also, exact = plan_indexes.indexes(run, 16)
+    # 77 texts have two words each, but every 77th one twice; 'and' is no word. There will be 20 times as many texts.
+    assert bm25.cost.held == also.cost.held == 8 * 20 * (2 * 77 - 7)
+    assert bm25.cost.building > bm25.cost.held and bm25.cost.seconds > 0
+    assert exact.cost.seconds == 0 and exact.cost.held > 4 * 16 * 1540
+    rows = dict(row for index in (bm25, also, exact) for row in index.rows())
+    assert "BM25 of 1,540 passages, to build on this machine" in rows and len(rows) == 3 + 3 + 1
+
+
+def test_an_index_of_texts_that_are_not_there_is_left_out_of_the_plan(tmp_path, caplog):
+    run = Run(make_config(**{"plan.passages": 100}), tmp_path, REPOSITORY / "requirements.lock")
+    run.config.index.dense = "exact"
+    assert [index.title for index in plan_indexes.indexes(run, 16)] == ["exact search"]
+    assert "plan: BM25 is left out, for the run has no texts yet" in caplog.text
+
+
+def test_an_index_that_cannot_be_built_is_left_out_of_the_plan(tmp_path, caplog):
+    run = a_set(tmp_path, 20)
+    run.config.index.update(dense="exact", words=("doc2query",))
+    assert [index.title for index in plan_indexes.indexes(run, 16)] == ["exact search"]
+    assert "plan: BM25 over expanded passages is left out: " in caplog.text and "generated" in caplog.text
+
+
+def test_partitions_of_scann_grow_with_their_distances_and_the_rest_with_the_embeddings(monkeypatch):
+    kind = INDEXES["scann"]
+    monkeypatch.setattr(type(kind), "available", lambda self: True)
+    times = {40_000: (2.0, 7.0), 10_000: (0.5, 4.0)}
+    monkeypatch.setattr(type(kind), "_timed", lambda self, N, *_: times[N])
+    # Of 40,000 there are 400 partitions and 250,000 points at most: (24 x 40,000 + 40,000) x 400 distances.
+    distances = (24 * 251_000 + 1_000_000) * 2000 / (25 * 40_000 * 400)
+    cost = kind.cost(Planned(1_000_000, 16, 100, None), {"index.tune_queries": 10})
+    assert cost.seconds == pytest.approx(2 * distances + 7 + 960_000 * 3 / 30_000, rel=0.01)
+    assert cost.held > 4 * 16 * 1_000_000 and cost.building > cost.held
