@@ -23,6 +23,12 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # workers inherit what follows
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
+else:
+    import tensorflow
+
+    # Small input pipelines, drawn from a few times: TensorFlow would rewrite the graph of every function in them first.
+    tensorflow.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
 from support import toy_corpus
 
 from retrieval.data.shards import local_runner
