@@ -12,10 +12,15 @@ from support.modules import assert_finite_differences
 from retrieval.errors import UserError
 from retrieval.training.candidates import inner_products
 from retrieval.training.losses import free_bits, token_cross_entropy
-from retrieval.training.objectives.in_batch_softmax import OTHER_POSITIVES, in_batch_softmax
+from retrieval.training.objectives.in_batch_softmax import OTHER_POSITIVES
+from retrieval.training.objectives.in_batch_softmax import in_batch_softmax as uncompiled
 from retrieval.training.objectives.margins import triplet
 from retrieval.training.objectives.own_negatives import multi_negative_nll, two_way_nll
 
+# One program in place of one for each operation, which takes a multiple of the time.
+in_batch_softmax = jax.jit(
+    uncompiled, static_argnames=("temperature", "symmetric", "other_positives", "groups", "block")
+)
 OWN_NEGATIVES = {"triplet": triplet, "two_way_nll": two_way_nll, "multi_negative_nll": multi_negative_nll}
 
 

@@ -72,7 +72,7 @@ def test_every_loss_of_embeddings_or_scores_is_for_towers():
 def test_towers_are_trained_for_the_named_loss(name, labelled):
     model, batch, query, document = labelled
     config = make_config(**{"train.loss": name, "train.margin": 2.0, "train.softening": 3.0})
-    found, metrics = recipe_of(config).objective(bind(model))(parameters_of(model), batch, jax.random.key(0))
+    found, metrics = jax.jit(recipe_of(config).objective(bind(model)))(parameters_of(model), batch, jax.random.key(0))
     expected, _ = OF_TOWERS[name](query, document, batch)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(metrics["tokens"], (TEXTS > 0).sum(axis=1) + 30)
@@ -89,7 +89,7 @@ def test_an_autoencoders_objective_has_both_losses_and_the_divergence():
         labels[b, p], masked[b, positions[b, p]] = TEXTS[b, positions[b, p]], 3
     batch = {"text": masked, "positions": positions, "labels": labels, "weights": weights}
     batch = jax.tree.map(jnp.asarray, batch)
-    found, metrics = recipe_of(config).objective(bind(model))(parameters_of(model), batch, jax.random.key(0))
+    found, metrics = jax.jit(recipe_of(config).objective(bind(model)))(parameters_of(model), batch, jax.random.key(0))
     result = model(Text.from_ids(masked, 0 * masked), positions, TEXTS, jax.random.key(0))
 
     def surprise(logits, token):
@@ -118,7 +118,9 @@ def test_known_positives_are_masked_or_counted_or_pushed_away(labelled, chunk_si
         config = make_config(**{"train.other_positives": use, "train.symmetric": True, "train.chunk_size": chunk_size})
         without = {name: value for name, value in batch.items() if name != "positive_ids"}
         given = without if use == "negatives" else batch  # as `examples.known_positives` has it
-        found[use], _ = recipe_of(config).objective(bind(model))(parameters_of(model), given, jax.random.key(0))
+        found[use], _ = jax.jit(recipe_of(config).objective(bind(model)))(
+            parameters_of(model), given, jax.random.key(0)
+        )
         options = {} if use == "negatives" else dict(positive_ids_BP=known, other_positives=use)
         options |= dict(temperature=0.5, symmetric=True)
         expected, _ = in_batch_softmax(query, document, ids, batch["log_q"], **options)

@@ -163,7 +163,7 @@ def test_one_tower_reads_the_four_sides_in_one_call(monkeypatch):
     monkeypatch.setattr(TwoTower, "encode_queries", noted)
 
     def of(batch):
-        return recipe.objective(bind(model))(parameters_of(model), batch, jax.random.key(0))[0]
+        return jax.jit(recipe.objective(bind(model)))(parameters_of(model), batch, jax.random.key(0))[0]
 
     cut = {name: jnp.pad(arrays[name][..., :6], ((0, 0), (0, 2))) for name in ("query", "query_types")}
     arrays |= cut

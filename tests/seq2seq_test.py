@@ -109,7 +109,7 @@ def test_the_loss_is_the_targets_cross_entropy(inputs, tmp_path):
     target = np.where(np.arange(6) < random.integers(2, 7, (4, 1)), random.integers(5, 50, (4, 6)), 0)
     batch = {"source": source, "source_types": 0 * source, "target": target}
     batch = {name: jnp.asarray(values, jnp.int32) for name, values in batch.items()}
-    objective = recipe_of(run.config).objective(bind(model))
+    objective = jax.jit(recipe_of(run.config).objective(bind(model)))
     loss, metrics = objective(parameters_of(model), batch, jax.random.key(0))
     seen, labels, weights = teacher_forced(batch["target"])
     logits = model(Text.from_ids(batch["source"], batch["source_types"]), seen, None)
