@@ -3,6 +3,7 @@
 It is for an overview of many texts. Of a single short text it says little.
 """
 
+import functools
 import re
 import unicodedata
 from collections import Counter
@@ -19,12 +20,8 @@ _LATIN, _LEAST = "latin", 2  # stop words that a text has to have
 _JAPANESE = {"hiragana", "katakana"}
 
 
-def language(text: str, lists: Mapping[str, frozenset[str]] | None = None) -> str:
-    """The name of a language in Latin script, of a script otherwise, or OTHER.
-
-    Args:
-      lists: stop words by language; by default those that BM25 knows.
-    """
+def language(text: str) -> str:
+    """The name of a language in Latin script, of a script otherwise, or OTHER."""
     scripts = Counter(unicodedata.name(letter, "?").partition(" ")[0].lower() for letter in _letters(text))
     if not scripts:
         return OTHER
@@ -33,10 +30,21 @@ def language(text: str, lists: Mapping[str, frozenset[str]] | None = None) -> st
     script = scripts.most_common(1)[0][0]
     if script != _LATIN:
         return "chinese" if script == "cjk" else script
-    words = Counter(_WORD.findall(text.lower()))
-    counts = {name: sum(words[word] for word in stop) for name, stop in (lists or stop_words_by_language()).items()}
-    best = max(counts, key=counts.__getitem__, default=OTHER)
-    return best if best != OTHER and counts[best] >= _LEAST else OTHER
+    names, languages_of = _stop_words()
+    counts = dict.fromkeys(names, 0)
+    for word in _WORD.findall(text.lower()):
+        for name in languages_of.get(word, ()):
+            counts[name] += 1
+    best = max(counts, key=counts.__getitem__)
+    return best if counts[best] >= _LEAST else OTHER
+
+
+@functools.cache
+def _stop_words() -> tuple[list[str], Mapping[str, list[str]]]:
+    """The languages whose stop words BM25 knows, and of each such word the languages that have it."""
+    lists = stop_words_by_language()
+    words = sorted(set().union(*lists.values()))
+    return list(lists), {word: [name for name, stop in lists.items() if word in stop] for word in words}
 
 
 def _letters(text: str) -> list[str]:

@@ -11,7 +11,6 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.shards.shard_steps import WITHOUT_PAIR
 from retrieval.search import languages, near_duplicates
 from retrieval.search.alike import are_alike, shingles
-from retrieval.search.words import stop_words_by_language
 from retrieval.stages.text_sizes import TextSizes
 
 _log = logging.getLogger(__name__)
@@ -102,8 +101,7 @@ def _texts(about: str, texts: Sequence[Candidate], seed: int) -> Iterator[Findin
 
 
 def _languages(about: str, texts: Sequence[str]) -> Iterator[Finding]:
-    lists = stop_words_by_language()
-    for name, count in Counter(languages.language(text, lists) for text in texts).most_common():
+    for name, count in Counter(map(languages.language, texts)).most_common():
         yield Finding(about, f"language, guessed by script and stop words: {name}", count, len(texts))
 
 
