@@ -68,7 +68,22 @@ ONE_CASE = [
 ]
 
 
-@pytest.mark.parametrize("passage", PASSAGES)
+OTHER_LANGUAGES = [
+    "Роман написал А. С. Пушкин в 1833 году.|Он был поэтом.|Много витамина С.|Он полезен.",
+    "Он родился в г. Москва в 1900 г.|Потом он жил на ул. Мира, т. е. Рядом с ним жил проф. Иванов.",
+    "Тя умира през 4 г. пр. н. е.|Епохата започва.|Художници, лекари и т.н.|Няма други.",
+    "Am 3. Mai 1900 kam er nach z. B. Berlin.|Dort blieb er.|Er wurde 78.|Er starb 1945.",
+    "Im 19. Jahrhundert lebte Dr. h. c. Müller in Nr. 5 u. a. Häusern.|Sie kam nach ihm.",
+    "M. Dupont aime Mme. Curie.|Ils vont à St. Denis.|É. Zola écrit.",
+    "El Sr. García y la Sra. López viven en EE. UU. con J. Á. Pérez.|Según ella, es así.",
+    "Ο Κ. Π. Καβάφης ήταν ποιητής.|Έζησε εκεί.",
+    "Ł. Kowalski zna prof. Nowak i J. Å. Öberg.|Oni są tu.",
+    # what an English text has of these
+    "It opened on August 11.|August was hot.|The choice is a.|Then look at the egg. b.|Choose it.",
+]
+
+
+@pytest.mark.parametrize("passage", [*PASSAGES, *OTHER_LANGUAGES])
 def test_breaks_where_a_reader_would(passage):
     text = passage.replace("|", " ")
     assert [text[start:end] for start, end in split(text)] == passage.split("|")

@@ -3,7 +3,8 @@
 In scripts with capitals, a break begins with a full stop, ellipsis, question or exclamation mark. Closing quotes,
 brackets and citation marks may follow, then white space, then a capital letter or a digit. A full stop after a title,
 an abbreviation or an initial is none, unless the next word is one that begins sentences ("left the U.S. They never
-..."). In a text without capitals, or of capitals alone, a small letter may follow too.
+..."). In a text without capitals, or of capitals alone, a small letter may follow too. The words are those of English
+and of other large Wikipedias; nothing asks which language a text has.
 
 The full stops of other scripts (`。`, `।`, `۔`, `؟` ...) need no white space behind them.
 
@@ -61,9 +62,8 @@ _ENDS = re.compile(r"[^\W\d_]{3,}[.?!…]{1,3}\s+\S")
 _PRONOUN = re.compile(r"\bI\b")
 
 _WORD_BEFORE = re.compile(r"""([(\[](?=[A-Za-z.]*\Z))?([^\s"'(\[{‘“«–—-]*)\Z""")
-_INITIALS = re.compile(
-    r"[A-Z]|(?:[A-Z][a-z]?\.)+[A-Z][a-z]?|(?:[\u0621-\u064a]\.)*[\u0621-\u064a]"
-)  # J, U.S, Ph.D, أ.د
+_ARABIC_INITIALS = re.compile(r"(?:[\u0621-\u064a]\.)*[\u0621-\u064a]")  # أ.د
+_SPACED = re.compile(r"(?<!\w)(?!н\.\sе)[^\W\d_]{1,2}\.\s[^\W\d_]\Z")  # 'h. c.', 'u. a.', 'т. е.', but not 'пр. н. е.'
 _NUMBER = re.compile(r"\d|[IVXLC]{2,}\b|[VX]\b")
 
 
@@ -75,19 +75,40 @@ def _words(text: str) -> frozenset[str]:
 # word of _STARTERS; those that do not where a number follows.
 _NEVER_LAST = _words(
     """Mr Mrs Ms Messrs Dr Prof Rev Fr Hon Pres Gov Sen Rep Amb Gen Adm Col Lt Maj Capt Cmdr Cpl Sgt Pvt Msgr
-    e.g i.e a.k.a v vs cf viz esp lit डॉ प्रो पं श्री सौ कु"""
+    e.g i.e a.k.a v vs cf viz esp lit डॉ प्रो पं श्री सौ कु
+    Nr Hl hl Hrsg Bd Frhr bzw sog vgl insb evtl ggf Mme Mmes Mlle Mlles éd chap Sra Srta Dra Dña pág págs núm EE
+    Sig Dott dott dhr mevr bijv prof dr św ul gen inż mgr tzw t.ex bl.a f.eks
+    ул вул пл пос оз проф акад ген св гр тов напр т.е т.к"""
 )
-_SELDOM_LAST = _words("St Ste Sta Mt Ft Jr Sr Bros Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov Dec a.m p.m")
+_SELDOM_LAST = _words(
+    """St Ste Sta Mt Ft Jr Sr Bros Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov Dec a.m p.m
+    Jh Jhdt UU им ім"""
+)
+# Places where no number stands before them, and years, pages or the like where one does: "г. Москва", "в 1900 г. Он".
+_PLACES = _words("г м с д р о")
+# What is counted by a number with a full stop: "3. Mai", "im 19. Jahrhundert".
+_COUNTED = _words(
+    """Januar Jänner Februar März April Mai Juni Juli August September Oktober November Dezember Jahrhundert
+    Jahrhunderts Jahrtausend Jahrtausends Jh Jh. Jhdt. Weltkrieg Weltkriegs Weltkrieges Auflage Lebensjahr Geburtstag
+    Todestag Jahrestag Platz Bezirk Bundesliga Liga Spieltag Wahlperiode Legislaturperiode Armee Division Regiment
+    Dynastie Etage Klasse Runde Tag Mal Dünya"""
+)
 _BEFORE_NUMBER = _words(
     """No no Nos nos Vol vol Vols vols Sec sec Ch ch Fig fig Figs figs Art Op Opp Rs p pp b d c ca r fl al est
     approx app"""
 )
+_AFTER_MONTH = re.compile(r"(?:uary|March|April|May|June|July|August|ber)\s\d+\Z")  # 'on August 11. August is'
 # Words that, with a capital, begin sentences far more often than names.
 _STARTERS = _words(
     """The This That These Those It Its He She They We You His Her Their Our My There Here However Although Though While
     When Where After Before Since Because If As At In On By For From To With Until During Among Between Through Despite
     Following According Both Some Many Most Several All Each Another Other Such Thus Then Later Today Yet And But Or
-    Also An A What Who Which How Why"""
+    Also An A What Who Which How Why
+    Der Die Er Sie Es Ein Eine Im Am Nach Seine Ihre Dieser Diese Dieses Auch Als Bei Mit Für Seit Danach Später Dort
+    Il Elle Ils Elles En Dans Pour Par Sur Avec Après Avant Cette Ces Cet Lorsque Depuis Selon
+    Después Durante También Según Fue Nel Nella Dopo Questo Questa
+    В Во На По С К Из У О От До За Он Она Оно Они Это Эта Этот Эти После При Для Но А И Также Так Как Когда Его Её Их
+    Він Вона Вони Це Після Тя Те Това Тази Той След През От"""
 )
 _JOINING = _words("and or but")  # in a text without capitals they seldom begin a sentence behind an abbreviation
 _ABBREVIATIONS = _NEVER_LAST | _SELDOM_LAST | _BEFORE_NUMBER
@@ -165,11 +186,28 @@ def _ends_sentence(text: str, start: int, match: re.Match[str], one_case: bool) 
         word, next_word = word if word in _ABBREVIATIONS else word.title(), next_word.title()
     if bracket or word in _NEVER_LAST:
         return False
-    if word in _BEFORE_NUMBER:
+    up_to = text[max(0, match.start() - 16) : match.start()]
+    if word.isdigit() and len(word) <= 2 and next_word in _COUNTED:
+        return _AFTER_MONTH.search(up_to) is not None
+    if len(word) == 1 and word.islower() and next_word[0].isalpha() and next_word[1:] == ".":
+        return False  # 'z. B.'
+    if word in _PLACES and not up_to[: -len(word)].rstrip()[-1:].isdigit():
+        return False
+    if word in _BEFORE_NUMBER and not _SPACED.search(up_to):
         return not _NUMBER.match(next_word)
-    if word in _SELDOM_LAST or _INITIALS.fullmatch(word):
+    if word in _SELDOM_LAST or _is_initials(word) or _SPACED.search(up_to):
         return next_word in _STARTERS
     return True
+
+
+def _is_initials(word: str) -> bool:
+    """Whether a word is an initial or more of them, of any script that has some: J, U.S, Ph.D, А, أ.د."""
+    if (len(word) == 1 and word.isupper()) or _ARABIC_INITIALS.fullmatch(word):
+        return True
+    parts = word.split(".")
+    return len(parts) > 1 and all(
+        part[:1].isupper() and (len(part) == 1 or (len(part) == 2 and part[1].islower())) for part in parts
+    )
 
 
 def _is_in_brackets(before: str) -> bool:
