@@ -183,6 +183,11 @@ def test_an_address_gives_a_field_once(asked):
     assert answer.status_code == 400 and "'systems' is there twice" in answer.json()["error"]
 
 
+def test_a_post_has_no_fields_in_its_address(asked):
+    answer = asked.post("/api/search?k=3", json={"query": "owl"})
+    assert answer.status_code == 400 and "'k' is in the address: a POST has its fields" in answer.json()["error"]
+
+
 def test_a_form_of_another_site_is_not_read(asked):
     """A browser sends such a body without asking first."""
     answer = asked.post("/api/search", content=b'{"query": "a"}', headers={"content-type": "text/plain"})

@@ -54,6 +54,8 @@ def load(path: str | Path) -> "Model":
     Raises:
       UserError: there is none, or the training has not ended.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise UserError(f"{path!r} is no path: name the work directory of a run, or the folder of an export")
     path = os.path.expanduser(path)
     copy = store_copy.copy_of(path) if is_url(path) else None
     folder = copy.folder if copy else hub.path(path)

@@ -53,8 +53,10 @@ async def fields_of(request: Request, known: Mapping[str, Any], limits: Limits) 
 
     Raises:
       RefusedError: the body is too long, or no JSON object.
-      UserError: there is no such field, or the address has one twice.
+      UserError: there is no such field, the address has one twice, or that of a POST has any.
     """
+    if request.method == "POST" and (name := next(iter(request.query_params), "")):
+        raise UserError(f"'{terminal.one_line(name)[:100]}' is in the address: a POST has its fields in its body")
     given = await _body(request, limits.body) if request.method == "POST" else _of_address(request)
     for name in given:
         if name not in known:
