@@ -254,7 +254,7 @@ class Table(list):
         (lambda m: m.index("a.csv", fields={"body": "x"}), "unknown field of a document 'body'"),
         (lambda m: m.rerank("q", "red apple"), "this is one text"),
         (lambda m: m.rerank("q", {"text": "red apple"}), "this is one record"),
-        (lambda m: retrieval.load(None), "None is no path: name the work directory"),
+        (lambda m: retrieval.load(m), "is no path: name the work directory of a run"),
         (lambda m: retrieval.load("no/such/run"), "no/such/run: neither the work directory of a run"),
     ],
 )
