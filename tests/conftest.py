@@ -31,7 +31,9 @@ else:
 
 from support import toy_corpus
 
+from retrieval import files
 from retrieval.data.shards import local_runner
+from retrieval.evaluation import display, report_page
 
 # Else the pools of `prepare_test` would wait for workers that import TensorFlow; those of the runs of `faults_test` do.
 local_runner._START = children.FORK_SERVER
@@ -84,6 +86,21 @@ def pools():
     """None: most of the time for a small corpus goes into starting them. `prepare_test` has them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local_runner, "run_tasks", run_here)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def plots():
+    """Empty ones: most of the time for a small report goes into drawing. Those that look at plots have them."""
+
+    def save(folder, canvas, title):
+        name = display.file_name(title)
+        files.write_text(folder / "plots" / f"{name}.png", "")
+        return f"![{name}](plots/{name}.png)"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(display, "save", save)
+        patch.setattr(report_page, "_svg", lambda plot: "<svg></svg>")
         yield
 
 

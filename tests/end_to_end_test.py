@@ -90,7 +90,7 @@ def autoencoder(inputs, prepared, tmp_path_factory):
     return run
 
 
-def test_an_autoencoders_encoder_starts_towers_and_mlms(inputs, prepared, autoencoder, tmp_path):
+def test_an_autoencoders_encoder_starts_towers_and_mlms(inputs, finished_mlm, autoencoder, tmp_path):
     """The encoder as it was trained, in both towers and in an MLM; and an autoencoder from an MLM."""
     seed = autoencoder
     lines = [json.loads(line) for line in (seed.folder / "metrics" / "train.jsonl").read_text().splitlines()]
@@ -119,12 +119,11 @@ def test_an_autoencoders_encoder_starts_towers_and_mlms(inputs, prepared, autoen
             given = [wanted["encoder"]] * 2
         for left, right in zip(jax.tree.leaves(parts), jax.tree.leaves(given), strict=True):
             np.testing.assert_array_equal(left, right)
-    execute(make_run("mlm", inputs, shutil.copytree(prepared, tmp_path / "bert"), **{"train.steps": 2}), "train")
-    again = make_run("seed_encoder", inputs, tmp_path / "again", **{"train.init_from": str(tmp_path / "bert")})
+    again = make_run("seed_encoder", inputs, tmp_path / "again", **{"train.init_from": str(finished_mlm.folder)})
     initial_parameters.check_start(again)
     model = build_model(again.config, vocab_size)
     initial_parameters.init_from(model, again.config, vocab_size)
-    _, bert = initial_parameters.load_parameters(tmp_path / "bert", vocab_size, again.config.mesh)
+    _, bert = initial_parameters.load_parameters(finished_mlm.folder, vocab_size, again.config.mesh)
     found = parameters_of(model)
     for name, value in parameters_of(bert).items():
         for left, right in zip(jax.tree.leaves(found[name]), jax.tree.leaves(value), strict=True):

@@ -118,10 +118,12 @@ DEATHS = [
 ]
 
 
-def test_dying_machines_change_nothing_of_a_run(inputs, whole, bucket, machine):
+# The second is one of a checkpoint, the third of the last stage.
+@pytest.mark.parametrize("deaths", [DEATHS[::2], pytest.param(DEATHS, marks=pytest.mark.long)], ids=["some", "all"])
+def test_dying_machines_change_nothing_of_a_run(inputs, whole, bucket, machine, deaths):
     """Each with a disk of its own, and all with one store, which has what the folder has."""
     finished, _ = whole
-    for number, death in enumerate(DEATHS):
+    for number, death in enumerate(deaths):
         machine(f"machine-{number}")
         bucket.fails = dies_at(*death)
         with pytest.raises(UserError, match=r"toy://bucket/run/.* cannot be .*the machine is gone.*the same command"):

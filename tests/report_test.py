@@ -16,6 +16,11 @@ from retrieval.stage_outputs import Run
 from retrieval.stages import report, report_questions, report_sets
 
 
+@pytest.fixture(scope="module", autouse=True)
+def plots():
+    """Real ones."""
+
+
 def result(system, metric, value, dataset="squad", split="test", queries=97888, seconds=2.5, step=None):
     return dict(
         system=system,

@@ -12,6 +12,12 @@ from retrieval.evaluation import display
 from retrieval.evaluation.run_report import Table, write_report
 from retrieval.stages import search
 
+
+@pytest.fixture(scope="module", autouse=True)
+def plots():
+    """Real ones."""
+
+
 ESCAPES = "\x1b]0;title\x07\x1b[31mred\x1b[2J\x9b5A\u202eesrever"
 NASTY = f"<script>alert(1)</script> | [link](javascript:x) ![i](y) `code` **b** _u_ \\| a\n# heading\r\n{ESCAPES}"
 

@@ -15,6 +15,12 @@ from retrieval.studies import study_report
 from retrieval.studies.claims import Cell, Line, Plot, Report, Row, StudyTable, claim, plot, table
 from retrieval.studies.study_results import Results, compare
 
+
+@pytest.fixture(scope="module", autouse=True)
+def plots():
+    """Real ones."""
+
+
 LEGEND = (
     "Values are in percent: the mean of n runs that differ by their seed alone ± their sample standard deviation "
     "(divisor n − 1); without ± it is a single run. In brackets: the paper's value. Bold: our best of a column among "
