@@ -127,7 +127,7 @@ def test_failed_write_leaves_the_old_folder(folder):
 
 BAD = {
     "bad JSON": ("corpus.jsonl", b'{"_id": "1", "text": ""}\n{"_id": ', ["corpus.jsonl, line 2", "not valid JSON"]),
-    "no _id": ("corpus.jsonl", b'{"id": "1", "text": ""}\n', ["corpus.jsonl, line 1", "'_id' is missing; rename"]),
+    "no _id": ("corpus.jsonl", b'{"name": "1", "text": ""}\n', ["corpus.jsonl, line 1", "'_id' is missing; rename"]),
     "a line break in an _id": ("queries.jsonl", b'{"_id": "a\\nb", "text": ""}\n', ["line 1", "a line break"]),
     "a repeated _id": (
         "queries.jsonl",
@@ -236,3 +236,22 @@ def test_gzip_is_told_by_its_content(folder):
     for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
         (folder / name).write_bytes(gzip.compress((folder / name).read_bytes()))
     assert beir.read_folder(folder) == EXPECTED
+
+
+def test_corpora_of_other_projects_are_read(tmp_path):
+    lines = [
+        {"pid": "msmarco_passage_00_0", "passage": "of MS MARCO v2", "docid": "msmarco_doc_00_0"},
+        {"docid": "msmarco_doc_00_0", "url": "u", "title": "T", "headings": "h", "body": "of MS MARCO v2"},
+        {"docid": "5#0", "title": "T", "text": "of MIRACL"},
+        {"id": 7, "contents": "of pyserini"},
+        {"_id": "own", "docid": "other", "text": "ours", "body": "theirs"},
+    ]
+    path = tmp_path / "corpus.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert [(text.id, text.title, text.text) for text in beir.read_candidates(path)] == [
+        ("msmarco_passage_00_0", "", "of MS MARCO v2"),
+        ("msmarco_doc_00_0", "T", "of MS MARCO v2"),
+        ("5#0", "T", "of MIRACL"),
+        ("7", "", "of pyserini"),
+        ("own", "", "ours"),
+    ]

@@ -31,6 +31,8 @@ from retrieval.errors import UserError
 _log = logging.getLogger(__name__)
 
 ANSWERS = "answers.jsonl"
+# Of an id and a text: in MS MARCO's second version (passages, documents), of MIRACL and Tevatron, and of pyserini.
+_OTHER_NAMES = (("pid", "passage"), ("docid", "body"), ("docid", "text"), ("id", "contents"), ("id", "text"))
 _ON_ONE_LINE = re.compile(r"[^\t\n\r\v\f]+")  # what a qrels file can hold; run files quote blanks
 
 
@@ -293,9 +295,18 @@ def _records(path: Path) -> Iterator[tuple[str, dict, str]]:
 
 def _record(line: str, at: str) -> Any:
     try:
-        return json.loads(line)
+        return _renamed(json.loads(line))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{at}: not valid JSON ({error}); one object a line is needed") from error
+
+
+def _renamed(record: Any) -> Any:
+    """A record under our names, where it has those of `_OTHER_NAMES`."""
+    if isinstance(record, dict) and "_id" not in record:
+        for id, text in _OTHER_NAMES:
+            if id in record and text in record:
+                return record | {"_id": record[id], "text": record[text]}
+    return record
 
 
 def _candidate(id: str, record: Any, at: str) -> Candidate:
@@ -308,7 +319,7 @@ def _candidate(id: str, record: Any, at: str) -> Candidate:
 def _id(record: Any, at: str) -> str:
     if isinstance(record, dict) and type(record.get("_id")) is int:
         return str(record["_id"])
-    if not isinstance(record, dict) or "_id" not in record:  # as in corpora of MIRACL or MS MARCO v2
+    if not isinstance(record, dict) or "_id" not in record:
         needed = '{"_id": "d1", "title": "T", "text": "words"}'
         raise UserError(f"{at}: the field '_id' is missing; rename the fields to those of {needed}")
     id = text_files.string(record, "_id", at)
