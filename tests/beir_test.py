@@ -218,6 +218,16 @@ def test_empty_queries_and_odd_or_zero_grades_are_refused(folder):
         beir.read_queries(queries)
 
 
+def test_grades_may_have_an_empty_fraction(folder):
+    qrels = folder / "qrels" / "test.tsv"
+    qrels.write_text("q2\td1\t2.0\nq1\t2\t0.00\n")
+    assert beir.read_folder(folder).qrels["test"] == {"q2": {"d1": 2}, "q1": {"2": 0}}
+    for grade in ("0.5", ".0", "1.0e1"):
+        qrels.write_text(f"q2\td1\t{grade}\n")
+        with pytest.raises(UserError, match=r"line 1: the score '.*' is not an integer"):
+            beir.read_folder(folder)
+
+
 def test_queries_that_nobody_judges_are_counted(folder, caplog):
     beir.read_folder(folder)
     assert "set tiny: 1 queries without a judgement or an answer, left out" in caplog.text

@@ -72,6 +72,7 @@ def _cost(built: Built, planned: Planned) -> Cost | None:
         _log.warning("plan: %s is left out: %s", built.kind.title, error)
         return None
     if cost is None:
-        why = "" if planned.sample else ", for the run has no texts yet (--stage=prepare or --stage=sets makes them)"
+        lacks_texts = built.kind.of_words and planned.sample is None
+        why = ", for the run has no texts yet (--stage=prepare or --stage=sets makes them)" if lacks_texts else ""
         _log.warning("plan: %s is left out%s", built.kind.title, why)
     return cost

@@ -1,5 +1,6 @@
 """Relevance judgements: their grades, the qrels files of BEIR, and what becomes of judgements of unknown candidates."""
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ DROP_ALL = f"config.{UNKNOWN}={DROP}"
 OUTSIDE, RELEVANT_OUTSIDE = "judgements outside of the candidates, left out", "of these relevant"
 LOST = "queries that lose all their judgements so, left out"
 HEADER = ["query-id", "corpus-id", "score"]
+_WITHOUT_FRACTION = re.compile(r"(?<=[0-9])\.0+\Z")
 _HIGHEST_GRADE = 1_000_000  # the metrics count with 32 bits
 
 declare(
@@ -71,13 +73,13 @@ def read(
 
 
 def grade(text: str, at: str) -> int:
-    """The grade of a judgement.
+    """The grade of a judgement, which may be written as 1.0.
 
     Raises:
       UserError: it is not an integer, or too large for what counts with it.
     """
     try:
-        value = text_files.integer(text)
+        value = text_files.integer(_WITHOUT_FRACTION.sub("", text))
     except ValueError as error:
         raise UserError(f"{at}: the score '{text}' is not an integer; write 1 for relevant") from error
     if abs(value) > _HIGHEST_GRADE:
