@@ -37,7 +37,7 @@ declare(
     ),
 )
 
-# Of an entry, a distinct word of a passage: at the peak of a build, as docs/scale.md measured it, and in the index.
+# Of an entry, a distinct word of a passage: of the process that builds, at its peak (docs/scale.md), and of the index.
 _BYTES_BUILDING, _BYTES_HELD = 27, 8
 
 WORDS = ("index.bm25_stop_words", "index.bm25_stemmer", "index.bm25_accents", "index.bm25_identifiers")
