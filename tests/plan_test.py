@@ -25,7 +25,9 @@ from retrieval.recipes.recipe import abstract_model, recipe_of
 from retrieval.search.index_kind import Cost
 from retrieval.stage_outputs import Run
 from retrieval.stages import plan, plan_devices, plan_indexes, plan_tuning
+from retrieval.stages.plan_collection import Part
 from retrieval.training import chips, sharding, step_memory, work
+from retrieval.training.collection_work import Task
 from retrieval.training.step_memory import Memory
 from retrieval.training.work import Work
 
@@ -310,11 +312,16 @@ def test_advice_is_computed(planned):
 PACKED = {"data.pack.query": 0.5, "data.pack.document": 0.5, "data.lanes": 8, "train.batch_size": 64}
 
 
-def test_a_plan_says_what_a_server_holds(planned):
+def test_a_plan_says_what_a_server_holds(tmp_path, monkeypatch, capsys, planned):
+    part, asked = Part(Task("to encode", 1.0, 1.0)), []
     index = plan_indexes.PlannedIndex("toy", 10, Cost(1.0, 3 * 2.0**30, 2.0**30))
-    shown = dict(dataclasses.replace(planned, indexes=(index, index), parameters=2**28).table())
-    assert shown["to serve, a host: towers and indexes"] == "3.00 GiB"
-    assert shown["toy of 10 passages, a host: peak of the build"] == "3.00 GiB"
+    monkeypatch.setattr(plan.plan_collection, "timed", lambda parts, *_: parts)
+    monkeypatch.setattr(plan.plan_indexes, "indexes", lambda run, E: asked.append(E) or (index, index))
+    run = run_stage(tmp_path, monkeypatch, dataclasses.replace(planned, collection=(part,), parameters=2**28))
+    shown = capsys.readouterr().out
+    assert "| to serve, a host: towers and indexes | 3.00 GiB |" in shown and asked == [16]
+    assert "| toy of 10 passages, a host: peak of the build | 3.00 GiB |" in shown
+    assert len(json.loads((run.folder / "plan.json").read_text())["indexes"]) == 2
 
 
 @pytest.mark.parametrize("size", [4, 8, 16])
