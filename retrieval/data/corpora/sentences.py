@@ -193,9 +193,10 @@ def _ends_sentence(text: str, start: int, match: re.Match[str], one_case: bool) 
         return False  # 'z. B.'
     if word in _PLACES and not up_to[: -len(word)].rstrip()[-1:].isdigit():
         return False
-    if word in _BEFORE_NUMBER and not _SPACED.search(up_to):
+    is_spaced = _SPACED.search(up_to) is not None
+    if word in _BEFORE_NUMBER and not is_spaced:
         return not _NUMBER.match(next_word)
-    if word in _SELDOM_LAST or _is_initials(word) or _SPACED.search(up_to):
+    if is_spaced or word in _SELDOM_LAST or _is_initials(word):
         return next_word in _STARTERS
     return True
 

@@ -118,7 +118,7 @@ def _opened(
     seed: int,
 ) -> _Lane:
     tf.config.set_visible_devices([], "GPU")  # the accelerator is JAX's
-    # AutoGraph would rewrite every function that is mapped, to no end: none has Python control flow over tensors.
+    # AutoGraph would rewrite every function that is mapped, to no end: tasks have no Python control flow over tensors.
     dataset = tf.autograph.experimental.do_not_convert(seqio.get_dataset)(
         task,
         lengths,
