@@ -77,7 +77,7 @@ _NEVER_LAST = _words(
     """Mr Mrs Ms Messrs Dr Prof Rev Fr Hon Pres Gov Sen Rep Amb Gen Adm Col Lt Maj Capt Cmdr Cpl Sgt Pvt Msgr
     e.g i.e a.k.a v vs cf viz esp lit डॉ प्रो पं श्री सौ कु
     Nr Hl hl Hrsg Bd Frhr bzw sog vgl insb evtl ggf Mme Mmes Mlle Mlles éd chap Sra Srta Dra Dña pág págs núm EE
-    Sig Dott dott dhr mevr bijv prof dr św ul gen inż mgr tzw t.ex bl.a f.eks
+    Sig Dott dott dhr mevr bijv prof dr św ul inż mgr tzw t.ex bl.a f.eks
     ул вул пл пос оз проф акад ген св гр тов напр т.е т.к"""
 )
 _SELDOM_LAST = _words(
@@ -193,7 +193,8 @@ def _ends_sentence(text: str, start: int, match: re.Match[str], one_case: bool) 
         return False  # 'z. B.'
     if word in _PLACES and not up_to[: -len(word)].rstrip()[-1:].isdigit():
         return False
-    is_spaced = _SPACED.search(up_to) is not None
+    spaced = _SPACED.search(up_to)
+    is_spaced = spaced is not None and spaced[0].islower()
     if word in _BEFORE_NUMBER and not is_spaced:
         return not _NUMBER.match(next_word)
     if is_spaced or word in _SELDOM_LAST or _is_initials(word):
