@@ -80,6 +80,7 @@ OTHER_LANGUAGES = [
     "Ł. Kowalski zna prof. Nowak i J. Å. Öberg.|Oni są tu.",
     # what an English text has of these
     "It opened on August 11.|August was hot.|The choice is a.|Then look at the egg. b.|Choose it.",
+    "Use the right op. c.|Pop a value.",
 ]
 
 

@@ -63,7 +63,7 @@ _PRONOUN = re.compile(r"\bI\b")
 
 _WORD_BEFORE = re.compile(r"""([(\[](?=[A-Za-z.]*\Z))?([^\s"'(\[{‘“«–—-]*)\Z""")
 _ARABIC_INITIALS = re.compile(r"(?:[\u0621-\u064a]\.)*[\u0621-\u064a]")  # أ.د
-_SPACED = re.compile(r"(?<!\w)(?!н\.\sе)[^\W\d_]{1,2}\.\s[^\W\d_]\Z")  # 'h. c.', 'u. a.', 'т. е.', but not 'пр. н. е.'
+_SPACED = re.compile(r"(?<!\w)(?!н\.\sе)[^\W\d_]\.\s[^\W\d_]\Z")  # 'h. c.', 'u. a.', 'т. е.', but not 'пр. н. е.'
 _NUMBER = re.compile(r"\d|[IVXLC]{2,}\b|[VX]\b")
 
 
