@@ -9,4 +9,4 @@ source "$(dirname "$0")/environment.sh"
   echo "launch/scores.lock cannot be installed: tests/score_test.py will be skipped in part" >&2
 .venv/bin/pyright
 # A file's tests stay together: they share what is dear to make.
-exec .venv/bin/python -m pytest --numprocesses=2 --dist=loadfile "$@"
+exec .venv/bin/python -m pytest --numprocesses=3 --dist=loadfile "$@"

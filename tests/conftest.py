@@ -29,6 +29,7 @@ else:
     # Small input pipelines, drawn from a few times: TensorFlow would rewrite the graph of every function in them first.
     tensorflow.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
+import jax
 from support import toy_corpus
 
 from retrieval import files
@@ -86,6 +87,17 @@ def pools():
     """None: most of the time for a small corpus goes into starting them. `prepare_test` has them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local_runner, "run_tasks", run_here)
+        yield
+
+
+@pytest.fixture(scope="module")
+def one_device():
+    """One of the eight, for runs that are about something else: they take two thirds of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        first = jax.devices()[:1]
+        patch.setattr(jax, "devices", lambda *_: first)
+        patch.setattr(jax, "local_devices", lambda *_: first)
+        patch.setattr(jax, "device_count", lambda *_: 1)
         yield
 
 

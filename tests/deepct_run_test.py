@@ -17,6 +17,8 @@ from retrieval.pipeline import preflight
 from retrieval.recipes.passage_batches import cut, rows_of
 from retrieval.stages import passage_lines
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 PIECES = "what eat ##s eats eating gr ##ass ##land ##lands fox the red foxes ?".split()
 VOCABULARY = WordPiece([*SPECIAL_TOKENS, *PIECES])
 STAGES = ("prepare", "sets", "pairs", "train", "weigh")

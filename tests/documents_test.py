@@ -26,6 +26,8 @@ from retrieval.stage_outputs import Run
 from retrieval.stages import evaluate
 from retrieval.stages.collection import open_collection
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 CHANGES = tiny.CHEAP | {
     "data.document_length": 20,
     "data.negatives": 2,

@@ -30,6 +30,8 @@ from retrieval.training import loop
 from retrieval.training.candidates import inner_products
 from retrieval.training.loss_kind import LOSSES
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 B, K, L, W, N, E, T = 8, 2, 5, 3, 6, 4, 0.5
 _RANDOM = np.random.default_rng(0)
 SPANS = np.full((B, 3, 3), -1, np.int32)
@@ -311,6 +313,7 @@ def test_a_reader_says_which_tower_found_its_passages(trained, caplog):
     assert "the reader trained its question tower too; passages are found with that of the embeddings" in caplog.text
 
 
+@pytest.mark.long
 def test_a_run_that_was_cut_off_ends_with_the_same_bits(trained, towers, tmp_path, monkeypatch):
     run = reader(towers, tmp_path / "run", stages=("spans", "train"))
     cut_off(monkeypatch, run, loop, "_means", 10)

@@ -25,6 +25,8 @@ from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.towers import candidate_windows, token_types
 from retrieval.stages import export as stage
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):

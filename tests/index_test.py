@@ -27,6 +27,8 @@ from retrieval.stage_outputs import Run
 from retrieval.stages import evaluate, index, indexes, mine, rankings, report, search
 from retrieval.stages.collection import CORPUS, TRAINED, collections, open_collection
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 needs_scann = pytest.mark.skipif(not scann.available(), reason="ScaNN cannot be imported here")
 
 RNG = np.random.default_rng(0)

@@ -13,6 +13,8 @@ from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import abstract_model
 from retrieval.training import checkpoint
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 
 @pytest.fixture(scope="module")
 def curve(inputs, prepared):

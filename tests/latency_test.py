@@ -13,6 +13,8 @@ from retrieval.search.bm25 import Bm25Index
 from retrieval.stage_outputs import Run
 from retrieval.stages import latency
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 STAGES = ("prepare", "sets", "train", "encode", "index")
 
 

@@ -19,6 +19,8 @@ from retrieval.training.objectives.own_negatives import multi_negative_nll, two_
 from retrieval.training.objectives.quadruplets import quadruplet
 from retrieval.training.objectives.relevance import binary_cross_entropy
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 RANDOM = np.random.default_rng(0)
 TEXTS = (RANDOM.integers(1, 50, (4, 10)) * (np.arange(10) < RANDOM.integers(4, 11, (4, 1)))).astype(np.int32)
 

@@ -18,6 +18,8 @@ from retrieval.libraries import tf
 from retrieval.pipeline import preflight, records
 from retrieval.stage_outputs import Run
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 WORDS = "owl park tree night moon river stone bird leaf rain wind star".split()
 CHANGES = CHEAP | {"train.epochs": 1.5, "train.steps": 999, "loop.log_every": 1, "train.warmup_ratio": 0.0}
 

@@ -18,6 +18,8 @@ from retrieval.search.random_kind import RandomIndex
 from retrieval.stages import turn, versions
 from retrieval.stages.refreshes import quadruplets_refresh
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 STEPS = {"train.steps": 8, "mine.last": 30, "loop.validate_every": 1, "mine.patience": 1, "mine.refresh_every": 3}
 
 

@@ -139,7 +139,7 @@ CHECKS = {
 }
 
 
-_LONG = ("hardest", "adapted")
+_LONG = ("titles", "hardest", "adapted")
 
 
 @pytest.mark.parametrize("about", [pytest.param(n, marks=pytest.mark.long) if n in _LONG else n for n in CHECKS])

@@ -26,6 +26,8 @@ from retrieval.recipes.written_judges import AnswerJudge
 from retrieval.search import encoding
 from retrieval.stages import answer
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 STAGES = ("prepare", "sets", "index", "spans", "train", "evaluate", "answer", "report")
 CHANGES = {
     "stages": STAGES,

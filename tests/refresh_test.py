@@ -388,6 +388,7 @@ class Endless(Inferencer):
         super().wait()
 
 
+@pytest.mark.long
 def test_a_run_cut_off_within_a_lag_changes_nothing(lagged, inputs, mined, tmp_path, monkeypatch):
     """The parameters that a version is mined with are there until it is, however few checkpoints are kept."""
     run = refreshed(tmp_path / "run", inputs, mined, **{"mine.refresh_lag": LAG, "loop.keep_checkpoints": 1})

@@ -31,6 +31,8 @@ from retrieval.search import encoding
 from retrieval.stage_outputs import Run
 from retrieval.stages.scored_pairs import Scorer
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 
 def make_run(folder, config, **changes):
     config.update_from_flattened_dict({"rerank.systems": ("bm25",), **changes})

@@ -23,6 +23,8 @@ from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import build_model
 from retrieval.recipes.towers import token_types
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 
 @pytest.fixture(scope="module")
 def trained(inputs, tmp_path_factory):

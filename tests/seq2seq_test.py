@@ -29,6 +29,8 @@ from retrieval.recipes.recipe import recipe_of
 from retrieval.stages import generate, passage_lines
 from retrieval.stages.collection import collections
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 STAGES = ("prepare", "sets", "pairs", "train", "generate")
 CHANGES = {
     "stages": STAGES,

@@ -38,6 +38,8 @@ from retrieval.studies.claims import Cell
 from retrieval.studies.study_results import Results
 from retrieval.training.objectives.in_batch_softmax import in_batch_softmax
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 # Stands for retrieval.main: writes down that it ran, and fails where the config says so.
 WORKER = """
 import json, pathlib, sys

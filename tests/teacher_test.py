@@ -25,6 +25,8 @@ from retrieval.recipes import examples
 from retrieval.recipes.placement import make_mesh
 from retrieval.recipes.recipe import recipe_of
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 TEXTS = [Candidate("d1", "", "one"), Candidate("", "a title", "two"), Candidate("d3", "", "three")]
 GROUP = Example("a question", tuple(TEXTS[:1]), tuple(TEXTS[1:]))
 
