@@ -105,6 +105,7 @@ def test_repeats_are_joined_and_questions_without_answers_left_out(tmp_path, cap
         (WEB_QUESTIONS.replace("w2", "w1"), r"record 2: the question id 'w1' is there twice"),
         ("1\tfactoid\tq\ta(\n", r"line 1: 'a\(' is no regular expression"),
         ("1\tfactoid\tq\ta\n2\tfactoid\tq\n", r"line 2: 3 fields, expected 4 between tabs: question number, kind"),
+        ("1048585\t0\t7187155\t1\n", r"line 1: no format of questions that is known, 4 fields between tabs"),
         ("just words\n", r"line 1: no format of questions that is known, 1 fields between tabs"),
         ('{"question": "q", "answer": []}', r"not one question with an answer"),
     ],

@@ -194,6 +194,12 @@ def _dpr_questions(path: Path, are_patterns: bool) -> Iterator[Record]:
         yield _record(at, "", question, _texts_of(literal, at), are_patterns)
 
 
+def _is_curated_trec(line: str) -> bool:
+    """Judgements have as many fields, with a 0 in place of the kind."""
+    fields = _BARE_TAB.split(line)
+    return len(fields) == len(_TREC_FIELDS) and fields[1] != "0"
+
+
 def _curated_trec(path: Path) -> Iterator[Record]:
     names = ", ".join(_TREC_FIELDS)
     for at, line in text_files.lines(path):
@@ -303,7 +309,7 @@ QUESTIONS.register(
         "CuratedTREC, TSV with regular expressions",
         "large2470-test.tsv",
         "1⇥factoid⇥q⇥Mt\\.? Everest",
-        lambda first, line: first not in _JSON and len(_BARE_TAB.split(line)) == len(_TREC_FIELDS),
+        lambda first, line: first not in _JSON and _is_curated_trec(line),
         lambda path, are_patterns: _curated_trec(path),
     ),
 )
