@@ -50,6 +50,19 @@ def test_a_config_is_found_by_its_name(arguments, monkeypatch):
     assert config.to_dict() == expected.to_dict()
 
 
+def test_a_field_of_a_studys_run_can_be_set(monkeypatch):
+    """Names of runs have hyphens, which ml_collections reads in brackets alone."""
+    monkeypatch.chdir(REPOSITORY)
+    field = "--config.runs.ict-0.train.steps"
+    parse("--config=studies/repbert", f"{field}=7", "--noconfig.runs.ict-1.encode.corpus")
+    runs = flags.FLAGS.config.runs
+    assert runs["ict-0"].train.steps == 7 != runs["ict-1"].train.steps and not runs["ict-1"].encode.corpus
+    with pytest.raises(UserError, match=rf"^{field}=x: a whole number is needed, such as \d+$"):
+        parse("--config=studies/repbert", f"{field}=x")
+    with pytest.raises(UserError, match=r"^unknown field 'config\.runs\.ict-0\.train\.step'"):
+        parse("--config=studies/repbert", "--config.runs.ict-0.train.step=7")
+
+
 def test_a_file_comes_before_a_config_of_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert config_files.expanded("dpr:local") == f"{REPOSITORY}/configs/dpr.py:local"

@@ -77,7 +77,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     for override in overrides:
         _check_field(config, _field_of(override))
     flags.FLAGS.unparse_flags()
-    return _parse(argv)
+    return _parse([_in_brackets(word) if word in overrides else word for word in argv])
 
 
 def overridden() -> list[str]:
@@ -246,6 +246,14 @@ def _config_flag(argv: Sequence[str]) -> str:
 def _field_of(override: str) -> str:
     """The field that an argument such as --config.train.steps=5 sets: train.steps."""
     return _OVERRIDE.sub("", override).split("=")[0]
+
+
+def _in_brackets(override: str) -> str:
+    """The argument with names such as bm25-0, a run of a study, as ml_collections reads them: runs["bm25-0"]."""
+    field = _field_of(override)
+    first, *others = field.split(".")
+    read = "".join([first, *(f".{name}" if name.isidentifier() else f'["{name}"]' for name in others)])
+    return override.replace(field, read, 1)
 
 
 def _check_field(config: ConfigDict, field: str) -> None:

@@ -70,6 +70,7 @@ def unknown_flag(name: str) -> UserError:
 
 def explained(message: str) -> str:
     """The message of a flag library, with what to write instead."""
+    message = re.sub(r'\["(.*?)"\]', r".\1", message)  # runs["bm25-0"], which was typed with a dot
     if missing := re.match(r"Missing value for flag (\S+)", message):
         return f"{missing[1]} has no value: write {missing[1]}={_EXAMPLES.get(missing[1], 'VALUE')}"
     if broken := re.match(r"flag (--config=.*?): ", message):  # with the stack trace of the config file
