@@ -1,4 +1,4 @@
-"""Eight CPU devices for every test, and the place of the optional real data."""
+"""Eight CPU devices, of which a module may take one, and the place of the optional real data."""
 
 import atexit
 import gc
