@@ -306,15 +306,52 @@ def test_rows_are_chosen_so_that_a_sample_keeps_up():
     assert {next(lane)["document_starts"].shape for _ in range(60)} == {(1, 16)}
 
 
+def queries(*lengths, length=8):
+    return {"query": (np.arange(length) < np.array(lengths)[:, None]).astype(np.int32)}
+
+
+def test_rows_have_room_for_more_than_a_sample_needs():
+    """Two rows hold it to the last token, and would fall behind on texts that are a little longer."""
+    plain = Packing(4, {"query": Rows(4, 8, "")})
+    chosen = row_choice.choose(plain, {"query": (8,)}, [queries(8, 4, 2, 2)] * 8)
+    assert chosen and chosen.texts["query"] == Rows(3, 8, "")
+
+
+def test_the_rows_that_are_too_few_are_named():
+    """Not those of the documents, each of which has one: they are fuller, and none ever waits for them."""
+
+    class Full(Stream):
+        def __next__(self):
+            return queries(5, 5, 5, 1) | {"document": np.ones((4, 8), np.int32)}
+
+    lane = PackedLane(Full(), Packing(4, {"query": Rows(2, 8, "queries"), "document": Rows(4, 8, "documents")}))
+    with pytest.raises(
+        UserError, match=r"100 % of what queries gives and 100 % of .* rows are never quite full: raise queries$"
+    ):
+        for _ in range(100):
+            next(lane)
+
+
 def test_long_texts_in_front_do_not_stop_a_lane():
     class Queries(Stream):
         def __next__(self):
             self.draws += 1
-            lengths = np.array([8, 8, 8, 1] if self.draws == 1 else [1, 1, 1, 1])
-            return {"query": (np.arange(8) < lengths[:, None]).astype(np.int32)}
+            return queries(*([8, 8, 8, 1] if self.draws == 1 else [1, 1, 1, 1]))
 
     lane = PackedLane(Queries(), Packing(4, {"query": Rows(2, 8, "share")}))
     assert [np.count_nonzero(next(lane)["query"]) for _ in range(4)] == [11, 11, 11, 4]
+
+
+def test_a_text_that_leaves_no_room_for_a_batch_stops_no_lane():
+    """Three of 3 tokens need more than the row that the first text leaves, so it waits for shorter ones."""
+
+    class Queries(Stream):
+        def __next__(self):
+            self.draws += 1
+            return queries(*([8, 3, 3, 3] if self.draws == 1 else [3, 3, 3, 3] if self.draws < 20 else [3, 3, 3, 1]))
+
+    lane = PackedLane(Queries(), Packing(4, {"query": Rows(2, 8, "share")}))
+    assert [np.count_nonzero(next(lane)["query"]) for _ in range(4)] == [12, 12, 12, 8 + 3 + 3 + 1]
 
 
 def test_rows_that_save_nothing_are_not_chosen():

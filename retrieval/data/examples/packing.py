@@ -133,17 +133,22 @@ class Packing:
         ]
 
     def pack_shortest(self, examples: Arrays) -> tuple[Arrays, np.ndarray] | None:
-        """As `pack`, of the first example and the shortest others."""
+        """As `pack`, of the first example and the shortest others, or of the shortest where these do not fit."""
         sizes = sum(lengths.sum(axis=1) for lengths in self.lengths(examples).values())
-        order = np.concatenate([[0], 1 + np.argsort(np.asarray(sizes)[1:], kind="stable")])
-        packed = self.pack({name: values[order] for name, values in examples.items()})
-        return packed and (packed[0], order[packed[1]])
+        shortest = np.argsort(np.asarray(sizes), kind="stable")
+        for order in (np.concatenate([[0], shortest[shortest > 0]]), shortest):
+            if packed := self.pack({name: values[order] for name, values in examples.items()}):
+                return packed[0], order[packed[1]]
+        return None
 
-    def shortage(self, tokens: Mapping[str, float]) -> str:
-        """Which rows are too few, for examples that have so many tokens on average, by field."""
-        needs = self.needs(tokens)
+    def shortage(self, tokens: Mapping[str, float], waiting: Arrays) -> str:
+        """Which rows are too few, for examples that have so many tokens on average, by field, and those that wait."""
+        needs, lengths = self.needs(tokens), self.lengths(waiting)
         needed = " and ".join(f"{100 * need:.0f} % of what {setting} gives" for need, setting in needs)
-        return f"a batch needs {needed}, and rows are never quite full: raise {max(needs)[1]}"
+        short = [
+            rows.setting for field, rows in self.rows.items() if not _place([rows], [lengths[field]], self.examples)
+        ]
+        return f"a batch needs {needed}, and rows are never quite full: raise {' and '.join(short) or max(needs)[1]}"
 
 
 class Lane(Protocol):
@@ -209,7 +214,7 @@ class PackedLane:
         enough = all(need <= 1 for need, _ in self._packing.needs(tokens))
         if packed := self._packing.pack_shortest(self._waiting) if enough else None:
             return packed
-        raise UserError(f"{self.name}: {count} examples wait for room; {self._packing.shortage(tokens)}")
+        raise UserError(f"{self.name}: {count} examples wait for room; {self._packing.shortage(tokens, self._waiting)}")
 
     def save(self, folder: Path) -> None:
         """Writes the lane's position and what waits."""

@@ -4,6 +4,7 @@ The sample is what one lane draws first, so every host and every resumed run fin
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -11,10 +12,14 @@ import numpy as np
 from retrieval.data.examples.packing import Arrays, Packing, Rows
 
 WORTH = 0.95  # of the tokens of a text per row: packing that saves less is left out
+_SPARE = 16  # one example in so many has room beside those of a batch
 
 
 def choose(packing: Packing, lengths: Mapping[str, Sequence[int]], sample: Sequence[Arrays]) -> Packing | None:
     """The packing with the fewest tokens in which the sample never falls behind by more than a batch.
+
+    It is packed in batches that are a little larger. Rows that just hold the sample would not hold what comes later:
+    other lanes have other texts, and what falls behind slowly is not seen in a few batches.
 
     Args:
       packing: with one row for every text, as long as a text may be.
@@ -30,9 +35,9 @@ def choose(packing: Packing, lengths: Mapping[str, Sequence[int]], sample: Seque
         texts[field] = min([*filter(None, choices), plain], key=_tokens)
     most = WORTH * sum(map(_tokens, packing.texts.values()))
     while sum(map(_tokens, texts.values())) <= most:
-        chosen = dataclasses.replace(packing, texts=texts)
-        if _keeps_up(chosen, sample):
-            return chosen
+        packed = {field: rows for field, rows in texts.items() if rows != packing.texts[field]}
+        if _keeps_up(packed, packing.examples, sample):
+            return dataclasses.replace(packing, texts=texts)
         # An example waits for room on either side. So both together may need a little more than each alone.
         texts = {field: _wider(rows, packing.texts[field]) for field, rows in texts.items()}
     return None
@@ -45,7 +50,7 @@ def _fewest(packing: Packing, field: str, length: int, sample: Sequence[Arrays])
 
     def fits(count: int) -> bool:
         rows = dataclasses.replace(plain, count=count, length=length)
-        return _keeps_up(Packing(packing.examples, {field: rows}), sample)
+        return _keeps_up({field: rows}, packing.examples, sample)
 
     if most < 1 or not fits(most):
         return None
@@ -60,16 +65,15 @@ def _wider(rows: Rows, plain: Rows) -> Rows:
     return wider if _tokens(wider) <= _tokens(plain) else plain
 
 
-def _keeps_up(packing: Packing, sample: Sequence[Arrays]) -> bool:
-    """Whether no more than a batch ever waits."""
+def _keeps_up(texts: Mapping[str, Rows], examples: int, sample: Sequence[Arrays]) -> bool:
+    """Whether no more than a batch ever waits, where batches have some more than `examples`."""
+    larger = Packing(examples + math.ceil(examples / min(_SPARE, len(sample))), texts)
     waiting: Arrays = {}
     for drawn in sample:
-        waiting = {
-            field: np.concatenate([waiting.get(field, drawn[field][:0]), drawn[field]]) for field in packing.rows
-        }
-        while packed := packing.pack(waiting):
+        waiting = {field: np.concatenate([waiting.get(field, drawn[field][:0]), drawn[field]]) for field in texts}
+        while packed := larger.pack(waiting):
             waiting = {field: np.delete(values, packed[1], axis=0) for field, values in waiting.items()}
-        if any(len(values) > packing.examples for values in waiting.values()):
+        if any(len(values) > larger.examples for values in waiting.values()):
             return False
     return True
 
