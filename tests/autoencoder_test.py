@@ -181,6 +181,7 @@ def test_the_token_after_each_ends_with_its_text():
     np.testing.assert_array_equal(np.where(weights, labels, 0), [[5, 3, 0, 3, 0, 0], [6, 7, 8, 9, 3, 0]])
 
 
+@pytest.mark.long
 def test_a_weak_decoder_learns_random_texts_through_cls():
     """Three tokens, each one of four and independent of the others: without [CLS] none is better than ln 4."""
     config = dataclasses.replace(CONFIG, vocab_size=8, hidden_size=32, mlp_size=64, max_length=5, dropout=0.0)

@@ -73,6 +73,7 @@ def autoencoder(inputs, prepared, tmp_path_factory):
     return run
 
 
+@pytest.mark.long
 def test_an_autoencoders_encoder_starts_towers_and_mlms(inputs, finished_mlm, autoencoder, tmp_path):
     """The encoder as it was trained, in both towers and in an MLM; and an autoencoder from an MLM."""
     seed = autoencoder

@@ -187,6 +187,7 @@ def test_the_command_of_a_server(run, monkeypatch):
     assert list(answers[0]["systems"]) == ["dense", "bm25", "hybrid"] and answers[0]["systems"]["hybrid"]
 
 
+@pytest.mark.long
 def test_the_command_of_a_pod(home, monkeypatch):
     """A pod of one host, which needs a process of its own; what comes before training is made without one."""
     monkeypatch.chdir(home)

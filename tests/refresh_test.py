@@ -106,6 +106,7 @@ def test_more_negatives_than_the_base_has_mined_are_refused(inputs, mined, tmp_p
     preflight.check(run, run.config.stages)
 
 
+@pytest.mark.long
 def test_the_bases_model_mines_for_another_run(inputs, trained, tmp_path):
     stages = ("mine", "pairs", "train")
     changes = {"base": str(trained.folder), "mine.system": "exact", "stages": stages}
