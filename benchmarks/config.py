@@ -22,6 +22,7 @@ def get_config() -> ConfigDict:
     config.split.set = "reqa"
     config.data.rates.update(pairs=1.0)
     config.data.update(lanes=4, held_out=0.0, shuffle_buffer=512)
+    config.data.pack.update(query=0.0, document=0.0)  # the pairs are one text per row; works that pack do so themselves
     config.model.update(MODELS["L4 H256"], dtype="float32", remat="none", unroll=12)
     config.model.update(pooling="mean", tied=True, normalize=True)
     config.train.update(batch_size=64, temperature=0.05, log_q=False)

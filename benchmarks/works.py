@@ -106,16 +106,25 @@ def loss(run: Run, sizes: Sizes) -> Work:
 
 def encode(run: Run, sizes: Sizes) -> Work:
     """A corpus to embeddings, L4 H256."""
-    passages = str(sorted(run.corpus.glob("passages-*.jsonl"))[0])
-    given = dict(
-        passages=passages, documents=sizes.documents, vocabulary=_vocabulary(run), config=_config(run, "L4 H256")
-    )
+    given = _documents(run, "L4 H256", sizes.documents)
     peers = [
         System(f"{_TORCH}, {backend}", "benchmarks.peers.encode", given | dict(backend=backend, rows=32))
         for backend in ("torch", "onnx")
     ]
     targets = [Target("documents/s", peer.name, 1.5) for peer in peers]
     return Work("encode, L4 H256", [System("ours", "benchmarks.ours.encode", given), *peers], targets)
+
+
+def accelerator_encode(run: Run, sizes: Sizes) -> Work:
+    """The same in bfloat16 on one accelerator, L12 H768."""
+    given = _documents(run, _BASE, 8 * sizes.documents) | dict(accelerator=True)
+    given["config"]["model"]["dtype"] = "bfloat16"
+    given["config"]["encode"]["batch_tokens"] = 65536
+    peer = System(f"{_TORCH}, bfloat16", "benchmarks.peers.encode", given | dict(backend="torch", rows=256))
+    ours = System("ours", "benchmarks.ours.encode", given)
+    return Work(
+        f"encode on an accelerator, {_BASE}", (ours, peer), [Target("documents/s", peer.name, 1.0)], accelerator=True
+    )
 
 
 def prepare(run: Run, sizes: Sizes) -> Work:
@@ -201,6 +210,7 @@ WORKS: Mapping[str, Callable[[Run, Sizes], Work]] = {
     "large-batch": large_batch,
     "accelerator": accelerator,
     "accelerator-large": accelerator_large,
+    "accelerator-encode": accelerator_encode,
     "loss": loss,
     "encode": encode,
     "prepare": prepare,
@@ -298,6 +308,11 @@ def _packing(config: Mapping[str, Any], side: str, share: float) -> Packing:
     changed.data.pack.update(query=share, document=share)
     packing = recipe_of(changed).packing()
     return dataclasses.replace(packing, texts={side: packing.texts[side]})
+
+
+def _documents(run: Run, model: str, documents: int) -> dict[str, Any]:
+    passages = [str(path) for path in sorted(run.corpus.glob("passages-*.jsonl"))]
+    return dict(passages=passages, documents=documents, vocabulary=_vocabulary(run), config=_config(run, model))
 
 
 def _beir(sizes: Sizes) -> Path:

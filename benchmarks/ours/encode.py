@@ -12,7 +12,7 @@ from benchmarks.measure import timed
 
 
 def prepare(settings: Mapping[str, Any]) -> worker.Turn:
-    """Settings: config, vocabulary, passages (a .jsonl file), documents."""
+    """Settings: config, vocabulary, passages (.jsonl files), documents; accelerator where it is one's work."""
     from ml_collections import ConfigDict
 
     from benchmarks.ours import training
@@ -22,11 +22,14 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
     from retrieval.recipes.towers import Embedder, build_towers, candidate_windows
     from retrieval.search import encoding
 
+    if settings.get("accelerator"):
+        training.check_accelerator()
     config, vocabulary = ConfigDict(settings["config"]), WordPiece.load(Path(settings["vocabulary"]))
     mesh = training.one_device()
     params = parameters_of(build_towers(config, len(vocabulary)))
     embed = Embedder(config, vocabulary, mesh).documents(params)
-    items = list(itertools.islice(beir.read_candidates(Path(settings["passages"])), settings["documents"]))
+    read = itertools.chain.from_iterable(map(beir.read_candidates, map(Path, settings["passages"])))
+    items = list(itertools.islice(read, settings["documents"]))
 
     def work() -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -43,7 +46,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
                 multiple=mesh.size,
             )
 
-    return lambda: {"documents/s": len(items) / timed(work)[1]}
+    return lambda: {"documents/s": len(items) / timed(work)[1], worker.DEVICE: training.accelerator()}
 
 
 if __name__ == "__main__":

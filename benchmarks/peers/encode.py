@@ -1,5 +1,6 @@
 """Encoding a corpus with sentence-transformers: tokenise, embed and write; documents a second."""
 
+import itertools
 import json
 import tempfile
 from collections.abc import Mapping
@@ -11,8 +12,11 @@ from benchmarks.measure import timed
 
 
 def prepare(settings: Mapping[str, Any]) -> worker.Turn:
-    """Settings: config, vocabulary, passages (a .jsonl file), documents, backend ('torch' or 'onnx'), rows."""
+    """Settings: config, vocabulary, passages (.jsonl files), documents, backend ('torch' or 'onnx'), rows; accelerator
+    where it is one's work.
+    """
     import numpy as np
+    import torch
 
     if settings["backend"] == "onnx":
         import onnxruntime
@@ -22,24 +26,30 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
 
     from benchmarks.peers import towers
 
-    config = settings["config"]
+    config, device = settings["config"], "cuda" if settings.get("accelerator") else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise worker.MissingError("torch sees no accelerator")
     folder = tempfile.TemporaryDirectory()  # the process is ended, not left: its files go with this object
     model = towers.build(
         config["model"],
         Path(settings["vocabulary"]),
         config["data"]["document_length"],
         Path(folder.name),
+        device,
         backend=settings["backend"],
     )
-    with open(settings["passages"], encoding="utf-8") as lines:
-        items = [json.loads(line) for _, line in zip(range(settings["documents"]), lines)]
+    if config["model"]["dtype"] == "bfloat16":
+        model.bfloat16()
+    lines = itertools.chain.from_iterable(Path(path).open(encoding="utf-8") for path in settings["passages"])
+    items = [json.loads(line) for line in itertools.islice(lines, settings["documents"])]
     texts = [f"{item['title']} [SEP] {item['text']}" for item in items]  # the tokens that ours have
 
     def work() -> None:
         embeddings_NE = model.encode(texts, batch_size=settings["rows"], normalize_embeddings=True)
         np.save(Path(folder.name) / "candidates.npy", embeddings_NE, allow_pickle=False)
 
-    return lambda: {"documents/s": len(texts) / timed(work)[1]}
+    name = torch.cuda.get_device_name() if device == "cuda" else ""
+    return lambda: {"documents/s": len(texts) / timed(work)[1], worker.DEVICE: name}
 
 
 if __name__ == "__main__":

@@ -181,7 +181,8 @@ class Transformer(nnx.Module):
         x_RLH += lookup(self.type_embedding.embedding[...], types_RL)
         x_RLH = x_RLH if config.pre_norm else self.embedding_norm(x_RLH)
         x_RLH = dropout(x_RLH.astype(config.dtype), config.dropout, keys[0])
-        kernel = fused_attention.kernel_for(config.attention, config.dtype, config.head_size, config.attention_rate)
+        rate = config.attention_rate if dropout_key is not None else 0.0
+        kernel = fused_attention.kernel_for(config.attention, config.dtype, config.head_size, rate)
         sees = Segments(text.segments_RL, kernel) if kernel else same_text(text)[:, None]
         x_RLH = through_layers(self.layers, config, x_RLH, keys[1:], lambda layer, x, _, key: layer(x, sees, key))
         return self.final_norm(x_RLH).astype(config.dtype) if config.pre_norm else x_RLH
