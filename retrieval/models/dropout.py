@@ -27,7 +27,9 @@ def dropout(x_R: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
 
 def row_keys(x_R: jax.Array, key: jax.Array) -> jax.Array:
     """A key of its own for each row, uint32 [R], where the rows are."""
-    return jax.random.bits(key, x_R.shape[:1], jnp.uint32, out_sharding=_of_rows(x_R))
+    bits_R = jax.random.bits(key, x_R.shape[:1], jnp.uint32)
+    # Not by `out_sharding`: JAX 0.11 then fails where a layer keeps them for the gradient and the loop is unrolled.
+    return bits_R if jax.sharding.get_abstract_mesh().empty else jax.reshard(bits_R, _of_rows(x_R))
 
 
 def kept(rows_R: jax.Array, shape: tuple[int, ...], rate: float) -> jax.Array:
