@@ -114,6 +114,18 @@ def test_every_number_of_queries(queries):
     np.testing.assert_allclose(scores, expected_scores, rtol=1e-5, atol=1e-5)
 
 
+def test_the_sizes_of_a_gpu_give_the_same(monkeypatch):
+    rng = np.random.default_rng(0)
+    embeddings, queries = rng.normal(size=(5000, 16)), rng.normal(size=(600, 16))
+    expected_scores, expected_rows = ExactIndex(embeddings).search(queries, 100)
+    monkeypatch.setattr(exact, "_of_gpus", lambda mesh: True)
+    index = ExactIndex(embeddings)
+    scores, rows = index.search(queries, 100)
+    assert index._batch_size == 2048 and exact.sizes_up_to(2048) == [1, 8, 32, 512, 2048]
+    np.testing.assert_array_equal(rows, expected_rows)
+    np.testing.assert_allclose(scores, expected_scores, rtol=1e-6)
+
+
 def test_after_a_search_of_each_size_none_compiles(monkeypatch):
     monkeypatch.setattr(exact, "_FEW", (1, 2))
     monkeypatch.setattr(exact, "_QUERIES", 4)

@@ -3,7 +3,7 @@
 import itertools
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,7 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
     )
     if config["model"]["dtype"] == "bfloat16":
         model.bfloat16()
-    lines = itertools.chain.from_iterable(Path(path).open(encoding="utf-8") for path in settings["passages"])
-    items = [json.loads(line) for line in itertools.islice(lines, settings["documents"])]
+    items = [json.loads(line) for line in itertools.islice(_lines(settings["passages"]), settings["documents"])]
     texts = [f"{item['title']} [SEP] {item['text']}" for item in items]  # the tokens that ours have
 
     def work() -> None:
@@ -50,6 +49,12 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
 
     name = torch.cuda.get_device_name() if device == "cuda" else ""
     return lambda: {"documents/s": len(texts) / timed(work)[1], worker.DEVICE: name}
+
+
+def _lines(paths: Sequence[str]) -> Iterator[str]:
+    for path in paths:
+        with open(path, encoding="utf-8") as lines:
+            yield from lines
 
 
 if __name__ == "__main__":
