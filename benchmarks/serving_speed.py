@@ -129,19 +129,19 @@ async def _client(queries: Sequence[str], count_from: float, until: float) -> li
     reader, writer = await asyncio.open_connection(_HOST, _PORT.value)
     systems = f"&systems={urllib.parse.quote(_SYSTEMS.value)}" if _SYSTEMS.value else ""
     times, turn = [], 0
-    while (began := time.perf_counter()) < until:
-        query = urllib.parse.quote(queries[turn % len(queries)])
-        writer.write(f"GET /api/search?query={query}{systems} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode())
-        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-        body = await reader.readexactly(int(head.partition("content-length: ")[2].partition("\r")[0]))
-        if " 200 " not in head.partition("\r")[0]:
-            raise UserError(f"the server does not answer: {body[:300]!r}")
-        if began >= count_from:
-            times.append((time.perf_counter() - began) * 1000)
-        turn += 1
-        if _PAUSE.value:
-            await asyncio.sleep(_PAUSE.value / 1000)
-    writer.close()
+    with contextlib.closing(writer):
+        while (began := time.perf_counter()) < until:
+            query = urllib.parse.quote(queries[turn % len(queries)])
+            writer.write(f"GET /api/search?query={query}{systems} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode())
+            head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+            body = await reader.readexactly(int(head.partition("content-length: ")[2].partition("\r")[0]))
+            if " 200 " not in head.partition("\r")[0]:
+                raise UserError(f"the server does not answer: {body[:300]!r}")
+            if began >= count_from:
+                times.append((time.perf_counter() - began) * 1000)
+            turn += 1
+            if _PAUSE.value:
+                await asyncio.sleep(_PAUSE.value / 1000)
     return times
 
 
