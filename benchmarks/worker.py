@@ -82,6 +82,12 @@ def learned(scores: Sequence[float]) -> dict[str, float]:
     return {"nDCG@10": statistics.mean(scores), "deviation of nDCG@10": deviation}
 
 
+def tell(seed: int, speed: float, score: float | None) -> None:
+    """Says how a seed went, where the terminal is: many take long, and one that is done is not lost with the rest."""
+    judged = "" if score is None else f", nDCG@10 {score:.4f}"
+    print(f"seed {seed}: {speed:,.1f} pairs/s{judged}", flush=True)
+
+
 def reset_peak() -> None:
     """Forgets the highest memory so far."""
     Path("/proc/self/clear_refs").write_text("5")

@@ -39,11 +39,13 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
                 own = {"base": f"{home.name}/base", "stages": f"({','.join(map(repr, stages))},)", "seed": seed}
                 run = retrieval.run("dpr:local", folder, overrides | own, quiet=True)
                 speeds.append(_pairs_a_second(run.workdir, settings["warm"]))
-                scores += [
+                found = [
                     row["value"]
                     for row in run.results
                     if (row["system"], row["metric"], row["split"]) == ("dense", "nDCG@10", "test")
                 ]
+                scores += found
+                worker.tell(seed, speeds[-1], found[0] if found else None)
         numbers = {
             "pairs/s": statistics.median(speeds),
             "peak MB": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,

@@ -63,14 +63,15 @@ def prepare(settings: Mapping[str, Any]) -> worker.Turn:
         return model, (steps - warm) * train["batch_size"] / (clock.ended - clock.began)
 
     def turn() -> dict[str, float]:
-        trained = [train(seed) for seed in settings["seeds"]]
-        speeds = sorted(speed for _, speed in trained)
-        numbers = {"pairs/s": speeds[len(speeds) // 2], "peak MB": worker.peak_mb()}
-        if not settings.get("test"):
-            return numbers
-        return numbers | worker.learned(
-            [_ndcg(model, Path(settings["beir"]), settings["test"]) for model, _ in trained]
-        )
+        scores, speeds = [], []
+        for seed in settings["seeds"]:
+            model, speed = train(seed)
+            score = _ndcg(model, Path(settings["beir"]), settings["test"]) if settings.get("test") else None
+            speeds.append(speed)
+            scores += [] if score is None else [score]
+            worker.tell(seed, speed, score)
+        numbers = {"pairs/s": sorted(speeds)[len(speeds) // 2], "peak MB": worker.peak_mb()}
+        return numbers | worker.learned(scores)
 
     return turn
 
