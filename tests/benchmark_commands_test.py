@@ -7,9 +7,11 @@ import pytest
 from conftest import write
 from support.command_flags import forget_flags
 
+from benchmarks import config as benchmark
 from benchmarks import memory, run, serving_speed  # whose flags are parsed
 from retrieval.cli import command_line
 from retrieval.errors import UserError
+from retrieval.recipes.recipe import recipe_of
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +36,11 @@ def starts(monkeypatch, tmp_path):
     (tmp_path / "sets" / "own").mkdir(parents=True)
     write(tmp_path / "sets" / "own" / "queries.jsonl", '{"_id": "1", "text": "owl"}\n')
     return start
+
+
+def test_the_pairs_that_are_drawn_are_one_text_per_row():
+    """The paper's config, which the benchmark's is made of, packs them: works pack the pairs by themselves."""
+    assert recipe_of(benchmark.get_config()).packing() is None
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,7 @@ def test_remat_saves_memory_however_far_the_loop_is_unrolled():
 
 
 def test_bfloat16_computes_in_half_precision_on_float32_parameters(model):
-    half = spread(Transformer(dataclasses.replace(CONFIG, dtype="bfloat16", unroll=2), rngs=nnx.Rngs(0)))
+    half = spread(Transformer(dataclasses.replace(CONFIG, dtype="bfloat16"), rngs=nnx.Rngs(0)))
     text = from_ids(*batch((8, 6), 8))
     hidden = encode(half, text)
     assert hidden.dtype == jnp.bfloat16
