@@ -64,9 +64,18 @@ def first_character(path: Path) -> str:
     Raises:
       UserError: as `byte_pieces`.
     """
+    return beginning(path)[:1]
+
+
+def beginning(path: Path) -> str:
+    """The first kilobyte or so with a character that is not blank, from that one on.
+
+    Raises:
+      UserError: as `byte_pieces`.
+    """
     for piece in byte_pieces(path, 1 << 10):
         if text := piece.removeprefix(codecs.BOM_UTF8).decode(errors="replace").lstrip():
-            return text[0]
+            return text
     return ""
 
 

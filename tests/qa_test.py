@@ -15,6 +15,23 @@ DPR = 'who was \'he\'\t[\'Bob\', "O\'Hara"]\n"the ""one""?"\t"[\'a ""b""\']"\n'
 NQ_OPEN = '{"question": "q 1", "answer": ["a", "b"]}\n\n{"question": "q 2", "answer": ["\\u00e9"]}\n'
 WEB_QUESTIONS = '[{"qId": "w1", "answers": ["a"], "qText": "q 1"},\n {"qId": "w2", "answers": ["b"], "qText": "q 2"}]'
 CURATED_TREC = '1\tfactoid\tHow "tall"?\t"6,?\\s*m"|x\n20\tfactoid\tWho?\tA\\.? B\n3\tfactoid\tIn?\ta|b\\\tc\n'
+TRIVIA_QA = json.dumps(
+    {
+        "Domain": "unfiltered-web",
+        "Data": [
+            {
+                "Answer": {"Aliases": ["a", "A a"], "NormalizedValue": "a", "Type": "WikipediaEntity", "Value": "a"},
+                "EntityPages": [{"Title": "["}],
+                "Question": "q 1",
+                "QuestionId": "tc_1",
+            },
+            {"Answer": {"HumanAnswers": ["c"], "Value": "b"}, "Question": "q 2", "QuestionId": "tc_2"},
+            {"Question": "q 3", "QuestionId": "tc_3"},
+        ],
+        "Version": 1.0,
+    },
+    indent=4,
+)
 PASSAGES = 'id\ttext\ttitle\n1\t"Aaron ""the"" first"\tAaron\n2\t"two\nlines"\t"A ""b"""\n3\tplain\t\n'
 
 
@@ -25,9 +42,10 @@ PASSAGES = 'id\ttext\ttitle\n1\t"Aaron ""the"" first"\tAaron\n2\t"two\nlines"\t"
         (DPR, {"who was 'he'": ("Bob", "O'Hara"), 'the "one"?': ('a "b"',)}),
         (NQ_OPEN, {"q 1": ("a", "b"), "q 2": ("é",)}),
         (WEB_QUESTIONS, {"q 1": ("a",), "q 2": ("b",)}),
+        (TRIVIA_QA, {"q 1": ("a", "A a"), "q 2": ("b", "c")}),
         (CURATED_TREC, {'How "tall"?': ('"6,?\\s*m"|x',), "Who?": ("A\\.? B",), "In?": ("a|b\\\tc",)}),
     ],
-    ids=["dpr", "nq_open", "web_questions", "curated_trec"],
+    ids=["dpr", "nq_open", "web_questions", "trivia_qa", "curated_trec"],
 )
 def test_questions(tmp_path, text, expected, ending):
     queries, answers = qa.read_questions(write(tmp_path / f"file{ending}", "\ufeff" + text.replace("\n", "\r\n")))
@@ -42,9 +60,10 @@ def test_questions(tmp_path, text, expected, ending):
         'q\t["6,?\\\\s*m|x", ""]\n',
         '{"question": "q", "answer": ["6,?\\\\s*m|x", ""]}\n',
         '[{"qId": "1", "qText": "q", "answers": ["6,?\\\\s*m|x", ""]}]',
+        '{"Data": [{"QuestionId": "1", "Question": "q", "Answer": {"Value": "6,?\\\\s*m|x", "Aliases": [""]}}]}',
         "1\tfactoid\tq\t6,?\\s*m|x\n",
     ],
-    ids=["dpr", "nq_open", "web_questions", "curated_trec"],
+    ids=["dpr", "nq_open", "web_questions", "trivia_qa", "curated_trec"],
 )
 def test_patterns_of_every_format(tmp_path, text, caplog):
     """As DPR, DrQA and Anserini have CuratedTREC."""
@@ -102,6 +121,15 @@ def test_repeats_are_joined_and_questions_without_answers_left_out(tmp_path, cap
         ('{"question": "q", "answer": ["a", 1]}', r"line 1: the field 'answer\[1\]' is missing or not a string"),
         ('[{"question": "q", "positive_ctxs": []}]', r"record 1: that is an example of DPR .* config\.sets\.labelled"),
         ('[{"qId": "1", "qText": "q"}]', r"record 1: the field 'answers' is missing"),
+        (TRIVIA_QA.replace("tc_2", "tc_1"), r"record 2: the question id 'tc_1' is there twice"),
+        (TRIVIA_QA.replace('"QuestionId": "tc_3"', '"Id": "3"'), r"record 3: the field 'QuestionId' is missing"),
+        (TRIVIA_QA[:200], r"record 1 \(char \d+\): not valid JSON"),
+        (TRIVIA_QA[:-9], r"\(char \d+\): not valid JSON"),
+        (TRIVIA_QA.replace("Data", "data"), r"not one question with an answer"),
+        (
+            '{"Data": [{"QuestionId": "1", "Question": "q", "Answer": "a"}]}',
+            r"record 1: the field 'Answer' is no object",
+        ),
         (WEB_QUESTIONS.replace("w2", "w1"), r"record 2: the question id 'w1' is there twice"),
         ("1\tfactoid\tq\ta(\n", r"line 1: 'a\(' is no regular expression"),
         ("1\tfactoid\tq\ta\n2\tfactoid\tq\n", r"line 2: 3 fields, expected 4 between tabs: question number, kind"),

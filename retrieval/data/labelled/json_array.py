@@ -25,6 +25,32 @@ def read(path: Path) -> Iterator[tuple[str, Any]]:
     text = _Text(path)
     if (opening := text.peek()) != "[":
         raise UserError(f"{path}: begins with '{opening[:1]}', but a JSON array of objects is needed: [{{...}}, ...]")
+    yield from _elements(text, path)
+    if text.peek():
+        raise UserError(f"{path} (char {text.place}): not valid JSON, something follows the array")
+
+
+def read_field(path: Path, field: str) -> Iterator[tuple[str, Any]]:
+    """As `read`, of the array that is a field of the one object in a file: {"Version": 1.0, "Data": [{...}, ...]}."""
+    text, name, opening = _Text(path), "", "{"
+    while text.peek() == opening:
+        text.skip()
+        text.peek()
+        name = text.value(f"{path}, after the field '{name}'" if name else str(path))
+        if text.peek() != ":":
+            break
+        text.skip()
+        if text.peek() == "[" and name == field:
+            yield from _elements(text, path)
+        else:
+            text.value(f"{path}, field '{name}'")
+        opening = ","
+    if text.peek() != "}":
+        raise UserError(f'{path} (char {text.place}): not valid JSON: {{"{field}": [{{...}}, ...]}} is needed')
+
+
+def _elements(text: "_Text", path: Path) -> Iterator[tuple[str, Any]]:
+    """The objects of the array that begins here; afterwards the text is behind it."""
     text.skip()
     number = 0
     while text.peek() != "]":
@@ -38,8 +64,6 @@ def read(path: Path) -> Iterator[tuple[str, Any]]:
             raise UserError(f"{at} (char {text.place}): not an object; the file has to be [{{...}}, ...]")
         yield at, text.value(at)
     text.skip()
-    if text.peek():
-        raise UserError(f"{path} (char {text.place}): not valid JSON, something follows the array")
 
 
 class _Text:

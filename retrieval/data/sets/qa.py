@@ -3,6 +3,7 @@
 questions    DPR's nq-test.qa.csv and pyserini's topics: question, tab, Python list of answers
              NQ-open: lines of {"question": ..., "answer": [...]}
              WebQuestions: one array of {"qId": ..., "qText": ..., "answers": [...]}
+             TriviaQA: {"Data": [{"QuestionId": ..., "Question": ..., "Answer": {"Value": ..., "Aliases": [...]}}]}
              CuratedTREC: question number, kind, question and a regular expression, with tabs between them. A tab
              behind a backslash belongs to the expression. DPR and DrQA have its expressions in files that look like
              DPR's questions and NQ-open
@@ -41,6 +42,7 @@ _JSON = ("{", "[")
 _NQ_OPEN = '{"question": "q", "answer": ["a", "b"]}'
 _PASSAGE_FIELDS = ["id", "text", "title"]
 _TREC_FIELDS = ("question number", "kind", "question", "regular expression")
+_TRIVIA_QA = re.compile(r'\{\s*"(Data|Domain|Split|VerificationEval|Version)"\s*:')
 _BARE_TAB = re.compile(r"(?<!\\)\t")
 _LONGEST_FIELD = (1 << 31) - 1  # of a C long on every system; Python's own is 131,072, and a document may be longer
 
@@ -62,7 +64,8 @@ class QuestionFormat(NamedTuple):
       what: what people call it.
       setting: files that have it.
       example: a line of it, with ⇥ for a tab.
-      recognises: whether a file is of it, by the first character of the file and by its first line ('' of JSON).
+      recognises: whether a file is of it, by the first character of the file and by its first line (of JSON, by its
+        first kilobyte).
       read: the questions of a file; the second argument says whether the answers are regular expressions.
     """
 
@@ -146,8 +149,10 @@ def read_questions(path: Path, are_patterns: bool = False) -> tuple[dict[str, st
 
 
 def _records(path: Path, are_patterns: bool) -> Iterator[Record]:
-    first = text_files.first_character(path)
-    _, line = ("", "") if first in _JSON else next(text_files.lines(path), ("", ""))
+    line = text_files.beginning(path)
+    first = line[:1]
+    if first not in _JSON:
+        _, line = next(text_files.lines(path), ("", ""))
     for form in QUESTIONS.values():
         if form.recognises(first, line):
             return form.read(path, are_patterns)
@@ -187,6 +192,19 @@ def _web_questions(path: Path, are_patterns: bool) -> Iterator[Record]:
         yield _record(
             at, text_files.string(record, "qId", at), text_files.string(record, "qText", at), values, are_patterns
         )
+
+
+def _trivia_qa(path: Path, are_patterns: bool) -> Iterator[Record]:
+    """Right are its answer, the aliases, and what people answered (Joshi et al. 2017, section 2)."""
+    for at, record in json_array.read_field(path, "Data"):
+        right = record.get("Answer", {})  # the test split has none
+        if not isinstance(right, dict):
+            raise UserError(f'{at}: the field \'Answer\' is no object: {{"Value": ..., "Aliases": [...]}} is needed')
+        values = [text_files.string(right, "Value", at)] if "Value" in right else []
+        for name in ("Aliases", "HumanAnswers"):
+            values += text_files.strings(right, name, at) if name in right else []
+        question = text_files.string(record, "Question", at)
+        yield _record(at, text_files.string(record, "QuestionId", at), question, values, are_patterns)
 
 
 def _dpr_questions(path: Path, are_patterns: bool) -> Iterator[Record]:
@@ -289,7 +307,7 @@ QUESTIONS.register(
         "NQ-open, JSON lines",
         "NQ-open.dev.jsonl",
         _NQ_OPEN,
-        lambda first, line: first == "{",
+        lambda first, line: first == "{" and not _TRIVIA_QA.match(line),
         _nq_open,
     ),
 )
@@ -301,6 +319,16 @@ QUESTIONS.register(
         '[{"qId": "1", "qText": "q", "answers": ["a", "b"]}]',
         lambda first, line: first == "[",
         _web_questions,
+    ),
+)
+QUESTIONS.register(
+    "trivia_qa",
+    QuestionFormat(
+        "TriviaQA, one object",
+        "unfiltered-web-dev.json",
+        '{"Data": [{"QuestionId": "1", "Question": "q", "Answer": {"Value": "a", "Aliases": ["a", "b"]}}]}',
+        lambda first, line: _TRIVIA_QA.match(line) is not None,
+        _trivia_qa,
     ),
 )
 QUESTIONS.register(
