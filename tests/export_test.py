@@ -20,7 +20,7 @@ from retrieval.errors import UserError
 from retrieval.models import export_files as folders
 from retrieval.models.hugging_face import BertFolder
 from retrieval.pipeline import records
-from retrieval.recipes import initial_parameters
+from retrieval.recipes import exported_towers, initial_parameters
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.towers import candidate_windows, token_types
 from retrieval.stages import export as stage
@@ -115,6 +115,20 @@ def test_an_export_that_is_damaged_is_one_sentence(folder, tmp_path, file, old, 
     (copy / file).write_text(text.replace(old, new))
     with pytest.raises(UserError, match=message):
         retrieval.load(copy)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "expected"),
+    [({"model_max_length": 24}, 24), ({"model_max_length": 10**30}, 40), ({}, 40), (None, 40)],
+)
+def test_the_length_may_be_the_tokenizers(folder, tmp_path, tokenizer, expected):
+    """As sentence-transformers 6 writes it; the encoder has 40 positions."""
+    copy = shutil.copytree(folder / "document", tmp_path / "copy")
+    (copy / "sentence_bert_config.json").write_text('{"transformer_task": "feature-extraction"}')
+    (copy / "tokenizer_config.json").unlink()
+    if tokenizer is not None:
+        (copy / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    assert exported_towers.set_sizes(copy, dpr.get_config())[1].length == expected
 
 
 @pytest.mark.parametrize("titles", ["pair", "joined"])

@@ -24,6 +24,7 @@ from retrieval.recipes.towers import build_towers
 _MODULES = "modules.json"
 # The prompts of documents, in the order in which sentence-transformers looks for one.
 _DOCUMENT_PROMPTS = (DOCUMENT, "passage", "corpus")
+_LENGTHS = "sentence_bert_config.json"
 _IDENTITY = "Identity"
 _POOLING = "pooling_mode_"
 _PATH = re.compile(r"(\d_\w+)?", re.ASCII)
@@ -134,9 +135,17 @@ def _open(folder: Path) -> Tower:
         if not activation.endswith(_IDENTITY):
             raise UserError(f"{kinds['Dense']}: a layer with {activation}, which our towers lack")
         model["embed_dim"] = _value(kinds["Dense"] / "config.json", "out_features", int)
-    lengths = folder / "sentence_bert_config.json"
-    length = _value(lengths, "max_seq_length", int)
-    return Tower(bert, kinds, model | sizes, length, _value(lengths, "query_length", int, length))
+    length = _length(folder, bert.sizes["max_length"])
+    return Tower(bert, kinds, model | sizes, length, _value(folder / _LENGTHS, "query_length", int, length))
+
+
+def _length(folder: Path, positions: int) -> int:
+    """Tokens of a text. sentence-transformers 6 leaves them to the tokeniser, for which any number may do."""
+    record = files.read_json(folder / _LENGTHS)
+    if not isinstance(record, dict) or record.get("max_seq_length") is not None:
+        return _value(folder / _LENGTHS, "max_seq_length", int)
+    tokenizer = folder / "tokenizer_config.json"
+    return min(positions, _value(tokenizer, "model_max_length", int, positions)) if tokenizer.is_file() else positions
 
 
 def _pooling(path: Path) -> str:
