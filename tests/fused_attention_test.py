@@ -73,10 +73,11 @@ def test_devices_attend_to_their_own_rows():
 CONFIG = TransformerConfig(50, 1, 128, 2, 64, 16, dropout=0.1, attention_dropout=0.0, dtype="bfloat16")
 
 
-def hidden_states(config):
+def hidden_states(config, key=0):
     ids = np.where(np.arange(16) < np.array([[16], [5], [0]]), 7, 0).astype(np.int32)
     model = spread(Transformer(config, rngs=nnx.Rngs(0)))
-    hidden = nnx.jit(lambda model, text: model(text, dropout_key=jax.random.key(0)))
+    dropout_key = None if key is None else jax.random.key(key)
+    hidden = nnx.jit(lambda model, text: model(text, dropout_key=dropout_key))
     return np.asarray(hidden(model, Text.from_ids(jnp.asarray(ids), 0 * jnp.asarray(ids))), np.float32)
 
 
@@ -98,6 +99,8 @@ def test_a_transformer_takes_the_kernel_where_there_is_one(monkeypatch):
     for other in ({"attention_dropout": -1.0}, {"dtype": "float32"}, {"num_heads": 4}, {"attention": "plain"}):
         hidden_states(dataclasses.replace(auto, **other))
     assert not calls
+    hidden_states(dataclasses.replace(auto, attention_dropout=-1.0), key=None)  # as encoding does: nothing is dropped
+    assert calls
 
 
 @pytest.mark.parametrize(
