@@ -6,6 +6,7 @@ import logging
 import pytest
 from conftest import write
 
+from retrieval.data.labelled import json_array
 from retrieval.data.sets import beir, qa, set_format
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import Candidate
@@ -90,6 +91,13 @@ def test_texts_with_signs_do_not_look_like_patterns(tmp_path, caplog):
     assert not caplog.messages
 
 
+def test_a_number_of_trivia_qa_may_lie_across_two_pieces_of_the_file(tmp_path):
+    beginning = '{"Version":'
+    text = beginning + (json_array._PIECE - len(beginning) - 2) * " " + TRIVIA_QA.replace("{", "10.25, ", 1)
+    assert text[json_array._PIECE - 2 :].startswith("10.25")
+    assert qa.read_questions(write(tmp_path / "f", text))[0] == {"tc_1": "q 1", "tc_2": "q 2"}
+
+
 def test_ids_are_the_files_or_those_of_the_questions(tmp_path):
     assert list(qa.read_questions(write(tmp_path / "w", WEB_QUESTIONS))[0]) == ["w1", "w2"]
     assert list(qa.read_questions(write(tmp_path / "t", CURATED_TREC))[0]) == ["1", "20", "3"]
@@ -125,6 +133,7 @@ def test_repeats_are_joined_and_questions_without_answers_left_out(tmp_path, cap
         (TRIVIA_QA.replace('"QuestionId": "tc_3"', '"Id": "3"'), r"record 3: the field 'QuestionId' is missing"),
         (TRIVIA_QA[:200], r"record 1 \(char \d+\): not valid JSON"),
         (TRIVIA_QA[:-9], r"\(char \d+\): not valid JSON"),
+        (TRIVIA_QA + "{}", r"\(char \d+\): not valid JSON"),
         (TRIVIA_QA.replace("Data", "data"), r"not one question with an answer"),
         (
             '{"Data": [{"QuestionId": "1", "Question": "q", "Answer": "a"}]}',

@@ -45,7 +45,9 @@ def read_field(path: Path, field: str) -> Iterator[tuple[str, Any]]:
         else:
             text.value(f"{path}, field '{name}'")
         opening = ","
-    if text.peek() != "}":
+    is_closed = text.peek() == "}"
+    text.skip()
+    if not is_closed or text.peek():
         raise UserError(f'{path} (char {text.place}): not valid JSON: {{"{field}": [{{...}}, ...]}} is needed')
 
 
@@ -99,8 +101,11 @@ class _Text:
         while True:
             before = self._before
             try:
-                value, self._start = decoder.raw_decode(self._buffer, self._start)
-                return value
+                value, end = decoder.raw_decode(self._buffer, self._start)
+                size = end - self._start
+                if end < len(self._buffer) or not self._grow():  # else it may be a number that goes on
+                    self._start += size
+                    return value
             except (ValueError, RecursionError) as error:
                 size = len(self._buffer) - self._start
                 if size > _LARGEST or isinstance(error, RecursionError) or not self._grow(max(size, _PIECE)):

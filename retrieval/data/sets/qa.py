@@ -195,7 +195,7 @@ def _web_questions(path: Path, are_patterns: bool) -> Iterator[Record]:
 
 
 def _trivia_qa(path: Path, are_patterns: bool) -> Iterator[Record]:
-    """Right are its answer, the aliases, and what people answered (Joshi et al. 2017, section 2)."""
+    """Right are its answer, the aliases, and what people answered, as its own evaluation has it (Joshi et al. 2017)."""
     for at, record in json_array.read_field(path, "Data"):
         right = record.get("Answer", {})  # the test split has none
         if not isinstance(right, dict):
