@@ -472,6 +472,19 @@ def test_proqas_study_and_its_report_agree(tmp_path):
         assert ict.model.to_dict() == run.model.to_dict()
 
 
+def test_proqas_retrievers_and_readers_start_from_one_encoder(tmp_path):
+    config = proqa.get_config("local")
+    config.corpus, config.squad, config.encoder = "dump.xml", "squad.json", "bert"
+    config.test_questions = config.validation_questions = "test.jsonl"
+    starts = {
+        name: entry.run.config.train.init_from
+        for name, entry in run_table.read_table(config, tmp_path / "study").items()
+        if "train" in entry.run.config.stages and name != "writer"
+    }
+    earlier = {name for name in starts if name.startswith(("plain-5-", "plain-7-"))}
+    assert len(earlier) == 6 and {starts[name] for name in starts.keys() - earlier} == {"bert"}
+
+
 def test_proqas_study_trains_on_questions_that_one_has(tmp_path):
     config = proqa.get_config("local")
     config.corpus, config.generated = "dump.xml", str(tmp_path / "questions.jsonl")

@@ -16,6 +16,8 @@ Two further sets are for evaluation alone: SQuAD's questions over the paragraphs
 over their gold passages.
 
 A seed draws the parameters, the batches and the clusters. The generated questions are the same for all seeds.
+The paper's retrievers and readers start from BERT, and ours from random parameters unless `config.encoder` names a
+model: at 'paper' add `--config.vocab=hf:bert-base-uncased --config.encoder=hf:bert-base-uncased`.
 Sizes: 'paper' (BERT-base, one accelerator or more) and 'local' (2 CPU cores).
 """
 
@@ -63,6 +65,7 @@ def get_config(size: str = "local") -> ConfigDict:
     config = ConfigDict()
     config.corpus = ""  # a dump, or documents
     config.vocab = ""  # empty trains one on the corpus
+    config.encoder = ""  # what retrievers and readers start from, with its vocabulary above; '': at random
     config.squad = ""  # files of SQuAD, separated by commas: a question is written for an answer as they show
     config.generated = WRITTEN  # the questions that the retrievers train on; of another file, no writer is needed
     config.train_questions = ""  # files of questions with answers, for the readers
@@ -103,6 +106,8 @@ def _table(study: ConfigDict, size: str) -> dict[str, ConfigDict]:
                 of_seed[f"reader-{name}-{seed}"] = other
         for config in of_seed.values():
             config.seed = seed
+            if not config.train.init_from:  # as the earlier checkpoints have it
+                config.train.init_from = study.get_ref("encoder")
         runs |= of_seed
     for name in runs:
         if name.startswith("reader-"):
