@@ -2,7 +2,8 @@
 
 These are functions of arrays of fixed shapes, to be jitted with the model as an argument. They end when all texts have.
 
-Letters of shapes: R sources, W texts of each, T tokens of a text at most, V vocabulary, X tokens that are drawn from.
+Letters of shapes: R sources, W texts of each, T tokens of a text at most, V vocabulary, X tokens that are drawn from
+or tried.
 """
 
 from collections.abc import Callable
@@ -43,7 +44,7 @@ class Ends(NamedTuple):
     length: int
 
 
-# From log-probabilities [R, W, V] and the place in the text to the next token [R, W].
+# From logits [R, W, V] and the place in the text to the next token [R, W].
 _Pick = Callable[[jax.Array, jax.Array], jax.Array]
 
 
@@ -53,7 +54,7 @@ def greedy(model: EncoderDecoder, source: Text, ends: Ends) -> Written:
     Raises:
       UserError: a text has no room, or is longer than the model has positions for.
     """
-    return _one_by_one(model, source, ends, 1, lambda log_RWV, place: log_RWV.argmax(axis=-1))
+    return _one_by_one(model, source, ends, 1, lambda logits_RWV, place: logits_RWV.argmax(axis=-1))
 
 
 def sample(
@@ -83,10 +84,10 @@ def sample(
             f"{vocabulary} and a temperature above 0"
         )
 
-    def pick(log_RWV: jax.Array, place: jax.Array) -> jax.Array:
-        log_RWX, ids_RWX = jax.lax.top_k(log_RWV, top_k)
-        draw = jax.vmap(lambda key, log_WX: jax.random.categorical(jax.random.fold_in(key, place), log_WX))
-        drawn_RW = draw(keys_R, log_RWX / temperature)
+    def pick(logits_RWV: jax.Array, place: jax.Array) -> jax.Array:
+        logits_RWX, ids_RWX = jax.lax.top_k(logits_RWV, top_k)
+        draw = jax.vmap(lambda key, logits_WX: jax.random.categorical(jax.random.fold_in(key, place), logits_WX))
+        drawn_RW = draw(keys_R, logits_RWX / temperature)
         return jnp.take_along_axis(ids_RWX, drawn_RW[:, :, None], axis=2)[:, :, 0]
 
     return _one_by_one(model, source, ends, count, pick)
@@ -112,17 +113,23 @@ def beam_search(
             "or more"
         )
 
-    def add(state: _State, log_RWV: jax.Array) -> _State:
-        R, W, V = log_RWV.shape
+    def add(state: _State, logits_RWV: jax.Array, total_RW: jax.Array) -> _State:
+        R, W, V = logits_RWV.shape
+        X = min(W, V)  # no text has more than W of its tokens among the W best of all
+        logits_RWX, ids_RWX = jax.lax.top_k(logits_RWV, X)
         # A text that has ended goes on in one way, with padding, which is certain.
-        ended_V = jnp.where(jnp.arange(V) == PAD, 0, -jnp.inf)
-        log_RWV = jnp.where(state.done_RW[:, :, None], ended_V, log_RWV) + state.log_RW[:, :, None]
+        ended_X = jnp.where(jnp.arange(X) == 0, 0, -jnp.inf)
+        is_done_RW1 = state.done_RW[:, :, None]
+        ids_RWX = jnp.where(is_done_RW1, PAD, ids_RWX)
+        log_RWX = jnp.where(is_done_RW1, ended_X, logits_RWX - total_RW[:, :, None]) + state.log_RW[:, :, None]
         tokens_RW = jnp.where(state.done_RW, state.tokens_RW, state.tokens_RW + 1)
-        value_RWV = log_RWV / (((5 + tokens_RW) / 6) ** length_penalty)[:, :, None]
-        _, best_RW = jax.lax.top_k(reshape_rows(value_RWV, R, W * V), W)
-        log_RW = jnp.take_along_axis(reshape_rows(log_RWV, R, W * V), best_RW, axis=1)
+        value_RWX = log_RWX / (((5 + tokens_RW) / 6) ** length_penalty)[:, :, None]
+        _, best_RW = jax.lax.top_k(reshape_rows(value_RWX, R, W * X), W)
+        log_RW, picked_RW = (
+            jnp.take_along_axis(reshape_rows(x_RWX, R, W * X), best_RW, axis=1) for x_RWX in (log_RWX, ids_RWX)
+        )
         state = state._replace(tokens_RW=tokens_RW)
-        return _extended(_of_beams(state, best_RW // V), best_RW % V, log_RW, ends)
+        return _extended(_of_beams(state, best_RW // X), picked_RW, log_RW, ends)
 
     memory = model.read(source)
     state = _start(model, memory, ends, width)
@@ -152,10 +159,10 @@ class _State(NamedTuple):
 def _one_by_one(model: EncoderDecoder, source: Text, ends: Ends, width: int, pick: _Pick) -> Written:
     """Texts that do not compete."""
 
-    def add(state: _State, log_RWV: jax.Array) -> _State:
-        picked_RW = pick(log_RWV, state.place).astype(state.ids_RWT.dtype)
+    def add(state: _State, logits_RWV: jax.Array, total_RW: jax.Array) -> _State:
+        picked_RW = pick(logits_RWV, state.place).astype(state.ids_RWT.dtype)
         picked_RW = jnp.where(state.done_RW, PAD, picked_RW)
-        log_RW = jnp.take_along_axis(log_RWV, picked_RW[:, :, None], axis=2)[:, :, 0]
+        log_RW = jnp.take_along_axis(logits_RWV, picked_RW[:, :, None], axis=2)[:, :, 0] - total_RW
         return _extended(state, picked_RW, state.log_RW + jnp.where(state.done_RW, 0, log_RW), ends)
 
     memory = model.read(source)
@@ -179,9 +186,18 @@ def _start(model: EncoderDecoder, memory: Memory, ends: Ends, width: int) -> _St
 
 
 def _run(
-    model: EncoderDecoder, memory: Memory, ends: Ends, state: _State, add: Callable[[_State, jax.Array], _State]
+    model: EncoderDecoder,
+    memory: Memory,
+    ends: Ends,
+    state: _State,
+    add: Callable[[_State, jax.Array, jax.Array], _State],
 ) -> Written:
-    """Goes on until all texts have ended, or have no more room."""
+    """Goes on until all texts have ended, or have no more room.
+
+    Args:
+      add: the state with one more token of each text, from the logits of that token [R, W, V] and the logarithm of the
+        sum of their exponentials [R, W].
+    """
 
     def going(state: _State) -> jax.Array:
         return (state.place < ends.length) & ~state.done_RW.all()
@@ -190,7 +206,7 @@ def _run(
         logits_RWV, cache = model.step(state.last_RW, state.place, memory, state.cache)
         # Padding is no token of a text; a model that never saw it as one may still give it a share.
         logits_RWV = jnp.where(jnp.arange(logits_RWV.shape[-1]) == PAD, -jnp.inf, logits_RWV)
-        return add(state._replace(cache=cache), jax.nn.log_softmax(logits_RWV))
+        return add(state._replace(cache=cache), logits_RWV, jax.nn.logsumexp(logits_RWV, axis=-1))
 
     state = jax.lax.while_loop(going, one_token, state)
     return Written(state.ids_RWT, state.log_RW)
@@ -214,6 +230,7 @@ def _of_beams(state: _State, parent_RW: jax.Array) -> _State:
     def chosen(x: jax.Array) -> jax.Array:
         if not x.ndim:
             return x
-        return jnp.take_along_axis(x, parent_RW.reshape(*parent_RW.shape, *[1] * (x.ndim - 2)), axis=1)
+        parents = parent_RW.reshape(*parent_RW.shape, *[1] * (x.ndim - 2))
+        return jnp.take_along_axis(x, parents, axis=1, mode="clip")  # all are in bounds, and need no check
 
     return jax.tree.map(chosen, state)

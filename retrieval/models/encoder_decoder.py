@@ -278,11 +278,17 @@ class Pointer(nnx.Module):
         context_RLH = jnp.einsum("rlm,rmh->rlh", weight_RLM, states_RMH.astype(jnp.float32))
         gate_RL1 = self.gate(jnp.concatenate([hidden_RLH.astype(jnp.float32), context_RLH], axis=2))
         written_RLV = jax.nn.log_softmax(logits_RLV) + jax.nn.log_sigmoid(gate_RL1)
-        copied_RLV = _by_token(weight_RLM, source.ids_RM, logits_RLV.shape[-1])
-        # The logarithm of 0 has no gradient: a token that the source has not is written or not at all.
-        has_RLV = copied_RLV > 0
-        log_RLV = jnp.log(jnp.where(has_RLV, copied_RLV, 1)) + jax.nn.log_sigmoid(-gate_RL1)
-        return jnp.where(has_RLV, jnp.logaddexp(written_RLV, log_RLV), written_RLV)
+        # Tokens that the source has may be copied, too. They are few: the vocabulary is gone through but once.
+        alike_RMM = source.ids_RM[:, :, None] == source.ids_RM[:, None]
+        copied_RLM = jnp.einsum("rlm,rmn->rln", weight_RLM, alike_RMM.astype(jnp.float32))
+        # The logarithm of 0 has no gradient: padding is not copied.
+        is_copied_RLM = copied_RLM > 0
+        copied_RLM = jnp.log(jnp.where(is_copied_RLM, copied_RLM, 1)) + jax.nn.log_sigmoid(-gate_RL1)
+        only_written_RLM = jnp.take_along_axis(written_RLV, source.ids_RM[:, None], axis=2)
+        more_RLM = jnp.logaddexp(only_written_RLM, copied_RLM) - only_written_RLM
+        # A token that stands at several places gets a part at each of them.
+        parts_RLM = jnp.where(is_copied_RLM, more_RLM / alike_RMM.sum(axis=1)[:, None], 0)
+        return _add_at(written_RLV, source.ids_RM, parts_RLM)
 
 
 def teacher_forced(ids_RL: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -293,13 +299,9 @@ def teacher_forced(ids_RL: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     return ids_RL[:, :-1], ids_RL[:, 1:], (ids_RL[:, 1:] != 0).astype(jnp.float32)
 
 
-def _by_token(weight_RLM: jax.Array, ids_RM: jax.Array, V: int) -> jax.Array:
-    """The sum of the weights of each token's places, [R, L, V]."""
-
-    def one_row(weight_LM: jax.Array, ids_M: jax.Array) -> jax.Array:
-        return jnp.zeros((len(weight_LM), V), weight_LM.dtype).at[:, ids_M].add(weight_LM)
-
-    return jax.vmap(one_row)(weight_RLM, ids_RM)
+def _add_at(x_RLV: jax.Array, ids_RM: jax.Array, parts_RLM: jax.Array) -> jax.Array:
+    """Adds parts to the tokens of each row."""
+    return jax.vmap(lambda x_LV, ids_M, parts_LM: x_LV.at[:, ids_M].add(parts_LM))(x_RLV, ids_RM, parts_RLM)
 
 
 def _zeros(like: jax.Array, *shape: int) -> jax.Array:
