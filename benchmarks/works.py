@@ -127,6 +127,17 @@ def accelerator_encode(run: Run, sizes: Sizes) -> Work:
     )
 
 
+def writing(run: Run, sizes: Sizes) -> Work:
+    """Queries of passages by an encoder-decoder, greedily, by beam search and at random."""
+    model = dict(num_layers=2, hidden_size=128, num_heads=2, mlp_size=512)
+    given = dict(model=model, layers=2, vocab_size=_vocab_size(run), sources=64, source_tokens=128, tokens=31)
+    given |= dict(beams=4, texts=5, top_k=10)
+    peer = System("transformers, BART", "benchmarks.peers.writing", given)
+    ours = System("ours", "benchmarks.ours.writing", given)
+    targets = [Target(f"sources/s, {way}", peer.name, 1.0) for way in ("greedy", "beams", "sampled")]
+    return Work("writing queries, L2 + 2 H128", (ours, peer), targets)
+
+
 def prepare(run: Run, sizes: Sizes) -> Work:
     """Articles to passages of token ids, in two processes."""
     settings = run.config.prepare
@@ -213,6 +224,7 @@ WORKS: Mapping[str, Callable[[Run, Sizes], Work]] = {
     "accelerator-encode": accelerator_encode,
     "loss": loss,
     "encode": encode,
+    "writing": writing,
     "prepare": prepare,
     "sampling": sampling,
     "exact": exact,
