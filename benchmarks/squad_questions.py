@@ -3,10 +3,10 @@
     python -m benchmarks.squad_questions TRAIN DEV OUT            # before the study's run 'corpus'
     python -m benchmarks.squad_questions TRAIN DEV OUT PASSAGES   # after it: the folder of its passages
 
-OUT gets documents.jsonl with the paragraphs of both files, for `config.corpus`; test.jsonl with the questions of DEV;
-and validation.jsonl with 3,000 questions of TRAIN. With PASSAGES it gets questions.jsonl too, for `config.generated`:
-the other questions of TRAIN, each with the passage that holds its answer. So a study can tell what a retriever loses by
-questions that a model wrote.
+OUT gets documents.jsonl with the paragraphs of both files, for `config.corpus`; test.jsonl with the questions of DEV,
+validation.jsonl with 3,000 questions of TRAIN, and train.jsonl with the others, shuffled. With PASSAGES it gets
+questions.jsonl too, for `config.generated`: these others, each with the passage that holds its answer. So a study can
+tell what a retriever loses by questions that a model wrote.
 """
 
 import itertools
@@ -101,7 +101,7 @@ def write(train: Path, dev: Path, out: Path, passages: Path | None = None) -> No
     records = ({"_id": id, "title": title, "text": text} for id, (title, text) in documents.items())
     _write_lines(out / "documents.jsonl", records)
     validation, others = divide(learned.questions, asked.questions, _HELD_OUT)
-    for name, questions in (("test", asked.questions), ("validation", validation)):
+    for name, questions in (("test", asked.questions), ("validation", validation), ("train", others)):
         answers: dict[str, set[str]] = {}
         for question in questions:
             answers.setdefault(question.text, set()).update(question.answers)

@@ -53,6 +53,8 @@ def test_a_question_goes_with_the_passage_of_its_answer(sources, tmp_path, monke
     documents = [json.loads(line)["title"] for line in (tmp_path / "documents.jsonl").open()]
     assert documents == ["Wise owls", "Foxes"]
     assert json.loads((tmp_path / "test.jsonl").read_text()) == {"question": "what is red", "answer": ["fox"]}
+    train = [json.loads(line)["question"] for line in (tmp_path / "train.jsonl").open()]
+    assert sorted(train) == ["when does it see", "where does it sleep", "who sleeps"]
 
 
 def test_what_is_held_out_or_tested_is_not_trained_on(sources):
