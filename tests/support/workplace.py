@@ -11,6 +11,20 @@ from pathlib import Path
 from conftest import REPOSITORY
 
 SCRIPTS = ["common.sh", "environment.sh", "worker.sh", "tpu_vm.sh", "gke.sh", "slurm.sh"]
+
+# Arguments of the scripts, and of the runs that they start.
+MALLOC = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+NASTY = [
+    '--query=it\'s "so" $HOME `id` \\ ; & *',
+    "--config.note=two\nlines\tand é",
+    "--empty=",
+    "--config.steps=(1, 2)",
+]
+TRAINING = ["--config=configs/mlm.py", "--workdir=/mnt/bucket/run"]
+PLACE = ["--name=run-1", "--project=p", "--zone=z"]
+UP = [*PLACE, "--type=v3-32", "--", *TRAINING]
+SLURM = ["--name=run-1", "--nodes=2", "--gpus=4"]
+SHARED = ["--config=configs/mlm.py", "--workdir=/shared/run"]
 STAND_INS = ["gcloud", "xpk", "sbatch", "srun", "scontrol", "squeue", "scancel", "python3.11"]
 STAND_IN = Path(__file__).with_name("stand_in.py")
 
