@@ -280,7 +280,8 @@ class Pointer(nnx.Module):
         written_RLV = jax.nn.log_softmax(logits_RLV) + jax.nn.log_sigmoid(gate_RL1)
         # Tokens that the source has may be copied, too. They are few: the vocabulary is gone through but once.
         alike_RMM = source.ids_RM[:, :, None] == source.ids_RM[:, None]
-        copied_RLM = jnp.einsum("rlm,rmn->rln", weight_RLM, alike_RMM.astype(jnp.float32))
+        precision = jax.lax.Precision.HIGHEST  # these are sums of probabilities
+        copied_RLM = jnp.einsum("rlm,rmn->rln", weight_RLM, alike_RMM.astype(jnp.float32), precision=precision)
         # The logarithm of 0 has no gradient: padding is not copied.
         is_copied_RLM = copied_RLM > 0
         copied_RLM = jnp.log(jnp.where(is_copied_RLM, copied_RLM, 1)) + jax.nn.log_sigmoid(-gate_RL1)
