@@ -21,3 +21,15 @@ def reshape_rows(x: jax.Array, *shape: int) -> jax.Array:
 def on_every_device(tree: Any) -> Any:
     """The all-gather of arrays whose rows are sharded over devices; without a mesh, the identity."""
     return tree if jax.sharding.get_abstract_mesh().empty else jax.reshard(tree, P())
+
+
+def first_highest(x: jax.Array) -> jax.Array:
+    """`x.argmax(axis=-1)`, int32; without a gradient.
+
+    Two plain reductions: on a CPU argmax, which carries a place along, takes several times as long.
+    """
+    # Made once: what is compared must have the same bits.
+    x = jax.lax.optimization_barrier(jax.lax.stop_gradient(x))
+    is_highest = x == x.max(axis=-1, keepdims=True)
+    last = x.shape[-1] - 1
+    return jnp.where(is_highest, jnp.arange(last + 1, dtype=jnp.int32), last).min(axis=-1)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from retrieval.arrays import reshape_rows
+from retrieval.arrays import first_highest, reshape_rows
 from retrieval.errors import UserError
 from retrieval.models.encoder_decoder import Cache, EncoderDecoder, Memory
 from retrieval.models.text import Text
@@ -54,7 +54,7 @@ def greedy(model: EncoderDecoder, source: Text, ends: Ends) -> Written:
     Raises:
       UserError: a text has no room, or is longer than the model has positions for.
     """
-    return _one_by_one(model, source, ends, 1, lambda logits_RWV, place: _first_highest(logits_RWV))
+    return _one_by_one(model, source, ends, 1, lambda logits_RWV, place: first_highest(logits_RWV))
 
 
 def sample(
@@ -167,13 +167,6 @@ def _one_by_one(model: EncoderDecoder, source: Text, ends: Ends, width: int, pic
 
     memory = model.read(source)
     return _run(model, memory, ends, _start(model, memory, ends, width), add)
-
-
-def _first_highest(logits_RWV: jax.Array) -> jax.Array:
-    """As `argmax`, for which the CPU takes several times as long."""
-    V = logits_RWV.shape[-1]
-    is_highest_RWV = logits_RWV == logits_RWV.max(axis=-1, keepdims=True)
-    return jnp.where(is_highest_RWV, jnp.arange(V), V - 1).min(axis=-1)
 
 
 def _start(model: EncoderDecoder, memory: Memory, ends: Ends, width: int) -> _State:

@@ -6,6 +6,7 @@ Letters of shapes: B examples of the global batch, P tokens to predict, V vocabu
 import jax
 import jax.numpy as jnp
 
+from retrieval.arrays import first_highest
 from retrieval.errors import UserError
 
 Metrics = dict[str, jax.Array]
@@ -38,7 +39,7 @@ def token_cross_entropy(
     if smoothing:
         wanted_BP += smoothing * (logits_BPV.mean(axis=-1) - wanted_BP)
     loss_BP = jax.nn.logsumexp(logits_BPV, axis=-1) - wanted_BP
-    hit_BP = logits_BPV.argmax(axis=-1) == labels_BP
+    hit_BP = first_highest(logits_BPV) == labels_BP
     scale = len(weights_BP) / jnp.maximum(weights_BP.sum(), 1)
     return scale * (weights_BP * loss_BP).sum(axis=1), {"accuracy": scale * (weights_BP * hit_BP).sum(axis=1)}
 
