@@ -284,9 +284,9 @@ class Pointer(nnx.Module):
         copied_RLM = jnp.einsum("rlm,rmn->rln", weight_RLM, alike_RMM.astype(jnp.float32), precision=precision)
         # The logarithm of 0 has no gradient: padding is not copied.
         is_copied_RLM = copied_RLM > 0
-        copied_RLM = jnp.log(jnp.where(is_copied_RLM, copied_RLM, 1)) + jax.nn.log_sigmoid(-gate_RL1)
+        log_copied_RLM = jnp.log(jnp.where(is_copied_RLM, copied_RLM, 1)) + jax.nn.log_sigmoid(-gate_RL1)
         only_written_RLM = jnp.take_along_axis(written_RLV, source.ids_RM[:, None], axis=2)
-        more_RLM = jnp.logaddexp(only_written_RLM, copied_RLM) - only_written_RLM
+        more_RLM = jnp.logaddexp(only_written_RLM, log_copied_RLM) - only_written_RLM
         # A token that stands at several places gets a part at each of them.
         parts_RLM = jnp.where(is_copied_RLM, more_RLM / alike_RMM.sum(axis=1)[:, None], 0)
         return _add_at(written_RLV, source.ids_RM, parts_RLM)
