@@ -163,7 +163,8 @@ def _retriever(config: ConfigDict, size: str) -> ConfigDict:
     """Both kinds have the same steps, pairs and rate. Their embedding is ORQA's, with LayerNorm, in both."""
     paper = retriever.get_config(size)
     config = _asked(config)
-    config.data.update({name: paper.data[name] for name in ("query_length", "document_length", "lanes")})
+    config.data.update({name: paper.data[name] for name in ("query_length", "document_length")})
+    config.data.lanes = paper.train.groups  # the more texts a lane has, the fewer rows they are packed in
     config.train.update(batch_size=paper.train.batch_size, groups=paper.train.groups, steps=SIZES[size].retriever)
     alike = ("learning_rate", "clip_norm", "warmup_ratio", "schedule_steps", "weight_decay")
     config.train.update({name: paper.train[name] for name in alike}, log_q=False)
