@@ -1,0 +1,258 @@
+"""Whole runs with a work directory on an object store, which here is a folder that behaves like one."""
+
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from conftest import REPOSITORY
+from support import toy_store
+from support.command_flags import forget_flags
+from support.machines_of_a_store import URL, contents, dies_at
+from support.run_results import metrics, results, state
+from support.tiny import CHEAP, fine_tuning, make_run
+
+import retrieval
+from retrieval import files, main
+from retrieval.cli import command_line
+from retrieval.errors import UserError
+from retrieval.pipeline import downloads, preflight, records, runner
+from retrieval.pipeline.stage import STAGES
+from retrieval.recipes import initial_parameters
+from retrieval.recipes.placement import local_mesh, parameters_of
+from retrieval.recipes.towers import Embedder, query_tokens
+from retrieval.runtime import ending, lease, mirror, store_copy
+from retrieval.stage_outputs import Run
+from retrieval.stages import train
+
+pytest_plugins = ["support.machines_of_a_store"]
+pytestmark = pytest.mark.usefixtures("one_device", "free_leases")
+
+CHANGES = CHEAP | {"train.steps": 6, "index.dense": "exact", "encode.corpus": False}
+
+
+def execute(run, copy, names=()):
+    """What `retrieval.main` does with a work directory on a store."""
+    run = Run(run.config, copy.folder, run.lock, copy=copy)
+    names = names or run.config.stages
+    preflight.check(run, names)
+    runner.take_run(run)
+    for name in names:
+        runner.run_stage(run, name)
+    return run
+
+
+def toy_run(inputs):
+    with mirror.opened(URL) as copy:
+        return execute(make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES), copy)
+
+
+@pytest.fixture(scope="module")
+def whole(inputs, tmp_path_factory):
+    """A run that nothing happens to, in a folder, and what the store has of it in the end."""
+    place = tmp_path_factory.mktemp("whole")
+    bucket = toy_store.bucket(place / "bucket")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lease, "_A_MOMENT", 0)
+        patch.setenv("RETRIEVAL_SCRATCH", str(place / "scratch"))
+        return toy_run(inputs), bucket
+
+
+DEATHS = [
+    ("write", "corpus/vocab.txt"),
+    ("write", "checkpoints/2/manifest.json"),
+    ("delete", "checkpoints/2/manifest.json"),
+    ("write", "stages/train.json"),
+    ("write", "results.json"),
+]
+
+
+# The second is one of a checkpoint.
+@pytest.mark.parametrize("deaths", [DEATHS[1:2], pytest.param(DEATHS, marks=pytest.mark.long)], ids=["one", "all"])
+def test_dying_machines_change_nothing_of_a_run(inputs, whole, bucket, machine, deaths):
+    """Each with a disk of its own, and all with one store, which has what the folder has."""
+    finished, _ = whole
+    for number, death in enumerate(deaths):
+        machine(f"machine-{number}")
+        bucket.fails = dies_at(*death)
+        with pytest.raises(UserError, match=r"toy://bucket/run/.* cannot be .*the machine is gone.*the same command"):
+            toy_run(inputs)
+    machine("last")
+    bucket.fails = lambda *_: None
+    run = toy_run(inputs)
+    tops = ("corpus", "sets", "embeddings", "index", "runs")
+    assert contents(run.folder, tops) == contents(finished.folder, tops)
+    assert results(run.folder) == results(finished.folder) and metrics(run.folder) == metrics(finished.folder)
+    for a, b in zip(state(run.folder), state(finished.folder), strict=True):
+        np.testing.assert_array_equal(a, b)
+    there = {name.removeprefix("bucket/run/"): bucket.path(name).read_bytes() for name in bucket.names()}
+    here = contents(run.folder, ["."])
+    assert there.keys() - {files.LOCK} == here.keys() - {files.LOCK, files.MIRROR}
+    assert all(here[name] == content for name, content in there.items() if name != files.LOCK)
+
+
+@pytest.fixture
+def copied(whole, tmp_path, machine):
+    """The finished run on a store that may be spoilt; no machine has anything of it."""
+    return toy_store.bucket(shutil.copytree(whole[1].path(""), tmp_path / "copied"))
+
+
+def test_a_finished_run_is_current_on_another_machine(inputs, copied, machine, monkeypatch):
+    """Although its inputs have other times there; the second time nothing is copied down."""
+    os.utime(inputs / "dump.xml")
+    before = {name: copied.path(name).read_bytes() for name in copied.names() if "/stages/" in name}
+    for reads in (50, 0):
+        copied.log.clear()
+        with mirror.opened(URL) as copy:
+            run = make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES)
+            execute(run, copy, [name for name in run.config.stages if name != "report"])
+        assert sum(kind == "read" and files.LOCK not in name for kind, name in copied.log) >= reads
+        assert reads or not [name for kind, name in copied.log if kind == "read" and files.LOCK not in name]
+    assert before == {name: copied.path(name).read_bytes() for name in before}
+
+
+@pytest.mark.parametrize(
+    ("damaged", "stage"),
+    [("corpus/vocab.txt", "train"), ("sets/reqa/queries.jsonl", "index"), ("embeddings/", "index")],
+)
+def test_a_flipped_byte_on_the_store_is_noticed(inputs, copied, damaged, stage):
+    path = copied.path(next(name for name in copied.names() if name.startswith(f"bucket/run/{damaged}")))
+    path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
+    copied.path(f"bucket/run/stages/{stage}.json").unlink()
+    with mirror.opened(URL) as copy:
+        run = make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES)
+        with pytest.raises(UserError, match="damaged, its SHA-256 is not that of what was written"):
+            execute(run, copy, [stage])
+
+
+def test_a_damaged_checkpoint_on_a_store_costs_its_steps(inputs, whole, copied):
+    path = copied.path(next(name for name in copied.names() if "checkpoints/6/state/d/" in name))
+    path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
+    copied.path("bucket/run/stages/train.json").unlink()
+    with mirror.opened(URL) as copy:
+        run = execute(make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES), copy, ["train"])
+    assert (run.folder / "damaged" / "6").exists()
+    for a, b in zip(state(run.folder), state(whole[0].folder), strict=True):
+        np.testing.assert_array_equal(a, b)
+    for name, content in contents(run.folder, ["checkpoints/6"]).items():
+        assert copied.path(f"bucket/run/{name}").read_bytes() == content
+
+
+def test_a_base_may_be_on_a_store(inputs, copied, tmp_path, machine):
+    """And starts from its parameters; it writes nothing there, and is up to date on another machine."""
+    copied.log.clear()
+    changes = CHEAP | {"base": URL, "train.init_from": URL, "train.steps": 2, "stages": ("sets", "pairs", "train")}
+    for name in ("one", "other"):
+        machine(name)
+        run = fine_tuning(inputs, "", tmp_path / "run", **changes)
+        preflight.check(run, run.config.stages)
+        runner.take_run(run)
+        for stage in run.config.stages:
+            runner.run_stage(run, stage)
+        if name == "one":
+            trained = records.read_record(run, "train")
+    assert records.read_record(run, "train") == trained
+    assert {kind for kind, _ in copied.log} == {"read", "list"}
+    assert not [name for _, name in copied.log if "/index/" in name or "/embeddings/" in name]
+
+
+def test_child_processes_have_the_same_scratch_folder(bucket, machine, tmp_path):
+    store_copy.set_scratch(tmp_path / "given")
+    code = "from support import toy_store; from retrieval.runtime import store_copy; print(store_copy.Copy('toy://bucket/run').folder)"
+    path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests")])
+    said = subprocess.check_output([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, text=True)
+    assert said.strip() == str(store_copy.Copy(URL).folder) and said.startswith(str(tmp_path / "given"))
+
+
+def test_a_search_brings_down_what_is_of_the_model(inputs, copied):
+    """Of a run whose index was made before it was trained, and does not read the embeddings."""
+    stages = ("prepare", "sets", "index", "train", "encode")
+    with mirror.opened(URL) as copy:
+        run = make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES, stages=stages)
+        downloads.bring(Run(run.config, copy.folder, run.lock, copy=copy), ["search"])
+    assert {"corpus", "index", "embeddings", "checkpoints"} <= {path.name for path in copy.folder.iterdir()}
+
+
+def test_a_model_is_loaded_from_a_store(inputs, copied):
+    model = retrieval.load(URL)
+    assert repr(model) == f"Model({URL})"
+    with mirror.opened(URL) as copy:
+        run = make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES)
+        run = Run(run.config, copy.folder, run.lock, copy=copy)
+        downloads.bring(run, ["export"])
+        vocabulary, mesh = run.load_vocabulary(), local_mesh(run.config)
+        embedder = Embedder(run.config, vocabulary, mesh)
+        params = parameters_of(initial_parameters.load_towers(run, len(vocabulary)))
+        tokens = query_tokens(run.config, vocabulary, ["red fox"])
+        expected = embedder.embed_rows(embedder.queries(params), tokens)
+    np.testing.assert_allclose(model.encode_queries(["red fox"]), expected, atol=1e-6)
+
+
+def test_a_preempted_runs_last_checkpoint_is_on_the_store(inputs, copied):
+    copied.path("bucket/run/stages/train.json").unlink()
+    for name in [name for name in copied.names() if "/checkpoints/" in name or "/metrics/" in name]:
+        copied.path(name).unlink()
+    told = []
+
+    def preempt(kind, name):
+        if kind == "write" and name.endswith("checkpoints/2/manifest.json"):
+            told.append(name)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    copied.fails = preempt
+    with mirror.opened(URL) as copy:
+        run = make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES | {"train.steps": 500})
+        with pytest.raises(ending.PreemptedError, match="which is saved"):
+            execute(run, copy, ["train"])
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    newest = max(int(name.split("/")[3]) for name in copied.names() if "/checkpoints/" in name)
+    assert told and f"bucket/run/checkpoints/{newest}/manifest.json" in copied.names()
+    assert newest == max(int(path.name) for path in (copy.folder / "checkpoints").iterdir() if path.name.isdecimal())
+
+
+def test_a_command_on_a_store_needs_no_config_later(inputs, bucket, tmp_path, monkeypatch, caplog):
+    sets = ["--config.sets.pydocs=False", f"--config.sets.reqa={inputs / 'squad.json'}"]
+    stages = "--config.stages=('sets', 'index', 'evaluate', 'report')"
+    monkeypatch.setattr(ending, "heed_sigterm", lambda: None)
+    monkeypatch.setattr(command_line, "_set_up_logging", lambda: None)
+    monkeypatch.chdir(REPOSITORY)
+    caplog.set_level(logging.INFO, "retrieval")
+    turns = (
+        ["--config=configs/bm25.py", *sets, stages],
+        [],
+        ["--config.evaluate.metrics=('RR@10',)", "--stage=evaluate"],
+    )
+    for number, given in enumerate(turns):
+        forget_flags()
+        argv = ["command", f"--workdir={URL}", f"--scratch={tmp_path / str(number)}", *given]
+        monkeypatch.setenv("RETRIEVAL_SCRATCH", "")
+        monkeypatch.setattr(sys, "argv", argv)
+        with pytest.raises(SystemExit) as end:
+            command_line.run(main.main)
+        assert not end.value.code
+    forget_flags()
+    up_to_date = {name for name in ("sets", "index", "evaluate") if f"{name}: up to date" in caplog.text}
+    assert up_to_date == {"sets", "index", "evaluate"} and "bucket/run/report.md" in bucket.names()
+    kept = json.loads(bucket.path("bucket/run/config.json").read_text())
+    assert kept["evaluate"]["metrics"] == ["RR@10"] and kept["sets"]["reqa"] == str(inputs / "squad.json")
+    assert json.loads(bucket.path(f"bucket/run/{files.LOCK}").read_text())["until"] <= time.time()
+
+
+def test_a_bad_batch_is_copied_to_the_store(inputs, copied, monkeypatch):
+    def fail(state, step_fn, batches, checkpointer, writer, settings, **_):
+        files.write_text(settings.bad_batches / "step-3-host-0.npz", "values")
+        raise UserError("step 3: loss or gradient was not finite")
+
+    monkeypatch.setattr(train.loop, "train", fail)
+    with mirror.opened("toy://bucket/other") as copy, pytest.raises(UserError, match="step 3: loss"):
+        execute(make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES, base=URL, stages=("train",)), copy)
+    copied.log.clear()
+    again = store_copy.Copy("toy://bucket/other")
+    again.bring(STAGES["train"].leaves)
+    assert (again.folder / "bad_batches" / "step-3-host-0.npz").read_text() == "values"
