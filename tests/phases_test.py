@@ -46,35 +46,35 @@ def whole(ready, inputs, tmp_path_factory):
     return run
 
 
-def told(run):
-    return json.loads((run.folder / "refreshed" / "turn.json").read_text())
+def turned(run):
+    """The step of the turn, by the record of the stage."""
+    return json.loads((run.folder / "stages" / "train.json").read_text())["details"]["second phase after"]
 
 
 def test_the_first_phase_has_no_hard_negatives(whole):
-    at, (_, lines) = told(whole)["step"], outcome(whole)
+    at, (_, lines) = turned(whole), outcome(whole)
     hard = {line["step"]: line["distance_hard"] for line in lines if "distance_hard" in line}
     assert 1 < at < 8 and all(not hard[step] for step in range(1, at + 1)) and all(hard[s] for s in range(at + 1, 9))
 
 
 def test_it_turns_when_validation_has_stopped_rising(whole):
-    at, (_, lines) = told(whole), outcome(whole)
+    at, (_, lines) = turned(whole), outcome(whole)
     scores = [line["validation/Success@10"] for line in lines if "validation/Success@10" in line]
-    before = scores[: at["step"]]
+    before = scores[:at]
     assert before[-1] <= max(before[:-1]) and all(b > max(before[:i]) for i, b in enumerate(before[:-1]) if i)
-    assert at["best step"] == at["step"] - 1
 
 
 def test_the_second_phase_begins_at_the_best_step(whole):
-    at = told(whole)
+    at = turned(whole)
 
     def state(step):
         import orbax.checkpoint as ocp
 
         return ocp.StandardCheckpointer().restore(whole.folder / "checkpoints" / str(step) / "state")
 
-    begun, best = state(at["step"]), state(at["best step"])
+    begun, best = state(at), state(at - 1)  # with a patience of 1
     jax.tree.map(np.testing.assert_array_equal, begun["params"], best["params"])
-    assert int(begun["step"]) == at["step"]
+    assert int(begun["step"]) == at
     assert any(np.any(leaf) for leaf in jax.tree.leaves(best["opt_state"]))
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(begun["opt_state"]))
 
@@ -98,13 +98,13 @@ def test_versions_hold_simple_and_hard_negatives_without_answers(whole):
             assert shards[key] and {text for _, text in shards[key]} <= allowed
     counts = versions.statistics(whole.folder, int(made[-1].name))
     assert counts["simple negatives"] and counts["negatives"] and "results with an answer" in counts
-    assert counts["step"] == told(whole)["step"] + (int(made[-1].name) - 1) * 3
+    assert counts["step"] == turned(whole) + (int(made[-1].name) - 1) * 3
 
 
 @pytest.mark.parametrize(
     ("module", "name", "call"),
     [
-        (train_state, "afresh", 1),  # the turn's file is there, its checkpoint is not
+        (train_state, "afresh", 1),  # the turn's scores are logged, its checkpoint is not there
         # Versions of a refresh are made as those of ANCE, which refresh_test cuts off.
         pytest.param(quadruplets_refresh.pair_shards, "write_pairs", 2, marks=pytest.mark.long),
     ],
@@ -114,7 +114,23 @@ def test_a_run_cut_off_in_a_phase_ends_equal(ready, whole, inputs, tmp_path, mon
     cut_off(monkeypatch, run, module, name, call)
     execute(run)
     assert_same(run, whole)
-    assert told(run) == told(whole)
+    assert turned(run) == turned(whole)
+
+
+@pytest.mark.parametrize(("resumed", "at"), [(30, None), (40, None), (50, 50), (70, 50)])
+def test_the_log_of_training_tells_whether_the_turn_has_come(resumed, at):
+    """It came three validations after the best one so far; what is better later changes nothing."""
+    scores = {10: 0.2, 20: 0.5, 30: 0.4, 40: 0.5, 50: 0.4, 60: 0.9, 70: 0.1}
+    before = [(step, {"validation/RR": score} if step != 30 else {"validation/RR": score, "distance_hard": 0.0})
+              for step, score in scores.items() if step <= resumed]  # fmt: skip
+    assert turn.Turn([*before, (resumed, {"loss": 1.0})], 3, "RR", None, None).step == at
+
+
+def test_a_first_phase_that_never_ends_is_told(ready, inputs, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(turn.Turn, "_has_converged", lambda self, scores: False)
+    run = to_train(ready, inputs, tmp_path)
+    execute(run)
+    assert turned(run) is None and "rose until the end, so there was no second phase" in caplog.text
 
 
 def record(simple, count=5):

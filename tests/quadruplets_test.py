@@ -187,3 +187,14 @@ def test_distances_near_0_end_the_run():
         UserError, match=r"step 30: the distances .* near 0 since step 10: all texts have one embedding"
     ):
         watched(30, {"distance_positive": 1e-5, "distance_simple": 1e-4})
+
+
+@pytest.mark.parametrize("resumed", [10, 20, 25])
+def test_a_run_that_goes_on_ends_where_it_would_have_ended(resumed):
+    """The lines before tell since when the distances are near 0."""
+    lines = [(5, {"distance_positive": 0.5}), *((step, {"distance_positive": 1e-5}) for step in range(10, 31, 5))]
+    before = [line for line in lines if line[0] <= resumed]
+    watched = Collapse(lambda step, metrics: None, DISTANCES, steps=100, warmup=10, before=before)
+    with pytest.raises(UserError, match=r"step 30: the distances .* near 0 since step 10"):
+        for step, metrics in lines[len(before) :]:
+            watched(step, metrics)

@@ -268,7 +268,7 @@ class _Report:
         return dict(title=title, header=["model", *(f"R@{k}" for k in CUTOFFS)], rows=rows)
 
     def _by_validation(self, share: str, k: int) -> dict[str, Any]:
-        """Of each seed the run with the margin that validation likes best; all six must be done."""
+        """Of each seed the run with the margin that validation likes best; one that failed is none of them."""
         margins = other_margins(self._dataset)
         rivals = [[_of_margin(margin, share, seed) for margin in margins] for seed in SEEDS]
         return self._of("quadruplet", share, k) | dict(rivals=rivals, chosen_by="Success@10")

@@ -19,6 +19,7 @@ from retrieval.models import fused_attention
 from retrieval.registry import Table
 from retrieval.stage_outputs import Run
 from retrieval.training import loss_kind
+from retrieval.training.collapse import Sign
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import LOSSES, Loss, Options
 
@@ -131,9 +132,10 @@ class Recipe(abc.ABC):
         """Whether a model starts from the encoder of a model of another recipe; otherwise from all of it."""
         return not other.has_towers
 
-    def watched(self, write: Callable[[int, dict[str, float]], None]) -> Callable[[int, dict[str, float]], None]:
-        """What writes the metrics of training; a recipe may end a run whose metrics say that it learns nothing."""
-        return write
+    @property
+    def collapse(self) -> Sign | None:
+        """What in the metrics of training says that the model learns nothing; None where nothing does."""
+        return None
 
     def known_positives(self) -> bool:
         """Whether examples have the ids of their query's known positives."""

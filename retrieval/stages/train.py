@@ -4,7 +4,7 @@ import contextlib
 import functools
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from retrieval.config.fields import NOT_NEGATIVE, Field, Kind, declare, of_field
 from retrieval.data.examples.batches import Batches
 from retrieval.data.sets.beir import Candidate
 from retrieval.errors import UserError, divisors
+from retrieval.evaluation.training_metrics import read_training
 from retrieval.pipeline.records import is_done, read_own_record
 from retrieval.pipeline.stage import STAGES, Stage
 from retrieval.recipes import bert_weights, initial_parameters, question_tower, train_state
@@ -36,6 +37,7 @@ from retrieval.stages.turn import Turn
 from retrieval.stages.versions import Versions
 from retrieval.training import chips, loop, sharding
 from retrieval.training.checkpoint import Follower, drop_damaged
+from retrieval.training.collapse import Collapse
 
 _log = logging.getLogger(__name__)
 
@@ -115,6 +117,8 @@ def train(run: Run) -> dict[str, Any]:
                 state = checkpointer.restore(like, progress)
             step_fn = train_state.make_step(config, model)
             writer = metric_writers.open_writer(run.folder, int(state.step), config.loop.wandb, config.to_json())
+            sign, score = recipe_of(config).collapse, f"validation/{config.loop.best}"
+            before = _logged(run.folder / "metrics" / "train.jsonl", [score, *(sign.metrics if sign else ())])
             with ending.watch(int(state.step)) as stops_at:
                 batch = abstract_batch(config, mesh)
                 cost = _cost(train_state.useful_flops(config, len(vocabulary), like, batch, step_fn), mesh)
@@ -122,7 +126,10 @@ def train(run: Run) -> dict[str, Any]:
                 if config.mine.patience:
                     afresh = functools.partial(train_state.afresh, config)
                     rule = config.mine.patience, config.loop.best
-                    turn = Turn(run.folder / versions.FOLDER, int(state.step), *rule, checkpointer, afresh)
+                    turn = Turn(before, *rule, checkpointer, afresh)
+                watched, warmup = writer, int(config.train.warmup_ratio * config.train.steps)
+                if sign:
+                    watched = Collapse(writer, sign, config.train.steps, warmup, before)
                 training_steps.warn(config.train)
                 trace_steps = training_steps.traced(config.profile.steps, config.train.steps)
                 anew = refresh.Refresh(run, vocabulary, mesh, remade, checkpointer, turn) if remade else None
@@ -131,13 +138,19 @@ def train(run: Run) -> dict[str, Any]:
                     step_fn,
                     progress,
                     checkpointer,
-                    recipe_of(config).watched(writer),
+                    watched,
                     _settings(config.train.steps, config.loop, config.mine.refresh_every, trace_steps, run.folder),
                     validate=validate,
                     stops_at=stops_at,
                     cost=cost,
                     refresh=anew,
                     turn=turn,
+                )
+            if turn and turn.step in (None, config.train.steps):
+                _log.warning(
+                    "train: %s rose until the end, so there was no second phase, and no hard negatives; raise "
+                    "config.train.steps, or lower config.mine.patience",
+                    config.loop.best,
                 )
             step = checkpointer.best_step()
             checkpointer.close()
@@ -146,7 +159,17 @@ def train(run: Run) -> dict[str, Any]:
     epochs = {"epochs": config.train.epochs} if config.train.epochs else {}
     packed = {"packed": config.data.pack.to_dict()} if recipe_of(config).packing() and config.data.pack.auto else {}
     origin = {"vocabulary": vocabulary.fingerprint, "steps": config.train.steps, "went on from": went_on}
-    return summary | origin | epochs | packed
+    turned = {"second phase after": turn.step} if turn else {}
+    return summary | origin | epochs | packed | turned
+
+
+def _logged(path: Path, names: Sequence[str]) -> list[tuple[int, dict[str, float]]]:
+    """Step and metrics of the lines that the run has logged, as far as they have these metrics, on all hosts."""
+
+    def of(line: Mapping[str, Any]) -> dict[str, float]:
+        return {name: line[name] for name in names if line.get(name) is not None}
+
+    return hosts.on_first(lambda: [(step, found) for step, line in read_training(path) if (found := of(line))])
 
 
 def _draws(run: Run) -> bool:

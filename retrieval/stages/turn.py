@@ -3,27 +3,21 @@
 The first refresh waits until training has converged, and what follows it begins anew from the best step.
 
 Converged is a run whose validation score has not risen for config.mine.patience validations. Then the parameters go
-back to those of the best step, the optimizer starts afresh, and the refresh makes its first version. The turn's step is
-in `refreshed/turn.json`, and its checkpoint has what the second phase begins with. So a run that is cut off goes on as
-if it had not been.
+back to those of the best step, the optimizer starts afresh, and the refresh makes its first version. The checkpoint of
+the turn has what the second phase begins with, and the log of training has the scores that tell which step it was. So a
+run that is cut off goes on as if it had not been.
 """
 
 import logging
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from retrieval import files
 from retrieval.config.fields import Field, declare, whole
 from retrieval.errors import UserError
-from retrieval.evaluation.training_metrics import read_training
-from retrieval.runtime import hosts
 from retrieval.training.loop import TrainState
 from retrieval.training.pod_checkpoints import Checkpoints
 
 _log = logging.getLogger(__name__)
-
-_FILE = "turn.json"
 
 declare(
     "mine",
@@ -45,34 +39,28 @@ class Turn:
 
     def __init__(
         self,
-        folder: Path,
-        resumed: int,
+        before: Iterable[tuple[int, Mapping[str, float]]],
         patience: int,
         measure: str,
         checkpoints: Checkpoints,
         afresh: Callable[[TrainState, Any], TrainState],
     ):
-        """Takes up the scores of the validations up to the step that the run goes on from.
+        """Takes up the scores of a run that goes on.
 
         Args:
-          folder: of versions; the turn's file lies there.
-          resumed: that step; 0 at the beginning.
+          before: step and metrics of the lines that it has logged up to there.
           patience: validations without a better score.
           measure: of a validation, which tells the score.
           afresh: a state and the parameters of another one to a state with these, at the same step, whose optimizer
             has done nothing yet.
-
-        Raises:
-          UserError: a line of the metrics is damaged.
         """
-        self._path, self._patience, self._measure = folder / _FILE, patience, measure
+        self._patience, self._measure = patience, measure
         self._checkpoints, self._afresh = checkpoints, afresh
-        turned_at = files.read_json(self._path)["step"] if self._path.exists() else None
-        # A run that was killed between this file and the checkpoint of the turn comes there again.
-        self.step = turned_at if turned_at is not None and turned_at <= resumed else None
-        lines = read_training(folder.with_name("metrics") / "train.jsonl")
         name = f"validation/{measure}"
-        self._scores = [record[name] for step, record in lines if name in record and step <= resumed]
+        validated = [(step, metrics[name]) for step, metrics in before if name in metrics]
+        self._scores = [score for _, score in validated]
+        turns = (step for count, (step, _) in enumerate(validated, 1) if self._has_converged(self._scores[:count]))
+        self.step: int | None = next(turns, None)
 
     def __call__(self, step: int, state: TrainState, scores: Mapping[str, float]) -> TrainState:
         """To be called after a validation; gives another state where this is the turn.
@@ -83,21 +71,21 @@ class Turn:
         if self.step is not None:
             return state
         self._scores.append(scores[self._measure])
-        since = len(self._scores) - 1 - self._scores.index(max(self._scores))
-        if since < self._patience:
+        if not self._has_converged(self._scores):
             return state
         best = self._checkpoints.best_step()
-        if best is None:  # the first validation has none yet, and a patience is at least 1
-            return state
+        assert best is not None, "the validations before have left one"
         params = self._checkpoints.restore(state, step=best).params
-        hosts.on_first(lambda: files.write_json(self._path, {"step": step, "best step": best}))
         self.step = step
         _log.info(
             "step %d: %s has not risen for %d validations; from here on with the parameters of step %d, a new "
             "optimizer, and what is mined with them",
-            *(step, self._measure, since, best),
+            *(step, self._measure, self._patience, best),
         )
         return self._afresh(state, params)
+
+    def _has_converged(self, scores: Sequence[float]) -> bool:
+        return len(scores) - 1 - scores.index(max(scores)) >= self._patience
 
 
 def check(patience: int, validate_every: int, refresh_lag: int) -> None:

@@ -1,7 +1,7 @@
 """A model that says the same of every text: its loss stands still or falls, and nobody looks at the scores."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from retrieval.errors import UserError
@@ -53,12 +53,28 @@ DISTANCES = Sign(
 class Collapse:
     """Writes the metrics of training, and looks for a sign of collapse in every line."""
 
-    def __init__(self, write: Callable[[int, dict[str, float]], None], sign: Sign, steps: int, warmup: int = 0):
-        """Args are what writes a line, the sign, the steps of the run, and those of its warm-up."""
+    def __init__(
+        self,
+        write: Callable[[int, dict[str, float]], None],
+        sign: Sign,
+        steps: int,
+        warmup: int = 0,
+        before: Iterable[tuple[int, Mapping[str, float]]] = (),
+    ):
+        """Makes what looks at a run.
+
+        Args:
+          write: writes a line.
+          steps: of the run.
+          warmup: those of its warm-up.
+          before: step and metrics of the lines that were written before the run was cut off.
+        """
         self._write, self._sign, self._warmup = write, sign, warmup
         self._patience = max(1, int(SHARE * steps))
         self._collapsed = 0  # lines in a row
         self._since: int | None = None  # the step of the first of them
+        for step, metrics in before:
+            self._look(step, metrics)
 
     def __call__(self, step: int, metrics: dict[str, float]) -> None:
         """Writes a line.
@@ -67,6 +83,13 @@ class Collapse:
           UserError: the model has been collapsed for SHARE of the run, behind its warm-up, and in LEAST lines.
         """
         self._write(step, metrics)
+        self._look(step, metrics)
+        if self._since is None or self._sign.value(metrics) is None:
+            return
+        if self._collapsed >= LEAST and step - max(self._since, self._warmup) >= self._patience:
+            raise UserError(f"step {step}: {self._sign.what} since step {self._since}: {self._sign.advice}")
+
+    def _look(self, step: int, metrics: Mapping[str, float]) -> None:
         if (value := self._sign.value(metrics)) is None:
             return
         if not value < self._sign.least:
@@ -76,5 +99,3 @@ class Collapse:
         if self._since is None:
             self._since = step
             _log.warning("step %d: %s (%.2g)", step, self._sign.what, value)
-        if self._collapsed >= LEAST and step - max(self._since, self._warmup) >= self._patience:
-            raise UserError(f"step {step}: {self._sign.what} since step {self._since}: {self._sign.advice}")

@@ -23,7 +23,7 @@ from retrieval.recipes.pair_recipe import PairRecipe
 from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES, copy_parameters, encoder_of
 from retrieval.stage_outputs import Run
-from retrieval.training.collapse import SPREAD, Collapse
+from retrieval.training.collapse import SPREAD, Sign
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import CLASSES, LOSSES, SCORES
 
@@ -104,10 +104,10 @@ class RerankerRecipe(PairRecipe):
         """Reranking the candidates of held-out queries."""
         return reranker_validation.make(run, vocabulary, mesh)
 
-    def watched(self, write: Callable[[int, dict[str, float]], None]) -> Callable[[int, dict[str, float]], None]:
-        """As `Recipe.watched`: the scores of a query's candidates must not become all alike."""
-        train = self.config.train
-        return Collapse(write, SPREAD, train.steps, int(train.warmup_ratio * train.steps))
+    @property
+    def collapse(self) -> Sign:
+        """As `Recipe.collapse`: the scores of a query's candidates must not become all alike."""
+        return SPREAD
 
     def objective(self, bound: Callable[[Any], Any]) -> Objective:
         """The loss that the config names, of the logits or the scores of a batch."""

@@ -24,7 +24,7 @@ from retrieval.recipes.placement import gather
 from retrieval.recipes.recipe import RECIPES, copy_parameters
 from retrieval.stage_outputs import Run
 from retrieval.training.candidates import inner_products
-from retrieval.training.collapse import DISTANCES, Collapse
+from retrieval.training.collapse import DISTANCES, Sign
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, SCORES
 
@@ -78,12 +78,10 @@ class TwoTowerRecipe(PairRecipe):
         """Retrieval over a small pool."""
         return validation.make(run, vocabulary, mesh)
 
-    def watched(self, write: Callable[[int, dict[str, float]], None]) -> Callable[[int, dict[str, float]], None]:
-        """As `Recipe.watched`: where a loss tells distances, these must not all become 0."""
-        train = self.config.train
-        if not (self.loss and self.loss.of_cosines):
-            return write
-        return Collapse(write, DISTANCES, train.steps, int(train.warmup_ratio * train.steps))
+    @property
+    def collapse(self) -> Sign | None:
+        """As `Recipe.collapse`: where a loss tells distances, these must not all become 0."""
+        return DISTANCES if self.loss and self.loss.of_cosines else None
 
     def objective(self, bound: Callable[[Any], Any]) -> Objective:
         """The loss that the config names, of the embeddings of a batch."""
