@@ -68,8 +68,8 @@ def main(argv: Sequence[str]) -> int:
     check_sources(config, [entry for name, entry in chosen.items() if name not in done])
     run_table.take_table(table, Path(workdir))
     execution = Execution(chosen, parallel)
-    execution.run(lambda: _try_report(config, Path(workdir), done | execution.done))
-    write_report(config, Path(workdir), done | execution.done)
+    execution.run(lambda: _try_report(config, Path(workdir), done | execution.done, execution.failed))
+    write_report(config, Path(workdir), done | execution.done, execution.failed)
     for name, reason in execution.failed.items():
         _log.error("%s: %s", name, reason)
     _log.info("report: %s", Path(workdir) / "study.md")
@@ -200,10 +200,10 @@ class _Running:
     said: int
 
 
-def write_report(config: ConfigDict, folder: Path, done: Collection[str]) -> None:
+def write_report(config: ConfigDict, folder: Path, done: Collection[str], failed: Collection[str] = ()) -> None:
     """Writes `study.md`, `study.json` and `plots/` from the results of the runs that are done."""
     origins = run_table.pretrainings(run_table.read_table(config, folder))
-    study_report.write_study(Results(folder, done, origins), read_report(config))
+    study_report.write_study(Results(folder, done, origins, failed), read_report(config))
 
 
 def read_report(config: ConfigDict) -> claims.Report:
@@ -217,10 +217,10 @@ def read_report(config: ConfigDict) -> claims.Report:
     return claims.report(json.loads(spec.to_json()))
 
 
-def _try_report(config: ConfigDict, folder: Path, done: Collection[str]) -> None:
+def _try_report(config: ConfigDict, folder: Path, done: Collection[str], failed: Collection[str]) -> None:
     """As `write_report`; what a run of the study has that cannot be shown ends no other."""
     try:
-        write_report(config, folder, done)
+        write_report(config, folder, done, failed)
     except UserError as error:
         _log.warning("the report could not be written: %s", error)
 

@@ -186,6 +186,20 @@ def test_a_lacking_rival_is_told_by_its_name(tmp_path):
     assert (tmp_path / "study.md").read_text().endswith("\n- b: no training, validation, best: RR\n")
 
 
+def test_a_failed_rival_cannot_win_and_is_told(tmp_path):
+    for name, score in (("a", 0.5), ("b", 0.75), ("collapsed", 0.875)):
+        (tmp_path / name / "metrics").mkdir(parents=True)
+        (tmp_path / name / "metrics" / "train.jsonl").write_text(json.dumps({"step": 1, "validation/RR": score}))
+        write_run(tmp_path, name, {"Success@1": score / 2})
+    one = cell(["a"], rivals=(("b", "collapsed"),), chosen_by="RR")
+    results = Results(tmp_path, ["a", "b"], failed=["collapsed"])
+    write_study(results, "S", [StudyTable("T", ("task", "R@1"), (Row(("ICT",), (one,)),))], [])
+    assert results.measure(one).values == (37.5,)
+    assert (tmp_path / "study.md").read_text().endswith("## Missing\n\n- collapsed: not done\n")
+    nobody = Results(tmp_path, [], failed=["a", "b", "collapsed"])
+    assert nobody.measure(one).values == (None,)
+
+
 def test_a_run_that_lacks_many_rows_is_told_by_some(tmp_path):
     write_run(tmp_path, "a", {"Success@1": 0.1})
     points = [(step, dataclasses.replace(cell(["a"]), split=f"step {step}")) for step in range(9)]

@@ -75,15 +75,23 @@ class Results:
       folder: of the study, with a sub-folder per run.
     """
 
-    def __init__(self, folder: Path, done: Collection[str], origins: Mapping[str, str] | None = None):
+    def __init__(
+        self,
+        folder: Path,
+        done: Collection[str],
+        origins: Mapping[str, str] | None = None,
+        failed: Collection[str] = (),
+    ):
         """Makes the results of a study.
 
         Args:
           done: the runs whose results count; of the others there may be some of another table.
           origins: run -> the pre-training that it goes back to; a run that is not named starts from scratch.
+          failed: the runs that were tried and ended with an error, such as a collapse.
         """
         self.folder = Path(folder)
         self._done, self._runs, self._origins = frozenset(done), {}, dict(origins or {})
+        self._failed = frozenset(failed)
 
     def has(self, run: str) -> bool:
         """Whether the run has results at all."""
@@ -103,9 +111,10 @@ class Results:
     def lacking(self, cell: Cell) -> Iterator[tuple[str, tuple[str, ...]]]:
         """What values of a cell are missing for: runs, each with the key of a row that it lacks."""
         for place, chosen in enumerate(self._chosen(cell)):
-            names, key = (chosen,), cell.key
+            among = [cell.runs[place], *(cell.rivals[place] if cell.rivals else ())]
+            names, key = [chosen, *sorted(self._failed.intersection(among))], cell.key
             if not chosen:
-                names, key = (cell.runs[place], *cell.rivals[place]), (*_VALIDATED, cell.chosen_by)
+                names, key = among, (*_VALIDATED, cell.chosen_by)
             yield from ((name, key) for name in names if key not in (self._load(name) or {}))
         if cell.over:
             yield from self.lacking(cell.over)
@@ -129,14 +138,18 @@ class Results:
         return next((values for values in measured if values is not None), None)
 
     def _chosen(self, cell: Cell) -> Iterator[str]:
-        """The run that gives each value: of rivals the best by validation, the first of equals; '' where one lacks."""
+        """The run that gives each value: of rivals the best by validation, the first of equals; '' where one lacks.
+
+        A rival that failed cannot win, and does not keep the others from it.
+        """
         if not cell.rivals:
             yield from cell.runs
         for run, rivals in zip(cell.runs, cell.rivals):
             key = (*_VALIDATED, cell.chosen_by)
-            found = {name: (self._load(name) or {}).get(key) for name in (run, *rivals)}
+            able = [name for name in (run, *rivals) if name not in self._failed]
+            found = {name: (self._load(name) or {}).get(key) for name in able}
             scores = {name: value[1] for name, value in found.items() if value is not None}
-            yield max(scores, key=lambda name: scores[name]) if len(scores) == len(found) else ""
+            yield max(scores, key=lambda name: scores[name]) if scores and len(scores) == len(found) else ""
 
     def _load(self, run: str) -> dict[tuple, tuple[str, float]] | None:
         if run not in self._runs:
