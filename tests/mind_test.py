@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from conftest import REPOSITORY
 from support import tiny
 from support.tiny import execute
 
-from retrieval.data.labelled import labelled_format
+from retrieval.data.labelled import labelled_format, pair_shards
 from retrieval.data.labelled.labelled_format import Settings
 from retrieval.data.sets import mind
 from retrieval.data.sets.set_format import SETS, Given
@@ -73,6 +74,21 @@ def test_impressions_before_the_split_are_trained_on(files, tmp_path):
     assert found == {f"the dog {SEPARATOR} the fox": (["N2"], ["N3"]), "the dog": (["N2"], ["N4"])}
     assert counts.left_out["impressions of the evaluation set"] == 3
     assert counts.left_out["impressions of users without a history"] == 1
+
+
+def test_a_click_has_the_negatives_of_its_own_page(files, tmp_path):
+    """Pages of the same history are one query; what was clicked on one of them is no negative on another."""
+    pages = [("N2-1 N3-0 N4-0 N5-0", 8), ("N5-1 N6-0 N2-0", 9), ("N7-1", 10)]
+    files[1].write_text("".join(f"{at}\tU1\t11/13/2019 {at}:00:00 AM\tN0\t{shown}\n" for shown, at in pages))
+    settings = Settings("", "", str(files[0]), 0)
+    with labelled_format.grouped([files[1]], settings, tmp_path, sys.maxsize) as (groups, _):
+        found = [([c.id for c in p], {c.id for c in n}) for _, p, n, _ in groups.apart(100)]
+        assert sorted(found) == [(["N2"], {"N3", "N4"}), (["N5"], {"N6"}), (["N7"], set())]
+        assert [len(n) for _, p, n, _ in groups.apart(1) if p[0].id == "N2"] == [1]
+        assert not [*groups.after(1).apart(1)]
+        vocabulary = WordPiece([*SPECIAL_TOKENS, *WORDS, "the", "of", "a"])
+        told = pair_shards.write_pairs(groups, vocabulary, tmp_path, 1, apart=lambda: groups.apart(100))
+    assert (told["pairs"], told["most positives"], told["negatives per pair"]) == (3, 3, 1.0)
 
 
 def test_no_impression_is_both_trained_on_and_tested(files, tmp_path):

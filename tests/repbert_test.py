@@ -158,9 +158,9 @@ def batches_of(folder, vocabulary, count):
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [(("reqa", 0), r"in_order=True .* config\.split\.set=reqa goes"), (("", 1), "positives=1 goes")],
+    [(("reqa", 0), r"in order are .* config\.split\.set=reqa goes"), (("", 1), "positives=1 goes")],
 )
 def test_pairs_in_order_refuse_other_orders(given, message):
-    pairs.check_order("", 0)
+    pairs.check_by_query("in order are", "", 0)
     with pytest.raises(UserError, match=message):
-        pairs.check_order(*given)
+        pairs.check_by_query("in order are", *given)

@@ -1,6 +1,7 @@
 """The labelled examples of a run, by query: those of its files, and of the set that is divided for training."""
 
 import contextlib
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def opened(run: Run, folder: Path) -> Iterator[tuple[Groups, Counts]]:
     config, divides = run.config, run.training.exists()
     of_set = _of_set(run.training, run.negatives) if divides else ()
     paths = [Path(path) for path in source_paths.split(config.pairs.files)]
-    pool = config.pairs.pool
+    pool = sys.maxsize if of_pages(config) else config.pairs.pool  # of a user's pages, each keeps so many
     if divides and run.negatives.exists():  # all that were mined
         pool = max(pool, run.holder("mine").config.mine.negatives)
     with labelled_format.grouped(paths, settings(config), folder, pool, of_set) as (groups, counts):
@@ -39,6 +40,16 @@ def inputs(config: ConfigDict) -> Sequence[Path]:
     """The files of labelled examples, and those that have the texts of their ids."""
     paths = map(Path, source_paths.split(config.pairs.files))
     return source_paths.existing([*paths, *settings(config).text_files])
+
+
+def of_pages(config: ConfigDict) -> bool:
+    """Whether a file of examples has pages, as `LabelledFormat.of_pages` says.
+
+    Raises:
+      UserError: the format of a file is not known.
+    """
+    paths = source_paths.split(config.pairs.files)
+    return any(labelled_format.format_of(Path(path), settings(config)).of_pages for path in paths)
 
 
 def settings(config: ConfigDict) -> labelled_format.Settings:

@@ -49,13 +49,13 @@ def write_pairs(run: Run) -> dict[str, Any]:
     """Writes `pairs/`, the shards that fine-tuning reads; returns their statistics."""
     config = run.config
     split_set = run.training.exists()
-    vocabulary = run.load_vocabulary()
+    vocabulary, of_pages = run.load_vocabulary(), labelled_groups.of_pages(config)
     teacher = (
         TeacherScores(path, _query_texts(config.pairs.queries, run.training)) if (path := run.teacher_scores) else None
     )
     run.pairs.mkdir(exist_ok=True)
     with labelled_groups.opened(run, run.pairs) as (groups, counts):
-        asked = _asked(run.sets, run.training)
+        asked = set() if of_pages else _asked(run.sets, run.training)  # a user's pages of other times are no leak
         evaluated = sum(splits.wording(group.query) in asked for group in groups)
         counts.log("pairs")
         queries = counts.queries  # of the whole pass: a shorter one counts anew
@@ -80,6 +80,7 @@ def write_pairs(run: Run) -> dict[str, Any]:
             read if config.pairs.in_order else None,
             teacher,
             config.pairs.keep_lone,
+            apart=functools.partial(groups.after(held_out).apart, config.pairs.pool) if of_pages else None,
         )
     if behind := statistics.pop("positives left out"):
         what = f"positives behind the first {config.pairs.positives} of their query"
@@ -92,6 +93,13 @@ def write_pairs(run: Run) -> dict[str, Any]:
             "pairs: %d queries are also those of an evaluation set, or held out to validate on: what is measured there "
             "will flatter the model",
             evaluated,
+        )
+    both = set(source_paths.split(config.pairs.files)) & set(source_paths.split(run.holder("sets").config.sets.mind))
+    if both and not config.sets.mind_split:
+        _log.warning(
+            "pairs: %s is trained on and evaluated on: what is measured there will flatter the model; set "
+            "config.sets.mind_split, or take other files",
+            ", ".join(sorted(both)),
         )
     files.remove_temporaries(run.pairs)
     left_out = {what: number for what, number in counts.left_out.items() if number}
@@ -126,13 +134,15 @@ def check_inputs(run: Run) -> None:
             "stage 'pairs' needs labelled examples: set config.pairs.files to files of them, or config.split.set to an "
             "evaluation set to divide, such as reqa"
         )
-    if config.pairs.in_order:
-        check_order(divided_set, config.pairs.positives)
     for field in ("queries", "collection", "files", "teacher"):
         either = None if field == "collection" else False
         paths = source_paths.checked(f"config.pairs.{field}", source_paths.split(config.pairs[field]), either)
         for path in paths if field == "files" else ():
             labelled_format.check(path, labelled_groups.settings(config))
+    if config.pairs.in_order:
+        check_by_query("config.pairs.in_order=True keeps the order of", divided_set, config.pairs.positives)
+    elif labelled_groups.of_pages(config):
+        check_by_query("examples have the negatives of their page in", divided_set, config.pairs.positives)
 
 
 def check_lone(keep_lone: bool, loss: str, negatives_anew: int) -> None:
@@ -157,10 +167,11 @@ def check_lone(keep_lone: bool, loss: str, negatives_anew: int) -> None:
         )
 
 
-def check_order(divided_set: str, positives: int) -> None:
-    """Checks that nothing asks for another order than that of the files.
+def check_by_query(what: str, divided_set: str, positives: int) -> None:
+    """Checks that nothing goes by query where examples stay apart.
 
     Args:
+      what: holds of the files, in words.
       divided_set: the evaluation set that is divided, '' if none is.
       positives: those of a query that are trained on.
 
@@ -169,10 +180,7 @@ def check_order(divided_set: str, positives: int) -> None:
     """
     if divided_set or positives:
         other = f"config.split.set={divided_set}" if divided_set else f"config.pairs.positives={positives}"
-        raise UserError(
-            f"config.pairs.in_order=True keeps the order of config.pairs.files, and {other} goes by query: set one of "
-            "them back"
-        )
+        raise UserError(f"{what} config.pairs.files, and {other} goes by query: set one of them back")
 
 
 def _asked(sets: Path, training: Path) -> set[str]:

@@ -1,9 +1,9 @@
 """The stage `sets`: evaluation sets of any format to BEIR folders, and the questions to train on."""
 
-import functools
+import collections
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -169,19 +169,18 @@ def _size(value: RetrievalSet, vocabulary: Vocabulary | None) -> dict[str, Any]:
     }
     size: dict[str, Any] = {"queries": len(value.queries), "candidates": len(value.candidates), **tuples}
     if vocabulary:
-        count = functools.partial(_tokens, vocabulary)
-        size["tokens per query"] = round(sum(count(list(value.queries.values()))) / len(value.queries), 2)
         texts = itertools.chain.from_iterable((c.title, c.text) for c in value.candidates)
-        tokens = sum(sum(count(part)) for part in iter(lambda: list(itertools.islice(texts, _PART)), []))
-        size["tokens per candidate"] = round(tokens / len(value.candidates), 2)
+        size["tokens per query"] = round(_tokens(vocabulary, value.queries.values()) / len(value.queries), 2)
+        size["tokens per candidate"] = round(_tokens(vocabulary, texts) / len(value.candidates), 2)
     return size
 
 
-def _tokens(vocabulary: Vocabulary, texts: Sequence[str]) -> list[int]:
-    """The tokens of every text; the candidates of a paragraph share it, so equal texts are tokenised once."""
-    distinct = list(dict.fromkeys(texts))
-    lengths = dict(zip(distinct, map(len, vocabulary.encode_batch(distinct))))
-    return [lengths[text] for text in texts]
+def _tokens(vocabulary: Vocabulary, texts: Iterable[str]) -> int:
+    """The tokens of all texts; the candidates of a paragraph share it, so equal ones of a part are tokenised once."""
+    rest, tokens = iter(texts), 0
+    while part := collections.Counter(itertools.islice(rest, _PART)):
+        tokens += sum(len(ids) * part[text] for text, ids in zip(part, vocabulary.encode_batch(list(part))))
+    return tokens
 
 
 STAGES.register(

@@ -12,6 +12,7 @@ import heapq
 import itertools
 import logging
 import operator
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -153,14 +154,32 @@ class Groups:
     def __iter__(self) -> Iterator[Example]:
         return itertools.islice(self._all(), self._skip, None)
 
-    def _all(self) -> Iterator[Example]:
-        excluded = behind = self._counts.queries = left_out = 0
+    def apart(self, pool: int) -> Iterator[Example]:
+        """The examples of these queries, each with its own texts alone; a positive of the query is no negative.
+
+        Args:
+          pool: negatives that an example keeps.
+        """
+        for query, parts in itertools.islice(self._parts(collections.Counter()), self._skip, None):
+            left = {self._key(text) for text in self._merge(query, parts, sys.maxsize)[0].negatives}
+            for positives, negatives, *others in parts:
+                negatives = [text for text in negatives if self._key(Candidate(*text)) in left]
+                yield self._merge(query, [[positives, negatives, *others]], pool)[0]
+
+    def _parts(self, left_out: collections.Counter) -> Iterator[tuple[str, list]]:
+        """Every query with its examples, as the sorter has them; counts the queries that are left out."""
         what, is_left_out = self._leave_out or ("", None)
         for (_, query), records in itertools.groupby(self._sorter, key=operator.itemgetter(0, 1)):
             if is_left_out and is_left_out(query):
-                left_out += 1
-                continue
-            group, dropped, not_drawn = self._merge(query, [msgpack.unpackb(packed) for *_, packed in records])
+                left_out[what] += 1
+            else:
+                yield query, [msgpack.unpackb(packed) for *_, packed in records]
+
+    def _all(self) -> Iterator[Example]:
+        excluded = behind = self._counts.queries = 0
+        left_out: collections.Counter = collections.Counter()
+        for query, parts in self._parts(left_out):
+            group, dropped, not_drawn = self._merge(query, parts, self._pool)
             excluded += dropped
             behind += not_drawn
             self._counts.queries += 1
@@ -168,10 +187,10 @@ class Groups:
         self._counts.left_out["negatives that are positives of their query"] = excluded
         if behind:
             self._counts.left_out[f"negatives beyond the {self._pool} that a query keeps"] = behind
-        if what:
-            self._counts.left_out[what] = left_out
+        for what, number in left_out.items():
+            self._counts.left_out[what] = number
 
-    def _merge(self, query: str, parts: Sequence[list]) -> tuple[Example, int, int]:
+    def _merge(self, query: str, parts: Sequence[list], pool: int) -> tuple[Example, int, int]:
         """Texts and answers of all examples of a query, each once.
 
         With them comes how many were called positive and negative, and how many negatives the query does not keep.
@@ -182,7 +201,7 @@ class Groups:
         )
         ids = {text.id for text in positives.values() if text.id}
         kept = {key: text for key, text in negatives.items() if key not in positives and text.id not in ids}
-        drawn = heapq.nsmallest(self._pool, kept, key=lambda key: (hashing.digest(query, str(key)), key))
+        drawn = heapq.nsmallest(pool, kept, key=lambda key: (hashing.digest(query, str(key)), key))
         answers = dict.fromkeys(text for *_, texts in parts for text in texts)
         merged = Example(query, tuple(positives.values()), tuple(kept[key] for key in drawn), tuple(answers))
         return merged, len(negatives) - len(kept), len(kept) - len(drawn)

@@ -59,6 +59,8 @@ class LabelledFormat:
       setting: the setting that takes it, in words.
       example: a line of it, with ⇥ for a tab.
       first: the first character of its files, '[' or '{', if they are JSON.
+      of_pages: whether an example is a page, whose negatives were seen beside its positives. A query is a user then,
+        who has many pages, and those of an evaluation set may be of the same users.
     """
 
     name: str
@@ -66,6 +68,7 @@ class LabelledFormat:
     setting: str
     example: str
     first: str = ""
+    of_pages: bool = False
 
     def read(self, path: Path, counts: Counts, settings: Settings, folder: Path, pool: int) -> Iterator[Example]:
         """The examples of a file, one after the other.

@@ -17,6 +17,7 @@ class MindClicks(LabelledFormat):
     what = "MIND's impressions"
     setting = "--config.pairs.files=behaviors.tsv,… --config.pairs.collection=news.tsv"
     example = "1⇥U1⇥11/13/2019 9:05:58 AM⇥N1⇥N3-1 N4-0"
+    of_pages = True
 
     def read(self, path: Path, counts: Counts, settings: Settings, folder: Path, pool: int) -> Iterator[Example]:
         news = mind.read_news(Path(settings.collection))

@@ -51,6 +51,7 @@ def write_pairs(
     teacher: TeacherScores | None = None,
     keep_lone: bool = False,
     simple: Mapping[str, int] | None = None,
+    apart: Callable[[], Iterable[Example]] | None = None,
 ) -> dict[str, Any]:
     """Writes a record for every positive of every query, and `stats.json`; returns it.
 
@@ -68,11 +69,12 @@ def write_pairs(
         are told apart by their ids, a copy of the positive counts in no loss of its query. So the record is trained on
         with the documents of other queries alone.
       simple: query -> how many of its negatives, the first ones, are simple; the others are hard.
+      apart: as `in_order`, of records that stand in the order of a hash all the same.
 
     Raises:
       UserError: there is no query, or the teacher has no score of a pair.
     """
-    drawn = _Counter(groups, positives or None, in_order, keep_lone)
+    drawn = _Counter(groups, positives or None, in_order or apart, keep_lone)
     if not drawn.pairs:
         raise UserError("no labelled example is left to train on: look at what was left out, and at config.split")
     num_shards = max(count for count in range(1, min(num_shards, drawn.pairs) + 1) if num_shards % count == 0)
@@ -130,7 +132,7 @@ def deal(records: Iterable[tuple[Any, bytes]], folder: Path, num_shards: int, st
 class _Counter:
     """How often every text is drawn in an epoch, and the positives of every query: 50 bytes a text of any length.
 
-    Its arguments are those of `write_pairs`.
+    Its arguments are those of `write_pairs`; `given` is `in_order` or `apart`.
 
     Attributes:
       most_positives: of the query that has the most.
@@ -141,17 +143,17 @@ class _Counter:
         self,
         groups: Iterable[Example],
         positives: int | None,
-        in_order: Callable[[], Iterable[Example]] | None = None,
+        given: Callable[[], Iterable[Example]] | None = None,
         keep_lone: bool = False,
     ):
-        self._groups, self._positives, self._in_order = groups, positives, in_order
+        self._groups, self._positives, self._given = groups, positives, given
         self.pairs = self.with_negatives = self.negatives = self.left_out = 0
         self.queries: dict[int, list] = {}  # by how many negatives they have: how many they are, and the first
         keys, counts, known = array.array("Q"), array.array("d"), array.array("Q")
         for query, found, _, _ in groups:
             for text in found:
                 known.extend((_wording(query), _id(text)))
-            self.left_out += len(found[positives:]) if positives and not in_order else 0
+            self.left_out += len(found[positives:]) if positives and not given else 0
         known_N2 = np.unique(np.asarray(known).reshape(-1, 2), axis=0)
         self._wordings, self._ids = known_N2.T
         self.most_positives = int(np.unique(self._wordings, return_counts=True)[1].max(initial=0))
@@ -174,8 +176,8 @@ class _Counter:
 
     def examples(self) -> Iterator[Example]:
         """Those that records are made of, with the positives that get one."""
-        if self._in_order:
-            yield from (example for example in self._in_order() if len(self.positive_ids(example.query)))
+        if self._given:
+            yield from (example for example in self._given() if len(self.positive_ids(example.query)))
         else:
             yield from (group._replace(positives=group.positives[: self._positives]) for group in self._groups)
 

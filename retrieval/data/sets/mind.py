@@ -171,6 +171,7 @@ class Mind(SetFormat):
         news_path, behaviors = map(Path, split(value))
         news, counts = read_news(news_path), Counts()
         queries, qrels, shown, without_history = {}, {}, {}, 0
+        histories: dict[str, str] = {}  # a user has the same one on many pages: each text once
         for impression in read_behaviors(behaviors, news, counts):
             at = f"impression '{impression.id}'"
             if not is_of_set(impression, given.options[SPLIT]):
@@ -179,7 +180,8 @@ class Mind(SetFormat):
                 counts.leave_out("impressions without a click, or with nothing else", at)
             else:
                 without_history += not impression.history
-                queries[impression.id] = history_of(impression, news)
+                history = history_of(impression, news)
+                queries[impression.id] = histories.setdefault(history, history)
                 shown |= dict.fromkeys(impression.shown)
             if impression.id in queries and impression.is_judged:
                 qrels[impression.id] = {id: 1 for id, hit in zip(impression.shown, impression.clicked) if hit}
