@@ -317,6 +317,14 @@ def test_rows_have_room_for_more_than_a_sample_needs():
     assert chosen and chosen.texts["query"] == Rows(3, 8, "")
 
 
+def test_no_row_is_shorter_than_a_text_may_be():
+    """Even where no text of the sample is as long, and shorter rows would hold them with fewer tokens."""
+    chosen = row_choice.choose(
+        Packing(4, {"query": Rows(4, 24, "")}), {"query": (24, 8)}, [queries(3, 3, 3, 3, length=24)] * 8
+    )
+    assert chosen and chosen.texts["query"] == Rows(1, 24, "")
+
+
 def test_the_rows_that_are_too_few_are_named():
     """Not those of the documents, each of which has one: they are fuller, and none ever waits for them."""
 

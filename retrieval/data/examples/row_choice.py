@@ -23,7 +23,7 @@ def choose(packing: Packing, lengths: Mapping[str, Sequence[int]], sample: Seque
 
     Args:
       packing: with one row for every text, as long as a text may be.
-      lengths: field -> the lengths that its rows may have.
+      lengths: field -> the lengths that its rows may have; those that are too short for a text are left out.
       sample: the examples of some batches, in the order in which they are drawn.
 
     Returns:
@@ -31,7 +31,8 @@ def choose(packing: Packing, lengths: Mapping[str, Sequence[int]], sample: Seque
     """
     texts = {}
     for field, plain in packing.texts.items():
-        choices = [_fewest(packing, field, length, sample) for length in dict.fromkeys(lengths[field])]
+        longs = [length for length in dict.fromkeys(lengths[field]) if length >= plain.length]
+        choices = [_fewest(packing, field, length, sample) for length in longs]
         texts[field] = min([*filter(None, choices), plain], key=_tokens)
     most = WORTH * sum(map(_tokens, packing.texts.values()))
     while sum(map(_tokens, texts.values())) <= most:
