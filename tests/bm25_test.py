@@ -123,6 +123,21 @@ def test_every_number_of_queries_and_larger_k():
     assert index.search([], 3)[1].shape == (0, 3)
 
 
+@pytest.mark.parametrize("hits", [1, 40, 10**9])
+def test_batches_hold_so_many_hits_and_change_nothing(monkeypatch, hits):
+    index, queries = Bm25Index.build(TEXTS, "text"), ["cat dog", "mat", "", "unknown", "long dog"] * 40
+    wanted = [index.search([query], 3) for query in queries]
+    monkeypatch.setattr(bm25, "_HITS", hits)
+    for found, parts in zip(index.search(queries, 3), zip(*wanted)):
+        np.testing.assert_array_equal(found, np.concatenate(parts))
+
+
+def test_a_batch_ends_before_it_has_too_many_hits(monkeypatch):
+    monkeypatch.setattr(bm25, "_BATCH", 3)
+    parts = bm25._batches([5, 5, 1, 30, 0, 2, 2, 2, 2], 10)
+    assert [(part.start, part.stop) for part in parts] == [(0, 2), (2, 3), (3, 4), (4, 7), (7, 9)]
+
+
 def test_saved_and_loaded_it_answers_the_same(tmp_path):
     index = Bm25Index.build(TEXTS, "title + text", k1=0.9, b=0.4)
     index.save(tmp_path / "index")

@@ -22,7 +22,8 @@ from retrieval.files import atomic, read_arrays, read_json, verify_manifest, wri
 from retrieval.search.exact import no_results
 from retrieval.search.words import ENGLISH, Words
 
-_BATCH = 128
+_BATCH = 128  # queries
+_HITS = 2**26  # a hit, a passage with a word of a query, takes about 16 bytes: a GiB in all threads
 _PART = 65_536  # passages whose weights are computed at a time
 _WEIGHTS, _VOCABULARY, _PARAMETERS = "weights.npz", "vocabulary.json", "parameters.json"
 _REMEDY = "--stage=index makes it again"
@@ -171,14 +172,28 @@ class Bm25Index:
         return scores_QK, rows_QK
 
     def _results(self, words: list[list[int]], k: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """`_best` of all queries, in batches and threads; of a few queries in this thread."""
-        if len(words) <= _BATCH:
-            yield from self._best(words, k)
+        """`_best` of all queries, in batches and threads; of a few queries in this thread.
+
+        Of many passages batches and threads are fewer: together they hold `_HITS` words of passages.
+        """
+        hits_Q = self._hits(words)
+        threads = min(os.cpu_count() or 1, max(1, _HITS // max(1, *hits_Q))) if len(words) > _BATCH else 1
+        batches = _batches(hits_Q, _HITS // threads)
+        if threads == 1:
+            for batch in batches:
+                yield from self._best(words[batch], k)
             return
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            starts = range(0, len(words), _BATCH)
-            for batch in pool.map(lambda start: list(self._best(words[start : start + _BATCH], k)), starts):
-                yield from batch
+        with ThreadPoolExecutor(threads) as pool:
+            for found in pool.map(lambda batch: list(self._best(words[batch], k)), batches):
+                yield from found
+
+    def _hits(self, words: list[list[int]]) -> list[int]:
+        """In how many passages the words of each query are, added up."""
+        ends = np.cumsum([0, *map(len, words)])
+        numbers = np.array([word for query in words for word in query], np.int64)
+        starts: Any = self._weights.indptr
+        up_to = np.cumsum(np.append(0, starts[numbers + 1].astype(np.int64) - starts[numbers]))
+        return np.diff(up_to[ends]).tolist()
 
     def _words(self, queries: Sequence[str]) -> list[list[int]]:
         """The vocabulary's numbers of each query's known words."""
@@ -200,6 +215,17 @@ class Bm25Index:
                 scores, rows = scores[possible], rows[possible]
             order = np.lexsort((rows, -scores))[:k]
             yield scores[order], rows[order]
+
+
+def _batches(hits_Q: Sequence[int], most: int) -> list[slice]:
+    """Queries in a row whose hits are no more than `most`, `_BATCH` of them at most; one at least."""
+    batches, start, held = [], 0, 0
+    for query, hits in enumerate(hits_Q):
+        if query > start and (held + hits > most or query - start == _BATCH):
+            batches.append(slice(start, query))
+            start, held = query, 0
+        held += hits
+    return [*batches, slice(start, len(hits_Q))] if hits_Q else []
 
 
 class _Counts:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
+
 from retrieval.config.fields import NOT_NEGATIVE, SHARE, SWITCH, Field, Kind, declare, one_of
 from retrieval.errors import UserError
 from retrieval.search.bm25 import Bm25Index
@@ -39,6 +41,7 @@ declare(
 
 # Of an entry, a distinct word of a passage: of the process that builds, at its peak (docs/scale.md), and of the index.
 _BYTES_BUILDING, _BYTES_HELD = 27, 8
+_WIDER_BUILDING, _WIDER_HELD = 12, 4  # the same, more, where SciPy counts entries with 64 bits
 
 WORDS = ("index.bm25_stop_words", "index.bm25_stemmer", "index.bm25_accents", "index.bm25_identifiers")
 
@@ -78,7 +81,10 @@ class Bm25Kind(IndexKind):
         index = self.build(planned.sample, options)
         times = planned.passages / len(index)
         entries = times * index.entries
-        return Cost(times * (time.perf_counter() - began), _BYTES_BUILDING * entries, _BYTES_HELD * entries)
+        building, held = _BYTES_BUILDING, _BYTES_HELD
+        if entries >= np.iinfo(np.int32).max:
+            building, held = building + _WIDER_BUILDING, held + _WIDER_HELD
+        return Cost(times * (time.perf_counter() - began), building * entries, held * entries)
 
     def load(self, folder: Path) -> Bm25Index:
         return Bm25Index.load(folder)
