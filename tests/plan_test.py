@@ -3,10 +3,12 @@
 import dataclasses
 import importlib.util
 import json
+import logging
 import math
 import os
 import subprocess
 import sys
+import types
 
 import jax
 import numpy as np
@@ -234,6 +236,17 @@ def test_a_plan_has_the_rows_that_the_data_would_be_packed_in(tmp_path, monkeypa
     assert seen == [0.0, 0.5]
 
 
+def test_no_step_is_measured_with_devices_of_other_hosts(monkeypatch, caplog, planned):
+    """The others wait for the plan, and would not take part in the step."""
+    monkeypatch.setattr(plan.training_time, "operations_per_second", lambda devices: 1e18)
+    monkeypatch.setattr(plan.step_time, "measure", lambda config, size, devices: 2.0)
+    here, there = (types.SimpleNamespace(process_index=index) for index in (0, 1))
+    with caplog.at_level(logging.INFO):
+        for devices, measured in (([here, here], 2.0), ([here, there], None)):
+            assert plan._timed(dataclasses.replace(planned, collection=None), None, 1, devices).measured == measured
+    assert "measured where one host has all devices" in caplog.text
+
+
 def test_an_unfit_plan_says_what_would_help(tmp_path, monkeypatch, capsys, planned):
     memory = Memory(state=100_000, arguments=100_000, temporaries=3_000_000, peak=3_100_000)
     with pytest.raises(UserError, match=r"(?s)needs 0\.00 GiB.*chunk_size=8.*more chips") as error:
@@ -450,6 +463,8 @@ def test_a_tunings_choices_fit_config_and_devices():
     assert tried[1] == [{"train.chunk_size": size} for size in (8, 16)]
     assert tried[2] == [{"model.unroll": 2}] and tried[4] == []
     assert tried[3] == [{"mesh.fsdp": size} for size in (2, 4, 8)]
+    *_, unpacked = plan_tuning.choices(settings, chunk_sizes, 32, config.model.num_layers, devices=8, packs=True)
+    assert unpacked == [{"data.pack.query": 0.0, "data.pack.document": 0.0, "data.pack.auto": False}]
     assert plan_tuning.batches(32) == [
         {"train.batch_size": 16},
         {"train.batch_size": 64},

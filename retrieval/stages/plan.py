@@ -111,6 +111,9 @@ def _timed(planned: Plan, config: ConfigDict, size: int, devices: Sequence[shard
         planned = dataclasses.replace(planned, collection=collection)
     if planned.fits is False or planned.devices * planned.work.flops > _LONGEST * rate:
         return planned
+    if any(device.process_index != jax.process_index() for device in devices):  # the others wait for this stage
+        _log.info("plan: a step is measured where one host has all devices; here it has not")
+        return planned
     return dataclasses.replace(planned, measured=step_time.measure(config, size, devices))
 
 

@@ -88,7 +88,8 @@ def choices(
         [size for size in range(1, _SHARED + 1) if devices % size == 0],
     )
     alone = [[{name: value} for value in values if value != settings[name]] for name, values in zip(FIELDS, tried)]
-    unpacked: list[Settings] = [{"data.pack.query": 0.0, "data.pack.document": 0.0}] if packs else []
+    plain = {"data.pack.query": 0.0, "data.pack.document": 0.0, "data.pack.auto": False}  # auto would pack them again
+    unpacked: list[Settings] = [plain] if packs else []
     return [*alone, unpacked]
 
 
