@@ -66,6 +66,24 @@ def test_what_is_never_closed_hides_nothing_but_programs(page, expected):
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("---\n---\n# T\n\nFirst.\n\n---\n\nSecond.\n", ("T", ["First.", "Second."])),
+        ("---\n---", ("", [])),
+        ("---\n\nIntro.\n\n---\n\nBody.\n", ("", ["Intro.", "Body."])),
+        ("---\nIntro words.\n\n---\nBody.\n", ("", ["Intro words.", "Body."])),
+        ("---\n# T\n\nIntro.\n\n---\n\nBody.\n", ("T", ["Intro.", "Body."])),
+        ("---\n# of the site\n---\nBody.\n", ("", ["Body."])),
+        ("---\n# of the site\n#\ntitle: T\n...\nBody.\n", ("T", ["Body."])),
+        ("---\ntags:\n---\nBody.\n\n---\n\nMore.\n", ("", ["Body.", "More."])),
+        ("---\ndate created: today\n\n'a': b\n---\nBody.\n", ("", ["Body."])),
+    ],
+)
+def test_a_rule_at_the_top_is_no_front_matter(text, expected):
+    assert shown(MARKDOWN, text) == expected
+
+
+@pytest.mark.parametrize(
     ("form", "text", "expected"),
     [
         (MARKDOWN, "## How to reset\n\nHold it.", ("How to reset", ["Hold it."])),

@@ -14,8 +14,11 @@ from retrieval.data.corpora import note_links
 from retrieval.data.corpora.document_format import Document, DocumentFormat, Outline, register
 from retrieval.data.corpora.documents import html_pages
 
-# What static sites and notebooks put before a page: fields between two lines of dashes.
-_FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
+# What static sites and notebooks put before a page: nothing, comments or fields between two lines of dashes. Where
+# something else is below the first, that is a rule of the page.
+_FRONT_MATTER = re.compile(
+    r"""\A---[ \t]*\n((?:\#.*\n)*(?:["'\w]["'\w./\ -]*:(?=\s)(?s:.*?)\n)?)(?:---|\.\.\.)[ \t]*(?:\n|\Z)"""
+)
 _REFERENCE = re.compile(r"\[([^\[\]]+)\]")
 _NAMED = "named"  # in the parser's environment
 _QUOTED = re.compile(r"""(["'])(.*?)\1\s*(?:#.*)?$""")
