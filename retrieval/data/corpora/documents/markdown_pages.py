@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import json
 import re
 from collections.abc import Mapping
 from urllib.parse import quote
@@ -21,7 +22,8 @@ _FRONT_MATTER = re.compile(
 )
 _REFERENCE = re.compile(r"\[([^\[\]]+)\]")
 _NAMED = "named"  # in the parser's environment
-_QUOTED = re.compile(r"""(["'])(.*?)\1\s*(?:#.*)?$""")
+_QUOTED = re.compile(r"""(?:("(?:[^"\\]|\\.)*")|'((?:[^']|'')*)')\s*(?:#.*)?$""")
+_NO_TITLE = ("null", "Null", "NULL", "~")  # YAML's words for nothing
 _TITLE = re.compile(r"^title:[ \t]*(\S.*)$", re.MULTILINE)
 
 
@@ -63,8 +65,19 @@ def _title(front: str) -> str:
         lines = itertools.takewhile(lambda line: line[:1] in (" ", "\t", ""), front[found.end() :].split("\n")[1:])
         return " ".join(" ".join(lines).split())
     if quoted := _QUOTED.match(value):
-        return quoted[2]
-    return value.partition(" #")[0].rstrip()
+        return _unescaped(quoted[1]) if quoted[1] else quoted[2].replace("''", "'")
+    plain = f" {value}".partition(" #")[0].strip()
+    return "" if plain in _NO_TITLE else plain
+
+
+def _unescaped(quoted: str) -> str:
+    """What double quotes hold: YAML's escapes are those of JSON, and a few that titles do not have."""
+    try:
+        text = json.loads(quoted, strict=False)
+        text.encode()  # half of a surrogate pair is no text
+    except ValueError:
+        return quoted[1:-1]
+    return text
 
 
 @functools.cache
