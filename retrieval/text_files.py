@@ -16,6 +16,7 @@ _PACKED = re.compile(  # what files begin with that are packed in another way, a
     rb"(?P<bzip2>BZh[1-9]1A)|(?P<xz>\xfd7zXZ)|(?P<zstd>\x28\xb5\x2f\xfd)|(?P<zip>PK\x03\x04)|(?P<_7z>7z\xbc\xaf\x27)"
 )
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_ID_NAME = re.compile(r"_?id|[dpq]id|(?:doc|document|passage|query)id|[^\W\d]+[_-]id", re.IGNORECASE)
 _INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*")
 
 
@@ -110,6 +111,11 @@ def required(text: str, name: str, at: str) -> str:
     if not text.strip():
         raise UserError(f"{at}: the {name} is empty; write one, or drop it")
     return text
+
+
+def names_ids(field: str) -> bool:
+    """Whether the first field of a file is what people call a column of ids, so that its line names the columns."""
+    return bool(_ID_NAME.fullmatch(field.strip()))
 
 
 def integer(text: str) -> int:

@@ -207,6 +207,36 @@ def test_triples_of_texts(tmp_path, name):
     assert second == Example("who", texts("A")) and counts.left_out == {"empty texts": 1}
 
 
+@pytest.mark.parametrize(
+    "names", ["query\tpositive\tnegative", "Anchor\tpos\tneg", "question\tpositive_passages\thard_negatives"]
+)
+def test_lines_that_name_the_columns_of_triples_are_counted(tmp_path, names):
+    path, counts = write(tmp_path / "t.tsv", f"\ufeff{names}\n{TRIPLES}{names}\n"), Counts()
+    assert [each.query for each in msmarco.read_triples(path, counts)] == ['who "sang"', "who"]
+    assert counts.left_out["lines that name the columns"] == 2
+    assert counts.first["lines that name the columns"] == f"{path}, line 1"
+
+
+def test_triples_whose_columns_have_another_order_are_refused(tmp_path):
+    path = write(tmp_path / "t.tsv", "query\tnegative\tpositive\nq\ta\tb\n")
+    with pytest.raises(UserError, match=r"line 1: the columns query, negative, positive must be query, positive, neg"):
+        list(msmarco.read_triples(path, Counts()))
+
+
+def test_a_first_line_that_names_the_columns_is_passed_over(tmp_path):
+    queries = write(tmp_path / "q.tsv", "qid\tquery\n" + QUERIES)
+    assert msmarco.read_queries(queries) == {"1": "first?", "2": "second?"}
+    for names in ("pid\tpassage", "_id\tText", "passage_id\tpassage_text"):
+        path = write(tmp_path / "c.tsv", f"{names}\n{COLLECTION}")
+        assert [each.id for each in msmarco.read_collection(path)] == ["p1", "p2", "p3"]
+        with msmarco.Passages(path, tmp_path) as passages:
+            assert passages["p3"].text == "three" and "pid" not in passages
+    path = write(tmp_path / "docs.tsv", "docid\turl\ttitle\tbody\nD1\thttp://a\tT\twords\n")
+    assert [each.id for each in msmarco.read_collection(path)] == ["D1"]
+    for kept in ("id\tpassage of a mountain\n", "p1\tpassage\n"):
+        assert len(list(msmarco.read_collection(write(tmp_path / "c.tsv", kept)))) == 1
+
+
 COLLECTION = "p1\tone\n\np2\t\u2028two\x85\rand\np3\tthree\n"
 QUERIES = "1\tfirst?\n2\tsecond?\n"
 

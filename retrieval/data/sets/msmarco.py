@@ -7,10 +7,12 @@
     qidpidtriples.*.tsv    the same as ids
 
 Fields are between tabs, and quotation marks mean nothing. A collection is of passages or of documents, as its first
-line is. The url of a document stands before its title.
+line is. The url of a document stands before its title. A first line that names the columns is passed over, as of
+pid and passage; MS MARCO's own files have none.
 """
 
 import array
+import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +27,16 @@ from retrieval.errors import UserError
 
 # The fields of a collection's lines, by their number.
 _COLLECTIONS = {2: ("passage id", "passage"), 4: ("document id", "url", "title", "body")}
+_TRIPLE = ("query", "positive", "negative")
+# What people call the columns: of a triple, and behind an id.
+_OF_TRIPLE = re.compile(
+    r"\s*(?:(?P<query>query|question|anchor)|(?P<positive>pos(?:itive)?)|(?P<negative>(?:hard[ _-])?neg(?:ative)?))s?"
+    r"(?:[ _-]?(?:passage|document|text)s?)?\s*",
+    re.IGNORECASE,
+)
+_BEHIND_ID = re.compile(
+    r"\s*(?:query|question|passage|document|text|contents?|body|title|url)(?:[ _-]text)?\s*", re.IGNORECASE
+)
 
 
 def read_collection(path: Path) -> Iterator[Candidate]:
@@ -45,6 +57,8 @@ def read_queries(path: Path) -> dict[str, str]:
     """
     queries: dict[str, str] = {}
     for at, line in text_files.lines(path):
+        if not queries and _names_columns(line):
+            continue
         id, text = _fields(line, ("query id", "query"), at)
         if not text.strip():
             raise UserError(f"{at}: the query '{id}' is empty; write one, or drop the line")
@@ -57,13 +71,19 @@ def read_queries(path: Path) -> dict[str, str]:
 
 
 def read_triples(path: Path, counts: Counts) -> Iterator[Example]:
-    """The triples of texts, one after the other.
+    """The triples of texts, one after the other. Lines that name the columns are left out and counted.
 
     Raises:
-      UserError: as `read_collection`, for three fields, or a query is empty.
+      UserError: as `read_collection`, for three fields, or a query is empty, or the columns have another order.
     """
     for at, line in text_files.lines(path):
-        query, *texts = _fields(line, ("query", "positive", "negative"), at)
+        query, *texts = fields = _fields(line, _TRIPLE, at)
+        columns = tuple(found.lastgroup for found in map(_OF_TRIPLE.fullmatch, fields) if found)
+        if set(columns) == set(_TRIPLE):
+            if columns != _TRIPLE:
+                raise UserError(f"{at}: the columns {', '.join(fields)} must be {', '.join(_TRIPLE)}, in this order")
+            counts.leave_out("lines that name the columns", at)
+            continue
         positives, negatives = ([Candidate("", "", text)] for text in texts)
         if triple := example(query, positives, negatives, at, counts):
             yield triple
@@ -184,9 +204,10 @@ def _passages(path: Path) -> Iterator[tuple[int, Candidate]]:
         at = f"{path}, line {number}"
         if text := text_files.decoded(line, at):
             names = names or _kind(text, at)
-            passage = _passage(text, names, at)
-            seen.add(passage.id, number)
-            yield place, passage
+            if seen or not _names_columns(text):
+                passage = _passage(text, names, at)
+                seen.add(passage.id, number)
+                yield place, passage
         place += len(line)
     if not seen:
         raise UserError(f"{path}: no passage in it; lines of passage id, tab, passage are needed")
@@ -200,6 +221,12 @@ def _kind(line: str, at: str) -> Sequence[str]:
         known = ", or ".join(f"{number} between tabs: {', '.join(names)}" for number, names in _COLLECTIONS.items())
         raise UserError(f"{at}: {count} fields, expected {known}")
     return _COLLECTIONS[count]
+
+
+def _names_columns(line: str) -> bool:
+    """Whether a line of a collection or of queries has the names of its fields in their place."""
+    id, *others = line.split("\t")
+    return text_files.names_ids(id) and bool(others) and all(map(_BEHIND_ID.fullmatch, others))
 
 
 def _passage(line: str, names: Sequence[str], at: str) -> Candidate:
