@@ -303,6 +303,8 @@ def test_a_glob_names_files_and_their_ids(folder):
         ("a.parquet", "no parquet", r"a\.parquet: no whole Parquet file"),
         ("a.jsonl", '{"text": "\\ud83d"}', r"a\.jsonl, line 1: the field 'text' has half of a surrogate pair"),
         ("a.tsv", "question\tanswer\nHow?\tso\n", r"line 1: no field text, .*, but question, answer: name"),
+        ("a.tsv", "faq_id\tanswer text\n1\tIt is so.\n", r"line 1: no field text, .*, but faq_id, answer text: name"),
+        ("a.tsv", "id\tpassage text\n1\tIt is so.\n", r"line 1: no field text, .*, but id, passage text: name"),
         ("a.tsv", f"d1\turl\tT\t{'word ' * 99}\n", r"but d1, url, T, (word ){8}: name"),
     ],
 )

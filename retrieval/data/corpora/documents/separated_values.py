@@ -52,8 +52,9 @@ class SeparatedValues(DocumentFormat):
 
 
 def _is_of_collection(row: list[str]) -> bool:
-    """Whether a row is an id and a text, and not the names of two columns, such as question and answer."""
-    return len(row) == len(_ROW) and len(row[0].split()) == 1 and len(row[1].split()) > 1
+    """Whether a row is an id and a text, and not the names of two columns: question and answer, or id and the text."""
+    is_row = len(row) == len(_ROW) and len(row[0].split()) == 1 and len(row[1].split()) > 1
+    return is_row and not text_files.names_ids(row[0])
 
 
 def _delimiter(first: str) -> str:
