@@ -152,11 +152,16 @@ def test_columns_are_those_that_the_run_or_the_call_names(run, tmp_path):
     assert named.index(tmp_path / "tickets.csv", kind="bm25").search("fox")
     by_call = named.index(tmp_path / "tickets.csv", kind="bm25", fields={"text": "description"})
     assert by_call.search("owl") and not by_call.search("fox")
+    with_ids = f"number,description\nn7,{'the owl sees at night ' * 3}\n"
+    (tmp_path / "numbered.csv").write_text(with_ids)
     shutil.copytree(run.folder, tmp_path / "run")
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     config["documents"]["text"] = "description"
     (tmp_path / "run" / "config.json").write_text(json.dumps(config))
-    assert retrieval.load(tmp_path / "run").index(tmp_path / "tickets.csv", kind="bm25").search("owl")
+    of_run = retrieval.load(tmp_path / "run")
+    assert of_run.index(tmp_path / "tickets.csv", kind="bm25").search("owl")
+    (hit,) = of_run.index(tmp_path / "numbered.csv", kind="bm25", fields={"id": "number"}).search("owl")
+    assert hit.id == "n7:0"  # the call names one column, the run another
 
 
 def test_a_record_without_an_id_has_its_place(model):
@@ -254,6 +259,10 @@ class Table(list):
             "no index 'deepct' of its corpus: add it to config.index.words, and run the",
         ),
         (lambda m: m.index("a.csv", fields={"body": "x"}), "unknown field of a document 'body'"),
+        (lambda m: m.index("a.csv", fields=["text"]), r"fields=\['text'\]: the names of columns are needed, as in {'t"),
+        (lambda m: m.index("a.csv", fields={"text": 5}), "fields={'text': 5}: the names of columns are needed"),
+        (lambda m: m.index(["a"], fields={"text": "x"}), "no path is given: of a list, call the fields of the records"),
+        (lambda m: m.index(fields={"text": "x"}), "no path is given: .* the run's own passages have none"),
         (lambda m: m.rerank("q", "red apple"), "this is one text"),
         (lambda m: m.rerank("q", {"text": "red apple"}), "this is one record"),
         (lambda m: retrieval.load(m), "is no path: name the work directory of a run"),

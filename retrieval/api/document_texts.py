@@ -79,6 +79,18 @@ def checked_text(text: object, what: str) -> str:
     return text
 
 
+def check_fields(fields: object) -> None:
+    """Checks what a call says of the fields of records.
+
+    Raises:
+      UserError: it is no names by 'id', 'title' and 'text'.
+    """
+    if not isinstance(fields, Mapping) or not all(isinstance(name, str) for name in fields.values()):
+        raise UserError(f"fields={fields!r}"[:200] + ": the names of columns are needed, as in {'text': 'description'}")
+    if unknown := [name for name in fields if name not in _FIELDS]:
+        raise unknown_name("field of a document", str(unknown[0]), _FIELDS)
+
+
 def read_passages(path: Path, vocabulary: Vocabulary, limits: Limits, fields: Mapping[str, str]) -> Iterator[Candidate]:
     """The passages of the documents of a file or a folder, as the stage `prepare` cuts them.
 
@@ -88,10 +100,8 @@ def read_passages(path: Path, vocabulary: Vocabulary, limits: Limits, fields: Ma
       fields: the names that records have for 'id', 'title' and 'text', where they are not the usual ones.
 
     Raises:
-      UserError: there is no document there, a record is broken, two have one id, or a field is none of the three.
+      UserError: there is no document there, a record is broken, or two have one id.
     """
-    if unknown := next((name for name in fields if name not in _FIELDS), None):
-        raise unknown_name("field of a document", unknown, _FIELDS)
     if not _is_there(path):
         raise no_path(path, "documents")
     options = {f"documents.{name}": fields.get(name, "") for name in _FIELDS}

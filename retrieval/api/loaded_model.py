@@ -13,7 +13,15 @@ from ml_collections import ConfigDict
 
 from retrieval.api.answering import Answer, Answerer, has_answerer
 from retrieval.api.document_index import DocumentIndex, Hit, check_count
-from retrieval.api.document_texts import Document, candidates, check_list, checked_text, is_list, read_passages
+from retrieval.api.document_texts import (
+    Document,
+    candidates,
+    check_fields,
+    check_list,
+    checked_text,
+    is_list,
+    read_passages,
+)
 from retrieval.api.reranking import PairReranker
 from retrieval.config import experiment
 from retrieval.data.corpora.passages import Limits
@@ -151,10 +159,11 @@ class Model:
           kind: of index: 'exact' and 'scann' are of embeddings, 'bm25' is of words. 'hybrid' merges the run's first
             index of words with exact search.
           weight: of the embeddings in a hybrid; by default `fuse.dense_weight` of the run.
-          fields: what the records of a file call 'id', 'title' and 'text'; by default `documents` of the run.
+          fields: what the records of a file call 'id', 'title' and 'text'. These win over `documents` of the run, which
+            has the names of the others.
 
         Raises:
-          UserError: there is no document, or no such kind.
+          UserError: there is no document, or no such kind, or `fields` without a path.
         """
         self._check_towers()
         if kind not in (*INDEXES, HYBRID):
@@ -164,12 +173,19 @@ class Model:
         of_dense: float = self._config.fuse.dense_weight if weight is None else weight
         of_index = self._run.holder("index").config if self._run and documents is None else self._config
         kinds = [INDEXES[name] for name in ((of_index.index.words[0], EXACT) if kind == HYBRID else (kind,))]
+        if fields is not None:
+            check_fields(fields)
+        if fields and not isinstance(documents, str | Path):
+            raise UserError(
+                "fields names the columns of a file, and no path is given: of a list, call the fields of the records "
+                "'id', 'title' and 'text'; the run's own passages have none"
+            )
         if documents is None:
             return self._of_run(self._run, kinds, of_dense)
         if isinstance(documents, str | Path):
             if not str(documents):
                 raise UserError("the path of the documents is empty; write '.' for the current folder")
-            path, names = Path(documents).expanduser(), fields or self._of_prepare.documents
+            path, names = Path(documents).expanduser(), {**self._of_prepare.documents, **(fields or {})}
             texts = list(read_passages(path, self._vocabulary, self._limits(), names))
         else:
             texts = candidates(documents)
