@@ -164,6 +164,14 @@ def test_columns_are_those_that_the_run_or_the_call_names(run, tmp_path):
     assert hit.id == "n7:0"  # the call names one column, the run another
 
 
+@pytest.mark.parametrize("pattern", ["docs/**.md", "docs/**/*.md", "d*/a.md", "docs/**"])
+def test_a_pattern_is_that_of_a_corpus(model, tmp_path, monkeypatch, pattern):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.md").write_text("An owl sees at night.")
+    monkeypatch.chdir(tmp_path)
+    assert len(model.index(pattern, kind="bm25")) == 1
+
+
 def test_a_record_without_an_id_has_its_place(model):
     index = model.index([{"text": "owl", "id": None}, {"text": "fox", "_id": None}], kind="bm25")
     assert [hit.id for hit in index.search("fox")] == ["1"]
@@ -263,6 +271,7 @@ class Table(list):
         (lambda m: m.index("a.csv", fields={"text": 5}), "fields={'text': 5}: the names of columns are needed"),
         (lambda m: m.index(["a"], fields={"text": "x"}), "no path is given: of a list, call the fields of the records"),
         (lambda m: m.index(fields={"text": "x"}), "no path is given: .* the run's own passages have none"),
+        (lambda m: m.index("no/**/such.md"), r"no/\*\*/such\.md: no such file or folder, in documents"),
         (lambda m: m.rerank("q", "red apple"), "this is one text"),
         (lambda m: m.rerank("q", {"text": "red apple"}), "this is one record"),
         (lambda m: retrieval.load(m), "is no path: name the work directory of a run"),

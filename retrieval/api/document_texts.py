@@ -9,6 +9,7 @@ from pathlib import Path
 
 from retrieval.data.corpora import articles, corpus_kind, passages, sources
 from retrieval.data.corpora.articles import Article
+from retrieval.data.corpora.kinds import documents_kind
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.shards import shard_steps
@@ -133,7 +134,7 @@ def _is_there(path: Path) -> bool:
       UserError: it can be no path: a text was given.
     """
     try:
-        return path.exists() or any(path.parent.glob(path.name))
+        return path.exists() or any(documents_kind.matching(str(path)))
     except OSError as error:
         raise UserError(f"'{str(path)[:60]}…' is no path ({error.strerror}); for one text write [text]") from error
 

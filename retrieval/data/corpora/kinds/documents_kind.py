@@ -132,13 +132,13 @@ def _shown(path: Path) -> str:
 
 
 def _of_part(part: str) -> Iterator[Path]:
-    places = [part] if Path(part).exists() else sorted(set(_matching(part)))
+    places = [part] if Path(part).exists() else sorted(set(matching(part)))
     for place in map(Path, places or [part]):
         below = sorted(_below(place)) if place.is_dir() else [place]
         yield from (path for path in below if path.is_file() or path.is_symlink())
 
 
-def _matching(pattern: str) -> Iterator[str]:
+def matching(pattern: str) -> Iterator[str]:
     """The files and folders that match. `**` is each folder once, where that of `glob` follows a link to a parent."""
     names = pattern.split("/")
     if "**" not in names:
@@ -148,7 +148,7 @@ def _matching(pattern: str) -> Iterator[str]:
     top, rest = "/".join([*names[:place], ""]), "/".join(names[place + 1 :])
     for start in glob.glob(top) if top else [os.curdir]:
         for folder, _ in _walk(start) if rest else [(start, [])]:  # with no rest it is all that is below
-            yield from _matching(os.path.join(glob.escape(folder), rest))
+            yield from matching(os.path.join(glob.escape(folder), rest))
 
 
 def _below(folder: Path) -> Iterator[Path]:
