@@ -29,10 +29,12 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return importlib.import_module("retrieval.errors")
     if name not in _MODULES:
         raise AttributeError(f"module 'retrieval' has no attribute '{name}'")
     return getattr(importlib.import_module(f"retrieval.api.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_MODULES])
+    return sorted({*globals(), *_MODULES, "errors"})

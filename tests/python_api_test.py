@@ -276,11 +276,29 @@ class Table(list):
         (lambda m: m.rerank("q", {"text": "red apple"}), "this is one record"),
         (lambda m: retrieval.load(m), "is no path: name the work directory of a run"),
         (lambda m: retrieval.load("no/such/run"), "no/such/run: neither the work directory of a run"),
+        (
+            lambda m: retrieval.load("a" * 5000),
+            r"^a+ \.\.\. a+: cannot be read \(File name too long\); name the work dir",
+        ),
+        (lambda m: retrieval.run("dpr", None), "workdir=None: a path is needed"),
+        (
+            lambda m: retrieval.run("dpr", "x", "train.steps=1"),
+            "overrides='train.steps=1': fields and values are needed",
+        ),
+        (lambda m: retrieval.run("dpr", "x", stages=5), "stages=5: the names of stages are needed"),
+        (lambda m: retrieval.run("dpr", "x\0"), r"workdir: 'x\\x00' has a NUL or half of a surrogate pair in it"),
+        (lambda m: retrieval.run("dpr\0", "x"), r"config: 'dpr\\x00' has a NUL"),
+        (lambda m: retrieval.run("dpr", "x", stages=["encode\0"]), r"stages: 'encode\\x00' has a NUL"),
     ],
 )
 def test_mistakes_are_one_sentence(model, call, message):
     with pytest.raises(UserError, match=message):
         call(model)
+
+
+def test_its_errors_are_there_without_another_import():
+    program = "import retrieval; retrieval.errors.UserError, dir(retrieval).index('errors')"
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=REPOSITORY)
 
 
 def test_a_run_from_python_is_the_program(tmp_path, capfd):

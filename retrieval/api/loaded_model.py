@@ -27,7 +27,7 @@ from retrieval.config import experiment
 from retrieval.data.corpora.passages import Limits
 from retrieval.data.sets.beir import Candidate
 from retrieval.data.sets.row_texts import RowTexts
-from retrieval.errors import UserError, unknown_name
+from retrieval.errors import UserError, first_line, unknown_name
 from retrieval.models.hugging_face import is_bert
 from retrieval.pipeline import downloads, preflight, runner
 from retrieval.recipes import exported_towers, initial_parameters, towers
@@ -67,7 +67,14 @@ def load(path: str | Path) -> "Model":
     path = os.path.expanduser(path)
     copy = store_copy.copy_of(path) if is_url(path) else None
     folder = copy.folder if copy else hub.path(path)
-    if exported_towers.is_export(folder):
+    try:
+        is_export = exported_towers.is_export(folder)
+    except OSError as error:
+        raise UserError(
+            f"{first_line(path)}: cannot be read ({error.strerror}); name the work directory of a run, or the folder "
+            "of an export"
+        ) from error
+    if is_export:
         return Model(exported_towers.read(folder, experiment.defaults()), path)
     if not (folder / preflight.CONFIG).exists() or is_bert(folder):
         raise UserError(
