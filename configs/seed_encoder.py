@@ -18,7 +18,8 @@ other models of the paper, from the same corpus (--config.base=runs/seed_encoder
         --config.train.free_bits=0.5
     BERT (ours): --config.recipe=mlm
 
-What is left of a document, and a short one, is padded. Several of them in a row, as many as 0.8 of the rows hold:
+What is left of a document, and a short one, is padded. Books fill their rows, so this is how it starts. Of Wikipedia
+0.8 of the rows hold as many, with several short texts in one:
 
     --config.data.pack.document=0.8 --config.data.pack.document_row=512 --config.data.lanes=16
 
