@@ -16,6 +16,7 @@ SHARED = tuple(
     f"retrieval.{name}"
     for name in (
         "accents",
+        "answer_patterns",
         "arrays",
         "config.fields",
         "errors",

@@ -209,6 +209,22 @@ def test_regular_expressions_are_counted_both_ways():
     assert score("Cafe\u0301", "caf\xe9") == score("caf\xe9", "cafe\u0301") == score("caf\xe9", "caf.$") == (1, 1)
 
 
+def test_expressions_are_read_as_the_passages_search_reads_them():
+    score = lambda answer, *patterns: tuple(exact_match.scores(answer, patterns, True, "q").values())  # noqa: E731
+    assert score("Vichy", r"Marshal Philippe P\étain") == (0, 0)  # NFD would make \e of it, which is an error
+    for answer in ("Marshal Philippe Pétain", unicodedata.normalize("NFD", "marshal philippe pétain")):
+        assert score(answer, r"Marshal Philippe P\étain") == (1, 1)
+    with pytest.raises(UserError, match=r"the question 'q': 'a\(' is no regular expression"):
+        score("a", "a(")
+
+
+def test_every_expression_of_curated_trec_is_scored(shared_data):
+    queries, known = qa.read_questions(shared_data / "qa" / "curatedtrec" / "large2470-test.tsv")
+    assert len(queries) > 600
+    for id, found in known.items():
+        exact_match.scores("Vichy", found.values, found.are_patterns, queries[id])
+
+
 def test_a_pattern_that_never_ends_is_told(monkeypatch):
     monkeypatch.setattr(exact_match, "_SECONDS", 0.2)
     with pytest.raises(UserError, match="regular expression of the question 'who'"):

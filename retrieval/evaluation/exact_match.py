@@ -6,21 +6,18 @@ from the first character of the answer on; the data's README, that it fits anywh
 """
 
 import collections
-import functools
 import re
 import string
 import unicodedata
-import warnings
 from collections.abc import Sequence
 
-from retrieval.errors import UserError
+from retrieval.answer_patterns import compiled
 from retrieval.time_limit import time_limit
 
 EM, F1, REGEX, REGEX_ANYWHERE = "EM", "F1", "RegexEM", "RegexAnywhere"
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
-_FORMS = (str, functools.partial(unicodedata.normalize, "NFD"))
 _SECONDS = 5.0  # for the expressions of a question on a few words, which take microseconds
 
 
@@ -37,7 +34,7 @@ def scores(answer: str, right: Sequence[str], are_patterns: bool, question: str)
       question: for errors.
 
     Raises:
-      UserError: a regular expression takes too long.
+      UserError: a regular expression is none, or takes too long.
     """
     if are_patterns:
         names, values = (REGEX, REGEX_ANYWHERE), _by_patterns(answer, right, question) if answer else (0.0, 0.0)
@@ -62,21 +59,17 @@ def f1(answer: str, right: str) -> float:
 
 def _by_patterns(answer: str, patterns: Sequence[str], question: str) -> tuple[float, float]:
     """Whether a pattern fits at the beginning, and whether one fits anywhere."""
-    flags = re.IGNORECASE | re.UNICODE | re.MULTILINE
     message = (
         f"a regular expression of the question '{question}' takes more than {_SECONDS:.0f} s on the answer "
         f"'{answer[:80]}': write it without repetitions of what is itself repeated, such as (a+)+"
     )
-    with time_limit(_SECONDS, message), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that a later Python might read '[[' otherwise
-        try:
-            compiled = [re.compile(form(pattern), flags) for form in _FORMS for pattern in patterns]
-        except (re.error, OverflowError, RecursionError) as error:
-            raise UserError(
-                f"the question '{question}' has an answer that is no regular expression: {error}"
-            ) from error
-        texts = [form(answer) for form in _FORMS for _ in patterns]  # as it is, and as training looked for it
+    at = f"the question '{question}'"
+    forms = {False: answer, True: unicodedata.normalize("NFD", answer)}  # the latter as training looks for it
+    with time_limit(_SECONDS, message):
+        tried = [
+            (compiled(pattern, at, decomposed), text) for decomposed, text in forms.items() for pattern in patterns
+        ]
         return (
-            float(any(pattern.match(text) for pattern, text in zip(compiled, texts))),
-            float(any(pattern.search(text) for pattern, text in zip(compiled, texts))),
+            float(any(pattern.match(text) for pattern, text in tried)),
+            float(any(pattern.search(text) for pattern, text in tried)),
         )

@@ -12,21 +12,19 @@ import logging
 import re
 import sys
 import unicodedata
-import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from retrieval.errors import UserError
+from retrieval import answer_patterns
 from retrieval.time_limit import time_limit
 
 _log = logging.getLogger(__name__)
 
 _HELD = 100_000  # passages whose tokens are held at a time: those of 100 words take about 100 MB
 _SECONDS = 10.0  # for the regular expressions of a question, which take milliseconds if they are not of the bad kind
-_LONGEST = 200  # characters of a regular expression in a message
 _END_OF_BMP = 0x10000
 _ASTRAL = re.compile(f"[{chr(_END_OF_BMP)}-{chr(sys.maxunicode)}]")
 # What CuratedTREC's have and texts have not: \s, \. and the like (but no \beta), .*, (...)? and a|b.
@@ -53,7 +51,8 @@ def of_patterns(patterns: Iterable[str], at: str) -> Answers:
     """
     patterns = tuple(dict.fromkeys(patterns))
     with time_limit(_SECONDS, f"{at}: {_too_slow(patterns)}"):
-        return Answers(tuple(pattern for pattern in patterns if not _compiled(pattern, at).search("")), True)
+        compiled = [answer_patterns.compiled(pattern, at) for pattern in patterns]
+        return Answers(tuple(pattern for pattern, one in zip(patterns, compiled) if not one.search("")), True)
 
 
 def warn_of_patterns(path: Path, queries: Mapping[str, str], answers: Mapping[str, Answers], way_out: str) -> None:
@@ -69,7 +68,7 @@ def warn_of_patterns(path: Path, queries: Mapping[str, str], answers: Mapping[st
         _log.warning(
             "%s: %d answers look like regular expressions and are read as texts, which hardly any passage holds; the "
             "first is '%s' of the question '%s': if they are, %s",
-            *(path, len(like), _shown(value), queries[id], way_out),
+            *(path, len(like), answer_patterns.shown(value), queries[id], way_out),
         )
 
 
@@ -132,7 +131,7 @@ def places(answers: Answers, text: str) -> list[tuple[int, int]]:
     """
     plain, origins = _decomposed(text)
     if answers.are_patterns:
-        compiled = [_compiled(pattern, "") for pattern in answers.values]
+        compiled = [answer_patterns.compiled(pattern, "") for pattern in answers.values]
         with time_limit(_SECONDS, f"in a paragraph {_too_slow(answers.values)}"):
             spans = [match.span() for pattern in compiled for match in pattern.finditer(plain) if match.group().strip()]
         return sorted({(origins[start][0], origins[end - 1][1]) for start, end in spans})
@@ -163,7 +162,7 @@ def _decomposed(text: str) -> tuple[str, Sequence[tuple[int, int]]]:
 
 
 def _matched(patterns: Collection[str], rows: Collection[int], text: Callable[[int], str]) -> list[int]:
-    compiled = [_compiled(pattern, "") for pattern in patterns]
+    compiled = [answer_patterns.compiled(pattern, "") for pattern in patterns]
     texts = {row: text(row) for row in rows}  # before the clock runs: a disk may be slow
     with time_limit(_SECONDS, f"in the passages of a question {_too_slow(patterns)}"):
         return [row for row in rows if any(pattern.search(texts[row]) for pattern in compiled)]
@@ -171,27 +170,9 @@ def _matched(patterns: Collection[str], rows: Collection[int], text: Callable[[i
 
 def _too_slow(patterns: Collection[str]) -> str:
     return (
-        f"the regular expression '{_shown('|'.join(patterns))}' takes more than {_SECONDS:.0f} s: write it without "
-        "repetitions of what is itself repeated, such as (a+)+, in the file of questions"
+        f"the regular expression '{answer_patterns.shown('|'.join(patterns))}' takes more than {_SECONDS:.0f} s: write "
+        "it without repetitions of what is itself repeated, such as (a+)+, in the file of questions"
     )
-
-
-def _compiled(pattern: str, at: str) -> re.Pattern:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that a later Python might read '[[' otherwise
-            return re.compile(unicodedata.normalize("NFD", _bare(pattern)), re.IGNORECASE | re.MULTILINE)
-    except (re.error, ValueError, OverflowError, RecursionError) as error:
-        raise UserError(f"{at}: '{_shown(pattern)}' is no regular expression ({error}); mend it, or drop it") from error
-
-
-def _shown(pattern: str) -> str:
-    return pattern if len(pattern) <= _LONGEST else f"{pattern[:_LONGEST]} ..."
-
-
-def _bare(pattern: str) -> str:
-    r"""The same without escapes of letters that NFD takes apart. Of `\é` it would make `\e`, an error, and a mark."""
-    return re.sub(r"(\\[\x00-\x7f])|\\([^\x00-\x7f])", lambda found: found[1] or found[2], pattern)
 
 
 @functools.cache
