@@ -113,6 +113,24 @@ def test_what_cannot_be_trained_on_is_counted_and_named(tmp_path, monkeypatch):
         shards(tmp_path / "none", questions[1:2])
 
 
+@pytest.mark.parametrize("most", [3, 5, 7, 50])
+def test_every_paragraph_with_an_answer_keeps_a_span_where_there_is_room(most):
+    times = [3, 0, 1, 3, 2]
+    paragraphs = [Candidate(str(n), "", " ".join(["fox old"] * count) or "red") for n, count in enumerate(times)]
+    retrieved = Retrieved("who", answers.of_texts(["fox"]), paragraphs, [0.0] * 5)
+    match = lambda most, counts: span_shards.match(VOCABULARY, retrieved, RowLengths(8, 20), most, counts).spans  # noqa: E731
+    counts = collections.Counter()
+    every, kept = match(99, collections.Counter()), match(most, counts)
+    assert [sum(paragraph == n for paragraph, *_ in every) for n in range(5)] == times
+    assert len(kept) == min(most, 9) == 9 - counts[span_shards.MORE]
+    assert kept == [span for span in every if span in kept]  # in their order: all of them where there is room
+    of_each = {3: [1, 0, 1, 1, 0], 5: [2, 0, 1, 1, 1], 7: [2, 0, 1, 2, 2], 50: times}[most]
+    assert [sum(paragraph == n for paragraph, *_ in kept) for n in range(5)] == of_each
+    assert counts[span_shards.UNMARKED] == (most == 3)
+    firsts = {paragraph: span for paragraph, *span in reversed(every)}
+    assert all([paragraph, *firsts[paragraph]] in map(list, kept) for paragraph, *_ in kept)
+
+
 def test_a_pattern_that_is_slow_in_a_candidate_leaves_out_its_question_alone(tmp_path):
     def slow():
         raise TooSlowError("too slow")

@@ -274,6 +274,7 @@ def _tell(statistics: dict[str, Any]) -> None:
         span_shards.CUT,
         span_shards.BEHIND,
         span_shards.MORE,
+        span_shards.UNMARKED,
         span_shards.DEEP,
         span_shards.FEWER,
     )

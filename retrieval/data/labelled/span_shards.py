@@ -3,7 +3,8 @@
 A record is a question:
 
     rows, row_lengths    token ids of the rows of its paragraphs, as `reader_rows` makes them, one after the other
-    spans                paragraph, first and last token in its row, of every matched span, one after the other
+    spans                paragraph, first and last token in its row, of the matched spans, one after the other: of all
+                         but where a question has very many (`match`)
     retrieved            the retriever's score of each paragraph, best first
 
 Where the question tower is to be trained too, also (Xiong et al. 2020, equation 3):
@@ -37,7 +38,8 @@ STEM = "spans"
 PATTERN = f"{STEM}-*.tfrecord"
 CANDIDATES = "candidates.npy"  # float32 [M, E], beside the shards
 WITHOUT, SLOW = "questions without an answer in their paragraphs", "questions whose pattern takes too long"
-CUT, BEHIND, MORE = "paragraphs cut to a row", "spans behind the cut", "spans beyond the first of a question"
+CUT, BEHIND, MORE = "paragraphs cut to a row", "spans behind the cut", "spans beyond those that a question keeps"
+UNMARKED = "paragraphs with an answer that keep no span and count as without: raise config.spans.most"
 DEEP, FEWER = "questions with an answer behind their paragraphs alone", "questions with fewer candidates than asked for"
 
 
@@ -81,7 +83,7 @@ def match(
     """Finds the answers in the paragraphs of a question.
 
     Args:
-      most: spans that are kept, the first.
+      most: spans that are kept, first of all one of every paragraph that has some.
       counts: counts what is cut.
       asked: whether the rows have the question.
 
@@ -99,8 +101,23 @@ def match(
             else:
                 counts[BEHIND] += 1
     spans = list(dict.fromkeys(spans))
-    counts[MORE] += len(spans[most:])
-    return Matched(rows, spans[:most])
+    kept = _kept(spans, most)
+    counts[MORE] += len(spans) - len(kept)
+    counts[UNMARKED] += len({paragraph for paragraph, *_ in spans} - {paragraph for paragraph, *_ in kept})
+    return Matched(rows, kept)
+
+
+def _kept(spans: Sequence[tuple[int, int, int]], most: int) -> list[tuple[int, int, int]]:
+    """The first span of every paragraph, then the second ones, and so on, up to `most`; in the order they had.
+
+    A paragraph without its span would be a negative that holds the answer.
+    """
+    seen: collections.Counter[int] = collections.Counter()
+    ranked = []
+    for place, (paragraph, *_) in enumerate(spans):
+        ranked.append((seen[paragraph], place))
+        seen[paragraph] += 1
+    return [spans[place] for place in sorted(place for _, place in sorted(ranked)[:most])]
 
 
 def write(
@@ -119,7 +136,7 @@ def write(
     is left out is counted, and of questions the first is named.
 
     Args:
-      most: spans of a question, at most.
+      most: spans of a question, as `match` has it.
       asked: whether the rows have the questions.
       deep: candidates that a question should have, 0 for none.
 

@@ -32,7 +32,7 @@ declare(
 declare(
     "spans",
     depth=Field(5, whole(1), "paragraphs of a question that are kept, those that are retrieved first", was=5),
-    most=Field(32, whole(1), "places of answers that a question keeps, the first", was=32),
+    most=Field(32, whole(1), "places of answers that a question keeps, first one of each paragraph", was=32),
     early=Field(
         0,
         whole(0),
