@@ -229,6 +229,25 @@ def test_the_validation_set_is_looked_at_before_passages_are_read(
         answer.answer(reader(inputs, tmp_path / "run", **base, **changes))
 
 
+@pytest.mark.parametrize(
+    ("field", "here", "there"),
+    [
+        ("data.document_length", 48, 64),
+        ("data.document_length", 96, 64),
+        ("data.query_length", 12, 16),
+        ("spans.depth", 5, 3),
+        ("spans.most", 8, 32),
+    ],
+)
+def test_spans_of_a_base_that_were_written_otherwise_are_refused(trained, inputs, tmp_path, field, here, there):
+    changes = {"base": str(trained.folder), "stages": ("train",), "corpus": "", "sets.squad": "", "split.set": ""}
+    run = reader(inputs, tmp_path / "run", **changes, **{field: here})
+    with pytest.raises(UserError, match=rf"config\.{field}={here}: the spans of \S+run were written with {there}: set"):
+        preflight.check(run, run.config.stages)
+    anew = reader(inputs, tmp_path / "anew", **changes | {"stages": ("spans", "train"), field: here})
+    preflight.check(anew, anew.config.stages)
+
+
 def test_an_index_over_other_passages_is_refused(trained, inputs, tmp_path):
     other = json.loads((inputs / "squad.json").read_text())
     other["data"] = other["data"][:8]

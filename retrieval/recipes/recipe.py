@@ -34,6 +34,7 @@ class Recipe(abc.ABC):
       reranks: whether the model scores a query and a document that it reads together.
       reads: whether the model finds answers in paragraphs.
       examples_of: the stage that writes the labelled examples which it trains on, into a folder of its own name.
+      written_with: fields of the config that have to be what these examples were written with.
       sides: the fields of a batch that hold texts -> 'query' or 'document', whose lengths and packing they have.
       gives: what its model gives to the loss that `train.loss` names, as `loss_kind` has it; empty where it has a loss
         of its own.
@@ -46,6 +47,7 @@ class Recipe(abc.ABC):
     reranks: ClassVar[bool] = False
     reads: ClassVar[bool] = False
     examples_of: ClassVar[str] = "pairs"
+    written_with: ClassVar[tuple[str, ...]] = ()
     sides: ClassVar[Mapping[str, str]]
     gives: ClassVar[Sequence[str]] = ()
     head: ClassVar[tuple[str, ...]] = ()
@@ -99,6 +101,20 @@ class Recipe(abc.ABC):
         check_encoder(config.model)
         if self.gives:
             loss_kind.check(config.train.loss, self.label, self.gives, self.loss_options(), config.data.negatives)
+
+    def check_labelled(self, writer: Run) -> None:
+        """Checks that a run, this one or a base, writes labelled examples as this config has them.
+
+        Raises:
+          UserError: it does not.
+        """
+        theirs = values_of(writer.config, self.written_with)
+        for field, ours in values_of(self.config, self.written_with).items():
+            if ours != theirs[field]:
+                raise UserError(
+                    f"config.{field}={ours}: the {self.examples_of} of {writer.place} were written with "
+                    f"{theirs[field]}: set it to that, or make them anew, with the stage '{self.examples_of}'"
+                )
 
     def check_validation(self) -> None:
         """Checks that checkpoints can be validated.

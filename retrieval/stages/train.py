@@ -250,7 +250,7 @@ def _cost(flops: float, mesh: jax.sharding.Mesh) -> loop.Cost:
 
 
 def check_data(run: Run) -> None:
-    """Checks that there will be shards of what is trained on, as many as the lanes take, negatives enough,
+    """Checks that there will be shards of what is trained on, fitting and as many as the lanes take, negatives enough,
     and what a refresh reads.
 
     Raises:
@@ -272,7 +272,9 @@ def check_data(run: Run) -> None:
                 f"config.stages, set config.base to a run that has it, or config.data.rates.{others[0]}=0"
             )
         _check_lanes(config.data.lanes, prepare.shards_of(run), "the corpus, config.prepare.shards")
-    if given:  # a refresh writes as many as the stage
+    if given:
+        recipe_of(config).check_labelled(writer)
+        # A refresh writes as many as the stage.
         _check_lanes(config.data.lanes, writer.config.split.shards, f"labelled {stage}, config.split.shards")
         mine.check_enough(run)
     if config.mine.refresh_every:

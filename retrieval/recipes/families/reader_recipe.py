@@ -56,6 +56,8 @@ class ReaderRecipe(Recipe):
     sides = {}
     gives = (SPANS, SPAN_PAIRS)
     examples_of = "spans"
+    # A batch cuts rows, spans and scores to its own room for them.
+    written_with = ("data.query_length", "data.document_length", "spans.depth", "spans.most")
 
     def build(self, vocab_size: int) -> SpanReader:
         """A Transformer with the heads that the loss compares."""
