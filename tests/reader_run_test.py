@@ -13,9 +13,12 @@ from support.tiny import execute, make_run
 
 import retrieval
 from retrieval import files
+from retrieval.api.answering import Answerer
+from retrieval.api.own_search import OwnSearch
 from retrieval.data.answer_makers.answer_maker import chosen
 from retrieval.data.sets import beir, orqa_split
 from retrieval.errors import UserError
+from retrieval.evaluation import answer_choice
 from retrieval.evaluation.answer_choice import WEIGHTS
 from retrieval.pipeline import preflight, records
 from retrieval.pipeline.work_directory import Asked
@@ -24,6 +27,7 @@ from retrieval.recipes.answer_proposer import AnswerProposer
 from retrieval.recipes.readers import OwnReader, open_reader
 from retrieval.recipes.written_judges import AnswerJudge
 from retrieval.search import encoding
+from retrieval.serving.own_service import service_of
 from retrieval.stages import answer
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -176,6 +180,47 @@ def test_search_shows_the_answer_and_its_place(trained, inputs, tmp_path, capsys
     with pytest.raises(UserError, match="the model embeds nothing: call rerank or answer"):
         model.encode_queries(["a"])
     assert shown[-3] == "answer" and shown[-2].endswith(told["answer"]) and f">>{told['answer']}<<" in shown[-1]
+
+
+def test_the_weight_that_validation_chose_counts_for_questions_of_ones_own(
+    trained, inputs, tmp_path, monkeypatch, capsys, caplog
+):
+    monkeypatch.setattr(answer_choice, "best_weight", lambda *_: (0.35, 0.0))
+    changes = {"base": str(trained.folder), "stages": ("index", "answer"), "encode.corpus": True, "corpus": ""}
+    changes |= {"sets.squad": "", "split.set": "", "search.k": 3, "answer.validation": "squad"}
+    run = reader(inputs, tmp_path / "run", **changes)
+    execute(run)
+    question = "What does the Red fox eat?"
+    asked = dataclasses.replace(run, asked=Asked(question, as_json=True))
+    capsys.readouterr()
+    execute(asked, "search")
+    line = json.loads(capsys.readouterr().out)
+    hits = [retrieval.Hit(**hit) for hit in line["systems"]["bm25"]]
+    passages = [beir.Candidate(hit.id, hit.title, hit.text) for hit in hits]
+    own = OwnReader(open_reader(run, "", "config.base"), run.config.answer.spans)
+    spans = own.spans(question, passages, [hit.score for hit in hits])
+    wanted, plain = (answer_choice.ranked(spans, weight)[0].score for weight in (0.35, 1.0))
+    model, answerer = retrieval.load(run.folder), Answerer(run)
+    service = service_of(OwnSearch(run, run.config.evaluate.depth), None, answerer, 1)
+    assert service.answer
+    scores = [line["answer"]["score"], model.answer(question)[0].score, service.answer(question, hits, 1)[0].score]
+    assert scores == pytest.approx([wanted] * 3) and wanted != pytest.approx(plain)
+    assert model.answer(question, hits)[0].score == pytest.approx(plain)  # of whatever search
+    for number, (change, score, said) in enumerate(
+        [
+            ({}, wanted, "has the weight 0.35 beside 'bm25', as 'squad' chose"),
+            ({"answer.model": str(trained.folder)}, wanted, "has the weight 0.35"),
+            ({"answer.validation": "other"}, plain, "has chosen no weight for the hits of 'bm25'"),
+            ({"answer.validation": ""}, plain, ""),
+        ]
+    ):
+        other = reader(inputs, tmp_path / f"{number}", **changes | {"base": str(run.folder), "stages": ()} | change)
+        caplog.clear()
+        answerer = Answerer(other)
+        with caplog.at_level("INFO", logger="retrieval"):
+            found = [answerer.answers(question, hits, system="bm25")[0].score for _ in range(2)]
+        told = [record.message for record in caplog.records if record.message.startswith("answers:")]
+        assert found == pytest.approx([score] * 2) and len(told) == bool(said) and said in "".join(told)
 
 
 def test_questions_of_files_are_divided_without_those_of_sets(inputs, tmp_path):

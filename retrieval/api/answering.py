@@ -1,5 +1,6 @@
 """Answers of a trained reader in passages that were found."""
 
+import functools
 import logging
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -9,12 +10,12 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.evaluation import answer_choice
 from retrieval.recipes import readers
 from retrieval.recipes.readers import OwnReader
+from retrieval.search.index_kind import INDEXES
 from retrieval.search.side_by_side import HYBRID
 from retrieval.stage_outputs import Run
+from retrieval.stages.chosen_weight import MODEL, chosen_weight
 
 _log = logging.getLogger(__name__)
-
-_READER = "config.answer.model"
 
 
 class Answer(NamedTuple):
@@ -42,8 +43,9 @@ class Answerer:
         UserError: the run has no reader, or one of another vocabulary.
         """
         fields = run.config.answer
-        self.paragraphs, self._weight, self._sums = fields.paragraphs, fields.weight, fields.sums
-        reader = readers.open_reader(run, fields.model, _READER)
+        self.paragraphs, self._sums = fields.paragraphs, fields.sums
+        self._weight_of = functools.cache(functools.partial(_weight_of, run))  # each is told once
+        reader = readers.open_reader(run, fields.model, MODEL)
         self._reader = OwnReader(reader, fields.spans)
         if reader.config.train.get("early"):
             _log.info(
@@ -51,13 +53,36 @@ class Answerer:
                 "--stage=answer with --config.answer.systems=\"('tuned',)\" searches with the reader's"
             )
 
-    def answers(self, question: str, hits: Sequence[Hit], k: int = 1) -> list[Answer]:
-        """The best `k` answers in the first `paragraphs` hits, fewer where there are fewer spans."""
+    def answers(self, question: str, hits: Sequence[Hit], k: int = 1, system: str = "") -> list[Answer]:
+        """The best `k` answers in the first `paragraphs` hits, fewer where there are fewer spans.
+
+        Args:
+          system: whose hits these are, for the weight that validation chose for its scores; '': of no one.
+        """
         hits = hits[: self.paragraphs]
         passages = [Candidate(each.id, each.title, each.text) for each in hits]
         spans = self._reader.spans(question, passages, [each.score for each in hits]) if hits else []
-        ranked = answer_choice.ranked(spans, self._weight, self._sums)
+        ranked = answer_choice.ranked(spans, self._weight_of(system), self._sums)
         return [Answer(span.text, span.score, hits[span.rank], span.start, span.end) for span in ranked[:k]]
+
+
+def _weight_of(run: Run, system: str) -> float:
+    """The weight of the reader's score beside the scores of a system: what validation chose, or `answer.weight`."""
+    fields = run.config.answer
+    if not fields.validation:
+        return fields.weight
+    chosen = chosen_weight(run, INDEXES[system].system if system in INDEXES else system)
+    if chosen is None:
+        _log.warning(
+            "answers: the set '%s' of config.answer.validation has chosen no weight for %s with these settings and "
+            "this reader (--stage=answer with config.answer.systems does): config.answer.weight=%s counts",
+            *(fields.validation, f"the hits of '{system}'" if system else "passages that are given", fields.weight),
+        )
+        return fields.weight
+    _log.info(
+        "answers: the reader's score has the weight %s beside '%s', as '%s' chose", chosen, system, fields.validation
+    )
+    return chosen
 
 
 def has_answerer(run: Run) -> bool:
@@ -72,7 +97,7 @@ def check(run: Run) -> None:
       UserError: it is none, or has another vocabulary.
     """
     if has_answerer(run):
-        readers.check(run, run.config.answer.model, _READER)
+        readers.check(run, run.config.answer.model, MODEL)
 
 
 def system_that_is_read(systems: Mapping[str, object]) -> str:

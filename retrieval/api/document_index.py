@@ -25,7 +25,12 @@ class Hit(NamedTuple):
 
 
 class DocumentIndex:
-    """Documents, and one or two indexes over them. Two are merged: words first, then embeddings."""
+    """Documents, and one or two indexes over them. Two are merged: words first, then embeddings.
+
+    Attributes:
+      kind: of the indexes.
+      system: whose lists these are: the kind of the one index, or 'hybrid'.
+    """
 
     def __init__(self, documents: Sequence[Candidate], searchers: Mapping[str, Search], weight: float, depth: int):
         """Args:
@@ -36,7 +41,7 @@ class DocumentIndex:
         self.kind = " + ".join(searchers)
         self._documents = documents
         (first, search), *others = searchers.items()
-        self._system = HYBRID if others else first
+        self.system = HYBRID if others else first
         dense, depth = others[0][1] if others else None, min(depth, len(documents))
         self._systems = SideBySide({first: search}, dense, weight, depth)
 
@@ -70,7 +75,7 @@ class DocumentIndex:
         check_count(k)
         if not queries:
             return []
-        scores_QK, rows_QK = self._systems.search(queries, min(k, len(self)), [self._system])[self._system]
+        scores_QK, rows_QK = self._systems.search(queries, min(k, len(self)), [self.system])[self.system]
         return [hits_of(self._documents, *lists) for lists in zip(scores_QK, rows_QK)]
 
 

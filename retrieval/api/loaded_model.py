@@ -225,7 +225,8 @@ class Model:
 
         Args:
           passages: what is read: hits of a search, texts, or records with a 'text' and a 'title', of which the first
-            `config.answer.paragraphs` count. By default the run's own passages are searched.
+            `config.answer.paragraphs` count. By default the run's own passages are searched. Beside their scores the
+            reader's has the weight that `config.answer.validation` chose, beside given ones `config.answer.weight`.
 
         Raises:
           UserError: the run has no reader, or no index of passages of its own where none are given; or k is below 1.
@@ -235,15 +236,15 @@ class Model:
         check_count(k)
         answerer = self._answerer
         if passages is None:
-            hits = self._own_passages.search(question, answerer.paragraphs)
+            hits, system = self._own_passages.search(question, answerer.paragraphs), self._own_passages.system
         else:
             check_list(passages)
             passages = list(passages)
             records = [each._asdict() if isinstance(each, Hit) else each for each in passages]
             scores = [each.score if isinstance(each, Hit) else 0.0 for each in passages]
             scored = zip(candidates(records), scores, strict=True)
-            hits = [Hit(each.id, each.title, each.text, score, each.section) for each, score in scored]
-        return answerer.answers(question, hits, k)
+            hits, system = [Hit(each.id, each.title, each.text, score, each.section) for each, score in scored], ""
+        return answerer.answers(question, hits, k, system)
 
     @functools.cached_property
     def _answerer(self) -> Answerer:

@@ -1,11 +1,12 @@
 """A run's own search as a service."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from retrieval.api.answering import Answerer
+from retrieval.api.answering import Answerer, system_that_is_read
 from retrieval.api.document_index import Hit
 from retrieval.api.document_texts import Document, candidates
 from retrieval.api.own_search import OwnSearch
@@ -35,6 +36,7 @@ def service_of(own: OwnSearch, reranker: PairReranker | None, answerer: Answerer
     own.compile(batch)
     parts: dict[str, Any] = {"rerank": scores if reranker else None}
     if answerer:
-        answerer.answers(_WORD, [Hit("", "", _WORD, 0.0)])
-        parts |= {"answer": answerer.answers, "paragraphs": answerer.paragraphs}
+        answer = functools.partial(answerer.answers, system=system_that_is_read(own.titles))
+        answer(_WORD, [Hit("", "", _WORD, 0.0)])
+        parts |= {"answer": answer, "paragraphs": answerer.paragraphs}
     return Service(own.titles, len(own.texts), own.search, marked_pieces, encode, **parts)

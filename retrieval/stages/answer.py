@@ -29,6 +29,7 @@ from retrieval.runtime import hosts
 from retrieval.search import encoding
 from retrieval.stage_outputs import Run
 from retrieval.stages import evaluate, evaluated_runs, run_files, tuned_lists
+from retrieval.stages.chosen_weight import MODEL, VALIDATION, WEIGHT, told_of
 from retrieval.stages.collection import set_names, train_unless
 from retrieval.stages.rankings import Ranking, others
 from retrieval.stages.run_files import Lists
@@ -38,7 +39,6 @@ _log = logging.getLogger(__name__)
 
 FOLDER = result_files.ANSWERED
 SPLIT = "read"
-_MODEL = "config.answer.model"
 WITHOUT, CUT, READ = "questions without an answer", "paragraphs cut to a row", "paragraphs"
 
 declare(
@@ -88,7 +88,7 @@ def answer(run: Run) -> dict[str, Any]:
     found = evaluated_runs.by_set(run, names, dict.fromkeys(systems, "answer.systems"))
     trainer = _trainer(run)
     tuned = tuned_lists.collections(trainer, names) if TUNED in fields.systems else {}
-    reader = readers.open_reader(run, fields.model, _MODEL)
+    reader = readers.open_reader(run, fields.model, MODEL)
     finder = SpanFinder(reader, fields.spans)
     sizes = {"shard_size": fields.shard_size, "batch_tokens": run.config.encode.batch_tokens}
     counts: dict[str, collections.Counter] = {}
@@ -262,9 +262,9 @@ def _finish(
         without = sum(not spans for spans in ranked)
         if without:
             _log.warning("answer: %s, %s: %d %s", each.value.name, each.system, without, WITHOUT)
-        told[f"{each.value.name}, {each.system}"] = {
-            "weight": weight,
-            "validation": validation,
+        told[told_of(each.value.name, each.system)] = {
+            WEIGHT: weight,
+            VALIDATION: validation,
             WITHOUT: without,
             **counts[each.value.name],
         }
@@ -334,13 +334,13 @@ def fetch(run: Run) -> None:
 
 def inputs(run: Run) -> list[Path]:
     """The records of the reader, and of the embeddings that its question tower searches."""
-    own = list(readers.inputs(run, run.config.answer.model, _MODEL))
+    own = list(readers.inputs(run, run.config.answer.model, MODEL))
     return [*own, *tuned_lists.inputs(_trainer(run))] if TUNED in run.config.answer.systems else own
 
 
 def _trainer(run: Run) -> Run:
     """The run that trained the reader."""
-    return trained_in(run, run.config.answer.model, _MODEL, "reader")
+    return trained_in(run, run.config.answer.model, MODEL, "reader")
 
 
 def check(run: Run) -> None:
@@ -350,7 +350,7 @@ def check(run: Run) -> None:
       UserError: there is none, or the runs are too short.
     """
     fields = run.config.answer
-    readers.check(run, fields.model, _MODEL)
+    readers.check(run, fields.model, MODEL)
     if TUNED in fields.systems:
         tuned_lists.check(_trainer(run))
         if len(fields.systems) == 1:
