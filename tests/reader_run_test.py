@@ -231,9 +231,11 @@ def test_questions_of_files_are_divided_without_those_of_sets(inputs, tmp_path):
         (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, part)))
     of_set = {"sets.squad": "", "split.set": "", "corpus": ""}
     changes = of_set | {"corpus": str(inputs / "dump.xml"), "sets.qa": f"corpus,{tmp_path / 'dev.jsonl'}"}
+    changes |= {"sets.qa_dev": f"corpus,{tmp_path / 'train.jsonl'}"}
     base = reader(inputs, tmp_path / "base", **changes, stages=("prepare", "sets", "index", "evaluate"))
     execute(base)
     changes = of_set | {"base": str(base.folder), "spans.questions": str(tmp_path / "train.jsonl"), "train.steps": 2}
+    changes |= {"spans.set": "qa", "answer.validation": "qa-dev"}
     run = reader(inputs, tmp_path / "run", **changes, stages=("spans", "train", "answer"))
     preflight.check(run, run.config.stages)
     execute(run, "spans")
@@ -243,6 +245,9 @@ def test_questions_of_files_are_divided_without_those_of_sets(inputs, tmp_path):
     assert told["left out"]["questions of evaluation sets"] == sum(~is_dev[:5]) > 0
     without = told.get("questions without an answer in their paragraphs", 0)
     assert told["questions"] + without + sum(told["left out"].values()) == sum(~is_dev)
+    held_out = beir.read_queries(run.sets / "qa-dev" / "queries.jsonl")
+    assert set(held_out.values()) == {question for question, held in zip(questions, is_dev) if held}
+    assert (base.folder / "runs" / "qa-dev" / "bm25.trec").exists() and told["division"]["sets"] == {"qa": 5}
     assert told["division"]["published"] == {"CuratedTREC": {"train": 1353, "dev": 133, "test": 694}}
 
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from retrieval.data.sets import answers
+from retrieval.data.sets import answers, orqa_split, set_format
 from retrieval.errors import UserError
 from retrieval.stages import spans
 
@@ -20,16 +20,55 @@ def folder(tmp_path):
 
 
 def test_a_question_of_two_files_has_the_answers_of_both(tmp_path, caplog):
+    caplog.set_level("INFO")
     records = {"a": [("who wrote it", ["Bob", "x"]), ("who read it", ["y"])], "b": [("who wrote it", ["Robert", "x"])]}
     for name, rows in records.items():
         lines = (json.dumps({"question": question, "answer": found}) + "\n" for question, found in rows)
         (tmp_path / f"{name}.jsonl").write_text("".join(lines))
-    found, counts = spans._of_files(f"{tmp_path / 'a.jsonl'},{tmp_path / 'b.jsonl'}", False)
+    found, counts = spans._of_files(f"{tmp_path / 'a.jsonl'},{tmp_path / 'b.jsonl'}", False, ("qa", 3610))
     assert {each.text: each.answers.values for each in found} == {
         "who wrote it": ("Bob", "x", "Robert"),
         "who read it": ("y",),
     }
     assert "1 questions are there again in another file" in caplog.text and counts["division"]["train"] == 2
+    assert "held out, 3610 in the set 'qa'; published for CuratedTREC: 1353, 133 and 694 to test on" in caplog.text
+
+
+def held_out(paths, folder):
+    """The set of held-out questions of some files, over one passage."""
+    (folder / "passages.jsonl").write_text('{"_id": "d", "text": "x"}\n')
+    given = set_format.Given({"sets.qa_patterns": False}, folder / "none", folder)
+    (value,) = set_format.SETS["qa_dev"].read(",".join(map(str, (folder / "passages.jsonl", *paths))), given)
+    assert [value.name] == set_format.SETS["qa_dev"].names("") == ["qa-dev"] and len(list(value.candidates)) == 1
+    return value
+
+
+def test_what_is_trained_on_and_what_is_held_out_are_the_whole(tmp_path):
+    questions = [f"who wrote number {i}" for i in range(80)]
+    for name, part in (("a.train", questions[:50]), ("b", questions[40:])):  # some are in both
+        lines = (json.dumps({"question": question, "answer": [name]}) + "\n" for question in part)
+        (tmp_path / f"{name}.jsonl").write_text("".join(lines))
+    paths = [tmp_path / "a.train.jsonl", tmp_path / "b.jsonl"]
+    trained, counts = spans._of_files(",".join(map(str, paths)), False, ("qa", 1))
+    value = held_out(paths, tmp_path)
+    dev, train = set(value.queries.values()), {each.text for each in trained}
+    assert dev and train and not dev & train and dev | train == set(questions)
+    assert (len(train), len(dev)) == (counts["division"]["train"], counts["division"]["dev"])
+    assert set(value.answers) == set(value.queries)
+    of_both = {value.answers[id].values for id, text in value.queries.items() if text in questions[40:50]}
+    assert of_both == {("a.train", "b")}
+    with pytest.raises(UserError, match="ORQA holds out none of these 2 questions"):
+        lines = [json.dumps({"question": question, "answer": ["x"]}) for question in sorted(train)[:2]]
+        (tmp_path / "few.jsonl").write_text("\n".join(lines))
+        held_out([tmp_path / "few.jsonl"], tmp_path)
+
+
+def test_web_questions_are_held_out_as_published(shared_data, tmp_path):
+    paths = [shared_data / "qa" / "webquestions" / f"{name}.json" for name in ("trainmodel", "val", "devtest")]
+    trained, counts = spans._of_files(",".join(map(str, paths)), False, ("qa", 2032))
+    published = orqa_split.PUBLISHED["WebQuestions"]
+    assert (len(trained), len(held_out(paths, tmp_path).queries), 2032) == published
+    assert counts["division"]["published"] == {"WebQuestions": published._asdict()}
 
 
 @pytest.mark.parametrize("names", ["trec.tsv,nq.jsonl", "nq.jsonl,trec.tsv"])
@@ -39,14 +78,14 @@ def test_texts_and_patterns_of_one_question_are_refused(tmp_path, names):
     with pytest.raises(
         UserError, match="answers of the question 'who wrote it' are regular expressions in one file of"
     ):
-        spans._of_files(",".join(str(tmp_path / name) for name in names.split(",")), False)
+        spans._of_files(",".join(str(tmp_path / name) for name in names.split(",")), False, ("qa", 3610))
 
 
 def test_two_questions_of_one_id_are_refused(tmp_path):
     for name in ("a", "b"):
         (tmp_path / f"{name}.json").write_text(json.dumps([{"qId": "w1", "qText": f"of {name}", "answers": ["x"]}]))
     with pytest.raises(UserError, match=r"b\.json: the question id 'w1' is of another question in another file"):
-        spans._of_files(f"{tmp_path / 'a.json'},{tmp_path / 'b.json'}", False)
+        spans._of_files(f"{tmp_path / 'a.json'},{tmp_path / 'b.json'}", False, ("qa", 3610))
 
 
 def test_lists_of_questions_that_are_not_trained_on_are_counted(folder, caplog):

@@ -77,7 +77,8 @@ def write_spans(run: Run) -> dict[str, Any]:
     config, source = run.config, run.before(FOLDER)
     name = _set(config.spans.set or config.split.set, set_names(run.sets))
     if config.spans.questions:
-        read, counts = _of_files(config.spans.questions, config.sets.qa_patterns)
+        tested = name, len(beir.read_queries(run.sets / name / "queries.jsonl"))
+        read, counts = _of_files(config.spans.questions, config.sets.qa_patterns, tested)
     else:
         read, counts = _of_set(run.training), {}
     questions, left_out = _not_evaluated(read, run.sets)
@@ -132,41 +133,28 @@ def _of_set(training: Path) -> list[_Question]:
     ]
 
 
-def _of_files(paths: str, patterns: bool) -> tuple[list[_Question], dict[str, Any]]:
+def _of_files(paths: str, patterns: bool, tested: tuple[str, int]) -> tuple[list[_Question], dict[str, Any]]:
     """The questions of files that ORQA trains on, and the counts of its division beside the published ones.
 
     Args:
       patterns: whether the answers are regular expressions.
+      tested: the set whose passages are read, and how many questions it has.
     """
-    questions: dict[str, _Question] = {}
-    ids: dict[str, str] = {}
-    again = 0
-    for path in source_paths.split(paths):
-        queries, answers = qa.read_questions(Path(path), patterns)
-        for id, text in queries.items():
-            before = questions.get(text, _Question(id, text, answers[id]))
-            if before.answers.are_patterns != answers[id].are_patterns:
-                raise UserError(
-                    f"{path}: the answers of the question '{text[:80]}' are regular expressions in one file of "
-                    "config.spans.questions, and texts in another; leave one of the files out"
-                )
-            values = dict.fromkeys(before.answers.values + answers[id].values)
-            again += text in questions
-            questions[text] = before._replace(answers=before.answers._replace(values=tuple(values)))
-            if ids.setdefault(before.id, text) != text:
-                raise UserError(f"{path}: the question id '{id}' is of another question in another file; make it new")
-    if again:
-        _log.warning("spans: %d questions are there again in another file, and have the answers of both", again)
-    is_dev = orqa_split.is_held_out(list(questions))
-    to_train_on = [question for question, held_out in zip(questions.values(), is_dev) if not held_out]
-    name = orqa_split.nearest(len(questions))
+    queries, known = qa.read_together(map(Path, source_paths.split(paths)), patterns)
+    is_dev = orqa_split.is_held_out(list(queries.values()))
+    to_train_on = [
+        _Question(id, text, known[id]) for (id, text), held_out in zip(queries.items(), is_dev) if not held_out
+    ]
+    name = orqa_split.nearest(len(queries))
     published = orqa_split.PUBLISHED[name]
+    asked, count = tested
     _log.info(
-        "spans: ORQA's division: %d to train on, %d held out; published for %s: %d and %d",
-        *(len(to_train_on), is_dev.sum(), name, published.train, published.dev),
+        "spans: ORQA's division: %d to train on, %d held out, %d in the set '%s'; published for %s: %d, %d and %d to "
+        "test on",
+        *(len(to_train_on), is_dev.sum(), count, asked, name, *published),
     )
     division = {"train": len(to_train_on), "dev": int(is_dev.sum()), "published": {name: published._asdict()}}
-    return to_train_on, {"division": division}
+    return to_train_on, {"division": division | {"sets": {asked: count}}}
 
 
 def _not_evaluated(questions: Sequence[_Question], sets: Path) -> tuple[list[_Question], dict[str, int]]:

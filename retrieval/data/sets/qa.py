@@ -28,7 +28,7 @@ from retrieval.config.fields import SWITCH, Field, declare
 from retrieval.data.corpora import source_paths
 from retrieval.data.labelled import json_array
 from retrieval.data.sets import answers as answer
-from retrieval.data.sets import beir, msmarco, open_domain, trec
+from retrieval.data.sets import beir, msmarco, open_domain, orqa_split, trec
 from retrieval.data.sets.answers import Answers
 from retrieval.data.sets.beir import Candidate, RetrievalSet, Stream
 from retrieval.data.sets.set_format import Given, Options, SetFormat, register
@@ -90,7 +90,12 @@ def read_set(
     Raises:
       UserError: as `read_questions` and as the reader of the passages, or there is no passage.
     """
-    queries, answers = read_questions(questions, are_patterns)
+    return _set_of(name, passages, *read_questions(questions, are_patterns))
+
+
+def _set_of(
+    name: str, passages: Callable[[], Iterable[Candidate]], queries: dict[str, str], answers: dict[str, Answers]
+) -> RetrievalSet:
     count = sum(1 for _ in passages())
     if not count:
         raise UserError(f"set '{name}' has no passage to find answers in")
@@ -146,6 +151,36 @@ def read_questions(path: Path, are_patterns: bool = False) -> tuple[dict[str, st
     answers = {id: answers[id] for id in asked}
     answer.warn_of_patterns(path, asked, answers, "set config.sets.qa_patterns=True")
     return asked, answers
+
+
+def read_together(paths: Iterable[Path], are_patterns: bool = False) -> tuple[dict[str, str], dict[str, Answers]]:
+    """As `read_questions`, of several files: a question that is in two has its first id, and the answers of both.
+
+    Raises:
+      UserError: as `read_questions`, or files that do not go together: with one id for two questions, or with texts and
+        regular expressions as answers of one.
+    """
+    ids: dict[str, str] = {}
+    queries: dict[str, str] = {}
+    answers: dict[str, Answers] = {}
+    again = 0
+    for path in paths:
+        asked, known = read_questions(path, are_patterns)
+        for its_id, question in asked.items():
+            again += question in ids
+            id, found = ids.setdefault(question, its_id), known[its_id]
+            if queries.setdefault(id, question) != question:
+                raise UserError(f"{path}: the question id '{id}' is of another question in another file; make it new")
+            before = answers.get(id, found)
+            if before.are_patterns != found.are_patterns:
+                raise UserError(
+                    f"{path}: the answers of the question '{question[:80]}' are regular expressions in one file of "
+                    "questions, and texts in another; leave one of the files out"
+                )
+            answers[id] = before._replace(values=tuple(dict.fromkeys(before.values + found.values)))
+    if again:
+        _log.warning("%d questions are there again in another file, and have the answers of both", again)
+    return queries, answers
 
 
 def _records(path: Path, are_patterns: bool) -> Iterator[Record]:
@@ -343,8 +378,16 @@ QUESTIONS.register(
 )
 declare(
     "sets",
-    qa_patterns=Field(False, SWITCH, "whether the answers of sets.qa are regular expressions"),
+    qa_patterns=Field(False, SWITCH, "whether the answers of sets.qa and sets.qa_dev are regular expressions"),
 )
+
+
+def _passages(name: str, value: str, given: Given) -> Callable[[], Iterator[Candidate]]:
+    """What reads the passages that a field of a name begins with."""
+    passages = source_paths.split(value)[0]
+    if passages == _CORPUS:
+        return functools.partial(open_domain.corpus_passages, given.corpus, f"config.sets.{name}={_CORPUS}")
+    return functools.partial(read_passages, Path(passages))
 
 
 @register
@@ -360,13 +403,9 @@ class OpenDomain(SetFormat):
     parts = ("passages", "questions")
 
     def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
-        passages, *questions = source_paths.split(value)
-        if passages == _CORPUS:
-            read = functools.partial(open_domain.corpus_passages, given.corpus, f"config.sets.{self.name}={_CORPUS}")
-        else:
-            read = functools.partial(read_passages, Path(passages))
+        questions = source_paths.split(value)[1:]
         for name, path in zip(self.names(value), questions):
-            yield read_set(name, read, Path(path), given.options["sets.qa_patterns"])
+            yield read_set(name, _passages(self.name, value, given), Path(path), given.options["sets.qa_patterns"])
 
     def names(self, value: str) -> list[str]:
         """'qa', and for each further file of questions 'qa-' and the beginning of its name."""
@@ -388,3 +427,32 @@ class OpenDomain(SetFormat):
                 f"config.sets.{self.name}={value}: 'corpus' is the prepared corpus, and no stage prepares one: add "
                 "'prepare' to config.stages, or set config.base to a run that has it"
             )
+
+
+@register
+class HeldOut(OpenDomain):
+    """The format 'qa_dev': of files of training questions those that ORQA validates on, together one set.
+
+    The stage `spans` trains on the others, where `spans.questions` names the same files.
+    """
+
+    name = "qa_dev"
+    what = "the tenth of open-domain training questions that ORQA validates on (the set qa-dev)"
+    setting = "--config.sets.qa_dev=psgs_w100.tsv,QUESTIONS,… or corpus,QUESTIONS,…"
+    came_later = True
+
+    def read(self, value: str, given: Given) -> Iterator[RetrievalSet]:
+        paths = [Path(path) for path in source_paths.split(value)[1:]]
+        queries, answers = read_together(paths, given.options["sets.qa_patterns"])
+        held_out = [id for id, is_dev in zip(queries, orqa_split.is_held_out(list(queries.values()))) if is_dev]
+        if not held_out:
+            raise UserError(
+                f"config.sets.{self.name}={value}: ORQA holds out none of these {len(queries)} questions; it takes "
+                "about a tenth: name files with more of them, or leave the set out"
+            )
+        (name,) = self.names(value)
+        of_dev = {id: queries[id] for id in held_out}, {id: answers[id] for id in held_out}
+        yield _set_of(name, _passages(self.name, value, given), *of_dev)
+
+    def names(self, value: str) -> list[str]:
+        return ["qa-dev"]
