@@ -141,6 +141,18 @@ def test_repberts_study_and_its_report_agree(tmp_path):
     assert read == {"questions-1": "pool", "distilled-1": "pool", "elsewhere-1": "nfcorpus"}
 
 
+def test_what_repberts_report_shows_is_measured():
+    """TREC counts DL 2019's passages as relevant from grade 2 on."""
+    config = repbert.get_config("local")
+    cells = study.read_report(config).cells
+    of_dl = [cell for cell in cells if cell.dataset == "dl19" or cell.runs == ("published-dl",)]
+    binary = {cell.metric for cell in of_dl if cell.metric.startswith("R")}
+    assert binary == {"RR(rel=2)@10", "R(rel=2)@100", "R(rel=2)@1000"}
+    for cell in cells:
+        if cell.metric.partition("@")[0] in ("RR", "R", "nDCG", "RR(rel=2)", "R(rel=2)"):
+            assert all(cell.metric in config.runs[name].evaluate.metrics for name in cell.runs), cell
+
+
 def test_the_row_of_chosen_margins_has_all_six():
     config = quadruplet.get_config("local")
     (table, *_) = config.report.to_dict()["tables"]

@@ -23,10 +23,10 @@ from ml_collections import ConfigDict
 from retrieval.configs import ict, monobert, run_files
 from retrieval.configs import repbert as towers
 from retrieval.configs.studies import argument, parts, repbert_baselines, repbert_published, repbert_squad, zhan_2020
-from retrieval.configs.studies.repbert_baselines import SEEDS
+from retrieval.configs.studies.repbert_baselines import MEASURED, METRICS, SEEDS
 
 RATIO = 1722 / 2222  # 500 of the pool's questions are the test
-METRICS = ("RR@10", "R@1000", "nDCG@10")
+PUBLISHED_DL = ("RR(rel=2)@10", "R(rel=2)@100", "nDCG@10")  # of passages that TREC counts as relevant
 DEV = ("bm25", "monobert", "monot5")
 DL = ("BM25", "BM25+RM3", "TAS-B", "ADA2", "RepLLaMA", "SPLADE++")
 DL_DEPTHS = (5, 10, 50, 100)  # the lists have 100 results
@@ -58,7 +58,7 @@ def _published(study: ConfigDict) -> dict[str, ConfigDict]:
     dev, dl = (_of_lists(study, name) for name in ("dev", "dl"))
     dev.fuse.systems, dev.fuse.pairs = DEV, True
     dev.rerank.update(model="monobert", systems=("bm25",), depths=zhan_2020.DEPTHS, trained_on=("bm25",))
-    dl.evaluate.update(depth=100, metrics=("RR@10", "R@100", "nDCG@10"))
+    dl.evaluate.update(depth=100, metrics=PUBLISHED_DL)
     dl.fuse.systems, dl.fuse.pairs = ("BM25", "TAS-B"), True
     dl.rerank.update(model="SPLADE++", systems=DL, depths=DL_DEPTHS, trained_on=("BM25",), measures=("nDCG@10",))
     return {"published-dev": dev, "published-dl": dl}
@@ -131,7 +131,7 @@ def _divided(config: ConfigDict, study: ConfigDict, seed: int) -> ConfigDict:
 def _measured(config: ConfigDict) -> ConfigDict:
     """BM25's settings, and what is measured."""
     config.index.update(bm25_k1=0.82, bm25_b=0.68, bm25_also=(0.9, 0.4), bm25_stemmer="english", dense="exact")
-    config.evaluate.update(depth=1000, metrics=METRICS)
+    config.evaluate.update(depth=1000, metrics=MEASURED)
     return config
 
 
@@ -140,7 +140,7 @@ def _repbert(seed: int) -> ConfigDict:
     config.stages, config.base = ("train", "encode", "evaluate", "report"), f"questions-{seed}"
     config.train.update(init_from=f"ict-{seed}", steps=600, learning_rate=1e-4)
     config.loop.update(checkpoint_every=200, validate_every=200)
-    config.evaluate.update(depth=1000, metrics=METRICS)
+    config.evaluate.update(depth=1000, metrics=MEASURED)
     config.fuse.update(systems=("bm25", "dense"), pairs=True)
     return config
 
@@ -151,7 +151,7 @@ def _reranker(seed: int) -> ConfigDict:
     config.stages, config.base = ("train", "rerank", "report"), f"repbert-{seed}"
     config.data.update(query_length=22, document_length=96)
     config.train.init_from = f"ict-{seed}"
-    config.evaluate.metrics = METRICS
+    config.evaluate.metrics = MEASURED
     config.rerank.update(systems=("bm25", "dense"), depths=DEPTHS)
     return config
 
@@ -187,8 +187,8 @@ def _report() -> dict[str, Any]:
         ],
         "tables": [
             *(_first_stages(), _depths(), _published_depths(), _consistency()),
-            *(*_fusions(), *repbert_baselines.tables(METRICS), *repbert_squad.tables(METRICS, DEPTHS)),
-            *repbert_published.tables(METRICS),
+            *(*_fusions(), *repbert_baselines.tables(), *repbert_squad.tables(DEPTHS)),
+            *repbert_published.tables(),
         ],
         "plots": [_plot_of_depths(), _plot_of_consistency()],
         "claims": _claims(),
@@ -204,7 +204,7 @@ def _first_stages() -> dict[str, Any]:
             ("RepBERT", "repbert", "dense", "RepBERT"),
         )
     ]
-    rows += repbert_baselines.first_stages(METRICS)
+    rows += repbert_baselines.first_stages()
     return dict(title="Table 1: first stages", header=["system", *METRICS], rows=rows)
 
 
@@ -250,12 +250,12 @@ def _fusions() -> list[dict[str, Any]]:
         )
     ]
     dev = [parts.row([name], [_list("dev", name, metric) for metric in METRICS]) for name in _fused(DEV)]
-    names, metrics = _fused(("BM25", "TAS-B")), ("RR@10", "R@100", "nDCG@10")
-    dl = [parts.row([name], [_list("dl", name, metric) for metric in metrics]) for name in names]
+    names = _fused(("BM25", "TAS-B"))
+    dl = [parts.row([name], [_list("dl", name, metric) for metric in PUBLISHED_DL]) for name in names]
     return [
         dict(title="Tables 3 and 4: fusion", header=["system", *METRICS], rows=ours),
         dict(title="Fusion of published lists, dev", header=["system", *METRICS], rows=dev),
-        dict(title="Fusion of published lists, DL 2019", header=["system", *metrics], rows=dl),
+        dict(title="Fusion of published lists, DL 2019", header=["system", *PUBLISHED_DL], rows=dl),
     ]
 
 
@@ -291,7 +291,7 @@ def _claims() -> list[dict[str, Any]]:
     fused = _cell(_of_seeds("repbert"), "interleave(dense+bm25)", "RR@10")
     dev, dl = functools.partial(_list, "dev", metric="RR@10"), functools.partial(_list, "dl", metric="nDCG@10")
     both = "interleave(TAS-B+BM25)"
-    found, found_by_one = (_list("dl", system, "R@100") for system in (both, "TAS-B"))
+    found, found_by_one = (_list("dl", system, PUBLISHED_DL[1]) for system in (both, "TAS-B"))
     return [
         dict(text="published: monoBERT beats BM25", better=dev("monobert"), worse=dev("bm25")),
         dict(text="published: 1,000 reranked beat 50", better=dev("bm25+rerank@1000"), worse=dev("bm25+rerank@50")),
@@ -302,7 +302,7 @@ def _claims() -> list[dict[str, Any]]:
         ),
         dict(text="published: TAS-B and BM25 interleaved beat BM25 (nDCG@10)", better=dl(both), worse=dl("BM25")),
         dict(text="published: TAS-B and BM25 interleaved beat TAS-B (nDCG@10)", better=dl(both), worse=dl("TAS-B")),
-        dict(text="published: TAS-B and BM25 interleaved beat TAS-B (R@100)", better=found, worse=found_by_one),
+        dict(text="published: TAS-B and BM25 interleaved beat TAS-B (R(rel=2)@100)", better=found, worse=found_by_one),
         dict(text="RepBERT beats BM25", better=dense, worse=bm25),
         dict(text="fused, RepBERT and BM25 beat RepBERT", better=fused, worse=dense),
         dict(text="fused, RepBERT and BM25 beat BM25", better=fused, worse=bm25),
