@@ -12,13 +12,17 @@ from support.tiny_pairs import CONFIG, pairs, scores
 
 from retrieval.errors import UserError
 from retrieval.models.cross_encoder import CrossEncoder
-from retrieval.models.cross_encoder_folder import read_cross_encoder, write_cross_encoder
+from retrieval.models.cross_encoder_folder import load_cross_encoder, read_cross_encoder, write_cross_encoder
 from retrieval.models.hugging_face import BertFolder
 
 
 def read(folder, classes=1):
     like = nnx.eval_shape(lambda: CrossEncoder(CONFIG, classes, rngs=nnx.Rngs(0)))
     return read_cross_encoder(BertFolder.open(folder), like)
+
+
+def loaded(folder):
+    return load_cross_encoder(BertFolder.open(folder), CONFIG)
 
 
 def written(folder, classes):
@@ -44,10 +48,54 @@ def test_two_classes_become_one_of_equal_order(tmp_path):
     assert config["sentence_transformers"]["activation_fn"].endswith("LogSigmoid")
 
 
+@pytest.mark.parametrize(("classes", "sigmoid"), [(1, False), (1, True), (2, False)])
+def test_the_scores_come_back(classes, sigmoid, tmp_path):
+    model = spread(CrossEncoder(CONFIG, classes, sigmoid=sigmoid, rngs=nnx.Rngs(0)))
+    write_cross_encoder(tmp_path, model)
+    again = scores(loaded(tmp_path), pairs())
+    assert np.ptp(again) > 0.1
+    np.testing.assert_allclose(again, scores(model, pairs()), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("config.json", {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}),
+        ("config.json", {"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}),
+        ("config.json", {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}}),
+        ("config.json", {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.LogSigmoid"}}),
+        ("config.json", {}),
+        ("config_sentence_transformers.json", {"activation_fn": "torch.nn.modules.activation.LogSigmoid"}),
+    ],
+)
+def test_scores_are_what_the_library_makes_of_the_logit(name, given, tmp_path):
+    """By its `CrossEncoder.get_default_activation_fn`; its default for one label is the sigmoid."""
+    logits = scores(written(tmp_path, 1), pairs())
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["sentence_transformers"]
+    for file, more in (("config.json", config), (name, {**(config if name == "config.json" else {}), **given})):
+        (tmp_path / file).write_text(json.dumps(more))
+    text = str(given)
+    made_of = jax.nn.log_sigmoid if "LogSigmoid" in text else (lambda x: x) if "Identity" in text else jax.nn.sigmoid
+    np.testing.assert_allclose(scores(loaded(tmp_path), pairs()), made_of(logits), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"activation_fn": "torch.nn.modules.activation.Tanh"}, "activation.Tanh of a logit; only Identity, Sigmoid,"),
+        ([], "not the config of a cross-encoder"),
+    ],
+)
+def test_what_else_a_library_makes_of_a_logit_is_refused(given, message, tmp_path):
+    written(tmp_path, 1)
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(given))
+    with pytest.raises(UserError, match=rf"config_sentence_transformers.json: .*{message}"):
+        loaded(tmp_path)
+
+
 def test_what_is_no_cross_encoder_is_refused(tmp_path):
     written(tmp_path, 1)
-    with pytest.raises(UserError, match="whose classifier has 1 classes; a bert with 2 is needed"):
-        read(tmp_path, classes=2)
     tensors = load_file(tmp_path / "model.safetensors")
     for left_out, message in (
         ("classifier.", "whose classifier has 0 classes; a bert with 1"),

@@ -3,6 +3,7 @@
 Skipped where it is not installed; nothing is fetched.
 """
 
+import json
 import os
 
 import jax
@@ -16,7 +17,7 @@ from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers import tokenizer_files
 from retrieval.data.tokenizers.vocab import SPECIAL_TOKENS, WordPiece
 from retrieval.models.cross_encoder import CrossEncoder
-from retrieval.models.cross_encoder_folder import read_cross_encoder, write_cross_encoder
+from retrieval.models.cross_encoder_folder import load_cross_encoder, read_cross_encoder, write_cross_encoder
 from retrieval.models.hugging_face import BertFolder
 from retrieval.models.text import Text
 from retrieval.models.transformer import TransformerConfig
@@ -65,6 +66,24 @@ def test_sentence_transformers_gives_the_same_scores(classes, tmp_path):
     np.testing.assert_allclose(theirs.predict(PAIRS), ours, rtol=0, atol=1e-5)
     ranked = theirs.rank(PAIRS[0][0], [passage for _, passage in PAIRS[:2]])
     assert [result["corpus_id"] for result in ranked] == np.argsort(-np.asarray(ours[:2])).tolist()
+
+
+@pytest.mark.parametrize("activation", ["Identity", "Sigmoid", "LogSigmoid", None])
+@pytest.mark.parametrize("saved", [False, True], ids=["version 4", "version 5"])
+def test_a_folder_of_theirs_gives_the_same_scores(activation, saved, tmp_path):
+    """Version 4 writes into config.json what it makes of the logit, and version 5 into a file of its own."""
+    write_cross_encoder(tmp_path, spread(CrossEncoder(CONFIG, 1, rngs=nnx.Rngs(0)), size=0.2))
+    VOCABULARY.save(tmp_path / "vocab.txt")
+    transformers.BertTokenizer(str(tmp_path / "vocab.txt"), model_max_length=16).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["sentence_transformers"] = {"activation_fn": f"torch.nn.{activation}"} if activation else {}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    theirs = sentence_transformers.CrossEncoder(str(tmp_path), device="cpu")
+    if saved:
+        theirs.save_pretrained(str(tmp_path / "saved"))
+    ours = load_cross_encoder(BertFolder.open(tmp_path / "saved" if saved else tmp_path), CONFIG).scores(texts())
+    assert np.ptp(ours) > 0.01
+    np.testing.assert_allclose(ours, theirs.predict(PAIRS), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("classes", [1, 2])

@@ -19,15 +19,20 @@ class CrossEncoder(nnx.Module):
     With one class its logit is the score. With two, not relevant and relevant, the score is log p(relevant).
     """
 
-    def __init__(self, config: TransformerConfig, classes: int, *, rngs: nnx.Rngs):
-        """Raises:
-        UserError: there are not one or two classes.
+    def __init__(self, config: TransformerConfig, classes: int, *, sigmoid: bool = False, rngs: nnx.Rngs):
+        """Makes one with random weights.
+
+        Args:
+          sigmoid: of one class: whether the score is the logit's sigmoid.
+
+        Raises:
+          UserError: there are not one or two classes.
         """
         if classes not in (1, 2):
             raise UserError(
                 f"cross-encoder: {classes} classes; take 1, for a score, or 2, for not relevant and relevant"
             )
-        self.classes = classes
+        self.classes, self.sigmoid = classes, sigmoid
         self.encoder = Transformer(config, rngs=rngs)
         self.pooler = nnx.Linear(config.hidden_size, config.hidden_size, kernel_init=INIT, rngs=rngs)
         self.classifier = nnx.Linear(config.hidden_size, classes, kernel_init=INIT, rngs=rngs)
@@ -45,7 +50,8 @@ class CrossEncoder(nnx.Module):
 
     def scores(self, pairs: Text) -> jax.Array:
         """What passages are ranked by, float32 [B], whatever other pairs are in the batch."""
-        return relevance(self(pairs, None))
+        score_B = relevance(self(pairs, None))
+        return jax.nn.sigmoid(score_B) if self.sigmoid else score_B
 
 
 def relevance(logits_BC: jax.Array) -> jax.Array:

@@ -174,6 +174,8 @@ class BertFolder:
     def classifier(self, like: Mapping[str, Any]) -> dict[str, Any] | None:
         """The parameters of a cross-encoder's pooler and, if `like` has one, of its classifier; None without a pooler.
 
+        A single logit x becomes the two of `like`, 0 and x, if that has two classes: log p(relevant) is log sigmoid(x).
+
         Raises:
           UserError: the weights do not fit.
         """
@@ -181,6 +183,9 @@ class BertFolder:
         tensors = {name: tensor for name, tensor in self._tensors.items() if name.startswith(wanted)}
         if not any(name.startswith(_POOLER) for name in tensors):
             return None
+        if "classifier" in like and like["classifier"]["bias"].shape == (2,):
+            single = {name: x for name, x in tensors.items() if name.startswith(_CLASSIFIER) and x.shape[:1] == (1,)}
+            tensors |= {name: np.concatenate([np.zeros_like(x), x]) for name, x in single.items()}
         return bert_tensors.to_parameters(tensors, like, str(self.path))
 
     def next_sentence_head(self, like: Mapping[str, Any]) -> dict[str, Any] | None:

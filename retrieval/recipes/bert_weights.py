@@ -137,9 +137,9 @@ def _load_encoder(folder: BertFolder, params: Mapping[str, Any]) -> dict[str, An
 
 
 def _load_reranker(folder: BertFolder, params: Mapping[str, Any]) -> dict[str, Any]:
-    """All of a cross-encoder of as many classes; of another BERT the encoder, and its pooler where it has one."""
+    """All of a cross-encoder of one class or of as many; of another BERT the encoder, and its pooler if it has one."""
     classes = params["classifier"]["bias"].shape[0]
-    modules = ("pooler", "classifier") if folder.classes == classes else ("pooler",)
+    modules = ("pooler", "classifier") if folder.classes in (1, classes) else ("pooler",)
     head = folder.classifier({name: params[name] for name in modules}) or {}
     if missing := [name for name in ("pooler", "classifier") if name not in head]:
         _log.warning(

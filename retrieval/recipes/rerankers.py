@@ -4,16 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
-from flax import nnx
 from ml_collections import ConfigDict
 
 from retrieval.data.tokenizers import vocabularies
 from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError
+from retrieval.models import cross_encoder_folder
 from retrieval.models.cross_encoder import CrossEncoder
-from retrieval.models.cross_encoder_folder import read_cross_encoder
 from retrieval.models.hugging_face import BertFolder, is_bert
 from retrieval.models.transformer import TransformerConfig
 from retrieval.pipeline import records
@@ -45,7 +42,11 @@ def inputs(run: Run, value: str, field: str) -> Sequence[Path]:
         return ()
     if _is_folder_of_weights(value):
         folder = BertFolder.open(Path(value))
-        return [*folder.files, *vocabularies.files(vocabularies.find(folder.path))]
+        return [
+            *folder.files,
+            *cross_encoder_folder.settings(folder),
+            *vocabularies.files(vocabularies.find(folder.path)),
+        ]
     return (trained_in(run, value, field).own_record("train"),)
 
 
@@ -133,11 +134,6 @@ def _check_folder(folder: BertFolder, config: ConfigDict, field: str) -> None:
 
 def _of_folder(folder: BertFolder, config: ConfigDict) -> Reranker:
     sizes = TransformerConfig(**folder.sizes, dropout=0.0, dtype=config.model.dtype, unroll=config.model.unroll)
-    model = nnx.eval_shape(lambda: CrossEncoder(sizes, max(1, folder.classes), rngs=nnx.Rngs(0)))
-    params = read_cross_encoder(folder, model)
-    model = CrossEncoder(sizes, folder.classes, rngs=nnx.Rngs(0))
-    state = nnx.state(model, nnx.Param)
-    nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, params))
-    nnx.update(model, state)
+    model = cross_encoder_folder.load_cross_encoder(folder, sizes)
     lengths = Lengths(config.data.query_length, config.data.document_length)
     return Reranker(model, bert_weights.vocabulary_of(folder), lengths)
