@@ -216,6 +216,18 @@ def test_a_teacher_that_lacks_pairs_leaves_no_shards(distilled, mined, inputs, t
     assert not list((run.folder / "pairs").iterdir())
 
 
+def test_triples_in_their_order_all_have_scores(inputs, teacher, tmp_path):
+    """More negatives of a query than `pairs.pool`; each line has its own. One of two questions is held out."""
+    lines = "".join(f"{query}\tthe red fox\tno answer {number}\n" for number in range(5) for query in ("one", "two"))
+    changes = {"corpus": "", "vocab": str(teacher[0]), "sets.reqa": "", "split.set": ""}
+    changes |= {"pairs.files": str(write_file(tmp_path / "triples.tsv", lines)), "pairs.format": "triples"}
+    changes |= {"pairs.in_order": True, "pairs.pool": 1, "train.loss": "margin_mse", "stages": ("teacher", "pairs")}
+    run = make_run("dpr", inputs, tmp_path / "run", **changes, **{"teacher.model": str(teacher[0])})
+    preflight.check(run, run.config.stages)
+    execute(run)
+    assert records.details(run, "teacher")["pairs"] == 12 and records.details(run, "pairs")["pairs"] == 5
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -17,11 +17,12 @@ from retrieval.stage_outputs import Run
 
 
 @contextlib.contextmanager
-def opened(run: Run, folder: Path) -> Iterator[tuple[Groups, Counts]]:
+def opened(run: Run, folder: Path, every: bool = False) -> Iterator[tuple[Groups, Counts]]:
     """The examples, with what is counted on the way. Nobody trains on the questions of NQ's dev set.
 
     Args:
       folder: where temporary files may lie.
+      every: whether a query keeps all of its negatives, and not `config.pairs.pool` of them.
 
     Raises:
       UserError: a file is not what its format says.
@@ -29,7 +30,7 @@ def opened(run: Run, folder: Path) -> Iterator[tuple[Groups, Counts]]:
     config, divides = run.config, run.training.exists()
     of_set = _of_set(run.training, run.negatives) if divides else ()
     paths = [Path(path) for path in source_paths.split(config.pairs.files)]
-    pool = sys.maxsize if of_pages(config) else config.pairs.pool  # of a user's pages, each keeps so many
+    pool = sys.maxsize if every or of_pages(config) else config.pairs.pool  # of a user's pages, each keeps so many
     if divides and run.negatives.exists():  # all that were mined
         pool = max(pool, run.holder("mine").config.mine.negatives)
     with labelled_format.grouped(paths, settings(config), folder, pool, of_set) as (groups, counts):

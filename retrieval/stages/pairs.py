@@ -62,8 +62,6 @@ def write_pairs(run: Run) -> dict[str, Any]:
         looked_at = list(itertools.islice(groups, findings.IN_A_RUN))
         findings.warn("pairs", findings.of_labelled(looked_at, TextSizes.of(config.data, vocabulary)))
         held_out = 0 if split_set else splits.held_out(queries, config.split.validation)
-        if teacher:
-            teacher.check(groups.after(held_out))
         if held_out:
             validation = grouping.evaluation_set("validation", itertools.islice(groups, held_out), splits.VALIDATION)
             beir.write_folder(run.held_out_pairs, validation)

@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 FOLDER = "teacher"
 _MODEL = "config.teacher.model"
-_PAIRS = tuple(f"pairs.{name}" for name in ("files", "format", "queries", "collection", "pool"))
+_PAIRS = tuple(f"pairs.{name}" for name in ("files", "format", "queries", "collection", "pool", "in_order"))
 
 declare(
     "teacher",
@@ -38,7 +38,8 @@ def teach(run: Run) -> dict[str, Any]:
     folder, fields = run.folder / FOLDER, run.config.teacher
     folder.mkdir(exist_ok=True)
     scorer = Scorer(run.config, rerankers.open_reranker(run, fields.model, _MODEL), fields.shard_size)
-    with labelled_groups.opened(run, folder) as (groups, _):
+    # Examples in the order of their files have negatives beyond those that a query keeps.
+    with labelled_groups.opened(run, folder, every=run.config.pairs.in_order) as (groups, _):
         queries = [group.query for group in groups]
         total = sum(len(group.positives) + len(group.negatives) for group in groups)
         scores_P, seconds = scorer.score(folder / "scores", queries, _pairs(groups), total, lambda text: text)

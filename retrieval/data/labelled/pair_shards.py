@@ -77,6 +77,8 @@ def write_pairs(
     drawn = _Counter(groups, positives or None, in_order or apart, keep_lone)
     if not drawn.pairs:
         raise UserError("no labelled example is left to train on: look at what was left out, and at config.split")
+    if teacher:
+        teacher.check(drawn.examples())
     num_shards = max(count for count in range(1, min(num_shards, drawn.pairs) + 1) if num_shards % count == 0)
     lengths = np.zeros(2, np.int64)
     folder.mkdir(parents=True, exist_ok=True)
