@@ -315,7 +315,7 @@ def test_two_indexes_of_one_name_are_refused(run, monkeypatch):
     value = Judged("tiny", dict.fromkeys(map(str, range(30)), "words"), list(map(str, range(40))), {}, {})
     settings = dict(depth=5, words=("bm25",), step=0)
     options = lambda kind: {"index.tune_queries": 4}  # noqa: E731
-    with pytest.raises(UserError, match="set 'tiny': two systems are named 'bm25' in tables"):
+    with pytest.raises(UserError, match="set 'tiny': two systems are named 'bm25'; give"):
         rankings.rank(value, open_collection(run, "tiny"), options=options, **settings)
 
 

@@ -59,12 +59,22 @@ def test_names_of_systems(tmp_path):
     ]
     for wrong, message in (
         ([f"a={paths[0]}", f"a={paths[1]}"], "two systems are named 'a'"),
+        ([f"a b={paths[0]}", f"a_b={paths[1]}"], "the systems 'a b' and 'a_b' would have one run file, a_b.trec"),
         ([f"={paths[0]}"], "'' cannot name a system"),
         ([f"a/b={paths[0]}"], "'a/b' cannot name a system"),
         (["a=absent.trec"], "absent.trec: no such file"),
     ):
         with pytest.raises(UserError, match=message):
             reader.run_files(wrong)
+
+
+def test_own_systems_and_those_of_files_have_run_files_of_their_own(tmp_path, folder):
+    path = write(tmp_path / "x.trec", ("q0", "d0", 1, 3))
+    changes = {"runs.files": (f"bm25_(0.9,_0.4)={path}",), "index.bm25_also": (0.9, 0.4)}
+    run = make_run(tmp_path / "run", folder, bm25.get_config(), **changes)
+    with pytest.raises(UserError, match=r"set 'toy': the systems 'bm25 \(0.9, 0.4\)' and 'bm25_\(0.9,_0.4\)' would"):
+        execute(run)
+    assert not (run.folder / "runs").exists()
 
 
 def test_a_run_files_set_is_named_or_alone():

@@ -244,7 +244,7 @@ def _validation(held_out: _HeldOut, collection: Collection, value: Judged) -> Va
 
 
 def write_run(folder: Path, value: Judged, ranking: Ranking) -> None:
-    name = ranking.system.replace(" ", "_")
+    name = run_files.tag(ranking.system)
     runs.write_run(folder / f"{name}.trec", list(value.queries), value.candidates, ranking.scores, ranking.rows, name)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from retrieval.errors import UserError, unknown_name
 from retrieval.stage_outputs import Run
+from retrieval.stages import run_files
 from retrieval.stages.run_files import RunFile
 
 
@@ -43,7 +44,7 @@ def by_set(run: Run, sets: Sequence[str], systems: Mapping[str, str]) -> dict[st
     folder = run.holder("evaluate").folder / "runs"
     paths = {name: {path.stem: path for path in sorted((folder / name).glob("*.trec"))} for name in sets}
     known = dict.fromkeys(stem for of_set in paths.values() for stem in of_set)
-    stems = {system: system.replace(" ", "_") for system in systems}
+    stems = {system: run_files.tag(system) for system in systems}
     for system, field in systems.items():
         if stems[system] not in known:
             raise unknown_name(f"system in config.{field}, which has no run in {folder},", system, known)

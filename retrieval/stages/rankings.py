@@ -12,7 +12,7 @@ from retrieval.errors import UserError
 from retrieval.evaluation import metrics
 from retrieval.search import encoding, exact, fusion, tuning, windows
 from retrieval.search.index_kind import EXACT, INDEXES, IndexKind, Options
-from retrieval.stages import indexes
+from retrieval.stages import indexes, run_files
 from retrieval.stages.collection import TRAINED, UNTRAINED, Collection
 from retrieval.stages.fused_weight import FEWEST, best_weight
 from retrieval.stages.indexes import Together
@@ -118,14 +118,17 @@ def rank(
 
 
 def check_names(name: str, lists: Sequence[Ranking]) -> None:
-    """Checks that no two systems of a set have one name.
+    """Checks that no two systems of a set have one name, in tables or as run files.
 
     Raises:
       UserError: two have.
     """
-    systems = [ranking.system for ranking in lists]
-    if twice := [system for system in systems if systems.count(system) > 1]:
-        raise UserError(f"set '{name}': two systems are named '{twice[0]}' in tables; give one another name")
+    systems: dict[str, str] = {}
+    for ranking in lists:
+        if (tag := run_files.tag(ranking.system)) in systems:
+            same = run_files.same_tag(systems[tag], ranking.system)
+            raise UserError(f"set '{name}': {same}; give one another name")
+        systems[tag] = ranking.system
 
 
 def _rank(

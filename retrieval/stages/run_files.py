@@ -54,6 +54,18 @@ class Lists(NamedTuple):
     without: int
 
 
+def tag(system: str) -> str:
+    """The name of a system in a TREC run, which has no blanks; also that of the file that is written."""
+    return system.replace(" ", "_")
+
+
+def same_tag(first: str, second: str) -> str:
+    """What is wrong with two systems of one tag, in words."""
+    if first == second:
+        return f"two systems are named '{first}'"
+    return f"the systems '{first}' and '{second}' would have one run file, {tag(first)}.trec"
+
+
 def run_files(values: Sequence[str], field: str = "config.runs.files") -> list[RunFile]:
     """What a field names: 'SYSTEM=FILE', or 'FILE', whose system is the file's name without its ending.
 
@@ -69,8 +81,9 @@ def run_files(values: Sequence[str], field: str = "config.runs.files") -> list[R
         system = name if equals else path.name.removesuffix(".gz").rpartition(".")[0] or path.name
         if not system.strip() or "/" in system:
             raise UserError(f"{field}={value}: '{system}' cannot name a system; write SYSTEM=FILE")
-        if system in [other.system for other in files]:
-            raise UserError(f"{field}: two systems are named '{system}'; write SYSTEM=FILE with two names")
+        for other in files:
+            if tag(other.system) == tag(system):
+                raise UserError(f"{field}: {same_tag(other.system, system)}; write SYSTEM=FILE with two names")
         files.append(RunFile(system, path))
     return files
 
