@@ -53,7 +53,7 @@ def _local() -> ConfigDict:
     config.stages = ("sets", "index", "mine", "pairs", "train", "evaluate", "rerank", "report")
     config.data.update(query_length=32, document_length=128, negatives=3)
     config.mine.last = 100
-    config.rerank.depths = (5, 10, 50, 100)
+    config.rerank.update(depths=(5, 10, 50, 100), trained_depth=100)
     config.train.update(steps=600, batch_size=16, learning_rate=5e-4, temperature=1.0)
     config.loop.update(checkpoint_every=100, validate_every=100, validate_queries=100, validate_candidates=2000)
     return config

@@ -290,6 +290,20 @@ def test_another_run_scores_the_pairs_that_it_has(toy, tmp_path, caplog):
     assert "pairs have no score in the run of config.rerank.model, and come last" in caplog.text
 
 
+def test_the_depth_of_consistency_is_that_of_the_run(toy, cross_encoder, tmp_path, caplog):
+    changes = {"rerank.trained_on": ("bm25",), "rerank.trained_depth": 3, "evaluate.depth": 10}
+    run = with_model(tmp_path / "run", toy, cross_encoder[0], **changes)
+    execute(run)
+    (row,) = records.details(run, "rerank")["consistency"]
+    assert row["trained depth"] == 3 and "config.rerank.trained_depth" not in caplog.text
+    assert "| toy | bm25 | bm25 | 3 | 1.000 |" in (run.folder / "report.md").read_text()
+    run.config.rerank.trained_depth = 1000
+    execute(run, "rerank")
+    (row,) = records.details(run, "rerank")["consistency"]
+    most = row["trained depth"]
+    assert most < len(TEXTS) and f"consistency with bm25 goes by its first {most} results" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -61,6 +61,7 @@ def _published(study: ConfigDict) -> dict[str, ConfigDict]:
     dl.evaluate.update(depth=100, metrics=PUBLISHED_DL)
     dl.fuse.systems, dl.fuse.pairs = ("BM25", "TAS-B"), True
     dl.rerank.update(model="SPLADE++", systems=DL, depths=DL_DEPTHS, trained_on=("BM25",), measures=("nDCG@10",))
+    dl.rerank.trained_depth = DL_DEPTHS[-1]
     return {"published-dev": dev, "published-dl": dl}
 
 
@@ -152,7 +153,7 @@ def _reranker(seed: int) -> ConfigDict:
     config.data.update(query_length=22, document_length=96)
     config.train.init_from = f"ict-{seed}"
     config.evaluate.metrics = MEASURED
-    config.rerank.update(systems=("bm25", "dense"), depths=DEPTHS)
+    config.rerank.update(systems=("bm25", "dense"), depths=DEPTHS, trained_depth=1000)
     return config
 
 

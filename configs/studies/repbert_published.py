@@ -62,7 +62,7 @@ def _reranker(study: ConfigDict, seed: int, divided: Callable[[ConfigDict], Conf
     config.data.update(query_length=22, document_length=96)
     config.train.update(steps=250, batch_size=8)
     config.loop.update(checkpoint_every=50, validate_every=100)
-    config.rerank.update(systems=("bm25", "dense"), depths=DEPTHS)
+    config.rerank.update(systems=("bm25", "dense"), depths=DEPTHS, trained_depth=1000)
     return config
 
 

@@ -103,10 +103,11 @@ def _reranked(reranked: Details) -> Iterator[Table]:
     if factors := reranked.get("consistency"):
         depths = list(factors[0]["factors"])
         rows = [
-            [row["set"], row["system"], row["trained on"], *(f"{row['factors'][depth]:.3f}" for depth in depths)]
+            [row["set"], row["system"], row["trained on"], row.get("trained depth", "")]
+            + [f"{row['factors'][depth]:.3f}" for depth in depths]
             for row in factors
         ]
-        header = ["set", "system", "trained on", *(f"n = {depth}" for depth in depths)]
+        header = ["set", "system", "trained on", "its first", *(f"n = {depth}" for depth in depths)]
         notes = "The share of the first n results that the other system has too (Zhan et al. 2020, equation 5)."
         yield Table("Consistency factor", header, rows, notes)
 

@@ -264,7 +264,7 @@ def _finish(folder: Path, reranked: Sequence[Reranked], fields: ConfigDict, aske
     wanted = fields.depths
     rows, table, consistency = [], [], []
     for each in reranked:
-        _warn(each)
+        _warn(each, fields.trained_depth)
         rankings = [ranking for depth in wanted for ranking in _rankings(each, depth)]
         for ranking in rankings:
             evaluate.write_run(folder / "runs" / each.value.name, each.value, ranking)
@@ -287,8 +287,15 @@ def _rankings(each: Reranked, depth: int) -> Iterator[Ranking]:
         yield Ranking(f"{lists.system}+rerank@{depth}", scores_QD, rows_QD, seconds)
 
 
-def _warn(each: Reranked) -> None:
-    """Says what is strange about the scores."""
+def _warn(each: Reranked, trained_depth: int) -> None:
+    """Says what is strange about the scores, and which of the lists that the reranker was trained on are too short."""
+    for reference in each.references:
+        if (results := reference.rows.shape[1]) < trained_depth:
+            _log.warning(
+                "set %s: consistency with %s goes by its first %d results, for its run has no more: set "
+                "config.rerank.trained_depth=%d, or evaluate to a depth of %d",
+                *(each.value.name, reference.system, results, results, trained_depth),
+            )
     if each.missing:
         pairs = sum(int((lists.rows >= 0).sum()) for lists in each.lists)
         _log.warning(
@@ -326,9 +333,11 @@ def _by_depth(each: Reranked, wanted: Sequence[int], measures: Sequence[str]) ->
 def _consistency(each: Reranked, wanted: Sequence[int], trained_depth: int) -> Iterator[dict[str, Any]]:
     """The share of each list that the reranker may have seen in training (equation 5, Figure 2)."""
     for reference, lists in itertools.product(each.references, each.lists):
-        factors = depths.consistency_factor(lists.rows, reference.rows[:, :trained_depth], wanted)
+        first_QM = reference.rows[:, :trained_depth]
+        factors = depths.consistency_factor(lists.rows, first_QM, wanted)
+        row = {"set": each.value.name, "system": lists.system, "trained on": reference.system}
         shares = {str(depth): round(factor, 6) for depth, factor in factors.items()}
-        yield {"set": each.value.name, "system": lists.system, "trained on": reference.system, "factors": shares}
+        yield row | {"trained depth": first_QM.shape[1], "factors": shares}
 
 
 STAGES.register(
