@@ -116,6 +116,11 @@ def test_queries_of_low_scores_are_left_out(tmp_path):
             r"line 1: the word 'x' counts 0 times; a whole number from 1 to 2147483647 is needed",
         ),
         ("deepct", ['{"_id": "d0", "frequencies": {"x": 3000000000}}'], r"the word 'x' counts 3000000000 times"),
+        (
+            "deepct",
+            ['{"_id": "d0", "frequencies": {"bomb": 2147483647, "Bomb": 1}}'],
+            r"toy\.jsonl: BM25: forms of 'bomb' in passage 0 count 2147483648 times; 2147483647 is the most",
+        ),
         ("deepct", ['{"_id": "d0", "contents": "\\ud800"}'], r"line 1: the field '_id or a word' has half of a surr"),
         ("doc2query", ['{"_id": "d0", "text": "\\ud800"}'], r"line 1: the field 'text' has half of a surrogate pair"),
         ("deepct", ['{"_id": "d0", "contents": "x"}'] * 2, r"passage 'd0' has 2 lines; keep one"),

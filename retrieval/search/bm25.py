@@ -22,6 +22,7 @@ from retrieval.files import atomic, read_arrays, read_json, verify_manifest, wri
 from retrieval.search.exact import no_results
 from retrieval.search.words import ENGLISH, Words
 
+MOST = (1 << 31) - 1  # times that a word of a passage can count
 _BATCH = 128  # queries
 _HITS = 2**26  # a hit, a passage with a word of a query, takes about 16 bytes: a GiB in all threads
 _PART = 65_536  # passages whose weights are computed at a time
@@ -83,7 +84,8 @@ class Bm25Index:
           document, k1, b, words: as in `build`.
 
         Raises:
-          UserError: as `build`, or a frequency is no whole number of 1 or more.
+          UserError: as `build`, or a frequency is no whole number of 1 or more, or forms of a stem count more than
+            `MOST` times.
         """
         counts, (passages, same) = _Counts(), itertools.tee(frequencies)
         terms = words.of(word for passage in same for word in passage)
@@ -249,10 +251,19 @@ class _Counts:
         self._add(Counter(words))
 
     def add_frequencies(self, frequencies: Iterable[tuple[str, int]]) -> None:
-        """Adds a passage by words and how often each counts; a word that comes again is added up."""
+        """Adds a passage by words and how often each counts; a word that comes again is added up.
+
+        Raises:
+          UserError: the sum of a word is more than `MOST`.
+        """
         counts: Counter[str] = Counter()
         for word, count in frequencies:
             counts[word] += count
+        for word, count in counts.items():
+            if count > MOST:
+                raise UserError(
+                    f"BM25: forms of '{word}' in passage {len(self)} count {count} times; {MOST} is the most"
+                )
         self._add(counts)
 
     def _add(self, counts: "Counter[str]") -> None:

@@ -15,11 +15,9 @@ from retrieval import text_files
 from retrieval.config.fields import NOT_NEGATIVE, SHARE, TEXT, Field, declare
 from retrieval.errors import UserError
 from retrieval.search import passage_files
-from retrieval.search.bm25 import Bm25Index
+from retrieval.search.bm25 import MOST, Bm25Index
 from retrieval.search.bm25_kind import WORDS, Bm25Kind, words
 from retrieval.search.index_kind import Options, Texts, register
-
-_MOST = (1 << 31) - 1  # that the index holds
 
 declare(
     "index",
@@ -48,9 +46,12 @@ class DeepCt(Bm25Kind):
         for id, passages in weighted.items():
             if len(passages) > 1:
                 raise UserError(f"{path}: passage '{id}' has {len(passages)} lines; keep one")
-        frequencies = (weighted[id][0] if weighted[id] else {} for id in passage_files.ids(contents))
-        document = f"weighted words ({counts})"
-        return Bm25Index.from_frequencies(frequencies, document, *self.parameters(options), words(contents, options))
+        frequencies = [weighted[id][0] if weighted[id] else {} for id in passage_files.ids(contents)]
+        settings = (f"weighted words ({counts})", *self.parameters(options), words(contents, options))
+        try:
+            return Bm25Index.from_frequencies(frequencies, *settings)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from error
 
 
 def read(path: Path) -> Iterator[tuple[str, dict[str, int]]]:
@@ -77,8 +78,8 @@ def _passage(line: str, at: str) -> tuple[str, dict[str, int]]:
         raise UserError(f"{at}: the _id must be a text")
     text_files.refuse_surrogates(" ".join([id, *frequencies]), "_id or a word", at)
     for word, count in frequencies.items():
-        if type(count) is not int or not 1 <= count <= _MOST:
+        if type(count) is not int or not 1 <= count <= MOST:
             raise UserError(
-                f"{at}: the word '{word}' counts {count!r} times; a whole number from 1 to {_MOST} is needed"
+                f"{at}: the word '{word}' counts {count!r} times; a whole number from 1 to {MOST} is needed"
             )
     return id, frequencies
