@@ -97,6 +97,10 @@ def test_queries_of_low_scores_are_left_out(tmp_path):
     }
     assert found == {"whale": True, "dolphin": True, "wild": False, "dark": False}
     assert "2 of 4 queries left out by their scores" in index.description
+    for share in (0.5, 1.0):
+        write(path, [])
+        with pytest.raises(UserError, match="none of its 0 lines is of a passage of 'toy'"):
+            INDEXES["doc2query"].build(texts(), options | {"index.expansions_share": share})
     write(path, written(("d1", "whale")))
     with pytest.raises(UserError, match=r"expansions_share=0\.5 goes by scores, and a query of 'd1' has none"):
         INDEXES["doc2query"].build(texts(), options)

@@ -275,6 +275,8 @@ def test_seconds_are_of_the_pairs_that_this_process_scores(toy, cross_encoder, t
     first, again = (scorer.score(tmp_path / "scores", ["a query"], pairs, 3, text) for _ in range(2))
     assert first.seconds > 0 and again.seconds is None
     np.testing.assert_array_equal(first.values, again.values)
+    none = scorer.score(tmp_path / "none", ["a query"], [], 0, text)
+    assert none.values.shape == (0,) and none.seconds is None
 
 
 def test_another_run_scores_the_pairs_that_it_has(toy, tmp_path, caplog):

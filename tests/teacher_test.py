@@ -228,6 +228,15 @@ def test_triples_in_their_order_all_have_scores(inputs, teacher, tmp_path):
     assert records.details(run, "teacher")["pairs"] == 12 and records.details(run, "pairs")["pairs"] == 5
 
 
+def test_a_teacher_without_a_pair_says_so(inputs, teacher, tmp_path):
+    path = write_file(tmp_path / "pairs.jsonl", '{"query": "one", "pos": [""], "neg": ["two"]}\n')
+    changes = {"corpus": "", "vocab": str(teacher[0]), "sets.reqa": "", "split.set": "", "stages": ("teacher",)}
+    run = make_run("dpr", inputs, tmp_path / "run", **changes, **{"pairs.files": str(path)})
+    run.config.teacher.model = str(teacher[0])
+    with pytest.raises(UserError, match="no labelled example is left to score"):
+        execute(run)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

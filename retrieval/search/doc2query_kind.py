@@ -75,6 +75,8 @@ def _threshold(path: Path, share: float) -> tuple[float | None, str]:
                 "none: write them with config.generate.reranker, or set config.index.expansions_share=1"
             )
         scores.append(line.score)
+    if not scores:
+        return None, ""
     kept = max(1, round(share * len(scores)))
     lowest = sorted(scores, reverse=True)[kept - 1]
     used = sum(score >= lowest for score in scores)

@@ -53,6 +53,8 @@ class Scorer:
         Raises:
           UserError: a score is not finite.
         """
+        if not total:
+            return Scores(np.zeros(0, np.float32), None)
         _, vocabulary, lengths = self._reranker
         beginnings = query_beginnings(vocabulary, queries, lengths)
 

@@ -39,9 +39,12 @@ def teach(run: Run) -> dict[str, Any]:
     folder.mkdir(exist_ok=True)
     scorer = Scorer(run.config, rerankers.open_reranker(run, fields.model, _MODEL), fields.shard_size)
     # Examples in the order of their files have negatives beyond those that a query keeps.
-    with labelled_groups.opened(run, folder, every=run.config.pairs.in_order) as (groups, _):
+    with labelled_groups.opened(run, folder, every=run.config.pairs.in_order) as (groups, counts):
         queries = [group.query for group in groups]
         total = sum(len(group.positives) + len(group.negatives) for group in groups)
+        if not total:
+            counts.log("teacher")
+            raise UserError("no labelled example is left to score: look at what was left out, and at config.split")
         scores_P, seconds = scorer.score(folder / "scores", queries, _pairs(groups), total, lambda text: text)
         scored = ((queries[place], text, float(score)) for (place, text), score in zip(_pairs(groups), scores_P))
         hosts.on_first(lambda: teacher_scores.write(folder / "scores.jsonl", scored))
