@@ -151,6 +151,27 @@ def test_what_repberts_report_shows_is_measured():
     for cell in cells:
         if cell.metric.partition("@")[0] in ("RR", "R", "nDCG", "RR(rel=2)", "R(rel=2)"):
             assert all(cell.metric in config.runs[name].evaluate.metrics for name in cell.runs), cell
+        reranked, _, depth = cell.system.partition("+rerank@")
+        if depth and cell.split != "latency":
+            of = [config.runs[name].rerank for name in cell.runs]
+            assert all(reranked in rerank.systems and int(depth) in rerank.depths for rerank in of), cell
+        _, of_consistency, reference = cell.metric.partition("consistency with ")
+        if of_consistency:
+            reference, _, depth = reference.partition("@")
+            of = [config.runs[name].rerank for name in cell.runs]
+            assert all(reference in rerank.trained_on and int(depth) in rerank.depths for rerank in of), cell
+
+
+def test_repberts_report_has_all_that_the_paper_shows():
+    report = study.read_report(repbert.get_config("local"))
+    first = report.tables[0]
+    (row,) = [row for row in first.rows if [cell.paper for cell in row.cells] == [36.5, 81.4, None]]
+    assert row.labels[0].startswith("BM25 + reranker") and "29.8 RR@10 on dev, 29.1 on test, and 81.4" in first.notes
+    assert {"Figure 1 (a): recall by depth", "Figure 1 (b): RR@10 by depth"} <= {plot.title for plot in report.plots}
+    own = {cell.system for cell in report.cells if cell.metric.startswith("consistency with bm25@")}
+    assert own == {"bm25", "dense"}
+    gains = [claim for claim in report.claims if "gain" in claim.text and claim.better.over and claim.worse.over]
+    assert len(gains) == 3 and all(claim.worse.over.system == claim.better.system for claim in gains)
 
 
 def test_the_row_of_chosen_margins_has_all_six():

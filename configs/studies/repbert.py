@@ -187,11 +187,11 @@ def _report() -> dict[str, Any]:
             "RepBERT above BM25 is not to be expected here: its encoder saw no large pre-training.",
         ],
         "tables": [
-            *(_first_stages(), _depths(), _published_depths(), _consistency()),
+            *(_first_stages(), _depths(), _published_depths(), _consistency(), _own_consistency()),
             *(*_fusions(), *repbert_baselines.tables(), *repbert_squad.tables(DEPTHS)),
             *repbert_published.tables(),
         ],
-        "plots": [_plot_of_depths(), _plot_of_consistency()],
+        "plots": [*_plots_of_recall(), _plot_of_depths(), _plot_of_consistency()],
         "claims": _claims(),
     }
 
@@ -206,7 +206,14 @@ def _first_stages() -> dict[str, Any]:
         )
     ]
     rows += repbert_baselines.first_stages()
-    return dict(title="Table 1: first stages", header=["system", *METRICS], rows=rows)
+    reranked = [_cell(_of_seeds("reranker-bm25"), f"bm25+rerank@{DEPTHS[-1]}", metric) for metric in METRICS]
+    rows.append(parts.row([f"BM25 + reranker, first {DEPTHS[-1]}"], reranked, zhan_2020.TABLE_1["BM25 + BERT Large"]))
+    cited = "; ".join(
+        f"{name} has {dev} RR@10 on dev, {test} on test, and {recall} R@1000"
+        for name, (dev, test, recall) in zhan_2020.CITED.items()
+    )
+    notes = f"The paper reranks BM25's first 1,000 with BERT Large. It also cites what is not built here: {cited}."
+    return dict(title="Table 1: first stages", header=["system", *METRICS], rows=rows, notes=notes)
 
 
 def _depths() -> dict[str, Any]:
@@ -236,6 +243,22 @@ def _consistency() -> dict[str, Any]:
     header = ["system", *(f"first {depth}" for depth in DL_DEPTHS)]
     notes = "The share of a list that is in BM25's first 100 (equation 5). The paper gives no numbers, only a plot."
     return dict(title="Figure 2: consistency factors on DL 2019", header=header, rows=rows, notes=notes)
+
+
+def _own_factor(system: str, depth: int) -> dict[str, Any]:
+    return _cell(_of_seeds("reranker-bm25"), system, f"consistency with bm25@{depth}")
+
+
+def _own_consistency() -> dict[str, Any]:
+    rows = [
+        parts.row([label], [_own_factor(system, depth) for depth in DEPTHS])
+        for system, label in (("bm25", "BM25"), ("dense", "RepBERT"))
+    ]
+    header = ["system", *(f"first {depth}" for depth in DEPTHS)]
+    notes = (
+        "The share of a list that is in BM25's first 1,000 (equation 5). BM25's own is below 100 where it finds fewer."
+    )
+    return dict(title="Figure 2: consistency factors of our own systems", header=header, rows=rows, notes=notes)
 
 
 def _fusions() -> list[dict[str, Any]]:
@@ -270,6 +293,24 @@ def _fused(systems: tuple[str, ...]) -> list[str]:
     ]
 
 
+def _plots_of_recall() -> list[dict[str, Any]]:
+    """Recall of n results: no other results are in the list of which the first n were reranked."""
+    own, dl = _of_seeds("reranker-bm25"), PUBLISHED_DL[1]
+    published = [[depth, _list("dev", f"bm25+rerank@{depth}", "R@1000")] for depth in zhan_2020.DEPTHS]
+    lines = [dict(label="BM25 (published, dev)", points=published)]
+    for system, label in (("bm25", "BM25"), ("dense", "RepBERT")):
+        points = [[depth, _cell(own, f"{system}+rerank@{depth}", "R@1000")] for depth in DEPTHS]
+        lines.append(dict(label=label, points=points))
+    lists = [
+        dict(label=name, points=[[depth, _list("dl", f"{name}+rerank@{depth}", dl)] for depth in DL_DEPTHS])
+        for name in DL
+    ]
+    return [
+        dict(title="Figure 1 (a): recall by depth", x="depth", y="recall, %", lines=lines, log_x=True),
+        dict(title="Figure 1 (a), DL 2019", x="depth", y="recall of grade 2, %", lines=lists, log_x=True),
+    ]
+
+
 def _plot_of_depths() -> dict[str, Any]:
     points = [[depth, _list("dev", f"bm25+rerank@{depth}", "RR@10")] for depth in zhan_2020.DEPTHS]
     lines = [dict(label="BM25, by monoBERT (published)", points=points)]
@@ -277,7 +318,7 @@ def _plot_of_depths() -> dict[str, Any]:
         for name in ("reranker-bm25", "reranker-dense"):
             points = [[depth, _cell(_of_seeds(name), f"{system}+rerank@{depth}", "RR@10")] for depth in DEPTHS]
             lines.append(dict(label=f"{system}, negatives of {name.partition('-')[2]}", points=points))
-    return dict(title="Figure 1: RR@10 by depth", x="depth", y="RR@10, %", lines=lines, log_x=True)
+    return dict(title="Figure 1 (b): RR@10 by depth", x="depth", y="RR@10, %", lines=lines, log_x=True)
 
 
 def _plot_of_consistency() -> dict[str, Any]:
@@ -297,6 +338,16 @@ def _claims() -> list[dict[str, Any]]:
         dict(text="published: monoBERT beats BM25", better=dev("monobert"), worse=dev("bm25")),
         dict(text="published: 1,000 reranked beat 50", better=dev("bm25+rerank@1000"), worse=dev("bm25+rerank@50")),
         dict(
+            text="published: reranking gains more from 5 to 50 than from 50 to 1,000",
+            better=dev("bm25+rerank@50") | {"over": dev("bm25+rerank@5")},
+            worse=dev("bm25+rerank@1000") | {"over": dev("bm25+rerank@50")},
+        ),
+        dict(
+            text="published: the dense TAS-B has a lower consistency than SPLADE++",
+            better=_factor("SPLADE++", DL_DEPTHS[-1]),
+            worse=_factor("TAS-B", DL_DEPTHS[-1]),
+        ),
+        dict(
             text="published: the weighted sum of monoBERT and monoT5 beats monoBERT",
             better=dev("weighted_sum(monobert+monot5)"),
             worse=dev("monobert"),
@@ -307,6 +358,16 @@ def _claims() -> list[dict[str, Any]]:
         dict(text="RepBERT beats BM25", better=dense, worse=bm25),
         dict(text="fused, RepBERT and BM25 beat RepBERT", better=fused, worse=dense),
         dict(text="fused, RepBERT and BM25 beat BM25", better=fused, worse=bm25),
+        dict(
+            text="the dense model has the lowest consistency, of BM25 and RepBERT",
+            better=_own_factor("bm25", DEPTHS[-1]),
+            worse=_own_factor("dense", DEPTHS[-1]),
+        ),
+        dict(
+            text=f"the gain of reranking RepBERT's list shrinks after the first {DEPTHS[0]}",
+            better=shallow | {"over": dense},
+            worse=deep | {"over": shallow},
+        ),
         dict(
             text="the reranker that saw RepBERT's negatives loses less at depth (ours)",
             better=own_deep | {"over": own_shallow},

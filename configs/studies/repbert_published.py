@@ -112,11 +112,17 @@ def claims() -> list[dict[str, Any]]:
     shallow, deep = (
         [_cell(name, f"dense+rerank@{depth}", "RR@10") for name in RERANKERS] for depth in (DEPTHS[0], DEPTHS[-1])
     )
+    on_bm25, deeper = (_cell("reranker-published-bm25", f"bm25+rerank@{n}", "RR@10") for n in (DEPTHS[0], DEPTHS[-1]))
     of_bm25, of_dense = (later | {"over": first} for first, later in zip(shallow, deep))
     return [
         dict(text=f"{start}, RepBERT beats BM25", better=dense, worse=bm25),
         dict(text=f"{start}, the weighted sum beats RepBERT", better=fused, worse=dense),
         dict(text=f"{start}, the weighted sum beats BM25", better=fused, worse=bm25),
         dict(text=f"{start}, reranking makes RepBERT's list better", better=shallow[1], worse=dense),
+        dict(
+            text=f"{start}, the gain of reranking BM25's list shrinks after the first {DEPTHS[0]}",
+            better=on_bm25 | {"over": bm25},
+            worse=deeper | {"over": on_bm25},
+        ),
         dict(text=f"{start}, the reranker of RepBERT's negatives loses less", better=of_dense, worse=of_bm25),
     ]
