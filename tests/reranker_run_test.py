@@ -103,11 +103,12 @@ def test_its_model_reranks_from_python(trained):
         model.encode_queries(["a"])
 
 
-def test_another_run_starts_from_the_export(trained, exported, inputs, tmp_path):
-    """As one of one class, which a folder has."""
+@pytest.mark.parametrize(("classes", "loss"), [(1, "binary_cross_entropy"), (2, "class_cross_entropy")])
+def test_another_run_starts_from_the_export(trained, exported, inputs, tmp_path, classes, loss):
+    """As one of one class, which a folder has, or of two, which that one becomes."""
     changes = {"base": str(trained.folder), "corpus": "", "stages": ("train",), "train.batch_size": 8}
     changes |= {"train.init_from": str(exported), "vocab": str(exported), "data.negatives": 2}
-    changes |= {"model.classes": 1, "train.loss": "binary_cross_entropy"}
+    changes |= {"model.classes": classes, "train.loss": loss}
     run = make_run("monobert", inputs, tmp_path / "again", **changes)
     preflight.check(run, ("train",))
     model = build_model(run.config, size := len(run.load_vocabulary()))
