@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The tests against PyTorch, transformers and sentence-transformers. The project does not need these: they are installed
-# into an environment of their own, .venv/interop, which sees the packages of .venv. Further arguments go to pytest.
+# The tests against PyTorch, transformers, sentence-transformers and a server of S3. The project does not need these:
+# they are installed into an environment of their own, .venv/interop, which sees the packages of .venv. Further
+# arguments go to pytest.
 set -euo pipefail
 source "$(dirname "$0")/environment.sh"
 

@@ -5,6 +5,7 @@ system for a scheme, epath takes fsspec's.
 """
 
 import contextlib
+import errno
 import importlib.util
 import os
 import re
@@ -24,6 +25,7 @@ _PACKAGES = {"gs": "gcsfs", "s3": "s3fs", "az": "adlfs"}
 
 # Copied at a time, and bytes of each that are held; what is no longer is written at once.
 _THREADS, _PIECE = 16, 1 << 24
+_TRIES = 10
 
 
 def is_url(value: str) -> bool:
@@ -74,11 +76,15 @@ class Store:
     def read(self, name: str) -> bytes | None:
         """What an object holds, None where there is none."""
         with self._telling("read", name):
-            try:
-                with (self._root / name).open("rb") as file:
-                    return file.read()
-            except FileNotFoundError:
-                return None
+            for left in reversed(range(_TRIES)):
+                try:
+                    with (self._root / name).open("rb") as file:
+                        return file.read()
+                except FileNotFoundError:
+                    return None
+                except OSError as error:  # s3fs: replaced between the two requests that it makes, as a lease may be
+                    if error.errno != errno.EBUSY or not left:
+                        raise
 
     def write(self, name: str, content: bytes) -> None:
         """Makes an object, or puts another in its place."""
@@ -135,8 +141,11 @@ def all_of(function: Callable[[str], Any], names: Iterable[str]) -> None:
 def _choose_backend(url: str, scheme: str, package: str) -> None:
     """fsspec, where its package for the scheme is installed, else TensorFlow."""
     if importlib.util.find_spec(package):
+        from fsspec.config import conf
+
         os.environ.setdefault("EPATH_USE_TF", "false")
-        # What another machine writes must be seen at once.
-        os.environ.setdefault(f"FSSPEC_{'GCS' if scheme == 'gs' else scheme.upper()}_USE_LISTINGS_CACHE", "false")
+        # What another machine writes must be seen at once. The variable for it is read when fsspec is imported, which
+        # other packages do.
+        conf.setdefault(scheme, {}).setdefault("use_listings_cache", False)
     elif scheme != "gs":
         raise UserError(f"{url}: the package {package} is not installed: pip install {package}, or use a gs:// folder")
