@@ -217,7 +217,7 @@ def read_report(config: ConfigDict) -> claims.Report:
     return claims.report(json.loads(spec.to_json()))
 
 
-def _try_report(config: ConfigDict, folder: Path, done: Collection[str], failed: Collection[str]) -> None:
+def _try_report(config: ConfigDict, folder: Path, done: Collection[str], failed: Collection[str] = ()) -> None:
     """As `write_report`; what a run of the study has that cannot be shown ends no other."""
     try:
         write_report(config, folder, done, failed)

@@ -52,6 +52,14 @@ def test_randomisation_of_few_questions_is_that_of_all_permutations():
     assert test.pvalue == pytest.approx(exact)
 
 
+@pytest.mark.parametrize(
+    ("parts", "exact"), [([1 / 6] * 6 + [-1 / 3, 1 / 3], 0.1875), ([1 / 6] * 4 + [1 / 3, 1 / 3, -1 / 3], 0.21875)]
+)
+def test_sums_that_are_equal_but_for_rounding_count_as_extreme(parts, exact):
+    """Thirds and sixths, as reciprocal ranks have them."""
+    assert significance.randomisation(np.array(parts), samples=100_000) == pytest.approx(exact, abs=0.005)
+
+
 @pytest.mark.parametrize("kind", ["RR", "Success"])
 def test_randomisation_of_many_questions_is_scipys(kind):
     rng = np.random.default_rng(1)

@@ -12,7 +12,7 @@ import scipy.stats
 from retrieval.errors import UserError
 from retrieval.evaluation import per_query, significance
 from retrieval.studies import study_report
-from retrieval.studies.claims import Cell, Line, Plot, Report, Row, StudyTable, claim, plot, table
+from retrieval.studies.claims import Cell, Claim, Line, Plot, Report, Row, StudyTable, claim, plot, table
 from retrieval.studies.study_results import Results, compare
 
 
@@ -251,6 +251,34 @@ def test_claims(tmp_path):
         "| equal | 32.00 ± 2.00 | 32.00 ± 2.00 | +0.00 ± 0.00 | 3 | 1.0000 | 1.0000 | not distinguishable |\n\n"
         "n = 3 where a cell has ± and names no n.\n\n" + OUTCOMES
     ) in (tmp_path / "study.md").read_text()
+
+
+def test_equal_differences_prove_no_claim_however_they_are_rounded(tmp_path):
+    """One question of 300 in each of three seeds: results.json has 0.336667 over 0.333333, 0.333333 over 0.33."""
+    hits = ((101, 100), (100, 99), (160, 159))
+    names = [[f"{side}-{seed}" for seed in range(3)] for side in "ab"]
+    for seed, pair in enumerate(hits):
+        for of, hit in zip(names, pair):
+            write_run(tmp_path, of[seed], {"Success@1": round(hit / 300, 6)})
+    found = compare(Results(tmp_path, names[0] + names[1]), cell(names[0]), cell(names[1]))
+    assert found.difference == pytest.approx(1 / 3, abs=1e-4) and found.p_value is found.margin is None
+
+
+def test_a_plot_shows_what_is_below_0(tmp_path):
+    write_run(tmp_path, "a", {"Success@1": 0.1})
+    write_run(tmp_path, "b", {"Success@1": 0.2})
+    lost = Plot(
+        "P", "k", "%", (Line("l", ((1, cell(["a"], over=cell(["b"], paper=50.0), paper=-2.5)), (2, cell(["a"])))),)
+    )
+    figure = study_report._figure(lost, results_of(tmp_path))
+    assert figure and figure.axes[0].get_ylim()[0] < -10 < figure.axes[0].get_ylim()[1]
+
+
+def test_a_claim_names_one_run_for_each_seed():
+    chosen = cell(["a"], rivals=(("b",),), chosen_by="RR")
+    for better in (chosen, cell(["c"], over=chosen)):
+        with pytest.raises(UserError, match=r"claim 'x': rivals are for tables alone"):
+            Claim("x", better, cell(["d"]))
 
 
 def test_seeds_of_one_pre_training_prove_no_claim(tmp_path):

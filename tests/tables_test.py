@@ -44,6 +44,20 @@ def test_embeddings_and_results_are_tables(run):
     assert parquet.read_table(tables / "results.parquet").to_pylist() == ROWS
 
 
+def test_results_are_those_of_the_run_and_of_its_base(run, tmp_path):
+    """A run that reranks on a base has rows of its own, which stand beside those of the base's `evaluate`."""
+    later = Run(make_config("evaluate"), tmp_path / "later", REPOSITORY / "requirements.lock")
+    run.config.stages, later.config.stages, later.config.base = ("sets", "evaluate"), ("rerank",), str(run.folder)
+    reranked = ROWS[0] | {"system": "bm25+rerank@10"}
+    for place, rows in ((run.folder, ROWS[:1]), (later.folder / "reranked", [reranked])):
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "results.json").write_text(json.dumps(rows))
+    for each in (run, later):
+        (each.folder / "config.json").write_text(each.config.to_json())
+    execute(later, "tables")
+    assert parquet.read_table(later.folder / "tables" / "results.parquet").to_pylist() == [ROWS[0], reranked]
+
+
 def test_a_run_without_either_is_told(run):
     with pytest.raises(UserError, match="has neither embeddings nor results: run encode or evaluate first"):
         execute(run, "tables")

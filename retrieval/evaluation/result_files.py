@@ -1,7 +1,7 @@
 """Where the results of a run lie: `results.json` and `per_query/` in its folder, and in those of stages with systems of
 their own."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from retrieval import files
@@ -20,13 +20,13 @@ def folders(folder: Path) -> list[Path]:
     return [place for place in (folder, folder / RERANKED, folder / ANSWERED) if (place / NAME).is_file()]
 
 
-def rows(folder: Path) -> list[Mapping]:
-    """The rows of every results.json of a run.
+def rows(places: Iterable[Path]) -> list[Mapping]:
+    """The rows of every results.json in some folders.
 
     Raises:
       UserError: a file is damaged, or somebody has changed it to something else.
     """
-    read = [(place / NAME, files.read_json(place / NAME)) for place in folders(folder)]
+    read = [(place / NAME, files.read_json(place / NAME)) for place in places]
     for path, value in read:
         if not isinstance(value, list) or not all(isinstance(row, Mapping) and row.keys() >= _FIELDS for row in value):
             raise UserError(f"{path}: not a list of results; its stage makes it again (evaluate, rerank or answer)")

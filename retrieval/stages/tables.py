@@ -17,6 +17,7 @@ from retrieval.stage_outputs import Run
 
 FOLDER = "tables"
 _KINDS = ("candidates", "queries")
+_RESULTS = {"evaluate": "", "rerank": result_files.RERANKED, "answer": result_files.ANSWERED}
 
 
 def tables(run: Run) -> dict[str, int]:
@@ -26,7 +27,8 @@ def tables(run: Run) -> dict[str, int]:
       UserError: the run has neither embeddings nor results.
     """
     embeddings = run.holder("encode").folder / "embeddings"
-    results = result_files.rows(run.holder("evaluate").folder)
+    places = [run.holder(stage).folder / place for stage, place in _RESULTS.items()]
+    results = result_files.rows(place for place in places if (place / result_files.NAME).is_file())
     if not (results or embeddings.is_dir()):
         raise UserError(f"--stage=tables: {run.place} has neither embeddings nor results: run encode or evaluate first")
     rows: dict[str, int] = {}
@@ -66,7 +68,7 @@ STAGES.register(
         tables,
         reads="embeddings, results",
         writes="`tables/`: both as Parquet",
-        wants=("encode", "evaluate", "rerank"),
+        wants=("encode", "evaluate", "rerank", "answer"),
         outputs=(FOLDER,),
         always=True,
     ),

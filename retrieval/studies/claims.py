@@ -39,7 +39,8 @@ class Cell:
         at = f"cell {', '.join(self.key)}"
         if not self.runs or len(set(self.runs)) < len(self.runs):
             raise UserError(f"{at}: runs are {list(self.runs)}; name at least one run, and each once")
-        if self.paper is not None and not 0 <= self.paper <= (math.inf if self.is_time else 100):
+        lowest, highest = -math.inf if self.over else 0, math.inf if self.is_time or self.over else 100
+        if self.paper is not None and not lowest <= self.paper <= highest:
             raise UserError(f"{at}: the paper's value {self.paper} is no {'time' if self.is_time else 'percentage'}")
         if self.over and len(self.over.runs) != len(self.runs):
             raise UserError(f"{at}: {len(self.runs)} runs over {len(self.over.runs)}; name one for each, of its seed")
@@ -136,6 +137,11 @@ class Claim:
     text: str
     better: Cell
     worse: Cell
+
+    def __post_init__(self):
+        for cell in (self.better, self.worse):
+            if cell.rivals or (cell.over and cell.over.rivals):
+                raise UserError(f"claim '{self.text}': rivals are for tables alone; name one run for each seed")
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,7 @@ def _read(place: str, name: str) -> FinishedRun:
         raise UserError(f"{place}: no work directory of a run, for it has no {preflight.CONFIG}; name a --workdir")
     if copy:
         copy.bring(_READ)
-    rows = result_files.rows(folder)
+    rows = result_files.rows(result_files.folders(folder))
     if not rows:
         raise UserError(
             f"{place}: the run has no results; python -m retrieval.main --workdir={place} --stage=evaluate makes them"

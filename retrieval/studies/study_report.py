@@ -148,7 +148,7 @@ def _outcome(compared: Comparison, corrected: float | None) -> str:
 def _figure(plot: Plot, results: Results) -> figures.Figure | None:
     """The points that there are, with their standard deviations as error bars; None where there is not one."""
     figure, axes = display.figure(plot.title, plot.x, plot.y, size=(9, 4.8))
-    drawn = set()
+    drawn, lowest = set(), 0.0
     for number, line in enumerate(plot.lines):
         points = sorted(line.points, key=lambda point: point[0])
         measured = [(x, results.measure(cell)) for x, cell in points]
@@ -156,11 +156,13 @@ def _figure(plot: Plot, results: Results) -> figures.Figure | None:
         if measured:
             _draw(axes, number, line.label, measured)
             drawn |= {x for x, _ in measured}
+            lowest = min(lowest, *((value.mean or 0) - (value.deviation or 0) for _, value in measured))
     if not drawn:
         return None
     if plot.log_x:
         display.log_ticks(axes, drawn)
-    axes.set_ylim(bottom=0)
+    if lowest >= 0:
+        axes.set_ylim(bottom=0)
     figure.legend(loc="outside right upper", frameon=False, fontsize="small", handlelength=3.5)
     return figure
 

@@ -18,8 +18,8 @@ KEY = ("system", "dataset", "split", "metric")
 COSINE = "cosine"
 _VALIDATED = ("training", "validation", "best")  # system, dataset and split of what chooses among rivals
 BM25 = "bm25"  # also the beginning of the names of a second one
-# Values have six digits in results.json, so what lies beyond is the noise of adding floats.
-_DIGITS = 6
+_DIGITS = 6  # what lies beyond is the noise of adding floats
+_ROUNDED = 2e-4  # percentage points between equal differences: results.json has six digits of a fraction
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,8 @@ def compare(results: Results, a: Cell, b: Cell) -> Comparison:
     ]
     mean, count = round(statistics.mean(means), _DIGITS), len(means)
     if count > 1:
-        p_value = significance.p_value(means)
+        are_equal = max(means) - min(means) <= _ROUNDED
+        p_value = significance.p_value([round(mean, 3)] * count if are_equal else means)
         margin = None if p_value is None else round(significance.margin(means), _DIGITS)
         return Comparison(mean, margin, p_value, count)
     runs = {cell.runs[place] for cell in _with_over(a, b) for place in differences}
