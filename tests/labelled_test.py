@@ -256,6 +256,10 @@ def test_triples_of_ids(tmp_path, name):
         "second?": ({second}, (third,)),
     }
     assert counts.left_out == {"ids of negatives that are positives of their query": 1}
+    counts = Counts()
+    assert len([*msmarco.read_id_triples(triples, queries, collection, tmp_path, 0, counts)]) == 2
+    assert counts.left_out["ids of negatives beyond the 0 that a query keeps"] == 2
+    assert counts.left_out["ids of negatives that are positives of their query"] == 1
     assert {path.name for path in tmp_path.iterdir()} == {"ids.tsv", "q.tsv", name}
 
 

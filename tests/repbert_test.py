@@ -14,10 +14,13 @@ from retrieval.data.examples.batches import Batches
 from retrieval.data.examples.seqio_tasks import register
 from retrieval.data.examples.task_kind import Stored
 from retrieval.data.labelled import labelled_format, pair_shards
+from retrieval.data.labelled.grouping import Example
 from retrieval.data.labelled.labelled_format import Settings
+from retrieval.data.sets.beir import Candidate
 from retrieval.data.tokenizers.vocab import WordPiece
 from retrieval.errors import UserError
 from retrieval.models.text import Text
+from retrieval.recipes.examples import is_in_order
 from retrieval.recipes.placement import bind, parameters_of
 from retrieval.recipes.recipe import build_model, recipe_of
 from retrieval.stages import pairs
@@ -135,6 +138,7 @@ def test_batches_have_triples_in_the_order_of_the_file(triples, kind, tmp_path):
         read = lambda: labelled_format.in_order(paths, settings, tmp_path)  # noqa: E731
         statistics = pair_shards.write_pairs(groups.after(1), vocabulary, tmp_path, 4, in_order=read)
         held_out = next(iter(groups)).query
+    assert is_in_order(tmp_path)
     kept = [row for row in rows if f"q w{row[0]}" != held_out]
     assert statistics["pairs"] == len(kept) and statistics["most positives"] == (1 if held_out == "q w2" else 2)
     found = []
@@ -143,6 +147,14 @@ def test_batches_have_triples_in_the_order_of_the_file(triples, kind, tmp_path):
         found.append(sorted(zip(words[0], words[1][::2], words[1][1::2])))
     expected = [sorted((f"q w{q}", f"p w{p}", f"p w{n}") for q, p, n in kept[at : at + 4]) for at in range(0, 20, 4)]
     assert found[:5] == expected
+
+
+def test_a_query_that_is_held_out_is_not_trained_on_however_it_is_spelled(tmp_path):
+    """Its wording is that of one that is trained on, which knows its positive."""
+    examples = [Example(query, (Candidate("", "", f"p w{at}"),)) for at, query in enumerate(("q w1", "Q  W1", "q w2"))]
+    vocabulary = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "q", "p", *WORDS])
+    statistics = pair_shards.write_pairs(examples[::2], vocabulary, tmp_path, 1, in_order=lambda: examples)
+    assert statistics["pairs"] == 2
 
 
 def batches_of(folder, vocabulary, count):

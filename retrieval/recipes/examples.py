@@ -10,8 +10,8 @@ from ml_collections import ConfigDict
 from retrieval import files
 from retrieval.data.examples import batches, seqio_tasks, task_kind
 from retrieval.data.examples.batches import Batches
-from retrieval.data.examples.stored_pairs import IN_ORDER
 from retrieval.data.examples.task_kind import KINDS, TASKS, Stored
+from retrieval.data.labelled import pair_shards
 from retrieval.data.sets import beir, splits
 from retrieval.data.tokenizers import prefixes
 from retrieval.data.tokenizers.prefixes import Prefixes
@@ -37,6 +37,8 @@ def register_tasks(
       UserError: as `seqio_tasks.register`, or that stage had another vocabulary.
     """
     config, stage = run.config, recipe_of(run.config).examples_of
+    before = Prefixes.of(config.data, vocabulary)
+    before.check_stored()
     if not pairs and labelled(config):
         _check_vocabulary(run, vocabulary, stage)
     pairs, statistics = pairs or run.labelled(stage), run.corpus / "stats.json"
@@ -66,14 +68,14 @@ def register_tasks(
         negatives=config.data.negatives,
         optional=[*(["positive_ids"] if positives else []), *recipe.optional],
         skip_empty=config.data.skip_empty,
-        prefixes=Prefixes.of(config.data, vocabulary),
+        prefixes=before,
     )
 
 
 def is_in_order(pairs: Path) -> bool:
     """Whether batches have the records of a folder of labelled pairs in their order."""
     path = pairs / "stats.json"
-    return path.exists() and files.read_json(path).get(IN_ORDER, False)
+    return path.exists() and files.read_json(path).get(pair_shards.IN_ORDER, False)
 
 
 def known_positives(run: Run, pairs: Path | None = None) -> int:

@@ -86,6 +86,12 @@ def write_pairs(run: Run) -> dict[str, Any]:
         share = f"{100 * behind / known:.0f} % of {known}, which is config.pairs.positives"
         _log.warning("pairs: left out %d %s (%s)", behind, what, share)
         counts.left_out[what] = behind
+    if config.pairs.in_order and config.split.shards != config.data.lanes:
+        _log.warning(
+            "pairs: batches keep the order of the files where every lane has one shard: set config.split.shards=%d, "
+            "which config.data.lanes is",
+            config.data.lanes,
+        )
     if evaluated:
         _log.warning(
             "pairs: %d queries are also those of an evaluation set, or held out to validate on: what is measured there "

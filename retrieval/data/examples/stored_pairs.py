@@ -15,9 +15,6 @@ from retrieval.data.labelled import pair_shards
 from retrieval.errors import UserError
 from retrieval.libraries import tf
 
-# In the `stats.json` of a folder of shards: whether batches have their records in their order.
-IN_ORDER = "in order"
-
 _BATCH = 1024  # records that are parsed at a time
 # What a TFRecord has before and behind a record: its length and a sum of that, and a sum of the record.
 _BEFORE, _BEHIND = 12, 4
@@ -103,7 +100,7 @@ class StoredPairs:
             for file in opened:
                 file.close()
         statistics = files.read_json(self.folder / "stats.json")
-        files.write_json(folder / "stats.json", statistics | {"shards": lanes, IN_ORDER: True})
+        files.write_json(folder / "stats.json", statistics | {"shards": lanes, pair_shards.IN_ORDER: True})
 
     def _columns(self, names: tuple[str, ...]) -> Iterator[dict[str, tuple[np.ndarray, np.ndarray]]]:
         """Some columns of the records, a number of records at a time: all values, and where those of a record begin."""

@@ -39,6 +39,7 @@ from retrieval.libraries import tf
 STEM = "pairs"
 PATTERN = f"{STEM}-*.tfrecord"
 COUNTS = 3  # of each text, in a record
+IN_ORDER = "in order"  # the statistic that batches are to have the records as they stand
 
 
 def write_pairs(
@@ -115,7 +116,7 @@ def write_pairs(
         "shards": num_shards,
         "query_tokens": query_tokens,
         "document_tokens": document_tokens,
-    }
+    } | ({IN_ORDER: True} if in_order else {})
     files.write_json(folder / "stats.json", statistics)
     return statistics
 
@@ -152,10 +153,13 @@ class _Counter:
         self.pairs = self.with_negatives = self.negatives = self.left_out = 0
         self.queries: dict[int, list] = {}  # by how many negatives they have: how many they are, and the first
         keys, counts, known = array.array("Q"), array.array("d"), array.array("Q")
+        asked = array.array("Q")
         for query, found, _, _ in groups:
+            asked.append(hashing.number(query))
             for text in found:
                 known.extend((_wording(query), _id(text)))
             self.left_out += len(found[positives:]) if positives and not given else 0
+        self._asked = np.unique(np.asarray(asked))
         known_N2 = np.unique(np.asarray(known).reshape(-1, 2), axis=0)
         self._wordings, self._ids = known_N2.T
         self.most_positives = int(np.unique(self._wordings, return_counts=True)[1].max(initial=0))
@@ -179,9 +183,14 @@ class _Counter:
     def examples(self) -> Iterator[Example]:
         """Those that records are made of, with the positives that get one."""
         if self._given:
-            yield from (example for example in self._given() if len(self.positive_ids(example.query)))
+            yield from (example for example in self._given() if self._is_asked(example.query))
         else:
             yield from (group._replace(positives=group.positives[: self._positives]) for group in self._groups)
+
+    def _is_asked(self, query: str) -> bool:
+        number = np.uint64(hashing.number(query))
+        place = np.searchsorted(self._asked, number)
+        return place < len(self._asked) and self._asked[place] == number
 
     def positive_ids(self, query: str) -> np.ndarray:
         """The document ids of all positives of a query and of those of its wording."""

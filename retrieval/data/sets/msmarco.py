@@ -112,7 +112,8 @@ def read_id_triples(
                 positives, negatives = ([passages[passage.id] for passage in side] for side in ids)
                 if of_query := example(known[query], positives, negatives, f"{path}, query '{query}'", counts):
                     yield of_query
-        counts.left_out["ids of negatives that are positives of their query"] += of_ids.left_out.total()
+        for what, number in of_ids.left_out.items():
+            counts.left_out[f"ids of {what}"] += number
 
 
 def read_id_triples_in_order(
