@@ -325,6 +325,14 @@ def test_no_row_is_shorter_than_a_text_may_be():
     assert chosen and chosen.texts["query"] == Rows(1, 24, "")
 
 
+def test_the_longest_texts_of_one_example_always_fit():
+    """One row of 38 holds three texts of the sample, and not two of 24 tokens, as an example may have."""
+    short = {"document": np.repeat(queries(3, 3, length=24)["query"][None], 4, axis=0)}
+    plain = Packing(4, {"document": Rows(8, 24, "")})
+    chosen = row_choice.choose(plain, {"document": (24, 38)}, [short] * 8)
+    assert chosen and chosen.texts["document"].count * (chosen.texts["document"].length // 24) >= 2
+
+
 def test_the_rows_that_are_too_few_are_named():
     """Not those of the documents, each of which has one: they are fuller, and none ever waits for them."""
 

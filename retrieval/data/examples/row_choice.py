@@ -47,13 +47,15 @@ def choose(packing: Packing, lengths: Mapping[str, Sequence[int]], sample: Seque
 def _fewest(packing: Packing, field: str, length: int, sample: Sequence[Arrays]) -> Rows | None:
     """The fewest rows of a length for one field; None where these take more than a text per row."""
     plain = packing.texts[field]
-    least, most = 1, _tokens(plain) // length
+    texts_a_row, texts_of_an_example = length // plain.length, math.ceil(plain.count / packing.examples)
+    # So many hold the longest texts of one example, which would wait for ever in fewer.
+    least, most = math.ceil(texts_of_an_example / texts_a_row), _tokens(plain) // length
 
     def fits(count: int) -> bool:
         rows = dataclasses.replace(plain, count=count, length=length)
         return _keeps_up({field: rows}, packing.examples, sample)
 
-    if most < 1 or not fits(most):
+    if most < least or not fits(most):
         return None
     while least < most:
         middle = (least + most) // 2
