@@ -107,6 +107,14 @@ def test_rows_have_the_types_of_two_texts():
     assert row["is_random"].numpy().tolist() == [1] and row["weights"].numpy().tolist() == [1, 0]
 
 
+def test_a_sep_at_random_in_place_of_a_word_parts_nothing():
+    example = {"text": [CLS, SEP, 5, SEP, 7, SEP], "positions": [1, 2], "labels": [4, 5], "is_random": [1]}
+    dataset = tf.data.Dataset.from_tensors({name: tf.constant(values) for name, values in example.items()})
+    (row,) = NextSentenceConverter(SEP)(dataset, {"text": 7, "positions": 3, "labels": 3, "is_random": 1})
+    assert row["text_types"].numpy().tolist() == [0, 0, 0, 0, 1, 1, 0]
+    assert row["text"].numpy().tolist() == [CLS, SEP, 5, SEP, 7, SEP, 0]
+
+
 @pytest.mark.parametrize(
     ("counts", "message"), [((0, 5, 2), "no passage of two sentences"), ((3, 5, 1), "the corpus has one article")]
 )

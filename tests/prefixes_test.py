@@ -11,12 +11,14 @@ import retrieval
 from configs import dpr, mlm
 from retrieval.data.examples.token_rows import Specials, document_row, query_row
 from retrieval.data.tokenizers import vocabularies
+from retrieval.data.tokenizers.byte_pairs import BytePairs
 from retrieval.data.tokenizers.prefixes import Prefixes
 from retrieval.errors import UserError
 from retrieval.pipeline import preflight
 from retrieval.recipes import towers
 
 VOCABULARY = exported.VOCABULARY
+ROBERTA = REPOSITORY / "tests" / "golden" / "byte_pairs" / "tokenizer.json"
 TEXTS = {"query_prefix": "the fox: ", "document_prefix": "a dog: "}
 
 
@@ -48,6 +50,19 @@ def test_a_joined_title_is_the_beginning_of_its_text(title, prefix):
     in_training = (np.array(ids(part), np.int32) for part in (title, "the dog"))
     row = document_row(*in_training, 24, Specials.of(VOCABULARY, prefixes))
     assert row.numpy().tolist() == expected
+
+
+@pytest.mark.parametrize(("title", "text"), [("New York", "city of"), ("", "city of"), ("New York", "")])
+def test_a_joined_title_of_byte_pairs_is_one_text(title, text):
+    """A word begins with its space there, but for the first of a text."""
+    vocabulary = BytePairs.load(ROBERTA)
+    joined = Prefixes.of({"titles": "joined"}, vocabulary)
+    ((of_title, of_text),) = joined.encode_documents(vocabulary, [title], [text])
+    whole = vocabulary.single(vocabulary.encode(f"{title} {text}".strip()), 64)
+    assert joined.document_rows(vocabulary, of_title, of_text, 64) == [whole]
+    with pytest.raises(UserError, match=r"config\.data\.titles=joined: this vocabulary has other tokens .* to pair"):
+        joined.check_stored()
+    Prefixes.of({"titles": "joined"}, VOCABULARY).check_stored()
 
 
 def test_every_window_of_a_long_text_has_the_prefix():

@@ -102,10 +102,9 @@ def candidate_windows(config: ConfigDict, vocabulary: Vocabulary, items: Sequenc
     Of each, at most config.encode.windows windows of the text, with the title in every one (ANCE's MaxP); the first is
     what training sees of it (FirstP).
     """
-    titles = vocabulary.encode_batch([item.title for item in items])
-    bodies = vocabulary.encode_batch([item.text for item in items])
     prefixes, length, most = Prefixes.of(config.data, vocabulary), config.data.document_length, config.encode.windows
-    return [prefixes.document_rows(vocabulary, title, body, length, most) for title, body in zip(titles, bodies)]
+    tokens = prefixes.encode_documents(vocabulary, [item.title for item in items], [item.text for item in items])
+    return [prefixes.document_rows(vocabulary, title, text, length, most) for title, text in tokens]
 
 
 def token_types(ids_BL: np.ndarray, sep_id: int) -> np.ndarray:

@@ -33,8 +33,8 @@ class TextSizes(NamedTuple):
     def of_documents(self, texts: Iterable[Candidate]) -> list[int]:
         """Tokens of `[CLS] prefix title [SEP] text [SEP]`, or with one [SEP] where there is no title to part."""
         items = list(texts)
-        titles = self.vocabulary.encode_batch([item.title for item in items])
-        bodies = self.vocabulary.encode_batch([item.text for item in items])
+        titles, bodies = [item.title for item in items], [item.text for item in items]
+        tokens = self.prefixes.encode_documents(self.vocabulary, titles, bodies)
         more = 2 + len(self.prefixes.document)
         parted = not self.prefixes.joined
-        return [more + len(title) + len(body) + (parted and bool(title)) for title, body in zip(titles, bodies)]
+        return [more + len(title) + len(body) + (parted and bool(title)) for title, body in tokens]

@@ -182,7 +182,13 @@ class NextSentenceConverter(MlmConverter):
 
     def _convert_features(self, ds: tf.data.Dataset, task_feature_lengths: Mapping[str, int]) -> tf.data.Dataset:
         rows = super()._convert_features(ds, task_feature_lengths)
-        return rows.map(lambda row: {**row, "text_types": _types(row["text"], self._sep_id)})
+        return rows.map(lambda row: {**row, "text_types": _types(_unmasked(row), self._sep_id)})
+
+
+def _unmasked(row: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    """The text as it was: a token at random, in place of one of the first text, may be [SEP]."""
+    places, labels = (tf.boolean_mask(row[name], row["weights"] > 0) for name in ("positions", "labels"))
+    return tf.tensor_scatter_nd_update(row["text"], places[:, None], labels)
 
 
 class TermsConverter(seqio.FeatureConverter):

@@ -4,7 +4,7 @@ A document with a title has it before the title, as sentence-transformers puts a
 How a title stands before its text is said here, too.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from retrieval.config.fields import Field, Kind, declare, one_of
@@ -36,11 +36,13 @@ class Prefixes(NamedTuple):
     """Attributes:
     query, document: their token ids.
     joined: whether a title and its text are one text, not a pair.
+    spaced: whether the text has other tokens then than alone, as with byte pairs, whose words begin with their space.
     """
 
     query: tuple[int, ...] = ()
     document: tuple[int, ...] = ()
     joined: bool = False
+    spaced: bool = False
 
     @classmethod
     def of(cls, data: Mapping[str, Any], vocabulary: Vocabulary) -> "Prefixes":
@@ -51,7 +53,28 @@ class Prefixes(NamedTuple):
         """
         joined = data.get("titles", PAIR) == JOINED
         query, document = (_ids(data.get(name, ""), vocabulary, name) for name in NAMES)
-        return cls(query, document, joined)
+        spaced = joined and vocabulary.encode(f"{_WORD} {_WORD}") != 2 * vocabulary.encode(_WORD)
+        return cls(query, document, joined, spaced)
+
+    def check_stored(self) -> None:
+        """Checks that titles and texts may be tokenised apart, as those of training are.
+
+        Raises:
+          UserError: they may not.
+        """
+        if self.spaced:
+            raise UserError(
+                "config.data.titles=joined: this vocabulary has other tokens at the beginning of a text than behind a "
+                f"title, as byte pairs have, and training tokenises the two apart: set it to {PAIR}"
+            )
+
+    def encode_documents(
+        self, vocabulary: Vocabulary, titles: Sequence[str], texts: Sequence[str]
+    ) -> Iterator[tuple[list[int], list[int]]]:
+        """The tokens of each title and of its text, for `document_rows`."""
+        if self.spaced:
+            texts = [f" {text}" if title and text else text for title, text in zip(titles, texts)]
+        yield from zip(vocabulary.encode_batch(titles), vocabulary.encode_batch(texts))
 
     def query_row(self, vocabulary: Vocabulary, ids: Sequence[int], length: int) -> list[int]:
         """`[CLS] prefix query [SEP]`, cut to `length` tokens."""
