@@ -24,7 +24,8 @@ _log = logging.getLogger(__name__)
 
 FOLDER = "teacher"
 _MODEL = "config.teacher.model"
-_PAIRS = tuple(f"pairs.{name}" for name in ("files", "format", "queries", "collection", "pool", "in_order"))
+_PAIRS = ("files", "format", "queries", "collection", "pool", "in_order")
+_LABELLED = (*(f"pairs.{name}" for name in _PAIRS), "sets.mind_split")
 
 declare(
     "teacher",
@@ -88,8 +89,7 @@ STAGES.register(
         settings=(
             "teacher",
             "split",
-            *_PAIRS,
-            "sets.mind_split",
+            *_LABELLED,
             "data.query_length",
             "data.document_length",
             "model.dtype",
