@@ -64,6 +64,9 @@ class Stream:
     def __len__(self) -> int:
         return self._count
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream | list) and list(self) == list(other)
+
 
 @dataclasses.dataclass(frozen=True)
 class RetrievalSet:
@@ -119,9 +122,11 @@ def read_folder(folder: Path, unknown: str = relevance.REFUSE) -> RetrievalSet:
         answer names an unknown query or candidate, or there is none of either; with the file and the line.
     """
     folder = Path(folder)
-    candidates = list(read_candidates(_either(folder, "corpus.jsonl")))
+    path = _either(folder, "corpus.jsonl")
+    ids = {candidate.id for candidate in read_candidates(path)}
     dropped = Counter() if unknown == relevance.DROP else None
-    queries, qrels, answers = _read_judgements(folder, {candidate.id for candidate in candidates}, dropped)
+    queries, qrels, answers = _read_judgements(folder, ids, dropped)
+    candidates = Stream(lambda: read_candidates(path), len(ids))
     if without := len(read_queries(_either(folder, "queries.jsonl"))) - len(queries):
         _log.warning("set %s: %d queries without a judgement or an answer, left out", folder.resolve().name, without)
     return RetrievalSet(folder.resolve().name, queries, candidates, qrels, answers, dropped or {})
