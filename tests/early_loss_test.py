@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 from types import SimpleNamespace
 from typing import Any
 
@@ -363,6 +364,29 @@ def test_readers_share_the_candidates_of_one_run(trained, towers, tmp_path):
     with pytest.raises(UserError, match="keeps 6 candidates of a question: take no more than that"):
         more = reader(towers, tmp_path / "more", **changes | {"spans.early": 7})
         preflight.check(more, more.config.stages)
+
+
+def test_a_reader_starts_with_the_question_tower_of_another(trained, towers, tmp_path):
+    """And ends with it where it takes no step; towers that do not fit are said before it begins."""
+    base = towers[1]
+    changes = {"base": str(trained.folder), "stages": ("train",), "train.steps": 0}
+    changes["train.init_from"] = str(trained.folder)
+    run = reader(towers, tmp_path / "run", **changes)
+    preflight.check(run, run.config.stages)
+    execute(run)
+    ours, theirs = (
+        initial_parameters.parameters_of(open_reader(each, "", "config.base").model) for each in (run, trained)
+    )
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+    with pytest.raises(UserError, match=r"a question tower with config\.data\.query_length=20, and here that is 24"):
+        own = {"base": str(base.folder), "stages": ("spans", "train"), "data.query_length": 24}
+        longer = reader(towers, tmp_path / "longer", **changes | own)
+        preflight.check(longer, longer.config.stages)
+    copied = shutil.copytree(base.folder, tmp_path / "copied")
+    with pytest.raises(UserError, match=r"beside the embeddings of .*, and here they are of .*copied"):
+        own = {"base": str(copied), "stages": ("spans", "train")}
+        other = reader(towers, tmp_path / "other", **changes | own)
+        preflight.check(other, other.config.stages)
 
 
 def test_a_base_without_towers_is_refused(towers, tmp_path):

@@ -1,5 +1,7 @@
 """The question tower of a reader: that of the towers which embedded its paragraphs, trained on with the reader.
 
+A reader that starts from one with a question tower goes on with that tower.
+
 Paragraphs keep their embeddings (Xiong et al. 2020, section 3.4; Lee et al. 2019, section 6).
 """
 
@@ -16,7 +18,7 @@ from retrieval.errors import UserError
 from retrieval.models.span_reader import SpanReader
 from retrieval.models.text import Text
 from retrieval.models.two_tower import TwoTower
-from retrieval.recipes import initial_parameters
+from retrieval.recipes import bert_weights, initial_parameters
 from retrieval.recipes.encoder_sizes import size_fields, take_positions
 from retrieval.recipes.placement import bind, gather, local_mesh, parameters_of, shardings_of
 from retrieval.recipes.recipe import copy_parameters, recipe_of
@@ -25,6 +27,7 @@ from retrieval.search.encoding import encode_rows
 from retrieval.stage_outputs import Run
 from retrieval.training import sharding
 
+_START = "config.train.init_from"
 _HEAD = ("embed_dim", "embed_norm", "pooling", "normalize", "token_types")
 
 
@@ -64,7 +67,8 @@ def check(run: Run) -> None:
     """Checks that a run that is to train the question tower on can do so.
 
     Raises:
-      UserError: there is none, or it has other sizes than the reader, or too few candidates were kept.
+      UserError: there is none, or it has other sizes than the reader, or too few candidates were kept; or the tower
+        that a reader to start from has does not fit.
     """
     if not recipe_of(run.config).retrieves:
         return
@@ -89,6 +93,29 @@ def check(run: Run) -> None:
             f"config.data.query_length={config.data.query_length}: the question tower of {towers.place} takes "
             f"{towers.config.data.query_length} tokens of a question: set it to so many or more"
         )
+    if start := _reader_before(run):
+        _check_start(start, towers, config)
+
+
+def _check_start(start: Run, towers: Run, config: ConfigDict) -> None:
+    """Checks that the question tower of another reader fits this one, and the embeddings of its paragraphs."""
+    theirs, ours = (_fields(of) | {"data.query_length": of.data.query_length} for of in (start.config, config))
+    for field, value in ours.items():
+        if value != theirs[field]:
+            raise UserError(
+                f"{_START}={config.train.init_from}: a question tower with config.{field}={theirs[field]}, and here "
+                f"that is {value}: set it to the same, or start from another run"
+            )
+    try:
+        before = towers_of(start)
+    except UserError:  # the base of that reader has gone: nobody knows
+        return
+    if before.folder.resolve() != towers.folder.resolve():
+        raise UserError(
+            f"{_START}={config.train.init_from}: its question tower was trained beside the embeddings of "
+            f"{before.place}, and here they are of {towers.place}: take a config.base with the same towers, or start "
+            "from another run"
+        )
 
 
 def _fields(config: ConfigDict) -> dict[str, object]:
@@ -96,8 +123,20 @@ def _fields(config: ConfigDict) -> dict[str, object]:
 
 
 def starter(run: Run) -> Callable[[Any], None]:
-    """What gives a reader the question tower that its paragraphs were retrieved with; nothing to other models."""
-    return functools.partial(_start, run) if recipe_of(run.config).retrieves else lambda model: None
+    """What gives a reader the question tower that its paragraphs were retrieved with.
+
+    It gives nothing to other models, nor to a reader that has the tower of the reader which it starts from.
+    """
+    takes = recipe_of(run.config).retrieves and not _reader_before(run)
+    return functools.partial(_start, run) if takes else lambda model: None
+
+
+def _reader_before(run: Run) -> Run | None:
+    """The run with a trained question tower that this one's parameters start from, if they do."""
+    if not run.config.train.init_from or bert_weights.folders(run.config):
+        return None
+    start = Run.opened(run.config.train.init_from, _START, run.lock)
+    return start if recipe_of(start.config).retrieves else None
 
 
 def _start(run: Run, model: SpanReader) -> None:
