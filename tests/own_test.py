@@ -102,8 +102,8 @@ def test_a_pair_without_a_negative_can_be_kept(tmp_path, keeps):
     found = {
         len(set(row["document_id"].numpy())): [len(row["document_id"]), *row["counts"].numpy()[:3]] for row in rows
     }
-    # The one text of the lone pair stands there twice, and is drawn as a positive of a record with negatives.
-    assert found == {2: [2, 1, 1, 0], 1: [2, 1, 1, 0] if keeps else [1, 1, 0, 0]}
+    # The one text of the lone pair stands there twice, and is drawn as the positive and as the negative of its record.
+    assert found == {2: [2, 1, 1, 0], 1: [2, 1, 1, 1] if keeps else [1, 1, 0, 0]}
 
 
 def test_a_set_of_sentences_wants_them_held_out(own):

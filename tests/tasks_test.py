@@ -448,21 +448,26 @@ def test_negatives_differ_by_epoch_not_by_run(corpus, hard):
     assert [e[1] for e in drawn(corpus, folder, epochs=2, seed=1)] != [e[1] for e in twice]
 
 
-def test_log_q_counts_positives_and_negatives(corpus, hard):
-    """The expectation over the draws, by hand, and over many epochs."""
+@pytest.mark.parametrize("keeps", [False, True])
+def test_log_q_counts_positives_and_negatives(corpus, hard, tmp_path, keeps):
+    """The expectation over the draws, by hand, and over many epochs; a lone positive fills the places of negatives."""
     folder, examples, _ = hard
-    expected = collections.Counter()
+    if keeps:
+        folder = tmp_path
+        pair_shards.write_pairs(examples, corpus[1], folder, 2, keep_lone=True)
+    expected, records = collections.Counter(), 9 + keeps
     for _, golds, negatives, _ in examples:
-        for gold in golds if negatives else ():
+        for gold in golds if negatives or keeps else ():
+            fills = negatives or (gold,)
             expected[gold.text] += 1
-            expected.update({text.text: K / len(negatives) for text in negatives})
+            expected.update({text.text: K / len(fills) for text in fills})
     seen = collections.Counter()
     epochs = 200
     for _, documents, _, log_q in drawn(corpus, folder, epochs=epochs):
         seen.update(documents)
         for text, value in zip(documents, log_q):
-            assert np.exp(value) == pytest.approx(expected[text] / 9, rel=1e-5)
-    assert seen.keys() == expected.keys() and seen.total() == epochs * 9 * (1 + K)
+            assert np.exp(value) == pytest.approx(expected[text] / records, rel=1e-5)
+    assert seen.keys() == expected.keys() and seen.total() == epochs * records * (1 + K)
     for text, count in seen.items():
         assert count / epochs == pytest.approx(expected[text], rel=0.15)
 

@@ -9,7 +9,8 @@ negatives (of ReQA: a sentence as the title, and its passage):
     document_id               of each text; the same text has the same id
     positive_ids              of all positives of the query, and of the same query spelled otherwise, trained on or not
     counts                    of each text: in how many records it is the positive; the same of the records with
-                              negatives; and how many times these draw it, if each draws one negative
+                              negatives; and how many times these draw it, if each draws one negative. A copy of the
+                              positive in that place counts as such a draw
     teacher                   of each text: the score that a teacher gives to it, where there is one
     simple                    how many of the negatives, the first ones, are simple; -1 where that is not told
 """
@@ -171,7 +172,7 @@ class _Counter:
             self.negatives += len(golds) * len(negatives)
             for text in golds:
                 keys.append(_key(text))
-                counts.extend((1, has_some, 0))
+                counts.extend((1, has_some, has_some and not negatives))
             for text in negatives:
                 keys.append(_key(text))
                 counts.extend((0, 0, len(golds) / len(negatives)))
