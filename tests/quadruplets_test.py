@@ -177,6 +177,14 @@ def test_cosines_take_embeddings_of_length_1():
         recipe_of(tower_config(**{"model.normalize": False})).check()
 
 
+def test_how_often_quadruplets_are_drawn_is_not_known():
+    changes = {"data.rates.quadruplets": 1.0, "train.loss": "in_batch_softmax", "train.margin": 1.0}
+    with pytest.raises(UserError, match=r"config\.train\.log_q=True .*rates\.quadruplets=1 .*set .*log_q=False"):
+        recipe_of(tower_config(**changes)).check()
+    recipe_of(tower_config(**changes, **{"train.log_q": False})).check()
+    recipe_of(tower_config(**{"data.rates.quadruplets": 1.0})).check()  # whose loss corrects for nothing
+
+
 def test_distances_near_0_end_the_run():
     watched = Collapse(lambda step, metrics: None, DISTANCES, steps=100, warmup=10)
     watched(5, {"distance_positive": 0.0, "distance_simple": 0.5})

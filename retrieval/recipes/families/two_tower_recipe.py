@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from ml_collections import ConfigDict
 
 from retrieval.arrays import reshape_rows
 from retrieval.data.tokenizers.vocab import Vocabulary
@@ -27,6 +28,8 @@ from retrieval.training.candidates import inner_products
 from retrieval.training.collapse import DISTANCES, Sign
 from retrieval.training.loop import Objective
 from retrieval.training.loss_kind import EMBEDDINGS, LOSSES, SCORES
+
+_LOG_Q = "train.log_q"
 
 
 class TwoTowerRecipe(PairRecipe):
@@ -54,6 +57,8 @@ class TwoTowerRecipe(PairRecipe):
                 "config.model.normalize=True, which makes the two the same"
             )
         _check_groups(self.config.train.batch_size, self.config.train.groups, self.config.data.negatives)
+        if self.loss and _LOG_Q in self.loss.options and self.config.train.log_q:
+            _check_counted(self.config.data.rates)
 
     def start_from(self, model: nnx.Module, trained: nnx.Module) -> None:
         """All of other towers; both towers start from the encoder of a masked language model, or of a reranker."""
@@ -141,6 +146,15 @@ def _check_groups(batch_size: int, groups: int, negatives: int) -> None:
     if groups == batch_size > 1 and not negatives:
         raise UserError(
             f"config.train.groups={groups}: negatives are the other examples of a group, which has one: take fewer"
+        )
+
+
+def _check_counted(rates: ConfigDict) -> None:
+    """Checks that log Q of the tasks that are drawn is known: counts of negatives do not tell simple from hard ones."""
+    if rates.get("quadruplets"):
+        raise UserError(
+            f"config.{_LOG_Q}=True corrects for how often a document is drawn, and config.data.rates.quadruplets="
+            f"{rates.quadruplets:g} does not know that of its negatives: set config.{_LOG_Q}=False, or draw 'pairs'"
         )
 
 
