@@ -1,5 +1,6 @@
 """A run that starts from BERT's weights: which parameters get them, and what is refused before it begins."""
 
+import itertools
 import json
 import re
 import shutil
@@ -265,6 +266,10 @@ KINDS = {
     "towers": {"data.rates.ict": 1.0},
     "mlm": {"recipe": "mlm", "data.rates.ict": 0.0, "data.rates.mlm": 1.0},
     "autoencoder": {"recipe": "autoencoder", "data.rates.ict": 0.0, "data.rates.mlm": 1.0},
+    "deepct": {"recipe": "deepct"},
+    "reader": {"recipe": "reader", "train.loss": "span_likelihood"},
+    "reranker": {"recipe": "reranker", "train.loss": "binary_cross_entropy", "data.negatives": 1},
+    "seq2seq": {"recipe": "seq2seq", "model.writer.pre_norm": False},
 }
 
 
@@ -282,6 +287,8 @@ def encoders(model):
         ("towers", "towers"),
         ("mlm", "towers"),
         ("autoencoder", "autoencoder"),
+        ("towers", "autoencoder"),
+        *itertools.product(("deepct", "reader", "reranker", "seq2seq"), ("towers", "mlm")),
     ],
 )
 def test_a_model_of_shorter_texts_takes_the_first_positions(tmp_path, monkeypatch, start, kind):
@@ -298,12 +305,21 @@ def test_a_model_of_shorter_texts_takes_the_first_positions(tmp_path, monkeypatc
     text = Text.from_ids(
         jax.numpy.asarray([[2, *range(5, 18), 3, 0], [2, *range(9, 23), 3]]), jax.numpy.zeros((2, 16), int)
     )
-    for ours, theirs in zip(encoders(model), 2 * encoders(trained) if start != "towers" else encoders(trained)):
+    given = encoders(trained) if start == kind else 2 * encoders(trained)[-1:]  # of two towers, the documents'
+    for ours, theirs in zip(encoders(model), given):
         assert ours.position_embedding.embedding.shape == (16, 16)
         np.testing.assert_array_equal(ours(text, dropout_key=None), theirs(text, dropout_key=None))
-    if kind == "autoencoder":
+    if start == kind == "autoencoder":
         ours, theirs = (each.decoder.position_embedding.embedding[...] for each in (model, trained))
         np.testing.assert_array_equal(ours, theirs[:16])
+
+
+@pytest.mark.parametrize("kind", ["towers", "mlm", "deepct"])
+def test_an_encoder_with_norms_before_its_sublayers_starts_no_other_model(tmp_path, kind):
+    writer = of_length("seq2seq", 16, tmp_path).config
+    writer.model.writer.pre_norm = True
+    with pytest.raises(UserError, match=r"norms stand before its sublayers, .*writer\.pre_norm=False"):
+        initial_parameters.check_sizes(of_length(kind, 16, tmp_path).config, writer)
 
 
 @pytest.mark.parametrize(

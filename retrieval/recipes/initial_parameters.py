@@ -160,8 +160,13 @@ def check_sizes(config: ConfigDict, start: ConfigDict) -> None:
     Raises:
       UserError: they have other sizes, are of another kind, or the other has positions for shorter texts alone.
     """
-    recipe = recipe_of(config)
-    is_encoder_alone = recipe.takes_encoder(recipe_of(start))
+    recipe, other = recipe_of(config), recipe_of(start)
+    is_encoder_alone = recipe.takes_encoder(other)
+    if is_encoder_alone and other.pre_norm:
+        raise UserError(
+            f"config.train.init_from={config.train.init_from}: an encoder whose norms stand before its sublayers, and "
+            f"those of {recipe.label} stand after: start from a run with config.model.writer.pre_norm=False"
+        )
     theirs = size_fields(start) if is_encoder_alone else _model_fields(start, recipe)
     for field, ours in (size_fields(config) if is_encoder_alone else _model_fields(config, recipe)).items():
         if ours != theirs.get(field):
@@ -300,8 +305,8 @@ def of_towers(run: Run) -> ConfigDict:
 def init_from(model: nnx.Module, config: ConfigDict, vocab_size: int) -> None:
     """Starts a model from what `train.init_from` names.
 
-    That is BERT's weights, or a trained model: all of it, or an MLM's encoder in both towers; of two MLMs, one of which
-    has a decoder, the parameters of the MLM. A model of shorter texts takes the first positions.
+    That is BERT's weights, or a trained model: all of one of its kind, or the encoder of another kind; of two MLMs, one
+    of which has a decoder, the parameters of the MLM. A model of shorter texts takes the first positions.
     """
     if bert_weights.folders(config):
         bert_weights.init(model, config)

@@ -149,6 +149,11 @@ class Recipe(abc.ABC):
         return not other.has_towers
 
     @property
+    def pre_norm(self) -> bool:
+        """Whether the encoder's norms stand before its sublayers: such an encoder starts no other model."""
+        return False
+
+    @property
     def collapse(self) -> Sign | None:
         """What in the metrics of training says that the model learns nothing; None where nothing does."""
         return None

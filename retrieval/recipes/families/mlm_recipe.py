@@ -15,10 +15,11 @@ from retrieval.errors import UserError
 from retrieval.libraries import seqio
 from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.transformer import TransformerConfig
+from retrieval.models.warm_start import copy_encoder
 from retrieval.recipes.batch_fields import for_every_text, text_count, text_of, token_count
 from retrieval.recipes.encoder_sizes import encoder_sizes
 from retrieval.recipes.placement import gather
-from retrieval.recipes.recipe import RECIPES, Recipe, copy_parameters
+from retrieval.recipes.recipe import RECIPES, Recipe, copy_parameters, encoder_of
 from retrieval.training import losses
 from retrieval.training.loop import Objective
 
@@ -46,9 +47,12 @@ class MlmRecipe(Recipe):
             )
 
     def start_from(self, model: nnx.Module, trained: nnx.Module) -> None:
-        """All of a model of its kind; of another one with BERT's head, what both have."""
-        shared = isinstance(trained, MaskedLanguageModel) and type(trained) is not type(model)
-        copy_parameters(trained, model, shared)
+        """All of a model of its kind; of another one with BERT's head, what both have; of any other, the encoder."""
+        assert isinstance(model, MaskedLanguageModel), "`build` makes one"
+        if isinstance(trained, MaskedLanguageModel):
+            copy_parameters(trained, model, shared=type(trained) is not type(model))
+        else:
+            copy_encoder(encoder_of(trained), model.encoder, self.label)
 
     def lengths(self, positives: int = 0) -> dict[str, int]:
         """Texts are as long as documents."""

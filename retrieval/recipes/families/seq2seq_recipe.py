@@ -74,6 +74,11 @@ class Seq2SeqRecipe(Recipe):
                 f"config.data.pack.{packed[0]}={config.data.pack[packed[0]]}: {self.label} takes one text a row: set 0"
             )
 
+    @property
+    def pre_norm(self) -> bool:
+        """As `Recipe.pre_norm`."""
+        return self.config.model.writer.pre_norm
+
     def takes_encoder(self, other: Any) -> bool:
         """From another model that writes it takes everything.
 
@@ -82,7 +87,7 @@ class Seq2SeqRecipe(Recipe):
         """
         if isinstance(other, Seq2SeqRecipe):
             return False
-        if self.config.model.writer.pre_norm:
+        if self.pre_norm:
             raise UserError(
                 f"config.train.init_from={self.config.train.init_from}: an encoder whose norms stand after its "
                 "sublayers: set config.model.writer.pre_norm=False"

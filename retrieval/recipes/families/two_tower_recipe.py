@@ -15,14 +15,12 @@ from retrieval.data.tokenizers.vocab import Vocabulary
 from retrieval.errors import UserError, divisors
 from retrieval.libraries import seqio
 from retrieval.models import two_tower
-from retrieval.models.cross_encoder import CrossEncoder
-from retrieval.models.mlm import MaskedLanguageModel
 from retrieval.models.two_tower import TwoTower
 from retrieval.recipes import towers, validation
 from retrieval.recipes.batch_fields import embed, token_count
 from retrieval.recipes.pair_recipe import PairRecipe
 from retrieval.recipes.placement import gather
-from retrieval.recipes.recipe import RECIPES, copy_parameters
+from retrieval.recipes.recipe import RECIPES, copy_parameters, encoder_of
 from retrieval.stage_outputs import Run
 from retrieval.training.candidates import inner_products
 from retrieval.training.collapse import DISTANCES, Sign
@@ -61,11 +59,12 @@ class TwoTowerRecipe(PairRecipe):
             _check_counted(self.config.data.rates)
 
     def start_from(self, model: nnx.Module, trained: nnx.Module) -> None:
-        """All of other towers; both towers start from the encoder of a masked language model, or of a reranker."""
-        if isinstance(trained, MaskedLanguageModel | CrossEncoder) and isinstance(model, TwoTower):
-            two_tower.init_encoders(model, trained.encoder)
-        else:
+        """All of other towers; both towers start from the encoder of another model."""
+        assert isinstance(model, TwoTower), "`build` makes one"
+        if isinstance(trained, TwoTower):
             copy_parameters(trained, model)
+        else:
+            two_tower.init_encoders(model, encoder_of(trained))
 
     def converter(self, sep_id: int, positives: int = 0) -> seqio.FeatureConverter:
         """As `Recipe.converter`."""
