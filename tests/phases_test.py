@@ -12,7 +12,7 @@ from retrieval.data.examples.task_kind import TASKS, Given
 from retrieval.data.examples.token_rows import Specials
 from retrieval.errors import UserError
 from retrieval.libraries import tf
-from retrieval.pipeline import preflight
+from retrieval.pipeline import preflight, records
 from retrieval.recipes import train_state
 from retrieval.search.random_kind import RandomIndex
 from retrieval.stages import turn, versions
@@ -128,9 +128,14 @@ def test_the_log_of_training_tells_whether_the_turn_has_come(resumed, at):
 
 def test_a_first_phase_that_never_ends_is_told(ready, inputs, tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(turn.Turn, "_has_converged", lambda self, scores: False)
-    run = to_train(ready, inputs, tmp_path)
+    changes = {field: value for field, value in STEPS.items() if field != "mine.refresh_every"}  # made once
+    run = make_run(tmp_path / "run", inputs, "quadruplet", **changes, base=str(ready.folder), stages=("train",))
     execute(run)
-    assert turned(run) is None and "rose until the end, so there was no second phase" in caplog.text
+    assert turned(run) is None and "there was no second phase, and no hard negatives; raise config.t" in caplog.text
+    run.config.train.steps = 9
+    preflight.check(run, ["train"])
+    execute(run)
+    assert records.details(run, "train")["steps"] == 9
 
 
 def record(simple, count=5):
