@@ -46,9 +46,9 @@ def one_row(texts):
     return [[list(ids)] for ids in texts]
 
 
-def write(folder, embed, texts=TEXTS, tokens=one_row, total=None, **process):
+def write(folder, embed, texts=TEXTS, tokens=one_row, total=None, multiple=8, **process):
     total = len(texts) if total is None else total
-    settings = dict(shard_size=40, batch_tokens=256, longest=70, multiple=8)
+    settings = dict(shard_size=40, batch_tokens=256, longest=70, multiple=multiple)
     encoding.encode(folder, "candidates", zip(IDS, texts), total, tokens, embed, **settings, **process)
 
 
@@ -140,8 +140,8 @@ def test_texts_are_padded_to_few_lengths(tmp_path):
     assert sum((ids.sum(axis=1) == 0).any() for ids in embed.batches) <= 3 * len(allowed)
 
 
-def test_several_hosts_send_their_batches_one_after_the_other(monkeypatch):
-    """In whichever order two threads came first: on devices of several hosts these would wait for each other."""
+def test_several_devices_get_their_batches_one_after_the_other(tmp_path):
+    """Of one host or several. From two threads each could get them in another order, and wait for the others."""
     at_work, together = [], []
 
     def embed(ids):
@@ -154,8 +154,8 @@ def test_several_hosts_send_their_batches_one_after_the_other(monkeypatch):
     encoding.encode_rows([[1]] * 30, embed, 80, 16, 1)
     assert max(together) == 2
     together.clear()
-    monkeypatch.setattr(encoding.hosts, "count", lambda: 2)
-    encoding.encode_rows([[1]] * 30, embed, 80, 16, 1)
+    encoding.encode_rows([[1]] * 30, embed, 80, 16, 2)
+    write(tmp_path, embed, multiple=2)
     assert max(together) == 1
 
 
@@ -223,14 +223,14 @@ def test_one_shard_is_held_and_reading_stops_in_time(tmp_path):
     assert read == 100 and most <= 12  # shards 1, 5 and 9; a few are still in the hands of those who passed them on
 
 
-def test_two_batches_are_embedded_at_once(tmp_path):
+def test_one_device_embeds_two_batches_at_once(tmp_path):
     together = threading.Barrier(2)
 
     def embed(ids):
         together.wait(timeout=10)
         return Embed()(ids)
 
-    write(tmp_path, embed, texts=[[1] * 20] * 32)  # four batches
+    write(tmp_path, embed, texts=[[1] * 20] * 32, multiple=1)  # four batches
     write(tmp_path / "alone", Embed(), texts=[[1] * 20] * 32)
     for path in tmp_path.glob("*.npy"):
         assert path.read_bytes() == (tmp_path / "alone" / path.name).read_bytes()

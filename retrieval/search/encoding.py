@@ -4,7 +4,7 @@ NAME-00003-of-00012.npy        float32 [rows, E]
 NAME-00003-of-00012.ids.json   the ids of the rows, in order; of a text with several rows they are neighbours
 
 Three things happen at once: a thread tokenises texts and makes batches of them, the caller's has them embedded, two
-batches at a time, and a third writes the shard before.
+batches at a time on one device, and a third writes the shard before.
 """
 
 import contextlib
@@ -22,7 +22,6 @@ import tqdm
 
 from retrieval import files
 from retrieval.errors import UserError
-from retrieval.runtime import hosts
 from retrieval.search.exact import finite_embeddings
 
 T = TypeVar("T")
@@ -107,7 +106,7 @@ def encode(
     progress = tqdm.tqdm(total=len(paths), desc=f"encode {folder.parent.name}/{folder.name}/{name}", mininterval=2)
     embedded, writing = [], None
     with progress, contextlib.closing(_ahead(work())) as made, ThreadPoolExecutor(1) as writer:
-        for item in _embedded(embed, made):
+        for item in _embedded(embed, made, _at_once(multiple)):
             if isinstance(item, _Embedded):
                 embedded.append(item)
                 continue
@@ -183,9 +182,7 @@ def encode_rows(
 ) -> np.ndarray:
     """Embeds rows in batches of like length, and puts them back in order."""
     batches = _batches(tokens, batch_tokens, longest, multiple)
-    # Where the rows are spread over several hosts, all of them must send their programs in the same order.
-    at_once = _AT_ONCE if hosts.count() == 1 else 1
-    embedded = [batch for batch in _embedded(embed, batches, at_once) if isinstance(batch, _Embedded)]
+    embedded = [batch for batch in _embedded(embed, batches, _at_once(multiple)) if isinstance(batch, _Embedded)]
     return _in_order(embedded, len(tokens))
 
 
@@ -329,9 +326,12 @@ def _round_up(length: int) -> int:
     return -(-max(length, 1) // step) * step
 
 
-def _embedded(
-    embed: Embed, items: Iterable[_Batch | _Complete], at_once: int = _AT_ONCE
-) -> Iterator[_Embedded | _Complete]:
+def _at_once(devices: int) -> int:
+    """Batches that are embedded at once. All devices, other hosts' too, must get programs in the same order."""
+    return _AT_ONCE if devices == 1 else 1
+
+
+def _embedded(embed: Embed, items: Iterable[_Batch | _Complete], at_once: int) -> Iterator[_Embedded | _Complete]:
     """The items in order, the batches as their embeddings."""
     with ThreadPoolExecutor(at_once) as pool:
         sent: deque[Future[_Embedded]] = deque()
