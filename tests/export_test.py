@@ -232,7 +232,7 @@ def test_the_card(run, tied, tmp_path):
     assert 'license: "cc-by-sa-4.0"\n' in metadata and "library_name: sentence-transformers\n" in metadata
     assert '- "reqa"\n' in metadata and "model" not in metadata.partition("datasets:")[2]
     assert "# my \\*run\\*\n" in body and "### reqa\\|x, pair\n" in body
-    assert "| dense | 7 | 25.00 |" in body and "| bm25 | 7 | **50.00** |" in body and "Seconds" not in body
+    assert "| dense | 1 | 7 | 25.00 |" in body and "| bm25 |  | 7 | **50.00** |" in body and "Seconds" not in body
     assert "parameters from: &lt;b&gt;model" in body and "/home" not in text and "<b>" not in text
     assert "| model.hidden_size | 16 |" in body and "init_from |" not in body
     plain = (exported.export(tied) / "README.md").read_text()
@@ -284,6 +284,16 @@ def test_whole_or_not_at_all(tied, monkeypatch, caplog):
     assert (folder / "config.json").stat().st_mtime_ns == before
     exported.write_results(tied)  # an evaluation, which the card shows
     assert "| dense |" in (exported.export(tied) / "README.md").read_text()
+
+
+def test_the_card_has_no_results_of_an_older_model(tied, caplog):
+    """The merged list has no step of its own, and is of the older model too."""
+    for step, is_of_these in ((1, True), (0, False)):
+        exported.write_results(tied, step)
+        card = (exported.export(tied) / "README.md").read_text()
+        assert ("| dense |" in card, "| hybrid |" in card) == (is_of_these, is_of_these)
+        assert ("has not been evaluated" in card) != is_of_these
+        assert ("'evaluate' are of step 0, and the model is of step 1" in caplog.text) != is_of_these
 
 
 def interrupt(*_, **options):

@@ -49,7 +49,7 @@ def export(run: Run) -> dict[str, Any]:
     A reranker is one model, a cross-encoder.
     """
     vocabulary, trainer = run.load_vocabulary(), run.holder("train")
-    config = trainer.config
+    config, step = trainer.config, record_of(run, "train")["details"]["step"]
     # On every host, as checkpoints are read.
     if recipe_of(config).reranks:
         reranker, _, lengths = rerankers.open_reranker(run, "", "config.base")
@@ -82,7 +82,7 @@ def export(run: Run) -> dict[str, Any]:
             title=run.folder.resolve().name,
             license=run.config.export.license,
             trained_on=dict(trained_on),
-            evaluated=files.read_json(run.holder("evaluate").folder / "results.json") if results(run) else [],
+            evaluated=_evaluated(run, step) if results(run) else [],
         )
         _write(run.folder, write_model, model_card)
 
@@ -93,7 +93,7 @@ def export(run: Run) -> dict[str, Any]:
         private = run.config.export.hub_private
         pushed = {"commit": hosts.on_first(lambda: hub.push(run.folder / FOLDER, name, private))}
         _log.info("export: pushed to %s", pushed["commit"])
-    return kind | {"step": record_of(run, "train")["details"]["step"]} | pushed
+    return kind | {"step": step} | pushed
 
 
 def _check_towers(towers: TwoTower, recipe: str) -> None:
@@ -146,6 +146,20 @@ def results(run: Run) -> list[Path]:
     # A base may have evaluated towers of its own.
     is_of_these = run.holder("evaluate").holder("train").folder == run.holder("train").folder
     return [run.record("evaluate")] if is_of_these and is_done(run, "evaluate") else []
+
+
+def _evaluated(run: Run, step: int) -> list[dict[str, Any]]:
+    """The rows of `results.json`, if they are of the model after `step`, and not of the one before it went on."""
+    rows = files.read_json(run.holder("evaluate").folder / "results.json")
+    if others := sorted({row["step"] for row in rows} - {None, step}):
+        _log.warning(
+            "export: the results of the stage 'evaluate' are of step %s, and the model is of step %d: its card says "
+            "that it has not been evaluated; --stage=encode,index,evaluate,export adds its results",
+            others[0],
+            step,
+        )
+        return []
+    return rows
 
 
 def _write(workdir: Path, write_model: Callable[[Path], None], model_card: str) -> None:

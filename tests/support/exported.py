@@ -106,10 +106,11 @@ def embed(run, queries=(), documents=()):
     return [encoding.encode_rows(ids, tower, 512, 40, mesh.size) for ids, tower in zip(tokens, towers)]
 
 
-def write_results(run):
-    """Results of an evaluation, and the record of its stage."""
-    row = dict(dataset="reqa|x", split="pair", metric="RR", queries=7, seconds=1.5, step=None)
-    rows = [row | {"system": name, "value": value} for name, value in (("bm25", 0.5), ("dense", 0.25))]
+def write_results(run, step=1):
+    """Results of an evaluation after a step of training, and the record of its stage."""
+    row = dict(dataset="reqa|x", split="pair", metric="RR", queries=7, seconds=1.5)
+    systems = (("bm25", 0.5, None), ("dense", 0.25, step), ("hybrid", 0.375, None))
+    rows = [row | {"system": name, "value": value, "step": step} for name, value, step in systems]
     (run.folder / "results.json").write_text(json.dumps(rows))
     outputs = files.checksums(run.folder, [run.folder / "results.json"])
     record = {"inputs": {}, "done": True, "seconds": 1, "peak_memory_mb": 1, "details": {}, "outputs": outputs}
