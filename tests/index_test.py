@@ -12,11 +12,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from conftest import REPOSITORY
+from support.tiny import execute
 
 from retrieval import files
 from retrieval.api import own_search
 from retrieval.data.sets.beir import Judged
 from retrieval.errors import UserError
+from retrieval.pipeline import records
 from retrieval.pipeline.work_directory import Asked
 from retrieval.search import encoding, scann
 from retrieval.search.bm25_kind import Bm25Kind
@@ -304,6 +306,30 @@ def test_an_outside_word_index_is_searched_and_mined(run, monkeypatch, capsys):
     assert "[77]" in merged[1]
     asked = mine.open_search(INDEXES["ids"], open_collection(run, "large"), lambda kind: {}, 5)
     assert asked(["number5"], 1)[1].tolist() == [[5]]
+
+
+def test_a_new_order_or_option_remakes_evaluate(inputs, tmp_path, monkeypatch):
+    """Although every index stays what it was; of a run that stands on the indexes of a base, too."""
+    monkeypatch.setattr(INDEXES, "_entries", dict(INDEXES.items()))
+    register(Ids)
+    changes = {"sets.pydocs": False, "sets.reqa": str(inputs / "squad.json"), "index.words": ("bm25", "ids")}
+
+    def made(folder, *stages, **more):
+        config = importlib.import_module("configs.bm25").get_config()
+        config.update_from_flattened_dict(changes | more | {"stages": stages})
+        return Run(config, tmp_path / folder, REPOSITORY / "requirements.lock")
+
+    def first_system(more):
+        execute(made("base", "sets", "index", **more))
+        above = made("above", "evaluate", base=str(tmp_path / "base"))
+        assert not records.is_current(above, "evaluate")
+        execute(above)
+        return json.loads((above.folder / "results.json").read_text())[0]["system"]
+
+    assert first_system({}) == "bm25"
+    assert first_system({"index.words": ("ids", "bm25")}) == "bm25 (ids)"
+    assert first_system({"index.recall_target": 0.9}) == "bm25"
+    assert records.is_current(made("above", "evaluate", base=str(tmp_path / "base")), "evaluate")
 
 
 def test_two_indexes_of_one_name_are_refused(run, monkeypatch):
