@@ -179,6 +179,14 @@ def test_a_search_brings_down_what_is_of_the_model(inputs, copied):
     assert {"corpus", "index", "embeddings", "checkpoints"} <= {path.name for path in copy.folder.iterdir()}
 
 
+def test_a_search_brings_down_what_the_shell_alone_named(inputs, copied):
+    """Stages that were run with --stage and are not in config.stages."""
+    with mirror.opened(URL) as copy:
+        run = make_run("ict_bfs_wlp", inputs, copy.folder, **CHANGES, stages=("prepare", "train"))
+        downloads.bring(Run(run.config, copy.folder, run.lock, copy=copy), ["search"])
+    assert {"corpus", "sets", "index", "embeddings"} <= {path.name for path in copy.folder.iterdir()}
+
+
 def test_a_model_is_loaded_from_a_store(inputs, copied):
     model = retrieval.load(URL)
     assert repr(model) == f"Model({URL})"

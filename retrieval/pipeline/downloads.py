@@ -37,8 +37,8 @@ def _by_folder(run: WorkDirectory, names: Sequence[str]) -> dict[Path, dict[str,
     pending = [(name, run) for name in names]
     while pending:
         name, holder = pending.pop()
-        is_asked_for = name in names or name in holder.config.stages
-        if is_asked_for and name not in read.setdefault(holder.folder, {}):
+        is_read = name in names or name in holder.config.stages or is_done(holder, name)
+        if is_read and name not in read.setdefault(holder.folder, {}):
             read[holder.folder][name] = holder
             pending += needs(holder, name)
     for want in {want for name in names for want in (*STAGES[name].needs_if_made, *STAGES[name].wants)}:
