@@ -9,6 +9,7 @@ import string
 import numpy as np
 import pytest
 from support import toy_corpus
+from support.machines_of_a_store import URL, copy_up
 from support.tiny import execute, make_run
 
 import retrieval
@@ -21,6 +22,7 @@ from retrieval.errors import UserError
 from retrieval.evaluation import answer_choice
 from retrieval.evaluation.answer_choice import WEIGHTS
 from retrieval.pipeline import preflight, records
+from retrieval.pipeline import stage as stages
 from retrieval.pipeline.work_directory import Asked
 from retrieval.recipes import readers
 from retrieval.recipes.answer_proposer import AnswerProposer
@@ -30,6 +32,7 @@ from retrieval.search import encoding
 from retrieval.serving.own_service import service_of
 from retrieval.stages import answer
 
+pytest_plugins = ["support.machines_of_a_store"]
 pytestmark = pytest.mark.usefixtures("one_device")
 
 STAGES = ("prepare", "sets", "index", "spans", "train", "evaluate", "answer", "report")
@@ -154,6 +157,14 @@ def test_a_run_that_was_killed_reads_on(trained, inputs, tmp_path, monkeypatch):
     assert {id: line["answers"][0]["answer"] for id, line in ours.items()} == {
         id: line["answers"][0]["answer"] for id, line in theirs.items()
     }
+
+
+@pytest.mark.parametrize("stage", ["answer", "search", "serve", "generate"])
+def test_one_on_a_store_is_copied_down_before_its_stage(trained, inputs, bucket, machine, tmp_path, stage):
+    copy_up(bucket, trained.folder)
+    run = reader(inputs, tmp_path / "run", **{"answer.model": URL, "generate.reader": URL})
+    stages.STAGES[stage].fetch(run)
+    assert open_reader(run, URL, "config.answer.model").selects
 
 
 def test_search_shows_the_answer_and_its_place(trained, inputs, tmp_path, capsys):

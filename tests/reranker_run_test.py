@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
+from support.machines_of_a_store import URL, copy_up
 from support.tiny import execute, make_run
 
 import retrieval
@@ -17,12 +18,14 @@ from retrieval.models.cross_encoder_folder import read_cross_encoder
 from retrieval.models.hugging_face import BertFolder
 from retrieval.models.text import Text
 from retrieval.pipeline import preflight, records
-from retrieval.recipes import initial_parameters
+from retrieval.pipeline.stage import STAGES
+from retrieval.recipes import initial_parameters, rerankers
 from retrieval.recipes.pair_scores import Lengths, document_bodies, joined, query_beginnings
 from retrieval.recipes.placement import parameters_of
 from retrieval.recipes.recipe import build_model
 from retrieval.recipes.towers import token_types
 
+pytest_plugins = ["support.machines_of_a_store"]
 pytestmark = pytest.mark.usefixtures("one_device")
 
 
@@ -63,6 +66,17 @@ def test_its_systems_are_among_the_results(trained):
     assert {len(row) for row in rows} == {8}
     report = (trained.folder / "report.md").read_text()
     assert "bm25+rerank@10" in report and "## Reranking by depth" in report and "## Consistency factor" in report
+
+
+@pytest.mark.parametrize("stage", ["rerank", "teacher", "generate", "latency", "serve"])
+def test_one_on_a_store_is_copied_down_before_its_stage(trained, bucket, machine, inputs, tmp_path, stage):
+    copy_up(bucket, trained.folder)
+    fields = ("rerank.model", "teacher.model", "generate.reranker", "serve.reranker")
+    run = make_run("dpr", inputs, tmp_path / "run", **dict.fromkeys(fields, URL), **{"latency.reranked": 5})
+    STAGES[stage].fetch(run)
+    model = rerankers.open_reranker(run, URL, "config.rerank.model").model
+    own = rerankers.open_reranker(trained, "", "config.rerank.model").model
+    jax.tree.map(np.testing.assert_array_equal, parameters_of(model), parameters_of(own))
 
 
 @pytest.fixture(scope="module")

@@ -90,6 +90,11 @@ def has_answerer(run: Run) -> bool:
     return readers.has_reader(run, run.config.answer.model)
 
 
+def fetch(run: Run) -> None:
+    """Copies down the reader, where the config names one on a store."""
+    readers.fetch(run, run.config.answer.model, MODEL)
+
+
 def check(run: Run) -> None:
     """Checks the reader, where there is one.
 

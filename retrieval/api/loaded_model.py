@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
+from retrieval.api import answering
 from retrieval.api.answering import Answer, Answerer, has_answerer
 from retrieval.api.document_index import DocumentIndex, Hit, check_count
 from retrieval.api.document_texts import (
@@ -30,7 +31,7 @@ from retrieval.data.sets.row_texts import RowTexts
 from retrieval.errors import UserError, first_line, unknown_name
 from retrieval.models.hugging_face import is_bert
 from retrieval.pipeline import downloads, preflight, runner
-from retrieval.recipes import exported_towers, initial_parameters, towers
+from retrieval.recipes import exported_towers, initial_parameters, rerankers, towers
 from retrieval.recipes.encoder_sizes import longest_text
 from retrieval.recipes.exported_towers import ExportedTowers
 from retrieval.recipes.placement import local_mesh, parameters_of
@@ -49,6 +50,7 @@ from retrieval.stages.rerank import is_system
 _DEPTH = 100  # results that an approximate index is built for
 # Stages that read what is copied down of a run on a store.
 _READS_THE_MODEL, _READS_THE_INDEXES = "export", "search"
+_RERANKER = "config.rerank.model"
 _FEW = 32  # texts that are embedded as one batch
 
 
@@ -253,6 +255,7 @@ class Model:
                 f"{self._place}: there is no reader: load the work directory of a run that trains one "
                 "(config.recipe=reader), or that names one in config.answer.model"
             )
+        answering.fetch(self._run)
         return Answerer(self._run)
 
     @functools.cached_property
@@ -275,7 +278,8 @@ class Model:
                 f"{self._place}: there is no reranker: load the work directory of a run that trains one "
                 "(config.recipe=reranker), or that names one in config.rerank.model"
             )
-        return PairReranker(run, value, "config.rerank.model")
+        rerankers.fetch(run, value, _RERANKER)
+        return PairReranker(run, value, _RERANKER)
 
     def _check_towers(self) -> None:
         if not self._has_towers:

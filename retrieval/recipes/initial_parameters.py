@@ -91,7 +91,15 @@ def fetch_start(run: Run) -> None:
     if not start or bert_weights.folders(run.config):
         return
     train_inputs(run)  # which says so where that is no finished run
-    trained = Run.opened(start, _FIELD, run.lock)
+    fetch_model(Run.opened(start, _FIELD, run.lock))
+
+
+def fetch_model(trained: Run) -> None:
+    """Copies down the checkpoints of a run, and the vocabulary that it was trained with, where these are on a store.
+
+    Raises:
+      UserError: a store does not answer.
+    """
     if trained.copy:
         trained.copy.bring(["checkpoints"])
     try:

@@ -18,7 +18,7 @@ from retrieval.errors import UserError
 from retrieval.evaluation.answer_choice import Span
 from retrieval.models.span_reader import SpanReader
 from retrieval.models.text import Text
-from retrieval.recipes import initial_parameters
+from retrieval.recipes import initial_parameters, rerankers
 from retrieval.recipes.placement import bind, gather, local_mesh, parameters_of, shardings_of
 from retrieval.recipes.recipe import recipe_of
 from retrieval.recipes.rerankers import trained_in
@@ -52,6 +52,15 @@ def inputs(run: Run, value: str, field: str) -> Sequence[Path]:
       value: of the field: '' for the reader that the run or its base trains, or a work directory.
     """
     return (trained_in(run, value, field, "reader").own_record("train"),) if value else ()
+
+
+def fetch(run: Run, value: str, field: str) -> None:
+    """Copies down the reader that a field names, where that is the address of a work directory on a store.
+
+    Raises:
+      UserError: there is none, or the store does not answer.
+    """
+    rerankers.fetch(run, value, field, "reader")
 
 
 def has_reader(run: Run, value: str) -> bool:

@@ -18,6 +18,7 @@ from retrieval.recipes import bert_weights, initial_parameters
 from retrieval.recipes.pair_scores import Lengths
 from retrieval.recipes.recipe import recipe_of
 from retrieval.runtime import store_copy
+from retrieval.runtime.store import is_url
 from retrieval.stage_outputs import Run
 
 
@@ -88,6 +89,19 @@ def open_reranker(run: Run, value: str, field: str) -> Reranker:
     config, model = initial_parameters.load_parameters(trainer.folder, len(vocabulary), run.config.mesh)
     assert isinstance(model, CrossEncoder), "`check` has looked at the recipe"
     return Reranker(model, vocabulary, Lengths(config.data.query_length, config.data.document_length))
+
+
+def fetch(run: Run, value: str, field: str, what: str = "reranker") -> None:
+    """Copies down the model that a field names, where that is the address of a work directory on a store.
+
+    Args:
+      what: kind of model it is to be, for errors.
+
+    Raises:
+      UserError: there is none, or the store does not answer.
+    """
+    if is_url(value):
+        initial_parameters.fetch_model(trained_in(run, value, field, what))
 
 
 def _is_folder_of_weights(value: str) -> bool:

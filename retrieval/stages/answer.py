@@ -327,7 +327,8 @@ def check_systems(systems: Sequence[str]) -> None:
 
 
 def fetch(run: Run) -> None:
-    """Copies down what the reader's question tower searches, where that is on a store."""
+    """Copies down the reader, and what its question tower searches, where these are on a store."""
+    readers.fetch(run, run.config.answer.model, MODEL)
     if TUNED in run.config.answer.systems:
         tuned_lists.fetch(_trainer(run))
 

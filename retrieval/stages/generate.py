@@ -303,6 +303,14 @@ def check(run: Run) -> None:
         )
 
 
+def fetch(run: Run) -> None:
+    """Copies down the models that propose answers and judge queries, where these are on a store."""
+    fields = run.config.generate
+    readers.fetch(run, fields.reader, READER)
+    readers.fetch(run, fields.proposer, PROPOSER)
+    rerankers.fetch(run, fields.reranker, RERANKER)
+
+
 def inputs(model: str, vocabulary: Callable[[], Sequence[Path]]) -> Sequence[Path]:
     """The files of the published model; without one those of the vocabulary."""
     return published_writer.inputs(Path(model)) if model else vocabulary()
@@ -321,6 +329,7 @@ STAGES.register(
         needs=("prepare", "sets"),
         also=lambda config: (*of_pairs(config), *train_unless(config.generate.model)),
         after=("train",),
+        fetch=fetch,
         inputs=lambda run: [
             *inputs(run.config.generate.model, run.vocabulary_inputs),
             *readers.inputs(run, run.config.generate.reader, READER),

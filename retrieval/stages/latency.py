@@ -35,6 +35,12 @@ declare(
 Ask = Callable[[str], Any]
 
 
+def fetch(run: Run) -> None:
+    """Copies down the reranker, where one on a store is to be measured."""
+    if run.config.latency.reranked:
+        rerankers.fetch(run, run.config.rerank.model, _MODEL)
+
+
 def check(run: Run) -> None:
     """Checks that there is a reranker, where one is to be measured.
 
@@ -126,6 +132,7 @@ STAGES.register(
         needs=("sets", "index"),
         requires=("sets", "index"),
         needs_if_made=("encode", "train"),
+        fetch=fetch,
         texts_of=("sets",),
         inputs=Run.vocabulary_inputs,
         leaves=(result_files.LATENCY,),

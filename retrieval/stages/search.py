@@ -165,6 +165,7 @@ STAGES.register(
         needs=("index", "prepare", "sets"),
         also=of_pairs,
         needs_if_made=("encode", "train"),
+        fetch=answering.fetch,
         texts_of=("prepare",),
         inputs=Run.vocabulary_inputs,
         reads_only=True,

@@ -66,6 +66,12 @@ def check(k: int, depth: int) -> None:
     check_hits(k, depth, "config.serve.k")
 
 
+def fetch(run: Run) -> None:
+    """Copies down the reranker and the reader, where the config names some on a store."""
+    rerankers.fetch(run, run.config.serve.reranker, _RERANKER)
+    answering.fetch(run)
+
+
 def check_reranker(run: Run) -> None:
     """Checks the reranker, where one is asked for or trained.
 
@@ -136,6 +142,7 @@ STAGES.register(
         needs=("index", "prepare", "sets"),
         also=of_pairs,
         needs_if_made=("encode", "train"),
+        fetch=fetch,
         texts_of=("prepare",),
         inputs=Run.vocabulary_inputs,
         reads_only=True,
