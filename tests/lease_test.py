@@ -1,6 +1,7 @@
 """One run at a time writes to a work directory on a store, and to nothing else."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -103,6 +104,13 @@ def test_what_is_not_a_work_directory_is_left_alone(bucket, machine, monkeypatch
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     with pytest.raises(UserError, match=r"--scratch=.* belongs to somebody else"):
         mirror.Mirror(URL)
+
+
+@pytest.mark.parametrize("character", "*?[")
+def test_an_address_with_a_pattern_is_refused(character):
+    """Objects of other runs would count as this one's."""
+    with pytest.raises(UserError, match=rf"toy://bucket/run{re.escape(character)}1\]: '\{character}' stands for other"):
+        Store(f"toy://bucket/run{character}1]")
 
 
 def test_a_store_that_cannot_be_listed_is_named(bucket):

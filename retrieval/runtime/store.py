@@ -40,7 +40,7 @@ class Store:
         """Asks nothing of the store yet.
 
         Raises:
-          UserError: there is no such scheme, or no package for it.
+          UserError: there is no such scheme, or no package for it; or a character stands for others.
         """
         if not (match := _URL.fullmatch(url)):
             raise UserError(f"{url}: not the address of a store; write one such as gs://bucket/run")
@@ -48,6 +48,11 @@ class Store:
         self.url = f"{scheme}://{rest.strip('/')}"
         if not rest.strip("/"):
             raise UserError(f"{url}: no bucket; name one, and a folder in it, such as gs://bucket/run")
+        if strange := set("*?[") & set(rest):
+            raise UserError(
+                f"{url}: '{min(strange)}' stands for other characters where objects are looked for; name an address "
+                "without it"
+            )
         if package := _PACKAGES.get(scheme):
             _choose_backend(url, scheme, package)
         from etils import epath  # late: runs in folders need none of it
