@@ -131,6 +131,17 @@ def test_steps_that_are_set_count_before_a_configs_epochs(monkeypatch, caplog):
     assert caplog.text.count("config.train.steps=7 is set, so config.train.epochs=30") == 1
 
 
+def test_a_config_without_all_fields_is_refused_in_a_sentence(tmp_path):
+    (tmp_path / "few.py").write_text(
+        "from ml_collections import ConfigDict\n"
+        "def get_config():\n"
+        "    return ConfigDict({'recipe': 'two_tower', 'stages': ('sets',), 'train': {'steps': 3}})\n"
+    )
+    argv = parse(f"--config={tmp_path / 'few.py'}", f"--workdir={tmp_path / 'run'}", "--config.train.steps=5")
+    with pytest.raises(UserError, match=r"config\..* is missing: a config starts from .*defaults\(\)"):
+        main.main(argv)
+
+
 def test_a_corpus_that_is_set_has_no_held_out_docstrings(monkeypatch, caplog):
     monkeypatch.chdir(REPOSITORY)
     for arguments, has_set in (

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from retrieval.config import experiment, fields
 from retrieval.errors import UserError
-from retrieval.pipeline.records import get_field
+from retrieval.pipeline.records import field_of, get_field
 from retrieval.pipeline.stage import STAGES, is_among, readers_of
 from retrieval.pipeline.work_directory import WorkDirectory
 
@@ -25,7 +25,7 @@ def settle(config: ConfigDict, set_fields: Collection[str]) -> None:
     experiment.load_fields()
     for path, field in fields.declared().items():
         other = "" if path in set_fields else _set_instead(config, field, set_fields)
-        if other and (value := get_field(config, path)):
+        if other and (value := field_of(config, path)):  # that a field is missing, the checks say
             told = f"{value:g}" if isinstance(value, float) else value
             given = get_field(config, other)
             _log.info("config.%s=%s is set, so config.%s=%s of the experiment does not count", other, given, path, told)
