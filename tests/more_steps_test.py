@@ -114,6 +114,17 @@ def test_fewer_steps_and_other_settings_are_refused(finished, tmp_path):
         runner.check_run(run)
 
 
+def test_steps_that_were_never_begun_may_be_taken_back(finished, tmp_path):
+    """The larger number is in config.json as soon as a command has begun."""
+    run = copy(finished, tmp_path, 8)
+    runner.open_run(run)
+    run.config.train.steps = 4
+    trained = records.read_record(run, "train")
+    execute(run, "train", "encode")
+    assert json.loads((run.folder / "config.json").read_text())["train"]["steps"] == 4
+    assert records.read_record(run, "train") == trained
+
+
 def test_an_unfinished_run_keeps_its_steps(finished, tmp_path):
     run = copy(finished, tmp_path, 8)
     records.write_record(run, "train", records.read_record(run, "train") | {"done": False})

@@ -204,7 +204,11 @@ def _refused_changes(run: WorkDirectory, fixed: Collection[str] = ()) -> list[st
         json.loads(json.dumps(fields.completed(config)))
         for config in (files.read_json(run.folder / CONFIG), json.loads(run.config.to_json()))
     )
-    started = {n: stage for n, stage in STAGES.items() if (stage.fixed or n in fixed) and _has_begun(run, n, stage)}
+    started = {
+        name: stage
+        for name, stage in STAGES.items()
+        if (stage.fixed or name in fixed) and _has_begun(run, name, stage) and not _is_made_so(run, name)
+    }
     settings = sorted({field for stage in started.values() for field in stage.settings})
     may_grow = {field for name, stage in started.items() if is_done(run, name) for field in stage.grows}
     return [c for field in settings for c in _changes(field, field_of(old, field), field_of(new, field), may_grow)]
@@ -213,6 +217,11 @@ def _refused_changes(run: WorkDirectory, fixed: Collection[str] = ()) -> list[st
 def _has_begun(run: WorkDirectory, name: str, stage: Stage) -> bool:
     """By what it writes, or, where that has been deleted, by its record; one that only looked at its data has not."""
     return _has_written(run, stage) or bool((read_own_record(run, name) or {}).get("done"))
+
+
+def _is_made_so(run: WorkDirectory, name: str) -> bool:
+    """Whether a stage of this run ended with the settings that are given, whatever `config.json` has said since."""
+    return run.holder(name) is run and has_settings(run, name)
 
 
 def _has_written(run: WorkDirectory, stage: Stage) -> bool:
