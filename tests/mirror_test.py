@@ -158,6 +158,18 @@ def test_a_checkpoint_damaged_on_the_disk_is_restored(bucket, machine, also_ther
     assert path.read_text() == there.read_text() == ("damaged" if also_there else good)
 
 
+def test_a_checkpoint_that_has_gone_from_the_disk_is_restored(bucket, machine):
+    """A cleaner of /tmp deletes by age, and the best checkpoint may be the oldest."""
+    disk, _ = small_run_on("one", machine, last=4)
+    shutil.rmtree(disk / "checkpoints" / "2")
+    with mirror.opened(URL) as copy:
+        copy.bring(["metrics"])  # which reads none
+        assert not (disk / "checkpoints" / "2").exists()
+        copy.bring(FOLLOWED)
+        copy.up(FOLLOWED)
+    assert (disk / "checkpoints" / "2" / "state").exists() and "bucket/run/checkpoints/2/state" in bucket.names()
+
+
 def test_an_older_disk_gets_only_what_differs(bucket, machine):
     small_run_on("one", machine, last=6)
     small_run_on("two", machine, last=8)

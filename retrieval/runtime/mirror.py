@@ -92,12 +92,17 @@ class Mirror(Copy):
             self._bring([CONFIG, RECORDS], {})
 
     def bring(self, tops: Collection[str], sums: Mapping[str, str] | None = None) -> None:
-        """As that of a copy. What this folder wrote itself stays as it is, and nothing else of what is here does."""
+        """As that of a copy. What this folder wrote itself stays as it is, and nothing else of what is here does.
+
+        Checkpoints are the exception: those that are on the store and not here, whole, are put back.
+        """
         if self._counts:
-            # A checkpoint that the disk has damaged is put back: moved away, it would be deleted on the store as well.
-            sealed = {sealed_folder(name) for name in complete(self._there) if is_below(name, SEALED)}
-            damaged = [name for name in sealed if (self.folder / name).exists() and not self._is_good(name)]
-            tops = [top for top in tops if not (self.folder / top).exists()] + damaged
+            # A checkpoint that the disk has damaged or lost is put back: without it here, it would be deleted on the
+            # store as well. One that the run has dropped, and the store has not yet, it drops again.
+            stored = complete(name for name in self._there if is_below(name, tops))
+            sealed = {sealed_folder(name) for name in stored if is_below(name, SEALED)}
+            lost = [name for name in sealed if not self._is_good(name)]
+            tops = [top for top in tops if not (self.folder / top).exists()] + lost
         else:
             known = (files.LOCK, files.MIRROR, CONFIG, RECORDS, *tops)
             for item in [item for item in self.folder.iterdir() if item.name not in known]:
